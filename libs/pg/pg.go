@@ -1,0 +1,148 @@
+// Package pg is how services reach Postgres: one pool per schema, one way to
+// run a transaction, one way to migrate.
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/exaring/otelpgx"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+const (
+	// statementTimeout and lockTimeout keep an unreachable or blocked database
+	// inside the contract's five seconds.
+	statementTimeout = "4500ms"
+	lockTimeout      = "4000ms"
+	// idleTxTimeout ends transactions whose client has gone, which would hold
+	// row locks and old snapshots.
+	idleTxTimeout  = "30s"
+	connectTimeout = 4 * time.Second
+	// txRetries bounds how often InTx runs a transaction that Postgres gave up
+	// for a conflict with others.
+	txRetries = 5
+)
+
+// Open returns a pool whose connections see schema first on their search path.
+// It does not connect yet. maxConns 0 means the pool's default.
+func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("parse Postgres URL: %w", err)
+	}
+	if maxConns > 0 {
+		cfg.MaxConns = maxConns
+	}
+	cfg.ConnConfig.ConnectTimeout = connectTimeout
+	cfg.ConnConfig.Tracer = otelpgx.NewTracer(otelpgx.WithTrimSQLInSpanName(), otelpgx.WithDisableQuerySpanNamePrefix())
+	params := cfg.ConnConfig.RuntimeParams
+	params["search_path"] = schema
+	params["timezone"] = "UTC"
+	for k, v := range map[string]string{
+		"application_name":                    schema,
+		"statement_timeout":                   statementTimeout,
+		"lock_timeout":                        lockTimeout,
+		"idle_in_transaction_session_timeout": idleTxTimeout,
+	} {
+		if params[k] == "" {
+			params[k] = v
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open Postgres pool: %w", err)
+	}
+	return pool, nil
+}
+
+// InTx runs fn in a transaction and commits it. A failed commit is an error. A
+// serialization failure or deadlock runs fn again, a few times; fn must have no
+// effect outside the transaction. The rollback happens also when ctx is done.
+func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) error {
+	for attempt := 1; ; attempt++ {
+		err := inTx(ctx, pool, fn)
+		if err == nil || attempt == txRetries || !Retryable(err) {
+			return err
+		}
+	}
+}
+
+func inTx(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) (err error) {
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer func() {
+		// After a commit this is a no-op; after a panic in fn it frees the locks.
+		rb, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = tx.Rollback(rb)
+	}()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// Retryable reports whether Postgres gave a transaction up only for its
+// conflict with others: serialization failure or deadlock.
+func Retryable(err error) bool {
+	code := SQLState(err)
+	return code == "40001" || code == "40P01"
+}
+
+// SQLState returns the SQLSTATE within err, or "".
+func SQLState(err error) string {
+	if pe, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pe.Code
+	}
+	return ""
+}
+
+// IsUnique reports whether err is the violation of the named unique constraint.
+func IsUnique(err error, constraint string) bool {
+	pe, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pe.Code == "23505" && pe.ConstraintName == constraint
+}
+
+// Migrate creates schema if it is missing and brings it up to the newest of
+// migrations (files 00001_name.sql in goose's format at the root of the file
+// system). Replicas that start together wait for each other.
+func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations fs.FS) error {
+	if _, err := pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{schema}.Sanitize()); err != nil {
+		// Two sessions may both find it missing; the loser's error says it is there.
+		if code := SQLState(err); code != "23505" && code != "42P06" {
+			return fmt.Errorf("create schema %s: %w", schema, err)
+		}
+	}
+	cfg := pool.Config().ConnConfig.Copy()
+	cfg.Tracer = nil
+	// Waiting for another replica's migration may take longer than a request.
+	cfg.RuntimeParams["statement_timeout"] = "0"
+	db := stdlib.OpenDB(*cfg)
+	defer db.Close()
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
+	if err != nil {
+		return fmt.Errorf("migration lock: %w", err)
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations, goose.WithSessionLocker(locker))
+	if err != nil {
+		return fmt.Errorf("read migrations of %s: %w", schema, err)
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return fmt.Errorf("migrate %s: %w", schema, err)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+// Package token mints and checks the HMAC tokens in mail links. A token is
+// bound to one purpose and one subject, so that a token for one thing opens
+// no other:
+//
+//	v1.<key id>.<purpose>.<expiry, Unix seconds or 0>.<mac, base64url>
+//
+// The subject stands in the URL or body beside the token and is under the MAC,
+// not in the token. Each purpose has its own key, derived by HKDF from the
+// ring's key.
+package token
+
+import (
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Purpose is what a token is good for.
+type Purpose string
+
+// The purposes in use.
+const (
+	VerifySignup  Purpose = "verify"
+	Unsubscribe   Purpose = "unsub"
+	DeleteData    Purpose = "delete"
+	VerifyAccount Purpose = "account"
+	ResetPassword Purpose = "reset"
+)
+
+const (
+	version = "v1"
+	// maxLen bounds what Verify looks at; a true token has about 90 bytes.
+	maxLen = 256
+	keyLen = 32
+)
+
+// ErrInvalid is the answer to every token that is not exactly what it should
+// be, whatever the reason.
+var ErrInvalid = errors.New("token: invalid or expired")
+
+type key struct {
+	id     string
+	secret []byte
+}
+
+// Ring signs with its first key and accepts all of them, so that keys rotate
+// without breaking links that are out.
+type Ring struct{ keys []key }
+
+// ParseRing reads "id:base64,id:base64". Ids are [A-Za-z0-9_-]; keys have at
+// least 32 bytes.
+func ParseRing(s string) (*Ring, error) {
+	var r Ring
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(s, ",") {
+		id, b64, ok := strings.Cut(strings.TrimSpace(part), ":")
+		if !ok || id == "" || strings.ContainsAny(id, ". ") || seen[id] {
+			return nil, errors.New("token keys: want distinct id:base64 pairs separated by commas")
+		}
+		secret, err := base64.StdEncoding.DecodeString(b64)
+		if err != nil {
+			return nil, fmt.Errorf("token key %q: %w", id, err)
+		}
+		if len(secret) < keyLen {
+			return nil, fmt.Errorf("token key %q: %d bytes, want at least %d", id, len(secret), keyLen)
+		}
+		seen[id] = true
+		r.keys = append(r.keys, key{id: id, secret: secret})
+	}
+	return &r, nil
+}
+
+// Mint returns a token for subject that is good until expires; the zero time
+// means for ever.
+func (r *Ring) Mint(p Purpose, subject string, expires time.Time) string {
+	var exp int64
+	if !expires.IsZero() {
+		exp = expires.Unix()
+	}
+	head := strings.Join([]string{version, r.keys[0].id, string(p), strconv.FormatInt(exp, 10)}, ".")
+	return head + "." + base64.RawURLEncoding.EncodeToString(r.keys[0].mac(p, head, subject))
+}
+
+// Verify returns nil if token was minted by a key of the ring for exactly this
+// purpose and subject and has not expired at now, else ErrInvalid.
+func (r *Ring) Verify(p Purpose, subject, token string, now time.Time) error {
+	if len(token) > maxLen {
+		return ErrInvalid
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 5 || parts[0] != version || parts[2] != string(p) {
+		return ErrInvalid
+	}
+	head := token[:strings.LastIndexByte(token, '.')]
+	got, err := base64.RawURLEncoding.Strict().DecodeString(parts[4])
+	if err != nil {
+		return ErrInvalid
+	}
+	for _, k := range r.keys {
+		if k.id != parts[1] {
+			continue
+		}
+		if !hmac.Equal(got, k.mac(p, head, subject)) {
+			return ErrInvalid
+		}
+		exp, err := strconv.ParseInt(parts[3], 10, 64)
+		if err != nil || (exp != 0 && now.Unix() >= exp) {
+			return ErrInvalid
+		}
+		return nil
+	}
+	return ErrInvalid
+}
+
+func (k key) mac(p Purpose, head, subject string) []byte {
+	// HKDF with SHA-256 fails only above 8160 bytes of output.
+	sub, err := hkdf.Key(sha256.New, k.secret, nil, "waitlist link token "+string(p), keyLen)
+	if err != nil {
+		panic(err)
+	}
+	m := hmac.New(sha256.New, sub)
+	m.Write([]byte(head))
+	m.Write([]byte{0})
+	m.Write([]byte(subject))
+	return m.Sum(nil)
+}
+
+// SignupSubject names one signup: its waitlist and its number there.
+func SignupSubject(waitlistID string, number int64) string {
+	return waitlistID + ":" + strconv.FormatInt(number, 10)
+}
+
+// AccountSubject names one verification cycle, or one password generation, of
+// an account, so that a token ends with it.
+func AccountSubject(accountID string, generation int64) string {
+	return accountID + ":" + strconv.FormatInt(generation, 10)
+}

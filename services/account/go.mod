@@ -1,0 +1,12 @@
+module waitlist.internal/services/account
+
+go 1.26.0
+
+require (
+	waitlist.internal/libs v0.0.0
+	waitlist.internal/proto v0.0.0
+)
+
+replace waitlist.internal/proto => ../../proto
+
+replace waitlist.internal/libs => ../../libs
