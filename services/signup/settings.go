@@ -1,0 +1,127 @@
+package signup
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"waitlist.internal/libs/access"
+)
+
+// FieldMode says how a field of the signup form is treated.
+type FieldMode string
+
+// The field modes.
+const (
+	FieldOptional FieldMode = "optional"
+	FieldRequired FieldMode = "required"
+	FieldHidden   FieldMode = "hidden"
+)
+
+// Status says whether a waitlist takes signups.
+type Status string
+
+// The statuses of a waitlist.
+const (
+	Open   Status = "open"
+	Closed Status = "closed"
+)
+
+// The events that webhook_events chooses from.
+const (
+	EventSignupCreated    = "signup.created"
+	EventReferralCredited = "referral.credited"
+)
+
+// Settings are all settings of a waitlist, defaults filled in. Its JSON form
+// is that of the contract. Slices are never nil.
+type Settings struct {
+	Headline              string     `json:"headline"`
+	Subheadline           string     `json:"subheadline"`
+	HeroImageURL          string     `json:"hero_image_url"`
+	NameField             FieldMode  `json:"name_field"`
+	PhoneField            FieldMode  `json:"phone_field"`
+	CustomQuestions       []Question `json:"custom_questions"`
+	RedirectURL           string     `json:"redirect_url"`
+	HideBranding          bool       `json:"hide_branding"`
+	HidePosition          bool       `json:"hide_position"`
+	ExcludePersonalEmails bool       `json:"exclude_personal_emails"`
+	AllowedEmailDomains   []string   `json:"allowed_email_domains"`
+	// The channel URLs are secrets: sealed here, see OpenChannels.
+	WebhookURL               string         `json:"webhook_url"`
+	WebhookEvents            []string       `json:"webhook_events"`
+	SlackWebhookURL          string         `json:"slack_webhook_url"`
+	DiscordWebhookURL        string         `json:"discord_webhook_url"`
+	Status                   Status         `json:"status"`
+	ShowSocialProof          bool           `json:"show_social_proof"`
+	RequireConsent           bool           `json:"require_consent"`
+	ConsentText              string         `json:"consent_text"`
+	ReferralBoost            int            `json:"referral_boost"`
+	PositionOffset           int64          `json:"position_offset"`
+	NotifyReferrer           bool           `json:"notify_referrer"`
+	SMSNotifyReferrer        bool           `json:"sms_notify_referrer"`
+	RequireEmailVerification bool           `json:"require_email_verification"`
+	ReferralMilestones       []int          `json:"referral_milestones"`
+	EmailTemplates           EmailTemplates `json:"email_templates"`
+}
+
+// EmailTemplates are the ids of the owner's templates by the mail they are for;
+// empty: none.
+type EmailTemplates struct {
+	SignupConfirmation string `json:"signup_confirmation,omitempty"`
+	ReferralMilestone  string `json:"referral_milestone,omitempty"`
+	Offboarding        string `json:"offboarding,omitempty"`
+}
+
+// DefaultSettings are those of a waitlist whose owner chose nothing.
+func DefaultSettings() Settings {
+	return Settings{
+		NameField:           FieldOptional,
+		PhoneField:          FieldHidden,
+		CustomQuestions:     []Question{},
+		AllowedEmailDomains: []string{},
+		WebhookEvents:       []string{EventSignupCreated, EventReferralCredited},
+		Status:              Open,
+		ShowSocialProof:     true,
+		ReferralBoost:       1,
+		ReferralMilestones:  []int{},
+	}
+}
+
+// DecodeSettings reads the stored form: a JSON object of what the owner chose,
+// without the defaults.
+func DecodeSettings(stored []byte) (Settings, error) {
+	s := DefaultSettings()
+	// Arrays are decoded into fresh slices, lest a default shows through.
+	s.WebhookEvents = nil
+	if err := json.Unmarshal(stored, &s); err != nil {
+		return Settings{}, fmt.Errorf("decode settings: %w", err)
+	}
+	if s.WebhookEvents == nil {
+		s.WebhookEvents = DefaultSettings().WebhookEvents
+	}
+	return s, nil
+}
+
+// Effective returns s with everything above tier t switched off. It is what
+// the public sees and what fires; the owner's choices stay stored.
+func (s Settings) Effective(t access.Tier) Settings {
+	d := DefaultSettings()
+	if !t.AtLeast(access.Advanced) {
+		s.RedirectURL = d.RedirectURL
+		s.HideBranding = d.HideBranding
+		s.HidePosition = d.HidePosition
+		s.ExcludePersonalEmails = d.ExcludePersonalEmails
+		s.AllowedEmailDomains = d.AllowedEmailDomains
+		s.PositionOffset = d.PositionOffset
+	}
+	if !t.AtLeast(access.Pro) {
+		s.WebhookURL, s.SlackWebhookURL, s.DiscordWebhookURL = "", "", ""
+		s.WebhookEvents = d.WebhookEvents
+		s.NotifyReferrer = d.NotifyReferrer
+		s.SMSNotifyReferrer = d.SMSNotifyReferrer
+		s.RequireEmailVerification = d.RequireEmailVerification
+		s.ReferralMilestones = d.ReferralMilestones
+		s.EmailTemplates = d.EmailTemplates
+	}
+	return s
+}
