@@ -1,0 +1,300 @@
+package devservers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrNoPostgres means that no Postgres programs were found on this machine.
+var ErrNoPostgres = errors.New("no Postgres found: install it (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql), or name a running one in POSTGRES_URL")
+
+const (
+	// postgresStart bounds a start, crash recovery included.
+	postgresStart = 60 * time.Second
+	// portTries is how often a port taken by somebody else in the meantime is
+	// replaced.
+	portTries = 5
+)
+
+// PostgresOptions says what StartPostgres starts.
+type PostgresOptions struct {
+	// Dir holds the server's files; it is made when missing. A second start on
+	// it finds what the first wrote.
+	Dir string
+	// Port on 127.0.0.1; 0 takes a free one.
+	Port int
+	// Settings of postgresql.conf, which win over the package's own.
+	// fsync=off also initialises the cluster without syncing.
+	Settings map[string]string
+}
+
+// Postgres is a running server.
+type Postgres struct {
+	port  int
+	child *child
+}
+
+// StartPostgres starts the newest Postgres it finds (or, on an existing
+// directory, the version that wrote it) and returns once it answers queries.
+// The superuser is postgres, without a password, reachable from this machine
+// only. ctx bounds the start alone.
+func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", o.Dir, err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the Postgres directory: %w", err)
+	}
+	data := filepath.Join(dir, "data")
+	if err := stopOrphan(filepath.Join(data, "postmaster.pid"), data, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL); err != nil {
+		return nil, err
+	}
+	bin, err := postgresBin(data)
+	if err != nil {
+		return nil, err
+	}
+	// SIGINT is Postgres's fast shutdown.
+	attr := childAttr(syscall.SIGINT)
+	if err := unprivileged(attr, dir); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, postgresStart)
+	defer cancel()
+	if err := initdb(ctx, bin, dir, data, attr, o.Settings["fsync"] == "off"); err != nil {
+		return nil, err
+	}
+	if err := removeForeignPid(filepath.Join(data, "postmaster.pid")); err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		p, err := startPostgres(ctx, bin, dir, data, attr, o)
+		switch {
+		case err == nil:
+			return p, nil
+		case try < portTries && o.Port == 0 && strings.Contains(err.Error(), "could not bind"):
+		case ctx.Err() == nil && strings.Contains(err.Error(), "pre-existing shared memory block"):
+			// Backends of a killed server take a moment to notice its death.
+		default:
+			return nil, err
+		}
+	}
+}
+
+func startPostgres(ctx context.Context, bin, dir, data string, attr *syscall.SysProcAttr, o PostgresOptions) (*Postgres, error) {
+	port := o.Port
+	if port == 0 {
+		var err error
+		if port, err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	settings := map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"port":                    strconv.Itoa(port),
+		"unix_socket_directories": "",
+		"max_connections":         "300",
+		"log_min_messages":        "warning",
+		"log_line_prefix":         "%m [%p] %d ",
+		// Short indexed queries only: compiling them costs more than it saves.
+		"jit": "off",
+	}
+	for k, v := range o.Settings {
+		settings[k] = v
+	}
+	args := []string{"-D", data}
+	for k, v := range settings {
+		args = append(args, "-c", k+"="+v)
+	}
+	cmd := exec.Command(filepath.Join(bin, "postgres"), args...)
+	cmd.Dir, cmd.SysProcAttr, cmd.Env = data, attr, postgresEnv()
+	// Each start has its own log, so that an error quotes only that start's.
+	logPath := filepath.Join(dir, "postgres.log")
+	_ = os.Rename(logPath, logPath+".old")
+	c, err := startChild("postgres", cmd, logPath)
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{port: port, child: c}
+	err = c.ready(ctx, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, p.URL("postgres"))
+		if err != nil {
+			return err
+		}
+		return conn.Close(ctx)
+	})
+	if err != nil {
+		c.kill()
+		return nil, err
+	}
+	return p, nil
+}
+
+// removeForeignPid removes a pid file whose number now belongs to a process
+// that is not the server, which Postgres would take for it. The file of a dead
+// process stays: Postgres reads from it which shared memory to look at.
+func removeForeignPid(pidFile string) error {
+	pid, ok := readPid(pidFile)
+	if !ok || errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return nil
+	}
+	if err := os.Remove(pidFile); err != nil {
+		return fmt.Errorf("remove a stale pid file: %w", err)
+	}
+	return nil
+}
+
+// URL is the connection string of a database of the server.
+func (p *Postgres) URL(database string) string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", p.port, database)
+}
+
+// Port is where the server listens on 127.0.0.1.
+func (p *Postgres) Port() int { return p.port }
+
+// Stop ends open sessions, writes everything out and stops the server.
+func (p *Postgres) Stop() error { return p.child.stop(syscall.SIGINT) }
+
+// Kill ends the server as kill -9 does. Its backends notice and follow.
+func (p *Postgres) Kill() { p.child.kill() }
+
+// CreateDatabase makes a database unless it is there.
+func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
+	conn, err := pgx.Connect(ctx, p.URL("postgres"))
+	if err != nil {
+		return fmt.Errorf("connect to Postgres: %w", err)
+	}
+	defer conn.Close(ctx)
+	var there bool
+	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1)", name).Scan(&there); err != nil {
+		return fmt.Errorf("look for database %s: %w", name, err)
+	}
+	if there {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}
+
+// initdb makes the cluster in data unless it is there. It appears whole or not
+// at all.
+func initdb(ctx context.Context, bin, dir, data string, attr *syscall.SysProcAttr, noSync bool) error {
+	if _, err := os.Stat(filepath.Join(data, "PG_VERSION")); err == nil {
+		return nil
+	}
+	half := data + ".new"
+	if err := os.RemoveAll(half); err != nil {
+		return fmt.Errorf("remove an unfinished cluster: %w", err)
+	}
+	args := []string{"-D", half, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"}
+	if noSync {
+		args = append(args, "--no-sync")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), args...)
+	cmd.Dir, cmd.SysProcAttr, cmd.Env = dir, attr, postgresEnv()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, strings.TrimSpace(string(out)))
+	}
+	if err := os.Rename(half, data); err != nil {
+		return fmt.Errorf("put the new cluster in its place: %w", err)
+	}
+	return nil
+}
+
+// postgresEnv is the environment without PG* variables, which would change
+// defaults, and in a locale that every machine has.
+func postgresEnv() []string {
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, "PG") || strings.HasPrefix(kv, "LC_") || strings.HasPrefix(kv, "LANG")
+	})
+	return append(env, "LC_ALL=C")
+}
+
+// postgresBin is the folder with initdb and postgres to use for the cluster in
+// data: of the version that wrote it, else the newest.
+func postgresBin(data string) (string, error) {
+	bins := postgresBins()
+	if len(bins) == 0 {
+		return "", ErrNoPostgres
+	}
+	raw, err := os.ReadFile(filepath.Join(data, "PG_VERSION"))
+	if errors.Is(err, os.ErrNotExist) {
+		return bins[0].dir, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the cluster's version: %w", err)
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return "", fmt.Errorf("read the cluster's version: %w", err)
+	}
+	for _, b := range bins {
+		if b.major == major {
+			return b.dir, nil
+		}
+	}
+	return "", fmt.Errorf("%s was written by Postgres %d, which is not installed: install postgresql-%d, or move the directory away to start anew", data, major, major)
+}
+
+type installation struct {
+	dir   string
+	major int
+}
+
+// postgresBins lists the installed versions, newest first.
+func postgresBins() []installation {
+	var dirs []string
+	for _, pattern := range []string{
+		"/usr/lib/postgresql/*/bin",          // Debian, Ubuntu
+		"/usr/pgsql-*/bin",                   // Red Hat (PGDG)
+		"/opt/homebrew/opt/postgresql@*/bin", // macOS
+		"/usr/local/opt/postgresql@*/bin",    // macOS on Intel
+		"/usr/lib/postgresql*/bin",           // openSUSE
+		"/usr/libexec/postgresql*",           // Alpine
+		"/Applications/Postgres.app/Contents/Versions/latest/bin",
+	} {
+		found, _ := filepath.Glob(pattern) // fails on a malformed pattern only
+		dirs = append(dirs, found...)
+	}
+	if path, err := exec.LookPath("postgres"); err == nil {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			dirs = append(dirs, filepath.Dir(real))
+		}
+	}
+	var bins []installation
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
+			continue
+		}
+		out, err := exec.Command(filepath.Join(dir, "postgres"), "--version").Output()
+		if err != nil {
+			continue
+		}
+		// "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"
+		fields := strings.Fields(string(out))
+		if len(fields) < 3 {
+			continue
+		}
+		digits := strings.IndexFunc(fields[2]+".", func(r rune) bool { return r < '0' || r > '9' }) // "15.18", "19beta1"
+		major, err := strconv.Atoi(fields[2][:digits])
+		if err != nil {
+			continue
+		}
+		bins = append(bins, installation{dir, major})
+	}
+	slices.SortStableFunc(bins, func(a, b installation) int { return b.major - a.major })
+	return bins
+}

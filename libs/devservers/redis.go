@@ -1,0 +1,144 @@
+package devservers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrNoRedis means that there is no redis-server on this machine.
+var ErrNoRedis = errors.New("no redis-server found: install it (Debian, Ubuntu: apt-get install redis-server; macOS: brew install redis), or name a running one in REDIS_URL")
+
+// redisStart bounds a start, reading the append-only file included.
+const redisStart = 30 * time.Second
+
+// RedisOptions says what StartRedis starts.
+type RedisOptions struct {
+	// Dir holds the append-only file and the log; it is made when missing.
+	Dir string
+	// Port on 127.0.0.1; 0 takes a free one.
+	Port int
+	// Volatile keeps nothing on disk.
+	Volatile bool
+}
+
+// Redis is a running server.
+type Redis struct {
+	// URL is what clients connect to.
+	URL string
+	// Embedded tells that this is the stand-in inside this process: slow from
+	// some ten thousand members of a sorted set on, and without persistence.
+	Embedded bool
+	stop     func() error
+	kill     func()
+}
+
+// StartRedis starts redis-server with an append-only file and without eviction.
+// ErrNoRedis when it is not installed. ctx bounds the start alone.
+func StartRedis(ctx context.Context, o RedisOptions) (*Redis, error) {
+	bin, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, ErrNoRedis
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", o.Dir, err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the Redis directory: %w", err)
+	}
+	if err := stopOrphan(filepath.Join(dir, "redis.pid"), dir, syscall.SIGTERM, syscall.SIGKILL); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, redisStart)
+	defer cancel()
+	for try := 1; ; try++ {
+		r, err := startRedis(ctx, bin, dir, o)
+		if err != nil && try < portTries && o.Port == 0 && strings.Contains(err.Error(), "Address already in use") {
+			continue
+		}
+		return r, err
+	}
+}
+
+func startRedis(ctx context.Context, bin, dir string, o RedisOptions) (*Redis, error) {
+	port := o.Port
+	if port == 0 {
+		var err error
+		if port, err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	aof := "yes"
+	if o.Volatile {
+		aof = "no"
+	}
+	cmd := exec.Command(bin, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
+		"--pidfile", filepath.Join(dir, "redis.pid"), "--save", "", "--appendonly", aof, "--maxmemory-policy", "noeviction", "--loglevel", "warning")
+	cmd.Dir, cmd.SysProcAttr = dir, childAttr(syscall.SIGTERM)
+	logPath := filepath.Join(dir, "redis.log")
+	_ = os.Rename(logPath, logPath+".old")
+	c, err := startChild("redis-server", cmd, logPath)
+	if err != nil {
+		return nil, err
+	}
+	url := fmt.Sprintf("redis://127.0.0.1:%d/0", port)
+	client := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", port), MaxRetries: -1})
+	defer client.Close()
+	// LOADING is an error too.
+	if err := c.ready(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() }); err != nil {
+		c.kill()
+		return nil, err
+	}
+	return &Redis{URL: url, stop: func() error { return c.stop(syscall.SIGTERM) }, kill: c.kill}, nil
+}
+
+// EmbeddedRedis starts the stand-in inside this process, for machines without
+// redis-server. What it holds is derived data and is built again after a start.
+func EmbeddedRedis() (*Redis, error) {
+	mini := miniredis.NewMiniRedis()
+	if err := mini.StartAddr("127.0.0.1:0"); err != nil {
+		return nil, fmt.Errorf("start the Redis stand-in: %w", err)
+	}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		// Its keys do not expire by themselves.
+		const step = 50 * time.Millisecond
+		tick := time.NewTicker(step)
+		defer tick.Stop()
+		last := time.Now()
+		for {
+			select {
+			case <-stop:
+				return
+			case now := <-tick.C:
+				mini.FastForward(now.Sub(last))
+				last = now
+			}
+		}
+	})
+	end := sync.OnceFunc(func() {
+		close(stop)
+		running.Wait()
+		mini.Close()
+	})
+	return &Redis{URL: "redis://" + mini.Addr() + "/0", Embedded: true, stop: func() error { end(); return nil }, kill: end}, nil
+}
+
+// Stop writes everything out and stops the server.
+func (r *Redis) Stop() error { return r.stop() }
+
+// Kill ends the server as kill -9 does.
+func (r *Redis) Kill() { r.kill() }

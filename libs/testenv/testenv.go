@@ -1,0 +1,340 @@
+// Package testenv gives tests real servers: Postgres, Redis and a Kafka broker.
+//
+// One Postgres and one Kafka serve a whole test binary; they start when the
+// first test asks and stop in Main. A run over many packages starts them once
+// and hands them down in TEST_POSTGRES_URL and TEST_KAFKA_BROKERS. Within a
+// server each test has its own: a database, a Redis, a prefix of topics. So
+// tests run in parallel and leave nothing behind.
+//
+// TEST_KAFKA=apache makes the broker an Apache Kafka in place of the embedded
+// one.
+package testenv
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
+	"go.uber.org/goleak"
+
+	"waitlist.internal/libs/devservers"
+)
+
+// startTimeout bounds the start of a server, a first Apache Kafka included.
+const startTimeout = 3 * time.Minute
+
+// env is what the tests of one binary share. It is the one package variable of
+// the suite's test code: tests have no main of their own to hold it.
+var env shared
+
+type shared struct {
+	dirOnce      sync.Once
+	dir          string
+	dirErr       error
+	postgresOnce sync.Once
+	postgres     *devservers.Postgres // nil when the server came from outside
+	postgresURL  string
+	postgresErr  error
+	kafkaOnce    sync.Once
+	kafka        *devservers.Kafka
+	brokers      []string
+	kafkaErr     error
+	templates    sync.Map // key → *template
+	number       atomic.Int64
+}
+
+type template struct {
+	once sync.Once
+	name string
+	err  error
+}
+
+// Main runs the tests of a package, stops what they started and fails the run
+// when a goroutine is left over. Use it as the whole of TestMain. The options
+// name goroutines that may stay, each with its reason.
+func Main(m *testing.M, options ...goleak.Option) {
+	code := m.Run()
+	if err := env.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv:", err)
+		code = max(code, 1)
+	}
+	if code == 0 {
+		if err := goleak.Find(options...); err != nil {
+			fmt.Fprintln(os.Stderr, "testenv: goroutines left over:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func (s *shared) stop() error {
+	var errs []error
+	if s.kafka != nil {
+		errs = append(errs, s.kafka.Stop())
+	}
+	s.templates.Range(func(_, v any) bool {
+		if t := v.(*template); s.postgres == nil && t.name != "" {
+			errs = append(errs, dropDatabase(s.postgresURL, t.name))
+		}
+		return true
+	})
+	if s.postgres != nil {
+		errs = append(errs, s.postgres.Stop())
+	}
+	if s.dir != "" {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// workDir is the folder of this binary's servers. Folders of binaries that
+// died are removed on the way.
+func (s *shared) workDir() (string, error) {
+	s.dirOnce.Do(func() {
+		const prefix = "waitlist-test-"
+		old, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*-*"))
+		for _, dir := range old {
+			pid, err := strconv.Atoi(strings.SplitN(strings.TrimPrefix(filepath.Base(dir), prefix), "-", 2)[0])
+			if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				_ = os.RemoveAll(dir)
+			}
+		}
+		s.dir, s.dirErr = os.MkdirTemp("", prefix+strconv.Itoa(os.Getpid())+"-")
+		if s.dirErr == nil {
+			// The database's own user must get through.
+			s.dirErr = os.Chmod(s.dir, 0o711)
+		}
+	})
+	return s.dir, s.dirErr
+}
+
+// name is a new name, unique over everything that shares the servers.
+func (s *shared) name() string {
+	return fmt.Sprintf("t%d_%s", s.number.Add(1), strings.ToLower(rand.Text()[:10]))
+}
+
+func (s *shared) startPostgres() (string, error) {
+	s.postgresOnce.Do(func() {
+		if s.postgresURL = os.Getenv("TEST_POSTGRES_URL"); s.postgresURL != "" {
+			return
+		}
+		var dir string
+		if dir, s.postgresErr = s.workDir(); s.postgresErr != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		s.postgres, s.postgresErr = devservers.StartPostgres(ctx, devservers.PostgresOptions{
+			Dir: filepath.Join(dir, "postgres"), Settings: FastPostgres(),
+		})
+		if s.postgresErr == nil {
+			s.postgresURL = s.postgres.URL("postgres")
+		}
+	})
+	return s.postgresURL, s.postgresErr
+}
+
+// FastPostgres are the settings for a server whose data may be lost when the
+// machine dies: it never waits for the disk.
+func FastPostgres() map[string]string {
+	return map[string]string{"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "10s"}
+}
+
+// Postgres gives the test an empty database of its own and returns its URL. The
+// database goes at the test's end, with whatever is still connected to it.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	return database(t, "template1")
+}
+
+// PostgresFrom is Postgres with a database that prepare has filled. prepare runs
+// once per key and test binary, on a database that the tests then get copies
+// of. It must close its connections.
+func PostgresFrom(t testing.TB, key string, prepare func(ctx context.Context, url string) error) string {
+	t.Helper()
+	server := server(t)
+	v, _ := env.templates.LoadOrStore(key, new(template))
+	tmpl := v.(*template)
+	tmpl.once.Do(func() {
+		tmpl.name = env.name()
+		if tmpl.err = createDatabase(server, tmpl.name, "template1"); tmpl.err == nil {
+			tmpl.err = prepare(context.Background(), withDatabase(server, tmpl.name))
+		}
+	})
+	if tmpl.err != nil {
+		t.Fatalf("prepare a database: %v", tmpl.err)
+	}
+	return database(t, tmpl.name)
+}
+
+func server(t testing.TB) string {
+	t.Helper()
+	server, err := env.startPostgres()
+	if err != nil {
+		t.Fatalf("start Postgres: %v", err)
+	}
+	return server
+}
+
+func database(t testing.TB, from string) string {
+	t.Helper()
+	server, name := server(t), env.name()
+	if err := createDatabase(server, name, from); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dropDatabase(server, name); err != nil {
+			t.Error(err)
+		}
+	})
+	return withDatabase(server, name)
+}
+
+func createDatabase(server, name, from string) error {
+	return exec(server, fmt.Sprintf("create database %s template %s", name, from))
+}
+
+func dropDatabase(server, name string) error {
+	return exec(server, fmt.Sprintf("drop database if exists %s with (force)", name))
+}
+
+func exec(server, sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return fmt.Errorf("connect to Postgres: %w", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("%s: %w", sql, err)
+	}
+	return nil
+}
+
+// withDatabase is the server's URL with another database.
+func withDatabase(server, name string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return server // the driver says what is wrong with it
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// Redis starts a Redis of the test's own, empty and without persistence, and
+// returns its URL.
+func Redis(t testing.TB) string {
+	t.Helper()
+	return RedisServer(t, devservers.RedisOptions{Volatile: true}).URL
+}
+
+// RedisServer is Redis for tests that stop or kill the server.
+func RedisServer(t testing.TB, o devservers.RedisOptions) *devservers.Redis {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	r, err := devservers.StartRedis(context.Background(), o)
+	if err != nil {
+		t.Fatalf("start Redis: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := r.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// PostgresServer starts a Postgres of the test's own, for tests that stop or
+// kill it.
+func PostgresServer(t testing.TB, o devservers.PostgresOptions) *devservers.Postgres {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	p, err := devservers.StartPostgres(context.Background(), o)
+	if err != nil {
+		t.Fatalf("start Postgres: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func (s *shared) startKafka() ([]string, error) {
+	s.kafkaOnce.Do(func() {
+		if outside := os.Getenv("TEST_KAFKA_BROKERS"); outside != "" {
+			s.brokers = strings.Split(outside, ",")
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		s.kafka, s.kafkaErr = devservers.StartKafka(ctx, devservers.KafkaOptions{})
+		if s.kafkaErr == nil {
+			s.brokers = s.kafka.Brokers
+		}
+	})
+	return s.brokers, s.kafkaErr
+}
+
+// Kafka returns the brokers and a prefix that the test puts before the names of
+// its topics and groups. Topics with the prefix are deleted at the test's end.
+// No topic is created by itself.
+func Kafka(t testing.TB) (brokers []string, prefix string) {
+	t.Helper()
+	brokers, err := env.startKafka()
+	if err != nil {
+		t.Fatalf("start Kafka: %v", err)
+	}
+	prefix = env.name() + "."
+	t.Cleanup(func() {
+		if err := deleteTopics(brokers, prefix); err != nil {
+			t.Error(err)
+		}
+	})
+	return slices.Clone(brokers), prefix
+}
+
+func deleteTopics(brokers []string, prefix string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	transport := new(kafka.Transport)
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
+	meta, err := client.Metadata(ctx, new(kafka.MetadataRequest))
+	if err != nil {
+		return fmt.Errorf("list topics: %w", err)
+	}
+	var topics []string
+	for _, topic := range meta.Topics {
+		if strings.HasPrefix(topic.Name, prefix) {
+			topics = append(topics, topic.Name)
+		}
+	}
+	if len(topics) == 0 {
+		return nil
+	}
+	if _, err := client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: topics}); err != nil {
+		return fmt.Errorf("delete topics: %w", err)
+	}
+	return nil
+}
