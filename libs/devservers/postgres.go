@@ -72,7 +72,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, postgresStart)
 	defer cancel()
-	if err := initdb(ctx, bin, dir, data, attr, o.Settings["fsync"] == "off"); err != nil {
+	if err := initdb(ctx, bin, data, attr, o.Settings["fsync"] == "off"); err != nil {
 		return nil, err
 	}
 	if err := removeForeignPid(filepath.Join(data, "postmaster.pid")); err != nil {
@@ -118,7 +118,7 @@ func startPostgres(ctx context.Context, bin, dir, data string, attr *syscall.Sys
 		args = append(args, "-c", k+"="+v)
 	}
 	cmd := exec.Command(filepath.Join(bin, "postgres"), args...)
-	cmd.Dir, cmd.SysProcAttr, cmd.Env = data, attr, postgresEnv()
+	cmd.Dir, cmd.SysProcAttr, cmd.Env = "/", attr, postgresEnv() // it moves into its data directory itself
 	// Each start has its own log, so that an error quotes only that start's.
 	logPath := filepath.Join(dir, "postgres.log")
 	_ = os.Rename(logPath, logPath+".old")
@@ -191,7 +191,7 @@ func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 
 // initdb makes the cluster in data unless it is there. It appears whole or not
 // at all.
-func initdb(ctx context.Context, bin, dir, data string, attr *syscall.SysProcAttr, noSync bool) error {
+func initdb(ctx context.Context, bin, data string, attr *syscall.SysProcAttr, noSync bool) error {
 	if _, err := os.Stat(filepath.Join(data, "PG_VERSION")); err == nil {
 		return nil
 	}
@@ -204,7 +204,7 @@ func initdb(ctx context.Context, bin, dir, data string, attr *syscall.SysProcAtt
 		args = append(args, "--no-sync")
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), args...)
-	cmd.Dir, cmd.SysProcAttr, cmd.Env = dir, attr, postgresEnv()
+	cmd.Dir, cmd.SysProcAttr, cmd.Env = "/", attr, postgresEnv()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, strings.TrimSpace(string(out)))
 	}

@@ -288,12 +288,46 @@ func (s *shared) startKafka() ([]string, error) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		s.kafka, s.kafkaErr = devservers.StartKafka(ctx, devservers.KafkaOptions{})
+		if os.Getenv("TEST_KAFKA") == "apache" {
+			s.kafka, s.kafkaErr = s.startApache(ctx)
+		} else {
+			s.kafka, s.kafkaErr = devservers.StartKafka(ctx, devservers.KafkaOptions{})
+		}
 		if s.kafkaErr == nil {
 			s.brokers = s.kafka.Brokers
 		}
 	})
 	return s.brokers, s.kafkaErr
+}
+
+func (s *shared) startApache(ctx context.Context) (*devservers.Kafka, error) {
+	dir, err := s.workDir()
+	if err != nil {
+		return nil, err
+	}
+	root, err := workspace()
+	if err != nil {
+		return nil, err
+	}
+	return devservers.StartApacheKafka(ctx, devservers.ApacheOptions{
+		Dir: filepath.Join(dir, "kafka"), Dist: filepath.Join(root, ".data", "kafka-dist"),
+	})
+}
+
+// workspace is the folder with go.work above the package under test.
+func workspace() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("no go.work above the package under test")
+		}
+	}
 }
 
 // Kafka returns the brokers and a prefix that the test puts before the names of
