@@ -1,0 +1,181 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	kafkago "github.com/segmentio/kafka-go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"waitlist.internal/libs/pg"
+)
+
+// Why a message was dead-lettered.
+const (
+	reasonUndecodable = "undecodable"
+	reasonUnknown     = "unknown_version"
+	reasonPanic       = "panic"
+	reasonConstraint  = "constraint"
+	reasonFailure     = "failure"
+)
+
+// maxErrorHeader bounds the error text in a dead letter, in bytes.
+const maxErrorHeader = 1000
+
+func reasonOf(err error) string {
+	if _, ok := errors.AsType[*panicError](err); ok {
+		return reasonPanic
+	}
+	if code := pg.SQLState(err); strings.HasPrefix(code, "22") || strings.HasPrefix(code, "23") {
+		return reasonConstraint
+	}
+	return reasonFailure
+}
+
+// deadLetter moves m out of the way, however long Kafka is away, and reports
+// whether it did; it does not only when ctx ends first.
+func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reason string, cause error) bool {
+	attempt, _ := strconv.Atoi(header(m, HeaderAttempt))
+	text := cause.Error()
+	if len(text) > maxErrorHeader {
+		text = strings.ToValidUTF8(text[:maxErrorHeader], "")
+	}
+	var headers []kafkago.Header
+	for _, h := range m.Headers {
+		if !strings.HasPrefix(h.Key, "dlq-") && h.Key != HeaderReplayFor {
+			headers = append(headers, h)
+		}
+	}
+	for _, kv := range [][2]string{
+		{HeaderConsumer, c.cfg.Group},
+		{HeaderReason, reason},
+		{HeaderError, text},
+		{HeaderTopic, c.baseTopic(m.Topic)},
+		{HeaderPartition, strconv.Itoa(m.Partition)},
+		{HeaderOffset, strconv.FormatInt(m.Offset, 10)},
+		{HeaderAttempt, strconv.Itoa(attempt + 1)},
+	} {
+		headers = append(headers, kafkago.Header{Key: kv[0], Value: []byte(kv[1])})
+	}
+	letter := kafkago.Message{Topic: c.baseTopic(m.Topic) + DeadLetterSuffix, Key: m.Key, Value: m.Value, Headers: headers}
+	for wait := retryMin; ; wait = min(2*wait, outageMax) {
+		err := c.dead.WriteMessages(work, letter)
+		if err == nil {
+			c.metrics.dead.Add(work, 1, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("reason", reason)))
+			c.log.ErrorContext(ctx, "message dead-lettered", "topic", m.Topic, "partition", m.Partition, "offset", m.Offset, "reason", reason, "error", text)
+			return true
+		}
+		if we, ok := errors.AsType[kafkago.WriteErrors](err); ok && len(we) == 1 {
+			err = we[0]
+		}
+		if Unsendable(err) && letter.Value != nil {
+			// Larger than may be written again: the headers say where it stands.
+			letter.Value = nil
+			continue
+		}
+		c.log.WarnContext(ctx, "dead letter not written", "retry_in", wait, "error", err)
+		if !sleep(ctx, wait) {
+			return false
+		}
+	}
+}
+
+// replayGroup remembers how far the dead letters have been replayed.
+const replayGroup = "replay"
+
+// Replay sends the dead letters of topic (without prefix or suffix) to it again,
+// each for the group that failed, and returns how many. A letter is replayed
+// once: the next Replay goes on behind it. One that fails again is a new dead
+// letter, with its attempt counted. Consumers that have handled an event
+// meanwhile know it by its id.
+func Replay(ctx context.Context, cfg Config, topic string) (n int, err error) {
+	t := newTransport()
+	defer t.CloseIdleConnections()
+	client := newClient(cfg, t)
+	w := NewWriter(cfg)
+	defer w.Close()
+	dlq := cfg.TopicPrefix + topic + DeadLetterSuffix
+	group := cfg.TopicPrefix + replayGroup
+	// Up to here and no further: what fails again comes behind.
+	ends, partitions, err := offsets(ctx, client, []string{dlq}, kafkago.LastOffset)
+	if err != nil {
+		return 0, err
+	}
+	starts, _, err := offsets(ctx, client, []string{dlq}, kafkago.FirstOffset)
+	if err != nil {
+		return 0, err
+	}
+	committed, err := client.OffsetFetch(ctx, &kafkago.OffsetFetchRequest{GroupID: group, Topics: partitions})
+	if err != nil {
+		return 0, fmt.Errorf("fetch replay offsets: %w", err)
+	}
+	if committed.Error != nil {
+		return 0, fmt.Errorf("fetch replay offsets: %w", committed.Error)
+	}
+	for _, p := range committed.Topics[dlq] {
+		at := topicPartition{dlq, p.Partition}
+		m, err := replayPartition(ctx, cfg, w, client, group, at, max(p.CommittedOffset, starts[at]), ends[at])
+		n += m
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// replayPartition replays the letters from an offset up to, not including, end.
+func replayPartition(ctx context.Context, cfg Config, w *Writer, client *kafkago.Client, group string, at topicPartition, from, end int64) (n int, err error) {
+	if from >= end {
+		return 0, nil
+	}
+	r := kafkago.NewReader(kafkago.ReaderConfig{
+		Brokers: cfg.Brokers, Topic: at.topic, Partition: at.partition,
+		Dialer:   &kafkago.Dialer{Timeout: dialTimeout, DualStack: true, ClientID: "waitlist-replay"},
+		MinBytes: 1, MaxBytes: maxBytes, MaxWait: time.Second,
+	})
+	defer r.Close()
+	if err := r.SetOffset(from); err != nil {
+		return 0, fmt.Errorf("seek: %w", err)
+	}
+	for next := from; next < end; {
+		m, err := r.FetchMessage(ctx)
+		if err != nil {
+			return n, fmt.Errorf("read dead letters: %w", err)
+		}
+		if m.Offset >= end {
+			break
+		}
+		next = m.Offset + 1
+		var headers []kafkago.Header
+		for _, h := range m.Headers {
+			if h.Key == HeaderAttempt || !strings.HasPrefix(h.Key, "dlq-") {
+				headers = append(headers, h)
+			}
+		}
+		headers = append(headers, kafkago.Header{Key: HeaderReplayFor, Value: []byte(header(m, HeaderConsumer))})
+		topic := header(m, HeaderTopic)
+		if err := w.WriteMessages(ctx, kafkago.Message{Topic: topic, Key: m.Key, Value: m.Value, Headers: headers}); err != nil {
+			return n, fmt.Errorf("replay to %s: %w", topic, err)
+		}
+		n++
+		// A crash before this replays the letter again; the inbox knows it.
+		res, err := client.OffsetCommit(ctx, &kafkago.OffsetCommitRequest{
+			GroupID: group, GenerationID: -1,
+			Topics: map[string][]kafkago.OffsetCommit{at.topic: {{Partition: at.partition, Offset: next}}},
+		})
+		if err != nil {
+			return n, fmt.Errorf("commit replay offset: %w", err)
+		}
+		for _, p := range res.Topics[at.topic] {
+			if p.Error != nil {
+				return n, fmt.Errorf("commit replay offset: %w", p.Error)
+			}
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,176 @@
+// Package kafka is how services take part in the event log: the topics, the
+// writer under the outbox's relay, consumers whose effects happen once, and
+// the dead-letter topics with their replay.
+//
+//	outbox.Relay ─► Writer ─► topic ─► Consumer ─┬─► inbox row + effect, one transaction
+//	                            ▲                └─► topic.dlq (deterministic failures)
+//	                            └────── Replay ◄───────┘
+//
+// Delivery is at least once, in order per key. A consumer's effect happens once
+// because the row in its inbox commits with it.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	kafkago "github.com/segmentio/kafka-go"
+)
+
+// The topics. A cluster's names have Config.TopicPrefix before them.
+const (
+	// SignupsTopic is keyed by waitlist id.
+	SignupsTopic = "waitlist.signups.v1"
+	// AccountsTopic is keyed by account id.
+	AccountsTopic = "waitlist.accounts.v1"
+	// DeadLetterSuffix makes a topic's name that of its dead letters.
+	DeadLetterSuffix = ".dlq"
+)
+
+const (
+	// MaxMessageBytes is the largest message, and the largest batch, that is
+	// written: below the broker's default of 1 MiB, with room for the headers
+	// that a dead letter adds.
+	MaxMessageBytes = 900 << 10
+	// deadLetterRetention outlives a long holiday; the broker's default is a week.
+	deadLetterRetention = 30 * 24 * time.Hour
+	dialTimeout         = 5 * time.Second
+	requestTimeout      = 10 * time.Second
+)
+
+// Config is how to reach a cluster and how to create topics there.
+type Config struct {
+	Brokers []string
+	// TopicPrefix stands before every topic and consumer group, so that several
+	// suites (or tests) share a cluster.
+	TopicPrefix string
+	// Partitions and Replication of topics that are missing; 0 means 6 and 1. Existing
+	// topics stay as they are.
+	Partitions  int
+	Replication int
+}
+
+// EnsureTopics creates the suite's topics and their dead-letter topics where
+// they are missing, and returns when every partition has a leader. While Kafka
+// is away it goes on trying, until ctx is done.
+func EnsureTopics(ctx context.Context, cfg Config) error {
+	t := newTransport()
+	defer t.CloseIdleConnections()
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		err := ensureTopics(ctx, cfg, t)
+		if err == nil {
+			return nil
+		}
+		if !sleep(ctx, wait) {
+			return fmt.Errorf("ensure Kafka topics: %w: %w", ctx.Err(), err)
+		}
+		slog.DebugContext(ctx, "Kafka topics are not ready", "error", err)
+	}
+}
+
+// ensureTopics makes one attempt.
+func ensureTopics(ctx context.Context, cfg Config, t *kafkago.Transport) error {
+	client := newClient(cfg, t)
+	var missing []kafkago.TopicConfig
+	for _, base := range []string{SignupsTopic, AccountsTopic} {
+		for _, name := range []string{base, base + DeadLetterSuffix} {
+			tc := kafkago.TopicConfig{
+				Topic:             cfg.TopicPrefix + name,
+				NumPartitions:     orDefault(cfg.Partitions, 6),
+				ReplicationFactor: orDefault(cfg.Replication, 1),
+			}
+			if name != base {
+				tc.ConfigEntries = []kafkago.ConfigEntry{{ConfigName: "retention.ms", ConfigValue: fmt.Sprint(deadLetterRetention.Milliseconds())}}
+			}
+			missing = append(missing, tc)
+		}
+	}
+	names := make([]string, len(missing))
+	for i, tc := range missing {
+		names[i] = tc.Topic
+	}
+	// Looked up first: where an operator made the topics, the service may not
+	// have the right to create any.
+	ready, err := topicsReady(ctx, client, names)
+	if err != nil {
+		return err
+	}
+	var create []kafkago.TopicConfig
+	for _, tc := range missing {
+		if !ready[tc.Topic] {
+			create = append(create, tc)
+		}
+	}
+	if len(create) == 0 {
+		return nil
+	}
+	res, err := client.CreateTopics(ctx, &kafkago.CreateTopicsRequest{Topics: create})
+	if err != nil {
+		return fmt.Errorf("create topics: %w", err)
+	}
+	for name, err := range res.Errors {
+		if err != nil && !errors.Is(err, kafkago.TopicAlreadyExists) {
+			return fmt.Errorf("create topic %s: %w", name, err)
+		}
+	}
+	if ready, err = topicsReady(ctx, client, names); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !ready[name] {
+			return fmt.Errorf("topic %s has no leader yet", name)
+		}
+	}
+	return nil
+}
+
+// topicsReady tells which of names exist with a leader for every partition.
+func topicsReady(ctx context.Context, client *kafkago.Client, names []string) (map[string]bool, error) {
+	md, err := client.Metadata(ctx, &kafkago.MetadataRequest{Topics: names})
+	if err != nil {
+		return nil, fmt.Errorf("read topics: %w", err)
+	}
+	ready := map[string]bool{}
+	for _, t := range md.Topics {
+		ok := t.Error == nil && len(t.Partitions) > 0
+		for _, p := range t.Partitions {
+			ok = ok && p.Error == nil && p.Leader.Host != ""
+		}
+		ready[t.Name] = ok
+	}
+	return ready, nil
+}
+
+// newTransport returns a connection pool of its own: kafka-go's default one is
+// global and never closed. CloseIdleConnections ends its goroutines.
+func newTransport() *kafkago.Transport {
+	d := &net.Dialer{Timeout: dialTimeout}
+	return &kafkago.Transport{Dial: d.DialContext, DialTimeout: dialTimeout, ClientID: "waitlist"}
+}
+
+func newClient(cfg Config, t *kafkago.Transport) *kafkago.Client {
+	return &kafkago.Client{Addr: kafkago.TCP(cfg.Brokers...), Timeout: requestTimeout, Transport: t}
+}
+
+func orDefault(v, def int) int {
+	if v == 0 {
+		return def
+	}
+	return v
+}
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

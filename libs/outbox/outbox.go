@@ -1,0 +1,113 @@
+// Package outbox carries events from a service's transactions to Kafka. The
+// transaction that causes an event inserts it into the table outbox; the
+// schema's Relay publishes it afterwards, at least once.
+//
+// Order: rows of one key must be inserted under a lock that serialises that
+// key's writers (the waitlist's or account's row), so that their ids are in
+// commit order. They then reach Kafka in that order. Rows of different keys have
+// no order, and may commit with ids lower than some that were published
+// already; the relay finds those too.
+//
+// A crash between publish and delete publishes again. The first delivery of
+// each event is in order all the same, since every relay sends what is left in
+// order of id.
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+)
+
+// Schema is the table, for the migrations of each service that produces events.
+//
+// The relay deletes a row when Kafka has acknowledged all of its payloads. A
+// vacuum that starts early keeps the index's dead front short.
+const Schema = `
+CREATE TABLE outbox (
+    id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic       text        NOT NULL,
+    key         text        NOT NULL,
+    -- One or more events of this topic and key, in order, as marshalled Events.
+    payloads    bytea[]     NOT NULL,
+    -- W3C trace context of the cause, or ''.
+    traceparent text        NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    -- Set when Kafka refuses the row for good; an operator decides.
+    parked_at   timestamptz,
+    error       text        NOT NULL DEFAULT ''
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
+`
+
+// InsertSQL inserts one Row; its arguments are Row's results in their order. It
+// is for transactions that send it within a batch of their own.
+const InsertSQL = `INSERT INTO outbox (topic, key, payloads, traceparent) VALUES ($1, $2, $3, $4)`
+
+// Message is events of one topic and key, published in this order.
+type Message struct {
+	// Topic without the cluster's prefix.
+	Topic string
+	// Key is the waitlist's or account's id.
+	Key    string
+	Events []*eventv1.Event
+}
+
+// NewEvent returns an event without payload, with a new id and the time now.
+func NewEvent(now time.Time) (*eventv1.Event, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("event id: %w", err)
+	}
+	return &eventv1.Event{Id: id.String(), OccurredAt: timestamppb.New(now)}, nil
+}
+
+// Row returns the arguments of InsertSQL for m; the trace context is ctx's.
+func Row(ctx context.Context, m Message) (topic, key string, payloads [][]byte, traceparent string, err error) {
+	if m.Topic == "" || m.Key == "" || len(m.Events) == 0 {
+		return "", "", nil, "", errors.New("outbox: message without topic, key or events")
+	}
+	for _, e := range m.Events {
+		b, err := proto.Marshal(e)
+		if err != nil {
+			return "", "", nil, "", fmt.Errorf("outbox: marshal event %s: %w", e.GetId(), err)
+		}
+		payloads = append(payloads, b)
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return m.Topic, m.Key, payloads, carrier["traceparent"], nil
+}
+
+// Queue adds the inserts of msgs to a batch.
+func Queue(ctx context.Context, b *pgx.Batch, msgs ...Message) error {
+	for _, m := range msgs {
+		topic, key, payloads, traceparent, err := Row(ctx, m)
+		if err != nil {
+			return err
+		}
+		b.Queue(InsertSQL, topic, key, payloads, traceparent)
+	}
+	return nil
+}
+
+// Insert inserts msgs in tx, in order. Call the relay's Wake after the commit.
+func Insert(ctx context.Context, tx pgx.Tx, msgs ...Message) error {
+	var b pgx.Batch
+	if err := Queue(ctx, &b, msgs...); err != nil {
+		return err
+	}
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return fmt.Errorf("insert into outbox: %w", err)
+	}
+	return nil
+}

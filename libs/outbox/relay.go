@@ -1,0 +1,571 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	kafkago "github.com/segmentio/kafka-go"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"waitlist.internal/libs/kafka"
+)
+
+const (
+	scope = "waitlist.internal/libs/outbox"
+
+	// pageRows and pageBytes bound what is read at once.
+	pageRows  = 1000
+	pageBytes = 8 << 20
+	// chunkMessages bounds one call to Kafka. Its bytes stay below
+	// kafka.MaxMessageBytes with chunkOverhead counted for each message, so that
+	// what goes to one partition is one batch there: all of it or nothing, and
+	// no later message overtakes a failed one.
+	chunkMessages = 4000
+	chunkOverhead = 128
+
+	// sweepEvery is the longest that a row with a late lower id waits. A sweep
+	// reads from the lowest id, so it also steps over index entries of deleted
+	// rows that a long transaction keeps; it then gets rarer, to stay below a
+	// tenth of the relay's time.
+	sweepEvery = time.Second
+	sweepShare = 10
+
+	// standbyPoll is how long a hand-over may take after the leader has gone.
+	standbyPoll = 250 * time.Millisecond
+	// wakePause coalesces what a stand-by passes on.
+	wakePause = 10 * time.Millisecond
+
+	holdMin = 100 * time.Millisecond
+	holdMax = 5 * time.Second
+	// drain is how long a batch under way may take after the end was asked for.
+	drain = 5 * time.Second
+)
+
+// Writer is what the relay publishes with: kafka.Writer, or a test's.
+type Writer interface {
+	WriteMessages(ctx context.Context, msgs ...kafkago.Message) error
+}
+
+// Relay publishes the outbox of one schema. Each replica of a service runs one;
+// the one that holds the schema's advisory lock works, the others stand by. It
+// has a connection of its own, outside the pool.
+type Relay struct {
+	cfg     *pgx.ConnConfig
+	writer  Writer
+	schema  string
+	log     *slog.Logger
+	wake    chan struct{}
+	tracer  trace.Tracer
+	metrics metrics
+}
+
+type metrics struct {
+	published metric.Int64Counter
+	failures  metric.Int64Counter
+	parked    metric.Int64Gauge
+	age       metric.Float64Gauge
+	leader    metric.Int64Gauge
+}
+
+// NewRelay returns the relay of the pool's schema; schema names its lock.
+func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger) (*Relay, error) {
+	r := &Relay{
+		cfg: pool.Config().ConnConfig.Copy(), writer: w, schema: schema, log: log,
+		wake: make(chan struct{}, 1), tracer: otel.Tracer(scope),
+	}
+	// A sweep over many dead index entries may take longer than a request may.
+	r.cfg.RuntimeParams["statement_timeout"] = "60s"
+	r.cfg.RuntimeParams["application_name"] = schema + " outbox relay"
+	m := otel.Meter(scope)
+	var errs [5]error
+	r.metrics.published, errs[0] = m.Int64Counter("outbox.published", metric.WithDescription("Events acknowledged by Kafka."))
+	r.metrics.failures, errs[1] = m.Int64Counter("outbox.failures", metric.WithDescription("Failed writes to Kafka; rows stay."))
+	r.metrics.parked, errs[2] = m.Int64Gauge("outbox.parked", metric.WithDescription("Rows that Kafka refuses for good. Alert above 0."))
+	r.metrics.age, errs[3] = m.Float64Gauge("outbox.oldest", metric.WithUnit("s"), metric.WithDescription("Age of the oldest row to publish."))
+	r.metrics.leader, errs[4] = m.Int64Gauge("outbox.leader", metric.WithDescription("1 on the replica that publishes."))
+	return r, errors.Join(errs[:]...)
+}
+
+// Wake tells the relay that rows were committed. It never blocks.
+func (r *Relay) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run publishes until ctx is done; a batch under way is finished first. Outages
+// of Postgres or Kafka are waited out.
+func (r *Relay) Run(ctx context.Context) error {
+	wait := holdMin
+	for {
+		start := time.Now()
+		err := r.session(ctx)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the end was asked for
+		}
+		if time.Since(start) > holdMax {
+			wait = holdMin
+		}
+		r.log.WarnContext(ctx, "outbox relay lost its connection", "schema", r.schema, "retry_in", wait, "error", err)
+		if !sleep(ctx, wait) {
+			return nil
+		}
+		wait = min(2*wait, holdMax)
+	}
+}
+
+// session holds one connection: it stands by for the lock, then leads until the
+// connection breaks or ctx is done.
+func (r *Relay) session(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, r.cfg)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	// Closing it frees the lock for the next relay.
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(end)
+	}()
+	attrs := metric.WithAttributes(attribute.String("schema", r.schema))
+	r.metrics.leader.Record(ctx, 0, attrs)
+	if err := r.standBy(ctx, conn); err != nil {
+		return err
+	}
+	r.metrics.leader.Record(ctx, 1, attrs)
+	defer r.metrics.leader.Record(ctx, 0, attrs)
+	l := leader{Relay: r, conn: conn, held: map[string]hold{}, attrs: attrs}
+	return l.run(ctx)
+}
+
+// standBy returns when the lock is this connection's. It polls: a session that
+// blocked on the lock would hold a snapshot, and with it vacuum.
+func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn) error {
+	for {
+		var ok bool
+		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", lockID(r.schema)).Scan(&ok); err != nil {
+			return fmt.Errorf("take the relay's lock: %w", err)
+		}
+		if ok {
+			return nil
+		}
+		timer := time.NewTimer(standbyPoll)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		case <-r.wake:
+			timer.Stop()
+			// Outside any transaction of the service: NOTIFY serialises the commits
+			// of all who use it.
+			if _, err := conn.Exec(ctx, "SELECT pg_notify($1, '')", r.channel()); err != nil {
+				return fmt.Errorf("wake the leading relay: %w", err)
+			}
+			if !sleep(ctx, wakePause) {
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+func (r *Relay) channel() string { return "outbox_" + r.schema }
+
+func lockID(schema string) int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte("outbox relay " + schema))
+	return int64(h.Sum64()) //nolint:gosec // any 64 bits will do
+}
+
+// row is one outbox row under way.
+type row struct {
+	id          int64
+	topic       string
+	key         string
+	payloads    [][]byte
+	traceparent string
+	createdAt   time.Time
+	// acked says that Kafka has acknowledged all payloads.
+	acked bool
+}
+
+// hold keeps a topic back after a failure.
+type hold struct {
+	until time.Time
+	wait  time.Duration
+}
+
+// leader is the state of the relay that has the lock.
+type leader struct {
+	*Relay
+	conn *pgx.Conn
+	// after is the last id that was handled: the next page starts above it. Going
+	// on there instead of at the lowest id spares the index entries of deleted rows.
+	after int64
+	held  map[string]hold
+	attrs metric.MeasurementOption
+}
+
+func (l *leader) run(ctx context.Context) error {
+	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.channel()}.Sanitize()); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	var (
+		sweepAt, sweepStart time.Time
+		sweeping            bool
+		resume              int64 // where the sweep meets what was handled before it
+	)
+	for ctx.Err() == nil {
+		now := time.Now()
+		begin := !sweeping && !now.Before(sweepAt)
+		if begin {
+			sweeping, sweepStart, resume, l.after = true, now, l.after, 0
+		}
+		rows, more, err := l.page(ctx, now)
+		if err != nil {
+			return err
+		}
+		if begin {
+			if err := l.observe(ctx, now); err != nil {
+				return err
+			}
+		}
+		if len(rows) > 0 {
+			if err := l.publish(ctx, rows); err != nil {
+				return err
+			}
+			l.after = rows[len(rows)-1].id
+		}
+		if sweeping && (!more || l.after >= resume) {
+			sweeping = false
+			l.after = max(l.after, resume)
+			sweepAt = time.Now().Add(max(sweepEvery, sweepShare*time.Since(sweepStart)))
+		}
+		// Rows of a topic that was held stand below after: only a sweep finds them.
+		for _, h := range l.held {
+			if h.until.After(now) && h.until.Before(sweepAt) {
+				sweepAt = h.until
+			}
+		}
+		if len(rows) == 0 && !more {
+			if err := l.wait(ctx, time.Until(sweepAt)); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// page reads the next rows after l.after in order of id, but for topics that are
+// held; more says that there may be others behind them.
+func (l *leader) page(ctx context.Context, now time.Time) (rows []*row, more bool, err error) {
+	heldTopics := []string{}
+	for topic, h := range l.held {
+		if h.until.After(now) {
+			heldTopics = append(heldTopics, topic)
+		}
+	}
+	rs, err := l.conn.Query(ctx, `
+		SELECT id, topic, key, payloads, traceparent, created_at
+		FROM outbox
+		WHERE id > $1 AND parked_at IS NULL AND topic <> ALL($2)
+		ORDER BY id LIMIT $3`, l.after, heldTopics, pageRows)
+	if err != nil {
+		return nil, false, fmt.Errorf("read outbox: %w", err)
+	}
+	defer rs.Close()
+	size := 0
+	for rs.Next() {
+		var w row
+		if err := rs.Scan(&w.id, &w.topic, &w.key, &w.payloads, &w.traceparent, &w.createdAt); err != nil {
+			return nil, false, fmt.Errorf("read outbox: %w", err)
+		}
+		rows = append(rows, &w)
+		for _, p := range w.payloads {
+			size += len(p)
+		}
+		if size >= pageBytes {
+			return rows, true, nil
+		}
+	}
+	if err := rs.Err(); err != nil {
+		return nil, false, fmt.Errorf("read outbox: %w", err)
+	}
+	return rows, len(rows) == pageRows, nil
+}
+
+// observe records the gauges.
+func (l *leader) observe(ctx context.Context, now time.Time) error {
+	var parked int64
+	var oldest *time.Time
+	if err := l.conn.QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL),
+		       (SELECT created_at FROM outbox WHERE parked_at IS NULL ORDER BY id LIMIT 1)`).Scan(&parked, &oldest); err != nil {
+		return fmt.Errorf("measure outbox: %w", err)
+	}
+	age := 0.0
+	if oldest != nil {
+		age = max(0, now.Sub(*oldest).Seconds())
+	}
+	l.metrics.parked.Record(ctx, parked, l.attrs)
+	l.metrics.age.Record(ctx, age, l.attrs)
+	return nil
+}
+
+// publish sends rows and deletes those that were acknowledged. It finishes its
+// batch when ctx ends meanwhile, within bounds. The error is Postgres's; what
+// Kafka refuses stays in the table.
+func (l *leader) publish(ctx context.Context, rows []*row) error {
+	work, stop := drainContext(ctx)
+	defer stop()
+	work, span := l.tracer.Start(work, "outbox publish", trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(attribute.String("messaging.system", "kafka"), attribute.String("schema", l.schema), attribute.Int("outbox.rows", len(rows))))
+	defer span.End()
+
+	byTopic := map[string][]*row{}
+	var topics []string
+	for _, w := range rows {
+		if byTopic[w.topic] == nil {
+			topics = append(topics, w.topic)
+		}
+		byTopic[w.topic] = append(byTopic[w.topic], w)
+	}
+	for _, topic := range topics {
+		err := l.publishTopic(work, byTopic[topic])
+		switch {
+		case err == nil:
+			delete(l.held, topic)
+		case ctx.Err() != nil:
+			// Given up for the shutdown; the next leader sends it again.
+		default:
+			h := l.held[topic]
+			h.wait = min(max(2*h.wait, holdMin), holdMax)
+			h.until = time.Now().Add(h.wait)
+			l.held[topic] = h
+			l.metrics.failures.Add(work, 1, metric.WithAttributes(attribute.String("schema", l.schema), attribute.String("topic", topic)))
+			span.SetStatus(codes.Error, "kafka write failed")
+			l.log.WarnContext(work, "outbox rows not published", "topic", topic, "retry_in", h.wait, "error", err)
+		}
+	}
+	var done []int64
+	events := 0
+	for _, w := range rows {
+		if w.acked {
+			done = append(done, w.id)
+			events += len(w.payloads)
+		}
+	}
+	if len(done) == 0 {
+		return nil
+	}
+	l.metrics.published.Add(work, int64(events), l.attrs)
+	if _, err := l.conn.Exec(work, "DELETE FROM outbox WHERE id = ANY($1)", done); err != nil {
+		return fmt.Errorf("delete published rows: %w", err)
+	}
+	return nil
+}
+
+// drainContext returns a context that outlives ctx by drain.
+func drainContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(drain, cancel)
+		context.AfterFunc(work, func() { t.Stop() })
+	})
+	return work, func() { stop(); cancel() }
+}
+
+// publishTopic sends the rows of one topic in order, and parks those that Kafka
+// refuses for good. It stops at the first other failure and returns it: nothing
+// behind the failed rows was sent but to other partitions in the same chunk.
+func (l *leader) publishTopic(ctx context.Context, rows []*row) error {
+	for len(rows) > 0 {
+		n, messages, size := 0, 0, 0
+		for n < len(rows) {
+			messages += len(rows[n].payloads)
+			size += rows[n].size()
+			if messages > chunkMessages || size > kafka.MaxMessageBytes {
+				break
+			}
+			n++
+		}
+		var err error
+		if n > 0 {
+			err = l.sendChunk(ctx, rows[:n])
+		} else {
+			n = 1
+			err = l.sendAlone(ctx, rows[0])
+		}
+		if err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+// sendChunk writes rows that fit into one batch.
+func (l *leader) sendChunk(ctx context.Context, rows []*row) error {
+	var msgs []kafkago.Message
+	for _, w := range rows {
+		msgs = w.appendMessages(msgs, w.payloads)
+	}
+	err := l.writer.WriteMessages(ctx, msgs...)
+	if err == nil {
+		for _, w := range rows {
+			w.acked = true
+		}
+		return nil
+	}
+	unsendable := kafka.Unsendable(err)
+	if werr, ok := errors.AsType[kafkago.WriteErrors](err); ok && len(werr) == len(msgs) {
+		i := 0
+		for _, w := range rows {
+			w.acked = true
+			for range w.payloads {
+				if werr[i] != nil {
+					w.acked = false
+					// One that passes by itself decides: then what failed waits together.
+					if !unsendable || !kafka.Unsendable(werr[i]) {
+						err, unsendable = werr[i], kafka.Unsendable(werr[i])
+					}
+				}
+				i++
+			}
+		}
+	}
+	if !unsendable {
+		return fmt.Errorf("write to Kafka: %w", err)
+	}
+	// Which of them it is shows when each goes alone.
+	for _, w := range rows {
+		if w.acked {
+			continue
+		}
+		if err := l.sendAlone(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendAlone writes one row, of any size, and parks it if it is refused for good.
+func (l *leader) sendAlone(ctx context.Context, w *row) error {
+	for rest := w.payloads; len(rest) > 0; {
+		n, size := 0, 0
+		for n < len(rest) && n < chunkMessages {
+			size += w.messageSize(rest[n])
+			if n > 0 && size > kafka.MaxMessageBytes {
+				break
+			}
+			n++
+		}
+		err := l.writer.WriteMessages(ctx, w.appendMessages(nil, rest[:n])...)
+		if werr, ok := errors.AsType[kafkago.WriteErrors](err); ok {
+			for _, e := range werr {
+				if e != nil {
+					err = e
+					break
+				}
+			}
+		}
+		if err != nil && kafka.Unsendable(err) {
+			return l.park(ctx, w, err)
+		}
+		if err != nil {
+			return fmt.Errorf("write to Kafka: %w", err)
+		}
+		rest = rest[n:]
+	}
+	w.acked = true
+	return nil
+}
+
+func (w *row) appendMessages(msgs []kafkago.Message, payloads [][]byte) []kafkago.Message {
+	var headers []kafkago.Header
+	if w.traceparent != "" {
+		headers = []kafkago.Header{{Key: kafka.HeaderTraceparent, Value: []byte(w.traceparent)}}
+	}
+	for _, p := range payloads {
+		msgs = append(msgs, kafkago.Message{Topic: w.topic, Key: []byte(w.key), Value: p, Headers: headers})
+	}
+	return msgs
+}
+
+func (w *row) messageSize(payload []byte) int {
+	return len(payload) + len(w.key) + len(w.traceparent) + chunkOverhead
+}
+
+func (w *row) size() (n int) {
+	for _, p := range w.payloads {
+		n += w.messageSize(p)
+	}
+	return n
+}
+
+func (l *leader) park(ctx context.Context, w *row, cause error) error {
+	l.log.ErrorContext(ctx, "outbox row parked: Kafka refuses it for good", "schema", l.schema, "id", w.id, "topic", w.topic, "key", w.key, "error", cause)
+	if _, err := l.conn.Exec(ctx, "UPDATE outbox SET parked_at = now(), error = $2 WHERE id = $1", w.id, cause.Error()); err != nil {
+		return fmt.Errorf("park outbox row: %w", err)
+	}
+	return nil
+}
+
+// wait returns after d, a Wake, or a stand-by's notification.
+func (l *leader) wait(ctx context.Context, d time.Duration) error {
+	waiting, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-l.wake:
+			cancel()
+		case <-waiting.Done():
+		}
+	}()
+	_, err := l.conn.WaitForNotification(waiting)
+	ended := waiting.Err() != nil
+	cancel()
+	<-done
+	if err != nil && !ended {
+		return fmt.Errorf("wait for notifications: %w", err)
+	}
+	// Those that came together count once; a done context only takes what is there.
+	for err == nil {
+		_, err = l.conn.WaitForNotification(waiting)
+	}
+	return nil
+}
+
+// Release gives parked rows another try, after their cause was removed, and
+// returns how many there were.
+func Release(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
+	tag, err := pool.Exec(ctx, "UPDATE outbox SET parked_at = NULL, error = '' WHERE parked_at IS NOT NULL")
+	if err != nil {
+		return 0, fmt.Errorf("release parked rows: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
