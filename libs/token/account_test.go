@@ -1,0 +1,63 @@
+package token_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"waitlist.internal/libs/token"
+)
+
+const accountID = "0197f0c4-6d0e-7cc1-a2a3-0123456789ab"
+
+func accountRing(t *testing.T) *token.Ring {
+	t.Helper()
+	r, err := token.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// verifyAccount is what the receiver of a link does with its token.
+func verifyAccount(r *token.Ring, p token.Purpose, tok string, now time.Time) (string, int64, error) {
+	id, generation, inner, err := token.ParseAccount(tok)
+	if err != nil {
+		return "", 0, err
+	}
+	return id, generation, r.Verify(p, token.AccountSubject(id, generation), inner, now)
+}
+
+func TestAccountTokenCarriesItsAccount(t *testing.T) {
+	r, now := accountRing(t), time.Unix(1_800_000_000, 0)
+	tok := r.MintAccount(token.ResetPassword, accountID, 7, now.Add(time.Hour))
+	id, generation, err := verifyAccount(r, token.ResetPassword, tok, now)
+	if err != nil || id != accountID || generation != 7 {
+		t.Fatalf("got %q, %d, %v", id, generation, err)
+	}
+	if _, _, err := verifyAccount(r, token.VerifyAccount, tok, now); !errors.Is(err, token.ErrInvalid) {
+		t.Fatalf("for another purpose: %v", err)
+	}
+	if _, _, err := verifyAccount(r, token.ResetPassword, tok, now.Add(time.Hour)); !errors.Is(err, token.ErrInvalid) {
+		t.Fatalf("expired: %v", err)
+	}
+}
+
+func TestAccountTokenTampered(t *testing.T) {
+	r, now := accountRing(t), time.Unix(1_800_000_000, 0)
+	tok := r.MintAccount(token.VerifyAccount, accountID, 3, now.Add(time.Hour))
+	for i := range len(tok) {
+		b := []byte(tok)
+		b[i] ^= 1
+		if _, _, err := verifyAccount(r, token.VerifyAccount, string(b), now); !errors.Is(err, token.ErrInvalid) {
+			t.Fatalf("byte %d changed: %v", i, err)
+		}
+	}
+	for _, bad := range []string{"", ".", "..", "a.1", "a.+1.x", "a.01.x", ".1.x", "a.x.y", strings.Repeat("a", 1000) + ".1.x"} {
+		if _, _, _, err := token.ParseAccount(bad); !errors.Is(err, token.ErrInvalid) {
+			t.Fatalf("%q: %v", bad, err)
+		}
+	}
+}
