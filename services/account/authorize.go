@@ -1,0 +1,41 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+)
+
+// Authorize turns a credential into its actor, by one query. The ID token
+// decides where both are given. AUTHENTICATION_REQUIRED where the one that
+// decides is missing, none of ours, expired or revoked.
+func (s *Service) Authorize(ctx context.Context, idToken, apiKey string) (access.Actor, error) {
+	var actor access.Actor
+	var err error
+	switch {
+	case idToken != "":
+		accountID, sessionID, parseErr := s.parseIDToken(idToken)
+		if parseErr != nil {
+			return access.Actor{}, errCredentials().WithCause(parseErr)
+		}
+		actor, err = s.Store.ActorBySession(ctx, sessionID, accountID, s.now())
+	case apiKey != "":
+		actor, err = s.actorByAPIKey(ctx, apiKey)
+	default:
+		return access.Actor{}, errCredentials()
+	}
+	if errors.Is(err, ErrNotFound) {
+		return access.Actor{}, errCredentials()
+	}
+	if err != nil {
+		return access.Actor{}, fmt.Errorf("authorize: %w", err)
+	}
+	return actor, nil
+}
+
+func errCredentials() *apierr.Error {
+	return apierr.New(apierr.AuthenticationRequired, "Credentials are missing or invalid.")
+}

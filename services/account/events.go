@@ -1,0 +1,46 @@
+package account
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/access"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+)
+
+// newEvent returns an envelope; its id is a UUIDv7.
+func newEvent(at time.Time) *eventv1.Event {
+	return &eventv1.Event{Id: uuid.Must(uuid.NewV7()).String(), OccurredAt: timestamppb.New(at)}
+}
+
+func verificationRequested(a Account, at time.Time) *eventv1.Event {
+	ev := newEvent(at)
+	ev.Payload = &eventv1.Event_AccountVerificationRequested{AccountVerificationRequested: &eventv1.AccountVerificationRequested{
+		AccountId: a.ID, Email: a.Email, Cycle: a.Verification.Cycle, ExpiresAt: timestamppb.New(at.Add(VerificationTTL)),
+	}}
+	return ev
+}
+
+func resetRequested(a Account, at time.Time) *eventv1.Event {
+	ev := newEvent(at)
+	ev.Payload = &eventv1.Event_PasswordResetRequested{PasswordResetRequested: &eventv1.PasswordResetRequested{
+		AccountId: a.ID, Email: a.Email, Generation: a.PasswordGeneration, ExpiresAt: timestamppb.New(at.Add(ResetTTL)),
+	}}
+	return ev
+}
+
+func entitlementChanged(accountID string, e access.Entitlement, at time.Time) *eventv1.Event {
+	ev := newEvent(at)
+	ev.Payload = &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{
+		AccountId: accountID, Entitlement: e.Proto(),
+	}}
+	return ev
+}
+
+func accountDeleted(accountID string, at time.Time) *eventv1.Event {
+	ev := newEvent(at)
+	ev.Payload = &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: accountID}}
+	return ev
+}

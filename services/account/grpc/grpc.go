@@ -1,0 +1,50 @@
+// Package grpc is account's side of the suite's internal calls: it serves
+// AccountService and calls signup.
+package grpc
+
+import (
+	"context"
+
+	"waitlist.internal/libs/access"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+	"waitlist.internal/services/account"
+)
+
+// Server serves AccountService.
+type Server struct {
+	accountv1.UnimplementedAccountServiceServer
+	svc *account.Service
+}
+
+// New returns a Server.
+func New(svc *account.Service) *Server { return &Server{svc: svc} }
+
+// Authorize implements accountv1.AccountServiceServer.
+func (s *Server) Authorize(ctx context.Context, in *accountv1.AuthorizeRequest) (*accountv1.AuthorizeResponse, error) {
+	actor, err := s.svc.Authorize(ctx, in.GetBearerToken(), in.GetApiKey())
+	if err != nil {
+		return nil, err
+	}
+	return &accountv1.AuthorizeResponse{Actor: actor.Proto()}, nil
+}
+
+// SetEntitlement implements accountv1.AccountServiceServer.
+func (s *Server) SetEntitlement(ctx context.Context, in *accountv1.SetEntitlementRequest) (*accountv1.SetEntitlementResponse, error) {
+	e, err := s.svc.SetEntitlement(ctx, in.GetAccountId(), access.EntitlementFromProto(in.GetEntitlement()))
+	if err != nil {
+		return nil, err
+	}
+	return &accountv1.SetEntitlementResponse{Entitlement: e.Proto()}, nil
+}
+
+// OwnerCloser implements account.OwnerCloser by a call to signup.
+type OwnerCloser struct {
+	Waitlists signupv1.WaitlistServiceClient
+}
+
+// CloseOwner implements account.OwnerCloser.
+func (o OwnerCloser) CloseOwner(ctx context.Context, accountID string) error {
+	_, err := o.Waitlists.CloseOwner(ctx, &signupv1.CloseOwnerRequest{OwnerId: accountID})
+	return err
+}

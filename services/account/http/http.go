@@ -1,0 +1,254 @@
+// Package http serves /v1/auth.
+package http
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"google.golang.org/grpc"
+
+	"waitlist.internal/libs/authn"
+	"waitlist.internal/libs/body"
+	"waitlist.internal/libs/httpapi"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	"waitlist.internal/services/account"
+)
+
+// jwksMaxAge is how long a verifier may keep the key set. A new key is in the
+// set before it signs.
+const jwksMaxAge = "public, max-age=300"
+
+type handler struct{ svc *account.Service }
+
+// Routes adds the routes to an engine of package httpapi.
+func Routes(e gin.IRouter, svc *account.Service) {
+	h := handler{svc}
+	auth := e.Group("/v1/auth")
+	auth.POST("/register", httpapi.H(h.register))
+	auth.POST("/login", httpapi.H(h.login))
+	auth.POST("/refresh", httpapi.H(h.refresh))
+	auth.POST("/logout", httpapi.H(h.logout))
+	auth.POST("/forgot-password", httpapi.H(h.forgotPassword))
+	auth.POST("/reset-password", httpapi.H(h.resetPassword))
+	auth.POST("/verify-email", httpapi.H(h.verifyEmail))
+	auth.GET("/jwks.json", httpapi.H(h.jwks))
+
+	// None of these asks for a subscription: whoever has none must be able to
+	// see that, to get one and to leave.
+	user := auth.Group("", authn.Middleware(local{svc}))
+	user.GET("/me", httpapi.H(h.profile))
+	user.DELETE("/me", httpapi.H(h.remove))
+	user.POST("/regenerate-api-key", httpapi.H(h.regenerateAPIKey))
+	user.POST("/resend-verification", httpapi.H(h.resendVerification))
+}
+
+// local authorizes within the process what others ask for over gRPC.
+type local struct{ svc *account.Service }
+
+func (l local) Authorize(ctx context.Context, in *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
+	actor, err := l.svc.Authorize(ctx, in.GetBearerToken(), in.GetApiKey())
+	if err != nil {
+		return nil, err
+	}
+	return &accountv1.AuthorizeResponse{Actor: actor.Proto()}, nil
+}
+
+// read parses the body as an object.
+func read(c *gin.Context) (*body.Object, error) {
+	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
+	if err != nil {
+		return nil, err
+	}
+	return body.Parse(raw)
+}
+
+// fields reads strings that must be there, by name.
+func fields(c *gin.Context, names ...string) ([]string, error) {
+	o, err := read(c)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]string, len(names))
+	for i, name := range names {
+		values[i] = o.RequiredString(name, 0)
+	}
+	return values, o.Err()
+}
+
+func (h handler) register(c *gin.Context) error {
+	in, err := fields(c, "email", "password")
+	if err != nil {
+		return err
+	}
+	r, err := h.svc.Register(c.Request.Context(), in[0], in[1])
+	if err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusCreated, struct {
+		Email  string `json:"email"`
+		APIKey string `json:"api_key"`
+		Tier   string `json:"subscription_tier"`
+		Status string `json:"subscription_status"`
+	}{r.Account.Email, r.APIKey, string(r.Account.Entitlement.Tier), string(r.Account.Entitlement.Status)})
+	return nil
+}
+
+func (h handler) login(c *gin.Context) error {
+	in, err := fields(c, "email", "password")
+	if err != nil {
+		return err
+	}
+	t, err := h.svc.Login(c.Request.Context(), in[0], in[1], httpapi.ClientIP(c))
+	if err != nil {
+		return err
+	}
+	writeTokens(c, t)
+	return nil
+}
+
+func (h handler) refresh(c *gin.Context) error {
+	in, err := fields(c, "refresh_token")
+	if err != nil {
+		return err
+	}
+	t, err := h.svc.Refresh(c.Request.Context(), in[0])
+	if err != nil {
+		return err
+	}
+	writeTokens(c, t)
+	return nil
+}
+
+func writeTokens(c *gin.Context, t account.Tokens) {
+	httpapi.JSON(c, http.StatusOK, struct {
+		IDToken      string `json:"id_token"`
+		TokenType    string `json:"token_type"`
+		ExpiresIn    int64  `json:"expires_in"`
+		RefreshToken string `json:"refresh_token"`
+	}{t.IDToken, "Bearer", int64(t.ExpiresIn / time.Second), t.RefreshToken})
+}
+
+func (h handler) logout(c *gin.Context) error {
+	in, err := fields(c, "refresh_token")
+	if err != nil {
+		return err
+	}
+	if err := h.svc.Logout(c.Request.Context(), in[0]); err != nil {
+		return err
+	}
+	httpapi.NoContent(c)
+	return nil
+}
+
+type message struct {
+	Message string `json:"message"`
+}
+
+func (h handler) forgotPassword(c *gin.Context) error {
+	in, err := fields(c, "email")
+	if err != nil {
+		return err
+	}
+	if err := h.svc.ForgotPassword(c.Request.Context(), in[0]); err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusAccepted, message{"If this address has an account, a mail is on its way."})
+	return nil
+}
+
+func (h handler) resetPassword(c *gin.Context) error {
+	in, err := fields(c, "token", "password")
+	if err != nil {
+		return err
+	}
+	if err := h.svc.ResetPassword(c.Request.Context(), in[0], in[1]); err != nil {
+		return err
+	}
+	httpapi.NoContent(c)
+	return nil
+}
+
+func (h handler) verifyEmail(c *gin.Context) error {
+	in, err := fields(c, "token")
+	if err != nil {
+		return err
+	}
+	if err := h.svc.VerifyEmail(c.Request.Context(), in[0]); err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusOK, struct {
+		Verified bool `json:"verified"`
+		message
+	}{true, message{"Your e-mail address is verified."}})
+	return nil
+}
+
+func (h handler) resendVerification(c *gin.Context) error {
+	sent, err := h.svc.ResendVerification(c.Request.Context(), authn.Actor(c))
+	if err != nil {
+		return err
+	}
+	m := message{"A verification mail is on its way."}
+	if !sent {
+		m.Message = "Your e-mail address is verified already."
+	}
+	httpapi.JSON(c, http.StatusOK, m)
+	return nil
+}
+
+func (h handler) regenerateAPIKey(c *gin.Context) error {
+	key, err := h.svc.RegenerateAPIKey(c.Request.Context(), authn.Actor(c))
+	if err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusOK, struct {
+		APIKey string `json:"api_key"`
+	}{key})
+	return nil
+}
+
+func (h handler) jwks(c *gin.Context) error {
+	c.Header("Cache-Control", jwksMaxAge)
+	httpapi.RawJSON(c, http.StatusOK, h.svc.Keys.JWKS())
+	return nil
+}
+
+// profile is the contract's profile. trial_ends_at and trial_end are the same
+// moment, and stay when it has passed.
+type profile struct {
+	Email             string  `json:"email"`
+	HasAPIKey         bool    `json:"has_api_key"`
+	Tier              string  `json:"subscription_tier"`
+	Status            string  `json:"subscription_status"`
+	TrialEndsAt       *string `json:"trial_ends_at"`
+	PaymentCustomerID *string `json:"payment_customer_id"`
+	HasUsedTrial      bool    `json:"has_used_trial"`
+	TrialEnd          *int64  `json:"trial_end"`
+}
+
+func (h handler) profile(c *gin.Context) error {
+	a, err := h.svc.Profile(c.Request.Context(), authn.Actor(c))
+	if err != nil {
+		return err
+	}
+	p := profile{
+		Email: a.Email, HasAPIKey: a.APIKey.Lookup != "",
+		Tier: string(a.Entitlement.Tier), Status: string(a.Entitlement.Status), HasUsedTrial: a.HasUsedTrial,
+	}
+	if !a.TrialEndsAt.IsZero() {
+		p.TrialEndsAt = new(a.TrialEndsAt.UTC().Format("2006-01-02T15:04:05.000Z"))
+		p.TrialEnd = new(a.TrialEndsAt.Unix())
+	}
+	httpapi.JSON(c, http.StatusOK, p)
+	return nil
+}
+
+func (h handler) remove(c *gin.Context) error {
+	if err := h.svc.Delete(c.Request.Context(), authn.Actor(c)); err != nil {
+		return err
+	}
+	httpapi.NoContent(c)
+	return nil
+}

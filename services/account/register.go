@@ -1,0 +1,100 @@
+package account
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/emailaddr"
+)
+
+// ErrEmailTaken is what a Store answers to a second account with one address.
+var ErrEmailTaken = errors.New("account: address taken")
+
+// Registration is the answer to a new account. The API key is shown here only.
+type Registration struct {
+	Account Account
+	APIKey  string
+}
+
+// Register creates an account and starts its trial. Whoever had an account
+// with this address before starts inactive: the trial is used once.
+// VALIDATION_ERROR on email and password, CONFLICT where the address has an
+// account.
+func (s *Service) Register(ctx context.Context, email, password string) (Registration, error) {
+	address, fields := parseEmail(email)
+	if fields = append(fields, checkPassword(password)...); len(fields) > 0 {
+		return Registration{}, apierr.Validation(fields...)
+	}
+	taken := apierr.New(apierr.Conflict, "An account with this e-mail address exists already.")
+	// Spares the hashing; the constraint decides.
+	switch _, err := s.Store.AccountByEmail(ctx, address); {
+	case err == nil:
+		return Registration{}, taken
+	case !errors.Is(err, ErrNotFound):
+		return Registration{}, fmt.Errorf("look for an account: %w", err)
+	}
+	hash, err := s.passwords.hash(ctx, password)
+	if err != nil {
+		return Registration{}, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Registration{}, fmt.Errorf("make an account id: %w", err)
+	}
+	key := newAPIKey()
+	now := s.now()
+	var a Account
+	err = s.Store.InTx(ctx, func(tx Tx) error {
+		a = Account{
+			ID: id.String(), Email: address, PasswordHash: hash, PasswordGeneration: 1, APIKey: key.record(),
+			HasUsedTrial: true, Verification: Verification{Cycle: 1, CycleStartedAt: now}, CreatedAt: now,
+		}
+		unused, err := tx.UseTrial(ctx, s.addressHash("trial", address), now)
+		if err != nil {
+			return fmt.Errorf("use the trial: %w", err)
+		}
+		if unused {
+			a.TrialEndsAt = now.Add(s.TrialDuration)
+			a.Entitlement = access.Entitlement{
+				Tier: access.Pro, Status: access.Trialing, ValidUntil: a.TrialEndsAt, Trial: true, Version: 1,
+			}
+		} else {
+			a.Entitlement = access.Entitlement{Tier: access.Basic, Status: access.Inactive, Version: 1}
+		}
+		if err := tx.InsertAccount(ctx, a); err != nil {
+			return err
+		}
+		return tx.Publish(ctx, a.ID, entitlementChanged(a.ID, a.Entitlement, now), verificationRequested(a, now))
+	})
+	if errors.Is(err, ErrEmailTaken) {
+		return Registration{}, taken
+	}
+	if err != nil {
+		return Registration{}, fmt.Errorf("register: %w", err)
+	}
+	return Registration{Account: a, APIKey: string(key)}, nil
+}
+
+// addressHash is a keyed hash of an e-mail or network address, different for
+// every use.
+func (s *Service) addressHash(use, address string) []byte {
+	m := hmac.New(sha256.New, s.AddressKey)
+	m.Write([]byte(use + "\x00" + address))
+	return m.Sum(nil)
+}
+
+// parseEmail normalises an address, or returns its field error.
+func parseEmail(email string) (string, []apierr.Field) {
+	address, err := emailaddr.Parse(email)
+	if err != nil {
+		return "", []apierr.Field{{Field: "email", Message: "must be a valid e-mail address"}}
+	}
+	return address, nil
+}

@@ -1,0 +1,105 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/token"
+)
+
+const (
+	// ResetTTL is how long a reset token lasts.
+	ResetTTL = time.Hour
+	// ResetInterval is the least time between two reset mails to one account.
+	// Requests within it are accepted and send nothing.
+	ResetInterval = time.Minute
+)
+
+// ForgotPassword asks for a password reset mail. The work is the same for
+// every well-formed address: a queued wish, that RunResets looks at later.
+func (s *Service) ForgotPassword(ctx context.Context, email string) error {
+	address, fields := parseEmail(email)
+	if len(fields) > 0 {
+		return apierr.Validation(fields...)
+	}
+	if err := s.Store.QueueReset(ctx, address, s.now()); err != nil {
+		return fmt.Errorf("queue a password reset: %w", err)
+	}
+	wake(s.resets)
+	return nil
+}
+
+// RunResets turns queued wishes into events, until ctx is done.
+func (s *Service) RunResets(ctx context.Context) error {
+	return s.work(ctx, "password resets", s.resets, time.Second, s.requestReset)
+}
+
+// requestReset handles one queued wish and reports whether there was one.
+func (s *Service) requestReset(ctx context.Context) (bool, error) {
+	err := s.Store.InTx(ctx, func(tx Tx) error {
+		email, at, err := tx.TakeReset(ctx)
+		if err != nil {
+			return err
+		}
+		a, err := tx.LockAccountByEmail(ctx, email)
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if at.Before(a.ResetSentAt.Add(ResetInterval)) {
+			return nil
+		}
+		if err := tx.SetResetSent(ctx, a.ID, at); err != nil {
+			return err
+		}
+		return tx.Publish(ctx, a.ID, resetRequested(a, at))
+	})
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ResetPassword takes the token of a reset mail and stores another password.
+// Every session and every other reset token of the account ends.
+// VALIDATION_ERROR on password, INVALID_TOKEN where the token is damaged,
+// expired or was used.
+func (s *Service) ResetPassword(ctx context.Context, raw, password string) error {
+	if fields := checkPassword(password); len(fields) > 0 {
+		return apierr.Validation(fields...)
+	}
+	now := s.now()
+	accountID, generation, err := s.mailToken(token.ResetPassword, raw, now)
+	if err != nil {
+		return err
+	}
+	hash, err := s.passwords.hash(ctx, password)
+	if err != nil {
+		return err
+	}
+	err = s.Store.InTx(ctx, func(tx Tx) error {
+		a, err := tx.LockAccount(ctx, accountID)
+		if err != nil {
+			return err
+		}
+		if a.PasswordGeneration != generation {
+			return errToken()
+		}
+		if err := tx.SetPassword(ctx, a.ID, hash); err != nil {
+			return err
+		}
+		return tx.DeleteSessions(ctx, a.ID)
+	})
+	if errors.Is(err, ErrNotFound) {
+		return errToken()
+	}
+	if err != nil {
+		return fmt.Errorf("reset a password: %w", err)
+	}
+	return nil
+}
