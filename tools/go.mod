@@ -13,6 +13,11 @@ require (
 	waitlist.internal/services/signup v0.0.0
 )
 
+require (
+	github.com/getkin/kin-openapi v0.152.0 // indirect
+	gopkg.in/yaml.v3 v3.0.1
+)
+
 replace waitlist.internal/proto => ../proto
 
 replace waitlist.internal/libs => ../libs

@@ -1,0 +1,18 @@
+// Package openapi holds the REST contract as an OpenAPI 3.1 document.
+// Operations that do not work yet carry the extension StatusExtension.
+package openapi
+
+import _ "embed"
+
+// StatusExtension is set to StatusPlanned on operations that belong to the
+// contract and do not work yet.
+const (
+	StatusExtension = "x-waitlist-status"
+	StatusPlanned   = "planned"
+)
+
+//go:embed openapi.yaml
+var document []byte
+
+// Document returns the document, in YAML.
+func Document() []byte { return document }

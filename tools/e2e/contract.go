@@ -1,0 +1,255 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"waitlist.internal/proto/openapi"
+)
+
+// basePath is the version segment that every path of the contract starts with.
+const basePath = "/v1"
+
+// Contract judges exchanges by the OpenAPI document. It is safe for concurrent
+// use.
+type Contract struct {
+	doc    *openapi3.T
+	router routers.Router
+}
+
+// Operation is one line of the contract.
+type Operation struct {
+	ID     string
+	Method string
+	// Path is the template, without the version segment.
+	Path string
+	// Planned is set while the operation does not work yet.
+	Planned bool
+	// Schemes names the security schemes that it accepts, any of which will
+	// do; empty: no credentials needed.
+	Schemes []string
+	// Outcomes lists what it may answer: "201", or "400 VALIDATION_ERROR".
+	Outcomes []string
+}
+
+// LoadContract reads and validates the document.
+func LoadContract() (*Contract, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(openapi.Document())
+	if err != nil {
+		return nil, fmt.Errorf("load the OpenAPI document: %w", err)
+	}
+	if err := doc.Validate(context.Background()); err != nil {
+		return nil, fmt.Errorf("validate the OpenAPI document: %w", err)
+	}
+	// Without a host, so that one contract judges servers on any port.
+	doc.Servers = openapi3.Servers{{URL: basePath}}
+	router, err := gorillamux.NewRouter(doc)
+	if err != nil {
+		return nil, fmt.Errorf("route the OpenAPI document: %w", err)
+	}
+	return &Contract{doc: doc, router: router}, nil
+}
+
+// Operations lists every operation, by path and method.
+func (c *Contract) Operations() []Operation {
+	var out []Operation
+	for path, item := range c.doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			o := Operation{ID: op.OperationID, Method: method, Path: path}
+			o.Planned = op.Extensions[openapi.StatusExtension] == openapi.StatusPlanned
+			security := c.doc.Security
+			if op.Security != nil {
+				security = *op.Security
+			}
+			for _, requirement := range security {
+				for scheme := range requirement {
+					o.Schemes = append(o.Schemes, scheme)
+				}
+			}
+			for status, response := range op.Responses.Map() {
+				codes := errorCodes(response.Value)
+				if len(codes) == 0 {
+					o.Outcomes = append(o.Outcomes, status)
+				}
+				for _, code := range codes {
+					o.Outcomes = append(o.Outcomes, status+" "+code)
+				}
+			}
+			slices.Sort(o.Schemes)
+			slices.Sort(o.Outcomes)
+			out = append(out, o)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool {
+		return out[i].Path+" "+out[i].Method < out[j].Path+" "+out[j].Method
+	})
+	return out
+}
+
+// errorCodes returns the codes that an error response may carry; none for a
+// success.
+func errorCodes(r *openapi3.Response) []string {
+	media := r.Content.Get("application/json")
+	if media == nil || media.Schema == nil || media.Schema.Value == nil {
+		return nil
+	}
+	var codes []string
+	for _, part := range media.Schema.Value.AllOf {
+		if p := part.Value.Properties["error_code"]; p != nil && part.Ref == "" {
+			for _, code := range p.Value.Enum {
+				codes = append(codes, fmt.Sprint(code))
+			}
+		}
+	}
+	return codes
+}
+
+// An Exchange is one request and its answer.
+type Exchange struct {
+	Request      *http.Request
+	RequestBody  []byte
+	Status       int
+	Header       http.Header
+	ResponseBody []byte
+	// InvalidRequest allows the request to violate the contract. Its answer
+	// never may.
+	InvalidRequest bool
+}
+
+// Check returns which operation x belongs to ("" for none) and what it came
+// to, as in Operation.Outcomes, and an error where the contract does not allow
+// it.
+func (c *Contract) Check(x Exchange) (operation, outcome string, err error) {
+	outcome = strconv.Itoa(x.Status)
+	var body struct {
+		ErrorCode string `json:"error_code"`
+		RequestID string `json:"request_id"`
+	}
+	if x.Status >= http.StatusBadRequest && x.Request.Method != http.MethodHead {
+		if err := json.Unmarshal(x.ResponseBody, &body); err != nil {
+			return "", outcome, fmt.Errorf("an error without the contract's body: %q", clip(x.ResponseBody))
+		}
+		outcome += " " + body.ErrorCode
+	}
+	if err := checkHeaders(x, body.RequestID); err != nil {
+		return "", outcome, err
+	}
+
+	find := x.Request.Clone(context.Background())
+	if find.Method == http.MethodHead {
+		find.Method = http.MethodGet
+	}
+	route, params, err := c.router.FindRoute(find)
+	if err != nil {
+		return "", outcome, c.checkUnrouted(x, outcome)
+	}
+	if x.Request.Method == http.MethodHead {
+		return route.Operation.OperationID, outcome, checkHead(x, route.Operation)
+	}
+	in := &openapi3filter.RequestValidationInput{
+		Request: find, PathParams: params, QueryParams: find.URL.Query(), Route: route,
+		Options: &openapi3filter.Options{
+			IncludeResponseStatus: true, SkipSettingDefaults: true, MultiError: true,
+			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc,
+		},
+	}
+	if !x.InvalidRequest {
+		find.Body = io.NopCloser(bytes.NewReader(x.RequestBody))
+		if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
+			return route.Operation.OperationID, outcome, fmt.Errorf("the request violates the contract: %w", err)
+		}
+	}
+	res := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: in, Status: x.Status, Header: x.Header, Options: in.Options,
+		Body: io.NopCloser(bytes.NewReader(x.ResponseBody)),
+	}
+	if err := openapi3filter.ValidateResponse(context.Background(), res); err != nil {
+		return route.Operation.OperationID, outcome, fmt.Errorf("the answer violates the contract: %w", err)
+	}
+	if documented := route.Operation.Responses.Status(x.Status); len(documented.Value.Content) == 0 && len(x.ResponseBody) > 0 {
+		return route.Operation.OperationID, outcome, fmt.Errorf("a body where there is none: %q", clip(x.ResponseBody))
+	}
+	return route.Operation.OperationID, outcome, nil
+}
+
+// checkUnrouted judges what the document has no operation for: preflights, and
+// paths and methods that do not exist.
+func (c *Contract) checkUnrouted(x Exchange, outcome string) error {
+	if x.Request.Method == http.MethodOptions {
+		if x.Status == http.StatusNoContent && len(x.ResponseBody) == 0 {
+			return nil
+		}
+	}
+	if x.Status == http.StatusNotFound && x.Request.Method == http.MethodHead {
+		return nil
+	}
+	if outcome != "404 NOT_FOUND" && outcome != "429 RATE_LIMITED" {
+		return fmt.Errorf("%s %s is not in the contract and answers %s instead of 404 NOT_FOUND",
+			x.Request.Method, x.Request.URL.EscapedPath(), outcome)
+	}
+	var v any
+	if err := json.Unmarshal(x.ResponseBody, &v); err != nil {
+		return fmt.Errorf("error body: %w", err)
+	}
+	if err := c.doc.Components.Schemas["Error"].Value.VisitJSON(v, openapi3.EnableJSONSchema2020()); err != nil {
+		return fmt.Errorf("the error body violates the contract: %w", err)
+	}
+	return nil
+}
+
+// checkHeaders holds for every answer.
+func checkHeaders(x Exchange, requestID string) error {
+	id := x.Header.Get("X-Request-Id")
+	if id == "" {
+		return errors.New("no X-Request-Id")
+	}
+	if requestID != "" && requestID != id {
+		return fmt.Errorf("request_id %q beside X-Request-Id %q", requestID, id)
+	}
+	if len(x.ResponseBody) > 0 && x.Header.Get("Content-Type") == "" {
+		return errors.New("a body without Content-Type")
+	}
+	if x.Header.Get("Access-Control-Allow-Credentials") != "" {
+		return errors.New("CORS allows credentials")
+	}
+	public := strings.HasPrefix(x.Request.URL.EscapedPath(), basePath+"/public/")
+	if origin := x.Header.Get("Access-Control-Allow-Origin"); public && origin != "*" {
+		return fmt.Errorf("public path with Access-Control-Allow-Origin %q", origin)
+	}
+	if n := len(x.Header.Values("Access-Control-Allow-Origin")); n > 1 {
+		return fmt.Errorf("%d Access-Control-Allow-Origin headers", n)
+	}
+	return nil
+}
+
+func checkHead(x Exchange, op *openapi3.Operation) error {
+	if len(x.ResponseBody) > 0 {
+		return errors.New("HEAD answered with a body")
+	}
+	if op.Responses.Status(x.Status) == nil {
+		return fmt.Errorf("status %d is not documented", x.Status)
+	}
+	return nil
+}
+
+func clip(b []byte) string {
+	const most = 400
+	if len(b) > most {
+		return string(b[:most]) + "…"
+	}
+	return string(b)
+}

@@ -1,0 +1,175 @@
+package e2e
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"waitlist.internal/proto/openapi"
+	"waitlist.internal/proto/routes"
+)
+
+// TestDocument holds what the OpenAPI document must keep while it grows.
+func TestDocument(t *testing.T) {
+	contract, err := LoadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := routes.Table()
+	if err != nil {
+		t.Fatal(err)
+	}
+	operations := contract.Operations()
+	if len(operations) < 50 {
+		t.Fatalf("%d operations; the contract has more", len(operations))
+	}
+	ids := map[string]bool{}
+	for _, op := range operations {
+		t.Run(op.Method+" "+op.Path, func(t *testing.T) {
+			if op.ID == "" || ids[op.ID] {
+				t.Errorf("operationId %q is missing or there twice", op.ID)
+			}
+			ids[op.ID] = true
+			if routes.Service(table, basePath+op.Path) == "" {
+				t.Error("no prefix in routes.yaml covers the path")
+			}
+			item := contract.doc.Paths.Value(op.Path)
+			spec := item.GetOperation(op.Method)
+			if len(spec.Tags) != 1 || contract.doc.Tags.Get(spec.Tags[0]) == nil {
+				t.Errorf("tags %v: want one of the document's", spec.Tags)
+			}
+			if spec.Summary == "" {
+				t.Error("no summary")
+			}
+			if s, ok := spec.Extensions[openapi.StatusExtension]; ok && s != openapi.StatusPlanned {
+				t.Errorf("%s is %v", openapi.StatusExtension, s)
+			}
+			outcomes := strings.Join(op.Outcomes, ",") + ","
+			want := []string{"500 INTERNAL_ERROR,"}
+			if op.ID != "receivePaymentEvent" {
+				want = append(want, "429 RATE_LIMITED,")
+			}
+			if len(op.Schemes) > 0 {
+				want = append(want, "401 AUTHENTICATION_REQUIRED,")
+			}
+			if strings.Contains(op.Path, "{") {
+				want = append(want, "404 NOT_FOUND,")
+			}
+			if spec.RequestBody != nil {
+				want = append(want, "400 VALIDATION_ERROR,", "400 INVALID_BODY,")
+				if !spec.RequestBody.Value.Required {
+					t.Error("the body is not required")
+				}
+			}
+			for _, w := range want {
+				if !strings.Contains(outcomes, w) {
+					t.Errorf("outcomes %q without %q", outcomes, w)
+				}
+			}
+			for status, response := range spec.Responses.Map() {
+				checkResponse(t, op, status, contract)
+				if response.Value.Headers["X-Request-Id"] == nil {
+					t.Errorf("%s has no X-Request-Id", status)
+				}
+				if strings.HasPrefix(op.Path, "/public/") && response.Value.Headers["Access-Control-Allow-Origin"] == nil {
+					t.Errorf("%s has no Access-Control-Allow-Origin", status)
+				}
+			}
+			public := strings.HasPrefix(op.Path, "/public/")
+			if public && len(op.Schemes) > 0 {
+				t.Error("a public operation asks for credentials")
+			}
+		})
+	}
+}
+
+// checkResponse requires every object in a response to be closed, or to say
+// what its values are, so that the suite notices what leaks.
+func checkResponse(t *testing.T, op Operation, status string, contract *Contract) {
+	t.Helper()
+	response := contract.doc.Paths.Value(op.Path).GetOperation(op.Method).Responses.Value(status).Value
+	if status >= "4" {
+		if len(errorCodes(response)) == 0 {
+			t.Errorf("%s lists no error codes", status)
+		}
+		return
+	}
+	media := response.Content.Get("application/json")
+	if media == nil {
+		if status == "200" && op.ID != "exportSignups" {
+			t.Error("200 without a body")
+		}
+		return
+	}
+	schema := media.Schema.Value
+	alternatives := schema.OneOf
+	if len(alternatives) == 0 {
+		alternatives = append(alternatives, media.Schema)
+	}
+	for _, alternative := range alternatives {
+		if has := alternative.Value.AdditionalProperties.Has; has == nil || *has {
+			t.Errorf("%s is not closed", status)
+		}
+	}
+}
+
+// TestContractNoticesDepartures shows that the checks can fail.
+func TestContractNoticesDepartures(t *testing.T) {
+	contract, err := LoadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1de"
+	const count = `{"waitlist_id":"` + id + `","count":null}`
+	const notFound = `{"error":"x","error_code":"NOT_FOUND","request_id":"r"}`
+	for _, tc := range []struct {
+		name, method, path, request string
+		status                      int
+		origin, body                string
+		invalid, ok                 bool
+	}{
+		{"allowed", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", count, false, true},
+		{"a field too many", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":null,"email":"a@b.c"}`, false, false},
+		{"a count of ten", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":10}`, false, false},
+		{"no CORS header", "GET", "/public/waitlists/" + id + "/count", "", 200, "", count, false, false},
+		{"another status", "GET", "/public/waitlists/" + id + "/count", "", 202, "*", count, false, false},
+		{"another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"x","error_code":"FORBIDDEN","request_id":"r"}`, false, false},
+		{"a code of the operation", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", notFound, false, true},
+		{"errors on another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"x","error_code":"NOT_FOUND","request_id":"r","errors":[{"field":"a","message":"b"}]}`, false, false},
+		{"validation error without errors", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*", `{"error":"x","error_code":"VALIDATION_ERROR","request_id":"r"}`, true, false},
+		{"a request out of bounds", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, false, false},
+		{"the same on purpose", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, true, true},
+		{"another request id", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"x","error_code":"NOT_FOUND","request_id":"other"}`, false, false},
+		{"unknown path", "GET", "/nope", "", 404, "", notFound, false, true},
+		{"unknown path with another answer", "GET", "/nope", "", 405, "", notFound, false, false},
+		{"no error body", "GET", "/nope", "", 404, "", "404 page not found", false, false},
+		{"a body beside 204", "POST", "/auth/logout", `{"refresh_token":"x"}`, 204, "", "{}", false, false},
+		{"unknown setting sent", "POST", "/waitlists", `{"name":"a","settings":{"nope":1}}`, 201, "", `{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, false},
+		{"null setting sent", "POST", "/waitlists", `{"name":"a","settings":{"headline":null}}`, 201, "", `{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, true},
+		{"no milliseconds", "POST", "/waitlists", `{"name":"a"}`, 201, "", `{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00Z"}`, false, false},
+		{"position without total", "GET", "/public/waitlists/" + id + "/signups/a%2Fb@example.com", "", 200, "*", `{"email":"a/b@example.com","first_name":"","last_name":"","referral_count":0,"position":1,"created_at":"2026-11-20T12:00:00.000Z"}`, false, false},
+		{"hidden position", "GET", "/public/waitlists/" + id + "/signups/a%2Fb@example.com", "", 200, "*", `{"email":"a/b@example.com","first_name":"","last_name":"","referral_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), tc.method, "http://127.0.0.1:1"+basePath+tc.path, strings.NewReader(tc.request))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			h := http.Header{"X-Request-Id": {"r"}}
+			if tc.body != "" {
+				h.Set("Content-Type", "application/json; charset=utf-8")
+			}
+			if tc.origin != "" {
+				h.Set("Access-Control-Allow-Origin", tc.origin)
+			}
+			_, _, err = contract.Check(Exchange{
+				Request: req, RequestBody: []byte(tc.request), Status: tc.status, Header: h,
+				ResponseBody: []byte(tc.body), InvalidRequest: tc.invalid,
+			})
+			if (err == nil) != tc.ok {
+				t.Errorf("Check: %v, want ok %v", err, tc.ok)
+			}
+		})
+	}
+}
