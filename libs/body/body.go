@@ -1,0 +1,339 @@
+// Package body reads JSON request bodies by the contract's rules.
+//
+// A body must be one JSON object in valid UTF-8; anything else is INVALID_BODY.
+// Within it, null is absence, 5.0 is an integer, "5" is not, duplicate keys:
+// the last wins, and lone surrogates become U+FFFD. Unknown keys are ignored.
+// Values of the wrong type, strings that are too long and strings with U+0000
+// are collected as field errors, so that one VALIDATION_ERROR names them all:
+//
+//	o, err := body.Parse(raw)
+//	email := o.RequiredString("email", 254)
+//	consent, _ := o.Bool("consent")
+//	if err := o.Err(); err != nil { return err }
+package body
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"waitlist.internal/libs/apierr"
+)
+
+// maxDepth bounds how deep objects and arrays nest. The contract's deepest
+// body has five levels.
+const maxDepth = 64
+
+// maxExact is the largest integer that a float64, and so a JSON number with a
+// fraction or exponent, holds exactly.
+const maxExact = 1 << 53
+
+// Object is a JSON object and the place where errors about it are collected.
+// It is not safe for concurrent use.
+type Object struct {
+	prefix string
+	values map[string]json.RawMessage
+	errs   *[]apierr.Field
+}
+
+// Parse reads raw as one JSON object. The error is INVALID_BODY.
+func Parse(raw []byte) (*Object, error) {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return nil, invalid("The request body is empty.")
+	}
+	if !utf8.Valid(raw) {
+		return nil, invalid("The request body is not valid UTF-8.")
+	}
+	if tooDeep(raw) {
+		return nil, invalid("The request body is nested too deeply.")
+	}
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &values); err != nil || values == nil {
+		// The cause is left out: it may quote the body.
+		return nil, invalid("The request body is not a JSON object.")
+	}
+	return &Object{values: values, errs: new([]apierr.Field)}, nil
+}
+
+func invalid(message string) error { return apierr.New(apierr.InvalidBody, message) }
+
+// tooDeep counts brackets outside of strings. It looks at no other syntax.
+func tooDeep(raw []byte) bool {
+	depth, inString := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// Raw returns the value of name as written, unless it is absent or null.
+func (o *Object) Raw(name string) (json.RawMessage, bool) {
+	v, ok := o.values[name]
+	if !ok || isNull(v) {
+		return nil, false
+	}
+	return v, true
+}
+
+// Has reports whether name is there, be it with null.
+func (o *Object) Has(name string) bool {
+	_, ok := o.values[name]
+	return ok
+}
+
+// IsNull reports whether name is there with null.
+func (o *Object) IsNull(name string) bool {
+	v, ok := o.values[name]
+	return ok && isNull(v)
+}
+
+// Keys returns the names in the object, sorted.
+func (o *Object) Keys() []string { return slices.Sorted(maps.Keys(o.values)) }
+
+// Path returns the path of name in the whole body, as errors give it.
+func (o *Object) Path(name string) string { return o.prefix + name }
+
+// String returns a string of at most maxLen code points; 0 means no bound.
+func (o *Object) String(name string, maxLen int) (value string, present bool) {
+	v, ok := o.Raw(name)
+	if !ok {
+		return "", false
+	}
+	return o.str(name, v, maxLen)
+}
+
+func (o *Object) str(name string, v json.RawMessage, maxLen int) (string, bool) {
+	var s string
+	if v[0] != '"' || json.Unmarshal(v, &s) != nil {
+		o.Fail(name, "must be a string")
+		return "", false
+	}
+	if strings.IndexByte(s, 0) >= 0 {
+		o.Fail(name, "must not contain the character U+0000")
+		return "", false
+	}
+	// A string has at most as many code points as bytes.
+	if maxLen > 0 && len(s) > maxLen && utf8.RuneCountInString(s) > maxLen {
+		o.Fail(name, fmt.Sprintf("must have at most %d characters", maxLen))
+		return "", false
+	}
+	return s, true
+}
+
+// RequiredString is String, where absence and "" are errors too.
+func (o *Object) RequiredString(name string, maxLen int) string {
+	v, ok := o.Raw(name)
+	if !ok {
+		o.Fail(name, "is required")
+		return ""
+	}
+	s, ok := o.str(name, v, maxLen)
+	if ok && s == "" {
+		o.Fail(name, "is required")
+	}
+	return s
+}
+
+// Bool returns a boolean.
+func (o *Object) Bool(name string) (value, present bool) {
+	v, ok := o.Raw(name)
+	if !ok {
+		return false, false
+	}
+	switch string(v) {
+	case "true":
+		return true, true
+	case "false":
+		return false, true
+	default:
+		o.Fail(name, "must be true or false")
+		return false, false
+	}
+}
+
+// Int returns an integer. A number with fraction or exponent counts when its
+// value is an integer of at most 2^53.
+func (o *Object) Int(name string) (value int64, present bool) {
+	v, ok := o.Raw(name)
+	if !ok {
+		return 0, false
+	}
+	n, ok := ParseInt(v)
+	if !ok {
+		o.Fail(name, "must be an integer")
+	}
+	return n, ok
+}
+
+// IntIn is Int with inclusive bounds.
+func (o *Object) IntIn(name string, lowest, highest int64) (value int64, present bool) {
+	n, ok := o.Int(name)
+	if ok && (n < lowest || n > highest) {
+		o.Fail(name, fmt.Sprintf("must be an integer from %d to %d", lowest, highest))
+		return 0, false
+	}
+	return n, ok
+}
+
+// ParseInt reads one JSON number as Object.Int does.
+func ParseInt(v json.RawMessage) (int64, bool) {
+	if len(v) == 0 || (v[0] != '-' && (v[0] < '0' || v[0] > '9')) {
+		return 0, false
+	}
+	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(string(v), 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > maxExact || !bytes.ContainsAny(v, ".eE") {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// Object returns an object within o; its errors are collected by o.
+func (o *Object) Object(name string) (*Object, bool) {
+	v, ok := o.Raw(name)
+	if !ok {
+		return nil, false
+	}
+	return o.object(name, v)
+}
+
+func (o *Object) object(name string, v json.RawMessage) (*Object, bool) {
+	var values map[string]json.RawMessage
+	if v[0] != '{' || json.Unmarshal(v, &values) != nil {
+		o.Fail(name, "must be an object")
+		return nil, false
+	}
+	return &Object{prefix: o.prefix + name + ".", values: values, errs: o.errs}, true
+}
+
+// Array returns the elements of an array, as written.
+func (o *Object) Array(name string) ([]json.RawMessage, bool) {
+	v, ok := o.Raw(name)
+	if !ok {
+		return nil, false
+	}
+	var items []json.RawMessage
+	if v[0] != '[' || json.Unmarshal(v, &items) != nil {
+		o.Fail(name, "must be an array")
+		return nil, false
+	}
+	return items, true
+}
+
+func (o *Object) array(name string, maxItems int) ([]json.RawMessage, bool) {
+	items, ok := o.Array(name)
+	if ok && maxItems > 0 && len(items) > maxItems {
+		o.Fail(name, fmt.Sprintf("must have at most %d entries", maxItems))
+		return nil, false
+	}
+	return items, ok
+}
+
+// Objects returns an array of at most maxItems objects (0: no bound). Errors
+// name the element, from 0: signups[3].
+func (o *Object) Objects(name string, maxItems int) ([]*Object, bool) {
+	items, ok := o.array(name, maxItems)
+	if !ok {
+		return nil, false
+	}
+	out := make([]*Object, 0, len(items))
+	for i, v := range items {
+		e, isObject := o.object(element(name, i), v)
+		if ok = ok && isObject; ok {
+			out = append(out, e)
+		}
+	}
+	if !ok {
+		return nil, false
+	}
+	return out, true
+}
+
+// Strings returns an array of at most maxItems strings of at most maxLen code
+// points each; 0 means no bound.
+func (o *Object) Strings(name string, maxItems, maxLen int) ([]string, bool) {
+	items, ok := o.array(name, maxItems)
+	if !ok {
+		return nil, false
+	}
+	out := make([]string, 0, len(items))
+	for i, v := range items {
+		s, isString := o.str(element(name, i), v, maxLen)
+		ok = ok && isString
+		out = append(out, s)
+	}
+	if !ok {
+		return nil, false
+	}
+	return out, true
+}
+
+// Ints returns an array of at most maxItems integers; 0 means no bound.
+func (o *Object) Ints(name string, maxItems int) ([]int64, bool) {
+	items, ok := o.array(name, maxItems)
+	if !ok {
+		return nil, false
+	}
+	out := make([]int64, 0, len(items))
+	for i, v := range items {
+		n, isInt := ParseInt(v)
+		if !isInt {
+			o.Fail(element(name, i), "must be an integer")
+		}
+		ok = ok && isInt
+		out = append(out, n)
+	}
+	if !ok {
+		return nil, false
+	}
+	return out, true
+}
+
+func element(name string, i int) string { return name + "[" + strconv.Itoa(i) + "]" }
+
+// Fail adds an error about name.
+func (o *Object) Fail(name, message string) {
+	*o.errs = append(*o.errs, apierr.Field{Field: o.prefix + name, Message: message})
+}
+
+// Failed reports whether name, or anything within it, has an error already.
+func (o *Object) Failed(name string) bool {
+	path := o.prefix + name
+	return slices.ContainsFunc(*o.errs, func(f apierr.Field) bool {
+		rest, ok := strings.CutPrefix(f.Field, path)
+		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
+}
+
+// Err returns nil, or one VALIDATION_ERROR with everything collected in the
+// whole body, in the order in which it was found.
+func (o *Object) Err() error {
+	if len(*o.errs) == 0 {
+		return nil
+	}
+	e := apierr.Validation(slices.Clone(*o.errs)...)
+	e.Message = e.Fields[0].Field + " " + e.Fields[0].Message + "."
+	return e
+}
+
+func isNull(v json.RawMessage) bool { return len(v) == 4 && v[0] == 'n' }

@@ -1,0 +1,177 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	// outageRetry is the Retry-After while a dependency is away.
+	outageRetry = 2 * time.Second
+	// bodyTimeout is how long a client may take to send its body.
+	bodyTimeout = 60 * time.Second
+	// drainLimit is how much of an oversized body is read away, so that a client
+	// that is still sending gets to see the answer.
+	drainLimit = 4 << 20
+)
+
+var jsonType = []string{"application/json; charset=utf-8"}
+
+// HandlerFunc is a handler that returns what went wrong instead of writing it.
+type HandlerFunc func(*gin.Context) error
+
+// H makes f a gin handler: its error becomes the contract's body.
+func H(f HandlerFunc) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		if err := f(c); err != nil {
+			Fail(c, err)
+		}
+	}
+}
+
+// Fail answers with err and ends the chain; for middleware. A cause is logged
+// here, once. When the answer has begun already the connection is cut, so that
+// nobody takes the part for the whole.
+func Fail(c *gin.Context, err error) {
+	c.Abort()
+	e := apierr.From(err)
+	if e.Code == apierr.InternalError && e.RetryAfter == 0 && outage.Is(err) {
+		e = e.WithRetryAfter(outageRetry)
+	}
+	ctx := c.Request.Context()
+	if e.Err != nil || e.Status >= http.StatusInternalServerError {
+		level := slog.LevelError
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled):
+			// The client has gone, and what was cut short is its own request.
+			level = slog.LevelInfo
+		case e.Status < http.StatusInternalServerError:
+			level = slog.LevelWarn
+		}
+		log := slog.Default()
+		if r := requestOf(c); r != nil {
+			log = r.log
+		}
+		log.LogAttrs(ctx, level, "request failed", slog.String("code", string(e.Code)),
+			slog.Int("status", e.Status), slog.String("route", c.FullPath()), telemetry.Err(err))
+	}
+	if c.Writer.Written() {
+		panic(http.ErrAbortHandler)
+	}
+	write(c, e)
+}
+
+// errorBody is the contract's.
+type errorBody struct {
+	Error     string         `json:"error"`
+	ErrorCode apierr.Code    `json:"error_code"`
+	RequestID string         `json:"request_id"`
+	Errors    []apierr.Field `json:"errors,omitempty"`
+}
+
+func write(c *gin.Context, e *apierr.Error) {
+	if e.RetryAfter > 0 {
+		c.Writer.Header()["Retry-After"] = []string{seconds(e.RetryAfter)}
+	}
+	JSON(c, e.Status, errorBody{Error: e.Message, ErrorCode: e.Code, RequestID: RequestID(c), Errors: e.Fields})
+}
+
+// seconds rounds up to a whole second.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
+}
+
+// JSON answers with v. A v that cannot be marshalled is a programming error
+// and panics.
+func JSON(c *gin.Context, status int, v any) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(fmt.Errorf("marshal answer: %w", err))
+	}
+	RawJSON(c, status, buf.Bytes())
+}
+
+// RawJSON answers with JSON that is marshalled already.
+func RawJSON(c *gin.Context, status int, doc []byte) {
+	h := c.Writer.Header()
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(doc))}
+	c.Status(status)
+	// A client that has gone is seen by net/http.
+	_, _ = c.Writer.Write(doc)
+}
+
+// NoContent answers 204.
+func NoContent(c *gin.Context) {
+	c.Status(http.StatusNoContent)
+	c.Writer.WriteHeaderNow()
+}
+
+// ReadBody returns the request's body, which may have up to limit bytes,
+// inclusive. A longer or broken one is INVALID_BODY.
+func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
+	tooLong := apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", limit))
+	if c.Request.Body == nil || c.Request.Body == http.NoBody {
+		return nil, nil
+	}
+	// Only against slow senders; a recorder in a test has no deadline.
+	ctl := http.NewResponseController(c.Writer)
+	if ctl.SetReadDeadline(time.Now().Add(bodyTimeout)) == nil {
+		defer func() { _ = ctl.SetReadDeadline(time.Time{}) }()
+	}
+	var raw []byte
+	var err error
+	if n := c.Request.ContentLength; n >= 0 && n <= min(limit, DefaultBodyLimit) {
+		raw = make([]byte, n)
+		_, err = io.ReadFull(c.Request.Body, raw)
+	} else {
+		raw, err = io.ReadAll(io.LimitReader(c.Request.Body, limit+1))
+	}
+	if err != nil {
+		return nil, apierr.New(apierr.InvalidBody, "The request body could not be read.").WithCause(err)
+	}
+	if int64(len(raw)) > limit {
+		_, _ = io.CopyN(io.Discard, c.Request.Body, drainLimit)
+		return nil, tooLong
+	}
+	return raw, nil
+}
+
+// Query returns a query parameter; an empty one is absent, "".
+func Query(c *gin.Context, name string) string { return c.Query(name) }
+
+// QueryInt returns an integer query parameter, def where it is absent. Out of
+// the inclusive bounds, or no integer, it is VALIDATION_ERROR.
+func QueryInt(c *gin.Context, name string, def, lowest, highest int) (int, error) {
+	s := c.Query(name)
+	if s == "" {
+		return def, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < lowest || n > highest {
+		message := fmt.Sprintf("must be an integer from %d to %d", lowest, highest)
+		e := apierr.Validation(apierr.Field{Field: name, Message: message})
+		e.Message = name + " " + message + "."
+		return 0, e
+	}
+	return n, nil
+}
+
+// ClientIP returns the client's address, seen through trusted proxies only.
+func ClientIP(c *gin.Context) string { return c.ClientIP() }

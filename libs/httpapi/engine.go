@@ -1,0 +1,404 @@
+// Package httpapi is the HTTP side that all services share: one gin engine
+// with the contract's behaviour around the routes.
+//
+//	request id → span → CORS → OPTIONS? 204
+//	  → global limit → request timeout → route → H writes the error
+//	  → metrics, access log
+//
+// One middleware does all of it in one pass: at thousands of requests a second
+// it is most of what a request costs beside the database.
+//
+// Paths are matched as they were sent, percent-encoded, and parameters are
+// decoded once, so that /, %, + and the like work in an e-mail address.
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/ratelimit"
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	// DefaultTimeout bounds a request that Timeout does not: an unreachable
+	// database must become an answer within five seconds.
+	DefaultTimeout = 4800 * time.Millisecond
+	// DefaultBodyLimit is the contract's, in bytes, inclusive.
+	DefaultBodyLimit = 1 << 20
+	// ImportBodyLimit is that of an import.
+	ImportBodyLimit = 32 << 20
+
+	maxRequestID = 128
+	unmatched    = "unmatched"
+)
+
+// Config is what an engine needs.
+type Config struct {
+	// Service names the instrumentation; empty is allowed.
+	Service string
+	// Limiter is the global limit; nil means none.
+	Limiter ratelimit.Limiter
+	// Exempt names requests under /v1 that do not count against the limit; nil
+	// means none.
+	Exempt func(method, path string) bool
+	// AllowedOrigins may read answers outside /v1/public; "*" means every
+	// origin. Empty means "*".
+	AllowedOrigins []string
+	// TrustedProxies are addresses and networks whose X-Forwarded-For counts.
+	TrustedProxies []string
+	// Timeout bounds each request; 0 means DefaultTimeout.
+	Timeout time.Duration
+	// Log takes the access log and errors; nil means slog's default.
+	Log *slog.Logger
+	// Registerer takes the metrics; nil means none.
+	Registerer prometheus.Registerer
+	// Tracers makes the server spans; nil means none.
+	Tracers trace.TracerProvider
+}
+
+type engine struct {
+	cfg     Config
+	gin     *gin.Engine
+	tracer  trace.Tracer
+	origins *origins
+	seconds *prometheus.HistogramVec
+	active  prometheus.Gauge
+}
+
+// NewEngine returns an engine without routes. Its errors are about
+// TrustedProxies.
+func NewEngine(cfg Config) (*gin.Engine, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.Tracers == nil {
+		cfg.Tracers = noop.NewTracerProvider()
+	}
+	gin.SetMode(gin.ReleaseMode)
+	g := gin.New()
+	// gin's own decoding of parameters would turn + into a blank.
+	g.UseEscapedPath, g.UnescapePathValues = true, false
+	g.RedirectTrailingSlash = false
+	if err := g.SetTrustedProxies(cfg.TrustedProxies); err != nil {
+		return nil, err
+	}
+	e := &engine{
+		cfg: cfg, gin: g,
+		tracer:  cfg.Tracers.Tracer("waitlist.internal/libs/httpapi"),
+		origins: newOrigins(cfg.AllowedOrigins),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "http_server_request_duration_seconds", Help: "Duration of HTTP requests.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"route", "method", "status"}),
+		active: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "http_server_active_requests", Help: "HTTP requests under way.",
+		}),
+	}
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(e.seconds, e.active)
+	}
+	g.Use(e.serve)
+	g.NoRoute(e.noRoute)
+	return g, nil
+}
+
+// request is what the middleware keeps about a request.
+type request struct {
+	id string
+	// base is the context without the default timeout.
+	base   context.Context //nolint:containedctx // Timeout starts again from it
+	cancel context.CancelFunc
+	log    *slog.Logger
+}
+
+type requestKey struct{}
+
+func requestOf(c *gin.Context) *request {
+	r, _ := c.Request.Context().Value(requestKey{}).(*request)
+	return r
+}
+
+// RequestID returns the id of the request, which the answer carries too.
+func RequestID(c *gin.Context) string { return telemetry.RequestID(c.Request.Context()) }
+
+// serve is the middleware around every request.
+func (e *engine) serve(c *gin.Context) {
+	if requestOf(c) != nil {
+		// Routed once more, as GET, by noRoute.
+		decodeParams(c)
+		return
+	}
+	start := time.Now()
+	e.active.Inc()
+	defer e.active.Dec()
+
+	in := c.Request
+	route := c.FullPath()
+	if route == "" {
+		route = unmatched
+	}
+	r := &request{id: requestID(in.Header), log: e.cfg.Log}
+	ctx := in.Context()
+	if in.Header["Traceparent"] != nil {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(in.Header))
+	}
+	ctx, span := e.tracer.Start(ctx, method(in.Method)+" "+route, trace.WithSpanKind(trace.SpanKindServer))
+	defer span.End()
+	r.base = context.WithValue(telemetry.WithRequestID(ctx, r.id), requestKey{}, r)
+	ctx, r.cancel = context.WithTimeout(r.base, e.cfg.Timeout)
+	defer func() { r.cancel() }()
+	c.Request = in.WithContext(ctx)
+
+	aborted := false
+	defer func() {
+		// After noRoute this is the template that GET has.
+		if p := c.FullPath(); p != "" {
+			route = p
+		}
+		e.finish(c, span, method(in.Method), route, time.Since(start), aborted)
+		if aborted {
+			panic(http.ErrAbortHandler)
+		}
+	}()
+	aborted = e.handle(c, r)
+}
+
+// handle answers the request. It reports true when the connection must be cut,
+// because an answer that has begun cannot be completed.
+func (e *engine) handle(c *gin.Context, r *request) (aborted bool) {
+	defer func() {
+		switch p := recover(); {
+		case p == nil:
+		case p == http.ErrAbortHandler: //nolint:errorlint,err113 // net/http's own comparison
+			aborted = true
+		default:
+			// Else gin would go on with the handler after the one that panicked.
+			c.Abort()
+			e.cfg.Log.LogAttrs(c.Request.Context(), slog.LevelError, "panic in handler",
+				slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			if aborted = c.Writer.Written(); !aborted {
+				write(c, apierr.New(apierr.InternalError, "Something went wrong on our side."))
+			}
+		}
+	}()
+
+	h := c.Writer.Header()
+	path := c.Request.URL.Path
+	h["X-Request-Id"] = []string{r.id}
+	h["X-Content-Type-Options"] = nosniff
+	h["Cache-Control"] = noStore
+	e.origins.set(h, c.Request.Header, path)
+
+	if path == "/v1" || strings.HasPrefix(path, "/v1/") {
+		if e.cfg.Limiter != nil && (e.cfg.Exempt == nil || !e.cfg.Exempt(c.Request.Method, path)) {
+			if ok, retry := e.cfg.Limiter.Allow(c.Request.Context()); !ok {
+				c.Abort()
+				write(c, apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry))
+				return false
+			}
+		}
+		if c.Request.Method == http.MethodOptions {
+			c.Abort()
+			preflight(h)
+			c.Status(http.StatusNoContent)
+			c.Writer.WriteHeaderNow()
+			return false
+		}
+	}
+	decodeParams(c)
+	c.Next()
+	return false
+}
+
+// noRoute answers HEAD as GET, and 404 to whatever has no route.
+func (e *engine) noRoute(c *gin.Context) {
+	if c.Request.Method == http.MethodHead {
+		// net/http sees its own request and drops the body.
+		get := *c.Request
+		get.Method = http.MethodGet
+		c.Request = &get
+		c.Status(http.StatusOK)
+		e.gin.HandleContext(c)
+		return
+	}
+	write(c, apierr.New(apierr.NotFound, "There is nothing here."))
+}
+
+// finish measures and logs a request that has been answered.
+func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, took time.Duration, aborted bool) {
+	status := c.Writer.Status()
+	e.seconds.WithLabelValues(route, verb, statusText(status)).Observe(took.Seconds())
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("http.request.method", verb), attribute.String("http.route", route),
+			attribute.Int("http.response.status_code", status))
+		if status >= http.StatusInternalServerError || aborted {
+			span.SetStatus(codes.Error, "")
+		}
+	}
+	ctx := c.Request.Context()
+	if !e.cfg.Log.Enabled(ctx, slog.LevelInfo) {
+		return
+	}
+	e.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "request",
+		slog.String("method", verb), slog.String("route", route), slog.Int("status", status),
+		slog.Float64("ms", float64(took.Microseconds())/1000), slog.Int("bytes", max(c.Writer.Size(), 0)))
+}
+
+// Timeout replaces the default timeout for the routes behind it, counted from
+// here; 0 means none but the client's patience.
+func Timeout(d time.Duration) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		r := requestOf(c)
+		if r == nil {
+			return
+		}
+		r.cancel()
+		ctx := r.base
+		if d > 0 {
+			ctx, r.cancel = context.WithTimeout(ctx, d)
+		} else {
+			ctx, r.cancel = context.WithCancel(ctx)
+		}
+		c.Request = c.Request.WithContext(ctx)
+	}
+}
+
+// decodeParams undoes percent-encoding in path parameters. What net/http has
+// parsed is well-formed.
+func decodeParams(c *gin.Context) {
+	for i := range c.Params {
+		p := &c.Params[i]
+		if strings.IndexByte(p.Value, '%') >= 0 {
+			if v, err := url.PathUnescape(p.Value); err == nil {
+				p.Value = v
+			}
+		}
+	}
+}
+
+// requestID keeps the caller's id where it is valid.
+func requestID(h http.Header) string {
+	if v := h["X-Request-Id"]; len(v) == 1 && validID(v[0]) {
+		return v[0]
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		id = uuid.New()
+	}
+	return id.String()
+}
+
+func validID(s string) bool {
+	if s == "" || len(s) > maxRequestID {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// method keeps strangers' words out of metric labels and span names.
+func method(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete, http.MethodOptions:
+		return m
+	default:
+		return "OTHER"
+	}
+}
+
+func statusText(status int) string {
+	switch status {
+	case http.StatusOK:
+		return "200"
+	case http.StatusCreated:
+		return "201"
+	default:
+		return strconv.Itoa(status)
+	}
+}
+
+// Shared header values; net/http does not change them.
+var (
+	nosniff  = []string{"nosniff"}
+	noStore  = []string{"no-store"}
+	star     = []string{"*"}
+	byOrigin = []string{"Origin"}
+	exposed  = []string{"X-Request-Id, Retry-After, Idempotent-Replayed"}
+	methods  = []string{"GET, HEAD, POST, PATCH, DELETE, OPTIONS"}
+	headers  = []string{"Authorization, X-API-Key, Content-Type, Idempotency-Key, X-Account-Email, X-Request-Id"}
+	maxAge   = []string{"600"}
+)
+
+const publicPrefix = "/v1/public"
+
+// origins is the CORS configuration outside the public paths.
+type origins struct {
+	any     bool
+	allowed map[string][]string
+	// first is what strangers are told, which tells their browser no.
+	first []string
+}
+
+func newOrigins(list []string) *origins {
+	if len(list) == 0 || slices.Contains(list, "*") {
+		return &origins{any: true}
+	}
+	o := &origins{allowed: make(map[string][]string, len(list)), first: list[:1:1]}
+	for _, origin := range list {
+		o.allowed[origin] = []string{origin}
+	}
+	return o
+}
+
+// set writes the headers that every answer under path carries. Credentials are
+// never allowed: no cookie is used.
+func (o *origins) set(h, in http.Header, path string) {
+	if path == publicPrefix || strings.HasPrefix(path, publicPrefix+"/") {
+		h["Access-Control-Allow-Origin"] = star
+		h["Access-Control-Expose-Headers"] = exposed
+		return
+	}
+	h["Vary"] = byOrigin
+	h["Access-Control-Expose-Headers"] = exposed
+	switch v, ok := o.allowed[in.Get("Origin")]; {
+	case o.any:
+		h["Access-Control-Allow-Origin"] = star
+	case ok:
+		h["Access-Control-Allow-Origin"] = v
+	default:
+		h["Access-Control-Allow-Origin"] = o.first
+	}
+}
+
+func preflight(h http.Header) {
+	h["Access-Control-Allow-Methods"] = methods
+	h["Access-Control-Allow-Headers"] = headers
+	h["Access-Control-Max-Age"] = maxAge
+}

@@ -1,0 +1,63 @@
+// Package outage tells a dependency that is away from a failure that would
+// happen again: the first is waited out, the second is not.
+package outage
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Is reports whether err says that Postgres, Redis, Kafka or a service could
+// not be reached, was shutting down or did not answer in time. A canceled
+// context is no outage.
+func Is(err error) bool {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return false
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return away(e.Code)
+	}
+	// net.Error covers refused, reset and timed out connections.
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	if s, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err); ok {
+		switch s.GRPCStatus().Code() { //nolint:exhaustive // the others are answers
+		case codes.Unavailable, codes.DeadlineExceeded:
+			return true
+		}
+	}
+	// A connection that broke mid-query has no type of its own in pgx.
+	return pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
+}
+
+// away reports whether a SQLSTATE means that the server or its connection
+// went, or that a statement ran out of its time.
+func away(sqlState string) bool {
+	switch sqlState {
+	case "57P01", "57P02", "57P03", // shutdown, crash, starting up
+		"53300", // too many connections
+		"57014", // statement timeout
+		"55P03", // lock timeout
+		"25P03", // idle-in-transaction timeout
+		"25006": // read only: a primary that was demoted
+		return true
+	}
+	return strings.HasPrefix(sqlState, "08")
+}

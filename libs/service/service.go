@@ -1,0 +1,394 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/extra/redisotel/v9"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/ratelimit"
+	"waitlist.internal/libs/rpc"
+	"waitlist.internal/libs/seal"
+	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/token"
+)
+
+const (
+	// checkTimeout bounds one readiness check.
+	checkTimeout = 2 * time.Second
+	// redisTimeout bounds one command; whoever asks Redis has Postgres to fall
+	// back on.
+	redisTimeout = 250 * time.Millisecond
+	// startTimeout bounds how long New waits for Postgres.
+	startTimeout = 60 * time.Second
+
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 120 * time.Second
+	maxHeaderBytes    = 32 << 10
+)
+
+// Options says what a service uses. What it uses must be configured.
+type Options struct {
+	// Schema is the service's schema in Postgres; empty: no Postgres.
+	Schema string
+	// Migrations are applied to Schema at start; nil: none.
+	Migrations fs.FS
+	// HTTP asks for the public interface, and so for Redis' token bucket.
+	HTTP bool
+	// RateLimitExempt names public requests that do not count; nil: none.
+	RateLimitExempt func(method, path string) bool
+	// GRPC asks for the internal interface.
+	GRPC bool
+	// Calls asks for an identity, to call others.
+	Calls bool
+	// Redis asks for a client beside the limiter's.
+	Redis bool
+	Kafka bool
+	// Tokens and Seal ask for the key rings.
+	Tokens bool
+	Seal   bool
+}
+
+// Runtime is a service's connections and servers. Fields that Options did not
+// ask for are nil.
+type Runtime struct {
+	Name      string
+	Config    Config
+	Log       *slog.Logger
+	Telemetry *telemetry.Telemetry
+	Pool      *pgxpool.Pool
+	Redis     redis.UniversalClient
+	// Engine takes the public routes.
+	Engine *gin.Engine
+	// GRPC takes the internal services.
+	GRPC *grpc.Server
+	// Identity is the service's own.
+	Identity *rpc.Identity
+	Tokens   *token.Ring
+	Seal     *seal.Ring
+
+	health  *health.Server
+	workers []worker
+	closers []closer
+	checks  []check
+	soft    []check
+	serving atomic.Bool
+	closed  sync.Once
+	closeIs error
+}
+
+type worker struct {
+	name string
+	run  func(context.Context) error
+}
+
+type closer struct {
+	name  string
+	close func(context.Context) error
+}
+
+type check struct {
+	name string
+	ok   func(context.Context) error
+}
+
+// New checks cfg against o, reporting every problem at once, opens what o asks
+// for and brings the schema up to date. After an error nothing stays open;
+// otherwise Run or Close must be called.
+func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, err error) {
+	r := &Runtime{Name: name, Config: cfg}
+	seed, keys, err := r.validate(o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if r.Telemetry = cfg.Telemetry; r.Telemetry == nil {
+		r.Telemetry, err = telemetry.New(ctx, telemetry.Options{
+			Service: name, Output: cfg.output(), Level: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint,
+		})
+		if err != nil {
+			return nil, err
+		}
+		r.OnClose("telemetry", r.Telemetry.Close)
+		r.Telemetry.Install()
+	}
+	r.Log = r.Telemetry.Log
+	if seed != nil {
+		if r.Identity, err = rpc.NewIdentity(name, seed); err != nil {
+			return nil, err
+		}
+	}
+	if o.Schema != "" {
+		if err := r.openPostgres(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	if o.Redis {
+		if err := r.openRedis(); err != nil {
+			return nil, err
+		}
+	}
+	if o.Kafka {
+		r.AddSoftReady("kafka", r.kafkaReachable)
+	}
+	if o.HTTP {
+		if err := r.openHTTP(o); err != nil {
+			return nil, err
+		}
+	}
+	if o.GRPC {
+		r.GRPC = rpc.NewServer(name, keys, r.Log)
+		r.health = health.NewServer()
+		r.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+		healthv1.RegisterHealthServer(r.GRPC, r.health)
+	}
+	return r, nil
+}
+
+// validate parses what New needs in parsed form.
+func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
+	var p problems
+	c := &r.Config
+	p.check(o.Schema == "" || c.PostgresURL != "", "POSTGRES_URL is required")
+	p.check(!(o.Redis || (o.HTTP && c.Limiter == nil)) || c.RedisURL != "", "REDIS_URL is required")
+	p.check(!o.Kafka || len(c.KafkaBrokers) > 0, "KAFKA_BROKERS is required")
+	p.check(c.RateLimitRPS > 0, "RATE_LIMIT_RPS must be positive")
+	p.check(c.RateLimitBurst > 0, "RATE_LIMIT_BURST must be positive")
+	p.check(c.Replicas > 0, "REPLICAS must be positive")
+	p.check(c.ShutdownDrain > 0, "SHUTDOWN_DRAIN must be positive")
+	p.check(c.ShutdownDelay >= 0, "SHUTDOWN_DELAY must not be negative")
+	p.check(!o.GRPC || c.GRPCAddr != "" || c.GRPCListener != nil, "GRPC_ADDR is required")
+	if c.RedisURL != "" {
+		_, err := redis.ParseURL(c.RedisURL)
+		p.check(err == nil, "REDIS_URL is not valid")
+	}
+	if c.PostgresURL != "" {
+		_, err := pgxpool.ParseConfig(c.PostgresURL)
+		p.check(err == nil, "POSTGRES_URL is not valid")
+	}
+	if o.Tokens {
+		r.Tokens, err = token.ParseRing(c.TokenKeys)
+		p.add(named("TOKEN_KEYS", err))
+	}
+	if o.Seal {
+		r.Seal, err = seal.ParseRing(c.SealKeys)
+		p.add(named("SEAL_KEYS", err))
+	}
+	if o.Calls {
+		seed, err = rpc.ParseSeed(c.ServiceKey)
+		p.add(named("SERVICE_KEY", err))
+	}
+	if o.GRPC {
+		keys, err = rpc.ParseKeys(c.ServiceKeys)
+		p.add(named("SERVICE_KEYS", err))
+	}
+	return seed, keys, p.err()
+}
+
+func named(variable string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", variable, err)
+	}
+	return nil
+}
+
+func (r *Runtime) openPostgres(ctx context.Context, o Options) error {
+	pool, err := pg.Open(ctx, r.Config.PostgresURL, o.Schema, r.Config.PostgresMaxConns)
+	if err != nil {
+		return err
+	}
+	r.Pool = pool
+	r.OnClose("postgres", func(context.Context) error { pool.Close(); return nil })
+	r.AddReady("postgres", pool.Ping)
+	if o.Migrations == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	// A database that starts at the same time is waited for.
+	for {
+		err := pool.Ping(ctx)
+		if err == nil {
+			break
+		}
+		r.Log.LogAttrs(ctx, slog.LevelWarn, "Postgres is not there yet", telemetry.Err(err))
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("reach Postgres: %w", err)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	return pg.Migrate(ctx, pool, o.Schema, o.Migrations)
+}
+
+func (r *Runtime) openRedis() error {
+	o, err := redis.ParseURL(r.Config.RedisURL)
+	if err != nil {
+		return fmt.Errorf("parse Redis URL: %w", err)
+	}
+	o.ContextTimeoutEnabled = true
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisTimeout, redisTimeout, redisTimeout
+	o.MaxRetries = 1
+	o.DisableIdentity = true
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	c := redis.NewClient(o)
+	r.OnClose("redis", func(context.Context) error { return c.Close() })
+	if err := errors.Join(
+		redisotel.InstrumentTracing(c, redisotel.WithTracerProvider(r.Telemetry.Tracers), redisotel.WithDBStatement(false)),
+		redisotel.InstrumentMetrics(c, redisotel.WithMeterProvider(r.Telemetry.Meters)),
+	); err != nil {
+		return fmt.Errorf("instrument Redis: %w", err)
+	}
+	r.Redis = c
+	r.AddSoftReady("redis", func(ctx context.Context) error { return c.Ping(ctx).Err() })
+	return nil
+}
+
+func (r *Runtime) openHTTP(o Options) (err error) {
+	limiter := r.Config.Limiter
+	if limiter == nil {
+		c, err := ratelimit.OpenRedis(r.Config.RedisURL)
+		if err != nil {
+			return err
+		}
+		r.OnClose("rate limit", func(context.Context) error { return c.Close() })
+		limiter = ratelimit.New(c, ratelimit.Options{
+			RPS: r.Config.RateLimitRPS, Burst: r.Config.RateLimitBurst, Replicas: r.Config.Replicas,
+			Registerer: r.Telemetry.Registerer, Log: r.Log,
+		})
+	}
+	r.Engine, err = httpapi.NewEngine(httpapi.Config{
+		Service: r.Name, Limiter: limiter, Exempt: o.RateLimitExempt, AllowedOrigins: r.Config.CORSAllowedOrigin,
+		TrustedProxies: r.Config.TrustedProxies, Log: r.Log, Registerer: r.Telemetry.Registerer, Tracers: r.Telemetry.Tracers,
+	})
+	if err != nil {
+		return fmt.Errorf("TRUSTED_PROXIES: %w", err)
+	}
+	return nil
+}
+
+// kafkaReachable is nil when any broker takes a connection.
+func (r *Runtime) kafkaReachable(ctx context.Context) error {
+	var errs []error
+	for _, b := range r.Config.KafkaBrokers {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", b)
+		if err == nil {
+			return c.Close()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Go registers a goroutine that Run starts and waits for. fn returns soon
+// after its context ends, which is after the servers have drained. An error
+// before that stops the service; nil ends only the goroutine.
+func (r *Runtime) Go(name string, fn func(ctx context.Context) error) {
+	r.workers = append(r.workers, worker{name, fn})
+}
+
+// OnClose registers what runs at the very end, last registered first.
+func (r *Runtime) OnClose(name string, fn func(ctx context.Context) error) {
+	r.closers = append(r.closers, closer{name, fn})
+}
+
+// AddReady registers a check without which the service is not ready.
+func (r *Runtime) AddReady(name string, fn func(ctx context.Context) error) {
+	r.checks = append(r.checks, check{name, fn})
+}
+
+// AddSoftReady registers a check that /readyz reports, without failing: for
+// what the service goes on without.
+func (r *Runtime) AddSoftReady(name string, fn func(ctx context.Context) error) {
+	r.soft = append(r.soft, check{name, fn})
+}
+
+// Dial returns a connection to another service, closed at the end.
+func (r *Runtime) Dial(target, callee string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	if r.Identity == nil {
+		return nil, fmt.Errorf("dial %s: Options.Calls is not set", callee)
+	}
+	conn, err := rpc.Dial(target, r.Identity, callee, opts...)
+	if err != nil {
+		return nil, err
+	}
+	r.OnClose("connection to "+callee, func(context.Context) error { return conn.Close() })
+	return conn, nil
+}
+
+// Handler is the public interface.
+func (r *Runtime) Handler() http.Handler {
+	if r.Engine == nil {
+		return http.NotFoundHandler()
+	}
+	return r.Engine
+}
+
+// Ready returns nil while the service serves and every check of AddReady
+// passes.
+func (r *Runtime) Ready(ctx context.Context) error {
+	if !r.serving.Load() {
+		return errors.New("not serving")
+	}
+	return errors.Join(slices.Collect(func(yield func(error) bool) {
+		for _, e := range run(ctx, r.checks) {
+			if e != nil && !yield(e) {
+				return
+			}
+		}
+	})...)
+}
+
+// run runs checks side by side and returns an error or nil for each.
+func run(ctx context.Context, checks []check) []error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	errs := make([]error, len(checks))
+	var wg sync.WaitGroup
+	for i, c := range checks {
+		wg.Go(func() {
+			if err := c.ok(ctx); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", c.name, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// Close closes what is open, last opened first. Run does it by itself; Close
+// is for a service that fails between New and Run. Only the first call counts.
+func (r *Runtime) Close(ctx context.Context) error {
+	r.closed.Do(func() {
+		var errs []error
+		for _, c := range slices.Backward(r.closers) {
+			if err := c.close(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("close %s: %w", c.name, err))
+			}
+		}
+		r.closeIs = errors.Join(errs...)
+	})
+	return r.closeIs
+}

@@ -1,0 +1,185 @@
+// Package telemetry gives one service its logger, tracer and metrics.
+//
+// Nothing here is global but what Install sets: six services in one process
+// have six registries, each of whose metrics carry the label service, so that
+// they can be exposed apart or together. Spans leave the process only when
+// OTEL_EXPORTER_OTLP_ENDPOINT is set; without it they are never sampled, but
+// trace ids are still kept, logged and passed on.
+package telemetry
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"regexp"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/propagation"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Telemetry is what one service logs, traces and measures with.
+type Telemetry struct {
+	// Log writes JSON lines with the ids in the context; see NewHandler.
+	Log *slog.Logger
+	// Tracers never samples unless an exporter is configured.
+	Tracers *sdktrace.TracerProvider
+	// Meters feeds OpenTelemetry instruments into Registry.
+	Meters *sdkmetric.MeterProvider
+	// Registry is where the service's metrics are gathered.
+	Registry *prometheus.Registry
+	// Registerer adds the label service to what is registered with it.
+	Registerer prometheus.Registerer
+
+	logs *lineWriter
+}
+
+// Options configures New.
+type Options struct {
+	// Service is the service's name.
+	Service string
+	// Output takes the log lines.
+	Output io.Writer
+	// Level is the lowest level that is logged.
+	Level slog.Level
+	// OTLPEndpoint is OTEL_EXPORTER_OTLP_ENDPOINT; the exporter and the sampler
+	// read that and their other settings from the environment themselves.
+	OTLPEndpoint string
+}
+
+// New returns a service's telemetry. Close must be called.
+func New(ctx context.Context, o Options) (*Telemetry, error) {
+	t := &Telemetry{Registry: prometheus.NewRegistry(), logs: newLineWriter(o.Output)}
+	t.Log = slog.New(newHandler(t.logs, o.Level, t.logs.Flush)).With(slog.String("service", o.Service))
+	t.Registerer = prometheus.WrapRegistererWith(prometheus.Labels{"service": o.Service}, t.Registry)
+	t.Registerer.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	res := resource.NewSchemaless(attribute.String("service.name", o.Service))
+	sampling := []sdktrace.TracerProviderOption{sdktrace.WithSampler(sdktrace.NeverSample())}
+	if o.OTLPEndpoint != "" {
+		exp, err := otlptracegrpc.New(ctx)
+		if err != nil {
+			t.logs.Close()
+			return nil, fmt.Errorf("start OTLP exporter: %w", err)
+		}
+		sampling = []sdktrace.TracerProviderOption{sdktrace.WithBatcher(exp)}
+	}
+	t.Tracers = sdktrace.NewTracerProvider(append(sampling, sdktrace.WithResource(res))...)
+
+	reader, err := otelprom.New(otelprom.WithRegisterer(t.Registerer), otelprom.WithoutScopeInfo(), otelprom.WithoutTargetInfo())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start metrics: %w", err), t.Close(ctx))
+	}
+	t.Meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(res))
+	return t, nil
+}
+
+// Install makes t what libraries use that take no provider. Where several
+// services share a process, the last one installed serves them.
+func (t *Telemetry) Install() {
+	otel.SetTracerProvider(t.Tracers)
+	otel.SetMeterProvider(t.Meters)
+	otel.SetTextMapPropagator(propagation.TraceContext{})
+}
+
+// Close sends what is buffered. ctx bounds how long that may take.
+func (t *Telemetry) Close(ctx context.Context) error {
+	var errs []error
+	if t.Tracers != nil {
+		errs = append(errs, t.Tracers.Shutdown(ctx))
+	}
+	if t.Meters != nil {
+		errs = append(errs, t.Meters.Shutdown(ctx))
+	}
+	t.logs.Close()
+	return errors.Join(errs...)
+}
+
+type requestIDKey struct{}
+
+// WithRequestID returns a context whose log lines carry a request's id.
+func WithRequestID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestIDKey{}, id)
+}
+
+// RequestID returns the id in ctx, or "".
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// HashAddress returns what logs and spans show in place of an e-mail address
+// or phone number: equal for equal addresses, and too short to be looked up
+// with confidence.
+func HashAddress(address string) string {
+	// A fixed key, so that hashes of several services can be matched.
+	m := hmac.New(sha256.New, []byte("waitlist telemetry"))
+	m.Write([]byte(address))
+	return hex.EncodeToString(m.Sum(nil)[:6])
+}
+
+var addresses = regexp.MustCompile(`[^\s"'<>()=,;]+@[^\s"'<>()=,;]+`)
+
+// Err returns the attribute for an error's text, from which whatever looks
+// like an address, or like the credentials of a URL, is cut.
+func Err(err error) slog.Attr {
+	if err == nil {
+		return slog.String("error", "")
+	}
+	return slog.String("error", addresses.ReplaceAllString(err.Error(), "<address>"))
+}
+
+// Handler adds the ids of the context to each record.
+type handler struct {
+	slog.Handler
+	flush func()
+}
+
+// NewHandler returns a handler of JSON lines that adds trace_id, span_id and
+// request_id from the context.
+func NewHandler(w io.Writer, level slog.Leveler) slog.Handler {
+	return newHandler(w, level, func() {})
+}
+
+func newHandler(w io.Writer, level slog.Leveler, flush func()) slog.Handler {
+	return &handler{slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}), flush}
+}
+
+// Handle implements slog.Handler. A warning or worse is written out at once.
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		r.AddAttrs(slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String()))
+	}
+	if id := RequestID(ctx); id != "" {
+		r.AddAttrs(slog.String("request_id", id))
+	}
+	err := h.Handler.Handle(ctx, r)
+	if r.Level >= slog.LevelWarn {
+		h.flush()
+	}
+	return err
+}
+
+// WithAttrs implements slog.Handler.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &handler{h.Handler.WithAttrs(attrs), h.flush}
+}
+
+// WithGroup implements slog.Handler.
+func (h *handler) WithGroup(name string) slog.Handler {
+	return &handler{h.Handler.WithGroup(name), h.flush}
+}
