@@ -1,0 +1,418 @@
+package signup
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/body"
+	"waitlist.internal/libs/emailaddr"
+	"waitlist.internal/libs/netguard"
+)
+
+// Bounds of the settings. Lengths are in code points.
+const (
+	maxHeadline       = 100
+	maxSubheadline    = 200
+	maxConsentText    = 500
+	maxRedirectURL    = 500
+	maxURL            = 2000
+	maxDomains        = 100
+	maxEvents         = 10
+	maxBoost          = 100
+	maxOffset         = 1_000_000
+	maxMilestones     = 10
+	maxMilestone      = 10_000
+	maxUnknownNamed   = 10
+	maxUnknownNameLen = 64
+)
+
+// Secrets encrypts the channel URLs at rest; aad names where the value stands.
+// *seal.Ring is one.
+type Secrets interface {
+	Seal(plain []byte, aad string) string
+	Open(sealed, aad string) ([]byte, error)
+}
+
+// setting is one row of the contract's table of settings.
+type setting struct {
+	name string
+	// tier is the lowest that may change it.
+	tier access.Tier
+	// secret settings are stored sealed and shown to viewers masked.
+	secret bool
+	// read returns the value of name in o, which is there and not null, in the
+	// type that Settings has for it. Where it is not valid it fails o.
+	read func(o *body.Object, name string) any
+}
+
+// settingsTable is the contract's table, in its order.
+func settingsTable() []setting {
+	const pro, advanced = access.Pro, access.Advanced
+	channel := link(netguard.Options{MaxLength: maxURL})
+	return []setting{
+		{name: "headline", read: text(maxHeadline)},
+		{name: "subheadline", read: text(maxSubheadline)},
+		{name: "hero_image_url", read: link(netguard.Options{MaxLength: maxURL, AllowHTTP: true, AnyHost: true})},
+		{name: "name_field", read: oneOf(FieldOptional, FieldRequired, FieldHidden)},
+		{name: "phone_field", read: oneOf(FieldHidden, FieldOptional, FieldRequired)},
+		{name: "custom_questions", read: questions},
+		{name: "redirect_url", tier: advanced, read: link(netguard.Options{MaxLength: maxRedirectURL, AnyHost: true})},
+		{name: "hide_branding", tier: advanced, read: boolean},
+		{name: "hide_position", tier: advanced, read: boolean},
+		{name: "exclude_personal_emails", tier: advanced, read: boolean},
+		{name: "allowed_email_domains", tier: advanced, read: domains},
+		{name: "webhook_url", tier: pro, secret: true, read: channel},
+		{name: "webhook_events", tier: pro, read: events},
+		{name: "slack_webhook_url", tier: pro, secret: true, read: channel},
+		{name: "discord_webhook_url", tier: pro, secret: true, read: channel},
+		{name: "status", read: oneOf(Open, Closed)},
+		{name: "show_social_proof", read: boolean},
+		{name: "require_consent", read: boolean},
+		{name: "consent_text", read: consentText},
+		{name: "referral_boost", read: integer(1, maxBoost)},
+		{name: "position_offset", tier: advanced, read: integer(0, maxOffset)},
+		{name: "notify_referrer", tier: pro, read: boolean},
+		{name: "sms_notify_referrer", tier: pro, read: boolean},
+		{name: "require_email_verification", tier: pro, read: boolean},
+		{name: "referral_milestones", tier: pro, read: milestones},
+		{name: "email_templates", tier: pro, read: emailTemplates},
+	}
+}
+
+// Merge applies patch, the settings object of a request, to the settings of
+// waitlist id, and returns the stored form of the result. null clears a setting
+// to its default; a value that does not change one passes at every tier. What is
+// not valid is collected by patch. gated is TIER_REQUIRED where a change needs
+// more than tier; it is for the caller to return once patch has no errors.
+func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets Secrets) (merged []byte, gated, err error) {
+	values, err := s.values()
+	if err != nil {
+		return nil, nil, err
+	}
+	defaults, err := DefaultSettings().values()
+	if err != nil {
+		return nil, nil, err
+	}
+	table := settingsTable()
+	for _, row := range table {
+		if !patch.Has(row.name) {
+			continue
+		}
+		if patch.IsNull(row.name) {
+			values[row.name] = defaults[row.name]
+			continue
+		}
+		value, err := json.Marshal(row.read(patch, row.name))
+		if err != nil {
+			return nil, nil, fmt.Errorf("encode %s: %w", row.name, err)
+		}
+		if patch.Failed(row.name) {
+			continue
+		}
+		old := values[row.name]
+		if row.secret {
+			// What no key opens any more differs from everything and can be replaced.
+			if plain, err := open(old, secretPlace(id, row.name), secrets); err == nil {
+				old = plain
+			}
+		}
+		if bytes.Equal(old, value) {
+			continue
+		}
+		if gated == nil {
+			gated = access.RequireTier(access.Entitlement{Tier: tier}, row.tier, "The setting "+row.name)
+		}
+		if row.secret && !bytes.Equal(value, defaults[row.name]) {
+			if value, err = sealValue(value, secretPlace(id, row.name), secrets); err != nil {
+				return nil, nil, err
+			}
+		}
+		values[row.name] = value
+	}
+	failUnknown(patch, table)
+	merged, err = stored(values, defaults)
+	return merged, gated, err
+}
+
+// Stored returns the form that DecodeSettings reads: what differs from the
+// defaults. Equal settings have equal forms.
+func (s Settings) Stored() ([]byte, error) {
+	values, err := s.values()
+	if err != nil {
+		return nil, err
+	}
+	defaults, err := DefaultSettings().values()
+	if err != nil {
+		return nil, err
+	}
+	return stored(values, defaults)
+}
+
+func stored(values, defaults map[string]json.RawMessage) ([]byte, error) {
+	maps.DeleteFunc(values, func(name string, value json.RawMessage) bool { return bytes.Equal(value, defaults[name]) })
+	out, err := json.Marshal(values)
+	if err != nil {
+		return nil, fmt.Errorf("encode settings: %w", err)
+	}
+	return out, nil
+}
+
+// SettingsJSON is the contract's settings object for someone with role on
+// waitlist id: every setting, channel URLs in the clear or, for viewers, masked.
+func (s Settings) SettingsJSON(id string, role access.Role, secrets Secrets) ([]byte, error) {
+	for _, c := range []struct {
+		name string
+		url  *string
+	}{
+		{"webhook_url", &s.WebhookURL},
+		{"slack_webhook_url", &s.SlackWebhookURL},
+		{"discord_webhook_url", &s.DiscordWebhookURL},
+	} {
+		plain, err := s.Channel(*c.url, id, c.name, secrets)
+		if err != nil {
+			return nil, err
+		}
+		if role < access.Admin {
+			plain = mask(plain)
+		}
+		*c.url = plain
+	}
+	out, err := marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encode settings: %w", err)
+	}
+	return out, nil
+}
+
+// Channel opens a sealed channel URL of waitlist id; "" stays "". name is the
+// setting's.
+func (Settings) Channel(sealed, id, name string, secrets Secrets) (string, error) {
+	if sealed == "" {
+		return "", nil
+	}
+	plain, err := secrets.Open(sealed, secretPlace(id, name))
+	if err != nil {
+		return "", fmt.Errorf("open %s of waitlist %s: %w", name, id, err)
+	}
+	return string(plain), nil
+}
+
+// secretPlace binds a sealed value to its place, so that a copy opens nowhere
+// else.
+func secretPlace(id, name string) string { return "waitlist/" + id + "/" + name }
+
+// sealValue turns a JSON string into the JSON string of its sealed form.
+func sealValue(value []byte, place string, secrets Secrets) ([]byte, error) {
+	var plain string
+	if err := json.Unmarshal(value, &plain); err != nil {
+		return nil, fmt.Errorf("seal: %w", err)
+	}
+	return json.Marshal(secrets.Seal([]byte(plain), place))
+}
+
+// open is the reverse of sealValue; "" stays "".
+func open(value []byte, place string, secrets Secrets) ([]byte, error) {
+	var sealed string
+	if err := json.Unmarshal(value, &sealed); err != nil || sealed == "" {
+		return value, err
+	}
+	plain, err := secrets.Open(sealed, place)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(string(plain))
+}
+
+// mask keeps of a URL what tells the channels apart and hides what is secret.
+func mask(raw string) string {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return ""
+	}
+	return scheme + "://" + rest[:strings.IndexAny(rest+"/", "/?#")] + "/…"
+}
+
+// values returns s as one JSON value per setting.
+func (s Settings) values() (map[string]json.RawMessage, error) {
+	all, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encode settings: %w", err)
+	}
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(all, &values); err != nil {
+		return nil, fmt.Errorf("decode settings: %w", err)
+	}
+	return values, nil
+}
+
+// failUnknown fails names that are no settings: a typo must not vanish.
+func failUnknown(patch *body.Object, table []setting) {
+	known := make([]string, 0, len(table))
+	for _, s := range table {
+		known = append(known, s.name)
+	}
+	failKeysBut(patch, known...)
+}
+
+// failKeysBut fails the keys of o that are not in known, but only so many as a
+// person reads.
+func failKeysBut(o *body.Object, known ...string) {
+	named := 0
+	for _, key := range o.Keys() {
+		if slices.Contains(known, key) {
+			continue
+		}
+		if named++; named > maxUnknownNamed {
+			return
+		}
+		if len(key) > maxUnknownNameLen {
+			key = strings.ToValidUTF8(key[:maxUnknownNameLen], "") + "…"
+		}
+		o.Fail(key, "is not a known setting")
+	}
+}
+
+func boolean(o *body.Object, name string) any {
+	b, _ := o.Bool(name)
+	return b
+}
+
+func integer(lowest, highest int64) func(*body.Object, string) any {
+	return func(o *body.Object, name string) any {
+		n, _ := o.IntIn(name, lowest, highest)
+		return n
+	}
+}
+
+func text(maxLen int) func(*body.Object, string) any {
+	return func(o *body.Object, name string) any {
+		s, _ := o.String(name, maxLen)
+		return s
+	}
+}
+
+// oneOf reads one of the given words.
+func oneOf[T ~string](words ...T) func(*body.Object, string) any {
+	return func(o *body.Object, name string) any {
+		s, ok := o.String(name, 0)
+		if ok && !slices.Contains(words, T(s)) {
+			o.Fail(name, "must be one of "+list(words))
+		}
+		return T(s)
+	}
+}
+
+func list[T ~string](words []T) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = string(w)
+	}
+	return strings.Join(out, ", ")
+}
+
+// link reads a URL; "" is none.
+func link(opts netguard.Options) func(*body.Object, string) any {
+	return func(o *body.Object, name string) any {
+		s, _ := o.String(name, opts.MaxLength)
+		if s != "" {
+			if err := netguard.CheckURL(s, opts); err != nil {
+				o.Fail(name, err.Error())
+			}
+		}
+		return s
+	}
+}
+
+// consentText reads a text whose markdown links lead to web pages or mailboxes.
+func consentText(o *body.Object, name string) any {
+	s, _ := o.String(name, maxConsentText)
+	_, rest, found := strings.Cut(s, "](")
+	for ; found; _, rest, found = strings.Cut(rest, "](") {
+		target := strings.ToLower(strings.TrimLeft(rest, " \t\r\n<"))
+		if !strings.HasPrefix(target, "https://") && !strings.HasPrefix(target, "http://") && !strings.HasPrefix(target, "mailto:") {
+			o.Fail(name, "may only have links that start with https://, http:// or mailto:")
+			break
+		}
+	}
+	return s
+}
+
+// domains reads mail domains in their stored form, each once.
+func domains(o *body.Object, name string) any {
+	out := []string{}
+	in, _ := o.Strings(name, maxDomains, emailaddr.MaxLength)
+	for i, s := range in {
+		domain, err := emailaddr.ParseDomain(strings.TrimSpace(s))
+		if err != nil {
+			o.Fail(element(name, i), "must be a domain such as example.com")
+		}
+		if !slices.Contains(out, domain) {
+			out = append(out, domain)
+		}
+	}
+	return out
+}
+
+// events reads names of events, each once.
+func events(o *body.Object, name string) any {
+	known := []string{EventSignupCreated, EventReferralCredited}
+	out := []string{}
+	in, _ := o.Strings(name, maxEvents, 0)
+	for i, s := range in {
+		switch {
+		case !slices.Contains(known, s):
+			o.Fail(element(name, i), "must be one of "+list(known))
+		case !slices.Contains(out, s):
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func milestones(o *body.Object, name string) any {
+	out, _ := o.Ints(name, maxMilestones)
+	for i, n := range out {
+		if n < 1 || n > maxMilestone {
+			o.Fail(element(name, i), fmt.Sprintf("must be an integer from 1 to %d", maxMilestone))
+		}
+	}
+	if out == nil {
+		out = []int64{}
+	}
+	return out
+}
+
+// emailTemplates reads template ids by mail. There are no templates yet, so
+// that every id is one that does not exist.
+func emailTemplates(o *body.Object, name string) any {
+	templates, ok := o.Object(name)
+	if !ok {
+		return EmailTemplates{}
+	}
+	mails := []string{"signup_confirmation", "referral_milestone", "offboarding"}
+	failKeysBut(templates, mails...)
+	for _, mail := range mails {
+		if id, ok := templates.String(mail, 0); ok && id != "" {
+			templates.Fail(mail, "must be the id of a template of this type")
+		}
+	}
+	return EmailTemplates{}
+}
+
+func element(name string, i int) string { return fmt.Sprintf("%s[%d]", name, i) }
+
+// marshal is json.Marshal that leaves <, > and & as they are.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}

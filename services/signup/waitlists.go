@@ -1,0 +1,289 @@
+package signup
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/body"
+	"waitlist.internal/libs/emailaddr"
+)
+
+// maxWaitlistName is the longest name of a waitlist, in code points.
+const maxWaitlistName = 200
+
+// WaitlistStore keeps waitlists for their owners. Missing and deleted waitlists
+// are NOT_FOUND.
+type WaitlistStore interface {
+	// Waitlist returns one waitlist.
+	Waitlist(ctx context.Context, id string) (*Waitlist, error)
+	// Waitlists returns those of an owner in order of creation.
+	Waitlists(ctx context.Context, ownerID string) ([]*Waitlist, error)
+	// CreateWaitlist inserts what build returns, or returns what an earlier
+	// request with the same key created, with replayed set. build may be called
+	// more than once. A closed owner gets AUTHENTICATION_REQUIRED.
+	CreateWaitlist(ctx context.Context, c Creation, build func() (Draft, error)) (w *Waitlist, replayed bool, err error)
+	// ChangeWaitlist stores what change makes of a waitlist whose row it has
+	// locked, and counts the version up where that differs. change may be called
+	// more than once.
+	ChangeWaitlist(ctx context.Context, id string, change func(Waitlist) (Draft, error)) (*Waitlist, error)
+	// DeleteWaitlist makes a waitlist invisible, publishes it, and leaves the rows
+	// to the purge.
+	DeleteWaitlist(ctx context.Context, id string) error
+	// SetOwner stores an entitlement unless the stored one is as new.
+	SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error
+	// CloseOwner deletes all waitlists of an owner, for good.
+	CloseOwner(ctx context.Context, ownerID string) error
+}
+
+// Draft is the part of a waitlist that its owner writes.
+type Draft struct {
+	Name string
+	// Settings are in their stored form; see DecodeSettings.
+	Settings []byte
+}
+
+// Creation is a request for a new waitlist.
+type Creation struct {
+	// ID is the new waitlist's, should it come to be.
+	ID        string
+	CreatedAt time.Time
+	OwnerID   string
+	Owner     access.Entitlement
+	// AccountID is the caller's, whose idempotency keys these are.
+	AccountID string
+	// Key is the Idempotency-Key, or empty. Content is what the request consists
+	// of.
+	Key     string
+	Content []byte
+}
+
+// OwnedWaitlist is a waitlist as somebody with a role on it sees it.
+type OwnedWaitlist struct {
+	Waitlist
+	Role access.Role
+	// SettingsJSON is the contract's settings object; lists have none.
+	SettingsJSON []byte
+}
+
+// Owners is the owners' side of waitlists. Its methods decide in the contract's
+// order: the waitlist exists and is the actor's, the owner's subscription, the
+// role, the body, the tier of what changes.
+type Owners struct {
+	store   WaitlistStore
+	secrets Secrets
+	now     func() time.Time
+}
+
+// NewOwners returns the owners' side over a store. secrets seal channel URLs.
+func NewOwners(store WaitlistStore, secrets Secrets, now func() time.Time) *Owners {
+	return &Owners{store: store, secrets: secrets, now: now}
+}
+
+// Create makes a waitlist for the owner with the given address, or for the actor
+// where it is empty. raw is the request's body; key is its Idempotency-Key.
+// replayed is set where an earlier request with that key made the waitlist.
+func (o *Owners) Create(ctx context.Context, actor access.Actor, accountEmail string, raw []byte, key string) (w OwnedWaitlist, replayed bool, err error) {
+	if parsed, err := emailaddr.Parse(accountEmail); err == nil {
+		accountEmail = parsed
+	}
+	grant, ok := actor.GrantByEmail(strings.TrimSpace(accountEmail))
+	if !ok {
+		return w, false, apierr.New(apierr.Forbidden, "You are not a member of this account's team.")
+	}
+	if err := o.writable(actor, grant); err != nil {
+		return w, false, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return w, false, fmt.Errorf("new waitlist id: %w", err)
+	}
+	created, replayed, err := o.store.CreateWaitlist(ctx, Creation{
+		ID: id.String(), CreatedAt: o.now().UTC().Truncate(time.Millisecond),
+		OwnerID: grant.OwnerID, Owner: grant.Entitlement,
+		AccountID: actor.AccountID, Key: key, Content: append([]byte(grant.OwnerID+"\n"), raw...),
+	}, func() (Draft, error) {
+		return o.draft(raw, Waitlist{ID: id.String(), Settings: DefaultSettings()}, grant.Entitlement.Tier)
+	})
+	if err != nil {
+		return w, false, err
+	}
+	return OwnedWaitlist{Waitlist: *created, Role: grant.Role}, replayed, nil
+}
+
+// List returns the actor's own waitlists and then those of each owner whose
+// team the actor is in, without settings. Owners whose waitlists the actor may
+// not see at present are left out; when nobody's are left, the actor's own state
+// is the error.
+func (o *Owners) List(ctx context.Context, actor access.Actor) ([]OwnedWaitlist, error) {
+	var (
+		out   []OwnedWaitlist
+		first error
+		visible bool
+	)
+	for _, grant := range actor.Grants {
+		if err := actor.MemberGate(grant, o.now()); err != nil {
+			if grant.Role == access.Owner {
+				first = err
+			}
+			continue
+		}
+		visible = true
+		lists, err := o.store.Waitlists(ctx, grant.OwnerID)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range lists {
+			out = append(out, OwnedWaitlist{Waitlist: *w, Role: grant.Role})
+		}
+		if len(lists) > 0 {
+			if err := o.refresh(ctx, *lists[0], grant); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if !visible {
+		return nil, first
+	}
+	return out, nil
+}
+
+// Get returns a waitlist with its settings.
+func (o *Owners) Get(ctx context.Context, actor access.Actor, id string) (OwnedWaitlist, error) {
+	w, grant, err := o.Authorize(ctx, actor, id)
+	if err != nil {
+		return OwnedWaitlist{}, err
+	}
+	return o.owned(w, grant)
+}
+
+// Update changes name and settings as the body raw asks for.
+func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw []byte) (OwnedWaitlist, error) {
+	w, grant, err := o.Authorize(ctx, actor, id)
+	if err != nil {
+		return OwnedWaitlist{}, err
+	}
+	if err := grant.RequireWrite(); err != nil {
+		return OwnedWaitlist{}, err
+	}
+	changed, err := o.store.ChangeWaitlist(ctx, w.ID, func(w Waitlist) (Draft, error) {
+		return o.draft(raw, w, grant.Entitlement.Tier)
+	})
+	if err != nil {
+		return OwnedWaitlist{}, err
+	}
+	return o.owned(*changed, grant)
+}
+
+// Delete removes a waitlist with everything on it: from everybody's sight at
+// once, from the database soon.
+func (o *Owners) Delete(ctx context.Context, actor access.Actor, id string) error {
+	w, grant, err := o.Authorize(ctx, actor, id)
+	if err != nil {
+		return err
+	}
+	if err := grant.RequireWrite(); err != nil {
+		return err
+	}
+	return o.store.DeleteWaitlist(ctx, w.ID)
+}
+
+// CloseOwner deletes everything of an account. Again is harmless.
+func (o *Owners) CloseOwner(ctx context.Context, ownerID string) error {
+	return o.store.CloseOwner(ctx, ownerID)
+}
+
+// Authorize returns waitlist id and what the actor is to its owner: NOT_FOUND
+// where it is not there, FORBIDDEN where it is somebody else's, and then the
+// owner's subscription. It is the first step of every route on a waitlist.
+func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (Waitlist, access.Grant, error) {
+	parsed, err := uuid.Parse(id)
+	if err != nil || len(id) != len(uuid.Nil.String()) {
+		return Waitlist{}, access.Grant{}, ErrNoWaitlist()
+	}
+	w, err := o.store.Waitlist(ctx, parsed.String())
+	if err != nil {
+		return Waitlist{}, access.Grant{}, err
+	}
+	grant, ok := actor.Grant(w.OwnerID)
+	if !ok {
+		return Waitlist{}, access.Grant{}, apierr.New(apierr.Forbidden, "This waitlist belongs to somebody else.")
+	}
+	if err := actor.MemberGate(grant, o.now()); err != nil {
+		return Waitlist{}, access.Grant{}, err
+	}
+	if err := o.refresh(ctx, *w, grant); err != nil {
+		return Waitlist{}, access.Grant{}, err
+	}
+	return *w, grant, nil
+}
+
+// ErrNoWaitlist is NOT_FOUND about a waitlist.
+func ErrNoWaitlist() error { return apierr.NotFoundf("There is no such waitlist.") }
+
+// writable is what every write asks for after the waitlist is known.
+func (o *Owners) writable(actor access.Actor, grant access.Grant) error {
+	if err := actor.MemberGate(grant, o.now()); err != nil {
+		return err
+	}
+	return grant.RequireWrite()
+}
+
+// refresh keeps the projection of the owner current: the call says what account
+// knows now, which an event may not have brought yet.
+func (o *Owners) refresh(ctx context.Context, w Waitlist, grant access.Grant) error {
+	if grant.Entitlement.Version <= w.Owner.Version {
+		return nil
+	}
+	return o.store.SetOwner(ctx, w.OwnerID, grant.Entitlement)
+}
+
+// draft applies a body to w, a new waitlist where it has no name. Every field
+// error is reported at once, and before a tier that is too low.
+func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier) (Draft, error) {
+	in, err := body.Parse(raw)
+	if err != nil {
+		return Draft{}, err
+	}
+	name, given := in.String("name", 0)
+	name = strings.TrimSpace(name)
+	switch {
+	case in.Failed("name"):
+	case !given:
+		name = w.Name
+		if name == "" {
+			in.Fail("name", "is required")
+		}
+	case name == "":
+		in.Fail("name", "is required")
+	case len([]rune(name)) > maxWaitlistName:
+		in.Fail("name", fmt.Sprintf("must have at most %d characters", maxWaitlistName))
+	}
+	draft := Draft{Name: name}
+	var gated error
+	if patch, ok := in.Object("settings"); ok {
+		draft.Settings, gated, err = w.Settings.Merge(patch, w.ID, tier, o.secrets)
+	} else {
+		draft.Settings, err = w.Settings.Stored()
+	}
+	if err != nil {
+		return Draft{}, err
+	}
+	if err := in.Err(); err != nil {
+		return Draft{}, err
+	}
+	return draft, gated
+}
+
+func (o *Owners) owned(w Waitlist, grant access.Grant) (OwnedWaitlist, error) {
+	settings, err := w.Settings.SettingsJSON(w.ID, grant.Role, o.secrets)
+	if err != nil {
+		return OwnedWaitlist{}, err
+	}
+	return OwnedWaitlist{Waitlist: w, Role: grant.Role, SettingsJSON: settings}, nil
+}
