@@ -152,7 +152,7 @@ func kafkaDist(ctx context.Context, dist string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make a folder for Maven: %w", err)
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }() // what stays is only in the way
 	pom, half := filepath.Join(work, "pom.xml"), filepath.Join(work, "libs")
 	if err := os.WriteFile(pom, kafkaPOM, 0o600); err != nil {
 		return "", fmt.Errorf("write Kafka's pom.xml: %w", err)

@@ -2,6 +2,7 @@ package devservers_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,14 +33,14 @@ func TestMain(m *testing.M) {
 func helper(dir string) {
 	ctx := context.Background()
 	if _, err := devservers.StartPostgres(ctx, devservers.PostgresOptions{Dir: filepath.Join(dir, "postgres")}); err != nil {
-		os.Stdout.WriteString(err.Error())
+		fmt.Print(err)
 		os.Exit(1)
 	}
 	if _, err := devservers.StartRedis(ctx, devservers.RedisOptions{Dir: filepath.Join(dir, "redis")}); err != nil {
-		os.Stdout.WriteString(err.Error())
+		fmt.Print(err)
 		os.Exit(1)
 	}
-	os.Stdout.WriteString("ready\n")
+	fmt.Println("ready")
 	select {}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -110,9 +111,7 @@ func startPostgres(ctx context.Context, bin, dir, data string, attr *syscall.Sys
 		// Short indexed queries only: compiling them costs more than it saves.
 		"jit": "off",
 	}
-	for k, v := range o.Settings {
-		settings[k] = v
-	}
+	maps.Copy(settings, o.Settings)
 	args := []string{"-D", data}
 	for k, v := range settings {
 		args = append(args, "-c", k+"="+v)
@@ -270,8 +269,8 @@ func postgresBins() []installation {
 		dirs = append(dirs, found...)
 	}
 	if path, err := exec.LookPath("postgres"); err == nil {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			dirs = append(dirs, filepath.Dir(real))
+		if program, err := filepath.EvalSymlinks(path); err == nil {
+			dirs = append(dirs, filepath.Dir(program))
 		}
 	}
 	var bins []installation
