@@ -109,9 +109,6 @@ func (p *Purge) next(ctx context.Context, after purgeCursor) (c purgeCursor, err
 
 // waitlist deletes everything of one deleted waitlist.
 func (p *Purge) waitlist(ctx context.Context, id string) error {
-	if err := p.forget(ctx, id); err != nil {
-		return err
-	}
 	for _, table := range purgedTables() {
 		for {
 			n, err := p.chunk(ctx, table, id)
@@ -122,6 +119,10 @@ func (p *Purge) waitlist(ctx context.Context, id string) error {
 				break
 			}
 		}
+	}
+	// Now that there are no rows, nothing derived is built from them any more.
+	if err := p.forget(ctx, id); err != nil {
+		return err
 	}
 	_, err := p.pool.Exec(ctx, `DELETE FROM waitlist WHERE id = $1 AND deleted_at IS NOT NULL`, id)
 	return err

@@ -1,0 +1,130 @@
+// Package app puts the signup service together.
+package app
+
+import (
+	"context"
+	"net/http"
+	"time"
+	_ "time/tzdata" // IANA names are checked on machines without a zone database
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outbox"
+	"waitlist.internal/libs/service"
+	"waitlist.internal/services/signup"
+	signuphttp "waitlist.internal/services/signup/http"
+	"waitlist.internal/services/signup/postgres"
+	"waitlist.internal/services/signup/redis"
+)
+
+// Config is the service's environment.
+type Config struct {
+	service.Config
+
+	// BatchWorkers is how many batches of signups are committed at a time.
+	BatchWorkers int `env:"SIGNUP_BATCH_WORKERS" envDefault:"4"`
+	// BatchSize is the most signups in one transaction.
+	BatchSize int `env:"SIGNUP_BATCH_SIZE" envDefault:"256"`
+	// QueueSize is how many signups may wait for one waitlist.
+	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
+	// PrivacyPolicyVersion is stored with every consent.
+	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
+}
+
+// App is the service.
+type App struct{ rt *service.Runtime }
+
+// trimEvery is the pause between deletions from the change log, trimRows the
+// most rows of one.
+const (
+	trimEvery = 10 * time.Second
+	trimRows  = 10_000
+)
+
+// New opens what the service uses and registers its routes.
+func New(ctx context.Context, cfg Config) (_ *App, err error) {
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return nil, err
+	}
+	rt, err := service.New(ctx, "signup", cfg.Config, service.Options{
+		Schema: "signup", Migrations: migrations, HTTP: true, GRPC: true, Redis: true, Kafka: true, Tokens: true, Seal: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = rt.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	topics := kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix}
+	writer := kafka.NewWriter(topics)
+	rt.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
+	relay, err := outbox.NewRelay(rt.Pool, writer, "signup", rt.Log)
+	if err != nil {
+		return nil, err
+	}
+	rt.Go("outbox relay", relay.Run)
+
+	store := postgres.NewSignups(rt.Pool, relay.Wake, time.Now)
+	index := signup.NewIndex(redis.NewKeys(rt.Redis), store, rt.Log)
+	svc := signup.New(signup.Config{
+		Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
+	}, store, index, rt.Tokens, time.Now, rt.Log, metrics(rt.Telemetry.Registerer))
+	rt.Go("signup batches", svc.Run)
+	rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
+	signuphttp.Register(rt.Engine, svc)
+	if err := wire(rt, topics, store, svc, relay.Wake); err != nil {
+		return nil, err
+	}
+	return &App{rt}, nil
+}
+
+// trim keeps the change log short until ctx ends.
+func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) error {
+	tick := time.NewTicker(trimEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for {
+			n, err := store.TrimChanges(ctx, trimRows)
+			if err != nil {
+				rt.Log.WarnContext(ctx, "change log not trimmed", "error", err)
+			}
+			if err != nil || n < trimRows {
+				break
+			}
+		}
+	}
+}
+
+func metrics(reg prometheus.Registerer) signup.Metrics {
+	size := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "signup_batch_size", Help: "Signups committed in one transaction.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 9),
+	})
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "signup_batch_duration_seconds", Help: "Time from taking a batch to its commit.",
+		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+	})
+	reg.MustRegister(size, took)
+	return signup.Metrics{Batch: func(n int, d time.Duration) {
+		size.Observe(float64(n))
+		took.Observe(d.Seconds())
+	}}
+}
+
+// Run serves until ctx ends.
+func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
+
+// Handler is the public interface.
+func (a *App) Handler() http.Handler { return a.rt.Handler() }
+
+// Ready returns nil while the service can do its work.
+func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }

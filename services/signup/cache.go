@@ -1,0 +1,33 @@
+package signup
+
+import "sync"
+
+// cacheSize bounds how many waitlists are kept in process.
+const cacheSize = 10_000
+
+// waitlistCache keeps decoded waitlists by id. It never decides anything: each
+// use compares the versions with the stored ones.
+type waitlistCache struct {
+	mu   sync.RWMutex
+	byID map[string]*Waitlist
+}
+
+func newWaitlistCache() *waitlistCache { return &waitlistCache{byID: map[string]*Waitlist{}} }
+
+func (c *waitlistCache) get(id string) *Waitlist {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.byID[id]
+}
+
+func (c *waitlistCache) put(w *Waitlist) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.byID[w.ID]; !ok && len(c.byID) >= cacheSize {
+		for id := range c.byID { // any one: iteration starts at a random place
+			delete(c.byID, id)
+			break
+		}
+	}
+	c.byID[w.ID] = w
+}

@@ -1,0 +1,322 @@
+// Package http serves /v1/public.
+package http
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/body"
+	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/services/signup"
+)
+
+// Bounds and default of the leaderboard's limit.
+const (
+	leaderboardDefault = 10
+	leaderboardMax     = 50
+)
+
+// timeLayout is how the contract writes moments.
+const timeLayout = "2006-01-02T15:04:05.000Z"
+
+// Register adds the public routes to an engine.
+func Register(e *gin.Engine, svc *signup.Service) {
+	h := handler{svc}
+	g := e.Group("/v1/public/waitlists/:waitlist_id", knownID)
+	g.POST("/signups", httpapi.H(h.join))
+	g.GET("/signups/:email", httpapi.H(h.status))
+	g.GET("/signups/:email/status", httpapi.H(h.status))
+	g.POST("/signups/:email/verify", httpapi.H(h.verifyBody))
+	g.GET("/signups/:email/verify", httpapi.H(h.verifyQuery))
+	g.GET("/config", httpapi.H(h.config))
+	g.GET("/count", httpapi.H(h.count))
+	g.GET("/leaderboard", httpapi.H(h.leaderboard))
+	g.POST("/unsubscribe", httpapi.H(h.unsubscribe))
+	g.POST("/delete-my-data", httpapi.H(h.deleteMyData))
+}
+
+type handler struct{ svc *signup.Service }
+
+const paramID = "waitlist_id"
+
+// knownID refuses what cannot be a waitlist's id, in the one way it is written.
+func knownID(c *gin.Context) {
+	id := c.Param(paramID)
+	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
+		httpapi.Fail(c, apierr.New(apierr.NotFound, "There is no such waitlist."))
+	}
+}
+
+func formatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
+
+// shown returns what only some may see: absent in JSON when show is false.
+func shown(v int64, show bool) *int64 {
+	if !show {
+		return nil
+	}
+	return &v
+}
+
+type receipt struct {
+	Email         string `json:"email"`
+	FirstName     string `json:"first_name"`
+	LastName      string `json:"last_name"`
+	ReferralToken string `json:"referral_token"`
+	Position      *int64 `json:"position,omitempty"`
+	ReferralCount int64  `json:"referral_count"`
+	TotalSignups  *int64 `json:"total_signups,omitempty"`
+	CreatedAt     string `json:"created_at"`
+	RedirectURL   string `json:"redirect_url,omitempty"`
+}
+
+func (h handler) join(c *gin.Context) error {
+	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
+	if err != nil {
+		return err
+	}
+	r, err := h.svc.Join(c.Request.Context(), c.Param(paramID), raw, signup.Header{UserAgent: c.Request.UserAgent()})
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if r.Created {
+		status = http.StatusCreated
+	}
+	httpapi.JSON(c, status, receipt{
+		Email: r.Email, FirstName: r.FirstName, LastName: r.LastName, ReferralToken: r.Token,
+		Position: shown(r.Position, r.ShowPosition), ReferralCount: r.ReferralCount,
+		TotalSignups: shown(r.Total, r.ShowPosition), CreatedAt: formatTime(r.CreatedAt), RedirectURL: r.RedirectURL,
+	})
+	return nil
+}
+
+type standing struct {
+	Email         string `json:"email"`
+	FirstName     string `json:"first_name"`
+	LastName      string `json:"last_name"`
+	Position      *int64 `json:"position,omitempty"`
+	ReferralCount int64  `json:"referral_count"`
+	TotalSignups  *int64 `json:"total_signups,omitempty"`
+	CreatedAt     string `json:"created_at"`
+}
+
+func (h handler) status(c *gin.Context) error {
+	s, err := h.svc.Status(c.Request.Context(), c.Param(paramID), c.Param("email"))
+	if err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusOK, standing{
+		Email: s.Email, FirstName: s.FirstName, LastName: s.LastName, Position: shown(s.Position, s.ShowPosition),
+		ReferralCount: s.ReferralCount, TotalSignups: shown(s.Total, s.ShowPosition), CreatedAt: formatTime(s.CreatedAt),
+	})
+	return nil
+}
+
+func (h handler) verifyBody(c *gin.Context) error {
+	form, err := readForm(c)
+	if err != nil {
+		return err
+	}
+	return h.verify(c, form.RequiredString("token", 0), form.Err())
+}
+
+func (h handler) verifyQuery(c *gin.Context) error {
+	tok := httpapi.Query(c, "token")
+	var invalid error
+	if tok == "" {
+		invalid = apierr.Validation(apierr.Field{Field: "token", Message: "token is required."})
+	}
+	return h.verify(c, tok, invalid)
+}
+
+func (h handler) verify(c *gin.Context, tok string, invalid error) error {
+	if invalid != nil {
+		return h.orNoWaitlist(c, invalid)
+	}
+	already, err := h.svc.Verify(c.Request.Context(), c.Param(paramID), c.Param("email"), tok)
+	if err != nil {
+		return err
+	}
+	message := "Your e-mail address is verified."
+	if already {
+		message = "Your e-mail address was already verified."
+	}
+	httpapi.JSON(c, http.StatusOK, gin.H{"verified": true, "message": message})
+	return nil
+}
+
+// orNoWaitlist returns the error of a request's fields, unless there is no such
+// waitlist, which comes first.
+func (h handler) orNoWaitlist(c *gin.Context, invalid error) error {
+	if err := h.svc.Exists(c.Request.Context(), c.Param(paramID)); err != nil {
+		return err
+	}
+	return invalid
+}
+
+func readForm(c *gin.Context) (*body.Object, error) {
+	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
+	if err != nil {
+		return nil, err
+	}
+	return body.Parse(raw)
+}
+
+type config struct {
+	WaitlistID               string            `json:"waitlist_id"`
+	Name                     string            `json:"name"`
+	Headline                 string            `json:"headline"`
+	Subheadline              string            `json:"subheadline"`
+	HeroImageURL             string            `json:"hero_image_url"`
+	NameField                signup.FieldMode  `json:"name_field"`
+	PhoneField               signup.FieldMode  `json:"phone_field"`
+	SignupCount              *int64            `json:"signup_count"`
+	CustomQuestions          []signup.Question `json:"custom_questions"`
+	Status                   signup.Status     `json:"status"`
+	ShowSocialProof          bool              `json:"show_social_proof"`
+	RequireConsent           bool              `json:"require_consent"`
+	ConsentText              string            `json:"consent_text"`
+	ReferralBoost            int               `json:"referral_boost"`
+	PositionOffset           int64             `json:"position_offset"`
+	HideBranding             *bool             `json:"hide_branding,omitempty"`
+	HidePosition             *bool             `json:"hide_position,omitempty"`
+	RequireEmailVerification *bool             `json:"require_email_verification,omitempty"`
+}
+
+func (h handler) config(c *gin.Context) error {
+	f, err := h.svc.Form(c.Request.Context(), c.Param(paramID))
+	if err != nil {
+		return err
+	}
+	s := f.Settings
+	doc := config{
+		WaitlistID: f.Waitlist.ID, Name: f.Waitlist.Name, Headline: s.Headline, Subheadline: s.Subheadline,
+		HeroImageURL: s.HeroImageURL, NameField: s.NameField, PhoneField: s.PhoneField, SignupCount: f.Count,
+		CustomQuestions: s.CustomQuestions, Status: s.Status, ShowSocialProof: s.ShowSocialProof,
+		RequireConsent: s.RequireConsent, ConsentText: s.ConsentText, ReferralBoost: s.ReferralBoost,
+		PositionOffset: s.PositionOffset,
+	}
+	if f.Advanced {
+		doc.HideBranding, doc.HidePosition = &s.HideBranding, &s.HidePosition
+	}
+	if f.Pro {
+		doc.RequireEmailVerification = &s.RequireEmailVerification
+	}
+	httpapi.JSON(c, http.StatusOK, doc)
+	return nil
+}
+
+func (h handler) count(c *gin.Context) error {
+	f, err := h.svc.Form(c.Request.Context(), c.Param(paramID))
+	if err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusOK, struct {
+		WaitlistID string `json:"waitlist_id"`
+		Count      *int64 `json:"count"`
+	}{f.Waitlist.ID, f.Count})
+	return nil
+}
+
+func (h handler) leaderboard(c *gin.Context) error {
+	limit, err := httpapi.QueryInt(c, "limit", leaderboardDefault, 1, leaderboardMax)
+	if err != nil {
+		return h.orNoWaitlist(c, err)
+	}
+	id := c.Param(paramID)
+	counts, err := h.svc.Leaderboard(c.Request.Context(), id, limit)
+	if err != nil {
+		return err
+	}
+	type entry struct {
+		Rank          int   `json:"rank"`
+		ReferralCount int64 `json:"referral_count"`
+	}
+	board := make([]entry, len(counts))
+	for i, n := range counts {
+		board[i] = entry{i + 1, n}
+	}
+	httpapi.JSON(c, http.StatusOK, struct {
+		WaitlistID  string  `json:"waitlist_id"`
+		Leaderboard []entry `json:"leaderboard"`
+	}{id, board})
+	return nil
+}
+
+func (h handler) unsubscribe(c *gin.Context) error {
+	email, tok, err := emailAndToken(c)
+	if err != nil {
+		if apierr.Is(err, apierr.InvalidBody) {
+			return err
+		}
+		return h.orNoWaitlist(c, err)
+	}
+	deleteToken, err := h.svc.Unsubscribe(c.Request.Context(), c.Param(paramID), email, tok)
+	if err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusOK, gin.H{
+		"success": true, "message": "You will get no more marketing e-mail from this waitlist. Your place is kept.",
+		"delete_token": deleteToken,
+	})
+	return nil
+}
+
+// emailAndToken reads {email, token}, or both from the query where the body is
+// the form of a one-click unsubscription (RFC 8058).
+func emailAndToken(c *gin.Context) (email, tok string, err error) {
+	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
+	if err != nil {
+		return "", "", err
+	}
+	if oneClick(raw) {
+		var missing []apierr.Field
+		if email = httpapi.Query(c, "email"); email == "" {
+			missing = append(missing, apierr.Field{Field: "email", Message: "email is required."})
+		}
+		if tok = httpapi.Query(c, "token"); tok == "" {
+			missing = append(missing, apierr.Field{Field: "token", Message: "token is required."})
+		}
+		if missing != nil {
+			return "", "", apierr.Validation(missing...)
+		}
+		return email, tok, nil
+	}
+	form, err := body.Parse(raw)
+	if err != nil {
+		return "", "", err
+	}
+	email, tok = form.RequiredString("email", 0), form.RequiredString("token", 0)
+	return email, tok, form.Err()
+}
+
+// oneClick recognises the form that RFC 8058 asks mail clients to send, in
+// either of the encodings of HTML forms.
+func oneClick(raw []byte) bool {
+	text := strings.TrimSpace(string(raw[:min(len(raw), 1024)]))
+	if strings.HasPrefix(text, "{") {
+		return false
+	}
+	return strings.Contains(text, "List-Unsubscribe") && strings.Contains(text, "One-Click")
+}
+
+func (h handler) deleteMyData(c *gin.Context) error {
+	form, err := readForm(c)
+	if err != nil {
+		return err
+	}
+	email, tok := form.RequiredString("email", 0), form.RequiredString("token", 0)
+	if err := form.Err(); err != nil {
+		return h.orNoWaitlist(c, err)
+	}
+	if err := h.svc.DeleteMyData(c.Request.Context(), c.Param(paramID), email, tok); err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusOK, gin.H{"success": true, "message": "Your data has been deleted."})
+	return nil
+}

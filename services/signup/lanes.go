@@ -1,0 +1,194 @@
+package signup
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// errLaneFull is returned where a waitlist's lane holds all it may.
+var errLaneFull = errors.New("signup: lane is full")
+
+// errStopping is returned for what arrives after, or still waits at, the stop.
+var errStopping = errors.New("signup: stopping")
+
+// entry is one signup on its way through a lane. The lane's worker owns it from
+// take until it closes done.
+type entry struct {
+	join *Join
+	// raw is the request body, to validate it again under newer settings.
+	raw    []byte
+	header Header
+	queued time.Time
+	// abandoned is set when the caller has gone before the entry was taken.
+	abandoned atomic.Bool
+
+	// The outcome; valid once done is closed.
+	outcome Outcome
+	err     error
+	done    chan struct{}
+}
+
+func (e *entry) finish(err error) {
+	e.err = err
+	close(e.done)
+}
+
+// lane is the queue of one waitlist. While a worker serves it, nobody else
+// does: the waitlist's row lock would make the second one wait anyway.
+type lane struct {
+	id      string
+	entries []*entry
+	serving bool
+	// place in the heap, -1 when not in it.
+	place int
+}
+
+// lanes collect what waits for the same waitlist into batches. There is no
+// timer: what queued while the last batch was being committed is the next one,
+// so that a single signup waits for nothing. Workers serve the lane whose head
+// has waited longest.
+type lanes struct {
+	maxBatch, maxQueue int
+
+	mu      sync.Mutex
+	wake    *sync.Cond
+	byID    map[string]*lane
+	ready   laneHeap
+	stopped bool
+}
+
+func newLanes(maxBatch, maxQueue int) *lanes {
+	l := &lanes{maxBatch: maxBatch, maxQueue: maxQueue, byID: map[string]*lane{}}
+	l.wake = sync.NewCond(&l.mu)
+	return l
+}
+
+// submit queues e; its done is closed once its batch has been decided.
+func (l *lanes) submit(waitlistID string, e *entry) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped {
+		return errStopping
+	}
+	ln := l.byID[waitlistID]
+	if ln == nil {
+		ln = &lane{id: waitlistID, place: -1}
+		l.byID[waitlistID] = ln
+	}
+	if len(ln.entries) >= l.maxQueue {
+		return errLaneFull
+	}
+	ln.entries = append(ln.entries, e)
+	if !ln.serving && ln.place < 0 {
+		heap.Push(&l.ready, ln)
+		l.wake.Signal()
+	}
+	return nil
+}
+
+// take waits for a lane with entries and returns its next batch, or nil once
+// the lanes are stopped and empty.
+func (l *lanes) take() (*lane, []*entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		for l.ready.Len() == 0 {
+			if l.stopped {
+				return nil, nil
+			}
+			l.wake.Wait()
+		}
+		ln, _ := heap.Pop(&l.ready).(*lane)
+		n := min(len(ln.entries), l.maxBatch)
+		batch := make([]*entry, 0, n)
+		for _, e := range ln.entries[:n] {
+			if !e.abandoned.Load() {
+				batch = append(batch, e)
+			}
+		}
+		ln.entries = append(ln.entries[:0:0], ln.entries[n:]...)
+		if len(batch) == 0 {
+			l.release(ln)
+			continue
+		}
+		ln.serving = true
+		return ln, batch
+	}
+}
+
+// put gives a lane back after its batch.
+func (l *lanes) put(ln *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln.serving = false
+	l.release(ln)
+}
+
+func (l *lanes) release(ln *lane) {
+	if len(ln.entries) == 0 {
+		delete(l.byID, ln.id)
+		return
+	}
+	heap.Push(&l.ready, ln)
+	l.wake.Signal()
+}
+
+// stop refuses new entries and lets take return nil once nothing waits.
+func (l *lanes) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	l.wake.Broadcast()
+}
+
+// depth returns how many entries wait, over all lanes.
+func (l *lanes) depth() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, ln := range l.byID {
+		n += len(ln.entries)
+	}
+	return n
+}
+
+// laneHeap orders lanes by how long their head has waited.
+type laneHeap []*lane
+
+func (h laneHeap) Len() int           { return len(h) }
+func (h laneHeap) Less(i, j int) bool { return h[i].entries[0].queued.Before(h[j].entries[0].queued) }
+func (h laneHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+func (h *laneHeap) Push(x any) {
+	ln, _ := x.(*lane)
+	ln.place = len(*h)
+	*h = append(*h, ln)
+}
+
+func (h *laneHeap) Pop() any {
+	old := *h
+	ln := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	ln.place = -1
+	return ln
+}
+
+// wait returns e's error once it is decided. When ctx ends first, an entry that
+// no batch has taken yet is abandoned; one that was taken goes on by itself.
+func (e *entry) wait(ctx context.Context) error {
+	select {
+	case <-e.done:
+		return e.err
+	case <-ctx.Done():
+		e.abandoned.Store(true)
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,69 @@
+package signup
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/token"
+)
+
+// deleteTokenTTL is how long the token that an opt-out returns is good for.
+const deleteTokenTTL = time.Hour
+
+// Verify marks an address as verified by a token from its mail; already is set
+// where it was before. Errors: NOT_FOUND (waitlist, then signup), INVALID_TOKEN
+// with 400.
+func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (already bool, err error) {
+	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.VerifySignup, http.StatusBadRequest)
+	if err != nil {
+		return false, err
+	}
+	if !v.Signup.EmailVerifiedAt.IsZero() {
+		return true, nil
+	}
+	first, err := s.store.Verify(ctx, w, v.Signup.Number, s.timestamp())
+	return !first, err
+}
+
+// Unsubscribe opts a signup out of marketing mail and returns a token with
+// which it may delete its data. Errors: NOT_FOUND, INVALID_TOKEN with 403.
+func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string) (deleteToken string, err error) {
+	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.Unsubscribe, http.StatusForbidden)
+	if err != nil {
+		return "", err
+	}
+	if err := s.store.OptOut(ctx, w, v.Signup.Number, s.timestamp()); err != nil {
+		return "", err
+	}
+	return s.ring.Mint(token.DeleteData, token.SignupSubject(waitlistID, v.Signup.Number), s.now().Add(deleteTokenTTL)), nil
+}
+
+// DeleteMyData removes a signup at its own request. Errors as Unsubscribe's.
+func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok string) error {
+	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.DeleteData, http.StatusForbidden)
+	if err != nil {
+		return err
+	}
+	if err := s.store.Remove(ctx, w, v.Signup.Number, OwnRequest); err != nil {
+		return err
+	}
+	s.hint(waitlistID)
+	return nil
+}
+
+// bearer returns the signup that a mail token was minted for.
+func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p token.Purpose, status int) (*Waitlist, View, error) {
+	w, v, err := s.view(ctx, waitlistID, normalised(email), false)
+	if err != nil {
+		return nil, v, err
+	}
+	if v.Signup == nil {
+		return nil, v, errNoSignup()
+	}
+	if err := s.ring.Verify(p, token.SignupSubject(waitlistID, v.Signup.Number), tok, s.now()); err != nil {
+		return nil, v, apierr.New(apierr.InvalidToken, "The link is not valid or has expired.").WithStatus(status).WithCause(err)
+	}
+	return w, v, nil
+}

@@ -1,0 +1,65 @@
+package signup
+
+import "context"
+
+// Remove takes a signup off the list for its owner: the gap closes, the
+// displayed counter stays. NOT_FOUND where it is not on the list.
+func (s *Service) Remove(ctx context.Context, waitlistID, email string) error {
+	w, v, err := s.view(ctx, waitlistID, normalised(email), false)
+	if err != nil {
+		return err
+	}
+	if v.Signup == nil {
+		return errNoSignup()
+	}
+	if err := s.store.Remove(ctx, w, v.Signup.Number, ByAdmin); err != nil {
+		return err
+	}
+	s.hint(waitlistID)
+	return nil
+}
+
+// Move puts a signup at a position, at most the last, and returns its address
+// and the position that it then has. The position must be at least 1.
+func (s *Service) Move(ctx context.Context, waitlistID, email string, position int64) (string, int64, error) {
+	w, v, err := s.view(ctx, waitlistID, normalised(email), false)
+	if err != nil {
+		return "", 0, err
+	}
+	if v.Signup == nil {
+		return "", 0, errNoSignup()
+	}
+	at, err := s.store.Move(ctx, w, v.Signup.Number, position)
+	if err != nil {
+		return "", 0, err
+	}
+	s.hint(waitlistID)
+	return v.Signup.Email, at, nil
+}
+
+// Person is one signup for the services that write to it.
+type Person struct {
+	Waitlist *Waitlist
+	Signup   *Signup
+	// HidePosition is set where the public must not see Position.
+	HidePosition bool
+	// Position is the displayed one.
+	Position int64
+}
+
+// Person returns a signup by its number, with its place at this moment.
+func (s *Service) Person(ctx context.Context, waitlistID string, number int64) (Person, error) {
+	v, err := s.store.SignupByNumber(ctx, waitlistID, number)
+	if err != nil {
+		return Person{}, err
+	}
+	if v.Signup == nil {
+		return Person{}, errNoSignup()
+	}
+	w, err := s.fresh(ctx, waitlistID)
+	if err != nil {
+		return Person{}, err
+	}
+	eff := s.effective(w)
+	return Person{Waitlist: w, Signup: v.Signup, HidePosition: eff.HidePosition, Position: v.Rank + eff.PositionOffset}, nil
+}

@@ -1,0 +1,146 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/services/signup"
+)
+
+// maxDelta is the most members that are brought up to date by changes; above
+// it a rebuild is cheaper and does not hold Redis up.
+const maxDelta = 20_000
+
+// maxChanges bounds the changes read at a time.
+const maxChanges = 10_000
+
+// chunk is how many keys a rebuild reads at a time.
+const chunk = 5_000
+
+// sinceSQL reads, of one snapshot, the newest mark and the present keys of
+// everything that the changes after $2 touched. No row for a number: it left.
+const sinceSQL = `
+WITH tail AS MATERIALIZED (
+    SELECT no, nonce, live, first_number, last_number, touched FROM change
+    WHERE waitlist_id = $1 AND no >= $2
+    ORDER BY no
+    LIMIT $3
+), newest AS (
+    SELECT no, nonce, live FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1
+), members AS (
+    SELECT DISTINCT number FROM (
+        SELECT generate_series(first_number, last_number) AS number FROM tail WHERE no > $2
+        UNION ALL
+        SELECT unnest(touched) FROM tail WHERE no > $2
+    ) m
+    LIMIT $4
+)
+SELECT (SELECT nonce FROM tail WHERE no = $2), (SELECT count(*) FROM tail),
+       newest.no, newest.nonce, newest.live, m.number, s.queue_key
+FROM newest
+LEFT JOIN members m ON true
+LEFT JOIN signup s ON s.waitlist_id = $1 AND s.number = m.number`
+
+// Since implements signup.KeyLog.
+func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark) (signup.Delta, error) {
+	rows, err := s.pool.Query(ctx, sinceSQL, waitlistID, from.Change, maxChanges, maxDelta+1)
+	if err != nil {
+		return signup.Delta{}, fmt.Errorf("read change log: %w", err)
+	}
+	var (
+		d           signup.Delta
+		nonce       *int64
+		tail        int64
+		number, key *int64
+		found       bool
+	)
+	_, err = pgx.ForEachRow(rows, []any{&nonce, &tail, &d.To.Change, &d.To.Nonce, &d.To.Live, &number, &key}, func() error {
+		found = true
+		switch {
+		case number == nil:
+		case key == nil:
+			d.Remove = append(d.Remove, *number)
+		default:
+			d.Put = append(d.Put, signup.Key{Number: *number, Key: *key})
+		}
+		return nil
+	})
+	if err != nil {
+		return signup.Delta{}, fmt.Errorf("read change log: %w", err)
+	}
+	switch {
+	case !found && from.Change == 0:
+		return signup.Delta{}, nil // a waitlist without changes, an index without members
+	case !found, d.To.Change < from.Change, len(d.Put)+len(d.Remove) > maxDelta:
+		return signup.Delta{}, signup.ErrStale
+	case from.Change > 0 && (nonce == nil || *nonce != from.Nonce):
+		return signup.Delta{}, signup.ErrStale
+	// The log must hold every change in between: its retention may have cut
+	// the first ones off, or there are too many.
+	case from.Change > 0 && tail != d.To.Change-from.Change+1, from.Change == 0 && tail != d.To.Change:
+		return signup.Delta{}, signup.ErrStale
+	}
+	return d, nil
+}
+
+// All implements signup.KeyLog.
+func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.Key) error) (signup.Mark, error) {
+	var m signup.Mark
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		// The whole queue takes longer than a request may.
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+			return fmt.Errorf("lift time-outs: %w", err)
+		}
+		err := tx.QueryRow(ctx, `
+			SELECT no, nonce, live FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1`, waitlistID).
+			Scan(&m.Change, &m.Nonce, &m.Live)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read mark: %w", err)
+		}
+		rows, err := tx.Query(ctx, `SELECT number, queue_key FROM signup WHERE waitlist_id = $1 ORDER BY queue_key`, waitlistID)
+		if err != nil {
+			return fmt.Errorf("read queue: %w", err)
+		}
+		keys := make([]signup.Key, 0, chunk)
+		var k signup.Key
+		_, err = pgx.ForEachRow(rows, []any{&k.Number, &k.Key}, func() error {
+			keys = append(keys, k)
+			if len(keys) < chunk {
+				return nil
+			}
+			err := put(keys)
+			keys = keys[:0]
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read queue: %w", err)
+		}
+		if len(keys) > 0 {
+			return put(keys)
+		}
+		return nil
+	})
+	return m, err
+}
+
+// TrimChanges deletes what of the change log is older than an hour, apart from
+// each waitlist's newest row, which holds its counters. A running rebuild began
+// later than that. It returns how many rows it deleted, at most limit.
+func (s *Signups) TrimChanges(ctx context.Context, limit int) (int64, error) {
+	tag, err := s.pool.Exec(ctx, `
+		DELETE FROM change WHERE ctid = ANY (ARRAY(
+			SELECT c.ctid FROM change c
+			WHERE c.created_at < now() - interval '1 hour'
+			  AND EXISTS (SELECT FROM change n WHERE n.waitlist_id = c.waitlist_id AND n.no > c.no)
+			LIMIT $1))`, limit)
+	if err != nil {
+		return 0, fmt.Errorf("trim change log: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

@@ -1,0 +1,364 @@
+// Package postgres keeps waitlists, signups and their order. Whatever changes
+// the order locks the waitlist's row first and appends one row to the change
+// log; see migrations for the tables and the arithmetic of the queue.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outbox"
+	"waitlist.internal/libs/pg"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/signup"
+)
+
+// Signups is the store of signups. It implements signup.Store and
+// signup.KeyLog.
+type Signups struct {
+	pool *pgxpool.Pool
+	// wake is called after each commit that wrote events.
+	wake func()
+	now  func() time.Time
+}
+
+// NewSignups returns a store on pool. wake is called after each commit that
+// wrote events to the outbox.
+func NewSignups(pool *pgxpool.Pool, wake func(), now func() time.Time) *Signups {
+	return &Signups{pool: pool, wake: wake, now: now}
+}
+
+func errNoWaitlist() error { return apierr.New(apierr.NotFound, "There is no such waitlist.") }
+
+func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
+
+// state is the newest row of a waitlist's change log; zero before the first.
+type state struct {
+	no, live, total, credited, lastNumber int64
+}
+
+const stateSQL = `
+SELECT no, live, total, credited, last_number FROM change
+WHERE waitlist_id = $1
+ORDER BY no DESC
+LIMIT 1`
+
+func scanState(row pgx.Row) (st state, err error) {
+	err = row.Scan(&st.no, &st.live, &st.total, &st.credited, &st.lastNumber)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return state{}, nil
+	}
+	return st, err
+}
+
+// changeSQL appends a change. touched is the result of a function that changes
+// keys, or an array.
+const changeSQL = `
+INSERT INTO change (waitlist_id, no, nonce, live, total, credited, last_number, first_number, touched)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, `
+
+func changeArgs(waitlistID string, st state, firstNumber int64) []any {
+	return []any{waitlistID, st.no, rand.Int64(), st.live, st.total, st.credited, st.lastNumber, firstNumber} //nolint:gosec // tells histories apart, no secret
+}
+
+const lockSQL = `
+SELECT w.version, coalesce(o.version, 0)
+FROM waitlist w LEFT JOIN owner o ON o.id = w.owner_id
+WHERE w.id = $1 AND w.deleted_at IS NULL
+FOR NO KEY UPDATE OF w`
+
+// locked runs fn in a transaction that holds the waitlist's lock. fn gets the
+// state before it.
+func (s *Signups) locked(ctx context.Context, waitlistID string, fn func(pgx.Tx, state) error) error {
+	return pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		var version, ownerVersion int64
+		err := tx.QueryRow(ctx, lockSQL, waitlistID).Scan(&version, &ownerVersion)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errNoWaitlist()
+		}
+		if err != nil {
+			return fmt.Errorf("lock waitlist: %w", err)
+		}
+		// A statement of its own: it must see what the lock's last holder wrote.
+		st, err := scanState(tx.QueryRow(ctx, stateSQL, waitlistID))
+		if err != nil {
+			return fmt.Errorf("read state: %w", err)
+		}
+		return fn(tx, st)
+	})
+}
+
+// event returns the message of one event about a waitlist's signups.
+func (s *Signups) event(w *signup.Waitlist, fill func(*eventv1.Event)) (outbox.Message, error) {
+	ev, err := outbox.NewEvent(s.now())
+	if err != nil {
+		return outbox.Message{}, err
+	}
+	fill(ev)
+	return outbox.Message{Topic: kafka.SignupsTopic, Key: w.ID, Events: []*eventv1.Event{ev}}, nil
+}
+
+func (s *Signups) emit(ctx context.Context, tx pgx.Tx, w *signup.Waitlist, fill func(*eventv1.Event)) error {
+	m, err := s.event(w, fill)
+	if err != nil {
+		return err
+	}
+	return outbox.Insert(ctx, tx, m)
+}
+
+// Remove implements signup.Store.
+func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, why signup.Removal) error {
+	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st state) error {
+		var (
+			key      int64
+			credited bool
+			ev       = &eventv1.SignupRemoved{WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number}
+			email    string
+			first    string
+			last     string
+		)
+		err := tx.QueryRow(ctx, `
+			DELETE FROM signup WHERE waitlist_id = $1 AND number = $2
+			RETURNING queue_key, referrer_number IS NOT NULL, email, first_name, last_name`, w.ID, number).
+			Scan(&key, &credited, &email, &first, &last)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errNoSignup()
+		}
+		if err != nil {
+			return fmt.Errorf("delete signup: %w", err)
+		}
+		st.no++
+		st.live--
+		if credited {
+			st.credited--
+		}
+		ev.Reason = eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST
+		if why == signup.OwnRequest {
+			st.total--
+		} else {
+			ev.Reason = eventv1.RemovalReason_REMOVAL_REASON_ADMIN
+			ev.Email, ev.FirstName, ev.LastName = email, first, last
+		}
+		var b pgx.Batch
+		b.Queue(`SELECT queue_bucket_add($1, $2, -1)`, w.ID, key)
+		b.Queue(changeSQL+`ARRAY[$9::bigint])`, append(changeArgs(w.ID, st, st.lastNumber+1), number)...)
+		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+			return fmt.Errorf("log removal: %w", err)
+		}
+		return s.emit(ctx, tx, w, func(e *eventv1.Event) { e.Payload = &eventv1.Event_SignupRemoved{SignupRemoved: ev} })
+	})
+	if err == nil {
+		s.wake()
+	}
+	return err
+}
+
+// Move implements signup.Store.
+func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position int64) (int64, error) {
+	var rank int64
+	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st state) error {
+		var here bool
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM signup WHERE waitlist_id = $1 AND number = $2)`,
+			w.ID, number).Scan(&here); err != nil {
+			return fmt.Errorf("look for signup: %w", err)
+		}
+		if !here {
+			return errNoSignup()
+		}
+		st.no++
+		var b pgx.Batch
+		b.Queue(changeSQL+`queue_move($1, $9, $10, $4))`, append(changeArgs(w.ID, st, st.lastNumber+1), number, position)...)
+		b.Queue(`SELECT queue_rank($1, queue_key) FROM signup WHERE waitlist_id = $1 AND number = $2`, w.ID, number)
+		res := tx.SendBatch(ctx, &b)
+		if _, err := res.Exec(); err != nil {
+			_ = res.Close()
+			return fmt.Errorf("move signup: %w", err)
+		}
+		if err := res.QueryRow().Scan(&rank); err != nil {
+			_ = res.Close()
+			return fmt.Errorf("rank moved signup: %w", err)
+		}
+		return res.Close()
+	})
+	return rank, err
+}
+
+// Verify implements signup.Store.
+func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) (bool, error) {
+	return s.mark(ctx, w, `
+		UPDATE signup SET email_verified_at = $3
+		WHERE waitlist_id = $1 AND number = $2 AND email_verified_at IS NULL`, number, at, func(e *eventv1.Event) {
+		e.Payload = &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{
+			WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number,
+		}}
+	})
+}
+
+// OptOut implements signup.Store.
+func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) error {
+	_, err := s.mark(ctx, w, `
+		UPDATE signup SET email_opt_out_at = $3
+		WHERE waitlist_id = $1 AND number = $2 AND email_opt_out_at IS NULL`, number, at, func(e *eventv1.Event) {
+		e.Payload = &eventv1.Event_SignupOptedOut{SignupOptedOut: &eventv1.SignupOptedOut{
+			WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number,
+		}}
+	})
+	return err
+}
+
+// mark sets a moment in one signup's row the first time, with its event. The
+// queue does not change, so the waitlist's lock is not needed.
+func (s *Signups) mark(ctx context.Context, w *signup.Waitlist, sql string, number int64, at time.Time, fill func(*eventv1.Event)) (first bool, err error) {
+	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sql, w.ID, number, at)
+		if err != nil {
+			return fmt.Errorf("mark signup: %w", err)
+		}
+		if first = tag.RowsAffected() > 0; !first {
+			return nil
+		}
+		return s.emit(ctx, tx, w, fill)
+	})
+	if err == nil && first {
+		s.wake()
+	}
+	return first, err
+}
+
+const signupColumns = `s.number, s.queue_key, s.email, s.first_name, s.last_name, s.phone, s.token,
+       s.referral_count, s.created_at, s.email_verified_at, s.email_opt_out_at`
+
+const viewSQL = `
+SELECT w.version, coalesce(o.version, 0), coalesce(c.no, 0), coalesce(c.live, 0), coalesce(c.total, 0),
+       ` + signupColumns + `,
+       CASE WHEN s.number IS NOT NULL AND ($3 OR c.live <= $4) THEN queue_rank(w.id, s.queue_key) END
+FROM waitlist w
+LEFT JOIN owner o ON o.id = w.owner_id
+LEFT JOIN LATERAL (
+    SELECT no, live, total FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1
+) c ON true
+LEFT JOIN signup s ON s.waitlist_id = w.id AND s.`
+
+// View implements signup.Store.
+func (s *Signups) View(ctx context.Context, waitlistID, email string, exact bool) (signup.View, error) {
+	return s.view(ctx, viewSQL+`email = $2
+WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, exact)
+}
+
+// SignupByNumber implements signup.Store.
+func (s *Signups) SignupByNumber(ctx context.Context, waitlistID string, number int64) (signup.View, error) {
+	return s.view(ctx, viewSQL+`number = $2
+WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, true)
+}
+
+func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, exact bool) (signup.View, error) {
+	var (
+		v                                signup.View
+		number, key, referrals, rank     *int64
+		email, first, last, phone        *string
+		token                            *uuid.UUID
+		createdAt, verifiedAt, optOutAt_ *time.Time
+	)
+	err := s.pool.QueryRow(ctx, sql, waitlistID, arg, exact, signup.SmallList).Scan(
+		&v.SettingsVersion, &v.OwnerVersion, &v.Change, &v.Live, &v.Total,
+		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt_, &rank)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return v, errNoWaitlist()
+	}
+	if err != nil {
+		return v, fmt.Errorf("read waitlist and signup: %w", err)
+	}
+	if number == nil {
+		return v, nil
+	}
+	v.Signup = &signup.Signup{
+		Number: *number, QueueKey: *key, Email: *email, FirstName: *first, LastName: *last, Phone: *phone,
+		Token: signup.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
+		EmailVerifiedAt: moment(verifiedAt), EmailOptOutAt: moment(optOutAt_),
+	}
+	if rank != nil {
+		v.Rank = *rank
+	}
+	return v, nil
+}
+
+func moment(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// Leaderboard implements signup.Store.
+func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
+	rows, err := s.pool.Query(ctx, `
+		SELECT referral_count FROM signup
+		WHERE waitlist_id = $1 AND referral_count > 0
+		ORDER BY referral_count DESC, referral_at, number
+		LIMIT $2`, waitlistID, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read leaderboard: %w", err)
+	}
+	counts, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("read leaderboard: %w", err)
+	}
+	return counts, nil
+}
+
+// stamp is t as events carry it.
+func stamp(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t) }
+
+// querier is a pool, connection or transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Waitlist implements signup.Store.
+func (s *Signups) Waitlist(ctx context.Context, id string) (*signup.Waitlist, error) {
+	return readWaitlist(ctx, s.pool, id)
+}
+
+func readWaitlist(ctx context.Context, q querier, id string) (*signup.Waitlist, error) {
+	var (
+		w          = &signup.Waitlist{ID: id}
+		settings   []byte
+		tier       *string
+		status     *string
+		validUntil *time.Time
+		trial      *bool
+		version    *int64
+	)
+	err := q.QueryRow(ctx, `
+		SELECT w.owner_id::text, w.name, w.settings, w.version, w.created_at,
+		       o.tier, o.status, o.valid_until, o.trial, o.version,
+		       coalesce((SELECT total FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1), 0)
+		FROM waitlist w LEFT JOIN owner o ON o.id = w.owner_id
+		WHERE w.id = $1 AND w.deleted_at IS NULL`, id).
+		Scan(&w.OwnerID, &w.Name, &settings, &w.Version, &w.CreatedAt, &tier, &status, &validUntil, &trial, &version, &w.SignupCount)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, errNoWaitlist()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read waitlist: %w", err)
+	}
+	w.CreatedAt = w.CreatedAt.UTC()
+	if version != nil {
+		w.Owner = access.Entitlement{
+			Tier: access.Tier(*tier), Status: access.Status(*status), ValidUntil: moment(validUntil), Trial: *trial, Version: *version,
+		}
+	}
+	w.Settings, err = signup.DecodeSettings(settings)
+	return w, err
+}

@@ -1,0 +1,232 @@
+// Package redis keeps the position index: for each waitlist a sorted set of
+// its signups' numbers by queue key, beside a hash that says which change of
+// the log it is at. Both keys share the hash tag {waitlist id}. Everything here
+// is derived from Postgres and may be lost at any time.
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	goredis "github.com/redis/go-redis/v9"
+
+	"waitlist.internal/services/signup"
+)
+
+// Keys implements signup.Keys.
+type Keys struct {
+	rdb goredis.UniversalClient
+}
+
+// NewKeys returns an index on rdb, whose maxmemory-policy should be noeviction.
+func NewKeys(rdb goredis.UniversalClient) *Keys { return &Keys{rdb: rdb} }
+
+func setKey(waitlistID string) string   { return "queue:{" + waitlistID + "}:keys" }
+func markKey(waitlistID string) string  { return "queue:{" + waitlistID + "}:mark" }
+func leaseKey(waitlistID string) string { return "queue:{" + waitlistID + "}:lease" }
+
+// KeysOf returns the keys that a waitlist has here, for its purge.
+func KeysOf(waitlistID string) []string {
+	return []string{setKey(waitlistID), markKey(waitlistID), leaseKey(waitlistID)}
+}
+
+// The scripts return -1 where the caller has to look again and -2 where the
+// index is not what its mark says, which only a rebuild mends. In the latter
+// case the mark is dropped, so that nobody believes the set until then.
+const (
+	again = -1
+	wrong = -2
+)
+
+// rankScript: KEYS set, mark; ARGV change, number, queue key. The member's score
+// is compared only at the very change whose key the caller knows.
+var rankScript = goredis.NewScript(`
+local mark = redis.call('HMGET', KEYS[2], 'change', 'live')
+if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return -1 end
+if redis.call('ZCARD', KEYS[1]) ~= tonumber(mark[2]) then
+  redis.call('DEL', KEYS[2])
+  return -2
+end
+local rank = redis.call('ZRANK', KEYS[1], ARGV[2])
+local same = tonumber(mark[1]) == tonumber(ARGV[1])
+if not rank then
+  if same then redis.call('DEL', KEYS[2]) return -2 end
+  return -1
+end
+if same and tonumber(redis.call('ZSCORE', KEYS[1], ARGV[2])) ~= tonumber(ARGV[3]) then
+  redis.call('DEL', KEYS[2])
+  return -2
+end
+return rank + 1`)
+
+// applyScript: KEYS set, mark; ARGV from change, from nonce, to change, to
+// nonce, live, number of puts, then number and key of each, then removed numbers.
+var applyScript = goredis.NewScript(`
+local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce')
+if (mark[1] or '0') ~= ARGV[1] or (mark[2] or '0') ~= ARGV[2] then return -1 end
+if ARGV[1] == '0' then redis.call('UNLINK', KEYS[1]) end
+local last = 6 + 2 * tonumber(ARGV[6])
+for i = 7, last, 2 do redis.call('ZADD', KEYS[1], ARGV[i + 1], ARGV[i]) end
+for i = last + 1, #ARGV do redis.call('ZREM', KEYS[1], ARGV[i]) end
+if redis.call('ZCARD', KEYS[1]) ~= tonumber(ARGV[5]) then
+  redis.call('DEL', KEYS[2])
+  return -2
+end
+redis.call('HSET', KEYS[2], 'change', ARGV[3], 'nonce', ARGV[4], 'live', ARGV[5])
+return 1`)
+
+// swapScript: KEYS set, mark, new set; ARGV change, nonce, live. A present index
+// at a later change stays, but not one of another history: the log's nonce of
+// its change would have told, so the caller asks to overwrite by dropping the
+// mark first (ErrStale does).
+var swapScript = goredis.NewScript(`
+if redis.call('ZCARD', KEYS[3]) ~= tonumber(ARGV[3]) then
+  redis.call('UNLINK', KEYS[3])
+  return -2
+end
+local mark = redis.call('HGET', KEYS[2], 'change')
+if mark and tonumber(mark) > tonumber(ARGV[1]) then
+  redis.call('UNLINK', KEYS[3])
+  return 0
+end
+redis.call('UNLINK', KEYS[1])
+if tonumber(ARGV[3]) > 0 then redis.call('RENAME', KEYS[3], KEYS[1]) end
+redis.call('PERSIST', KEYS[1])
+redis.call('HSET', KEYS[2], 'change', ARGV[1], 'nonce', ARGV[2], 'live', ARGV[3])
+return 1`)
+
+// Rank implements signup.Keys.
+func (k *Keys) Rank(ctx context.Context, waitlistID string, v signup.View) (int64, bool, error) {
+	rank, err := rankScript.Run(ctx, k.rdb, []string{setKey(waitlistID), markKey(waitlistID)},
+		v.Change, v.Signup.Number, v.Signup.QueueKey).Int64()
+	switch {
+	case err != nil:
+		return 0, false, fmt.Errorf("rank: %w", err)
+	case rank == wrong:
+		return 0, false, signup.ErrStale
+	case rank == again:
+		return 0, false, nil
+	}
+	return rank, true, nil
+}
+
+// Mark implements signup.Keys.
+func (k *Keys) Mark(ctx context.Context, waitlistID string) (signup.Mark, error) {
+	fields, err := k.rdb.HMGet(ctx, markKey(waitlistID), "change", "nonce", "live").Result()
+	if err != nil {
+		return signup.Mark{}, fmt.Errorf("read mark: %w", err)
+	}
+	var m signup.Mark
+	for i, to := range []*int64{&m.Change, &m.Nonce, &m.Live} {
+		text, ok := fields[i].(string)
+		if !ok {
+			return signup.Mark{}, nil
+		}
+		if *to, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return signup.Mark{}, fmt.Errorf("read mark: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// Apply implements signup.Keys.
+func (k *Keys) Apply(ctx context.Context, waitlistID string, from signup.Mark, d signup.Delta) (bool, error) {
+	args := make([]any, 0, 6+2*len(d.Put)+len(d.Remove))
+	args = append(args, from.Change, from.Nonce, d.To.Change, d.To.Nonce, d.To.Live, len(d.Put))
+	for _, p := range d.Put {
+		args = append(args, p.Number, p.Key)
+	}
+	for _, number := range d.Remove {
+		args = append(args, number)
+	}
+	code, err := applyScript.Run(ctx, k.rdb, []string{setKey(waitlistID), markKey(waitlistID)}, args...).Int()
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("apply changes: %w", err)
+	case code == wrong:
+		return false, signup.ErrStale
+	}
+	return code == 1, nil
+}
+
+// Lease implements signup.Keys.
+func (k *Keys) Lease(ctx context.Context, waitlistID string, ttl time.Duration) (func(), bool, error) {
+	owner := uuid.NewString()
+	ok, err := k.rdb.SetNX(ctx, leaseKey(waitlistID), owner, ttl).Result()
+	if err != nil {
+		return nil, false, fmt.Errorf("lease: %w", err)
+	}
+	release := func() {
+		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = releaseScript.Run(short, k.rdb, []string{leaseKey(waitlistID)}, owner).Err()
+	}
+	return release, ok, nil
+}
+
+// releaseScript: KEYS lease; ARGV owner.
+var releaseScript = goredis.NewScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0`)
+
+// builderTTL bounds how long an abandoned half-built index stays.
+const builderTTL = 15 * time.Minute
+
+// Build implements signup.Keys. It drops the present mark: whoever asks for a
+// new index has found the present one wrong.
+func (k *Keys) Build(ctx context.Context, waitlistID string) (signup.Builder, error) {
+	if err := k.rdb.Del(ctx, markKey(waitlistID)).Err(); err != nil {
+		return nil, fmt.Errorf("drop mark: %w", err)
+	}
+	return &builder{rdb: k.rdb, waitlistID: waitlistID, key: "queue:{" + waitlistID + "}:build:" + uuid.NewString()}, nil
+}
+
+type builder struct {
+	rdb        goredis.UniversalClient
+	waitlistID string
+	key        string
+}
+
+// Put implements signup.Builder.
+func (b *builder) Put(ctx context.Context, keys []signup.Key) error {
+	members := make([]goredis.Z, len(keys))
+	for i, k := range keys {
+		// Keys stay below 2^53, up to which a float64 is exact.
+		members[i] = goredis.Z{Score: float64(k.Key), Member: k.Number}
+	}
+	_, err := b.rdb.Pipelined(ctx, func(p goredis.Pipeliner) error {
+		p.ZAdd(ctx, b.key, members...)
+		p.Expire(ctx, b.key, builderTTL)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("fill index: %w", err)
+	}
+	return nil
+}
+
+// errShort says that a new index lost members before it could be used.
+var errShort = errors.New("redis: new index is incomplete")
+
+// Swap implements signup.Builder.
+func (b *builder) Swap(ctx context.Context, m signup.Mark) error {
+	code, err := swapScript.Run(ctx, b.rdb, []string{setKey(b.waitlistID), markKey(b.waitlistID), b.key}, m.Change, m.Nonce, m.Live).Int()
+	if err != nil {
+		return fmt.Errorf("swap index: %w", err)
+	}
+	if code == wrong {
+		return errShort
+	}
+	return nil
+}
+
+// Discard implements signup.Builder.
+func (b *builder) Discard(ctx context.Context) {
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = b.rdb.Unlink(short, b.key).Err()
+}

@@ -1,0 +1,123 @@
+package signup
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/emailaddr"
+)
+
+// publicCountAbove is the signup count up to which the public sees none.
+const publicCountAbove = 10
+
+// Standing is the public answer about one signup.
+type Standing struct {
+	Email         string
+	FirstName     string
+	LastName      string
+	ShowPosition  bool
+	Position      int64
+	Total         int64
+	ReferralCount int64
+	CreatedAt     time.Time
+}
+
+// Status returns where a signup stands. NOT_FOUND where the waitlist or the
+// address on it is not.
+func (s *Service) Status(ctx context.Context, waitlistID, email string) (Standing, error) {
+	w, v, rank, err := s.place(ctx, waitlistID, normalised(email))
+	if err != nil {
+		return Standing{}, err
+	}
+	eff := s.effective(w)
+	return Standing{
+		Email: v.Signup.Email, FirstName: v.Signup.FirstName, LastName: v.Signup.LastName,
+		ShowPosition: !eff.HidePosition, Position: rank + eff.PositionOffset, Total: v.Total,
+		ReferralCount: v.Signup.ReferralCount, CreatedAt: v.Signup.CreatedAt,
+	}, nil
+}
+
+// normalised returns an address as it is stored, or "", which is on no list,
+// where it is no address.
+func normalised(email string) string {
+	parsed, err := emailaddr.Parse(email)
+	if err != nil {
+		return ""
+	}
+	return parsed
+}
+
+// place returns a signup with its exact place: from Postgres where the list is
+// small, else from the index, else from Postgres' buckets.
+func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlist, View, int64, error) {
+	w, v, err := s.view(ctx, waitlistID, email, s.index == nil)
+	if err != nil {
+		return nil, v, 0, err
+	}
+	if v.Signup == nil {
+		return nil, v, 0, errNoSignup()
+	}
+	if v.Rank != 0 {
+		return w, v, v.Rank, nil
+	}
+	rank, err := s.index.Rank(ctx, waitlistID, v)
+	if err == nil {
+		return w, v, rank, nil
+	}
+	if !errors.Is(err, ErrIndexUnusable) {
+		return nil, v, 0, err
+	}
+	if w, v, err = s.view(ctx, waitlistID, email, true); err != nil {
+		return nil, v, 0, err
+	}
+	if v.Signup == nil {
+		return nil, v, 0, errNoSignup()
+	}
+	return w, v, v.Rank, nil
+}
+
+func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
+
+// Form is what the signup form needs to know.
+type Form struct {
+	Waitlist *Waitlist
+	// Settings are the effective ones.
+	Settings Settings
+	// Advanced and Pro say whether the owner has at least that plan.
+	Advanced, Pro bool
+	// Count is nil where the public may not see it.
+	Count *int64
+}
+
+// Form returns a waitlist's public configuration.
+func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
+	w, v, err := s.view(ctx, waitlistID, "", false)
+	if err != nil {
+		return Form{}, err
+	}
+	tier := w.Owner.EffectiveTier(s.now())
+	f := Form{
+		Waitlist: w, Settings: w.Settings.Effective(tier),
+		Advanced: tier.AtLeast("advanced"), Pro: tier.AtLeast("pro"),
+	}
+	if v.Total > publicCountAbove && !f.Settings.HidePosition {
+		f.Count = &v.Total
+	}
+	return f, nil
+}
+
+// Leaderboard returns the referral counts of the best referrers, best first.
+func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
+	if _, err := s.store.View(ctx, waitlistID, "", false); err != nil {
+		return nil, err
+	}
+	return s.store.Leaderboard(ctx, waitlistID, limit)
+}
+
+// Exists returns nil, or NOT_FOUND where there is no such waitlist.
+func (s *Service) Exists(ctx context.Context, waitlistID string) error {
+	_, err := s.store.View(ctx, waitlistID, "", false)
+	return err
+}
