@@ -122,8 +122,8 @@ func (o *Owners) Create(ctx context.Context, actor access.Actor, accountEmail st
 // is the error.
 func (o *Owners) List(ctx context.Context, actor access.Actor) ([]OwnedWaitlist, error) {
 	var (
-		out   []OwnedWaitlist
-		first error
+		out     []OwnedWaitlist
+		first   error
 		visible bool
 	)
 	for _, grant := range actor.Grants {
@@ -202,11 +202,11 @@ func (o *Owners) CloseOwner(ctx context.Context, ownerID string) error {
 // where it is not there, FORBIDDEN where it is somebody else's, and then the
 // owner's subscription. It is the first step of every route on a waitlist.
 func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (Waitlist, access.Grant, error) {
-	parsed, err := uuid.Parse(id)
-	if err != nil || len(id) != len(uuid.Nil.String()) {
+	id, ok := ParseID(id)
+	if !ok {
 		return Waitlist{}, access.Grant{}, ErrNoWaitlist()
 	}
-	w, err := o.store.Waitlist(ctx, parsed.String())
+	w, err := o.store.Waitlist(ctx, id)
 	if err != nil {
 		return Waitlist{}, access.Grant{}, err
 	}
@@ -221,6 +221,17 @@ func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (
 		return Waitlist{}, access.Grant{}, err
 	}
 	return *w, grant, nil
+}
+
+// ParseID returns a waitlist's id in its canonical form; ok is false for what
+// can be none.
+func ParseID(s string) (id string, ok bool) {
+	parsed, err := uuid.Parse(s)
+	// Parse takes other forms as well.
+	if err != nil || len(s) != len(uuid.Nil.String()) {
+		return "", false
+	}
+	return parsed.String(), true
 }
 
 // ErrNoWaitlist is NOT_FOUND about a waitlist.

@@ -1,14 +1,38 @@
 package app
 
 import (
+	"context"
+	"time"
+
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/grpc"
+	signupkafka "waitlist.internal/services/signup/kafka"
 	"waitlist.internal/services/signup/postgres"
+	"waitlist.internal/services/signup/redis"
 )
 
 // wire adds what the owners' side of waitlists needs: the internal interface,
 // the events about accounts, and the purge.
-func wire(_ *service.Runtime, _ kafka.Config, _ *postgres.Signups, _ *signup.Service, _ func()) error {
+func wire(rt *service.Runtime, topics kafka.Config, _ *postgres.Signups, svc *signup.Service, wake func()) error {
+	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
+	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(signup.NewOwners(waitlists, rt.Seal, time.Now)))
+	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc))
+
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
+		Config: topics, Group: rt.Name, Topics: []string{kafka.AccountsTopic}, Pool: rt.Pool,
+		Handler: signupkafka.Handler(waitlists), Logger: rt.Log, AfterCommit: wake,
+	})
+	if err != nil {
+		return err
+	}
+	rt.Go("account events", consumer.Run)
+
+	purge := postgres.NewPurge(rt.Pool, func(ctx context.Context, waitlistID string) error {
+		return rt.Redis.Unlink(ctx, redis.KeysOf(waitlistID)...).Err()
+	}, rt.Log)
+	rt.Go("purge", purge.Run)
 	return nil
 }

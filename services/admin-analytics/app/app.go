@@ -1,0 +1,61 @@
+// Package app puts the admin-analytics service together.
+package app
+
+import (
+	"context"
+	"net/http"
+
+	"waitlist.internal/libs/service"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+	adminanalytics "waitlist.internal/services/admin-analytics"
+	ownershttp "waitlist.internal/services/admin-analytics/http"
+)
+
+// Config is the service's environment.
+type Config struct {
+	service.Config
+
+	// AccountTarget and SignupTarget are where the services' gRPC is: host:port,
+	// or a gRPC URL.
+	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
+	SignupTarget  string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
+}
+
+// App is the service.
+type App struct{ rt *service.Runtime }
+
+// New opens what the service uses and registers its routes.
+func New(ctx context.Context, cfg Config) (_ *App, err error) {
+	rt, err := service.New(ctx, adminanalytics.Service, cfg.Config, service.Options{HTTP: true, Calls: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = rt.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	accounts, err := rt.Dial(cfg.AccountTarget, "account")
+	if err != nil {
+		return nil, err
+	}
+	signups, err := rt.Dial(cfg.SignupTarget, "signup")
+	if err != nil {
+		return nil, err
+	}
+	ownershttp.Routes(rt.Engine, accountv1.NewAccountServiceClient(accounts), signupv1.NewWaitlistServiceClient(signups))
+	return &App{rt}, nil
+}
+
+// Run serves until ctx ends, then drains.
+func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
+
+// Handler is the public interface.
+func (a *App) Handler() http.Handler { return a.rt.Handler() }
+
+// Ready returns nil while the service can do its work.
+func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
+
+// Close closes what New opened, for an app that never runs.
+func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }

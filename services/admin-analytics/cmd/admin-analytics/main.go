@@ -1,0 +1,12 @@
+// Command admin-analytics runs the admin-analytics service. Its environment is
+// app.Config.
+package main
+
+import (
+	"os"
+
+	"waitlist.internal/libs/service"
+	"waitlist.internal/services/admin-analytics/app"
+)
+
+func main() { os.Exit(service.Main(app.New)) }

@@ -1,0 +1,167 @@
+// Package http serves /v1/waitlists.
+package http
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/authn"
+	"waitlist.internal/libs/httpapi"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+)
+
+type handler struct {
+	waitlists signupv1.WaitlistServiceClient
+}
+
+// Routes adds the routes to an engine of package httpapi. signup decides about
+// every request but for its credentials.
+func Routes(e gin.IRouter, accounts authn.Authorizer, waitlists signupv1.WaitlistServiceClient) {
+	h := handler{waitlists}
+	g := e.Group("/v1/waitlists", authn.Middleware(accounts))
+	g.POST("", httpapi.H(h.create))
+	g.GET("", httpapi.H(h.list))
+	g.GET("/:waitlist_id", httpapi.H(h.get))
+	g.PATCH("/:waitlist_id", httpapi.H(h.update))
+	g.DELETE("/:waitlist_id", httpapi.H(h.remove))
+}
+
+// summary is a waitlist as POST and the list show it.
+type summary struct {
+	WaitlistID  string `json:"waitlist_id"`
+	Name        string `json:"name"`
+	SignupCount int64  `json:"signup_count"`
+	CreatedAt   string `json:"created_at"`
+	// Role is the caller's; only in the list.
+	Role string `json:"role,omitempty"`
+}
+
+// waitlist is a waitlist as GET and PATCH show it.
+type waitlist struct {
+	WaitlistID  string          `json:"waitlist_id"`
+	Name        string          `json:"name"`
+	Settings    json.RawMessage `json:"settings"`
+	SignupCount int64           `json:"signup_count"`
+	CreatedAt   string          `json:"created_at"`
+}
+
+func (h handler) create(c *gin.Context) error {
+	raw, unread := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
+	res, err := h.waitlists.CreateWaitlist(c.Request.Context(), &signupv1.CreateWaitlistRequest{
+		Actor: authn.Actor(c).Proto(), AccountEmail: header(c, "X-Account-Email"), IdempotencyKey: header(c, "Idempotency-Key"), Body: raw,
+	})
+	if err != nil {
+		return bodyError(err, unread)
+	}
+	if res.GetReplayed() {
+		c.Header("Idempotent-Replayed", "true")
+	}
+	out := summarize(res.GetWaitlist())
+	out.Role = ""
+	httpapi.JSON(c, http.StatusCreated, out)
+	return nil
+}
+
+func (h handler) list(c *gin.Context) error {
+	res, err := h.waitlists.ListWaitlists(c.Request.Context(), &signupv1.ListWaitlistsRequest{Actor: authn.Actor(c).Proto()})
+	if err != nil {
+		return err
+	}
+	out := make([]summary, 0, len(res.GetWaitlists()))
+	for _, w := range res.GetWaitlists() {
+		out = append(out, summarize(w))
+	}
+	httpapi.JSON(c, http.StatusOK, map[string][]summary{"waitlists": out})
+	return nil
+}
+
+func (h handler) get(c *gin.Context) error {
+	id, err := waitlistID(c)
+	if err != nil {
+		return err
+	}
+	res, err := h.waitlists.GetWaitlist(c.Request.Context(), &signupv1.GetWaitlistRequest{Actor: authn.Actor(c).Proto(), WaitlistId: id})
+	if err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusOK, detail(res.GetWaitlist()))
+	return nil
+}
+
+func (h handler) update(c *gin.Context) error {
+	id, err := waitlistID(c)
+	if err != nil {
+		return err
+	}
+	raw, unread := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
+	res, err := h.waitlists.UpdateWaitlist(c.Request.Context(), &signupv1.UpdateWaitlistRequest{
+		Actor: authn.Actor(c).Proto(), WaitlistId: id, Body: raw,
+	})
+	if err != nil {
+		return bodyError(err, unread)
+	}
+	httpapi.JSON(c, http.StatusOK, detail(res.GetWaitlist()))
+	return nil
+}
+
+func (h handler) remove(c *gin.Context) error {
+	id, err := waitlistID(c)
+	if err != nil {
+		return err
+	}
+	if _, err := h.waitlists.DeleteWaitlist(c.Request.Context(), &signupv1.DeleteWaitlistRequest{Actor: authn.Actor(c).Proto(), WaitlistId: id}); err != nil {
+		return err
+	}
+	httpapi.NoContent(c)
+	return nil
+}
+
+// waitlistID returns the path's waitlist. What is no id names no waitlist.
+func waitlistID(c *gin.Context) (string, error) {
+	s := c.Param("waitlist_id")
+	id, err := uuid.Parse(s)
+	if err != nil || len(s) != len(uuid.Nil.String()) { // Parse takes other forms as well
+		return "", apierr.NotFoundf("There is no such waitlist.")
+	}
+	return id.String(), nil
+}
+
+// header returns a header as gRPC can carry it. Bytes that are no UTF-8 are
+// valid in none of them, nor is what replaces them.
+func header(c *gin.Context, name string) string {
+	return strings.ToValidUTF8(c.GetHeader(name), "\uFFFD")
+}
+
+// bodyError is err, told more exactly where the body could not be read: it was
+// sent on empty, so that signup refuses it when its turn in the order comes.
+func bodyError(err, unread error) error {
+	if unread != nil && apierr.Is(err, apierr.InvalidBody) {
+		return unread
+	}
+	return err
+}
+
+func summarize(w *signupv1.Waitlist) summary {
+	return summary{
+		WaitlistID: w.GetWaitlistId(), Name: w.GetName(), SignupCount: w.GetSignupCount(),
+		CreatedAt: timestamp(w.GetCreatedAt()), Role: w.GetRole(),
+	}
+}
+
+func detail(w *signupv1.Waitlist) waitlist {
+	return waitlist{
+		WaitlistID: w.GetWaitlistId(), Name: w.GetName(), Settings: w.GetSettingsJson(), SignupCount: w.GetSignupCount(),
+		CreatedAt: timestamp(w.GetCreatedAt()),
+	}
+}
+
+// timestamp is the contract's form: UTC, milliseconds.
+func timestamp(t *timestamppb.Timestamp) string {
+	return t.AsTime().Format("2006-01-02T15:04:05.000Z")
+}
