@@ -1,0 +1,240 @@
+package body_test
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"go.uber.org/goleak"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/body"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestParseRefusesWhatIsNoObject(t *testing.T) {
+	for name, raw := range map[string]string{
+		"empty":            "",
+		"blank":            " \n\t",
+		"null":             "null",
+		"array":            `[{"a":1}]`,
+		"string":           `"a"`,
+		"number":           "5",
+		"true":             "true",
+		"unclosed":         `{"a":1`,
+		"trailing value":   `{"a":1}{}`,
+		"trailing text":    `{"a":1} x`,
+		"trailing comma":   `{"a":1,}`,
+		"single quotes":    `{'a':1}`,
+		"comment":          `{"a":1/*b*/}`,
+		"NaN":              `{"a":NaN}`,
+		"leading zero":     `{"a":01}`,
+		"control char":     "{\"a\":\"\x01\"}",
+		"bad escape":       `{"a":"\x"}`,
+		"byte order mark":  "\ufeff{}",
+		"invalid UTF-8":    "{\"a\":\"\xff\"}",
+		"truncated UTF-8":  "{\"a\":\"\xc3\"}",
+		"raw surrogate":    "{\"a\":\"\xed\xa0\x80\"}",
+		"overlong UTF-8":   "{\"a\":\"\xc0\x80\"}",
+		"deep array":       `{"a":` + strings.Repeat("[", 65) + strings.Repeat("]", 65) + "}",
+		"very deep object": strings.Repeat(`{"a":`, 100_000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := body.Parse([]byte(raw)); !apierr.Is(err, apierr.InvalidBody) {
+				t.Fatalf("Parse = %v, want INVALID_BODY", err)
+			}
+		})
+	}
+}
+
+func TestParseTakes(t *testing.T) {
+	for _, raw := range []string{"{}", " {} \n", `{"a":null}`, `{"":1}`, `{"a":"[[[[\"{{"}`} {
+		if _, err := body.Parse([]byte(raw)); err != nil {
+			t.Errorf("Parse(%s) = %v", raw, err)
+		}
+	}
+}
+
+func parse(t *testing.T, raw string) *body.Object {
+	t.Helper()
+	o, err := body.Parse([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func fields(err error) []string {
+	var out []string
+	if e, ok := errors.AsType[*apierr.Error](err); ok {
+		for _, f := range e.Fields {
+			out = append(out, f.Field)
+		}
+	}
+	return out
+}
+
+func TestStrings(t *testing.T) {
+	for name, c := range map[string]struct {
+		raw, want string
+		present   bool
+		fails     bool
+	}{
+		"plain":               {`"abc"`, "abc", true, false},
+		"empty":               {`""`, "", true, false},
+		"null":                {`null`, "", false, false},
+		"number":              {`5`, "", false, true},
+		"object":              {`{}`, "", false, true},
+		"lone surrogate":      {`"\ud800"`, "\ufffd", true, false},
+		"pair":                {`"\ud83d\ude00"`, "😀", true, false},
+		"U+0000":              {`"a\u0000"`, "", false, true},
+		"at the bound":        {`"äöüß€"`, "äöüß€", true, false},
+		"over the bound":      {`"äöüß€!"`, "", false, true},
+		"astral at the bound": {`"😀😀😀😀😀"`, "😀😀😀😀😀", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := parse(t, `{"f":`+c.raw+`}`)
+			got, present := o.String("f", 5)
+			if got != c.want || present != c.present || (o.Err() != nil) != c.fails {
+				t.Fatalf("String = %q, %v, %v", got, present, o.Err())
+			}
+		})
+	}
+}
+
+func TestRequiredString(t *testing.T) {
+	for _, raw := range []string{`{}`, `{"f":null}`, `{"f":""}`, `{"f":1}`} {
+		o := parse(t, raw)
+		if o.RequiredString("f", 0); !slices.Equal(fields(o.Err()), []string{"f"}) {
+			t.Errorf("%s: %v", raw, o.Err())
+		}
+	}
+	if o := parse(t, `{"f":"x"}`); o.RequiredString("f", 0) != "x" || o.Err() != nil {
+		t.Error(o.Err())
+	}
+}
+
+func TestInts(t *testing.T) {
+	for raw, want := range map[string]int64{
+		"5": 5, "5.0": 5, "-3": -3, "-0": 0, "1e2": 100, "1.5e1": 15, "9007199254740993": 9007199254740993,
+		"9223372036854775807": 1<<63 - 1, "9007199254740992.0": 1 << 53,
+	} {
+		o := parse(t, `{"f":`+raw+`}`)
+		if got, ok := o.Int("f"); !ok || got != want {
+			t.Errorf("Int(%s) = %d, %v", raw, got, o.Err())
+		}
+	}
+	for _, raw := range []string{`"5"`, "true", "5.5", "1e400", "1e-1", "9223372036854775808", "9007199254740994.0", "[]", "{}"} {
+		o := parse(t, `{"f":`+raw+`}`)
+		if got, ok := o.Int("f"); ok || !slices.Equal(fields(o.Err()), []string{"f"}) {
+			t.Errorf("Int(%s) = %d, want an error", raw, got)
+		}
+	}
+}
+
+func TestErrorsNamePaths(t *testing.T) {
+	o := parse(t, `{"settings":{"n":"x","sub":{"b":1},"list":["a",5],"ints":[1,"2"]},"rows":[{"e":1},7,{"e":"ok"}],"many":[1,2,3],"no":5}`)
+	s, _ := o.Object("settings")
+	s.Int("n")
+	sub, _ := s.Object("sub")
+	sub.Bool("b")
+	s.Strings("list", 0, 0)
+	s.Ints("ints", 0)
+	if _, ok := o.Objects("rows", 0); ok {
+		t.Error("rows with a number passed")
+	}
+	o.Strings("many", 2, 0)
+	o.Array("no")
+	o.Object("no")
+	want := []string{"settings.n", "settings.sub.b", "settings.list[1]", "settings.ints[1]", "rows[1]", "many", "no", "no"}
+	if got := fields(o.Err()); !slices.Equal(got, want) {
+		t.Fatalf("fields = %q, want %q", got, want)
+	}
+	if !o.Failed("settings") || !s.Failed("list") || !s.Failed("n") || o.Failed("setting") {
+		t.Error("Failed is wrong")
+	}
+	e := apierr.From(o.Err())
+	if e.Code != apierr.ValidationError || e.Status != 400 || e.Message == "" {
+		t.Errorf("Err = %+v", e)
+	}
+}
+
+func TestDuplicatesUnknownAndAbsent(t *testing.T) {
+	o := parse(t, `{"a":1,"a":2,"n":null,"x":{}}`)
+	if got, _ := o.Int("a"); got != 2 {
+		t.Errorf("duplicate key: %d, want the last", got)
+	}
+	if !o.Has("n") || !o.IsNull("n") || o.IsNull("a") || o.Has("b") || o.IsNull("b") {
+		t.Error("Has or IsNull is wrong")
+	}
+	if _, ok := o.Raw("n"); ok {
+		t.Error("null is present")
+	}
+	if got := o.Keys(); !slices.Equal(got, []string{"a", "n", "x"}) {
+		t.Errorf("Keys = %q", got)
+	}
+	if o.Err() != nil {
+		t.Error(o.Err())
+	}
+}
+
+// FuzzParse holds Parse against encoding/json and valid UTF-8.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{`{}`, `{"a":"\ud800","b":[1,{"c":null}],"d":5.0}`, `null`, `{"a":1}x`, "{\"a\":\"\xff\"}", `{"a":{"b":"c"}}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var want map[string]any
+		ok := utf8.Valid(raw) && json.Unmarshal(raw, &want) == nil && want != nil
+		o, err := body.Parse(raw)
+		if err != nil {
+			if ok && !strings.Contains(err.Error(), "deep") {
+				t.Fatalf("refused %q: %v", raw, err)
+			}
+			return
+		}
+		if !ok {
+			t.Fatalf("took %q", raw)
+		}
+		for _, k := range o.Keys() {
+			s, isString := o.String(k, 10)
+			if v, really := want[k].(string); isString && (!really || s != v || strings.ContainsRune(s, 0) || utf8.RuneCountInString(s) > 10) {
+				t.Fatalf("String(%q) = %q of %q", k, s, raw)
+			}
+			if n, isInt := o.Int(k); isInt {
+				if v, really := want[k].(float64); !really || float64(n) != v {
+					t.Fatalf("Int(%q) = %d of %q", k, n, raw)
+				}
+			}
+			if b, isBool := o.Bool(k); isBool && want[k] != b {
+				t.Fatalf("Bool(%q) of %q", k, raw)
+			}
+			o.Strings(k, 3, 3)
+			o.Objects(k, 3)
+			o.Ints(k, 3)
+			if sub, isObject := o.Object(k); isObject && len(sub.Keys()) != len(want[k].(map[string]any)) {
+				t.Fatalf("Object(%q) of %q", k, raw)
+			}
+		}
+	})
+}
+
+func BenchmarkSignup(b *testing.B) {
+	raw := []byte(`{"email":"someone@example.com","first_name":"Ada","last_name":"Lovelace","referred_by_token":"0123456789abcdef0123456789abcdef","utm_source":"x"}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		o, err := body.Parse(raw)
+		if err != nil {
+			b.Fatal(err)
+		}
+		o.RequiredString("email", 254)
+		o.String("first_name", 100)
+		o.String("last_name", 100)
+		o.String("referred_by_token", 64)
+		o.String("utm_source", 255)
+	}
+}

@@ -1,0 +1,280 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"waitlist.internal/libs/devservers"
+	"waitlist.internal/libs/ratelimit"
+	"waitlist.internal/libs/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func open(t testing.TB, url string) redis.UniversalClient {
+	t.Helper()
+	c, err := ratelimit.OpenRedis(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// TestBurstIsExact floods one bucket from four processes' worth of limiters
+// and compares what passed with what the time allows.
+func TestBurstIsExact(t *testing.T) {
+	url := testenv.Redis(t)
+	const rps, burst, processes, clients = 100, 200, 4, 8
+	var admitted atomic.Int64
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range processes {
+		l := ratelimit.New(open(t, url), ratelimit.Options{RPS: rps, Burst: burst, Replicas: processes})
+		for range clients {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					ok, retry := l.Allow(ctx)
+					if ok {
+						admitted.Add(1)
+						continue
+					}
+					if ctx.Err() == nil && (retry <= 0 || retry > time.Second) {
+						t.Errorf("retry after %v", retry)
+					}
+					wait(ctx, min(retry, time.Millisecond))
+				}
+			})
+		}
+	}
+	wg.Wait()
+	want := burst + rps*time.Since(start).Seconds()
+	if got := float64(admitted.Load()); math.Abs(got-want) > 0.02*want+3 {
+		t.Fatalf("admitted %v in %v, want about %.0f", got, time.Since(start), want)
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// TestScriptCountsBatches takes from a bucket whose refill is too slow to
+// matter, with many requests in each call.
+func TestScriptCountsBatches(t *testing.T) {
+	l := ratelimit.New(open(t, testenv.Redis(t)), ratelimit.Options{RPS: 1, Burst: 50, Replicas: 1})
+	var admitted, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range 400 {
+		wg.Go(func() {
+			if ok, _ := l.Allow(t.Context()); ok {
+				admitted.Add(1)
+			} else {
+				refused.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if a := admitted.Load(); a < 50 || a > 51 || a+refused.Load() != 400 {
+		t.Fatalf("admitted %d, refused %d", a, refused.Load())
+	}
+}
+
+func TestDenialIsRemembered(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	l := ratelimit.New(open(t, testenv.Redis(t)), ratelimit.Options{RPS: 1, Burst: 1, Replicas: 1, Registerer: reg})
+	if ok, _ := l.Allow(t.Context()); !ok {
+		t.Fatal("the first is refused")
+	}
+	for range 1000 {
+		if ok, retry := l.Allow(t.Context()); ok || retry <= 0 || retry > time.Second {
+			t.Fatalf("Allow = %v, %v", ok, retry)
+		}
+	}
+	if got := counter(t, reg, "denied"); got != 1 {
+		t.Errorf("asked Redis %v times for denials, want once", got)
+	}
+	if got := counter(t, reg, "denied_locally"); got != 999 {
+		t.Errorf("denied locally %v, want 999", got)
+	}
+}
+
+func counter(t *testing.T, reg *prometheus.Registry, decision string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == "ratelimit_requests_total" && l.GetValue() == decision {
+					return m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return 0
+}
+
+func TestRefillAfterPause(t *testing.T) {
+	rdb := open(t, testenv.Redis(t))
+	l := ratelimit.New(rdb, ratelimit.Options{RPS: 1000, Burst: 5, Replicas: 1})
+	for range 5 {
+		if ok, _ := l.Allow(t.Context()); !ok {
+			t.Fatal("the burst is refused")
+		}
+	}
+	// An old state, a state from the future, and rubbish are all survived.
+	for _, state := range []string{"0:1", "0:9000000000000000", "rubbish"} {
+		if err := rdb.Set(t.Context(), "ratelimit:{global}", state, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() bool { ok, _ := l.Allow(t.Context()); return ok })
+	}
+	if ttl := rdb.PTTL(t.Context(), "ratelimit:{global}").Val(); ttl <= 0 || ttl > 3*time.Second {
+		t.Errorf("the key stays %v", ttl)
+	}
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for !ok() {
+		if ctx.Err() != nil {
+			t.Fatal("did not come true")
+		}
+		wait(ctx, 2*time.Millisecond)
+	}
+}
+
+func TestRedisAwayAndBack(t *testing.T) {
+	dir := t.TempDir()
+	server := testenv.RedisServer(t, devservers.RedisOptions{Volatile: true, Dir: dir})
+	rdb := open(t, server.URL)
+	l := ratelimit.New(rdb, ratelimit.Options{RPS: 40, Burst: 80, Replicas: 4})
+	if ok, _ := l.Allow(t.Context()); !ok {
+		t.Fatal("refused with Redis")
+	}
+	server.Kill()
+	var admitted int
+	start := time.Now()
+	for range 100 {
+		before := time.Now()
+		if ok, _ := l.Allow(t.Context()); ok {
+			admitted++
+		}
+		if d := time.Since(before); d > 200*time.Millisecond {
+			t.Errorf("took %v without Redis", d)
+		}
+	}
+	// A fourth of 80, and of 40 a second.
+	if highest := 20 + 10*time.Since(start).Seconds() + 1; admitted < 20 || float64(admitted) > highest {
+		t.Errorf("admitted %d without Redis, want 20 to %.0f", admitted, highest)
+	}
+	testenv.RedisServer(t, devservers.RedisOptions{Volatile: true, Dir: dir, Port: port(t, server.URL)})
+	// The bucket in Redis is new, and so full: more than the local part passes.
+	eventually(t, func() bool {
+		_, _ = l.Allow(t.Context())
+		return rdb.Exists(t.Context(), "ratelimit:{global}").Val() == 1
+	})
+}
+
+func port(t *testing.T, url string) int {
+	t.Helper()
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, p, err := net.SplitHostPort(o.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestRedisStalled holds the answers of Redis back and looks at the waiting.
+func TestRedisStalled(t *testing.T) {
+	url := testenv.Redis(t)
+	l := ratelimit.New(open(t, url), ratelimit.Options{RPS: 1_000_000, Burst: 1_000_000, Replicas: 1})
+	if ok, _ := l.Allow(t.Context()); !ok {
+		t.Fatal("refused")
+	}
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := redis.NewClient(o)
+	defer admin.Close()
+	if err := admin.Do(t.Context(), "CLIENT", "PAUSE", "1500", "ALL").Err(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for range 20 {
+				before := time.Now()
+				if ok, _ := l.Allow(t.Context()); !ok {
+					t.Error("refused while Redis is stalled")
+				}
+				if d := time.Since(before); d > 150*time.Millisecond {
+					t.Errorf("waited %v", d)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCallerWhoLeaves(t *testing.T) {
+	l := ratelimit.New(failing{}, ratelimit.Options{RPS: 1, Burst: 1, Replicas: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if ok, _ := l.Allow(ctx); !ok {
+		t.Error("the first of a full local bucket is refused")
+	}
+	if ok, retry := l.Allow(ctx); ok || retry <= 0 || retry > time.Second {
+		t.Errorf("Allow = %v, %v", ok, retry)
+	}
+}
+
+// failing is a Redis that is not there.
+type failing struct{ redis.Scripter }
+
+func (failing) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
+	c := redis.NewCmd(ctx)
+	c.SetErr(errors.New("away"))
+	return c
+}
+
+func BenchmarkAllow(b *testing.B) {
+	l := ratelimit.New(open(b, testenv.Redis(b)), ratelimit.Options{RPS: 1_000_000, Burst: 1_000_000_000, Replicas: 1})
+	b.ReportAllocs()
+	b.SetParallelism(64)
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			l.Allow(b.Context())
+		}
+	})
+}
