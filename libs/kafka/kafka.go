@@ -36,6 +36,10 @@ const (
 	// written: below the broker's default of 1 MiB, with room for the headers
 	// that a dead letter adds.
 	MaxMessageBytes = 900 << 10
+	// MaxBatchMessages is how many messages one call of WriteMessages may have to be
+	// written all or none by partition. kafka-go allocates this much for each
+	// batch, also of one message.
+	MaxBatchMessages = 500
 	// deadLetterRetention outlives a long holiday; the broker's default is a week.
 	deadLetterRetention = 30 * 24 * time.Hour
 	dialTimeout         = 5 * time.Second

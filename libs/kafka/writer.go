@@ -29,10 +29,8 @@ func NewWriter(cfg Config) *Writer {
 		Balancer:     &kafkago.Hash{},
 		RequiredAcks: kafkago.RequireAll,
 		Compression:  kafkago.Snappy,
-		// Never reached before BatchBytes: what one call writes to one partition
-		// is one batch, which succeeds or fails as a whole.
-		BatchSize:  MaxMessageBytes,
-		BatchBytes: MaxMessageBytes,
+		BatchSize:    MaxBatchMessages,
+		BatchBytes:   MaxMessageBytes,
 		// A call hands over all its messages at once; there is nothing to wait for.
 		BatchTimeout: time.Millisecond,
 		MaxAttempts:  3,
@@ -42,8 +40,8 @@ func NewWriter(cfg Config) *Writer {
 }
 
 // WriteMessages writes msgs, whose topics are given without the prefix. Messages
-// of one partition keep their order, and if together they have at most
-// MaxMessageBytes they are written all or none. The error is kafka-go's: a
+// of one partition keep their order. If a call has at most MaxBatchMessages and
+// MaxMessageBytes, those of one partition are written all or none. The error is kafka-go's: a
 // WriteErrors has one entry a message. After ctx is done the messages may still
 // be written.
 func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) error {

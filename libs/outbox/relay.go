@@ -26,11 +26,10 @@ const (
 	// pageRows and pageBytes bound what is read at once.
 	pageRows  = 1000
 	pageBytes = 8 << 20
-	// chunkMessages bounds one call to Kafka. Its bytes stay below
-	// kafka.MaxMessageBytes with chunkOverhead counted for each message, so that
-	// what goes to one partition is one batch there: all of it or nothing, and
-	// no later message overtakes a failed one.
-	chunkMessages = 4000
+	// chunkOverhead is counted for each message beside its own bytes. One call to
+	// Kafka stays below kafka's MaxBatchMessages and MaxMessageBytes, so that what
+	// goes to one partition is one batch there: all of it or nothing, and no later
+	// message overtakes a failed one.
 	chunkOverhead = 128
 
 	// sweepEvery is the longest that a row with a late lower id waits. A sweep
@@ -395,7 +394,7 @@ func (l *leader) publishTopic(ctx context.Context, rows []*row) error {
 		for n < len(rows) {
 			messages += len(rows[n].payloads)
 			size += rows[n].size()
-			if messages > chunkMessages || size > kafka.MaxMessageBytes {
+			if messages > kafka.MaxBatchMessages || size > kafka.MaxMessageBytes {
 				break
 			}
 			n++
@@ -464,7 +463,7 @@ func (l *leader) sendChunk(ctx context.Context, rows []*row) error {
 func (l *leader) sendAlone(ctx context.Context, w *row) error {
 	for rest := w.payloads; len(rest) > 0; {
 		n, size := 0, 0
-		for n < len(rest) && n < chunkMessages {
+		for n < len(rest) && n < kafka.MaxBatchMessages {
 			size += w.messageSize(rest[n])
 			if n > 0 && size > kafka.MaxMessageBytes {
 				break

@@ -1,0 +1,598 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	kafkago "github.com/segmentio/kafka-go"
+	"google.golang.org/protobuf/proto"
+
+	"waitlist.internal/libs/devservers"
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outbox"
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const schema = "producer"
+
+// database returns a pool on a schema with an outbox.
+func database(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return openDatabase(t, testenv.Postgres(t))
+}
+
+func openDatabase(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pg.Open(t.Context(), url, schema, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := pool.Exec(t.Context(), "CREATE SCHEMA IF NOT EXISTS "+schema+"; "+outbox.Schema); err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+// log is a Kafka in memory. fail, if set, decides about each call before it is
+// written; lose says that it is written, and the acknowledgement lost.
+type log struct {
+	mu    sync.Mutex
+	byKey map[string][]string
+	calls int
+	fail  func(msgs []kafkago.Message) error
+	after func()
+	lose  func() bool
+}
+
+var errAway = errors.New("kafka is away")
+
+func (l *log) WriteMessages(_ context.Context, msgs ...kafkago.Message) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls++
+	var err error
+	if l.fail != nil {
+		err = l.fail(msgs)
+	}
+	partial, _ := errors.AsType[kafkago.WriteErrors](err)
+	if err != nil && partial == nil {
+		return err
+	}
+	for i, m := range msgs {
+		if partial != nil && partial[i] != nil {
+			continue
+		}
+		var ev eventv1.Event
+		if e := proto.Unmarshal(m.Value, &ev); e != nil {
+			return e
+		}
+		if l.byKey == nil {
+			l.byKey = map[string][]string{}
+		}
+		l.byKey[string(m.Key)] = append(l.byKey[string(m.Key)], ev.GetId())
+	}
+	if l.after != nil {
+		l.after()
+	}
+	if l.lose != nil && l.lose() {
+		return errAway
+	}
+	return err
+}
+
+// first returns the events of key in the order of their first delivery.
+func (l *log) first(key string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	seen := map[string]bool{}
+	for _, id := range l.byKey[key] {
+		if !seen[id] {
+			seen[id] = true
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func (l *log) has(key, id string) bool { return slices.Contains(l.first(key), id) }
+
+func event(id string) *eventv1.Event { return &eventv1.Event{Id: id} }
+
+func message(key string, ids ...string) outbox.Message {
+	m := outbox.Message{Topic: kafka.SignupsTopic, Key: key}
+	for _, id := range ids {
+		m.Events = append(m.Events, event(id))
+	}
+	return m
+}
+
+func insert(t testing.TB, pool *pgxpool.Pool, msgs ...outbox.Message) {
+	t.Helper()
+	if err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, msgs...) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start runs a relay and returns it with a function that stops it and waits.
+func start(t testing.TB, pool *pgxpool.Pool, w outbox.Writer) (*outbox.Relay, func()) {
+	t.Helper()
+	r, err := outbox.NewRelay(pool, w, schema, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("relay: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return r, stop
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within 30 s: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func left(t testing.TB, pool *pgxpool.Pool) (rows, parked int) {
+	t.Helper()
+	if err := pool.QueryRow(context.Background(), "SELECT count(*), count(parked_at) FROM outbox").Scan(&rows, &parked); err != nil {
+		t.Fatal(err)
+	}
+	return rows, parked
+}
+
+func drained(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	eventually(t, "outbox drained", func() bool { rows, _ := left(t, pool); return rows == 0 })
+}
+
+func TestRowsThatCommitLateWithALowerIDAreFound(t *testing.T) {
+	pool := database(t)
+	var l log
+	r, _ := start(t, pool, &l)
+	late, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Rollback(context.Background()) //nolint:errcheck // after the commit it does nothing
+	if err := outbox.Insert(t.Context(), late, message("a", "early id, late commit")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		insert(t, pool, message("b", fmt.Sprint(i)))
+		r.Wake()
+		eventually(t, "the later id is published", func() bool { return l.has("b", fmt.Sprint(i)) })
+	}
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lower id is published", func() bool { return l.has("a", "early id, late commit") })
+	drained(t, pool)
+}
+
+// A transaction that stays open keeps every deleted row's index entry alive and
+// its own xid in progress; neither may stop the rest.
+func TestALongTransactionStopsNothing(t *testing.T) {
+	pool := database(t)
+	var l log
+	r, _ := start(t, pool, &l)
+	long, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer long.Rollback(context.Background()) //nolint:errcheck // ends it
+	if err := outbox.Insert(t.Context(), long, message("long", "x")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		var msgs []outbox.Message
+		for j := range 100 {
+			msgs = append(msgs, message(fmt.Sprint("k", j%7), fmt.Sprint(i, "/", j)))
+		}
+		insert(t, pool, msgs...)
+		r.Wake()
+	}
+	drained(t, pool)
+	n := 0
+	for j := range 7 {
+		n += len(l.first(fmt.Sprint("k", j)))
+	}
+	if n != 5000 {
+		t.Fatalf("%d of 5000 published", n)
+	}
+}
+
+// The connection dies after Kafka has the events and before their rows are
+// deleted: they come again, and their first deliveries are in order.
+func TestKilledBetweenPublishAndDelete(t *testing.T) {
+	pool := database(t)
+	var l log
+	kills := 3
+	l.after = func() {
+		if kills == 0 {
+			return
+		}
+		kills--
+		if _, err := pool.Exec(context.Background(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1", schema+" outbox relay"); err != nil {
+			t.Error(err)
+		}
+	}
+	var want []string
+	for i := range 20 {
+		want = append(want, fmt.Sprint(i))
+		insert(t, pool, message("k", want[i]))
+	}
+	start(t, pool, &l)
+	drained(t, pool)
+	if got := l.first("k"); !slices.Equal(got, want) {
+		t.Fatalf("first deliveries %v", got)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if kills != 0 || len(l.byKey["k"]) < 2*len(want) {
+		t.Fatalf("%d kills missing, %d deliveries", kills, len(l.byKey["k"]))
+	}
+}
+
+func TestTwoRelaysHandOver(t *testing.T) {
+	pool := database(t)
+	var l log
+	first, stopFirst := start(t, pool, &l)
+	insert(t, pool, message("k", "0"))
+	first.Wake()
+	eventually(t, "the first leads", func() bool { return l.has("k", "0") })
+	second, stopSecond := start(t, pool, &l)
+
+	// The stand-by's wakes reach the leader: at its sweeps alone, one a second,
+	// these would take 30 s.
+	begin := time.Now()
+	want := []string{"0"}
+	for i := 1; i <= 30; i++ {
+		want = append(want, fmt.Sprint(i))
+		insert(t, pool, message("k", want[i]))
+		second.Wake()
+		eventually(t, "published", func() bool { return l.has("k", want[i]) })
+	}
+	if d := time.Since(begin); d > 20*time.Second {
+		t.Fatalf("wakes of the stand-by did not reach the leader: %v", d)
+	}
+	for i := 31; i <= 300; i++ {
+		want = append(want, fmt.Sprint(i))
+		insert(t, pool, message("k", want[i]))
+		first.Wake()
+		second.Wake()
+		if i == 150 {
+			stopFirst()
+		}
+	}
+	drained(t, pool)
+	stopSecond()
+	if got := l.first("k"); !slices.Equal(got, want) {
+		t.Fatalf("first deliveries %v", got)
+	}
+}
+
+// Writers take a lock by key, as services do; Kafka fails in every way it can,
+// for a key's partition alone, for a whole call, or after it has written.
+func TestOrderByKeyWithFailures(t *testing.T) {
+	pool := database(t)
+	if _, err := pool.Exec(t.Context(), "CREATE TABLE parent (key text PRIMARY KEY, n int NOT NULL DEFAULT 0)"); err != nil {
+		t.Fatal(err)
+	}
+	const keys, writers, each = 5, 8, 60
+	rng := rand.New(rand.NewPCG(1, 2))
+	l := log{
+		fail: func(msgs []kafkago.Message) error {
+			switch rng.IntN(8) {
+			case 0:
+				return errAway
+			case 1, 2:
+				// Kafka's unit is the partition.
+				bad, werr := fmt.Sprint("k", rng.IntN(keys)), make(kafkago.WriteErrors, len(msgs))
+				for i, m := range msgs {
+					if string(m.Key) == bad {
+						werr[i] = kafkago.NotLeaderForPartition
+					}
+				}
+				if werr.Count() > 0 {
+					return werr
+				}
+			}
+			return nil
+		},
+		lose: func() bool { return rng.IntN(8) == 0 },
+	}
+	r, _ := start(t, pool, &l)
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				key := fmt.Sprint("k", (w+i)%keys)
+				err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error {
+					var n int
+					if err := tx.QueryRow(t.Context(), "INSERT INTO parent (key, n) VALUES ($1, 2) ON CONFLICT (key) DO UPDATE SET n = parent.n + 2 RETURNING n", key).Scan(&n); err != nil {
+						return err
+					}
+					return outbox.Insert(t.Context(), tx, message(key, fmt.Sprint(n-2), fmt.Sprint(n-1)))
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				r.Wake()
+			}
+		})
+	}
+	wg.Wait()
+	drained(t, pool)
+	for k := range keys {
+		var want []string
+		for i := range 2 * writers * each / keys {
+			want = append(want, fmt.Sprint(i))
+		}
+		if got := l.first(fmt.Sprint("k", k)); !slices.Equal(got, want) {
+			t.Fatalf("key %d: %v", k, got)
+		}
+	}
+}
+
+func TestUnsendableRowsAreParked(t *testing.T) {
+	pool := database(t)
+	l := log{fail: func(msgs []kafkago.Message) error {
+		// What the broker says when its limit is below the client's: the whole
+		// partition's batch is refused.
+		werr := make(kafkago.WriteErrors, len(msgs))
+		for _, m := range msgs {
+			if strings.Contains(string(m.Value), "poison") {
+				for i := range werr {
+					werr[i] = kafkago.MessageSizeTooLarge
+				}
+				return werr
+			}
+		}
+		return nil
+	}}
+	var want []string
+	for i := range 100 {
+		id := fmt.Sprint(i)
+		if i%20 == 7 {
+			id = "poison" + id
+		} else {
+			want = append(want, id)
+		}
+		insert(t, pool, message("k", id))
+	}
+	r, _ := start(t, pool, &l)
+	eventually(t, "only parked rows are left", func() bool { rows, parked := left(t, pool); return rows == 5 && parked == 5 })
+	if got := l.first("k"); !slices.Equal(got, want) {
+		t.Fatalf("published %v", got)
+	}
+	var reason string
+	if err := pool.QueryRow(t.Context(), "SELECT DISTINCT error FROM outbox").Scan(&reason); err != nil || !strings.Contains(reason, "Too Large") {
+		t.Fatalf("reason %q, %v", reason, err)
+	}
+	// The limit was raised.
+	l.mu.Lock()
+	l.fail = nil
+	l.mu.Unlock()
+	if n, err := outbox.Release(t.Context(), pool); err != nil || n != 5 {
+		t.Fatalf("released %d, %v", n, err)
+	}
+	r.Wake()
+	drained(t, pool)
+	if got := l.first("k"); len(got) != 100 {
+		t.Fatalf("%d published after the release", len(got))
+	}
+}
+
+// broker returns a Kafka with the suite's topics, and what reads one of them.
+func broker(t testing.TB) (kafka.Config, func(topic string, n int) []kafkago.Message) {
+	t.Helper()
+	brokers, prefix := testenv.Kafka(t)
+	cfg := kafka.Config{Brokers: brokers, TopicPrefix: prefix}
+	if err := kafka.EnsureTopics(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	return cfg, func(topic string, n int) []kafkago.Message {
+		t.Helper()
+		r := kafkago.NewReader(kafkago.ReaderConfig{
+			Brokers: brokers, GroupID: prefix + "test", Topic: prefix + topic, MaxWait: time.Second, StartOffset: kafkago.FirstOffset,
+			Dialer: &kafkago.Dialer{}, JoinGroupBackoff: 100 * time.Millisecond,
+		})
+		defer r.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		defer cancel()
+		var msgs []kafkago.Message
+		for len(msgs) < n {
+			m, err := r.FetchMessage(ctx)
+			if err != nil {
+				t.Fatalf("read message %d of %d: %v", len(msgs), n, err)
+			}
+			msgs = append(msgs, m)
+		}
+		return msgs
+	}
+}
+
+func kafkaWriter(t testing.TB, cfg kafka.Config) *kafka.Writer {
+	t.Helper()
+	w := kafka.NewWriter(cfg)
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func TestRowsOfManyEventsReachKafkaInOrder(t *testing.T) {
+	pool := database(t)
+	cfg, read := broker(t)
+	w := kafkaWriter(t, cfg)
+	var ids []string
+	big := message("k")
+	for i := range 6000 { // more than one batch holds
+		ids = append(ids, fmt.Sprintf("%0300d", i))
+		big.Events = append(big.Events, event(ids[i]))
+	}
+	for _, id := range []string{"after", "and after"} {
+		ids = append(ids, id)
+	}
+	// Too large for any batch: parked, and nothing waits for it.
+	insert(t, pool, big, message("k", strings.Repeat("x", 2<<20)), message("k", "after", "and after"))
+	start(t, pool, w)
+	got := read(kafka.SignupsTopic, len(ids))
+	for i, m := range got {
+		var ev eventv1.Event
+		if err := proto.Unmarshal(m.Value, &ev); err != nil || ev.GetId() != ids[i] || string(m.Key) != "k" {
+			t.Fatalf("message %d: %v, %v", i, ev.GetId(), err)
+		}
+	}
+	eventually(t, "the row is parked", func() bool { rows, parked := left(t, pool); return rows == 1 && parked == 1 })
+}
+
+func TestAnUnknownTopicBlocksNoOther(t *testing.T) {
+	pool := database(t)
+	cfg, read := broker(t)
+	w := kafkaWriter(t, cfg)
+	for range 20 {
+		insert(t, pool, outbox.Message{Topic: "nobody.made.this", Key: "k", Events: []*eventv1.Event{event("x")}}, message("k", "y"))
+	}
+	r, _ := start(t, pool, w)
+	read(kafka.SignupsTopic, 20)
+	eventually(t, "the others are gone", func() bool { rows, parked := left(t, pool); return rows == 20 && parked == 0 })
+	insert(t, pool, message("k", "z"))
+	r.Wake()
+	read(kafka.SignupsTopic, 1)
+}
+
+func TestKafkaAwayIsWaitedOut(t *testing.T) {
+	pool := database(t)
+	dir := t.TempDir()
+	k, err := devservers.StartKafka(t.Context(), devservers.KafkaOptions{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := kafka.Config{Brokers: k.Brokers}
+	w := kafkaWriter(t, cfg)
+	r, stop := start(t, pool, w)
+	insert(t, pool, message("k", "before"))
+	r.Wake()
+	drained(t, pool)
+	k.Kill()
+	for i := range 50 {
+		insert(t, pool, message("k", fmt.Sprint(i)))
+		r.Wake()
+	}
+	var port int
+	if _, err := fmt.Sscanf(k.Brokers[0], "127.0.0.1:%d", &port); err != nil {
+		t.Fatal(err)
+	}
+	if k, err = devservers.StartKafka(t.Context(), devservers.KafkaOptions{Dir: dir, Port: port}); err != nil {
+		t.Fatal(err)
+	}
+	drained(t, pool)
+	stop()
+	if err := k.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPostgresAwayIsWaitedOut(t *testing.T) {
+	dir := t.TempDir()
+	server := testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir})
+	pool := openDatabase(t, server.URL("postgres"))
+	var l log
+	r, _ := start(t, pool, &l)
+	insert(t, pool, message("k", "before"))
+	r.Wake()
+	drained(t, pool)
+	port := server.Port()
+	server.Kill()
+	server = testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir, Port: port})
+	eventually(t, "insert", func() bool {
+		return pg.InTx(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, message("k", "after")) }) == nil
+	})
+	r.Wake()
+	eventually(t, "published after the restart", func() bool { return l.has("k", "after") })
+}
+
+func TestRelayStopsWhileNothingWorks(t *testing.T) {
+	pool := database(t)
+	_, stop := start(t, pool, &log{fail: func([]kafkago.Message) error { return errAway }})
+	insert(t, pool, message("k", "x"))
+	stop()
+	if rows, _ := left(t, pool); rows != 1 {
+		t.Fatalf("%d rows", rows)
+	}
+}
+
+// BenchmarkRelay measures events/s from the table to Kafka.
+func BenchmarkRelay(b *testing.B) {
+	for _, perRow := range []int{1, 50} {
+		b.Run(fmt.Sprintf("eventsPerRow=%d", perRow), func(b *testing.B) {
+			pool := database(b)
+			cfg, _ := broker(b)
+			w := kafkaWriter(b, cfg)
+			const events = 50_000
+			for b.Loop() {
+				b.StopTimer()
+				n := 0
+				for n < events {
+					var msgs []outbox.Message
+					for range 1000 / perRow {
+						m := message(fmt.Sprint("key", n%64))
+						for range perRow {
+							m.Events = append(m.Events, event(fmt.Sprintf("%0250d", n)))
+							n++
+						}
+						msgs = append(msgs, m)
+					}
+					insert(b, pool, msgs...)
+				}
+				b.StartTimer()
+				_, stop := start(b, pool, w)
+				eventually(b, "outbox drained", func() bool {
+					var empty bool
+					if err := pool.QueryRow(b.Context(), "SELECT NOT EXISTS (SELECT FROM outbox)").Scan(&empty); err != nil {
+						b.Fatal(err)
+					}
+					return empty
+				})
+				b.StopTimer()
+				stop()
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(events*b.N)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
