@@ -75,10 +75,6 @@ type Builder interface {
 	Discard(ctx context.Context)
 }
 
-// SmallList is the number of live signups up to which Postgres gives every rank
-// in the query that reads the signup, and no index is kept.
-const SmallList = 1000
-
 const (
 	// catchUpTimeout bounds how long a reader waits for the index before
 	// Postgres answers.

@@ -17,10 +17,10 @@ import (
 
 // Bounds of a signup's fields in code points (decisions.md).
 const (
-	maxPersonName     = 100
-	maxPhone    = 32
-	maxUTM      = 255
-	maxTimezone = 64
+	maxPersonName = 100
+	maxPhone      = 32
+	maxUTM        = 255
+	maxTimezone   = 64
 )
 
 // joinTimeout bounds how long a caller waits for its batch: the contract wants
@@ -161,7 +161,7 @@ func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Rec
 
 // fakeReceipt answers whoever filled the honeypot as if they had signed up.
 func (s *Service) fakeReceipt(ctx context.Context, waitlistID string, form *body.Object) (Receipt, error) {
-	w, v, err := s.view(ctx, waitlistID, "", false)
+	w, v, err := s.view(ctx, waitlistID, "", noRank)
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -320,7 +320,7 @@ func (s *Service) commit(ctx context.Context, waitlistID string, batch []*entry)
 	}
 	outcomes, err := s.tryJoin(ctx, waitlistID, batch, joins)
 	if err == nil {
-		if slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Position > SmallList }) {
+		if slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Position > s.cfg.SmallList }) {
 			s.hint(waitlistID)
 		}
 		for i, e := range batch {

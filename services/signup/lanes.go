@@ -159,8 +159,9 @@ func (l *lanes) depth() int {
 // laneHeap orders lanes by how long their head has waited.
 type laneHeap []*lane
 
-func (h laneHeap) Len() int           { return len(h) }
+func (h laneHeap) Len() int { return len(h) }
 func (h laneHeap) Less(i, j int) bool { return h[i].entries[0].queued.Before(h[j].entries[0].queued) }
+
 func (h laneHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].place, h[j].place = i, j

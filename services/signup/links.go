@@ -55,7 +55,7 @@ func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok strin
 
 // bearer returns the signup that a mail token was minted for.
 func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p token.Purpose, status int) (*Waitlist, View, error) {
-	w, v, err := s.view(ctx, waitlistID, normalised(email), false)
+	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {
 		return nil, v, err
 	}

@@ -5,7 +5,7 @@ import "context"
 // Remove takes a signup off the list for its owner: the gap closes, the
 // displayed counter stays. NOT_FOUND where it is not on the list.
 func (s *Service) Remove(ctx context.Context, waitlistID, email string) error {
-	w, v, err := s.view(ctx, waitlistID, normalised(email), false)
+	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {
 		return err
 	}
@@ -22,7 +22,7 @@ func (s *Service) Remove(ctx context.Context, waitlistID, email string) error {
 // Move puts a signup at a position, at most the last, and returns its address
 // and the position that it then has. The position must be at least 1.
 func (s *Service) Move(ctx context.Context, waitlistID, email string, position int64) (string, int64, error) {
-	w, v, err := s.view(ctx, waitlistID, normalised(email), false)
+	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {
 		return "", 0, err
 	}

@@ -25,6 +25,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -108,8 +109,8 @@ type Store interface {
 	// was committed, but for what RetryError says.
 	Join(ctx context.Context, waitlistID string, joins []*Join, revalidate func(i int, w *Waitlist) (*Join, error)) ([]Outcome, error)
 	// View returns the waitlist's counters and, for a non-empty address, its
-	// signup. The rank is given when the list is small or when exact is set.
-	View(ctx context.Context, waitlistID, email string, exact bool) (View, error)
+	// signup, with its rank where at most rankUpTo signups are live.
+	View(ctx context.Context, waitlistID, email string, rankUpTo int64) (View, error)
 	// Leaderboard returns the referral counts of the first limit referrers.
 	Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error)
 	// Verify marks a signup's address as verified; false where it was already.
@@ -135,6 +136,10 @@ type Config struct {
 	// MaxQueue is how many signups may wait for one waitlist; more are refused
 	// with 429. Default 4096.
 	MaxQueue int
+	// SmallList is the number of live signups up to which Postgres gives every
+	// rank in the query that reads the signup, and no index is kept. Default
+	// 1000; negative: every list has an index.
+	SmallList int64
 	// PrivacyPolicyVersion is stored with every consent.
 	PrivacyPolicyVersion string
 }
@@ -171,6 +176,12 @@ func New(cfg Config, store Store, index *Index, ring *token.Ring, now func() tim
 	if cfg.MaxQueue == 0 {
 		cfg.MaxQueue = 4096
 	}
+	switch {
+	case index == nil:
+		cfg.SmallList = math.MaxInt64
+	case cfg.SmallList == 0:
+		cfg.SmallList = 1000
+	}
 	if m.Batch == nil {
 		m.Batch = func(int, time.Duration) {}
 	}
@@ -200,8 +211,8 @@ func (s *Service) Run(ctx context.Context) error {
 
 // view reads a waitlist's counters and, for a non-empty address, its signup,
 // together with the waitlist as it was at that moment.
-func (s *Service) view(ctx context.Context, waitlistID, email string, exact bool) (*Waitlist, View, error) {
-	v, err := s.store.View(ctx, waitlistID, email, exact)
+func (s *Service) view(ctx context.Context, waitlistID, email string, rankUpTo int64) (*Waitlist, View, error) {
+	v, err := s.store.View(ctx, waitlistID, email, rankUpTo)
 	if err != nil {
 		return nil, v, err
 	}

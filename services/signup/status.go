@@ -3,11 +3,15 @@ package signup
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/emailaddr"
 )
+
+// noRank asks for no rank.
+const noRank = -1
 
 // publicCountAbove is the signup count up to which the public sees none.
 const publicCountAbove = 10
@@ -52,7 +56,7 @@ func normalised(email string) string {
 // place returns a signup with its exact place: from Postgres where the list is
 // small, else from the index, else from Postgres' buckets.
 func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlist, View, int64, error) {
-	w, v, err := s.view(ctx, waitlistID, email, s.index == nil)
+	w, v, err := s.view(ctx, waitlistID, email, s.cfg.SmallList)
 	if err != nil {
 		return nil, v, 0, err
 	}
@@ -69,7 +73,7 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 	if !errors.Is(err, ErrIndexUnusable) {
 		return nil, v, 0, err
 	}
-	if w, v, err = s.view(ctx, waitlistID, email, true); err != nil {
+	if w, v, err = s.view(ctx, waitlistID, email, math.MaxInt64); err != nil {
 		return nil, v, 0, err
 	}
 	if v.Signup == nil {
@@ -93,7 +97,7 @@ type Form struct {
 
 // Form returns a waitlist's public configuration.
 func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
-	w, v, err := s.view(ctx, waitlistID, "", false)
+	w, v, err := s.view(ctx, waitlistID, "", noRank)
 	if err != nil {
 		return Form{}, err
 	}
@@ -110,7 +114,7 @@ func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
 
 // Leaderboard returns the referral counts of the best referrers, best first.
 func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
-	if _, err := s.store.View(ctx, waitlistID, "", false); err != nil {
+	if _, err := s.store.View(ctx, waitlistID, "", noRank); err != nil {
 		return nil, err
 	}
 	return s.store.Leaderboard(ctx, waitlistID, limit)
@@ -118,6 +122,6 @@ func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int)
 
 // Exists returns nil, or NOT_FOUND where there is no such waitlist.
 func (s *Service) Exists(ctx context.Context, waitlistID string) error {
-	_, err := s.store.View(ctx, waitlistID, "", false)
+	_, err := s.store.View(ctx, waitlistID, "", noRank)
 	return err
 }

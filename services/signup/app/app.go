@@ -66,7 +66,12 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	rt.Go("outbox relay", relay.Run)
+	rt.Go("outbox relay", func(ctx context.Context) error {
+		if err := kafka.EnsureTopics(ctx, topics); err != nil {
+			return err
+		}
+		return relay.Run(ctx)
+	})
 
 	store := postgres.NewSignups(rt.Pool, relay.Wake, time.Now)
 	index := signup.NewIndex(redis.NewKeys(rt.Redis), store, rt.Log)

@@ -163,7 +163,7 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 	b.Queue(lockSQL, waitlistID).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&g.version, &g.ownerVersion)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return errNoWaitlist()
+			return signup.ErrNoWaitlist()
 		}
 		return err
 	})
@@ -211,7 +211,7 @@ func (s *Signups) recheck(ctx context.Context, conn *pgxpool.Conn, g *ground, wa
 		}
 		if current == nil {
 			var err error
-			if current, err = readWaitlist(ctx, conn, waitlistID); err != nil {
+			if current, err = scanWaitlist(conn.QueryRow(ctx, waitlistSQL+`w.id = $1`, waitlistID)); err != nil {
 				return err
 			}
 		}
@@ -248,19 +248,19 @@ func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, st state,
 
 // rows are the columns of the signups to insert, and what goes with them.
 type rows struct {
-	number, key                                  []int64
-	email, first, last, phone                    []string
-	timezone, device                             []string
-	utm                                          [5][]string
-	token                                        []uuid.UUID
-	createdAt                                    []time.Time
-	answers                                      []*string
-	referrerNumber                               []*int64
-	referrerToken                                []*uuid.UUID
-	consentAt                                    []*time.Time
-	consentVersion, policyVersion                []string
-	referrers                                    []*referrer // each once, in order of its first credit
-	events                                       []*eventv1.Event
+	number, key                   []int64
+	email, first, last, phone     []string
+	timezone, device              []string
+	utm                           [5][]string
+	token                         []uuid.UUID
+	createdAt                     []time.Time
+	answers                       []*string
+	referrerNumber                []*int64
+	referrerToken                 []*uuid.UUID
+	consentAt                     []*time.Time
+	consentVersion, policyVersion []string
+	referrers                     []*referrer // each once, in order of its first credit
+	events                        []*eventv1.Event
 }
 
 func newRows(n int) *rows {

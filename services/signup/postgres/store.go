@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -15,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
@@ -38,8 +38,6 @@ type Signups struct {
 func NewSignups(pool *pgxpool.Pool, wake func(), now func() time.Time) *Signups {
 	return &Signups{pool: pool, wake: wake, now: now}
 }
-
-func errNoWaitlist() error { return apierr.New(apierr.NotFound, "There is no such waitlist.") }
 
 func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
 
@@ -85,7 +83,7 @@ func (s *Signups) locked(ctx context.Context, waitlistID string, fn func(pgx.Tx,
 		var version, ownerVersion int64
 		err := tx.QueryRow(ctx, lockSQL, waitlistID).Scan(&version, &ownerVersion)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return errNoWaitlist()
+			return signup.ErrNoWaitlist()
 		}
 		if err != nil {
 			return fmt.Errorf("lock waitlist: %w", err)
@@ -242,7 +240,7 @@ const signupColumns = `s.number, s.queue_key, s.email, s.first_name, s.last_name
 const viewSQL = `
 SELECT w.version, coalesce(o.version, 0), coalesce(c.no, 0), coalesce(c.live, 0), coalesce(c.total, 0),
        ` + signupColumns + `,
-       CASE WHEN s.number IS NOT NULL AND ($3 OR c.live <= $4) THEN queue_rank(w.id, s.queue_key) END
+       CASE WHEN s.number IS NOT NULL AND c.live <= $3 THEN queue_rank(w.id, s.queue_key) END
 FROM waitlist w
 LEFT JOIN owner o ON o.id = w.owner_id
 LEFT JOIN LATERAL (
@@ -251,18 +249,18 @@ LEFT JOIN LATERAL (
 LEFT JOIN signup s ON s.waitlist_id = w.id AND s.`
 
 // View implements signup.Store.
-func (s *Signups) View(ctx context.Context, waitlistID, email string, exact bool) (signup.View, error) {
+func (s *Signups) View(ctx context.Context, waitlistID, email string, rankUpTo int64) (signup.View, error) {
 	return s.view(ctx, viewSQL+`email = $2
-WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, exact)
+WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, rankUpTo)
 }
 
 // SignupByNumber implements signup.Store.
 func (s *Signups) SignupByNumber(ctx context.Context, waitlistID string, number int64) (signup.View, error) {
 	return s.view(ctx, viewSQL+`number = $2
-WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, true)
+WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, math.MaxInt64)
 }
 
-func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, exact bool) (signup.View, error) {
+func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, rankUpTo int64) (signup.View, error) {
 	var (
 		v                                signup.View
 		number, key, referrals, rank     *int64
@@ -270,11 +268,11 @@ func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, exa
 		token                            *uuid.UUID
 		createdAt, verifiedAt, optOutAt_ *time.Time
 	)
-	err := s.pool.QueryRow(ctx, sql, waitlistID, arg, exact, signup.SmallList).Scan(
+	err := s.pool.QueryRow(ctx, sql, waitlistID, arg, rankUpTo).Scan(
 		&v.SettingsVersion, &v.OwnerVersion, &v.Change, &v.Live, &v.Total,
 		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt_, &rank)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return v, errNoWaitlist()
+		return v, signup.ErrNoWaitlist()
 	}
 	if err != nil {
 		return v, fmt.Errorf("read waitlist and signup: %w", err)
@@ -320,45 +318,7 @@ func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int)
 // stamp is t as events carry it.
 func stamp(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t) }
 
-// querier is a pool, connection or transaction.
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // Waitlist implements signup.Store.
 func (s *Signups) Waitlist(ctx context.Context, id string) (*signup.Waitlist, error) {
-	return readWaitlist(ctx, s.pool, id)
-}
-
-func readWaitlist(ctx context.Context, q querier, id string) (*signup.Waitlist, error) {
-	var (
-		w          = &signup.Waitlist{ID: id}
-		settings   []byte
-		tier       *string
-		status     *string
-		validUntil *time.Time
-		trial      *bool
-		version    *int64
-	)
-	err := q.QueryRow(ctx, `
-		SELECT w.owner_id::text, w.name, w.settings, w.version, w.created_at,
-		       o.tier, o.status, o.valid_until, o.trial, o.version,
-		       coalesce((SELECT total FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1), 0)
-		FROM waitlist w LEFT JOIN owner o ON o.id = w.owner_id
-		WHERE w.id = $1 AND w.deleted_at IS NULL`, id).
-		Scan(&w.OwnerID, &w.Name, &settings, &w.Version, &w.CreatedAt, &tier, &status, &validUntil, &trial, &version, &w.SignupCount)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, errNoWaitlist()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read waitlist: %w", err)
-	}
-	w.CreatedAt = w.CreatedAt.UTC()
-	if version != nil {
-		w.Owner = access.Entitlement{
-			Tier: access.Tier(*tier), Status: access.Status(*status), ValidUntil: moment(validUntil), Trial: *trial, Version: *version,
-		}
-	}
-	w.Settings, err = signup.DecodeSettings(settings)
-	return w, err
+	return scanWaitlist(s.pool.QueryRow(ctx, waitlistSQL+`w.id = $1`, id))
 }

@@ -1,0 +1,410 @@
+package signup_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	goredis "github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/libs/token"
+	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/postgres"
+	"waitlist.internal/services/signup/redis"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// modelSteps is how many random steps the model test takes. The reliability
+// table asks for 10^5; MODEL_STEPS sets another number.
+const modelSteps = 100_000
+
+// member is one signup of the oracle, in queue order.
+type member struct {
+	number    int64
+	email     string
+	token     signup.Token
+	referrals int64
+	referred  bool
+}
+
+// tester is what a test of one package and one of the other have in common.
+type tester interface {
+	Context() context.Context
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// world is a service on real servers beside its oracle.
+type world struct {
+	t     testing.TB
+	pool  *pgxpool.Pool
+	rdb   *goredis.Client
+	store *postgres.Signups
+	index *signup.Index
+	keys  *redis.Keys
+	svc   *signup.Service
+	ring  *token.Ring
+
+	list  *signup.Waitlist
+	queue []member
+	total int64
+	names int
+	// snapshot is an older copy of the index, as a restored Redis would have it.
+	snapshot [2]string
+}
+
+func database(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	migrate := func(ctx context.Context, url string) error {
+		pool, err := pg.Open(ctx, url, "signup", 2)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		files, err := postgres.Migrations()
+		if err != nil {
+			return err
+		}
+		return pg.Migrate(ctx, pool, "signup", files)
+	}
+	pool, err := pg.Open(t.Context(), testenv.PostgresFrom(t, "signup", migrate), "signup", 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func newWorld(t testing.TB, boost int) *world {
+	t.Helper()
+	options, err := goredis.ParseURL(testenv.Redis(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := goredis.NewClient(options)
+	t.Cleanup(func() { _ = rdb.Close() })
+	ring, err := token.ParseRing("k1:MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, pool: database(t), rdb: rdb, keys: redis.NewKeys(rdb), ring: ring}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	w.store = postgres.NewSignups(w.pool, func() {}, time.Now)
+	w.index = signup.NewIndex(w.keys, w.store, quiet)
+	w.svc = signup.New(signup.Config{SmallList: -1}, w.store, w.index, ring, time.Now, quiet, signup.Metrics{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.svc.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	w.open(boost)
+	return w
+}
+
+// open makes a new, empty waitlist the world's one.
+func (w *world) open(boost int) {
+	w.t.Helper()
+	owner, list := uuid.NewString(), uuid.NewString()
+	settings := fmt.Sprintf(`{"referral_boost": %d}`, boost)
+	for _, sql := range []string{
+		fmt.Sprintf(`INSERT INTO owner (id, tier, status, trial, version) VALUES ('%s', 'pro', 'active', false, 1)`, owner),
+		fmt.Sprintf(`INSERT INTO waitlist (id, owner_id, name, settings, created_at) VALUES ('%s', '%s', 'Launch', '%s', now())`, list, owner, settings),
+	} {
+		if _, err := w.pool.Exec(w.t.Context(), sql); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	var err error
+	if w.list, err = w.store.Waitlist(w.t.Context(), list); err != nil {
+		w.t.Fatal(err)
+	}
+	w.queue, w.total, w.names, w.snapshot = nil, 0, 0, [2]string{}
+}
+
+func (w *world) newJoin(referrer signup.Token, referred bool) *signup.Join {
+	w.names++
+	return &signup.Join{
+		Waitlist: w.list, Email: fmt.Sprintf("p%d@example.com", w.names), Token: signup.NewToken(),
+		ReferredBy: referrer, HasReferrer: referred, CreatedAt: time.Now(),
+	}
+}
+
+// join commits a batch and tells the oracle, which credits one by one.
+func (w *world) join(t tester, joins []*signup.Join) {
+	outcomes, err := w.store.Join(t.Context(), w.list.ID, joins, func(int, *signup.Waitlist) (*signup.Join, error) {
+		return nil, errors.New("settings have not changed")
+	})
+	if err != nil {
+		t.Fatalf("join: %v", err)
+	}
+	for i, o := range outcomes {
+		if at := w.byEmail(joins[i].Email); at >= 0 {
+			if !o.Existing {
+				t.Fatalf("join of a present address: %+v", o)
+			}
+			continue
+		}
+		w.total++
+		w.queue = append(w.queue, member{number: o.Number, email: joins[i].Email, token: joins[i].Token})
+		if o.Err != nil || o.Existing || o.Position != int64(len(w.queue)) || o.Total != w.total {
+			t.Fatalf("join %d: %+v, want position %d of %d", i, o, len(w.queue), w.total)
+		}
+	}
+	// The store moves each referrer once, by all of its credits, in the order of
+	// the first ones.
+	var order []signup.Token
+	credits := map[signup.Token]int{}
+	for i, j := range joins {
+		if !j.HasReferrer || outcomes[i].Existing || w.byToken(j.ReferredBy) < 0 {
+			continue
+		}
+		w.queue[w.byEmail(j.Email)].referred = true
+		if credits[j.ReferredBy]++; credits[j.ReferredBy] == 1 {
+			order = append(order, j.ReferredBy)
+		}
+	}
+	for _, tok := range order {
+		at := w.byToken(tok)
+		w.queue[at].referrals += int64(credits[tok])
+		w.place(at, max(0, at-w.list.Settings.ReferralBoost*credits[tok]))
+	}
+}
+
+// place moves a member of the oracle.
+func (w *world) place(from, to int) {
+	m := w.queue[from]
+	w.queue = slices.Insert(slices.Delete(w.queue, from, from+1), to, m)
+}
+
+func (w *world) byEmail(email string) int {
+	return slices.IndexFunc(w.queue, func(m member) bool { return m.email == email })
+}
+
+func (w *world) byToken(tok signup.Token) int {
+	return slices.IndexFunc(w.queue, func(m member) bool { return m.token == tok })
+}
+
+// pick draws a member; there must be one.
+func (w *world) pick(t *rapid.T) int { return rapid.IntRange(0, len(w.queue)-1).Draw(t, "member") }
+
+func (w *world) move(t tester, at, position int) {
+	_, got, err := w.svc.Move(t.Context(), w.list.ID, w.queue[at].email, int64(position))
+	if err != nil {
+		t.Fatalf("move: %v", err)
+	}
+	to := min(position, len(w.queue)) - 1
+	w.place(at, to)
+	if got != int64(to+1) {
+		t.Fatalf("move to %d of %d: position %d", position, len(w.queue), got)
+	}
+}
+
+// check compares Postgres, the index and the API with the oracle.
+func (w *world) check(t tester) {
+	ctx := t.Context()
+	var numbers, ranks []int64
+	var live, total, credited int64
+	err := w.pool.QueryRow(ctx, `
+		SELECT coalesce(array_agg(number ORDER BY queue_key), '{}'),
+		       coalesce(array_agg(queue_rank(waitlist_id, queue_key) ORDER BY queue_key), '{}'),
+		       coalesce((SELECT live FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0),
+		       coalesce((SELECT total FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0),
+		       coalesce((SELECT credited FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0)
+		FROM signup WHERE waitlist_id = $1`, w.list.ID).Scan(&numbers, &ranks, &live, &total, &credited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wantCredited int64
+	for i, m := range w.queue {
+		if i >= len(numbers) || numbers[i] != m.number || ranks[i] != int64(i+1) {
+			t.Fatalf("Postgres has %v with ranks %v; want %v", numbers, ranks, w.queue)
+		}
+		if m.referred {
+			wantCredited++
+		}
+	}
+	if len(numbers) != len(w.queue) || live != int64(len(w.queue)) || total != w.total || credited != wantCredited {
+		t.Fatalf("Postgres counts %d rows, live %d, total %d, credited %d; want %d, %d, %d",
+			len(numbers), live, total, credited, len(w.queue), w.total, wantCredited)
+	}
+	if len(w.queue) == 0 {
+		return
+	}
+	// The API's answer for one signup a step goes through the index, wherever
+	// that stands, and must be right also while it is rebuilt.
+	m := w.queue[w.names%len(w.queue)]
+	s, err := w.svc.Status(ctx, w.list.ID, m.email)
+	if err != nil {
+		t.Fatalf("status: %v", err)
+	}
+	if s.Position != int64(w.names%len(w.queue)+1) || s.Total != w.total || s.ReferralCount != m.referrals {
+		t.Fatalf("status of %s: %+v; want position %d, total %d, referrals %d", m.email, s, w.names%len(w.queue)+1, w.total, m.referrals)
+	}
+	w.checkIndex(t, numbers)
+}
+
+// checkIndex brings the index up to date, by changes or anew, and compares it.
+func (w *world) checkIndex(t tester, want []int64) {
+	ctx := t.Context()
+	for {
+		err := w.index.CatchUp(ctx, w.list.ID)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, signup.ErrIndexUnusable) {
+			t.Fatalf("catch up: %v", err)
+		}
+		if err := w.index.Rebuild(ctx, w.list.ID); err != nil {
+			t.Fatalf("rebuild: %v", err)
+		}
+	}
+	members, err := w.rdb.ZRange(ctx, redis.KeysOf(w.list.ID)[0], 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]int64, len(members))
+	for i, m := range members {
+		if got[i], err = strconv.ParseInt(m, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("index has %v; want %v", got, want)
+	}
+}
+
+// damage does to the index what can happen to a Redis.
+func (w *world) damage(t *rapid.T) {
+	ctx := context.Background()
+	keys := redis.KeysOf(w.list.ID)
+	set, mark := keys[0], keys[1]
+	switch rapid.SampledFrom([]string{"flush", "evict", "forget", "lose", "save", "restore"}).Draw(t, "damage") {
+	case "flush":
+		w.rdb.FlushDB(ctx)
+	case "evict": // the set goes, its mark stays
+		w.rdb.Del(ctx, set)
+	case "forget":
+		w.rdb.Del(ctx, mark)
+	case "lose": // one member goes
+		w.rdb.ZPopMin(ctx, set)
+	case "save":
+		for i, k := range keys[:2] {
+			w.snapshot[i] = w.rdb.Dump(ctx, k).Val()
+		}
+	case "restore": // an old snapshot of both
+		for i, k := range keys[:2] {
+			w.rdb.Del(ctx, k)
+			if w.snapshot[i] != "" {
+				w.rdb.RestoreReplace(ctx, k, 0, w.snapshot[i])
+			}
+		}
+	}
+}
+
+// TestModel compares the queue with a slice after every random step (R1).
+func TestModel(t *testing.T) {
+	steps := modelSteps
+	if s := os.Getenv("MODEL_STEPS"); s != "" {
+		var err error
+		if steps, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const checks = 100
+	for name, value := range map[string]int{"rapid.checks": checks, "rapid.steps": max(1, steps/checks)} {
+		if err := flag.Set(name, strconv.Itoa(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(t, 1)
+	taken := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		w.open(rapid.SampledFrom([]int{1, 2, 7, 100}).Draw(rt, "boost"))
+		here := func(rt *rapid.T) {
+			if len(w.queue) == 0 {
+				rt.Skip("nobody is on the list")
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"join": func(rt *rapid.T) {
+				joins := make([]*signup.Join, rapid.IntRange(1, 4).Draw(rt, "batch"))
+				for i := range joins {
+					var referrer signup.Token
+					referred := len(w.queue) > 0 && rapid.Bool().Draw(rt, "referred")
+					if referred {
+						referrer = w.queue[w.pick(rt)].token
+					}
+					joins[i] = w.newJoin(referrer, referred)
+				}
+				w.join(rt, joins)
+			},
+			"credit": func(rt *rapid.T) {
+				here(rt)
+				w.join(rt, []*signup.Join{w.newJoin(w.queue[w.pick(rt)].token, true)})
+			},
+			"again": func(rt *rapid.T) {
+				here(rt)
+				j := w.newJoin(signup.NewToken(), true)
+				j.Email = w.queue[w.pick(rt)].email
+				w.join(rt, []*signup.Join{j, w.newJoin(signup.Token{}, false)})
+			},
+			"move": func(rt *rapid.T) {
+				here(rt)
+				w.move(rt, w.pick(rt), rapid.IntRange(1, len(w.queue)+2).Draw(rt, "position"))
+			},
+			"remove": func(rt *rapid.T) {
+				here(rt)
+				at := w.pick(rt)
+				if err := w.svc.Remove(rt.Context(), w.list.ID, w.queue[at].email); err != nil {
+					rt.Fatalf("remove: %v", err)
+				}
+				w.queue = slices.Delete(w.queue, at, at+1)
+			},
+			"damage index": w.damage,
+			"": func(rt *rapid.T) {
+				taken++
+				w.check(rt)
+			},
+		})
+	})
+	t.Logf("%d steps", taken)
+}
+
+// TestOneSpot puts more signups into one gap than a key has bits, between the
+// same two and always next to the last one, and at the front.
+func TestOneSpot(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		position func(step int) int
+	}{
+		{"behind one signup", func(int) int { return 3 }},
+		{"before one signup", func(step int) int { return 3 + step%200 }},
+		{"front", func(int) int { return 1 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			var joins []*signup.Join
+			for range 250 {
+				joins = append(joins, w.newJoin(signup.Token{}, false))
+			}
+			w.join(t, joins)
+			for step := range 600 {
+				w.move(t, len(w.queue)-1, tt.position(step))
+			}
+			w.check(t)
+		})
+	}
+}
