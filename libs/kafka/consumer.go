@@ -164,7 +164,7 @@ var errStalled = errors.New("lag, but nothing comes")
 // read consumes with one reader until it fails, stalls or ctx is done.
 func (c *Consumer) read(ctx context.Context) error {
 	reader := kafkago.NewReader(kafkago.ReaderConfig{
-		Brokers: c.cfg.Brokers, GroupID: c.cfg.TopicPrefix + c.cfg.Group, GroupTopics: c.topics(),
+		Brokers: c.cfg.Brokers, GroupID: c.cfg.TopicPrefix + c.cfg.Group, GroupTopics: c.cfg.names(c.cfg.Topics),
 		Dialer:      &kafkago.Dialer{Timeout: dialTimeout, DualStack: true, ClientID: "waitlist-" + c.cfg.Group},
 		StartOffset: kafkago.FirstOffset,
 		MinBytes:    1, MaxBytes: maxBytes, MaxWait: time.Second, QueueCapacity: queueCapacity,
@@ -193,14 +193,6 @@ func (c *Consumer) read(ctx context.Context) error {
 	<-fetcher
 	<-watcher
 	return errors.Join(cause, reader.Close())
-}
-
-func (c *Consumer) topics() []string {
-	names := make([]string, len(c.cfg.Topics))
-	for i, t := range c.cfg.Topics {
-		names[i] = c.cfg.TopicPrefix + t
-	}
-	return names
 }
 
 // fetch moves messages from the reader to the channel until one of them ends.
@@ -470,7 +462,7 @@ func (c *Consumer) watch(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		lag, err := c.lag(ctx, client)
+		lag, err := groupLag(ctx, client, c.cfg.Config, c.cfg.Group, c.cfg.Topics)
 		if err != nil {
 			c.log.InfoContext(ctx, "lag not measured", "error", err)
 			continue
@@ -487,32 +479,56 @@ func (c *Consumer) watch(ctx context.Context) error {
 	}
 }
 
-// lag returns how far the group is behind, by topic without prefix.
-func (c *Consumer) lag(ctx context.Context, client *kafkago.Client) (map[string]int64, error) {
-	ends, partitions, err := offsets(ctx, client, c.topics(), kafkago.LastOffset)
+// Lag returns how many messages a service's group has not committed yet, by
+// topic without prefix.
+func Lag(ctx context.Context, cfg Config, group string, topics ...string) (map[string]int64, error) {
+	t := newTransport()
+	defer t.CloseIdleConnections()
+	return groupLag(ctx, newClient(cfg, t), cfg, group, topics)
+}
+
+func groupLag(ctx context.Context, client *kafkago.Client, cfg Config, group string, topics []string) (map[string]int64, error) {
+	names := cfg.names(topics)
+	ends, partitions, err := offsets(ctx, client, names, kafkago.LastOffset)
 	if err != nil {
 		return nil, err
 	}
-	starts, _, err := offsets(ctx, client, c.topics(), kafkago.FirstOffset)
+	starts, _, err := offsets(ctx, client, names, kafkago.FirstOffset)
 	if err != nil {
 		return nil, err
 	}
-	res, err := client.OffsetFetch(ctx, &kafkago.OffsetFetchRequest{GroupID: c.cfg.TopicPrefix + c.cfg.Group, Topics: partitions})
+	committed, err := committedOffsets(ctx, client, cfg.TopicPrefix+group, partitions)
+	if err != nil {
+		return nil, err
+	}
+	lag := map[string]int64{}
+	for at, end := range ends {
+		// Nothing committed: the group starts at the first message there is.
+		lag[strings.TrimPrefix(at.topic, cfg.TopicPrefix)] += max(0, end-max(committed[at], starts[at]))
+	}
+	return lag, nil
+}
+
+// committedOffsets returns what a group has committed; a partition without is
+// missing.
+func committedOffsets(ctx context.Context, client *kafkago.Client, group string, partitions map[string][]int) (map[topicPartition]int64, error) {
+	res, err := client.OffsetFetch(ctx, &kafkago.OffsetFetchRequest{GroupID: group, Topics: partitions})
 	if err != nil {
 		return nil, fmt.Errorf("fetch offsets: %w", err)
 	}
-	if res.Error != nil {
+	out := map[topicPartition]int64{}
+	// A group that never was has committed nothing; brokers say so differently.
+	if res.Error != nil && !errors.Is(res.Error, kafkago.GroupIdNotFound) {
 		return nil, fmt.Errorf("fetch offsets: %w", res.Error)
 	}
-	lag := map[string]int64{}
 	for topic, ps := range res.Topics {
 		for _, p := range ps {
-			at := topicPartition{topic, p.Partition}
-			// Nothing committed: the group starts at the first message there is.
-			lag[c.baseTopic(topic)] += max(0, ends[at]-max(p.CommittedOffset, starts[at]))
+			if p.CommittedOffset >= 0 {
+				out[topicPartition{topic, p.Partition}] = p.CommittedOffset
+			}
 		}
 	}
-	return lag, nil
+	return out, nil
 }
 
 type topicPartition struct {

@@ -110,16 +110,12 @@ func Replay(ctx context.Context, cfg Config, topic string) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	committed, err := client.OffsetFetch(ctx, &kafkago.OffsetFetchRequest{GroupID: group, Topics: partitions})
+	committed, err := committedOffsets(ctx, client, group, partitions)
 	if err != nil {
-		return 0, fmt.Errorf("fetch replay offsets: %w", err)
+		return 0, err
 	}
-	if committed.Error != nil {
-		return 0, fmt.Errorf("fetch replay offsets: %w", committed.Error)
-	}
-	for _, p := range committed.Topics[dlq] {
-		at := topicPartition{dlq, p.Partition}
-		m, err := replayPartition(ctx, cfg, w, client, group, at, max(p.CommittedOffset, starts[at]), ends[at])
+	for at, end := range ends {
+		m, err := replayPartition(ctx, cfg, w, client, group, at, max(committed[at], starts[at]), end)
 		n += m
 		if err != nil {
 			return n, err

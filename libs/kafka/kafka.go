@@ -58,6 +58,15 @@ type Config struct {
 	Replication int
 }
 
+// names adds the prefix to topics.
+func (c Config) names(topics []string) []string {
+	out := make([]string, len(topics))
+	for i, t := range topics {
+		out[i] = c.TopicPrefix + t
+	}
+	return out
+}
+
 // EnsureTopics creates the suite's topics and their dead-letter topics where
 // they are missing, and returns when every partition has a leader. While Kafka
 // is away it goes on trying, until ctx is done.

@@ -1,0 +1,583 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	kafkago "github.com/segmentio/kafka-go"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"waitlist.internal/libs/devservers"
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outbox"
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// env is one test's database and cluster, with what writes there.
+type env struct {
+	testing.TB
+	pool   *pgxpool.Pool
+	cfg    kafka.Config
+	writer *kafka.Writer
+	// failures counts the consumers' failed attempts.
+	failures atomic.Int64
+}
+
+// Write is where the consumers log to.
+func (e *env) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), "event failed") {
+		e.failures.Add(1)
+	}
+	return e.Output().Write(p)
+}
+
+func newEnv(t testing.TB) *env {
+	t.Helper()
+	brokers, prefix := testenv.Kafka(t)
+	return openEnv(t, testenv.Postgres(t), kafka.Config{Brokers: brokers, TopicPrefix: prefix})
+}
+
+func openEnv(t testing.TB, url string, cfg kafka.Config) *env {
+	t.Helper()
+	pool, err := pg.Open(t.Context(), url, "consumer", 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA consumer; CREATE TABLE effect (no bigserial, consumer text, event_id text, key text);`+kafka.InboxSchema+outbox.Schema); err != nil {
+		t.Fatal(err)
+	}
+	w := kafka.NewWriter(cfg)
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &env{TB: t, pool: pool, cfg: cfg, writer: w}
+}
+
+// run starts a consumer and returns a function that stops it and waits.
+func (e *env) run(group string, h kafka.Handler) func() {
+	e.Helper()
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{
+		Config: e.cfg, Group: group, Topics: []string{kafka.SignupsTopic, kafka.AccountsTopic}, Pool: e.pool,
+		Handler: h, Logger: slog.New(slog.NewTextHandler(e, nil)), Attempts: 3,
+	})
+	if err != nil {
+		e.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				e.Errorf("consumer: %v", err)
+			}
+		case <-time.After(20 * time.Second):
+			e.Error("the consumer does not stop")
+		}
+	})
+	e.Cleanup(stop)
+	return stop
+}
+
+// record is the effect of an event in these tests.
+func record(group string) kafka.Handler {
+	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+		_, err := tx.Exec(ctx, "INSERT INTO effect (consumer, event_id, key) VALUES ($1, $2, $3)", group, ev.GetId(), ev.GetSignupCreated().GetWaitlistId())
+		return err
+	}
+}
+
+func newEvent(key string) *eventv1.Event {
+	return &eventv1.Event{Id: uuid.NewString(), Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{WaitlistId: key}}}
+}
+
+func (e *env) write(msgs ...kafkago.Message) {
+	e.Helper()
+	if err := e.writer.WriteMessages(e.Context(), msgs...); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) message(key string, ev *eventv1.Event) kafkago.Message {
+	e.Helper()
+	b, err := proto.Marshal(ev)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte(key), Value: b}
+}
+
+// effects returns the ids of the events that had an effect, in its order.
+func (e *env) effects(group string) []string {
+	e.Helper()
+	rows, err := e.pool.Query(context.Background(), "SELECT event_id FROM effect WHERE consumer = $1 ORDER BY no", group)
+	if err != nil {
+		e.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		e.Fatal(err)
+	}
+	return ids
+}
+
+func (e *env) eventually(what string, cond func() bool) {
+	e.Helper()
+	deadline := time.After(60 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			e.Fatalf("not within a minute: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// consumed waits until the group has committed all there is.
+func (e *env) consumed(group string) {
+	e.Helper()
+	e.eventually(group+" has consumed everything", func() bool {
+		lag, err := kafka.Lag(e.Context(), e.cfg, group, kafka.SignupsTopic, kafka.AccountsTopic)
+		if err != nil {
+			e.Fatal(err)
+		}
+		return len(lag) == 2 && lag[kafka.SignupsTopic] == 0 && lag[kafka.AccountsTopic] == 0
+	})
+}
+
+// deadLetters returns those of the signups topic.
+func (e *env) deadLetters() []kafkago.Message {
+	e.Helper()
+	var msgs []kafkago.Message
+	dialer := &kafkago.Dialer{}
+	conn, err := dialer.DialContext(e.Context(), "tcp", e.cfg.Brokers[0])
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer conn.Close()
+	topic := e.cfg.TopicPrefix + kafka.SignupsTopic + kafka.DeadLetterSuffix
+	partitions, err := conn.ReadPartitions(topic)
+	if err != nil {
+		e.Fatal(err)
+	}
+	for _, p := range partitions {
+		leader, err := dialer.DialLeader(e.Context(), "tcp", e.cfg.Brokers[0], topic, p.ID)
+		if err != nil {
+			e.Fatal(err)
+		}
+		first, last, err := leader.ReadOffsets()
+		if err != nil {
+			e.Fatal(err)
+		}
+		leader.Close()
+		r := kafkago.NewReader(kafkago.ReaderConfig{Brokers: e.cfg.Brokers, Topic: topic, Partition: p.ID, Dialer: dialer, MaxWait: time.Second})
+		for next := first; next < last; {
+			m, err := r.FetchMessage(e.Context())
+			if err != nil {
+				e.Fatal(err)
+			}
+			msgs, next = append(msgs, m), m.Offset+1
+		}
+		if err := r.Close(); err != nil {
+			e.Fatal(err)
+		}
+	}
+	return msgs
+}
+
+func headers(m kafkago.Message) map[string]string {
+	h := map[string]string{}
+	for _, kv := range m.Headers {
+		h[kv.Key] = string(kv.Value)
+	}
+	return h
+}
+
+func TestEventsHaveTheirEffectOnce(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var want []string
+	var all []kafkago.Message
+	for range 300 {
+		ev := newEvent("k")
+		want = append(want, ev.GetId())
+		m := e.message("k", ev)
+		all = append(all, m, m)
+	}
+	e.write(all...)
+	stop := e.run("first", record("first"))
+	e.consumed("first")
+	stop()
+	// Everything once more: the topic again for a new member, as after a lost commit.
+	e.write(all...)
+	e.run("first", record("first"))
+	e.consumed("first")
+	if got := e.effects("first"); !slices.Equal(got, want) {
+		t.Fatalf("%d effects of %d events, or out of order", len(got), len(want))
+	}
+	// Another consumer has an inbox of its own.
+	e.run("second", record("second"))
+	e.consumed("second")
+	if got := e.effects("second"); !slices.Equal(got, want) {
+		t.Fatalf("second group: %d effects of %d events, or out of order", len(got), len(want))
+	}
+}
+
+// poison are messages that fail for ever, each in its own way, with the reason
+// that their dead letter must give.
+func (e *env) poison(h *poisonHandler) map[string]kafkago.Message {
+	e.Helper()
+	unknown, err := proto.Marshal(&eventv1.Event{Id: uuid.NewString()})
+	if err != nil {
+		e.Fatal(err)
+	}
+	unknown = protowire.AppendBytes(protowire.AppendTag(unknown, 999, protowire.BytesType), []byte("a payload of the future"))
+	panics, fails, violates := newEvent("k"), newEvent("k"), newEvent("k")
+	h.panics, h.fails, h.violates = panics.GetId(), fails.GetId(), violates.GetId()
+	raw := func(b []byte) kafkago.Message {
+		return kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte("k"), Value: b}
+	}
+	return map[string]kafkago.Message{
+		"undecodable":     raw([]byte{0xff, 0xff, 0xff}),
+		"unknown_version": raw(unknown),
+		"panic":           e.message("k", panics),
+		"failure":         e.message("k", fails),
+		"constraint":      e.message("k", violates),
+	}
+}
+
+type poisonHandler struct {
+	mu                      sync.Mutex
+	panics, fails, violates string
+	cured                   bool
+	group                   string
+}
+
+func (h *poisonHandler) handle(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.cured {
+		switch ev.GetId() {
+		case h.panics:
+			panic("out of cheese")
+		case h.fails:
+			return errors.New("always")
+		case h.violates:
+			if _, err := tx.Exec(ctx, "INSERT INTO inbox (consumer, event_id) VALUES (NULL, NULL)"); err != nil {
+				return fmt.Errorf("effect: %w", err)
+			}
+		}
+	}
+	return record(h.group)(ctx, tx, ev)
+}
+
+func TestPoisonIsDeadLetteredAndReplayedOnce(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	h := &poisonHandler{group: "one"}
+	stop := e.run("one", h.handle)
+	e.run("other", record("other"))
+	var good []string
+	reasons := e.poison(h)
+	for reason, m := range reasons {
+		e.Log(reason)
+		before, after := newEvent("k"), newEvent("k")
+		good = append(good, before.GetId(), after.GetId())
+		m.Headers = []kafkago.Header{{Key: "mine", Value: []byte("kept")}}
+		e.write(e.message("k", before), m, e.message("k", after))
+	}
+	e.consumed("one")
+	e.consumed("other")
+	// All stand in one partition: it went on behind each.
+	if got := e.effects("one"); !slices.Equal(got, good) {
+		t.Fatalf("%d effects, want %d in order", len(got), len(good))
+	}
+	others := len(e.effects("other"))
+	if others != len(good)+3 {
+		t.Fatalf("other group: %d effects, want %d", others, len(good)+3)
+	}
+	seen := map[string]bool{}
+	for _, m := range e.deadLetters() {
+		got := headers(m)
+		if got[kafka.HeaderConsumer] == "other" {
+			continue
+		}
+		reason := got[kafka.HeaderReason]
+		seen[reason] = true
+		want, ok := reasons[reason]
+		if !ok || string(m.Value) != string(want.Value) || string(m.Key) != "k" || got["mine"] != "kept" {
+			t.Errorf("%s: not the original message", reason)
+		}
+		if got[kafka.HeaderTopic] != kafka.SignupsTopic || got[kafka.HeaderPartition] == "" || got[kafka.HeaderOffset] == "" || got[kafka.HeaderAttempt] != "1" || got[kafka.HeaderError] == "" {
+			t.Errorf("%s: headers %v", reason, got)
+		}
+	}
+	if len(seen) != len(reasons) {
+		t.Fatalf("dead letters for %v", seen)
+	}
+
+	// Still broken: they come back, counted.
+	if n, err := kafka.Replay(t.Context(), e.cfg, kafka.SignupsTopic); err != nil || n != 7 {
+		t.Fatalf("replayed %d, %v; want 7: 5 of one, 2 of the other", n, err)
+	}
+	e.consumed("one")
+	e.consumed("other")
+	again := 0
+	for _, m := range e.deadLetters() {
+		if headers(m)[kafka.HeaderAttempt] == "2" {
+			again++
+		}
+	}
+	if again != 7 {
+		t.Fatalf("%d letters of the second attempt", again)
+	}
+
+	// The code was repaired.
+	h.mu.Lock()
+	h.cured = true
+	h.mu.Unlock()
+	if n, err := kafka.Replay(t.Context(), e.cfg, kafka.SignupsTopic); err != nil || n != 7 {
+		t.Fatalf("replayed %d, %v", n, err)
+	}
+	e.consumed("one")
+	if got := e.effects("one"); len(got) != len(good)+3 || !slices.Contains(got, h.fails) || !slices.Contains(got, h.panics) || !slices.Contains(got, h.violates) {
+		t.Fatalf("%d effects after the replay", len(got))
+	}
+	// Once: what is replayed again is known, and what never decodes stays dead.
+	if n, err := kafka.Replay(t.Context(), e.cfg, kafka.SignupsTopic); err != nil || n != 4 {
+		t.Fatalf("replayed %d, %v", n, err)
+	}
+	e.consumed("one")
+	e.consumed("other")
+	if got := e.effects("one"); len(got) != len(good)+3 {
+		t.Fatalf("%d effects after another replay", len(got))
+	}
+	if got := len(e.effects("other")); got != others {
+		t.Fatalf("other group: %d effects after replays for the first", got)
+	}
+	stop()
+}
+
+func TestOnlyThePoisonOfABatchSuffers(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	h := &poisonHandler{group: "g"}
+	m := e.poison(h)["failure"]
+	var msgs []kafkago.Message
+	var want []string
+	for i := range 200 {
+		ev := newEvent("k")
+		want = append(want, ev.GetId())
+		msgs = append(msgs, e.message("k", ev))
+		if i == 100 {
+			msgs = append(msgs, m)
+		}
+	}
+	e.write(msgs...)
+	e.run("g", h.handle)
+	e.consumed("g")
+	if got := e.effects("g"); !slices.Equal(got, want) {
+		t.Fatalf("%d effects, want %d in order", len(got), len(want))
+	}
+	if n := len(e.deadLetters()); n != 1 {
+		t.Fatalf("%d dead letters", n)
+	}
+}
+
+func TestADependencyAwayIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var mu sync.Mutex
+	attempts := 0
+	e.run("g", func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if attempts++; attempts <= 5 { // more than Attempts
+			return fmt.Errorf("ask the other service: %w", status.Error(codes.Unavailable, "starting"))
+		}
+		return record("g")(ctx, tx, ev)
+	})
+	ev := newEvent("k")
+	e.write(e.message("k", ev))
+	e.consumed("g")
+	if got := e.effects("g"); !slices.Equal(got, []string{ev.GetId()}) || len(e.deadLetters()) != 0 {
+		t.Fatalf("effects %v, %d dead letters", got, len(e.deadLetters()))
+	}
+}
+
+func TestPostgresAwayIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	brokers, prefix := testenv.Kafka(t)
+	dir := t.TempDir()
+	server := testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir})
+	e := openEnv(t, server.URL("postgres"), kafka.Config{Brokers: brokers, TopicPrefix: prefix})
+	e.run("g", record("g"))
+	var want []string
+	send := func() {
+		ev := newEvent("k")
+		want = append(want, ev.GetId())
+		e.write(e.message("k", ev))
+	}
+	send()
+	e.consumed("g")
+	port := server.Port()
+	server.Kill()
+	for range 20 {
+		send()
+	}
+	e.eventually("more attempts than a failing event has", func() bool { return e.failures.Load() > 3 })
+	testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir, Port: port})
+	e.consumed("g")
+	if got := e.effects("g"); !slices.Equal(got, want) || len(e.deadLetters()) != 0 {
+		t.Fatalf("%d effects, %d dead letters", len(got), len(e.deadLetters()))
+	}
+}
+
+func TestKafkaRestartIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	k, err := devservers.StartKafka(t.Context(), devservers.KafkaOptions{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := openEnv(t, testenv.Postgres(t), kafka.Config{Brokers: k.Brokers})
+	stop := e.run("g", record("g"))
+	var want []string
+	for round := range 2 {
+		for range 10 {
+			ev := newEvent("k")
+			want = append(want, ev.GetId())
+			e.eventually("written", func() bool { return e.writer.WriteMessages(t.Context(), e.message("k", ev)) == nil })
+		}
+		e.eventually("effects", func() bool { return len(e.effects("g")) == len(want) })
+		if round == 0 {
+			var port int
+			if _, err := fmt.Sscanf(strings.Split(k.Brokers[0], ":")[1], "%d", &port); err != nil {
+				t.Fatal(err)
+			}
+			k.Kill()
+			if k, err = devservers.StartKafka(t.Context(), devservers.KafkaOptions{Dir: dir, Port: port}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stop()
+	if got := e.effects("g"); !slices.Equal(got, want) {
+		t.Fatalf("%d effects, want %d in order", len(got), len(want))
+	}
+	if err := k.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Members come and go while events flow; each has its effect once, in order by
+// key.
+func TestMembersComeAndGo(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	const keys = 12
+	want := map[string][]string{}
+	stops := []func(){e.run("g", record("g"))}
+	for round := range 6 {
+		for i := range 200 {
+			key := fmt.Sprint("k", i%keys)
+			ev := newEvent(key)
+			want[key] = append(want[key], ev.GetId())
+			e.write(e.message(key, ev))
+		}
+		if round%2 == 0 {
+			stops = append(stops, e.run("g", record("g")))
+		} else {
+			stops[0]()
+			stops = stops[1:]
+		}
+	}
+	e.consumed("g")
+	for key, ids := range want {
+		rows, err := e.pool.Query(t.Context(), "SELECT event_id FROM effect WHERE key = $1 ORDER BY no", key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || !slices.Equal(got, ids) {
+			t.Fatalf("%s: %d effects, want %d in order; %v", key, len(got), len(ids), err)
+		}
+	}
+}
+
+func TestTheTraceGoesFromCauseToEffect(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	got := make(chan trace.SpanContext, 1)
+	e.run("g", func(ctx context.Context, _ pgx.Tx, _ *eventv1.Event) error {
+		got <- trace.SpanContextFromContext(ctx)
+		return nil
+	})
+	cause := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1, 2, 3}, SpanID: trace.SpanID{4, 5}, TraceFlags: trace.FlagsSampled})
+	ctx := trace.ContextWithSpanContext(t.Context(), cause)
+	r, err := outbox.NewRelay(e.pool, e.writer, "consumer", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	relaying, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.Run(relaying) })
+	defer wg.Wait()
+	defer cancel()
+	if err := pg.InTx(ctx, e.pool, func(tx pgx.Tx) error {
+		ev, err := outbox.NewEvent(time.Now())
+		if err != nil {
+			return err
+		}
+		ev.Payload = newEvent("k").GetPayload()
+		return outbox.Insert(ctx, tx, outbox.Message{Topic: kafka.AccountsTopic, Key: "k", Events: []*eventv1.Event{ev}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.Wake()
+	select {
+	case sc := <-got:
+		if sc.TraceID() != cause.TraceID() || !sc.IsSampled() {
+			t.Fatalf("trace %s, want %s", sc.TraceID(), cause.TraceID())
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing came")
+	}
+}
+
+func TestOldInboxRowsGo(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	if _, err := e.pool.Exec(t.Context(), `INSERT INTO inbox SELECT 'g', gen_random_uuid(), now() - make_interval(days => n) FROM generate_series(0, 29) n`); err != nil {
+		t.Fatal(err)
+	}
+	n, err := kafka.PruneInbox(t.Context(), e.pool, "g", time.Now().Add(-14*24*time.Hour))
+	if err != nil || n != 16 {
+		t.Fatalf("pruned %d, %v", n, err)
+	}
+}
