@@ -35,7 +35,7 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 		fields = append(fields, checkPassword(password)...)
 	}
 	if len(fields) > 0 {
-		return Tokens{}, apierr.Validation(fields...)
+		return Tokens{}, invalid(fields)
 	}
 	attempt := s.attempt(address, clientIP)
 	slow, err := s.admit(ctx, attempt)

@@ -89,3 +89,10 @@ func checkPassword(password string) []apierr.Field {
 		return nil
 	}
 }
+
+// invalid is a VALIDATION_ERROR whose message names its first field.
+func invalid(fields []apierr.Field) *apierr.Error {
+	e := apierr.Validation(fields...)
+	e.Message = fields[0].Field + " " + fields[0].Message + "."
+	return e
+}

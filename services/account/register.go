@@ -28,9 +28,9 @@ type Registration struct {
 // VALIDATION_ERROR on email and password, CONFLICT where the address has an
 // account.
 func (s *Service) Register(ctx context.Context, email, password string) (Registration, error) {
-	address, fields := parseEmail(email)
-	if fields = append(fields, checkPassword(password)...); len(fields) > 0 {
-		return Registration{}, apierr.Validation(fields...)
+	address, fields := CheckRegistration(email, password)
+	if len(fields) > 0 {
+		return Registration{}, invalid(fields)
 	}
 	taken := apierr.New(apierr.Conflict, "An account with this e-mail address exists already.")
 	// Spares the hashing; the constraint decides.
@@ -80,6 +80,13 @@ func (s *Service) Register(ctx context.Context, email, password string) (Registr
 		return Registration{}, fmt.Errorf("register: %w", err)
 	}
 	return Registration{Account: a, APIKey: string(key)}, nil
+}
+
+// CheckRegistration returns the normalised address, or what is wrong with the
+// two fields.
+func CheckRegistration(email, password string) (address string, fields []apierr.Field) {
+	address, fields = parseEmail(email)
+	return address, append(fields, checkPassword(password)...)
 }
 
 // addressHash is a keyed hash of an e-mail or network address, different for

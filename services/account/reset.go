@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/token"
 )
 
@@ -23,7 +22,7 @@ const (
 func (s *Service) ForgotPassword(ctx context.Context, email string) error {
 	address, fields := parseEmail(email)
 	if len(fields) > 0 {
-		return apierr.Validation(fields...)
+		return invalid(fields)
 	}
 	if err := s.Store.QueueReset(ctx, address, s.now()); err != nil {
 		return fmt.Errorf("queue a password reset: %w", err)
@@ -71,7 +70,7 @@ func (s *Service) requestReset(ctx context.Context) (bool, error) {
 // expired or was used.
 func (s *Service) ResetPassword(ctx context.Context, raw, password string) error {
 	if fields := checkPassword(password); len(fields) > 0 {
-		return apierr.Validation(fields...)
+		return invalid(fields)
 	}
 	now := s.now()
 	accountID, generation, err := s.mailToken(token.ResetPassword, raw, now)

@@ -78,11 +78,22 @@ func fields(c *gin.Context, names ...string) ([]string, error) {
 }
 
 func (h handler) register(c *gin.Context) error {
-	in, err := fields(c, "email", "password")
+	o, err := read(c)
 	if err != nil {
 		return err
 	}
-	r, err := h.svc.Register(c.Request.Context(), in[0], in[1])
+	email, password := o.RequiredString("email", 0), o.RequiredString("password", 0)
+	// One list, with what is wrong in form and in content.
+	_, wrong := account.CheckRegistration(email, password)
+	for _, f := range wrong {
+		if !o.Failed(f.Field) {
+			o.Fail(f.Field, f.Message)
+		}
+	}
+	if err := o.Err(); err != nil {
+		return err
+	}
+	r, err := h.svc.Register(c.Request.Context(), email, password)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,165 @@
+// Package app puts the account service together.
+package app
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"time"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outbox"
+	"waitlist.internal/libs/service"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+	"waitlist.internal/services/account"
+	accountgrpc "waitlist.internal/services/account/grpc"
+	accounthttp "waitlist.internal/services/account/http"
+	"waitlist.internal/services/account/postgres"
+)
+
+// Service is the service's name.
+const Service = "account"
+
+// Config is the service's environment.
+type Config struct {
+	service.Config
+
+	// SignupTarget is where signup's gRPC is: host:port, or a gRPC URL.
+	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
+
+	// JWTKeys sign ID tokens; see account.ParseKeys.
+	JWTKeys     string `env:"JWT_KEYS"`
+	JWTIssuer   string `env:"JWT_ISSUER" envDefault:"waitlist"`
+	JWTAudience string `env:"JWT_AUDIENCE" envDefault:"waitlist-api"`
+	// IDTokenTTL is the lifetime of an ID token, RefreshTokenTTL that of a
+	// session without a refresh.
+	IDTokenTTL      time.Duration `env:"ID_TOKEN_TTL" envDefault:"1h"`
+	RefreshTokenTTL time.Duration `env:"REFRESH_TOKEN_TTL" envDefault:"720h"`
+	TrialDuration   time.Duration `env:"TRIAL_DURATION" envDefault:"168h"`
+	// AddressKey is base64 of at least 32 bytes: the key of the hashes that stay
+	// of addresses. It is never rotated; see account.Config.
+	AddressKey string `env:"ADDRESS_KEY"`
+	// PasswordConcurrency bounds the passwords hashed at once, 19 MiB each; 0:
+	// one for each processor.
+	PasswordConcurrency int `env:"PASSWORD_CONCURRENCY"`
+}
+
+// parse checks what only this service has, and reports all problems at once.
+func (c Config) parse() (keys *account.Keys, addressKey []byte, err error) {
+	var problems []error
+	keys, err = account.ParseKeys(c.JWTKeys)
+	if err != nil {
+		problems = append(problems, fmt.Errorf("JWT_KEYS: %w", err))
+	}
+	addressKey, err = base64.StdEncoding.DecodeString(c.AddressKey)
+	if err != nil || len(addressKey) < 32 {
+		problems = append(problems, errors.New("ADDRESS_KEY: want base64 of at least 32 bytes"))
+	}
+	for name, d := range map[string]time.Duration{
+		"ID_TOKEN_TTL": c.IDTokenTTL, "REFRESH_TOKEN_TTL": c.RefreshTokenTTL, "TRIAL_DURATION": c.TrialDuration,
+	} {
+		if d < time.Second {
+			problems = append(problems, fmt.Errorf("%s: want at least 1s", name))
+		}
+	}
+	if c.JWTIssuer == "" || c.JWTAudience == "" {
+		problems = append(problems, errors.New("JWT_ISSUER and JWT_AUDIENCE are required"))
+	}
+	if c.PasswordConcurrency < 0 {
+		problems = append(problems, errors.New("PASSWORD_CONCURRENCY must not be negative"))
+	}
+	if len(problems) > 0 {
+		return nil, nil, fmt.Errorf("configuration: %w", errors.Join(problems...))
+	}
+	return keys, addressKey, nil
+}
+
+// App is the service.
+type App struct{ rt *service.Runtime }
+
+// New opens what the service uses and registers its routes.
+func New(ctx context.Context, cfg Config) (_ *App, err error) {
+	keys, addressKey, err := cfg.parse()
+	if err != nil {
+		return nil, err
+	}
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return nil, err
+	}
+	rt, err := service.New(ctx, Service, cfg.Config, service.Options{
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = rt.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	signups, err := rt.Dial(cfg.SignupTarget, "signup")
+	if err != nil {
+		return nil, err
+	}
+
+	topics := kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix}
+	writer := kafka.NewWriter(topics)
+	rt.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
+	relay, err := outbox.NewRelay(rt.Pool, writer, postgres.Schema, rt.Log)
+	if err != nil {
+		return nil, err
+	}
+	rt.Go("outbox relay", relay.Run)
+
+	concurrency := cfg.PasswordConcurrency
+	if concurrency == 0 {
+		concurrency = runtime.GOMAXPROCS(0)
+	}
+	svc, err := account.New(account.Config{
+		Store: postgres.New(rt.Pool, relay.Wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
+		Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
+		IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
+		AddressKey: addressKey, HashConcurrency: concurrency, Logger: rt.Log, Now: time.Now, Wait: wait,
+	})
+	if err != nil {
+		return nil, err
+	}
+	rt.Go("password resets", svc.RunResets)
+	rt.Go("closings", svc.RunClosings)
+	rt.Go("sweep", svc.RunSweep)
+	accounthttp.Routes(rt.Engine, svc)
+	accountv1.RegisterAccountServiceServer(rt.GRPC, accountgrpc.New(svc))
+	return &App{rt}, nil
+}
+
+// wait returns after d, or earlier with the error of ctx.
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Run serves until ctx ends, then drains.
+func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
+
+// Handler is the public interface.
+func (a *App) Handler() http.Handler { return a.rt.Handler() }
+
+// Ready returns nil while the service can do its work.
+func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
+
+// Close closes what New opened, for an app that never runs.
+func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }
