@@ -260,9 +260,12 @@ func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, too
 	if !e.cfg.Log.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
-	e.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "request",
-		slog.String("method", verb), slog.String("route", route), slog.Int("status", status),
+	// Made by hand, since Logger would look for its caller's source line.
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, "request", 0)
+	line.AddAttrs(slog.String("method", verb), slog.String("route", route), slog.Int("status", status),
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.Int("bytes", max(c.Writer.Size(), 0)))
+	// A log that cannot be written has nowhere to complain.
+	_ = e.cfg.Log.Handler().Handle(ctx, line)
 }
 
 // Timeout replaces the default timeout for the routes behind it, counted from

@@ -1,0 +1,425 @@
+package rpc_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/rpc"
+	"waitlist.internal/libs/telemetry"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// account answers with what the test puts in.
+type account struct {
+	accountv1.UnimplementedAccountServiceServer
+	authorize func(ctx context.Context) error
+}
+
+func (a *account) Authorize(ctx context.Context, _ *accountv1.AuthorizeRequest) (*accountv1.AuthorizeResponse, error) {
+	if err := a.authorize(ctx); err != nil {
+		return nil, err
+	}
+	return &accountv1.AuthorizeResponse{}, nil
+}
+
+func (a *account) SetEntitlement(context.Context, *accountv1.SetEntitlementRequest) (*accountv1.SetEntitlementResponse, error) {
+	return &accountv1.SetEntitlementResponse{}, nil
+}
+
+type network struct {
+	addr string
+	keys rpc.Keys
+	ids  map[string]*rpc.Identity
+	impl *account
+	srv  *grpc.Server
+}
+
+func serve(t *testing.T) *network {
+	t.Helper()
+	n := &network{keys: rpc.Keys{}, ids: map[string]*rpc.Identity{}, impl: &account{authorize: func(context.Context) error { return nil }}}
+	for _, name := range []string{"billing", "messaging", "signup"} {
+		n.ids[name] = identity(t, name)
+		n.keys[name] = n.ids[name].Public()
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.addr = l.Addr().String()
+	n.srv = rpc.NewServer("account", n.keys, slog.New(slog.DiscardHandler))
+	accountv1.RegisterAccountServiceServer(n.srv, n.impl)
+	healthv1.RegisterHealthServer(n.srv, health.NewServer())
+	done := make(chan error, 1)
+	go func() { done <- n.srv.Serve(l) }()
+	t.Cleanup(func() { n.srv.Stop(); <-done })
+	return n
+}
+
+func identity(t *testing.T, name string) *rpc.Identity {
+	t.Helper()
+	seed := make([]byte, ed25519.SeedSize)
+	if _, err := rand.Read(seed); err != nil {
+		t.Fatal(err)
+	}
+	id, err := rpc.NewIdentity(name, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func (n *network) dial(t *testing.T, id *rpc.Identity, callee string) accountv1.AccountServiceClient {
+	t.Helper()
+	conn, err := rpc.Dial(n.addr, id, callee)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return accountv1.NewAccountServiceClient(conn)
+}
+
+// raw calls with whatever token is given.
+func (n *network) raw(t *testing.T, token string) codes.Code {
+	t.Helper()
+	conn, err := grpc.NewClient(n.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx := t.Context()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	_, err = accountv1.NewAccountServiceClient(conn).Authorize(ctx, &accountv1.AuthorizeRequest{})
+	return status.Code(err)
+}
+
+func TestCallersOption(t *testing.T) {
+	n := serve(t)
+	for _, c := range []struct {
+		who    string
+		method string
+		want   codes.Code
+	}{
+		{"billing", "Authorize", codes.OK},
+		{"messaging", "Authorize", codes.OK},
+		{"signup", "Authorize", codes.PermissionDenied},
+		{"billing", "SetEntitlement", codes.OK},
+		{"messaging", "SetEntitlement", codes.PermissionDenied},
+	} {
+		client := n.dial(t, n.ids[c.who], "account")
+		var err error
+		if c.method == "Authorize" {
+			_, err = client.Authorize(t.Context(), &accountv1.AuthorizeRequest{})
+		} else {
+			_, err = client.SetEntitlement(t.Context(), &accountv1.SetEntitlementRequest{})
+		}
+		if status.Code(cause(err)) != c.want {
+			t.Errorf("%s calls %s: %v, want %v", c.who, c.method, err, c.want)
+		}
+	}
+	if got := rpc.Callers("/waitlist.account.v1.AccountService/SetEntitlement"); !slices.Equal(got, []string{"billing"}) {
+		t.Errorf("Callers = %q", got)
+	}
+	for _, m := range []string{"", "/", "/x/y", "/waitlist.account.v1.AccountService/X", "/waitlist.account.v1.AuthorizeRequest/X", "/grpc.health.v1.Health/Check"} {
+		if got := rpc.Callers(m); got != nil {
+			t.Errorf("Callers(%q) = %q", m, got)
+		}
+	}
+}
+
+// cause is the status within a client's error.
+func cause(err error) error {
+	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Err != nil {
+		return e.Err
+	}
+	return err
+}
+
+func TestTokensThatAreRefused(t *testing.T) {
+	n := serve(t)
+	seed := make([]byte, ed25519.SeedSize)
+	key := ed25519.NewKeyFromSeed(seed)
+	n.keys["known"] = key.Public().(ed25519.PublicKey)
+	n.keys["billing"] = n.keys["known"]
+	now := time.Now()
+	good := jwt.MapClaims{"iss": "billing", "aud": "account", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix()}
+	sign := func(m jwt.SigningMethod, key any, change func(jwt.MapClaims)) string {
+		claims := jwt.MapClaims{}
+		for k, v := range good {
+			claims[k] = v
+		}
+		change(claims)
+		s, err := jwt.NewWithClaims(m, claims).SignedString(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	fine := sign(jwt.SigningMethodEdDSA, key, func(jwt.MapClaims) {})
+	if got := n.raw(t, fine); got != codes.OK {
+		t.Fatalf("the good token: %v", got)
+	}
+	for name, token := range map[string]string{
+		"none":             "",
+		"no token":         "x",
+		"alg none":         sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, func(jwt.MapClaims) {}),
+		"HMAC with key":    sign(jwt.SigningMethodHS256, []byte(n.keys["billing"]), func(jwt.MapClaims) {}),
+		"unknown service":  sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { c["iss"] = "nobody" }),
+		"no service":       sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { delete(c, "iss") }),
+		"another callee":   sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { c["aud"] = "signup" }),
+		"no callee":        sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { delete(c, "aud") }),
+		"expired":          sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { c["exp"] = now.Add(-time.Minute).Unix() }),
+		"without end":      sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { delete(c, "exp") }),
+		"from the future":  sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { c["iat"] = now.Add(time.Hour).Unix() }),
+		"another's key":    sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { c["iss"] = "messaging" }),
+		"trailing garbage": fine + "A",
+		"very long":        fine + strings.Repeat("A", 2000),
+	} {
+		if got := n.raw(t, token); got != codes.Unauthenticated {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	for i := range len(fine) {
+		b := []byte(fine)
+		if b[i] ^= 1; b[i] < '!' || b[i] > '~' {
+			continue
+		}
+		if got := n.raw(t, string(b)); got != codes.Unauthenticated {
+			t.Errorf("byte %d changed: %v", i, got)
+		}
+	}
+}
+
+func TestErrorsCross(t *testing.T) {
+	n := serve(t)
+	client := n.dial(t, n.ids["billing"], "account")
+	for name, c := range map[string]struct {
+		err  error
+		want *apierr.Error
+		away bool
+	}{
+		"contract": {
+			apierr.New(apierr.TierRequired, "Pro only."),
+			&apierr.Error{Code: apierr.TierRequired, Status: 403, Message: "Pro only."},
+			false,
+		},
+		"second status": {
+			apierr.New(apierr.DomainRestricted, "No.").WithStatus(400),
+			&apierr.Error{Code: apierr.DomainRestricted, Status: 400, Message: "No."},
+			false,
+		},
+		"wrapped with fields": {
+			fmt.Errorf("x: %w", apierr.Validation(apierr.Field{Field: "a.b", Message: "m"}, apierr.Field{Field: "c", Message: "n"})),
+			&apierr.Error{Code: apierr.ValidationError, Status: 400, Message: "m", Fields: []apierr.Field{{Field: "a.b", Message: "m"}, {Field: "c", Message: "n"}}},
+			false,
+		},
+		"retry after": {
+			apierr.New(apierr.RateLimited, "Wait.").WithRetryAfter(1500 * time.Millisecond),
+			&apierr.Error{Code: apierr.RateLimited, Status: 429, Message: "Wait.", RetryAfter: 2 * time.Second},
+			false,
+		},
+		"unmapped": {
+			errors.New("secret"),
+			&apierr.Error{Code: apierr.InternalError, Status: 500, Message: "Something went wrong on our side."},
+			false,
+		},
+		"Postgres away": {
+			&pgconn.PgError{Code: "57P01", Message: "secret"},
+			&apierr.Error{Code: apierr.InternalError, Status: 500, Message: "Something went wrong on our side.", RetryAfter: 2 * time.Second},
+			true,
+		},
+		"its deadline": {
+			context.DeadlineExceeded,
+			&apierr.Error{Code: apierr.InternalError, Status: 500, Message: "Something went wrong on our side.", RetryAfter: 2 * time.Second},
+			true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n.impl.authorize = func(context.Context) error { return c.err }
+			_, err := client.Authorize(t.Context(), &accountv1.AuthorizeRequest{})
+			got, ok := errors.AsType[*apierr.Error](err)
+			if !ok || got.Code != c.want.Code || got.Status != c.want.Status || got.Message != c.want.Message ||
+				got.RetryAfter != c.want.RetryAfter || !slices.Equal(got.Fields, c.want.Fields) {
+				t.Fatalf("%+v, want %+v", err, c.want)
+			}
+			if outage.Is(err) != c.away {
+				t.Errorf("outage.Is = %v", !c.away)
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("the cause crossed: %v", err)
+			}
+		})
+	}
+}
+
+func TestPanicIsAnError(t *testing.T) {
+	n := serve(t)
+	n.impl.authorize = func(context.Context) error { panic("secret") }
+	_, err := n.dial(t, n.ids["billing"], "account").Authorize(t.Context(), &accountv1.AuthorizeRequest{})
+	if !apierr.Is(err, apierr.InternalError) || strings.Contains(err.Error(), "secret") {
+		t.Fatal(err)
+	}
+}
+
+func TestContextCrosses(t *testing.T) {
+	n := serve(t)
+	var id, who string
+	var left time.Duration
+	n.impl.authorize = func(ctx context.Context) error {
+		id, who = telemetry.RequestID(ctx), rpc.Caller(ctx)
+		d, _ := ctx.Deadline()
+		left = time.Until(d)
+		return nil
+	}
+	client := n.dial(t, n.ids["billing"], "account")
+	if _, err := client.Authorize(telemetry.WithRequestID(t.Context(), "r1"), &accountv1.AuthorizeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if id != "r1" || who != "billing" || left <= 3*time.Second || left > rpc.DefaultDeadline {
+		t.Errorf("request id %q, caller %q, %v left", id, who, left)
+	}
+	if _, err := client.Authorize(t.Context(), &accountv1.AuthorizeRequest{}, rpc.Deadline(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if left < 50*time.Minute {
+		t.Errorf("%v left of an hour", left)
+	}
+}
+
+func TestServiceAway(t *testing.T) {
+	n := serve(t)
+	client := n.dial(t, n.ids["billing"], "account")
+	n.srv.Stop()
+	_, err := client.Authorize(t.Context(), &accountv1.AuthorizeRequest{}, rpc.Deadline(200*time.Millisecond))
+	if e := apierr.From(err); e.Code != apierr.InternalError || e.RetryAfter <= 0 || !outage.Is(err) {
+		t.Fatalf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := client.Authorize(ctx, &accountv1.AuthorizeRequest{}); !errors.Is(err, context.Canceled) || outage.Is(err) {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestHealthNeedsNoCredentials(t *testing.T) {
+	n := serve(t)
+	conn, err := grpc.NewClient(n.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKeys(t *testing.T) {
+	n := serve(t)
+	again, err := rpc.ParseKeys(n.keys.String())
+	if err != nil || len(again) != len(n.keys) {
+		t.Fatal(again, err)
+	}
+	for name, key := range n.keys {
+		if !key.Equal(again[name]) {
+			t.Errorf("key of %s changed", name)
+		}
+	}
+	for _, s := range []string{"", "a", "a:", ":AAAA", "a:!!!", "a:AAAA", n.keys.String() + "," + n.keys.String()} {
+		if _, err := rpc.ParseKeys(s); err == nil {
+			t.Errorf("ParseKeys(%q) passed", s)
+		}
+	}
+	for _, s := range []string{"", "!", "AAAA"} {
+		if _, err := rpc.ParseSeed(s); err == nil {
+			t.Errorf("ParseSeed(%q) passed", s)
+		}
+	}
+	if _, err := rpc.ParseSeed(base64.StdEncoding.EncodeToString(make([]byte, 32))); err != nil {
+		t.Error(err)
+	}
+	if _, err := rpc.NewIdentity("x", nil); err == nil {
+		t.Error("an empty seed passed")
+	}
+}
+
+// TestStreams runs the stream interceptors over the one stream there is
+// without a schema of its own, the health watch, and over an unknown method.
+func TestStreams(t *testing.T) {
+	n := serve(t)
+	conn, err := rpc.Dial(n.addr, n.ids["billing"], "account")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	w, err := healthv1.NewHealthClient(conn).Watch(ctx, &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := w.Recv(); !errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	seed := make([]byte, ed25519.SeedSize)
+	id, err := rpc.NewIdentity("billing", seed)
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	srv := rpc.NewServer("account", rpc.Keys{"billing": id.Public()}, slog.New(slog.DiscardHandler))
+	accountv1.RegisterAccountServiceServer(srv, &account{authorize: func(context.Context) error { return nil }})
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	defer func() { srv.Stop(); <-done }()
+	conn, err := rpc.Dial(l.Addr().String(), id, "account")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	client := accountv1.NewAccountServiceClient(conn)
+	b.ReportAllocs()
+	b.SetParallelism(16)
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			if _, err := client.Authorize(b.Context(), &accountv1.AuthorizeRequest{}); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}
