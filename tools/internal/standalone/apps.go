@@ -1,0 +1,163 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"waitlist.internal/libs/service"
+	"waitlist.internal/libs/telemetry"
+	account "waitlist.internal/services/account/app"
+	admin "waitlist.internal/services/admin-analytics/app"
+	billing "waitlist.internal/services/billing/app"
+	notifier "waitlist.internal/services/notifier/app"
+	signup "waitlist.internal/services/signup/app"
+)
+
+// app is what every service's app package returns.
+type app interface {
+	Run(ctx context.Context) error
+	Handler() http.Handler
+	Ready(ctx context.Context) error
+}
+
+// runningApp is a service that runs.
+type runningApp struct {
+	app
+	name string
+	// telemetry is the service's own; its apps leave it open.
+	telemetry *telemetry.Telemetry
+}
+
+// launcher makes the six apps: it knows what their environment is.
+type launcher struct {
+	env       map[string]string // what all read
+	seeds     map[string]string // SERVICE_KEY by service
+	listeners map[string]net.Listener
+	shared    service.Config // what can be given in code only
+	output    io.Writer
+}
+
+// startApps makes and runs the services and returns their public interfaces.
+// At Stop they drain side by side.
+func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[string]http.Handler, error) {
+	shared, seeds, err := keys(filepath.Join(s.cfg.DataDir, "keys"))
+	if err != nil {
+		return nil, err
+	}
+	l := &launcher{
+		env: shared, seeds: seeds, output: output, listeners: map[string]net.Listener{},
+		shared: service.Config{Limiter: s.limiter},
+	}
+	// The operator's environment goes before what is made here, but for the
+	// addresses, which were resolved already.
+	for _, kv := range s.cfg.Environ {
+		if k, v, ok := strings.Cut(kv, "="); ok && v != "" {
+			l.env[k] = v
+		}
+	}
+	maps.Copy(l.env, map[string]string{
+		"POSTGRES_URL": s.cfg.PostgresURL, "REDIS_URL": s.cfg.RedisURL, "KAFKA_BROKERS": strings.Join(s.cfg.KafkaBrokers, ","),
+		"DATA_DIR": s.cfg.DataDir, "MAIL_DIR": s.cfg.MailDir,
+		"HTTP_ADDR": "", "GRPC_ADDR": "", "INTERNAL_ADDR": "",
+	})
+	setDefault(l.env, "MAIL_PROVIDER", "maildir")
+	setDefault(l.env, "PUBLIC_FORM_URL", s.URL)
+	setDefault(l.env, "PUBLIC_API_URL", s.URL+"/v1")
+	for name, variable := range map[string]string{"account": "ACCOUNT_GRPC", "signup": "SIGNUP_GRPC", "messaging": "MESSAGING_GRPC"} {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("listen for the gRPC of %s: %w", name, err)
+		}
+		s.onStop(func() error { _ = listener.Close(); return nil })
+		l.listeners[name], l.env[variable] = listener, listener.Addr().String()
+	}
+
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var apps sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	s.onStop(func() error {
+		stop()
+		apps.Wait()
+		for _, a := range s.apps {
+			errs = append(errs, a.telemetry.Close(context.WithoutCancel(running)))
+		}
+		return errors.Join(errs...)
+	})
+	handlers := map[string]http.Handler{}
+	for _, name := range serviceNames() {
+		a, err := l.launch(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("start %s: %w", name, err)
+		}
+		handlers[name] = a.Handler()
+		s.apps = append(s.apps, a)
+		apps.Go(func() {
+			err := a.Run(running)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case running.Err() != nil && err != nil:
+				errs = append(errs, fmt.Errorf("stop %s: %w", name, err))
+			case running.Err() == nil:
+				s.fail(fmt.Errorf("%s ended: %w", name, err))
+			}
+		})
+	}
+	return handlers, nil
+}
+
+// launch makes one service.
+func (l *launcher) launch(ctx context.Context, name string) (runningApp, error) {
+	switch name {
+	case "account":
+		return launch(ctx, l, name, account.New, func(c *account.Config) *service.Config { return &c.Config })
+	case "signup":
+		return launch(ctx, l, name, signup.New, func(c *signup.Config) *service.Config { return &c.Config })
+	case "admin-analytics":
+		return launch(ctx, l, name, admin.New, func(c *admin.Config) *service.Config { return &c.Config })
+	case "billing":
+		return launch(ctx, l, name, billing.New, func(c *billing.Config) *service.Config { return &c.Config })
+	case "notifier":
+		return launch(ctx, l, name, notifier.New, func(c *notifier.Config) *service.Config { return &c.Config })
+	}
+	return runningApp{}, errors.New("no such service")
+}
+
+func launch[C any, A app](ctx context.Context, l *launcher, name string, newApp func(context.Context, C) (A, error), base func(*C) *service.Config) (runningApp, error) {
+	environ := []string{"SERVICE_KEY=" + l.seeds[name]}
+	for _, k := range slices.Sorted(maps.Keys(l.env)) {
+		environ = append(environ, k+"="+l.env[k])
+	}
+	cfg, err := service.Load[C](environ)
+	if err != nil {
+		return runningApp{}, err
+	}
+	b := base(&cfg)
+	tel, err := telemetry.New(ctx, telemetry.Options{Service: name, Output: l.output, Level: b.LogLevel, OTLPEndpoint: b.OTLPEndpoint})
+	if err != nil {
+		return runningApp{}, err
+	}
+	tel.Install()
+	b.Telemetry, b.Limiter, b.GRPCListener = tel, l.shared.Limiter, l.listeners[name]
+	a, err := newApp(ctx, cfg)
+	if err != nil {
+		return runningApp{}, errors.Join(err, tel.Close(ctx))
+	}
+	return runningApp{app: a, name: name, telemetry: tel}, nil
+}
+
+func setDefault(env map[string]string, name, value string) {
+	if env[name] == "" {
+		env[name] = value
+	}
+}

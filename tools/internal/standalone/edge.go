@@ -1,0 +1,69 @@
+package standalone
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/proto/routes"
+)
+
+// edge is what the ingress is elsewhere: it hands each request to the service
+// behind its path prefix, and answers what has no service with the contract's
+// 404.
+func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telemetry) (http.Handler, error) {
+	table, err := routes.Table()
+	if err != nil {
+		return nil, err
+	}
+	rest, err := httpapi.NewEngine(httpapi.Config{
+		Service: "edge", Limiter: s.limiter, AllowedOrigins: s.cfg.AllowedOrigins,
+		Log: tel.Log, Registerer: tel.Registerer, Tracers: tel.Tracers,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" {
+			s.readyz(w, r)
+			return
+		}
+		if h := services[routes.Service(table, r.URL.EscapedPath())]; h != nil {
+			h.ServeHTTP(w, r)
+			return
+		}
+		rest.ServeHTTP(w, r)
+	}), nil
+}
+
+// readyz answers 200 while every part is usable, else 503 with what is not.
+func (s *Standalone) readyz(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if err := s.Ready(r.Context()); err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = fmt.Fprintln(w, err)
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ready")
+}
+
+// internal serves health, metrics and profiles of the process.
+func (s *Standalone) internal(tel *telemetry.Telemetry) http.Handler {
+	all := prometheus.Gatherers{tel.Registry}
+	for _, a := range s.apps {
+		all = append(all, a.telemetry.Registry)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	return mux
+}

@@ -1,0 +1,111 @@
+package standalone
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"waitlist.internal/libs/rpc"
+)
+
+// serviceNames are the six services, in the order of their start.
+func serviceNames() []string {
+	return []string{"account", "signup", "admin-analytics", "billing", "notifier"}
+}
+
+// keys reads the suite's secrets from dir, making what is missing, and returns
+// them as the services' environment. Each file holds one value and can be read
+// by its owner alone. Losing one ends the sessions, links or stored secrets
+// that were made with it.
+func keys(dir string) (shared map[string]string, seeds map[string]string, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make the folder of keys: %w", err)
+	}
+	shared, seeds = map[string]string{}, map[string]string{}
+	for variable, first := range map[string]string{"TOKEN_KEYS": "k1:", "SEAL_KEYS": "k1:", "ADDRESS_KEY": ""} {
+		file := strings.ReplaceAll(strings.ToLower(variable), "_", "-")
+		shared[variable], err = keep(filepath.Join(dir, file), func() (string, error) { return first + random(), nil })
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	shared["JWT_KEYS"], err = keep(filepath.Join(dir, "jwt-keys"), func() (string, error) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return "", err
+		}
+		scalar, err := key.Bytes()
+		return base64.StdEncoding.EncodeToString(scalar), err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	public := rpc.Keys{}
+	for _, name := range serviceNames() {
+		seeds[name], err = keep(filepath.Join(dir, "service-"+name), func() (string, error) { return random(), nil })
+		if err != nil {
+			return nil, nil, err
+		}
+		seed, err := rpc.ParseSeed(seeds[name])
+		if err != nil {
+			return nil, nil, fmt.Errorf("key of %s in %s: %w", name, dir, err)
+		}
+		public[name] = ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
+	}
+	shared["SERVICE_KEYS"] = public.String()
+	return shared, seeds, nil
+}
+
+// random is 32 random bytes in base64.
+func random() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+// keep returns the content of the file at path, which generate makes when there is none. A
+// file appears whole or not at all, and is on disk before its value is used.
+func keep(path string, generate func() (string, error)) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		return strings.TrimSpace(string(raw)), nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read a key: %w", err)
+	}
+	value, err := generate()
+	if err != nil {
+		return "", fmt.Errorf("make a key: %w", err)
+	}
+	if err := writeSynced(path, value+"\n"); err != nil {
+		return "", fmt.Errorf("keep a key: %w", err)
+	}
+	return value, nil
+}
+
+func writeSynced(path, content string) error {
+	half := path + ".new"
+	f, err := os.OpenFile(half, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(half, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
