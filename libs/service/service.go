@@ -133,6 +133,7 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 		}
 		r.OnClose("telemetry", r.Telemetry.Close)
 		r.Telemetry.Install()
+		redis.SetLogger(redisLog{r.Telemetry.Log})
 	}
 	r.Log = r.Telemetry.Log
 	if seed != nil {
@@ -165,6 +166,17 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 		healthv1.RegisterHealthServer(r.GRPC, r.health)
 	}
 	return r, nil
+}
+
+// redisLog takes the driver's own words. Whoever uses Redis reports what
+// matters of them.
+type redisLog struct{ log *slog.Logger }
+
+// Printf implements go-redis' logger.
+func (l redisLog) Printf(ctx context.Context, format string, v ...any) {
+	if l.log.Enabled(ctx, slog.LevelDebug) {
+		l.log.LogAttrs(ctx, slog.LevelDebug, "redis driver", slog.String("message", fmt.Sprintf(format, v...)))
+	}
 }
 
 // validate parses what New needs in parsed form.

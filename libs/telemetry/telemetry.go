@@ -17,6 +17,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -44,7 +45,8 @@ type Telemetry struct {
 	// Registerer adds the label service to what is registered with it.
 	Registerer prometheus.Registerer
 
-	logs *lineWriter
+	logs   *lineWriter
+	closed sync.Once
 }
 
 // Options configures New.
@@ -96,16 +98,19 @@ func (t *Telemetry) Install() {
 	otel.SetTextMapPropagator(propagation.TraceContext{})
 }
 
-// Close sends what is buffered. ctx bounds how long that may take.
+// Close sends what is buffered; ctx bounds how long that may take. Only the
+// first call counts.
 func (t *Telemetry) Close(ctx context.Context) error {
 	var errs []error
-	if t.Tracers != nil {
-		errs = append(errs, t.Tracers.Shutdown(ctx))
-	}
-	if t.Meters != nil {
-		errs = append(errs, t.Meters.Shutdown(ctx))
-	}
-	t.logs.Close()
+	t.closed.Do(func() {
+		if t.Tracers != nil {
+			errs = append(errs, t.Tracers.Shutdown(ctx))
+		}
+		if t.Meters != nil {
+			errs = append(errs, t.Meters.Shutdown(ctx))
+		}
+		t.logs.Close()
+	})
 	return errors.Join(errs...)
 }
 
@@ -143,7 +148,7 @@ func Err(err error) slog.Attr {
 	return slog.String("error", addresses.ReplaceAllString(err.Error(), "<address>"))
 }
 
-// Handler adds the ids of the context to each record.
+// handler adds the ids of the context to each record.
 type handler struct {
 	slog.Handler
 	flush func()

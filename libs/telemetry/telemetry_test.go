@@ -1,0 +1,184 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+
+	"waitlist.internal/libs/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type output struct {
+	mu     sync.Mutex
+	buf    bytes.Buffer
+	writes int
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writes++
+	return o.buf.Write(p)
+}
+
+func (o *output) lines() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Split(strings.TrimSuffix(o.buf.String(), "\n"), "\n")
+}
+
+func start(t *testing.T, service string, out io.Writer) *telemetry.Telemetry {
+	t.Helper()
+	tel, err := telemetry.New(t.Context(), telemetry.Options{Service: service, Output: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tel.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return tel
+}
+
+func TestLogLines(t *testing.T) {
+	out := new(output)
+	tel := start(t, "signup", out)
+	ctx := telemetry.WithRequestID(t.Context(), "r1")
+	ctx, span := tel.Tracers.Tracer("test").Start(ctx, "op")
+	defer span.End()
+	// A warning is not kept waiting.
+	tel.Log.With("a", 1).WithGroup("g").WarnContext(ctx, "hello", "b", 2)
+	var got map[string]any
+	if err := json.Unmarshal([]byte(out.lines()[0]), &got); err != nil {
+		t.Fatal(err)
+	}
+	g, _ := got["g"].(map[string]any)
+	if got["service"] != "signup" || got["a"] != 1.0 || g["b"] != 2.0 || g["request_id"] != "r1" ||
+		g["trace_id"] != span.SpanContext().TraceID().String() || g["span_id"] != span.SpanContext().SpanID().String() {
+		t.Fatalf("%v", got)
+	}
+	if span.SpanContext().IsSampled() {
+		t.Error("sampled without an exporter")
+	}
+}
+
+// TestLinesStayWhole writes from many goroutines to one output of two
+// services, with lines longer than the buffer among them.
+func TestLinesStayWhole(t *testing.T) {
+	out := new(output)
+	one, two := start(t, "one", out), start(t, "two", out)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 200 {
+				log := one.Log
+				if i%2 == 0 {
+					log = two.Log
+				}
+				n := 300
+				if j == 100 {
+					n = 100_000
+				}
+				log.InfoContext(t.Context(), "line", slog.String("fill", strings.Repeat("x", n)))
+			}
+		})
+	}
+	wg.Wait()
+	for _, tel := range []*telemetry.Telemetry{one, two} {
+		if err := tel.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	one.Log.InfoContext(t.Context(), "after the end")
+	lines := out.lines()
+	if len(lines) != 1601 {
+		t.Errorf("%d lines", len(lines))
+	}
+	for _, l := range lines {
+		if !json.Valid([]byte(l)) {
+			t.Fatalf("broken line %.100s", l)
+		}
+	}
+	if out.writes > 200 {
+		t.Errorf("%d writes for %d lines", out.writes, len(lines))
+	}
+}
+
+// TestServicesShareAProcess registers the same metric for two services and
+// gathers both together.
+func TestServicesShareAProcess(t *testing.T) {
+	var all prometheus.Gatherers
+	for _, name := range []string{"one", "two"} {
+		tel := start(t, name, io.Discard)
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "things_total", Help: "Things."})
+		tel.Registerer.MustRegister(c)
+		n, err := tel.Meters.Meter("x").Int64Counter("others")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Add(t.Context(), 1)
+		all = append(all, tel.Registry)
+	}
+	families, err := all.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "service" {
+					seen[f.GetName()]++
+				}
+			}
+		}
+	}
+	if seen["things_total"] != 2 || seen["others_total"] != 2 || seen["go_goroutines"] != 2 {
+		t.Fatalf("%v", seen)
+	}
+}
+
+func TestErrHidesAddresses(t *testing.T) {
+	for in, want := range map[string]string{
+		`no such signup "a.b+c@example.com"`:          `no such signup "<address>"`,
+		"dial postgres://user:secret@host:5432/x: no": "dial <address> no",
+		"nothing to hide":                             "nothing to hide",
+		"Key (email)=(a@b.c) already exists":          "Key (email)=(<address>) already exists",
+	} {
+		if got := telemetry.Err(errors.New(in)).Value.String(); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+	if telemetry.Err(nil).Value.String() != "" {
+		t.Error("nil")
+	}
+}
+
+func TestHashAddress(t *testing.T) {
+	a, b := telemetry.HashAddress("a@example.com"), telemetry.HashAddress("b@example.com")
+	if a == b || a != telemetry.HashAddress("a@example.com") || len(a) != 12 || strings.Contains(a, "@") {
+		t.Errorf("%s %s", a, b)
+	}
+}
+
+func TestRequestID(t *testing.T) {
+	if id := telemetry.RequestID(t.Context()); id != "" {
+		t.Error(id)
+	}
+	if trace.SpanContextFromContext(t.Context()).IsValid() {
+		t.Error("a span out of nothing")
+	}
+}
