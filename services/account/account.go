@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
@@ -229,7 +230,8 @@ func (s *Service) work(ctx context.Context, what string, ch <-chan struct{}, int
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			s.Logger.ErrorContext(ctx, "background work failed; it is tried again", "work", what, "error", err)
+			s.Logger.LogAttrs(ctx, slog.LevelError, "background work failed; it is tried again",
+				slog.String("work", what), telemetry.Err(err))
 		case more:
 			continue
 		}

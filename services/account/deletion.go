@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/telemetry"
 )
 
 const (
@@ -42,7 +44,8 @@ func (s *Service) Delete(ctx context.Context, actor access.Actor) error {
 	}
 	// The client may hang up; this is its last request either way.
 	if err := s.close(context.WithoutCancel(ctx), actor.AccountID); err != nil {
-		s.Logger.WarnContext(ctx, "closing a deleted account's waitlists failed; it is tried again", "account_id", actor.AccountID, "error", err)
+		s.Logger.LogAttrs(ctx, slog.LevelWarn, "closing a deleted account's waitlists failed; it is tried again",
+			slog.String("account_id", actor.AccountID), telemetry.Err(err))
 	}
 	return nil
 }

@@ -7,11 +7,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/telemetry"
 )
 
 // Tokens are what a login or a refresh hands out.
@@ -164,7 +166,7 @@ func (s *Service) rehash(ctx context.Context, a Account, password string) {
 		err = s.Store.SetPasswordHash(ctx, a.ID, a.PasswordGeneration, hash)
 	}
 	if err != nil && !errors.Is(err, ErrNotFound) {
-		s.Logger.WarnContext(ctx, "a password keeps its old hash", "error", err)
+		s.Logger.LogAttrs(ctx, slog.LevelWarn, "a password keeps its old hash", telemetry.Err(err))
 	}
 }
 

@@ -160,8 +160,9 @@ func (s *Store) Sweep(ctx context.Context, now time.Time) (more bool, err error)
 		sql   string
 		until time.Time
 	}{
-		{sweepSessions, now},
+		// Before the sessions, with which they would go in one large statement.
 		{sweepRefreshTokens, now},
+		{sweepSessions, now},
 		{sweepLoginFailures, now.Add(-account.FailureWindow)},
 	} {
 		tag, err := s.pool.Exec(ctx, query.sql, query.until, sweepRows)
