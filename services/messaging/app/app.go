@@ -1,0 +1,137 @@
+// Package app puts the messaging service together.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/service"
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/eml"
+	messagingkafka "waitlist.internal/services/messaging/kafka"
+	"waitlist.internal/services/messaging/maildir"
+	"waitlist.internal/services/messaging/postgres"
+	"waitlist.internal/services/messaging/smtp"
+)
+
+// Config is the service's environment.
+type Config struct {
+	service.Config
+
+	// MailProvider is smtp or maildir.
+	MailProvider string `env:"MAIL_PROVIDER" envDefault:"smtp"`
+	// MailDir is where maildir writes.
+	MailDir string `env:"MAIL_DIR"`
+	// MailFrom is the sender, "Name <address>" or an address. It is required for
+	// smtp.
+	MailFrom     string `env:"MAIL_FROM"`
+	SMTPHost     string `env:"SMTP_HOST"`
+	SMTPPort     int    `env:"SMTP_PORT" envDefault:"587"`
+	SMTPUsername string `env:"SMTP_USERNAME"`
+	SMTPPassword string `env:"SMTP_PASSWORD"`
+	// SMTPTLS is starttls, tls or none.
+	SMTPTLS string `env:"SMTP_TLS" envDefault:"starttls"`
+	// MailWorkers is how many mails are sent at a time.
+	MailWorkers int `env:"MAIL_WORKERS" envDefault:"4"`
+
+	// PublicFormURL is where the pages are that links in mails lead to.
+	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080"`
+	// PublicAPIURL is the API as people reach it, with /v1; empty: below
+	// PublicFormURL.
+	PublicAPIURL string `env:"PUBLIC_API_URL"`
+}
+
+// provider opens the configured mail provider.
+func (c Config) provider() (messaging.Provider, error) {
+	from := c.MailFrom
+	if from == "" && c.MailProvider == "maildir" {
+		from = "Waitlist <no-reply@localhost>"
+	}
+	sender, err := eml.ParseFrom(from)
+	if err != nil {
+		return nil, fmt.Errorf("MAIL_FROM: %w", err)
+	}
+	switch c.MailProvider {
+	case "maildir":
+		if c.MailDir == "" {
+			return nil, errors.New("MAIL_DIR is required")
+		}
+		return maildir.New(c.MailDir, sender)
+	case "smtp":
+		return smtp.New(smtp.Config{
+			Host: c.SMTPHost, Port: c.SMTPPort, Username: c.SMTPUsername, Password: c.SMTPPassword, TLS: c.SMTPTLS, From: sender, Connections: c.MailWorkers,
+		})
+	}
+	return nil, errors.New("MAIL_PROVIDER must be smtp or maildir")
+}
+
+// App is the service.
+type App struct{ rt *service.Runtime }
+
+// New opens what the service uses.
+func New(ctx context.Context, cfg Config) (_ *App, err error) {
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	provider, err := cfg.provider()
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	rt, err := service.New(ctx, messaging.Service, cfg.Config, service.Options{
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, Kafka: true, Tokens: true,
+	})
+	if err != nil {
+		return nil, errors.Join(err, provider.Close())
+	}
+	rt.OnClose("mail provider", func(context.Context) error { return provider.Close() })
+	defer func() {
+		if err != nil {
+			_ = rt.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	api := cfg.PublicAPIURL
+	if api == "" {
+		api = strings.TrimRight(cfg.PublicFormURL, "/") + "/v1"
+	}
+	composer, err := messaging.NewComposer(rt.Tokens, cfg.PublicFormURL, api)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	ledger := postgres.New(rt.Pool)
+	sender, err := messaging.NewSender(messaging.SenderConfig{
+		Ledger: ledger, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mail metrics: %w", err)
+	}
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
+		Config: kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix},
+		Group:  rt.Name, Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Pool: rt.Pool,
+		Handler: messagingkafka.Handler(ledger), Logger: rt.Log, AfterCommit: sender.Wake,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consumer metrics: %w", err)
+	}
+	rt.Go("mail sender", sender.Run)
+	rt.Go("consumer", consumer.Run)
+	return &App{rt}, nil
+}
+
+// Run serves until ctx ends, then drains.
+func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
+
+// Handler is the public interface: templates and domains are not served yet, and
+// every path is answered with the contract's 404.
+func (a *App) Handler() http.Handler { return a.rt.Handler() }
+
+// Ready returns nil while the service can do its work.
+func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
+
+// Close closes what New opened, for an app that never runs.
+func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }

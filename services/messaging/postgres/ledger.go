@@ -1,0 +1,144 @@
+// Package postgres keeps messaging's ledger of mails.
+package postgres
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"waitlist.internal/services/messaging"
+)
+
+// Schema is the service's schema.
+const Schema = "messaging"
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations returns the goose migrations of Schema.
+func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
+
+// pruneRows bounds one deletion.
+const pruneRows = 10_000
+
+// Ledger implements messaging.Ledger, and what happens to it in the transaction
+// of an event.
+type Ledger struct{ pool *pgxpool.Pool }
+
+// New returns the Ledger of a pool whose search path is Schema.
+func New(pool *pgxpool.Pool) *Ledger { return &Ledger{pool} }
+
+// Queue adds a request in tx; one that is there already stays as it is.
+func (*Ledger) Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO sent_mail (event_id, kind, recipient, account_id, generation, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+		ON CONFLICT (event_id) DO NOTHING`,
+		r.EventID, r.Kind, r.Recipient, zeronull.Text(r.AccountID), r.Generation, zeronull.Text(r.WaitlistID), r.WaitlistName, r.Number,
+		zeronull.Timestamptz(r.ExpiresAt), r.RequestedAt, r.Traceparent)
+	if err != nil {
+		return fmt.Errorf("queue mail: %w", err)
+	}
+	return nil
+}
+
+const cancel = `
+	UPDATE sent_mail SET state = 'canceled', ended_at = now(), recipient = '', waitlist_name = ''
+	WHERE state = 'queued' AND `
+
+// CancelAccount takes back what is queued for an account.
+func (*Ledger) CancelAccount(ctx context.Context, tx pgx.Tx, accountID string) error {
+	if _, err := tx.Exec(ctx, cancel+"account_id = $1", accountID); err != nil {
+		return fmt.Errorf("cancel an account's mails: %w", err)
+	}
+	return nil
+}
+
+// CancelWaitlist takes back what is queued for all signups of a waitlist.
+func (*Ledger) CancelWaitlist(ctx context.Context, tx pgx.Tx, waitlistID string) error {
+	if _, err := tx.Exec(ctx, cancel+"waitlist_id = $1", waitlistID); err != nil {
+		return fmt.Errorf("cancel a waitlist's mails: %w", err)
+	}
+	return nil
+}
+
+// CancelSignup takes back what is queued for one signup.
+func (*Ledger) CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error {
+	if _, err := tx.Exec(ctx, cancel+"waitlist_id = $1 AND number = $2", waitlistID, number); err != nil {
+		return fmt.Errorf("cancel a signup's mails: %w", err)
+	}
+	return nil
+}
+
+// Claim implements messaging.Ledger.
+func (l *Ledger) Claim(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {
+	rows, err := l.pool.Query(ctx, `
+		UPDATE sent_mail m SET due_at = now() + $2
+		FROM (SELECT event_id FROM sent_mail WHERE state = 'queued' AND due_at <= now() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
+		WHERE m.event_id = due.event_id
+		RETURNING m.event_id, kind, recipient, account_id, generation, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent, deferrals`, limit, lease)
+	if err != nil {
+		return nil, fmt.Errorf("claim mails: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (messaging.Claimed, error) {
+		var c messaging.Claimed
+		err := row.Scan(&c.EventID, &c.Kind, &c.Recipient, (*zeronull.Text)(&c.AccountID), &c.Generation, (*zeronull.Text)(&c.WaitlistID), &c.WaitlistName, &c.Number,
+			(*zeronull.Timestamptz)(&c.ExpiresAt), &c.RequestedAt, &c.Traceparent, &c.Deferrals)
+		return c, err //nolint:wrapcheck // wrapped below
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim mails: %w", err)
+	}
+	return out, nil
+}
+
+const end = `
+	UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), recipient = '', waitlist_name = ''
+	WHERE event_id = $1 AND state = 'queued'`
+
+// Sent implements messaging.Ledger.
+func (l *Ledger) Sent(ctx context.Context, eventID string) error {
+	if _, err := l.pool.Exec(ctx, end, eventID, "sent", ""); err != nil {
+		return fmt.Errorf("record sent mail: %w", err)
+	}
+	return nil
+}
+
+// Failed implements messaging.Ledger.
+func (l *Ledger) Failed(ctx context.Context, eventID, reason string) error {
+	if _, err := l.pool.Exec(ctx, end, eventID, "failed", reason); err != nil {
+		return fmt.Errorf("record failed mail: %w", err)
+	}
+	return nil
+}
+
+// Defer implements messaging.Ledger.
+func (l *Ledger) Defer(ctx context.Context, eventID string, pause time.Duration, reason string) error {
+	if _, err := l.pool.Exec(ctx, "UPDATE sent_mail SET due_at = now() + $2, deferrals = deferrals + 1, error = $3 WHERE event_id = $1 AND state = 'queued'", eventID, pause, reason); err != nil {
+		return fmt.Errorf("defer mail: %w", err)
+	}
+	return nil
+}
+
+// Return implements messaging.Ledger.
+func (l *Ledger) Return(ctx context.Context, pause time.Duration, eventIDs ...string) error {
+	if _, err := l.pool.Exec(ctx, "UPDATE sent_mail SET due_at = now() + $2 WHERE event_id = ANY($1::uuid[]) AND state = 'queued'", eventIDs, pause); err != nil {
+		return fmt.Errorf("return mails: %w", err)
+	}
+	return nil
+}
+
+// Prune implements messaging.Ledger.
+func (l *Ledger) Prune(ctx context.Context, before time.Time) (int64, error) {
+	tag, err := l.pool.Exec(ctx, "DELETE FROM sent_mail WHERE event_id IN (SELECT event_id FROM sent_mail WHERE ended_at < $1 LIMIT $2)", before, pruneRows)
+	if err != nil {
+		return 0, fmt.Errorf("prune mail ledger: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

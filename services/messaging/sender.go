@@ -1,0 +1,293 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	scope = "waitlist.internal/services/messaging"
+
+	// sendTimeout bounds one mail.
+	sendTimeout = 60 * time.Second
+	// claimShare is how many mails are claimed for each worker at a time; with
+	// sendTimeout they are done within lease.
+	claimShare = 4
+	lease      = (claimShare + 1) * sendTimeout
+	// poll finds mails whose pause or lease is over.
+	poll = 2 * time.Second
+	// drain is how long a mail under way may take after the end was asked for.
+	drain = 10 * time.Second
+
+	// A mail that the provider defers is tried again after DeferMin, doubled each
+	// time up to deferMax, and fails after giveUp.
+	deferMax = time.Hour
+	giveUp   = 72 * time.Hour
+	// A provider that is away is tried again after PauseMin, doubled each time up to
+	// pauseMax, for ever.
+	pauseMax = time.Minute
+
+	// keep is how long the ledger remembers what was sent; the inbox forgets an
+	// event earlier.
+	keep      = 30 * 24 * time.Hour
+	pruneWait = time.Hour
+)
+
+// SenderConfig is what a Sender works with.
+type SenderConfig struct {
+	Ledger   Ledger
+	Provider Provider
+	Composer *Composer
+	// Workers send at a time; 0 means 4.
+	Workers int
+	Log     *slog.Logger
+	// Now is the clock of tokens and dates.
+	Now func() time.Time
+	// DeferMin and PauseMin are the first pauses; 0 means 30 s and 1 s.
+	DeferMin, PauseMin time.Duration
+}
+
+// Sender works off the ledger. Several processes may, side by side.
+type Sender struct {
+	SenderConfig
+	wake   chan struct{}
+	tracer trace.Tracer
+	mails  metric.Int64Counter
+
+	mu     sync.Mutex
+	pause  time.Duration // the present one; 0: the provider is there
+	resume time.Time
+}
+
+// NewSender returns a Sender; Run starts it.
+func NewSender(cfg SenderConfig) (*Sender, error) {
+	if cfg.Workers == 0 {
+		cfg.Workers = 4
+	}
+	if cfg.DeferMin == 0 {
+		cfg.DeferMin = 30 * time.Second
+	}
+	if cfg.PauseMin == 0 {
+		cfg.PauseMin = time.Second
+	}
+	s := &Sender{SenderConfig: cfg, wake: make(chan struct{}, 1), tracer: otel.Tracer(scope)}
+	var err error
+	s.mails, err = otel.Meter(scope).Int64Counter("messaging.mails", metric.WithDescription("Attempts to send, by kind and outcome: sent, deferred, away, failed."))
+	return s, err
+}
+
+// Wake says that the ledger has new requests. It never blocks.
+func (s *Sender) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run sends until ctx is done. Then it finishes the mails under way and hands
+// back those that were claimed.
+func (s *Sender) Run(ctx context.Context) error {
+	jobs := make(chan Claimed)
+	var workers sync.WaitGroup
+	for range s.Workers {
+		workers.Go(func() {
+			for c := range jobs {
+				s.send(ctx, c)
+			}
+		})
+	}
+	workers.Go(func() { s.prune(ctx) })
+	for ctx.Err() == nil {
+		claimed, err := s.Ledger.Claim(ctx, s.Workers*claimShare, lease)
+		if err != nil && ctx.Err() == nil {
+			s.Log.WarnContext(ctx, "mails not claimed", telemetry.Err(err))
+		}
+		s.hand(ctx, jobs, claimed)
+		if away := s.away(); away > 0 {
+			sleep(ctx, away)
+		} else if len(claimed) == 0 {
+			s.wait(ctx)
+		}
+	}
+	close(jobs)
+	workers.Wait()
+	return nil
+}
+
+// hand gives claimed mails to the workers and postpones the rest when the
+// provider goes away or ctx ends.
+func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claimed) {
+	for i, c := range claimed {
+		if s.away() == 0 {
+			select {
+			case jobs <- c:
+				continue
+			case <-ctx.Done():
+			}
+		}
+		var ids []string
+		for _, rest := range claimed[i:] {
+			ids = append(ids, rest.EventID)
+		}
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, s.away(), ids...) })
+		return
+	}
+}
+
+func (s *Sender) wait(ctx context.Context) {
+	t := time.NewTimer(poll)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	case <-s.wake:
+	}
+}
+
+// away returns how long the provider is to be left alone.
+func (s *Sender) away() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(0, time.Until(s.resume))
+}
+
+// reached notes whether the provider answered.
+func (s *Sender) reached(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case yes:
+		s.pause, s.resume = 0, time.Time{}
+	case time.Now().After(s.resume): // one failure of several at a time counts
+		s.pause = min(max(2*s.pause, s.PauseMin), pauseMax)
+		s.resume = time.Now().Add(s.pause)
+	}
+}
+
+// send makes one attempt and records what came of it. A crash before the record
+// sends the mail again after its lease, with the same Message-ID.
+func (s *Sender) send(ctx context.Context, c Claimed) {
+	work, stop := drainContext(ctx)
+	defer stop()
+	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": c.Traceparent})
+	work, span := s.tracer.Start(work, "send mail", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		attribute.String("mail.kind", string(c.Kind)), attribute.String("event.id", c.EventID),
+		attribute.String("mail.recipient_hash", telemetry.HashAddress(c.Recipient)), attribute.Int("mail.deferrals", c.Deferrals)))
+	defer span.End()
+	outcome, err := s.attempt(work, c)
+	s.mails.Add(work, 1, metric.WithAttributes(attribute.String("kind", string(c.Kind)), attribute.String("outcome", outcome)))
+	if err != nil {
+		span.SetStatus(codes.Error, outcome)
+		s.Log.WarnContext(work, "mail not sent", slog.String("event_id", c.EventID), slog.String("kind", string(c.Kind)), slog.Int("deferrals", c.Deferrals), slog.String("outcome", outcome), telemetry.Err(err))
+	}
+}
+
+func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err error) {
+	now := s.Now()
+	fail := func(err error) (string, error) {
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Failed(ctx, c.EventID, err.Error()) })
+		return "failed", err
+	}
+	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
+		return fail(errors.New("expired before it could be sent"))
+	}
+	m, err := s.Composer.Compose(c.Request, now)
+	if err != nil {
+		return fail(err)
+	}
+	sending, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	err = s.Provider.Send(sending, m)
+	if err == nil {
+		s.reached(true)
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Sent(ctx, c.EventID) })
+		return "sent", nil
+	}
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		s.reached(true)
+		return fail(refused)
+	}
+	if deferred, ok := errors.AsType[*DeferredError](err); ok {
+		s.reached(true)
+		if now.Sub(c.RequestedAt) > giveUp {
+			return fail(deferred)
+		}
+		wait := min(s.DeferMin<<min(c.Deferrals, 10), deferMax)
+		// Spread, so that mails deferred together do not come back together.
+		wait += rand.N(wait/4 + 1) //nolint:gosec // no secret
+		s.record(ctx, func(ctx context.Context) error {
+			return s.Ledger.Defer(ctx, c.EventID, wait, deferred.Error())
+		})
+		return "deferred", deferred
+	}
+	s.reached(false)
+	s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, s.away(), c.EventID) })
+	return "away", fmt.Errorf("mail provider is away: %w", err)
+}
+
+// record writes to the ledger, also when ctx ends meanwhile. If it fails for
+// good the lease runs out, and the mail is sent again.
+func (s *Sender) record(ctx context.Context, write func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	for wait := 50 * time.Millisecond; ; wait *= 2 {
+		err := write(ctx)
+		if err == nil {
+			return
+		}
+		if !sleep(ctx, wait) {
+			s.Log.ErrorContext(ctx, "mail ledger not written", telemetry.Err(err))
+			return
+		}
+	}
+}
+
+func (s *Sender) prune(ctx context.Context) {
+	for sleep(ctx, pruneWait) {
+		for {
+			n, err := s.Ledger.Prune(ctx, s.Now().Add(-keep))
+			if err != nil {
+				s.Log.WarnContext(ctx, "mail ledger not pruned", telemetry.Err(err))
+			}
+			if err != nil || n == 0 {
+				break
+			}
+		}
+	}
+}
+
+// drainContext returns a context that outlives ctx by drain.
+func drainContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(drain, cancel)
+		context.AfterFunc(work, func() { t.Stop() })
+	})
+	return work, func() { stop(); cancel() }
+}
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

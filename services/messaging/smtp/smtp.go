@@ -1,0 +1,203 @@
+// Package smtp is the mail provider that hands mails to an SMTP server, over
+// connections that are kept open between mails.
+package smtp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	stdmail "net/mail"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/wneessen/go-mail"
+	gosmtp "github.com/wneessen/go-mail/smtp"
+
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/eml"
+)
+
+const (
+	// timeout bounds each step of the dialogue.
+	timeout = 15 * time.Second
+	// idle is how long a connection is kept; servers close theirs after a few
+	// minutes.
+	idle = 20 * time.Second
+)
+
+// The values of Config.TLS.
+const (
+	// StartTLS refuses servers without STARTTLS.
+	StartTLS = "starttls"
+	// ImplicitTLS speaks TLS from the first byte (port 465).
+	ImplicitTLS = "tls"
+	// NoTLS is for a server on the same machine.
+	NoTLS = "none"
+)
+
+// Config says which server, and how.
+type Config struct {
+	Host string
+	Port int
+	// Username and Password, if set, are for the strongest mechanism that the server
+	// offers.
+	Username, Password string
+	TLS                string
+	From               stdmail.Address
+	// Connections bounds those kept open; 0 means 4.
+	Connections int
+	// TLSConfig replaces the default one (system roots, TLS 1.2 and up).
+	TLSConfig *tls.Config
+}
+
+// Provider implements messaging.Provider.
+type Provider struct {
+	client *mail.Client
+	from   stdmail.Address
+	size   int
+
+	mu     sync.Mutex
+	closed bool
+	idle   []conn
+}
+
+type conn struct {
+	*gosmtp.Client
+	since time.Time
+}
+
+// New checks cfg; it connects with the first mail.
+func New(cfg Config) (*Provider, error) {
+	if cfg.Host == "" || cfg.Port < 1 || cfg.Port > 65535 {
+		return nil, errors.New("SMTP: host and port are required")
+	}
+	opts := []mail.Option{mail.WithPort(cfg.Port), mail.WithTimeout(timeout)}
+	switch cfg.TLS {
+	case StartTLS:
+		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory))
+	case ImplicitTLS:
+		opts = append(opts, mail.WithSSL())
+	case NoTLS:
+		opts = append(opts, mail.WithTLSPolicy(mail.NoTLS))
+		if cfg.Username != "" {
+			return nil, errors.New("SMTP: credentials need TLS")
+		}
+	default:
+		return nil, fmt.Errorf("SMTP: TLS must be %s, %s or %s", StartTLS, ImplicitTLS, NoTLS)
+	}
+	if cfg.TLSConfig != nil {
+		opts = append(opts, mail.WithTLSConfig(cfg.TLSConfig))
+	}
+	if cfg.Username != "" {
+		opts = append(opts, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(cfg.Username), mail.WithPassword(cfg.Password))
+	}
+	client, err := mail.NewClient(cfg.Host, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("SMTP: %w", err)
+	}
+	if cfg.Connections == 0 {
+		cfg.Connections = 4
+	}
+	return &Provider{client: client, from: cfg.From, size: cfg.Connections}, nil
+}
+
+// Send implements messaging.Provider.
+func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
+	msg, err := eml.Build(m, p.from)
+	if err != nil {
+		return err
+	}
+	if c := p.take(); c != nil {
+		err := p.send(c, msg)
+		if se, ok := errors.AsType[*mail.SendError](err); !ok || se.Reason != mail.ErrConnCheck {
+			return outcome(err)
+		}
+		// The server had closed it; nothing was sent.
+	}
+	c, err := p.client.DialToSMTPClientWithContext(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to the SMTP server: %w", err)
+	}
+	return outcome(p.send(c, msg))
+}
+
+// send sends over c, and keeps c if it is good for more.
+func (p *Provider) send(c *gosmtp.Client, msg *mail.Msg) error {
+	err := p.client.SendWithSMTPClient(c, msg)
+	if err == nil && p.keep(c) {
+		return nil
+	}
+	_ = p.client.CloseWithSMTPClient(c)
+	if msg.IsDelivered() {
+		// What failed came after the server had taken it.
+		return nil
+	}
+	return err
+}
+
+// take returns a kept connection, or nil.
+func (p *Provider) take() *gosmtp.Client {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.idle) > 0 {
+		c := p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		if time.Since(c.since) < idle {
+			return c.Client
+		}
+		_ = p.client.CloseWithSMTPClient(c.Client)
+	}
+	return nil
+}
+
+func (p *Provider) keep(c *gosmtp.Client) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) >= p.size {
+		return false
+	}
+	p.idle = append(p.idle, conn{c, time.Now()})
+	return true
+}
+
+// Close implements messaging.Provider.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, c := range p.idle {
+		// A server that has gone already needs no goodbye.
+		_ = p.client.CloseWithSMTPClient(c.Client)
+	}
+	p.idle = nil
+	return nil
+}
+
+// outcome says whether a failure is the mail's or the server's. Reasons hold
+// the reply's codes alone, since its text often repeats the address.
+func outcome(err error) error {
+	se, ok := errors.AsType[*mail.SendError](err)
+	if err == nil || !ok {
+		return err
+	}
+	code := se.ErrorCode()
+	reason := strings.TrimSpace(strconv.Itoa(code) + " " + se.EnhancedStatusCode())
+	switch se.Reason {
+	case mail.ErrGetSender, mail.ErrGetRcpts, mail.ErrNoUnencoded:
+		return &messaging.RefusedError{Reason: "not a mail that can be sent"}
+	case mail.ErrSMTPMailFrom, mail.ErrSMTPRcptTo, mail.ErrSMTPData, mail.ErrSMTPDataClose:
+		switch {
+		case code == 421 || code == 530 || code == 535 || code == 538:
+			// Going down, or it does not know us: no mail would fare better.
+			return fmt.Errorf("SMTP server is not usable: %s", reason)
+		case code >= 500:
+			return &messaging.RefusedError{Reason: reason}
+		case code >= 400:
+			return &messaging.DeferredError{Reason: reason}
+		}
+	}
+	return fmt.Errorf("SMTP server is away: %w", err)
+}
