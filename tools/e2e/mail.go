@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"mime/multipart"
+	"mime/quotedprintable"
+	"net/mail"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+)
+
+// mailTimeout is how long a mail may take on a busy machine; the contract's
+// two seconds are those of an idle one.
+const mailTimeout = 30 * time.Second
+
+// Mail is one mail of the mail directory.
+type Mail struct {
+	To      string
+	Subject string
+	Header  mail.Header
+	Text    string
+	HTML    string
+
+	written time.Time
+}
+
+// Links returns the http(s) links of the mail's texts, each once.
+func (m Mail) Links() []*url.URL {
+	pattern := regexp.MustCompile(`https?://[^\s"'<>()]+`)
+	seen := map[string]bool{}
+	var out []*url.URL
+	for _, s := range pattern.FindAllString(m.Text+"\n"+strings.ReplaceAll(m.HTML, "&amp;", "&"), -1) {
+		if u, err := url.Parse(strings.TrimRight(s, ".,;")); err == nil && !seen[u.String()] {
+			seen[u.String()] = true
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// Token returns the token of the first link that carries one, or "".
+func (m Mail) Token() string {
+	for _, u := range m.Links() {
+		if token := u.Query().Get("token"); token != "" {
+			return token
+		}
+	}
+	return ""
+}
+
+// Mails returns the mails to an address, oldest first.
+func (s *Server) Mails(to string) ([]Mail, error) {
+	var out []Mail
+	err := filepath.WalkDir(s.MailDir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // nothing sent yet, or a file that has just been renamed
+		}
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".eml" {
+			return err
+		}
+		m, err := readMail(path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if m.To == to {
+			out = append(out, m)
+		}
+		return nil
+	})
+	sort.SliceStable(out, func(i, j int) bool { return out[i].written.Before(out[j].written) })
+	return out, err
+}
+
+// AwaitMails waits until there are at least n mails to an address.
+func (s *Server) AwaitMails(t testing.TB, to string, n int) []Mail {
+	t.Helper()
+	var got []Mail
+	Await(t, mailTimeout, fmt.Sprintf("%d mails to %s", n, to), func() bool {
+		var err error
+		if got, err = s.Mails(to); err != nil {
+			t.Fatal(err)
+		}
+		return len(got) >= n
+	})
+	return got
+}
+
+func readMail(path string) (Mail, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Mail{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return Mail{}, err
+	}
+	msg, err := mail.ReadMessage(f)
+	if err != nil {
+		return Mail{}, fmt.Errorf("parse: %w", err)
+	}
+	m := Mail{Header: msg.Header, written: info.ModTime()}
+	if m.Subject, err = new(mime.WordDecoder).DecodeHeader(msg.Header.Get("Subject")); err != nil {
+		return Mail{}, fmt.Errorf("subject: %w", err)
+	}
+	to, err := mail.ParseAddress(msg.Header.Get("To"))
+	if err != nil {
+		return Mail{}, fmt.Errorf("recipient: %w", err)
+	}
+	m.To = to.Address
+	return m, m.read(msg.Header.Get("Content-Type"), msg.Header.Get("Content-Transfer-Encoding"), msg.Body)
+}
+
+// read adds one part, or the parts within it.
+func (m *Mail) read(contentType, encoding string, body io.Reader) error {
+	if contentType == "" {
+		contentType = "text/plain"
+	}
+	media, params, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return fmt.Errorf("content type %q: %w", contentType, err)
+	}
+	if strings.HasPrefix(media, "multipart/") {
+		parts := multipart.NewReader(body, params["boundary"])
+		for {
+			p, err := parts.NextRawPart()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("part: %w", err)
+			}
+			if err := m.read(p.Header.Get("Content-Type"), p.Header.Get("Content-Transfer-Encoding"), p); err != nil {
+				return err
+			}
+		}
+	}
+	switch strings.ToLower(encoding) {
+	case "quoted-printable":
+		body = quotedprintable.NewReader(body)
+	case "base64":
+		body = base64.NewDecoder(base64.StdEncoding, body)
+	}
+	b, err := io.ReadAll(body)
+	if err != nil {
+		return fmt.Errorf("body: %w", err)
+	}
+	switch media {
+	case "text/plain":
+		m.Text += string(b)
+	case "text/html":
+		m.HTML += string(b)
+	}
+	return nil
+}

@@ -1,0 +1,272 @@
+package e2e
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"waitlist.internal/libs/devservers"
+	"waitlist.internal/libs/testenv"
+)
+
+// request returns a good request to an operation that works, on a waitlist
+// with a signup.
+func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, unsubscribe string) Request {
+	t.Helper()
+	var body any
+	switch op.ID {
+	case "createSignup":
+		body = Obj{"email": address("new")}
+	case "verifySignup":
+		body = Obj{"token": "x"}
+	case "unsubscribe", "deleteMyData":
+		body = Obj{"email": email, "token": unsubscribe}
+	case "register":
+		body = Obj{"email": address("new"), "password": "12345678"}
+	case "login":
+		body = Obj{"email": o.email, "password": o.password}
+	case "refresh", "logout":
+		body = Obj{"refresh_token": o.refresh}
+	case "forgotPassword":
+		body = Obj{"email": o.email}
+	case "verifyEmail":
+		body = Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token()}
+	case "resetPassword":
+		body = Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token(), "password": "12345678"}
+	case "createWaitlist", "updateWaitlist":
+		body = Obj{"name": "x"}
+	}
+	path := fill(op.Path, id, url.PathEscape(email))
+	if op.ID == "verifySignupByLink" {
+		path += "?token=x"
+	}
+	r := NewRequest(op.Method, path, body)
+	if len(op.Schemes) > 0 {
+		r = r.As(o.token)
+	}
+	return r
+}
+
+// testRateLimit: everything under /v1 counts, health does not.
+func (s *suite) testRateLimit(t *testing.T) {
+	d := s.deploy(t, map[string]string{"RATE_LIMIT_RPS": "2", "RATE_LIMIT_BURST": "20"})
+	o := d.owner(t)
+	id := o.waitlist(t, nil)
+	ada := address("ada")
+	o.join(t, id, ada)
+	requests := map[string]Request{
+		"unknown path":   Get("/nope"),
+		"unknown method": NewRequest(http.MethodPut, "/auth/me", nil),
+		"preflight":      NewRequest(http.MethodOptions, "/waitlists", nil).With("Access-Control-Request-Method", http.MethodPost),
+		"public preflight": NewRequest(http.MethodOptions, "/public/waitlists/"+id+"/signups", nil).
+			With("Access-Control-Request-Method", http.MethodPost),
+		"bad credentials": Get("/auth/me").As("x"),
+		"bad body":        Post("/auth/login", nil).Raw([]byte("{")).Invalid(),
+	}
+	for _, op := range d.contract.Operations() {
+		// Deleting the account would spoil the others.
+		if !op.Planned {
+			requests[op.ID] = d.request(t, op, o, id, ada, "x")
+		}
+	}
+	for name, r := range requests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// Many at once, so that one request a second can't have them all.
+			Await(t, 20*time.Second, "429", func() bool {
+				res := o.Do(t, r)
+				if res.Status != http.StatusTooManyRequests {
+					return false
+				}
+				if h := res.Header.Get("Retry-After"); h != "" {
+					if n, err := strconv.Atoi(h); err != nil || n < 1 {
+						t.Errorf("Retry-After %q", h)
+					}
+				}
+				return true
+			})
+		})
+	}
+	t.Run("health", func(t *testing.T) {
+		for range 60 {
+			if status, err := d.server.ready(t.Context()); err != nil || status != http.StatusOK {
+				t.Fatalf("/readyz: %d, %v", status, err)
+			}
+		}
+	})
+	t.Run("recovers", func(t *testing.T) {
+		Await(t, 20*time.Second, "an answer", func() bool {
+			return o.Do(t, Get("/auth/jwks.json")).Status == http.StatusOK
+		})
+	})
+}
+
+// testDefaultBucket: 200 at once, then 100 a second.
+func (s *suite) testDefaultBucket(t *testing.T) {
+	d := s.deploy(t, map[string]string{"RATE_LIMIT_RPS": "", "RATE_LIMIT_BURST": ""})
+	c := d.client(t)
+	var mu sync.Mutex
+	admitted := 0
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range 32 {
+		wg.Go(func() {
+			for range 20 {
+				r, err := c.Send(t.Context(), Get("/auth/jwks.json"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if r.Status == http.StatusOK {
+					mu.Lock()
+					admitted++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	most := 200 + int(100*time.Since(start).Seconds()) + 1
+	if admitted < 200 || admitted > most {
+		t.Errorf("%d of 640 admitted in %s, want 200 to %d", admitted, time.Since(start), most)
+	}
+}
+
+// testOutages takes the database and Redis away, by closed connections and by
+// silence.
+func (s *suite) testOutages(t *testing.T) {
+	db, err := url.Parse(testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := db.String()
+	postgres := NewProxy(t, db.Host)
+	db.Host = postgres.Addr
+	rdb, err := url.Parse(testenv.RedisServer(t, devservers.RedisOptions{Volatile: true}).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	redis := NewProxy(t, rdb.Host)
+	rdb.Host = redis.Addr
+	d := s.deploy(t, map[string]string{"POSTGRES_URL": db.String(), "REDIS_URL": rdb.String()})
+	d.db = direct
+	o := d.owner(t)
+	id := o.waitlist(t, nil)
+	ada := address("ada")
+	o.join(t, id, ada)
+	unsubscribe := d.unsubscribeToken(t, id, ada)
+	n := 1
+
+	const limit = 5500 * time.Millisecond // the contract's 5 s, and the way
+	for name, away := range map[string]func(){"Postgres cut": postgres.Cut, "Postgres silent": postgres.Freeze} {
+		t.Run(name, func(t *testing.T) {
+			requests := map[string]Request{}
+			for _, op := range d.contract.Operations() {
+				if !op.Planned && op.ID != "getKeys" {
+					requests[op.ID] = d.request(t, op, o, id, ada, unsubscribe)
+				}
+			}
+			away()
+			t.Run("requests", func(t *testing.T) {
+				for id, r := range requests {
+					t.Run(id, func(t *testing.T) {
+						t.Parallel()
+						res := o.Do(t, r).WantError(http.StatusInternalServerError, "INTERNAL_ERROR")
+						retryAfter(t, res, 60)
+						if res.Took > limit {
+							t.Errorf("took %s", res.Took)
+						}
+					})
+				}
+			})
+			if status, err := d.server.ready(t.Context()); err == nil && status == http.StatusOK {
+				t.Error("/readyz says 200 without the database")
+			}
+			postgres.Pass()
+			Await(t, 30*time.Second, "ready again", func() bool {
+				status, err := d.server.ready(t.Context())
+				return err == nil && status == http.StatusOK
+			})
+			// Nothing unacknowledged may show up half: whoever is on the list has a place.
+			r := o.Do(t, signup(id, address("after")))
+			Await(t, 15*time.Second, "a signup", func() bool {
+				r = o.Do(t, signup(id, address("after")))
+				return r.Status == http.StatusCreated
+			})
+			o.status(t, id, ada).Want(http.StatusOK).WantJSON("position", 1)
+			if r.Int("position") != r.Int("total_signups") {
+				t.Errorf("position %d of %d", r.Int("position"), r.Int("total_signups"))
+			}
+			n = int(r.Int("position"))
+		})
+	}
+	for name, away := range map[string]func(){"Redis cut": redis.Cut, "Redis silent": redis.Freeze} {
+		t.Run(name, func(t *testing.T) {
+			away()
+			for range 20 {
+				n++
+				email := address("x")
+				res := o.join(t, id, email).WantJSON("position", n).WantJSON("total_signups", n)
+				if res.Took > 2*time.Second {
+					t.Errorf("%s took %s", res.Request, res.Took)
+				}
+				o.status(t, id, email).WantJSON("position", n)
+				o.status(t, id, ada).WantJSON("position", 1)
+			}
+			redis.Pass()
+			n++
+			o.join(t, id, address("x")).WantJSON("position", n)
+		})
+	}
+}
+
+// testRestart: everything embedded; an orderly stop and a kill keep the state.
+func (s *suite) testRestart(t *testing.T) {
+	dir := dataDir(t)
+	env := map[string]string{"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000"}
+	server := Run(t, Options{Binary: s.binary, Dir: dir, Env: env})
+	if log := server.Log(); !strings.Contains(log, server.URL) {
+		t.Error("the banner does not name the URL")
+	}
+	d := &deployment{suite: s, server: server}
+	o := d.owner(t)
+	id := o.waitlist(t, Obj{"require_email_verification": true, "slack_webhook_url": "https://example.com/secret"})
+	people := []string{address("a"), address("b"), address("c")}
+	var token string
+	for _, p := range people {
+		token = o.join(t, id, p).Str("referral_token")
+	}
+	o.join(t, id, address("friend"), Obj{"referred_by_token": token})
+	people[1], people[2] = people[2], people[1]
+	verify := server.AwaitMails(t, people[0], 1)[0].Token()
+	account := server.AwaitMails(t, o.email, 1)[0].Token()
+
+	for i, stop := range []func(){
+		func() {
+			if err := server.Stop(); err != nil {
+				t.Error(err)
+			}
+		},
+		func() { server.Kill() },
+	} {
+		stop()
+		server = Run(t, Options{Binary: s.binary, Dir: dir, Addr: server.Addr, Env: env})
+		d.server = server
+		o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK)
+		o.Do(t, Get("/auth/me").Key(o.key)).Want(http.StatusOK)
+		o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("signup_count", 4+i).WantJSON("settings.slack_webhook_url", "https://example.com/secret")
+		for at, p := range people {
+			o.status(t, id, p).WantJSON("position", at+1)
+			if mails, err := server.Mails(p); err != nil || len(mails) != 1 {
+				t.Errorf("%d mails to %s, %v; want one", len(mails), p, err)
+			}
+		}
+		o.join(t, id, address("later")).WantJSON("position", 5+i)
+	}
+	o.Do(t, Get(statusPath(id, people[0])+"/verify?token="+url.QueryEscape(verify))).Want(http.StatusOK)
+	o.Do(t, Post("/auth/verify-email", Obj{"token": account})).Want(http.StatusOK)
+}

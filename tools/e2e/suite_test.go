@@ -1,0 +1,272 @@
+package e2e
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/big"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/libs/token"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// TestSuite runs everything against the contract and then asks whether it saw
+// every answer that the contract lists.
+func TestSuite(t *testing.T) {
+	contract, err := LoadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &suite{contract: contract, coverage: new(Coverage), binary: Build(t)}
+	groups := []struct {
+		name string
+		run  func(*testing.T, *deployment)
+	}{
+		{"http", testHTTP},
+		{"accounts", testAccounts},
+		{"waitlists", testWaitlists},
+		{"settings", testSettings},
+		{"signups", testSignups},
+		{"tokens", testTokens},
+		{"tiers", testTiers},
+	}
+	t.Run("everyday", func(t *testing.T) {
+		d := s.deploy(t, nil)
+		for _, g := range groups {
+			t.Run(g.name, func(t *testing.T) { g.run(t, d) })
+		}
+	})
+	t.Run("cors", s.testConfiguredOrigin)
+	t.Run("trial", s.testTrialEnds)
+	t.Run("rate", s.testRateLimit)
+	t.Run("bucket", s.testDefaultBucket)
+	t.Run("outages", s.testOutages)
+	t.Run("restart", s.testRestart)
+
+	if t.Failed() || testing.Short() || !wholeRun() {
+		return
+	}
+	missing := s.coverage.Missing(contract.Operations(), func(operation, outcome string) bool {
+		return slices.Contains(unreachable[outcome], operation)
+	})
+	if len(missing) > 0 {
+		t.Errorf("answers of the contract that no test has produced:\n%s", strings.Join(missing, "\n"))
+	}
+}
+
+// unreachable lists answers that need what does not work yet.
+var unreachable = map[string][]string{}
+
+// suite is what all deployments share.
+type suite struct {
+	contract *Contract
+	coverage *Coverage
+	binary   string
+}
+
+// deployment is one running program.
+type deployment struct {
+	*suite
+	server *Server
+	// db is the URL of its database.
+	db string
+	// links mints and checks the tokens of mail links, as the program does.
+	links *token.Ring
+}
+
+// deploy starts the program with its own database and a rate limit that tests
+// do not meet. env wins.
+func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
+	t.Helper()
+	d := &deployment{suite: s}
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret)
+	keys := "e2e:" + base64.StdEncoding.EncodeToString(secret)
+	var err error
+	if d.links, err = token.ParseRing(keys); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{
+		"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000",
+		"TRUSTED_PROXIES": "127.0.0.1/32", "TOKEN_KEYS": keys,
+	}
+	maps.Copy(all, env)
+	if all["POSTGRES_URL"] == "" {
+		all["POSTGRES_URL"] = testenv.Postgres(t)
+	}
+	d.db = all["POSTGRES_URL"]
+	d.server = Run(t, Options{Binary: s.binary, Env: all})
+	return d
+}
+
+// client returns a client with a network address of its own.
+func (d *deployment) client(t testing.TB) *Client {
+	t.Helper()
+	c := NewClient(d.server.URL, d.contract, d.coverage)
+	c.Address = fmt.Sprintf("10.%d.%d.%d", random(250)+1, random(250)+1, random(250)+1)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// exec changes the database by hand, for states that no endpoint reaches yet.
+func (d *deployment) exec(t testing.TB, sql string, args ...any) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	tag, err := conn.Exec(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tag.RowsAffected() == 0 {
+		t.Fatalf("no row: %s", sql)
+	}
+}
+
+// setTier makes an account what billing will make it: a paying one of a tier,
+// or an inactive one. The public side of its waitlists learns it by the
+// owner's next call.
+func (d *deployment) setTier(t testing.TB, o *owner, tier, status string) {
+	t.Helper()
+	d.exec(t, `UPDATE account.account SET tier = $2, status = $3, trial = false, valid_until = NULL,
+		entitlement_version = entitlement_version + 1 WHERE email = $1`, o.email, tier, status)
+	o.Do(t, Get("/waitlists").As(o.token))
+}
+
+// number is a signup's number within its waitlist, which its tokens are bound
+// to.
+func (d *deployment) number(t testing.TB, waitlist, email string) int64 {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var n int64
+	if err := conn.QueryRow(t.Context(), "SELECT number FROM signup.signup WHERE waitlist_id = $1 AND email = $2", waitlist, email).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// unsubscribeToken is the token that mails to a signup carry.
+func (d *deployment) unsubscribeToken(t testing.TB, waitlist, email string) string {
+	t.Helper()
+	return d.links.Mint(token.Unsubscribe, token.SignupSubject(waitlist, d.number(t, waitlist, email)), time.Time{})
+}
+
+// owner is a registered account with a session.
+type owner struct {
+	*Client
+	email, password, key, token, refresh string
+}
+
+// owner registers an account and logs in.
+func (d *deployment) owner(t testing.TB) *owner {
+	t.Helper()
+	o := &owner{Client: d.client(t), email: address("owner"), password: "correct horse battery"}
+	o.key = o.Do(t, Post("/auth/register", Obj{"email": o.email, "password": o.password})).Want(http.StatusCreated).Str("api_key")
+	o.login(t)
+	return o
+}
+
+func (o *owner) login(t testing.TB) {
+	t.Helper()
+	r := o.Do(t, Post("/auth/login", Obj{"email": o.email, "password": o.password})).Want(http.StatusOK)
+	o.token, o.refresh = r.Str("id_token"), r.Str("refresh_token")
+}
+
+// waitlist creates a waitlist with settings, which may be nil, and returns its
+// id.
+func (o *owner) waitlist(t testing.TB, settings Obj) string {
+	t.Helper()
+	body := Obj{"name": "Launch"}
+	if settings != nil {
+		body["settings"] = settings
+	}
+	return o.Do(t, Post("/waitlists", body).As(o.token)).Want(http.StatusCreated).Str("waitlist_id")
+}
+
+// set changes settings.
+func (o *owner) set(t testing.TB, waitlist string, settings Obj) *Response {
+	t.Helper()
+	return o.Do(t, Patch("/waitlists/"+waitlist, Obj{"settings": settings}).As(o.token)).Want(http.StatusOK)
+}
+
+// join signs an address up and returns the answer.
+func (c *Client) join(t testing.TB, waitlist, email string, more ...Obj) *Response {
+	t.Helper()
+	return c.Do(t, signup(waitlist, email, more...)).Want(http.StatusCreated)
+}
+
+func signup(waitlist, email string, more ...Obj) Request {
+	body := Obj{"email": email}
+	for _, m := range more {
+		maps.Copy(body, m)
+	}
+	return Post("/public/waitlists/"+waitlist+"/signups", body)
+}
+
+// status looks a signup up.
+func (c *Client) status(t testing.TB, waitlist, email string) *Response {
+	t.Helper()
+	return c.Do(t, Get(statusPath(waitlist, email)))
+}
+
+func statusPath(waitlist, email string) string {
+	return "/public/waitlists/" + waitlist + "/signups/" + url.PathEscape(email)
+}
+
+// address returns an e-mail address that nobody has used.
+func address(name string) string {
+	return name + "-" + strings.ToLower(rand.Text()[:12]) + "@example.com"
+}
+
+func random(n int64) int64 {
+	i, err := rand.Int(rand.Reader, big.NewInt(n))
+	if err != nil {
+		panic(err) // never happens since Go 1.24
+	}
+	return i.Int64()
+}
+
+// claims reads the payload of a JWT without checking it.
+func claims(t testing.TB, jwt string) Obj {
+	t.Helper()
+	parts := strings.Split(jwt, ".")
+	if len(parts) != 3 {
+		t.Fatalf("no JWT: %q", jwt)
+	}
+	b, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c Obj
+	if err := json.Unmarshal(b, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+const (
+	unknownID = "0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1de"
+	emoji     = "🚀"
+)
+
+// wholeRun reports whether no part of the suite was left out by -run.
+func wholeRun() bool { return !strings.Contains(flag.Lookup("test.run").Value.String(), "/") }
