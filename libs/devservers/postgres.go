@@ -35,6 +35,9 @@ type PostgresOptions struct {
 	Dir string
 	// Port on 127.0.0.1; 0 takes a free one.
 	Port int
+	// Dist is where Postgres' programs are kept that are downloaded when none
+	// are installed; "" downloads nothing.
+	Dist string
 	// Settings of postgresql.conf, which win over the package's own.
 	// fsync=off also initialises the cluster without syncing.
 	Settings map[string]string
@@ -62,7 +65,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	if err := stopOrphan(filepath.Join(data, "postmaster.pid"), data, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL); err != nil {
 		return nil, err
 	}
-	bin, err := postgresBin(data)
+	bin, err := postgresBin(data, o.Dist)
 	if err != nil {
 		return nil, err
 	}
@@ -223,9 +226,17 @@ func postgresEnv() []string {
 }
 
 // postgresBin is the folder with initdb and postgres to use for the cluster in
-// data: of the version that wrote it, else the newest.
-func postgresBin(data string) (string, error) {
+// data: of the version that wrote it, else the newest. Where none is installed
+// it downloads one into dist, unless that is "".
+func postgresBin(data, dist string) (string, error) {
 	bins := postgresBins()
+	if dist != "" && (len(bins) == 0 || complete(filepath.Join(dist, strconv.Itoa(fetchedMajor)))) {
+		fetched, err := fetchPostgres(dist)
+		if err != nil {
+			return "", err
+		}
+		bins = append(bins, fetched)
+	}
 	if len(bins) == 0 {
 		return "", ErrNoPostgres
 	}

@@ -34,7 +34,7 @@ func main() {
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("testrun", flag.ContinueOnError)
 	broker := flags.String("kafka", "embedded", "the broker that tests use: embedded (in each test binary) or apache")
-	data := flags.String("data", ".data", "folder where Apache Kafka's programs are kept")
+	data := flags.String("data", ".data", "folder where downloaded servers are kept")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -49,7 +49,9 @@ func run(ctx context.Context, args []string) (err error) {
 
 	settings := testenv.FastPostgres()
 	settings["max_connections"] = "800" // every package's tests at once
-	postgres, err := devservers.StartPostgres(ctx, devservers.PostgresOptions{Dir: filepath.Join(dir, "postgres"), Settings: settings})
+	postgres, err := devservers.StartPostgres(ctx, devservers.PostgresOptions{
+		Dir: filepath.Join(dir, "postgres"), Dist: filepath.Join(*data, "postgres-dist"), Settings: settings,
+	})
 	if err != nil {
 		return err
 	}

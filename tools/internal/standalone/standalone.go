@@ -243,7 +243,7 @@ func (s *Standalone) startServers(ctx context.Context) error {
 	what := "the one in POSTGRES_URL"
 	if s.cfg.PostgresURL == "" {
 		what = "own server in " + dir("postgres")
-		p, err := devservers.StartPostgres(ctx, devservers.PostgresOptions{Dir: dir("postgres"), Settings: map[string]string{
+		p, err := devservers.StartPostgres(ctx, devservers.PostgresOptions{Dir: dir("postgres"), Dist: dir("postgres-dist"), Settings: map[string]string{
 			"shared_buffers": "256MB",
 			"max_wal_size":   "2GB",
 		}})

@@ -1,0 +1,62 @@
+package devservers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	embedded "github.com/fergusstrange/embedded-postgres"
+)
+
+// fetchedMajor is the version that fetchPostgres gets.
+const fetchedMajor = 18
+
+// fetchPostgres downloads Postgres' programs into dist, once, and returns
+// where they are.
+func fetchPostgres(dist string) (installation, error) {
+	dist, err := filepath.Abs(dist)
+	if err != nil {
+		return installation{}, fmt.Errorf("resolve %s: %w", dist, err)
+	}
+	programs := filepath.Join(dist, fmt.Sprint(fetchedMajor))
+	found := installation{filepath.Join(programs, "bin"), fetchedMajor}
+	if complete(programs) {
+		return found, nil
+	}
+	if err := os.RemoveAll(programs); err != nil {
+		return installation{}, fmt.Errorf("remove an unfinished download: %w", err)
+	}
+	port, err := freePort()
+	if err != nil {
+		return installation{}, err
+	}
+	// The library also starts a server on what it fetched, which fails for root
+	// and is of no use to us; only the programs are.
+	throwaway := filepath.Join(dist, "throwaway")
+	server := embedded.NewDatabase(embedded.DefaultConfig().Version(embedded.V18).Port(uint32(port)).Logger(io.Discard).
+		CachePath(filepath.Join(dist, "cache")).BinariesPath(programs).RuntimePath(throwaway))
+	err = server.Start()
+	if err == nil {
+		err = server.Stop()
+	}
+	if err := os.RemoveAll(throwaway); err != nil {
+		return installation{}, fmt.Errorf("remove the library's server: %w", err)
+	}
+	if _, missing := os.Stat(filepath.Join(programs, "bin", "initdb")); missing != nil {
+		return installation{}, errors.Join(ErrNoPostgres, fmt.Errorf("download Postgres: %w", err))
+	}
+	if err := os.WriteFile(filepath.Join(programs, completeMark), nil, 0o600); err != nil {
+		return installation{}, fmt.Errorf("mark the download as complete: %w", err)
+	}
+	return found, nil
+}
+
+// completeMark is a file that exists once everything was unpacked.
+const completeMark = "complete"
+
+func complete(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, completeMark))
+	return err == nil
+}
