@@ -159,7 +159,7 @@ func (l *lanes) depth() int {
 // laneHeap orders lanes by how long their head has waited.
 type laneHeap []*lane
 
-func (h laneHeap) Len() int { return len(h) }
+func (h laneHeap) Len() int           { return len(h) }
 func (h laneHeap) Less(i, j int) bool { return h[i].entries[0].queued.Before(h[j].entries[0].queued) }
 
 func (h laneHeap) Swap(i, j int) {

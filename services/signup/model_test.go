@@ -108,7 +108,8 @@ func newWorld(t testing.TB, boost int) *world {
 	w.svc = signup.New(signup.Config{SmallList: -1}, w.store, w.index, ring, time.Now, quiet, signup.Metrics{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = w.svc.Run(ctx) }()
+	svc := w.svc // tests may put another in its place
+	go func() { defer close(done); _ = svc.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	w.open(boost)
 	return w

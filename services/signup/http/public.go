@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/google/uuid"
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
@@ -46,9 +45,8 @@ const paramID = "waitlist_id"
 
 // knownID refuses what cannot be a waitlist's id, in the one way it is written.
 func knownID(c *gin.Context) {
-	id := c.Param(paramID)
-	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
-		httpapi.Fail(c, apierr.New(apierr.NotFound, "There is no such waitlist."))
+	if id, ok := signup.ParseID(c.Param(paramID)); !ok || id != c.Param(paramID) {
+		httpapi.Fail(c, signup.ErrNoWaitlist())
 	}
 }
 
