@@ -24,14 +24,16 @@ func ParseFrom(s string) (stdmail.Address, error) {
 // Build returns m from a sender, as a text part with an HTML alternative. The same mail
 // has the same Message-ID and bytes. The error is a *messaging.RefusedError.
 func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
-	// No encoded line has "=_", so no body can hold the boundary.
-	msg := mail.NewMsg(mail.WithNoDefaultUserAgent(), mail.WithBoundary("=_"+m.ID))
+	// The id is random, and younger than whatever the body shows.
+	msg := mail.NewMsg(mail.WithNoDefaultUserAgent(), mail.WithBoundary("part-"+m.ID))
 	msg.FromMailAddress(&from)
 	if err := msg.To(m.To); err != nil {
 		// The library's error repeats the address.
 		return nil, &messaging.RefusedError{Reason: "the recipient is no address"}
 	}
-	msg.Subject(m.Subject)
+	// The library encodes line breaks, but would let words pass that are encoded
+	// already, and that may hold some.
+	msg.Subject(strings.ReplaceAll(m.Subject, "=?", "= ?"))
 	msg.SetMessageIDWithValue(m.ID + "@" + from.Address[strings.LastIndexByte(from.Address, '@')+1:])
 	msg.SetDateWithValue(m.Date.UTC())
 	// RFC 3834: nobody's out-of-office is to answer.

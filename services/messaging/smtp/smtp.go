@@ -190,8 +190,8 @@ func outcome(err error) error {
 		return &messaging.RefusedError{Reason: "not a mail that can be sent"}
 	case mail.ErrSMTPMailFrom, mail.ErrSMTPRcptTo, mail.ErrSMTPData, mail.ErrSMTPDataClose:
 		switch {
-		case code == 421 || code == 530 || code == 535 || code == 538:
-			// Going down, or it does not know us: no mail would fare better.
+		case code == 421 || code == 502 || code == 503 || code == 530 || code == 535 || code == 538:
+			// Going down, or it wants us to log in: no mail would fare better.
 			return fmt.Errorf("SMTP server is not usable: %s", reason)
 		case code >= 500:
 			return &messaging.RefusedError{Reason: reason}

@@ -1,0 +1,338 @@
+package smtp_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	stdmail "net/mail"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emersion/go-sasl"
+	gosmtp "github.com/emersion/go-smtp"
+	"go.uber.org/goleak"
+
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/smtp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	user     = "mailer"
+	password = "correct horse"
+)
+
+// server is a real SMTP server that keeps what it takes.
+type server struct {
+	*gosmtp.Server
+	port int
+	tls  *tls.Config // for clients
+
+	mu       sync.Mutex
+	sessions int
+	mails    []string
+	rcpts    []string
+	// reply, if set, answers a step: mail, rcpt, data.
+	reply func(step string) error
+	auth  bool
+	open  map[*gosmtp.Conn]bool
+}
+
+type mode struct{ starttls, implicit, auth bool }
+
+func start(t *testing.T, m mode) *server {
+	t.Helper()
+	s := &server{auth: m.auth, open: map[*gosmtp.Conn]bool{}}
+	s.Server = gosmtp.NewServer(gosmtp.BackendFunc(func(c *gosmtp.Conn) (gosmtp.Session, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sessions++
+		s.open[c] = true
+		return &session{server: s, conn: c}, nil
+	}))
+	s.Domain = "localhost"
+	cert, pool := certificate(t)
+	s.tls = &tls.Config{RootCAs: pool, ServerName: "localhost", MinVersion: tls.VersionTLS12}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.port = l.Addr().(*net.TCPAddr).Port
+	switch {
+	case m.starttls:
+		s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}}
+	case m.implicit:
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}})
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Close()
+		if err := <-done; err != nil && !errors.Is(err, gosmtp.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+type session struct {
+	*server
+	conn   *gosmtp.Conn
+	authed bool
+}
+
+func (s *session) AuthMechanisms() []string {
+	if s.auth {
+		return []string{sasl.Plain}
+	}
+	return nil
+}
+
+func (s *session) Auth(string) (sasl.Server, error) {
+	return sasl.NewPlainServer(func(_, u, p string) error {
+		if u != user || p != password {
+			return gosmtp.ErrAuthFailed
+		}
+		s.authed = true
+		return nil
+	}), nil
+}
+
+func (s *session) step(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.auth && !s.authed {
+		return gosmtp.ErrAuthRequired
+	}
+	if s.reply != nil {
+		return s.reply(name)
+	}
+	return nil
+}
+
+func (s *session) Mail(string, *gosmtp.MailOptions) error { return s.step("mail") }
+
+func (s *session) Rcpt(to string, _ *gosmtp.RcptOptions) error {
+	if err := s.step("rcpt"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rcpts = append(s.rcpts, to)
+	return nil
+}
+
+func (s *session) Data(r io.Reader) error {
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	if err := s.step("data"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mails = append(s.mails, string(b))
+	return nil
+}
+
+func (s *session) Reset() {}
+
+func (s *session) Logout() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, s.conn)
+	return nil
+}
+
+// hangUp closes the connections that are open.
+func (s *server) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
+		c.Conn().Close()
+	}
+}
+
+func (s *server) count() (sessions, mails int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions, len(s.mails)
+}
+
+func provider(t *testing.T, s *server, change func(*smtp.Config)) *smtp.Provider {
+	t.Helper()
+	cfg := smtp.Config{Host: "localhost", Port: s.port, TLS: smtp.NoTLS, TLSConfig: s.tls, From: stdmail.Address{Name: "Waitlist", Address: "no-reply@example.com"}}
+	if change != nil {
+		change(&cfg)
+	}
+	p, err := smtp.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func mail(id string) messaging.Mail {
+	return messaging.Mail{ID: id, To: "o'hara+x@example.com", Subject: "Grüße", Text: "text\n.\nmore", HTML: "<p>html</p>", Date: time.Now()}
+}
+
+func TestEveryWayToConnect(t *testing.T) {
+	login := func(c *smtp.Config) { c.Username, c.Password = user, password }
+	for name, tc := range map[string]struct {
+		mode   mode
+		change func(*smtp.Config)
+		ok     bool
+	}{
+		"plain":                      {mode{}, nil, true},
+		"starttls":                   {mode{starttls: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS }, true},
+		"starttls and login":         {mode{starttls: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; login(c) }, true},
+		"tls":                        {mode{implicit: true}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS }, true},
+		"tls and login":              {mode{implicit: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS; login(c) }, true},
+		"starttls is not offered":    {mode{}, func(c *smtp.Config) { c.TLS = smtp.StartTLS }, false},
+		"certificate of another":     {mode{starttls: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; c.TLSConfig = nil }, false},
+		"wrong password":             {mode{starttls: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; login(c); c.Password = "wrong" }, false},
+		"login is required":          {mode{auth: true}, nil, false},
+		"no server":                  {mode{}, func(c *smtp.Config) { c.Port = 1 }, false},
+		"tls to a server without it": {mode{}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, tc.mode)
+			err := provider(t, s, tc.change).Send(t.Context(), mail("id"))
+			_, mails := s.count()
+			if tc.ok {
+				if err != nil || mails != 1 {
+					t.Fatalf("%d mails, %v", mails, err)
+				}
+				if got := s.mails[0]; s.rcpts[0] != "o'hara+x@example.com" || !strings.Contains(got, "Message-ID: <id@example.com>") || !strings.Contains(got, "Gr=C3=BC=C3=9Fe") || !strings.Contains(got, "text\r\n.\r\nmore") {
+					t.Fatalf("to %v: %s", s.rcpts, got)
+				}
+				return
+			}
+			// The server, not the mail, is what fails: it is waited for.
+			_, refused := errors.AsType[*messaging.RefusedError](err)
+			_, deferred := errors.AsType[*messaging.DeferredError](err)
+			if err == nil || refused || deferred || mails != 0 {
+				t.Fatalf("%d mails, %v", mails, err)
+			}
+			if strings.Contains(err.Error(), password) {
+				t.Errorf("the password is in the error: %v", err)
+			}
+		})
+	}
+}
+
+func TestReplies(t *testing.T) {
+	for _, step := range []string{"mail", "rcpt", "data"} {
+		for code, want := range map[int]string{550: "refused", 554: "refused", 450: "deferred", 452: "deferred", 421: "away"} {
+			s := start(t, mode{})
+			p := provider(t, s, nil)
+			s.reply = func(at string) error {
+				if at == step {
+					return &gosmtp.SMTPError{Code: code, EnhancedCode: gosmtp.EnhancedCode{code / 100, 7, 1}, Message: "not o'hara+x@example.com"}
+				}
+				return nil
+			}
+			err := p.Send(t.Context(), mail("id"))
+			got := "away"
+			if _, ok := errors.AsType[*messaging.RefusedError](err); ok {
+				got = "refused"
+			} else if _, ok := errors.AsType[*messaging.DeferredError](err); ok {
+				got = "deferred"
+			}
+			if err == nil || got != want {
+				t.Errorf("%d at %s: %s (%v), want %s", code, step, got, err, want)
+			}
+			if want != "away" && (strings.Contains(err.Error(), "@") || !strings.Contains(err.Error(), "7.1")) {
+				t.Errorf("%d at %s: %v", code, step, err)
+			}
+			// And the next mail goes through.
+			s.mu.Lock()
+			s.reply = nil
+			s.mu.Unlock()
+			if err := p.Send(t.Context(), mail("next")); err != nil {
+				t.Errorf("after %d at %s: %v", code, step, err)
+			}
+		}
+	}
+}
+
+func TestConnectionsAreKept(t *testing.T) {
+	s := start(t, mode{})
+	p := provider(t, s, nil)
+	for range 20 {
+		if err := p.Send(t.Context(), mail("id")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sessions, mails := s.count(); sessions != 1 || mails != 20 {
+		t.Fatalf("%d connections for %d mails", sessions, mails)
+	}
+	// The server hangs up on what is idle.
+	s.hangUp()
+	if err := p.Send(t.Context(), mail("id")); err != nil {
+		t.Fatal(err)
+	}
+	if sessions, mails := s.count(); sessions != 2 || mails != 21 {
+		t.Fatalf("%d connections for %d mails", sessions, mails)
+	}
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if err := p.Send(t.Context(), mail("id")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if _, mails := s.count(); mails != 71 {
+		t.Fatalf("%d mails", mails)
+	}
+}
+
+func TestConfigurationIsChecked(t *testing.T) {
+	for name, cfg := range map[string]smtp.Config{
+		"no host":                 {Port: 25, TLS: smtp.NoTLS},
+		"no port":                 {Host: "localhost", TLS: smtp.NoTLS},
+		"no such TLS":             {Host: "localhost", Port: 25, TLS: "perhaps"},
+		"credentials without TLS": {Host: "localhost", Port: 25, TLS: smtp.NoTLS, Username: "u"},
+	} {
+		if _, err := smtp.New(cfg); err == nil {
+			t.Error(name)
+		}
+	}
+}
