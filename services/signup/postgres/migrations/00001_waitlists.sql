@@ -28,7 +28,7 @@ CREATE TABLE waitlist (
 );
 
 -- Lists of an owner, in order of creation (ids are UUIDv7).
-CREATE INDEX waitlist_owner ON waitlist (owner_id, id) WHERE deleted_at IS NULL;
+CREATE INDEX waitlist_owner ON waitlist (owner_id, id);
 -- What the purge has still to do.
 CREATE INDEX waitlist_deleted ON waitlist (deleted_at, id) WHERE deleted_at IS NOT NULL;
 CREATE INDEX owner_closed ON owner (closed_at) WHERE closed_at IS NOT NULL;
