@@ -18,6 +18,7 @@ import (
 	account "waitlist.internal/services/account/app"
 	admin "waitlist.internal/services/admin-analytics/app"
 	billing "waitlist.internal/services/billing/app"
+	messaging "waitlist.internal/services/messaging/app"
 	notifier "waitlist.internal/services/notifier/app"
 	signup "waitlist.internal/services/signup/app"
 )
@@ -69,7 +70,7 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		"DATA_DIR": s.cfg.DataDir, "MAIL_DIR": s.cfg.MailDir,
 		"HTTP_ADDR": "", "GRPC_ADDR": "", "INTERNAL_ADDR": "",
 	})
-	setDefault(l.env, "MAIL_PROVIDER", "maildir")
+	l.env["MAIL_PROVIDER"] = s.cfg.MailProvider
 	setDefault(l.env, "PUBLIC_FORM_URL", s.URL)
 	setDefault(l.env, "PUBLIC_API_URL", s.URL+"/v1")
 	for name, variable := range map[string]string{"account": "ACCOUNT_GRPC", "signup": "SIGNUP_GRPC", "messaging": "MESSAGING_GRPC"} {
@@ -123,6 +124,8 @@ func (l *launcher) launch(ctx context.Context, name string) (runningApp, error) 
 		return launch(ctx, l, name, account.New, func(c *account.Config) *service.Config { return &c.Config })
 	case "signup":
 		return launch(ctx, l, name, signup.New, func(c *signup.Config) *service.Config { return &c.Config })
+	case "messaging":
+		return launch(ctx, l, name, messaging.New, func(c *messaging.Config) *service.Config { return &c.Config })
 	case "admin-analytics":
 		return launch(ctx, l, name, admin.New, func(c *admin.Config) *service.Config { return &c.Config })
 	case "billing":

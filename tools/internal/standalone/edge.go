@@ -21,8 +21,13 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 	if err != nil {
 		return nil, err
 	}
+	for _, line := range table {
+		if services[line.Service] == nil {
+			return nil, fmt.Errorf("the routes name %q, which is no service", line.Service)
+		}
+	}
 	rest, err := httpapi.NewEngine(httpapi.Config{
-		Service: "edge", Limiter: s.limiter, AllowedOrigins: s.cfg.AllowedOrigins,
+		Service: "edge", Limiter: s.limiter, AllowedOrigins: s.cfg.AllowedOrigins, TrustedProxies: s.cfg.TrustedProxies,
 		Log: tel.Log, Registerer: tel.Registerer, Tracers: tel.Tracers,
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 // serviceNames are the six services, in the order of their start.
 func serviceNames() []string {
-	return []string{"account", "signup", "admin-analytics", "billing", "notifier"}
+	return []string{"account", "signup", "messaging", "admin-analytics", "billing", "notifier"}
 }
 
 // keys reads the suite's secrets from dir, making what is missing, and returns

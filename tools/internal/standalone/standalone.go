@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +59,8 @@ type Config struct {
 	DataDir string `env:"DATA_DIR" envDefault:".data"`
 	// MailDir takes one file per mail; empty: mail in DataDir.
 	MailDir string `env:"MAIL_DIR"`
+	// MailProvider is maildir or smtp.
+	MailProvider string `env:"MAIL_PROVIDER" envDefault:"maildir"`
 	// LogFile takes the log; "-" is standard error, empty standalone.log in
 	// DataDir. Warnings go to standard error in any case.
 	LogFile string `env:"LOG_FILE"`
@@ -74,6 +75,7 @@ type Config struct {
 	RateLimitRPS   int      `env:"RATE_LIMIT_RPS" envDefault:"100"`
 	RateLimitBurst int      `env:"RATE_LIMIT_BURST" envDefault:"200"`
 	AllowedOrigins []string `env:"CORS_ALLOWED_ORIGIN" envDefault:"*"`
+	TrustedProxies []string `env:"TRUSTED_PROXIES"`
 
 	// Environ is the environment that the services read (KEY=value).
 	Environ []string `env:"-"`
@@ -101,7 +103,10 @@ func Load(environ []string) (Config, error) {
 // fails. It returns when everything has stopped.
 func Run(ctx context.Context, cfg Config) error {
 	s, err := Start(ctx, cfg)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil && s == nil:
+		return nil // told to stop while it started; it has cleaned up
+	case err != nil:
 		return err
 	}
 	select {
@@ -164,7 +169,7 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 		return nil, fmt.Errorf("listen at HTTP_ADDR: %w", err)
 	}
 	s.onStop(func() error { _ = listener.Close(); return nil })
-	s.URL = "http://" + listener.Addr().String()
+	s.URL = "http://" + reachable(listener.Addr())
 
 	output, err := openLog(cfg)
 	if err != nil {
@@ -380,16 +385,22 @@ func (s *Standalone) awaitReady(ctx context.Context) error {
 	}
 }
 
+// reachable is where this machine reaches a listener.
+func reachable(a net.Addr) string {
+	if tcp, ok := a.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return fmt.Sprintf("127.0.0.1:%d", tcp.Port)
+	}
+	return a.String()
+}
+
 // banner says where the suite is, what it is made of and how to begin.
 func (s *Standalone) banner() {
-	u, err := url.Parse(s.URL)
-	if err == nil && (strings.HasPrefix(u.Host, "[::]") || strings.HasPrefix(u.Host, "0.0.0.0")) {
-		u.Host = "127.0.0.1:" + u.Port()
-		s.URL = u.String()
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nThe waitlist service is ready at %s/v1\n\n", s.URL)
 	mail := part{name: "Mail", what: "one file per mail in " + s.cfg.MailDir}
+	if s.cfg.MailProvider != "maildir" {
+		mail.what = s.cfg.MailProvider
+	}
 	data := part{name: "Data", what: "in " + s.cfg.DataDir + ", log in " + s.cfg.LogFile}
 	for _, p := range append(append([]part(nil), s.parts...), mail, data) {
 		fmt.Fprintf(&b, "  %-10s%s\n", p.name, p.what)
