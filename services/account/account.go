@@ -184,7 +184,10 @@ type Config struct {
 	// HashConcurrency bounds the passwords hashed at once; each takes 19 MiB
 	// and one core.
 	HashConcurrency int
-	Logger          *slog.Logger
+	// HashPatience is how long a request waits for its turn to hash; the end of
+	// its context ends the wait too. RATE_LIMITED comes after it.
+	HashPatience time.Duration
+	Logger       *slog.Logger
 	// Now is the clock.
 	Now func() time.Time
 	// Wait returns after d, or earlier with the error of ctx.
@@ -201,7 +204,7 @@ type Service struct {
 
 // New returns a Service.
 func New(cfg Config) (*Service, error) {
-	p, err := newPasswords(cfg.HashConcurrency)
+	p, err := newPasswords(cfg.HashConcurrency, cfg.HashPatience)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package account
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"time"
 
 	"github.com/alexedwards/argon2id"
@@ -19,36 +20,39 @@ const (
 	MaxPassword = 1024
 )
 
-// hashQueueTime is how long a request waits for its turn to hash.
-const hashQueueTime = 2 * time.Second
-
 // passwords hashes and compares, a bounded number at once.
 type passwords struct {
 	slots chan struct{}
+	// patience is how long a request waits for its turn.
+	patience time.Duration
 	// dummy is compared with where there is no account, so that the answer
 	// takes as long.
 	dummy string
 }
 
-func newPasswords(concurrency int) (*passwords, error) {
+func newPasswords(concurrency int, patience time.Duration) (*passwords, error) {
 	dummy, err := argon2id.CreateHash(rand.Text(), &hashParams)
 	if err != nil {
 		return nil, err
 	}
-	return &passwords{slots: make(chan struct{}, max(concurrency, 1)), dummy: dummy}, nil
+	return &passwords{slots: make(chan struct{}, max(concurrency, 1)), patience: patience, dummy: dummy}, nil
 }
 
 // turn calls fn when it is this request's turn to hash. RATE_LIMITED where
 // that takes too long.
 func (p *passwords) turn(ctx context.Context, fn func() error) error {
-	t := time.NewTimer(hashQueueTime)
+	busy := apierr.New(apierr.RateLimited, "Too many logins at the moment. Please try again.").WithRetryAfter(time.Second)
+	t := time.NewTimer(p.patience)
 	defer t.Stop()
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return ctx.Err()
+		}
+		return busy
 	case <-t.C:
-		return apierr.New(apierr.RateLimited, "Too many logins at the moment. Please try again.").WithRetryAfter(time.Second)
+		return busy
 	}
 	defer func() { <-p.slots }()
 	return fn()

@@ -24,6 +24,10 @@ import (
 // Service is the service's name.
 const Service = "account"
 
+// hashPatience is how long a login waits for a processor. It leaves time for
+// the rest of the request.
+const hashPatience = 3500 * time.Millisecond
+
 // Config is the service's environment.
 type Config struct {
 	service.Config
@@ -124,7 +128,8 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		Store: postgres.New(rt.Pool, relay.Wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
 		Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
 		IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
-		AddressKey: addressKey, HashConcurrency: concurrency, Logger: rt.Log, Now: time.Now, Wait: wait,
+		AddressKey: addressKey, HashConcurrency: concurrency, HashPatience: hashPatience,
+		Logger: rt.Log, Now: time.Now, Wait: wait,
 	})
 	if err != nil {
 		return nil, err

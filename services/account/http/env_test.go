@@ -78,6 +78,9 @@ func (c *closer) got() []string {
 	return append([]string(nil), c.closed...)
 }
 
+// patience is for machines with much other work.
+const patience = time.Minute
+
 // env is the service on a database of its own.
 type env struct {
 	t      *testing.T
@@ -133,7 +136,7 @@ func newEnv(t *testing.T) *env {
 	e.cfg = account.Config{
 		Store: e.store, Owner: e.owner, Tokens: tokens, Keys: keys,
 		Issuer: "issuer", Audience: "audience", IDTokenTTL: time.Hour, RefreshTokenTTL: 30 * 24 * time.Hour,
-		TrialDuration: 7 * 24 * time.Hour, AddressKey: []byte("address key"), HashConcurrency: 2,
+		TrialDuration: 7 * 24 * time.Hour, AddressKey: []byte("address key"), HashConcurrency: 2, HashPatience: patience,
 		Logger: slog.New(slog.DiscardHandler), Now: e.clock.Now,
 		Wait: func(_ context.Context, d time.Duration) error {
 			e.mu.Lock()
@@ -153,7 +156,7 @@ func (e *env) serve() {
 	if e.svc, err = account.New(e.cfg); err != nil {
 		e.t.Fatal(err)
 	}
-	if e.engine, err = httpapi.NewEngine(httpapi.Config{Log: e.cfg.Logger}); err != nil {
+	if e.engine, err = httpapi.NewEngine(httpapi.Config{Log: e.cfg.Logger, Timeout: patience}); err != nil {
 		e.t.Fatal(err)
 	}
 	accounthttp.Routes(e.engine, e.svc)
@@ -307,7 +310,7 @@ func (e *env) run(worker func(context.Context) error) (stop func()) {
 // eventually waits for a condition.
 func (e *env) eventually(what string, condition func() bool) {
 	e.t.Helper()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(patience)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {

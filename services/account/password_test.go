@@ -1,0 +1,75 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"waitlist.internal/libs/apierr"
+)
+
+func TestPasswords(t *testing.T) {
+	t.Parallel()
+	p, err := newPasswords(1, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash, err := p.hash(t.Context(), "correct horse")
+	if err != nil || !strings.HasPrefix(hash, "$argon2id$v=19$m=19456,t=2,p=1$") {
+		t.Fatalf("hash %q, %v", hash, err)
+	}
+	for _, tc := range []struct {
+		password, hash string
+		match          bool
+	}{
+		{"correct horse", hash, true},
+		{"correct horse ", hash, false},
+		{"", hash, false},
+		{"correct horse", "", false},
+		{"", "", false},
+	} {
+		match, outdated, err := p.compare(tc.password, tc.hash)
+		if err != nil || match != tc.match || outdated {
+			t.Errorf("compare(%q, %q) = %v, %v, %v", tc.password, tc.hash, match, outdated, err)
+		}
+	}
+	if _, _, err := p.compare("x", "no hash"); err == nil {
+		t.Error("a damaged hash was compared")
+	}
+}
+
+func TestTurnsAreBounded(t *testing.T) {
+	t.Parallel()
+	never := func() error { t.Error("called without a turn"); return nil }
+	p, err := newPasswords(1, time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := errors.New("failed")
+	err = p.turn(t.Context(), func() error {
+		if err := p.turn(t.Context(), never); !apierr.Is(err, apierr.RateLimited) || apierr.From(err).RetryAfter == 0 {
+			t.Errorf("out of patience: %v", err)
+		}
+		p.patience = time.Minute
+		late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := p.turn(late, never); !apierr.Is(err, apierr.RateLimited) {
+			t.Errorf("out of time: %v", err)
+		}
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		if err := p.turn(gone, never); !errors.Is(err, context.Canceled) {
+			t.Errorf("gone: %v", err)
+		}
+		return failed
+	})
+	if !errors.Is(err, failed) {
+		t.Errorf("error %v", err)
+	}
+	// The turn was given back.
+	if err := p.turn(t.Context(), func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+}
