@@ -1,0 +1,101 @@
+package token
+
+import (
+	"encoding/base64"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func ring(t *testing.T, keys ...string) *Ring {
+	t.Helper()
+	var parts []string
+	for _, k := range keys {
+		parts = append(parts, k+":"+base64.StdEncoding.EncodeToString([]byte(strings.Repeat(k, 32)[:32])))
+	}
+	r, err := ParseRing(strings.Join(parts, ","))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestVerify(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	subject := SignupSubject("list", 7)
+	r := ring(t, "a")
+	good := r.Mint(Unsubscribe, subject, now.Add(time.Hour))
+	for _, tt := range []struct {
+		name    string
+		ring    *Ring
+		purpose Purpose
+		subject string
+		token   string
+		now     time.Time
+		ok      bool
+	}{
+		{"good", r, Unsubscribe, subject, good, now, true},
+		{"last second", r, Unsubscribe, subject, good, now.Add(time.Hour - time.Second), true},
+		{"expired", r, Unsubscribe, subject, good, now.Add(time.Hour), false},
+		{"without end", r, Unsubscribe, subject, r.Mint(Unsubscribe, subject, time.Time{}), now.Add(100 * 365 * 24 * time.Hour), true},
+		{"other purpose", r, DeleteData, subject, good, now, false},
+		{"purpose rewritten", r, DeleteData, subject, strings.Replace(good, "unsub", "delete", 1), now, false},
+		{"other signup", r, Unsubscribe, SignupSubject("list", 8), good, now, false},
+		{"other list", r, Unsubscribe, SignupSubject("lisu", 7), good, now, false},
+		{"expiry removed", r, Unsubscribe, subject, strings.Replace(good, "1003600", "0", 1), now, false},
+		{"key added before", ring(t, "b", "a"), Unsubscribe, subject, good, now, true},
+		{"key removed", ring(t, "b"), Unsubscribe, subject, good, now, false},
+		{"empty", r, Unsubscribe, subject, "", now, false},
+		{"long", r, Unsubscribe, subject, good + strings.Repeat("A", 300), now, false},
+		{"padded", r, Unsubscribe, subject, good + "=", now, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.ring.Verify(tt.purpose, tt.subject, tt.token, tt.now)
+			if tt.ok && err != nil || !tt.ok && !errors.Is(err, ErrInvalid) {
+				t.Errorf("%q: %v", tt.token, err)
+			}
+		})
+	}
+}
+
+// Every byte of a token counts, whatever it is changed to (S2).
+func TestVerifyTampered(t *testing.T) {
+	r := ring(t, "a")
+	good := r.Mint(VerifySignup, "s", time.Time{})
+	for i := range len(good) {
+		for _, c := range []byte{'A', 'z', '0', '.', '-', '_', 0} {
+			if good[i] == c {
+				continue
+			}
+			bad := good[:i] + string(c) + good[i+1:]
+			if r.Verify(VerifySignup, "s", bad, time.Now()) == nil {
+				t.Errorf("byte %d as %q is accepted: %q", i, c, bad)
+			}
+		}
+	}
+}
+
+func TestParseRing(t *testing.T) {
+	long := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	for _, bad := range []string{"", "a", "a:", ":" + long, "a:%%", "a:" + base64.StdEncoding.EncodeToString(make([]byte, 31)), "a:" + long + ",a:" + long, "a.b:" + long} {
+		if _, err := ParseRing(bad); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
+
+func FuzzVerify(f *testing.F) {
+	r, err := ParseRing("a:" + base64.StdEncoding.EncodeToString(make([]byte, 32)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := r.Mint(Unsubscribe, "s", time.Time{})
+	f.Add(good)
+	f.Add("v1.a.unsub.0.")
+	f.Fuzz(func(t *testing.T, tok string) {
+		if r.Verify(Unsubscribe, "s", tok, time.Now()) == nil && tok != good {
+			t.Errorf("forged: %q", tok)
+		}
+	})
+}
