@@ -1,0 +1,208 @@
+package app_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	stdmail "net/mail"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	kafkago "github.com/segmentio/kafka-go"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/service"
+	"waitlist.internal/libs/testenv"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/messaging/app"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// environ is a whole environment, as the command would read it.
+func environ(t *testing.T) (cfg kafka.Config, dir string, env []string) {
+	t.Helper()
+	brokers, prefix := testenv.Kafka(t)
+	dir = t.TempDir()
+	return kafka.Config{Brokers: brokers, TopicPrefix: prefix}, dir, []string{
+		"POSTGRES_URL=" + testenv.Postgres(t), "REDIS_URL=" + testenv.Redis(t),
+		"KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
+		"TOKEN_KEYS=k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))),
+		"MAIL_PROVIDER=maildir", "MAIL_DIR=" + dir, "PUBLIC_FORM_URL=https://join.example.com",
+	}
+}
+
+func start(t *testing.T, env []string) (*app.App, func()) {
+	t.Helper()
+	cfg, err := service.Load[app.Config](env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.LogOutput = t.Output()
+	a, err := app.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return a, stop
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within a minute: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func message(t *testing.T, topic string, ev *eventv1.Event) kafkago.Message {
+	t.Helper()
+	ev.Id, ev.OccurredAt = uuid.Must(uuid.NewV7()).String(), timestamppb.Now()
+	b, err := proto.Marshal(ev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kafkago.Message{Topic: topic, Key: []byte("k"), Value: b}
+}
+
+func TestEventsBecomeMails(t *testing.T) {
+	cfg, dir, env := environ(t)
+	_, stop := start(t, env)
+	w := kafka.NewWriter(cfg)
+	defer w.Close()
+	accountID, waitlistID := uuid.NewString(), uuid.NewString()
+	expires := timestamppb.New(time.Now().Add(time.Hour))
+	signup := func(email string, verify bool) *eventv1.Event {
+		return &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
+			WaitlistId: waitlistID, WaitlistName: "Käse", Email: email, Number: 7, VerificationRequired: verify,
+		}}}
+	}
+	msgs := []kafkago.Message{
+		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_AccountVerificationRequested{AccountVerificationRequested: &eventv1.AccountVerificationRequested{
+			AccountId: accountID, Email: "owner@example.com", Cycle: 1, ExpiresAt: expires,
+		}}}),
+		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_PasswordResetRequested{PasswordResetRequested: &eventv1.PasswordResetRequested{
+			AccountId: accountID, Email: "owner@example.com", Generation: 1, ExpiresAt: expires,
+		}}}),
+		message(t, kafka.SignupsTopic, signup("asked@example.com", true)),
+		message(t, kafka.SignupsTopic, signup("unasked@example.com", false)),
+		message(t, kafka.SignupsTopic, signup("a@example.com\r\nBcc: b@example.com", true)),
+		message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: uuid.NewString(), Number: 7}}}),
+	}
+	if err := w.WriteMessages(t.Context(), append(msgs, msgs...)...); err != nil {
+		t.Fatal(err)
+	}
+	consumed := func() bool {
+		lag, err := kafka.Lag(t.Context(), cfg, "messaging", kafka.AccountsTopic, kafka.SignupsTopic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lag[kafka.AccountsTopic]+lag[kafka.SignupsTopic] == 0
+	}
+	files := func() []string {
+		names, err := filepath.Glob(filepath.Join(dir, "*.eml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	eventually(t, "mails", func() bool { return consumed() && len(files()) >= 3 })
+	stop()
+	// Another replica reads everything once more.
+	if err := w.WriteMessages(t.Context(), msgs...); err != nil {
+		t.Fatal(err)
+	}
+	start(t, env)
+	eventually(t, "consumed", consumed)
+	subjects := map[string]bool{}
+	for _, name := range files() {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := stdmail.ReadMessage(strings.NewReader(string(b)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		subjects[m.Header.Get("Subject")+" "+m.Header.Get("To")] = true
+	}
+	for _, want := range []string{
+		"Confirm your email address <owner@example.com>", "Reset your password <owner@example.com>",
+		"=?UTF-8?q?Confirm_your_email_address_for_K=C3=A4se?= <asked@example.com>",
+	} {
+		if !subjects[want] {
+			t.Errorf("no mail %q", want)
+		}
+	}
+	if len(subjects) != 3 || len(files()) != 3 {
+		t.Errorf("mails: %v", subjects)
+	}
+}
+
+func TestWhatIsNotServedYetIsNotFound(t *testing.T) {
+	_, _, env := environ(t)
+	a, _ := start(t, env)
+	for _, path := range []string{"/v1/templates", "/v1/domains", "/v1/templates/x"} {
+		rec := httptest.NewRecorder()
+		a.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		var body struct {
+			Code string `json:"error_code"`
+		}
+		if err := json.Unmarshal(rec.Body.Bytes(), &body); err != nil || rec.Code != http.StatusNotFound || body.Code != "NOT_FOUND" {
+			t.Errorf("%s: %d %s", path, rec.Code, rec.Body)
+		}
+	}
+}
+
+func TestConfigurationIsChecked(t *testing.T) {
+	_, _, env := environ(t)
+	for name, change := range map[string]string{
+		"unknown provider":    "MAIL_PROVIDER=pigeon",
+		"no folder":           "MAIL_DIR=",
+		"smtp without sender": "MAIL_PROVIDER=smtp",
+		"bad sender":          "MAIL_FROM=nobody",
+		"relative link base":  "PUBLIC_FORM_URL=/forms",
+		"no keys":             "TOKEN_KEYS=",
+	} {
+		key, _, _ := strings.Cut(change, "=")
+		changed := []string{change}
+		for _, kv := range env {
+			if !strings.HasPrefix(kv, key+"=") {
+				changed = append(changed, kv)
+			}
+		}
+		cfg, err := service.Load[app.Config](changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.LogOutput = t.Output()
+		if a, err := app.New(t.Context(), cfg); err == nil {
+			t.Error(name)
+			_ = a.Close(t.Context())
+		}
+	}
+}

@@ -1,0 +1,372 @@
+package messaging_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/libs/token"
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/postgres"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// env is a ledger and a provider that does as it is told.
+type env struct {
+	testing.TB
+	pool   *pgxpool.Pool
+	ledger *postgres.Ledger
+
+	mu    sync.Mutex
+	calls int
+	mails []messaging.Mail
+	// reply, if set, decides about a mail.
+	reply func(call int, m messaging.Mail) error
+}
+
+func newEnv(t testing.TB) *env {
+	t.Helper()
+	url := testenv.PostgresFrom(t, "messaging", func(ctx context.Context, url string) error {
+		pool, err := pg.Open(ctx, url, postgres.Schema, 2)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		migrations, err := postgres.Migrations()
+		if err != nil {
+			return err
+		}
+		return pg.Migrate(ctx, pool, postgres.Schema, migrations)
+	})
+	pool, err := pg.Open(t.Context(), url, postgres.Schema, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return &env{TB: t, pool: pool, ledger: postgres.New(pool)}
+}
+
+func (e *env) Send(_ context.Context, m messaging.Mail) error {
+	e.mu.Lock()
+	e.calls++
+	call, reply := e.calls, e.reply
+	e.mu.Unlock()
+	if reply != nil {
+		if err := reply(call, m); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mails = append(e.mails, m)
+	return nil
+}
+
+func (e *env) Close() error { return nil }
+
+// start runs a sender and returns what stops it.
+func (e *env) start() (*messaging.Sender, func()) {
+	e.Helper()
+	ring, err := token.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))))
+	if err != nil {
+		e.Fatal(err)
+	}
+	composer, err := messaging.NewComposer(ring, "https://join.example.com", "https://join.example.com/v1")
+	if err != nil {
+		e.Fatal(err)
+	}
+	s, err := messaging.NewSender(messaging.SenderConfig{
+		Ledger: e.ledger, Provider: e, Composer: composer, Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
+		DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond,
+	})
+	if err != nil {
+		e.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			e.Error(err)
+		}
+	})
+	e.Cleanup(stop)
+	return s, stop
+}
+
+const (
+	accountID  = "0197f0c4-6d0e-7cc1-a2a3-aaaaaaaaaaaa"
+	waitlistID = "0197f0c4-6d0e-7cc1-a2a3-bbbbbbbbbbbb"
+)
+
+func signupMail(number int64) messaging.Request {
+	return messaging.Request{
+		EventID: uuid.NewString(), Kind: messaging.SignupVerification, Recipient: fmt.Sprintf("p%d@example.com", number),
+		WaitlistID: waitlistID, WaitlistName: "List", Number: number, RequestedAt: time.Now(),
+	}
+}
+
+func accountMail() messaging.Request {
+	return messaging.Request{
+		EventID: uuid.NewString(), Kind: messaging.PasswordReset, Recipient: "owner@example.com",
+		AccountID: accountID, Generation: 1, ExpiresAt: time.Now().Add(time.Hour), RequestedAt: time.Now(),
+	}
+}
+
+func (e *env) tx(fn func(tx pgx.Tx) error) {
+	e.Helper()
+	if err := pg.InTx(e.Context(), e.pool, fn); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) queue(requests ...messaging.Request) {
+	e.Helper()
+	e.tx(func(tx pgx.Tx) error {
+		for _, r := range requests {
+			if err := e.ledger.Queue(e.Context(), tx, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (e *env) states() map[string]int {
+	e.Helper()
+	rows, err := e.pool.Query(context.Background(), "SELECT state, count(*) FROM sent_mail GROUP BY state")
+	if err != nil {
+		e.Fatal(err)
+	}
+	out := map[string]int{}
+	var state string
+	var n int
+	if _, err := pgx.ForEachRow(rows, []any{&state, &n}, func() error { out[state] = n; return nil }); err != nil {
+		e.Fatal(err)
+	}
+	return out
+}
+
+func (e *env) eventually(what string, cond func() bool) {
+	e.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			e.Fatalf("not within 30 s: %s; %v", what, e.states())
+		case <-tick.C:
+		}
+	}
+}
+
+func (e *env) ended(n int) {
+	e.Helper()
+	e.eventually("all mails have ended", func() bool {
+		s := e.states()
+		return s["queued"] == 0 && s["sent"]+s["failed"]+s["canceled"] == n
+	})
+}
+
+// sentOnce checks that every mail of the ledger went out exactly once.
+func (e *env) sentOnce(n int) {
+	e.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	seen := map[string]int{}
+	for _, m := range e.mails {
+		seen[m.ID]++
+	}
+	if len(seen) != n || len(e.mails) != n {
+		e.Fatalf("%d mails with %d ids, want %d", len(e.mails), len(seen), n)
+	}
+}
+
+func TestEachRequestIsSentOnceByManySenders(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var requests []messaging.Request
+	for i := range 300 {
+		requests = append(requests, signupMail(int64(i)))
+	}
+	e.queue(requests...)
+	e.start()
+	s, _ := e.start()
+	e.queue(requests[:100]...) // delivered again
+	e.queue(accountMail())
+	s.Wake()
+	e.ended(301)
+	e.sentOnce(301)
+	var left int
+	if err := e.pool.QueryRow(t.Context(), "SELECT count(*) FROM sent_mail WHERE recipient <> '' OR waitlist_name <> ''").Scan(&left); err != nil || left != 0 {
+		t.Fatalf("%d addresses are kept, %v", left, err)
+	}
+}
+
+func TestARefusedMailFailsAlone(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.reply = func(_ int, m messaging.Mail) error {
+		if m.To == "p3@example.com" {
+			return &messaging.RefusedError{Reason: "550 5.1.1"}
+		}
+		return nil
+	}
+	for i := range 10 {
+		e.queue(signupMail(int64(i)))
+	}
+	e.start()
+	e.ended(10)
+	e.sentOnce(9)
+	var reason string
+	if err := e.pool.QueryRow(t.Context(), "SELECT error FROM sent_mail WHERE state = 'failed'").Scan(&reason); err != nil || !strings.Contains(reason, "550 5.1.1") {
+		t.Fatalf("%q, %v", reason, err)
+	}
+}
+
+func TestADeferredMailComesAgain(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	tries := map[string]int{}
+	e.reply = func(_ int, m messaging.Mail) error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if tries[m.ID]++; tries[m.ID] <= 2 {
+			return &messaging.DeferredError{Reason: "451 4.7.1"}
+		}
+		return nil
+	}
+	old := signupMail(99)
+	old.RequestedAt = time.Now().Add(-80 * time.Hour) // deferred for three days
+	e.queue(signupMail(1), signupMail(2), old)
+	e.start()
+	e.ended(3)
+	e.sentOnce(2)
+	if s := e.states(); s["failed"] != 1 {
+		t.Fatal(s)
+	}
+}
+
+func TestAProviderThatIsAwayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.reply = func(call int, _ messaging.Mail) error {
+		if call <= 20 {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	const n = 100
+	for i := range n {
+		e.queue(signupMail(int64(i)))
+	}
+	s, _ := e.start()
+	s.Wake()
+	e.ended(n)
+	e.sentOnce(n)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// It was tried now and then, not once for each mail and round.
+	if e.calls > n+20 {
+		t.Fatalf("%d calls", e.calls)
+	}
+}
+
+// The process dies after the provider took the mail: the lease ends, and the
+// mail goes out again as the same mail.
+func TestAMailUnderWayAtACrashIsSentAgainWithItsID(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	r := signupMail(1)
+	e.queue(r)
+	claimed, err := e.ledger.Claim(t.Context(), 10, time.Hour)
+	if err != nil || len(claimed) != 1 {
+		t.Fatal(claimed, err)
+	}
+	if again, err := e.ledger.Claim(t.Context(), 10, time.Hour); err != nil || len(again) != 0 {
+		t.Fatalf("claimed twice: %v, %v", again, err)
+	}
+	if _, err := e.pool.Exec(t.Context(), "UPDATE sent_mail SET due_at = now()"); err != nil {
+		t.Fatal(err)
+	}
+	e.start()
+	e.ended(1)
+	e.sentOnce(1)
+	if e.mails[0].ID != r.EventID {
+		t.Fatalf("id %s, want %s", e.mails[0].ID, r.EventID)
+	}
+}
+
+func TestStoppingFinishesWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	entered, release := make(chan struct{}, 100), make(chan struct{})
+	e.reply = func(int, messaging.Mail) error {
+		entered <- struct{}{}
+		<-release
+		return nil
+	}
+	for i := range 50 {
+		e.queue(signupMail(int64(i)))
+	}
+	_, stop := e.start()
+	for range 4 { // every worker has one
+		<-entered
+	}
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop() }()
+	// The rest is handed back while those four are under way.
+	e.eventually("handed back", func() bool {
+		var n int
+		if err := e.pool.QueryRow(context.Background(), "SELECT count(*) FROM sent_mail WHERE state = 'queued' AND due_at <= now()").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 46
+	})
+	close(release)
+	<-stopped
+	if s := e.states(); s["sent"] != 4 || s["queued"] != 46 {
+		t.Fatal(s)
+	}
+	e.sentOnce(4)
+}
+
+func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	expired := accountMail()
+	expired.ExpiresAt = time.Now().Add(-time.Second)
+	other := signupMail(9)
+	other.WaitlistID = uuid.NewString()
+	kept := signupMail(8)
+	kept.WaitlistID = uuid.NewString()
+	e.queue(accountMail(), signupMail(1), signupMail(2), other, kept)
+	e.tx(func(tx pgx.Tx) error {
+		return errors.Join(e.ledger.CancelAccount(t.Context(), tx, accountID), e.ledger.CancelWaitlist(t.Context(), tx, waitlistID), e.ledger.CancelSignup(t.Context(), tx, other.WaitlistID, 9))
+	})
+	e.queue(expired)
+	e.start()
+	e.ended(6)
+	e.sentOnce(1)
+	if s := e.states(); s["canceled"] != 4 || s["failed"] != 1 || s["sent"] != 1 {
+		t.Fatal(s)
+	}
+	if n, err := e.ledger.Prune(t.Context(), time.Now()); err != nil || n != 6 {
+		t.Fatalf("pruned %d, %v", n, err)
+	}
+}
