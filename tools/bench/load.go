@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The client shares the machine with what it measures, so it is a small one:
+// requests are bytes made beforehand in which only digits change, and of an
+// answer it reads the status, the length and at most one number.
+
+// answerTimeout bounds one exchange. The contract answers within five seconds.
+const answerTimeout = 10 * time.Second
+
+// client is one kept connection. It is not safe for concurrent use.
+type client struct {
+	conn net.Conn
+	in   *bufio.Reader
+	body []byte
+}
+
+func dial(ctx context.Context, addr string) (*client, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the service: %w", err)
+	}
+	return &client{conn: conn, in: bufio.NewReaderSize(conn, 4<<10)}, nil
+}
+
+func (c *client) close() { _ = c.conn.Close() }
+
+// do sends a request and returns the answer's status and body, which is valid
+// until the next call. It understands answers with a Content-Length only.
+func (c *client) do(request []byte) (status int, body []byte, err error) {
+	if _, err := c.conn.Write(request); err != nil {
+		return 0, nil, fmt.Errorf("send request: %w", err)
+	}
+	length := -1
+	for first := true; ; first = false {
+		line, err := c.in.ReadSlice('\n')
+		if err != nil {
+			return 0, nil, fmt.Errorf("read answer: %w", err)
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if first {
+			if len(line) < 12 {
+				return 0, nil, fmt.Errorf("answer begins with %q", line)
+			}
+			status = number(line[9:12])
+			continue
+		}
+		if len(line) == 0 {
+			break
+		}
+		if v, ok := bytes.CutPrefix(line, []byte("Content-Length: ")); ok {
+			length = number(v)
+		}
+	}
+	if length < 0 {
+		return 0, nil, fmt.Errorf("answer %d has no Content-Length", status)
+	}
+	c.body = slices.Grow(c.body[:0], length)[:length]
+	for n := 0; n < length; {
+		m, err := c.in.Read(c.body[n:])
+		if err != nil {
+			return 0, nil, fmt.Errorf("read answer: %w", err)
+		}
+		n += m
+	}
+	return status, c.body, nil
+}
+
+// number reads digits; anything else gives a wrong number, which is found out.
+func number(digits []byte) int {
+	n := 0
+	for _, d := range digits {
+		n = 10*n + int(d-'0')
+	}
+	return n
+}
+
+// field returns the integer behind a name in flat JSON, 0 where it is not.
+func field(body []byte, name string) int {
+	at := bytes.Index(body, []byte(name))
+	if at < 0 {
+		return 0
+	}
+	rest := body[at+len(name):]
+	end := 0
+	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
+		end++
+	}
+	return number(rest[:end])
+}
+
+// addressDigits is the width of the number in an address.
+const addressDigits = 10
+
+func address(n int64) string { return fmt.Sprintf("a%0*d@example.com", addressDigits, n) }
+
+// template is a request with the digits of an address in it.
+type template struct {
+	bytes  []byte
+	digits int // where they begin
+}
+
+func newTemplate(text string) template {
+	b := []byte(text)
+	return template{b, bytes.Index(b, []byte(address(0))) + 1}
+}
+
+func (t template) clone() template { return template{slices.Clone(t.bytes), t.digits} }
+
+// with puts in a number and returns the request.
+func (t template) with(n int64) []byte {
+	for i := t.digits + addressDigits - 1; i >= t.digits; i-- {
+		t.bytes[i] = byte('0' + n%10)
+		n /= 10
+	}
+	return t.bytes
+}
+
+func signupRequest(waitlistID string) template {
+	body := `{"email":"` + address(0) + `","first_name":"Ann","last_name":"Example","utm_source":"launch","utm_medium":"mail"}`
+	return newTemplate("POST /v1/public/waitlists/" + waitlistID + "/signups HTTP/1.1\r\nHost: bench\r\n" +
+		"Content-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+}
+
+func statusRequest(waitlistID string) template {
+	return newTemplate("GET /v1/public/waitlists/" + waitlistID + "/signups/" + address(0) + "/status HTTP/1.1\r\nHost: bench\r\n\r\n")
+}
+
+// list is a waitlist under load, with the positions that were handed out.
+type list struct {
+	id   string
+	mu   sync.Mutex
+	seen []uint64 // one bit a position
+	n    int
+	max  int
+}
+
+// took notes positions of acknowledged signups. An error is a position twice.
+func (l *list) took(positions []int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range positions {
+		if p < 1 {
+			return fmt.Errorf("waitlist %s handed out the position %d", l.id, p)
+		}
+		for p/64 >= len(l.seen) {
+			l.seen = append(l.seen, make([]uint64, 1+len(l.seen))...)
+		}
+		if l.seen[p/64]&(1<<(p%64)) != 0 {
+			return fmt.Errorf("waitlist %s handed out position %d twice", l.id, p)
+		}
+		l.seen[p/64] |= 1 << (p % 64)
+		l.n++
+		l.max = max(l.max, p)
+	}
+	return nil
+}
+
+// exact is nil if exactly the positions 1..n were handed out.
+func (l *list) exact() error {
+	if l.n != l.max {
+		return fmt.Errorf("waitlist %s handed out %d positions, the last of which is %d", l.id, l.n, l.max)
+	}
+	return nil
+}
+
+// sample is what one slice of load gave.
+type sample struct {
+	perSecond float64
+	// latencies in microseconds, sorted.
+	latencies []int
+}
+
+// quantile returns milliseconds.
+func (s sample) quantile(q float64) float64 {
+	if len(s.latencies) == 0 {
+		return 0
+	}
+	at := min(int(q*float64(len(s.latencies))), len(s.latencies)-1)
+	return float64(s.latencies[at]) / 1000
+}
+
+// generator makes signups with addresses that it never repeats.
+type generator struct {
+	addr string
+	next atomic.Int64
+}
+
+// signUp keeps conns connections busy for d, connection i with the waitlist
+// lists[i % len(lists)], and lets the last answers come in. Every answer must
+// be 201 with a new position.
+func (g *generator) signUp(ctx context.Context, lists []*list, conns int, d time.Duration) (sample, error) {
+	clients := make([]*client, conns)
+	for i := range clients {
+		c, err := dial(ctx, g.addr)
+		if err != nil {
+			return sample{}, err
+		}
+		defer c.close()
+		clients[i] = c
+	}
+	var (
+		all       sync.WaitGroup
+		latencies = make([][]int, conns)
+		errs      = make([]error, conns)
+		start     = time.Now()
+		end       = start.Add(d)
+	)
+	for i, c := range clients {
+		l := lists[i%len(lists)]
+		all.Go(func() {
+			request := signupRequest(l.id)
+			var positions []int
+			for now := time.Now(); now.Before(end) && ctx.Err() == nil; {
+				_ = c.conn.SetDeadline(now.Add(answerTimeout))
+				status, body, err := c.do(request.with(g.next.Add(1)))
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				if status != http.StatusCreated {
+					errs[i] = fmt.Errorf("signup answered %d: %s", status, body)
+					return
+				}
+				done := time.Now()
+				latencies[i] = append(latencies[i], int(done.Sub(now).Microseconds()))
+				positions = append(positions, field(body, `"position":`))
+				now = done
+			}
+			errs[i] = l.took(positions)
+		})
+	}
+	all.Wait()
+	took := time.Since(start)
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return sample{}, err
+	}
+	s := sample{latencies: slices.Concat(latencies...)}
+	slices.Sort(s.latencies)
+	s.perSecond = float64(len(s.latencies)) / took.Seconds()
+	return s, nil
+}

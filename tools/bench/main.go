@@ -1,0 +1,99 @@
+// Command bench measures the suite against its goals, every figure beside what
+// it is compared with: in the same run, on the same machine, in turns. It
+// starts Postgres (durable), Redis, Kafka and the service, each a process of
+// its own, prints one table and keeps it in docs/performance.md.
+//
+// It fails when something is wrong (an error, a position that is not exact),
+// never because a figure misses its goal.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	only        string
+	conns       int
+	pairs       int
+	slice       time.Duration
+	rows, small int
+	rate        float64
+	profile     string
+	write       bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := func() error {
+		if is, err := playRole(ctx, os.Args[1:]); is {
+			return err
+		}
+		return run(ctx, os.Args[1:])
+	}()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.StringVar(&o.only, "only", "", "comma-separated ids of what to measure, such as B1,B3; empty: everything")
+	flags.IntVar(&o.conns, "conns", 256, "connections that sign up")
+	flags.IntVar(&o.pairs, "pairs", 5, "how often the two sides of a ratio take turns; the median counts")
+	flags.DurationVar(&o.slice, "slice", 10*time.Second, "how long one turn of B1 and B2 takes; the others are derived from it")
+	flags.IntVar(&o.rows, "rows", 10_000_000, "signups on the large list of B4")
+	flags.IntVar(&o.small, "small", 10_000, "signups on the small list of B4")
+	flags.Float64Var(&o.rate, "rate", 200, "requests a second to each list of B4")
+	flags.StringVar(&o.profile, "profile", "", "folder for the service's CPU and heap profiles during B1")
+	flags.BoolVar(&o.write, "write", true, "keep the table of a complete run in docs/performance.md")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	root, err := repository(ctx)
+	if err != nil {
+		return err
+	}
+	lab, err := newLab(ctx, root)
+	if err != nil {
+		return err
+	}
+	b := &bench{lab: lab, options: o, start: time.Now()}
+	err = b.measure(ctx)
+	if err = errors.Join(err, lab.close()); err != nil {
+		return err
+	}
+	table := b.table(ctx)
+	fmt.Println("\n" + table)
+	if o.write && o.only == "" {
+		return keep(filepath.Join(root, "docs", "performance.md"), table)
+	}
+	return nil
+}
+
+// repository is the folder of go.work.
+func repository(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOWORK").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the repository: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out))), nil
+}
+
+// wants reports whether a row was asked for.
+func (o options) wants(id string) bool {
+	return o.only == "" || slices.Contains(strings.Split(strings.ToUpper(o.only), ","), id)
+}

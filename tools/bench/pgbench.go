@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The other side of B1 and B3: what a plain implementation does for a signup,
+// in the same Postgres. One transaction each updates the waitlist's counter,
+// whose new value is the position, inserts the signup and inserts the event.
+// The tables are copies of the service's, without the index that keeps the
+// queue sortable; there is no foreign key to the counter's row.
+const naiveTables = `
+CREATE SCHEMA naive;
+CREATE TABLE naive.counter (waitlist_id uuid PRIMARY KEY, signups bigint NOT NULL);
+CREATE TABLE naive.signup (LIKE signup.signup INCLUDING ALL);
+CREATE TABLE naive.outbox (LIKE signup.outbox INCLUDING ALL);
+DO $$
+DECLARE v_index text;
+BEGIN
+    FOR v_index IN SELECT conname FROM pg_constraint
+        WHERE conrelid = 'naive.signup'::regclass AND pg_get_constraintdef(oid) LIKE '%queue_key%' LOOP
+        EXECUTE format('ALTER TABLE naive.signup DROP CONSTRAINT %I', v_index);
+    END LOOP;
+    FOR v_index IN SELECT indexrelid::regclass::text FROM pg_index
+        WHERE indrelid = 'naive.signup'::regclass AND pg_get_indexdef(indexrelid) LIKE '%referral_count%' LOOP
+        EXECUTE 'DROP INDEX ' || v_index;
+    END LOOP;
+END;
+$$;
+INSERT INTO naive.counter VALUES ('` + naiveList + `', 0);
+`
+
+const naiveList = "00000000-0000-4000-8000-000000000001"
+
+// naiveScript is one such signup; its event has the size of the real one.
+var naiveScript = `BEGIN;
+UPDATE naive.counter SET signups = signups + 1 WHERE waitlist_id = '` + naiveList + `' RETURNING signups \gset
+INSERT INTO naive.signup (waitlist_id, number, queue_key, email, token, created_at, first_name, last_name, utm_source, utm_medium) VALUES ('` + naiveList + `', :signups, :signups, 'a' || :signups || '@example.com', gen_random_uuid(), now(), 'Ann', 'Example', 'launch', 'mail');
+INSERT INTO naive.outbox (topic, key, payloads, traceparent) VALUES ('waitlist.signups.v1', '` + naiveList + `', ARRAY['` + strings.Repeat("x", 260) + `'::bytea], '');
+COMMIT;
+`
+
+// naive runs the script with pgbench.
+type naive struct {
+	program, dir, script string
+}
+
+func newNaive(ctx context.Context, conn *pgx.Conn, dir string) (*naive, error) {
+	program, err := pgbenchPath()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, naiveTables); err != nil {
+		return nil, fmt.Errorf("make the tables of the other side: %w", err)
+	}
+	script := filepath.Join(dir, "naive.sql")
+	if err := os.WriteFile(script, []byte(naiveScript), 0o600); err != nil {
+		return nil, fmt.Errorf("write the script: %w", err)
+	}
+	return &naive{program: program, dir: dir, script: script}, nil
+}
+
+func pgbenchPath() (string, error) {
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench") // fails on a malformed pattern only
+	slices.Sort(found)
+	if len(found) > 0 {
+		return found[len(found)-1], nil
+	}
+	path, err := exec.LookPath("pgbench")
+	if err != nil {
+		return "", errors.New("no pgbench found: install Postgres' programs (Debian, Ubuntu: apt-get install postgresql)")
+	}
+	return path, nil
+}
+
+var tps = regexp.MustCompile(`(?m)^tps = ([0-9.]+)`)
+
+// run keeps clients busy for d against the server at addr.
+func (n *naive) run(ctx context.Context, addr, database string, clients int, d time.Duration) (sample, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return sample{}, fmt.Errorf("read the server's address: %w", err)
+	}
+	prefix := filepath.Join(n.dir, "pgbench_log")
+	cmd := exec.CommandContext(ctx, n.program, "-n", "-M", "prepared", "-f", n.script, "-c", strconv.Itoa(clients),
+		"-j", strconv.Itoa(min(clients, 2)), "-T", strconv.Itoa(int(d.Seconds())), "-l", "--log-prefix", prefix,
+		"-h", host, "-p", port, "-U", "postgres", database) //nolint:gosec // a fixed command
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return sample{}, fmt.Errorf("pgbench: %w\n%s", err, out)
+	}
+	match := tps.FindSubmatch(out)
+	if match == nil {
+		return sample{}, fmt.Errorf("pgbench says no tps:\n%s", out)
+	}
+	var s sample
+	if s.perSecond, err = strconv.ParseFloat(string(match[1]), 64); err != nil {
+		return sample{}, fmt.Errorf("read pgbench's tps: %w", err)
+	}
+	logs, _ := filepath.Glob(prefix + ".*") // fails on a malformed pattern only
+	for _, log := range logs {
+		if s.latencies, err = readLog(s.latencies, log); err != nil {
+			return sample{}, err
+		}
+		if err := os.Remove(log); err != nil {
+			return sample{}, fmt.Errorf("remove pgbench's log: %w", err)
+		}
+	}
+	slices.Sort(s.latencies)
+	return s, nil
+}
+
+// readLog appends the third column, microseconds.
+func readLog(to []int, path string) ([]int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open pgbench's log: %w", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		columns := strings.Fields(lines.Text())
+		if len(columns) < 3 {
+			return nil, fmt.Errorf("pgbench's log has the line %q", lines.Text())
+		}
+		us, err := strconv.Atoi(columns[2])
+		if err != nil {
+			return nil, fmt.Errorf("read pgbench's log: %w", err)
+		}
+		to = append(to, us)
+	}
+	return to, lines.Err()
+}
