@@ -106,7 +106,8 @@ func (s *Service) Join(ctx context.Context, waitlistID string, raw []byte, h Hea
 			return Receipt{}, err
 		}
 	}
-	if website, _ := form.String("website", 0); website != "" {
+	// People leave the honeypot empty; a bot may fill it with anything.
+	if website, ok := form.Raw("website"); ok && string(website) != `""` {
 		return s.fakeReceipt(ctx, waitlistID, form)
 	}
 	join, err := s.validate(w, form, h)
@@ -219,7 +220,6 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 	if ref, ok := form.String("referred_by_token", 0); ok {
 		j.ReferredBy, j.HasReferrer = ParseToken(strings.ToLower(strings.TrimSpace(ref)))
 	}
-	form.String("website", 0)
 	j.Answers = readAnswers(form, eff.CustomQuestions)
 	consent, _ := form.Bool("consent")
 	if consent {
