@@ -1,0 +1,87 @@
+package app_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"net"
+	"net/http"
+	"testing"
+
+	"waitlist.internal/libs/service"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/admin-analytics/app"
+)
+
+func TestMain(m *testing.M) {
+	testenv.Main(m)
+}
+
+func TestStartsAnswersAndStops(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := service.Load[app.Config]([]string{
+		"REDIS_URL=" + testenv.Redis(t),
+		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(make([]byte, ed25519.SeedSize)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.HTTPListener, cfg.LogOutput = listener, t.Output()
+	a, err := app.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Ready(t.Context()) == nil {
+		t.Error("ready before it serves")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.Run(ctx) }()
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+"/v1/waitlists/x/unknown", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var body struct {
+		Code      string `json:"error_code"`
+		RequestID string `json:"request_id"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusNotFound || body.Code != "NOT_FOUND" || body.RequestID == "" {
+		t.Errorf("got %d %+v", res.StatusCode, body)
+	}
+	if err := a.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if a.Ready(t.Context()) == nil {
+		t.Error("ready after its end")
+	}
+}
+
+func TestSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	cfg, err := service.Load[app.Config](nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := app.New(t.Context(), cfg); err == nil {
+		t.Error("started without Redis and a key")
+	}
+}
