@@ -49,11 +49,13 @@ func (w *world) hold(t *testing.T) (release func()) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM waitlist WHERE id = $1 FOR NO KEY UPDATE`, w.list.ID); err != nil {
 		t.Fatal(err)
 	}
-	return func() {
-		if err := tx.Rollback(t.Context()); err != nil {
+	release = sync.OnceFunc(func() {
+		if err := tx.Rollback(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
-	}
+	})
+	t.Cleanup(release) // a test that fails must not leave the row locked
+	return release
 }
 
 func (w *world) request(ctx context.Context, email string) answer {
