@@ -83,7 +83,7 @@ const patience = time.Minute
 
 // env is the service on a database of its own.
 type env struct {
-	t      *testing.T
+	t      testing.TB
 	pool   *pgxpool.Pool
 	store  *postgres.Store
 	cfg    account.Config
@@ -103,7 +103,7 @@ func secret(n int) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-func newEnv(t *testing.T) *env {
+func newEnv(t testing.TB) *env {
 	t.Helper()
 	url := testenv.PostgresFrom(t, "account", func(ctx context.Context, url string) error {
 		pool, err := pg.Open(ctx, url, postgres.Schema, 2)
@@ -173,7 +173,7 @@ type answer struct {
 func (a answer) str(name string) string { s, _ := a.body[name].(string); return s }
 
 // expect fails the test where the status, or the error code, is another.
-func (a answer) expect(t *testing.T, status int, code string) answer {
+func (a answer) expect(t testing.TB, status int, code string) answer {
 	t.Helper()
 	if a.status != status || a.str("error_code") != code {
 		t.Fatalf("got %d %s, want %d %q", a.status, a.raw, status, code)
