@@ -41,6 +41,10 @@ generate: $(BUILDTOOLS) ## Write the generated code anew
 	@cd proto && PATH="$(BIN):$$PATH" && buf lint && buf format -w && buf generate --clean
 	@PATH="$(BIN):$$PATH" go generate work
 
+.PHONY: providers
+providers: ## Fetch the newest list of free mail providers (needs npm)
+	@libs/emailaddr/update.sh
+
 .PHONY: lint
 lint: $(LINTER) ## Run the linters over every module
 	@$(BIN)/golangci-lint run $(patsubst %,./%/...,$(MODULES))

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-//go:generate sh update.sh
-
 // freeProviders holds one domain a line, sorted bytewise. It is the npm package
 // free-email-domains (MIT, see LICENSE.free-email-domains) with the domains of
-// extra.txt added.
+// extra.txt added. make providers fetches the newest; make generate does not,
+// since it has to give the same result each time.
 //
 //go:embed free_providers.txt
 var freeProviders string

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches the newest list of free mail providers: go generate ./emailaddr
-# Needs npm. The package's file has one quoted domain a line.
+# Fetches the newest list of free mail providers: make providers. Needs npm.
+# The package's file has one quoted domain a line.
 set -eu
 cd "$(dirname "$0")"
 tmp=$(mktemp -d)

@@ -46,7 +46,7 @@ type Settings struct {
 	HidePosition          bool       `json:"hide_position"`
 	ExcludePersonalEmails bool       `json:"exclude_personal_emails"`
 	AllowedEmailDomains   []string   `json:"allowed_email_domains"`
-	// The channel URLs are secrets: sealed here, see OpenChannels.
+	// The channel URLs are secrets: sealed here, see OpenChannel.
 	WebhookURL               string         `json:"webhook_url"`
 	WebhookEvents            []string       `json:"webhook_events"`
 	SlackWebhookURL          string         `json:"slack_webhook_url"`

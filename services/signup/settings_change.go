@@ -117,7 +117,7 @@ func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets
 		old := values[row.name]
 		if row.secret {
 			// What no key opens any more differs from everything and can be replaced.
-			if plain, err := open(old, secretPlace(id, row.name), secrets); err == nil {
+			if plain, err := openValue(old, id, row.name, secrets); err == nil {
 				old = plain
 			}
 		}
@@ -128,7 +128,7 @@ func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets
 			gated = access.RequireTier(access.Entitlement{Tier: tier}, row.tier, "The setting "+row.name)
 		}
 		if row.secret && !bytes.Equal(value, defaults[row.name]) {
-			if value, err = sealValue(value, secretPlace(id, row.name), secrets); err != nil {
+			if value, err = sealValue(value, id, row.name, secrets); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -173,7 +173,7 @@ func (s Settings) SettingsJSON(id string, role access.Role, secrets Secrets) ([]
 		{"slack_webhook_url", &s.SlackWebhookURL},
 		{"discord_webhook_url", &s.DiscordWebhookURL},
 	} {
-		plain, err := s.Channel(*c.url, id, c.name, secrets)
+		plain, err := OpenChannel(*c.url, id, c.name, secrets)
 		if err != nil {
 			return nil, err
 		}
@@ -189,9 +189,9 @@ func (s Settings) SettingsJSON(id string, role access.Role, secrets Secrets) ([]
 	return out, nil
 }
 
-// Channel opens a sealed channel URL of waitlist id; "" stays "". name is the
-// setting's.
-func (Settings) Channel(sealed, id, name string, secrets Secrets) (string, error) {
+// OpenChannel opens the sealed URL of one of waitlist id's channels; "" stays "".
+// name is the setting's.
+func OpenChannel(sealed, id, name string, secrets Secrets) (string, error) {
 	if sealed == "" {
 		return "", nil
 	}
@@ -207,25 +207,25 @@ func (Settings) Channel(sealed, id, name string, secrets Secrets) (string, error
 func secretPlace(id, name string) string { return "waitlist/" + id + "/" + name }
 
 // sealValue turns a JSON string into the JSON string of its sealed form.
-func sealValue(value []byte, place string, secrets Secrets) ([]byte, error) {
+func sealValue(value []byte, id, name string, secrets Secrets) ([]byte, error) {
 	var plain string
 	if err := json.Unmarshal(value, &plain); err != nil {
-		return nil, fmt.Errorf("seal: %w", err)
+		return nil, fmt.Errorf("seal %s: %w", name, err)
 	}
-	return json.Marshal(secrets.Seal([]byte(plain), place))
+	return json.Marshal(secrets.Seal([]byte(plain), secretPlace(id, name)))
 }
 
-// open is the reverse of sealValue; "" stays "".
-func open(value []byte, place string, secrets Secrets) ([]byte, error) {
+// openValue is the reverse of sealValue.
+func openValue(value []byte, id, name string, secrets Secrets) ([]byte, error) {
 	var sealed string
-	if err := json.Unmarshal(value, &sealed); err != nil || sealed == "" {
-		return value, err
+	if err := json.Unmarshal(value, &sealed); err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
-	plain, err := secrets.Open(sealed, place)
+	plain, err := OpenChannel(sealed, id, name, secrets)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(string(plain))
+	return json.Marshal(plain)
 }
 
 // mask keeps of a URL what tells the channels apart and hides what is secret.

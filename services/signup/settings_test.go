@@ -92,7 +92,7 @@ func TestMergeAccepts(t *testing.T) {
 			`{"custom_questions":[{"id":"a","label":"Why?","type":"text","required":false},{"id":"B_-9","label":"Size","type":"dropdown","required":true,"options":["1","2 "]},{"id":"c","label":"OK","type":"checkbox","required":false}]}`,
 		},
 		{
-			"consent text with links", `{}`, `{"consent_text":"[a](https://a.example) [b]( HTTP://b.example \"t\") [c](mailto:c@example.com) [d] (x) e](`+`<https://e.example>)"}`,
+			"consent text with links", `{}`, `{"consent_text":"[a](https://a.example) [b]( HTTP://b.example \"t\") [c](mailto:c@example.com) [d] (x) e](` + `<https://e.example>)"}`,
 			`{"consent_text":"[a](https://a.example) [b]( HTTP://b.example \"t\") [c](mailto:c@example.com) [d] (x) e](\u003chttps://e.example\u003e)"}`,
 		},
 	} {
