@@ -24,6 +24,7 @@ import (
 
 	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/telemetry"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
@@ -48,8 +49,8 @@ const (
 	queueCapacity = 1000
 	maxBytes      = 4 << 20
 
-	retryMin  = 100 * time.Millisecond
-	outageMax = 10 * time.Second
+	retryFirst = 100 * time.Millisecond
+	outageMax  = 10 * time.Second
 	// drain is how long a batch and its commit may take after the end was asked for.
 	drain = 5 * time.Second
 
@@ -117,7 +118,7 @@ type consumerMetrics struct {
 // NewConsumer returns a consumer; Run starts it.
 func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	cfg.Attempts = orDefault(cfg.Attempts, 5)
-	c := &Consumer{cfg: cfg, log: cfg.Logger.With("consumer", cfg.Group), tracer: otel.Tracer(scope)}
+	c := &Consumer{cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: otel.Tracer(scope)}
 	m := otel.Meter(scope)
 	var errs [6]error
 	c.metrics.handled, errs[0] = m.Int64Counter("kafka.consumer.handled", metric.WithDescription("Events whose effect was committed."))
@@ -132,7 +133,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 // Run consumes until ctx is done; then it finishes the batch in hand, commits
 // its offsets and leaves the group. Outages of Kafka and Postgres are waited
 // out.
-func (c *Consumer) Run(ctx context.Context) error {
+func (c *Consumer) Run(ctx context.Context) (err error) {
 	// A reader that starts before its topics exist may never see them.
 	if err := EnsureTopics(ctx, c.cfg.Config); err != nil {
 		if ctx.Err() != nil {
@@ -141,7 +142,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		return err
 	}
 	c.dead = NewWriter(c.cfg.Config)
-	defer c.dead.Close()
+	defer func() { err = errors.Join(err, c.dead.Close()) }()
 	pruned := make(chan struct{})
 	go func() {
 		defer close(pruned)
@@ -153,7 +154,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		c.log.WarnContext(ctx, "Kafka reader is replaced", "error", err)
+		c.log.WarnContext(ctx, "Kafka reader is replaced", telemetry.Err(err))
 		sleep(ctx, time.Second)
 	}
 	return nil
@@ -171,7 +172,7 @@ func (c *Consumer) read(ctx context.Context) error {
 		HeartbeatInterval: time.Second, SessionTimeout: 10 * time.Second, RebalanceTimeout: 10 * time.Second,
 		JoinGroupBackoff: 500 * time.Millisecond, ReadBackoffMin: 50 * time.Millisecond, ReadBackoffMax: time.Second,
 		ErrorLogger: kafkago.LoggerFunc(func(msg string, args ...any) {
-			c.log.InfoContext(ctx, "Kafka reader", "detail", fmt.Sprintf(msg, args...))
+			c.log.InfoContext(ctx, "Kafka reader", slog.String("detail", fmt.Sprintf(msg, args...)))
 		}),
 	})
 	reading, cancel := context.WithCancelCause(ctx)
@@ -240,7 +241,7 @@ func (c *Consumer) process(ctx context.Context, reader *kafkago.Reader, messages
 			// while the group rebalances.
 			commit, cancel := context.WithTimeout(work, drain)
 			if err := reader.CommitMessages(commit, batch...); err != nil {
-				c.log.InfoContext(ctx, "offsets not committed", "error", err)
+				c.log.InfoContext(ctx, "offsets not committed", telemetry.Err(err))
 			}
 			cancel()
 		}
@@ -302,7 +303,7 @@ func (c *Consumer) handleBatch(ctx, work context.Context, batch []kafkago.Messag
 		}
 		// One of them spoils the transaction for all; alone each shows what it is.
 		c.countRetry(work, err)
-		c.log.InfoContext(ctx, "events are handled one by one", "events", len(good), "error", err)
+		c.log.InfoContext(ctx, "events are handled one by one", slog.Int("events", len(good)), telemetry.Err(err))
 	}
 	for _, d := range good {
 		if !c.handleOne(ctx, work, d) {
@@ -328,7 +329,7 @@ func (d *delivery) decode() error {
 // handleOne handles d until it succeeds, is dead-lettered, or ctx ends.
 func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 	attempts := 0
-	for wait := retryMin; ; wait = min(2*wait, outageMax) {
+	for wait := retryFirst; ; wait = min(2*wait, outageMax) {
 		err := c.handle(work, []delivery{d})
 		if err == nil {
 			return true
@@ -340,7 +341,8 @@ func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 				return c.deadLetter(ctx, work, d.msg, reasonOf(err), err)
 			}
 		}
-		c.log.WarnContext(ctx, "event failed", "event_id", d.event.GetId(), "attempt", attempts, "outage", waitOut(err), "retry_in", wait, "error", err)
+		c.log.WarnContext(ctx, "event failed", slog.String("event_id", d.event.GetId()), slog.Int("attempt", attempts),
+			slog.Bool("outage", waitOut(err)), slog.Duration("retry_in", wait), telemetry.Err(err))
 		if !sleep(ctx, wait) {
 			return false
 		}
@@ -417,10 +419,7 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 }
 
 // panicError is a handler's panic.
-type panicError struct {
-	value any
-	stack []byte
-}
+type panicError struct{ value any }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
@@ -432,8 +431,8 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, d delivery) (err error)
 		attribute.Int("messaging.destination.partition.id", d.msg.Partition), attribute.Int64("messaging.kafka.offset", d.msg.Offset)))
 	defer func() {
 		if v := recover(); v != nil {
-			p := &panicError{value: v, stack: debug.Stack()}
-			c.log.ErrorContext(ctx, "event handler panicked", "event_id", d.event.GetId(), "panic", fmt.Sprint(v), "stack", string(p.stack))
+			p := &panicError{v}
+			c.log.ErrorContext(ctx, "event handler panicked", slog.String("event_id", d.event.GetId()), telemetry.Err(p), slog.String("stack", string(debug.Stack())))
 			err = p
 		}
 		if err != nil {
@@ -464,7 +463,7 @@ func (c *Consumer) watch(ctx context.Context) error {
 		}
 		lag, err := groupLag(ctx, client, c.cfg.Config, c.cfg.Group, c.cfg.Topics)
 		if err != nil {
-			c.log.InfoContext(ctx, "lag not measured", "error", err)
+			c.log.InfoContext(ctx, "lag not measured", telemetry.Err(err))
 			continue
 		}
 		var total int64
@@ -580,7 +579,7 @@ func (c *Consumer) prune(ctx context.Context) {
 		for {
 			n, err := PruneInbox(ctx, c.cfg.Pool, c.cfg.Group, time.Now().Add(-inboxRetention))
 			if err != nil {
-				c.log.InfoContext(ctx, "inbox not pruned", "error", err)
+				c.log.InfoContext(ctx, "inbox not pruned", telemetry.Err(err))
 			}
 			if err != nil || n < pruneRows {
 				break

@@ -180,7 +180,7 @@ func (e *env) deadLetters() []kafkago.Message {
 	if err != nil {
 		e.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	topic := e.cfg.TopicPrefix + kafka.SignupsTopic + kafka.DeadLetterSuffix
 	partitions, err := conn.ReadPartitions(topic)
 	if err != nil {
@@ -195,7 +195,7 @@ func (e *env) deadLetters() []kafkago.Message {
 		if err != nil {
 			e.Fatal(err)
 		}
-		leader.Close()
+		_ = leader.Close()
 		r := kafkago.NewReader(kafkago.ReaderConfig{Brokers: e.cfg.Brokers, Topic: topic, Partition: p.ID, Dialer: dialer, MaxWait: time.Second})
 		for next := first; next < last; {
 			m, err := r.FetchMessage(e.Context())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/telemetry"
 )
 
 // Why a message was dead-lettered.
@@ -41,7 +43,8 @@ func reasonOf(err error) string {
 // whether it did; it does not only when ctx ends first.
 func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reason string, cause error) bool {
 	attempt, _ := strconv.Atoi(header(m, HeaderAttempt))
-	text := cause.Error()
+	// Without addresses: the letter stays for weeks.
+	text := telemetry.Err(cause).Value.String()
 	if len(text) > maxErrorHeader {
 		text = strings.ToValidUTF8(text[:maxErrorHeader], "")
 	}
@@ -63,11 +66,12 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 		headers = append(headers, kafkago.Header{Key: kv[0], Value: []byte(kv[1])})
 	}
 	letter := kafkago.Message{Topic: c.baseTopic(m.Topic) + DeadLetterSuffix, Key: m.Key, Value: m.Value, Headers: headers}
-	for wait := retryMin; ; wait = min(2*wait, outageMax) {
+	for wait := retryFirst; ; wait = min(2*wait, outageMax) {
 		err := c.dead.WriteMessages(work, letter)
 		if err == nil {
 			c.metrics.dead.Add(work, 1, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("reason", reason)))
-			c.log.ErrorContext(ctx, "message dead-lettered", "topic", m.Topic, "partition", m.Partition, "offset", m.Offset, "reason", reason, "error", text)
+			c.log.ErrorContext(ctx, "message dead-lettered", slog.String("topic", m.Topic), slog.Int("partition", m.Partition), slog.Int64("offset", m.Offset),
+				slog.String("reason", reason), slog.String("error", text))
 			return true
 		}
 		if we, ok := errors.AsType[kafkago.WriteErrors](err); ok && len(we) == 1 {
@@ -78,7 +82,7 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 			letter.Value = nil
 			continue
 		}
-		c.log.WarnContext(ctx, "dead letter not written", "retry_in", wait, "error", err)
+		c.log.WarnContext(ctx, "dead letter not written", slog.Duration("retry_in", wait), telemetry.Err(err))
 		if !sleep(ctx, wait) {
 			return false
 		}
@@ -98,7 +102,7 @@ func Replay(ctx context.Context, cfg Config, topic string) (n int, err error) {
 	defer t.CloseIdleConnections()
 	client := newClient(cfg, t)
 	w := NewWriter(cfg)
-	defer w.Close()
+	defer func() { err = errors.Join(err, w.Close()) }()
 	dlq := cfg.TopicPrefix + topic + DeadLetterSuffix
 	group := cfg.TopicPrefix + replayGroup
 	// Up to here and no further: what fails again comes behind.
@@ -134,7 +138,7 @@ func replayPartition(ctx context.Context, cfg Config, w *Writer, client *kafkago
 		Dialer:   &kafkago.Dialer{Timeout: dialTimeout, DualStack: true, ClientID: "waitlist-replay"},
 		MinBytes: 1, MaxBytes: maxBytes, MaxWait: time.Second,
 	})
-	defer r.Close()
+	defer func() { err = errors.Join(err, r.Close()) }()
 	if err := r.SetOffset(from); err != nil {
 		return 0, fmt.Errorf("seek: %w", err)
 	}

@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"time"
 
@@ -81,7 +80,6 @@ func EnsureTopics(ctx context.Context, cfg Config) error {
 		if !sleep(ctx, wait) {
 			return fmt.Errorf("ensure Kafka topics: %w: %w", ctx.Err(), err)
 		}
-		slog.DebugContext(ctx, "Kafka topics are not ready", "error", err)
 	}
 }
 

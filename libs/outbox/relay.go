@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/telemetry"
 )
 
 const (
@@ -44,8 +45,8 @@ const (
 	// wakePause coalesces what a stand-by passes on.
 	wakePause = 10 * time.Millisecond
 
-	holdMin = 100 * time.Millisecond
-	holdMax = 5 * time.Second
+	holdFirst   = 100 * time.Millisecond
+	holdLongest = 5 * time.Second
 	// drain is how long a batch under way may take after the end was asked for.
 	drain = 5 * time.Second
 )
@@ -106,21 +107,21 @@ func (r *Relay) Wake() {
 // Run publishes until ctx is done; a batch under way is finished first. Outages
 // of Postgres or Kafka are waited out.
 func (r *Relay) Run(ctx context.Context) error {
-	wait := holdMin
+	wait := holdFirst
 	for {
 		start := time.Now()
 		err := r.session(ctx)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end was asked for
 		}
-		if time.Since(start) > holdMax {
-			wait = holdMin
+		if time.Since(start) > holdLongest {
+			wait = holdFirst
 		}
-		r.log.WarnContext(ctx, "outbox relay lost its connection", "schema", r.schema, "retry_in", wait, "error", err)
+		r.log.WarnContext(ctx, "outbox relay lost its connection", slog.String("schema", r.schema), slog.Duration("retry_in", wait), telemetry.Err(err))
 		if !sleep(ctx, wait) {
 			return nil
 		}
-		wait = min(2*wait, holdMax)
+		wait = min(2*wait, holdLongest)
 	}
 }
 
@@ -184,7 +185,7 @@ func (r *Relay) channel() string { return "outbox_" + r.schema }
 func lockID(schema string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("outbox relay " + schema))
-	return int64(h.Sum64()) //nolint:gosec // any 64 bits will do
+	return int64(h.Sum64())
 }
 
 // row is one outbox row under way.
@@ -349,12 +350,12 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 			// Given up for the shutdown; the next leader sends it again.
 		default:
 			h := l.held[topic]
-			h.wait = min(max(2*h.wait, holdMin), holdMax)
+			h.wait = min(max(2*h.wait, holdFirst), holdLongest)
 			h.until = time.Now().Add(h.wait)
 			l.held[topic] = h
 			l.metrics.failures.Add(work, 1, metric.WithAttributes(attribute.String("schema", l.schema), attribute.String("topic", topic)))
 			span.SetStatus(codes.Error, "kafka write failed")
-			l.log.WarnContext(work, "outbox rows not published", "topic", topic, "retry_in", h.wait, "error", err)
+			l.log.WarnContext(work, "outbox rows not published", slog.String("topic", topic), slog.Duration("retry_in", h.wait), telemetry.Err(err))
 		}
 	}
 	var done []int64
@@ -514,7 +515,7 @@ func (w *row) size() (n int) {
 }
 
 func (l *leader) park(ctx context.Context, w *row, cause error) error {
-	l.log.ErrorContext(ctx, "outbox row parked: Kafka refuses it for good", "schema", l.schema, "id", w.id, "topic", w.topic, "key", w.key, "error", cause)
+	l.log.ErrorContext(ctx, "outbox row parked: Kafka refuses it for good", slog.String("schema", l.schema), slog.Int64("id", w.id), slog.String("topic", w.topic), slog.String("key", w.key), telemetry.Err(cause))
 	if _, err := l.conn.Exec(ctx, "UPDATE outbox SET parked_at = now(), error = $2 WHERE id = $1", w.id, cause.Error()); err != nil {
 		return fmt.Errorf("park outbox row: %w", err)
 	}

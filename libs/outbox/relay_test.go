@@ -428,7 +428,11 @@ func broker(t testing.TB) (kafka.Config, func(topic string, n int) []kafkago.Mes
 			Brokers: brokers, GroupID: prefix + "test", Topic: prefix + topic, MaxWait: time.Second, StartOffset: kafkago.FirstOffset,
 			Dialer: &kafkago.Dialer{}, JoinGroupBackoff: 100 * time.Millisecond,
 		})
-		defer r.Close()
+		defer func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		defer cancel()
 		var msgs []kafkago.Message
@@ -464,9 +468,7 @@ func TestRowsOfManyEventsReachKafkaInOrder(t *testing.T) {
 		ids = append(ids, fmt.Sprintf("%0300d", i))
 		big.Events = append(big.Events, event(ids[i]))
 	}
-	for _, id := range []string{"after", "and after"} {
-		ids = append(ids, id)
-	}
+	ids = append(ids, "after", "and after")
 	// Too large for any batch: parked, and nothing waits for it.
 	insert(t, pool, big, message("k", strings.Repeat("x", 2<<20)), message("k", "after", "and after"))
 	start(t, pool, w)
@@ -538,7 +540,7 @@ func TestPostgresAwayIsWaitedOut(t *testing.T) {
 	drained(t, pool)
 	port := server.Port()
 	server.Kill()
-	server = testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir, Port: port})
+	testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir, Port: port})
 	eventually(t, "insert", func() bool {
 		return pg.InTx(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, message("k", "after")) }) == nil
 	})

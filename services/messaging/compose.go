@@ -73,16 +73,16 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	switch r.Kind {
 	case AccountVerification:
 		v.Subject = "Confirm your email address"
-		v.Link = c.formURL + "/verify-email?" + query("token", c.tokens.MintAccount(token.VerifyAccount, r.AccountID, r.Generation, r.ExpiresAt))
+		v.Link = c.formURL + "/verify-email?" + param("token", c.tokens.MintAccount(token.VerifyAccount, r.AccountID, r.Generation, r.ExpiresAt))
 	case PasswordReset:
 		v.Subject = "Reset your password"
-		v.Link = c.formURL + "/reset-password?" + query("token", c.tokens.MintAccount(token.ResetPassword, r.AccountID, r.Generation, r.ExpiresAt))
+		v.Link = c.formURL + "/reset-password?" + param("token", c.tokens.MintAccount(token.ResetPassword, r.AccountID, r.Generation, r.ExpiresAt))
 	case SignupVerification:
 		until = now.Add(SignupTokenTTL)
 		tok := c.tokens.Mint(token.VerifySignup, token.SignupSubject(r.WaitlistID, r.Number), until)
 		v.Subject = "Confirm your email address for " + v.Waitlist
-		v.Link = c.formURL + "/verify?" + query("waitlist", r.WaitlistID, "email", r.Recipient, "token", tok)
-		v.APILink = c.apiURL + "/public/waitlists/" + url.PathEscape(r.WaitlistID) + "/signups/" + url.PathEscape(r.Recipient) + "/verify?" + query("token", tok)
+		v.Link = c.formURL + "/verify?" + param("waitlist", r.WaitlistID) + "&" + param("email", r.Recipient) + "&" + param("token", tok)
+		v.APILink = c.apiURL + "/public/waitlists/" + url.PathEscape(r.WaitlistID) + "/signups/" + url.PathEscape(r.Recipient) + "/verify?" + param("token", tok)
 	default:
 		return Mail{}, fmt.Errorf("no text for mails of kind %q", r.Kind)
 	}
@@ -97,17 +97,8 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	return Mail{ID: r.EventID, To: r.Recipient, Subject: v.Subject, Text: text.String(), HTML: html.String(), Date: now}, nil
 }
 
-// query encodes pairs of names and values in their order.
-func query(pairs ...string) string {
-	var b strings.Builder
-	for i := 0; i < len(pairs); i += 2 {
-		if i > 0 {
-			b.WriteByte('&')
-		}
-		b.WriteString(pairs[i] + "=" + url.QueryEscape(pairs[i+1]))
-	}
-	return b.String()
-}
+// param encodes one parameter of a query.
+func param(name, value string) string { return name + "=" + url.QueryEscape(value) }
 
 // printable puts blanks in place of line breaks and other control characters.
 func printable(s string) string {

@@ -93,7 +93,11 @@ func TestEventsBecomeMails(t *testing.T) {
 	cfg, dir, env := environ(t)
 	_, stop := start(t, env)
 	w := kafka.NewWriter(cfg)
-	defer w.Close()
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
 	accountID, waitlistID := uuid.NewString(), uuid.NewString()
 	expires := timestamppb.New(time.Now().Add(time.Hour))
 	signup := func(email string, verify bool) *eventv1.Event {

@@ -28,7 +28,7 @@ func TestOneWholeFilePerMail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
+	defer func() { _ = p.Close() }()
 	var wg sync.WaitGroup
 	for range 8 { // a redelivery, and one that another process sends at the same time
 		wg.Go(func() {
@@ -63,7 +63,7 @@ func TestNothingOutsideTheFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
+	defer func() { _ = p.Close() }()
 	if err := p.Send(t.Context(), mail("../escaped")); err == nil {
 		t.Error("a name with a path was accepted")
 	}
