@@ -44,15 +44,14 @@ func H(f HandlerFunc) gin.HandlerFunc {
 }
 
 // Fail answers with err and ends the chain; for middleware. A cause is logged
-// here, once. When the answer has begun already the connection is cut, so that
-// nobody takes the part for the whole.
+// here, once. When the answer has begun already the connection is cut.
 func Fail(c *gin.Context, err error) {
 	c.Abort()
 	e := apierr.From(err)
 	if e.Code == apierr.InternalError && e.RetryAfter == 0 && outage.Is(err) {
 		e = e.WithRetryAfter(outageRetry)
 	}
-	ctx := c.Request.Context()
+	ctx, r := c.Request.Context(), requestOf(c)
 	if e.Err != nil || e.Status >= http.StatusInternalServerError {
 		level := slog.LevelError
 		switch {
@@ -63,16 +62,17 @@ func Fail(c *gin.Context, err error) {
 			level = slog.LevelWarn
 		}
 		log := slog.Default()
-		if r := requestOf(c); r != nil {
+		if r != nil {
 			log = r.log
 		}
 		log.LogAttrs(ctx, level, "request failed", slog.String("code", string(e.Code)),
 			slog.Int("status", e.Status), slog.String("route", c.FullPath()), telemetry.Err(err))
 	}
-	if c.Writer.Written() {
-		panic(http.ErrAbortHandler)
+	if !c.Writer.Written() {
+		write(c, e)
+	} else if r != nil {
+		r.aborted = true
 	}
-	write(c, e)
 }
 
 // errorBody is the contract's.
@@ -95,14 +95,14 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// JSON answers with v. A v that cannot be marshalled is a programming error
-// and panics.
+// JSON answers with v, or with INTERNAL_ERROR where v cannot be marshalled.
 func JSON(c *gin.Context, status int, v any) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic(fmt.Errorf("marshal answer: %w", err))
+		Fail(c, fmt.Errorf("marshal answer: %w", err))
+		return
 	}
 	RawJSON(c, status, buf.Bytes())
 }
@@ -171,6 +171,24 @@ func QueryInt(c *gin.Context, name string, def, lowest, highest int) (int, error
 		return 0, e
 	}
 	return n, nil
+}
+
+// Header returns a header of at most maxLen printable ASCII characters, ""
+// where it is absent. Anything else is VALIDATION_ERROR naming it: such a value
+// could not be stored, nor passed on by gRPC.
+func Header(c *gin.Context, name string, maxLen int) (string, error) {
+	v := c.GetHeader(name)
+	ok := len(v) <= maxLen
+	for i := 0; ok && i < len(v); i++ {
+		ok = v[i] >= ' ' && v[i] <= '~'
+	}
+	if !ok {
+		message := fmt.Sprintf("must have at most %d printable ASCII characters", maxLen)
+		e := apierr.Validation(apierr.Field{Field: name, Message: message})
+		e.Message = name + " " + message + "."
+		return "", e
+	}
+	return v, nil
 }
 
 // ClientIP returns the client's address, seen through trusted proxies only.

@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
@@ -130,6 +131,9 @@ type request struct {
 	base   context.Context //nolint:containedctx // Timeout starts again from it
 	cancel context.CancelFunc
 	log    *slog.Logger
+	// aborted is set when an answer that has begun cannot be completed: the
+	// connection must be cut, so that nobody takes the part for the whole.
+	aborted bool
 }
 
 type requestKey struct{}
@@ -170,37 +174,37 @@ func (e *engine) serve(c *gin.Context) {
 	defer func() { r.cancel() }()
 	c.Request = in.WithContext(ctx)
 
-	aborted := false
 	defer func() {
 		// After noRoute this is the template that GET has.
 		if p := c.FullPath(); p != "" {
 			route = p
 		}
-		e.finish(c, span, method(in.Method), route, time.Since(start), aborted)
-		if aborted {
-			panic(http.ErrAbortHandler)
+		e.finish(c, span, method(in.Method), route, time.Since(start), r.aborted)
+		if r.aborted {
+			panic(http.ErrAbortHandler) //nolint:forbidigo // net/http's way to cut a connection
 		}
 	}()
-	aborted = e.handle(c, r)
+	e.handle(c, r)
 }
 
-// handle answers the request. It reports true when the connection must be cut,
-// because an answer that has begun cannot be completed.
-func (e *engine) handle(c *gin.Context, r *request) (aborted bool) {
+// handle answers the request.
+func (e *engine) handle(c *gin.Context, r *request) {
 	defer func() {
-		switch p := recover(); {
-		case p == nil:
-		case p == http.ErrAbortHandler: //nolint:errorlint,err113 // net/http's own comparison
-			aborted = true
-		default:
-			// Else gin would go on with the handler after the one that panicked.
-			c.Abort()
+		p := recover()
+		if p == nil {
+			return
+		}
+		// Else gin would go on with the handler after the one that panicked.
+		c.Abort()
+		if p != http.ErrAbortHandler { //nolint:errorlint,err113 // net/http compares like this
 			e.cfg.Log.LogAttrs(c.Request.Context(), slog.LevelError, "panic in handler",
-				slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-			if aborted = c.Writer.Written(); !aborted {
+				telemetry.Panic(p), slog.String("stack", string(debug.Stack())))
+			if !c.Writer.Written() {
 				write(c, apierr.New(apierr.InternalError, "Something went wrong on our side."))
+				return
 			}
 		}
+		r.aborted = true
 	}()
 
 	h := c.Writer.Header()
@@ -215,7 +219,7 @@ func (e *engine) handle(c *gin.Context, r *request) (aborted bool) {
 			if ok, retry := e.cfg.Limiter.Allow(c.Request.Context()); !ok {
 				c.Abort()
 				write(c, apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry))
-				return false
+				return
 			}
 		}
 		if c.Request.Method == http.MethodOptions {
@@ -223,12 +227,11 @@ func (e *engine) handle(c *gin.Context, r *request) (aborted bool) {
 			preflight(h)
 			c.Status(http.StatusNoContent)
 			c.Writer.WriteHeaderNow()
-			return false
+			return
 		}
 	}
 	decodeParams(c)
 	c.Next()
-	return false
 }
 
 // noRoute answers HEAD as GET, and 404 to whatever has no route.
@@ -250,6 +253,7 @@ func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, too
 	status := c.Writer.Status()
 	e.seconds.WithLabelValues(route, verb, statusText(status)).Observe(took.Seconds())
 	if span.IsRecording() {
+		span.SetName(verb + " " + route)
 		span.SetAttributes(attribute.String("http.request.method", verb), attribute.String("http.route", route),
 			attribute.Int("http.response.status_code", status))
 		if status >= http.StatusInternalServerError || aborted {
@@ -287,16 +291,20 @@ func Timeout(d time.Duration) gin.HandlerFunc {
 	}
 }
 
-// decodeParams undoes percent-encoding in path parameters. What net/http has
-// parsed is well-formed.
+// decodeParams undoes percent-encoding in path parameters. Nothing that has a
+// name is found under one that is no text.
 func decodeParams(c *gin.Context) {
 	for i := range c.Params {
 		p := &c.Params[i]
-		if strings.IndexByte(p.Value, '%') >= 0 {
-			if v, err := url.PathUnescape(p.Value); err == nil {
-				p.Value = v
-			}
+		if strings.IndexByte(p.Value, '%') < 0 {
+			continue
 		}
+		v, err := url.PathUnescape(p.Value)
+		if err != nil || !utf8.ValidString(v) || strings.IndexByte(v, 0) >= 0 {
+			Fail(c, apierr.New(apierr.NotFound, "There is nothing here."))
+			return
+		}
+		p.Value = v
 	}
 }
 

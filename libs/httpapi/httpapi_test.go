@@ -88,12 +88,19 @@ func newAPI(t *testing.T, change func(*httpapi.Config), routes func(*gin.Engine)
 	return a
 }
 
-func (a *api) do(t *testing.T, method, path string, header ...string) (*http.Response, string) {
+// reply is an answer that has been read.
+type reply struct {
+	StatusCode    int
+	Header        http.Header
+	ContentLength int64
+}
+
+func (a *api) do(t *testing.T, method, path string, header ...string) (reply, string) {
 	t.Helper()
 	return a.send(t, method, path, nil, header...)
 }
 
-func (a *api) send(t *testing.T, method, path string, body io.Reader, header ...string) (*http.Response, string) {
+func (a *api) send(t *testing.T, method, path string, body io.Reader, header ...string) (reply, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, a.URL+path, body)
 	if err != nil {
@@ -111,7 +118,7 @@ func (a *api) send(t *testing.T, method, path string, body io.Reader, header ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res, string(raw)
+	return reply{res.StatusCode, res.Header, res.ContentLength}, string(raw)
 }
 
 type errorBody struct {
@@ -122,7 +129,7 @@ type errorBody struct {
 }
 
 // wantError checks a contract error and returns its body.
-func wantError(t *testing.T, res *http.Response, body string, status int, code apierr.Code) errorBody {
+func wantError(t *testing.T, res reply, body string, status int, code apierr.Code) errorBody {
 	t.Helper()
 	var e errorBody
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
@@ -308,8 +315,8 @@ func TestLimiterCountsEverythingUnderV1(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	refused := func(context.Context) error {
-		_, err := pgconn.Connect(context.Background(), "postgres://127.0.0.1:1/x?connect_timeout=1")
+	refused := func(ctx context.Context) error {
+		_, err := pgconn.Connect(ctx, "postgres://127.0.0.1:1/x?connect_timeout=1")
 		return fmt.Errorf("read waitlist: %w", err)
 	}
 	for name, tc := range map[string]struct {
@@ -515,6 +522,38 @@ func TestQueryInt(t *testing.T) {
 	}
 }
 
+func TestPathsThatAreNoText(t *testing.T) {
+	a := newAPI(t, nil, nil)
+	for _, sent := range []string{"%00", "a%00@b.c", "%ff@b.c", "%ed%a0%80@b.c"} {
+		for _, method := range []string{"GET", "HEAD"} {
+			res, body := a.do(t, method, "/v1/public/waitlists/w/signups/"+sent)
+			if method == "GET" {
+				wantError(t, res, body, 404, apierr.NotFound)
+			} else if res.StatusCode != 404 {
+				t.Errorf("HEAD %s: %d", sent, res.StatusCode)
+			}
+		}
+	}
+}
+
+func TestHeader(t *testing.T) {
+	a := newAPI(t, nil, func(g *gin.Engine) {
+		g.GET("/v1/header", httpapi.H(func(c *gin.Context) error {
+			v, err := httpapi.Header(c, "Idempotency-Key", 5)
+			if err == nil {
+				c.String(200, "%s", v)
+			}
+			return err
+		}))
+	})
+	for sent, ok := range map[string]bool{"": true, "a-b~ ": true, "12345": true, "123456": false, "ä": false, "\xff": false, "a\tb": false} {
+		res, body := a.do(t, "GET", "/v1/header", "Idempotency-Key", sent)
+		if ok && (res.StatusCode != 200 || body != strings.TrimSpace(sent)) || !ok && res.StatusCode != 400 {
+			t.Errorf("%q: %d %s", sent, res.StatusCode, body)
+		}
+	}
+}
+
 func TestClientIP(t *testing.T) {
 	h := func(c *gin.Context) { c.String(200, httpapi.ClientIP(c)) }
 	for name, c := range map[string]struct {
@@ -583,7 +622,7 @@ func BenchmarkEngine(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				defer tel.Close(context.Background())
+				defer func() { _ = tel.Close(context.WithoutCancel(b.Context())) }()
 				g, err = httpapi.NewEngine(httpapi.Config{
 					Log: tel.Log, Registerer: tel.Registerer, Tracers: tel.Tracers, Limiter: ratelimit.NewLocal(1_000_000_000, 1_000_000_000),
 				})

@@ -10,8 +10,11 @@
 // The bucket is exact: after a pause it admits the burst, then the rate, no
 // matter how many processes ask. The count is integer and the clock is Redis'.
 // Worked example, 100/s and burst 200: 250 requests at once admit 200; of the
-// others the first is told to come back in 10 ms, the last in 500 ms; a second
+// others each is told to come back when the next token comes, in 10 ms; a second
 // later 100 more pass.
+//
+// The local bucket also pays for what Redis granted to this process, so that a
+// late answer now and then admits next to nothing twice.
 package ratelimit
 
 import (
@@ -25,8 +28,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/sony/gobreaker/v2"
+
+	"waitlist.internal/libs/redisconn"
 )
 
 const (
@@ -38,9 +42,6 @@ const (
 	// request tries again.
 	breakAfter = 3
 	openFor    = time.Second
-	// micro is one token in the bucket's unit, which makes a rate of r tokens a
-	// second exactly r units a microsecond.
-	micro = 1_000_000
 	// maxBurst keeps the bucket's numbers exact in Lua's doubles.
 	maxBurst = 1_000_000_000
 )
@@ -65,6 +66,8 @@ type Options struct {
 	// Key is the bucket's key in Redis; empty means the one that all services
 	// share.
 	Key string
+	// Timeout bounds the wait for Redis; 0 means the constant of that name.
+	Timeout time.Duration
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
 	// Log is told when Redis goes and comes; nil means nobody is.
@@ -74,18 +77,7 @@ type Options struct {
 // OpenRedis returns a client for New's own use: one try, no longer than
 // Timeout, few connections.
 func OpenRedis(url string) (redis.UniversalClient, error) {
-	o, err := redis.ParseURL(url)
-	if err != nil {
-		return nil, fmt.Errorf("parse Redis URL: %w", err)
-	}
-	o.MaxRetries = -1
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = Timeout, Timeout, Timeout, Timeout
-	o.DialerRetries = 1
-	o.ContextTimeoutEnabled = true
-	o.PoolSize = 2
-	o.DisableIdentity = true
-	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	return redis.NewClient(o), nil
+	return redisconn.Open(url, redisconn.Options{Timeout: Timeout, PoolSize: 2})
 }
 
 type answer struct {
@@ -106,6 +98,7 @@ type limiter struct {
 	rdb     redis.Scripter
 	script  *redis.Script
 	key     string
+	timeout time.Duration
 	rps     int
 	burst   int
 	breaker *gobreaker.CircuitBreaker[answer]
@@ -129,7 +122,7 @@ type limiter struct {
 func New(rdb redis.Scripter, o Options) Limiter {
 	o.RPS, o.Burst, o.Replicas = max(o.RPS, 1), min(max(o.Burst, 1), maxBurst), max(o.Replicas, 1)
 	l := &limiter{
-		rdb: rdb, script: redis.NewScript(bucketScript), key: o.Key, rps: o.RPS, burst: o.Burst,
+		rdb: rdb, script: redis.NewScript(bucketScript), key: o.Key, timeout: o.Timeout, rps: o.RPS, burst: o.Burst,
 		local:  newBucket(o.RPS, o.Burst, o.Replicas),
 		flight: make(chan struct{}, 1),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -145,6 +138,9 @@ func New(rdb redis.Scripter, o Options) Limiter {
 	}
 	if l.key == "" {
 		l.key = key
+	}
+	if l.timeout == 0 {
+		l.timeout = Timeout
 	}
 	l.allowed, l.denied, l.memo = l.requests.WithLabelValues("allowed"),
 		l.requests.WithLabelValues("denied"), l.requests.WithLabelValues("denied_locally")
@@ -199,7 +195,7 @@ func (l *limiter) Allow(ctx context.Context) (bool, time.Duration) {
 	l.mu.Unlock()
 
 	if lead {
-		l.run(b, now)
+		l.run(b, now) //nolint:contextcheck // it serves others than its own caller
 	} else {
 		select {
 		case <-b.done:
@@ -221,11 +217,10 @@ func (l *limiter) Allow(ctx context.Context) (bool, time.Duration) {
 }
 
 // run closes b for further requests once no other call is under way, and asks
-// for all of it. It serves others than its own caller, whose context therefore
-// does not count.
+// for all of it.
 func (l *limiter) run(b *batch, since time.Time) {
 	defer close(b.done)
-	ctx, cancel := context.WithDeadline(context.Background(), since.Add(Timeout))
+	ctx, cancel := context.WithDeadline(context.Background(), since.Add(l.timeout))
 	defer cancel()
 	inFlight := true
 	select {
@@ -252,6 +247,7 @@ func (l *limiter) run(b *batch, since time.Time) {
 		return
 	}
 	b.answer = a
+	l.local.spend(time.Now(), a.granted)
 	if a.granted < n {
 		l.mu.Lock()
 		l.deniedUntil = time.Now().Add(a.retry)
@@ -302,19 +298,34 @@ func newBucket(rps, burst, parts int) *bucket {
 	return b
 }
 
+// take is a request that this process decides.
 func (b *bucket) take(now time.Time) (bool, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if d := now.Sub(b.last); d > 0 {
-		// In floating point, since the product of a long pause overflows.
-		b.tokens = int64(min(float64(b.capacity), float64(b.tokens)+d.Seconds()*float64(b.rate)))
-		b.last = now
-	}
+	b.refill(now)
 	if b.tokens >= nano {
 		b.tokens -= nano
 		return true, 0
 	}
 	return false, time.Duration(float64(nano-b.tokens) / float64(b.rate) * float64(time.Second))
+}
+
+// spend takes n tokens that were granted elsewhere, as far as there are any. A
+// process that has had its part from Redis has no second one to give away when
+// a single call is late.
+func (b *bucket) spend(now time.Time, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refill(now)
+	b.tokens = max(0, b.tokens-int64(n)*nano)
+}
+
+func (b *bucket) refill(now time.Time) {
+	if d := now.Sub(b.last); d > 0 {
+		// In floating point, since the product of a long pause overflows.
+		b.tokens = int64(min(float64(b.capacity), float64(b.tokens)+d.Seconds()*float64(b.rate)))
+		b.last = now
+	}
 }
 
 // Local is a limiter of this process alone, for tests and where there is no

@@ -62,7 +62,7 @@ func toStatus(err error) error {
 		retry = max(retry, outageRetry)
 	}
 	detail := &errorsv1.Error{
-		Code: string(e.Code), HttpStatus: int32(e.Status), //nolint:gosec // an HTTP status
+		Code: string(e.Code), HttpStatus: int32(e.Status),
 		Message: e.Message, RetryAfterSeconds: int64((retry + time.Second - 1) / time.Second),
 	}
 	for _, f := range e.Fields {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -77,7 +78,12 @@ func serve(t *testing.T) *network {
 	healthv1.RegisterHealthServer(n.srv, health.NewServer())
 	done := make(chan error, 1)
 	go func() { done <- n.srv.Serve(l) }()
-	t.Cleanup(func() { n.srv.Stop(); <-done })
+	t.Cleanup(func() {
+		n.srv.Stop()
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			t.Error(err)
+		}
+	})
 	return n
 }
 
@@ -94,9 +100,9 @@ func identity(t *testing.T, name string) *rpc.Identity {
 	return id
 }
 
-func (n *network) dial(t *testing.T, id *rpc.Identity, callee string) accountv1.AccountServiceClient {
+func (n *network) dial(t *testing.T, id *rpc.Identity) accountv1.AccountServiceClient {
 	t.Helper()
-	conn, err := rpc.Dial(n.addr, id, callee)
+	conn, err := rpc.Dial(n.addr, id, "account")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +117,7 @@ func (n *network) raw(t *testing.T, token string) codes.Code {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	ctx := t.Context()
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -133,7 +139,7 @@ func TestCallersOption(t *testing.T) {
 		{"billing", "SetEntitlement", codes.OK},
 		{"messaging", "SetEntitlement", codes.PermissionDenied},
 	} {
-		client := n.dial(t, n.ids[c.who], "account")
+		client := n.dial(t, n.ids[c.who])
 		var err error
 		if c.method == "Authorize" {
 			_, err = client.Authorize(t.Context(), &accountv1.AuthorizeRequest{})
@@ -171,10 +177,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 	now := time.Now()
 	good := jwt.MapClaims{"iss": "billing", "aud": "account", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix()}
 	sign := func(m jwt.SigningMethod, key any, change func(jwt.MapClaims)) string {
-		claims := jwt.MapClaims{}
-		for k, v := range good {
-			claims[k] = v
-		}
+		claims := maps.Clone(good)
 		change(claims)
 		s, err := jwt.NewWithClaims(m, claims).SignedString(key)
 		if err != nil {
@@ -219,7 +222,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 
 func TestErrorsCross(t *testing.T) {
 	n := serve(t)
-	client := n.dial(t, n.ids["billing"], "account")
+	client := n.dial(t, n.ids["billing"])
 	for name, c := range map[string]struct {
 		err  error
 		want *apierr.Error
@@ -282,7 +285,7 @@ func TestErrorsCross(t *testing.T) {
 func TestPanicIsAnError(t *testing.T) {
 	n := serve(t)
 	n.impl.authorize = func(context.Context) error { panic("secret") }
-	_, err := n.dial(t, n.ids["billing"], "account").Authorize(t.Context(), &accountv1.AuthorizeRequest{})
+	_, err := n.dial(t, n.ids["billing"]).Authorize(t.Context(), &accountv1.AuthorizeRequest{})
 	if !apierr.Is(err, apierr.InternalError) || strings.Contains(err.Error(), "secret") {
 		t.Fatal(err)
 	}
@@ -298,7 +301,7 @@ func TestContextCrosses(t *testing.T) {
 		left = time.Until(d)
 		return nil
 	}
-	client := n.dial(t, n.ids["billing"], "account")
+	client := n.dial(t, n.ids["billing"])
 	if _, err := client.Authorize(telemetry.WithRequestID(t.Context(), "r1"), &accountv1.AuthorizeRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +318,7 @@ func TestContextCrosses(t *testing.T) {
 
 func TestServiceAway(t *testing.T) {
 	n := serve(t)
-	client := n.dial(t, n.ids["billing"], "account")
+	client := n.dial(t, n.ids["billing"])
 	n.srv.Stop()
 	_, err := client.Authorize(t.Context(), &accountv1.AuthorizeRequest{}, rpc.Deadline(200*time.Millisecond))
 	if e := apierr.From(err); e.Code != apierr.InternalError || e.RetryAfter <= 0 || !outage.Is(err) {
@@ -334,7 +337,7 @@ func TestHealthNeedsNoCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +380,7 @@ func TestStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	w, err := healthv1.NewHealthClient(conn).Watch(ctx, &healthv1.HealthCheckRequest{})
 	if err != nil {
@@ -406,12 +409,17 @@ func BenchmarkCall(b *testing.B) {
 	accountv1.RegisterAccountServiceServer(srv, &account{authorize: func(context.Context) error { return nil }})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
-	defer func() { srv.Stop(); <-done }()
+	defer func() {
+		srv.Stop()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+	}()
 	conn, err := rpc.Dial(l.Addr().String(), id, "account")
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	client := accountv1.NewAccountServiceClient(conn)
 	b.ReportAllocs()
 	b.SetParallelism(16)

@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -183,7 +182,7 @@ func (s *server) leave(ctx context.Context, method string, err error) error {
 		return nil
 	}
 	// A status that the method made itself goes through.
-	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // not a wrapped one
+	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return st.GRPCStatus().Err()
 	}
 	if e := apierr.From(err); e.Err != nil && ctx.Err() == nil {
@@ -195,6 +194,6 @@ func (s *server) leave(ctx context.Context, method string, err error) error {
 
 func (s *server) panicked(ctx context.Context, method string, p any) error {
 	s.log.LogAttrs(ctx, slog.LevelError, "panic in method", slog.String("method", method),
-		slog.String("panic", fmt.Sprint(p)), slog.String("stack", string(debug.Stack())))
+		telemetry.Panic(p), slog.String("stack", string(debug.Stack())))
 	return toStatus(apierr.New(apierr.InternalError, "Something went wrong on our side."))
 }

@@ -108,9 +108,9 @@ func Load[C any](environ []string) (C, error) {
 // problems collects what is wrong with a configuration.
 type problems []error
 
-func (p *problems) check(ok bool, format string, args ...any) {
+func (p *problems) check(ok bool, message string) {
 	if !ok {
-		*p = append(*p, fmt.Errorf(format, args...))
+		*p = append(*p, errors.New(message))
 	}
 }
 

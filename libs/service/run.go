@@ -108,7 +108,7 @@ func (s *servers) work(ctx context.Context, w worker) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.r.Log.LogAttrs(ctx, slog.LevelError, "panic in goroutine", slog.String("goroutine", w.name),
-				slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+				telemetry.Panic(p), slog.String("stack", string(debug.Stack())))
 			s.fail(fmt.Errorf("%s panicked", w.name))
 		}
 	}()

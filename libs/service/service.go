@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/extra/redisotel/v9"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -25,6 +24,7 @@ import (
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/ratelimit"
+	"waitlist.internal/libs/redisconn"
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/libs/telemetry"
@@ -34,9 +34,9 @@ import (
 const (
 	// checkTimeout bounds one readiness check.
 	checkTimeout = 2 * time.Second
-	// redisTimeout bounds one command; whoever asks Redis has Postgres to fall
-	// back on.
-	redisTimeout = 250 * time.Millisecond
+	// redisTimeout bounds one command or pipeline, as a rebuilt index is written;
+	// who waits for an answer gives its context less.
+	redisTimeout = time.Second
 	// startTimeout bounds how long New waits for Postgres.
 	startTimeout = 60 * time.Second
 
@@ -184,7 +184,8 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	var p problems
 	c := &r.Config
 	p.check(o.Schema == "" || c.PostgresURL != "", "POSTGRES_URL is required")
-	p.check(!(o.Redis || (o.HTTP && c.Limiter == nil)) || c.RedisURL != "", "REDIS_URL is required")
+	limits := o.HTTP && c.Limiter == nil
+	p.check((!o.Redis && !limits) || c.RedisURL != "", "REDIS_URL is required")
 	p.check(!o.Kafka || len(c.KafkaBrokers) > 0, "KAFKA_BROKERS is required")
 	p.check(c.RateLimitRPS > 0, "RATE_LIMIT_RPS must be positive")
 	p.check(c.RateLimitBurst > 0, "RATE_LIMIT_BURST must be positive")
@@ -192,10 +193,6 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(c.ShutdownDrain > 0, "SHUTDOWN_DRAIN must be positive")
 	p.check(c.ShutdownDelay >= 0, "SHUTDOWN_DELAY must not be negative")
 	p.check(!o.GRPC || c.GRPCAddr != "" || c.GRPCListener != nil, "GRPC_ADDR is required")
-	if c.RedisURL != "" {
-		_, err := redis.ParseURL(c.RedisURL)
-		p.check(err == nil, "REDIS_URL is not valid")
-	}
 	if c.PostgresURL != "" {
 		_, err := pgxpool.ParseConfig(c.PostgresURL)
 		p.check(err == nil, "POSTGRES_URL is not valid")
@@ -256,16 +253,10 @@ func (r *Runtime) openPostgres(ctx context.Context, o Options) error {
 }
 
 func (r *Runtime) openRedis() error {
-	o, err := redis.ParseURL(r.Config.RedisURL)
+	c, err := redisconn.Open(r.Config.RedisURL, redisconn.Options{Timeout: redisTimeout, Retries: 1})
 	if err != nil {
-		return fmt.Errorf("parse Redis URL: %w", err)
+		return fmt.Errorf("REDIS_URL: %w", err)
 	}
-	o.ContextTimeoutEnabled = true
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisTimeout, redisTimeout, redisTimeout
-	o.MaxRetries = 1
-	o.DisableIdentity = true
-	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	c := redis.NewClient(o)
 	r.OnClose("redis", func(context.Context) error { return c.Close() })
 	if err := errors.Join(
 		redisotel.InstrumentTracing(c, redisotel.WithTracerProvider(r.Telemetry.Tracers), redisotel.WithDBStatement(false)),

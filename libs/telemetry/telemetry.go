@@ -139,14 +139,20 @@ func HashAddress(address string) string {
 
 var addresses = regexp.MustCompile(`[^\s"'<>()=,;]+@[^\s"'<>()=,;]+`)
 
-// Err returns the attribute for an error's text, from which whatever looks
-// like an address, or like the credentials of a URL, is cut.
+// Redact returns text without what looks like an address, or like the
+// credentials of a URL.
+func Redact(text string) string { return addresses.ReplaceAllString(text, "<address>") }
+
+// Err returns the attribute for an error's text, redacted.
 func Err(err error) slog.Attr {
 	if err == nil {
 		return slog.String("error", "")
 	}
-	return slog.String("error", addresses.ReplaceAllString(err.Error(), "<address>"))
+	return slog.String("error", Redact(err.Error()))
 }
+
+// Panic returns the attribute for the value of a panic, redacted.
+func Panic(p any) slog.Attr { return slog.String("panic", Redact(fmt.Sprint(p))) }
 
 // handler adds the ids of the context to each record.
 type handler struct {
