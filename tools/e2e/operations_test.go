@@ -226,7 +226,7 @@ func (s *suite) testOutages(t *testing.T) {
 
 // testRestart: everything embedded; an orderly stop and a kill keep the state.
 func (s *suite) testRestart(t *testing.T) {
-	dir := dataDir(t)
+	dir := DataDir(t)
 	env := map[string]string{"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000"}
 	server := Run(t, Options{Binary: s.binary, Dir: dir, Env: env})
 	if log := server.Log(); !strings.Contains(log, server.URL) {

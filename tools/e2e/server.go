@@ -134,7 +134,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 func Run(t testing.TB, o Options) *Server {
 	t.Helper()
 	if o.Dir == "" {
-		o.Dir = dataDir(t)
+		o.Dir = DataDir(t)
 	}
 	s, err := Start(t.Context(), o)
 	if err != nil {
@@ -157,8 +157,8 @@ func Run(t testing.TB, o Options) *Server {
 	return s
 }
 
-// dataDir is a temporary directory that a database's own user gets through.
-func dataDir(t testing.TB) string {
+// DataDir is a temporary directory that a database's own user gets through.
+func DataDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	for d := dir; strings.HasPrefix(d, os.TempDir()) && d != os.TempDir(); d = filepath.Dir(d) {

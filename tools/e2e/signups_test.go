@@ -402,11 +402,11 @@ func testReferrals(t *testing.T, d *deployment) {
 	copy(people[1:5], people[0:4])
 	people[0] = p
 	want(12, people...)
-	o.status(t, id, p).WantJSON("referral_count", 1)
+	o.status(t, id, p).WantJSON("referral_count", 2)
 	// An existing address gives no credit, and an answer of 200 no referral.
 	o.Do(t, signup(id, people[11], Obj{"referred_by_token": tokens[0]})).Want(http.StatusOK)
 	want(12, people...)
-	o.Do(t, signup(id, p)).Want(http.StatusOK).WantJSON("referral_count", 1).WantJSON("position", 1)
+	o.Do(t, signup(id, p)).Want(http.StatusOK).WantJSON("referral_count", 2).WantJSON("position", 1)
 }
 
 // testPositions holds a random course of signups, credits and removals
@@ -554,7 +554,7 @@ func testLeaderboard(t *testing.T, d *deployment) {
 		for i, n := range counts {
 			want[i] = Obj{"rank": i + 1, "referral_count": n}
 		}
-		o.Do(t, Get("/public/waitlists/"+id+"/leaderboard"+query)).Want(http.StatusOK).WantJSON("waitlist_id", id).WantJSON("leaderboard", want)
+		o.Do(t, Get("/public/waitlists/"+id+"/leaderboard"+query).Invalid()).Want(http.StatusOK).WantJSON("waitlist_id", id).WantJSON("leaderboard", want)
 	}
 	board("")
 	tokens := make([]string, 12)
