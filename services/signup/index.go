@@ -52,9 +52,10 @@ type KeyLog interface {
 
 // Keys is the index: one sorted set a waitlist beside its mark.
 type Keys interface {
-	// Rank returns the place of v's signup if the index holds v's change or a
-	// later one, else ok is false. ErrStale where the index is not what it says.
-	Rank(ctx context.Context, waitlistID string, v View) (rank int64, ok bool, err error)
+	// Rank returns the place of v's signup and the change that the index is at,
+	// if that is v's or a later one; else both are 0. ErrStale where the index is
+	// not what it says.
+	Rank(ctx context.Context, waitlistID string, v View) (rank, change int64, err error)
 	// Mark returns the state of a waitlist's index.
 	Mark(ctx context.Context, waitlistID string) (Mark, error)
 	// Apply brings the index from one mark to another in one step. ok is false
@@ -117,7 +118,7 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (int64, err
 	short, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	for range 2 {
-		rank, ok, err := x.keys.Rank(short, waitlistID, v)
+		rank, change, err := x.keys.Rank(short, waitlistID, v)
 		switch {
 		case errors.Is(err, ErrStale):
 			x.rebuild(waitlistID)
@@ -125,7 +126,12 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (int64, err
 		case err != nil:
 			x.slog.DebugContext(ctx, "index cannot be read", "waitlist_id", waitlistID, "error", err)
 			return 0, ErrIndexUnusable
-		case ok:
+		case rank > 0:
+			if change > v.Change {
+				// Somebody was quicker, or Postgres was restored from the past: the
+				// log will tell.
+				x.Hint(waitlistID)
+			}
 			return rank, nil
 		}
 		if err := x.CatchUp(short, waitlistID); err != nil {

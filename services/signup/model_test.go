@@ -409,3 +409,42 @@ func TestOneSpot(t *testing.T) {
 		})
 	}
 }
+
+// TestOtherHistory: an index that follows a history which Postgres no longer
+// has, since it was restored from the past, is found out and built anew.
+func TestOtherHistory(t *testing.T) {
+	for _, tt := range []struct{ name, sql string }{
+		{"same number, other change", `UPDATE change SET nonce = nonce + 1 WHERE waitlist_id = $1 AND no = (SELECT max(no) FROM change WHERE waitlist_id = $1)`},
+		{"fewer changes", `DELETE FROM change WHERE waitlist_id = $1 AND no = (SELECT max(no) FROM change WHERE waitlist_id = $1)`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+			w.move(t, 1, 1)
+			w.move(t, 1, 1)
+			w.check(t)
+			// The other history: the two stand the other way round.
+			for _, sql := range []string{tt.sql, `
+				UPDATE signup s SET queue_key = o.queue_key FROM signup o
+				WHERE s.waitlist_id = $1 AND o.waitlist_id = $1 AND o.number <> s.number`} {
+				if _, err := w.pool.Exec(t.Context(), sql, w.list.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.place(1, 0)
+			eventually(t, "the index follows", func() bool {
+				for i, m := range w.queue {
+					s, err := w.svc.Status(t.Context(), w.list.ID, m.email)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if s.Position != int64(i+1) {
+						return false
+					}
+				}
+				return true
+			})
+			w.check(t)
+		})
+	}
+}

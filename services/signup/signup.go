@@ -76,8 +76,9 @@ type View struct {
 	// SettingsVersion and OwnerVersion tell whether a cached Waitlist is current.
 	SettingsVersion int64
 	OwnerVersion    int64
-	// Change is the number of the waitlist's newest change.
+	// Change is the number of the waitlist's newest change, Nonce that one's.
 	Change int64
+	Nonce  int64
 	// Live is the number of live signups, Total the displayed counter.
 	Live  int64
 	Total int64

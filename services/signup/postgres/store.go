@@ -238,13 +238,13 @@ const signupColumns = `s.number, s.queue_key, s.email, s.first_name, s.last_name
        s.referral_count, s.created_at, s.email_verified_at, s.email_opt_out_at`
 
 const viewSQL = `
-SELECT w.version, coalesce(o.version, 0), coalesce(c.no, 0), coalesce(c.live, 0), coalesce(c.total, 0),
+SELECT w.version, coalesce(o.version, 0), coalesce(c.no, 0), coalesce(c.nonce, 0), coalesce(c.live, 0), coalesce(c.total, 0),
        ` + signupColumns + `,
        CASE WHEN s.number IS NOT NULL AND c.live <= $3 THEN queue_rank(w.id, s.queue_key) END
 FROM waitlist w
 LEFT JOIN owner o ON o.id = w.owner_id
 LEFT JOIN LATERAL (
-    SELECT no, live, total FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1
+    SELECT no, nonce, live, total FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1
 ) c ON true
 LEFT JOIN signup s ON s.waitlist_id = w.id AND s.`
 
@@ -269,7 +269,7 @@ func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, ran
 		createdAt, verifiedAt, optOutAt_ *time.Time
 	)
 	err := s.pool.QueryRow(ctx, sql, waitlistID, arg, rankUpTo).Scan(
-		&v.SettingsVersion, &v.OwnerVersion, &v.Change, &v.Live, &v.Total,
+		&v.SettingsVersion, &v.OwnerVersion, &v.Change, &v.Nonce, &v.Live, &v.Total,
 		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt_, &rank)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return v, signup.ErrNoWaitlist()

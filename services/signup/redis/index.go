@@ -42,26 +42,21 @@ const (
 	wrong = -2
 )
 
-// rankScript: KEYS set, mark; ARGV change, number, queue key. The member's score
-// is compared only at the very change whose key the caller knows.
+// rankScript: KEYS set, mark; ARGV change, nonce, number, queue key. It returns
+// the rank and the index's change. The nonce and the member's score are compared
+// only at the very change of which the caller knows them.
 var rankScript = goredis.NewScript(`
-local mark = redis.call('HMGET', KEYS[2], 'change', 'live')
-if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return -1 end
-if redis.call('ZCARD', KEYS[1]) ~= tonumber(mark[2]) then
-  redis.call('DEL', KEYS[2])
-  return -2
-end
-local rank = redis.call('ZRANK', KEYS[1], ARGV[2])
+local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce', 'live')
+if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return {-1, 0} end
 local same = tonumber(mark[1]) == tonumber(ARGV[1])
-if not rank then
-  if same then redis.call('DEL', KEYS[2]) return -2 end
-  return -1
-end
-if same and tonumber(redis.call('ZSCORE', KEYS[1], ARGV[2])) ~= tonumber(ARGV[3]) then
+local rank = redis.call('ZRANK', KEYS[1], ARGV[3])
+if redis.call('ZCARD', KEYS[1]) ~= tonumber(mark[3]) or (same and (
+    mark[2] ~= ARGV[2] or not rank or tonumber(redis.call('ZSCORE', KEYS[1], ARGV[3])) ~= tonumber(ARGV[4]))) then
   redis.call('DEL', KEYS[2])
-  return -2
+  return {-2, 0}
 end
-return rank + 1`)
+if not rank then return {-1, 0} end
+return {rank + 1, tonumber(mark[1])}`)
 
 // applyScript: KEYS set, mark; ARGV from change, from nonce, to change, to
 // nonce, live, number of puts, then number and key of each, then removed numbers.
@@ -100,18 +95,18 @@ redis.call('HSET', KEYS[2], 'change', ARGV[1], 'nonce', ARGV[2], 'live', ARGV[3]
 return 1`)
 
 // Rank implements signup.Keys.
-func (k *Keys) Rank(ctx context.Context, waitlistID string, v signup.View) (int64, bool, error) {
-	rank, err := rankScript.Run(ctx, k.rdb, []string{setKey(waitlistID), markKey(waitlistID)},
-		v.Change, v.Signup.Number, v.Signup.QueueKey).Int64()
+func (k *Keys) Rank(ctx context.Context, waitlistID string, v signup.View) (rank, change int64, err error) {
+	got, err := rankScript.Run(ctx, k.rdb, []string{setKey(waitlistID), markKey(waitlistID)},
+		v.Change, v.Nonce, v.Signup.Number, v.Signup.QueueKey).Int64Slice()
 	switch {
 	case err != nil:
-		return 0, false, fmt.Errorf("rank: %w", err)
-	case rank == wrong:
-		return 0, false, signup.ErrStale
-	case rank == again:
-		return 0, false, nil
+		return 0, 0, fmt.Errorf("rank: %w", err)
+	case got[0] == wrong:
+		return 0, 0, signup.ErrStale
+	case got[0] == again:
+		return 0, 0, nil
 	}
-	return rank, true, nil
+	return got[0], got[1], nil
 }
 
 // Mark implements signup.Keys.
