@@ -157,6 +157,18 @@ func (r *Runtime) newServer(h http.Handler) *http.Server {
 	}
 }
 
+// leaving tells clients that keep their connection to open another, elsewhere,
+// once the service is about to stop. Closing idle ones at that moment would cut
+// off who is just sending on one.
+func (r *Runtime) leaving(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !r.serving.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
 func (s *servers) serve() {
 	start := func(name string, fn func() error) {
 		s.serving.Go(func() {
@@ -166,7 +178,7 @@ func (s *servers) serve() {
 		})
 	}
 	if s.httpL != nil {
-		s.http = s.r.newServer(s.r.Handler())
+		s.http = s.r.newServer(s.r.leaving(s.r.Handler()))
 		start("HTTP", func() error { return s.http.Serve(s.httpL) })
 	}
 	if s.grpcL != nil {
@@ -185,10 +197,6 @@ func (s *servers) stop(ctx context.Context, stopWork context.CancelFunc) error {
 	r.setServing(false)
 	if r.health != nil {
 		r.health.Shutdown()
-	}
-	if s.http != nil {
-		// Clients that keep connections learn to open new ones, elsewhere.
-		s.http.SetKeepAlivesEnabled(false)
 	}
 	if r.Config.ShutdownDelay > 0 && (s.http != nil || s.grpcL != nil) {
 		time.Sleep(r.Config.ShutdownDelay)

@@ -420,6 +420,53 @@ func TestSixInOneProcess(t *testing.T) {
 	}
 }
 
+// TestKeptConnections sends on one connection all through a stop: what is
+// answered is answered well, and the last answer says that the connection ends.
+func TestKeptConnections(t *testing.T) {
+	cfg := base(t)
+	cfg.HTTPListener = listen(t)
+	cfg.ShutdownDelay = 300 * time.Millisecond
+	url := "http://" + cfg.HTTPListener.Addr().String()
+	r, err := service.New(t.Context(), "x", cfg, service.Options{HTTP: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Engine.POST("/v1/x", httpapi.NoContent)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ran := make(chan error, 1)
+	go func() { ran <- r.Run(ctx) }()
+	eventually(t, "serving", func() bool { return r.Ready(t.Context()) == nil })
+	transport := &http.Transport{MaxIdleConns: 1}
+	defer transport.CloseIdleConnections()
+	for i := 0; ; i++ {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusNoContent {
+			t.Fatal(res.StatusCode)
+		}
+		if res.Close {
+			break
+		}
+		if i == 10 {
+			cancel()
+		}
+	}
+	if ctx.Err() == nil {
+		t.Error("the connection ended before the stop")
+	}
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestHealthFollowsServing(t *testing.T) {
 	cfg := base(t)
 	cfg.GRPCListener = listen(t)
