@@ -1,0 +1,264 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+	kafkago "github.com/segmentio/kafka-go"
+	"google.golang.org/protobuf/proto"
+
+	"waitlist.internal/libs/kafka"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	signupredis "waitlist.internal/services/signup/redis"
+)
+
+// row is one live signup as it is stored, in queue order.
+type row struct {
+	number   int64
+	email    string
+	rank     int64
+	referred bool
+}
+
+// AuditRows compares the table with what was acknowledged: everybody is there,
+// ranks are 1..n. It returns the rows in queue order.
+func AuditRows(t testing.TB, postgresURL, waitlistID string, acks []Ack) []row {
+	t.Helper()
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, postgresURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, `SET search_path = signup`); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := conn.Query(ctx, `
+		SELECT number, email, queue_rank(waitlist_id, queue_key), referrer_number IS NOT NULL
+		FROM signup WHERE waitlist_id = $1 ORDER BY queue_key`, waitlistID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (s row, err error) {
+		err = r.Scan(&s.number, &s.email, &s.rank, &s.referred)
+		return s, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for i, s := range stored {
+		if s.rank != int64(i+1) {
+			t.Fatalf("signup %d has rank %d at place %d", s.number, s.rank, i+1)
+		}
+		there[s.email] = true
+	}
+	places := map[int64]string{}
+	for _, a := range acks {
+		if !there[a.Email] {
+			t.Errorf("%s was acknowledged and is lost", a.Email)
+		}
+		if other, ok := places[a.Position]; ok {
+			t.Errorf("%s and %s were both told place %d", a.Email, other, a.Position)
+		}
+		places[a.Position] = a.Email
+	}
+	var live, total int64
+	if err := conn.QueryRow(ctx, `SELECT live, total FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1`, waitlistID).
+		Scan(&live, &total); err != nil {
+		t.Fatal(err)
+	}
+	if live != int64(len(stored)) || total != live {
+		t.Errorf("%d rows, live %d, total %d", len(stored), live, total)
+	}
+	return stored
+}
+
+// AuditIndex waits until Redis holds the same order.
+func AuditIndex(t testing.TB, redisURL, waitlistID string, stored []row) {
+	t.Helper()
+	o, err := redis.ParseURL(redisURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	want := make([]string, len(stored))
+	for i, s := range stored {
+		want[i] = strconv.FormatInt(s.number, 10)
+	}
+	var got []string
+	if !within(30*time.Second, func() bool {
+		got, err = rdb.ZRange(t.Context(), signupredis.KeysOf(waitlistID)[0], 0, -1).Result()
+		return err == nil && slices.Equal(got, want)
+	}) {
+		t.Errorf("the index has %d members, %v; Postgres has %d in another order or number", len(got), err, len(want))
+	}
+}
+
+// AuditStatus asks the API for everybody's place.
+func AuditStatus(t testing.TB, listURL string, stored []row) {
+	t.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Timeout: 10 * time.Second, Transport: transport}
+	wrong := 0
+	for i, s := range stored {
+		var answer struct {
+			Position     int64 `json:"position"`
+			TotalSignups int64 `json:"total_signups"`
+		}
+		res, err := client.Get(listURL + "/signups/" + s.email) //nolint:noctx // the client has a time-out
+		if err == nil {
+			err = json.NewDecoder(res.Body).Decode(&answer)
+			err = errors.Join(err, res.Body.Close())
+		}
+		if err != nil || answer.Position != int64(i+1) || answer.TotalSignups != int64(len(stored)) {
+			if wrong++; wrong <= 5 {
+				t.Errorf("status of the signup at place %d: %+v, %v", i+1, answer, err)
+			}
+		}
+	}
+	if wrong > 5 {
+		t.Errorf("%d of %d statuses are wrong", wrong, len(stored))
+	}
+}
+
+// AuditEvents reads the whole topic: one event, by its id, for each stored
+// signup and each credit, and none for anybody else. Repeated deliveries of an
+// event are allowed and returned.
+func AuditEvents(t testing.TB, brokers []string, waitlistID string, stored []row) (repeated int) {
+	t.Helper()
+	created, credited := map[int64]string{}, map[int64]string{}
+	deadline := time.Now().Add(60 * time.Second)
+	want := len(stored)
+	for _, s := range stored {
+		if s.referred {
+			want++
+		}
+	}
+	for {
+		events, err := readTopic(t.Context(), brokers, kafka.SignupsTopic)
+		if err == nil {
+			repeated = 0
+			clear(created)
+			clear(credited)
+			for _, ev := range events {
+				note := func(seen map[int64]string, number int64) {
+					switch id, ok := seen[number]; {
+					case !ok:
+						seen[number] = ev.GetId()
+					case id == ev.GetId():
+						repeated++
+					default:
+						t.Fatalf("signup %d has the events %s and %s", number, id, ev.GetId())
+					}
+				}
+				switch p := ev.GetPayload().(type) {
+				case *eventv1.Event_SignupCreated:
+					if p.SignupCreated.GetWaitlistId() == waitlistID {
+						note(created, p.SignupCreated.GetNumber())
+					}
+				case *eventv1.Event_ReferralCredited:
+					if p.ReferralCredited.GetWaitlistId() == waitlistID {
+						note(credited, p.ReferralCredited.GetReferredNumber())
+					}
+				}
+			}
+		}
+		if err == nil && len(created)+len(credited) >= want {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d and %d events of %d arrived (%v)", len(created), len(credited), want, err)
+		}
+	}
+	for _, s := range stored {
+		if created[s.number] == "" {
+			t.Errorf("signup %d has no event", s.number)
+		}
+		if s.referred != (credited[s.number] != "") {
+			t.Errorf("signup %d: credited %v, event %q", s.number, s.referred, credited[s.number])
+		}
+	}
+	if len(created)+len(credited) != want {
+		t.Errorf("%d and %d events, want %d: some are invented", len(created), len(credited), want)
+	}
+	return repeated
+}
+
+// readTopic returns every event that a topic holds at this moment.
+func readTopic(ctx context.Context, brokers []string, topic string) ([]*eventv1.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	conn, err := kafkago.DialContext(ctx, "tcp", brokers[0])
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	partitions, err := conn.ReadPartitions(topic)
+	if err != nil {
+		return nil, err
+	}
+	var events []*eventv1.Event
+	for _, p := range partitions {
+		end, err := lastOffset(ctx, brokers[0], p)
+		if err != nil {
+			return nil, err
+		}
+		if end == 0 {
+			continue
+		}
+		r := kafkago.NewReader(kafkago.ReaderConfig{Brokers: brokers, Topic: topic, Partition: p.ID, MinBytes: 1, MaxBytes: 10 << 20, MaxWait: time.Second})
+		for next := int64(0); next < end; {
+			m, err := r.ReadMessage(ctx)
+			if err != nil {
+				return nil, errors.Join(err, r.Close())
+			}
+			next = m.Offset + 1
+			ev := &eventv1.Event{}
+			if err := proto.Unmarshal(m.Value, ev); err != nil {
+				return nil, errors.Join(fmt.Errorf("offset %d of partition %d: %w", m.Offset, p.ID, err), r.Close())
+			}
+			events = append(events, ev)
+		}
+		if err := r.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return events, nil
+}
+
+func lastOffset(ctx context.Context, broker string, p kafkago.Partition) (int64, error) {
+	conn, err := kafkago.DialPartition(ctx, "tcp", broker, p)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	return conn.ReadLastOffset()
+}
+
+// within polls until ok or the time is over.
+func within(d time.Duration, ok func() bool) bool {
+	deadline := time.NewTimer(d)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline.C:
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
