@@ -176,7 +176,7 @@ func (c *Consumer) read(ctx context.Context) error {
 		}),
 	})
 	reading, cancel := context.WithCancelCause(ctx)
-	messages := make(chan kafkago.Message)
+	messages := make(chan kafkago.Message, maxBatch)
 	fetcher := make(chan struct{})
 	go func() {
 		defer close(fetcher)

@@ -117,9 +117,8 @@ func newEvent(key string) *eventv1.Event {
 
 func (e *env) write(msgs ...kafkago.Message) {
 	e.Helper()
-	if err := e.writer.WriteMessages(e.Context(), msgs...); err != nil {
-		e.Fatal(err)
-	}
+	// A broker may take a while to lead the partitions that it has just been given.
+	e.eventually("written", func() bool { return e.writer.WriteMessages(e.Context(), msgs...) == nil })
 }
 
 func (e *env) message(key string, ev *eventv1.Event) kafkago.Message {
@@ -163,11 +162,9 @@ func (e *env) eventually(what string, cond func() bool) {
 func (e *env) consumed(group string) {
 	e.Helper()
 	e.eventually(group+" has consumed everything", func() bool {
+		// An error passes: the group may have no coordinator yet.
 		lag, err := kafka.Lag(e.Context(), e.cfg, group, kafka.SignupsTopic, kafka.AccountsTopic)
-		if err != nil {
-			e.Fatal(err)
-		}
-		return len(lag) == 2 && lag[kafka.SignupsTopic] == 0 && lag[kafka.AccountsTopic] == 0
+		return err == nil && len(lag) == 2 && lag[kafka.SignupsTopic] == 0 && lag[kafka.AccountsTopic] == 0
 	})
 }
 

@@ -438,6 +438,9 @@ func broker(t testing.TB) (kafka.Config, func(topic string, n int) []kafkago.Mes
 		var msgs []kafkago.Message
 		for len(msgs) < n {
 			m, err := r.FetchMessage(ctx)
+			if errors.Is(err, kafkago.NotCoordinatorForGroup) || errors.Is(err, kafkago.GroupCoordinatorNotAvailable) {
+				continue // the group is new to the broker
+			}
 			if err != nil {
 				t.Fatalf("read message %d of %d: %v", len(msgs), n, err)
 			}
