@@ -3,6 +3,7 @@
 //
 //	register.go      a new account with its trial
 //	login.go         passwords in, tokens out; refresh, logout
+//	password.go      argon2id, a bounded number at once
 //	bruteforce.go    how many wrong passwords are too many
 //	idtoken.go       ID tokens (JWT, ES256) and their key ring
 //	apikey.go        API keys

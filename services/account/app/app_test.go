@@ -93,7 +93,7 @@ func start(t *testing.T, ownPostgres bool) *world {
 		w.seeds[name] = random()
 		keys[name] = w.identity(name).Public()
 	}
-	url := ""
+	var url string
 	if ownPostgres {
 		w.postgres = testenv.PostgresServer(t, devservers.PostgresOptions{Settings: testenv.FastPostgres()})
 		if err := w.postgres.CreateDatabase(t.Context(), "test"); err != nil {

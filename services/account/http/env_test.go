@@ -97,8 +97,8 @@ type env struct {
 	waits []time.Duration
 }
 
-func secret(n int) string {
-	b := make([]byte, n)
+func secret() string {
+	b := make([]byte, 32)
 	_, _ = rand.Read(b)
 	return base64.StdEncoding.EncodeToString(b)
 }
@@ -122,11 +122,11 @@ func newEnv(t testing.TB) *env {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	tokens, err := token.ParseRing("t:" + secret(32))
+	tokens, err := token.ParseRing("t:" + secret())
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := account.ParseKeys(secret(32))
+	keys, err := account.ParseKeys(secret())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,9 +322,9 @@ func (e *env) eventually(what string, condition func() bool) {
 	}
 }
 
-func (e *env) count(query string, args ...any) (n int) {
+func (e *env) count(query string) (n int) {
 	e.t.Helper()
-	if err := e.pool.QueryRow(e.t.Context(), query, args...).Scan(&n); err != nil {
+	if err := e.pool.QueryRow(e.t.Context(), query).Scan(&n); err != nil {
 		e.t.Fatal(err)
 	}
 	return n

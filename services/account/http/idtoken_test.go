@@ -33,7 +33,7 @@ func forge(t *testing.T, method jwt.SigningMethod, key any, header map[string]an
 func TestForgedIDTokens(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	raw := secret(32)
+	raw := secret()
 	keys, err := account.ParseKeys(raw)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.register("owner@example.com")
-	older, newer := secret(32), secret(32)
+	older, newer := secret(), secret()
 	use := func(ring string) {
 		t.Helper()
 		keys, err := account.ParseKeys(ring)

@@ -10,19 +10,19 @@ const accountColumns = `id, email, email_verified_at, password_hash, password_ge
 	verify_cycle, verify_started_at, verify_resends, verify_resent_at, reset_sent_at, created_at`
 
 const (
-	// account_email_key
+	// By account_email_key.
 	accountByEmail = `-- name: AccountByEmail
 SELECT ` + accountColumns + ` FROM account WHERE email = $1`
 
-	// account_pkey
+	// By account_pkey.
 	accountByID = `-- name: Account
 SELECT ` + accountColumns + ` FROM account WHERE id = $1`
 
-	// account_pkey
+	// By account_pkey.
 	lockAccount = `-- name: LockAccount
 SELECT ` + accountColumns + ` FROM account WHERE id = $1 FOR UPDATE`
 
-	// account_email_key
+	// By account_email_key.
 	lockAccountByEmail = `-- name: LockAccountByEmail
 SELECT ` + accountColumns + ` FROM account WHERE email = $1 FOR UPDATE`
 
@@ -44,7 +44,7 @@ JOIN account o ON o.id = m.owner_id`
 	callerColumns = `a.id, a.email, a.tier, a.status, a.valid_until, a.trial, a.entitlement_version,
 	a.email_verified_at IS NOT NULL AS verified, a.api_key_hash`
 
-	// session_pkey, account_pkey
+	// By session_pkey, account_pkey.
 	actorBySession = `-- name: ActorBySession
 WITH caller AS (
 	SELECT ` + callerColumns + `
@@ -52,53 +52,53 @@ WITH caller AS (
 	WHERE s.id = $1 AND s.account_id = $2 AND s.expires_at > $3
 )` + actorRows
 
-	// account_api_key_lookup_key
+	// By account_api_key_lookup_key.
 	actorByAPIKey = `-- name: ActorByAPIKey
 WITH caller AS (
 	SELECT ` + callerColumns + ` FROM account a WHERE a.api_key_lookup = $1
 )` + actorRows
 
-	// account_pkey
+	// By account_pkey.
 	setAPIKey = `-- name: SetAPIKey
 UPDATE account SET api_key_lookup = $2, api_key_hash = $3 WHERE id = $1`
 
-	// account_pkey
+	// By account_pkey.
 	setPasswordHash = `-- name: SetPasswordHash
 UPDATE account SET password_hash = $3 WHERE id = $1 AND password_generation = $2`
 
-	// account_pkey
+	// By account_pkey.
 	setPassword = `-- name: SetPassword
 UPDATE account SET password_hash = $2, password_generation = password_generation + 1 WHERE id = $1`
 
-	// account_pkey
+	// By account_pkey.
 	updateVerification = `-- name: UpdateVerification
 UPDATE account
 SET email_verified_at = $2, verify_cycle = $3, verify_started_at = $4, verify_resends = $5, verify_resent_at = $6
 WHERE id = $1`
 
-	// account_pkey
+	// By account_pkey.
 	setResetSent = `-- name: SetResetSent
 UPDATE account SET reset_sent_at = $2 WHERE id = $1`
 
-	// account_pkey
+	// By account_pkey.
 	setEntitlement = `-- name: SetEntitlement
 UPDATE account
 SET tier = $2, status = $3, valid_until = $4, trial = $5, entitlement_version = $6, trial_ends_at = $7, has_used_trial = $8
 WHERE id = $1`
 
-	// account_pkey; session_account_id, refresh_token_session_id and
-	// team_member_pkey for what goes with it
+	// By account_pkey; session_account_id, refresh_token_session_id and
+	// team_member_pkey for what goes with it.
 	deleteAccount = `-- name: DeleteAccount
 DELETE FROM account WHERE id = $1`
 
-	// team_member_email
+	// By team_member_email.
 	deleteMemberships = `-- name: DeleteMemberships
 DELETE FROM team_member WHERE email = $1`
 
 	insertClosing = `-- name: InsertClosing
 INSERT INTO closing (account_id, due_at) VALUES ($1, $2)`
 
-	// closing_due_at, closing_pkey
+	// By closing_due_at, closing_pkey.
 	takeClosing = `-- name: TakeClosing
 UPDATE closing SET due_at = $2
 WHERE account_id = (
@@ -106,15 +106,15 @@ WHERE account_id = (
 )
 RETURNING account_id`
 
-	// closing_pkey
+	// By closing_pkey.
 	deleteClosing = `-- name: DeleteClosing
 DELETE FROM closing WHERE account_id = $1`
 
-	// used_trial_pkey
+	// By used_trial_pkey.
 	useTrial = `-- name: UseTrial
 INSERT INTO used_trial (address_hash, used_at) VALUES ($1, $2) ON CONFLICT (address_hash) DO NOTHING`
 
-	// account_pkey. The share lock waits for a password reset that is under
+	// By account_pkey. The share lock waits for a password reset that is under
 	// way, after which the generation is another.
 	insertSession = `-- name: InsertSession
 INSERT INTO session (id, account_id, created_at, expires_at)
@@ -125,34 +125,34 @@ SELECT $1, a.id, $4, $5 FROM (
 	insertRefreshToken = `-- name: InsertRefreshToken
 INSERT INTO refresh_token (hash, session_id, created_at, expires_at) VALUES ($1, $2, $3, $4)`
 
-	// refresh_token_pkey, session_pkey
+	// By refresh_token_pkey, session_pkey.
 	lockSessionByToken = `-- name: LockSessionByToken
 SELECT s.id, s.account_id, s.expires_at
 FROM session s
 WHERE s.id = (SELECT t.session_id FROM refresh_token t WHERE t.hash = $1)
 FOR UPDATE`
 
-	// refresh_token_pkey
+	// By refresh_token_pkey.
 	spendRefreshToken = `-- name: SpendRefreshToken
 UPDATE refresh_token SET spent_at = $2 WHERE hash = $1 AND spent_at IS NULL AND expires_at > $2`
 
-	// session_pkey
+	// By session_pkey.
 	extendSession = `-- name: ExtendSession
 UPDATE session SET expires_at = $2 WHERE id = $1`
 
-	// session_pkey, refresh_token_session_id
+	// By session_pkey, refresh_token_session_id.
 	deleteSession = `-- name: DeleteSession
 DELETE FROM session WHERE id = $1`
 
-	// session_account_id, refresh_token_session_id
+	// By session_account_id, refresh_token_session_id.
 	deleteSessions = `-- name: DeleteSessions
 DELETE FROM session WHERE account_id = $1`
 
-	// refresh_token_pkey, session_pkey, refresh_token_session_id
+	// By refresh_token_pkey, session_pkey, refresh_token_session_id.
 	deleteSessionByToken = `-- name: DeleteSessionByToken
 DELETE FROM session WHERE id = (SELECT session_id FROM refresh_token WHERE hash = $1)`
 
-	// login_failure_account twice, login_failure_address. $4 and $5 are the
+	// By login_failure_account twice, login_failure_address. $4 and $5 are the
 	// limits less one, $6 where counting ends.
 	loginFailures = `-- name: LoginFailures
 SELECT
@@ -167,11 +167,11 @@ SELECT
 	addLoginFailure = `-- name: AddLoginFailure
 INSERT INTO login_failure (account, address, failed_at) VALUES ($1, $2, $3)`
 
-	// reset_request_pkey
+	// By reset_request_pkey.
 	queueReset = `-- name: QueueReset
 INSERT INTO reset_request (email, requested_at) VALUES ($1, $2) ON CONFLICT (email) DO NOTHING`
 
-	// reset_request_requested_at, reset_request_pkey
+	// By reset_request_requested_at, reset_request_pkey.
 	takeReset = `-- name: TakeReset
 DELETE FROM reset_request
 WHERE email = (SELECT email FROM reset_request ORDER BY requested_at LIMIT 1 FOR UPDATE SKIP LOCKED)
@@ -183,17 +183,17 @@ RETURNING email, requested_at`
 const sweepRows = 1000
 
 const (
-	// session_expires_at, session_pkey
+	// By session_expires_at, session_pkey.
 	sweepSessions = `-- name: SweepSessions
 DELETE FROM session WHERE id = ANY (ARRAY(
 	SELECT id FROM session WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 
-	// refresh_token_expires_at, refresh_token_pkey
+	// By refresh_token_expires_at, refresh_token_pkey.
 	sweepRefreshTokens = `-- name: SweepRefreshTokens
 DELETE FROM refresh_token WHERE hash = ANY (ARRAY(
 	SELECT hash FROM refresh_token WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 
-	// login_failure_failed_at, login_failure_pkey
+	// By login_failure_failed_at, login_failure_pkey.
 	sweepLoginFailures = `-- name: SweepLoginFailures
 DELETE FROM login_failure WHERE id = ANY (ARRAY(
 	SELECT id FROM login_failure WHERE failed_at <= $1 ORDER BY failed_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
