@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -201,13 +202,13 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.serve("HTTP", listener, edge)
+	s.serve("HTTP", listener, edge) //nolint:contextcheck // draining goes on when ctx has ended
 	if cfg.InternalAddr != "" {
 		internal, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.InternalAddr)
 		if err != nil {
 			return nil, fmt.Errorf("listen at INTERNAL_ADDR: %w", err)
 		}
-		s.serve("internal HTTP", internal, s.internal(tel))
+		s.serve("internal HTTP", internal, s.internal(tel)) //nolint:contextcheck // as above
 	}
 	if err := s.awaitReady(ctx); err != nil {
 		return nil, err
@@ -233,8 +234,8 @@ func (s *Standalone) Stop() error {
 	s.stopOnce.Do(func() {
 		close(s.stopping)
 		var errs []error
-		for i := len(s.closers) - 1; i >= 0; i-- {
-			errs = append(errs, s.closers[i]())
+		for _, fn := range slices.Backward(s.closers) {
+			errs = append(errs, fn())
 		}
 		s.stopErr = errors.Join(errs...)
 	})
