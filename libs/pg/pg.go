@@ -52,6 +52,12 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 		"statement_timeout":                   statementTimeout,
 		"lock_timeout":                        lockTimeout,
 		"idle_in_transaction_session_timeout": idleTxTimeout,
+		// Prepared statements keep their plans. One made while its table was small
+		// would go on reading the whole of it for a minute or more after a rush has
+		// made it large; every statement here has an index. Compiling pays for
+		// nothing so short, and would be triggered by what this makes plans cost.
+		"enable_seqscan": "off",
+		"jit":            "off",
 	} {
 		if params[k] == "" {
 			params[k] = v

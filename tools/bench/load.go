@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -246,11 +245,21 @@ func (g *generator) signUp(ctx context.Context, lists []*list, conns int, d time
 	}
 	all.Wait()
 	took := time.Since(start)
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+	if err := first(errs, ctx.Err()); err != nil {
 		return sample{}, err
 	}
 	s := sample{latencies: slices.Concat(latencies...)}
 	slices.Sort(s.latencies)
 	s.perSecond = float64(len(s.latencies)) / took.Seconds()
 	return s, nil
+}
+
+// first returns the first of the connections' errors, with how many there are,
+// else the one given.
+func first(errs []error, otherwise error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) == 0 {
+		return otherwise
+	}
+	return fmt.Errorf("%d connections failed, one of them: %w", len(errs), errs[0])
 }

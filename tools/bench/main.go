@@ -74,6 +74,9 @@ func run(ctx context.Context, args []string) error {
 	b := &bench{lab: lab, options: o, start: time.Now()}
 	err = b.measure(ctx)
 	if err = errors.Join(err, lab.close()); err != nil {
+		return fmt.Errorf("%w (logs are in %s)", err, lab.dir)
+	}
+	if err := lab.clean(); err != nil {
 		return err
 	}
 	table := b.table(ctx)

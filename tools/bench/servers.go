@@ -66,7 +66,6 @@ func newLab(ctx context.Context, root string) (_ *lab, err error) {
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the folder of the run: %w", err)
 	}
-	l.closers = append(l.closers, func() error { return os.RemoveAll(l.dir) })
 	if l.postgres, err = devservers.StartPostgres(ctx, devservers.PostgresOptions{Dir: filepath.Join(l.dir, "postgres"), Settings: settings()}); err != nil {
 		return nil, err
 	}
@@ -79,7 +78,8 @@ func newLab(ctx context.Context, root string) (_ *lab, err error) {
 	return l, err
 }
 
-// close stops everything, last started first.
+// close stops everything, last started first. What they wrote stays until the
+// next run, or clean.
 func (l *lab) close() error {
 	var errs []error
 	for _, c := range slices.Backward(l.closers) {
@@ -87,6 +87,14 @@ func (l *lab) close() error {
 	}
 	l.closers = nil
 	return errors.Join(errs...)
+}
+
+// clean removes what the run wrote.
+func (l *lab) clean() error {
+	if err := os.RemoveAll(l.dir); err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	return nil
 }
 
 // role runs this program again as a helper process (see roles) and returns the

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -66,7 +65,7 @@ func (c crowd) ask(ctx context.Context, rate float64, d time.Duration) (sample, 
 		})
 	}
 	all.Wait()
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+	if err := first(errs, ctx.Err()); err != nil {
 		return sample{}, err
 	}
 	s := sample{latencies: slices.Concat(latencies...)}

@@ -27,11 +27,17 @@ const spacing = 1 << 20
 const lastKeySQL = `
 SELECT queue_key FROM signup WHERE waitlist_id = $1 ORDER BY queue_key DESC LIMIT 1`
 
+// The next two look each value up by itself. With = ANY, a plan made while the
+// table was small, and kept, reads the whole waitlist for every batch.
 const presentSQL = `
-SELECT email, token, number FROM signup WHERE waitlist_id = $1 AND email = ANY($2)`
+SELECT s.email, s.token, s.number FROM unnest($2::text[]) AS e (email), LATERAL (
+    SELECT email, token, number FROM signup WHERE waitlist_id = $1 AND email = e.email LIMIT 1
+) s`
 
 const referrersSQL = `
-SELECT token, number, email, referral_count FROM signup WHERE waitlist_id = $1 AND token = ANY($2)`
+SELECT s.token, s.number, s.email, s.referral_count FROM unnest($2::uuid[]) AS t (token), LATERAL (
+    SELECT token, number, email, referral_count FROM signup WHERE waitlist_id = $1 AND token = t.token LIMIT 1
+) s`
 
 const insertSQL = `
 INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at, first_name, last_name, phone,

@@ -42,7 +42,8 @@ SELECT (SELECT nonce FROM tail WHERE no = $2), (SELECT count(*) FROM tail),
        newest.no, newest.nonce, newest.live, m.number, s.queue_key
 FROM newest
 LEFT JOIN members m ON true
-LEFT JOIN signup s ON s.waitlist_id = $1 AND s.number = m.number`
+-- Each by itself: a join may be planned to read the whole waitlist.
+LEFT JOIN LATERAL (SELECT queue_key FROM signup WHERE waitlist_id = $1 AND number = m.number LIMIT 1) s ON true`
 
 // Since implements signup.KeyLog.
 func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark) (signup.Delta, error) {
