@@ -2,7 +2,7 @@
 // Postgres for all packages and, with -kafka apache, one Apache Kafka. The
 // servers stop when the tests end, however they end.
 //
-//	go run ./tools/testrun [-kafka embedded|apache] [arguments of go test]
+//	go run ./tools/testrun [-kafka embedded|apache] -- [arguments of go test]
 package main
 
 import (
