@@ -402,3 +402,43 @@ func TestEffective(t *testing.T) {
 		t.Error("Effective changed its receiver")
 	}
 }
+
+// FuzzMerge: whatever is accepted can be stored, shown and sent back at any
+// tier without a change.
+func FuzzMerge(f *testing.F) {
+	for _, s := range []string{
+		`{"headline":"\ud800<&>","webhook_url":"https://a.example/?a=1&b"}`, `{"custom_questions":[{"id":"a","label":" l ","type":"dropdown","options":["x","y"]}]}`,
+		`{"allowed_email_domains":["Bücher.example"],"referral_milestones":[1e2],"webhook_events":[]}`, `{"email_templates":{"offboarding":""},"status":null}`,
+		`{"consent_text":"[a](https://a.example)","position_offset":5.0}`,
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, patch string) {
+		in, err := body.Parse([]byte(`{"settings":` + patch + `}`))
+		if err != nil {
+			return
+		}
+		o, ok := in.Object("settings")
+		if !ok {
+			return
+		}
+		stored, gated, err := signup.DefaultSettings().Merge(o, listID, access.Pro, secrets(t))
+		if err != nil || gated != nil {
+			t.Fatalf("%s: %v, %v", patch, gated, err)
+		}
+		if in.Err() != nil {
+			return
+		}
+		s, err := signup.DecodeSettings(stored)
+		if err != nil {
+			t.Fatalf("%s: %v", stored, err)
+		}
+		shown, err := s.SettingsJSON(listID, access.Owner, secrets(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := merge(t, string(stored), string(shown), access.Basic); err != nil || again != string(stored) {
+			t.Fatalf("%v\n%s, want\n%s", err, again, stored)
+		}
+	})
+}
