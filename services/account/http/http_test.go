@@ -417,6 +417,7 @@ func TestVerification(t *testing.T) {
 		t.Fatalf("answer %s", a.raw)
 	}
 	verify(tenth).expect(t, 400, "INVALID_TOKEN")
+	verify(e.verificationToken(len(mails)-1)).expect(t, 400, "INVALID_TOKEN")
 	// Verified: nothing more is sent, and no limit applies.
 	for range 2 {
 		e.post("/resend-verification", nil, k).expect(t, 200, "")
@@ -699,6 +700,30 @@ func TestSessionNeedsTheGeneration(t *testing.T) {
 	if n := e.count(`SELECT count(*) FROM session`); n != 0 {
 		t.Fatalf("%d sessions", n)
 	}
+}
+
+// A login waits for a password reset that is being committed, and then fails.
+func TestLoginWaitsForReset(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.register("owner@example.com")
+	reset, err := e.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reset.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := reset.Exec(t.Context(), `UPDATE account SET password_generation = password_generation + 1`); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan answer, 1)
+	go func() { got <- e.post("/login", pair("owner@example.com", password)) }()
+	e.eventually("the login waits", func() bool {
+		return len(got) > 0 || e.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	})
+	if err := reset.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	(<-got).expect(t, 401, "AUTHENTICATION_REQUIRED")
 }
 
 // An old hash is replaced at login.
