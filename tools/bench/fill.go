@@ -59,19 +59,19 @@ func fill(ctx context.Context, conn *pgx.Conn, l *list, n int) (took time.Durati
 		}
 		if err := run(`
 			INSERT INTO signup.signup (waitlist_id, number, queue_key, email, token, created_at, first_name, last_name, utm_source, utm_medium)
-			SELECT $1, n, n << 20, 'a' || lpad(n::text, $3, '0') || '@example.com', md5(n::text)::uuid,
-			       now() - ($2 - n) * interval '1 second', 'Ann', 'Example', 'launch', 'mail'
+			SELECT $1::uuid, n, n << 20, 'a' || lpad(n::text, $3::int, '0') || '@example.com', md5(n::text)::uuid,
+			       now() - ($2::bigint - n) * interval '1 second', 'Ann', 'Example', 'launch', 'mail'
 			FROM generate_series(1, $2::bigint) AS n`, l.id, n, addressDigits); err != nil {
 			return err
 		}
 		if err := run(`
 			INSERT INTO signup.queue_bucket (waitlist_id, bucket, live)
-			SELECT $1, n << 20 >> 32, count(*) FROM generate_series(1, $2::bigint) AS n GROUP BY 2`, l.id, n); err != nil {
+			SELECT $1::uuid, n << 20 >> 32, count(*) FROM generate_series(1, $2::bigint) AS n GROUP BY 2`, l.id, n); err != nil {
 			return err
 		}
 		if err := run(`
 			INSERT INTO signup.change (waitlist_id, no, nonce, live, total, credited, last_number, first_number)
-			VALUES ($1, 1, 42, $2, $2, 0, $2, $2 + 1)`, l.id, n); err != nil {
+			VALUES ($1, 1, 42, $2, $2, 0, $2, $2::bigint + 1)`, l.id, n); err != nil {
 			return err
 		}
 		for _, c := range constraints {
