@@ -29,8 +29,16 @@ type Key struct {
 type Mark struct {
 	Change int64
 	Nonce  int64
-	// Live is the number of members that the index then has.
-	Live int64
+	// Live is the number of members that the index then has, Total the displayed
+	// counter of that moment.
+	Live  int64
+	Total int64
+}
+
+// Place is what the index says of one signup: its rank, and the change and
+// displayed counter of the moment at which it has it. Rank 0: nothing yet.
+type Place struct {
+	Rank, Change, Total int64
 }
 
 // Delta turns an index at one mark into one at another.
@@ -52,10 +60,9 @@ type KeyLog interface {
 
 // Keys is the index: one sorted set a waitlist beside its mark.
 type Keys interface {
-	// Rank returns the place of v's signup and the change that the index is at,
-	// if that is v's or a later one; else both are 0. ErrStale where the index is
-	// not what it says.
-	Rank(ctx context.Context, waitlistID string, v View) (rank, change int64, err error)
+	// Rank returns the place of v's signup if the index is at v's change or a
+	// later one, else a zero Place. ErrStale where the index is not what it says.
+	Rank(ctx context.Context, waitlistID string, v View) (Place, error)
 	// Mark returns the state of a waitlist's index.
 	Mark(ctx context.Context, waitlistID string) (Mark, error)
 	// Apply brings the index from one mark to another in one step. ok is false
@@ -114,31 +121,31 @@ func NewIndex(keys Keys, log KeyLog, logger *slog.Logger) *Index {
 
 // Rank returns the place of v's signup, bringing the index up to date first
 // where that is quickly done. ErrIndexUnusable means: ask Postgres.
-func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (int64, error) {
+func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, error) {
 	short, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	for range 2 {
-		rank, change, err := x.keys.Rank(short, waitlistID, v)
+		at, err := x.keys.Rank(short, waitlistID, v)
 		switch {
 		case errors.Is(err, ErrStale):
 			x.rebuild(waitlistID)
-			return 0, ErrIndexUnusable
+			return Place{}, ErrIndexUnusable
 		case err != nil:
 			x.slog.DebugContext(ctx, "index cannot be read", "waitlist_id", waitlistID, "error", err)
-			return 0, ErrIndexUnusable
-		case rank > 0:
-			if change > v.Change {
+			return Place{}, ErrIndexUnusable
+		case at.Rank > 0:
+			if at.Change > v.Change {
 				// Somebody was quicker, or Postgres was restored from the past: the
 				// log will tell.
 				x.Hint(waitlistID)
 			}
-			return rank, nil
+			return at, nil
 		}
 		if err := x.CatchUp(short, waitlistID); err != nil {
-			return 0, ErrIndexUnusable
+			return Place{}, ErrIndexUnusable
 		}
 	}
-	return 0, ErrIndexUnusable
+	return Place{}, ErrIndexUnusable
 }
 
 // CatchUp brings the index up to the log. Where that cannot be done by changes

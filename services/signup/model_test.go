@@ -413,9 +413,14 @@ func TestOneSpot(t *testing.T) {
 // TestOtherHistory: an index that follows a history which Postgres no longer
 // has, since it was restored from the past, is found out and built anew.
 func TestOtherHistory(t *testing.T) {
-	for _, tt := range []struct{ name, sql string }{
-		{"same number, other change", `UPDATE change SET nonce = nonce + 1 WHERE waitlist_id = $1 AND no = (SELECT max(no) FROM change WHERE waitlist_id = $1)`},
-		{"fewer changes", `DELETE FROM change WHERE waitlist_id = $1 AND no = (SELECT max(no) FROM change WHERE waitlist_id = $1)`},
+	const other = `UPDATE change SET nonce = nonce + 1 WHERE waitlist_id = $1 AND no = (SELECT max(no) FROM change WHERE waitlist_id = $1)`
+	for _, tt := range []struct {
+		name, sql string
+		goesOn    bool
+	}{
+		{"same number, other change", other, false},
+		{"other change, and more", other, true},
+		{"fewer changes", `DELETE FROM change WHERE waitlist_id = $1 AND no = (SELECT max(no) FROM change WHERE waitlist_id = $1)`, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, 1)
@@ -432,6 +437,9 @@ func TestOtherHistory(t *testing.T) {
 				}
 			}
 			w.place(1, 0)
+			if tt.goesOn {
+				w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)})
+			}
 			eventually(t, "the index follows", func() bool {
 				for i, m := range w.queue {
 					s, err := w.svc.Status(t.Context(), w.list.ID, m.email)

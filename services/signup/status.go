@@ -66,9 +66,11 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 	if v.Rank != 0 {
 		return w, v, v.Rank, nil
 	}
-	rank, err := s.index.Rank(ctx, waitlistID, v)
+	at, err := s.index.Rank(ctx, waitlistID, v)
 	if err == nil {
-		return w, v, rank, nil
+		// The counter of the same moment: the index may be ahead of v.
+		v.Total = at.Total
+		return w, v, at.Rank, nil
 	}
 	if !errors.Is(err, ErrIndexUnusable) {
 		return nil, v, 0, err

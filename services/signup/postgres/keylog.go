@@ -29,7 +29,7 @@ WITH tail AS MATERIALIZED (
     ORDER BY no
     LIMIT $3
 ), newest AS (
-    SELECT no, nonce, live FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1
+    SELECT no, nonce, live, total FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1
 ), members AS (
     SELECT DISTINCT number FROM (
         SELECT generate_series(first_number, last_number) AS number FROM tail WHERE no > $2
@@ -39,7 +39,7 @@ WITH tail AS MATERIALIZED (
     LIMIT $4
 )
 SELECT (SELECT nonce FROM tail WHERE no = $2), (SELECT count(*) FROM tail),
-       newest.no, newest.nonce, newest.live, m.number, s.queue_key
+       newest.no, newest.nonce, newest.live, newest.total, m.number, s.queue_key
 FROM newest
 LEFT JOIN members m ON true
 -- Each by itself: a join may be planned to read the whole waitlist.
@@ -58,7 +58,7 @@ func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark
 		number, key *int64
 		found       bool
 	)
-	_, err = pgx.ForEachRow(rows, []any{&nonce, &tail, &d.To.Change, &d.To.Nonce, &d.To.Live, &number, &key}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&nonce, &tail, &d.To.Change, &d.To.Nonce, &d.To.Live, &d.To.Total, &number, &key}, func() error {
 		found = true
 		switch {
 		case number == nil:
@@ -96,8 +96,8 @@ func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.
 			return fmt.Errorf("lift time-outs: %w", err)
 		}
 		err := tx.QueryRow(ctx, `
-			SELECT no, nonce, live FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1`, waitlistID).
-			Scan(&m.Change, &m.Nonce, &m.Live)
+			SELECT no, nonce, live, total FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1`, waitlistID).
+			Scan(&m.Change, &m.Nonce, &m.Live, &m.Total)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

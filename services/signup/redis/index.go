@@ -43,38 +43,39 @@ const (
 )
 
 // rankScript: KEYS set, mark; ARGV change, nonce, number, queue key. It returns
-// the rank and the index's change. The nonce and the member's score are compared
+// the rank, the index's change and its total. The nonce and the member's score are compared
 // only at the very change of which the caller knows them.
 var rankScript = goredis.NewScript(`
-local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce', 'live')
-if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return {-1, 0} end
+local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce', 'live', 'total')
+if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return {-1, 0, 0} end
 local same = tonumber(mark[1]) == tonumber(ARGV[1])
 local rank = redis.call('ZRANK', KEYS[1], ARGV[3])
 if redis.call('ZCARD', KEYS[1]) ~= tonumber(mark[3]) or (same and (
     mark[2] ~= ARGV[2] or not rank or tonumber(redis.call('ZSCORE', KEYS[1], ARGV[3])) ~= tonumber(ARGV[4]))) then
   redis.call('DEL', KEYS[2])
-  return {-2, 0}
+  return {-2, 0, 0}
 end
-if not rank then return {-1, 0} end
-return {rank + 1, tonumber(mark[1])}`)
+if not rank then return {-1, 0, 0} end
+return {rank + 1, tonumber(mark[1]), tonumber(mark[4])}`)
 
 // applyScript: KEYS set, mark; ARGV from change, from nonce, to change, to
-// nonce, live, number of puts, then number and key of each, then removed numbers.
+// nonce, live, total, number of puts, then number and key of each, then removed
+// numbers.
 var applyScript = goredis.NewScript(`
 local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce')
 if (mark[1] or '0') ~= ARGV[1] or (mark[2] or '0') ~= ARGV[2] then return -1 end
 if ARGV[1] == '0' then redis.call('UNLINK', KEYS[1]) end
-local last = 6 + 2 * tonumber(ARGV[6])
-for i = 7, last, 2 do redis.call('ZADD', KEYS[1], ARGV[i + 1], ARGV[i]) end
+local last = 7 + 2 * tonumber(ARGV[7])
+for i = 8, last, 2 do redis.call('ZADD', KEYS[1], ARGV[i + 1], ARGV[i]) end
 for i = last + 1, #ARGV do redis.call('ZREM', KEYS[1], ARGV[i]) end
 if redis.call('ZCARD', KEYS[1]) ~= tonumber(ARGV[5]) then
   redis.call('DEL', KEYS[2])
   return -2
 end
-redis.call('HSET', KEYS[2], 'change', ARGV[3], 'nonce', ARGV[4], 'live', ARGV[5])
+redis.call('HSET', KEYS[2], 'change', ARGV[3], 'nonce', ARGV[4], 'live', ARGV[5], 'total', ARGV[6])
 return 1`)
 
-// swapScript: KEYS set, mark, new set; ARGV change, nonce, live. A present index
+// swapScript: KEYS set, mark, new set; ARGV change, nonce, live, total. A present index
 // at a later change stays, but not one of another history: the log's nonce of
 // its change would have told, so the caller asks to overwrite by dropping the
 // mark first (ErrStale does).
@@ -91,32 +92,32 @@ end
 redis.call('UNLINK', KEYS[1])
 if tonumber(ARGV[3]) > 0 then redis.call('RENAME', KEYS[3], KEYS[1]) end
 redis.call('PERSIST', KEYS[1])
-redis.call('HSET', KEYS[2], 'change', ARGV[1], 'nonce', ARGV[2], 'live', ARGV[3])
+redis.call('HSET', KEYS[2], 'change', ARGV[1], 'nonce', ARGV[2], 'live', ARGV[3], 'total', ARGV[4])
 return 1`)
 
 // Rank implements signup.Keys.
-func (k *Keys) Rank(ctx context.Context, waitlistID string, v signup.View) (rank, change int64, err error) {
+func (k *Keys) Rank(ctx context.Context, waitlistID string, v signup.View) (signup.Place, error) {
 	got, err := rankScript.Run(ctx, k.rdb, []string{setKey(waitlistID), markKey(waitlistID)},
 		v.Change, v.Nonce, v.Signup.Number, v.Signup.QueueKey).Int64Slice()
 	switch {
 	case err != nil:
-		return 0, 0, fmt.Errorf("rank: %w", err)
+		return signup.Place{}, fmt.Errorf("rank: %w", err)
 	case got[0] == wrong:
-		return 0, 0, signup.ErrStale
+		return signup.Place{}, signup.ErrStale
 	case got[0] == again:
-		return 0, 0, nil
+		return signup.Place{}, nil
 	}
-	return got[0], got[1], nil
+	return signup.Place{Rank: got[0], Change: got[1], Total: got[2]}, nil
 }
 
 // Mark implements signup.Keys.
 func (k *Keys) Mark(ctx context.Context, waitlistID string) (signup.Mark, error) {
-	fields, err := k.rdb.HMGet(ctx, markKey(waitlistID), "change", "nonce", "live").Result()
+	fields, err := k.rdb.HMGet(ctx, markKey(waitlistID), "change", "nonce", "live", "total").Result()
 	if err != nil {
 		return signup.Mark{}, fmt.Errorf("read mark: %w", err)
 	}
 	var m signup.Mark
-	for i, to := range []*int64{&m.Change, &m.Nonce, &m.Live} {
+	for i, to := range []*int64{&m.Change, &m.Nonce, &m.Live, &m.Total} {
 		text, ok := fields[i].(string)
 		if !ok {
 			return signup.Mark{}, nil
@@ -130,8 +131,8 @@ func (k *Keys) Mark(ctx context.Context, waitlistID string) (signup.Mark, error)
 
 // Apply implements signup.Keys.
 func (k *Keys) Apply(ctx context.Context, waitlistID string, from signup.Mark, d signup.Delta) (bool, error) {
-	args := make([]any, 0, 6+2*len(d.Put)+len(d.Remove))
-	args = append(args, from.Change, from.Nonce, d.To.Change, d.To.Nonce, d.To.Live, len(d.Put))
+	args := make([]any, 0, 7+2*len(d.Put)+len(d.Remove))
+	args = append(args, from.Change, from.Nonce, d.To.Change, d.To.Nonce, d.To.Live, d.To.Total, len(d.Put))
 	for _, p := range d.Put {
 		args = append(args, p.Number, p.Key)
 	}
@@ -209,7 +210,7 @@ var errShort = errors.New("redis: new index is incomplete")
 
 // Swap implements signup.Builder.
 func (b *builder) Swap(ctx context.Context, m signup.Mark) error {
-	code, err := swapScript.Run(ctx, b.rdb, []string{setKey(b.waitlistID), markKey(b.waitlistID), b.key}, m.Change, m.Nonce, m.Live).Int()
+	code, err := swapScript.Run(ctx, b.rdb, []string{setKey(b.waitlistID), markKey(b.waitlistID), b.key}, m.Change, m.Nonce, m.Live, m.Total).Int()
 	if err != nil {
 		return fmt.Errorf("swap index: %w", err)
 	}
