@@ -165,6 +165,9 @@ func (p *Postgres) URL(database string) string {
 // Port is where the server listens on 127.0.0.1.
 func (p *Postgres) Port() int { return p.port }
 
+// Done is closed when the server is gone, for whatever reason.
+func (p *Postgres) Done() <-chan struct{} { return p.child.done }
+
 // Stop ends open sessions, writes everything out and stops the server.
 func (p *Postgres) Stop() error { return p.child.stop(syscall.SIGINT) }
 

@@ -36,12 +36,11 @@ type RedisOptions struct {
 // Redis is a running server.
 type Redis struct {
 	// URL is what clients connect to.
-	URL string
-	// Embedded tells that this is the stand-in inside this process: slow from
-	// some ten thousand members of a sorted set on, and without persistence.
-	Embedded bool
-	stop     func() error
-	kill     func()
+	URL  string
+	port int
+	done <-chan struct{} // nil for the stand-in
+	stop func() error
+	kill func()
 }
 
 // StartRedis starts redis-server with an append-only file and without eviction.
@@ -101,11 +100,12 @@ func startRedis(ctx context.Context, bin, dir string, o RedisOptions) (*Redis, e
 		c.kill()
 		return nil, err
 	}
-	return &Redis{URL: url, stop: func() error { return c.stop(syscall.SIGTERM) }, kill: c.kill}, nil
+	return &Redis{URL: url, port: port, done: c.done, stop: func() error { return c.stop(syscall.SIGTERM) }, kill: c.kill}, nil
 }
 
 // EmbeddedRedis starts the stand-in inside this process, for machines without
-// redis-server. What it holds is derived data and is built again after a start.
+// redis-server. It is slow from some ten thousand members of a sorted set on,
+// and keeps nothing: what it holds is derived data, built again after a start.
 func EmbeddedRedis() (*Redis, error) {
 	mini := miniredis.NewMiniRedis()
 	if err := mini.StartAddr("127.0.0.1:0"); err != nil {
@@ -134,8 +134,15 @@ func EmbeddedRedis() (*Redis, error) {
 		running.Wait()
 		mini.Close()
 	})
-	return &Redis{URL: "redis://" + mini.Addr() + "/0", Embedded: true, stop: func() error { end(); return nil }, kill: end}, nil
+	return &Redis{URL: "redis://" + mini.Addr() + "/0", stop: func() error { end(); return nil }, kill: end}, nil
 }
+
+// Port is where the server listens on 127.0.0.1; 0 for the stand-in.
+func (r *Redis) Port() int { return r.port }
+
+// Done is closed when the server is gone, for whatever reason; nil for the
+// stand-in.
+func (r *Redis) Done() <-chan struct{} { return r.done }
 
 // Stop writes everything out and stops the server.
 func (r *Redis) Stop() error { return r.stop() }

@@ -27,15 +27,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"waitlist.internal/libs/devservers"
 	"waitlist.internal/libs/ratelimit"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/telemetry"
 )
 
 const (
-	// database is the name of the suite's database in its own Postgres.
-	database = "waitlist"
 	// drainTimeout bounds how long requests in flight may take at a stop.
 	drainTimeout = 20 * time.Second
 	// readyTimeout bounds how long the services may take to become ready.
@@ -240,71 +237,6 @@ func (s *Standalone) Stop() error {
 		s.stopErr = errors.Join(errs...)
 	})
 	return s.stopErr
-}
-
-// startServers starts what the environment does not name, and keeps the
-// addresses in s.cfg.
-func (s *Standalone) startServers(ctx context.Context) error {
-	dir := func(name string) string { return filepath.Join(s.cfg.DataDir, name) }
-	what := "the one in POSTGRES_URL"
-	if s.cfg.PostgresURL == "" {
-		what = "own server in " + dir("postgres")
-		p, err := devservers.StartPostgres(ctx, devservers.PostgresOptions{Dir: dir("postgres"), Dist: dir("postgres-dist"), Settings: map[string]string{
-			"shared_buffers": "256MB",
-			"max_wal_size":   "2GB",
-		}})
-		if err != nil {
-			return err
-		}
-		s.onStop(p.Stop)
-		if err := p.CreateDatabase(ctx, database); err != nil {
-			return err
-		}
-		s.cfg.PostgresURL = p.URL(database)
-	}
-	s.parts = append(s.parts, part{name: "Postgres", what: what})
-
-	what = "the one in REDIS_URL"
-	if s.cfg.RedisURL == "" {
-		r, err := devservers.StartRedis(ctx, devservers.RedisOptions{Dir: dir("redis")})
-		what = "own server in " + dir("redis")
-		if errors.Is(err, devservers.ErrNoRedis) {
-			r, err = devservers.EmbeddedRedis()
-			what = "embedded stand-in, for small lists only: install redis-server for more"
-		}
-		if err != nil {
-			return err
-		}
-		s.onStop(r.Stop)
-		s.cfg.RedisURL = r.URL
-	}
-	s.parts = append(s.parts, part{name: "Redis", what: what, check: func(ctx context.Context) error { return s.redis.Ping(ctx).Err() }})
-
-	what = "the one in KAFKA_BROKERS"
-	if len(s.cfg.KafkaBrokers) == 0 {
-		k, err := devservers.StartKafka(ctx, devservers.KafkaOptions{Dir: dir("kafka")})
-		if err != nil {
-			return err
-		}
-		s.onStop(k.Stop)
-		s.cfg.KafkaBrokers = k.Brokers
-		what = "embedded broker, log in " + dir("kafka")
-	}
-	s.parts = append(s.parts, part{name: "Kafka", what: what, check: s.kafkaReachable})
-	return nil
-}
-
-// kafkaReachable is nil when any broker takes a connection.
-func (s *Standalone) kafkaReachable(ctx context.Context) error {
-	var errs []error
-	for _, broker := range s.cfg.KafkaBrokers {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", broker)
-		if err == nil {
-			return conn.Close()
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // serve serves h until Stop, which lets requests in flight finish.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -180,6 +181,50 @@ func TestAKilledRunnerLosesNothing(t *testing.T) {
 		_ = cmd.Wait()
 	}
 	start(t, dir, nil) // its end leaves nothing running
+}
+
+// A server that dies, as by the kernel's want of memory, is started again.
+func TestServersThatDieComeBack(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := start(t, dir, nil)
+	register := func(n int) int {
+		status, _ := call(t, http.MethodPost, s.URL+"/v1/auth/register", credentials(n))
+		return status
+	}
+	if status := register(0); status != http.StatusCreated {
+		t.Fatalf("register: %d", status)
+	}
+	for _, file := range []string{"postgres/data/postmaster.pid", "redis/redis.pid"} {
+		raw, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		if _, err := fmt.Sscan(string(raw), &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "not ready", func() bool { status, _ := call(t, http.MethodGet, s.URL+"/readyz", ""); return status != http.StatusOK })
+	await(t, "ready again", func() bool { status, _ := call(t, http.MethodGet, s.URL+"/readyz", ""); return status == http.StatusOK })
+	if status, body := call(t, http.MethodPost, s.URL+"/v1/auth/login", credentials(0)); status != http.StatusOK {
+		t.Errorf("login: %d %s", status, body)
+	}
+	if status := register(1); status != http.StatusCreated {
+		t.Errorf("register: %d", status)
+	}
+}
+
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("never %s", what)
+		}
+	}
 }
 
 func credentials(round int) string {
