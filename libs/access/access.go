@@ -262,7 +262,7 @@ func (a Actor) Proto() *accessv1.Actor {
 	for _, g := range a.Grants {
 		m.Grants = append(m.Grants, &accessv1.Grant{
 			OwnerId: g.OwnerID, OwnerEmail: g.OwnerEmail, Entitlement: g.Entitlement.Proto(),
-			Role: accessv1.Role(g.Role), //nolint:gosec // Role is 0 to 3 and numbered alike
+			Role: accessv1.Role(g.Role),
 		})
 	}
 	return m

@@ -17,7 +17,7 @@ type Code string
 const (
 	ValidationError        Code = "VALIDATION_ERROR"
 	InvalidBody            Code = "INVALID_BODY"
-	InvalidToken           Code = "INVALID_TOKEN" //nolint:gosec // an error code, no credential
+	InvalidToken           Code = "INVALID_TOKEN"
 	AuthenticationRequired Code = "AUTHENTICATION_REQUIRED"
 	Forbidden              Code = "FORBIDDEN"
 	TierRequired           Code = "TIER_REQUIRED"

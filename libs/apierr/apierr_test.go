@@ -25,7 +25,7 @@ func TestFrom(t *testing.T) {
 			if e.Code != tt.code || e.Status != tt.status {
 				t.Errorf("%+v", e)
 			}
-			if tt.err == cause && (!errors.Is(e, cause) || e.Message == cause.Error()) {
+			if tt.code == InternalError && (!errors.Is(e, cause) || e.Message == cause.Error()) {
 				t.Errorf("the cause belongs into the log alone: %+v", e)
 			}
 		})
@@ -41,7 +41,7 @@ func TestValidation(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	// With… make copies: shared errors stay as they are.
-	if e.WithStatus(418); e.Status != 400 {
+	if c := e.WithStatus(418); e.Status != 400 || c.Status != 418 {
 		t.Error("WithStatus changed its receiver")
 	}
 }

@@ -43,7 +43,7 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 		cfg.MaxConns = maxConns
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
-	cfg.ConnConfig.Tracer = otelpgx.NewTracer(otelpgx.WithTrimSQLInSpanName(), otelpgx.WithDisableQuerySpanNamePrefix())
+	cfg.ConnConfig.Tracer = otelpgx.NewTracer(otelpgx.WithDisableQuerySpanNamePrefix())
 	params := cfg.ConnConfig.RuntimeParams
 	params["search_path"] = schema
 	params["timezone"] = "UTC"
@@ -138,7 +138,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations 
 	// Waiting for another replica's migration may take longer than a request.
 	cfg.RuntimeParams["statement_timeout"] = "0"
 	db := stdlib.OpenDB(*cfg)
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 	if err != nil {
 		return fmt.Errorf("migration lock: %w", err)

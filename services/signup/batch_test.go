@@ -86,7 +86,7 @@ func TestBatchIsolation(t *testing.T) {
 	release := w.hold(t)
 	var wg sync.WaitGroup
 	answers := map[string]*call{}
-	start := func(key, email string, ctx context.Context) { //nolint:revive // the context belongs to this one caller
+	start := func(key, email string, ctx context.Context) {
 		a := &call{done: make(chan struct{})}
 		answers[key] = a
 		wg.Go(func() {
@@ -150,6 +150,7 @@ func TestBatchIsolation(t *testing.T) {
 
 // locked reports whether somebody waits for the waitlist's row.
 func (w *world) locked(t *testing.T) bool {
+	t.Helper()
 	return w.count(t, `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND $1 <> ''`) > 0
 }
 
@@ -170,7 +171,7 @@ func (u *uncertain) Join(ctx context.Context, id string, joins []*signup.Join, f
 // attempt, which still answers as for a new signup.
 func TestUnknownOutcome(t *testing.T) {
 	w := newWorld(t, 1)
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	svc := signup.New(signup.Config{}, &uncertain{Signups: w.store}, nil, w.ring, time.Now, quiet, signup.Metrics{})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -219,7 +220,7 @@ func TestSettingsAreCurrent(t *testing.T) {
 // what was acknowledged is stored.
 func TestStopAnswersAll(t *testing.T) {
 	w := newWorld(t, 1)
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	svc := signup.New(signup.Config{MaxBatch: 8}, w.store, nil, w.ring, time.Now, quiet, signup.Metrics{})
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})

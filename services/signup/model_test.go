@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -102,7 +101,7 @@ func newWorld(t testing.TB, boost int) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, pool: database(t), rdb: rdb, keys: redis.NewKeys(rdb), ring: ring}
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	w.store = postgres.NewSignups(w.pool, func() {}, time.Now)
 	w.index = signup.NewIndex(w.keys, w.store, quiet)
 	w.svc = signup.New(signup.Config{SmallList: -1}, w.store, w.index, ring, time.Now, quiet, signup.Metrics{})

@@ -117,7 +117,7 @@ func AuditStatus(t testing.TB, listURL string, stored []row) {
 			Position     int64 `json:"position"`
 			TotalSignups int64 `json:"total_signups"`
 		}
-		res, err := client.Get(listURL + "/signups/" + s.email) //nolint:noctx // the client has a time-out
+		res, err := client.Get(listURL + "/signups/" + s.email)
 		if err == nil {
 			err = json.NewDecoder(res.Body).Decode(&answer)
 			err = errors.Join(err, res.Body.Close())
@@ -204,7 +204,7 @@ func readTopic(ctx context.Context, brokers []string, topic string) ([]*eventv1.
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	partitions, err := conn.ReadPartitions(topic)
 	if err != nil {
 		return nil, err
@@ -243,7 +243,7 @@ func lastOffset(ctx context.Context, broker string, p kafkago.Partition) (int64,
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	return conn.ReadLastOffset()
 }
 

@@ -74,15 +74,15 @@ func (l *Load) one(email string) {
 	l.sent.Add(1)
 	body := map[string]string{"email": email}
 	l.mu.Lock()
-	if n := len(l.acks); n > 0 && rand.IntN(2) == 0 { //nolint:gosec // any one
-		body["referred_by_token"] = l.acks[rand.IntN(n)].Token //nolint:gosec // any one
+	if n := len(l.acks); n > 0 && rand.IntN(2) == 0 {
+		body["referred_by_token"] = l.acks[rand.IntN(n)].Token
 	}
 	l.mu.Unlock()
 	raw, err := json.Marshal(body)
 	if err != nil {
 		panic(err)
 	}
-	res, err := l.client.Post(l.url()+"/signups", "application/json", bytes.NewReader(raw)) //nolint:noctx // the client has a time-out
+	res, err := l.client.Post(l.url()+"/signups", "application/json", bytes.NewReader(raw))
 	if err != nil {
 		l.failed.Add(1)
 		return
