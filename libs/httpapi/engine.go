@@ -181,7 +181,7 @@ func (e *engine) serve(c *gin.Context) {
 		}
 		e.finish(c, span, method(in.Method), route, time.Since(start), r.aborted)
 		if r.aborted {
-			panic(http.ErrAbortHandler) //nolint:forbidigo // net/http's way to cut a connection
+			panic(http.ErrAbortHandler) // net/http's way to cut a connection
 		}
 	}()
 	e.handle(c, r)

@@ -43,7 +43,7 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 		cfg.MaxConns = maxConns
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
-	cfg.ConnConfig.Tracer = otelpgx.NewTracer(otelpgx.WithDisableQuerySpanNamePrefix())
+	cfg.ConnConfig.Tracer = otelpgx.NewTracer()
 	params := cfg.ConnConfig.RuntimeParams
 	params["search_path"] = schema
 	params["timezone"] = "UTC"
