@@ -265,7 +265,16 @@ func TestADeferredMailComesAgain(t *testing.T) {
 func TestAProviderThatIsAwayIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
+	var gone, back time.Time
 	e.reply = func(call int, _ messaging.Mail) error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		switch {
+		case call == 1:
+			gone = time.Now()
+		case call == 21:
+			back = time.Now()
+		}
 		if call <= 20 {
 			return errors.New("connection refused")
 		}
@@ -279,11 +288,10 @@ func TestAProviderThatIsAwayIsWaitedFor(t *testing.T) {
 	s.Wake()
 	e.ended(n)
 	e.sentOnce(n)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	// It was tried now and then, not once for each mail and round.
-	if e.calls > n+20 {
-		t.Fatalf("%d calls", e.calls)
+	// Four workers fail twenty times in five rounds at least, with pauses of 20, 40,
+	// 80 and 160 ms between them.
+	if d := back.Sub(gone); d < 300*time.Millisecond {
+		t.Fatalf("tried again and again within %v", d)
 	}
 }
 
