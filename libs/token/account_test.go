@@ -3,6 +3,7 @@ package token_test
 import (
 	"encoding/base64"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -60,4 +61,15 @@ func TestAccountTokenTampered(t *testing.T) {
 			t.Fatalf("%q: %v", bad, err)
 		}
 	}
+}
+
+func FuzzParseAccount(f *testing.F) {
+	f.Add(accountID + ".3.v1.k1.account.0.AAAA")
+	f.Add("..")
+	f.Fuzz(func(t *testing.T, s string) {
+		id, generation, inner, err := token.ParseAccount(s)
+		if err == nil && id+"."+strconv.FormatInt(generation, 10)+"."+inner != s {
+			t.Fatalf("%q has a second form", s)
+		}
+	})
 }
