@@ -269,10 +269,10 @@ func TestAProviderThatIsAwayIsWaitedFor(t *testing.T) {
 	e.reply = func(call int, _ messaging.Mail) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		switch {
-		case call == 1:
+		switch call {
+		case 1:
 			gone = time.Now()
-		case call == 21:
+		case 21:
 			back = time.Now()
 		}
 		if call <= 20 {
