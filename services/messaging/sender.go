@@ -112,8 +112,8 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 	workers.Go(func() { s.prune(ctx) })
 	for ctx.Err() == nil {
-		claimed, err := s.Ledger.Claim(ctx, s.Workers*claimShare, lease)
-		if err != nil && ctx.Err() == nil {
+		claimed, err := s.claim(ctx)
+		if err != nil {
 			s.Log.WarnContext(ctx, "mails not claimed", telemetry.Err(err))
 		}
 		s.hand(ctx, jobs, claimed)
@@ -126,6 +126,14 @@ func (s *Sender) Run(ctx context.Context) error {
 	close(jobs)
 	workers.Wait()
 	return nil
+}
+
+// claim is not cut short by the end of ctx: a claim that Postgres has committed
+// and nobody knows of would hold its mails back for a whole lease.
+func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	return s.Ledger.Claim(ctx, s.Workers*claimShare, lease)
 }
 
 // hand gives claimed mails to the workers and postpones the rest when the
