@@ -174,6 +174,8 @@ func (d *deployment) unsubscribeToken(t testing.TB, waitlist, email string) stri
 type owner struct {
 	*Client
 	email, password, key, token, refresh string
+	// reset is a token from a mail, "" before one was asked for.
+	reset string
 }
 
 // owner registers an account and logs in.
