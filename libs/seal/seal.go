@@ -11,9 +11,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"waitlist.internal/libs/keyring"
 )
 
-const version = "s1"
+const (
+	version = "s1"
+	keyLen  = 32 // AES-256
+)
 
 // ErrCorrupt is returned for a value that no key of the ring opens.
 var ErrCorrupt = errors.New("seal: value cannot be opened")
@@ -26,32 +31,24 @@ type key struct {
 // Ring encrypts with its first key and decrypts with any of them.
 type Ring struct{ keys []key }
 
-// ParseRing reads "id:base64,id:base64" with keys of exactly 32 bytes.
+// ParseRing reads a ring as package keyring has it, with keys of exactly 32
+// bytes.
 func ParseRing(s string) (*Ring, error) {
+	keys, err := keyring.Parse(s, keyLen, keyLen)
+	if err != nil {
+		return nil, fmt.Errorf("seal %w", err)
+	}
 	var r Ring
-	seen := map[string]bool{}
-	for part := range strings.SplitSeq(s, ",") {
-		id, b64, ok := strings.Cut(strings.TrimSpace(part), ":")
-		if !ok || id == "" || strings.ContainsAny(id, ". ") || seen[id] {
-			return nil, errors.New("seal keys: want distinct id:base64 pairs separated by commas")
-		}
-		secret, err := base64.StdEncoding.DecodeString(b64)
+	for _, k := range keys {
+		block, err := aes.NewCipher(k.Secret)
 		if err != nil {
-			return nil, fmt.Errorf("seal key %q: %w", id, err)
-		}
-		if len(secret) != 32 {
-			return nil, fmt.Errorf("seal key %q: %d bytes, want 32", id, len(secret))
-		}
-		block, err := aes.NewCipher(secret)
-		if err != nil {
-			return nil, fmt.Errorf("seal key %q: %w", id, err)
+			return nil, fmt.Errorf("seal key %q: %w", k.ID, err)
 		}
 		aead, err := cipher.NewGCMWithRandomNonce(block)
 		if err != nil {
-			return nil, fmt.Errorf("seal key %q: %w", id, err)
+			return nil, fmt.Errorf("seal key %q: %w", k.ID, err)
 		}
-		seen[id] = true
-		r.keys = append(r.keys, key{id: id, aead: aead})
+		r.keys = append(r.keys, key{id: k.ID, aead: aead})
 	}
 	return &r, nil
 }

@@ -19,6 +19,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"waitlist.internal/libs/keyring"
 )
 
 // Purpose is what a token is good for.
@@ -44,36 +46,17 @@ const (
 // be, whatever the reason.
 var ErrInvalid = errors.New("token: invalid or expired")
 
-type key struct {
-	id     string
-	secret []byte
-}
-
 // Ring signs with its first key and accepts all of them, so that keys rotate
 // without breaking links that are out.
-type Ring struct{ keys []key }
+type Ring struct{ keys []keyring.Key }
 
-// ParseRing reads "id:base64,id:base64". Ids are [A-Za-z0-9_-]; keys have at
-// least 32 bytes.
+// ParseRing reads a ring as package keyring has it; keys have at least 32 bytes.
 func ParseRing(s string) (*Ring, error) {
-	var r Ring
-	seen := map[string]bool{}
-	for part := range strings.SplitSeq(s, ",") {
-		id, b64, ok := strings.Cut(strings.TrimSpace(part), ":")
-		if !ok || id == "" || strings.ContainsAny(id, ". ") || seen[id] {
-			return nil, errors.New("token keys: want distinct id:base64 pairs separated by commas")
-		}
-		secret, err := base64.StdEncoding.DecodeString(b64)
-		if err != nil {
-			return nil, fmt.Errorf("token key %q: %w", id, err)
-		}
-		if len(secret) < keyLen {
-			return nil, fmt.Errorf("token key %q: %d bytes, want at least %d", id, len(secret), keyLen)
-		}
-		seen[id] = true
-		r.keys = append(r.keys, key{id: id, secret: secret})
+	keys, err := keyring.Parse(s, keyLen, 0)
+	if err != nil {
+		return nil, fmt.Errorf("token %w", err)
 	}
-	return &r, nil
+	return &Ring{keys}, nil
 }
 
 // Mint returns a token for subject that is good until expires; the zero time
@@ -83,8 +66,8 @@ func (r *Ring) Mint(p Purpose, subject string, expires time.Time) string {
 	if !expires.IsZero() {
 		exp = expires.Unix()
 	}
-	head := strings.Join([]string{version, r.keys[0].id, string(p), strconv.FormatInt(exp, 10)}, ".")
-	return head + "." + base64.RawURLEncoding.EncodeToString(r.keys[0].mac(p, head, subject))
+	head := strings.Join([]string{version, r.keys[0].ID, string(p), strconv.FormatInt(exp, 10)}, ".")
+	return head + "." + base64.RawURLEncoding.EncodeToString(mac(r.keys[0], p, head, subject))
 }
 
 // Verify returns nil if token was minted by a key of the ring for exactly this
@@ -103,10 +86,10 @@ func (r *Ring) Verify(p Purpose, subject, token string, now time.Time) error {
 		return ErrInvalid
 	}
 	for _, k := range r.keys {
-		if k.id != parts[1] {
+		if k.ID != parts[1] {
 			continue
 		}
-		if !hmac.Equal(got, k.mac(p, head, subject)) {
+		if !hmac.Equal(got, mac(k, p, head, subject)) {
 			return ErrInvalid
 		}
 		exp, err := strconv.ParseInt(parts[3], 10, 64)
@@ -118,9 +101,9 @@ func (r *Ring) Verify(p Purpose, subject, token string, now time.Time) error {
 	return ErrInvalid
 }
 
-func (k key) mac(p Purpose, head, subject string) []byte {
+func mac(k keyring.Key, p Purpose, head, subject string) []byte {
 	// HKDF with SHA-256 fails only above 8160 bytes of output.
-	sub, err := hkdf.Key(sha256.New, k.secret, nil, "waitlist link token "+string(p), keyLen)
+	sub, err := hkdf.Key(sha256.New, k.Secret, nil, "waitlist link token "+string(p), keyLen)
 	if err != nil {
 		panic(err)
 	}

@@ -1,0 +1,43 @@
+// Package keyring reads the rings of secret keys that are configured as
+// "id:base64,id:base64". The first key is the one in use; the others are still
+// accepted, so that keys rotate without breaking what is out.
+package keyring
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Key is a secret and its public id, which has neither dots nor blanks.
+type Key struct {
+	ID     string
+	Secret []byte
+}
+
+// ErrFormat is returned for what is no list of distinct id:base64 pairs.
+var ErrFormat = errors.New("keys: want distinct id:base64 pairs separated by commas")
+
+// Parse reads a ring of at least one key. Each secret has at least minBytes and
+// at most maxBytes; maxBytes 0 means no bound.
+func Parse(s string, minBytes, maxBytes int) ([]Key, error) {
+	var keys []Key
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(s, ",") {
+		id, b64, ok := strings.Cut(strings.TrimSpace(part), ":")
+		if !ok || id == "" || strings.ContainsAny(id, ". ") || seen[id] {
+			return nil, ErrFormat
+		}
+		secret, err := base64.StdEncoding.DecodeString(b64)
+		if err != nil {
+			return nil, fmt.Errorf("key %q: %w", id, err)
+		}
+		if len(secret) < minBytes || (maxBytes > 0 && len(secret) > maxBytes) {
+			return nil, fmt.Errorf("key %q has %d bytes, want %d or more (at most %d; 0: any)", id, len(secret), minBytes, maxBytes)
+		}
+		seen[id] = true
+		keys = append(keys, Key{ID: id, Secret: secret})
+	}
+	return keys, nil
+}
