@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -39,7 +40,7 @@ func NewRequest(method, path string, body any) Request {
 	return r
 }
 
-// Get, Post, Patch and Delete return requests of these methods.
+// Get returns a GET.
 func Get(path string) Request { return NewRequest(http.MethodGet, path, nil) }
 
 // Post returns a POST.
@@ -163,9 +164,7 @@ func (c *Client) Send(ctx context.Context, r Request) (*Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build the request: %w", err)
 	}
-	for k, v := range r.header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, r.header)
 	if c.Address != "" && req.Header.Get("X-Forwarded-For") == "" {
 		req.Header.Set("X-Forwarded-For", c.Address)
 	}
@@ -180,7 +179,7 @@ func (c *Client) Send(ctx context.Context, r Request) (*Response, error) {
 		return nil, fmt.Errorf("no whole answer: %w", err)
 	}
 	res := &Response{Request: r, Status: hres.StatusCode, Header: hres.Header, Body: got, Took: time.Since(start)}
-	operation, outcome, err := c.Contract.Check(Exchange{
+	operation, outcome, err := c.Contract.Check(ctx, Exchange{
 		Request: req, RequestBody: r.body, Status: res.Status, Header: res.Header, ResponseBody: got, InvalidRequest: r.invalid,
 	})
 	if c.Coverage != nil && operation != "" && r.method != http.MethodHead {

@@ -133,7 +133,7 @@ type Exchange struct {
 // Check returns which operation x belongs to ("" for none) and what it came
 // to, as in Operation.Outcomes, and an error where the contract does not allow
 // it.
-func (c *Contract) Check(x Exchange) (operation, outcome string, err error) {
+func (c *Contract) Check(ctx context.Context, x Exchange) (operation, outcome string, err error) {
 	outcome = strconv.Itoa(x.Status)
 	var body struct {
 		ErrorCode string `json:"error_code"`
@@ -149,7 +149,7 @@ func (c *Contract) Check(x Exchange) (operation, outcome string, err error) {
 		return "", outcome, err
 	}
 
-	find := x.Request.Clone(context.Background())
+	find := x.Request.Clone(ctx)
 	if find.Method == http.MethodHead {
 		find.Method = http.MethodGet
 	}
@@ -169,7 +169,7 @@ func (c *Contract) Check(x Exchange) (operation, outcome string, err error) {
 	}
 	if !x.InvalidRequest {
 		find.Body = io.NopCloser(bytes.NewReader(x.RequestBody))
-		if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
+		if err := openapi3filter.ValidateRequest(ctx, in); err != nil {
 			return route.Operation.OperationID, outcome, fmt.Errorf("the request violates the contract: %w", err)
 		}
 	}
@@ -177,7 +177,7 @@ func (c *Contract) Check(x Exchange) (operation, outcome string, err error) {
 		RequestValidationInput: in, Status: x.Status, Header: x.Header, Options: in.Options,
 		Body: io.NopCloser(bytes.NewReader(x.ResponseBody)),
 	}
-	if err := openapi3filter.ValidateResponse(context.Background(), res); err != nil {
+	if err := openapi3filter.ValidateResponse(ctx, res); err != nil {
 		return route.Operation.OperationID, outcome, fmt.Errorf("the answer violates the contract: %w", err)
 	}
 	if documented := route.Operation.Responses.Status(x.Status); len(documented.Value.Content) == 0 && len(x.ResponseBody) > 0 {

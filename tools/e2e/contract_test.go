@@ -163,7 +163,7 @@ func TestContractNoticesDepartures(t *testing.T) {
 			if tc.origin != "" {
 				h.Set("Access-Control-Allow-Origin", tc.origin)
 			}
-			_, _, err = contract.Check(Exchange{
+			_, _, err = contract.Check(t.Context(), Exchange{
 				Request: req, RequestBody: []byte(tc.request), Status: tc.status, Header: h,
 				ResponseBody: []byte(tc.body), InvalidRequest: tc.invalid,
 			})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -25,14 +26,11 @@ const (
 	stopTimeout = 45 * time.Second
 )
 
-// BinaryVariable names a standalone program to test in place of a fresh build;
-// RaceVariable, set to anything, makes the fresh build report data races.
-const (
-	BinaryVariable = "E2E_STANDALONE"
-	RaceVariable   = "E2E_RACE"
-)
+// BinaryVariable names a standalone program to test in place of a fresh build.
+const BinaryVariable = "E2E_STANDALONE"
 
-// Build returns the path of the standalone program.
+// Build returns the path of the standalone program. It reports data races if
+// the tests do.
 func Build(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(BinaryVariable); path != "" {
@@ -40,7 +38,7 @@ func Build(t testing.TB) string {
 	}
 	path := filepath.Join(t.TempDir(), "standalone")
 	args := []string{"build", "-o", path}
-	if os.Getenv(RaceVariable) != "" {
+	if raceDetector {
 		args = append(args, "-race")
 	}
 	cmd := exec.CommandContext(t.Context(), "go", append(args, "waitlist.internal/tools/standalone")...)
@@ -107,9 +105,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "TMPDIR": os.TempDir(),
 		"HTTP_ADDR": o.Addr, "DATA_DIR": filepath.Join(o.Dir, "data"), "MAIL_DIR": s.MailDir, "LOG_FILE": "-",
 	}
-	for k, v := range o.Env {
-		env[k] = v
-	}
+	maps.Copy(env, o.Env)
 	for k, v := range env {
 		s.cmd.Env = append(s.cmd.Env, k+"="+v)
 	}
@@ -162,7 +158,7 @@ func DataDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	for d := dir; strings.HasPrefix(d, os.TempDir()) && d != os.TempDir(); d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil { //nolint:gosec // Postgres runs as another user below it
+		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

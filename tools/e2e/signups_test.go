@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -415,9 +416,9 @@ func testPositions(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	const boost = 3
 	id := o.waitlist(t, Obj{"referral_boost": boost})
-	seed := uint64(random(1 << 62)) //nolint:gosec // not negative
+	seed := uint64(random(1 << 62))
 	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test's choices
+	rng := rand.New(rand.NewPCG(seed, 0))
 	type person struct{ email, token string }
 	var queue []person
 	total, referrals := 0, map[string]int{}
@@ -593,9 +594,7 @@ func testConfig(t *testing.T, d *deployment) {
 	}
 	o.set(t, id, changes)
 	o.set(t, id, Obj{"webhook_url": "https://example.com/secret", "allowed_email_domains": []any{"acme.com"}, "redirect_url": "https://example.com/x"})
-	for k, v := range changes {
-		plain[k] = v
-	}
+	maps.Copy(plain, changes)
 	// The next request sees it, on every call.
 	for range 3 {
 		o.Do(t, Get("/public/waitlists/"+id+"/config?x="+url.QueryEscape("y"))).Want(http.StatusOK).Decode(&got)

@@ -10,7 +10,6 @@ import (
 	"math/big"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,16 +58,17 @@ func TestSuite(t *testing.T) {
 	if t.Failed() || testing.Short() || !wholeRun() {
 		return
 	}
-	missing := s.coverage.Missing(contract.Operations(), func(operation, outcome string) bool {
-		return slices.Contains(unreachable[outcome], operation)
-	})
+	missing := s.coverage.Missing(contract.Operations(), unreachable)
 	if len(missing) > 0 {
 		t.Errorf("answers of the contract that no test has produced:\n%s", strings.Join(missing, "\n"))
 	}
 }
 
-// unreachable lists answers that need what does not work yet.
-var unreachable = map[string][]string{}
+// unreachable lists answers that no test can bring about, by operation.
+func unreachable(operation, outcome string) bool {
+	// The keys are in the process: no server that is away keeps them.
+	return operation == "getKeys" && outcome == "500 INTERNAL_ERROR"
+}
 
 // suite is what all deployments share.
 type suite struct {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -114,9 +115,7 @@ func testDowngrade(t *testing.T, d *deployment) {
 	stored := defaults()
 	for _, settings := range gatedSettings() {
 		o.set(t, id, settings)
-		for k, v := range settings {
-			stored[k] = v
-		}
+		maps.Copy(stored, settings)
 	}
 	ada := address("ada")
 	o.join(t, id, ada).WantAbsent("position").WantJSON("redirect_url", "https://example.com/thanks")
