@@ -87,6 +87,10 @@ const (
 	// catchUpTimeout bounds how long a reader waits for the index before
 	// Postgres answers.
 	catchUpTimeout = 250 * time.Millisecond
+	// gather is how long a hint waits for others of the same waitlist. Without it
+	// each signup would pay for a catch-up of its own; a reader who comes earlier
+	// catches up by itself.
+	gather = 5 * time.Millisecond
 	// hintTimeout bounds one catch-up after a commit.
 	hintTimeout = 5 * time.Second
 	// rebuildTimeout bounds a rebuild: 10 million keys take about a minute.
@@ -252,6 +256,11 @@ func (x *Index) run(ctx context.Context) {
 				case <-ctx.Done():
 					return
 				case id := <-x.queue:
+					select {
+					case <-ctx.Done():
+						return
+					case <-time.After(gather):
+					}
 					x.mu.Lock()
 					delete(x.dirty, id)
 					x.mu.Unlock()

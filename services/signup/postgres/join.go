@@ -166,6 +166,9 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 	g := &ground{present: map[string]presence{}, referrers: map[signup.Token]*referrer{}}
 	var b pgx.Batch
 	b.Queue("BEGIN")
+	// A look-up of one value seems worth a plan of its own each time, which then
+	// takes longer than the look-up.
+	b.Queue("SET LOCAL plan_cache_mode = force_generic_plan")
 	b.Queue(lockSQL, waitlistID).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&g.version, &g.ownerVersion)
 		if errors.Is(err, pgx.ErrNoRows) {
