@@ -23,7 +23,7 @@ import (
 )
 
 type options struct {
-	only        string
+	only, which string
 	conns       int
 	pairs       int
 	slice       time.Duration
@@ -52,6 +52,7 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.only, "only", "", "comma-separated ids of what to measure, such as B1,B3; empty: everything")
+	flags.StringVar(&o.which, "program", signupProgram, "what is measured: "+signupProgram+", or "+standaloneProgram+" with all services in one process")
 	flags.IntVar(&o.conns, "conns", 256, "connections that sign up")
 	flags.IntVar(&o.pairs, "pairs", 5, "how often the two sides of a ratio take turns; the median counts")
 	flags.DurationVar(&o.slice, "slice", 10*time.Second, "how long one turn of B1 and B2 takes; the others are derived from it")
@@ -81,7 +82,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	table := b.table(ctx)
 	fmt.Println("\n" + table)
-	if o.write && o.only == "" {
+	if o.write && o.only == "" && o.which == signupProgram {
 		return keep(filepath.Join(root, "docs", "performance.md"), table)
 	}
 	return nil

@@ -19,10 +19,9 @@ import (
 )
 
 const (
-	servicePackage = "./services/signup/cmd/signup"
-	naiveClients   = 64
-	manyLists      = 64
-	extraDelay     = time.Millisecond
+	naiveClients = 64
+	manyLists    = 64
+	extraDelay   = time.Millisecond
 	// warmUp is how long each side runs before the first turn that counts.
 	warmUp = 3 * time.Second
 	// settleTimeout bounds how long the outbox may take to drain between turns,
@@ -63,10 +62,14 @@ func (b *bench) add(r row) {
 }
 
 func (b *bench) measure(ctx context.Context) (err error) {
-	if b.program, err = b.build(ctx, servicePackage); err != nil {
+	pkg := packages()[b.which]
+	if pkg == "" {
+		return fmt.Errorf("there is no program %q", b.which)
+	}
+	if b.program, err = b.build(ctx, pkg); err != nil {
 		return err
 	}
-	b.say("servers are up, service is built")
+	b.say("servers are up, %s is built", b.which)
 	if b.wants("B1") || b.wants("B2") || b.wants("B3") {
 		if err := b.signups(ctx); err != nil {
 			return err

@@ -146,7 +146,19 @@ func serverSettings() map[string]string {
 	}
 }
 
-// start runs the signup service on a database until stop.
+// The programs that can be measured.
+const (
+	signupProgram     = "signup"     // the service alone
+	standaloneProgram = "standalone" // all services in one process
+)
+
+// packages of the programs.
+func packages() map[string]string {
+	return map[string]string{signupProgram: "./services/signup/cmd/signup", standaloneProgram: "./tools/standalone"}
+}
+
+// start runs a program made by build on a database until stop. name is the
+// instance's.
 func (l *lab) start(ctx context.Context, program, postgresURL, name string) (*server, error) {
 	addrs := make([]string, 3)
 	for i := range addrs {
@@ -155,14 +167,20 @@ func (l *lab) start(ctx context.Context, program, postgresURL, name string) (*se
 			return nil, err
 		}
 	}
-	public, _, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
-	}
 	env := map[string]string{
-		"HTTP_ADDR": addrs[0], "GRPC_ADDR": addrs[1], "INTERNAL_ADDR": addrs[2],
+		"HTTP_ADDR": addrs[0], "INTERNAL_ADDR": addrs[1],
 		"POSTGRES_URL": postgresURL, "REDIS_URL": l.redis.URL, "KAFKA_BROKERS": l.brokers, "KAFKA_TOPIC_PREFIX": name + ".",
-		"TOKEN_KEYS": "k1:" + secret(), "SEAL_KEYS": "k1:" + secret(), "SERVICE_KEYS": rpc.Keys{"account": public}.String(),
+	}
+	if filepath.Base(program) == standaloneProgram {
+		env["DATA_DIR"] = filepath.Join(l.dir, name) // it makes its own keys there
+	} else {
+		public, _, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return nil, fmt.Errorf("make a key: %w", err)
+		}
+		env["GRPC_ADDR"] = addrs[2]
+		env["TOKEN_KEYS"], env["SEAL_KEYS"] = "k1:"+secret(), "k1:"+secret()
+		env["SERVICE_KEYS"] = rpc.Keys{"account": public}.String()
 	}
 	maps.Copy(env, serverSettings())
 	log, err := os.OpenFile(filepath.Join(l.dir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -179,7 +197,7 @@ func (l *lab) start(ctx context.Context, program, postgresURL, name string) (*se
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the service: %w", err)
 	}
-	s := &server{addr: addrs[0], internal: addrs[2], cmd: cmd, ended: make(chan error, 1)}
+	s := &server{addr: addrs[0], internal: addrs[1], cmd: cmd, ended: make(chan error, 1)}
 	go func() { s.ended <- cmd.Wait() }()
 	if err := s.awaitReady(ctx); err != nil {
 		text, _ := os.ReadFile(log.Name())
