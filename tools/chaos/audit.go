@@ -27,10 +27,15 @@ type row struct {
 	email    string
 	rank     int64
 	referred bool
+	// referrer is the address of the credited referrer, "" for none; credits is
+	// the own referral_count.
+	referrer string
+	credits  int64
 }
 
-// AuditRows compares the table with what was acknowledged: everybody is there,
-// ranks are 1..n. It returns the rows in queue order.
+// AuditRows compares the table with what was acknowledged: everybody is there
+// with the referrer that was named, every credit is counted once, ranks are
+// 1..n. It returns the rows in queue order.
 func AuditRows(t testing.TB, postgresURL, waitlistID string, acks []Ack) []row {
 	t.Helper()
 	ctx := t.Context()
@@ -43,29 +48,38 @@ func AuditRows(t testing.TB, postgresURL, waitlistID string, acks []Ack) []row {
 		t.Fatal(err)
 	}
 	rows, err := conn.Query(ctx, `
-		SELECT number, email, queue_rank(waitlist_id, queue_key), referrer_number IS NOT NULL
-		FROM signup WHERE waitlist_id = $1 ORDER BY queue_key`, waitlistID)
+		SELECT s.number, s.email, queue_rank(s.waitlist_id, s.queue_key), s.referrer_number IS NOT NULL, coalesce(r.email, ''), s.referral_count
+		FROM signup s LEFT JOIN signup r ON r.waitlist_id = s.waitlist_id AND r.number = s.referrer_number
+		WHERE s.waitlist_id = $1 ORDER BY s.queue_key`, waitlistID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stored, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (s row, err error) {
-		err = r.Scan(&s.number, &s.email, &s.rank, &s.referred)
+		err = r.Scan(&s.number, &s.email, &s.rank, &s.referred, &s.referrer, &s.credits)
 		return s, err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := map[string]bool{}
+	there, credits := map[string]row{}, map[string]int64{}
 	for i, s := range stored {
 		if s.rank != int64(i+1) {
 			t.Fatalf("signup %d has rank %d at place %d", s.number, s.rank, i+1)
 		}
-		there[s.email] = true
+		there[s.email] = s
+		credits[s.referrer]++
+	}
+	for _, s := range stored {
+		if s.credits != credits[s.email] {
+			t.Errorf("%s has %d credits, and %d signups name it", s.email, s.credits, credits[s.email])
+		}
 	}
 	places := map[int64]string{}
 	for _, a := range acks {
-		if !there[a.Email] {
+		if s, ok := there[a.Email]; !ok {
 			t.Errorf("%s was acknowledged and is lost", a.Email)
+		} else if s.referrer != a.Referrer {
+			t.Errorf("%s named %q and is credited to %q", a.Email, a.Referrer, s.referrer)
 		}
 		if other, ok := places[a.Position]; ok {
 			t.Errorf("%s and %s were both told place %d", a.Email, other, a.Position)

@@ -28,6 +28,9 @@ type Ack struct {
 	Email    string
 	Token    string
 	Position int64
+	// Referrer is the address of the acknowledged signup that it named, "" for
+	// none.
+	Referrer string
 }
 
 // Load signs people up at one waitlist until it is stopped.
@@ -73,9 +76,11 @@ func StartLoad(t testing.TB, prefix string, url func() string) *Load {
 func (l *Load) one(email string) {
 	l.sent.Add(1)
 	body := map[string]string{"email": email}
+	var referrer Ack
 	l.mu.Lock()
 	if n := len(l.acks); n > 0 && rand.IntN(2) == 0 {
-		body["referred_by_token"] = l.acks[rand.IntN(n)].Token
+		referrer = l.acks[rand.IntN(n)]
+		body["referred_by_token"] = referrer.Token
 	}
 	l.mu.Unlock()
 	raw, err := json.Marshal(body)
@@ -99,7 +104,7 @@ func (l *Load) one(email string) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.acks = append(l.acks, Ack{Email: email, Token: answer.ReferralToken, Position: answer.Position})
+	l.acks = append(l.acks, Ack{Email: email, Token: answer.ReferralToken, Position: answer.Position, Referrer: referrer.Email})
 }
 
 // Acknowledged returns how many signups were answered with 201 so far.
