@@ -45,14 +45,18 @@ func (p *passwords) turn(ctx context.Context, fn func() error) error {
 	t := time.NewTimer(p.patience)
 	defer t.Stop()
 	select {
-	case p.slots <- struct{}{}:
-	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return ctx.Err()
+	case p.slots <- struct{}{}: // a free turn goes before a time-out that is due too
+	default:
+		select {
+		case p.slots <- struct{}{}:
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return ctx.Err()
+			}
+			return busy
+		case <-t.C:
+			return busy
 		}
-		return busy
-	case <-t.C:
-		return busy
 	}
 	defer func() { <-p.slots }()
 	return fn()
