@@ -125,7 +125,10 @@ func TestUnreachable(t *testing.T) {
 	if err := p.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	server.Kill()
+	// Not Kill: backends outlive their postmaster for a moment.
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
 	start := time.Now()
 	if err := pg.InTx(t.Context(), p, func(pgx.Tx) error { return nil }); err == nil {
 		t.Error("a transaction without a server")
