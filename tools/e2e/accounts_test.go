@@ -417,6 +417,7 @@ func testPasswordReset(t *testing.T, d *deployment) {
 	o.Do(t, reset(token, "1234567")).Invalid("password")
 	o.Do(t, reset(token, strings.Repeat("x", 1025))).Invalid("password")
 	o.Do(t, reset(nil, nil)).Invalid("token", "password")
+	o.Do(t, reset(nil, "1234567")).Invalid("token", "password")
 	o.Do(t, reset(5, 5)).Invalid("token", "password")
 	o.Do(t, reset("x", "new password")).WantError(http.StatusBadRequest, "INVALID_TOKEN")
 	o.Do(t, reset(token+"A", "new password")).WantError(http.StatusBadRequest, "INVALID_TOKEN")

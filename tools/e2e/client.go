@@ -211,7 +211,7 @@ func (r *Response) ErrorCode() string {
 	return b.ErrorCode
 }
 
-// Fields returns the field names of a validation error, sorted.
+// Fields returns the field name of each entry of a validation error, sorted.
 func (r *Response) Fields() []string {
 	var b struct {
 		Errors []struct {
@@ -223,9 +223,7 @@ func (r *Response) Fields() []string {
 	}
 	var out []string
 	for _, e := range b.Errors {
-		if !slices.Contains(out, e.Field) {
-			out = append(out, e.Field)
-		}
+		out = append(out, e.Field)
 	}
 	sort.Strings(out)
 	return out

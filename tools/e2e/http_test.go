@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -253,8 +254,16 @@ func wantList(t *testing.T, r *Response, header string, names ...string) {
 // testConfiguredOrigin: a configured origin instead of the default.
 func (s *suite) testConfiguredOrigin(t *testing.T) {
 	const origin = "https://app.example.com"
-	d := s.deploy(t, map[string]string{"CORS_ALLOWED_ORIGIN": origin})
+	d := s.deploy(t, map[string]string{"CORS_ALLOWED_ORIGIN": origin, "TRUSTED_PROXIES": ""})
 	o := d.owner(t)
+	t.Run("nobody is trusted to name the client", func(t *testing.T) {
+		for i := range 10 {
+			r := Post("/auth/login", Obj{"email": o.email, "password": "wrong"}).With("X-Forwarded-For", "10.0.0."+strconv.Itoa(i+1))
+			o.Do(t, r).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+		}
+		r := Post("/auth/login", Obj{"email": o.email, "password": o.password}).With("X-Forwarded-For", "10.0.0.99").With("X-Real-Ip", "10.0.0.99")
+		o.Do(t, r).WantError(http.StatusTooManyRequests, "RATE_LIMITED")
+	})
 	id := o.waitlist(t, nil)
 	for _, r := range []Request{
 		Get("/auth/me").As(o.token), Get("/auth/me"), Get("/waitlists").As(o.token), Get("/waitlists/" + unknownID).As(o.token), Get("/nope"),

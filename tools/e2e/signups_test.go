@@ -131,7 +131,7 @@ func testSignupFields(t *testing.T, d *deployment) {
 		"utm_source": utm, "utm_medium": utm, "utm_campaign": utm, "utm_term": utm, "utm_content": utm,
 		"timezone": {
 			[]any{nil, "", "UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"},
-			[]any{"Mars/Phobos", "Local", "../etc/passwd", "europe berlin", strings.Repeat("x", 65), 5, false, "UTC\x00", "/UTC"},
+			[]any{"Mars/Phobos", "Local", "../etc/passwd", "europe berlin", strings.Repeat("x", 65), 5, false, "UTC\x00", "/UTC", "localtime", "posixrules", "posix/UTC", "right/UTC"},
 		},
 		"referred_by_token": {[]any{nil, "", "unknown", strings.Repeat("0", 32), strings.Repeat("x", 2000)}, []any{5, true, []any{}, "a\x00b"}},
 		"consent":           {[]any{nil, true, false}, []any{"true", 1, 0, []any{}}},
@@ -296,6 +296,12 @@ func testHoneypot(t *testing.T, d *deployment) {
 		// Required names are missing; a bot must not learn that.
 		o.join(t, id, address("bot"), Obj{"website": "x"})
 	})
+	t.Run("hidden names", func(t *testing.T) {
+		// Nobody's are echoed then, so a bot's must not be either.
+		o.set(t, id, Obj{"name_field": "hidden"})
+		o.join(t, id, address("bot"), Obj{"website": "x", "first_name": "Bot"}).WantJSON("first_name", "").WantJSON("last_name", "")
+		o.set(t, id, Obj{"name_field": "required"})
+	})
 	t.Run("hidden positions", func(t *testing.T) {
 		o.set(t, id, Obj{"hide_position": true})
 		o.join(t, id, address("bot"), Obj{"website": "x"}).WantAbsent("position", "total_signups")
@@ -342,6 +348,8 @@ func testSignupOrder(t *testing.T, d *deployment) {
 	o.join(t, id, ada)
 	broken := Post("/public/waitlists/"+unknownID+"/signups", nil).Raw([]byte("{")).Invalid()
 	o.Do(t, broken).WantError(http.StatusBadRequest, "INVALID_BODY")
+	o.Do(t, Post("/public/waitlists/no-id/signups", nil).Raw([]byte("{")).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
+	o.Do(t, signup("no-id", "nope")).WantError(http.StatusNotFound, "NOT_FOUND")
 	o.Do(t, signup(unknownID, "nope")).WantError(http.StatusNotFound, "NOT_FOUND")
 	o.set(t, id, Obj{"status": "closed", "allowed_email_domains": []any{"acme.com"}, "name_field": "required"})
 	o.Do(t, Post("/public/waitlists/"+id+"/signups", nil).Raw([]byte("[]")).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")

@@ -106,6 +106,17 @@ func testSignupVerification(t *testing.T, d *deployment) {
 		o.Do(t, get(bob, bobs)).Want(http.StatusOK).WantJSON("verified", true).WantJSON("message", first.Str("message"))
 		o.Do(t, get(ada, bobs)).WantError(http.StatusBadRequest, "INVALID_TOKEN")
 	})
+	t.Run("by the mail's link", func(t *testing.T) {
+		odd := "o'x/y+z%20&?#" + address("")
+		o.join(t, id, odd)
+		for _, link := range d.server.AwaitMails(t, odd, 1)[0].Links() {
+			if path, ok := strings.CutPrefix(link.EscapedPath(), basePath); ok {
+				o.Do(t, Get(path+"?"+link.RawQuery)).Want(http.StatusOK).WantJSON("verified", true)
+				return
+			}
+		}
+		t.Error("no link of the mail leads here")
+	})
 	t.Run("only where it is asked for", func(t *testing.T) {
 		o.set(t, id, Obj{"require_email_verification": false})
 		o.join(t, id, quiet)
