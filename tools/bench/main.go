@@ -68,11 +68,12 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	busy := load()
 	lab, err := newLab(ctx, root)
 	if err != nil {
 		return err
 	}
-	b := &bench{lab: lab, options: o, start: time.Now()}
+	b := &bench{lab: lab, options: o, start: time.Now(), busy: busy}
 	err = b.measure(ctx)
 	if err = errors.Join(err, lab.close()); err != nil {
 		return fmt.Errorf("%w (logs are in %s)", err, lab.dir)

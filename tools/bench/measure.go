@@ -38,6 +38,7 @@ type bench struct {
 	program string
 	results []row
 	notes   []string
+	busy    string // see load
 }
 
 // row is a line of the table.
@@ -231,7 +232,7 @@ func (b *bench) signups(ctx context.Context) (err error) {
 		}
 		ours, theirs, ratio := of(pairs, at(.5))
 		b.add(row{
-			id: "B3", what: "p50 of a signup on an idle system, one connection, against pgbench's single transaction, one client", goal: "≤ 2 ×", ratio: ratio, met: ratio <= 2,
+			id: "B3", what: "p50 of signups one at a time on one connection, against pgbench's single transaction, one client", goal: "≤ 2 ×", ratio: ratio, met: ratio <= 2,
 			ours: fmt.Sprintf("%.2f ms", ours), theirs: fmt.Sprintf("%.2f ms", theirs),
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,6 +35,9 @@ func (b *bench) table(ctx context.Context) string {
 	}
 	fmt.Fprintf(&t, "\nMedians of %d turns of %s each a side. Settings of Postgres, the same for both sides: %s. Of the service, where they are not its defaults: %s.",
 		b.pairs, b.slice, listed(settings()), listed(serverSettings()))
+	if b.busy != "" {
+		fmt.Fprintf(&t, " The machine was not the run's alone: load average %s at its start.", b.busy)
+	}
 	for _, n := range b.notes {
 		t.WriteString(" " + n)
 	}
@@ -82,6 +86,20 @@ func keep(path, table string) error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
+}
+
+// load is how many processes wanted a processor over the last minute, "" where
+// the system does not say or it was less than half of one.
+func load() string {
+	raw, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	one, _, _ := strings.Cut(string(raw), " ")
+	if n, err := strconv.ParseFloat(one, 64); err != nil || n < 0.5 {
+		return ""
+	}
+	return one
 }
 
 // clock is how long something took, in seconds.
