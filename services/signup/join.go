@@ -170,17 +170,16 @@ func (s *Service) fakeReceipt(ctx context.Context, waitlistID string, form *body
 	if eff.Status == Closed {
 		return Receipt{}, errClosed()
 	}
-	text := func(name string, limit int) string {
-		t, _ := form.String(name, limit)
-		return strings.TrimSpace(t)
-	}
-	email := text("email", emailaddr.MaxLength)
+	email, _ := form.String("email", emailaddr.MaxLength)
+	email = strings.TrimSpace(email)
 	if parsed, err := emailaddr.Parse(email); err == nil {
 		email = parsed
 	}
 	return Receipt{
-		Created: true, Email: email, FirstName: text("first_name", maxPersonName), LastName: text("last_name", maxPersonName),
-		Token: NewToken().String(), ShowPosition: !eff.HidePosition, Position: v.Total + 1 + eff.PositionOffset,
+		Created: true, Email: email,
+		FirstName: readText(form, "first_name", maxPersonName, eff.NameField),
+		LastName:  readText(form, "last_name", maxPersonName, eff.NameField),
+		Token:     NewToken().String(), ShowPosition: !eff.HidePosition, Position: v.Total + 1 + eff.PositionOffset,
 		Total: v.Total + 1, CreatedAt: s.timestamp(), RedirectURL: eff.RedirectURL,
 	}, nil
 }
@@ -226,7 +225,7 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 		j.ConsentAt = j.CreatedAt
 		j.ConsentVersion = consentVersion(eff.ConsentText)
 		j.PolicyVersion = s.cfg.PrivacyPolicyVersion
-	} else if eff.RequireConsent {
+	} else if eff.RequireConsent && !form.Failed("consent") {
 		form.Fail("consent", "is required")
 	}
 	if err := form.Err(); err != nil {
@@ -286,6 +285,11 @@ func (s *Service) knownZone(name string) bool {
 		return true
 	}
 	if name == "Local" || strings.HasPrefix(name, "/") {
+		return false
+	}
+	// Some machines' databases hold more than the zones: the machine's own, and
+	// the same once more with and without leap seconds.
+	if name == "localtime" || name == "posixrules" || strings.HasPrefix(name, "posix/") || strings.HasPrefix(name, "right/") {
 		return false
 	}
 	if _, err := time.LoadLocation(name); err != nil {

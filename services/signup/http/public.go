@@ -26,8 +26,8 @@ const timeLayout = "2006-01-02T15:04:05.000Z"
 // Register adds the public routes to an engine.
 func Register(e *gin.Engine, svc *signup.Service) {
 	h := handler{svc}
+	e.POST("/v1/public/waitlists/:waitlist_id/signups", httpapi.H(h.join))
 	g := e.Group("/v1/public/waitlists/:waitlist_id", knownID)
-	g.POST("/signups", httpapi.H(h.join))
 	g.GET("/signups/:email", httpapi.H(h.status))
 	g.GET("/signups/:email/status", httpapi.H(h.status))
 	g.POST("/signups/:email/verify", httpapi.H(h.verifyBody))
@@ -45,9 +45,14 @@ const paramID = "waitlist_id"
 
 // knownID refuses what cannot be a waitlist's id, in the one way it is written.
 func knownID(c *gin.Context) {
-	if id, ok := signup.ParseID(c.Param(paramID)); !ok || id != c.Param(paramID) {
+	if !isID(c.Param(paramID)) {
 		httpapi.Fail(c, signup.ErrNoWaitlist())
 	}
+}
+
+func isID(s string) bool {
+	id, ok := signup.ParseID(s)
+	return ok && id == s
 }
 
 func formatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
@@ -76,6 +81,13 @@ func (h handler) join(c *gin.Context) error {
 	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
 	if err != nil {
 		return err
+	}
+	if !isID(c.Param(paramID)) {
+		// A body that is no JSON comes before a waitlist that is not there.
+		if _, err := body.Parse(raw); err != nil {
+			return err
+		}
+		return signup.ErrNoWaitlist()
 	}
 	r, err := h.svc.Join(c.Request.Context(), c.Param(paramID), raw, signup.Header{UserAgent: c.Request.UserAgent()})
 	if err != nil {
