@@ -86,8 +86,8 @@ func (p *passwords) compare(password, phc string) (match, outdated bool, err err
 	return match && known, *params != hashParams, nil
 }
 
-// checkPassword returns the field error of a password that can't be chosen.
-func checkPassword(password string) []apierr.Field {
+// CheckPassword returns the field error of a password that can't be chosen.
+func CheckPassword(password string) []apierr.Field {
 	switch n := len(password); {
 	case n < MinPassword:
 		return []apierr.Field{{Field: "password", Message: "must have at least 8 characters"}}

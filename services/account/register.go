@@ -86,7 +86,7 @@ func (s *Service) Register(ctx context.Context, email, password string) (Registr
 // two fields.
 func CheckRegistration(email, password string) (address string, fields []apierr.Field) {
 	address, fields = parseEmail(email)
-	return address, append(fields, checkPassword(password)...)
+	return address, append(fields, CheckPassword(password)...)
 }
 
 // addressHash is a keyed hash of an e-mail or network address, different for

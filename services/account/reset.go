@@ -69,7 +69,7 @@ func (s *Service) requestReset(ctx context.Context) (bool, error) {
 // VALIDATION_ERROR on password, INVALID_TOKEN where the token is damaged,
 // expired or was used.
 func (s *Service) ResetPassword(ctx context.Context, raw, password string) error {
-	if fields := checkPassword(password); len(fields) > 0 {
+	if fields := CheckPassword(password); len(fields) > 0 {
 		return invalid(fields)
 	}
 	now := s.now()

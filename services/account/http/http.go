@@ -170,11 +170,21 @@ func (h handler) forgotPassword(c *gin.Context) error {
 }
 
 func (h handler) resetPassword(c *gin.Context) error {
-	in, err := fields(c, "token", "password")
+	o, err := read(c)
 	if err != nil {
 		return err
 	}
-	if err := h.svc.ResetPassword(c.Request.Context(), in[0], in[1]); err != nil {
+	token, password := o.RequiredString("token", 0), o.RequiredString("password", 0)
+	// One list, with what is wrong in form and in content.
+	for _, f := range account.CheckPassword(password) {
+		if !o.Failed(f.Field) {
+			o.Fail(f.Field, f.Message)
+		}
+	}
+	if err := o.Err(); err != nil {
+		return err
+	}
+	if err := h.svc.ResetPassword(c.Request.Context(), token, password); err != nil {
 		return err
 	}
 	httpapi.NoContent(c)
