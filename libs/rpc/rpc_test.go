@@ -59,6 +59,23 @@ type network struct {
 	ids  map[string]*rpc.Identity
 	impl *account
 	srv  *grpc.Server
+	// logged are the levels of what the server has logged.
+	logged levels
+}
+
+// levels is a log of which only the levels are kept.
+type levels chan slog.Level
+
+func (l levels) Enabled(context.Context, slog.Level) bool { return true }
+func (l levels) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l levels) WithGroup(string) slog.Handler            { return l }
+
+func (l levels) Handle(_ context.Context, r slog.Record) error {
+	select {
+	case l <- r.Level:
+	default: // nobody asks
+	}
+	return nil
 }
 
 func serve(t *testing.T) *network {
@@ -73,7 +90,8 @@ func serve(t *testing.T) *network {
 		t.Fatal(err)
 	}
 	n.addr = l.Addr().String()
-	n.srv = rpc.NewServer("account", n.keys, slog.New(slog.DiscardHandler))
+	n.logged = make(levels, 1)
+	n.srv = rpc.NewServer("account", n.keys, slog.New(n.logged))
 	accountv1.RegisterAccountServiceServer(n.srv, n.impl)
 	healthv1.RegisterHealthServer(n.srv, health.NewServer())
 	done := make(chan error, 1)
@@ -124,6 +142,23 @@ func (n *network) raw(t *testing.T, token string) codes.Code {
 	}
 	_, err = accountv1.NewAccountServiceClient(conn).Authorize(ctx, &accountv1.AuthorizeRequest{})
 	return status.Code(err)
+}
+
+// Anybody can send a token of no one's. The log of failures is for ours.
+func TestLevelOfCauses(t *testing.T) {
+	n := serve(t)
+	client := n.dial(t, n.ids["billing"])
+	for code, want := range map[apierr.Code]slog.Level{
+		apierr.AuthenticationRequired: slog.LevelWarn, apierr.InternalError: slog.LevelError,
+	} {
+		n.impl.authorize = func(context.Context) error { return apierr.New(code, "No.").WithCause(errors.New("why")) }
+		if _, err := client.Authorize(t.Context(), &accountv1.AuthorizeRequest{}); err == nil {
+			t.Fatalf("%s: no error", code)
+		}
+		if got := <-n.logged; got != want {
+			t.Errorf("%s is logged as %s, want %s", code, got, want)
+		}
+	}
 }
 
 func TestCallersOption(t *testing.T) {

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -186,7 +187,12 @@ func (s *server) leave(ctx context.Context, method string, err error) error {
 		return st.GRPCStatus().Err()
 	}
 	if e := apierr.From(err); e.Err != nil && ctx.Err() == nil {
-		s.log.LogAttrs(ctx, slog.LevelError, "call failed", slog.String("method", method),
+		level := slog.LevelError
+		if e.Status < http.StatusInternalServerError {
+			// What a stranger sends, such as a token of no one's, is no failure of ours.
+			level = slog.LevelWarn
+		}
+		s.log.LogAttrs(ctx, level, "call failed", slog.String("method", method),
 			slog.String("code", string(e.Code)), telemetry.Err(err))
 	}
 	return toStatus(err)
