@@ -118,8 +118,6 @@ func newTemplate(text string) template {
 	return template{b, bytes.Index(b, []byte(address(0))) + 1}
 }
 
-func (t template) clone() template { return template{slices.Clone(t.bytes), t.digits} }
-
 // with puts in a number and returns the request.
 func (t template) with(n int64) []byte {
 	for i := t.digits + addressDigits - 1; i >= t.digits; i-- {

@@ -54,7 +54,7 @@ func (b *bench) pgbench() string {
 
 // version is the first words of what a program says about itself.
 func version(ctx context.Context, program string, args ...string) string {
-	out, err := exec.CommandContext(ctx, program, args...).Output() //nolint:gosec // programs of this run
+	out, err := exec.CommandContext(ctx, program, args...).Output()
 	if err != nil {
 		return filepath.Base(program) + " of unknown version"
 	}
@@ -82,7 +82,7 @@ func keep(path, table string) error {
 		return fmt.Errorf("%s has no place for the table", path)
 	}
 	text := before + tableBegins + "\n\n" + table + "\n\n" + tableEnds + after
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // documentation
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

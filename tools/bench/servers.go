@@ -104,7 +104,7 @@ func (l *lab) role(ctx context.Context, args ...string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, args...) //nolint:gosec // itself
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, args...)
 	cmd.Stderr = os.Stderr
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
@@ -122,7 +122,7 @@ func (l *lab) role(ctx context.Context, args ...string) (string, error) {
 // build compiles the package of a program and returns the file.
 func (l *lab) build(ctx context.Context, pkg string) (string, error) {
 	file := filepath.Join(l.dir, filepath.Base(pkg))
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, pkg) //nolint:gosec // the repository's own packages
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, pkg)
 	cmd.Dir = l.root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
@@ -188,7 +188,7 @@ func (l *lab) start(ctx context.Context, program, postgresURL, name string) (*se
 		return nil, fmt.Errorf("open the service's log: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.Command(program) //nolint:gosec,noctx // built by build; stopped by stop, with a drain
+	cmd := exec.Command(program) // by stop, not by a context: it drains
 	cmd.Env = os.Environ()
 	for k, v := range env {
 		cmd.Env = append(cmd.Env, k+"="+v)
@@ -221,7 +221,7 @@ func (s *server) awaitReady(ctx context.Context) error {
 				s.ended <- err
 				return false, fmt.Errorf("the service ended while starting: %w", err)
 			default:
-				return false, nil //nolint:nilerr // not there yet
+				return false, nil // not there yet
 			}
 		}
 		defer resp.Body.Close()

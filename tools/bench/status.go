@@ -47,7 +47,7 @@ func (c crowd) ask(ctx context.Context, rate float64, d time.Duration) (sample, 
 					began = time.Now() // a late timer is the client's own
 				}
 				_ = conn.conn.SetDeadline(began.Add(answerTimeout))
-				who := 1 + rand.Int64N(int64(c.size)) //nolint:gosec // a sample, no secret
+				who := 1 + rand.Int64N(int64(c.size))
 				status, body, err := conn.do(request.with(who))
 				switch position := field(body, `"position":`); {
 				case err != nil:
