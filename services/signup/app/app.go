@@ -35,6 +35,10 @@ type Config struct {
 // App is the service.
 type App struct{ rt *service.Runtime }
 
+// readerConns is how many connections there are, where nothing else is set,
+// beside one for each batch: a full queue of signups must not hold up reads.
+const readerConns = 12
+
 // trimEvery is the pause between deletions from the change log, trimRows the
 // most rows of one.
 const (
@@ -47,6 +51,9 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	migrations, err := postgres.Migrations()
 	if err != nil {
 		return nil, err
+	}
+	if cfg.PostgresMaxConns == 0 {
+		cfg.PostgresMaxConns = int32(cfg.BatchWorkers) + readerConns
 	}
 	rt, err := service.New(ctx, "signup", cfg.Config, service.Options{
 		Schema: "signup", Migrations: migrations, HTTP: true, GRPC: true, Redis: true, Kafka: true, Tokens: true, Seal: true,
