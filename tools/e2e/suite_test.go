@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +103,12 @@ func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 	all := map[string]string{
 		"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000",
 		"TRUSTED_PROXIES": "127.0.0.1/32", "TOKEN_KEYS": keys,
+	}
+	// A run that is about another broker than the embedded one has it named, or
+	// named by its kind; see testenv.
+	if os.Getenv("TEST_KAFKA_BROKERS") != "" || os.Getenv("TEST_KAFKA") == "apache" {
+		brokers, prefix := testenv.Kafka(t)
+		all["KAFKA_BROKERS"], all["KAFKA_TOPIC_PREFIX"] = strings.Join(brokers, ","), prefix
 	}
 	maps.Copy(all, env)
 	if all["POSTGRES_URL"] == "" {
