@@ -47,6 +47,9 @@ type lane struct {
 	place int
 }
 
+// maxQueuedBytes bounds the request bodies that wait, over all lanes.
+const maxQueuedBytes = 64 << 20
+
 // lanes collect what waits for the same waitlist into batches. There is no
 // timer: what queued while the last batch was being committed is the next one,
 // so that a single signup waits for nothing. Workers serve the lane whose head
@@ -58,6 +61,7 @@ type lanes struct {
 	wake    *sync.Cond
 	byID    map[string]*lane
 	ready   laneHeap
+	bytes   int // of the bodies that wait
 	stopped bool
 }
 
@@ -77,11 +81,12 @@ func (l *lanes) submit(waitlistID string, e *entry) error {
 	ln := l.byID[waitlistID]
 	if ln == nil {
 		ln = &lane{id: waitlistID, place: -1}
-		l.byID[waitlistID] = ln
 	}
-	if len(ln.entries) >= l.maxQueue {
+	if len(ln.entries) >= l.maxQueue || l.bytes+len(e.raw) > maxQueuedBytes {
 		return errLaneFull
 	}
+	l.byID[waitlistID] = ln
+	l.bytes += len(e.raw)
 	ln.entries = append(ln.entries, e)
 	if !ln.serving && ln.place < 0 {
 		heap.Push(&l.ready, ln)
@@ -106,6 +111,7 @@ func (l *lanes) take() (*lane, []*entry) {
 		n := min(len(ln.entries), l.maxBatch)
 		batch := make([]*entry, 0, n)
 		for _, e := range ln.entries[:n] {
+			l.bytes -= len(e.raw)
 			if !e.abandoned.Load() {
 				batch = append(batch, e)
 			}

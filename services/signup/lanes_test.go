@@ -1,0 +1,57 @@
+package signup
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Lanes refuse more entries or bytes than they may hold, and have room again
+// once a batch is taken.
+func TestLanesAreBounded(t *testing.T) {
+	t.Parallel()
+	at := func(s int, bytes int) *entry {
+		return &entry{queued: time.Unix(int64(s), 0), raw: make([]byte, bytes), done: make(chan struct{})}
+	}
+	l := newLanes(2, 3)
+	for i := range 3 {
+		if err := l.submit("a", at(10+i, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.submit("a", at(13, 1)); !errors.Is(err, errLaneFull) {
+		t.Errorf("a fourth of three: %v", err)
+	}
+	if err := l.submit("b", at(5, maxQueuedBytes-2)); !errors.Is(err, errLaneFull) {
+		t.Errorf("more bytes than may wait: %v", err)
+	}
+	if err := l.submit("b", at(5, maxQueuedBytes-3)); err != nil {
+		t.Fatal(err)
+	}
+	// b's head has waited longest.
+	for _, want := range []struct {
+		id   string
+		size int
+	}{{"b", 1}, {"a", 2}} {
+		ln, batch := l.take()
+		if ln.id != want.id || len(batch) != want.size {
+			t.Errorf("took %d of %s, want %d of %s", len(batch), ln.id, want.size, want.id)
+		}
+		l.put(ln)
+	}
+	if l.bytes != 1 || l.depth() != 1 {
+		t.Errorf("%d bytes and %d entries wait, want 1 and 1", l.bytes, l.depth())
+	}
+	l.stop()
+	if err := l.submit("a", at(20, 1)); !errors.Is(err, errStopping) {
+		t.Errorf("after the stop: %v", err)
+	}
+	if ln, batch := l.take(); ln == nil || len(batch) != 1 {
+		t.Error("what waited at the stop is lost")
+	} else {
+		l.put(ln)
+	}
+	if ln, _ := l.take(); ln != nil {
+		t.Error("a batch of nothing")
+	}
+}
