@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 func testSignups(t *testing.T, d *deployment) {
@@ -487,6 +489,38 @@ func testSignupsAtOnce(t *testing.T, d *deployment) {
 		}
 		o.status(t, id, positions[i]).WantJSON("position", i).WantJSON("total_signups", 200)
 	}
+	t.Run("beside clients that go away", func(t *testing.T) {
+		id := o.waitlist(t, nil)
+		stay, leave := make([]string, 100), make([]string, 100)
+		for i := range stay {
+			stay[i], leave[i] = address("stay"), address("leave")
+			wg.Go(func() {
+				if r, err := o.Send(t.Context(), signup(id, stay[i])); err != nil || r.Status != http.StatusCreated {
+					t.Errorf("%v %v", r, err)
+				}
+			})
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*200*time.Microsecond)
+				defer cancel()
+				_, _ = o.Send(ctx, signup(id, leave[i]))
+			})
+		}
+		wg.Wait()
+		// Whoever left is on the list or not; the places have no gap either way.
+		// Some of them may still be on their way, hence the repetition.
+		Await(t, 10*time.Second, "places without a gap", func() bool {
+			places, total := map[int64]bool{}, int64(0)
+			for _, email := range slices.Concat(leave, stay) {
+				r := o.status(t, id, email)
+				if r.Status == http.StatusNotFound && slices.Contains(leave, email) {
+					continue
+				}
+				places[r.Want(http.StatusOK).Int("position")] = true
+				total = r.Int("total_signups")
+			}
+			return int64(len(places)) == total && places[1] && places[total]
+		})
+	})
 	t.Run("one address", func(t *testing.T) {
 		email, codes := address("same"), map[int]int{}
 		tokens := map[string]bool{}

@@ -251,6 +251,12 @@ func testIdempotency(t *testing.T, d *deployment) {
 	if fresh.Header.Get("Idempotent-Replayed") != "" || fresh.Str("waitlist_id") == first.Str("waitlist_id") {
 		t.Error("one account's key answers another's")
 	}
+	t.Run("bounds", func(t *testing.T) {
+		o.Do(t, create(o, strings.Repeat("k", 255), Obj{"name": "One"})).Want(http.StatusCreated)
+		o.Do(t, create(o, strings.Repeat("k", 256), Obj{"name": "One"}).Invalid()).Invalid("Idempotency-Key")
+		o.Do(t, create(o, "ключ", Obj{"name": "One"}).Invalid()).Invalid("Idempotency-Key")
+		o.Do(t, create(o, "k3", Obj{"name": ""}).Invalid()).Invalid("name")
+	})
 	t.Run("at once", func(t *testing.T) {
 		o := d.owner(t)
 		var mu sync.Mutex
