@@ -27,9 +27,9 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// modelSteps is how many random steps the model test takes. The reliability
+// modelSteps is about how many random steps the model test takes. The reliability
 // table asks for 10^5; MODEL_STEPS sets another number.
-const modelSteps = 100_000
+const modelSteps = 125_000
 
 // member is one signup of the oracle, in queue order.
 type member struct {
@@ -314,7 +314,8 @@ func (w *world) damage(t *rapid.T) {
 	}
 }
 
-// TestModel compares the queue with a slice after every random step (R1).
+// TestModel compares the queue with a slice after every random step (R1). A
+// step mostly waits for the servers, so several walks go side by side.
 func TestModel(t *testing.T) {
 	steps := modelSteps
 	if s := os.Getenv("MODEL_STEPS"); s != "" {
@@ -323,12 +324,22 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const checks = 100
-	for name, value := range map[string]int{"rapid.checks": checks, "rapid.steps": max(1, steps/checks)} {
+	const walks, checks = 4, 50
+	for name, value := range map[string]int{"rapid.checks": checks, "rapid.steps": max(1, steps/walks/checks)} {
 		if err := flag.Set(name, strconv.Itoa(value)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	for range walks {
+		t.Run("walk", func(t *testing.T) {
+			t.Parallel()
+			walk(t)
+		})
+	}
+}
+
+func walk(t *testing.T) {
+	t.Helper()
 	w := newWorld(t, 1)
 	taken := 0
 	rapid.Check(t, func(rt *rapid.T) {
