@@ -58,7 +58,7 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 
 // testRateLimit: everything under /v1 counts, health does not.
 func (s *suite) testRateLimit(t *testing.T) {
-	d := s.deploy(t, map[string]string{"RATE_LIMIT_RPS": "2", "RATE_LIMIT_BURST": "20"})
+	d := s.deploy(t, map[string]string{"RATE_LIMIT_RPS": "1", "RATE_LIMIT_BURST": "20"})
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
 	ada := address("ada")
