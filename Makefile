@@ -30,7 +30,7 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 
 .PHONY: test
 test: ## Run every test with -race on real servers (KAFKA=apache, PKG=…, ARGS=…)
-	@go run ./tools/testrun -kafka $(KAFKA) -- -race -timeout 30m $(ARGS) $(PKG)
+	@go run ./tools/testrun -kafka $(KAFKA) -- -race -timeout 45m $(ARGS) $(PKG)
 
 .PHONY: bench
 bench: ## Measure the suite against its goals and print the table
