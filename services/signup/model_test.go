@@ -434,21 +434,33 @@ func TestOtherHistory(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, 1)
-			w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
-			w.move(t, 1, 1)
-			w.move(t, 1, 1)
+			w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+			w.move(t, 2, 1)
+			w.move(t, 2, 2)
 			w.check(t)
-			// The other history: the two stand the other way round.
-			for _, sql := range []string{tt.sql, `
-				UPDATE signup s SET queue_key = o.queue_key FROM signup o
-				WHERE s.waitlist_id = $1 AND o.waitlist_id = $1 AND o.number <> s.number`} {
-				if _, err := w.pool.Exec(t.Context(), sql, w.list.ID); err != nil {
-					t.Fatal(err)
-				}
+			// The other history: the first stands behind the second, whose own key
+			// tells nothing.
+			if _, err := w.pool.Exec(t.Context(), `
+				UPDATE signup SET queue_key = (SELECT queue_key + 1 FROM signup WHERE waitlist_id = $1 AND number = $3)
+				WHERE waitlist_id = $1 AND number = $2`, w.list.ID, w.queue[0].number, w.queue[1].number); err != nil {
+				t.Fatal(err)
 			}
-			w.place(1, 0)
+			if _, err := w.pool.Exec(t.Context(), tt.sql, w.list.ID); err != nil {
+				t.Fatal(err)
+			}
+			w.place(0, 1)
 			if tt.goesOn {
 				w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)})
+				var numbers []int64
+				for _, m := range w.queue {
+					numbers = append(numbers, m.number)
+				}
+				w.checkIndex(t, numbers)
+			}
+			if tt.sql == other {
+				if s, err := w.svc.Status(t.Context(), w.list.ID, w.queue[0].email); err != nil || s.Position != 1 {
+					t.Errorf("the first one's status: %+v, %v", s, err)
+				}
 			}
 			eventually(t, "the index follows", func() bool {
 				for i, m := range w.queue {
