@@ -90,10 +90,13 @@ type Event struct {
 	//	*Event_SignupRemoved
 	//	*Event_SignupOptedOut
 	//	*Event_WaitlistDeleted
+	//	*Event_SignupsImported
+	//	*Event_PageViewsCounted
 	//	*Event_AccountVerificationRequested
 	//	*Event_PasswordResetRequested
 	//	*Event_EntitlementChanged
 	//	*Event_AccountDeleted
+	//	*Event_TeamMemberInvited
 	Payload       isEvent_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -204,6 +207,24 @@ func (x *Event) GetWaitlistDeleted() *WaitlistDeleted {
 	return nil
 }
 
+func (x *Event) GetSignupsImported() *SignupsImported {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_SignupsImported); ok {
+			return x.SignupsImported
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetPageViewsCounted() *PageViewsCounted {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_PageViewsCounted); ok {
+			return x.PageViewsCounted
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetAccountVerificationRequested() *AccountVerificationRequested {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_AccountVerificationRequested); ok {
@@ -240,6 +261,15 @@ func (x *Event) GetAccountDeleted() *AccountDeleted {
 	return nil
 }
 
+func (x *Event) GetTeamMemberInvited() *TeamMemberInvited {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_TeamMemberInvited); ok {
+			return x.TeamMemberInvited
+		}
+	}
+	return nil
+}
+
 type isEvent_Payload interface {
 	isEvent_Payload()
 }
@@ -268,6 +298,14 @@ type Event_WaitlistDeleted struct {
 	WaitlistDeleted *WaitlistDeleted `protobuf:"bytes,15,opt,name=waitlist_deleted,json=waitlistDeleted,proto3,oneof"`
 }
 
+type Event_SignupsImported struct {
+	SignupsImported *SignupsImported `protobuf:"bytes,16,opt,name=signups_imported,json=signupsImported,proto3,oneof"`
+}
+
+type Event_PageViewsCounted struct {
+	PageViewsCounted *PageViewsCounted `protobuf:"bytes,17,opt,name=page_views_counted,json=pageViewsCounted,proto3,oneof"`
+}
+
 type Event_AccountVerificationRequested struct {
 	AccountVerificationRequested *AccountVerificationRequested `protobuf:"bytes,30,opt,name=account_verification_requested,json=accountVerificationRequested,proto3,oneof"`
 }
@@ -284,6 +322,10 @@ type Event_AccountDeleted struct {
 	AccountDeleted *AccountDeleted `protobuf:"bytes,33,opt,name=account_deleted,json=accountDeleted,proto3,oneof"`
 }
 
+type Event_TeamMemberInvited struct {
+	TeamMemberInvited *TeamMemberInvited `protobuf:"bytes,34,opt,name=team_member_invited,json=teamMemberInvited,proto3,oneof"`
+}
+
 func (*Event_SignupCreated) isEvent_Payload() {}
 
 func (*Event_ReferralCredited) isEvent_Payload() {}
@@ -296,6 +338,10 @@ func (*Event_SignupOptedOut) isEvent_Payload() {}
 
 func (*Event_WaitlistDeleted) isEvent_Payload() {}
 
+func (*Event_SignupsImported) isEvent_Payload() {}
+
+func (*Event_PageViewsCounted) isEvent_Payload() {}
+
 func (*Event_AccountVerificationRequested) isEvent_Payload() {}
 
 func (*Event_PasswordResetRequested) isEvent_Payload() {}
@@ -303,6 +349,8 @@ func (*Event_PasswordResetRequested) isEvent_Payload() {}
 func (*Event_EntitlementChanged) isEvent_Payload() {}
 
 func (*Event_AccountDeleted) isEvent_Payload() {}
+
+func (*Event_TeamMemberInvited) isEvent_Payload() {}
 
 // SignupCreated: a new person signed up through the public endpoint.
 type SignupCreated struct {
@@ -809,6 +857,131 @@ func (x *WaitlistDeleted) GetOwnerId() string {
 	return ""
 }
 
+// SignupsImported: a part of an import was stored. Nobody is told; only the
+// analytics count it. The event's time is the signups' created_at.
+type SignupsImported struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	OwnerId    string                 `protobuf:"bytes,2,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
+	// The numbers of the new signups, without gaps.
+	FirstNumber   int64 `protobuf:"varint,3,opt,name=first_number,json=firstNumber,proto3" json:"first_number,omitempty"`
+	LastNumber    int64 `protobuf:"varint,4,opt,name=last_number,json=lastNumber,proto3" json:"last_number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignupsImported) Reset() {
+	*x = SignupsImported{}
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignupsImported) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignupsImported) ProtoMessage() {}
+
+func (x *SignupsImported) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignupsImported.ProtoReflect.Descriptor instead.
+func (*SignupsImported) Descriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SignupsImported) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *SignupsImported) GetOwnerId() string {
+	if x != nil {
+		return x.OwnerId
+	}
+	return ""
+}
+
+func (x *SignupsImported) GetFirstNumber() int64 {
+	if x != nil {
+		return x.FirstNumber
+	}
+	return 0
+}
+
+func (x *SignupsImported) GetLastNumber() int64 {
+	if x != nil {
+		return x.LastNumber
+	}
+	return 0
+}
+
+// PageViewsCounted: views of a waitlist's config that one process counted
+// since its last such event. The event's time is within the views' UTC day.
+type PageViewsCounted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId    string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	Views         int64                  `protobuf:"varint,2,opt,name=views,proto3" json:"views,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PageViewsCounted) Reset() {
+	*x = PageViewsCounted{}
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PageViewsCounted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PageViewsCounted) ProtoMessage() {}
+
+func (x *PageViewsCounted) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PageViewsCounted.ProtoReflect.Descriptor instead.
+func (*PageViewsCounted) Descriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PageViewsCounted) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *PageViewsCounted) GetViews() int64 {
+	if x != nil {
+		return x.Views
+	}
+	return 0
+}
+
 // AccountVerificationRequested asks for one mail with a link that verifies the
 // account's address.
 type AccountVerificationRequested struct {
@@ -824,7 +997,7 @@ type AccountVerificationRequested struct {
 
 func (x *AccountVerificationRequested) Reset() {
 	*x = AccountVerificationRequested{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[7]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1009,7 @@ func (x *AccountVerificationRequested) String() string {
 func (*AccountVerificationRequested) ProtoMessage() {}
 
 func (x *AccountVerificationRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[7]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1022,7 @@ func (x *AccountVerificationRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccountVerificationRequested.ProtoReflect.Descriptor instead.
 func (*AccountVerificationRequested) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{7}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AccountVerificationRequested) GetAccountId() string {
@@ -895,7 +1068,7 @@ type PasswordResetRequested struct {
 
 func (x *PasswordResetRequested) Reset() {
 	*x = PasswordResetRequested{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[8]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1080,7 @@ func (x *PasswordResetRequested) String() string {
 func (*PasswordResetRequested) ProtoMessage() {}
 
 func (x *PasswordResetRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[8]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1093,7 @@ func (x *PasswordResetRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PasswordResetRequested.ProtoReflect.Descriptor instead.
 func (*PasswordResetRequested) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{8}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PasswordResetRequested) GetAccountId() string {
@@ -961,7 +1134,7 @@ type EntitlementChanged struct {
 
 func (x *EntitlementChanged) Reset() {
 	*x = EntitlementChanged{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[9]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1146,7 @@ func (x *EntitlementChanged) String() string {
 func (*EntitlementChanged) ProtoMessage() {}
 
 func (x *EntitlementChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[9]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1159,7 @@ func (x *EntitlementChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntitlementChanged.ProtoReflect.Descriptor instead.
 func (*EntitlementChanged) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EntitlementChanged) GetAccountId() string {
@@ -1012,7 +1185,7 @@ type AccountDeleted struct {
 
 func (x *AccountDeleted) Reset() {
 	*x = AccountDeleted{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[10]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1197,7 @@ func (x *AccountDeleted) String() string {
 func (*AccountDeleted) ProtoMessage() {}
 
 func (x *AccountDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[10]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1210,7 @@ func (x *AccountDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccountDeleted.ProtoReflect.Descriptor instead.
 func (*AccountDeleted) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AccountDeleted) GetAccountId() string {
@@ -1047,11 +1220,82 @@ func (x *AccountDeleted) GetAccountId() string {
 	return ""
 }
 
+// TeamMemberInvited asks for one mail to a new member of an owner's team.
+type TeamMemberInvited struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The owner's.
+	AccountId  string `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	OwnerEmail string `protobuf:"bytes,2,opt,name=owner_email,json=ownerEmail,proto3" json:"owner_email,omitempty"`
+	Email      string `protobuf:"bytes,3,opt,name=email,proto3" json:"email,omitempty"`
+	// admin or viewer.
+	Role          string `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TeamMemberInvited) Reset() {
+	*x = TeamMemberInvited{}
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TeamMemberInvited) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TeamMemberInvited) ProtoMessage() {}
+
+func (x *TeamMemberInvited) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TeamMemberInvited.ProtoReflect.Descriptor instead.
+func (*TeamMemberInvited) Descriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *TeamMemberInvited) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *TeamMemberInvited) GetOwnerEmail() string {
+	if x != nil {
+		return x.OwnerEmail
+	}
+	return ""
+}
+
+func (x *TeamMemberInvited) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *TeamMemberInvited) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
 var File_waitlist_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xbf\a\n" +
+	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xbd\t\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\voccurred_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1062,11 +1306,14 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x0fsignup_verified\x18\f \x01(\v2!.waitlist.event.v1.SignupVerifiedH\x00R\x0esignupVerified\x12I\n" +
 	"\x0esignup_removed\x18\r \x01(\v2 .waitlist.event.v1.SignupRemovedH\x00R\rsignupRemoved\x12M\n" +
 	"\x10signup_opted_out\x18\x0e \x01(\v2!.waitlist.event.v1.SignupOptedOutH\x00R\x0esignupOptedOut\x12O\n" +
-	"\x10waitlist_deleted\x18\x0f \x01(\v2\".waitlist.event.v1.WaitlistDeletedH\x00R\x0fwaitlistDeleted\x12w\n" +
+	"\x10waitlist_deleted\x18\x0f \x01(\v2\".waitlist.event.v1.WaitlistDeletedH\x00R\x0fwaitlistDeleted\x12O\n" +
+	"\x10signups_imported\x18\x10 \x01(\v2\".waitlist.event.v1.SignupsImportedH\x00R\x0fsignupsImported\x12S\n" +
+	"\x12page_views_counted\x18\x11 \x01(\v2#.waitlist.event.v1.PageViewsCountedH\x00R\x10pageViewsCounted\x12w\n" +
 	"\x1eaccount_verification_requested\x18\x1e \x01(\v2/.waitlist.event.v1.AccountVerificationRequestedH\x00R\x1caccountVerificationRequested\x12e\n" +
 	"\x18password_reset_requested\x18\x1f \x01(\v2).waitlist.event.v1.PasswordResetRequestedH\x00R\x16passwordResetRequested\x12X\n" +
 	"\x13entitlement_changed\x18  \x01(\v2%.waitlist.event.v1.EntitlementChangedH\x00R\x12entitlementChanged\x12L\n" +
-	"\x0faccount_deleted\x18! \x01(\v2!.waitlist.event.v1.AccountDeletedH\x00R\x0eaccountDeletedB\t\n" +
+	"\x0faccount_deleted\x18! \x01(\v2!.waitlist.event.v1.AccountDeletedH\x00R\x0eaccountDeleted\x12V\n" +
+	"\x13team_member_invited\x18\" \x01(\v2$.waitlist.event.v1.TeamMemberInvitedH\x00R\x11teamMemberInvitedB\t\n" +
 	"\apayload\"\xcf\x03\n" +
 	"\rSignupCreated\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
@@ -1119,7 +1366,18 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x0fWaitlistDeleted\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
-	"\bowner_id\x18\x02 \x01(\tR\aownerId\"\xa4\x01\n" +
+	"\bowner_id\x18\x02 \x01(\tR\aownerId\"\x91\x01\n" +
+	"\x0fSignupsImported\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12\x19\n" +
+	"\bowner_id\x18\x02 \x01(\tR\aownerId\x12!\n" +
+	"\ffirst_number\x18\x03 \x01(\x03R\vfirstNumber\x12\x1f\n" +
+	"\vlast_number\x18\x04 \x01(\x03R\n" +
+	"lastNumber\"I\n" +
+	"\x10PageViewsCounted\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12\x14\n" +
+	"\x05views\x18\x02 \x01(\x03R\x05views\"\xa4\x01\n" +
 	"\x1cAccountVerificationRequested\x12\x1d\n" +
 	"\n" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12\x14\n" +
@@ -1142,7 +1400,14 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\ventitlement\x18\x02 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"/\n" +
 	"\x0eAccountDeleted\x12\x1d\n" +
 	"\n" +
-	"account_id\x18\x01 \x01(\tR\taccountId*i\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\"}\n" +
+	"\x11TeamMemberInvited\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\x12\x1f\n" +
+	"\vowner_email\x18\x02 \x01(\tR\n" +
+	"ownerEmail\x12\x14\n" +
+	"\x05email\x18\x03 \x01(\tR\x05email\x12\x12\n" +
+	"\x04role\x18\x04 \x01(\tR\x04role*i\n" +
 	"\rRemovalReason\x12\x1e\n" +
 	"\x1aREMOVAL_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aREMOVAL_REASON_OWN_REQUEST\x10\x01\x12\x18\n" +
@@ -1163,7 +1428,7 @@ func file_waitlist_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_waitlist_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(RemovalReason)(0),                   // 0: waitlist.event.v1.RemovalReason
 	(*Event)(nil),                        // 1: waitlist.event.v1.Event
@@ -1173,34 +1438,40 @@ var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(*SignupOptedOut)(nil),               // 5: waitlist.event.v1.SignupOptedOut
 	(*SignupRemoved)(nil),                // 6: waitlist.event.v1.SignupRemoved
 	(*WaitlistDeleted)(nil),              // 7: waitlist.event.v1.WaitlistDeleted
-	(*AccountVerificationRequested)(nil), // 8: waitlist.event.v1.AccountVerificationRequested
-	(*PasswordResetRequested)(nil),       // 9: waitlist.event.v1.PasswordResetRequested
-	(*EntitlementChanged)(nil),           // 10: waitlist.event.v1.EntitlementChanged
-	(*AccountDeleted)(nil),               // 11: waitlist.event.v1.AccountDeleted
-	(*timestamppb.Timestamp)(nil),        // 12: google.protobuf.Timestamp
-	(*v1.Entitlement)(nil),               // 13: waitlist.access.v1.Entitlement
+	(*SignupsImported)(nil),              // 8: waitlist.event.v1.SignupsImported
+	(*PageViewsCounted)(nil),             // 9: waitlist.event.v1.PageViewsCounted
+	(*AccountVerificationRequested)(nil), // 10: waitlist.event.v1.AccountVerificationRequested
+	(*PasswordResetRequested)(nil),       // 11: waitlist.event.v1.PasswordResetRequested
+	(*EntitlementChanged)(nil),           // 12: waitlist.event.v1.EntitlementChanged
+	(*AccountDeleted)(nil),               // 13: waitlist.event.v1.AccountDeleted
+	(*TeamMemberInvited)(nil),            // 14: waitlist.event.v1.TeamMemberInvited
+	(*timestamppb.Timestamp)(nil),        // 15: google.protobuf.Timestamp
+	(*v1.Entitlement)(nil),               // 16: waitlist.access.v1.Entitlement
 }
 var file_waitlist_event_v1_event_proto_depIdxs = []int32{
-	12, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	15, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
 	2,  // 1: waitlist.event.v1.Event.signup_created:type_name -> waitlist.event.v1.SignupCreated
 	3,  // 2: waitlist.event.v1.Event.referral_credited:type_name -> waitlist.event.v1.ReferralCredited
 	4,  // 3: waitlist.event.v1.Event.signup_verified:type_name -> waitlist.event.v1.SignupVerified
 	6,  // 4: waitlist.event.v1.Event.signup_removed:type_name -> waitlist.event.v1.SignupRemoved
 	5,  // 5: waitlist.event.v1.Event.signup_opted_out:type_name -> waitlist.event.v1.SignupOptedOut
 	7,  // 6: waitlist.event.v1.Event.waitlist_deleted:type_name -> waitlist.event.v1.WaitlistDeleted
-	8,  // 7: waitlist.event.v1.Event.account_verification_requested:type_name -> waitlist.event.v1.AccountVerificationRequested
-	9,  // 8: waitlist.event.v1.Event.password_reset_requested:type_name -> waitlist.event.v1.PasswordResetRequested
-	10, // 9: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
-	11, // 10: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
-	0,  // 11: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
-	12, // 12: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
-	12, // 13: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
-	13, // 14: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	8,  // 7: waitlist.event.v1.Event.signups_imported:type_name -> waitlist.event.v1.SignupsImported
+	9,  // 8: waitlist.event.v1.Event.page_views_counted:type_name -> waitlist.event.v1.PageViewsCounted
+	10, // 9: waitlist.event.v1.Event.account_verification_requested:type_name -> waitlist.event.v1.AccountVerificationRequested
+	11, // 10: waitlist.event.v1.Event.password_reset_requested:type_name -> waitlist.event.v1.PasswordResetRequested
+	12, // 11: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
+	13, // 12: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
+	14, // 13: waitlist.event.v1.Event.team_member_invited:type_name -> waitlist.event.v1.TeamMemberInvited
+	0,  // 14: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
+	15, // 15: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
+	15, // 16: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
+	16, // 17: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_event_v1_event_proto_init() }
@@ -1215,10 +1486,13 @@ func file_waitlist_event_v1_event_proto_init() {
 		(*Event_SignupRemoved)(nil),
 		(*Event_SignupOptedOut)(nil),
 		(*Event_WaitlistDeleted)(nil),
+		(*Event_SignupsImported)(nil),
+		(*Event_PageViewsCounted)(nil),
 		(*Event_AccountVerificationRequested)(nil),
 		(*Event_PasswordResetRequested)(nil),
 		(*Event_EntitlementChanged)(nil),
 		(*Event_AccountDeleted)(nil),
+		(*Event_TeamMemberInvited)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1226,7 +1500,7 @@ func file_waitlist_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_event_v1_event_proto_rawDesc), len(file_waitlist_event_v1_event_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

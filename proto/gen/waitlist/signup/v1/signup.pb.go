@@ -911,6 +911,1454 @@ func (x *GetSignupResponse) GetOwnerPosition() int64 {
 	return 0
 }
 
+type ListSignupsRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	// The query's limit and last_key as sent; empty: the default, the first page.
+	Limit         string `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	LastKey       string `protobuf:"bytes,4,opt,name=last_key,json=lastKey,proto3" json:"last_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSignupsRequest) Reset() {
+	*x = ListSignupsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSignupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSignupsRequest) ProtoMessage() {}
+
+func (x *ListSignupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSignupsRequest.ProtoReflect.Descriptor instead.
+func (*ListSignupsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListSignupsRequest) GetActor() *v1.Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *ListSignupsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *ListSignupsRequest) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *ListSignupsRequest) GetLastKey() string {
+	if x != nil {
+		return x.LastKey
+	}
+	return ""
+}
+
+type ListSignupsResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Signups []*AdminSignup         `protobuf:"bytes,1,rep,name=signups,proto3" json:"signups,omitempty"`
+	// Where the next page begins; empty on the last one.
+	LastKey       string `protobuf:"bytes,2,opt,name=last_key,json=lastKey,proto3" json:"last_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSignupsResponse) Reset() {
+	*x = ListSignupsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSignupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSignupsResponse) ProtoMessage() {}
+
+func (x *ListSignupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSignupsResponse.ProtoReflect.Descriptor instead.
+func (*ListSignupsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListSignupsResponse) GetSignups() []*AdminSignup {
+	if x != nil {
+		return x.Signups
+	}
+	return nil
+}
+
+func (x *ListSignupsResponse) GetLastKey() string {
+	if x != nil {
+		return x.LastKey
+	}
+	return ""
+}
+
+// AdminSignup is a signup as its owner sees it.
+type AdminSignup struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Email     string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
+	FirstName string                 `protobuf:"bytes,2,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
+	LastName  string                 `protobuf:"bytes,3,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
+	Phone     string                 `protobuf:"bytes,4,opt,name=phone,proto3" json:"phone,omitempty"`
+	// Without offset.
+	Position      int64  `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
+	ReferralToken string `protobuf:"bytes,6,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
+	ReferralCount int64  `protobuf:"varint,7,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
+	// The credited referrer's token; empty: none.
+	ReferredBy  string `protobuf:"bytes,8,opt,name=referred_by,json=referredBy,proto3" json:"referred_by,omitempty"`
+	UtmSource   string `protobuf:"bytes,9,opt,name=utm_source,json=utmSource,proto3" json:"utm_source,omitempty"`
+	UtmMedium   string `protobuf:"bytes,10,opt,name=utm_medium,json=utmMedium,proto3" json:"utm_medium,omitempty"`
+	UtmCampaign string `protobuf:"bytes,11,opt,name=utm_campaign,json=utmCampaign,proto3" json:"utm_campaign,omitempty"`
+	UtmTerm     string `protobuf:"bytes,12,opt,name=utm_term,json=utmTerm,proto3" json:"utm_term,omitempty"`
+	UtmContent  string `protobuf:"bytes,13,opt,name=utm_content,json=utmContent,proto3" json:"utm_content,omitempty"`
+	// JSON object keyed by question id; empty: no answers.
+	CustomAnswersJson []byte `protobuf:"bytes,14,opt,name=custom_answers_json,json=customAnswersJson,proto3" json:"custom_answers_json,omitempty"`
+	EmailVerified     bool   `protobuf:"varint,15,opt,name=email_verified,json=emailVerified,proto3" json:"email_verified,omitempty"`
+	EmailOptOut       bool   `protobuf:"varint,16,opt,name=email_opt_out,json=emailOptOut,proto3" json:"email_opt_out,omitempty"`
+	// Unset: not opted out.
+	EmailOptOutAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=email_opt_out_at,json=emailOptOutAt,proto3" json:"email_opt_out_at,omitempty"`
+	DeviceType    string                 `protobuf:"bytes,18,opt,name=device_type,json=deviceType,proto3" json:"device_type,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdminSignup) Reset() {
+	*x = AdminSignup{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdminSignup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdminSignup) ProtoMessage() {}
+
+func (x *AdminSignup) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdminSignup.ProtoReflect.Descriptor instead.
+func (*AdminSignup) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AdminSignup) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetFirstName() string {
+	if x != nil {
+		return x.FirstName
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetLastName() string {
+	if x != nil {
+		return x.LastName
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetPhone() string {
+	if x != nil {
+		return x.Phone
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetPosition() int64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *AdminSignup) GetReferralToken() string {
+	if x != nil {
+		return x.ReferralToken
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetReferralCount() int64 {
+	if x != nil {
+		return x.ReferralCount
+	}
+	return 0
+}
+
+func (x *AdminSignup) GetReferredBy() string {
+	if x != nil {
+		return x.ReferredBy
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetUtmSource() string {
+	if x != nil {
+		return x.UtmSource
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetUtmMedium() string {
+	if x != nil {
+		return x.UtmMedium
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetUtmCampaign() string {
+	if x != nil {
+		return x.UtmCampaign
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetUtmTerm() string {
+	if x != nil {
+		return x.UtmTerm
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetUtmContent() string {
+	if x != nil {
+		return x.UtmContent
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetCustomAnswersJson() []byte {
+	if x != nil {
+		return x.CustomAnswersJson
+	}
+	return nil
+}
+
+func (x *AdminSignup) GetEmailVerified() bool {
+	if x != nil {
+		return x.EmailVerified
+	}
+	return false
+}
+
+func (x *AdminSignup) GetEmailOptOut() bool {
+	if x != nil {
+		return x.EmailOptOut
+	}
+	return false
+}
+
+func (x *AdminSignup) GetEmailOptOutAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EmailOptOutAt
+	}
+	return nil
+}
+
+func (x *AdminSignup) GetDeviceType() string {
+	if x != nil {
+		return x.DeviceType
+	}
+	return ""
+}
+
+func (x *AdminSignup) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+type RemoveSignupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	Email         string                 `protobuf:"bytes,3,opt,name=email,proto3" json:"email,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSignupRequest) Reset() {
+	*x = RemoveSignupRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSignupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSignupRequest) ProtoMessage() {}
+
+func (x *RemoveSignupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSignupRequest.ProtoReflect.Descriptor instead.
+func (*RemoveSignupRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RemoveSignupRequest) GetActor() *v1.Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *RemoveSignupRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *RemoveSignupRequest) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+type RemoveSignupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSignupResponse) Reset() {
+	*x = RemoveSignupResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSignupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSignupResponse) ProtoMessage() {}
+
+func (x *RemoveSignupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSignupResponse.ProtoReflect.Descriptor instead.
+func (*RemoveSignupResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
+}
+
+type MoveSignupRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	Email      string                 `protobuf:"bytes,3,opt,name=email,proto3" json:"email,omitempty"`
+	// The request body as sent; see CreateWaitlistRequest.body.
+	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveSignupRequest) Reset() {
+	*x = MoveSignupRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveSignupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveSignupRequest) ProtoMessage() {}
+
+func (x *MoveSignupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveSignupRequest.ProtoReflect.Descriptor instead.
+func (*MoveSignupRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *MoveSignupRequest) GetActor() *v1.Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *MoveSignupRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *MoveSignupRequest) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *MoveSignupRequest) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type MoveSignupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Email string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
+	// Without offset.
+	Position      int64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveSignupResponse) Reset() {
+	*x = MoveSignupResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveSignupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveSignupResponse) ProtoMessage() {}
+
+func (x *MoveSignupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveSignupResponse.ProtoReflect.Descriptor instead.
+func (*MoveSignupResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *MoveSignupResponse) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *MoveSignupResponse) GetPosition() int64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+type GetStatsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatsRequest) Reset() {
+	*x = GetStatsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatsRequest) ProtoMessage() {}
+
+func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
+func (*GetStatsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GetStatsRequest) GetActor() *v1.Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *GetStatsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+type GetStatsResponse struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId   string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	TotalSignups int64                  `protobuf:"varint,2,opt,name=total_signups,json=totalSignups,proto3" json:"total_signups,omitempty"`
+	// Live signups with a credited referrer.
+	ReferralSignups int64                  `protobuf:"varint,3,opt,name=referral_signups,json=referralSignups,proto3" json:"referral_signups,omitempty"`
+	CreatedAt       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *GetStatsResponse) Reset() {
+	*x = GetStatsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatsResponse) ProtoMessage() {}
+
+func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
+func (*GetStatsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GetStatsResponse) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *GetStatsResponse) GetTotalSignups() int64 {
+	if x != nil {
+		return x.TotalSignups
+	}
+	return 0
+}
+
+func (x *GetStatsResponse) GetReferralSignups() int64 {
+	if x != nil {
+		return x.ReferralSignups
+	}
+	return 0
+}
+
+func (x *GetStatsResponse) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+type ExportSignupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportSignupsRequest) Reset() {
+	*x = ExportSignupsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportSignupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportSignupsRequest) ProtoMessage() {}
+
+func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportSignupsRequest.ProtoReflect.Descriptor instead.
+func (*ExportSignupsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ExportSignupsRequest) GetActor() *v1.Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *ExportSignupsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+type ExportSignupsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next piece of the file, whole records; the header comes first.
+	Csv           []byte `protobuf:"bytes,1,opt,name=csv,proto3" json:"csv,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportSignupsResponse) Reset() {
+	*x = ExportSignupsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportSignupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportSignupsResponse) ProtoMessage() {}
+
+func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportSignupsResponse.ProtoReflect.Descriptor instead.
+func (*ExportSignupsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ExportSignupsResponse) GetCsv() []byte {
+	if x != nil {
+		return x.Csv
+	}
+	return nil
+}
+
+// ImportSignupsRequest: the first message has actor and waitlist_id and no
+// body; each further one has the next piece of the body. A body over the limit
+// is not sent to its end.
+type ImportSignupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	Body          []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportSignupsRequest) Reset() {
+	*x = ImportSignupsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportSignupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportSignupsRequest) ProtoMessage() {}
+
+func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportSignupsRequest.ProtoReflect.Descriptor instead.
+func (*ImportSignupsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ImportSignupsRequest) GetActor() *v1.Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *ImportSignupsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *ImportSignupsRequest) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type ImportSignupsResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Imported int64                  `protobuf:"varint,1,opt,name=imported,proto3" json:"imported,omitempty"`
+	// Addresses that were on the list, or earlier in the file.
+	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// At most 50.
+	Errors        []*ImportError `protobuf:"bytes,3,rep,name=errors,proto3" json:"errors,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportSignupsResponse) Reset() {
+	*x = ImportSignupsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportSignupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportSignupsResponse) ProtoMessage() {}
+
+func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportSignupsResponse.ProtoReflect.Descriptor instead.
+func (*ImportSignupsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ImportSignupsResponse) GetImported() int64 {
+	if x != nil {
+		return x.Imported
+	}
+	return 0
+}
+
+func (x *ImportSignupsResponse) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *ImportSignupsResponse) GetErrors() []*ImportError {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+type ImportError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 is the first.
+	Row int64 `protobuf:"varint,1,opt,name=row,proto3" json:"row,omitempty"`
+	// As sent.
+	Email         string `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportError) Reset() {
+	*x = ImportError{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportError) ProtoMessage() {}
+
+func (x *ImportError) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
+func (*ImportError) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ImportError) GetRow() int64 {
+	if x != nil {
+		return x.Row
+	}
+	return 0
+}
+
+func (x *ImportError) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *ImportError) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type AuthorizeAnalyticsRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	// How many top referrers are wanted, 0 to 10.
+	Referrers int32 `protobuf:"varint,3,opt,name=referrers,proto3" json:"referrers,omitempty"`
+	// Set when a query parameter is out of bounds, with what is wrong with it: it
+	// is refused when its turn in the order comes.
+	InvalidParameter string `protobuf:"bytes,4,opt,name=invalid_parameter,json=invalidParameter,proto3" json:"invalid_parameter,omitempty"`
+	InvalidMessage   string `protobuf:"bytes,5,opt,name=invalid_message,json=invalidMessage,proto3" json:"invalid_message,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *AuthorizeAnalyticsRequest) Reset() {
+	*x = AuthorizeAnalyticsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorizeAnalyticsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorizeAnalyticsRequest) ProtoMessage() {}
+
+func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorizeAnalyticsRequest.ProtoReflect.Descriptor instead.
+func (*AuthorizeAnalyticsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *AuthorizeAnalyticsRequest) GetActor() *v1.Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *AuthorizeAnalyticsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *AuthorizeAnalyticsRequest) GetReferrers() int32 {
+	if x != nil {
+		return x.Referrers
+	}
+	return 0
+}
+
+func (x *AuthorizeAnalyticsRequest) GetInvalidParameter() string {
+	if x != nil {
+		return x.InvalidParameter
+	}
+	return ""
+}
+
+func (x *AuthorizeAnalyticsRequest) GetInvalidMessage() string {
+	if x != nil {
+		return x.InvalidMessage
+	}
+	return ""
+}
+
+type AuthorizeAnalyticsResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	// Most referrals first; who reached the number first goes first.
+	TopReferrers  []*Referrer `protobuf:"bytes,2,rep,name=top_referrers,json=topReferrers,proto3" json:"top_referrers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorizeAnalyticsResponse) Reset() {
+	*x = AuthorizeAnalyticsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorizeAnalyticsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorizeAnalyticsResponse) ProtoMessage() {}
+
+func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorizeAnalyticsResponse.ProtoReflect.Descriptor instead.
+func (*AuthorizeAnalyticsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *AuthorizeAnalyticsResponse) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *AuthorizeAnalyticsResponse) GetTopReferrers() []*Referrer {
+	if x != nil {
+		return x.TopReferrers
+	}
+	return nil
+}
+
+type Referrer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Email         string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
+	FirstName     string                 `protobuf:"bytes,2,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
+	ReferralCount int64                  `protobuf:"varint,3,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Referrer) Reset() {
+	*x = Referrer{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Referrer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Referrer) ProtoMessage() {}
+
+func (x *Referrer) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Referrer.ProtoReflect.Descriptor instead.
+func (*Referrer) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Referrer) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *Referrer) GetFirstName() string {
+	if x != nil {
+		return x.FirstName
+	}
+	return ""
+}
+
+func (x *Referrer) GetReferralCount() int64 {
+	if x != nil {
+		return x.ReferralCount
+	}
+	return 0
+}
+
+type ListWaitlistIdsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWaitlistIdsRequest) Reset() {
+	*x = ListWaitlistIdsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWaitlistIdsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWaitlistIdsRequest) ProtoMessage() {}
+
+func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWaitlistIdsRequest.ProtoReflect.Descriptor instead.
+func (*ListWaitlistIdsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
+}
+
+type ListWaitlistIdsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistIds   []string               `protobuf:"bytes,1,rep,name=waitlist_ids,json=waitlistIds,proto3" json:"waitlist_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWaitlistIdsResponse) Reset() {
+	*x = ListWaitlistIdsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWaitlistIdsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWaitlistIdsResponse) ProtoMessage() {}
+
+func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWaitlistIdsResponse.ProtoReflect.Descriptor instead.
+func (*ListWaitlistIdsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ListWaitlistIdsResponse) GetWaitlistIds() []string {
+	if x != nil {
+		return x.WaitlistIds
+	}
+	return nil
+}
+
+type TallySignupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId    string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TallySignupsRequest) Reset() {
+	*x = TallySignupsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TallySignupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TallySignupsRequest) ProtoMessage() {}
+
+func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TallySignupsRequest.ProtoReflect.Descriptor instead.
+func (*TallySignupsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *TallySignupsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+// TallySignupsResponse is a piece of the tally; days and values come once each.
+type TallySignupsResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Days   []*DayTally            `protobuf:"bytes,1,rep,name=days,proto3" json:"days,omitempty"`
+	Values []*ValueTally          `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
+	// In the first message: every signup up to this number is in the tally.
+	LastNumber    int64 `protobuf:"varint,3,opt,name=last_number,json=lastNumber,proto3" json:"last_number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TallySignupsResponse) Reset() {
+	*x = TallySignupsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TallySignupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TallySignupsResponse) ProtoMessage() {}
+
+func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TallySignupsResponse.ProtoReflect.Descriptor instead.
+func (*TallySignupsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *TallySignupsResponse) GetDays() []*DayTally {
+	if x != nil {
+		return x.Days
+	}
+	return nil
+}
+
+func (x *TallySignupsResponse) GetValues() []*ValueTally {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *TallySignupsResponse) GetLastNumber() int64 {
+	if x != nil {
+		return x.LastNumber
+	}
+	return 0
+}
+
+type DayTally struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UTC, YYYY-MM-DD.
+	Day             string `protobuf:"bytes,1,opt,name=day,proto3" json:"day,omitempty"`
+	Signups         int64  `protobuf:"varint,2,opt,name=signups,proto3" json:"signups,omitempty"`
+	ReferralSignups int64  `protobuf:"varint,3,opt,name=referral_signups,json=referralSignups,proto3" json:"referral_signups,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *DayTally) Reset() {
+	*x = DayTally{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DayTally) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DayTally) ProtoMessage() {}
+
+func (x *DayTally) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DayTally.ProtoReflect.Descriptor instead.
+func (*DayTally) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DayTally) GetDay() string {
+	if x != nil {
+		return x.Day
+	}
+	return ""
+}
+
+func (x *DayTally) GetSignups() int64 {
+	if x != nil {
+		return x.Signups
+	}
+	return 0
+}
+
+func (x *DayTally) GetReferralSignups() int64 {
+	if x != nil {
+		return x.ReferralSignups
+	}
+	return 0
+}
+
+type ValueTally struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// utm_source, utm_medium or utm_campaign.
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// Never empty.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Count int64  `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	// The highest number of a signup with this value.
+	LastNumber    int64 `protobuf:"varint,4,opt,name=last_number,json=lastNumber,proto3" json:"last_number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValueTally) Reset() {
+	*x = ValueTally{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValueTally) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValueTally) ProtoMessage() {}
+
+func (x *ValueTally) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValueTally.ProtoReflect.Descriptor instead.
+func (*ValueTally) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ValueTally) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *ValueTally) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *ValueTally) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ValueTally) GetLastNumber() int64 {
+	if x != nil {
+		return x.LastNumber
+	}
+	return 0
+}
+
 var File_waitlist_signup_v1_signup_proto protoreflect.FileDescriptor
 
 const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
@@ -980,7 +2428,127 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\remail_opt_out\x18\v \x01(\bR\vemailOptOut\x12#\n" +
 	"\rwaitlist_name\x18\f \x01(\tR\fwaitlistName\x12\x19\n" +
 	"\bowner_id\x18\r \x01(\tR\aownerId\x12%\n" +
-	"\x0eowner_position\x18\x0e \x01(\x03R\rownerPosition2\xe5\x05\n" +
+	"\x0eowner_position\x18\x0e \x01(\x03R\rownerPosition\"\x97\x01\n" +
+	"\x12ListSignupsRequest\x12/\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\tR\x05limit\x12\x19\n" +
+	"\blast_key\x18\x04 \x01(\tR\alastKey\"k\n" +
+	"\x13ListSignupsResponse\x129\n" +
+	"\asignups\x18\x01 \x03(\v2\x1f.waitlist.signup.v1.AdminSignupR\asignups\x12\x19\n" +
+	"\blast_key\x18\x02 \x01(\tR\alastKey\"\xb9\x05\n" +
+	"\vAdminSignup\x12\x14\n" +
+	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1d\n" +
+	"\n" +
+	"first_name\x18\x02 \x01(\tR\tfirstName\x12\x1b\n" +
+	"\tlast_name\x18\x03 \x01(\tR\blastName\x12\x14\n" +
+	"\x05phone\x18\x04 \x01(\tR\x05phone\x12\x1a\n" +
+	"\bposition\x18\x05 \x01(\x03R\bposition\x12%\n" +
+	"\x0ereferral_token\x18\x06 \x01(\tR\rreferralToken\x12%\n" +
+	"\x0ereferral_count\x18\a \x01(\x03R\rreferralCount\x12\x1f\n" +
+	"\vreferred_by\x18\b \x01(\tR\n" +
+	"referredBy\x12\x1d\n" +
+	"\n" +
+	"utm_source\x18\t \x01(\tR\tutmSource\x12\x1d\n" +
+	"\n" +
+	"utm_medium\x18\n" +
+	" \x01(\tR\tutmMedium\x12!\n" +
+	"\futm_campaign\x18\v \x01(\tR\vutmCampaign\x12\x19\n" +
+	"\butm_term\x18\f \x01(\tR\autmTerm\x12\x1f\n" +
+	"\vutm_content\x18\r \x01(\tR\n" +
+	"utmContent\x12.\n" +
+	"\x13custom_answers_json\x18\x0e \x01(\fR\x11customAnswersJson\x12%\n" +
+	"\x0eemail_verified\x18\x0f \x01(\bR\remailVerified\x12\"\n" +
+	"\remail_opt_out\x18\x10 \x01(\bR\vemailOptOut\x12C\n" +
+	"\x10email_opt_out_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\remailOptOutAt\x12\x1f\n" +
+	"\vdevice_type\x18\x12 \x01(\tR\n" +
+	"deviceType\x129\n" +
+	"\n" +
+	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"}\n" +
+	"\x13RemoveSignupRequest\x12/\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\x12\x14\n" +
+	"\x05email\x18\x03 \x01(\tR\x05email\"\x16\n" +
+	"\x14RemoveSignupResponse\"\x8f\x01\n" +
+	"\x11MoveSignupRequest\x12/\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\x12\x14\n" +
+	"\x05email\x18\x03 \x01(\tR\x05email\x12\x12\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"F\n" +
+	"\x12MoveSignupResponse\x12\x14\n" +
+	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1a\n" +
+	"\bposition\x18\x02 \x01(\x03R\bposition\"c\n" +
+	"\x0fGetStatsRequest\x12/\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\"\xbe\x01\n" +
+	"\x10GetStatsResponse\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12#\n" +
+	"\rtotal_signups\x18\x02 \x01(\x03R\ftotalSignups\x12)\n" +
+	"\x10referral_signups\x18\x03 \x01(\x03R\x0freferralSignups\x129\n" +
+	"\n" +
+	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"h\n" +
+	"\x14ExportSignupsRequest\x12/\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\")\n" +
+	"\x15ExportSignupsResponse\x12\x10\n" +
+	"\x03csv\x18\x01 \x01(\fR\x03csv\"|\n" +
+	"\x14ImportSignupsRequest\x12/\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\"\x86\x01\n" +
+	"\x15ImportSignupsResponse\x12\x1a\n" +
+	"\bimported\x18\x01 \x01(\x03R\bimported\x12\x18\n" +
+	"\askipped\x18\x02 \x01(\x03R\askipped\x127\n" +
+	"\x06errors\x18\x03 \x03(\v2\x1f.waitlist.signup.v1.ImportErrorR\x06errors\"K\n" +
+	"\vImportError\x12\x10\n" +
+	"\x03row\x18\x01 \x01(\x03R\x03row\x12\x14\n" +
+	"\x05email\x18\x02 \x01(\tR\x05email\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\xe1\x01\n" +
+	"\x19AuthorizeAnalyticsRequest\x12/\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\x12\x1c\n" +
+	"\treferrers\x18\x03 \x01(\x05R\treferrers\x12+\n" +
+	"\x11invalid_parameter\x18\x04 \x01(\tR\x10invalidParameter\x12'\n" +
+	"\x0finvalid_message\x18\x05 \x01(\tR\x0einvalidMessage\"\x80\x01\n" +
+	"\x1aAuthorizeAnalyticsResponse\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12A\n" +
+	"\rtop_referrers\x18\x02 \x03(\v2\x1c.waitlist.signup.v1.ReferrerR\ftopReferrers\"f\n" +
+	"\bReferrer\x12\x14\n" +
+	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1d\n" +
+	"\n" +
+	"first_name\x18\x02 \x01(\tR\tfirstName\x12%\n" +
+	"\x0ereferral_count\x18\x03 \x01(\x03R\rreferralCount\"\x18\n" +
+	"\x16ListWaitlistIdsRequest\"<\n" +
+	"\x17ListWaitlistIdsResponse\x12!\n" +
+	"\fwaitlist_ids\x18\x01 \x03(\tR\vwaitlistIds\"6\n" +
+	"\x13TallySignupsRequest\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\"\xa1\x01\n" +
+	"\x14TallySignupsResponse\x120\n" +
+	"\x04days\x18\x01 \x03(\v2\x1c.waitlist.signup.v1.DayTallyR\x04days\x126\n" +
+	"\x06values\x18\x02 \x03(\v2\x1e.waitlist.signup.v1.ValueTallyR\x06values\x12\x1f\n" +
+	"\vlast_number\x18\x03 \x01(\x03R\n" +
+	"lastNumber\"a\n" +
+	"\bDayTally\x12\x10\n" +
+	"\x03day\x18\x01 \x01(\tR\x03day\x12\x18\n" +
+	"\asignups\x18\x02 \x01(\x03R\asignups\x12)\n" +
+	"\x10referral_signups\x18\x03 \x01(\x03R\x0freferralSignups\"o\n" +
+	"\n" +
+	"ValueTally\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count\x12\x1f\n" +
+	"\vlast_number\x18\x04 \x01(\x03R\n" +
+	"lastNumber2\xe5\x05\n" +
 	"\x0fWaitlistService\x12|\n" +
 	"\x0eCreateWaitlist\x12).waitlist.signup.v1.CreateWaitlistRequest\x1a*.waitlist.signup.v1.CreateWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12y\n" +
 	"\rListWaitlists\x12(.waitlist.signup.v1.ListWaitlistsRequest\x1a).waitlist.signup.v1.ListWaitlistsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12s\n" +
@@ -988,7 +2556,18 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\x0eUpdateWaitlist\x12).waitlist.signup.v1.UpdateWaitlistRequest\x1a*.waitlist.signup.v1.UpdateWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12|\n" +
 	"\x0eDeleteWaitlist\x12).waitlist.signup.v1.DeleteWaitlistRequest\x1a*.waitlist.signup.v1.DeleteWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12h\n" +
 	"\n" +
-	"CloseOwner\x12%.waitlist.signup.v1.CloseOwnerRequest\x1a&.waitlist.signup.v1.CloseOwnerResponse\"\v\xca\xf3\x18\aaccount2\x84\x01\n" +
+	"CloseOwner\x12%.waitlist.signup.v1.CloseOwnerRequest\x1a&.waitlist.signup.v1.CloseOwnerResponse\"\v\xca\xf3\x18\aaccount2\xdc\b\n" +
+	"\fAdminService\x12s\n" +
+	"\vListSignups\x12&.waitlist.signup.v1.ListSignupsRequest\x1a'.waitlist.signup.v1.ListSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12v\n" +
+	"\fRemoveSignup\x12'.waitlist.signup.v1.RemoveSignupRequest\x1a(.waitlist.signup.v1.RemoveSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12p\n" +
+	"\n" +
+	"MoveSignup\x12%.waitlist.signup.v1.MoveSignupRequest\x1a&.waitlist.signup.v1.MoveSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12j\n" +
+	"\bGetStats\x12#.waitlist.signup.v1.GetStatsRequest\x1a$.waitlist.signup.v1.GetStatsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12{\n" +
+	"\rExportSignups\x12(.waitlist.signup.v1.ExportSignupsRequest\x1a).waitlist.signup.v1.ExportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x01\x12{\n" +
+	"\rImportSignups\x12(.waitlist.signup.v1.ImportSignupsRequest\x1a).waitlist.signup.v1.ImportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics(\x01\x12\x88\x01\n" +
+	"\x12AuthorizeAnalytics\x12-.waitlist.signup.v1.AuthorizeAnalyticsRequest\x1a..waitlist.signup.v1.AuthorizeAnalyticsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12\x81\x01\n" +
+	"\x0fListWaitlistIds\x12*.waitlist.signup.v1.ListWaitlistIdsRequest\x1a+.waitlist.signup.v1.ListWaitlistIdsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x01\x12x\n" +
+	"\fTallySignups\x12'.waitlist.signup.v1.TallySignupsRequest\x1a(.waitlist.signup.v1.TallySignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x012\x84\x01\n" +
 	"\rSignupService\x12s\n" +
 	"\tGetSignup\x12$.waitlist.signup.v1.GetSignupRequest\x1a%.waitlist.signup.v1.GetSignupResponse\"\x19\xca\xf3\x18\tmessaging\xca\xf3\x18\bnotifierB\xc8\x01\n" +
 	"\x16com.waitlist.signup.v1B\vSignupProtoP\x01Z7waitlist.internal/proto/gen/waitlist/signup/v1;signupv1\xa2\x02\x03WSX\xaa\x02\x12Waitlist.Signup.V1\xca\x02\x12Waitlist\\Signup\\V1\xe2\x02\x1eWaitlist\\Signup\\V1\\GPBMetadata\xea\x02\x14Waitlist::Signup::V1b\x06proto3"
@@ -1005,56 +2584,112 @@ func file_waitlist_signup_v1_signup_proto_rawDescGZIP() []byte {
 	return file_waitlist_signup_v1_signup_proto_rawDescData
 }
 
-var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_waitlist_signup_v1_signup_proto_goTypes = []any{
-	(*CreateWaitlistRequest)(nil),  // 0: waitlist.signup.v1.CreateWaitlistRequest
-	(*CreateWaitlistResponse)(nil), // 1: waitlist.signup.v1.CreateWaitlistResponse
-	(*ListWaitlistsRequest)(nil),   // 2: waitlist.signup.v1.ListWaitlistsRequest
-	(*ListWaitlistsResponse)(nil),  // 3: waitlist.signup.v1.ListWaitlistsResponse
-	(*GetWaitlistRequest)(nil),     // 4: waitlist.signup.v1.GetWaitlistRequest
-	(*GetWaitlistResponse)(nil),    // 5: waitlist.signup.v1.GetWaitlistResponse
-	(*UpdateWaitlistRequest)(nil),  // 6: waitlist.signup.v1.UpdateWaitlistRequest
-	(*UpdateWaitlistResponse)(nil), // 7: waitlist.signup.v1.UpdateWaitlistResponse
-	(*DeleteWaitlistRequest)(nil),  // 8: waitlist.signup.v1.DeleteWaitlistRequest
-	(*DeleteWaitlistResponse)(nil), // 9: waitlist.signup.v1.DeleteWaitlistResponse
-	(*CloseOwnerRequest)(nil),      // 10: waitlist.signup.v1.CloseOwnerRequest
-	(*CloseOwnerResponse)(nil),     // 11: waitlist.signup.v1.CloseOwnerResponse
-	(*Waitlist)(nil),               // 12: waitlist.signup.v1.Waitlist
-	(*GetSignupRequest)(nil),       // 13: waitlist.signup.v1.GetSignupRequest
-	(*GetSignupResponse)(nil),      // 14: waitlist.signup.v1.GetSignupResponse
-	(*v1.Actor)(nil),               // 15: waitlist.access.v1.Actor
-	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
+	(*CreateWaitlistRequest)(nil),      // 0: waitlist.signup.v1.CreateWaitlistRequest
+	(*CreateWaitlistResponse)(nil),     // 1: waitlist.signup.v1.CreateWaitlistResponse
+	(*ListWaitlistsRequest)(nil),       // 2: waitlist.signup.v1.ListWaitlistsRequest
+	(*ListWaitlistsResponse)(nil),      // 3: waitlist.signup.v1.ListWaitlistsResponse
+	(*GetWaitlistRequest)(nil),         // 4: waitlist.signup.v1.GetWaitlistRequest
+	(*GetWaitlistResponse)(nil),        // 5: waitlist.signup.v1.GetWaitlistResponse
+	(*UpdateWaitlistRequest)(nil),      // 6: waitlist.signup.v1.UpdateWaitlistRequest
+	(*UpdateWaitlistResponse)(nil),     // 7: waitlist.signup.v1.UpdateWaitlistResponse
+	(*DeleteWaitlistRequest)(nil),      // 8: waitlist.signup.v1.DeleteWaitlistRequest
+	(*DeleteWaitlistResponse)(nil),     // 9: waitlist.signup.v1.DeleteWaitlistResponse
+	(*CloseOwnerRequest)(nil),          // 10: waitlist.signup.v1.CloseOwnerRequest
+	(*CloseOwnerResponse)(nil),         // 11: waitlist.signup.v1.CloseOwnerResponse
+	(*Waitlist)(nil),                   // 12: waitlist.signup.v1.Waitlist
+	(*GetSignupRequest)(nil),           // 13: waitlist.signup.v1.GetSignupRequest
+	(*GetSignupResponse)(nil),          // 14: waitlist.signup.v1.GetSignupResponse
+	(*ListSignupsRequest)(nil),         // 15: waitlist.signup.v1.ListSignupsRequest
+	(*ListSignupsResponse)(nil),        // 16: waitlist.signup.v1.ListSignupsResponse
+	(*AdminSignup)(nil),                // 17: waitlist.signup.v1.AdminSignup
+	(*RemoveSignupRequest)(nil),        // 18: waitlist.signup.v1.RemoveSignupRequest
+	(*RemoveSignupResponse)(nil),       // 19: waitlist.signup.v1.RemoveSignupResponse
+	(*MoveSignupRequest)(nil),          // 20: waitlist.signup.v1.MoveSignupRequest
+	(*MoveSignupResponse)(nil),         // 21: waitlist.signup.v1.MoveSignupResponse
+	(*GetStatsRequest)(nil),            // 22: waitlist.signup.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),           // 23: waitlist.signup.v1.GetStatsResponse
+	(*ExportSignupsRequest)(nil),       // 24: waitlist.signup.v1.ExportSignupsRequest
+	(*ExportSignupsResponse)(nil),      // 25: waitlist.signup.v1.ExportSignupsResponse
+	(*ImportSignupsRequest)(nil),       // 26: waitlist.signup.v1.ImportSignupsRequest
+	(*ImportSignupsResponse)(nil),      // 27: waitlist.signup.v1.ImportSignupsResponse
+	(*ImportError)(nil),                // 28: waitlist.signup.v1.ImportError
+	(*AuthorizeAnalyticsRequest)(nil),  // 29: waitlist.signup.v1.AuthorizeAnalyticsRequest
+	(*AuthorizeAnalyticsResponse)(nil), // 30: waitlist.signup.v1.AuthorizeAnalyticsResponse
+	(*Referrer)(nil),                   // 31: waitlist.signup.v1.Referrer
+	(*ListWaitlistIdsRequest)(nil),     // 32: waitlist.signup.v1.ListWaitlistIdsRequest
+	(*ListWaitlistIdsResponse)(nil),    // 33: waitlist.signup.v1.ListWaitlistIdsResponse
+	(*TallySignupsRequest)(nil),        // 34: waitlist.signup.v1.TallySignupsRequest
+	(*TallySignupsResponse)(nil),       // 35: waitlist.signup.v1.TallySignupsResponse
+	(*DayTally)(nil),                   // 36: waitlist.signup.v1.DayTally
+	(*ValueTally)(nil),                 // 37: waitlist.signup.v1.ValueTally
+	(*v1.Actor)(nil),                   // 38: waitlist.access.v1.Actor
+	(*timestamppb.Timestamp)(nil),      // 39: google.protobuf.Timestamp
 }
 var file_waitlist_signup_v1_signup_proto_depIdxs = []int32{
-	15, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	38, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 1: waitlist.signup.v1.CreateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	15, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
+	38, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 3: waitlist.signup.v1.ListWaitlistsResponse.waitlists:type_name -> waitlist.signup.v1.Waitlist
-	15, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	38, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 5: waitlist.signup.v1.GetWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	15, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	38, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 7: waitlist.signup.v1.UpdateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	15, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	16, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
-	0,  // 10: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
-	2,  // 11: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
-	4,  // 12: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
-	6,  // 13: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
-	8,  // 14: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
-	10, // 15: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
-	13, // 16: waitlist.signup.v1.SignupService.GetSignup:input_type -> waitlist.signup.v1.GetSignupRequest
-	1,  // 17: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
-	3,  // 18: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
-	5,  // 19: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
-	7,  // 20: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
-	9,  // 21: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
-	11, // 22: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
-	14, // 23: waitlist.signup.v1.SignupService.GetSignup:output_type -> waitlist.signup.v1.GetSignupResponse
-	17, // [17:24] is the sub-list for method output_type
-	10, // [10:17] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	38, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	39, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
+	38, // 10: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	17, // 11: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
+	39, // 12: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
+	39, // 13: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
+	38, // 14: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	38, // 15: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	38, // 16: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
+	39, // 17: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
+	38, // 18: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	38, // 19: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	28, // 20: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
+	38, // 21: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
+	31, // 22: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
+	36, // 23: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
+	37, // 24: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
+	0,  // 25: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
+	2,  // 26: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
+	4,  // 27: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
+	6,  // 28: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
+	8,  // 29: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
+	10, // 30: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
+	15, // 31: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
+	18, // 32: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
+	20, // 33: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
+	22, // 34: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
+	24, // 35: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
+	26, // 36: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
+	29, // 37: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
+	32, // 38: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
+	34, // 39: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
+	13, // 40: waitlist.signup.v1.SignupService.GetSignup:input_type -> waitlist.signup.v1.GetSignupRequest
+	1,  // 41: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
+	3,  // 42: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
+	5,  // 43: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
+	7,  // 44: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
+	9,  // 45: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
+	11, // 46: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
+	16, // 47: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
+	19, // 48: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
+	21, // 49: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
+	23, // 50: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
+	25, // 51: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
+	27, // 52: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
+	30, // 53: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
+	33, // 54: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
+	35, // 55: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
+	14, // 56: waitlist.signup.v1.SignupService.GetSignup:output_type -> waitlist.signup.v1.GetSignupResponse
+	41, // [41:57] is the sub-list for method output_type
+	25, // [25:41] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_signup_v1_signup_proto_init() }
@@ -1068,9 +2703,9 @@ func file_waitlist_signup_v1_signup_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_signup_v1_signup_proto_rawDesc), len(file_waitlist_signup_v1_signup_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   38,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_waitlist_signup_v1_signup_proto_goTypes,
 		DependencyIndexes: file_waitlist_signup_v1_signup_proto_depIdxs,

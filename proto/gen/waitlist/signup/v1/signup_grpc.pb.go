@@ -326,6 +326,443 @@ var WaitlistService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	AdminService_ListSignups_FullMethodName        = "/waitlist.signup.v1.AdminService/ListSignups"
+	AdminService_RemoveSignup_FullMethodName       = "/waitlist.signup.v1.AdminService/RemoveSignup"
+	AdminService_MoveSignup_FullMethodName         = "/waitlist.signup.v1.AdminService/MoveSignup"
+	AdminService_GetStats_FullMethodName           = "/waitlist.signup.v1.AdminService/GetStats"
+	AdminService_ExportSignups_FullMethodName      = "/waitlist.signup.v1.AdminService/ExportSignups"
+	AdminService_ImportSignups_FullMethodName      = "/waitlist.signup.v1.AdminService/ImportSignups"
+	AdminService_AuthorizeAnalytics_FullMethodName = "/waitlist.signup.v1.AdminService/AuthorizeAnalytics"
+	AdminService_ListWaitlistIds_FullMethodName    = "/waitlist.signup.v1.AdminService/ListWaitlistIds"
+	AdminService_TallySignups_FullMethodName       = "/waitlist.signup.v1.AdminService/TallySignups"
+)
+
+// AdminServiceClient is the client API for AdminService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// AdminService answers the owners' edge about the signups of a waitlist. Every
+// request carries the actor, and signup decides as in WaitlistService.
+type AdminServiceClient interface {
+	ListSignups(ctx context.Context, in *ListSignupsRequest, opts ...grpc.CallOption) (*ListSignupsResponse, error)
+	RemoveSignup(ctx context.Context, in *RemoveSignupRequest, opts ...grpc.CallOption) (*RemoveSignupResponse, error)
+	MoveSignup(ctx context.Context, in *MoveSignupRequest, opts ...grpc.CallOption) (*MoveSignupResponse, error)
+	GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error)
+	// ExportSignups streams one snapshot of the queue as CSV. A stream that ends
+	// without an error is complete.
+	ExportSignups(ctx context.Context, in *ExportSignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportSignupsResponse], error)
+	// ImportSignups takes the request's body in pieces, and answers when every
+	// row is stored.
+	ImportSignups(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportSignupsRequest, ImportSignupsResponse], error)
+	// AuthorizeAnalytics decides whether the actor may see a waitlist's analytics,
+	// and gives what they show of the signups themselves.
+	AuthorizeAnalytics(ctx context.Context, in *AuthorizeAnalyticsRequest, opts ...grpc.CallOption) (*AuthorizeAnalyticsResponse, error)
+	// ListWaitlistIds streams the ids of all waitlists, in order. It serves the
+	// rebuilding of aggregates.
+	ListWaitlistIds(ctx context.Context, in *ListWaitlistIdsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListWaitlistIdsResponse], error)
+	// TallySignups counts the signups of a waitlist, the removed ones too, from one
+	// snapshot. It serves the rebuilding of aggregates. NOT_FOUND where the
+	// waitlist has gone.
+	TallySignups(ctx context.Context, in *TallySignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TallySignupsResponse], error)
+}
+
+type adminServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewAdminServiceClient(cc grpc.ClientConnInterface) AdminServiceClient {
+	return &adminServiceClient{cc}
+}
+
+func (c *adminServiceClient) ListSignups(ctx context.Context, in *ListSignupsRequest, opts ...grpc.CallOption) (*ListSignupsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSignupsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListSignups_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RemoveSignup(ctx context.Context, in *RemoveSignupRequest, opts ...grpc.CallOption) (*RemoveSignupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveSignupResponse)
+	err := c.cc.Invoke(ctx, AdminService_RemoveSignup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) MoveSignup(ctx context.Context, in *MoveSignupRequest, opts ...grpc.CallOption) (*MoveSignupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MoveSignupResponse)
+	err := c.cc.Invoke(ctx, AdminService_MoveSignup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetStatsResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetStats_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ExportSignups(ctx context.Context, in *ExportSignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportSignupsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_ExportSignups_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportSignupsRequest, ExportSignupsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ExportSignupsClient = grpc.ServerStreamingClient[ExportSignupsResponse]
+
+func (c *adminServiceClient) ImportSignups(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportSignupsRequest, ImportSignupsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_ImportSignups_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ImportSignupsRequest, ImportSignupsResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ImportSignupsClient = grpc.ClientStreamingClient[ImportSignupsRequest, ImportSignupsResponse]
+
+func (c *adminServiceClient) AuthorizeAnalytics(ctx context.Context, in *AuthorizeAnalyticsRequest, opts ...grpc.CallOption) (*AuthorizeAnalyticsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthorizeAnalyticsResponse)
+	err := c.cc.Invoke(ctx, AdminService_AuthorizeAnalytics_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListWaitlistIds(ctx context.Context, in *ListWaitlistIdsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListWaitlistIdsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[2], AdminService_ListWaitlistIds_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListWaitlistIdsRequest, ListWaitlistIdsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ListWaitlistIdsClient = grpc.ServerStreamingClient[ListWaitlistIdsResponse]
+
+func (c *adminServiceClient) TallySignups(ctx context.Context, in *TallySignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TallySignupsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[3], AdminService_TallySignups_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[TallySignupsRequest, TallySignupsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_TallySignupsClient = grpc.ServerStreamingClient[TallySignupsResponse]
+
+// AdminServiceServer is the server API for AdminService service.
+// All implementations must embed UnimplementedAdminServiceServer
+// for forward compatibility.
+//
+// AdminService answers the owners' edge about the signups of a waitlist. Every
+// request carries the actor, and signup decides as in WaitlistService.
+type AdminServiceServer interface {
+	ListSignups(context.Context, *ListSignupsRequest) (*ListSignupsResponse, error)
+	RemoveSignup(context.Context, *RemoveSignupRequest) (*RemoveSignupResponse, error)
+	MoveSignup(context.Context, *MoveSignupRequest) (*MoveSignupResponse, error)
+	GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error)
+	// ExportSignups streams one snapshot of the queue as CSV. A stream that ends
+	// without an error is complete.
+	ExportSignups(*ExportSignupsRequest, grpc.ServerStreamingServer[ExportSignupsResponse]) error
+	// ImportSignups takes the request's body in pieces, and answers when every
+	// row is stored.
+	ImportSignups(grpc.ClientStreamingServer[ImportSignupsRequest, ImportSignupsResponse]) error
+	// AuthorizeAnalytics decides whether the actor may see a waitlist's analytics,
+	// and gives what they show of the signups themselves.
+	AuthorizeAnalytics(context.Context, *AuthorizeAnalyticsRequest) (*AuthorizeAnalyticsResponse, error)
+	// ListWaitlistIds streams the ids of all waitlists, in order. It serves the
+	// rebuilding of aggregates.
+	ListWaitlistIds(*ListWaitlistIdsRequest, grpc.ServerStreamingServer[ListWaitlistIdsResponse]) error
+	// TallySignups counts the signups of a waitlist, the removed ones too, from one
+	// snapshot. It serves the rebuilding of aggregates. NOT_FOUND where the
+	// waitlist has gone.
+	TallySignups(*TallySignupsRequest, grpc.ServerStreamingServer[TallySignupsResponse]) error
+	mustEmbedUnimplementedAdminServiceServer()
+}
+
+// UnimplementedAdminServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedAdminServiceServer struct{}
+
+func (UnimplementedAdminServiceServer) ListSignups(context.Context, *ListSignupsRequest) (*ListSignupsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSignups not implemented")
+}
+func (UnimplementedAdminServiceServer) RemoveSignup(context.Context, *RemoveSignupRequest) (*RemoveSignupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveSignup not implemented")
+}
+func (UnimplementedAdminServiceServer) MoveSignup(context.Context, *MoveSignupRequest) (*MoveSignupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MoveSignup not implemented")
+}
+func (UnimplementedAdminServiceServer) GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetStats not implemented")
+}
+func (UnimplementedAdminServiceServer) ExportSignups(*ExportSignupsRequest, grpc.ServerStreamingServer[ExportSignupsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportSignups not implemented")
+}
+func (UnimplementedAdminServiceServer) ImportSignups(grpc.ClientStreamingServer[ImportSignupsRequest, ImportSignupsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ImportSignups not implemented")
+}
+func (UnimplementedAdminServiceServer) AuthorizeAnalytics(context.Context, *AuthorizeAnalyticsRequest) (*AuthorizeAnalyticsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AuthorizeAnalytics not implemented")
+}
+func (UnimplementedAdminServiceServer) ListWaitlistIds(*ListWaitlistIdsRequest, grpc.ServerStreamingServer[ListWaitlistIdsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListWaitlistIds not implemented")
+}
+func (UnimplementedAdminServiceServer) TallySignups(*TallySignupsRequest, grpc.ServerStreamingServer[TallySignupsResponse]) error {
+	return status.Error(codes.Unimplemented, "method TallySignups not implemented")
+}
+func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
+func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
+
+// UnsafeAdminServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to AdminServiceServer will
+// result in compilation errors.
+type UnsafeAdminServiceServer interface {
+	mustEmbedUnimplementedAdminServiceServer()
+}
+
+func RegisterAdminServiceServer(s grpc.ServiceRegistrar, srv AdminServiceServer) {
+	// If the following call panics, it indicates UnimplementedAdminServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&AdminService_ServiceDesc, srv)
+}
+
+func _AdminService_ListSignups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSignupsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListSignups(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListSignups_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListSignups(ctx, req.(*ListSignupsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RemoveSignup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveSignupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RemoveSignup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RemoveSignup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RemoveSignup(ctx, req.(*RemoveSignupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_MoveSignup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MoveSignupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).MoveSignup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_MoveSignup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).MoveSignup(ctx, req.(*MoveSignupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_GetStats_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStatsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetStats(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetStats_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetStats(ctx, req.(*GetStatsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ExportSignups_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportSignupsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).ExportSignups(m, &grpc.GenericServerStream[ExportSignupsRequest, ExportSignupsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ExportSignupsServer = grpc.ServerStreamingServer[ExportSignupsResponse]
+
+func _AdminService_ImportSignups_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AdminServiceServer).ImportSignups(&grpc.GenericServerStream[ImportSignupsRequest, ImportSignupsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ImportSignupsServer = grpc.ClientStreamingServer[ImportSignupsRequest, ImportSignupsResponse]
+
+func _AdminService_AuthorizeAnalytics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AuthorizeAnalyticsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AuthorizeAnalytics(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AuthorizeAnalytics_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AuthorizeAnalytics(ctx, req.(*AuthorizeAnalyticsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListWaitlistIds_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListWaitlistIdsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).ListWaitlistIds(m, &grpc.GenericServerStream[ListWaitlistIdsRequest, ListWaitlistIdsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ListWaitlistIdsServer = grpc.ServerStreamingServer[ListWaitlistIdsResponse]
+
+func _AdminService_TallySignups_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(TallySignupsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).TallySignups(m, &grpc.GenericServerStream[TallySignupsRequest, TallySignupsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_TallySignupsServer = grpc.ServerStreamingServer[TallySignupsResponse]
+
+// AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var AdminService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "waitlist.signup.v1.AdminService",
+	HandlerType: (*AdminServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ListSignups",
+			Handler:    _AdminService_ListSignups_Handler,
+		},
+		{
+			MethodName: "RemoveSignup",
+			Handler:    _AdminService_RemoveSignup_Handler,
+		},
+		{
+			MethodName: "MoveSignup",
+			Handler:    _AdminService_MoveSignup_Handler,
+		},
+		{
+			MethodName: "GetStats",
+			Handler:    _AdminService_GetStats_Handler,
+		},
+		{
+			MethodName: "AuthorizeAnalytics",
+			Handler:    _AdminService_AuthorizeAnalytics_Handler,
+		},
+	},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ExportSignups",
+			Handler:       _AdminService_ExportSignups_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ImportSignups",
+			Handler:       _AdminService_ImportSignups_Handler,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "ListWaitlistIds",
+			Handler:       _AdminService_ListWaitlistIds_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "TallySignups",
+			Handler:       _AdminService_TallySignups_Handler,
+			ServerStreams: true,
+		},
+	},
+	Metadata: "waitlist/signup/v1/signup.proto",
+}
+
+const (
 	SignupService_GetSignup_FullMethodName = "/waitlist.signup.v1.SignupService/GetSignup"
 )
 
