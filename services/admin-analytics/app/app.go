@@ -44,7 +44,11 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ownershttp.Routes(rt.Engine, accountv1.NewAccountServiceClient(accounts), signupv1.NewWaitlistServiceClient(signups))
+	ownershttp.Routes(rt.Engine, ownershttp.Backends{
+		Accounts:  accountv1.NewAccountServiceClient(accounts),
+		Waitlists: signupv1.NewWaitlistServiceClient(signups),
+		Signups:   signupv1.NewAdminServiceClient(signups),
+	})
 	return &App{rt}, nil
 }
 

@@ -16,20 +16,33 @@ import (
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 )
 
+// Backends are the services behind the routes.
+type Backends struct {
+	Accounts  authn.Authorizer
+	Waitlists signupv1.WaitlistServiceClient
+	Signups   signupv1.AdminServiceClient
+}
+
 type handler struct {
 	waitlists signupv1.WaitlistServiceClient
+	signups   signupv1.AdminServiceClient
 }
 
 // Routes adds the routes to an engine of package httpapi. signup decides about
 // every request but for its credentials.
-func Routes(e gin.IRouter, accounts authn.Authorizer, waitlists signupv1.WaitlistServiceClient) {
-	h := handler{waitlists}
-	g := e.Group("/v1/waitlists", authn.Middleware(accounts))
+func Routes(e gin.IRouter, b Backends) {
+	h := handler{waitlists: b.Waitlists, signups: b.Signups}
+	g := e.Group("/v1/waitlists", authn.Middleware(b.Accounts))
 	g.POST("", httpapi.H(h.create))
 	g.GET("", httpapi.H(h.list))
 	g.GET("/:waitlist_id", httpapi.H(h.get))
 	g.PATCH("/:waitlist_id", httpapi.H(h.update))
 	g.DELETE("/:waitlist_id", httpapi.H(h.remove))
+	g.DELETE("/:waitlist_id/signups/:email", httpapi.H(h.removeSignup))
+	g.PATCH("/:waitlist_id/signups/:email/position", httpapi.H(h.moveSignup))
+	g.GET("/:waitlist_id/stats", httpapi.H(h.stats))
+	h.transferRoutes(e, b.Accounts)
+	h.analyticsRoutes(g)
 }
 
 // summary is a waitlist as POST and the list show it.

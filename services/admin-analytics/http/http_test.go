@@ -30,6 +30,7 @@ const id = "0193d4a2-5c1e-7a41-8000-000000000001"
 // answers with what the test gave it.
 type backend struct {
 	signupv1.WaitlistServiceClient
+	signupv1.AdminServiceClient
 	got      proto.Message
 	waitlist *signupv1.Waitlist
 	replayed bool
@@ -161,7 +162,7 @@ func TestRoutes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ownershttp.Routes(e, &b, &b)
+			ownershttp.Routes(e, ownershttp.Backends{Accounts: &b, Waitlists: &b, Signups: &b})
 			r := httptest.NewRequestWithContext(t.Context(), tt.method, tt.path, strings.NewReader(tt.body))
 			r.Header.Set("X-Api-Key", "good")
 			for k, v := range tt.header {

@@ -16,9 +16,11 @@ import (
 
 // wire adds what the owners' side of waitlists needs: the internal interface,
 // the events about accounts, and the purge.
-func wire(rt *service.Runtime, topics kafka.Config, _ *postgres.Signups, svc *signup.Service, wake func()) error {
+func wire(rt *service.Runtime, topics kafka.Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
 	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
-	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(signup.NewOwners(waitlists, rt.Seal, time.Now)))
+	owners := signup.NewOwners(waitlists, rt.Seal, time.Now)
+	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
+	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(signup.NewAdmin(owners, svc, store, time.Now)))
 	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc))
 
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{

@@ -1,0 +1,49 @@
+package grpc
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/access"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+	"waitlist.internal/services/signup"
+)
+
+// Admin serves AdminService. Errors are the contract's; package rpc carries
+// them.
+type Admin struct {
+	signupv1.UnimplementedAdminServiceServer
+	admin *signup.Admin
+}
+
+// NewAdmin returns the server of admin.
+func NewAdmin(admin *signup.Admin) *Admin { return &Admin{admin: admin} }
+
+// RemoveSignup implements the service.
+func (s *Admin) RemoveSignup(ctx context.Context, r *signupv1.RemoveSignupRequest) (*signupv1.RemoveSignupResponse, error) {
+	if err := s.admin.Remove(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), r.GetEmail()); err != nil {
+		return nil, err
+	}
+	return &signupv1.RemoveSignupResponse{}, nil
+}
+
+// MoveSignup implements the service.
+func (s *Admin) MoveSignup(ctx context.Context, r *signupv1.MoveSignupRequest) (*signupv1.MoveSignupResponse, error) {
+	email, position, err := s.admin.Move(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), r.GetEmail(), r.GetBody())
+	if err != nil {
+		return nil, err
+	}
+	return &signupv1.MoveSignupResponse{Email: email, Position: position}, nil
+}
+
+// GetStats implements the service.
+func (s *Admin) GetStats(ctx context.Context, r *signupv1.GetStatsRequest) (*signupv1.GetStatsResponse, error) {
+	st, err := s.admin.Stats(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId())
+	if err != nil {
+		return nil, err
+	}
+	return &signupv1.GetStatsResponse{
+		WaitlistId: st.WaitlistID, TotalSignups: st.Total, ReferralSignups: st.Referrals, CreatedAt: timestamppb.New(st.CreatedAt),
+	}, nil
+}
