@@ -11,6 +11,10 @@ const (
 	StatusPlanned   = "planned"
 )
 
+// AccessExtension says what an operation with credentials needs besides them;
+// the document's description explains it.
+const AccessExtension = "x-waitlist-access"
+
 //go:embed openapi.yaml
 var document []byte
 

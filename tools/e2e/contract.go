@@ -27,8 +27,9 @@ const basePath = "/v1"
 // Contract judges exchanges by the OpenAPI document. It is safe for concurrent
 // use.
 type Contract struct {
-	doc    *openapi3.T
-	router routers.Router
+	doc        *openapi3.T
+	router     routers.Router
+	operations []Operation
 }
 
 // Operation is one line of the contract.
@@ -42,8 +43,27 @@ type Operation struct {
 	// Schemes names the security schemes that it accepts, any of which will
 	// do; empty: no credentials needed.
 	Schemes []string
+	// Access is what it needs besides credentials; zero without Schemes.
+	Access Access
+	// Parameters lists the names of its path, query and header parameters.
+	Parameters []string
+	// HasBody is set where it takes a request body.
+	HasBody bool
 	// Outcomes lists what it may answer: "201", or "400 VALIDATION_ERROR".
 	Outcomes []string
+}
+
+// Access is what an operation needs besides credentials, as the document says
+// in openapi.AccessExtension.
+type Access struct {
+	// Role is the least role: viewer, admin or owner.
+	Role string `json:"role"`
+	// Gate is subscription, any or none.
+	Gate string `json:"gate"`
+	// Tier is the least tier; empty: none.
+	Tier string `json:"tier"`
+	// Verified asks for a verified address where the deployment does.
+	Verified bool `json:"verified"`
 }
 
 // LoadContract reads and validates the document.
@@ -61,17 +81,30 @@ func LoadContract() (*Contract, error) {
 	if err != nil {
 		return nil, fmt.Errorf("route the OpenAPI document: %w", err)
 	}
-	return &Contract{doc: doc, router: router}, nil
+	c := &Contract{doc: doc, router: router}
+	if c.operations, err = operations(doc); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Operations lists every operation, by path and method.
-func (c *Contract) Operations() []Operation {
+func (c *Contract) Operations() []Operation { return slices.Clone(c.operations) }
+
+func operations(doc *openapi3.T) ([]Operation, error) {
 	var out []Operation
-	for path, item := range c.doc.Paths.Map() {
+	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
-			o := Operation{ID: op.OperationID, Method: method, Path: path}
+			o := Operation{ID: op.OperationID, Method: method, Path: path, HasBody: op.RequestBody != nil}
 			o.Planned = op.Extensions[openapi.StatusExtension] == openapi.StatusPlanned
-			security := c.doc.Security
+			var err error
+			if o.Access, err = readAccess(op.Extensions[openapi.AccessExtension]); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", op.OperationID, openapi.AccessExtension, err)
+			}
+			for _, p := range slices.Concat(item.Parameters, op.Parameters) {
+				o.Parameters = append(o.Parameters, p.Value.Name)
+			}
+			security := doc.Security
 			if op.Security != nil {
 				security = *op.Security
 			}
@@ -97,7 +130,23 @@ func (c *Contract) Operations() []Operation {
 	sort.Slice(out, func(i, j int) bool {
 		return out[i].Path+" "+out[i].Method < out[j].Path+" "+out[j].Method
 	})
-	return out
+	return out, nil
+}
+
+// readAccess reads the extension strictly; nil is none.
+func readAccess(extension any) (Access, error) {
+	if extension == nil {
+		return Access{}, nil
+	}
+	raw, err := json.Marshal(extension)
+	if err != nil {
+		return Access{}, err
+	}
+	var a Access
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	err = d.Decode(&a)
+	return a, err
 }
 
 // errorCodes returns the codes that an error response may carry; none for a

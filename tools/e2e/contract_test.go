@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,7 +80,38 @@ func TestDocument(t *testing.T) {
 			if public && len(op.Schemes) > 0 {
 				t.Error("a public operation asks for credentials")
 			}
+			checkAccess(t, op)
 		})
+	}
+}
+
+// checkAccess requires whatever asks for credentials to say what else it needs,
+// and to document the answers that follow from it.
+func checkAccess(t *testing.T, op Operation) {
+	t.Helper()
+	if len(op.Schemes) == 0 {
+		if op.Access != (Access{}) {
+			t.Errorf("access %+v without credentials", op.Access)
+		}
+		return
+	}
+	member := slices.Contains(op.Parameters, "waitlist_id") || slices.Contains(op.Parameters, "X-Account-Email")
+	gated := op.Access.Gate == "subscription" || op.Access.Gate == "any"
+	switch {
+	case rank(op.Access.Role, roles) < 0 || (op.Access.Gate != "none" && !gated) || (op.Access.Tier != "" && rank(op.Access.Tier, tiers) < 0):
+		t.Errorf("access %+v", op.Access)
+	case member && op.Access.Role == "owner", !member && op.Access.Role != "owner" && op.Access.Gate != "any":
+		t.Errorf("role %s, though members can reach it: %t", op.Access.Role, member)
+	}
+	for outcome, want := range map[string]bool{
+		"403 TRIAL_EXPIRED":      gated,
+		"403 TIER_REQUIRED":      op.Access.Tier != "" || member,
+		"403 EMAIL_NOT_VERIFIED": op.Access.Verified || member,
+		"403 FORBIDDEN":          gated || !slices.Contains(op.Schemes, "apiKey"),
+	} {
+		if slices.Contains(op.Outcomes, outcome) != want {
+			t.Errorf("%s documented: %t, by its access: %t", outcome, !want, want)
+		}
 	}
 }
 
