@@ -16,6 +16,12 @@ import (
 // template is a good body with a place for more members; want is its status.
 func testBodies(t *testing.T, c *Client, r Request, template string, want int) {
 	t.Helper()
+	testBodiesUpTo(t, c, r, template, want, 1<<20)
+}
+
+// testBodiesUpTo is testBodies with another limit, in bytes.
+func testBodiesUpTo(t *testing.T, c *Client, r Request, template string, want, limit int) {
+	t.Helper()
 	r = r.Invalid()
 	good := fmt.Sprintf(template, "")
 	for name, body := range map[string]string{
@@ -52,16 +58,16 @@ func testBodies(t *testing.T, c *Client, r Request, template string, want int) {
 		const member = `,"padding":""`
 		return fmt.Appendf(nil, template, `,"padding":"`+strings.Repeat("x", n-len(good)-len(member))+`"`)
 	}
-	t.Run("1 MiB", func(t *testing.T) { c.Do(t, r.Raw(pad(1<<20))).Want(want) })
-	t.Run("1 MiB in chunks", func(t *testing.T) { c.Do(t, r.Raw(pad(1<<20)).Chunked()).Want(want) })
-	t.Run("1 MiB and a byte", func(t *testing.T) {
-		c.Do(t, r.Raw(pad(1<<20+1))).WantError(http.StatusBadRequest, "INVALID_BODY")
+	t.Run("at the limit", func(t *testing.T) { c.Do(t, r.Raw(pad(limit))).Want(want) })
+	t.Run("at the limit in chunks", func(t *testing.T) { c.Do(t, r.Raw(pad(limit)).Chunked()).Want(want) })
+	t.Run("a byte over the limit", func(t *testing.T) {
+		c.Do(t, r.Raw(pad(limit+1))).WantError(http.StatusBadRequest, "INVALID_BODY")
 	})
-	t.Run("1 MiB and a byte in chunks", func(t *testing.T) {
-		c.Do(t, r.Raw(pad(1<<20+1)).Chunked()).WantError(http.StatusBadRequest, "INVALID_BODY")
+	t.Run("a byte over the limit in chunks", func(t *testing.T) {
+		c.Do(t, r.Raw(pad(limit+1)).Chunked()).WantError(http.StatusBadRequest, "INVALID_BODY")
 	})
-	t.Run("8 MiB", func(t *testing.T) {
-		c.Do(t, r.Raw(pad(8<<20))).WantError(http.StatusBadRequest, "INVALID_BODY")
+	t.Run("7 MiB over the limit", func(t *testing.T) {
+		c.Do(t, r.Raw(pad(limit+7<<20))).WantError(http.StatusBadRequest, "INVALID_BODY")
 	})
 	for name, body := range map[string]string{
 		"blanks around":       " \n\t" + good + "\r\n ",

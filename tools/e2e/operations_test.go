@@ -44,6 +44,12 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 		body = Obj{"token": o.reset, "password": "12345678"}
 	case "createWaitlist", "updateWaitlist":
 		body = Obj{"name": "x"}
+	case "moveSignup":
+		body = Obj{"position": 1}
+	case "importSignups":
+		body = Obj{"signups": []any{Obj{"email": email}}}
+	case "inviteMember":
+		body = Obj{"email": address("member")}
 	}
 	path := fill(op.Path, id, url.PathEscape(email))
 	if op.ID == "verifySignupByLink" {
@@ -252,6 +258,9 @@ func (s *suite) testRestart(t *testing.T) {
 	}
 	o.join(t, id, address("friend"), Obj{"referred_by_token": token})
 	people[1], people[2] = people[2], people[1]
+	for range 3 { // counted in the process, and stored when it stops
+		o.Do(t, viewOf(id)).Want(http.StatusOK)
+	}
 	verify := server.AwaitMails(t, people[0], 1)[0].Token()
 	account := server.AwaitMails(t, o.email, 1)[0].Token()
 
@@ -269,6 +278,7 @@ func (s *suite) testRestart(t *testing.T) {
 		o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK)
 		o.Do(t, Get("/auth/me").Key(o.key)).Want(http.StatusOK)
 		o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("signup_count", 4+i).WantJSON("settings.slack_webhook_url", "https://example.com/secret")
+		o.awaitSeries(t, id, 3, 4+i, 1)
 		for at, p := range people {
 			o.status(t, id, p).WantJSON("position", at+1)
 			server.AwaitMails(t, p, 1)

@@ -42,6 +42,9 @@ func TestSuite(t *testing.T) {
 		{"signups", testSignups},
 		{"tokens", testTokens},
 		{"tiers", testTiers},
+		{"admin", testAdmin},
+		{"transfer", testTransfer},
+		{"analytics", testAnalytics},
 	}
 	t.Run("everyday", func(t *testing.T) {
 		d := s.deploy(t, nil)
@@ -55,6 +58,8 @@ func TestSuite(t *testing.T) {
 	t.Run("bucket", s.testDefaultBucket)
 	t.Run("outages", s.testOutages)
 	t.Run("restart", s.testRestart)
+	t.Run("matrix", s.testMatrix)
+	t.Run("transfer interrupted", s.testTransferInterrupted)
 
 	if t.Failed() || testing.Short() || !wholeRun() {
 		return
@@ -82,6 +87,8 @@ type suite struct {
 type deployment struct {
 	*suite
 	server *Server
+	// options are what server was started with.
+	options Options
 	// db is the URL of its database.
 	db string
 	// links mints and checks the tokens of mail links, as the program does.
@@ -115,8 +122,32 @@ func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 		all["POSTGRES_URL"] = testenv.Postgres(t)
 	}
 	d.db = all["POSTGRES_URL"]
-	d.server = Run(t, Options{Binary: s.binary, Env: all})
+	d.options = Options{Binary: s.binary, Dir: DataDir(t), Env: all}
+	d.server = Run(t, d.options)
 	return d
+}
+
+// restart starts a program that was stopped or killed, at its old address and on
+// its old data.
+func (d *deployment) restart(t *testing.T) {
+	t.Helper()
+	d.options.Addr = d.server.Addr
+	d.server = Run(t, d.options)
+}
+
+// count is how many signups a waitlist has, by the database.
+func (d *deployment) count(t testing.TB, waitlist string) int {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var n int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM signup.signup WHERE waitlist_id = $1", waitlist).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // client returns a client with a network address of its own.

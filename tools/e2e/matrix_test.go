@@ -1,0 +1,575 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+var (
+	// roles and tiers are the contract's, lowest first.
+	roles = []string{"viewer", "admin", "owner"}
+	tiers = []string{"basic", "advanced", "pro"}
+)
+
+// rank is the place of a word in a list, -1 where it is not in it.
+func rank(word string, in []string) int { return slices.Index(in, word) }
+
+// testMatrix calls every operation that asks for credentials in every
+// combination of who calls, with which credential, about whose waitlist, in
+// which state the owner is, and whether the request is well-formed. What is to
+// be answered follows from the document's access extension and the contract's
+// order of checks; which combinations there are follows from the document too,
+// so that a new operation is in it without a line here but a good body.
+func (s *suite) testMatrix(t *testing.T) {
+	d := s.deploy(t, map[string]string{"ENFORCE_EMAIL_VERIFICATION": "true"})
+	pool, err := pgxpool.New(t.Context(), d.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	foreign := d.owner(t)
+	m := &matrix{deployment: d, pool: pool, client: d.client(t), foreign: foreign}
+	m.foreignID = m.attended(t, foreign)
+	for i, st := range []ownerState{
+		{name: "trial", tier: "pro", status: "trialing", trial: true, until: "7 days"},
+		{name: "basic", tier: "basic", status: "active"},
+		{name: "advanced", tier: "advanced", status: "active"},
+		{name: "pro", tier: "pro", status: "active", until: "30 days"},
+		{name: "canceling", tier: "pro", status: "canceling", until: "1 day"},
+		{name: "trial over", tier: "pro", status: "trialing", trial: true, until: "-1 second", refusal: "TRIAL_EXPIRED"},
+		{name: "canceled", tier: "pro", status: "canceling", until: "-2 hours", refusal: "FORBIDDEN"},
+		{name: "inactive", tier: "advanced", status: "inactive", refusal: "FORBIDDEN"},
+	} {
+		t.Run(st.name, func(t *testing.T) { m.run(t, st, i == 0) })
+	}
+}
+
+// ownerState is an owner's subscription.
+type ownerState struct {
+	name, tier, status string
+	trial              bool
+	// until is the end of the period as an interval from now; empty: none.
+	until string
+	// refusal is the code that the subscription gate answers; empty: open.
+	refusal string
+}
+
+// member is somebody who calls.
+type member struct {
+	*owner // nil: without credentials
+	name   string
+	// role is what they are to the owner's account; empty: nothing.
+	role     string
+	verified bool
+	// state is that of their own account.
+	state ownerState
+}
+
+// credential is one way to say who calls.
+type credential struct {
+	name  string
+	apply func(Request, *owner) Request
+	// scheme is the one of the document's that it comes to; empty: it is no
+	// credential.
+	scheme string
+	// rare ones are tried in the plainest case alone.
+	rare bool
+}
+
+// target is what a request is about.
+type target struct {
+	name string
+	// id is the waitlist's, account the X-Account-Email header, email the address
+	// in the path.
+	id, account, email string
+	// missing and foreign are about the waitlist or the account, nobody about the
+	// address.
+	missing, foreign, nobody bool
+	// own is set where the caller's own account is worked on.
+	own bool
+}
+
+// bystander is on every waitlist, and in the team of every account, of the
+// matrix.
+const bystander = "bystander@example.com"
+
+// content is what a request carries.
+type content string
+
+const (
+	good    content = "good"
+	head    content = "HEAD"    // a good one, by HEAD
+	invalid content = "invalid" // a field or query parameter out of bounds
+	broken  content = "broken"  // no JSON
+)
+
+type matrix struct {
+	*deployment
+	pool      *pgxpool.Pool
+	client    *Client
+	foreign   *owner
+	foreignID string
+}
+
+// cell is one combination.
+type cell struct {
+	op     Operation
+	who    *member
+	cred   credential
+	target target
+	with   content
+	bodies bodies
+	// want is a status, and the code of an error.
+	want string
+}
+
+// group is the matrix for one state of the owner.
+type group struct {
+	*matrix
+	state  ownerState
+	owner  *member
+	id     string // the owner's waitlist
+	people []*member
+}
+
+// run does all cells of one state. Cells about the caller's own account do not
+// depend on the owner's state but for the owner: the others do them in the
+// first group alone.
+func (m *matrix) run(t *testing.T, st ownerState, first bool) {
+	g := &group{matrix: m, state: st}
+	paying := ownerState{tier: "pro", status: "active"}
+	lapsed := ownerState{tier: "pro", status: "inactive", refusal: "FORBIDDEN"}
+	// Waitlists can only be made before the owner's state is what it will be.
+	g.owner = g.person(t, member{name: "owner", role: "owner", verified: true, state: st})
+	g.id = m.attended(t, g.owner.owner)
+	g.enter(t, g.owner)
+	g.people = []*member{
+		{name: "nobody"},
+		g.enter(t, g.person(t, member{name: "stranger", verified: true, state: paying})),
+		g.enter(t, g.person(t, member{name: "unverified admin", role: "admin", state: paying})),
+		g.enter(t, g.person(t, member{name: "viewer", role: "viewer", verified: true, state: paying})),
+		g.enter(t, g.person(t, member{name: "admin", role: "admin", verified: true, state: paying})),
+		g.enter(t, g.person(t, member{name: "lapsed admin", role: "admin", verified: true, state: lapsed})),
+		g.owner,
+	}
+	var differ []string
+	n := 0
+	for _, op := range m.contract.Operations() {
+		if op.Planned || len(op.Schemes) == 0 {
+			continue
+		}
+		var refused, allowed []cell
+		for _, c := range g.cells(t, op) {
+			switch {
+			case !first && c.target.own && c.who != g.owner && c.who.owner != nil && op.Access.Gate != "any":
+			case c.want[0] == '2':
+				allowed = append(allowed, c)
+			default:
+				refused = append(refused, c)
+			}
+		}
+		n += len(refused) + len(allowed)
+		differ = slices.Concat(differ, g.refused(t, refused), g.allowed(t, allowed))
+	}
+	t.Logf("%d cells", n)
+	if differ = slices.DeleteFunc(differ, func(line string) bool { return line == "" }); len(differ) > 0 {
+		t.Errorf("%d of %d cells differ:\n%s", len(differ), n, table(differ))
+	}
+}
+
+// table lines up what differs, the first of it where it is much.
+func table(rows []string) string {
+	const most = 80
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "operation\tcaller\tcredential\tabout\trequest\twant\tgot")
+	for _, row := range rows[:min(most, len(rows))] {
+		fmt.Fprintln(w, row)
+	}
+	_ = w.Flush()
+	if len(rows) > most {
+		fmt.Fprintf(&b, "and %d more\n", len(rows)-most)
+	}
+	return b.String()
+}
+
+// cells lists the combinations for one operation.
+func (g *group) cells(t *testing.T, op Operation) []cell {
+	t.Helper()
+	contents := []content{good}
+	if op.Method == http.MethodGet {
+		contents = append(contents, head)
+	}
+	b, known := requestBodies()[op.ID]
+	if op.HasBody != (b.good != nil) {
+		t.Fatalf("%s takes a body: %t; one is known: %t", op.ID, op.HasBody, b.good != nil)
+	}
+	if known {
+		contents = append(contents, invalid)
+	}
+	if op.HasBody {
+		contents = append(contents, broken)
+	}
+	targets := g.targets(op)
+	var out []cell
+	for _, who := range g.people {
+		creds := credentials(op)
+		if who.owner == nil {
+			creds = strangeCredentials()
+		}
+		for _, cred := range creds {
+			for i, about := range targets {
+				for _, with := range contents {
+					if cred.rare && (i > 0 || with != good) {
+						continue
+					}
+					c := cell{op: op, who: who, cred: cred, target: about, with: with, bodies: b}
+					c.want = g.expect(t, c)
+					out = append(out, c)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// targets lists what an operation can be about, the plainest first.
+func (g *group) targets(op Operation) []target {
+	has := func(name string) bool { return slices.Contains(op.Parameters, name) }
+	var out []target
+	switch {
+	case has("waitlist_id"):
+		out = []target{
+			{name: "the owner's waitlist", id: g.id},
+			{name: "another's waitlist", id: g.foreignID, foreign: true},
+			{name: "no waitlist", id: unknownID, missing: true},
+			{name: "no id", id: "nope", missing: true},
+		}
+	case has("X-Account-Email"):
+		out = []target{
+			{name: "the owner's account", account: strings.ToUpper(g.owner.email)},
+			{name: "another's account", account: g.foreign.email, foreign: true},
+			{name: "no account", account: "nobody@example.com", foreign: true},
+			{name: "the caller's account", own: true},
+		}
+	default:
+		out = []target{{name: "the caller's account", own: true}}
+	}
+	if !has("email") {
+		return out
+	}
+	for i := range out {
+		out[i].email = bystander
+		if about := out[i]; !about.foreign && !about.missing {
+			about.name, about.email, about.nobody = about.name+", nobody", "nobody@example.com", true
+			out = append(out, about)
+		}
+	}
+	return out
+}
+
+// credentials are the ways in which somebody with an account sends theirs to an
+// operation.
+func credentials(op Operation) []credential {
+	export := slices.Contains(op.Schemes, "exportToken")
+	// inQuery is a scheme where the query's token counts, and what the request
+	// comes to where it is only one parameter more.
+	inQuery := func(scheme, otherwise string) string {
+		if export {
+			return scheme
+		}
+		return otherwise
+	}
+	return []credential{
+		{name: "token", scheme: "bearer", apply: func(r Request, o *owner) Request { return r.As(o.token) }},
+		{name: "key", scheme: "apiKey", apply: func(r Request, o *owner) Request { return r.Key(o.key) }},
+		{name: "token in the query", scheme: inQuery("exportToken", ""), rare: !export, apply: func(r Request, o *owner) Request { return r.query("token", o.token) }},
+		{name: "token, bad key", scheme: "bearer", rare: true, apply: func(r Request, o *owner) Request { return r.As(o.token).Key("wl_live_x") }},
+		{name: "bad token, key", rare: true, apply: func(r Request, o *owner) Request { return r.As("x").Key(o.key) }},
+		{name: "key as token", rare: true, apply: func(r Request, o *owner) Request { return r.As(o.key) }},
+		{name: "token as key", rare: true, apply: func(r Request, o *owner) Request { return r.Key(o.token) }},
+		{name: "basic", rare: true, apply: func(r Request, o *owner) Request { return r.With("Authorization", "Basic "+o.token) }},
+		{name: "key in the query", rare: true, apply: func(r Request, o *owner) Request { return r.query("token", o.key) }},
+		{name: "bad token in the query, key", scheme: inQuery("", "apiKey"), rare: true, apply: func(r Request, o *owner) Request { return r.query("token", "x").Key(o.key) }},
+		{name: "bad token in the query, token", scheme: "bearer", rare: true, apply: func(r Request, o *owner) Request { return r.query("token", "x").As(o.token) }},
+	}
+}
+
+// strangeCredentials are those of nobody.
+func strangeCredentials() []credential {
+	return []credential{
+		{name: "none", apply: func(r Request, _ *owner) Request { return r }},
+		{name: "bad token", apply: func(r Request, _ *owner) Request { return r.As("eyJhbGciOiJub25lIn0.e30.") }},
+		{name: "bad key", apply: func(r Request, _ *owner) Request { return r.Key("wl_live_00000000_0000000000000000") }},
+		{name: "bad token in the query", apply: func(r Request, _ *owner) Request { return r.query("token", "x") }},
+	}
+}
+
+// query adds a query parameter.
+func (r Request) query(name, value string) Request {
+	sep := "?"
+	if strings.Contains(r.path, "?") {
+		sep = "&"
+	}
+	r.path += sep + name + "=" + url.QueryEscape(value)
+	return r
+}
+
+// expect is what the contract has a cell answer: a status, and the code of an
+// error.
+func (g *group) expect(t *testing.T, c cell) string {
+	t.Helper()
+	forbidden := func(code string) string { return "403 " + code }
+	switch {
+	case c.cred.scheme == "":
+		return "401 AUTHENTICATION_REQUIRED"
+	case !slices.Contains(c.op.Schemes, c.cred.scheme):
+		return forbidden("FORBIDDEN")
+	case c.target.missing:
+		return "404 NOT_FOUND"
+	}
+	role, account := c.who.role, g.state
+	if c.target.own {
+		role, account = "owner", c.who.state
+	}
+	if c.target.foreign || role == "" {
+		return forbidden("FORBIDDEN")
+	}
+	switch c.op.Access.Gate {
+	case "subscription":
+		if code := gate(role, account, c.who.verified || (role == "owner" && !c.op.Access.Verified)); code != "" {
+			return forbidden(code)
+		}
+	case "any":
+		member := c.who.role == "viewer" || c.who.role == "admin"
+		if c.who.state.refusal != "" && (!member || gate(c.who.role, g.state, c.who.verified) != "") {
+			return forbidden(c.who.state.refusal)
+		}
+	}
+	switch {
+	case rank(role, roles) < rank(c.op.Access.Role, roles):
+		return forbidden("FORBIDDEN")
+	case c.with == broken:
+		return "400 INVALID_BODY"
+	case c.with == invalid:
+		return "400 VALIDATION_ERROR"
+	case rank(account.tier, tiers) < rank(c.op.Access.Tier, tiers):
+		return forbidden("TIER_REQUIRED")
+	case c.target.nobody:
+		return "404 NOT_FOUND"
+	}
+	success := slices.DeleteFunc(slices.Clone(c.op.Outcomes), func(outcome string) bool { return outcome[0] != '2' })
+	if len(success) != 1 {
+		t.Fatalf("%s: successes %v, want one", c.op.ID, success)
+	}
+	return success[0]
+}
+
+// gate is what the subscription gate says: about the caller's address, the
+// account worked on, and members of an account below Pro.
+func gate(role string, account ownerState, verified bool) string {
+	switch {
+	case !verified:
+		return "EMAIL_NOT_VERIFIED"
+	case account.refusal != "":
+		return account.refusal
+	case role != "owner" && account.tier != "pro":
+		return "TIER_REQUIRED"
+	}
+	return ""
+}
+
+// differs is the table's line about a cell that was answered otherwise, "" where
+// it was not.
+func (c cell) differs(got string) string {
+	want := c.want
+	if c.with == head {
+		want, _, _ = strings.Cut(want, " ")
+	}
+	if got == want {
+		return ""
+	}
+	return strings.Join([]string{c.op.ID, c.who.name, c.cred.name, c.target.name, string(c.with), want, got}, "\t")
+}
+
+// refused sends cells that must change nothing, several at once, and returns
+// lines about those that differ.
+func (g *group) refused(t *testing.T, cells []cell) []string {
+	t.Helper()
+	before := g.digest(t)
+	out := make([]string, len(cells))
+	work := make(chan int)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range work {
+				got, _ := g.send(t, cells[i])
+				out[i] = cells[i].differs(got)
+			}
+		})
+	}
+	for i := range cells {
+		work <- i
+	}
+	close(work)
+	wg.Wait()
+	if g.digest(t) != before {
+		out = append(out, cells[0].op.ID+"\ta refused request changed the database\t\t\t\t\t")
+	}
+	return out
+}
+
+// allowed sends cells that must work, each on something of its own where it
+// takes something away.
+func (g *group) allowed(t *testing.T, cells []cell) []string {
+	t.Helper()
+	var out []string
+	for _, c := range cells {
+		switch c.op.ID {
+		case "deleteWaitlist":
+			c.target.id = g.owner.waitlist(t, nil)
+		case "deleteSignup":
+			c.target.email = address("leaving")
+			g.client.join(t, c.target.id, c.target.email)
+		case "removeMember":
+			c.target.email = address("leaving")
+			g.invite(t, c.who.email, c.target.email, "viewer")
+		case "deleteAccount":
+			c.who = g.enter(t, g.person(t, *c.who))
+		case "resendVerification":
+			g.sql(t, "UPDATE account.account SET verify_resends = 0, verify_resent_at = NULL WHERE email = $1", c.who.email)
+		}
+		got, res := g.send(t, c)
+		if c.op.ID == "regenerateApiKey" && res.Status == http.StatusOK {
+			c.who.key = res.Str("api_key")
+		}
+		out = append(out, c.differs(got))
+	}
+	return out
+}
+
+// send does one cell and returns what it came to.
+func (g *group) send(t *testing.T, c cell) (string, *Response) {
+	r := NewRequest(c.op.Method, fill(c.op.Path, c.target.id, url.PathEscape(c.target.email)), nil)
+	if c.target.account != "" {
+		r = r.With("X-Account-Email", c.target.account)
+	}
+	switch c.with {
+	case good:
+		if c.op.HasBody {
+			r = r.JSON(c.bodies.good())
+		}
+	case head:
+		r.method = http.MethodHead
+	case invalid:
+		r = r.Invalid()
+		if c.op.HasBody {
+			r = r.JSON(c.bodies.invalid)
+		}
+		for name, value := range c.bodies.query {
+			r = r.query(name, value)
+		}
+	case broken:
+		r = r.Raw([]byte("{")).Invalid()
+	}
+	res, err := g.client.Send(t.Context(), c.cred.apply(r, c.who.owner))
+	if res == nil {
+		return err.Error(), nil
+	}
+	res.t = t
+	got := strings.TrimSpace(fmt.Sprintf("%d %s", res.Status, res.ErrorCode()))
+	if err != nil {
+		got += ": " + err.Error()
+	}
+	return got, res
+}
+
+// bodies are what an operation is sent: bodies of requests that do no harm
+// twice, or a query out of bounds.
+type bodies struct {
+	good    func() any
+	invalid any
+	query   map[string]string
+}
+
+// requestBodies are by operation.
+func requestBodies() map[string]bodies {
+	always := func(body Obj) func() any { return func() any { return body } }
+	return map[string]bodies{
+		"createWaitlist": {good: always(Obj{"name": "Another"}), invalid: Obj{"name": ""}},
+		"updateWaitlist": {good: always(Obj{"settings": Obj{"headline": "Hello"}}), invalid: Obj{"settings": Obj{"headline": 5}}},
+		"listSignups":    {query: map[string]string{"limit": "0"}},
+		"moveSignup":     {good: always(Obj{"position": 1}), invalid: Obj{"position": 0}},
+		"importSignups":  {good: func() any { return Obj{"signups": []any{Obj{"email": address("imported")}}} }, invalid: Obj{"signups": []any{5}}},
+		"getAnalytics":   {query: map[string]string{"range": "5d"}},
+		"inviteMember":   {good: func() any { return Obj{"email": address("invited")} }, invalid: Obj{"email": "nobody"}},
+	}
+}
+
+// attended makes a waitlist with a bystander.
+func (m *matrix) attended(t *testing.T, o *owner) string {
+	t.Helper()
+	id := o.waitlist(t, nil)
+	o.join(t, id, bystander)
+	return id
+}
+
+// person registers somebody with a session and a role in the owner's team. The
+// account is that of a trial; see enter.
+func (g *group) person(t *testing.T, is member) *member {
+	t.Helper()
+	is.owner = g.deployment.owner(t)
+	if is.verified {
+		g.sql(t, "UPDATE account.account SET email_verified_at = now() WHERE email = $1", is.email)
+	}
+	if is.role == "viewer" || is.role == "admin" {
+		g.invite(t, g.owner.email, is.email, is.role)
+	}
+	g.invite(t, is.email, bystander, "viewer")
+	return &is
+}
+
+// enter brings somebody's account into its state.
+func (m *matrix) enter(t *testing.T, who *member) *member {
+	t.Helper()
+	m.sql(t, `UPDATE account.account SET tier = $2, status = $3, trial = $4, valid_until = now() + nullif($5, '')::interval,
+		entitlement_version = entitlement_version + 1 WHERE email = $1`, who.email, who.state.tier, who.state.status, who.state.trial, who.state.until)
+	return who
+}
+
+// invite makes somebody a member of a team by hand: the matrix is about what
+// follows from it.
+func (m *matrix) invite(t *testing.T, owner, email, role string) {
+	t.Helper()
+	m.sql(t, `INSERT INTO account.team_member (owner_id, email, role, invited_at) SELECT id, $2, $3, now() FROM account.account WHERE email = $1`,
+		owner, email, role)
+}
+
+func (m *matrix) sql(t *testing.T, statement string, args ...any) {
+	t.Helper()
+	if tag, err := m.pool.Exec(t.Context(), statement, args...); err != nil || tag.RowsAffected() != 1 {
+		t.Fatalf("%s: %v, %v", statement, tag, err)
+	}
+}
+
+// digest tells whether anything changed that requests could change.
+func (m *matrix) digest(t *testing.T) string {
+	t.Helper()
+	var sum string
+	err := m.pool.QueryRow(t.Context(), `SELECT md5(string_agg(line, E'\n' ORDER BY line)) FROM (
+		SELECT w::text FROM signup.waitlist w WHERE deleted_at IS NULL
+		UNION ALL SELECT s::text FROM signup.waitlist w JOIN signup.signup s ON s.waitlist_id = w.id WHERE deleted_at IS NULL
+		UNION ALL SELECT a::text FROM account.account a UNION ALL SELECT m::text FROM account.team_member m) AS row (line)`).Scan(&sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
