@@ -23,9 +23,10 @@ const (
 // timeLayout is how the contract writes moments.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// Register adds the public routes to an engine.
-func Register(e *gin.Engine, svc *signup.Service) {
-	h := handler{svc}
+// Register adds the public routes to an engine. views counts the forms that
+// were shown.
+func Register(e *gin.Engine, svc *signup.Service, views *signup.Views) {
+	h := handler{svc, views}
 	e.POST("/v1/public/waitlists/:waitlist_id/signups", httpapi.H(h.join))
 	g := e.Group("/v1/public/waitlists/:waitlist_id", knownID)
 	g.GET("/signups/:email", httpapi.H(h.status))
@@ -39,7 +40,10 @@ func Register(e *gin.Engine, svc *signup.Service) {
 	g.POST("/delete-my-data", httpapi.H(h.deleteMyData))
 }
 
-type handler struct{ svc *signup.Service }
+type handler struct {
+	svc   *signup.Service
+	views *signup.Views
+}
 
 const paramID = "waitlist_id"
 
@@ -218,6 +222,7 @@ func (h handler) config(c *gin.Context) error {
 		doc.RequireEmailVerification = &s.RequireEmailVerification
 	}
 	httpapi.JSON(c, http.StatusOK, doc)
+	h.views.Add(f.Waitlist.ID)
 	return nil
 }
 

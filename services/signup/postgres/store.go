@@ -125,11 +125,14 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 			email    string
 			first    string
 			last     string
+			created  time.Time
+			utm      [3]string
 		)
 		err := tx.QueryRow(ctx, `
 			DELETE FROM signup WHERE waitlist_id = $1 AND number = $2
-			RETURNING queue_key, referrer_number IS NOT NULL, email, first_name, last_name`, w.ID, number).
-			Scan(&key, &credited, &email, &first, &last)
+			RETURNING queue_key, referrer_number IS NOT NULL, email, first_name, last_name,
+				created_at, utm_source, utm_medium, utm_campaign`, w.ID, number).
+			Scan(&key, &credited, &email, &first, &last, &created, &utm[0], &utm[1], &utm[2])
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errNoSignup()
 		}
@@ -149,8 +152,9 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 			ev.Email, ev.FirstName, ev.LastName = email, first, last
 		}
 		var b pgx.Batch
-		b.Queue(`SELECT queue_bucket_add($1, $2, -1)`, w.ID, key)
+		b.Queue(`SELECT queue_leave($1, $2)`, w.ID, key)
 		b.Queue(changeSQL+`ARRAY[$9::bigint])`, append(changeArgs(w.ID, st, st.lastNumber+1), number)...)
+		queueRemoved(&b, w.ID, number, created, credited, utm[0], utm[1], utm[2])
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("log removal: %w", err)
 		}

@@ -1,0 +1,202 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outbox"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/signup"
+)
+
+// tallyPiece bounds the rows of one piece of a tally, and the ids of one piece
+// of the list of waitlists: 255 characters a value are well below 1 MiB.
+const tallyPiece = 500
+
+// topReferrersSQL reads the first rows of signup_leaderboard.
+const topReferrersSQL = `
+SELECT email, first_name, referral_count FROM signup
+WHERE waitlist_id = $1 AND referral_count > 0
+ORDER BY referral_count DESC, referral_at, number
+LIMIT $2`
+
+// TopReferrers implements signup.TallyStore.
+func (s *Signups) TopReferrers(ctx context.Context, waitlistID string, limit int) ([]signup.Referrer, error) {
+	rows, err := s.pool.Query(ctx, topReferrersSQL, waitlistID, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read top referrers: %w", err)
+	}
+	top, err := pgx.CollectRows(rows, pgx.RowToStructByPos[signup.Referrer])
+	if err != nil {
+		return nil, fmt.Errorf("read top referrers: %w", err)
+	}
+	return top, nil
+}
+
+// removedSQL adds a signup that leaves to the sums of those that have left. Its
+// arguments are the waitlist, created_at, whether it had a credited referrer, its
+// number, and its source, medium and campaign.
+const (
+	removedDaySQL = `
+INSERT INTO removed_day AS d (waitlist_id, day, signups, referral_signups)
+VALUES ($1, ($2::timestamptz AT TIME ZONE 'UTC')::date, 1, $3::boolean::int)
+ON CONFLICT (waitlist_id, day) DO UPDATE
+SET signups = d.signups + 1, referral_signups = d.referral_signups + excluded.referral_signups`
+
+	removedValueSQL = `
+INSERT INTO removed_value AS v (waitlist_id, field, value, count, last_number)
+SELECT $1, u.field, u.value, 1, $2
+FROM (VALUES ('utm_source', $3::text), ('utm_medium', $4::text), ('utm_campaign', $5::text)) AS u (field, value)
+WHERE u.value <> ''
+ON CONFLICT (waitlist_id, field, value) DO UPDATE
+SET count = v.count + 1, last_number = greatest(v.last_number, excluded.last_number)`
+)
+
+// queueRemoved adds a signup that leaves to the sums of those that have left.
+func queueRemoved(b *pgx.Batch, waitlistID string, number int64, createdAt time.Time, credited bool, source, medium, campaign string) {
+	b.Queue(removedDaySQL, waitlistID, createdAt, credited)
+	if source != "" || medium != "" || campaign != "" {
+		b.Queue(removedValueSQL, waitlistID, number, source, medium, campaign)
+	}
+}
+
+// WaitlistIDs implements signup.TallyStore.
+func (s *Signups) WaitlistIDs(ctx context.Context, next func([]string) error) error {
+	for after := "00000000-0000-0000-0000-000000000000"; ; {
+		rows, err := s.pool.Query(ctx, `
+			SELECT id::text FROM waitlist WHERE id > $1::uuid AND deleted_at IS NULL ORDER BY id LIMIT $2`, after, tallyPiece)
+		if err != nil {
+			return fmt.Errorf("list waitlists: %w", err)
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return fmt.Errorf("list waitlists: %w", err)
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		if err := next(ids); err != nil {
+			return err
+		}
+		after = ids[len(ids)-1]
+	}
+}
+
+// The tally reads all rows of the waitlist, once for each statement.
+const (
+	dayTallySQL = `
+SELECT day, sum(signups)::bigint, sum(referrals)::bigint FROM (
+    SELECT (created_at AT TIME ZONE 'UTC')::date AS day, count(*) AS signups, count(referrer_number) AS referrals
+    FROM signup WHERE waitlist_id = $1 GROUP BY 1
+    UNION ALL
+    SELECT day, signups, referral_signups FROM removed_day WHERE waitlist_id = $1
+) d
+GROUP BY day
+ORDER BY day`
+
+	valueTallySQL = `
+SELECT field, value, sum(count)::bigint, max(last_number) FROM (
+    SELECT u.field, u.value, count(*) AS count, max(s.number) AS last_number
+    FROM signup s, LATERAL (VALUES ('utm_source', s.utm_source), ('utm_medium', s.utm_medium), ('utm_campaign', s.utm_campaign)) AS u (field, value)
+    WHERE s.waitlist_id = $1 AND u.value <> ''
+    GROUP BY u.field, u.value
+    UNION ALL
+    SELECT field, value, count, last_number FROM removed_value WHERE waitlist_id = $1
+) v
+GROUP BY field, value`
+)
+
+// Tally implements signup.TallyStore.
+func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(signup.Tally) error) error {
+	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		// The whole list takes longer than a request may.
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+			return fmt.Errorf("lift time-outs: %w", err)
+		}
+		var first signup.Tally
+		err := tx.QueryRow(ctx, `
+			SELECT coalesce((SELECT last_number FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1), 0)
+			FROM waitlist w WHERE id = $1 AND deleted_at IS NULL`, waitlistID).Scan(&first.LastNumber)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return signup.ErrNoWaitlist()
+		}
+		if err != nil {
+			return fmt.Errorf("read waitlist: %w", err)
+		}
+		if err := next(first); err != nil {
+			return err
+		}
+		if err := pieces(ctx, tx, dayTallySQL, waitlistID, func(days []signup.DayTally) error {
+			return next(signup.Tally{Days: days})
+		}); err != nil {
+			return fmt.Errorf("tally days: %w", err)
+		}
+		if err := pieces(ctx, tx, valueTallySQL, waitlistID, func(values []signup.ValueTally) error {
+			return next(signup.Tally{Values: values})
+		}); err != nil {
+			return fmt.Errorf("tally values: %w", err)
+		}
+		return nil
+	})
+}
+
+// pieces hands a query's rows over, tallyPiece at a time. A piece is valid only
+// during the call.
+func pieces[T any](ctx context.Context, tx pgx.Tx, sql, waitlistID string, next func([]T) error) error {
+	rows, err := tx.Query(ctx, sql, waitlistID)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	piece := make([]T, 0, tallyPiece)
+	for rows.Next() {
+		row, err := pgx.RowToStructByPos[T](rows)
+		if err != nil {
+			return err
+		}
+		if piece = append(piece, row); len(piece) == tallyPiece {
+			if err := next(piece); err != nil {
+				return err
+			}
+			piece = piece[:0]
+		}
+	}
+	if err := rows.Err(); err != nil || len(piece) == 0 {
+		return err
+	}
+	return next(piece)
+}
+
+// countViewsSQL inserts one row for each waitlist; the relay does not need
+// views in any order.
+const countViewsSQL = `
+INSERT INTO outbox (topic, key, payloads, traceparent)
+SELECT $1, v.key, ARRAY[v.payload], '' FROM unnest($2::text[], $3::bytea[]) AS v (key, payload)`
+
+// CountViews implements signup.ViewStore.
+func (s *Signups) CountViews(ctx context.Context, counts []signup.ViewCount) error {
+	keys, payloads := make([]string, len(counts)), make([][]byte, len(counts))
+	for i, c := range counts {
+		_, key, events, _, err := outbox.Row(ctx, outbox.Message{
+			Topic: kafka.SignupsTopic, Key: c.WaitlistID, Events: []*eventv1.Event{{
+				Id: c.ID, OccurredAt: timestamppb.New(c.At),
+				Payload: &eventv1.Event_PageViewsCounted{PageViewsCounted: &eventv1.PageViewsCounted{WaitlistId: c.WaitlistID, Views: c.Views}},
+			}},
+		})
+		if err != nil {
+			return err
+		}
+		keys[i], payloads[i] = key, events[0]
+	}
+	if _, err := s.pool.Exec(ctx, countViewsSQL, kafka.SignupsTopic, keys, payloads); err != nil {
+		return fmt.Errorf("insert page views: %w", err)
+	}
+	s.wake()
+	return nil
+}

@@ -1,0 +1,167 @@
+package signup
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	// flushViewsEvery is how long a view waits in the process at most.
+	flushViewsEvery = 500 * time.Millisecond
+	// flushViewsTimeout bounds one flush, the last one too.
+	flushViewsTimeout = 5 * time.Second
+	// viewsAtOnce bounds the waitlists of one statement.
+	viewsAtOnce = 1000
+	// closedCount marks a counter that is collected no more; what is added to
+	// it stays below zero.
+	closedCount = math.MinInt64 / 2
+)
+
+// ViewCount is a number of views of one waitlist's form on one UTC day.
+type ViewCount struct {
+	// ID identifies the count in every attempt to publish it.
+	ID         string
+	WaitlistID string
+	Views      int64
+	// At is a moment of the day.
+	At time.Time
+}
+
+// ViewStore takes what was counted.
+type ViewStore interface {
+	// CountViews publishes counts, all or none. A count that comes again, by its
+	// ID, has no further effect.
+	CountViews(ctx context.Context, counts []ViewCount) error
+}
+
+// Views counts the views of forms: in process, so that a view costs its request
+// two atomic operations, and published twice a second while Run runs. Only the
+// death of the process loses counts, those of the last half second.
+type Views struct {
+	store ViewStore
+	now   func() time.Time
+	log   *slog.Logger
+	// counts has a *atomic.Int64 for each viewKey that was seen of late.
+	counts sync.Map
+	// unsent was collected and may or may not have been published: it is sent
+	// again as it is, and not added to. Only Run touches it.
+	unsent []ViewCount
+}
+
+// viewKey is a waitlist on a day since 1970.
+type viewKey struct {
+	waitlistID string
+	day        int64
+}
+
+const secondsOfDay = 24 * 60 * 60
+
+// NewViews returns counters that are at zero.
+func NewViews(store ViewStore, now func() time.Time, log *slog.Logger) *Views {
+	return &Views{store: store, now: now, log: log}
+}
+
+// Add counts one view of a waitlist's form.
+func (v *Views) Add(waitlistID string) {
+	key := viewKey{waitlistID, v.now().Unix() / secondsOfDay}
+	for {
+		count, ok := v.counts.Load(key)
+		if !ok {
+			count, _ = v.counts.LoadOrStore(key, new(atomic.Int64))
+		}
+		if count.(*atomic.Int64).Add(1) > 0 { //nolint:forcetypeassert // the only type stored
+			return
+		}
+		// It was closed in between: the next one counts.
+		v.counts.CompareAndDelete(key, count)
+	}
+}
+
+// Run publishes what is counted until ctx ends, then the rest, and returns. Let
+// the last request end before.
+func (v *Views) Run(ctx context.Context) error {
+	tick := time.NewTicker(flushViewsEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			if err := v.flush(context.WithoutCancel(ctx)); err != nil {
+				v.log.ErrorContext(ctx, "page views lost at the end", telemetry.Err(err))
+			}
+			return nil
+		case <-tick.C:
+		}
+		err := v.flush(ctx)
+		if err != nil && !failing {
+			v.log.WarnContext(ctx, "page views not published yet", telemetry.Err(err))
+		}
+		failing = err != nil
+	}
+}
+
+// flush publishes what an earlier flush could not, and then what was counted
+// since.
+func (v *Views) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, flushViewsTimeout)
+	defer cancel()
+	if err := v.send(ctx); err != nil {
+		return err
+	}
+	if err := v.collect(); err != nil {
+		return err
+	}
+	return v.send(ctx)
+}
+
+func (v *Views) send(ctx context.Context) error {
+	for len(v.unsent) > 0 {
+		n := min(len(v.unsent), viewsAtOnce)
+		if err := v.store.CountViews(ctx, v.unsent[:n]); err != nil {
+			return err
+		}
+		v.unsent = v.unsent[n:]
+	}
+	v.unsent = nil
+	return nil
+}
+
+// collect takes the counts over into unsent. A counter that stood still since
+// the last time goes.
+func (v *Views) collect() (err error) {
+	now := v.now()
+	v.counts.Range(func(k, c any) bool {
+		key, count := k.(viewKey), c.(*atomic.Int64) //nolint:forcetypeassert // the only types stored
+		if count.CompareAndSwap(0, closedCount) {
+			v.counts.CompareAndDelete(key, count)
+			return true
+		}
+		var id uuid.UUID
+		if id, err = uuid.NewV7(); err != nil {
+			err = fmt.Errorf("id of page views: %w", err)
+			return false
+		}
+		v.unsent = append(v.unsent, ViewCount{
+			ID: id.String(), WaitlistID: key.waitlistID, Views: count.Swap(0), At: within(key.day, now),
+		})
+		return true
+	})
+	return err
+}
+
+// within returns now, or the last moment of a day that is over.
+func within(day int64, now time.Time) time.Time {
+	if now.Unix()/secondsOfDay == day {
+		return now
+	}
+	return time.Unix((day+1)*secondsOfDay, 0).Add(-time.Millisecond)
+}
