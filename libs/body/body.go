@@ -34,8 +34,12 @@ const maxDepth = 64
 // fraction or exponent, holds exactly.
 const maxExact = 1 << 53
 
+// MaxErrors is how many errors Each collects at most, and then those of the one
+// object that it is at.
+const MaxErrors = 50
+
 // Object is a JSON object and the place where errors about it are collected.
-// It is not safe for concurrent use.
+// It holds on to the body. It is not safe for concurrent use.
 type Object struct {
 	prefix string
 	values map[string]json.RawMessage
@@ -44,7 +48,8 @@ type Object struct {
 
 // Parse reads raw as one JSON object. The error is INVALID_BODY.
 func Parse(raw []byte) (*Object, error) {
-	if len(bytes.TrimSpace(raw)) == 0 {
+	v := bytes.Trim(raw, " \t\r\n")
+	if len(v) == 0 {
 		return nil, invalid("The request body is empty.")
 	}
 	if !utf8.Valid(raw) {
@@ -53,12 +58,10 @@ func Parse(raw []byte) (*Object, error) {
 	if tooDeep(raw) {
 		return nil, invalid("The request body is nested too deeply.")
 	}
-	var values map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &values); err != nil || values == nil {
-		// The cause is left out: it may quote the body.
+	if v[0] != '{' || !json.Valid(v) {
 		return nil, invalid("The request body is not a JSON object.")
 	}
-	return &Object{values: values, errs: new([]apierr.Field)}, nil
+	return &Object{values: members(v), errs: new([]apierr.Field)}, nil
 }
 
 func invalid(message string) error { return apierr.New(apierr.InvalidBody, message) }
@@ -121,11 +124,11 @@ func (o *Object) String(name string, maxLen int) (value string, present bool) {
 }
 
 func (o *Object) str(name string, v json.RawMessage, maxLen int) (string, bool) {
-	var s string
-	if v[0] != '"' || json.Unmarshal(v, &s) != nil {
+	if v[0] != '"' {
 		o.Fail(name, "must be a string")
 		return "", false
 	}
+	s := unquote(v)
 	if strings.IndexByte(s, 0) >= 0 {
 		o.Fail(name, "must not contain the character U+0000")
 		return "", false
@@ -218,12 +221,11 @@ func (o *Object) Object(name string) (*Object, bool) {
 }
 
 func (o *Object) object(name string, v json.RawMessage) (*Object, bool) {
-	var values map[string]json.RawMessage
-	if v[0] != '{' || json.Unmarshal(v, &values) != nil {
+	if v[0] != '{' {
 		o.Fail(name, "must be an object")
 		return nil, false
 	}
-	return &Object{prefix: o.prefix + name + ".", values: values, errs: o.errs}, true
+	return &Object{prefix: o.prefix + name + ".", values: members(v), errs: o.errs}, true
 }
 
 // Array returns the elements of an array, as written.
@@ -232,12 +234,11 @@ func (o *Object) Array(name string) ([]json.RawMessage, bool) {
 	if !ok {
 		return nil, false
 	}
-	var items []json.RawMessage
-	if v[0] != '[' || json.Unmarshal(v, &items) != nil {
+	if v[0] != '[' {
 		o.Fail(name, "must be an array")
 		return nil, false
 	}
-	return items, true
+	return slices.AppendSeq([]json.RawMessage{}, elements(v)), true
 }
 
 func (o *Object) array(name string, maxItems int) ([]json.RawMessage, bool) {
@@ -267,6 +268,39 @@ func (o *Object) Objects(name string, maxItems int) ([]*Object, bool) {
 		return nil, false
 	}
 	return out, true
+}
+
+// Each calls f with the objects of an array of at most maxItems (0: no bound),
+// one after the other, so that a long array need not be held twice. Errors name
+// the element as in Objects; once there are MaxErrors of them f is not called any
+// more.
+func (o *Object) Each(name string, maxItems int, f func(e *Object)) (present bool) {
+	v, ok := o.Raw(name)
+	if !ok {
+		return false
+	}
+	if v[0] != '[' {
+		o.Fail(name, "must be an array")
+		return false
+	}
+	n := 0
+	for range elements(v) {
+		if n++; maxItems > 0 && n > maxItems {
+			o.Fail(name, fmt.Sprintf("must have at most %d entries", maxItems))
+			return false
+		}
+	}
+	n = 0
+	for v := range elements(v) {
+		if len(*o.errs) >= MaxErrors {
+			break
+		}
+		if e, ok := o.object(element(name, n), v); ok {
+			f(e)
+		}
+		n++
+	}
+	return true
 }
 
 // Strings returns an array of at most maxItems strings of at most maxLen code

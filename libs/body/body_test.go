@@ -3,6 +3,8 @@ package body_test
 import (
 	"encoding/json"
 	"errors"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +38,8 @@ func TestParseRefusesWhatIsNoObject(t *testing.T) {
 		"control char":     "{\"a\":\"\x01\"}",
 		"bad escape":       `{"a":"\x"}`,
 		"byte order mark":  "\ufeff{}",
+		"no-break space":   "\u00a0{}",
+		"vertical tab":     "\v{}",
 		"invalid UTF-8":    "{\"a\":\"\xff\"}",
 		"truncated UTF-8":  "{\"a\":\"\xc3\"}",
 		"raw surrogate":    "{\"a\":\"\xed\xa0\x80\"}",
@@ -188,8 +192,8 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		var want map[string]any
-		ok := utf8.Valid(raw) && json.Unmarshal(raw, &want) == nil && want != nil
+		var parts map[string]json.RawMessage
+		ok := utf8.Valid(raw) && json.Unmarshal(raw, &parts) == nil && parts != nil
 		o, err := body.Parse(raw)
 		if err != nil {
 			if ok && !strings.Contains(err.Error(), "deep") {
@@ -199,6 +203,10 @@ func FuzzParse(f *testing.F) {
 		}
 		if !ok {
 			t.Fatalf("took %q", raw)
+		}
+		var want map[string]any
+		if json.Unmarshal(raw, &want) != nil {
+			return // a number that no float64 holds
 		}
 		for _, k := range o.Keys() {
 			s, isString := o.String(k, 10)
@@ -216,11 +224,82 @@ func FuzzParse(f *testing.F) {
 			o.Strings(k, 3, 3)
 			o.Objects(k, 3)
 			o.Ints(k, 3)
-			if sub, isObject := o.Object(k); isObject && len(sub.Keys()) != len(want[k].(map[string]any)) {
-				t.Fatalf("Object(%q) of %q", k, raw)
-			}
 		}
+		compare(t, o, want)
 	})
+}
+
+// compare holds the structure of o against what encoding/json makes of it.
+func compare(t *testing.T, o *body.Object, want map[string]any) {
+	t.Helper()
+	if keys := slices.Sorted(maps.Keys(want)); !slices.Equal(o.Keys(), keys) {
+		t.Fatalf("keys %q, want %q", o.Keys(), keys)
+	}
+	for k, v := range want {
+		switch v := v.(type) {
+		case string:
+			if s, ok := o.String(k, 0); s != v && (ok || !strings.ContainsRune(v, 0)) {
+				t.Fatalf("String(%q) = %q, want %q", k, s, v)
+			}
+		case map[string]any:
+			sub, ok := o.Object(k)
+			if !ok {
+				t.Fatalf("%q is no object", k)
+			}
+			compare(t, sub, v)
+		case []any:
+			items, ok := o.Array(k)
+			if !ok || len(items) != len(v) {
+				t.Fatalf("%q has %d elements, want %d", k, len(items), len(v))
+			}
+			var objects []map[string]any
+			for i, raw := range items {
+				var item any
+				if err := json.Unmarshal(raw, &item); err != nil || !reflect.DeepEqual(item, v[i]) {
+					t.Fatalf("%q has %s at %d, want %v", k, raw, i, v[i])
+				}
+				if sub, ok := item.(map[string]any); ok {
+					objects = append(objects, sub)
+				}
+			}
+			o.Each(k, 0, func(e *body.Object) {
+				compare(t, e, objects[0])
+				objects = objects[1:]
+			})
+		}
+	}
+}
+
+func TestEach(t *testing.T) {
+	o := parse(t, `{"rows":[{"n":1}, 7 ,{"n":"x"},null,{"n":4}],"no":{},"null":null}`)
+	var got []int64
+	if !o.Each("rows", 5, func(e *body.Object) {
+		n, _ := e.Int("n")
+		got = append(got, n)
+	}) {
+		t.Error("rows are not there")
+	}
+	if !slices.Equal(got, []int64{1, 0, 4}) {
+		t.Errorf("numbers %d", got)
+	}
+	for _, name := range []string{"no", "null", "missing"} {
+		if o.Each(name, 0, func(*body.Object) { t.Error("called for", name) }) {
+			t.Errorf("%s is there", name)
+		}
+	}
+	if o.Each("rows", 4, func(*body.Object) { t.Error("called for too many") }) {
+		t.Error("five rows are four")
+	}
+	want := []string{"rows[1]", "rows[2].n", "rows[3]", "no", "rows"}
+	if got := fields(o.Err()); !slices.Equal(got, want) {
+		t.Errorf("fields = %q, want %q", got, want)
+	}
+	o = parse(t, `{"rows":[`+strings.Repeat("{},1,", 1000)+`{}]}`)
+	calls := 0
+	o.Each("rows", 0, func(*body.Object) { calls++ })
+	if n := len(fields(o.Err())); n != body.MaxErrors || calls != body.MaxErrors {
+		t.Errorf("%d errors after %d calls", n, calls)
+	}
 }
 
 func BenchmarkSignup(b *testing.B) {
