@@ -134,6 +134,8 @@ type request struct {
 	// aborted is set when an answer that has begun cannot be completed: the
 	// connection must be cut, so that nobody takes the part for the whole.
 	aborted bool
+	// head is set when the request is answered as GET but was HEAD.
+	head bool
 }
 
 type requestKey struct{}
@@ -141,6 +143,13 @@ type requestKey struct{}
 func requestOf(c *gin.Context) *request {
 	r, _ := c.Request.Context().Value(requestKey{}).(*request)
 	return r
+}
+
+// IsHead reports whether only the header of the answer will be sent, so that a
+// long body need not be made.
+func IsHead(c *gin.Context) bool {
+	r := requestOf(c)
+	return r != nil && r.head
 }
 
 // RequestID returns the id of the request, which the answer carries too.
@@ -241,6 +250,7 @@ func (e *engine) noRoute(c *gin.Context) {
 		get := *c.Request
 		get.Method = http.MethodGet
 		c.Request = &get
+		requestOf(c).head = true
 		c.Status(http.StatusOK)
 		e.gin.HandleContext(c)
 		return
