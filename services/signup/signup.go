@@ -123,6 +123,7 @@ type Store interface {
 	// Move puts a signup at a position, at most the last; it returns the place
 	// that it then has.
 	Move(ctx context.Context, w *Waitlist, number, position int64) (int64, error)
+	ImportStore
 	// SignupByNumber is View for a known signup.
 	SignupByNumber(ctx context.Context, waitlistID string, number int64) (View, error)
 }

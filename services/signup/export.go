@@ -1,0 +1,207 @@
+package signup
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"strconv"
+	"time"
+
+	"waitlist.internal/libs/access"
+)
+
+const (
+	// exportChunk is about how many bytes of a file are sent at a time. Memory
+	// does not grow with the list.
+	exportChunk = 64 << 10
+	// exportTimeout bounds an export: its snapshot keeps Postgres from cleaning up.
+	exportTimeout = time.Hour
+	// stampLayout is the contract's form of moments.
+	stampLayout = "2006-01-02T15:04:05.000Z"
+)
+
+// ExportRow is one signup as an export shows it. Texts are valid until the next
+// row is read.
+type ExportRow struct {
+	Email, FirstName, LastName, Phone []byte
+	ReferralCount                     int64
+	Token                             Token
+	// Referrer is the credited one's token, if HasReferrer.
+	Referrer    Token
+	HasReferrer bool
+	// UTM are source, medium, campaign, term and content.
+	UTM [5][]byte
+	// Answers are in the order of the questions; nil: not answered.
+	Answers                       [][]byte
+	OptOutAt, ConsentAt           time.Time // zero: never
+	ConsentVersion, PolicyVersion []byte
+	Verified                      bool
+	CreatedAt                     time.Time
+}
+
+// ExportStore reads whole waitlists.
+type ExportStore interface {
+	// Export reads one snapshot: begin gets the waitlist, then row every live
+	// signup, front of the queue first. An error of theirs ends it at once. It
+	// takes as long as row does; only ctx bounds it. NOT_FOUND where the waitlist
+	// is not.
+	Export(ctx context.Context, waitlistID string, begin func(*Waitlist), row func(*ExportRow) error) error
+}
+
+// Export passes the waitlist as a CSV file to send, in pieces of whole records,
+// all of one snapshot; a piece is valid during the call. The file is whole only
+// if Export returns nil. Nothing is sent before the snapshot has been opened.
+func (a *Admin) Export(ctx context.Context, actor access.Actor, waitlistID string, send func([]byte) error) error {
+	w, grant, err := a.readable(ctx, actor, waitlistID)
+	if err != nil {
+		return err
+	}
+	if err := access.RequireTier(grant.Entitlement, access.Basic, "The export"); err != nil {
+		return err
+	}
+	leave, err := a.exports.enter(ctx, w.OwnerID)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(ctx, exportTimeout)
+	defer cancel()
+	f := csvFile{buf: make([]byte, 0, exportChunk+exportChunk/4), send: send}
+	if err := a.store.Export(ctx, w.ID, f.header, f.row); err != nil {
+		return err
+	}
+	return f.flush()
+}
+
+// csvFile writes an export: RFC 4180, UTF-8 without BOM.
+type csvFile struct {
+	buf  []byte
+	send func([]byte) error
+	// position is the last row's.
+	position int64
+}
+
+func (f *csvFile) flush() error {
+	if len(f.buf) == 0 {
+		return nil
+	}
+	err := f.send(f.buf)
+	f.buf = f.buf[:0]
+	return err
+}
+
+func (f *csvFile) header(w *Waitlist) {
+	f.buf = append(f.buf, "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by,"+
+		"utm_source,utm_medium,utm_campaign,utm_term,utm_content,"...)
+	for _, q := range w.Settings.CustomQuestions {
+		f.text([]byte(q.Label))
+	}
+	f.buf = append(f.buf, "email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,"+
+		"privacy_policy_version,email_verified,created_at\r\n"...)
+}
+
+func (f *csvFile) row(r *ExportRow) error {
+	f.position++
+	f.text(r.Email)
+	f.text(r.FirstName)
+	f.text(r.LastName)
+	f.phone(r.Phone)
+	f.number(f.position)
+	f.number(r.ReferralCount)
+	f.token(r.Token)
+	if r.HasReferrer {
+		f.token(r.Referrer)
+	} else {
+		f.end()
+	}
+	for _, v := range r.UTM {
+		f.text(v)
+	}
+	for _, v := range r.Answers {
+		f.text(v)
+	}
+	f.flag(!r.OptOutAt.IsZero())
+	f.moment(r.OptOutAt)
+	f.moment(r.ConsentAt)
+	f.text(r.ConsentVersion)
+	f.text(r.PolicyVersion)
+	f.flag(r.Verified)
+	f.buf = append(r.CreatedAt.UTC().AppendFormat(f.buf, stampLayout), "\r\n"...)
+	// The first row goes at once: a download has begun, and its plan is a good one.
+	if len(f.buf) >= exportChunk || f.position == 1 {
+		return f.flush()
+	}
+	return nil
+}
+
+func (f *csvFile) end() { f.buf = append(f.buf, ',') }
+
+func (f *csvFile) number(n int64) {
+	f.buf = strconv.AppendInt(f.buf, n, 10)
+	f.end()
+}
+
+func (f *csvFile) token(t Token) {
+	f.buf = hex.AppendEncode(f.buf, t[:])
+	f.end()
+}
+
+func (f *csvFile) flag(b bool) {
+	f.buf = strconv.AppendBool(f.buf, b)
+	f.end()
+}
+
+func (f *csvFile) moment(t time.Time) {
+	if !t.IsZero() {
+		f.buf = t.UTC().AppendFormat(f.buf, stampLayout)
+	}
+	f.end()
+}
+
+// text writes a cell that somebody else filled. A spreadsheet must not take it
+// for a formula, so what begins like one gets an apostrophe in front.
+func (f *csvFile) text(v []byte) {
+	guard := false
+	if len(v) > 0 {
+		switch v[0] {
+		case '=', '+', '-', '@', '\t', '\r':
+			guard = true
+		}
+	}
+	f.cell(v, guard)
+}
+
+// phone is text, but for a number in E.164's form, which is no formula.
+func (f *csvFile) phone(v []byte) {
+	if len(v) > 1 && v[0] == '+' && len(bytes.TrimLeft(v[1:], "0123456789")) == 0 {
+		f.cell(v, false)
+		return
+	}
+	f.text(v)
+}
+
+func (f *csvFile) cell(v []byte, guard bool) {
+	quoted := bytes.ContainsAny(v, "\",\r\n")
+	if quoted {
+		f.buf = append(f.buf, '"')
+	}
+	if guard {
+		f.buf = append(f.buf, '\'')
+	}
+	if quoted {
+		for len(v) > 0 {
+			n := bytes.IndexByte(v, '"') + 1
+			if n == 0 {
+				n = len(v)
+				f.buf = append(f.buf, v...)
+			} else {
+				f.buf = append(append(f.buf, v[:n]...), '"')
+			}
+			v = v[n:]
+		}
+		f.buf = append(f.buf, '"')
+	} else {
+		f.buf = append(f.buf, v...)
+	}
+	f.end()
+}

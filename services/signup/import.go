@@ -1,0 +1,209 @@
+package signup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/body"
+	"waitlist.internal/libs/emailaddr"
+)
+
+// Bounds of an import (decisions.md).
+const (
+	maxImport       = 32 << 20 // bytes of the body
+	maxImportRows   = 100_000
+	maxImportErrors = 50
+	// maxShownEmail is how much of a wrong address is shown, in code points.
+	maxShownEmail = 320
+)
+
+// importChunk is how many rows one transaction stores: others wait that long for
+// the waitlist.
+const importChunk = 2_000
+
+// ImportRow is one new signup of an import. Its address is as emailaddr.Parse
+// returns it.
+type ImportRow struct {
+	Email, FirstName, LastName, Phone string
+	// Token is the signup's own, by which a repeated attempt knows its row.
+	Token Token
+}
+
+// ImportError is a row that was left out for its address.
+type ImportError struct {
+	// Row is 1 for the first.
+	Row     int64
+	Email   string
+	Message string
+}
+
+// Imported says what became of the rows of an import.
+type Imported struct {
+	// Imported rows are new on the list, Skipped ones were there, or came earlier
+	// in the file.
+	Imported, Skipped int64
+	// Errors are the first ones of the others.
+	Errors []ImportError
+}
+
+// ImportStore adds signups in bulk.
+type ImportStore interface {
+	// Import appends rows to the queue, in their order, in one transaction with
+	// the event that tells of them. Addresses on the list are left out, and so is
+	// any but the first of equal ones; a row that is there with its own token was
+	// stored by an earlier attempt. It returns how many are there with their own.
+	// Errors are those of Store.Join.
+	Import(ctx context.Context, w *Waitlist, rows []ImportRow) (imported int64, err error)
+}
+
+// Import adds the signups of a request's body, whose pieces next returns until
+// io.EOF. All of it is judged before the first row is stored. After an error some
+// rows may be there; sent again, they are skipped.
+func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID string, next func() ([]byte, error)) (Imported, error) {
+	w, grant, err := a.readable(ctx, actor, waitlistID)
+	if err != nil {
+		return Imported{}, err
+	}
+	if err := grant.RequireWrite(); err != nil {
+		return Imported{}, err
+	}
+	leave, err := a.imports.enter(ctx, w.OwnerID)
+	if err != nil {
+		return Imported{}, err
+	}
+	defer leave()
+	rows, bad, err := readImport(next)
+	if err != nil {
+		return Imported{}, err
+	}
+	if err := access.RequireTier(grant.Entitlement, access.Basic, "The import"); err != nil {
+		return Imported{}, err
+	}
+	imported, err := a.svc.Import(ctx, &w, rows)
+	if err != nil {
+		return Imported{}, err
+	}
+	return Imported{Imported: imported, Skipped: int64(len(rows)) - imported, Errors: bad}, nil
+}
+
+// readable is Authorize for calls that take long: this part of them must not.
+func (a *Admin) readable(ctx context.Context, actor access.Actor, waitlistID string) (Waitlist, access.Grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	return a.owners.Authorize(ctx, actor, waitlistID)
+}
+
+// readImport reads and judges an import. bad are the first rows without a valid
+// address, which are not among rows.
+func readImport(next func() ([]byte, error)) (rows []ImportRow, bad []ImportError, err error) {
+	raw, err := collect(next)
+	if err != nil {
+		return nil, nil, err
+	}
+	form, err := body.Parse(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	n := int64(0)
+	given := form.Each("signups", maxImportRows, func(row *body.Object) {
+		n++
+		sent, _ := row.String("email", 0)
+		r := ImportRow{
+			FirstName: importText(row, "first_name", maxPersonName),
+			LastName:  importText(row, "last_name", maxPersonName),
+			Phone:     importText(row, "phone", maxPhone),
+		}
+		email, err := emailaddr.Parse(sent)
+		if err != nil {
+			if len(bad) < maxImportErrors {
+				bad = append(bad, badRow(n, sent))
+			}
+			return
+		}
+		r.Email, r.Token = email, NewToken()
+		rows = append(rows, r)
+	})
+	if !given && !form.Failed("signups") {
+		form.Fail("signups", "is required")
+	}
+	return rows, bad, form.Err()
+}
+
+// collect puts a body together.
+func collect(next func() ([]byte, error)) ([]byte, error) {
+	var raw []byte
+	for {
+		piece, err := next()
+		if errors.Is(err, io.EOF) {
+			return raw, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(raw)+len(piece) > maxImport {
+			return nil, apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", maxImport))
+		}
+		raw = append(raw, piece...)
+	}
+}
+
+func importText(row *body.Object, name string, limit int) string {
+	text, _ := row.String(name, limit)
+	return strings.TrimSpace(text)
+}
+
+func badRow(n int64, email string) ImportError {
+	e := ImportError{Row: n, Email: email, Message: "The e-mail address is not valid."}
+	if strings.TrimSpace(email) == "" {
+		e.Message = "The e-mail address is missing."
+	}
+	if utf8.RuneCountInString(email) > maxShownEmail {
+		e.Email = string([]rune(email)[:maxShownEmail])
+	}
+	return e
+}
+
+// Import appends rows to a waitlist, in chunks, and returns how many were not
+// there before. Nobody is told but the analytics. When ctx ends it stops between
+// two chunks.
+func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (imported int64, err error) {
+	for from := 0; from < len(rows); from += importChunk {
+		if err := ctx.Err(); err != nil {
+			return imported, err
+		}
+		n, err := s.storeChunk(ctx, w, rows[from:min(from+importChunk, len(rows))])
+		if err != nil {
+			return imported, unavailable(err)
+		}
+		if imported += n; n > 0 {
+			s.hint(w.ID)
+		}
+	}
+	return imported, nil
+}
+
+// storeChunk stores one chunk, trying again where that may help.
+func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow) (int64, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		n, err := s.store.Import(ctx, w, rows)
+		var retry *RetryError
+		if err == nil || !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
+			return n, err
+		}
+		s.log.WarnContext(ctx, "part of an import is tried again", "waitlist_id", w.ID, "size", len(rows), "attempt", attempt, "error", err)
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-time.After(time.Duration(attempt) * 50 * time.Millisecond):
+		}
+	}
+}

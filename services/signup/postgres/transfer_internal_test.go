@@ -1,0 +1,72 @@
+package postgres
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+)
+
+// TestPlansOfTransfers: an export reads the index on queue_key in its order, so
+// that the first row comes before the last one was read, and an import looks
+// addresses up one by one.
+func TestPlansOfTransfers(t *testing.T) {
+	t.Parallel()
+	pool, err := pg.Open(t.Context(), testenv.Postgres(t), "signup", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	migrations, err := Migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pg.Migrate(t.Context(), pool, "signup", migrations); err != nil {
+		t.Fatal(err)
+	}
+	const list = "00000000-0000-4000-8000-000000000001"
+	// Keys without any order among the rows, which makes an index costly to follow.
+	if _, err := pool.Exec(t.Context(), `
+		INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at, first_name)
+		SELECT $1::uuid, n, (n * 7919 % 20000) << 20, n || '@example.com', md5(n::text)::uuid, now(), repeat('x', 100) FROM generate_series(1, 20000::bigint) AS n`, list); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `ANALYZE signup`); err != nil {
+		t.Fatal(err)
+	}
+	explain := func(settings, sql string, args ...any) string {
+		t.Helper()
+		var plan string
+		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			if settings != "" {
+				if _, err := tx.Exec(t.Context(), settings); err != nil {
+					return err
+				}
+			}
+			rows, err := tx.Query(t.Context(), "EXPLAIN "+sql, args...)
+			if err != nil {
+				return err
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			plan = strings.Join(lines, "\n")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plan
+	}
+	for questions, args := range [][]any{{list}, {list, "a"}, {list, "a", "b"}} {
+		plan := explain(exportSettings, exportSQL(questions), args...)
+		if !strings.Contains(plan, "Index Scan using signup_queue_key") || strings.Contains(plan, "Sort") || strings.Contains(plan, "Gather") {
+			t.Errorf("export with %d answers:\n%s", questions, plan)
+		}
+	}
+	plan := explain("SET LOCAL plan_cache_mode = force_generic_plan", presentSQL, list, []string{"1@example.com"})
+	if !strings.Contains(plan, "Index Scan using signup_email_key") || !strings.Contains(plan, "Index Cond: ((waitlist_id = $1") && !strings.Contains(plan, "AND (email = e.email)") {
+		t.Errorf("look-up of an import:\n%s", plan)
+	}
+}
