@@ -11,6 +11,7 @@
 //	verification.go  proving the e-mail address
 //	reset.go         a forgotten password
 //	entitlement.go   tiers, statuses, trials; the profile
+//	team.go          who else may act for an account
 //	deletion.go      the end of an account
 //	events.go        what other services learn of it
 //
@@ -96,6 +97,10 @@ type Store interface {
 	// address, if anybody.
 	QueueReset(ctx context.Context, email string, at time.Time) error
 
+	// Members returns the team of an account in order of invitation.
+	Members(ctx context.Context, ownerID string) ([]Member, error)
+	DeleteMember(ctx context.Context, ownerID, email string) error
+
 	// DeleteSessionByToken ends the session that a refresh token belongs to.
 	DeleteSessionByToken(ctx context.Context, tokenHash []byte) error
 
@@ -131,6 +136,12 @@ type Tx interface {
 	// SetEntitlement stores the entitlement of a locked account and what it
 	// says of its trial.
 	SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error
+	// InsertMember returns ErrMemberExists where the address is in the team.
+	InsertMember(ctx context.Context, ownerID string, m Member) error
+	// CountInvitation counts one more invitation by a locked account at now and
+	// returns how many there were in the window, and when it began. Windows that
+	// began before oldest are over.
+	CountInvitation(ctx context.Context, ownerID string, now, oldest time.Time) (n int, since time.Time, err error)
 	// DeleteAccount removes an account with all its credentials and
 	// memberships, and leaves a closing that is due at dueAt.
 	DeleteAccount(ctx context.Context, a Account, dueAt time.Time) error
@@ -179,6 +190,8 @@ type Config struct {
 	// RefreshTokenTTL is how long a session lives without a refresh.
 	RefreshTokenTTL time.Duration
 	TrialDuration   time.Duration
+	// EnforceVerification asks for a verified address before an invitation.
+	EnforceVerification bool
 	// AddressKey is the key of the hashes that outlive addresses. It is never
 	// rotated: another key forgets which addresses have had their trial.
 	AddressKey []byte

@@ -39,6 +39,14 @@ func entitlementChanged(accountID string, e access.Entitlement, at time.Time) *e
 	return ev
 }
 
+func memberInvited(owner Account, m Member) *eventv1.Event {
+	ev := newEvent(m.InvitedAt)
+	ev.Payload = &eventv1.Event_TeamMemberInvited{TeamMemberInvited: &eventv1.TeamMemberInvited{
+		AccountId: owner.ID, OwnerEmail: owner.Email, Email: m.Email, Role: m.Role.String(),
+	}}
+	return ev
+}
+
 func accountDeleted(accountID string, at time.Time) *eventv1.Event {
 	ev := newEvent(at)
 	ev.Payload = &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: accountID}}

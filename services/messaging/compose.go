@@ -61,6 +61,8 @@ func baseURL(s string) (string, error) {
 type values struct {
 	Subject  string
 	Waitlist string
+	Owner    string
+	Admin    bool
 	Link     string
 	APILink  string
 	Until    string
@@ -68,7 +70,7 @@ type values struct {
 
 // Compose writes the mail that r asks for, with tokens minted at now.
 func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
-	v := values{Waitlist: printable(r.WaitlistName)}
+	v := values{Waitlist: printable(r.WaitlistName), Owner: printable(r.OwnerEmail), Admin: r.Role == "admin"}
 	until := r.ExpiresAt
 	switch r.Kind {
 	case AccountVerification:
@@ -83,6 +85,9 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 		v.Subject = "Confirm your email address for " + v.Waitlist
 		v.Link = c.formURL + "/verify?" + param("waitlist", r.WaitlistID) + "&" + param("email", r.Recipient) + "&" + param("token", tok)
 		v.APILink = c.apiURL + "/public/waitlists/" + url.PathEscape(r.WaitlistID) + "/signups/" + url.PathEscape(r.Recipient) + "/verify?" + param("token", tok)
+	case TeamInvite:
+		v.Subject = "Invitation to a team"
+		v.Link = c.formURL + "/login?" + param("email", r.Recipient)
 	default:
 		return Mail{}, fmt.Errorf("no text for mails of kind %q", r.Kind)
 	}

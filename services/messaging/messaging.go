@@ -26,6 +26,7 @@ const (
 	AccountVerification Kind = "account_verification"
 	PasswordReset       Kind = "password_reset"
 	SignupVerification  Kind = "signup_verification"
+	TeamInvite          Kind = "team_invite"
 )
 
 // Request is a mail that an event asks for. What is not needed for its kind is
@@ -37,8 +38,12 @@ type Request struct {
 	// Recipient is a normalised address.
 	Recipient string
 	// AccountID and Generation are what the token of an account mail is bound to.
+	// An invitation has no token, and the owner's AccountID.
 	AccountID  string
 	Generation int64
+	// OwnerEmail invites; Role is admin or viewer.
+	OwnerEmail string
+	Role       string
 	// WaitlistID and Number are what the token of a signup's mail is bound to.
 	WaitlistID   string
 	WaitlistName string

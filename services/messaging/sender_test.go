@@ -358,23 +358,154 @@ func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	expired := accountMail()
-	expired.ExpiresAt = time.Now().Add(-time.Second)
+	expired.ExpiresAt, expired.AccountID = time.Now().Add(-time.Second), uuid.NewString()
 	other := signupMail(9)
 	other.WaitlistID = uuid.NewString()
 	kept := signupMail(8)
 	kept.WaitlistID = uuid.NewString()
-	e.queue(accountMail(), signupMail(1), signupMail(2), other, kept)
+	e.queue(accountMail(), signupMail(1), signupMail(2), other, kept, expired)
 	e.tx(func(tx pgx.Tx) error {
-		return errors.Join(e.ledger.CancelAccount(t.Context(), tx, accountID), e.ledger.CancelWaitlist(t.Context(), tx, waitlistID), e.ledger.CancelSignup(t.Context(), tx, other.WaitlistID, 9))
+		return errors.Join(e.ledger.Forget(t.Context(), tx, accountID), e.ledger.Forget(t.Context(), tx, waitlistID), e.ledger.CancelSignup(t.Context(), tx, other.WaitlistID, 9))
 	})
-	e.queue(expired)
+	// Events that come late queue nothing.
+	e.queue(accountMail(), signupMail(3), teamMail())
 	e.start()
-	e.ended(6)
+	e.eventually("the others have ended", func() bool {
+		s := e.states()
+		return s["canceled"] == 1 && s["failed"] == 1 && s["sent"] == 1
+	})
 	e.sentOnce(1)
-	if s := e.states(); s["canceled"] != 4 || s["failed"] != 1 || s["sent"] != 1 {
+	if s := e.states(); s["queued"] != 3 {
 		t.Fatal(s)
 	}
-	if n, err := e.ledger.Prune(t.Context(), time.Now()); err != nil || n != 6 {
+	if n, err := e.ledger.Prune(t.Context(), time.Now()); err != nil || n != 3 {
 		t.Fatalf("pruned %d, %v", n, err)
+	}
+}
+
+func teamMail() messaging.Request {
+	return messaging.Request{
+		EventID: uuid.NewString(), Kind: messaging.TeamInvite, Recipient: "member@example.com", AccountID: accountID,
+		OwnerEmail: "owner@example.com", Role: "viewer", RequestedAt: time.Now(),
+	}
+}
+
+func (e *env) purge() error {
+	return (&postgres.Purge{Pool: e.pool, Every: time.Minute, Log: slog.New(slog.NewTextHandler(e.Output(), nil))}).Once(e.Context())
+}
+
+func (e *env) count(query string) (n int) {
+	e.Helper()
+	if err := e.pool.QueryRow(e.Context(), query).Scan(&n); err != nil {
+		e.Fatal(err)
+	}
+	return n
+}
+
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	kept := signupMail(1)
+	kept.WaitlistID = uuid.NewString()
+	e.queue(accountMail(), teamMail(), signupMail(1), kept)
+	// Two chunks and a bit of mails in every state.
+	if _, err := e.pool.Exec(t.Context(), `
+		INSERT INTO sent_mail (event_id, kind, state, recipient, generation, waitlist_id, waitlist_name, number, requested_at, traceparent)
+		SELECT gen_random_uuid(), 'signup_verification', (ARRAY['queued', 'sent', 'failed', 'canceled'])[i % 4 + 1], '', 0, $1, '', i, now(), ''
+		FROM generate_series(1, 10100) i`, waitlistID); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // also when it is said again
+		e.tx(func(tx pgx.Tx) error {
+			return errors.Join(e.ledger.Forget(t.Context(), tx, accountID), e.ledger.Forget(t.Context(), tx, waitlistID))
+		})
+	}
+	// A first purge ended midway.
+	if _, err := e.pool.Exec(t.Context(), "DELETE FROM sent_mail WHERE number > 6000"); err != nil {
+		t.Fatal(err)
+	}
+	// Replicas purge side by side.
+	var replicas sync.WaitGroup
+	for range 3 {
+		replicas.Go(func() {
+			if err := e.purge(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	replicas.Wait()
+	if n := e.count("SELECT count(*) FROM sent_mail"); n != 1 {
+		t.Fatalf("%d mails left, want the other waitlist's", n)
+	}
+	if n := e.count("SELECT (SELECT count(*) FROM tombstone) - (SELECT count(*) FROM gone)"); n != 2 {
+		t.Fatalf("%d tombstones, want two and no ids", n)
+	}
+	e.queue(accountMail(), signupMail(2), teamMail())
+	if n := e.count("SELECT count(*) FROM sent_mail"); n != 1 {
+		t.Fatalf("%d mails, want none for what has gone", n)
+	}
+	if _, err := e.pool.Exec(t.Context(), "UPDATE tombstone SET created_at = now() - interval '36 days'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.purge(); err != nil {
+		t.Fatal(err)
+	}
+	if n := e.count("SELECT count(*) FROM tombstone"); n != 0 {
+		t.Fatalf("%d tombstones left after their time", n)
+	}
+}
+
+// A mail under way when its row is purged goes out, and leaves nothing.
+func TestPurgeWhileAMailIsUnderWay(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	entered, release := make(chan struct{}, 10), make(chan struct{})
+	replies := map[int64]error{1: nil, 2: &messaging.RefusedError{Reason: "550"}, 3: &messaging.DeferredError{Reason: "451"}, 4: errors.New("connection refused")}
+	e.reply = func(call int, _ messaging.Mail) error {
+		entered <- struct{}{}
+		<-release
+		return replies[int64(call)]
+	}
+	for number := range replies {
+		e.queue(signupMail(number))
+	}
+	_, stop := e.start()
+	for range replies {
+		<-entered
+	}
+	e.tx(func(tx pgx.Tx) error { return e.ledger.Forget(t.Context(), tx, waitlistID) })
+	if err := e.purge(); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	stop()
+	e.sentOnce(1)
+	if n := e.count("SELECT (SELECT count(*) FROM sent_mail) + (SELECT count(*) FROM gone)"); n != 0 {
+		t.Fatalf("%d rows left", n)
+	}
+}
+
+// What has gone by the thousands does not hold up what is to be sent.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for name, sql := range map[string]string{
+		"claim":  "SELECT event_id FROM sent_mail s WHERE state = 'queued' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id])) ORDER BY due_at LIMIT 16 FOR UPDATE OF s SKIP LOCKED",
+		"signup": "SELECT event_id FROM sent_mail WHERE waitlist_id = '" + waitlistID + "' LIMIT 10",
+		"owner":  "SELECT event_id FROM sent_mail WHERE account_id = '" + accountID + "' LIMIT 10",
+		"gone":   "SELECT id FROM gone ORDER BY gone_at LIMIT 1",
+		"over":   "SELECT hash FROM tombstone WHERE created_at < now() ORDER BY created_at LIMIT 10",
+	} {
+		rows, err := e.pool.Query(t.Context(), "EXPLAIN "+sql)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if plan := strings.Join(lines, "\n"); strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "Sort") {
+			t.Errorf("%s:\n%s", name, plan)
+		}
 	}
 }

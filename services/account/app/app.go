@@ -44,6 +44,8 @@ type Config struct {
 	IDTokenTTL      time.Duration `env:"ID_TOKEN_TTL" envDefault:"1h"`
 	RefreshTokenTTL time.Duration `env:"REFRESH_TOKEN_TTL" envDefault:"720h"`
 	TrialDuration   time.Duration `env:"TRIAL_DURATION" envDefault:"168h"`
+	// EnforceEmailVerification asks for a verified address before an invitation.
+	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION"`
 	// AddressKey is base64 of at least 32 bytes: the key of the hashes that stay
 	// of addresses. It is never rotated; see account.Config.
 	AddressKey string `env:"ADDRESS_KEY"`
@@ -128,7 +130,8 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		Store: postgres.New(rt.Pool, relay.Wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
 		Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
 		IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
-		AddressKey: addressKey, HashConcurrency: concurrency, HashPatience: hashPatience,
+		EnforceVerification: cfg.EnforceEmailVerification,
+		AddressKey:          addressKey, HashConcurrency: concurrency, HashPatience: hashPatience,
 		Logger: rt.Log, Now: time.Now, Wait: wait,
 	})
 	if err != nil {

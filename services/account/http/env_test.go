@@ -194,8 +194,14 @@ func key(k string) option { return func(r *http.Request) { r.Header.Set("X-Api-K
 
 func from(ip string) option { return func(r *http.Request) { r.RemoteAddr = ip + ":4000" } }
 
-// do sends a request. body is a string as it is, or anything as JSON.
+// do sends a request below /v1/auth. body is a string as it is, or anything as
+// JSON.
 func (e *env) do(method, path string, body any, options ...option) answer {
+	e.t.Helper()
+	return e.send(method, "/v1/auth"+path, body, options...)
+}
+
+func (e *env) send(method, path string, body any, options ...option) answer {
 	e.t.Helper()
 	var in io.Reader = http.NoBody
 	switch b := body.(type) {
@@ -209,7 +215,7 @@ func (e *env) do(method, path string, body any, options ...option) answer {
 		}
 		in = bytes.NewReader(raw)
 	}
-	req := httptest.NewRequestWithContext(e.t.Context(), method, "/v1/auth"+path, in)
+	req := httptest.NewRequestWithContext(e.t.Context(), method, path, in)
 	req.RemoteAddr = "192.0.2.1:4000"
 	for _, o := range options {
 		o(req)

@@ -1,4 +1,4 @@
-// Package http serves /v1/auth.
+// Package http serves /v1/auth and /v1/team.
 package http
 
 import (
@@ -42,6 +42,11 @@ func Routes(e gin.IRouter, svc *account.Service) {
 	user.DELETE("/me", httpapi.H(h.remove))
 	user.POST("/regenerate-api-key", httpapi.H(h.regenerateAPIKey))
 	user.POST("/resend-verification", httpapi.H(h.resendVerification))
+
+	team := e.Group("/v1/team", authn.Middleware(local{svc}))
+	team.POST("/invite", httpapi.H(h.invite))
+	team.GET("", httpapi.H(h.members))
+	team.DELETE("/:email", httpapi.H(h.removeMember))
 }
 
 // local authorizes within the process what others ask for over gRPC.
@@ -259,12 +264,15 @@ func (h handler) profile(c *gin.Context) error {
 		Tier: string(a.Entitlement.Tier), Status: string(a.Entitlement.Status), HasUsedTrial: a.HasUsedTrial,
 	}
 	if !a.TrialEndsAt.IsZero() {
-		p.TrialEndsAt = new(a.TrialEndsAt.UTC().Format("2006-01-02T15:04:05.000Z"))
+		p.TrialEndsAt = new(timestamp(a.TrialEndsAt))
 		p.TrialEnd = new(a.TrialEndsAt.Unix())
 	}
 	httpapi.JSON(c, http.StatusOK, p)
 	return nil
 }
+
+// timestamp is t as the contract writes it.
+func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 func (h handler) remove(c *gin.Context) error {
 	if err := h.svc.Delete(c.Request.Context(), authn.Actor(c)); err != nil {

@@ -137,6 +137,25 @@ func (s *Store) QueueReset(ctx context.Context, email string, at time.Time) erro
 	return err
 }
 
+// Members implements account.Store.
+func (s *Store) Members(ctx context.Context, ownerID string) ([]account.Member, error) {
+	rows, err := s.pool.Query(ctx, members, ownerID)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m account.Member, err error) {
+		var role string
+		err = row.Scan(&m.Email, &role, &m.InvitedAt)
+		m.Role = access.ParseRole(role)
+		return m, err
+	})
+}
+
+// DeleteMember implements account.Store.
+func (s *Store) DeleteMember(ctx context.Context, ownerID, email string) error {
+	return found(s.pool.Exec(ctx, deleteMember, ownerID, email))
+}
+
 // DeleteSessionByToken implements account.Store.
 func (s *Store) DeleteSessionByToken(ctx context.Context, tokenHash []byte) error {
 	return found(s.pool.Exec(ctx, deleteSessionByToken, tokenHash))
@@ -219,6 +238,19 @@ func (t tx) SetResetSent(ctx context.Context, accountID string, at time.Time) er
 func (t tx) SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error {
 	return found(t.Exec(ctx, setEntitlement, accountID, e.Tier, e.Status, zeronull.Timestamptz(e.ValidUntil), e.Trial, e.Version,
 		zeronull.Timestamptz(trialEndsAt), usedTrial))
+}
+
+func (t tx) InsertMember(ctx context.Context, ownerID string, m account.Member) error {
+	tag, err := t.Exec(ctx, insertMember, ownerID, m.Email, m.Role.String(), m.InvitedAt)
+	if err == nil && tag.RowsAffected() == 0 {
+		return account.ErrMemberExists
+	}
+	return err
+}
+
+func (t tx) CountInvitation(ctx context.Context, ownerID string, now, oldest time.Time) (n int, since time.Time, err error) {
+	err = t.QueryRow(ctx, countInvitation, ownerID, now, oldest).Scan(&n, &since)
+	return n, since, notFound(err)
 }
 
 func (t tx) DeleteAccount(ctx context.Context, a account.Account, dueAt time.Time) error {

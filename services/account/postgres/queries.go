@@ -91,6 +91,27 @@ WHERE id = $1`
 	deleteAccount = `-- name: DeleteAccount
 DELETE FROM account WHERE id = $1`
 
+	// By team_member_pkey.
+	members = `-- name: Members
+SELECT email, role, invited_at FROM team_member WHERE owner_id = $1 ORDER BY no`
+
+	// By team_member_pkey.
+	insertMember = `-- name: InsertMember
+INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (owner_id, email) DO NOTHING`
+
+	// By team_member_pkey.
+	deleteMember = `-- name: DeleteMember
+DELETE FROM team_member WHERE owner_id = $1 AND email = $2`
+
+	// By account_pkey. $3 is when the oldest window began that is not over.
+	countInvitation = `-- name: CountInvitation
+UPDATE account
+SET invites = CASE WHEN invites_since > $3 THEN invites + 1 ELSE 1 END,
+	invites_since = CASE WHEN invites_since > $3 THEN invites_since ELSE $2 END
+WHERE id = $1
+RETURNING invites, invites_since`
+
 	// By team_member_email.
 	deleteMemberships = `-- name: DeleteMemberships
 DELETE FROM team_member WHERE email = $1`

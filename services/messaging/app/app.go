@@ -39,6 +39,9 @@ type Config struct {
 	// MailWorkers is how many mails are sent at a time.
 	MailWorkers int `env:"MAIL_WORKERS" envDefault:"4"`
 
+	// PurgeEvery is the pause between looks for mails of what was deleted.
+	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
+
 	// PublicFormURL is where the pages are that links in mails lead to.
 	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080"`
 	// PublicAPIURL is the API as people reach it, with /v1; empty: below
@@ -75,6 +78,9 @@ type App struct{ rt *service.Runtime }
 
 // New opens what the service uses.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
+	if cfg.PurgeEvery <= 0 {
+		return nil, errors.New("configuration: PURGE_EVERY must be above 0")
+	}
 	migrations, err := postgres.Migrations()
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
@@ -120,6 +126,8 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	}
 	rt.Go("mail sender", sender.Run)
 	rt.Go("consumer", consumer.Run)
+	purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
+	rt.Go("purge", purge.Run)
 	return &App{rt}, nil
 }
 

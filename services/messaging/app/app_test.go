@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
@@ -112,6 +113,9 @@ func TestEventsBecomeMails(t *testing.T) {
 		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_PasswordResetRequested{PasswordResetRequested: &eventv1.PasswordResetRequested{
 			AccountId: accountID, Email: "owner@example.com", Generation: 1, ExpiresAt: expires,
 		}}}),
+		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_TeamMemberInvited{TeamMemberInvited: &eventv1.TeamMemberInvited{
+			AccountId: accountID, OwnerEmail: "owner@example.com", Email: "member@example.com", Role: "admin",
+		}}}),
 		message(t, kafka.SignupsTopic, signup("asked@example.com", true)),
 		message(t, kafka.SignupsTopic, signup("unasked@example.com", false)),
 		message(t, kafka.SignupsTopic, signup("a@example.com\r\nBcc: b@example.com", true)),
@@ -130,7 +134,7 @@ func TestEventsBecomeMails(t *testing.T) {
 		}
 		return names
 	}
-	eventually(t, "mails", func() bool { return consumed() && len(files()) >= 3 })
+	eventually(t, "mails", func() bool { return consumed() && len(files()) >= 4 })
 	stop()
 	// Another replica reads everything once more.
 	if err := w.WriteMessages(t.Context(), msgs...); err != nil {
@@ -151,16 +155,80 @@ func TestEventsBecomeMails(t *testing.T) {
 		subjects[m.Header.Get("Subject")+" "+m.Header.Get("To")] = true
 	}
 	for _, want := range []string{
-		"Confirm your email address <owner@example.com>", "Reset your password <owner@example.com>",
+		"Confirm your email address <owner@example.com>", "Reset your password <owner@example.com>", "Invitation to a team <member@example.com>",
 		"=?UTF-8?q?Confirm_your_email_address_for_K=C3=A4se?= <asked@example.com>",
 	} {
 		if !subjects[want] {
 			t.Errorf("no mail %q", want)
 		}
 	}
-	if len(subjects) != 3 || len(files()) != 3 {
+	if len(subjects) != 4 || len(files()) != 4 {
 		t.Errorf("mails: %v", subjects)
 	}
+}
+
+// What is deleted takes its mails along, those that come late included.
+func TestDeletionsReachTheMails(t *testing.T) {
+	cfg, _, env := environ(t)
+	start(t, append(env, "PURGE_EVERY=20ms"))
+	w := kafka.NewWriter(cfg)
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var url string
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "POSTGRES_URL="); ok {
+			url = v
+		}
+	}
+	pool, err := pg.Open(t.Context(), url, "messaging", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	accountID, waitlistID := uuid.NewString(), uuid.NewString()
+	asked := func() []kafkago.Message {
+		return []kafkago.Message{
+			message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_TeamMemberInvited{TeamMemberInvited: &eventv1.TeamMemberInvited{
+				AccountId: accountID, OwnerEmail: "owner@example.com", Email: "member@example.com", Role: "viewer",
+			}}}),
+			message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
+				WaitlistId: waitlistID, Email: "ada@example.com", Number: 1, VerificationRequired: true,
+			}}}),
+		}
+	}
+	ledger := func(query string, args ...any) (n int) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), query, args...).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), asked()...) == nil })
+	eventually(t, "sent", func() bool { return ledger("SELECT count(*) FROM sent_mail WHERE state = 'sent'") >= 2 })
+	gone := []kafkago.Message{
+		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: accountID}}}),
+		message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: waitlistID}}}),
+	}
+	late := asked()
+	if err := w.WriteMessages(t.Context(), append(gone, late...)...); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "purged", func() bool {
+		return ledger("SELECT count(*) FROM inbox WHERE event_id = ANY ($1)", []string{eventID(t, late[0]), eventID(t, late[1])}) == 2 &&
+			ledger("SELECT count(*) FROM sent_mail") == 0 && ledger("SELECT (SELECT count(*) FROM tombstone) - (SELECT count(*) FROM gone)") == 2
+	})
+}
+
+func eventID(t *testing.T, m kafkago.Message) string {
+	t.Helper()
+	ev := new(eventv1.Event)
+	if err := proto.Unmarshal(m.Value, ev); err != nil {
+		t.Fatal(err)
+	}
+	return ev.GetId()
 }
 
 func TestWhatIsNotServedYetIsNotFound(t *testing.T) {
@@ -187,6 +255,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"bad sender":          "MAIL_FROM=nobody",
 		"relative link base":  "PUBLIC_FORM_URL=/forms",
 		"no keys":             "TOKEN_KEYS=",
+		"no pause":            "PURGE_EVERY=0s",
 	} {
 		key, _, _ := strings.Cut(change, "=")
 		changed := []string{change}

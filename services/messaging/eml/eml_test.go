@@ -52,6 +52,9 @@ func requests() map[string]messaging.Request {
 		"password_reset": {
 			EventID: eventID, Kind: messaging.PasswordReset, Recipient: "owner@example.com", AccountID: accountID, Generation: 7, ExpiresAt: now().Add(time.Hour),
 		},
+		"team_invite": {
+			EventID: eventID, Kind: messaging.TeamInvite, Recipient: "o'hara+x%y@example.com", AccountID: accountID, OwnerEmail: "owner@example.com", Role: "admin",
+		},
 		"signup_verification": {
 			EventID: eventID, Kind: messaging.SignupVerification, Recipient: "o'hara+x%y@example.com", WaitlistID: waitlistID, WaitlistName: "Käsekuchen & <Friends>", Number: 42,
 		},
@@ -169,6 +172,10 @@ func TestTokensInLinksWork(t *testing.T) {
 			if r.Verify(purpose, token.AccountSubject(id, generation), inner, req.ExpiresAt) == nil {
 				t.Error(name, "outlives the request")
 			}
+		case messaging.TeamInvite:
+			if u.Path != "/login" || q.Get("email") != req.Recipient || len(links) != 1 {
+				t.Errorf("%s: %v", name, links)
+			}
 		case messaging.SignupVerification:
 			if u.Path != "/verify" || q.Get("waitlist") != waitlistID || q.Get("email") != req.Recipient {
 				t.Errorf("%s: %s", name, u)
@@ -201,6 +208,30 @@ func TestNamesInjectNothing(t *testing.T) {
 		}
 		if strings.Contains(parts["text/html"], "<script") || strings.Contains(parts["text/html"], "<img") {
 			t.Errorf("%q: not escaped", name)
+		}
+	}
+}
+
+func TestInvitationsInjectNothing(t *testing.T) {
+	r := requests()["team_invite"]
+	for _, tc := range []struct{ role, says string }{{"admin", "read and change them"}, {"viewer", "read them"}, {"<script>", "read them"}} {
+		r.Role = tc.role
+		_, parts := parse(t, build(t, r))
+		for media, text := range parts {
+			if !strings.Contains(text, tc.says) || strings.Contains(text, "<script>") {
+				t.Errorf("%s: %s says %s", tc.role, media, text)
+			}
+		}
+	}
+	// No address has these; an event could.
+	for _, owner := range []string{"x\r\nBcc: victim@example.com", "<script>alert(1)</script>@example.com", `"><img src=x>`, "{{.Link}}", "\u2028--part-" + eventID + "--"} {
+		r.OwnerEmail = owner
+		header, parts := parse(t, build(t, r))
+		if len(header["Bcc"]) > 0 || len(header) != 8 || len(parts) != 2 {
+			t.Errorf("%q: header %v, %d parts", owner, header, len(parts))
+		}
+		if strings.Contains(parts["text/html"], "<script") || strings.Contains(parts["text/html"], "<img") {
+			t.Errorf("%q: not escaped", owner)
 		}
 	}
 }

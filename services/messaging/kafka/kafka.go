@@ -18,8 +18,8 @@ import (
 // Ledger keeps requests; every method works within tx. *postgres.Ledger is one.
 type Ledger interface {
 	Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error
-	CancelAccount(ctx context.Context, tx pgx.Tx, accountID string) error
-	CancelWaitlist(ctx context.Context, tx pgx.Tx, waitlistID string) error
+	// Forget ends all mails of a deleted account or waitlist.
+	Forget(ctx context.Context, tx pgx.Tx, id string) error
 	CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error
 }
 
@@ -35,6 +35,9 @@ func Handler(l Ledger) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) e
 		case *eventv1.Event_PasswordResetRequested:
 			e := p.PasswordResetRequested
 			r.Kind, r.Recipient, r.AccountID, r.Generation, r.ExpiresAt = messaging.PasswordReset, e.GetEmail(), e.GetAccountId(), e.GetGeneration(), moment(e.GetExpiresAt())
+		case *eventv1.Event_TeamMemberInvited:
+			e := p.TeamMemberInvited
+			r.Kind, r.Recipient, r.AccountID, r.OwnerEmail, r.Role = messaging.TeamInvite, e.GetEmail(), e.GetAccountId(), e.GetOwnerEmail(), e.GetRole()
 		case *eventv1.Event_SignupCreated:
 			e := p.SignupCreated
 			if !e.GetVerificationRequired() {
@@ -46,9 +49,9 @@ func Handler(l Ledger) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) e
 		case *eventv1.Event_SignupRemoved:
 			return l.CancelSignup(ctx, tx, p.SignupRemoved.GetWaitlistId(), p.SignupRemoved.GetNumber())
 		case *eventv1.Event_WaitlistDeleted:
-			return l.CancelWaitlist(ctx, tx, p.WaitlistDeleted.GetWaitlistId())
+			return l.Forget(ctx, tx, p.WaitlistDeleted.GetWaitlistId())
 		case *eventv1.Event_AccountDeleted:
-			return l.CancelAccount(ctx, tx, p.AccountDeleted.GetAccountId())
+			return l.Forget(ctx, tx, p.AccountDeleted.GetAccountId())
 		default:
 			return nil
 		}

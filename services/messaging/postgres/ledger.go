@@ -34,13 +34,17 @@ type Ledger struct{ pool *pgxpool.Pool }
 // New returns the Ledger of a pool whose search path is Schema.
 func New(pool *pgxpool.Pool) *Ledger { return &Ledger{pool} }
 
-// Queue adds a request in tx; one that is there already stays as it is.
+// Queue adds a request in tx; one that is there already stays as it is, and one
+// for an account or waitlist that has gone is dropped. By sent_mail_pkey,
+// gone_pkey and tombstone_pkey.
 func (*Ledger) Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error {
 	_, err := tx.Exec(ctx, `
-		INSERT INTO sent_mail (event_id, kind, recipient, account_id, generation, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+		INSERT INTO sent_mail (event_id, kind, recipient, account_id, generation, owner_email, role, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent)
+		SELECT $1::uuid, $2::text, $3::text, $4::uuid, $5::bigint, $6::text, $7::text, $8::uuid, $9::text, $10::bigint, $11::timestamptz, $12::timestamptz, $13::text
+		WHERE NOT EXISTS (SELECT FROM gone WHERE id = ANY (ARRAY[$4::uuid, $8::uuid]))
+		AND NOT EXISTS (SELECT FROM tombstone WHERE hash = ANY (ARRAY[sha256(uuid_send($4)), sha256(uuid_send($8))]))
 		ON CONFLICT (event_id) DO NOTHING`,
-		r.EventID, r.Kind, r.Recipient, zeronull.Text(r.AccountID), r.Generation, zeronull.Text(r.WaitlistID), r.WaitlistName, r.Number,
+		r.EventID, r.Kind, r.Recipient, zeronull.Text(r.AccountID), r.Generation, r.OwnerEmail, r.Role, zeronull.Text(r.WaitlistID), r.WaitlistName, r.Number,
 		zeronull.Timestamptz(r.ExpiresAt), r.RequestedAt, r.Traceparent)
 	if err != nil {
 		return fmt.Errorf("queue mail: %w", err)
@@ -48,47 +52,41 @@ func (*Ledger) Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error 
 	return nil
 }
 
-const cancel = `
-	UPDATE sent_mail SET state = 'canceled', ended_at = now(), recipient = '', waitlist_name = ''
-	WHERE state = 'queued' AND `
-
-// CancelAccount takes back what is queued for an account.
-func (*Ledger) CancelAccount(ctx context.Context, tx pgx.Tx, accountID string) error {
-	if _, err := tx.Exec(ctx, cancel+"account_id = $1", accountID); err != nil {
-		return fmt.Errorf("cancel an account's mails: %w", err)
-	}
-	return nil
-}
-
-// CancelWaitlist takes back what is queued for all signups of a waitlist.
-func (*Ledger) CancelWaitlist(ctx context.Context, tx pgx.Tx, waitlistID string) error {
-	if _, err := tx.Exec(ctx, cancel+"waitlist_id = $1", waitlistID); err != nil {
-		return fmt.Errorf("cancel a waitlist's mails: %w", err)
+// Forget ends all mails of a deleted account or waitlist: none is claimed or
+// queued any more, and the purge deletes them.
+func (*Ledger) Forget(ctx context.Context, tx pgx.Tx, id string) error {
+	if _, err := tx.Exec(ctx, "INSERT INTO gone (id) VALUES ($1) ON CONFLICT (id) DO NOTHING", id); err != nil {
+		return fmt.Errorf("forget an account or waitlist: %w", err)
 	}
 	return nil
 }
 
 // CancelSignup takes back what is queued for one signup.
 func (*Ledger) CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error {
-	if _, err := tx.Exec(ctx, cancel+"waitlist_id = $1 AND number = $2", waitlistID, number); err != nil {
+	if _, err := tx.Exec(ctx, `
+		UPDATE sent_mail SET state = 'canceled', ended_at = now(), recipient = '', waitlist_name = '', owner_email = ''
+		WHERE state = 'queued' AND waitlist_id = $1 AND number = $2`, waitlistID, number); err != nil {
 		return fmt.Errorf("cancel a signup's mails: %w", err)
 	}
 	return nil
 }
 
-// Claim implements messaging.Ledger.
+// Claim implements messaging.Ledger. By sent_mail_due and gone_pkey.
 func (l *Ledger) Claim(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {
 	rows, err := l.pool.Query(ctx, `
 		UPDATE sent_mail m SET due_at = now() + $2
-		FROM (SELECT event_id FROM sent_mail WHERE state = 'queued' AND due_at <= now() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
+		FROM (
+			SELECT event_id FROM sent_mail s
+			WHERE state = 'queued' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id]))
+			ORDER BY due_at LIMIT $1 FOR UPDATE OF s SKIP LOCKED) due
 		WHERE m.event_id = due.event_id
-		RETURNING m.event_id, kind, recipient, account_id, generation, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent, deferrals`, limit, lease)
+		RETURNING m.event_id, kind, recipient, account_id, generation, owner_email, role, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent, deferrals`, limit, lease)
 	if err != nil {
 		return nil, fmt.Errorf("claim mails: %w", err)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (messaging.Claimed, error) {
 		var c messaging.Claimed
-		err := row.Scan(&c.EventID, &c.Kind, &c.Recipient, (*zeronull.Text)(&c.AccountID), &c.Generation, (*zeronull.Text)(&c.WaitlistID), &c.WaitlistName, &c.Number,
+		err := row.Scan(&c.EventID, &c.Kind, &c.Recipient, (*zeronull.Text)(&c.AccountID), &c.Generation, &c.OwnerEmail, &c.Role, (*zeronull.Text)(&c.WaitlistID), &c.WaitlistName, &c.Number,
 			(*zeronull.Timestamptz)(&c.ExpiresAt), &c.RequestedAt, &c.Traceparent, &c.Deferrals)
 		return c, err //nolint:wrapcheck // wrapped below
 	})
@@ -99,7 +97,7 @@ func (l *Ledger) Claim(ctx context.Context, limit int, lease time.Duration) ([]m
 }
 
 const end = `
-	UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), recipient = '', waitlist_name = ''
+	UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), recipient = '', waitlist_name = '', owner_email = ''
 	WHERE event_id = $1 AND state = 'queued'`
 
 // Sent implements messaging.Ledger.

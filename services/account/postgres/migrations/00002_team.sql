@@ -1,0 +1,8 @@
+-- +goose Up
+-- The order of invitation; times may be equal, and go back with the clock.
+ALTER TABLE team_member ADD COLUMN no bigint GENERATED ALWAYS AS IDENTITY;
+
+-- The invitations since invites_since; see account.InviteLimit.
+ALTER TABLE account
+    ADD COLUMN invites       integer NOT NULL DEFAULT 0,
+    ADD COLUMN invites_since timestamptz;

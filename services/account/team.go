@@ -1,0 +1,164 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/body"
+	"waitlist.internal/libs/emailaddr"
+)
+
+// InviteLimit is how many invitations an account may send within InviteWindow.
+// Each is a mail to an address that its owner has not asked for.
+const (
+	InviteLimit  = 100
+	InviteWindow = 24 * time.Hour
+)
+
+// ErrMemberExists is what a Store answers to a second membership of one
+// address.
+var ErrMemberExists = errors.New("account: member exists")
+
+// Member is who may act for an account besides its owner: whoever has an
+// account with this address and has verified it, now or later.
+type Member struct {
+	// Email is normalised as by package emailaddr.
+	Email     string
+	Role      access.Role
+	InvitedAt time.Time
+}
+
+// Invite adds a member to the team of the actor's own account and asks for a
+// mail that says so. raw is the request's body: email and, viewer by default,
+// role. It decides in the contract's order: with EnforceVerification the actor's
+// address, the subscription, the body, the tier; then DUPLICATE for a member, and
+// RATE_LIMITED above InviteLimit.
+func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (Member, error) {
+	if s.EnforceVerification && !actor.EmailVerified {
+		return Member{}, apierr.New(apierr.EmailNotVerified, "Please verify your e-mail address first.")
+	}
+	own, err := s.team(actor)
+	if err != nil {
+		return Member{}, err
+	}
+	m, err := readMember(raw, actor.Email)
+	if err != nil {
+		return Member{}, err
+	}
+	if err := requireTeam(own); err != nil {
+		return Member{}, err
+	}
+	m.InvitedAt = s.now()
+	err = s.Store.InTx(ctx, func(tx Tx) error {
+		a, err := tx.LockAccount(ctx, actor.AccountID)
+		if err != nil {
+			return err
+		}
+		if err := tx.InsertMember(ctx, a.ID, m); err != nil {
+			return err
+		}
+		n, since, err := tx.CountInvitation(ctx, a.ID, m.InvitedAt, m.InvitedAt.Add(-InviteWindow))
+		if err != nil {
+			return err
+		}
+		if n > InviteLimit {
+			return apierr.New(apierr.RateLimited, "Too many invitations. Please try again later.").
+				WithRetryAfter(since.Add(InviteWindow).Sub(m.InvitedAt))
+		}
+		return tx.Publish(ctx, a.ID, memberInvited(a, m))
+	})
+	switch {
+	case errors.Is(err, ErrMemberExists):
+		return Member{}, apierr.New(apierr.Duplicate, "This address is a member of your team already.")
+	case errors.Is(err, ErrNotFound):
+		return Member{}, errCredentials()
+	case err != nil:
+		return Member{}, fmt.Errorf("invite a team member: %w", err)
+	}
+	return m, nil
+}
+
+// Members returns the team of the actor's own account in order of invitation.
+func (s *Service) Members(ctx context.Context, actor access.Actor) ([]Member, error) {
+	own, err := s.team(actor)
+	if err == nil {
+		err = requireTeam(own)
+	}
+	if err != nil {
+		return nil, err
+	}
+	members, err := s.Store.Members(ctx, actor.AccountID)
+	if err != nil {
+		return nil, fmt.Errorf("list team members: %w", err)
+	}
+	return members, nil
+}
+
+// RemoveMember takes somebody off the team of the actor's own account, with
+// effect on the member's next request. NOT_FOUND where the address is no
+// member's.
+func (s *Service) RemoveMember(ctx context.Context, actor access.Actor, email string) error {
+	own, err := s.team(actor)
+	if err == nil {
+		err = requireTeam(own)
+	}
+	if err != nil {
+		return err
+	}
+	unknown := apierr.NotFoundf("There is no such team member.")
+	address, err := emailaddr.Parse(email)
+	if err != nil {
+		return unknown
+	}
+	err = s.Store.DeleteMember(ctx, actor.AccountID, address)
+	if errors.Is(err, ErrNotFound) {
+		return unknown
+	}
+	if err != nil {
+		return fmt.Errorf("remove a team member: %w", err)
+	}
+	return nil
+}
+
+// team returns the actor's grant on its own account, past the subscription:
+// nobody manages the team of another, whatever the role there.
+func (s *Service) team(actor access.Actor) (access.Grant, error) {
+	own, ok := actor.Grant(actor.AccountID)
+	if !ok {
+		return access.Grant{}, errCredentials()
+	}
+	return own, actor.MemberGate(own, s.now())
+}
+
+func requireTeam(own access.Grant) error {
+	return access.RequireTier(own.Entitlement, access.Pro, "A team")
+}
+
+// readMember reads the body of an invitation by the account with the address
+// own.
+func readMember(raw []byte, own string) (Member, error) {
+	o, err := body.Parse(raw)
+	if err != nil {
+		return Member{}, err
+	}
+	m := Member{Role: access.Viewer}
+	email := o.RequiredString("email", 0)
+	if !o.Failed("email") {
+		switch m.Email, err = emailaddr.Parse(email); {
+		case err != nil:
+			o.Fail("email", "must be a valid e-mail address")
+		case m.Email == own:
+			o.Fail("email", "must not be your own")
+		}
+	}
+	if role, ok := o.String("role", 0); ok {
+		if m.Role = access.ParseRole(role); m.Role != access.Admin && m.Role != access.Viewer {
+			o.Fail("role", "must be admin or viewer")
+		}
+	}
+	return m, o.Err()
+}
