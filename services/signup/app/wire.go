@@ -21,7 +21,7 @@ func wire(rt *service.Runtime, topics kafka.Config, store *postgres.Signups, svc
 	owners := signup.NewOwners(waitlists, rt.Seal, time.Now)
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(signup.NewAdmin(owners, svc, store, time.Now)))
-	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc))
+	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))
 
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
 		Config: topics, Group: rt.Name, Topics: []string{kafka.AccountsTopic}, Pool: rt.Pool,

@@ -10,11 +10,14 @@ import (
 // Signups serves SignupService.
 type Signups struct {
 	signupv1.UnimplementedSignupServiceServer
-	svc *signup.Service
+	svc     *signup.Service
+	notices *signup.Notices
 }
 
-// NewSignups returns the server of svc.
-func NewSignups(svc *signup.Service) *Signups { return &Signups{svc: svc} }
+// NewSignups returns the server of svc and notices.
+func NewSignups(svc *signup.Service, notices *signup.Notices) *Signups {
+	return &Signups{svc: svc, notices: notices}
+}
 
 // GetSignup implements the service.
 func (s *Signups) GetSignup(ctx context.Context, r *signupv1.GetSignupRequest) (*signupv1.GetSignupResponse, error) {

@@ -326,6 +326,7 @@ func (s *Signups) add(r *rows, j *signup.Join, o signup.Outcome, key int64, ref 
 			FirstName: j.FirstName, LastName: j.LastName, Position: o.Position + eff.PositionOffset,
 			ReferralToken: j.Token.String(), UtmSource: j.UTMSource, UtmMedium: j.UTMMedium, UtmCampaign: j.UTMCampaign,
 			Referred: ref != nil, VerificationRequired: eff.RequireEmailVerification, WaitlistName: w.Name,
+			Channels: channels(eff, signup.EventSignupCreated),
 		}}
 	})
 	if err != nil {
@@ -340,6 +341,7 @@ func (s *Signups) add(r *rows, j *signup.Join, o signup.Outcome, key int64, ref 
 		e.Payload = &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
 			WaitlistId: w.ID, OwnerId: w.OwnerID, Number: ref.number, Email: ref.email,
 			ReferralCount: ref.count + int64(ref.new), ReferredNumber: o.Number,
+			Channels: channels(eff, signup.EventReferralCredited),
 		}}
 	})
 	if err != nil {

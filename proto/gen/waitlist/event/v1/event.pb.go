@@ -26,6 +26,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Channel is one of the ways in which owners are told of signups.
+type Channel int32
+
+const (
+	Channel_CHANNEL_UNSPECIFIED Channel = 0
+	Channel_CHANNEL_WEBHOOK     Channel = 1
+	Channel_CHANNEL_SLACK       Channel = 2
+	Channel_CHANNEL_DISCORD     Channel = 3
+)
+
+// Enum value maps for Channel.
+var (
+	Channel_name = map[int32]string{
+		0: "CHANNEL_UNSPECIFIED",
+		1: "CHANNEL_WEBHOOK",
+		2: "CHANNEL_SLACK",
+		3: "CHANNEL_DISCORD",
+	}
+	Channel_value = map[string]int32{
+		"CHANNEL_UNSPECIFIED": 0,
+		"CHANNEL_WEBHOOK":     1,
+		"CHANNEL_SLACK":       2,
+		"CHANNEL_DISCORD":     3,
+	}
+)
+
+func (x Channel) Enum() *Channel {
+	p := new(Channel)
+	*p = x
+	return p
+}
+
+func (x Channel) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Channel) Descriptor() protoreflect.EnumDescriptor {
+	return file_waitlist_event_v1_event_proto_enumTypes[0].Descriptor()
+}
+
+func (Channel) Type() protoreflect.EnumType {
+	return &file_waitlist_event_v1_event_proto_enumTypes[0]
+}
+
+func (x Channel) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Channel.Descriptor instead.
+func (Channel) EnumDescriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{0}
+}
+
 type RemovalReason int32
 
 const (
@@ -59,11 +112,11 @@ func (x RemovalReason) String() string {
 }
 
 func (RemovalReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_waitlist_event_v1_event_proto_enumTypes[0].Descriptor()
+	return file_waitlist_event_v1_event_proto_enumTypes[1].Descriptor()
 }
 
 func (RemovalReason) Type() protoreflect.EnumType {
-	return &file_waitlist_event_v1_event_proto_enumTypes[0]
+	return &file_waitlist_event_v1_event_proto_enumTypes[1]
 }
 
 func (x RemovalReason) Number() protoreflect.EnumNumber {
@@ -72,7 +125,7 @@ func (x RemovalReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RemovalReason.Descriptor instead.
 func (RemovalReason) EnumDescriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{0}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{1}
 }
 
 // Event is the envelope. Consumers ignore payloads that they do not handle,
@@ -373,8 +426,10 @@ type SignupCreated struct {
 	// Whether the waitlist asks for an address verification.
 	VerificationRequired bool   `protobuf:"varint,13,opt,name=verification_required,json=verificationRequired,proto3" json:"verification_required,omitempty"`
 	WaitlistName         string `protobuf:"bytes,14,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// The owner's channels that were to be told at that moment.
+	Channels      []Channel `protobuf:"varint,15,rep,packed,name=channels,proto3,enum=waitlist.event.v1.Channel" json:"channels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SignupCreated) Reset() {
@@ -505,6 +560,13 @@ func (x *SignupCreated) GetWaitlistName() string {
 	return ""
 }
 
+func (x *SignupCreated) GetChannels() []Channel {
+	if x != nil {
+		return x.Channels
+	}
+	return nil
+}
+
 // ReferralCredited: one referrer received one credit.
 type ReferralCredited struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -516,8 +578,10 @@ type ReferralCredited struct {
 	ReferralCount int64  `protobuf:"varint,5,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
 	// The number of the signup that was referred.
 	ReferredNumber int64 `protobuf:"varint,6,opt,name=referred_number,json=referredNumber,proto3" json:"referred_number,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// See SignupCreated.channels.
+	Channels      []Channel `protobuf:"varint,7,rep,packed,name=channels,proto3,enum=waitlist.event.v1.Channel" json:"channels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReferralCredited) Reset() {
@@ -590,6 +654,13 @@ func (x *ReferralCredited) GetReferredNumber() int64 {
 		return x.ReferredNumber
 	}
 	return 0
+}
+
+func (x *ReferralCredited) GetChannels() []Channel {
+	if x != nil {
+		return x.Channels
+	}
+	return nil
 }
 
 type SignupVerified struct {
@@ -1314,7 +1385,7 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x13entitlement_changed\x18  \x01(\v2%.waitlist.event.v1.EntitlementChangedH\x00R\x12entitlementChanged\x12L\n" +
 	"\x0faccount_deleted\x18! \x01(\v2!.waitlist.event.v1.AccountDeletedH\x00R\x0eaccountDeleted\x12V\n" +
 	"\x13team_member_invited\x18\" \x01(\v2$.waitlist.event.v1.TeamMemberInvitedH\x00R\x11teamMemberInvitedB\t\n" +
-	"\apayload\"\xcf\x03\n" +
+	"\apayload\"\x87\x04\n" +
 	"\rSignupCreated\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -1334,7 +1405,8 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\futm_campaign\x18\v \x01(\tR\vutmCampaign\x12\x1a\n" +
 	"\breferred\x18\f \x01(\bR\breferred\x123\n" +
 	"\x15verification_required\x18\r \x01(\bR\x14verificationRequired\x12#\n" +
-	"\rwaitlist_name\x18\x0e \x01(\tR\fwaitlistName\"\xcc\x01\n" +
+	"\rwaitlist_name\x18\x0e \x01(\tR\fwaitlistName\x126\n" +
+	"\bchannels\x18\x0f \x03(\x0e2\x1a.waitlist.event.v1.ChannelR\bchannels\"\x84\x02\n" +
 	"\x10ReferralCredited\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -1342,7 +1414,8 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x14\n" +
 	"\x05email\x18\x04 \x01(\tR\x05email\x12%\n" +
 	"\x0ereferral_count\x18\x05 \x01(\x03R\rreferralCount\x12'\n" +
-	"\x0freferred_number\x18\x06 \x01(\x03R\x0ereferredNumber\"d\n" +
+	"\x0freferred_number\x18\x06 \x01(\x03R\x0ereferredNumber\x126\n" +
+	"\bchannels\x18\a \x03(\x0e2\x1a.waitlist.event.v1.ChannelR\bchannels\"d\n" +
 	"\x0eSignupVerified\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -1407,7 +1480,12 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\vowner_email\x18\x02 \x01(\tR\n" +
 	"ownerEmail\x12\x14\n" +
 	"\x05email\x18\x03 \x01(\tR\x05email\x12\x12\n" +
-	"\x04role\x18\x04 \x01(\tR\x04role*i\n" +
+	"\x04role\x18\x04 \x01(\tR\x04role*_\n" +
+	"\aChannel\x12\x17\n" +
+	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fCHANNEL_WEBHOOK\x10\x01\x12\x11\n" +
+	"\rCHANNEL_SLACK\x10\x02\x12\x13\n" +
+	"\x0fCHANNEL_DISCORD\x10\x03*i\n" +
 	"\rRemovalReason\x12\x1e\n" +
 	"\x1aREMOVAL_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aREMOVAL_REASON_OWN_REQUEST\x10\x01\x12\x18\n" +
@@ -1427,51 +1505,54 @@ func file_waitlist_event_v1_event_proto_rawDescGZIP() []byte {
 	return file_waitlist_event_v1_event_proto_rawDescData
 }
 
-var file_waitlist_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_waitlist_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_waitlist_event_v1_event_proto_goTypes = []any{
-	(RemovalReason)(0),                   // 0: waitlist.event.v1.RemovalReason
-	(*Event)(nil),                        // 1: waitlist.event.v1.Event
-	(*SignupCreated)(nil),                // 2: waitlist.event.v1.SignupCreated
-	(*ReferralCredited)(nil),             // 3: waitlist.event.v1.ReferralCredited
-	(*SignupVerified)(nil),               // 4: waitlist.event.v1.SignupVerified
-	(*SignupOptedOut)(nil),               // 5: waitlist.event.v1.SignupOptedOut
-	(*SignupRemoved)(nil),                // 6: waitlist.event.v1.SignupRemoved
-	(*WaitlistDeleted)(nil),              // 7: waitlist.event.v1.WaitlistDeleted
-	(*SignupsImported)(nil),              // 8: waitlist.event.v1.SignupsImported
-	(*PageViewsCounted)(nil),             // 9: waitlist.event.v1.PageViewsCounted
-	(*AccountVerificationRequested)(nil), // 10: waitlist.event.v1.AccountVerificationRequested
-	(*PasswordResetRequested)(nil),       // 11: waitlist.event.v1.PasswordResetRequested
-	(*EntitlementChanged)(nil),           // 12: waitlist.event.v1.EntitlementChanged
-	(*AccountDeleted)(nil),               // 13: waitlist.event.v1.AccountDeleted
-	(*TeamMemberInvited)(nil),            // 14: waitlist.event.v1.TeamMemberInvited
-	(*timestamppb.Timestamp)(nil),        // 15: google.protobuf.Timestamp
-	(*v1.Entitlement)(nil),               // 16: waitlist.access.v1.Entitlement
+	(Channel)(0),                         // 0: waitlist.event.v1.Channel
+	(RemovalReason)(0),                   // 1: waitlist.event.v1.RemovalReason
+	(*Event)(nil),                        // 2: waitlist.event.v1.Event
+	(*SignupCreated)(nil),                // 3: waitlist.event.v1.SignupCreated
+	(*ReferralCredited)(nil),             // 4: waitlist.event.v1.ReferralCredited
+	(*SignupVerified)(nil),               // 5: waitlist.event.v1.SignupVerified
+	(*SignupOptedOut)(nil),               // 6: waitlist.event.v1.SignupOptedOut
+	(*SignupRemoved)(nil),                // 7: waitlist.event.v1.SignupRemoved
+	(*WaitlistDeleted)(nil),              // 8: waitlist.event.v1.WaitlistDeleted
+	(*SignupsImported)(nil),              // 9: waitlist.event.v1.SignupsImported
+	(*PageViewsCounted)(nil),             // 10: waitlist.event.v1.PageViewsCounted
+	(*AccountVerificationRequested)(nil), // 11: waitlist.event.v1.AccountVerificationRequested
+	(*PasswordResetRequested)(nil),       // 12: waitlist.event.v1.PasswordResetRequested
+	(*EntitlementChanged)(nil),           // 13: waitlist.event.v1.EntitlementChanged
+	(*AccountDeleted)(nil),               // 14: waitlist.event.v1.AccountDeleted
+	(*TeamMemberInvited)(nil),            // 15: waitlist.event.v1.TeamMemberInvited
+	(*timestamppb.Timestamp)(nil),        // 16: google.protobuf.Timestamp
+	(*v1.Entitlement)(nil),               // 17: waitlist.access.v1.Entitlement
 }
 var file_waitlist_event_v1_event_proto_depIdxs = []int32{
-	15, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	2,  // 1: waitlist.event.v1.Event.signup_created:type_name -> waitlist.event.v1.SignupCreated
-	3,  // 2: waitlist.event.v1.Event.referral_credited:type_name -> waitlist.event.v1.ReferralCredited
-	4,  // 3: waitlist.event.v1.Event.signup_verified:type_name -> waitlist.event.v1.SignupVerified
-	6,  // 4: waitlist.event.v1.Event.signup_removed:type_name -> waitlist.event.v1.SignupRemoved
-	5,  // 5: waitlist.event.v1.Event.signup_opted_out:type_name -> waitlist.event.v1.SignupOptedOut
-	7,  // 6: waitlist.event.v1.Event.waitlist_deleted:type_name -> waitlist.event.v1.WaitlistDeleted
-	8,  // 7: waitlist.event.v1.Event.signups_imported:type_name -> waitlist.event.v1.SignupsImported
-	9,  // 8: waitlist.event.v1.Event.page_views_counted:type_name -> waitlist.event.v1.PageViewsCounted
-	10, // 9: waitlist.event.v1.Event.account_verification_requested:type_name -> waitlist.event.v1.AccountVerificationRequested
-	11, // 10: waitlist.event.v1.Event.password_reset_requested:type_name -> waitlist.event.v1.PasswordResetRequested
-	12, // 11: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
-	13, // 12: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
-	14, // 13: waitlist.event.v1.Event.team_member_invited:type_name -> waitlist.event.v1.TeamMemberInvited
-	0,  // 14: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
-	15, // 15: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
-	15, // 16: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
-	16, // 17: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	16, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	3,  // 1: waitlist.event.v1.Event.signup_created:type_name -> waitlist.event.v1.SignupCreated
+	4,  // 2: waitlist.event.v1.Event.referral_credited:type_name -> waitlist.event.v1.ReferralCredited
+	5,  // 3: waitlist.event.v1.Event.signup_verified:type_name -> waitlist.event.v1.SignupVerified
+	7,  // 4: waitlist.event.v1.Event.signup_removed:type_name -> waitlist.event.v1.SignupRemoved
+	6,  // 5: waitlist.event.v1.Event.signup_opted_out:type_name -> waitlist.event.v1.SignupOptedOut
+	8,  // 6: waitlist.event.v1.Event.waitlist_deleted:type_name -> waitlist.event.v1.WaitlistDeleted
+	9,  // 7: waitlist.event.v1.Event.signups_imported:type_name -> waitlist.event.v1.SignupsImported
+	10, // 8: waitlist.event.v1.Event.page_views_counted:type_name -> waitlist.event.v1.PageViewsCounted
+	11, // 9: waitlist.event.v1.Event.account_verification_requested:type_name -> waitlist.event.v1.AccountVerificationRequested
+	12, // 10: waitlist.event.v1.Event.password_reset_requested:type_name -> waitlist.event.v1.PasswordResetRequested
+	13, // 11: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
+	14, // 12: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
+	15, // 13: waitlist.event.v1.Event.team_member_invited:type_name -> waitlist.event.v1.TeamMemberInvited
+	0,  // 14: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
+	0,  // 15: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
+	1,  // 16: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
+	16, // 17: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
+	16, // 18: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
+	17, // 19: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_event_v1_event_proto_init() }
@@ -1499,7 +1580,7 @@ func file_waitlist_event_v1_event_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_event_v1_event_proto_rawDesc), len(file_waitlist_event_v1_event_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,

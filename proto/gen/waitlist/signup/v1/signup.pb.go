@@ -911,6 +911,181 @@ func (x *GetSignupResponse) GetOwnerPosition() int64 {
 	return 0
 }
 
+type GetNoticeRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	// The signup's number within its waitlist.
+	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// Asks for the position.
+	WithPosition  bool `protobuf:"varint,3,opt,name=with_position,json=withPosition,proto3" json:"with_position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNoticeRequest) Reset() {
+	*x = GetNoticeRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNoticeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNoticeRequest) ProtoMessage() {}
+
+func (x *GetNoticeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNoticeRequest.ProtoReflect.Descriptor instead.
+func (*GetNoticeRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *GetNoticeRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *GetNoticeRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *GetNoticeRequest) GetWithPosition() bool {
+	if x != nil {
+		return x.WithPosition
+	}
+	return false
+}
+
+// GetNoticeResponse: the URLs are secrets. They are empty where there is none,
+// and all of them below Pro.
+type GetNoticeResponse struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	WebhookUrl        string                 `protobuf:"bytes,1,opt,name=webhook_url,json=webhookUrl,proto3" json:"webhook_url,omitempty"`
+	SlackWebhookUrl   string                 `protobuf:"bytes,2,opt,name=slack_webhook_url,json=slackWebhookUrl,proto3" json:"slack_webhook_url,omitempty"`
+	DiscordWebhookUrl string                 `protobuf:"bytes,3,opt,name=discord_webhook_url,json=discordWebhookUrl,proto3" json:"discord_webhook_url,omitempty"`
+	// What the webhook is told of: signup.created, referral.credited.
+	WebhookEvents []string `protobuf:"bytes,4,rep,name=webhook_events,json=webhookEvents,proto3" json:"webhook_events,omitempty"`
+	Email         string   `protobuf:"bytes,5,opt,name=email,proto3" json:"email,omitempty"`
+	FirstName     string   `protobuf:"bytes,6,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
+	LastName      string   `protobuf:"bytes,7,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
+	ReferralToken string   `protobuf:"bytes,8,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
+	// Displayed position, also where the waitlist hides it from signups; 0 when it
+	// was not asked for.
+	Position      int64 `protobuf:"varint,9,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNoticeResponse) Reset() {
+	*x = GetNoticeResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNoticeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNoticeResponse) ProtoMessage() {}
+
+func (x *GetNoticeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNoticeResponse.ProtoReflect.Descriptor instead.
+func (*GetNoticeResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *GetNoticeResponse) GetWebhookUrl() string {
+	if x != nil {
+		return x.WebhookUrl
+	}
+	return ""
+}
+
+func (x *GetNoticeResponse) GetSlackWebhookUrl() string {
+	if x != nil {
+		return x.SlackWebhookUrl
+	}
+	return ""
+}
+
+func (x *GetNoticeResponse) GetDiscordWebhookUrl() string {
+	if x != nil {
+		return x.DiscordWebhookUrl
+	}
+	return ""
+}
+
+func (x *GetNoticeResponse) GetWebhookEvents() []string {
+	if x != nil {
+		return x.WebhookEvents
+	}
+	return nil
+}
+
+func (x *GetNoticeResponse) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *GetNoticeResponse) GetFirstName() string {
+	if x != nil {
+		return x.FirstName
+	}
+	return ""
+}
+
+func (x *GetNoticeResponse) GetLastName() string {
+	if x != nil {
+		return x.LastName
+	}
+	return ""
+}
+
+func (x *GetNoticeResponse) GetReferralToken() string {
+	if x != nil {
+		return x.ReferralToken
+	}
+	return ""
+}
+
+func (x *GetNoticeResponse) GetPosition() int64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
 type ListSignupsRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
@@ -924,7 +1099,7 @@ type ListSignupsRequest struct {
 
 func (x *ListSignupsRequest) Reset() {
 	*x = ListSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1111,7 @@ func (x *ListSignupsRequest) String() string {
 func (*ListSignupsRequest) ProtoMessage() {}
 
 func (x *ListSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1124,7 @@ func (x *ListSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ListSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListSignupsRequest) GetActor() *v1.Actor {
@@ -991,7 +1166,7 @@ type ListSignupsResponse struct {
 
 func (x *ListSignupsResponse) Reset() {
 	*x = ListSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1178,7 @@ func (x *ListSignupsResponse) String() string {
 func (*ListSignupsResponse) ProtoMessage() {}
 
 func (x *ListSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1191,7 @@ func (x *ListSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ListSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListSignupsResponse) GetSignups() []*AdminSignup {
@@ -1065,7 +1240,7 @@ type AdminSignup struct {
 
 func (x *AdminSignup) Reset() {
 	*x = AdminSignup{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1252,7 @@ func (x *AdminSignup) String() string {
 func (*AdminSignup) ProtoMessage() {}
 
 func (x *AdminSignup) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1265,7 @@ func (x *AdminSignup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminSignup.ProtoReflect.Descriptor instead.
 func (*AdminSignup) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AdminSignup) GetEmail() string {
@@ -1237,7 +1412,7 @@ type RemoveSignupRequest struct {
 
 func (x *RemoveSignupRequest) Reset() {
 	*x = RemoveSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1424,7 @@ func (x *RemoveSignupRequest) String() string {
 func (*RemoveSignupRequest) ProtoMessage() {}
 
 func (x *RemoveSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1437,7 @@ func (x *RemoveSignupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSignupRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveSignupRequest) GetActor() *v1.Actor {
@@ -1294,7 +1469,7 @@ type RemoveSignupResponse struct {
 
 func (x *RemoveSignupResponse) Reset() {
 	*x = RemoveSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1481,7 @@ func (x *RemoveSignupResponse) String() string {
 func (*RemoveSignupResponse) ProtoMessage() {}
 
 func (x *RemoveSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1494,7 @@ func (x *RemoveSignupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSignupResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
 }
 
 type MoveSignupRequest struct {
@@ -1335,7 +1510,7 @@ type MoveSignupRequest struct {
 
 func (x *MoveSignupRequest) Reset() {
 	*x = MoveSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1522,7 @@ func (x *MoveSignupRequest) String() string {
 func (*MoveSignupRequest) ProtoMessage() {}
 
 func (x *MoveSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1535,7 @@ func (x *MoveSignupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveSignupRequest.ProtoReflect.Descriptor instead.
 func (*MoveSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MoveSignupRequest) GetActor() *v1.Actor {
@@ -1402,7 +1577,7 @@ type MoveSignupResponse struct {
 
 func (x *MoveSignupResponse) Reset() {
 	*x = MoveSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1589,7 @@ func (x *MoveSignupResponse) String() string {
 func (*MoveSignupResponse) ProtoMessage() {}
 
 func (x *MoveSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1602,7 @@ func (x *MoveSignupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveSignupResponse.ProtoReflect.Descriptor instead.
 func (*MoveSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MoveSignupResponse) GetEmail() string {
@@ -1454,7 +1629,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1641,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1654,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetStatsRequest) GetActor() *v1.Actor {
@@ -1509,7 +1684,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1521,7 +1696,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1534,7 +1709,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetStatsResponse) GetWaitlistId() string {
@@ -1575,7 +1750,7 @@ type ExportSignupsRequest struct {
 
 func (x *ExportSignupsRequest) Reset() {
 	*x = ExportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1762,7 @@ func (x *ExportSignupsRequest) String() string {
 func (*ExportSignupsRequest) ProtoMessage() {}
 
 func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1775,7 @@ func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ExportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExportSignupsRequest) GetActor() *v1.Actor {
@@ -1627,7 +1802,7 @@ type ExportSignupsResponse struct {
 
 func (x *ExportSignupsResponse) Reset() {
 	*x = ExportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1814,7 @@ func (x *ExportSignupsResponse) String() string {
 func (*ExportSignupsResponse) ProtoMessage() {}
 
 func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1827,7 @@ func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ExportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{25}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExportSignupsResponse) GetCsv() []byte {
@@ -1676,7 +1851,7 @@ type ImportSignupsRequest struct {
 
 func (x *ImportSignupsRequest) Reset() {
 	*x = ImportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +1863,7 @@ func (x *ImportSignupsRequest) String() string {
 func (*ImportSignupsRequest) ProtoMessage() {}
 
 func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +1876,7 @@ func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ImportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{26}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ImportSignupsRequest) GetActor() *v1.Actor {
@@ -1738,7 +1913,7 @@ type ImportSignupsResponse struct {
 
 func (x *ImportSignupsResponse) Reset() {
 	*x = ImportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1925,7 @@ func (x *ImportSignupsResponse) String() string {
 func (*ImportSignupsResponse) ProtoMessage() {}
 
 func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1938,7 @@ func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ImportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{27}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ImportSignupsResponse) GetImported() int64 {
@@ -1800,7 +1975,7 @@ type ImportError struct {
 
 func (x *ImportError) Reset() {
 	*x = ImportError{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +1987,7 @@ func (x *ImportError) String() string {
 func (*ImportError) ProtoMessage() {}
 
 func (x *ImportError) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +2000,7 @@ func (x *ImportError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
 func (*ImportError) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{28}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ImportError) GetRow() int64 {
@@ -1865,7 +2040,7 @@ type AuthorizeAnalyticsRequest struct {
 
 func (x *AuthorizeAnalyticsRequest) Reset() {
 	*x = AuthorizeAnalyticsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2052,7 @@ func (x *AuthorizeAnalyticsRequest) String() string {
 func (*AuthorizeAnalyticsRequest) ProtoMessage() {}
 
 func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2065,7 @@ func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeAnalyticsRequest.ProtoReflect.Descriptor instead.
 func (*AuthorizeAnalyticsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{29}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AuthorizeAnalyticsRequest) GetActor() *v1.Actor {
@@ -1939,7 +2114,7 @@ type AuthorizeAnalyticsResponse struct {
 
 func (x *AuthorizeAnalyticsResponse) Reset() {
 	*x = AuthorizeAnalyticsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2126,7 @@ func (x *AuthorizeAnalyticsResponse) String() string {
 func (*AuthorizeAnalyticsResponse) ProtoMessage() {}
 
 func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2139,7 @@ func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeAnalyticsResponse.ProtoReflect.Descriptor instead.
 func (*AuthorizeAnalyticsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AuthorizeAnalyticsResponse) GetWaitlistId() string {
@@ -1992,7 +2167,7 @@ type Referrer struct {
 
 func (x *Referrer) Reset() {
 	*x = Referrer{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2004,7 +2179,7 @@ func (x *Referrer) String() string {
 func (*Referrer) ProtoMessage() {}
 
 func (x *Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2017,7 +2192,7 @@ func (x *Referrer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Referrer.ProtoReflect.Descriptor instead.
 func (*Referrer) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Referrer) GetEmail() string {
@@ -2049,7 +2224,7 @@ type ListWaitlistIdsRequest struct {
 
 func (x *ListWaitlistIdsRequest) Reset() {
 	*x = ListWaitlistIdsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2236,7 @@ func (x *ListWaitlistIdsRequest) String() string {
 func (*ListWaitlistIdsRequest) ProtoMessage() {}
 
 func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2249,7 @@ func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsRequest.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
 }
 
 type ListWaitlistIdsResponse struct {
@@ -2086,7 +2261,7 @@ type ListWaitlistIdsResponse struct {
 
 func (x *ListWaitlistIdsResponse) Reset() {
 	*x = ListWaitlistIdsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2273,7 @@ func (x *ListWaitlistIdsResponse) String() string {
 func (*ListWaitlistIdsResponse) ProtoMessage() {}
 
 func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2286,7 @@ func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsResponse.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListWaitlistIdsResponse) GetWaitlistIds() []string {
@@ -2130,7 +2305,7 @@ type TallySignupsRequest struct {
 
 func (x *TallySignupsRequest) Reset() {
 	*x = TallySignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2317,7 @@ func (x *TallySignupsRequest) String() string {
 func (*TallySignupsRequest) ProtoMessage() {}
 
 func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2330,7 @@ func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsRequest.ProtoReflect.Descriptor instead.
 func (*TallySignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TallySignupsRequest) GetWaitlistId() string {
@@ -2178,7 +2353,7 @@ type TallySignupsResponse struct {
 
 func (x *TallySignupsResponse) Reset() {
 	*x = TallySignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2365,7 @@ func (x *TallySignupsResponse) String() string {
 func (*TallySignupsResponse) ProtoMessage() {}
 
 func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2378,7 @@ func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsResponse.ProtoReflect.Descriptor instead.
 func (*TallySignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TallySignupsResponse) GetDays() []*DayTally {
@@ -2239,7 +2414,7 @@ type DayTally struct {
 
 func (x *DayTally) Reset() {
 	*x = DayTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2426,7 @@ func (x *DayTally) String() string {
 func (*DayTally) ProtoMessage() {}
 
 func (x *DayTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2439,7 @@ func (x *DayTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DayTally.ProtoReflect.Descriptor instead.
 func (*DayTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DayTally) GetDay() string {
@@ -2303,7 +2478,7 @@ type ValueTally struct {
 
 func (x *ValueTally) Reset() {
 	*x = ValueTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2490,7 @@ func (x *ValueTally) String() string {
 func (*ValueTally) ProtoMessage() {}
 
 func (x *ValueTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2503,7 @@ func (x *ValueTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValueTally.ProtoReflect.Descriptor instead.
 func (*ValueTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ValueTally) GetField() string {
@@ -2428,7 +2603,24 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\remail_opt_out\x18\v \x01(\bR\vemailOptOut\x12#\n" +
 	"\rwaitlist_name\x18\f \x01(\tR\fwaitlistName\x12\x19\n" +
 	"\bowner_id\x18\r \x01(\tR\aownerId\x12%\n" +
-	"\x0eowner_position\x18\x0e \x01(\x03R\rownerPosition\"\x97\x01\n" +
+	"\x0eowner_position\x18\x0e \x01(\x03R\rownerPosition\"p\n" +
+	"\x10GetNoticeRequest\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\x12#\n" +
+	"\rwith_position\x18\x03 \x01(\bR\fwithPosition\"\xcc\x02\n" +
+	"\x11GetNoticeResponse\x12\x1f\n" +
+	"\vwebhook_url\x18\x01 \x01(\tR\n" +
+	"webhookUrl\x12*\n" +
+	"\x11slack_webhook_url\x18\x02 \x01(\tR\x0fslackWebhookUrl\x12.\n" +
+	"\x13discord_webhook_url\x18\x03 \x01(\tR\x11discordWebhookUrl\x12%\n" +
+	"\x0ewebhook_events\x18\x04 \x03(\tR\rwebhookEvents\x12\x14\n" +
+	"\x05email\x18\x05 \x01(\tR\x05email\x12\x1d\n" +
+	"\n" +
+	"first_name\x18\x06 \x01(\tR\tfirstName\x12\x1b\n" +
+	"\tlast_name\x18\a \x01(\tR\blastName\x12%\n" +
+	"\x0ereferral_token\x18\b \x01(\tR\rreferralToken\x12\x1a\n" +
+	"\bposition\x18\t \x01(\x03R\bposition\"\x97\x01\n" +
 	"\x12ListSignupsRequest\x12/\n" +
 	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
 	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
@@ -2567,9 +2759,10 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\rImportSignups\x12(.waitlist.signup.v1.ImportSignupsRequest\x1a).waitlist.signup.v1.ImportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics(\x01\x12\x88\x01\n" +
 	"\x12AuthorizeAnalytics\x12-.waitlist.signup.v1.AuthorizeAnalyticsRequest\x1a..waitlist.signup.v1.AuthorizeAnalyticsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12\x81\x01\n" +
 	"\x0fListWaitlistIds\x12*.waitlist.signup.v1.ListWaitlistIdsRequest\x1a+.waitlist.signup.v1.ListWaitlistIdsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x01\x12x\n" +
-	"\fTallySignups\x12'.waitlist.signup.v1.TallySignupsRequest\x1a(.waitlist.signup.v1.TallySignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x012\x84\x01\n" +
-	"\rSignupService\x12s\n" +
-	"\tGetSignup\x12$.waitlist.signup.v1.GetSignupRequest\x1a%.waitlist.signup.v1.GetSignupResponse\"\x19\xca\xf3\x18\tmessaging\xca\xf3\x18\bnotifierB\xc8\x01\n" +
+	"\fTallySignups\x12'.waitlist.signup.v1.TallySignupsRequest\x1a(.waitlist.signup.v1.TallySignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x012\xe0\x01\n" +
+	"\rSignupService\x12g\n" +
+	"\tGetSignup\x12$.waitlist.signup.v1.GetSignupRequest\x1a%.waitlist.signup.v1.GetSignupResponse\"\r\xca\xf3\x18\tmessaging\x12f\n" +
+	"\tGetNotice\x12$.waitlist.signup.v1.GetNoticeRequest\x1a%.waitlist.signup.v1.GetNoticeResponse\"\f\xca\xf3\x18\bnotifierB\xc8\x01\n" +
 	"\x16com.waitlist.signup.v1B\vSignupProtoP\x01Z7waitlist.internal/proto/gen/waitlist/signup/v1;signupv1\xa2\x02\x03WSX\xaa\x02\x12Waitlist.Signup.V1\xca\x02\x12Waitlist\\Signup\\V1\xe2\x02\x1eWaitlist\\Signup\\V1\\GPBMetadata\xea\x02\x14Waitlist::Signup::V1b\x06proto3"
 
 var (
@@ -2584,7 +2777,7 @@ func file_waitlist_signup_v1_signup_proto_rawDescGZIP() []byte {
 	return file_waitlist_signup_v1_signup_proto_rawDescData
 }
 
-var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*CreateWaitlistRequest)(nil),      // 0: waitlist.signup.v1.CreateWaitlistRequest
 	(*CreateWaitlistResponse)(nil),     // 1: waitlist.signup.v1.CreateWaitlistResponse
@@ -2601,92 +2794,96 @@ var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*Waitlist)(nil),                   // 12: waitlist.signup.v1.Waitlist
 	(*GetSignupRequest)(nil),           // 13: waitlist.signup.v1.GetSignupRequest
 	(*GetSignupResponse)(nil),          // 14: waitlist.signup.v1.GetSignupResponse
-	(*ListSignupsRequest)(nil),         // 15: waitlist.signup.v1.ListSignupsRequest
-	(*ListSignupsResponse)(nil),        // 16: waitlist.signup.v1.ListSignupsResponse
-	(*AdminSignup)(nil),                // 17: waitlist.signup.v1.AdminSignup
-	(*RemoveSignupRequest)(nil),        // 18: waitlist.signup.v1.RemoveSignupRequest
-	(*RemoveSignupResponse)(nil),       // 19: waitlist.signup.v1.RemoveSignupResponse
-	(*MoveSignupRequest)(nil),          // 20: waitlist.signup.v1.MoveSignupRequest
-	(*MoveSignupResponse)(nil),         // 21: waitlist.signup.v1.MoveSignupResponse
-	(*GetStatsRequest)(nil),            // 22: waitlist.signup.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),           // 23: waitlist.signup.v1.GetStatsResponse
-	(*ExportSignupsRequest)(nil),       // 24: waitlist.signup.v1.ExportSignupsRequest
-	(*ExportSignupsResponse)(nil),      // 25: waitlist.signup.v1.ExportSignupsResponse
-	(*ImportSignupsRequest)(nil),       // 26: waitlist.signup.v1.ImportSignupsRequest
-	(*ImportSignupsResponse)(nil),      // 27: waitlist.signup.v1.ImportSignupsResponse
-	(*ImportError)(nil),                // 28: waitlist.signup.v1.ImportError
-	(*AuthorizeAnalyticsRequest)(nil),  // 29: waitlist.signup.v1.AuthorizeAnalyticsRequest
-	(*AuthorizeAnalyticsResponse)(nil), // 30: waitlist.signup.v1.AuthorizeAnalyticsResponse
-	(*Referrer)(nil),                   // 31: waitlist.signup.v1.Referrer
-	(*ListWaitlistIdsRequest)(nil),     // 32: waitlist.signup.v1.ListWaitlistIdsRequest
-	(*ListWaitlistIdsResponse)(nil),    // 33: waitlist.signup.v1.ListWaitlistIdsResponse
-	(*TallySignupsRequest)(nil),        // 34: waitlist.signup.v1.TallySignupsRequest
-	(*TallySignupsResponse)(nil),       // 35: waitlist.signup.v1.TallySignupsResponse
-	(*DayTally)(nil),                   // 36: waitlist.signup.v1.DayTally
-	(*ValueTally)(nil),                 // 37: waitlist.signup.v1.ValueTally
-	(*v1.Actor)(nil),                   // 38: waitlist.access.v1.Actor
-	(*timestamppb.Timestamp)(nil),      // 39: google.protobuf.Timestamp
+	(*GetNoticeRequest)(nil),           // 15: waitlist.signup.v1.GetNoticeRequest
+	(*GetNoticeResponse)(nil),          // 16: waitlist.signup.v1.GetNoticeResponse
+	(*ListSignupsRequest)(nil),         // 17: waitlist.signup.v1.ListSignupsRequest
+	(*ListSignupsResponse)(nil),        // 18: waitlist.signup.v1.ListSignupsResponse
+	(*AdminSignup)(nil),                // 19: waitlist.signup.v1.AdminSignup
+	(*RemoveSignupRequest)(nil),        // 20: waitlist.signup.v1.RemoveSignupRequest
+	(*RemoveSignupResponse)(nil),       // 21: waitlist.signup.v1.RemoveSignupResponse
+	(*MoveSignupRequest)(nil),          // 22: waitlist.signup.v1.MoveSignupRequest
+	(*MoveSignupResponse)(nil),         // 23: waitlist.signup.v1.MoveSignupResponse
+	(*GetStatsRequest)(nil),            // 24: waitlist.signup.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),           // 25: waitlist.signup.v1.GetStatsResponse
+	(*ExportSignupsRequest)(nil),       // 26: waitlist.signup.v1.ExportSignupsRequest
+	(*ExportSignupsResponse)(nil),      // 27: waitlist.signup.v1.ExportSignupsResponse
+	(*ImportSignupsRequest)(nil),       // 28: waitlist.signup.v1.ImportSignupsRequest
+	(*ImportSignupsResponse)(nil),      // 29: waitlist.signup.v1.ImportSignupsResponse
+	(*ImportError)(nil),                // 30: waitlist.signup.v1.ImportError
+	(*AuthorizeAnalyticsRequest)(nil),  // 31: waitlist.signup.v1.AuthorizeAnalyticsRequest
+	(*AuthorizeAnalyticsResponse)(nil), // 32: waitlist.signup.v1.AuthorizeAnalyticsResponse
+	(*Referrer)(nil),                   // 33: waitlist.signup.v1.Referrer
+	(*ListWaitlistIdsRequest)(nil),     // 34: waitlist.signup.v1.ListWaitlistIdsRequest
+	(*ListWaitlistIdsResponse)(nil),    // 35: waitlist.signup.v1.ListWaitlistIdsResponse
+	(*TallySignupsRequest)(nil),        // 36: waitlist.signup.v1.TallySignupsRequest
+	(*TallySignupsResponse)(nil),       // 37: waitlist.signup.v1.TallySignupsResponse
+	(*DayTally)(nil),                   // 38: waitlist.signup.v1.DayTally
+	(*ValueTally)(nil),                 // 39: waitlist.signup.v1.ValueTally
+	(*v1.Actor)(nil),                   // 40: waitlist.access.v1.Actor
+	(*timestamppb.Timestamp)(nil),      // 41: google.protobuf.Timestamp
 }
 var file_waitlist_signup_v1_signup_proto_depIdxs = []int32{
-	38, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	40, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 1: waitlist.signup.v1.CreateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	38, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
+	40, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 3: waitlist.signup.v1.ListWaitlistsResponse.waitlists:type_name -> waitlist.signup.v1.Waitlist
-	38, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	40, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 5: waitlist.signup.v1.GetWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	38, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	40, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 7: waitlist.signup.v1.UpdateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	38, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	39, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
-	38, // 10: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	17, // 11: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
-	39, // 12: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
-	39, // 13: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
-	38, // 14: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	38, // 15: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	38, // 16: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
-	39, // 17: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
-	38, // 18: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	38, // 19: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	28, // 20: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
-	38, // 21: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
-	31, // 22: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
-	36, // 23: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
-	37, // 24: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
+	40, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	41, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
+	40, // 10: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	19, // 11: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
+	41, // 12: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
+	41, // 13: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
+	40, // 14: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	40, // 15: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	40, // 16: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
+	41, // 17: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
+	40, // 18: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	40, // 19: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	30, // 20: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
+	40, // 21: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
+	33, // 22: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
+	38, // 23: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
+	39, // 24: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
 	0,  // 25: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
 	2,  // 26: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
 	4,  // 27: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
 	6,  // 28: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
 	8,  // 29: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
 	10, // 30: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
-	15, // 31: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
-	18, // 32: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
-	20, // 33: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
-	22, // 34: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
-	24, // 35: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
-	26, // 36: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
-	29, // 37: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
-	32, // 38: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
-	34, // 39: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
+	17, // 31: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
+	20, // 32: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
+	22, // 33: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
+	24, // 34: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
+	26, // 35: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
+	28, // 36: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
+	31, // 37: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
+	34, // 38: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
+	36, // 39: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
 	13, // 40: waitlist.signup.v1.SignupService.GetSignup:input_type -> waitlist.signup.v1.GetSignupRequest
-	1,  // 41: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
-	3,  // 42: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
-	5,  // 43: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
-	7,  // 44: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
-	9,  // 45: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
-	11, // 46: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
-	16, // 47: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
-	19, // 48: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
-	21, // 49: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
-	23, // 50: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
-	25, // 51: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
-	27, // 52: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
-	30, // 53: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
-	33, // 54: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
-	35, // 55: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
-	14, // 56: waitlist.signup.v1.SignupService.GetSignup:output_type -> waitlist.signup.v1.GetSignupResponse
-	41, // [41:57] is the sub-list for method output_type
-	25, // [25:41] is the sub-list for method input_type
+	15, // 41: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
+	1,  // 42: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
+	3,  // 43: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
+	5,  // 44: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
+	7,  // 45: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
+	9,  // 46: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
+	11, // 47: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
+	18, // 48: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
+	21, // 49: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
+	23, // 50: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
+	25, // 51: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
+	27, // 52: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
+	29, // 53: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
+	32, // 54: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
+	35, // 55: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
+	37, // 56: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
+	14, // 57: waitlist.signup.v1.SignupService.GetSignup:output_type -> waitlist.signup.v1.GetSignupResponse
+	16, // 58: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
+	42, // [42:59] is the sub-list for method output_type
+	25, // [25:42] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name
@@ -2703,7 +2900,7 @@ func file_waitlist_signup_v1_signup_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_signup_v1_signup_proto_rawDesc), len(file_waitlist_signup_v1_signup_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -764,17 +764,22 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	SignupService_GetSignup_FullMethodName = "/waitlist.signup.v1.SignupService/GetSignup"
+	SignupService_GetNotice_FullMethodName = "/waitlist.signup.v1.SignupService/GetNotice"
 )
 
 // SignupServiceClient is the client API for SignupService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SignupService answers messaging.
+// SignupService answers messaging and notifier.
 type SignupServiceClient interface {
 	// GetSignup returns one live signup with its exact position at this moment.
 	// NOT_FOUND where the waitlist or the signup has gone.
 	GetSignup(ctx context.Context, in *GetSignupRequest, opts ...grpc.CallOption) (*GetSignupResponse, error)
+	// GetNotice returns where the owner of a waitlist is told of its signups at
+	// this moment, and what is said of one of them. NOT_FOUND where the waitlist or
+	// the signup has gone.
+	GetNotice(ctx context.Context, in *GetNoticeRequest, opts ...grpc.CallOption) (*GetNoticeResponse, error)
 }
 
 type signupServiceClient struct {
@@ -795,15 +800,29 @@ func (c *signupServiceClient) GetSignup(ctx context.Context, in *GetSignupReques
 	return out, nil
 }
 
+func (c *signupServiceClient) GetNotice(ctx context.Context, in *GetNoticeRequest, opts ...grpc.CallOption) (*GetNoticeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetNoticeResponse)
+	err := c.cc.Invoke(ctx, SignupService_GetNotice_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SignupServiceServer is the server API for SignupService service.
 // All implementations must embed UnimplementedSignupServiceServer
 // for forward compatibility.
 //
-// SignupService answers messaging.
+// SignupService answers messaging and notifier.
 type SignupServiceServer interface {
 	// GetSignup returns one live signup with its exact position at this moment.
 	// NOT_FOUND where the waitlist or the signup has gone.
 	GetSignup(context.Context, *GetSignupRequest) (*GetSignupResponse, error)
+	// GetNotice returns where the owner of a waitlist is told of its signups at
+	// this moment, and what is said of one of them. NOT_FOUND where the waitlist or
+	// the signup has gone.
+	GetNotice(context.Context, *GetNoticeRequest) (*GetNoticeResponse, error)
 	mustEmbedUnimplementedSignupServiceServer()
 }
 
@@ -816,6 +835,9 @@ type UnimplementedSignupServiceServer struct{}
 
 func (UnimplementedSignupServiceServer) GetSignup(context.Context, *GetSignupRequest) (*GetSignupResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSignup not implemented")
+}
+func (UnimplementedSignupServiceServer) GetNotice(context.Context, *GetNoticeRequest) (*GetNoticeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetNotice not implemented")
 }
 func (UnimplementedSignupServiceServer) mustEmbedUnimplementedSignupServiceServer() {}
 func (UnimplementedSignupServiceServer) testEmbeddedByValue()                       {}
@@ -856,6 +878,24 @@ func _SignupService_GetSignup_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SignupService_GetNotice_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetNoticeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SignupServiceServer).GetNotice(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SignupService_GetNotice_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SignupServiceServer).GetNotice(ctx, req.(*GetNoticeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SignupService_ServiceDesc is the grpc.ServiceDesc for SignupService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -866,6 +906,10 @@ var SignupService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetSignup",
 			Handler:    _SignupService_GetSignup_Handler,
+		},
+		{
+			MethodName: "GetNotice",
+			Handler:    _SignupService_GetNotice_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
