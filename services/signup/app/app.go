@@ -3,6 +3,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 	_ "time/tzdata" // IANA names are checked on machines without a zone database
@@ -30,6 +31,11 @@ type Config struct {
 	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
 	// PrivacyPolicyVersion is stored with every consent.
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
+	// PurgeEvery is the pause between looks for rows of what was deleted.
+	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
+	// TombstoneKept is how long the ids of deleted waitlists and accounts stay,
+	// for what was under way at their end. It is longer than a rebuild of an index.
+	TombstoneKept time.Duration `env:"TOMBSTONE_KEPT" envDefault:"1h"`
 }
 
 // App is the service.
@@ -48,6 +54,9 @@ const (
 
 // New opens what the service uses and registers its routes.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
+	if cfg.PurgeEvery <= 0 || cfg.TombstoneKept < 0 {
+		return nil, errors.New("configuration: PURGE_EVERY must be above 0, TOMBSTONE_KEPT not below")
+	}
 	migrations, err := postgres.Migrations()
 	if err != nil {
 		return nil, err
@@ -88,7 +97,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	rt.Go("signup batches", svc.Run)
 	rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
 	signuphttp.Register(rt.Engine, svc)
-	if err := wire(rt, topics, store, svc, relay.Wake); err != nil {
+	if err := wire(rt, cfg, topics, store, svc, relay.Wake); err != nil {
 		return nil, err
 	}
 	return &App{rt}, nil

@@ -16,7 +16,7 @@ import (
 
 // wire adds what the owners' side of waitlists needs: the internal interface,
 // the events about accounts, and the purge.
-func wire(rt *service.Runtime, topics kafka.Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
+func wire(rt *service.Runtime, cfg Config, topics kafka.Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
 	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
 	owners := signup.NewOwners(waitlists, rt.Seal, time.Now)
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
@@ -32,9 +32,12 @@ func wire(rt *service.Runtime, topics kafka.Config, store *postgres.Signups, svc
 	}
 	rt.Go("account events", consumer.Run)
 
-	purge := postgres.NewPurge(rt.Pool, func(ctx context.Context, waitlistID string) error {
-		return rt.Redis.Unlink(ctx, redis.KeysOf(waitlistID)...).Err()
-	}, rt.Log)
+	purge := &postgres.Purge{
+		Pool: rt.Pool, Every: cfg.PurgeEvery, Kept: cfg.TombstoneKept, Log: rt.Log,
+		Forget: func(ctx context.Context, waitlistID string) error {
+			return rt.Redis.Unlink(ctx, redis.KeysOf(waitlistID)...).Err()
+		},
+	}
 	rt.Go("purge", purge.Run)
 	return nil
 }

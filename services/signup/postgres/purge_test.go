@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/services/signup/postgres"
@@ -39,6 +41,11 @@ func rows(t *testing.T, o *owners, id string) (n int) {
 	return n
 }
 
+// purger is a purge that keeps no ids.
+func purger(o *owners, forget func(context.Context, string) error) *postgres.Purge {
+	return &postgres.Purge{Pool: o.pool, Forget: forget, Every: time.Minute, Log: slog.New(slog.DiscardHandler)}
+}
+
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	o, ada := newOwners(t), account(access.Basic)
@@ -54,7 +61,7 @@ func TestPurge(t *testing.T) {
 	var mu sync.Mutex
 	forgotten := map[string]int{}
 	failing := true
-	purge := postgres.NewPurge(o.pool, func(_ context.Context, id string) error {
+	purge := purger(o, func(_ context.Context, id string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if failing && id == stuck.ID {
@@ -62,7 +69,7 @@ func TestPurge(t *testing.T) {
 		}
 		forgotten[id]++
 		return nil
-	}, slog.New(slog.DiscardHandler))
+	})
 	if err := purge.Once(t.Context()); !errors.Is(err, away) {
 		t.Fatal(err)
 	}
@@ -92,7 +99,7 @@ func TestPurgeResumes(t *testing.T) {
 	// Replicas run it side by side; the first to be done ends the others.
 	var wg sync.WaitGroup
 	for range 3 {
-		purge := postgres.NewPurge(o.pool, func(context.Context, string) error { cancel(); return nil }, slog.New(slog.DiscardHandler))
+		purge := purger(o, func(context.Context, string) error { cancel(); return nil })
 		wg.Go(func() {
 			if err := purge.Run(ctx); err != nil {
 				t.Error(err)
@@ -101,7 +108,7 @@ func TestPurgeResumes(t *testing.T) {
 	}
 	wg.Wait()
 	cancel()
-	if err := postgres.NewPurge(o.pool, func(context.Context, string) error { return nil }, slog.New(slog.DiscardHandler)).Once(t.Context()); err != nil {
+	if err := purger(o, func(context.Context, string) error { return nil }).Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := rows(t, o, w.ID); n != 0 {
@@ -109,37 +116,90 @@ func TestPurgeResumes(t *testing.T) {
 	}
 }
 
+// TestPurgeKeepsIDs: until their time the ids stay, and nothing but them; then
+// whatever came late goes with them.
+func TestPurgeKeepsIDs(t *testing.T) {
+	t.Parallel()
+	o, ada := newOwners(t), account(access.Basic)
+	w := create(t, o, ada, `{"name":"Secret","settings":{"headline":"Secret"}}`)
+	fill(t, o, w.ID, 10)
+	want(t, o.CloseOwner(t.Context(), ada.AccountID), "")
+	forgotten := 0
+	purge := purger(o, func(context.Context, string) error { forgotten++; return nil })
+	purge.Kept = time.Hour
+	for range 3 {
+		if err := purge.Once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var left string
+		if err := o.pool.QueryRow(t.Context(), `SELECT name || settings FROM waitlist`).Scan(&left); err != nil || left != "{}" || rows(t, o, w.ID) != 1 || forgotten != 1 {
+			t.Fatalf("%q, %v, %d rows, forgotten %d times", left, err, rows(t, o, w.ID), forgotten)
+		}
+	}
+	fill(t, o, w.ID, 1)
+	if _, err := o.pool.Exec(t.Context(), `UPDATE waitlist SET deleted_at = now() - interval '61 minutes'; UPDATE owner SET closed_at = now() - interval '61 minutes'`); err != nil {
+		t.Fatal(err)
+	}
+	if err := purge.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var owners int
+	if err := o.pool.QueryRow(t.Context(), `SELECT count(*) FROM owner`).Scan(&owners); err != nil || owners != 0 || rows(t, o, w.ID) != 0 || forgotten != 2 {
+		t.Fatalf("%d owners, %v, %d rows, forgotten %d times", owners, err, rows(t, o, w.ID), forgotten)
+	}
+}
+
 func TestPurgeOwnersAndKeys(t *testing.T) {
 	t.Parallel()
 	o, ada, bob, eve := newOwners(t), account(access.Basic), account(access.Basic), account(access.Basic)
-	for _, actor := range []access.Actor{ada, bob, eve} {
+	fay := account(access.Basic)
+	for _, actor := range []access.Actor{ada, bob, eve, fay} {
 		if _, _, err := o.Create(t.Context(), actor, "", []byte(`{"name":"x"}`), "key"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want(t, o.CloseOwner(t.Context(), ada.AccountID), "")
 	want(t, o.CloseOwner(t.Context(), bob.AccountID), "")
-	for sql, id := range map[string]string{
-		`UPDATE owner SET closed_at = now() - interval '2 hours' WHERE id = $1`:                     ada.AccountID,
-		`UPDATE idempotency_key SET created_at = now() - interval '25 hours' WHERE account_id = $1`: eve.AccountID,
+	for sql, args := range map[string][]any{
+		`UPDATE owner SET closed_at = now() - interval '2 hours' WHERE id = $1`:                     {ada.AccountID},
+		`UPDATE idempotency_key SET created_at = now() - interval '25 hours' WHERE account_id = $1`: {eve.AccountID},
+		// Two chunks of them.
+		`INSERT INTO idempotency_key (scope, account_id, key, request_hash, response) SELECT 'x', $1, i, '', '' FROM generate_series(1, 6000) i`: {bob.AccountID},
 	} {
-		if _, err := o.pool.Exec(t.Context(), sql, id); err != nil {
+		if _, err := o.pool.Exec(t.Context(), sql, args...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := postgres.NewPurge(o.pool, func(context.Context, string) error { return nil }, slog.New(slog.DiscardHandler)).Once(t.Context()); err != nil {
+	purge := purger(o, func(context.Context, string) error { return nil })
+	purge.Kept = time.Hour
+	if err := purge.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var owner, key string
+	// Ada's waitlist was deleted within the hour; its row still needs her.
+	var owners, keys []string
 	err := o.pool.QueryRow(t.Context(), `
-		SELECT (SELECT string_agg(id::text, ' ' ORDER BY closed_at) FROM owner), (SELECT string_agg(account_id::text, ' ' ORDER BY account_id) FROM idempotency_key)`).Scan(&owner, &key)
+		SELECT (SELECT array_agg(id::text) FROM owner), (SELECT array_agg(account_id::text) FROM idempotency_key)`).Scan(&owners, &keys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if owner != bob.AccountID+" "+eve.AccountID {
-		t.Errorf("owners %s", owner)
+	if len(owners) != 4 {
+		t.Errorf("owners %v", owners)
 	}
-	if len(key) != 2*36+1 {
-		t.Errorf("keys of %s", key)
+	if len(keys) != 1 || keys[0] != fay.AccountID {
+		t.Errorf("keys of %v, want those of %s", keys, fay.AccountID)
+	}
+	if _, err := o.pool.Exec(t.Context(), `UPDATE waitlist SET deleted_at = now() - interval '2 hours' WHERE owner_id = $1`, ada.AccountID); err != nil {
+		t.Fatal(err)
+	}
+	if err := purge.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.pool.QueryRow(t.Context(), `SELECT array_agg(id::text ORDER BY id) FROM owner`).Scan(&owners); err != nil {
+		t.Fatal(err)
+	}
+	left := []string{bob.AccountID, eve.AccountID, fay.AccountID}
+	slices.Sort(left)
+	if !slices.Equal(owners, left) {
+		t.Errorf("owners %v, want %v", owners, left)
 	}
 }

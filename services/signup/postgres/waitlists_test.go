@@ -675,7 +675,8 @@ func TestIndexes(t *testing.T) {
 	for name, sql := range map[string]string{
 		"list":           `SELECT id FROM waitlist w WHERE deleted_at IS NULL AND owner_id = '0193d4a2-5c1e-7a41-8000-000000000001' ORDER BY id`,
 		"close":          `UPDATE waitlist SET deleted_at = now() WHERE deleted_at IS NULL AND owner_id = '0193d4a2-5c1e-7a41-8000-000000000001'`,
-		"next to purge":  `SELECT deleted_at, id FROM waitlist WHERE deleted_at IS NOT NULL AND (deleted_at, id) > (now(), '0193d4a2-5c1e-7a41-8000-000000000001') ORDER BY deleted_at, id LIMIT 1`,
+		"next to purge":  `SELECT deleted_at, id FROM waitlist WHERE deleted_at IS NOT NULL AND (deleted_at, id) > (now(), '0193d4a2-5c1e-7a41-8000-000000000001') AND (name <> '' OR deleted_at < now()) ORDER BY deleted_at, id LIMIT 1`,
+		"closed keys":    `SELECT k.key FROM owner o JOIN idempotency_key k ON k.account_id = o.id WHERE o.closed_at IS NOT NULL LIMIT 10 FOR UPDATE OF k SKIP LOCKED`,
 		"closed owners":  `DELETE FROM owner o WHERE closed_at < now() AND NOT EXISTS (SELECT FROM waitlist w WHERE w.owner_id = o.id)`,
 		"old keys":       `SELECT key FROM idempotency_key WHERE created_at <= now() ORDER BY created_at LIMIT 10`,
 		"signup count":   `SELECT total FROM change WHERE waitlist_id = '0193d4a2-5c1e-7a41-8000-000000000001' ORDER BY no DESC LIMIT 1`,
