@@ -17,7 +17,7 @@ type publisher struct {
 	mu sync.Mutex
 	// fail, if set, is asked for the error of each call, and whether the counts
 	// are stored all the same.
-	fail   func(call int) (err error, stored bool) //nolint:revive // the error decides
+	fail   func(call int) (err error, stored bool)
 	calls  int
 	byID   map[string]ViewCount
 	repeat int
@@ -69,6 +69,7 @@ func (p *publisher) sums() map[string]int64 {
 }
 
 func newPublisher(t *testing.T) *publisher {
+	t.Helper()
 	return &publisher{t: t, byID: map[string]ViewCount{}}
 }
 
@@ -173,7 +174,7 @@ func TestViewsOfParallelRequests(t *testing.T) {
 func TestViewsOutage(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
-	for name, fail := range map[string]func(int) (error, bool){ //nolint:revive // see publisher
+	for name, fail := range map[string]func(int) (error, bool){
 		"nothing stored":    func(call int) (error, bool) { return errIf(call < 7, away), call >= 7 },
 		"answer lost":       func(call int) (error, bool) { return errIf(call%3 != 0, away), true },
 		"now this now that": func(call int) (error, bool) { return errIf(call%4 != 0, away), call%4 != 1 },

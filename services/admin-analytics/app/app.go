@@ -3,13 +3,18 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"time"
 
+	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	adminanalytics "waitlist.internal/services/admin-analytics"
 	ownershttp "waitlist.internal/services/admin-analytics/http"
+	analyticskafka "waitlist.internal/services/admin-analytics/kafka"
+	"waitlist.internal/services/admin-analytics/postgres"
 )
 
 // Config is the service's environment.
@@ -20,6 +25,9 @@ type Config struct {
 	// or a gRPC URL.
 	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
 	SignupTarget  string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
+
+	// PurgeEvery is how often the sums of deleted waitlists are looked for.
+	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 }
 
 // App is the service.
@@ -27,7 +35,13 @@ type App struct{ rt *service.Runtime }
 
 // New opens what the service uses and registers its routes.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
-	rt, err := service.New(ctx, adminanalytics.Service, cfg.Config, service.Options{HTTP: true, Calls: true})
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	rt, err := service.New(ctx, adminanalytics.Service, cfg.Config, service.Options{
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, Kafka: true, Calls: true,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -44,10 +58,22 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
+	counts := postgres.New(rt.Pool)
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
+		Config: kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix},
+		Group:  postgres.Consumer, Topics: []string{kafka.SignupsTopic}, Pool: rt.Pool,
+		Handler: analyticskafka.Handler(counts), Logger: rt.Log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consumer metrics: %w", err)
+	}
+	rt.Go("consumer", consumer.Run)
+	rt.Go("purge", func(ctx context.Context) error { return counts.Purge(ctx, cfg.PurgeEvery, rt.Log) })
 	ownershttp.Routes(rt.Engine, ownershttp.Backends{
 		Accounts:  accountv1.NewAccountServiceClient(accounts),
 		Waitlists: signupv1.NewWaitlistServiceClient(signups),
 		Signups:   signupv1.NewAdminServiceClient(signups),
+		Analytics: adminanalytics.NewAnalytics(counts, time.Now),
 	})
 	return &App{rt}, nil
 }

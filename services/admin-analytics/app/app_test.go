@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 
 	"waitlist.internal/libs/service"
@@ -24,8 +25,10 @@ func TestStartsAnswersAndStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	brokers, prefix := testenv.Kafka(t)
 	cfg, err := service.Load[app.Config]([]string{
-		"REDIS_URL=" + testenv.Redis(t),
+		"REDIS_URL=" + testenv.Redis(t), "POSTGRES_URL=" + testenv.Postgres(t),
+		"KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
 		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(make([]byte, ed25519.SeedSize)),
 	})
 	if err != nil {
@@ -83,5 +86,11 @@ func TestSaysWhatIsMissing(t *testing.T) {
 	}
 	if _, err := app.New(t.Context(), cfg); err == nil {
 		t.Error("started without Redis and a key")
+	}
+	if _, err := app.NewRebuild(t.Context(), cfg, nil); err == nil {
+		t.Error("rebuild started without Postgres and a key")
+	}
+	if _, err := app.NewRebuild(t.Context(), cfg, []string{"-views=perhaps"}); err == nil {
+		t.Error("rebuild takes any flag")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
@@ -14,6 +15,7 @@ import (
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/httpapi"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+	adminanalytics "waitlist.internal/services/admin-analytics"
 )
 
 // Backends are the services behind the routes.
@@ -21,23 +23,28 @@ type Backends struct {
 	Accounts  authn.Authorizer
 	Waitlists signupv1.WaitlistServiceClient
 	Signups   signupv1.AdminServiceClient
+	Analytics *adminanalytics.Analytics
 }
 
 type handler struct {
 	waitlists signupv1.WaitlistServiceClient
 	signups   signupv1.AdminServiceClient
+	analytics *adminanalytics.Analytics
+	// stall is how long a client may take for a piece of a transfer.
+	stall time.Duration
 }
 
 // Routes adds the routes to an engine of package httpapi. signup decides about
 // every request but for its credentials.
 func Routes(e gin.IRouter, b Backends) {
-	h := handler{waitlists: b.Waitlists, signups: b.Signups}
+	h := handler{waitlists: b.Waitlists, signups: b.Signups, analytics: b.Analytics, stall: stallTimeout}
 	g := e.Group("/v1/waitlists", authn.Middleware(b.Accounts))
 	g.POST("", httpapi.H(h.create))
 	g.GET("", httpapi.H(h.list))
 	g.GET("/:waitlist_id", httpapi.H(h.get))
 	g.PATCH("/:waitlist_id", httpapi.H(h.update))
 	g.DELETE("/:waitlist_id", httpapi.H(h.remove))
+	g.GET("/:waitlist_id/signups", httpapi.H(h.listSignups))
 	g.DELETE("/:waitlist_id/signups/:email", httpapi.H(h.removeSignup))
 	g.PATCH("/:waitlist_id/signups/:email/position", httpapi.H(h.moveSignup))
 	g.GET("/:waitlist_id/stats", httpapi.H(h.stats))
@@ -149,6 +156,11 @@ func waitlistID(c *gin.Context) (string, error) {
 // valid in none of them, nor is what replaces them.
 func header(c *gin.Context, name string) string {
 	return strings.ToValidUTF8(c.GetHeader(name), "\uFFFD")
+}
+
+// query returns a query parameter as header does.
+func query(c *gin.Context, name string) string {
+	return strings.ToValidUTF8(httpapi.Query(c, name), "\uFFFD")
 }
 
 // bodyError is err, told more exactly where the body could not be read: it was

@@ -1,0 +1,45 @@
+// Package kafka reads what signup publishes: event by event for the sums, and
+// over again for a rebuild.
+package kafka
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	adminanalytics "waitlist.internal/services/admin-analytics"
+)
+
+// Counts keeps sums; every method works within tx. *postgres.Store is one.
+type Counts interface {
+	Count(ctx context.Context, tx pgx.Tx, c adminanalytics.Count) error
+	Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error
+}
+
+// Handler counts what happens on waitlists, and forgets those that were deleted.
+// Removals take nothing back.
+func Handler(counts Counts) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+		c := adminanalytics.Count{Day: adminanalytics.DayOf(ev.GetOccurredAt().AsTime())}
+		switch p := ev.GetPayload().(type) {
+		case *eventv1.Event_SignupCreated:
+			e := p.SignupCreated
+			c.WaitlistID, c.Signups, c.Number = e.GetWaitlistId(), 1, e.GetNumber()
+			c.Source, c.Medium, c.Campaign = e.GetUtmSource(), e.GetUtmMedium(), e.GetUtmCampaign()
+			if e.GetReferred() {
+				c.ReferralSignups = 1
+			}
+		case *eventv1.Event_SignupsImported:
+			e := p.SignupsImported
+			c.WaitlistID, c.Signups, c.Number = e.GetWaitlistId(), e.GetLastNumber()-e.GetFirstNumber()+1, e.GetLastNumber()
+		case *eventv1.Event_PageViewsCounted:
+			c.WaitlistID, c.Views = p.PageViewsCounted.GetWaitlistId(), p.PageViewsCounted.GetViews()
+		case *eventv1.Event_WaitlistDeleted:
+			return counts.Forget(ctx, tx, p.WaitlistDeleted.GetWaitlistId())
+		default:
+			return nil
+		}
+		return counts.Count(ctx, tx, c)
+	}
+}
