@@ -413,9 +413,7 @@ func testMove(t *testing.T, d *deployment) {
 		email := people[tc.from-1]
 		people = slices.Insert(slices.Delete(people, tc.from-1, tc.from), tc.at-1, email)
 		got := o.move(t, id, strings.ToUpper(email), tc.to).Want(http.StatusOK)
-		if string(got.Body) != fmt.Sprintf(`{"email":%q,"position":%d}`, email, tc.at) {
-			t.Errorf("moved to %d: %s, want position %d", tc.to, got.Body, tc.at)
-		}
+		got.WantJSON("email", email).WantJSON("position", tc.at)
 		if got := o.emails(t, id); !slices.Equal(got, people) {
 			t.Fatalf("moved from %d to %d: %v, want %v", tc.from, tc.to, got, people)
 		}
