@@ -1,0 +1,426 @@
+package notifier
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	scope = "waitlist.internal/services/notifier"
+
+	// beatEvery is how often the holder says that it lives, and looks for what the
+	// dead have left. A ledger takes a holder for dead after many times that.
+	beatEvery = 2 * time.Second
+	// adoptRows bounds what is adopted at a time.
+	adoptRows = 1000
+	// pause is how long nothing is begun after the source was found away.
+	pause = time.Second
+	// drain is how long what is under way may take after the end was asked for: an
+	// attempt, and its record.
+	drain = Timeout + 5*time.Second
+
+	trimEvery = 5 * time.Second
+	// trimLists bounds the waitlists of one trim.
+	trimLists = 200
+	// Keep is how long results stay for support, where newer ones do not push them
+	// out.
+	keep      = 14 * 24 * time.Hour
+	pruneWait = time.Hour
+)
+
+// Config is what a Dispatcher works with.
+type Config struct {
+	Ledger Ledger
+	Source Source
+	Poster Poster
+	Limits Limits
+	Log    *slog.Logger
+	// Now is the clock that ages are measured by.
+	Now func() time.Time
+}
+
+// Dispatcher makes the attempts of one process. Several processes may work side
+// by side.
+type Dispatcher struct {
+	Config
+	tracer  trace.Tracer
+	metrics dispatcherMetrics
+	claims  *batch[Key, bool]
+	ends    *batch[Ended, struct{}]
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	lanes  *lanes
+	staged []Delivery
+	// resume is when the pause ends.
+	resume time.Time
+	// begun and ended are set when Run begins, and when it begins nothing more.
+	begun, ended bool
+	// stop ends what is not claimed yet, work what is.
+	stop, work       context.Context
+	endStop, endWork context.CancelFunc
+	// touched are the waitlists that have new results.
+	touched map[string]struct{}
+}
+
+type dispatcherMetrics struct {
+	deliveries metric.Int64Counter
+	duration   metric.Float64Histogram
+	delay      metric.Float64Histogram
+}
+
+// New returns a Dispatcher; Run starts it.
+func New(cfg Config) (*Dispatcher, error) {
+	d := &Dispatcher{
+		Config: cfg, tracer: otel.Tracer(scope), lanes: newLanes(cfg.Limits), touched: map[string]struct{}{},
+	}
+	d.stop, d.endStop = context.WithCancel(context.Background())
+	d.work, d.endWork = context.WithCancel(context.Background())
+	d.claims = newBatch("claims", cfg.Log, d.claim)
+	d.ends = newBatch("results", cfg.Log, d.end)
+	m := otel.Meter(scope)
+	var errs [4]error
+	d.metrics.deliveries, errs[0] = m.Int64Counter("notifier.deliveries", metric.WithDescription("Deliveries that ended, by channel, event and outcome."))
+	d.metrics.duration, errs[1] = m.Float64Histogram("notifier.attempt.duration", metric.WithUnit("s"), metric.WithDescription("Time of one attempt, by channel and outcome."))
+	d.metrics.delay, errs[2] = m.Float64Histogram("notifier.delay", metric.WithUnit("s"), metric.WithDescription("Time from an event to the begin of its attempt."))
+	_, errs[3] = m.Int64ObservableGauge("notifier.deliveries.open", metric.WithDescription("Deliveries in this process, by state: queued, running."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			o.Observe(int64(d.lanes.queued), metric.WithAttributes(attribute.String("state", "queued")))
+			o.Observe(int64(d.lanes.running), metric.WithAttributes(attribute.String("state", "running")))
+			return nil
+		}))
+	return d, errors.Join(errs[:]...)
+}
+
+// Stage notes deliveries whose rows are being written; Commit begins them. Rows
+// that are never committed do no harm: there is nothing to claim.
+func (d *Dispatcher) Stage(ds ...Delivery) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.staged = append(d.staged, ds...)
+}
+
+// Commit says that the rows of what was staged have been written.
+func (d *Dispatcher) Commit() {
+	d.mu.Lock()
+	staged := d.staged
+	d.staged = nil
+	d.mu.Unlock()
+	d.add(staged)
+}
+
+// add queues deliveries, and ends those for which there is no room.
+func (d *Dispatcher) add(ds []Delivery) {
+	var drops sync.WaitGroup
+	// Whoever brings more than fits waits until that is recorded.
+	defer drops.Wait()
+	d.mu.Lock()
+	seen := make(map[Key]bool, len(ds))
+	for _, one := range ds {
+		if d.ended {
+			break // the rest stays queued in the ledger, for the next holder
+		}
+		if seen[one.Key] || d.lanes.add(one) {
+			seen[one.Key] = true
+			continue
+		}
+		drops.Go(func() { d.record(Ended{one, Result{Outcome: Dropped}}) })
+	}
+	d.mu.Unlock()
+	d.dispatch()
+}
+
+// Run works until ctx ends. Then it finishes the attempts under way and leaves
+// what is queued to others.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	loops.Go(func() { d.claims.loop(d.work) })
+	loops.Go(func() { d.ends.loop(d.work) })
+	loops.Go(func() { d.trim(ctx) })
+	loops.Go(func() { d.prune(ctx) })
+	d.mu.Lock()
+	d.begun = true
+	d.mu.Unlock()
+
+	d.adopt(ctx)
+
+	d.mu.Lock()
+	d.ended = true
+	d.mu.Unlock()
+	d.endStop()
+	late := time.AfterFunc(drain, d.endWork)
+	d.running.Wait()
+	late.Stop()
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), beatEvery)
+	defer cancel()
+	if err := d.Ledger.Leave(leaving); err != nil {
+		d.Log.WarnContext(ctx, "queued deliveries are free only later", telemetry.Err(err))
+	}
+	d.endWork()
+	loops.Wait()
+	return nil
+}
+
+// adopt keeps the holder alive and takes over from the dead until ctx ends.
+func (d *Dispatcher) adopt(ctx context.Context) {
+	for {
+		err := d.Ledger.Beat(ctx)
+		for err == nil && d.room() {
+			var queued []Delivery
+			var unknown int64
+			if queued, unknown, err = d.Ledger.Adopt(ctx, adoptRows); err != nil {
+				break
+			}
+			d.metrics.deliveries.Add(ctx, unknown, metric.WithAttributes(attribute.String("outcome", string(Unknown))))
+			d.add(queued) //nolint:contextcheck // deliveries end with the dispatcher, not with who brought them
+			if len(queued) < adoptRows {
+				break
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			d.Log.WarnContext(ctx, "deliveries of others not looked for", telemetry.Err(err))
+		}
+		if !sleep(ctx, beatEvery) {
+			return
+		}
+	}
+}
+
+// room reports whether there is room for what others have left.
+func (d *Dispatcher) room() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lanes.queued <= d.lanes.limits.Queued/2
+}
+
+// dispatch begins what may begin.
+func (d *Dispatcher) dispatch() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.begun && !d.ended && !d.Now().Before(d.resume) {
+		l, one := d.lanes.next()
+		if l == nil {
+			return
+		}
+		at := l.host
+		d.running.Go(func() { d.deliver(l, one, at) })
+	}
+}
+
+// away stops the beginning of others for a while.
+func (d *Dispatcher) away() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended || d.Now().Before(d.resume) {
+		return
+	}
+	d.resume = d.Now().Add(pause)
+	d.running.Go(func() {
+		sleep(d.stop, pause)
+		d.dispatch()
+	})
+}
+
+// deliver takes one delivery to its end, or puts it back. at is the host where
+// its lane has a place for it.
+func (d *Dispatcher) deliver(l *lane, one Delivery, at string) {
+	ctx := propagation.TraceContext{}.Extract(d.work, propagation.MapCarrier{"traceparent": one.Traceparent})
+	ctx, span := d.tracer.Start(ctx, "notify", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		attribute.String("event.id", one.EventID), attribute.String("notifier.channel", string(one.Channel)), attribute.String("notifier.event", string(one.Event))))
+	defer span.End()
+	place := &at
+	res, again := d.attempt(ctx, l, one, place)
+	d.mu.Lock()
+	if again {
+		d.lanes.back(l, one)
+	}
+	d.lanes.done(l, *place, res.Outcome == TimedOut, res.Status != 0)
+	d.mu.Unlock()
+	d.dispatch()
+	if again || res.Outcome == "" {
+		return
+	}
+	span.SetAttributes(attribute.String("notifier.outcome", string(res.Outcome)), attribute.String("server.address", res.Host), attribute.Int("http.response.status_code", res.Status))
+	if res.Outcome == Failed {
+		span.SetStatus(codes.Error, res.Reason)
+	}
+	d.record(Ended{one, res})
+}
+
+// attempt makes the one attempt of a delivery. No outcome: another holder has
+// it. again says that it was not claimed and is to be tried later.
+func (d *Dispatcher) attempt(ctx context.Context, l *lane, one Delivery, place *string) (res Result, again bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			d.Log.ErrorContext(ctx, "delivery panicked", slog.String("event_id", one.EventID), telemetry.Panic(p), slog.String("stack", string(debug.Stack())))
+			res.Outcome, res.Reason, again = Failed, "panic", false
+		}
+	}()
+	if d.Now().Sub(one.OccurredAt) > MaxAge {
+		return Result{Outcome: Expired}, false
+	}
+	target, body, res, again := d.build(ctx, one)
+	if again || res.Outcome != "" {
+		return res, again
+	}
+	res.Host = hostOf(target)
+	d.mu.Lock()
+	entered := d.lanes.move(l, *place, res.Host)
+	if entered {
+		*place = res.Host
+	} else {
+		*place = ""
+	}
+	d.mu.Unlock()
+	if !entered {
+		return Result{}, true
+	}
+	if d.stop.Err() != nil {
+		return Result{}, true
+	}
+	// From here on it is attempted, or never.
+	mine, ok := d.claims.do(ctx, one.Key)
+	if !ok || !mine {
+		return Result{}, false
+	}
+	res.Attempted = true
+	d.metrics.delay.Record(ctx, d.Now().Sub(one.OccurredAt).Seconds())
+	start := time.Now()
+	posting, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	res.Outcome, res.Reason, res.Status = d.Poster.Post(posting, target, body)
+	res.Took = time.Since(start)
+	d.metrics.duration.Record(ctx, res.Took.Seconds(), metric.WithAttributes(attribute.String("channel", string(one.Channel)), attribute.String("outcome", string(res.Outcome))))
+	return res, false
+}
+
+// build asks for what the message says and where it goes. An outcome says that
+// there is none.
+func (d *Dispatcher) build(ctx context.Context, one Delivery) (target string, body []byte, res Result, again bool) {
+	// Unlike an attempt it is given up at the end.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.stop, cancel)() //nolint:contextcheck // ctx goes on beyond the stop
+	n, err := d.Source.Notice(ctx, one.WaitlistID, one.Number, one.Event == ReferralCredited)
+	switch {
+	case errors.Is(err, ErrGone):
+		return "", nil, Result{Outcome: Gone}, false
+	case err != nil && ctx.Err() != nil:
+		return "", nil, Result{}, true
+	case outage.Is(err):
+		d.Log.WarnContext(ctx, "signups are away", telemetry.Err(err))
+		d.away() //nolint:contextcheck // the pause is everybody's
+		return "", nil, Result{}, true
+	case err != nil:
+		d.Log.ErrorContext(ctx, "notice not read", slog.String("event_id", one.EventID), slog.String("waitlist_id", one.WaitlistID), telemetry.Err(err))
+		return "", nil, Result{Outcome: Failed, Reason: "settings"}, false
+	}
+	target, why := n.url(one)
+	if target == "" {
+		return "", nil, Result{Outcome: Skipped, Reason: why}, false
+	}
+	if body, err = message(one, n); err != nil {
+		d.Log.ErrorContext(ctx, "message not built", slog.String("event_id", one.EventID), telemetry.Err(err))
+		return "", nil, Result{Outcome: Failed, Reason: "message"}, false
+	}
+	return target, body, Result{}, false
+}
+
+// hostOf is what tells endpoints' servers apart.
+func hostOf(target string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(u.Hostname())
+}
+
+// record counts a result and keeps it.
+func (d *Dispatcher) record(e Ended) {
+	d.metrics.deliveries.Add(d.work, 1, metric.WithAttributes(
+		attribute.String("channel", string(e.Channel)), attribute.String("event", string(e.Event)), attribute.String("outcome", string(e.Outcome))))
+	if _, ok := d.ends.do(d.work, e); !ok && e.Attempted {
+		d.Log.ErrorContext(d.work, "result not kept", slog.String("event_id", e.EventID), slog.String("outcome", string(e.Outcome)))
+	}
+}
+
+func (d *Dispatcher) claim(ctx context.Context, at time.Time, keys []Key) ([]bool, error) {
+	mine, err := d.Ledger.Claim(ctx, at, keys)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]bool, len(keys))
+	for i, k := range keys {
+		out[i] = mine[k]
+		delete(mine, k) // the same twice is attempted once
+	}
+	return out, nil
+}
+
+func (d *Dispatcher) end(ctx context.Context, _ time.Time, all []Ended) ([]struct{}, error) {
+	if err := d.Ledger.End(ctx, all); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range all {
+		d.touched[e.WaitlistID] = struct{}{}
+	}
+	return make([]struct{}, len(all)), nil
+}
+
+// trim keeps the log of each waitlist short until ctx ends.
+func (d *Dispatcher) trim(ctx context.Context) {
+	for sleep(ctx, trimEvery) {
+		d.mu.Lock()
+		var ids []string
+		for id := range d.touched {
+			ids = append(ids, id)
+		}
+		clear(d.touched)
+		d.mu.Unlock()
+		for len(ids) > 0 {
+			n := min(len(ids), trimLists)
+			if err := d.Ledger.Trim(ctx, ids[:n]); err != nil {
+				d.Log.InfoContext(ctx, "log of deliveries not trimmed", telemetry.Err(err))
+			}
+			ids = ids[n:]
+		}
+	}
+}
+
+// prune deletes old results until ctx ends.
+func (d *Dispatcher) prune(ctx context.Context) {
+	for {
+		for {
+			n, err := d.Ledger.Prune(ctx, d.Now().Add(-keep))
+			if err != nil && ctx.Err() == nil {
+				d.Log.InfoContext(ctx, "log of deliveries not pruned", telemetry.Err(err))
+			}
+			if err != nil || n == 0 {
+				break
+			}
+		}
+		if !sleep(ctx, pruneWait) {
+			return
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package notifier
+
+// Limits bound what waits and what is under way. Zero fields mean the defaults.
+type Limits struct {
+	// Running is how many deliveries are under way in this process; default 512.
+	Running int
+	// OwnerRunning is how many of them one owner may have; default 32.
+	OwnerRunning int
+	// HostRunning is how many of them may go to one host; default 64.
+	HostRunning int
+	// LaneRunning is how many of them one endpoint may have while it answers in
+	// time; default 16. Each time-out halves that, each answer adds one.
+	LaneRunning int
+	// Queued is how many may wait in this process, OwnerQueued for one owner,
+	// LaneQueued for one endpoint; defaults 100,000, 5,000 and 1,000. More are
+	// dropped.
+	Queued, OwnerQueued, LaneQueued int
+}
+
+// spared is the length up to which an endpoint's queue grows in spite of the
+// limits of others.
+const spared = 10
+
+func (l Limits) withDefaults() Limits {
+	for _, f := range []struct {
+		v   *int
+		def int
+	}{
+		{&l.Running, 512},
+		{&l.OwnerRunning, 32},
+		{&l.HostRunning, 64},
+		{&l.LaneRunning, 16},
+		{&l.Queued, 100_000},
+		{&l.OwnerQueued, 5_000},
+		{&l.LaneQueued, 1_000},
+	} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+	}
+	return l
+}
+
+// lanes decides which delivery is next: owners take turns, and so do the
+// endpoints of an owner. It is not safe for concurrent use. An endpoint is a
+// channel of a waitlist. A step costs the same however many wait, but for one
+// that many endpoints of a full host wait for.
+type lanes struct {
+	limits Limits
+	lanes  map[laneKey]*lane
+	owners map[string]*owner
+	hosts  map[string]*host
+	// ready are the owners that may start something, in the order of their turns.
+	ready           []*owner
+	running, queued int
+}
+
+type laneKey struct {
+	waitlistID string
+	channel    Channel
+}
+
+// lane is the queue of one endpoint.
+type lane struct {
+	key     laneKey
+	owner   *owner
+	queue   []Delivery
+	running int
+	// limit is how many may be under way, at least 1.
+	limit int
+	// host is the last one known; "" before the first attempt.
+	host string
+	// listed is set while the lane is in its owner's ready, or waits for its host.
+	listed bool
+}
+
+type owner struct {
+	id string
+	// ready are the lanes that may start something.
+	ready                  []*lane
+	lanes, running, queued int
+	listed                 bool
+}
+
+type host struct {
+	running int
+	waiting []*lane
+}
+
+func newLanes(l Limits) *lanes {
+	return &lanes{limits: l.withDefaults(), lanes: map[laneKey]*lane{}, owners: map[string]*owner{}, hosts: map[string]*host{}}
+}
+
+// add queues d, or returns false where there is no room for it.
+func (s *lanes) add(d Delivery) bool {
+	key := laneKey{d.WaitlistID, d.Channel}
+	l := s.lanes[key]
+	if l == nil {
+		o := s.owners[d.OwnerID]
+		if o == nil {
+			o = &owner{id: d.OwnerID}
+			s.owners[o.id] = o
+		}
+		l = &lane{key: key, owner: o, limit: s.limits.LaneRunning}
+		s.lanes[key] = l
+		o.lanes++
+	}
+	if n := len(l.queue); n >= s.limits.LaneQueued || (n >= spared && (l.owner.queued >= s.limits.OwnerQueued || s.queued >= s.limits.Queued)) {
+		return false
+	}
+	l.queue = append(l.queue, d)
+	l.owner.queued++
+	s.queued++
+	s.list(l)
+	return true
+}
+
+// next takes the next delivery out, which is then under way until done; nil:
+// there is none that may start.
+func (s *lanes) next() (*lane, Delivery) {
+	for s.running < s.limits.Running && len(s.ready) > 0 {
+		o := s.ready[0]
+		s.ready[0], s.ready = nil, s.ready[1:]
+		o.listed = false
+		if len(o.ready) == 0 || o.running >= s.limits.OwnerRunning {
+			continue
+		}
+		l := o.ready[0]
+		o.ready[0], o.ready = nil, o.ready[1:]
+		l.listed = false
+		if len(l.queue) == 0 || l.running >= l.limit || !s.enter(l, l.host) {
+			s.listOwner(o)
+			continue
+		}
+		d := l.queue[0]
+		l.queue[0], l.queue = Delivery{}, l.queue[1:]
+		l.running++
+		o.running++
+		o.queued--
+		s.running++
+		s.queued--
+		s.list(l)
+		s.listOwner(o)
+		return l, d
+	}
+	return nil, Delivery{}
+}
+
+// enter takes a place at name for l, or makes l wait for one; "" has places for
+// all.
+func (s *lanes) enter(l *lane, name string) bool {
+	if name == "" {
+		return true
+	}
+	h := s.hosts[name]
+	if h == nil {
+		h = new(host)
+		s.hosts[name] = h
+	}
+	if h.running >= s.limits.HostRunning {
+		if !l.listed {
+			l.listed = true
+			h.waiting = append(h.waiting, l)
+		}
+		return false
+	}
+	h.running++
+	return true
+}
+
+// leave gives a place at name back, and lets those who wait for one try again as
+// soon as several are free.
+func (s *lanes) leave(name string) {
+	h := s.hosts[name]
+	if h == nil {
+		return
+	}
+	h.running--
+	if h.running > s.limits.HostRunning*3/4 {
+		return
+	}
+	for _, l := range h.waiting {
+		l.listed = false
+		s.list(l)
+	}
+	h.waiting = nil
+	if h.running == 0 {
+		delete(s.hosts, name)
+	}
+}
+
+// move exchanges the place that a delivery of l has at from, the host that l
+// had, for one at to. Without a free one the delivery has to be put back.
+func (s *lanes) move(l *lane, from, to string) bool {
+	if from == to {
+		return true
+	}
+	s.leave(from)
+	l.host = to
+	return s.enter(l, to)
+}
+
+// back puts a delivery that was taken out first in its queue again.
+func (s *lanes) back(l *lane, d Delivery) {
+	l.queue = append([]Delivery{d}, l.queue...)
+	l.owner.queued++
+	s.queued++
+}
+
+// done ends what next began; name is the host where it has a place. slow says
+// that there was no answer in time, quick that there was one.
+func (s *lanes) done(l *lane, name string, slow, quick bool) {
+	switch {
+	case slow:
+		l.limit = max(1, l.limit/2)
+	case quick:
+		l.limit = min(l.limit+1, s.limits.LaneRunning)
+	}
+	l.running--
+	l.owner.running--
+	s.running--
+	if name != "" {
+		s.leave(name)
+	}
+	s.list(l)
+	s.listOwner(l.owner)
+	if l.running > 0 || len(l.queue) > 0 {
+		return
+	}
+	delete(s.lanes, l.key)
+	if l.owner.lanes--; l.owner.lanes == 0 {
+		delete(s.owners, l.owner.id)
+	}
+}
+
+// list gives l a turn if it can use one.
+func (s *lanes) list(l *lane) {
+	if l.listed || len(l.queue) == 0 || l.running >= l.limit {
+		return
+	}
+	l.listed = true
+	l.owner.ready = append(l.owner.ready, l)
+	s.listOwner(l.owner)
+}
+
+func (s *lanes) listOwner(o *owner) {
+	if o.listed || len(o.ready) == 0 || o.running >= s.limits.OwnerRunning {
+		return
+	}
+	o.listed = true
+	s.ready = append(s.ready, o)
+}
