@@ -42,6 +42,7 @@ func TestSuite(t *testing.T) {
 		{"signups", testSignups},
 		{"tokens", testTokens},
 		{"tiers", testTiers},
+		{"team", testTeam},
 		{"admin", testAdmin},
 		{"transfer", testTransfer},
 		{"analytics", testAnalytics},
@@ -58,6 +59,8 @@ func TestSuite(t *testing.T) {
 	t.Run("bucket", s.testDefaultBucket)
 	t.Run("outages", s.testOutages)
 	t.Run("restart", s.testRestart)
+	t.Run("verified", s.testVerifiedOnly)
+	t.Run("deletion", s.testDeletion)
 	t.Run("matrix", s.testMatrix)
 	t.Run("transfer interrupted", s.testTransferInterrupted)
 

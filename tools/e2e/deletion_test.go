@@ -1,0 +1,436 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+
+	"waitlist.internal/libs/devservers"
+	"waitlist.internal/libs/testenv"
+)
+
+// purgeTimeout is how long the end may take on a busy machine.
+const purgeTimeout = 90 * time.Second
+
+// testDeletion: an account, and a waitlist, leave nothing behind. Their purge
+// runs often, and keeps ids for a second.
+func (s *suite) testDeletion(t *testing.T) {
+	rdb := testenv.RedisServer(t, devservers.RedisOptions{})
+	d := s.deploy(t, map[string]string{"PURGE_EVERY": "100ms", "TOMBSTONE_KEPT": "1s", "REDIS_URL": rdb.URL})
+	w := d.warden(t, rdb.URL)
+	by := w.bystander(t)
+	t.Run("waitlist", func(t *testing.T) {
+		v := w.victim(t)
+		id := v.lists[0]
+		// The friend's address is the account's, not the list's.
+		v.Do(t, removeMember(v.friend).As(v.token)).Want(http.StatusNoContent)
+		v.Do(t, Delete("/waitlists/"+id).As(v.token)).Want(http.StatusNoContent)
+		w.unreachable(t, v, id)
+		// The answer to the Idempotency-Key stays for its day.
+		d.exec(t, "UPDATE signup.idempotency_key SET created_at = created_at - interval '25 hours' WHERE key = $1", v.mark)
+		w.awaitNothing(t, v, []string{v.mark, id})
+		v.Do(t, Get("/waitlists/"+v.lists[1]).As(v.token)).Want(http.StatusOK)
+		v.status(t, v.lists[1], v.survivor).Want(http.StatusOK).WantJSON("position", 1)
+		v.Do(t, Delete("/auth/me").As(v.token)).Want(http.StatusNoContent)
+		w.awaitNothing(t, v, v.traces)
+	})
+	t.Run("account", func(t *testing.T) {
+		v := w.victim(t)
+		v.Do(t, Delete("/auth/me").As(v.token)).Want(http.StatusNoContent)
+		w.unreachable(t, v, v.lists...)
+		w.awaitNothing(t, v, v.traces)
+	})
+	t.Run("beside traffic", func(t *testing.T) {
+		v := w.victim(t)
+		stop := w.traffic(t, v)
+		v.Do(t, Delete("/auth/me").Key(v.key)).Want(http.StatusNoContent)
+		w.unreachable(t, v, v.lists...)
+		w.awaitNothing(t, v, v.traces)
+		stop()
+		w.awaitNothing(t, v, v.traces)
+	})
+	w.unharmed(t, by)
+	// The last one: the program that it starts anew ends with it.
+	t.Run("interrupted", func(t *testing.T) {
+		v := w.victim(t)
+		// Whoever holds this row stops the purge of the waitlist halfway.
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		tx, err := w.pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(ctx, "SELECT FROM signup.queue_bucket WHERE waitlist_id = $1 FOR UPDATE", v.lists[0]); err != nil {
+			t.Fatal(err)
+		}
+		v.Do(t, Delete("/auth/me").As(v.token)).Want(http.StatusNoContent)
+		Await(t, purgeTimeout, "half a purge", func() bool { return d.count(t, v.lists[0]) == 0 })
+		d.server.Kill()
+		if err := tx.Rollback(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if left := w.find(t, v.traces); len(left) == 0 {
+			t.Fatal("the purge was done before the kill")
+		}
+		d.restart(t)
+		w.unreachable(t, v, v.lists...)
+		w.awaitNothing(t, v, v.traces)
+		w.unharmed(t, by)
+	})
+}
+
+// warden looks for traces of what was deleted.
+type warden struct {
+	*deployment
+	pool  *pgxpool.Pool
+	redis *redis.Client
+	by    *victim
+}
+
+func (d *deployment) warden(t *testing.T, redisURL string) *warden {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), d.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	o, err := redis.ParseURL(redisURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return &warden{deployment: d, pool: pool, redis: rdb}
+}
+
+// victim is an account that has used everything there is.
+type victim struct {
+	*owner
+	// mark stands in everything that was sent about the first list.
+	mark string
+	// lists are waitlists: a large one, and a small one with survivor on it.
+	lists    []string
+	survivor string
+	// friend is invited and has no account.
+	friend string
+	// traces are what must not be found anywhere, the mark first.
+	traces []string
+}
+
+// indexed is a length at which a waitlist has an index in Redis.
+const indexed = 1200
+
+// victim makes an account and everything that one can have, and shows that all
+// of it can be found.
+func (w *warden) victim(t *testing.T) *victim {
+	t.Helper()
+	mark := strings.ToLower(rand.Text()[:16])
+	at := func(name string) string { return name + "@" + mark + ".example.com" }
+	v := &victim{owner: w.owner(t), mark: mark, friend: at("friend"), survivor: address("survivor")}
+	w.verify(t, v.owner)
+	v.lists = []string{
+		v.Do(t, Post("/waitlists", Obj{"name": mark, "settings": Obj{
+			"headline": mark, "require_email_verification": true, "require_consent": true, "consent_text": mark, "phone_field": "optional",
+			"webhook_url": "https://" + mark + ".example.com/hook", "referral_boost": 3,
+			"custom_questions": []any{question("q", Obj{"type": "text", "options": absent})},
+		}}).As(v.token).With("Idempotency-Key", mark)).Want(http.StatusCreated).Str("waitlist_id"),
+		v.waitlist(t, nil),
+	}
+	id := v.lists[0]
+	v.join(t, v.lists[1], v.survivor)
+
+	// Its people, with all that one can say of them.
+	person := func(name string, more Obj) *Response {
+		return v.join(t, id, at(name), Obj{
+			"first_name": mark, "last_name": mark, "phone": "+4912345", "consent": true, "timezone": "Europe/Berlin",
+			"utm_source": mark, "utm_medium": mark, "utm_campaign": mark, "utm_term": mark, "utm_content": mark, "custom_answers": Obj{"q": mark},
+		}, more)
+	}
+	ada := person("ada", nil).Str("referral_token")
+	for i := range 4 {
+		person(fmt.Sprint("friend", i), Obj{"referred_by_token": ada})
+	}
+	verification := w.server.AwaitMails(t, at("ada"), 1)[0].Token()
+	v.Do(t, Post(statusPath(id, at("ada"))+"/verify", Obj{"token": verification})).Want(http.StatusOK)
+	unsubscribe := w.unsubscribeToken(t, id, at("friend0"))
+	deleteToken := v.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": at("friend0"), "token": unsubscribe})).Want(http.StatusOK).Str("delete_token")
+	v.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": at("friend0"), "token": deleteToken})).Want(http.StatusOK)
+	v.Do(t, Delete("/waitlists/"+id+"/signups/"+at("friend1")).As(v.token)).Want(http.StatusNoContent)
+	rows := make([]any, indexed)
+	for i := range rows {
+		rows[i] = Obj{"email": at(fmt.Sprint("imported", i)), "first_name": mark}
+	}
+	v.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": rows}).As(v.token)).Want(http.StatusOK).WantJSON("imported", indexed)
+	v.Do(t, Patch("/waitlists/"+id+"/signups/"+at("imported7")+"/position", Obj{"position": 1}).As(v.token)).Want(http.StatusOK)
+	for range 5 {
+		v.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK)
+	}
+
+	// Its team, and teams it is in; a forgotten password, a failed login.
+	v.Do(t, invite(v.friend, "admin").As(v.token)).Want(http.StatusCreated)
+	w.server.AwaitMails(t, v.friend, 1)
+	if w.by != nil {
+		w.by.Do(t, invite(v.email, "admin").As(w.by.token)).Want(http.StatusCreated)
+		v.Do(t, Get("/waitlists/"+w.by.lists[0]).As(v.token)).Want(http.StatusOK)
+	}
+	v.Do(t, Post("/auth/forgot-password", Obj{"email": v.email})).Want(http.StatusAccepted)
+	v.Do(t, Post("/auth/login", Obj{"email": v.email, "password": "wrong password"})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+	spent := v.refresh
+	v.refresh = v.Do(t, Post("/auth/refresh", Obj{"refresh_token": spent})).Want(http.StatusOK).Str("refresh_token")
+
+	sub, _ := claims(t, v.token)["sub"].(string)
+	v.traces = append([]string{
+		mark, v.email, v.survivor, sub, v.key, v.token, v.refresh, spent, ada, verification, unsubscribe, deleteToken,
+	}, v.lists...)
+	// What is looked for later is there now.
+	missing := ""
+	defer func() {
+		if t.Failed() {
+			t.Logf("nothing in %s", missing)
+		}
+	}()
+	Await(t, purgeTimeout, "everything is where it belongs", func() bool {
+		v.status(t, id, at("imported9")).Want(http.StatusOK) // builds the index
+		found := strings.Join(w.find(t, append([]string{mark}, v.email, sub, id)), "\n")
+		for _, place := range []string{
+			"account.account", "account.session", "account.team_member", "signup.waitlist", "signup.owner", "signup.signup", "signup.change",
+			"signup.queue_bucket", "signup.removed_day", "signup.removed_value", "signup.idempotency_key", "messaging.sent_mail",
+			"admin_analytics.day", "admin_analytics.utm_value", "admin_analytics.utm_total", "Redis",
+		} {
+			if !strings.Contains(found, place+" ") {
+				missing = place
+				return false
+			}
+		}
+		return true
+	})
+	return v
+}
+
+// unreachable: an account or waitlists are gone from the outside at once.
+func (w *warden) unreachable(t *testing.T, v *victim, lists ...string) {
+	t.Helper()
+	account := slices.Equal(lists, v.lists)
+	for _, op := range w.contract.Operations() {
+		waitlist := strings.Contains(op.Path, "{waitlist_id}")
+		if op.Planned || (len(op.Schemes) == 0 && !waitlist) {
+			continue
+		}
+		for _, id := range lists {
+			r := w.request(t, op, v.owner, id, "ada@"+v.mark+".example.com", "x")
+			switch {
+			case len(op.Schemes) == 0 && waitlist:
+				v.Do(t, r.Invalid()).WantError(http.StatusNotFound, "NOT_FOUND")
+			case len(op.Schemes) > 0 && account:
+				v.Do(t, r.Invalid()).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+				v.Do(t, r.Invalid().With("Authorization", "").Key(v.key)).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+			case len(op.Schemes) > 0 && waitlist:
+				v.Do(t, r.Invalid()).WantError(http.StatusNotFound, "NOT_FOUND")
+			}
+			if waitlist && len(op.Schemes) > 0 {
+				w.by.Do(t, r.Invalid().As(w.by.token)).WantError(http.StatusNotFound, "NOT_FOUND")
+			}
+		}
+	}
+	if account {
+		v.Do(t, Post("/auth/refresh", Obj{"refresh_token": v.refresh})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+		v.Do(t, Post("/auth/login", Obj{"email": v.email, "password": v.password})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+		if got := w.by.members(t); strings.Contains(got, v.email) {
+			t.Errorf("still a member: %s", got)
+		}
+	}
+}
+
+// awaitNothing waits until no trace is left.
+func (w *warden) awaitNothing(t *testing.T, v *victim, traces []string) {
+	t.Helper()
+	var left []string
+	defer func() {
+		if len(left) > 0 {
+			t.Logf("left of %s:\n%s", v.email, strings.Join(left[:min(40, len(left))], "\n"))
+		}
+	}()
+	Await(t, purgeTimeout, "nothing is left", func() bool {
+		left = w.find(t, traces)
+		return len(left) == 0
+	})
+}
+
+// find returns where traces are: in rows, Redis and files.
+func (w *warden) find(t *testing.T, traces []string) []string {
+	t.Helper()
+	var forms [][]byte
+	for _, trace := range traces {
+		trace = strings.ToLower(trace)
+		bare := strings.ReplaceAll(trace, "-", "")
+		forms = append(forms, []byte(trace), []byte(hex.EncodeToString([]byte(trace))))
+		if raw, err := hex.DecodeString(bare); err == nil && len(raw) == 16 {
+			forms = append(forms, []byte(bare), []byte(bare[:8]+"-"+bare[8:12]+"-"+bare[12:16]+"-"+bare[16:20]+"-"+bare[20:]), raw)
+		}
+	}
+	var found []string
+	look := func(place string, content []byte) {
+		content = bytes.ToLower(content)
+		for _, form := range forms {
+			if i := bytes.Index(content, form); i >= 0 {
+				found = append(found, fmt.Sprintf("%s %q", place, content[max(0, i-60):min(len(content), i+100)]))
+				return
+			}
+		}
+	}
+	w.rows(t, look)
+	w.keys(t, look)
+	w.files(t, look)
+	return found
+}
+
+// rows looks at the text of every row of every table.
+func (w *warden) rows(t *testing.T, look func(string, []byte)) {
+	t.Helper()
+	tables, err := w.pool.Query(t.Context(), `
+		SELECT table_schema::text, table_name::text FROM information_schema.tables
+		WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(tables, pgx.RowToStructByPos[struct{ Schema, Name string }])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) < 20 {
+		t.Fatalf("only %d tables", len(names))
+	}
+	for _, n := range names {
+		rows, err := w.pool.Query(t.Context(), "SELECT t::text FROM "+pgx.Identifier{n.Schema, n.Name}.Sanitize()+" t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text string
+		if _, err := pgx.ForEachRow(rows, []any{&text}, func() error { look(n.Schema+"."+n.Name, []byte(text)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// keys looks at every key of Redis and what it holds.
+func (w *warden) keys(t *testing.T, look func(string, []byte)) {
+	t.Helper()
+	iter := w.redis.Scan(t.Context(), 0, "*", 1000).Iterator()
+	for iter.Next(t.Context()) {
+		// A key that is gone by now holds nothing.
+		dump, err := w.redis.Dump(t.Context(), iter.Val()).Result()
+		if err != nil && err != redis.Nil { //nolint:errorlint // that is how the client says it
+			t.Fatal(err)
+		}
+		look("Redis", []byte(iter.Val()+" "+dump))
+	}
+	if err := iter.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// files looks at what the program keeps on disk. Kafka's log ends with its
+// retention; mails are the recipients' own.
+func (w *warden) files(t *testing.T, look func(string, []byte)) {
+	t.Helper()
+	root := w.options.Dir
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if path == w.server.MailDir || path == filepath.Join(root, "data", "kafka") || path == filepath.Join(root, "data", "postgres") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		look(path, content)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bystander is an account like a victim, which stays.
+func (w *warden) bystander(t *testing.T) *victim {
+	t.Helper()
+	w.by = w.victim(t)
+	return w.by
+}
+
+// unharmed: what was not deleted is all there.
+func (w *warden) unharmed(t *testing.T, v *victim) {
+	t.Helper()
+	for _, id := range v.lists {
+		live := w.count(t, id)
+		v.Do(t, Get("/waitlists/"+id+"/stats").As(v.token)).Want(http.StatusOK)
+		last := v.join(t, id, address("last"), Obj{"consent": true})
+		if got := last.Int("position"); got != int64(live)+1 {
+			t.Errorf("position %d behind %d", got, live)
+		}
+	}
+	v.Do(t, Get("/waitlists/"+v.lists[0]+"/signups").As(v.token)).Want(http.StatusOK).WantJSON("count", 50)
+	if got, want := v.members(t), v.friend+" admin"; got != want {
+		t.Errorf("members %s, want %s", got, want)
+	}
+}
+
+// traffic is other people's requests, to a bystander's waitlist and to those of
+// an account that is about to end. stop ends it.
+func (w *warden) traffic(t *testing.T, v *victim) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 4 {
+		c := w.client(t)
+		wg.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				list, theirs := w.by.lists[0], false
+				if n%2 == 0 {
+					list, theirs = v.lists[n/2%2], true
+				}
+				email := fmt.Sprintf("passer%d-%d@%s.example.com", i, n, v.mark)
+				if !theirs {
+					email = address("passer")
+				}
+				for _, r := range []Request{
+					signup(list, email, Obj{"consent": true, "utm_source": "traffic"}), Get(statusPath(list, email)),
+					Get("/public/waitlists/" + list + "/config"), Get("/public/waitlists/" + list + "/leaderboard"),
+				} {
+					res, err := c.Send(ctx, r)
+					switch {
+					case ctx.Err() != nil:
+						return
+					case err != nil:
+						t.Errorf("%s: %v", r, err)
+						return
+					case res.Status >= 400 && (!theirs || res.ErrorCode() != "NOT_FOUND"):
+						t.Errorf("%s → %d %s", r, res.Status, clip(res.Body))
+						return
+					}
+				}
+			}
+		})
+	}
+	return func() { cancel(); wg.Wait() }
+}
