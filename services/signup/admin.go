@@ -2,9 +2,14 @@ package signup
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"time"
 
+	"github.com/google/uuid"
+
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
 )
 
@@ -12,8 +17,42 @@ import (
 // exact up to here.
 const maxPosition = 1 << 53
 
+// Bounds and default of a page of signups.
+const (
+	pageDefault = 50
+	pageMax     = 100
+)
+
+// Row is a signup as its owner sees it.
+type Row struct {
+	Signup
+
+	// Position is without offset.
+	Position int64
+	// ReferredBy is the credited referrer's token; nil: none.
+	ReferredBy                                             *Token
+	UTMSource, UTMMedium, UTMCampaign, UTMTerm, UTMContent string
+	// Answers is a JSON object keyed by question id, nil without answers.
+	Answers []byte
+	Device  string
+}
+
+// Page is a part of a waitlist's queue, all of one snapshot.
+type Page struct {
+	Rows []Row
+	// Change is the number of the newest change in the snapshot.
+	Change int64
+	// Lost is set, and there are no rows, where the store can no longer tell what
+	// has become of the place that the page was to begin behind.
+	Lost bool
+}
+
 // AdminStore keeps the signups of a waitlist for its owner.
 type AdminStore interface {
+	TallyStore
+	ExportStore
+	// Page returns the first limit signups of a queue, or those behind a place.
+	Page(ctx context.Context, waitlistID string, after *PageEnd, limit int) (Page, error)
 	// Counters returns the displayed counter and the number of live signups with a
 	// credited referrer, of one moment.
 	Counters(ctx context.Context, waitlistID string) (total, credited int64, err error)
@@ -26,12 +65,70 @@ type Admin struct {
 	svc    *Service
 	store  AdminStore
 	now    func() time.Time
+	// An export holds a connection, an import a body and what was made of it.
+	exports, imports *gate
 }
 
 // NewAdmin returns the owners' side of the signups of svc. owners decides who
 // may do what.
 func NewAdmin(owners *Owners, svc *Service, store AdminStore, now func() time.Time) *Admin {
-	return &Admin{owners: owners, svc: svc, store: store, now: now}
+	return &Admin{
+		owners: owners, svc: svc, store: store, now: now,
+		exports: newGate("exports", 4, 2, 3*time.Second), imports: newGate("imports", 3, 1, 10*time.Second),
+	}
+}
+
+// List returns a page of the queue, the front first, and the cursor of the next
+// one, "" where this is the last. limit and lastKey are as the query has them. A
+// signup that does not move is neither left out nor on two pages, whatever
+// happens between them.
+func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit, lastKey string) (rows []Row, next string, err error) {
+	w, _, err := a.owners.Authorize(ctx, actor, waitlistID)
+	if err != nil {
+		return nil, "", err
+	}
+	id, err := uuid.Parse(w.ID)
+	if err != nil {
+		return nil, "", fmt.Errorf("id of waitlist: %w", err)
+	}
+	var (
+		faults []apierr.Field
+		after  *PageEnd
+		n      = pageDefault
+	)
+	if limit != "" {
+		if n, err = strconv.Atoi(limit); err != nil || n < 1 || n > pageMax {
+			faults = append(faults, apierr.Field{Field: "limit", Message: fmt.Sprintf("must be an integer from 1 to %d", pageMax)})
+		}
+	}
+	if lastKey != "" {
+		place, fault := decodeCursor(lastKey, id, a.now())
+		if fault != "" {
+			faults = append(faults, apierr.Field{Field: "last_key", Message: fault})
+		}
+		after = &place
+	}
+	if len(faults) > 0 {
+		return nil, "", invalidQuery(faults...)
+	}
+	// One more tells whether there is another page.
+	page, err := a.store.Page(ctx, w.ID, after, n+1)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case page.Lost:
+		return nil, "", invalidQuery(apierr.Field{Field: "last_key", Message: cursorOld})
+	case len(page.Rows) <= n:
+		return page.Rows, "", nil
+	}
+	return page.Rows[:n], encodeCursor(id, PageEnd{Key: page.Rows[n-1].QueueKey, Change: page.Change}, a.now()), nil
+}
+
+// invalidQuery is VALIDATION_ERROR about query parameters.
+func invalidQuery(faults ...apierr.Field) error {
+	e := apierr.Validation(faults...)
+	e.Message = faults[0].Field + " " + faults[0].Message + "."
+	return e
 }
 
 // Remove takes a signup off the list.

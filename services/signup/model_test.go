@@ -17,6 +17,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
@@ -49,21 +50,26 @@ type tester interface {
 
 // world is a service on real servers beside its oracle.
 type world struct {
-	t     testing.TB
-	pool  *pgxpool.Pool
-	rdb   *goredis.Client
-	store *postgres.Signups
-	index *signup.Index
-	keys  *redis.Keys
-	svc   *signup.Service
-	ring  *token.Ring
+	t      testing.TB
+	pool   *pgxpool.Pool
+	rdb    *goredis.Client
+	store  *postgres.Signups
+	index  *signup.Index
+	keys   *redis.Keys
+	svc    *signup.Service
+	admin  *signup.Admin
+	owners *signup.Owners
+	ring   *token.Ring
 
-	list  *signup.Waitlist
+	list *signup.Waitlist
+	// owner is the list's.
+	owner access.Actor
 	queue []member
 	total int64
 	names int
 	// checks counts calls of check.
 	checks int
+	reader reader
 	// snapshot is an older copy of the index, as a restored Redis would have it.
 	snapshot [2]string
 }
@@ -107,6 +113,8 @@ func newWorld(t testing.TB, boost int) *world {
 	w.store = postgres.NewSignups(w.pool, func() {}, time.Now)
 	w.index = signup.NewIndex(w.keys, w.store, quiet)
 	w.svc = signup.New(signup.Config{SmallList: -1}, w.store, w.index, ring, time.Now, quiet, signup.Metrics{})
+	w.owners = signup.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, time.Now)
+	w.admin = signup.NewAdmin(w.owners, w.svc, w.store, time.Now)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	svc := w.svc // tests may put another in its place
@@ -133,7 +141,10 @@ func (w *world) open(boost int) {
 	if w.list, err = w.store.Waitlist(w.t.Context(), list); err != nil {
 		w.t.Fatal(err)
 	}
-	w.queue, w.total, w.names, w.snapshot = nil, 0, 0, [2]string{}
+	w.owner = access.Actor{AccountID: owner, Grants: []access.Grant{{
+		OwnerID: owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1},
+	}}}
+	w.queue, w.total, w.names, w.snapshot, w.reader = nil, 0, 0, [2]string{}, newReader()
 }
 
 func (w *world) newJoin(referrer signup.Token, referred bool) *signup.Join {
@@ -188,6 +199,7 @@ func (w *world) join(t tester, joins []*signup.Join) {
 // place moves a member of the oracle.
 func (w *world) place(from, to int) {
 	m := w.queue[from]
+	w.reader.moved[m.number] = true
 	w.queue = slices.Insert(slices.Delete(w.queue, from, from+1), to, m)
 }
 
@@ -391,6 +403,7 @@ func walk(t *testing.T) {
 				}
 				w.queue = slices.Delete(w.queue, at, at+1)
 			},
+			"page":         func(rt *rapid.T) { w.page(rt, rapid.IntRange(1, 20).Draw(rt, "limit")) },
 			"damage index": w.damage,
 			"": func(rt *rapid.T) {
 				taken++
@@ -421,6 +434,7 @@ func TestOneSpot(t *testing.T) {
 			w.join(t, joins)
 			for step := range 600 {
 				w.move(t, len(w.queue)-1, tt.position(step))
+				w.page(t, 1+step%7)
 			}
 			w.check(t)
 		})

@@ -33,6 +33,7 @@ type backend struct {
 	signupv1.AdminServiceClient
 	got      proto.Message
 	waitlist *signupv1.Waitlist
+	page     *signupv1.ListSignupsResponse
 	replayed bool
 	err      error
 }
@@ -77,6 +78,26 @@ func (b *backend) DeleteWaitlist(_ context.Context, r *signupv1.DeleteWaitlistRe
 	return &signupv1.DeleteWaitlistResponse{}, b.err
 }
 
+func (b *backend) ListSignups(_ context.Context, r *signupv1.ListSignupsRequest, _ ...grpc.CallOption) (*signupv1.ListSignupsResponse, error) {
+	b.got = r
+	return b.page, b.err
+}
+
+func (b *backend) RemoveSignup(_ context.Context, r *signupv1.RemoveSignupRequest, _ ...grpc.CallOption) (*signupv1.RemoveSignupResponse, error) {
+	b.got = r
+	return &signupv1.RemoveSignupResponse{}, b.err
+}
+
+func (b *backend) MoveSignup(_ context.Context, r *signupv1.MoveSignupRequest, _ ...grpc.CallOption) (*signupv1.MoveSignupResponse, error) {
+	b.got = r
+	return &signupv1.MoveSignupResponse{Email: r.GetEmail(), Position: 7}, b.err
+}
+
+func (b *backend) GetStats(_ context.Context, r *signupv1.GetStatsRequest, _ ...grpc.CallOption) (*signupv1.GetStatsResponse, error) {
+	b.got = r
+	return &signupv1.GetStatsResponse{WaitlistId: r.GetWaitlistId(), TotalSignups: 5, ReferralSignups: 2, CreatedAt: b.waitlist.GetCreatedAt()}, b.err
+}
+
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	w := &signupv1.Waitlist{
@@ -87,6 +108,20 @@ func TestRoutes(t *testing.T) {
 		summary = `{"waitlist_id":"` + id + `","name":"<Launch>","signup_count":3,"created_at":"2026-03-01T12:00:00.005Z"}`
 		detail  = `{"waitlist_id":"` + id + `","name":"<Launch>","settings":{"headline":"<&>"},"signup_count":3,"created_at":"2026-03-01T12:00:00.005Z"}`
 	)
+	at := timestamppb.New(time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC))
+	const (
+		token  = "0123456789abcdef0123456789abcdef"
+		full   = `{"email":"ada@example.com","first_name":"Ada","last_name":"L","phone":"+1","position":3,"referral_token":"` + token + `","referral_count":4,"referred_by":"` + token + `","utm":{"utm_source":"s","utm_medium":"m","utm_campaign":"c","utm_term":"t","utm_content":"n"},"custom_answers":{"q":"<a>"},"email_verified":true,"email_opt_out":true,"email_opt_out_at":"2026-03-02T12:00:00.000Z","device_type":"tablet","created_at":"2026-03-02T12:00:00.000Z"}`
+		sparse = `{"email":"b@example.com","first_name":"","last_name":"","phone":"","position":4,"referral_token":"` + token + `","referral_count":0,"referred_by":"","utm":{"utm_source":"","utm_medium":"","utm_campaign":"","utm_term":"","utm_content":""},"custom_answers":{},"email_verified":false,"email_opt_out":false,"email_opt_out_at":null,"device_type":"","created_at":"2026-03-02T12:00:00.000Z"}`
+	)
+	signups := []*signupv1.AdminSignup{
+		{
+			Email: "ada@example.com", FirstName: "Ada", LastName: "L", Phone: "+1", Position: 3, ReferralToken: token, ReferralCount: 4, ReferredBy: token,
+			UtmSource: "s", UtmMedium: "m", UtmCampaign: "c", UtmTerm: "t", UtmContent: "n", CustomAnswersJson: []byte(`{"q":"<a>"}`),
+			EmailVerified: true, EmailOptOut: true, EmailOptOutAt: at, DeviceType: "tablet", CreatedAt: at,
+		},
+		{Email: "b@example.com", Position: 4, ReferralToken: token, CreatedAt: at},
+	}
 	for _, tt := range []struct {
 		name, method, path, body string
 		header                   map[string]string
@@ -145,6 +180,39 @@ func TestRoutes(t *testing.T) {
 			name: "error of signup", method: http.MethodDelete, path: "/v1/waitlists/" + id, backend: backend{err: apierr.NotFoundf("gone")},
 			status: 404, want: "NOT_FOUND", sent: &signupv1.DeleteWaitlistRequest{Actor: actor(), WaitlistId: id},
 		},
+		{
+			name: "signups", method: http.MethodGet, path: "/v1/waitlists/" + id + "/signups?limit=2&last_key=a-_b",
+			backend: backend{page: &signupv1.ListSignupsResponse{Signups: signups, LastKey: "next"}},
+			status:  200, want: `{"signups":[` + full + `,` + sparse + `],"count":2,"last_key":"next"}`,
+			sent: &signupv1.ListSignupsRequest{Actor: actor(), WaitlistId: id, Limit: "2", LastKey: "a-_b"},
+		},
+		{
+			name: "no signups", method: http.MethodGet, path: "/v1/waitlists/" + id + "/signups?limit=&last_key=%ff", backend: backend{page: &signupv1.ListSignupsResponse{}},
+			status: 200, want: `{"signups":[],"count":0,"last_key":null}`,
+			sent: &signupv1.ListSignupsRequest{Actor: actor(), WaitlistId: id, LastKey: "\uFFFD"},
+		},
+		{
+			name: "remove a signup", method: http.MethodDelete, path: "/v1/waitlists/" + id + "/signups/a+b%2Fc%25@example.com",
+			status: 204, sent: &signupv1.RemoveSignupRequest{Actor: actor(), WaitlistId: id, Email: "a+b/c%@example.com"},
+		},
+		{
+			name: "move a signup", method: http.MethodPatch, path: "/v1/waitlists/" + id + "/signups/a%40example.com/position", body: `{"position":7}`,
+			status: 200, want: `{"email":"a@example.com","position":7}`,
+			sent: &signupv1.MoveSignupRequest{Actor: actor(), WaitlistId: id, Email: "a@example.com", Body: []byte(`{"position":7}`)},
+		},
+		{
+			name: "move with a body over the limit", method: http.MethodPatch, path: "/v1/waitlists/" + id + "/signups/a@example.com/position", body: strings.Repeat(" ", 1<<20+1),
+			backend: backend{err: apierr.New(apierr.InvalidBody, "empty")},
+			status:  400, want: "INVALID_BODY", sent: &signupv1.MoveSignupRequest{Actor: actor(), WaitlistId: id, Email: "a@example.com"},
+		},
+		{
+			name: "stats", method: http.MethodGet, path: "/v1/waitlists/" + strings.ToUpper(id) + "/stats", backend: backend{waitlist: w},
+			status: 200, want: `{"waitlist_id":"` + id + `","total_signups":5,"referral_signups":2,"created_at":"2026-03-01T12:00:00.005Z"}`,
+			sent: &signupv1.GetStatsRequest{Actor: actor(), WaitlistId: id},
+		},
+		{name: "signups of an id that is none", method: http.MethodGet, path: "/v1/waitlists/1/signups", status: 404, want: "NOT_FOUND"},
+		{name: "signup of other bytes", method: http.MethodDelete, path: "/v1/waitlists/" + id + "/signups/%ff", status: 404, want: "NOT_FOUND"},
+		{name: "stats without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/stats", header: map[string]string{"X-Api-Key": "bad"}, status: 401, want: "AUTHENTICATION_REQUIRED"},
 		{name: "id that is none", method: http.MethodGet, path: "/v1/waitlists/1", status: 404, want: "NOT_FOUND"},
 		{name: "id of other bytes", method: http.MethodGet, path: "/v1/waitlists/%ff", status: 404, want: "NOT_FOUND"},
 		{name: "id in braces", method: http.MethodPatch, path: "/v1/waitlists/%7b" + id + "%7d", body: `{`, status: 404, want: "NOT_FOUND"},

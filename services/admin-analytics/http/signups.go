@@ -1,6 +1,7 @@
 package http
 
 import (
+	"encoding/json"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -9,6 +10,77 @@ import (
 	"waitlist.internal/libs/httpapi"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 )
+
+// signup is a signup as its owner sees it.
+type signup struct {
+	Email         string          `json:"email"`
+	FirstName     string          `json:"first_name"`
+	LastName      string          `json:"last_name"`
+	Phone         string          `json:"phone"`
+	Position      int64           `json:"position"`
+	ReferralToken string          `json:"referral_token"`
+	ReferralCount int64           `json:"referral_count"`
+	ReferredBy    string          `json:"referred_by"`
+	UTM           utm             `json:"utm"`
+	CustomAnswers json.RawMessage `json:"custom_answers"`
+	EmailVerified bool            `json:"email_verified"`
+	EmailOptOut   bool            `json:"email_opt_out"`
+	EmailOptOutAt *string         `json:"email_opt_out_at"`
+	DeviceType    string          `json:"device_type"`
+	CreatedAt     string          `json:"created_at"`
+}
+
+type utm struct {
+	Source   string `json:"utm_source"`
+	Medium   string `json:"utm_medium"`
+	Campaign string `json:"utm_campaign"`
+	Term     string `json:"utm_term"`
+	Content  string `json:"utm_content"`
+}
+
+// page is a part of the queue.
+type page struct {
+	Signups []signup `json:"signups"`
+	Count   int      `json:"count"`
+	// LastKey is null on the last page.
+	LastKey *string `json:"last_key"`
+}
+
+func (h handler) listSignups(c *gin.Context) error {
+	id, err := waitlistID(c)
+	if err != nil {
+		return err
+	}
+	res, err := h.signups.ListSignups(c.Request.Context(), &signupv1.ListSignupsRequest{
+		Actor: authn.Actor(c).Proto(), WaitlistId: id, Limit: query(c, "limit"), LastKey: query(c, "last_key"),
+	})
+	if err != nil {
+		return err
+	}
+	out := page{Signups: make([]signup, len(res.GetSignups())), Count: len(res.GetSignups())}
+	for i, s := range res.GetSignups() {
+		out.Signups[i] = signup{
+			Email: s.GetEmail(), FirstName: s.GetFirstName(), LastName: s.GetLastName(), Phone: s.GetPhone(), Position: s.GetPosition(),
+			ReferralToken: s.GetReferralToken(), ReferralCount: s.GetReferralCount(), ReferredBy: s.GetReferredBy(),
+			UTM: utm{
+				Source: s.GetUtmSource(), Medium: s.GetUtmMedium(), Campaign: s.GetUtmCampaign(), Term: s.GetUtmTerm(), Content: s.GetUtmContent(),
+			},
+			CustomAnswers: s.GetCustomAnswersJson(), EmailVerified: s.GetEmailVerified(), EmailOptOut: s.GetEmailOptOut(),
+			DeviceType: s.GetDeviceType(), CreatedAt: timestamp(s.GetCreatedAt()),
+		}
+		if len(s.GetCustomAnswersJson()) == 0 {
+			out.Signups[i].CustomAnswers = json.RawMessage("{}")
+		}
+		if at := s.GetEmailOptOutAt(); at != nil {
+			out.Signups[i].EmailOptOutAt = new(timestamp(at))
+		}
+	}
+	if res.GetLastKey() != "" {
+		out.LastKey = new(res.GetLastKey())
+	}
+	httpapi.JSON(c, http.StatusOK, out)
+	return nil
+}
 
 func (h handler) removeSignup(c *gin.Context) error {
 	id, err := waitlistID(c)

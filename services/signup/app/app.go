@@ -42,8 +42,9 @@ type Config struct {
 type App struct{ rt *service.Runtime }
 
 // readerConns is how many connections there are, where nothing else is set,
-// beside one for each batch: a full queue of signups must not hold up reads.
-const readerConns = 12
+// beside one for each batch: a full queue of signups must not hold up reads, nor
+// must downloads, of which there are four at a time.
+const readerConns = 16
 
 // trimEvery is the pause between deletions from the change log, trimRows the
 // most rows of one.
@@ -96,14 +97,16 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	}, store, index, rt.Tokens, time.Now, rt.Log, metrics(rt.Telemetry.Registerer))
 	rt.Go("signup batches", svc.Run)
 	rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
-	signuphttp.Register(rt.Engine, svc)
+	views := signup.NewViews(store, time.Now, rt.Log)
+	rt.Go("page views", views.Run)
+	signuphttp.Register(rt.Engine, svc, views)
 	if err := wire(rt, cfg, topics, store, svc, relay.Wake); err != nil {
 		return nil, err
 	}
 	return &App{rt}, nil
 }
 
-// trim keeps the change log short until ctx ends.
+// trim keeps the change log and its shifts short until ctx ends.
 func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) error {
 	tick := time.NewTicker(trimEvery)
 	defer tick.Stop()
@@ -113,13 +116,15 @@ func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) err
 			return nil
 		case <-tick.C:
 		}
-		for {
-			n, err := store.TrimChanges(ctx, trimRows)
-			if err != nil {
-				rt.Log.WarnContext(ctx, "change log not trimmed", "error", err)
-			}
-			if err != nil || n < trimRows {
-				break
+		for _, trim := range []func(context.Context, int) (int64, error){store.TrimChanges, store.TrimShifts} {
+			for {
+				n, err := trim(ctx, trimRows)
+				if err != nil {
+					rt.Log.WarnContext(ctx, "change log not trimmed", "error", err)
+				}
+				if err != nil || n < trimRows {
+					break
+				}
 			}
 		}
 	}

@@ -20,6 +20,32 @@ type Admin struct {
 // NewAdmin returns the server of admin.
 func NewAdmin(admin *signup.Admin) *Admin { return &Admin{admin: admin} }
 
+// ListSignups implements the service.
+func (s *Admin) ListSignups(ctx context.Context, r *signupv1.ListSignupsRequest) (*signupv1.ListSignupsResponse, error) {
+	rows, next, err := s.admin.List(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), r.GetLimit(), r.GetLastKey())
+	if err != nil {
+		return nil, err
+	}
+	out := &signupv1.ListSignupsResponse{LastKey: next, Signups: make([]*signupv1.AdminSignup, len(rows))}
+	for i, row := range rows {
+		m := &signupv1.AdminSignup{
+			Email: row.Email, FirstName: row.FirstName, LastName: row.LastName, Phone: row.Phone, Position: row.Position,
+			ReferralToken: row.Token.String(), ReferralCount: row.ReferralCount,
+			UtmSource: row.UTMSource, UtmMedium: row.UTMMedium, UtmCampaign: row.UTMCampaign, UtmTerm: row.UTMTerm, UtmContent: row.UTMContent,
+			CustomAnswersJson: row.Answers, EmailVerified: !row.EmailVerifiedAt.IsZero(), EmailOptOut: !row.EmailOptOutAt.IsZero(),
+			DeviceType: row.Device, CreatedAt: timestamppb.New(row.CreatedAt),
+		}
+		if row.ReferredBy != nil {
+			m.ReferredBy = row.ReferredBy.String()
+		}
+		if m.GetEmailOptOut() {
+			m.EmailOptOutAt = timestamppb.New(row.EmailOptOutAt)
+		}
+		out.Signups[i] = m
+	}
+	return out, nil
+}
+
 // RemoveSignup implements the service.
 func (s *Admin) RemoveSignup(ctx context.Context, r *signupv1.RemoveSignupRequest) (*signupv1.RemoveSignupResponse, error) {
 	if err := s.admin.Remove(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), r.GetEmail()); err != nil {

@@ -3,7 +3,85 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/services/signup"
 )
+
+// pageSQL reads the first $4 signups behind the key $2 of change $3, with the
+// place of the first of them and the number of the newest change. One statement
+// has one snapshot, and the STABLE functions in it share that. The rows come by
+// the index signup_queue_key, from the key on. There is a row without a signup
+// where nobody is behind the key, and where the key is lost, which found tells.
+const pageSQL = `
+WITH since AS MATERIALIZED (
+    SELECT queue_key_since($1, $2, $3) AS key
+), page AS MATERIALIZED (
+    SELECT number, queue_key, email, first_name, last_name, phone, token, referral_count, created_at, email_verified_at,
+           email_opt_out_at, referrer_token, utm_source, utm_medium, utm_campaign, utm_term, utm_content, custom_answers, device_type
+    FROM signup
+    WHERE waitlist_id = $1 AND queue_key > (SELECT key FROM since)
+    ORDER BY queue_key
+    LIMIT $4
+)
+SELECT since.key IS NOT NULL,
+       coalesce((SELECT no FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0),
+       (SELECT queue_rank($1, min(queue_key)) FROM page),
+       page.*
+FROM since LEFT JOIN page ON true
+ORDER BY page.queue_key`
+
+// Page implements signup.AdminStore.
+func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.PageEnd, limit int) (signup.Page, error) {
+	// Before every key, after every change.
+	begin := signup.PageEnd{Key: math.MinInt64, Change: math.MaxInt64}
+	if after != nil {
+		begin = *after
+	}
+	var page signup.Page
+	rows, err := s.pool.Query(ctx, pageSQL, waitlistID, begin.Key, begin.Change, limit)
+	if err != nil {
+		return page, fmt.Errorf("read page: %w", err)
+	}
+	var (
+		found                                     bool
+		first, number, key, referrals             *int64
+		email, firstName, lastName, phone, device *string
+		token, referrer                           *uuid.UUID
+		createdAt, verifiedAt, optOutAt           *time.Time
+		source, medium, campaign, term, content   *string
+		answers                                   []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{
+		&found, &page.Change, &first, &number, &key, &email, &firstName, &lastName, &phone, &token, &referrals, &createdAt, &verifiedAt,
+		&optOutAt, &referrer, &source, &medium, &campaign, &term, &content, &answers, &device,
+	}, func() error {
+		// A change that is yet to come is from a history that was undone.
+		page.Lost = !found || (after != nil && after.Change > page.Change)
+		if number == nil || page.Lost {
+			return nil
+		}
+		page.Rows = append(page.Rows, signup.Row{
+			Signup: signup.Signup{
+				Number: *number, QueueKey: *key, Email: *email, FirstName: *firstName, LastName: *lastName, Phone: *phone,
+				Token: signup.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
+				EmailVerifiedAt: moment(verifiedAt), EmailOptOutAt: moment(optOutAt),
+			},
+			Position: *first + int64(len(page.Rows)), ReferredBy: (*signup.Token)(referrer),
+			UTMSource: *source, UTMMedium: *medium, UTMCampaign: *campaign, UTMTerm: *term, UTMContent: *content,
+			Answers: append([]byte(nil), answers...), Device: *device,
+		})
+		return nil
+	})
+	if err != nil {
+		return signup.Page{}, fmt.Errorf("read page: %w", err)
+	}
+	return page, nil
+}
 
 // Counters implements signup.AdminStore.
 func (s *Signups) Counters(ctx context.Context, waitlistID string) (total, credited int64, err error) {
@@ -12,4 +90,19 @@ func (s *Signups) Counters(ctx context.Context, waitlistID string) (total, credi
 		return 0, 0, fmt.Errorf("read counters: %w", err)
 	}
 	return st.total, st.credited, nil
+}
+
+// By queue_shift_created_at.
+const trimShiftsSQL = `
+DELETE FROM queue_shift WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM queue_shift WHERE created_at < now() - interval '25 hours' LIMIT $1))`
+
+// TrimShifts deletes what of the queue's shifts no cursor needs any more: a
+// cursor lives 24 hours. It returns how many rows it deleted, at most limit.
+func (s *Signups) TrimShifts(ctx context.Context, limit int) (int64, error) {
+	tag, err := s.pool.Exec(ctx, trimShiftsSQL, limit)
+	if err != nil {
+		return 0, fmt.Errorf("trim queue shifts: %w", err)
+	}
+	return tag.RowsAffected(), nil
 }

@@ -44,6 +44,7 @@ func TestPlansOfAnEmptyTable(t *testing.T) {
 		"since":     sinceSQL,
 		"status":    viewSQL + "email = $2 WHERE w.id = $1",
 		"number":    viewSQL + "number = $2 WHERE w.id = $1",
+		"page":      pageSQL,
 	} {
 		if _, err := conn.Exec(t.Context(), "PREPARE "+name+" AS "+sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatal(name, err)

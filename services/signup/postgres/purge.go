@@ -19,7 +19,7 @@ const purgeChunk = 5000
 
 // purgedTables are what a waitlist owns, beside its own row.
 func purgedTables() []string {
-	return []string{"signup", "queue_bucket", "change", "removed_day", "removed_value"}
+	return []string{"signup", "queue_bucket", "queue_shift", "change", "removed_day", "removed_value"}
 }
 
 // Purge deletes what deleted waitlists and closed owners leave behind, and old

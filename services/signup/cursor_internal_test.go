@@ -1,0 +1,115 @@
+package signup
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"hash/crc32"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const someWaitlist = "0193d4a2-5c1e-7a41-8000-000000000001"
+
+func TestCursor(t *testing.T) {
+	t.Parallel()
+	id, now := uuid.MustParse(someWaitlist), time.Unix(1_800_000_000, 999)
+	for _, end := range []PageEnd{{}, {Key: 1 << 20, Change: 1}, {Key: -5, Change: 7}, {Key: math.MinInt64, Change: math.MaxInt64}} {
+		s := encodeCursor(id, end, now)
+		if got, fault := decodeCursor(s, id, now); fault != "" || got != end {
+			t.Errorf("%+v became %+v, %s", end, got, fault)
+		}
+	}
+	s := encodeCursor(id, PageEnd{Key: 5, Change: 3}, now)
+	for _, tt := range []struct {
+		name, cursor string
+		waitlist     uuid.UUID
+		now          time.Time
+		want         string
+	}{
+		{"a day old", s, id, now.Add(cursorLife), ""},
+		{"older", s, id, now.Add(cursorLife + time.Second), cursorOld},
+		{"from a clock that is ahead", s, id, now.Add(-time.Minute), ""},
+		{"of another waitlist", s, uuid.MustParse("0193d4a2-5c1e-7a41-8000-000000000002"), now, cursorForeign},
+		{"empty", "", id, now, cursorDamaged},
+		{"no base64", "????", id, now, cursorDamaged},
+		{"cut", s[:len(s)-1], id, now, cursorDamaged},
+		{"longer", s + "AAAA", id, now, cursorDamaged},
+		{"padded", s + "=", id, now, cursorDamaged},
+		{"broken line", s[:8] + "\n" + s[8:], id, now, cursorDamaged},
+		{"blank", s + " ", id, now, cursorDamaged},
+		{"other version", other(t, s), id, now, cursorDamaged},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if _, fault := decodeCursor(tt.cursor, tt.waitlist, tt.now); fault != tt.want {
+				t.Errorf("%q, want %q", fault, tt.want)
+			}
+		})
+	}
+}
+
+// other returns a cursor with another version, and nothing else wrong.
+func other(t *testing.T, s string) string {
+	t.Helper()
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[0]++
+	return base64.RawURLEncoding.EncodeToString(sum(b[:cursorSize-4]))
+}
+
+// sum returns b with its checksum.
+func sum(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b)) }
+
+// TestCursorTampered: whichever character is replaced, the cursor is refused.
+func TestCursorTampered(t *testing.T) {
+	t.Parallel()
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/= "
+	id, now := uuid.MustParse(someWaitlist), time.Unix(1_800_000_000, 0)
+	s := encodeCursor(id, PageEnd{Key: 123 << 20, Change: 99}, now)
+	for i := range s {
+		for _, c := range []byte(alphabet) {
+			if s[i] == c {
+				continue
+			}
+			bad := s[:i] + string(c) + s[i+1:]
+			if _, fault := decodeCursor(bad, id, now); fault != cursorDamaged {
+				t.Errorf("%s with %q at %d: %q", s, c, i, fault)
+			}
+		}
+	}
+}
+
+// FuzzCursor: whatever is taken is what would have been handed out.
+func FuzzCursor(f *testing.F) {
+	id, now := uuid.MustParse(someWaitlist), time.Unix(1_800_000_000, 0)
+	for _, end := range []PageEnd{{}, {Key: 5, Change: 3}, {Key: math.MinInt64, Change: math.MaxInt64}} {
+		f.Add(encodeCursor(id, end, now), []byte{1, 2})
+	}
+	f.Add("", []byte("x"))
+	f.Fuzz(func(t *testing.T, s string, raw []byte) {
+		if end, fault := decodeCursor(s, id, now); fault == "" {
+			b, err := base64.RawURLEncoding.DecodeString(s)
+			if err != nil {
+				t.Fatalf("took %q", s)
+			}
+			issued := time.Unix(int64(binary.BigEndian.Uint64(b[33:])), 0)
+			if again := encodeCursor(id, end, issued); again != s {
+				t.Fatalf("took %q, which is %q", s, again)
+			}
+		}
+		// With a good checksum the fields themselves are tried.
+		if len(raw) > cursorSize-4 {
+			raw = raw[:cursorSize-4]
+		}
+		b := append(raw[:len(raw):len(raw)], make([]byte, cursorSize-4-len(raw))...)
+		_, fault := decodeCursor(base64.RawURLEncoding.EncodeToString(sum(b)), id, now)
+		if fault == "" && (b[0] != cursorVersion || uuid.UUID(b[1:17]) != id) {
+			t.Fatalf("took %x", b)
+		}
+	})
+}
