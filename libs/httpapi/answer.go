@@ -130,11 +130,10 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	if c.Request.Body == nil || c.Request.Body == http.NoBody {
 		return nil, nil
 	}
-	// Only against slow senders; a recorder in a test has no deadline.
+	// Only against slow senders; a recorder in a test has no deadline. It stays
+	// where the body does not end: the server looks for the rest before it answers.
 	ctl := http.NewResponseController(c.Writer)
-	if ctl.SetReadDeadline(time.Now().Add(bodyTimeout)) == nil {
-		defer func() { _ = ctl.SetReadDeadline(time.Time{}) }()
-	}
+	_ = ctl.SetReadDeadline(time.Now().Add(bodyTimeout))
 	var raw []byte
 	var err error
 	if n := c.Request.ContentLength; n >= 0 && n <= min(limit, DefaultBodyLimit) {
@@ -150,6 +149,7 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 		_, _ = io.CopyN(io.Discard, c.Request.Body, drainLimit)
 		return nil, tooLong
 	}
+	_ = ctl.SetReadDeadline(time.Time{})
 	return raw, nil
 }
 

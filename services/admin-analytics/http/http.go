@@ -2,7 +2,9 @@
 package http
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -164,9 +166,10 @@ func query(c *gin.Context, name string) string {
 }
 
 // bodyError is err, told more exactly where the body could not be read: it was
-// sent on empty, so that signup refuses it when its turn in the order comes.
+// sent on empty, so that signup refuses it when its turn in the order comes. A
+// client that is too slow also ends the request's context, and so the call.
 func bodyError(err, unread error) error {
-	if unread != nil && apierr.Is(err, apierr.InvalidBody) {
+	if unread != nil && (apierr.Is(err, apierr.InvalidBody) || errors.Is(err, context.Canceled)) {
 		return unread
 	}
 	return err

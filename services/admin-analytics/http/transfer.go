@@ -47,8 +47,8 @@ func (h handler) export(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, begun, cancel := opening(c.Request.Context())
-	defer cancel()
+	ctx, begun, end := opening(c.Request.Context())
+	defer end()
 	stream, err := h.signups.ExportSignups(ctx, &signupv1.ExportSignupsRequest{Actor: authn.Actor(c).Proto(), WaitlistId: id})
 	if err != nil {
 		return begun(err)
@@ -91,15 +91,16 @@ func gone(err error) error {
 // opening gives a call that may take long a context that ends if its beginning
 // takes too long. begun says that it has begun, or turns the error with which
 // that failed into the one to answer with.
-func opening(parent context.Context) (ctx context.Context, begun func(error) error, cancel context.CancelFunc) {
-	ctx, cancel = context.WithCancel(parent)
+func opening(parent context.Context) (ctx context.Context, begun func(error) error, end context.CancelFunc) {
+	ctx, cancel := context.WithCancel(parent)
 	late := time.AfterFunc(answerTimeout, cancel)
-	return ctx, func(err error) error {
+	begun = func(err error) error {
 		if late.Stop() || parent.Err() != nil {
 			return err
 		}
 		return fmt.Errorf("signup has not answered: %w", context.DeadlineExceeded)
-	}, func() { late.Stop(); cancel() }
+	}
+	return ctx, begun, func() { late.Stop(); cancel() }
 }
 
 // imported is the answer to an import.
@@ -122,8 +123,8 @@ func (h handler) importSignups(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, begun, cancel := opening(c.Request.Context())
-	defer cancel()
+	ctx, begun, end := opening(c.Request.Context())
+	defer end()
 	stream, err := h.signups.ImportSignups(ctx)
 	if err == nil {
 		err = stream.Send(&signupv1.ImportSignupsRequest{Actor: authn.Actor(c).Proto(), WaitlistId: id})
@@ -134,7 +135,9 @@ func (h handler) importSignups(c *gin.Context) error {
 	unread := h.passOn(c, func(b []byte) error { return stream.Send(&signupv1.ImportSignupsRequest{Body: b}) })
 	res, err := stream.CloseAndRecv()
 	if err != nil {
-		drain(c)
+		if unread == nil {
+			drain(c)
+		}
 		return bodyError(err, unread)
 	}
 	out := imported{Imported: res.GetImported(), Skipped: res.GetSkipped(), Errors: []importError{}}
@@ -148,10 +151,10 @@ func (h handler) importSignups(c *gin.Context) error {
 // passOn sends the request's body in pieces, up to the first byte over the limit,
 // until send fails: signup then has an answer. An error means that the body
 // could not be read; signup gets something that is no JSON in place of the rest,
-// so that it refuses the request when its turn in the order comes.
+// so that it refuses the request when its turn in the order comes. The deadline
+// then stays: the server looks for the rest, too, before it answers.
 func (h handler) passOn(c *gin.Context, send func([]byte) error) error {
 	in := http.NewResponseController(c.Writer)
-	defer func() { _ = in.SetReadDeadline(time.Time{}) }()
 	body := io.LimitReader(c.Request.Body, httpapi.ImportBodyLimit+1)
 	buf := make([]byte, piece)
 	for {
@@ -162,6 +165,7 @@ func (h handler) passOn(c *gin.Context, send func([]byte) error) error {
 		}
 		switch {
 		case errors.Is(err, io.EOF):
+			_ = in.SetReadDeadline(time.Time{})
 			return nil
 		case err != nil:
 			_ = send([]byte{0xff})
@@ -173,8 +177,10 @@ func (h handler) passOn(c *gin.Context, send func([]byte) error) error {
 // drain reads the rest of a body away.
 func drain(c *gin.Context) {
 	in := http.NewResponseController(c.Writer)
-	if in.SetReadDeadline(time.Now().Add(drainTimeout)) == nil {
-		_, _ = io.CopyN(io.Discard, c.Request.Body, httpapi.ImportBodyLimit)
+	if in.SetReadDeadline(time.Now().Add(drainTimeout)) != nil {
+		return
+	}
+	if _, err := io.CopyN(io.Discard, c.Request.Body, httpapi.ImportBodyLimit); errors.Is(err, io.EOF) {
 		_ = in.SetReadDeadline(time.Time{})
 	}
 }

@@ -1,0 +1,431 @@
+package http
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/rpc"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+)
+
+const (
+	list       = "0193d4a2-5c1e-7a41-8000-000000000001"
+	exportPath = "/v1/waitlists/" + list + "/export"
+	importPath = "/v1/waitlists/" + list + "/import"
+)
+
+type (
+	exportStream = grpc.ServerStreamingServer[signupv1.ExportSignupsResponse]
+	importStream = grpc.ClientStreamingServer[signupv1.ImportSignupsRequest, signupv1.ImportSignupsResponse]
+)
+
+// signups stands for signup.
+type signups struct {
+	signupv1.UnimplementedAdminServiceServer
+	export  func(*signupv1.ExportSignupsRequest, exportStream) error
+	imports func(importStream) error
+}
+
+func (s *signups) ExportSignups(r *signupv1.ExportSignupsRequest, out exportStream) error {
+	return s.export(r, out)
+}
+
+func (s *signups) ImportSignups(in importStream) error { return s.imports(in) }
+
+// accounts takes one token.
+type accounts struct{}
+
+func (accounts) Authorize(_ context.Context, r *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
+	if r.GetBearerToken() != "good" {
+		return nil, apierr.New(apierr.AuthenticationRequired, "no")
+	}
+	return &accountv1.AuthorizeResponse{}, nil
+}
+
+// edge serves the routes over s, with clients that may stall for a moment only.
+// s nil: signup is not there.
+func edge(t *testing.T, s *signups) *httptest.Server {
+	t.Helper()
+	id, err := rpc.NewIdentity("admin-analytics", make([]byte, ed25519.SeedSize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := rpc.Dial(l.Addr().String(), id, "signup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s == nil {
+		_ = l.Close()
+	} else {
+		srv := rpc.NewServer("signup", rpc.Keys{"admin-analytics": id.Public()}, slog.New(slog.DiscardHandler))
+		signupv1.RegisterAdminServiceServer(srv, s)
+		done := make(chan error, 1)
+		go func() { done <- srv.Serve(l) }()
+		t.Cleanup(func() { srv.Stop(); <-done })
+	}
+	e, err := httpapi.NewEngine(httpapi.Config{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler{signups: signupv1.NewAdminServiceClient(conn), stall: 300 * time.Millisecond}.transferRoutes(e, accounts{})
+	web := httptest.NewServer(e)
+	t.Cleanup(func() { web.Close(); _ = conn.Close() })
+	return web
+}
+
+func call(t *testing.T, web *httptest.Server, method, path string, body io.Reader) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, web.URL+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(path, "token=") {
+		req.Header.Set("Authorization", "Bearer good")
+	}
+	res, err := web.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = res.Body.Close() })
+	return res
+}
+
+// refused reports what an answer says.
+func refused(t *testing.T, res *http.Response) (int, apierr.Code) {
+	t.Helper()
+	var body struct {
+		Code apierr.Code `json:"error_code"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, body.Code
+}
+
+func within(t *testing.T, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("waited in vain: %s", what)
+	}
+}
+
+func send(out exportStream, csv string) error {
+	return out.Send(&signupv1.ExportSignupsResponse{Csv: []byte(csv)})
+}
+
+func TestExport(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{}, 10)
+	web := edge(t, &signups{export: func(r *signupv1.ExportSignupsRequest, out exportStream) error {
+		defer func() { ended <- struct{}{} }()
+		if r.GetWaitlistId() != list {
+			return apierr.NotFoundf("no")
+		}
+		for _, piece := range []string{"email\r\n", "a@example.com\r\n", strings.Repeat("b@example.com\r\n", 10_000)} {
+			if err := send(out, piece); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	want := "email\r\na@example.com\r\n" + strings.Repeat("b@example.com\r\n", 10_000)
+	for _, path := range []string{exportPath, exportPath + "?token=good", strings.Replace(exportPath, list, strings.ToUpper(list), 1)} {
+		res := call(t, web, http.MethodGet, path, nil)
+		got, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != 200 || string(got) != want || res.Header.Get("Content-Type") != "text/csv; charset=utf-8" ||
+			res.Header.Get("Content-Disposition") != `attachment; filename="signups-`+list+`.csv"` || res.Header.Get("X-Request-Id") == "" {
+			t.Errorf("%s: %d, %d bytes, %v, %v", path, res.StatusCode, len(got), res.Header, err)
+		}
+		within(t, "end of the export", ended)
+	}
+	res := call(t, web, http.MethodHead, exportPath, nil)
+	if res.StatusCode != 200 || res.Header.Get("Content-Disposition") == "" {
+		t.Errorf("HEAD: %d, %v", res.StatusCode, res.Header)
+	}
+	within(t, "end of the export", ended)
+	for path, want := range map[string]int{exportPath + "?token=bad": 401, exportPath + "?token=": 401, "/v1/waitlists/x/export?token=good": 404} {
+		if res := call(t, web, http.MethodGet, path, nil); res.StatusCode != want {
+			t.Errorf("%s: %d", path, res.StatusCode)
+		}
+	}
+}
+
+// TestExportFails: before its first piece that is an answer like any, afterwards
+// the file must not seem whole.
+func TestExportFails(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		pieces int
+		err    error
+		status int
+	}{
+		"refused":         {0, apierr.New(apierr.TierRequired, "no"), 403},
+		"too many":        {0, apierr.New(apierr.RateLimited, "no").WithRetryAfter(time.Second), 429},
+		"broken":          {0, errors.New("broken"), 500},
+		"broken midway":   {1, errors.New("broken"), 200},
+		"deleted midway":  {100, apierr.NotFoundf("no"), 200},
+		"canceled midway": {3, context.Canceled, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			web := edge(t, &signups{export: func(_ *signupv1.ExportSignupsRequest, out exportStream) error {
+				for range tt.pieces {
+					if err := send(out, "a@example.com\r\n"); err != nil {
+						return err
+					}
+				}
+				return tt.err
+			}})
+			res := call(t, web, http.MethodGet, exportPath, nil)
+			if res.StatusCode != tt.status {
+				t.Errorf("status %d", res.StatusCode)
+			}
+			_, err := io.ReadAll(res.Body)
+			if (err == nil) != (tt.pieces == 0) {
+				t.Errorf("the body ends with %v", err)
+			}
+			if e, ok := errors.AsType[*apierr.Error](tt.err); ok && e.RetryAfter > 0 && res.Header.Get("Retry-After") != "1" {
+				t.Errorf("Retry-After %q", res.Header.Get("Retry-After"))
+			}
+		})
+	}
+}
+
+// endless sends as much as is taken, and says when nothing is any more.
+func endless(began, ended chan<- struct{}) *signups {
+	return &signups{export: func(_ *signupv1.ExportSignupsRequest, out exportStream) error {
+		defer close(ended)
+		piece := strings.Repeat("a@example.com\r\n", 4000)
+		for first := true; ; first = false {
+			if err := send(out, piece); err != nil {
+				return err
+			}
+			if first {
+				close(began)
+			}
+		}
+	}}
+}
+
+// TestStalledExport: who stops reading, or goes away, ends the export.
+func TestStalledExport(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]bool{"stops reading": false, "goes away": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began, ended := make(chan struct{}), make(chan struct{})
+			web := edge(t, endless(began, ended))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, web.URL+exportPath, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer good")
+			res, err := web.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			<-began
+			if leave {
+				cancel()
+			}
+			within(t, "end of the export", ended)
+			if _, err := io.Copy(io.Discard, res.Body); err == nil {
+				t.Error("half a file seems whole")
+			}
+		})
+	}
+}
+
+// TestTransferOfNobody: signup that is not there, or says nothing, is an answer
+// within five seconds.
+func TestTransferOfNobody(t *testing.T) {
+	t.Parallel()
+	silent := &signups{
+		export:  func(_ *signupv1.ExportSignupsRequest, out exportStream) error { <-out.Context().Done(); return nil },
+		imports: func(in importStream) error { <-in.Context().Done(); return nil },
+	}
+	for name, tt := range map[string]struct {
+		s            *signups
+		method, path string
+	}{
+		"export, silent": {silent, http.MethodGet, exportPath},
+		"export, away":   {nil, http.MethodGet, exportPath},
+		"import, away":   {nil, http.MethodPost, importPath},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			web := edge(t, tt.s)
+			start := time.Now()
+			res := call(t, web, tt.method, tt.path, strings.NewReader(`{"signups":[]}`))
+			if status, code := refused(t, res); status != 500 || code != apierr.InternalError || res.Header.Get("Retry-After") == "" {
+				t.Errorf("%d %s %v", status, code, res.Header)
+			}
+			if took := time.Since(start); took > 8*time.Second {
+				t.Errorf("after %s", took)
+			}
+		})
+	}
+}
+
+// received is what signup got of an import.
+type received struct {
+	first *signupv1.ImportSignupsRequest
+	body  []byte
+	err   error
+}
+
+// taker takes whole imports and answers with what answer makes of them.
+func taker(answer func(received) (*signupv1.ImportSignupsResponse, error)) *signups {
+	return &signups{imports: func(in importStream) error {
+		var r received
+		if r.first, r.err = in.Recv(); r.err != nil {
+			return r.err
+		}
+		for {
+			var m *signupv1.ImportSignupsRequest
+			if m, r.err = in.Recv(); r.err != nil {
+				break
+			}
+			r.body = append(r.body, m.GetBody()...)
+		}
+		res, err := answer(r)
+		if err != nil {
+			return err
+		}
+		return in.SendAndClose(res)
+	}}
+}
+
+func TestImport(t *testing.T) {
+	t.Parallel()
+	body := []byte(strings.Repeat("0123456789abcdef", httpapi.ImportBodyLimit/16))
+	res := &signupv1.ImportSignupsResponse{Imported: 5, Skipped: 7}
+	web := edge(t, taker(func(r received) (*signupv1.ImportSignupsResponse, error) {
+		if !errors.Is(r.err, io.EOF) || !bytes.Equal(r.body, body) || r.first.GetWaitlistId() != list || r.first.GetActor() == nil || len(r.first.GetBody()) > 0 {
+			return nil, fmt.Errorf("%d bytes, %w", len(r.body), r.err)
+		}
+		return res, nil
+	}))
+	for _, tt := range []struct {
+		errors []*signupv1.ImportError
+		want   string
+	}{
+		{nil, `{"imported":5,"skipped":7,"errors":[]}`},
+		{[]*signupv1.ImportError{{Row: 3, Email: "<x>", Error: "bad"}, {Row: 4}}, `{"imported":5,"skipped":7,"errors":[{"row":3,"email":"<x>","error":"bad"},{"row":4,"email":"","error":""}]}`},
+	} {
+		res.Errors = tt.errors
+		got := call(t, web, http.MethodPost, importPath, bytes.NewReader(body))
+		raw, err := io.ReadAll(got.Body)
+		if err != nil || got.StatusCode != 200 || strings.TrimSpace(string(raw)) != tt.want {
+			t.Errorf("%d %s, %v", got.StatusCode, raw, err)
+		}
+	}
+	if got := call(t, web, http.MethodPost, "/v1/waitlists/x/import", bytes.NewReader(body)); got.StatusCode != 404 {
+		t.Errorf("id that is none: %d", got.StatusCode)
+	}
+	if got := call(t, web, http.MethodPost, importPath+"?token=good", bytes.NewReader(nil)); got.StatusCode != 401 {
+		t.Errorf("token in the query: %d", got.StatusCode)
+	}
+}
+
+// TestImportIsRefused: also while its body is still being sent, and none that
+// broke off is taken for whole.
+func TestImportIsRefused(t *testing.T) {
+	t.Parallel()
+	forbidden := &signups{imports: func(in importStream) error {
+		if _, err := in.Recv(); err != nil {
+			return err
+		}
+		return apierr.New(apierr.Forbidden, "no")
+	}}
+	big := strings.Repeat(" ", httpapi.ImportBodyLimit+1)
+	web := edge(t, forbidden)
+	for _, size := range []int{0, 10, 1 << 20, len(big)} {
+		if status, code := refused(t, call(t, web, http.MethodPost, importPath, strings.NewReader(big[:size]))); status != 403 || code != apierr.Forbidden {
+			t.Errorf("%d bytes: %d %s", size, status, code)
+		}
+	}
+
+	got := make(chan received, 1)
+	web = edge(t, taker(func(r received) (*signupv1.ImportSignupsResponse, error) {
+		got <- r
+		return nil, apierr.New(apierr.InvalidBody, "no")
+	}))
+	if status, code := refused(t, call(t, web, http.MethodPost, importPath, strings.NewReader(big+big))); status != 400 || code != apierr.InvalidBody {
+		t.Errorf("over the limit: %d %s", status, code)
+	}
+	if r := <-got; len(r.body) != len(big) {
+		t.Errorf("over the limit: signup got %d bytes", len(r.body))
+	}
+
+	whole := `{"signups":[]}`
+	for name, request := range map[string]string{
+		"bad chunk": "Transfer-Encoding: chunked\r\n\r\ne\r\n" + whole + "\r\nXYZ\r\n",
+		"too slow":  "Content-Length: 100\r\n\r\n" + whole,
+	} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", web.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "POST "+importPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\n"+request); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if status, code := refused(t, res); status != 400 || code != apierr.InvalidBody {
+			t.Errorf("%s: %d %s", name, status, code)
+		}
+		_ = res.Body.Close()
+		if r := <-got; json.Valid(r.body) && errors.Is(r.err, io.EOF) {
+			t.Errorf("%s: signup got %q, %v", name, r.body, r.err)
+		}
+	}
+
+	// Who goes away while sending.
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", web.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "POST "+importPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\nContent-Length: 100\r\n\r\n"+whole); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	web.Close() // waits for the request
+	select {
+	case r := <-got:
+		if json.Valid(r.body) && errors.Is(r.err, io.EOF) {
+			t.Errorf("who goes away: signup got %q, %v", r.body, r.err)
+		}
+	default: // nothing at all
+	}
+}
