@@ -160,8 +160,10 @@ func (h handler) passOn(c *gin.Context, send func([]byte) error) error {
 	for {
 		_ = in.SetReadDeadline(time.Now().Add(h.stall))
 		n, err := body.Read(buf)
-		if n > 0 && send(buf[:n]) != nil {
-			return nil
+		if n > 0 {
+			if refused := send(buf[:n]); refused != nil {
+				return nil //nolint:nilerr // CloseAndRecv has the reason
+			}
 		}
 		switch {
 		case errors.Is(err, io.EOF):

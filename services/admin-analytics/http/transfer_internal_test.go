@@ -81,8 +81,8 @@ func edge(t *testing.T, s *signups) *httptest.Server {
 	} else {
 		srv := rpc.NewServer("signup", rpc.Keys{"admin-analytics": id.Public()}, slog.New(slog.DiscardHandler))
 		signupv1.RegisterAdminServiceServer(srv, s)
-		done := make(chan error, 1)
-		go func() { done <- srv.Serve(l) }()
+		done := make(chan struct{})
+		go func() { defer close(done); _ = srv.Serve(l) }()
 		t.Cleanup(func() { srv.Stop(); <-done })
 	}
 	e, err := httpapi.NewEngine(httpapi.Config{Log: slog.New(slog.DiscardHandler)})
@@ -95,7 +95,15 @@ func edge(t *testing.T, s *signups) *httptest.Server {
 	return web
 }
 
-func call(t *testing.T, web *httptest.Server, method, path string, body io.Reader) *http.Response {
+// answer is one that was read to its end, or to where it broke off.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	err    error
+}
+
+func call(t *testing.T, web *httptest.Server, method, path string, body io.Reader) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, web.URL+path, body)
 	if err != nil {
@@ -108,20 +116,26 @@ func call(t *testing.T, web *httptest.Server, method, path string, body io.Reade
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = res.Body.Close() })
-	return res
+	defer res.Body.Close()
+	return read(res)
+}
+
+func read(res *http.Response) answer {
+	a := answer{status: res.StatusCode, header: res.Header}
+	a.body, a.err = io.ReadAll(res.Body)
+	return a
 }
 
 // refused reports what an answer says.
-func refused(t *testing.T, res *http.Response) (int, apierr.Code) {
+func (a answer) refused(t *testing.T) (int, apierr.Code) {
 	t.Helper()
 	var body struct {
 		Code apierr.Code `json:"error_code"`
 	}
-	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
+	if err := json.Unmarshal(a.body, &body); err != nil {
 		t.Fatal(err)
 	}
-	return res.StatusCode, body.Code
+	return a.status, body.Code
 }
 
 func within(t *testing.T, what string, done <-chan struct{}) {
@@ -155,21 +169,20 @@ func TestExport(t *testing.T) {
 	want := "email\r\na@example.com\r\n" + strings.Repeat("b@example.com\r\n", 10_000)
 	for _, path := range []string{exportPath, exportPath + "?token=good", strings.Replace(exportPath, list, strings.ToUpper(list), 1)} {
 		res := call(t, web, http.MethodGet, path, nil)
-		got, err := io.ReadAll(res.Body)
-		if err != nil || res.StatusCode != 200 || string(got) != want || res.Header.Get("Content-Type") != "text/csv; charset=utf-8" ||
-			res.Header.Get("Content-Disposition") != `attachment; filename="signups-`+list+`.csv"` || res.Header.Get("X-Request-Id") == "" {
-			t.Errorf("%s: %d, %d bytes, %v, %v", path, res.StatusCode, len(got), res.Header, err)
+		if res.err != nil || res.status != 200 || string(res.body) != want || res.header.Get("Content-Type") != "text/csv; charset=utf-8" ||
+			res.header.Get("Content-Disposition") != `attachment; filename="signups-`+list+`.csv"` || res.header.Get("X-Request-Id") == "" {
+			t.Errorf("%s: %d, %d bytes, %v, %v", path, res.status, len(res.body), res.header, res.err)
 		}
 		within(t, "end of the export", ended)
 	}
 	res := call(t, web, http.MethodHead, exportPath, nil)
-	if res.StatusCode != 200 || res.Header.Get("Content-Disposition") == "" {
-		t.Errorf("HEAD: %d, %v", res.StatusCode, res.Header)
+	if res.status != 200 || res.header.Get("Content-Disposition") == "" {
+		t.Errorf("HEAD: %d, %v", res.status, res.header)
 	}
 	within(t, "end of the export", ended)
 	for path, want := range map[string]int{exportPath + "?token=bad": 401, exportPath + "?token=": 401, "/v1/waitlists/x/export?token=good": 404} {
-		if res := call(t, web, http.MethodGet, path, nil); res.StatusCode != want {
-			t.Errorf("%s: %d", path, res.StatusCode)
+		if res := call(t, web, http.MethodGet, path, nil); res.status != want {
+			t.Errorf("%s: %d", path, res.status)
 		}
 	}
 }
@@ -201,15 +214,11 @@ func TestExportFails(t *testing.T) {
 				return tt.err
 			}})
 			res := call(t, web, http.MethodGet, exportPath, nil)
-			if res.StatusCode != tt.status {
-				t.Errorf("status %d", res.StatusCode)
+			if res.status != tt.status || (res.err == nil) != (tt.pieces == 0) {
+				t.Errorf("status %d, the body ends with %v", res.status, res.err)
 			}
-			_, err := io.ReadAll(res.Body)
-			if (err == nil) != (tt.pieces == 0) {
-				t.Errorf("the body ends with %v", err)
-			}
-			if e, ok := errors.AsType[*apierr.Error](tt.err); ok && e.RetryAfter > 0 && res.Header.Get("Retry-After") != "1" {
-				t.Errorf("Retry-After %q", res.Header.Get("Retry-After"))
+			if e, ok := errors.AsType[*apierr.Error](tt.err); ok && e.RetryAfter > 0 && res.header.Get("Retry-After") != "1" {
+				t.Errorf("Retry-After %q", res.header.Get("Retry-After"))
 			}
 		})
 	}
@@ -284,8 +293,8 @@ func TestTransferOfNobody(t *testing.T) {
 			web := edge(t, tt.s)
 			start := time.Now()
 			res := call(t, web, tt.method, tt.path, strings.NewReader(`{"signups":[]}`))
-			if status, code := refused(t, res); status != 500 || code != apierr.InternalError || res.Header.Get("Retry-After") == "" {
-				t.Errorf("%d %s %v", status, code, res.Header)
+			if status, code := res.refused(t); status != 500 || code != apierr.InternalError || res.header.Get("Retry-After") == "" {
+				t.Errorf("%d %s %v", status, code, res.header)
 			}
 			if took := time.Since(start); took > 8*time.Second {
 				t.Errorf("after %s", took)
@@ -342,16 +351,15 @@ func TestImport(t *testing.T) {
 	} {
 		res.Errors = tt.errors
 		got := call(t, web, http.MethodPost, importPath, bytes.NewReader(body))
-		raw, err := io.ReadAll(got.Body)
-		if err != nil || got.StatusCode != 200 || strings.TrimSpace(string(raw)) != tt.want {
-			t.Errorf("%d %s, %v", got.StatusCode, raw, err)
+		if got.status != 200 || strings.TrimSpace(string(got.body)) != tt.want {
+			t.Errorf("%d %s", got.status, got.body)
 		}
 	}
-	if got := call(t, web, http.MethodPost, "/v1/waitlists/x/import", bytes.NewReader(body)); got.StatusCode != 404 {
-		t.Errorf("id that is none: %d", got.StatusCode)
+	if got := call(t, web, http.MethodPost, "/v1/waitlists/x/import", bytes.NewReader(body)); got.status != 404 {
+		t.Errorf("id that is none: %d", got.status)
 	}
-	if got := call(t, web, http.MethodPost, importPath+"?token=good", bytes.NewReader(nil)); got.StatusCode != 401 {
-		t.Errorf("token in the query: %d", got.StatusCode)
+	if got := call(t, web, http.MethodPost, importPath+"?token=good", bytes.NewReader(nil)); got.status != 401 {
+		t.Errorf("token in the query: %d", got.status)
 	}
 }
 
@@ -368,7 +376,7 @@ func TestImportIsRefused(t *testing.T) {
 	big := strings.Repeat(" ", httpapi.ImportBodyLimit+1)
 	web := edge(t, forbidden)
 	for _, size := range []int{0, 10, 1 << 20, len(big)} {
-		if status, code := refused(t, call(t, web, http.MethodPost, importPath, strings.NewReader(big[:size]))); status != 403 || code != apierr.Forbidden {
+		if status, code := call(t, web, http.MethodPost, importPath, strings.NewReader(big[:size])).refused(t); status != 403 || code != apierr.Forbidden {
 			t.Errorf("%d bytes: %d %s", size, status, code)
 		}
 	}
@@ -378,7 +386,7 @@ func TestImportIsRefused(t *testing.T) {
 		got <- r
 		return nil, apierr.New(apierr.InvalidBody, "no")
 	}))
-	if status, code := refused(t, call(t, web, http.MethodPost, importPath, strings.NewReader(big+big))); status != 400 || code != apierr.InvalidBody {
+	if status, code := call(t, web, http.MethodPost, importPath, strings.NewReader(big+big)).refused(t); status != 400 || code != apierr.InvalidBody {
 		t.Errorf("over the limit: %d %s", status, code)
 	}
 	if r := <-got; len(r.body) != len(big) {
@@ -402,7 +410,7 @@ func TestImportIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if status, code := refused(t, res); status != 400 || code != apierr.InvalidBody {
+		if status, code := read(res).refused(t); status != 400 || code != apierr.InvalidBody {
 			t.Errorf("%s: %d %s", name, status, code)
 		}
 		_ = res.Body.Close()
