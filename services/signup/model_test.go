@@ -66,7 +66,9 @@ type world struct {
 	owner access.Actor
 	queue []member
 	total int64
-	names int
+	// lastNumber is the newest signup's.
+	lastNumber int64
+	names      int
 	// checks counts calls of check.
 	checks int
 	reader reader
@@ -144,7 +146,7 @@ func (w *world) open(boost int) {
 	w.owner = access.Actor{AccountID: owner, Grants: []access.Grant{{
 		OwnerID: owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1},
 	}}}
-	w.queue, w.total, w.names, w.snapshot, w.reader = nil, 0, 0, [2]string{}, newReader()
+	w.queue, w.total, w.lastNumber, w.names, w.snapshot, w.reader = nil, 0, 0, 0, [2]string{}, newReader()
 }
 
 func (w *world) newJoin(referrer signup.Token, referred bool) *signup.Join {
@@ -171,8 +173,9 @@ func (w *world) join(t tester, joins []*signup.Join) {
 			continue
 		}
 		w.total++
+		w.lastNumber++
 		w.queue = append(w.queue, member{number: o.Number, email: joins[i].Email, token: joins[i].Token})
-		if o.Err != nil || o.Existing || o.Position != int64(len(w.queue)) || o.Total != w.total {
+		if o.Err != nil || o.Existing || o.Number != w.lastNumber || o.Position != int64(len(w.queue)) || o.Total != w.total {
 			t.Fatalf("join %d: %+v, want position %d of %d", i, o, len(w.queue), w.total)
 		}
 	}
@@ -193,6 +196,25 @@ func (w *world) join(t tester, joins []*signup.Join) {
 		at := w.byToken(tok)
 		w.queue[at].referrals += int64(credits[tok])
 		w.place(at, max(0, at-w.list.Settings.ReferralBoost*credits[tok]))
+	}
+}
+
+// importRows imports rows and tells the oracle.
+func (w *world) importRows(t tester, rows []signup.ImportRow) {
+	imported, err := w.svc.Import(t.Context(), w.list, rows)
+	if err != nil {
+		t.Fatalf("import: %v", err)
+	}
+	before := len(w.queue)
+	for _, r := range rows {
+		if w.byEmail(r.Email) < 0 {
+			w.lastNumber++
+			w.queue = append(w.queue, member{number: w.lastNumber, email: r.Email, token: r.Token})
+		}
+	}
+	w.total += int64(len(w.queue) - before)
+	if imported != int64(len(w.queue)-before) {
+		t.Fatalf("imported %d, want %d", imported, len(w.queue)-before)
 	}
 }
 
@@ -390,6 +412,20 @@ func walk(t *testing.T) {
 				j := w.newJoin(signup.NewToken(), true)
 				j.Email = w.queue[w.pick(rt)].email
 				w.join(rt, []*signup.Join{j, w.newJoin(signup.Token{}, false)})
+			},
+			"import": func(rt *rapid.T) {
+				rows := make([]signup.ImportRow, rapid.IntRange(0, 30).Draw(rt, "rows"))
+				for i := range rows {
+					j := w.newJoin(signup.Token{}, false)
+					rows[i] = signup.ImportRow{Email: j.Email, Token: j.Token}
+				}
+				if len(w.queue) > 0 && rapid.Bool().Draw(rt, "present") {
+					rows = append(rows, signup.ImportRow{Email: w.queue[w.pick(rt)].email, Token: signup.NewToken()})
+				}
+				if len(rows) > 0 && rapid.Bool().Draw(rt, "twice") {
+					rows = append(rows, signup.ImportRow{Email: rows[0].Email, Token: signup.NewToken()})
+				}
+				w.importRows(rt, rows)
 			},
 			"move": func(rt *rapid.T) {
 				here(rt)
