@@ -162,6 +162,14 @@ func (m *matrix) run(t *testing.T, st ownerState, first bool) {
 	}
 	var differ []string
 	n := 0
+	// Also where something that should have been refused took away what the rest
+	// needs.
+	defer func() {
+		t.Logf("%d cells", n)
+		if differ = slices.DeleteFunc(differ, func(line string) bool { return line == "" }); len(differ) > 0 {
+			t.Errorf("%d of %d cells differ:\n%s", len(differ), n, table(differ))
+		}
+	}()
 	for _, op := range m.contract.Operations() {
 		if op.Planned || len(op.Schemes) == 0 {
 			continue
@@ -177,11 +185,8 @@ func (m *matrix) run(t *testing.T, st ownerState, first bool) {
 			}
 		}
 		n += len(refused) + len(allowed)
-		differ = slices.Concat(differ, g.refused(t, refused), g.allowed(t, allowed))
-	}
-	t.Logf("%d cells", n)
-	if differ = slices.DeleteFunc(differ, func(line string) bool { return line == "" }); len(differ) > 0 {
-		t.Errorf("%d of %d cells differ:\n%s", len(differ), n, table(differ))
+		differ = append(differ, g.refused(t, refused)...)
+		differ = append(differ, g.allowed(t, allowed)...)
 	}
 }
 
@@ -228,7 +233,7 @@ func (g *group) cells(t *testing.T, op Operation) []cell {
 		for _, cred := range creds {
 			for i, about := range targets {
 				for _, with := range contents {
-					if cred.rare && (i > 0 || with != good) {
+					if (cred.rare && (i > 0 || with != good)) || (with == head && cred.scheme == "apiKey") {
 						continue
 					}
 					c := cell{op: op, who: who, cred: cred, target: about, with: with, bodies: b}
@@ -307,9 +312,9 @@ func credentials(op Operation) []credential {
 func strangeCredentials() []credential {
 	return []credential{
 		{name: "none", apply: func(r Request, _ *owner) Request { return r }},
-		{name: "bad token", apply: func(r Request, _ *owner) Request { return r.As("eyJhbGciOiJub25lIn0.e30.") }},
-		{name: "bad key", apply: func(r Request, _ *owner) Request { return r.Key("wl_live_00000000_0000000000000000") }},
-		{name: "bad token in the query", apply: func(r Request, _ *owner) Request { return r.query("token", "x") }},
+		{name: "bad token", rare: true, apply: func(r Request, _ *owner) Request { return r.As("eyJhbGciOiJub25lIn0.e30.") }},
+		{name: "bad key", rare: true, apply: func(r Request, _ *owner) Request { return r.Key("wl_live_00000000_0000000000000000") }},
+		{name: "bad token in the query", rare: true, apply: func(r Request, _ *owner) Request { return r.query("token", "x") }},
 	}
 }
 

@@ -149,14 +149,15 @@ func testDowngrade(t *testing.T, d *deployment) {
 	o.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK).WantJSON("require_email_verification", true)
 }
 
-// testMembers makes members by hand, since team endpoints come later.
+// testMembers: what a member of a team may do on its waitlists, and when.
 func testMembers(t *testing.T, d *deployment) {
 	o, m := d.owner(t), d.owner(t)
+	link := d.server.AwaitMails(t, m.email, 1)[0].Token()
 	id := o.waitlist(t, Obj{"webhook_url": "https://example.com/secret-webhook", "slack_webhook_url": "https://example.com/secret-slack", "discord_webhook_url": "https://example.com/secret-discord"})
 	own := m.waitlist(t, nil)
 	role := func(role string) {
-		d.exec(t, `INSERT INTO account.team_member (owner_id, email, role, invited_at)
-			SELECT id, $2, $3, now() FROM account.account WHERE email = $1 ON CONFLICT (owner_id, email) DO UPDATE SET role = excluded.role`, o.email, m.email, role)
+		o.Do(t, removeMember(m.email).As(o.token))
+		o.Do(t, invite(m.email, role).As(o.token)).Want(http.StatusCreated)
 	}
 	create := Post("/waitlists", Obj{"name": "Theirs"}).As(m.token).With("X-Account-Email", strings.ToUpper(o.email))
 	all := append(gated(id)[2:], create)
@@ -191,7 +192,7 @@ func testMembers(t *testing.T, d *deployment) {
 	role("viewer")
 	refused("EMAIL_NOT_VERIFIED", all...)
 	is("unverified", map[string]string{own: "owner"})
-	m.Do(t, Post("/auth/verify-email", Obj{"token": d.server.AwaitMails(t, m.email, 1)[0].Token()})).Want(http.StatusOK)
+	m.Do(t, Post("/auth/verify-email", Obj{"token": link})).Want(http.StatusOK)
 
 	is("viewer", map[string]string{own: "owner", id: "viewer"})
 	seen := m.Do(t, Get("/waitlists/"+id).As(m.token)).Want(http.StatusOK)
@@ -227,7 +228,7 @@ func testMembers(t *testing.T, d *deployment) {
 	d.setTier(t, o, "pro", "active")
 	m.Do(t, Get("/waitlists/"+id).As(m.token)).Want(http.StatusOK)
 
-	d.exec(t, "DELETE FROM account.team_member WHERE email = $1", m.email)
+	o.Do(t, removeMember(m.email).As(o.token)).Want(http.StatusNoContent)
 	refused("FORBIDDEN", all...)
 	d.setTier(t, m, "pro", "active")
 	is("removed", map[string]string{own: "owner"})
