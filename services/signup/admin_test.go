@@ -77,7 +77,7 @@ func TestAdminOrder(t *testing.T) {
 		{"nobody, for a team's admin", actor(access.Admin, access.Pro, access.Active, false, true), "", `{"position":1}`, apierr.NotFound, "remove move"},
 		{"basic reads", actor(access.Owner, access.Basic, access.Active, false, true), "", "", "", "list stats"},
 	} {
-		for _, name := range strings.Fields(tt.calls) {
+		for name := range strings.FieldsSeq(tt.calls) {
 			t.Run(tt.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				id := tt.id
