@@ -408,11 +408,11 @@ func TestPurge(t *testing.T) {
 	kept := signupMail(1)
 	kept.WaitlistID = uuid.NewString()
 	e.queue(accountMail(), teamMail(), signupMail(1), kept)
-	// Two chunks and a bit of mails in every state.
+	// More chunks than there are replicas, of mails in every state.
 	if _, err := e.pool.Exec(t.Context(), `
 		INSERT INTO sent_mail (event_id, kind, state, recipient, generation, waitlist_id, waitlist_name, number, requested_at, traceparent)
 		SELECT gen_random_uuid(), 'signup_verification', (ARRAY['queued', 'sent', 'failed', 'canceled'])[i % 4 + 1], '', 0, $1, '', i, now(), ''
-		FROM generate_series(1, 10100) i`, waitlistID); err != nil {
+		FROM generate_series(1, 16100) i`, waitlistID); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // also when it is said again
@@ -421,7 +421,7 @@ func TestPurge(t *testing.T) {
 		})
 	}
 	// A first purge ended midway.
-	if _, err := e.pool.Exec(t.Context(), "DELETE FROM sent_mail WHERE number > 6000"); err != nil {
+	if _, err := e.pool.Exec(t.Context(), "DELETE FROM sent_mail WHERE number > 16000"); err != nil {
 		t.Fatal(err)
 	}
 	// Replicas purge side by side.

@@ -206,6 +206,7 @@ func TestMembersHaveTeamsOfTheirOwn(t *testing.T) {
 		t.Fatalf("after the removal: grants %+v, %v", actor.Grants, err)
 	}
 	// Deleting an account ends its team and its memberships.
+	e.invite(map[string]any{"email": "member@example.com"}, key(owner)).expect(t, 201, "")
 	e.do(http.MethodDelete, "/me", nil, key(member)).expect(t, 204, "")
 	if n := e.count(`SELECT count(*) FROM team_member`); n != 0 {
 		t.Fatalf("%d memberships left", n)

@@ -230,6 +230,9 @@ func TestInvitationsInjectNothing(t *testing.T) {
 		if len(header["Bcc"]) > 0 || len(header) != 8 || len(parts) != 2 {
 			t.Errorf("%q: header %v, %d parts", owner, header, len(parts))
 		}
+		if strings.Contains(parts["text/plain"], "\nBcc") {
+			t.Errorf("%q: breaks a line of %s", owner, parts["text/plain"])
+		}
 		if strings.Contains(parts["text/html"], "<script") || strings.Contains(parts["text/html"], "<img") {
 			t.Errorf("%q: not escaped", owner)
 		}
