@@ -257,7 +257,13 @@ func (p *pairing) settled() {
 			return false
 		}
 		lag, err := kafka.Lag(p.t.Context(), p.topics, "admin-analytics", kafka.SignupsTopic)
-		return err == nil && lag[kafka.SignupsTopic] == 0
+		if err != nil || lag[kafka.SignupsTopic] > 0 {
+			return false
+		}
+		if err := p.pool.QueryRow(p.t.Context(), `SELECT count(*) FROM admin_analytics.arrival`).Scan(&waiting); err != nil {
+			p.t.Fatal(err)
+		}
+		return waiting == 0
 	})
 }
 

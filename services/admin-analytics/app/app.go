@@ -68,6 +68,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, fmt.Errorf("consumer metrics: %w", err)
 	}
 	rt.Go("consumer", consumer.Run)
+	rt.Go("fold", func(ctx context.Context) error { return counts.Folding(ctx, rt.Log) })
 	rt.Go("purge", func(ctx context.Context) error { return counts.Purge(ctx, cfg.PurgeEvery, rt.Log) })
 	ownershttp.Routes(rt.Engine, ownershttp.Backends{
 		Accounts:  accountv1.NewAccountServiceClient(accounts),

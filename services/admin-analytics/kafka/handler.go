@@ -13,7 +13,7 @@ import (
 
 // Counts keeps sums; every method works within tx. *postgres.Store is one.
 type Counts interface {
-	Count(ctx context.Context, tx pgx.Tx, c adminanalytics.Count) error
+	Count(ctx context.Context, tx pgx.Tx, eventID string, c adminanalytics.Count) error
 	Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error
 }
 
@@ -40,6 +40,6 @@ func Handler(counts Counts) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Eve
 		default:
 			return nil
 		}
-		return counts.Count(ctx, tx, c)
+		return counts.Count(ctx, tx, ev.GetId(), c)
 	}
 }

@@ -25,10 +25,16 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
+// eventOf is the id of TestHandler's events.
+const eventOf = "0193d4a2-5c1e-7a41-8000-0000000000ee"
+
 // calls keeps what a handler does.
 type calls struct{ got []string }
 
-func (c *calls) Count(_ context.Context, _ pgx.Tx, n adminanalytics.Count) error {
+func (c *calls) Count(_ context.Context, _ pgx.Tx, eventID string, n adminanalytics.Count) error {
+	if eventID != eventOf {
+		c.got = append(c.got, "event "+eventID)
+	}
 	c.got = append(c.got, fmt.Sprintf("%s %s v%d s%d r%d #%d %q %q %q", n.WaitlistID, n.Day.Format(time.RFC3339), n.Views, n.Signups, n.ReferralSignups, n.Number, n.Source, n.Medium, n.Campaign))
 	return nil
 }
@@ -60,7 +66,7 @@ func TestHandler(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c := &calls{}
-			tt.ev.OccurredAt = timestamppb.New(at)
+			tt.ev.Id, tt.ev.OccurredAt = eventOf, timestamppb.New(at)
 			if err := analyticskafka.Handler(c)(t.Context(), nil, tt.ev); err != nil {
 				t.Fatal(err)
 			}
@@ -283,6 +289,9 @@ func TestConsumer(t *testing.T) {
 		}
 	}
 	settled()
+	if err := store.Fold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := store.PurgeOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}

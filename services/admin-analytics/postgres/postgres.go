@@ -1,8 +1,9 @@
 // Package postgres keeps the sums that analytics show.
 //
-// Whoever counts holds a shared advisory lock until the commit; a rebuild and
-// the end of a purge hold it alone, and so see either all of a transaction of
-// events or nothing.
+//	event ─► arrival (appended) ─► Fold ─► day, utm_value, utm_total
+//
+// Whoever changes sums (a fold, a rebuild, the end of a purge) holds the one
+// advisory lock until the commit. Events never wait for it.
 package postgres
 
 import (
@@ -34,54 +35,25 @@ type Store struct{ pool *pgxpool.Pool }
 // New returns the Store of a pool whose search path is Schema.
 func New(pool *pgxpool.Pool) *Store { return &Store{pool} }
 
-// The lock of the package comment. A wait for it that takes longer than
-// lock_timeout is an outage to the consumer, and so is waited out.
+// The lock of the package comment.
 const (
-	lockShared = `SELECT pg_advisory_xact_lock_shared(hashtextextended('admin_analytics.counts', 0))`
-	lockAlone  = `SELECT pg_advisory_xact_lock(hashtextextended('admin_analytics.counts', 0))`
+	lockAlone = `SELECT pg_advisory_xact_lock(hashtextextended('admin_analytics.sums', 0))`
+	tryLock   = `SELECT pg_try_advisory_xact_lock(hashtextextended('admin_analytics.sums', 0))`
 )
 
-const (
-	// Primary key of day.
-	countDaySQL = `
-INSERT INTO day AS d (waitlist_id, day, views, signups, referral_signups)
-SELECT $1, $2, $3, $4, $5 WHERE takes_counts($1, $6)
-ON CONFLICT (waitlist_id, day) DO UPDATE
-SET views = d.views + excluded.views, signups = d.signups + excluded.signups,
-    referral_signups = d.referral_signups + excluded.referral_signups`
+const countSQL = `
+INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
 
-	// Primary keys of utm_value and utm_total. A statement that fills both has
-	// one snapshot, so both or neither count.
-	countOriginsSQL = `
-WITH origin AS (
-    SELECT u.field, u.value
-    FROM (VALUES ('utm_source', $4::text), ('utm_medium', $5::text), ('utm_campaign', $6::text)) AS u (field, value)
-    WHERE u.value <> '' AND takes_counts($1, $2)
-), total AS (
-    INSERT INTO utm_total AS t (waitlist_id, field, count)
-    SELECT $1, field, $3 FROM origin
-    ON CONFLICT (waitlist_id, field) DO UPDATE SET count = t.count + excluded.count
-)
-INSERT INTO utm_value AS v (waitlist_id, field, value, count, last_number)
-SELECT $1, field, value, $3, $2 FROM origin
-ON CONFLICT (waitlist_id, field, value) DO UPDATE
-SET count = v.count + excluded.count, last_number = greatest(v.last_number, excluded.last_number)`
-)
-
-// Count adds to a waitlist's sums in tx, unless it was deleted or a rebuild has
-// counted these signups.
-func (*Store) Count(ctx context.Context, tx pgx.Tx, c adminanalytics.Count) error {
+// Count takes in tx what an event adds to a waitlist's sums. It is in them after
+// the next Fold, unless the waitlist was deleted or a rebuild has counted these
+// signups.
+func (*Store) Count(ctx context.Context, tx pgx.Tx, eventID string, c adminanalytics.Count) error {
 	var number *int64
 	if c.Number != 0 {
 		number = &c.Number
 	}
-	var b pgx.Batch
-	b.Queue(lockShared)
-	b.Queue(countDaySQL, c.WaitlistID, c.Day, c.Views, c.Signups, c.ReferralSignups, number)
-	if c.Source != "" || c.Medium != "" || c.Campaign != "" {
-		b.Queue(countOriginsSQL, c.WaitlistID, number, c.Signups, c.Source, c.Medium, c.Campaign)
-	}
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+	if _, err := tx.Exec(ctx, countSQL, eventID, c.WaitlistID, c.Day, c.Views, c.Signups, c.ReferralSignups, number, c.Source, c.Medium, c.Campaign); err != nil {
 		return fmt.Errorf("count: %w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -13,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/pg"
 	adminanalytics "waitlist.internal/services/admin-analytics"
 	"waitlist.internal/services/admin-analytics/postgres"
@@ -35,17 +35,21 @@ func in(t testing.TB, pool *pgxpool.Pool, fn func(pgx.Tx) error) {
 	}
 }
 
+// count counts and folds.
 func count(t testing.TB, pool *pgxpool.Pool, counts ...adminanalytics.Count) {
 	t.Helper()
 	s := postgres.New(pool)
 	in(t, pool, func(tx pgx.Tx) error {
 		for _, c := range counts {
-			if err := s.Count(t.Context(), tx, c); err != nil {
+			if err := s.Count(t.Context(), tx, uuid.NewString(), c); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+	if err := s.Fold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sums is all that is known of every waitlist, as text.
@@ -236,7 +240,8 @@ func TestForgotten(t *testing.T) {
 		t.Helper()
 		rows, err := pool.Query(t.Context(), `
 			SELECT d::text FROM day d UNION ALL SELECT v::text FROM utm_value v UNION ALL SELECT u::text FROM utm_total u
-			UNION ALL SELECT w::text FROM waitlist w UNION ALL SELECT h::text FROM tombstone h`)
+			UNION ALL SELECT w::text FROM waitlist w UNION ALL SELECT h::text FROM tombstone h
+			UNION ALL SELECT (a.waitlist_id, a.id)::text FROM arrival a`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,33 +311,58 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestPurgeBesideCounts: a transaction that found the waitlist there, and
-// commits only when the purge is at work, leaves nothing behind.
-func TestPurgeBesideCounts(t *testing.T) {
+// TestPurgeBesideFold: what is being folded while its waitlist is deleted and
+// purged, and what was counted before and is folded afterwards, leaves nothing.
+func TestPurgeBesideFold(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	s := postgres.New(pool)
 	id := uuid.NewString()
-	slow, err := pool.Begin(t.Context())
+	c := adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: 1, Source: "s"}
+	counting, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = slow.Rollback(context.WithoutCancel(t.Context())) }()
-	if err := s.Count(t.Context(), slow, adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: 1, Source: "s"}); err != nil {
+	defer func() { _ = counting.Rollback(context.WithoutCancel(t.Context())) }()
+	if err := s.Count(t.Context(), counting, uuid.NewString(), c); err != nil {
 		t.Fatal(err)
+	}
+	// A fold that has looked for the waitlist and not committed yet.
+	folding, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = folding.Rollback(context.WithoutCancel(t.Context())) }()
+	for _, sql := range []string{
+		`SELECT pg_advisory_xact_lock(hashtextextended('admin_analytics.sums', 0))`,
+		`INSERT INTO day SELECT '` + id + `', '2026-03-01', 1, 1, 1 WHERE takes_counts('` + id + `')`,
+	} {
+		if _, err := folding.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
 	}
 	in(t, pool, func(tx pgx.Tx) error { return s.Forget(t.Context(), tx, id) })
 	purged := make(chan error, 1)
 	go func() { purged <- s.PurgeOnce(t.Context()) }()
 	waitFor(t, pool, "the purge waits", `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`)
-	if err := slow.Commit(t.Context()); err != nil {
+	if err := folding.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-purged; err != nil {
 		t.Fatal(err)
 	}
-	if left := sums(t, pool); len(left) != 0 {
-		t.Errorf("left: %v", left)
+	if err := counting.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Fold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var arrivals int
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM arrival`).Scan(&arrivals); err != nil {
+		t.Fatal(err)
+	}
+	if left := sums(t, pool); len(left) != 0 || arrivals != 0 {
+		t.Errorf("left: %v and %d arrivals", left, arrivals)
 	}
 }
 
@@ -401,26 +431,74 @@ func canceled(t testing.TB) context.Context {
 	return ctx
 }
 
-// TestCountsWaitForARebuild: while somebody holds the lock alone, whoever counts
-// gives up as in an outage, which a consumer waits out.
-func TestCountsWaitForARebuild(t *testing.T) {
+// TestFoldLetsARebuildBe: during a rebuild events are taken and not folded; what
+// the tally had is not added afterwards.
+func TestFoldLetsARebuildBe(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	s := postgres.New(pool)
 	id := uuid.NewString()
 	err := s.RebuildSignups(t.Context(), id, func(next func(adminanalytics.Tally) error) error {
-		err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '200ms'`); err != nil {
-				return err
-			}
-			return s.Count(t.Context(), tx, adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Views: 1})
-		})
-		if !outage.Is(err) {
-			t.Errorf("counted beside a rebuild: %v", err)
+		count(t, pool,
+			adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: 3, Source: "s"},
+			adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: 4, Source: "s"})
+		if got := sums(t, pool); len(got) != 0 {
+			t.Errorf("folded beside a rebuild: %v", got)
 		}
-		return next(adminanalytics.Tally{})
+		return errors.Join(next(adminanalytics.Tally{LastNumber: 3}),
+			next(adminanalytics.Tally{Days: []adminanalytics.Day{{Day: day("2026-03-01"), Signups: 3}}}))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Fold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := sums(t, pool), []string{
+		"day " + id + " 2026-03-01 0 4 0", "total " + id + " utm_source 1", "value " + id + " utm_source s 1 4",
+	}; !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestFolding: what commits late with a lower id than what was folded is folded,
+// too; a stop loses nothing; two that fold at once add everything once.
+func TestFolding(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	s := postgres.New(pool)
+	quiet := slog.New(slog.DiscardHandler)
+	id := uuid.NewString()
+	late, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+	view := adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Views: 1}
+	if err := s.Count(t.Context(), late, uuid.NewString(), view); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	for range 2 {
+		go func() { ended <- s.Folding(ctx, quiet) }()
+	}
+	const many = 12_000 // three folds
+	if _, err := pool.Exec(t.Context(), `
+		INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, source, medium, campaign)
+		SELECT gen_random_uuid(), $1, '2026-03-01', 1, 0, 0, '', '', '' FROM generate_series(1, $2::int)`, id, many); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, pool, "all are folded", fmt.Sprintf(`SELECT coalesce(sum(views), 0) = %d FROM day`, many))
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, pool, "the late one is folded", fmt.Sprintf(`SELECT sum(views) = %d FROM day`, many+1))
+	stop()
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	waitFor(t, pool, "nothing is left", `SELECT count(*) = 0 FROM arrival`)
 }

@@ -84,12 +84,12 @@ func (s *Store) purge(ctx context.Context, id string) error {
 			}
 		}
 	}
-	// A transaction that found the waitlist there before it was deleted may have
-	// counted since. Behind the lock there is none left, and the next one finds
-	// the waitlist deleted.
+	// A fold that found the waitlist there before it was deleted may have added to
+	// it since. Behind the lock there is none left, and the next one finds the
+	// waitlist deleted.
 	return pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockAlone); err != nil {
-			return fmt.Errorf("lock counts: %w", err)
+			return fmt.Errorf("lock sums: %w", err)
 		}
 		for _, table := range purgedTables() {
 			for more := true; more; {

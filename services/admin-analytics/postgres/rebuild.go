@@ -17,14 +17,14 @@ import (
 const Consumer = adminanalytics.Service
 
 // patient lifts the time-outs of requests: a rebuild reads whole waitlists and
-// waits for signup meanwhile. Its wait for the lock is bounded by transactions of
-// events and by other rebuilds.
+// waits for signup meanwhile. Its wait for the lock is bounded by folds and by
+// other rebuilds.
 const patient = `
 SET LOCAL statement_timeout = 0;
 SET LOCAL idle_in_transaction_session_timeout = 0;
 SET LOCAL lock_timeout = 0`
 
-// alone runs fn in a transaction beside which nothing is counted.
+// alone runs fn in a transaction beside which no sum changes.
 func alone(ctx context.Context, db interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }, fn func(pgx.Tx) error,
@@ -32,7 +32,7 @@ func alone(ctx context.Context, db interface {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		for _, sql := range []string{patient, lockAlone} {
 			if _, err := tx.Exec(ctx, sql); err != nil {
-				return fmt.Errorf("lock counts: %w", err)
+				return fmt.Errorf("lock sums: %w", err)
 			}
 		}
 		return fn(tx)
@@ -40,12 +40,12 @@ func alone(ctx context.Context, db interface {
 }
 
 // RebuildSignups implements adminanalytics.RebuildStore. The tally begins under
-// the lock: whatever was counted before is in it, and what was not has a number
-// by which its event is known.
+// the lock: all that is in the sums is in it, and what is folded later has a
+// number by which it is known whether the tally had it.
 func (s *Store) RebuildSignups(ctx context.Context, waitlistID string, tally func(next func(adminanalytics.Tally) error) error) error {
 	err := alone(ctx, s.pool, func(tx pgx.Tx) error {
 		var takes bool
-		if err := tx.QueryRow(ctx, `SELECT takes_counts($1, NULL)`, waitlistID).Scan(&takes); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT takes_counts($1)`, waitlistID).Scan(&takes); err != nil {
 			return fmt.Errorf("look for waitlist: %w", err)
 		}
 		if !takes {
@@ -133,7 +133,7 @@ func (s *Store) WaitlistIDs(ctx context.Context, next func(string) error) error 
 
 // RebuildViews implements adminanalytics.RebuildStore. The log is read before
 // anybody has to wait, and under the lock only what came meanwhile: then
-// everything that was counted has been read.
+// everything that is in the sums has been read.
 func (s *Store) RebuildViews(ctx context.Context, waitlistID string, log adminanalytics.ViewLog, full func(since time.Time) time.Time) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *Store) RebuildViews(ctx context.Context, waitlistID string, log adminan
 		}
 		// Days that the log holds wholly become what it says. Of the others it
 		// holds a part, which is no more than what was counted, if that is still
-		// there. Either table is read as a whole.
+		// there. Tables are read as a whole.
 		var b pgx.Batch
 		const these = ` AND day >= $2 AND ($1 = '' OR waitlist_id = nullif($1, '')::uuid)`
 		first := full(log.Since())
@@ -170,7 +170,9 @@ func (s *Store) RebuildViews(ctx context.Context, waitlistID string, log adminan
 			INSERT INTO day AS d (waitlist_id, day, views, signups, referral_signups)
 			SELECT h.waitlist_id, h.day, sum(h.views), 0, 0
 			FROM (SELECT DISTINCT event_id, waitlist_id, day, views FROM held) h
-			WHERE EXISTS (SELECT FROM inbox WHERE consumer = $1 AND event_id = h.event_id) AND takes_counts(h.waitlist_id, NULL)
+			WHERE EXISTS (SELECT FROM inbox WHERE consumer = $1 AND event_id = h.event_id)
+			  AND NOT EXISTS (SELECT FROM arrival WHERE event_id = h.event_id) -- to be folded yet
+			  AND takes_counts(h.waitlist_id)
 			GROUP BY h.waitlist_id, h.day
 			ON CONFLICT (waitlist_id, day) DO UPDATE SET views = greatest(d.views, excluded.views)`, Consumer)
 		b.Queue(`DELETE FROM day WHERE views = 0 AND signups = 0`+these, waitlistID, first)

@@ -142,7 +142,7 @@ func TestRebuildViews(t *testing.T) {
 	}
 	lost, more := event(one, "2026-03-01", 4), event(two, "2026-03-01", 3)
 	first, again, second := event(one, full, 1), event(one, full, 2), event(two, full, 7)
-	uncounted, late := event(one, full, 100), event(one, "2026-03-03", 5)
+	uncounted, late, later := event(one, full, 100), event(one, "2026-03-03", 5), event(one, "2026-03-03", 6)
 	for _, tt := range []struct {
 		name, only string
 		want       []string
@@ -150,14 +150,14 @@ func TestRebuildViews(t *testing.T) {
 		{"all", "", []string{
 			"day " + one + " 2026-03-01 4 0 0", // its sum was lost
 			"day " + one + " 2026-03-02 3 1 0",
-			"day " + one + " 2026-03-03 5 0 0",
+			"day " + one + " 2026-03-03 11 0 0",
 			"day " + two + " 2026-03-01 50 0 0", // the log has a part
 			"day " + two + " 2026-03-02 7 0 0",
 		}},
 		{"one", one, []string{
 			"day " + one + " 2026-03-01 4 0 0",
 			"day " + one + " 2026-03-02 3 1 0",
-			"day " + one + " 2026-03-03 5 0 0",
+			"day " + one + " 2026-03-03 11 0 0",
 			"day " + two + " 2026-03-01 50 0 0",
 			"day " + two + " 2026-03-02 1000 0 0",
 			"day " + two + " 2026-03-05 8 0 0",
@@ -182,19 +182,24 @@ func TestRebuildViews(t *testing.T) {
 			}
 			know(lost, more, first, again, second)
 			log := &viewLog{since: day(full), reads: [][]adminanalytics.ViewEvent{
-				{lost, more, first, again, uncounted, first, second}, {again, late},
+				{lost, more, first, again, uncounted, first, second}, {again, late, later},
 			}}
 			log.reading = func(n int) {
 				if n == 0 {
-					// Counted after the first read, before the lock.
-					know(late)
+					// Counted after the first read, before the lock: one is folded,
+					// the other not yet.
+					know(late, later)
+					count(t, pool, adminanalytics.Count{WaitlistID: one, Day: late.Day, Views: late.Views})
 					in(t, pool, func(tx pgx.Tx) error {
-						return s.Count(t.Context(), tx, adminanalytics.Count{WaitlistID: one, Day: late.Day, Views: late.Views})
+						return s.Count(t.Context(), tx, later.ID, adminanalytics.Count{WaitlistID: one, Day: later.Day, Views: later.Views})
 					})
 				}
 			}
 			err := s.RebuildViews(t.Context(), tt.only, log, func(since time.Time) time.Time { return since })
 			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Fold(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if got := sums(t, pool); !slices.Equal(got, sorted(tt.want)) {

@@ -9,8 +9,25 @@ CREATE TABLE inbox (
 );
 CREATE INDEX inbox_received_at ON inbox (received_at);
 
--- Sums of a waitlist's UTC days. A row is updated with each transaction of
--- events, in place as long as its page has room.
+-- What events add, until it is folded into the sums: rows are only appended,
+-- for a sum that is updated with every event collapses while any old snapshot is
+-- held.
+CREATE TABLE arrival (
+    id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id         uuid   NOT NULL,
+    waitlist_id      uuid   NOT NULL,
+    day              date   NOT NULL,
+    views            bigint NOT NULL,
+    signups          bigint NOT NULL,
+    referral_signups bigint NOT NULL,
+    -- The highest number of these signups; NULL for views.
+    number           bigint,
+    source           text   NOT NULL,
+    medium           text   NOT NULL,
+    campaign         text   NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- Sums of a waitlist's UTC days.
 CREATE TABLE day (
     waitlist_id      uuid   NOT NULL,
     day              date   NOT NULL,
@@ -63,16 +80,15 @@ CREATE TABLE tombstone (
 CREATE INDEX tombstone_created_at ON tombstone (created_at);
 
 -- +goose StatementBegin
--- takes_counts tells whether something is still to be counted for a waitlist:
--- it has not been deleted, and no rebuild has counted the signup with p_number,
--- NULL for views.
-CREATE FUNCTION takes_counts(p_waitlist uuid, p_number bigint) RETURNS boolean
+-- takes_counts tells whether anything is counted for a waitlist: it has not been
+-- deleted.
+CREATE FUNCTION takes_counts(p_waitlist uuid) RETURNS boolean
 LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (SELECT FROM waitlist WHERE waitlist_id = p_waitlist AND (deleted_at IS NOT NULL OR built_to >= p_number))
+    SELECT NOT EXISTS (SELECT FROM waitlist WHERE waitlist_id = p_waitlist AND deleted_at IS NOT NULL)
        AND NOT EXISTS (SELECT FROM tombstone WHERE hash = sha256(uuid_send(p_waitlist)));
 $$;
 -- +goose StatementEnd
 
 -- +goose Down
 DROP FUNCTION takes_counts;
-DROP TABLE tombstone, waitlist, utm_total, utm_value, day, inbox;
+DROP TABLE tombstone, waitlist, utm_total, utm_value, day, arrival, inbox;
