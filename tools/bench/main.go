@@ -28,6 +28,7 @@ type options struct {
 	pairs       int
 	slice       time.Duration
 	rows, small int
+	exports     int
 	rate        float64
 	profile     string
 	write       bool
@@ -58,6 +59,7 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&o.slice, "slice", 10*time.Second, "how long one turn of B1 and B2 takes; the others are derived from it")
 	flags.IntVar(&o.rows, "rows", 10_000_000, "signups on the large list of B4")
 	flags.IntVar(&o.small, "small", 10_000, "signups on the small list of B4")
+	flags.IntVar(&o.exports, "exports", 5_000_000, "signups on the largest list of B9; the others have a fifth and a fiftieth of it")
 	flags.Float64Var(&o.rate, "rate", 200, "requests a second to each list of B4")
 	flags.StringVar(&o.profile, "profile", "", "folder for the service's CPU and heap profiles during B1")
 	flags.BoolVar(&o.write, "write", true, "keep the table of a complete run in docs/performance.md")

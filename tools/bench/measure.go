@@ -77,7 +77,12 @@ func (b *bench) measure(ctx context.Context) (err error) {
 		}
 	}
 	if b.wants("B4") {
-		return b.statuses(ctx)
+		if err := b.statuses(ctx); err != nil {
+			return err
+		}
+	}
+	if b.wants("B9") || b.wants("B10") {
+		return b.transfers(ctx)
 	}
 	return nil
 }
