@@ -104,12 +104,6 @@ func (e *env) Post(ctx context.Context, url string, body []byte) (notifier.Outco
 	return fn(ctx, url)
 }
 
-func (e *env) set(change func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	change()
-}
-
 func (e *env) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,11 +147,17 @@ func (e *env) process(limits notifier.Limits) *process {
 }
 
 // created is a delivery about a new signup.
-func created(channel notifier.Channel, waitlistID string, number int64) notifier.Delivery {
+func created(channel notifier.Channel, number int64) notifier.Delivery {
 	return notifier.Delivery{
 		Key: notifier.Key{EventID: uuid.Must(uuid.NewV7()).String(), Channel: channel}, Event: notifier.SignupCreated,
 		WaitlistID: waitlistID, OwnerID: ownerID, Number: number, Position: number, OccurredAt: time.Now(),
 	}
+}
+
+// of gives d to another waitlist and owner.
+func of(d notifier.Delivery, waitlistID, ownerID string) notifier.Delivery {
+	d.WaitlistID, d.OwnerID = waitlistID, ownerID
+	return d
 }
 
 // queue writes deliveries as the consumer does.
@@ -233,7 +233,7 @@ func TestBodiesAreTheContracts(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			e.notice = func(string, int64) (notifier.Notice, error) { return tc.notice, nil }
-			d := created(tc.channel, waitlistID, 12)
+			d := created(tc.channel, 12)
 			d.OccurredAt = at
 			if d.Event = tc.event; d.Event == notifier.ReferralCredited {
 				d.Position, d.ReferralCount = 0, 7
@@ -298,7 +298,7 @@ func TestWhatIsNotSent(t *testing.T) {
 			e := newEnv(t)
 			e.notice = tc.notice
 			p := e.start(notifier.Limits{})
-			d := created(notifier.Webhook, waitlistID, 1)
+			d := created(notifier.Webhook, 1)
 			d.OccurredAt = time.Now().Add(-tc.age)
 			e.queue(p, d)
 			e.want(tc.want)
@@ -316,7 +316,7 @@ func TestResultsAreKept(t *testing.T) {
 	e := newEnv(t)
 	e.answer = func(context.Context, string) (notifier.Outcome, string, int) { return notifier.Rejected, "", 500 }
 	p := e.start(notifier.Limits{})
-	e.queue(p, created(notifier.Slack, waitlistID, 1))
+	e.queue(p, created(notifier.Slack, 1))
 	e.want(map[string]int{"rejected": 1})
 	var host string
 	var status int
@@ -335,7 +335,7 @@ func TestStagingIsOnlyAHint(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	p := e.start(notifier.Limits{})
-	never, twice := created(notifier.Webhook, waitlistID, 1), created(notifier.Webhook, waitlistID, 2)
+	never, twice := created(notifier.Webhook, 1), created(notifier.Webhook, 2)
 	p.Stage(never, twice, twice)
 	p.Stage(twice)
 	e.queue(p, twice)
@@ -343,7 +343,7 @@ func TestStagingIsOnlyAHint(t *testing.T) {
 	e.want(map[string]int{"delivered": 1})
 	p.Stage(twice, never)
 	p.Commit()
-	e.queue(p, created(notifier.Webhook, waitlistID, 3))
+	e.queue(p, created(notifier.Webhook, 3))
 	e.want(map[string]int{"delivered": 2})
 	p.stop()
 	if n := e.count(); n != 2 {

@@ -47,6 +47,9 @@ type Ledger struct {
 // its own.
 func New(pool *pgxpool.Pool) *Ledger { return &Ledger{pool, uuid.New()} }
 
+// Holder is the holder's id.
+func (l *Ledger) Holder() string { return l.holder.String() }
+
 // Queue adds deliveries of one event in tx; those that are there already stay as
 // they are. By delivery_pkey.
 func (l *Ledger) Queue(ctx context.Context, tx pgx.Tx, ds ...notifier.Delivery) error {

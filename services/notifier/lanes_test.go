@@ -1,0 +1,185 @@
+package notifier_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"waitlist.internal/services/notifier"
+)
+
+// host gives every waitlist that test names a host of its own.
+func (e *env) hosts(names map[string]string) {
+	e.notice = func(id string, _ int64) (notifier.Notice, error) {
+		n := allChannels(id)
+		n.URLs[notifier.Webhook] = "https://" + names[id] + "/" + id
+		return n, nil
+	}
+}
+
+// An endpoint that hangs has its own queue, which is bounded; the others are
+// served meanwhile, those of the same owner and host too.
+func TestOneThatHangsDelaysNobody(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name              string
+		sameOwner, sameIP bool
+	}{{"another owner", false, false}, {"the same owner", true, false}, {"another owner at the same host", false, true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			bad, good := uuid.NewString(), uuid.NewString()
+			badOwner, goodOwner := uuid.NewString(), uuid.NewString()
+			names := map[string]string{bad: "hangs.example.com", good: "answers.example.com"}
+			if tc.sameOwner {
+				goodOwner = badOwner
+			}
+			if tc.sameIP {
+				names[good] = names[bad]
+			}
+			e.hosts(names)
+			e.answer = func(ctx context.Context, url string) (notifier.Outcome, string, int) {
+				if strings.HasSuffix(url, bad) {
+					<-ctx.Done()
+					return notifier.TimedOut, "", 0
+				}
+				return notifier.Delivered, "", 200
+			}
+			p := e.start(notifier.Limits{Running: 64, LaneQueued: 50})
+			start := time.Now()
+			for i := range int64(100) {
+				e.queue(p, of(created(notifier.Webhook, i), bad, badOwner), of(created(notifier.Webhook, i), good, goodOwner))
+			}
+			e.eventually("the healthy are served", func() bool { return e.outcomes()["delivered"] == 100 })
+			if took := time.Since(start); took > notifier.Timeout {
+				t.Errorf("served after %s", took)
+			}
+			if o := e.outcomes(); o["dropped"] != 100-50-16 {
+				t.Errorf("%v", o)
+			}
+			p.stop()
+		})
+	}
+}
+
+// No owner, host or endpoint has more under way than it may, nor do all.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	limits := notifier.Limits{Running: 12, OwnerRunning: 6, HostRunning: 4, LaneRunning: 3}
+	var mu sync.Mutex
+	now, most := map[string]int{}, map[string]int{}
+	names, owners := map[string]string{}, map[string]string{}
+	for i := range 12 {
+		id := uuid.NewString()
+		// Owners o0 to o3 with three lists each, over three hosts.
+		names[id], owners[id] = fmt.Sprintf("h%d.example.com", i%3), fmt.Sprintf("00000000-0000-0000-0000-00000000000%d", i/3)
+	}
+	e.hosts(names)
+	e.answer = func(_ context.Context, url string) (notifier.Outcome, string, int) {
+		id := url[strings.LastIndex(url, "/")+1:]
+		keys := []string{"all", "owner " + owners[id], "host " + names[id], "lane " + id}
+		mu.Lock()
+		for _, k := range keys {
+			now[k]++
+			most[k] = max(most[k], now[k])
+		}
+		mu.Unlock()
+		wait := time.NewTimer(2 * time.Millisecond)
+		<-wait.C
+		mu.Lock()
+		defer mu.Unlock()
+		for _, k := range keys {
+			now[k]--
+		}
+		return notifier.Delivered, "", 200
+	}
+	p := e.start(limits)
+	var ds []notifier.Delivery
+	for i := range int64(20) {
+		for id, owner := range owners {
+			ds = append(ds, of(created(notifier.Webhook, i), id, owner))
+		}
+	}
+	e.queue(p, ds...)
+	e.want(map[string]int{"delivered": len(ds)})
+	p.stop()
+	for k, n := range most {
+		limit := map[string]int{"all": 12, "owner": 6, "host": 4, "lane": 3}[strings.Fields(k)[0]]
+		if n > limit {
+			t.Errorf("%s: %d at a time", k, n)
+		}
+	}
+	if most["all"] < 9 {
+		t.Errorf("only %d at a time", most["all"])
+	}
+}
+
+// Owners take turns: one with little to send is not behind one with much.
+func TestOwnersTakeTurns(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	names, much, little := map[string]string{}, []string{}, uuid.NewString()
+	for range 10 {
+		id := uuid.NewString()
+		much, names[id] = append(much, id), "much.example.com"
+	}
+	names[little] = "little.example.com"
+	e.hosts(names)
+	gate := make(chan struct{})
+	e.answer = func(context.Context, string) (notifier.Outcome, string, int) {
+		<-gate
+		return notifier.Delivered, "", 200
+	}
+	p := e.start(notifier.Limits{Running: 2})
+	owner := uuid.NewString()
+	var ds []notifier.Delivery
+	for _, id := range much {
+		for i := range int64(10) {
+			ds = append(ds, of(created(notifier.Webhook, i), id, owner))
+		}
+	}
+	e.queue(p, ds...)
+	e.queue(p, of(created(notifier.Webhook, 1), little, uuid.NewString()))
+	e.want(map[string]int{"queued": 99, "attempting": 2})
+	close(gate)
+	e.want(map[string]int{"delivered": 101})
+	p.stop()
+	for i, post := range e.posts {
+		if strings.HasSuffix(post.url, little) {
+			if i > 6 {
+				t.Errorf("served as number %d", i+1)
+			}
+			return
+		}
+	}
+	t.Error("not served")
+}
+
+// The log has an end, and goes with its waitlist.
+func TestTheLogIsBounded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	p := e.start(notifier.Limits{})
+	other := uuid.NewString()
+	for i := range int64(150) {
+		e.queue(p, created(notifier.Webhook, i), of(created(notifier.Webhook, i), other, ownerID))
+	}
+	e.want(map[string]int{"delivered": 200})
+	var newest int
+	if err := e.pool.QueryRow(t.Context(), "SELECT count(*) FROM delivery WHERE number >= 40").Scan(&newest); err != nil || newest < 190 {
+		t.Errorf("%d of the newest, %v", newest, err)
+	}
+	if _, err := e.pool.Exec(t.Context(), "UPDATE delivery SET ended_at = ended_at - interval '15 days' WHERE waitlist_id = $1", other); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.ledger.Prune(t.Context(), time.Now().Add(-14*24*time.Hour)); n != 100 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	e.want(map[string]int{"delivered": 100})
+}
