@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"google.golang.org/grpc"
 
+	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/httpapi"
@@ -47,6 +48,9 @@ func Routes(e gin.IRouter, svc *account.Service) {
 	team.POST("/invite", httpapi.H(h.invite))
 	team.GET("", httpapi.H(h.members))
 	team.DELETE("/:email", httpapi.H(h.removeMember))
+	// The path of invitations is no member's, so that this method is unknown there,
+	// to everybody.
+	e.DELETE("/v1/team/invite", httpapi.H(func(*gin.Context) error { return apierr.NotFoundf("There is nothing here.") }))
 }
 
 // local authorizes within the process what others ask for over gRPC.
