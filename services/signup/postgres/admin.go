@@ -95,7 +95,7 @@ func (s *Signups) Counters(ctx context.Context, waitlistID string) (total, credi
 // By queue_shift_created_at.
 const trimShiftsSQL = `
 DELETE FROM queue_shift WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM queue_shift WHERE created_at < now() - interval '25 hours' LIMIT $1))`
+    SELECT ctid FROM queue_shift WHERE created_at < now() - interval '25 hours' ORDER BY created_at LIMIT $1))`
 
 // TrimShifts deletes what of the queue's shifts no cursor needs any more: a
 // cursor lives 24 hours. It returns how many rows it deleted, at most limit.

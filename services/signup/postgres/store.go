@@ -302,13 +302,16 @@ func moment(t *time.Time) time.Time {
 	return t.UTC()
 }
 
+// By signup_leaderboard.
+const leaderboardSQL = `
+SELECT referral_count FROM signup
+WHERE waitlist_id = $1 AND referral_count > 0
+ORDER BY referral_count DESC, referral_at, number
+LIMIT $2`
+
 // Leaderboard implements signup.Store.
 func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
-	rows, err := s.pool.Query(ctx, `
-		SELECT referral_count FROM signup
-		WHERE waitlist_id = $1 AND referral_count > 0
-		ORDER BY referral_count DESC, referral_at, number
-		LIMIT $2`, waitlistID, limit)
+	rows, err := s.pool.Query(ctx, leaderboardSQL, waitlistID, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read leaderboard: %w", err)
 	}

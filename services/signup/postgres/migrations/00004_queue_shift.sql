@@ -19,7 +19,8 @@ CREATE TABLE queue_shift (
     CONSTRAINT queue_shift_pkey PRIMARY KEY (waitlist_id, no, id)
 );
 
-CREATE INDEX queue_shift_created_at ON queue_shift USING brin (created_at);
+-- What is too old, first.
+CREATE INDEX queue_shift_created_at ON queue_shift (created_at);
 
 -- +goose StatementBegin
 -- queue_next_no returns the number of the change that is being made: it is
