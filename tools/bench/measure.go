@@ -82,7 +82,17 @@ func (b *bench) measure(ctx context.Context) (err error) {
 		}
 	}
 	if b.wants("B9") || b.wants("B10") {
-		return b.transfers(ctx)
+		if err := b.transfers(ctx); err != nil {
+			return err
+		}
+	}
+	if b.wants("A1") {
+		if err := b.views(ctx); err != nil {
+			return err
+		}
+	}
+	if b.wants("A2") {
+		return b.analytics(ctx)
 	}
 	return nil
 }

@@ -158,8 +158,8 @@ func packages() map[string]string {
 }
 
 // start runs a program made by build on a database until stop. name is the
-// instance's.
-func (l *lab) start(ctx context.Context, program, postgresURL, name string) (*server, error) {
+// instance's; extra goes before the settings of all.
+func (l *lab) start(ctx context.Context, program, postgresURL, name string, extra ...string) (*server, error) {
 	addrs := make([]string, 3)
 	for i := range addrs {
 		var err error
@@ -193,6 +193,7 @@ func (l *lab) start(ctx context.Context, program, postgresURL, name string) (*se
 	for k, v := range env {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
+	cmd.Env = append(cmd.Env, extra...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the service: %w", err)

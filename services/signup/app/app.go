@@ -31,6 +31,9 @@ type Config struct {
 	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
 	// PrivacyPolicyVersion is stored with every consent.
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
+	// PageViews says whether views of forms are counted; without, analytics show
+	// none.
+	PageViews bool `env:"PAGE_VIEWS" envDefault:"true"`
 	// PurgeEvery is the pause between looks for rows of what was deleted.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 	// TombstoneKept is how long the ids of deleted waitlists and accounts stay,
@@ -97,8 +100,11 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	}, store, index, rt.Tokens, time.Now, rt.Log, metrics(rt.Telemetry.Registerer))
 	rt.Go("signup batches", svc.Run)
 	rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
-	views := signup.NewViews(store, time.Now, rt.Log)
-	rt.Go("page views", views.Run)
+	var views *signup.Views
+	if cfg.PageViews {
+		views = signup.NewViews(store, time.Now, rt.Log)
+		rt.Go("page views", views.Run)
+	}
 	signuphttp.Register(rt.Engine, svc, views)
 	if err := wire(rt, cfg, topics, store, svc, relay.Wake); err != nil {
 		return nil, err

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// viewConns is how many connections look at a form.
+	viewConns = 32
+	// analyticsConns is how many connections the questions take turns on.
+	analyticsConns = 16
+	// analyticsGoal is what 99 of 100 questions may take.
+	analyticsGoal = 50 * time.Millisecond
+	// Of the waitlist whose analytics are asked for, beside its signups.
+	analyticsDays = 90
+	originValues  = 10_000 // in each field
+	referrers     = 100_000
+)
+
+// views measures A1: what counting costs who looks at a form.
+func (b *bench) views(ctx context.Context) (err error) {
+	const database = "views"
+	conn, err := b.database(ctx, database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	program, err := b.build(ctx, packages()[signupProgram])
+	if err != nil {
+		return err
+	}
+	sides := make([]func(context.Context, time.Duration) (sample, error), 2)
+	for i, count := range []string{"true", "false"} {
+		srv, err := b.lab.start(ctx, program, b.postgres.URL(database), fmt.Sprint(database, i), "PAGE_VIEWS="+count)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, srv.stop()) }()
+		l, err := newList(ctx, conn)
+		if err != nil {
+			return err
+		}
+		request := []byte("GET /v1/public/waitlists/" + l.id + "/config HTTP/1.1\r\nHost: bench\r\n\r\n")
+		sides[i] = func(ctx context.Context, d time.Duration) (sample, error) {
+			return look(ctx, srv.addr, request, viewConns, d)
+		}
+	}
+	pairs, err := b.turns(ctx, "A1", func(context.Context) error { return nil }, sides[0], sides[1], b.slice)
+	if err != nil {
+		return err
+	}
+	ours, theirs, ratio := of(pairs, rate)
+	b.add(row{
+		id: "A1", what: fmt.Sprintf("a form's config, %d connections, with views counted against without", viewConns), goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
+	})
+	return nil
+}
+
+// look repeats a request on conns connections for d. Each answer must be 200.
+func look(ctx context.Context, addr string, request []byte, conns int, d time.Duration) (sample, error) {
+	var (
+		all       sync.WaitGroup
+		latencies = make([][]int, conns)
+		errs      = make([]error, conns)
+		start     = time.Now()
+		end       = start.Add(d)
+	)
+	for i := range conns {
+		c, err := dial(ctx, addr)
+		if err != nil {
+			return sample{}, err
+		}
+		defer c.close()
+		all.Go(func() {
+			for now := time.Now(); now.Before(end) && ctx.Err() == nil; {
+				_ = c.conn.SetDeadline(now.Add(answerTimeout))
+				status, body, err := c.do(request)
+				if err == nil && status != http.StatusOK {
+					err = fmt.Errorf("answered %d: %s", status, body)
+				}
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				done := time.Now()
+				latencies[i] = append(latencies[i], int(done.Sub(now).Microseconds()))
+				now = done
+			}
+		})
+	}
+	all.Wait()
+	took := time.Since(start)
+	if err := first(errs, ctx.Err()); err != nil {
+		return sample{}, err
+	}
+	s := sample{latencies: slices.Concat(latencies...)}
+	slices.Sort(s.latencies)
+	s.perSecond = float64(len(s.latencies)) / took.Seconds()
+	return s, nil
+}
+
+// analytics measures A2: questions to the whole suite about a large waitlist.
+func (b *bench) analytics(ctx context.Context) (err error) {
+	const database = "analytics"
+	program, err := b.build(ctx, packages()[standaloneProgram])
+	if err != nil {
+		return err
+	}
+	conn, err := b.database(ctx, database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.stop()) }()
+	s := &suite{server: srv, http: &http.Client{Transport: &http.Transport{}}}
+	defer s.http.CloseIdleConnections()
+	if err := s.register(ctx); err != nil {
+		return err
+	}
+	l, err := s.newList(ctx)
+	if err != nil {
+		return err
+	}
+	took, err := fill(ctx, conn, l, b.rows)
+	if err != nil {
+		return err
+	}
+	b.say("A2: filled a waitlist with %d signups in %.0f s", b.rows, took.Seconds())
+	for _, sums := range []struct {
+		sql string
+		n   int
+	}{
+		{`UPDATE signup.signup SET referral_count = 1 + number % 1000, referral_at = now()
+		  WHERE waitlist_id = $1 AND number <= $2`, referrers},
+		{`INSERT INTO admin_analytics.day (waitlist_id, day, views, signups, referral_signups)
+		  SELECT $1, (now() AT TIME ZONE 'UTC')::date - n, 3 * n, n, n / 2 FROM generate_series(0, $2::int - 1) n`, analyticsDays},
+		{`INSERT INTO admin_analytics.utm_value (waitlist_id, field, value, count, last_number)
+		  SELECT $1, field, 'value ' || n, 1 + n % 997, n
+		  FROM unnest(ARRAY['utm_source', 'utm_medium', 'utm_campaign']) field, generate_series(1, $2::int) n`, originValues},
+		{`INSERT INTO admin_analytics.utm_total (waitlist_id, field, count)
+		  SELECT $1, field, sum(count) FROM admin_analytics.utm_value WHERE last_number <= $2 GROUP BY field`, originValues},
+	} {
+		if _, err := conn.Exec(ctx, sums.sql, l.id, sums.n); err != nil {
+			return fmt.Errorf("fill the analytics: %w", err)
+		}
+	}
+	if _, err := conn.Exec(ctx, "VACUUM (ANALYZE)"); err != nil {
+		return fmt.Errorf("settle the tables: %w", err)
+	}
+	for _, q := range []struct{ id, what, path string }{
+		{"A2", fmt.Sprintf("p99 of analytics of %d days at %d signups", analyticsDays, b.rows), "/analytics?range=90d"},
+		{"A2 origins", fmt.Sprintf("p99 of the origins, %d values a field", originValues), "/analytics/utm"},
+	} {
+		request := []byte("GET /v1/waitlists/" + l.id + q.path + " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer " + s.idToken + "\r\n\r\n")
+		var answers sample
+		for i := range b.pairs + 1 {
+			got, err := arrive(ctx, srv.addr, request, b.rate/4, b.slice)
+			if err != nil {
+				return fmt.Errorf("%s: %w", q.id, err)
+			}
+			if i > 0 { // the first one warmed up
+				answers.latencies = append(answers.latencies, got.latencies...)
+			}
+		}
+		slices.Sort(answers.latencies)
+		p99 := answers.quantile(.99)
+		goal := milliseconds(analyticsGoal)
+		b.add(row{
+			id: q.id, what: fmt.Sprintf("%s, %.0f a second", q.what, b.rate/4), goal: "< 1 ×", ratio: p99 / goal, met: p99 < goal,
+			ours: fmt.Sprintf("%.1f ms (p50 %.1f)", p99, answers.quantile(.5)), theirs: fmt.Sprintf("%.0f ms", goal),
+		})
+	}
+	return nil
+}
+
+// arrive lets requests arrive at a constant rate for d, as crowd.ask does. Each
+// answer must be 200.
+func arrive(ctx context.Context, addr string, request []byte, rate float64, d time.Duration) (sample, error) {
+	var (
+		all       sync.WaitGroup
+		latencies = make([][]int, analyticsConns)
+		errs      = make([]error, analyticsConns)
+		start     = time.Now().Add(10 * time.Millisecond)
+		gap       = time.Duration(float64(time.Second) / rate)
+	)
+	for i := range analyticsConns {
+		c, err := dial(ctx, addr)
+		if err != nil {
+			return sample{}, err
+		}
+		defer c.close()
+		all.Go(func() {
+			for due := start.Add(time.Duration(i) * gap); due.Sub(start) < d && ctx.Err() == nil; due = due.Add(analyticsConns * gap) {
+				began := due
+				if wait := time.Until(due); wait > 0 {
+					<-time.After(wait)
+					began = time.Now() // a late timer is the client's own
+				}
+				_ = c.conn.SetDeadline(began.Add(answerTimeout))
+				status, body, err := c.do(request)
+				if err == nil && status != http.StatusOK {
+					err = fmt.Errorf("answered %d: %s", status, body)
+				}
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				latencies[i] = append(latencies[i], int(time.Since(began).Microseconds()))
+			}
+		})
+	}
+	all.Wait()
+	if err := first(errs, ctx.Err()); err != nil {
+		return sample{}, err
+	}
+	s := sample{latencies: slices.Concat(latencies...)}
+	slices.Sort(s.latencies)
+	return s, nil
+}
