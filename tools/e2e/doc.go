@@ -8,5 +8,6 @@
 //
 // The suite (TestSuite) is written from the contract alone. Whatever the
 // contract does not list as an answer of an operation fails the test, and so
-// does an answer that it lists and no test has produced.
+// does an answer that it lists and no test has produced. Who may call what is
+// derived from the document and tried in every combination (matrix_test.go).
 package e2e

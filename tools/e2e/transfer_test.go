@@ -647,7 +647,7 @@ func testImportLimits(t *testing.T, d *deployment) {
 			body, w := io.Pipe()
 			open = append(open, w)
 			wg.Go(func() {
-				defer body.Close()
+				defer func() { _ = body.Close() }()
 				req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.Base+basePath+"/waitlists/"+id+"/import", body)
 				if err != nil {
 					t.Error(err)
