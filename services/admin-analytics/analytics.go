@@ -1,8 +1,10 @@
 package adminanalytics
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -78,8 +80,8 @@ type Origin struct {
 	Count int64
 }
 
-// Origins are the values of each field, most frequent first, then who got there
-// first.
+// Origins are the values of each field, most frequent first; of equal ones the
+// one that got there first.
 type Origins struct{ Sources, Mediums, Campaigns []Origin }
 
 // Store reads the sums.
@@ -121,7 +123,12 @@ func (a *Analytics) Series(ctx context.Context, waitlistID string, days int) ([]
 	return series, nil
 }
 
-// Origins returns where a waitlist's signups come from.
+// Origins returns where a waitlist's signups come from. OtherOrigins stands where
+// its count puts it, behind values with the same count.
 func (a *Analytics) Origins(ctx context.Context, waitlistID string) (Origins, error) {
-	return a.store.Origins(ctx, waitlistID, maxOrigins)
+	o, err := a.store.Origins(ctx, waitlistID, maxOrigins)
+	for _, field := range [][]Origin{o.Sources, o.Mediums, o.Campaigns} {
+		slices.SortStableFunc(field, func(x, y Origin) int { return cmp.Compare(y.Count, x.Count) })
+	}
+	return o, err
 }

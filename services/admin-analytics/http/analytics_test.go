@@ -144,7 +144,7 @@ func TestOrigins(t *testing.T) {
 	t.Parallel()
 	s := &sums{origins: adminanalytics.Origins{Sources: []adminanalytics.Origin{{Value: "<mail>", Count: 2}, {Value: "(other)", Count: 9}}}}
 	status, body := s.get(t, "/analytics/utm")
-	const want = `{"waitlist_id":"` + id + `","by_source":[{"value":"<mail>","count":2},{"value":"(other)","count":9}],"by_medium":[],"by_campaign":[]}`
+	const want = `{"waitlist_id":"` + id + `","by_source":[{"value":"(other)","count":9},{"value":"<mail>","count":2}],"by_medium":[],"by_campaign":[]}`
 	if got := strings.TrimSpace(string(body)); status != http.StatusOK || got != want {
 		t.Errorf("%d %s", status, got)
 	}
