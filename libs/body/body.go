@@ -16,7 +16,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -42,8 +41,40 @@ const MaxErrors = 50
 // It holds on to the body. It is not safe for concurrent use.
 type Object struct {
 	prefix string
+	raw    []byte
+	// values are by name, nil where raw is longer than maxIndexed.
 	values map[string]json.RawMessage
 	errs   *[]apierr.Field
+}
+
+// maxIndexed is the longest object, in bytes, of which an index is made: one of
+// millions of names would take many times the memory of the body itself. In a
+// longer one each value is looked for.
+const maxIndexed = 1 << 20
+
+func newObject(prefix string, v []byte, errs *[]apierr.Field) *Object {
+	o := &Object{prefix: prefix, raw: v, errs: errs}
+	if len(v) <= maxIndexed {
+		o.values = map[string]json.RawMessage{}
+		for name, value := range members(v) {
+			o.values[unquote(name)] = value
+		}
+	}
+	return o
+}
+
+// find returns the last value of that name, be it null.
+func (o *Object) find(name string) (v json.RawMessage, ok bool) {
+	if o.values != nil {
+		v, ok = o.values[name]
+		return v, ok
+	}
+	for quoted, value := range members(o.raw) {
+		if says(quoted, name) {
+			v, ok = value, true
+		}
+	}
+	return v, ok
 }
 
 // Parse reads raw as one JSON object. The error is INVALID_BODY.
@@ -61,7 +92,7 @@ func Parse(raw []byte) (*Object, error) {
 	if v[0] != '{' || !json.Valid(v) {
 		return nil, invalid("The request body is not a JSON object.")
 	}
-	return &Object{values: members(v), errs: new([]apierr.Field)}, nil
+	return newObject("", v, new([]apierr.Field)), nil
 }
 
 func invalid(message string) error { return apierr.New(apierr.InvalidBody, message) }
@@ -89,7 +120,7 @@ func tooDeep(raw []byte) bool {
 
 // Raw returns the value of name as written, unless it is absent or null.
 func (o *Object) Raw(name string) (json.RawMessage, bool) {
-	v, ok := o.values[name]
+	v, ok := o.find(name)
 	if !ok || isNull(v) {
 		return nil, false
 	}
@@ -98,18 +129,25 @@ func (o *Object) Raw(name string) (json.RawMessage, bool) {
 
 // Has reports whether name is there, be it with null.
 func (o *Object) Has(name string) bool {
-	_, ok := o.values[name]
+	_, ok := o.find(name)
 	return ok
 }
 
 // IsNull reports whether name is there with null.
 func (o *Object) IsNull(name string) bool {
-	v, ok := o.values[name]
+	v, ok := o.find(name)
 	return ok && isNull(v)
 }
 
 // Keys returns the names in the object, sorted.
-func (o *Object) Keys() []string { return slices.Sorted(maps.Keys(o.values)) }
+func (o *Object) Keys() []string {
+	var names []string
+	for quoted := range members(o.raw) {
+		names = append(names, unquote(quoted))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
 
 // Path returns the path of name in the whole body, as errors give it.
 func (o *Object) Path(name string) string { return o.prefix + name }
@@ -225,7 +263,7 @@ func (o *Object) object(name string, v json.RawMessage) (*Object, bool) {
 		o.Fail(name, "must be an object")
 		return nil, false
 	}
-	return &Object{prefix: o.prefix + name + ".", values: members(v), errs: o.errs}, true
+	return newObject(o.prefix+name+".", v, o.errs), true
 }
 
 // Array returns the elements of an array, as written.

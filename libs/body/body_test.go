@@ -3,6 +3,7 @@ package body_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -267,6 +268,37 @@ func compare(t *testing.T, o *body.Object, want map[string]any) {
 				objects = objects[1:]
 			})
 		}
+	}
+}
+
+// TestLong: an object too long for an index is read like any other, and costs
+// little more than its bytes.
+func TestLong(t *testing.T) {
+	raw := []byte(`{"a":1,"n":0,"a":[{"b":2}],` + strings.Repeat(`"x":5,`, 200_000) + `"n":null,"z":"last"}`)
+	o := parse(t, string(raw))
+	got := 0
+	if !o.Each("a", 0, func(e *body.Object) { n, _ := e.Int("b"); got = int(n) }) || got != 2 {
+		t.Errorf("a: %d", got)
+	}
+	if s, ok := o.String("z", 0); s != "last" || !ok || !o.IsNull("n") || !o.Has("x") || o.Has("y") {
+		t.Error("wrong values")
+	}
+	if keys := o.Keys(); !slices.Equal(keys, []string{"a", "n", "x", "z"}) {
+		t.Errorf("keys %q", keys)
+	}
+
+	var names strings.Builder
+	for i := range 300_000 {
+		fmt.Fprintf(&names, `"%d":1,`, i)
+	}
+	raw = []byte(`{` + names.String() + `"signups":[]}`)
+	allocated := testing.AllocsPerRun(1, func() {
+		if o, err := body.Parse(raw); err != nil || !o.Each("signups", 0, func(*body.Object) {}) {
+			t.Error(err)
+		}
+	})
+	if allocated > 100 {
+		t.Errorf("%.0f allocations", allocated)
 	}
 }
 

@@ -9,18 +9,20 @@ import (
 // What follows takes valid JSON apart without copying it. Whether it is valid,
 // Parse has found out for the whole body.
 
-// members returns an object's values by name. Of equal names the last counts.
-func members(v []byte) map[string]json.RawMessage {
-	out := map[string]json.RawMessage{}
-	for i := blank(v, 1); v[i] != '}'; i = next(v, i) {
-		end := valueEnd(v, i)
-		name := unquote(v[i:end])
-		i = blank(v, blank(v, end)+len(":"))
-		end = valueEnd(v, i)
-		out[name] = v[i:end:end]
-		i = end
+// members goes through an object: names, quoted as they are, and values.
+func members(v []byte) iter.Seq2[[]byte, json.RawMessage] {
+	return func(yield func([]byte, json.RawMessage) bool) {
+		for i := blank(v, 1); v[i] != '}'; i = next(v, i) {
+			end := valueEnd(v, i)
+			name := v[i:end]
+			i = blank(v, blank(v, end)+len(":"))
+			end = valueEnd(v, i)
+			if !yield(name, v[i:end:end]) {
+				return
+			}
+			i = end
+		}
 	}
-	return out
 }
 
 // elements goes through an array.
@@ -89,6 +91,14 @@ func stringEnd(v []byte, i int) int {
 		}
 	}
 	return i + 1
+}
+
+// says reports whether a string's text is s.
+func says(v []byte, s string) bool {
+	if bytes.IndexByte(v, '\\') < 0 {
+		return string(v[1:len(v)-1]) == s
+	}
+	return unquote(v) == s
 }
 
 // unquote returns the text of a string. Lone surrogates become U+FFFD.
