@@ -132,6 +132,9 @@ func TestPagesWhileOthersMove(t *testing.T) {
 				if row.Position != rows[0].Position+int64(i) {
 					t.Fatalf("positions of a page have a gap: %d, then %d", rows[0].Position, row.Position)
 				}
+				if row.Number < spot && row.Position != row.Number {
+					t.Fatalf("the one at place %d is said to be at %d", row.Number, row.Position)
+				}
 				if slices.Contains(want, row.Number) {
 					got = append(got, row.Number)
 				}
