@@ -213,6 +213,26 @@ func TestMembersHaveTeamsOfTheirOwn(t *testing.T) {
 	}
 }
 
+// Strangers cannot make somebody's requests large by inviting the address from
+// very many accounts; the oldest invitations count.
+func TestMembershipsAreBounded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	owner, member := e.register("owner@example.com"), e.register("member@example.com")
+	e.invite(map[string]any{"email": "member@example.com", "role": "admin"}, key(owner)).expect(t, 201, "")
+	e.exec(`
+		WITH stranger AS (
+			INSERT INTO account (id, email, password_hash, api_key_lookup, api_key_hash, tier, status, trial, entitlement_version,
+				has_used_trial, verify_cycle, verify_started_at, verify_resends, created_at)
+			SELECT gen_random_uuid(), 'stranger' || i || '@example.com', '', 'x' || i, '', 'pro', 'active', false, 1, true, 1, now(), 0, now()
+			FROM generate_series(1, 1100) i RETURNING id)
+		INSERT INTO team_member (owner_id, email, role, invited_at) SELECT id, 'member@example.com', 'viewer', now() FROM stranger`)
+	actor, err := e.svc.Authorize(t.Context(), "", member)
+	if err != nil || len(actor.Grants) != 1001 || actor.Grants[0].Role != access.Owner || actor.Grants[1].OwnerEmail != "owner@example.com" {
+		t.Fatalf("%d grants, %v", len(actor.Grants), err)
+	}
+}
+
 func TestConcurrentInvitations(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -31,14 +31,16 @@ INSERT INTO account (` + accountColumns + `)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`
 
 	// actorRows turns one row of caller into an actor's rows: itself, then
-	// those whose team it is in (team_member_email, account_pkey).
+	// those whose team it is in, by invitation (team_member_email_no, account_pkey).
+	// Anybody can invite anybody, so there is a bound: however many accounts
+	// invite an address, whoever has it can still log in.
 	actorRows = `
 SELECT c.id, c.email, 'owner', c.tier, c.status, c.valid_until, c.trial, c.entitlement_version, c.verified, c.api_key_hash
 FROM caller c
 UNION ALL
 SELECT o.id, o.email, m.role, o.tier, o.status, o.valid_until, o.trial, o.entitlement_version, false, ''
 FROM caller c
-JOIN team_member m ON m.email = c.email
+JOIN LATERAL (SELECT owner_id, role FROM team_member WHERE email = c.email ORDER BY no LIMIT 1000) m ON true
 JOIN account o ON o.id = m.owner_id`
 
 	callerColumns = `a.id, a.email, a.tier, a.status, a.valid_until, a.trial, a.entitlement_version,
@@ -112,7 +114,7 @@ SET invites = CASE WHEN invites_since > $3 THEN invites + 1 ELSE 1 END,
 WHERE id = $1
 RETURNING invites, invites_since`
 
-	// By team_member_email.
+	// By team_member_email_no.
 	deleteMemberships = `-- name: DeleteMemberships
 DELETE FROM team_member WHERE email = $1`
 
