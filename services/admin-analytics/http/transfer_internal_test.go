@@ -272,6 +272,17 @@ func TestStalledExport(t *testing.T) {
 	}
 }
 
+// TestHeadOfExport: nobody makes a file of which only the header is sent.
+func TestHeadOfExport(t *testing.T) {
+	t.Parallel()
+	began, ended := make(chan struct{}), make(chan struct{})
+	web := edge(t, endless(began, ended))
+	if a := call(t, web, http.MethodHead, exportPath, nil); a.status != 200 || a.header.Get("Content-Type") != "text/csv; charset=utf-8" || len(a.body) > 0 {
+		t.Errorf("%+v", a)
+	}
+	within(t, "end of the export", ended)
+}
+
 // TestTransferOfNobody: signup that is not there, or says nothing, is an answer
 // within five seconds.
 func TestTransferOfNobody(t *testing.T) {
