@@ -62,6 +62,8 @@ func TestSuite(t *testing.T) {
 	t.Run("verified", s.testVerifiedOnly)
 	t.Run("deletion", s.testDeletion)
 	t.Run("matrix", s.testMatrix)
+	t.Run("notifications", s.testNotifications)
+	t.Run("notifications killed", s.testNotificationsKilled)
 	t.Run("transfer interrupted", s.testTransferInterrupted)
 
 	if t.Failed() || testing.Short() || !wholeRun() {
