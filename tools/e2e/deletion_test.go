@@ -52,6 +52,11 @@ func (s *suite) testDeletion(t *testing.T) {
 	t.Run("account", func(t *testing.T) {
 		v := w.victim(t)
 		v.Do(t, Delete("/auth/me").As(v.token)).Want(http.StatusNoContent)
+		// Whoever was building the index at that moment is done only now.
+		Await(t, purgeTimeout, "a first purge", func() bool { return d.count(t, v.lists[0]) == 0 })
+		if err := w.redis.ZAdd(t.Context(), "queue:{"+v.lists[0]+"}:keys", redis.Z{Score: 1, Member: 1}).Err(); err != nil {
+			t.Fatal(err)
+		}
 		w.unreachable(t, v, v.lists...)
 		w.awaitNothing(t, v, v.traces)
 	})
