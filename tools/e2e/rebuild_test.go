@@ -333,7 +333,7 @@ func TestRebuild(t *testing.T) {
 		return lines
 	}
 	drop()
-	p.rebuild("-waitlist", two, "-views")
+	p.rebuild("-waitlist", strings.ToUpper(two), "-views")
 	same("one was rebuilt", of(two))
 
 	// Nobody was told that a waitlist has gone.

@@ -90,7 +90,9 @@ func TestSaysWhatIsMissing(t *testing.T) {
 	if _, err := app.NewRebuild(t.Context(), cfg, nil); err == nil {
 		t.Error("rebuild started without Postgres and a key")
 	}
-	if _, err := app.NewRebuild(t.Context(), cfg, []string{"-views=perhaps"}); err == nil {
-		t.Error("rebuild takes any flag")
+	for _, arg := range []string{"-views=perhaps", "-waitlist=1"} {
+		if _, err := app.NewRebuild(t.Context(), cfg, []string{arg}); err == nil {
+			t.Errorf("rebuild takes %s", arg)
+		}
 	}
 }

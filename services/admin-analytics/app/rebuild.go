@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
@@ -35,6 +37,13 @@ func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err
 	flags.BoolVar(&r.views, "views", false, "also add up the page views that Kafka still holds")
 	if err := flags.Parse(args); err != nil {
 		return nil, fmt.Errorf("rebuild: %w", err)
+	}
+	if r.waitlist != "" {
+		id, err := uuid.Parse(r.waitlist)
+		if err != nil {
+			return nil, fmt.Errorf("rebuild: -waitlist: %w", err)
+		}
+		r.waitlist = id.String()
 	}
 	migrations, err := postgres.Migrations()
 	if err != nil {

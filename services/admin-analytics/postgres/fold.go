@@ -15,8 +15,9 @@ import (
 const (
 	// foldEvery is how long what was counted waits at most on an idle system.
 	foldEvery = 250 * time.Millisecond
-	// foldRows bounds one transaction: tens of milliseconds.
-	foldRows = 5000
+	// foldRows bounds one transaction: tens of milliseconds, and far below a
+	// statement's time also where each row is of another waitlist on a busy machine.
+	foldRows = 1000
 	// A fold goes on behind the last one, for the index entries of deleted rows
 	// before that may be many while an old snapshot is held. Ids are not in the
 	// order of commits, so now and then it begins at the front: sweepEvery, and

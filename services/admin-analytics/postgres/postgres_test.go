@@ -483,7 +483,7 @@ func TestFolding(t *testing.T) {
 	for range 2 {
 		go func() { ended <- s.Folding(ctx, quiet) }()
 	}
-	const many = 12_000 // three folds
+	const many = 12_000 // of several folds
 	if _, err := pool.Exec(t.Context(), `
 		INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, source, medium, campaign)
 		SELECT gen_random_uuid(), $1, '2026-03-01', 1, 0, 0, '', '', '' FROM generate_series(1, $2::int)`, id, many); err != nil {
