@@ -56,6 +56,7 @@ func testSignupAnswers(t *testing.T, d *deployment) {
 		r := o.Do(t, signup(id, strings.ToUpper(ada), Obj{"first_name": "Other"})).Want(http.StatusOK)
 		r.WantJSON("email", ada).WantJSON("first_name", "Ada").WantJSON("last_name", "Lovelace").WantJSON("position", 1).WantJSON("total_signups", 2).
 			WantJSON("referral_token", first.Str("referral_token")).WantJSON("created_at", first.Str("created_at")).WantJSON("redirect_url", "https://example.com/thanks")
+		o.Do(t, signup(strings.ToUpper(id), ada, nil)).Want(http.StatusOK).WantJSON("referral_token", first.Str("referral_token"))
 	})
 	t.Run("status", func(t *testing.T) {
 		r := o.status(t, id, ada).Want(http.StatusOK)
@@ -66,6 +67,7 @@ func testSignupAnswers(t *testing.T, d *deployment) {
 			t.Errorf("with /status %s, without %s", alias.Body, r.Body)
 		}
 		o.status(t, id, strings.ToUpper(ada)).Want(http.StatusOK).WantJSON("email", ada)
+		o.status(t, strings.ToUpper(id), ada).Want(http.StatusOK).WantJSON("email", ada)
 		for _, none := range []string{address("nobody"), "nope", "x@y", strings.Repeat("x", 300) + "@example.com", "a b@example.com", "\x00", "status"} {
 			o.status(t, id, none).WantError(http.StatusNotFound, "NOT_FOUND")
 			o.Do(t, Get(statusPath(id, none)+"/status")).WantError(http.StatusNotFound, "NOT_FOUND")

@@ -47,16 +47,24 @@ type handler struct {
 
 const paramID = "waitlist_id"
 
-// knownID refuses what cannot be a waitlist's id, in the one way it is written.
+// knownID refuses what cannot be a waitlist's id.
 func knownID(c *gin.Context) {
-	if !isID(c.Param(paramID)) {
+	if !canonicalID(c) {
 		httpapi.Fail(c, signup.ErrNoWaitlist())
 	}
 }
 
-func isID(s string) bool {
-	id, ok := signup.ParseID(s)
-	return ok && id == s
+// canonicalID puts the path's id into its canonical form; false where it is
+// none.
+func canonicalID(c *gin.Context) bool {
+	for i := range c.Params {
+		if p := &c.Params[i]; p.Key == paramID {
+			id, ok := signup.ParseID(p.Value)
+			p.Value = id
+			return ok
+		}
+	}
+	return false
 }
 
 func formatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
@@ -86,7 +94,7 @@ func (h handler) join(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if !isID(c.Param(paramID)) {
+	if !canonicalID(c) {
 		// A body that is no JSON comes before a waitlist that is not there.
 		if _, err := body.Parse(raw); err != nil {
 			return err
