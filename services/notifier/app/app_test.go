@@ -196,9 +196,9 @@ func (e *env) seen() map[string]int {
 	return maps.Clone(e.posts)
 }
 
-func (e *env) rows(query string, args ...any) (n int) {
+func (e *env) rows(query string) (n int) {
 	e.Helper()
-	if err := e.pool.QueryRow(e.Context(), query, args...).Scan(&n); err != nil {
+	if err := e.pool.QueryRow(e.Context(), query).Scan(&n); err != nil {
 		e.Fatal(err)
 	}
 	return n

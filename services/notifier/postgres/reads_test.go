@@ -1,0 +1,119 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/notifier"
+	"waitlist.internal/services/notifier/postgres"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// What a statement reads does not grow with the tables, also where its plan was
+// made when they were empty.
+func TestStatementsReadWhatTheyNeed(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := testenv.Postgres(t)
+	pool, err := pg.Open(ctx, url, postgres.Schema, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pg.Migrate(ctx, pool, postgres.Schema, migrations); err != nil {
+		t.Fatal(err)
+	}
+	ledger := postgres.New(pool)
+	lists := []string{"0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-000000000002"}
+	var keys []notifier.Key
+	var ended []notifier.Ended
+	fill := func() []notifier.Delivery {
+		var ds []notifier.Delivery
+		keys, ended = nil, nil
+		for i := range 10 {
+			d := notifier.Delivery{
+				Key: notifier.Key{EventID: uuid.Must(uuid.NewV7()).String(), Channel: notifier.Webhook}, Event: notifier.SignupCreated,
+				WaitlistID: lists[i%2], OwnerID: lists[0], Number: int64(i), OccurredAt: time.Now(),
+			}
+			ds, keys = append(ds, d), append(keys, d.Key)
+			r := notifier.Result{Outcome: notifier.Delivered, Attempted: true}
+			if i == 9 {
+				keys, r = keys[:9], notifier.Result{Outcome: notifier.Gone}
+			}
+			ended = append(ended, notifier.Ended{Delivery: d, Result: r})
+		}
+		return ds
+	}
+	steps := []struct {
+		name string
+		do   func() error
+		most int64 // index and table rows read
+	}{
+		{"queue", func() error {
+			ds := fill()
+			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return ledger.Queue(ctx, tx, ds...) })
+		}, 100},
+		{"claim", func() error { _, err := ledger.Claim(ctx, time.Now(), keys); return err }, 100},
+		{"end", func() error { return ledger.End(ctx, ended) }, 100},
+		{"beat", func() error { return ledger.Beat(ctx) }, 100},
+		{"adopt", func() error { _, _, err := ledger.Adopt(ctx, 10); return err }, 100},
+		{"trim", func() error { return ledger.Trim(ctx, lists) }, 1500},
+		{"prune", func() error { _, err := ledger.Prune(ctx, time.Now().Add(-time.Hour)); return err }, 100},
+		{"forget", func() error {
+			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return ledger.Forget(ctx, tx, lists[0]) })
+		}, 500},
+	}
+	for range 10 { // then the plans are kept
+		for _, s := range steps {
+			if err := s.do(); err != nil {
+				t.Fatalf("%s: %v", s.name, err)
+			}
+		}
+	}
+	// 100,000 of another holder that lives, and 100,000 that ended, of 1000 lists.
+	if _, err := pool.Exec(ctx, "SET statement_timeout = 0"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = pool.Exec(ctx, `
+		WITH h AS (INSERT INTO holder VALUES (gen_random_uuid(), now() + interval '1 hour') RETURNING id)
+		INSERT INTO delivery (event_id, channel, event, waitlist_id, owner_id, number, position, referral_count, occurred_at, traceparent, holder, ended_at, outcome)
+		SELECT gen_random_uuid(), 'webhook', 'signup.created', ('0197f0c4-6d0e-7cc1-a2a3-' || lpad((i % 1000)::text, 12, '0'))::uuid, gen_random_uuid(), i, i, 0, now(), '', h.id,
+			CASE WHEN i % 2 = 0 THEN now() END, CASE WHEN i % 2 = 0 THEN 'delivered' ELSE '' END
+		FROM h, generate_series(1, 200000) i`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func() (n int64) {
+		t.Helper()
+		if _, err := pool.Exec(ctx, "SELECT pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+		err := pool.QueryRow(context.WithoutCancel(ctx), `
+			SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN ('delivery', 'holder'))
+				+ (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN ('delivery', 'holder'))`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, s := range steps {
+		before := read()
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		if n := read() - before; n > s.most {
+			t.Errorf("%s reads %d rows", s.name, n)
+		}
+	}
+}
