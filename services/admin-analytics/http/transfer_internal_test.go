@@ -345,7 +345,8 @@ func taker(answer func(received) (*signupv1.ImportSignupsResponse, error)) *sign
 
 func TestImport(t *testing.T) {
 	t.Parallel()
-	body := []byte(strings.Repeat("0123456789abcdef", httpapi.ImportBodyLimit/16))
+	limit := []byte(strings.Repeat("0123456789abcdef", httpapi.ImportBodyLimit/16))
+	body := limit
 	res := &signupv1.ImportSignupsResponse{Imported: 5, Skipped: 7}
 	web := edge(t, taker(func(r received) (*signupv1.ImportSignupsResponse, error) {
 		if !errors.Is(r.err, io.EOF) || !bytes.Equal(r.body, body) || r.first.GetWaitlistId() != list || r.first.GetActor() == nil || len(r.first.GetBody()) > 0 {
@@ -362,6 +363,7 @@ func TestImport(t *testing.T) {
 	} {
 		res.Errors = tt.errors
 		got := call(t, web, http.MethodPost, importPath, bytes.NewReader(body))
+		body = limit[:100_000] // from the second on
 		if got.status != 200 || strings.TrimSpace(string(got.body)) != tt.want {
 			t.Errorf("%d %s", got.status, got.body)
 		}
@@ -386,10 +388,32 @@ func TestImportIsRefused(t *testing.T) {
 	}}
 	big := strings.Repeat(" ", httpapi.ImportBodyLimit+1)
 	web := edge(t, forbidden)
-	for _, size := range []int{0, 10, 1 << 20, len(big)} {
+	for _, size := range []int{0, 10, 1 << 20, 8 << 20} {
 		if status, code := call(t, web, http.MethodPost, importPath, strings.NewReader(big[:size])).refused(t); status != 403 || code != apierr.Forbidden {
 			t.Errorf("%d bytes: %d %s", size, status, code)
 		}
+	}
+	// Who reads nothing before everything is written sees it too, whatever it is.
+	for _, request := range []string{
+		importPath + " HTTP/1.1\r\nAuthorization: Bearer bad", "/v1/waitlists/x/import HTTP/1.1\r\nAuthorization: Bearer good",
+		importPath + " HTTP/1.1\r\nAuthorization: Bearer good",
+	} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", web.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, "POST "+request+"\r\nHost: x\r\nContent-Length: 8388608\r\n\r\n"+big[:8<<20]); err != nil {
+			t.Errorf("%s: %v", request, err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(request, err)
+		}
+		if status, _ := read(res).refused(t); status < 401 || status > 404 {
+			t.Errorf("%s: %d", request, status)
+		}
+		_ = res.Body.Close()
+		_ = conn.Close()
 	}
 
 	got := make(chan received, 1)
@@ -397,7 +421,7 @@ func TestImportIsRefused(t *testing.T) {
 		got <- r
 		return nil, apierr.New(apierr.InvalidBody, "no")
 	}))
-	if status, code := call(t, web, http.MethodPost, importPath, strings.NewReader(big+big)).refused(t); status != 400 || code != apierr.InvalidBody {
+	if status, code := call(t, web, http.MethodPost, importPath, strings.NewReader(big+big[:1<<20])).refused(t); status != 400 || code != apierr.InvalidBody {
 		t.Errorf("over the limit: %d %s", status, code)
 	}
 	if r := <-got; len(r.body) != len(big) {
