@@ -186,6 +186,7 @@ func (s *site) audit(l *chaos.Load) {
 	stored := chaos.AuditRows(s.t, s.postgres.URL("chaos"), s.list, acks)
 	chaos.AuditStatus(s.t, listURL(s.server.URL, s.list), stored)
 	chaos.AuditIndex(s.t, s.redis.URL, s.list, stored)
+	chaos.AuditAnalytics(s.t, s.postgres.URL("chaos"), s.list, stored)
 	repeated := chaos.AuditEvents(s.t, s.kafka.Brokers, s.list, stored)
 	s.t.Logf("%d acknowledged, %d failed, %d stored, %d events delivered again", len(acks), l.Failed(), len(stored), repeated)
 }
@@ -295,6 +296,7 @@ func TestKilled(t *testing.T) {
 	// A last start publishes what the kill held back and answers for everybody.
 	server = start()
 	chaos.AuditStatus(t, listURL(server.URL, list), stored)
+	chaos.AuditAnalytics(t, chaos.RunningPostgres(t, filepath.Join(data, "postgres", "data"), "waitlist"), list, stored)
 	stop()
 	broker, err := devservers.StartKafka(t.Context(), devservers.KafkaOptions{Dir: filepath.Join(data, "kafka")})
 	if err != nil {
