@@ -37,7 +37,7 @@ const (
 // transferRoutes adds export and import.
 func (h handler) transferRoutes(e gin.IRouter, accounts authn.Authorizer) {
 	e.GET("/v1/waitlists/:waitlist_id/export", authn.WithQueryToken(accounts), httpapi.Timeout(transferTimeout), httpapi.H(h.export))
-	e.POST("/v1/waitlists/:waitlist_id/import", authn.Middleware(accounts), httpapi.Timeout(importTimeout), httpapi.H(h.importSignups))
+	e.POST("/v1/waitlists/:waitlist_id/import", drained, authn.Middleware(accounts), httpapi.Timeout(importTimeout), httpapi.H(h.importSignups))
 }
 
 // export hands on what signup sends. A download that breaks off, on either side,
@@ -135,9 +135,6 @@ func (h handler) importSignups(c *gin.Context) error {
 	unread := h.passOn(c, func(b []byte) error { return stream.Send(&signupv1.ImportSignupsRequest{Body: b}) })
 	res, err := stream.CloseAndRecv()
 	if err != nil {
-		if unread == nil {
-			drain(c)
-		}
 		return bodyError(err, unread)
 	}
 	out := imported{Imported: res.GetImported(), Skipped: res.GetSkipped(), Errors: []importError{}}
@@ -176,8 +173,10 @@ func (h handler) passOn(c *gin.Context, send func([]byte) error) error {
 	}
 }
 
-// drain reads the rest of a body away.
-func drain(c *gin.Context) {
+// drained reads away what a client still sends that was refused, be it for its
+// credentials, so that it gets to see the answer.
+func drained(c *gin.Context) {
+	c.Next()
 	in := http.NewResponseController(c.Writer)
 	if in.SetReadDeadline(time.Now().Add(drainTimeout)) != nil {
 		return
