@@ -95,6 +95,8 @@ type target struct {
 	missing, foreign, nobody bool
 	// own is set where the caller's own account is worked on.
 	own bool
+	// plain ones are tried with a good request alone.
+	plain bool
 }
 
 // bystander is on every waitlist, and in the team of every account, of the
@@ -136,8 +138,9 @@ type group struct {
 	*matrix
 	state  ownerState
 	owner  *member
-	id     string // the owner's waitlist
 	people []*member
+	// id is the owner's waitlist, gone one that is deleted.
+	id, gone string
 }
 
 // run does all cells of one state. Cells about the caller's own account do not
@@ -149,7 +152,8 @@ func (m *matrix) run(t *testing.T, st ownerState, first bool) {
 	lapsed := ownerState{tier: "pro", status: "inactive", refusal: "FORBIDDEN"}
 	// Waitlists can only be made before the owner's state is what it will be.
 	g.owner = g.person(t, member{name: "owner", role: "owner", verified: true, state: st})
-	g.id = m.attended(t, g.owner.owner)
+	g.id, g.gone = m.attended(t, g.owner.owner), m.attended(t, g.owner.owner)
+	g.owner.Do(t, Delete("/waitlists/"+g.gone).As(g.owner.token)).Want(http.StatusNoContent)
 	g.enter(t, g.owner)
 	g.people = []*member{
 		{name: "nobody"},
@@ -233,7 +237,7 @@ func (g *group) cells(t *testing.T, op Operation) []cell {
 		for _, cred := range creds {
 			for i, about := range targets {
 				for _, with := range contents {
-					if (cred.rare && (i > 0 || with != good)) || (with == head && cred.scheme == "apiKey") {
+					if (cred.rare && (i > 0 || with != good)) || (about.plain && with != good) || (with == head && cred.scheme == "apiKey") {
 						continue
 					}
 					c := cell{op: op, who: who, cred: cred, target: about, with: with, bodies: b}
@@ -256,7 +260,8 @@ func (g *group) targets(op Operation) []target {
 			{name: "the owner's waitlist", id: g.id},
 			{name: "another's waitlist", id: g.foreignID, foreign: true},
 			{name: "no waitlist", id: unknownID, missing: true},
-			{name: "no id", id: "nope", missing: true},
+			{name: "a deleted waitlist", id: g.gone, missing: true, plain: true},
+			{name: "no id", id: "nope", missing: true, plain: true},
 		}
 	case has("X-Account-Email"):
 		out = []target{
