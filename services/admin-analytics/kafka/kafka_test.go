@@ -136,16 +136,16 @@ func TestLog(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	write := func(n int) {
 		t.Helper()
-		var msgs []kafkago.Message
+		msgs := []kafkago.Message{{Topic: kafka.SignupsTopic, Key: []byte("w0"), Value: []byte("no event")}}
 		for i := range n {
 			id := fmt.Sprint("w", i%10)
 			msgs = append(msgs,
-				kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte(id), Value: event(t, at, views(id, 1))},
 				kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte(id), Value: event(t, at, func(e *eventv1.Event) {
 					e.Payload = &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{WaitlistId: id}}
-				})})
+				})},
+				// The newest message of each partition is a view.
+				kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte(id), Value: event(t, at, views(id, 1))})
 		}
-		msgs = append(msgs, kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte("w0"), Value: []byte("no event")})
 		for part := range slices.Chunk(msgs, kafka.MaxBatchMessages) {
 			if err := writer.WriteMessages(t.Context(), part...); err != nil {
 				t.Fatal(err)

@@ -480,20 +480,32 @@ func TestFolding(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
-	for range 2 {
-		go func() { ended <- s.Folding(ctx, quiet) }()
+	folding := func() { ended <- s.Folding(ctx, quiet) }
+	const many = 4000 // of several folds
+	arrive := func() {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), `
+			INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, source, medium, campaign)
+			SELECT gen_random_uuid(), $1, '2026-03-01', 1, 0, 0, '', '', '' FROM generate_series(1, $2::int)`, id, many); err != nil {
+			t.Fatal(err)
+		}
 	}
-	const many = 12_000 // of several folds
-	if _, err := pool.Exec(t.Context(), `
-		INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, source, medium, campaign)
-		SELECT gen_random_uuid(), $1, '2026-03-01', 1, 0, 0, '', '', '' FROM generate_series(1, $2::int)`, id, many); err != nil {
-		t.Fatal(err)
+	counted := func(n int) {
+		t.Helper()
+		waitFor(t, pool, "all are folded", fmt.Sprintf(`SELECT coalesce(sum(views), 0) = %d FROM day`, n))
 	}
-	waitFor(t, pool, "all are folded", fmt.Sprintf(`SELECT coalesce(sum(views), 0) = %d FROM day`, many))
+	arrive()
+	go folding()
+	counted(many)
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, pool, "the late one is folded", fmt.Sprintf(`SELECT sum(views) = %d FROM day`, many+1))
+	counted(many + 1)
+	go folding()
+	for range 3 {
+		arrive()
+	}
+	counted(4*many + 1)
 	stop()
 	for range 2 {
 		if err := <-ended; err != nil {
