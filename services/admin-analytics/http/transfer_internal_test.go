@@ -138,12 +138,13 @@ func (a answer) refused(t *testing.T) (int, apierr.Code) {
 	return a.status, body.Code
 }
 
-func within(t *testing.T, what string, done <-chan struct{}) {
+// await waits for the end of an export.
+func await(t *testing.T, ended <-chan struct{}) {
 	t.Helper()
 	select {
-	case <-done:
+	case <-ended:
 	case <-time.After(10 * time.Second):
-		t.Fatalf("waited in vain: %s", what)
+		t.Fatal("the export has not ended")
 	}
 }
 
@@ -173,13 +174,13 @@ func TestExport(t *testing.T) {
 			res.header.Get("Content-Disposition") != `attachment; filename="signups-`+list+`.csv"` || res.header.Get("X-Request-Id") == "" {
 			t.Errorf("%s: %d, %d bytes, %v, %v", path, res.status, len(res.body), res.header, res.err)
 		}
-		within(t, "end of the export", ended)
+		await(t, ended)
 	}
 	res := call(t, web, http.MethodHead, exportPath, nil)
 	if res.status != 200 || res.header.Get("Content-Disposition") == "" {
 		t.Errorf("HEAD: %d, %v", res.status, res.header)
 	}
-	within(t, "end of the export", ended)
+	await(t, ended)
 	for path, want := range map[string]int{exportPath + "?token=bad": 401, exportPath + "?token=": 401, "/v1/waitlists/x/export?token=good": 404} {
 		if res := call(t, web, http.MethodGet, path, nil); res.status != want {
 			t.Errorf("%s: %d", path, res.status)
@@ -264,7 +265,7 @@ func TestStalledExport(t *testing.T) {
 			if leave {
 				cancel()
 			}
-			within(t, "end of the export", ended)
+			await(t, ended)
 			if _, err := io.Copy(io.Discard, res.Body); err == nil {
 				t.Error("half a file seems whole")
 			}
@@ -280,7 +281,7 @@ func TestHeadOfExport(t *testing.T) {
 	if a := call(t, web, http.MethodHead, exportPath, nil); a.status != 200 || a.header.Get("Content-Type") != "text/csv; charset=utf-8" || len(a.body) > 0 {
 		t.Errorf("%+v", a)
 	}
-	within(t, "end of the export", ended)
+	await(t, ended)
 }
 
 // TestTransferOfNobody: signup that is not there, or says nothing, is an answer
