@@ -194,7 +194,7 @@ BEGIN
     IF v_old >> 32 <> v_new >> 32 THEN
         PERFORM queue_bucket_add(p_waitlist, v_old, -1), queue_bucket_add(p_waitlist, v_new, 1);
     END IF;
-    IF v_new < v_old THEN
+    IF v_new < v_old AND NOT EXISTS (SELECT FROM signup WHERE waitlist_id = p_waitlist AND queue_key > v_old) THEN
         PERFORM queue_cut(p_waitlist, v_old);
     END IF;
     RETURN v_touched || p_number;
