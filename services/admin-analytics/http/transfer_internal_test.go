@@ -417,6 +417,24 @@ func TestImportIsRefused(t *testing.T) {
 		_ = conn.Close()
 	}
 
+	// Also who reads nothing before all is sent.
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", web.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\nContent-Length: %d\r\n\r\n%s", importPath, 8<<20, big[:8<<20]); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != 403 {
+		t.Errorf("who sends all first: %d", res.StatusCode)
+	}
+
 	got := make(chan received, 1)
 	web = edge(t, taker(func(r received) (*signupv1.ImportSignupsResponse, error) {
 		got <- r
@@ -456,7 +474,7 @@ func TestImportIsRefused(t *testing.T) {
 	}
 
 	// Who goes away while sending.
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", web.Listener.Addr().String())
+	conn, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", web.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
