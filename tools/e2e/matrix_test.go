@@ -499,6 +499,9 @@ func (g *group) send(t *testing.T, c cell) (string, *Response) {
 	if err != nil {
 		got += ": " + err.Error()
 	}
+	if res.Status >= http.StatusInternalServerError {
+		got += " after " + res.Took.String()
+	}
 	return got, res
 }
 

@@ -245,9 +245,8 @@ func (s *suite) testRestart(t *testing.T) {
 	dir := DataDir(t)
 	env := map[string]string{"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000"}
 	server := Run(t, Options{Binary: s.binary, Dir: dir, Env: env})
-	if log := server.Log(); !strings.Contains(log, server.URL) {
-		t.Error("the banner does not name the URL")
-	}
+	// It is ready before it says so.
+	Await(t, 10*time.Second, "a banner with the URL", func() bool { return strings.Contains(server.Log(), server.URL) })
 	d := &deployment{suite: s, server: server}
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{"require_email_verification": true, "slack_webhook_url": "https://example.com/secret"})

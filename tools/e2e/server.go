@@ -149,7 +149,7 @@ func Run(t testing.TB, o Options) *Server {
 			}
 		}
 		if t.Failed() {
-			t.Logf("the log ends with:\n%s", tail(log))
+			t.Logf("the log ends with:\n%s\nits errors:\n%s", tail(log), tail(failures(log)))
 		}
 	})
 	return s
@@ -240,6 +240,17 @@ func (s *Server) Log() string {
 		return err.Error()
 	}
 	return string(b)
+}
+
+// failures are the lines about errors.
+func failures(log string) string {
+	var b strings.Builder
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, `"level":"ERROR"`) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 func tail(log string) string {
