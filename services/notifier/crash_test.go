@@ -59,6 +59,32 @@ func TestAKilledProcessLeavesNoSecondAttempt(t *testing.T) {
 	}
 }
 
+// What another holder has taken over can neither be claimed nor ended by the one
+// that was taken for dead.
+func TestAnAdoptedDeliveryIsTheOthers(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	slow, other := e.process(notifier.Limits{}), e.process(notifier.Limits{})
+	d := created(notifier.Webhook, 1)
+	e.queue(slow, d)
+	if queued, unknown, err := other.ledger.Adopt(t.Context(), 10); err != nil || len(queued) != 1 || unknown != 0 || queued[0].Key != d.Key {
+		t.Fatalf("%v %d, %v", queued, unknown, err)
+	}
+	mine, err := slow.ledger.Claim(t.Context(), time.Now(), []notifier.Key{d.Key})
+	if err != nil || mine[d.Key] {
+		t.Errorf("claimed by both: %v", err)
+	}
+	for _, o := range []notifier.Outcome{notifier.Skipped, notifier.Gone} {
+		if err := slow.ledger.End(t.Context(), []notifier.Ended{{Delivery: d, Result: notifier.Result{Outcome: o}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.want(map[string]int{"queued": 1})
+	if mine, err := other.ledger.Claim(t.Context(), time.Now(), []notifier.Key{d.Key}); err != nil || !mine[d.Key] {
+		t.Errorf("not claimed by the new holder: %v", err)
+	}
+}
+
 // A claim whose answer was lost is asked for again; no other claim gets it.
 func TestAClaimMayBeRepeated(t *testing.T) {
 	t.Parallel()

@@ -121,6 +121,12 @@ type process struct {
 func (e *env) start(limits notifier.Limits) *process {
 	e.Helper()
 	p := e.process(limits)
+	e.run(p)
+	return p
+}
+
+func (e *env) run(p *process) {
+	e.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
@@ -131,7 +137,6 @@ func (e *env) start(limits notifier.Limits) *process {
 		}
 	})
 	e.Cleanup(p.stop)
-	return p
 }
 
 func (e *env) process(limits notifier.Limits) *process {

@@ -50,17 +50,22 @@ func TestOneThatHangsDelaysNobody(t *testing.T) {
 				}
 				return notifier.Delivered, "", 200
 			}
-			p := e.start(notifier.Limits{Running: 64, LaneQueued: 50})
+			p := e.start(notifier.Limits{Running: 64, LaneQueued: 100})
 			start := time.Now()
+			var flood []notifier.Delivery
+			for i := range int64(250) {
+				flood = append(flood, of(created(notifier.Webhook, i), bad, badOwner))
+			}
+			e.queue(p, flood...)
+			if o := e.outcomes(); o["dropped"] != 150 {
+				t.Errorf("%v", o)
+			}
 			for i := range int64(100) {
-				e.queue(p, of(created(notifier.Webhook, i), bad, badOwner), of(created(notifier.Webhook, i), good, goodOwner))
+				e.queue(p, of(created(notifier.Webhook, i), good, goodOwner))
 			}
 			e.eventually("the healthy are served", func() bool { return e.outcomes()["delivered"] == 100 })
 			if took := time.Since(start); took > notifier.Timeout {
 				t.Errorf("served after %s", took)
-			}
-			if o := e.outcomes(); o["dropped"] != 100-50-16 {
-				t.Errorf("%v", o)
 			}
 			p.stop()
 		})
@@ -159,6 +164,76 @@ func TestOwnersTakeTurns(t *testing.T) {
 		}
 	}
 	t.Error("not served")
+}
+
+// Round by round, however the owners came.
+func TestOwnersTakeTurnsInRounds(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	const owners, each = 3, 10
+	names := map[string]string{}
+	p := e.process(notifier.Limits{Running: 1})
+	for i := range owners {
+		id := uuid.NewString()
+		names[id] = fmt.Sprintf("h%d.example.com", i)
+		var ds []notifier.Delivery
+		for n := range int64(each) {
+			ds = append(ds, of(created(notifier.Webhook, n), id, uuid.NewSHA1(uuid.Nil, []byte(id)).String()))
+		}
+		e.queue(p, ds...)
+	}
+	e.hosts(names)
+	e.run(p)
+	e.queue(p) // begins what was brought before the start
+	e.want(map[string]int{"delivered": owners * each})
+	p.stop()
+	for round := range each {
+		seen := map[string]bool{}
+		for _, post := range e.posts[round*owners : (round+1)*owners] {
+			seen[post.url] = true
+		}
+		if len(seen) != owners {
+			t.Errorf("round %d: %v", round, seen)
+		}
+	}
+}
+
+// An endpoint that lets attempts time out gets fewer at a time, and more again
+// once it answers.
+func TestAnEndpointThatHangsGetsFewerAtATime(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var mu sync.Mutex
+	calls := 0
+	gate := make(chan struct{})
+	e.answer = func(context.Context, string) (notifier.Outcome, string, int) {
+		mu.Lock()
+		calls++
+		slow := calls <= 40
+		mu.Unlock()
+		if slow {
+			return notifier.TimedOut, "", 0
+		}
+		<-gate
+		return notifier.Delivered, "", 200
+	}
+	p := e.start(notifier.Limits{LaneRunning: 8})
+	var ds []notifier.Delivery
+	for i := range int64(100) {
+		ds = append(ds, created(notifier.Webhook, i))
+	}
+	e.queue(p, ds...)
+	underWay := func(n int) func() bool { return func() bool { return e.outcomes()["attempting"] == n } }
+	e.eventually("one at a time", func() bool { o := e.outcomes(); return o["timeout"] == 40 && o["attempting"] == 1 })
+	gate <- struct{}{}
+	e.eventually("two at a time", underWay(2))
+	for range 6 {
+		gate <- struct{}{}
+	}
+	e.eventually("eight at a time", underWay(8))
+	close(gate)
+	e.want(map[string]int{"timeout": 40, "delivered": 60})
+	p.stop()
 }
 
 // The log has an end, and goes with its waitlist.
