@@ -89,52 +89,50 @@ func (s *Store) Days(ctx context.Context, waitlistID string, first time.Time) ([
 	return days, nil
 }
 
-// originsSQL reads the first rows of utm_value_top for each field, and its row
-// of utm_total. A value that has the name of the rest is part of the rest.
+// originsSQL reads the first rows of utm_value_top for each field, in their
+// order, and its row of utm_total. A value that has the name of the rest is part
+// of the rest.
 const originsSQL = `
-SELECT t.field, t.count, v.value, v.count
-FROM utm_total t
-LEFT JOIN LATERAL (
-    SELECT value, count, last_number FROM utm_value
-    WHERE waitlist_id = $1 AND field = t.field AND value <> $2
-    ORDER BY count DESC, last_number
-    LIMIT $3
-) v ON true
-WHERE t.waitlist_id = $1
-ORDER BY t.field, v.count DESC, v.last_number`
+SELECT t.field, t.count, v.names, v.counts
+FROM utm_total t, LATERAL (
+    SELECT array_agg(value) AS names, array_agg(count) AS counts
+    FROM (
+        SELECT value, count FROM utm_value
+        WHERE waitlist_id = $1 AND field = t.field AND value <> $2
+        ORDER BY count DESC, last_number
+        LIMIT $3
+    ) o
+) v
+WHERE t.waitlist_id = $1`
 
 // Origins implements adminanalytics.Store.
 func (s *Store) Origins(ctx context.Context, waitlistID string, limit int) (adminanalytics.Origins, error) {
 	var o adminanalytics.Origins
-	rest := map[string]int64{}
 	fields := map[string]*[]adminanalytics.Origin{"utm_source": &o.Sources, "utm_medium": &o.Mediums, "utm_campaign": &o.Campaigns}
 	rows, err := s.pool.Query(ctx, originsSQL, waitlistID, adminanalytics.OtherOrigins, limit)
 	if err != nil {
 		return o, fmt.Errorf("read origins: %w", err)
 	}
 	var (
-		field string
-		total int64
-		value *string
-		count *int64
+		field  string
+		rest   int64
+		names  []string
+		counts []int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&field, &total, &value, &count}, func() error {
-		if _, ok := rest[field]; !ok {
-			rest[field] = total
+	_, err = pgx.ForEachRow(rows, []any{&field, &rest, &names, &counts}, func() error {
+		list := make([]adminanalytics.Origin, len(names), len(names)+1)
+		for i, name := range names {
+			list[i] = adminanalytics.Origin{Value: name, Count: counts[i]}
+			rest -= counts[i]
 		}
-		if value != nil {
-			*fields[field] = append(*fields[field], adminanalytics.Origin{Value: *value, Count: *count})
-			rest[field] -= *count
+		if rest > 0 {
+			list = append(list, adminanalytics.Origin{Value: adminanalytics.OtherOrigins, Count: rest})
 		}
+		*fields[field] = list
 		return nil
 	})
 	if err != nil {
 		return o, fmt.Errorf("read origins: %w", err)
-	}
-	for field, n := range rest {
-		if n > 0 {
-			*fields[field] = append(*fields[field], adminanalytics.Origin{Value: adminanalytics.OtherOrigins, Count: n})
-		}
 	}
 	return o, nil
 }
