@@ -16,7 +16,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +32,9 @@ const maxDepth = 64
 // maxExact is the largest integer that a float64, and so a JSON number with a
 // fraction or exponent, holds exactly.
 const maxExact = 1 << 53
+
+// maxDigits bounds the digits of a number with a fraction or exponent.
+const maxDigits = 1000
 
 // MaxErrors is how many errors Each collects at most, and then those of the one
 // object that it is at.
@@ -242,11 +245,17 @@ func ParseInt(v json.RawMessage) (int64, bool) {
 	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
 		return n, true
 	}
-	f, err := strconv.ParseFloat(string(v), 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > maxExact || !bytes.ContainsAny(v, ".eE") {
+	// A fraction or exponent is read exactly, and a huge one not at all.
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(string(v)), "e")
+	if _, err := strconv.ParseInt(exponent, 10, 10); len(mantissa) > maxDigits || (exponent != "" && err != nil) || !bytes.ContainsAny(v, ".eE") {
 		return 0, false
 	}
-	return int64(f), true
+	r, ok := new(big.Rat).SetString(string(v))
+	if !ok || !r.IsInt() || !r.Num().IsInt64() {
+		return 0, false
+	}
+	n := r.Num().Int64()
+	return n, -maxExact <= n && n <= maxExact
 }
 
 // Object returns an object within o; its errors are collected by o.

@@ -9,7 +9,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -153,13 +155,27 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	return raw, nil
 }
 
-// Query returns a query parameter; an empty one is absent, "".
-func Query(c *gin.Context, name string) string { return c.Query(name) }
+// Query returns a query parameter, the first where there are several; an empty
+// one is absent, "". One that is damaged is returned as it was sent: absent
+// would be the default, which is not what was asked for.
+func Query(c *gin.Context, name string) string {
+	for pair := range strings.SplitSeq(c.Request.URL.RawQuery, "&") {
+		key, sent, _ := strings.Cut(pair, "=")
+		if key, err := url.QueryUnescape(key); err != nil || key != name {
+			continue
+		}
+		if v, err := url.QueryUnescape(sent); err == nil {
+			return v
+		}
+		return sent
+	}
+	return ""
+}
 
 // QueryInt returns an integer query parameter, def where it is absent. Out of
 // the inclusive bounds, or no integer, it is VALIDATION_ERROR.
 func QueryInt(c *gin.Context, name string, def, lowest, highest int) (int, error) {
-	s := c.Query(name)
+	s := Query(c, name)
 	if s == "" {
 		return def, nil
 	}
