@@ -86,6 +86,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("B8") || b.wants("B12") {
+		if err := b.notifications(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("A1") {
 		if err := b.views(ctx); err != nil {
 			return err

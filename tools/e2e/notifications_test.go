@@ -2,15 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,10 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/tools/internal/sink"
 )
 
-// receiver is every server that owners have, at https://example.com: a program
-// that it starts reaches it through an operator's proxy.
+// receiver takes what owners' servers get.
 type receiver struct {
 	// env makes a program's notifications come here.
 	env map[string]string
@@ -37,34 +32,12 @@ type receiver struct {
 func newReceiver(t testing.TB) *receiver {
 	t.Helper()
 	r := &receiver{posts: map[string][]string{}, answers: map[string]http.HandlerFunc{}}
-	target := httptest.NewTLSServer(r)
-	t.Cleanup(target.Close)
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Method != http.MethodConnect || req.Host != "example.com:443" {
-			t.Errorf("the proxy is asked for %s %s", req.Method, req.Host)
-		}
-		to, err := new(net.Dialer).DialContext(req.Context(), "tcp", target.Listener.Addr().String())
-		if err != nil {
-			return
-		}
-		defer to.Close()
-		from, _, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			return
-		}
-		defer from.Close()
-		_, _ = io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n")
-		var both sync.WaitGroup
-		both.Go(func() { _, _ = io.Copy(to, from); _ = to.(*net.TCPConn).CloseWrite() })
-		both.Go(func() { _, _ = io.Copy(from, to); _ = from.(*net.TCPConn).CloseWrite() })
-		both.Wait()
-	}))
-	t.Cleanup(proxy.Close)
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: target.Certificate().Raw}), 0o600); err != nil {
+	s, err := sink.New(t.TempDir(), r)
+	if err != nil {
 		t.Fatal(err)
 	}
-	r.env = map[string]string{"HTTPS_PROXY": proxy.URL, "SSL_CERT_FILE": ca}
+	t.Cleanup(s.Close)
+	r.env = s.Env
 	return r
 }
 

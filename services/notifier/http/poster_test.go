@@ -425,6 +425,8 @@ func TestRebinding(t *testing.T) {
 			t.Errorf("then: %s %q", o, reason)
 		}
 	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
 	if z.lookups != 4 || r.hits.Load() != 0 {
 		t.Errorf("%d lookups, %d requests", z.lookups, r.hits.Load())
 	}

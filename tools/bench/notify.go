@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/tools/internal/sink"
+)
+
+const (
+	// notifyConns is how many connections sign up for notifications.
+	notifyConns = 16
+	// notifyRate is how many signups a second there are of each list.
+	notifyRate = 200
+	// notifyGoal is what 95 of 100 notifications may take from the signup.
+	notifyGoal = 150 * time.Millisecond
+	// notifyLate is how long notifications are waited for after the last signup.
+	notifyLate = 2 * time.Second
+)
+
+// inbox is what owners' servers have received: the time of each address.
+type inbox struct {
+	mu   sync.Mutex
+	came map[string]time.Time
+	hang chan struct{}
+}
+
+// ServeHTTP implements http.Handler.
+func (in *inbox) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	b, _ := io.ReadAll(r.Body)
+	now := time.Now()
+	if r.URL.Path == "/hang" {
+		select {
+		case <-r.Context().Done():
+		case <-in.hang:
+		}
+		return
+	}
+	const key = `"email":"`
+	_, email, _ := strings.Cut(string(b), key)
+	email, _, _ = strings.Cut(email, `"`)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if _, ok := in.came[email]; !ok {
+		in.came[email] = now
+	}
+}
+
+// notifications measures B8 and B12: from the begin of a signup to its arrival at
+// the owner's server, through the whole suite.
+func (b *bench) notifications(ctx context.Context) (err error) {
+	const database = "notifications"
+	program, err := b.build(ctx, packages()[standaloneProgram])
+	if err != nil {
+		return err
+	}
+	conn, err := b.database(ctx, database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	in := &inbox{came: map[string]time.Time{}, hang: make(chan struct{})}
+	owners, err := sink.New(b.dir, in)
+	if err != nil {
+		return err
+	}
+	defer owners.Close()
+	defer close(in.hang)
+	var extra []string
+	for k, v := range owners.Env {
+		extra = append(extra, k+"="+v)
+	}
+	srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database, extra...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.stop()) }()
+	s := &suite{server: srv, http: &http.Client{Transport: &http.Transport{}}}
+	defer s.http.CloseIdleConnections()
+	if err := s.register(ctx); err != nil {
+		return err
+	}
+	lists := map[string]*list{}
+	for _, path := range []string{"/healthy", "/hang", "/other"} {
+		if lists[path], err = s.newList(ctx); err != nil {
+			return err
+		}
+		res, err := s.do(ctx, http.MethodPatch, "/v1/waitlists/"+lists[path].id, []byte(`{"settings":{"webhook_url":"`+sink.URL+path+`"}}`))
+		if err != nil {
+			return err
+		}
+		_ = res.Body.Close()
+	}
+	next := int64(1)
+	tell := func(ctx context.Context, d time.Duration, paths ...string) (sample, error) {
+		n := int64(notifyRate * d.Seconds())
+		first := next
+		next += n * int64(len(paths))
+		errs := make([]error, len(paths))
+		samples := make([]sample, len(paths))
+		var all sync.WaitGroup
+		for i, path := range paths {
+			all.Go(func() { samples[i], errs[i] = in.tell(ctx, srv.addr, lists[path].id, first+n*int64(i), n) })
+		}
+		all.Wait()
+		return samples[0], errors.Join(errs...)
+	}
+	if b.wants("B8") {
+		if err := b.delays(ctx, conn, tell); err != nil {
+			return err
+		}
+	}
+	if !b.wants("B12") {
+		return nil
+	}
+	pairs, err := b.turns(ctx, "B12", func(context.Context) error { return nil },
+		func(ctx context.Context, d time.Duration) (sample, error) { return tell(ctx, d, "/healthy", "/hang") },
+		func(ctx context.Context, d time.Duration) (sample, error) { return tell(ctx, d, "/healthy", "/other") }, b.slice)
+	if err != nil {
+		return err
+	}
+	ours, theirs, ratio := of(pairs, rate)
+	b.add(row{
+		id: "B12", what: fmt.Sprintf("notifications of a healthy endpoint, %d/s, beside one as busy that hangs, against one that answers", notifyRate), goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
+	})
+	return nil
+}
+
+// delays measures B8, with and without a transaction that is held open.
+func (b *bench) delays(ctx context.Context, conn *pgx.Conn, tell func(context.Context, time.Duration, ...string) (sample, error)) error {
+	var arrivals sample
+	pairs, err := b.turns(ctx, "B8", func(context.Context) error { return nil },
+		func(ctx context.Context, d time.Duration) (sample, error) {
+			tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+			if err != nil {
+				return sample{}, fmt.Errorf("hold a transaction open: %w", err)
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+			if _, err := tx.Exec(ctx, "SELECT count(*) FROM notifier.holder"); err != nil {
+				return sample{}, fmt.Errorf("hold a transaction open: %w", err)
+			}
+			return tell(ctx, d, "/healthy")
+		},
+		func(ctx context.Context, d time.Duration) (sample, error) {
+			s, err := tell(ctx, d, "/healthy")
+			if d == b.slice {
+				arrivals.latencies = append(arrivals.latencies, s.latencies...)
+			}
+			return s, err
+		}, b.slice)
+	if err != nil {
+		return err
+	}
+	slices.Sort(arrivals.latencies)
+	p95, goal := arrivals.quantile(.95), milliseconds(notifyGoal)
+	b.add(row{
+		id: "B8", what: fmt.Sprintf("p95 from the begin of a signup to its webhook, %d signups/s", notifyRate), goal: "≤ 1 ×", ratio: p95 / goal, met: p95 <= goal,
+		ours: fmt.Sprintf("%.1f ms (p50 %.1f)", p95, arrivals.quantile(.5)), theirs: fmt.Sprintf("%.0f ms", goal),
+	})
+	ours, theirs, ratio := of(pairs, rate)
+	b.add(row{
+		id: "B8 held", what: fmt.Sprintf("webhooks, %d signups/s, with a transaction held open for %s", notifyRate, b.slice), goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
+	})
+	return nil
+}
+
+// tell signs n addresses up at a constant rate, from number first on, and returns
+// when their notifications came. Those that did not come in time count for
+// nothing.
+func (in *inbox) tell(ctx context.Context, addr, waitlistID string, first, n int64) (sample, error) {
+	var (
+		all   sync.WaitGroup
+		began = make([]time.Time, n)
+		errs  = make([]error, notifyConns)
+		start = time.Now().Add(10 * time.Millisecond)
+		gap   = time.Second / notifyRate
+	)
+	for i := range int64(notifyConns) {
+		c, err := dial(ctx, addr)
+		if err != nil {
+			return sample{}, err
+		}
+		defer c.close()
+		request := signupRequest(waitlistID)
+		all.Go(func() {
+			for k := i; k < n && ctx.Err() == nil; k += notifyConns {
+				if wait := time.Until(start.Add(time.Duration(k) * gap)); wait > 0 {
+					<-time.After(wait)
+				}
+				began[k] = time.Now()
+				_ = c.conn.SetDeadline(began[k].Add(answerTimeout))
+				status, body, err := c.do(request.with(first + k))
+				if err == nil && status != http.StatusCreated {
+					err = fmt.Errorf("answered %d: %s", status, body)
+				}
+				if err != nil {
+					errs[i] = err
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return sample{}, err
+	}
+	took := time.Since(start)
+	<-time.After(notifyLate)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	var s sample
+	for k := range n {
+		if at, ok := in.came[address(first+k)]; ok {
+			s.latencies = append(s.latencies, int(at.Sub(began[k]).Microseconds()))
+			delete(in.came, address(first+k))
+		}
+	}
+	slices.Sort(s.latencies)
+	s.perSecond = float64(len(s.latencies)) / took.Seconds()
+	return s, nil
+}
