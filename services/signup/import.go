@@ -20,6 +20,10 @@ const (
 	maxImport       = 32 << 20 // bytes of the body
 	maxImportRows   = 100_000
 	maxImportErrors = 50
+	// maxHeld bounds the bodies that are received, waiting or judged at a time, in
+	// bytes; importPause is when to come again where that is too little.
+	maxHeld     = 4 * maxImport
+	importPause = 10 * time.Second
 	// maxShownEmail is how much of a wrong address is shown, in code points.
 	maxShownEmail = 320
 )
@@ -74,12 +78,18 @@ func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID strin
 	if err := grant.RequireWrite(); err != nil {
 		return Imported{}, err
 	}
+	raw, free, err := a.collect(next)
+	if err != nil {
+		return Imported{}, err
+	}
+	defer free()
+	// Not before the body is there: who sends slowly keeps nobody waiting.
 	leave, err := a.imports.enter(ctx, w.OwnerID)
 	if err != nil {
 		return Imported{}, err
 	}
 	defer leave()
-	rows, bad, err := readImport(next)
+	rows, bad, err := readImport(raw)
 	if err != nil {
 		return Imported{}, err
 	}
@@ -102,11 +112,7 @@ func (a *Admin) readable(ctx context.Context, actor access.Actor, waitlistID str
 
 // readImport reads and judges an import. bad are the first rows without a valid
 // address, which are not among rows.
-func readImport(next func() ([]byte, error)) (rows []ImportRow, bad []ImportError, err error) {
-	raw, err := collect(next)
-	if err != nil {
-		return nil, nil, err
-	}
+func readImport(raw []byte) (rows []ImportRow, bad []ImportError, err error) {
 	form, err := body.Parse(raw)
 	if err != nil {
 		return nil, nil, err
@@ -136,21 +142,27 @@ func readImport(next func() ([]byte, error)) (rows []ImportRow, bad []ImportErro
 	return rows, bad, form.Err()
 }
 
-// collect puts a body together.
-func collect(next func() ([]byte, error)) ([]byte, error) {
-	var raw []byte
+// collect puts a body together. Whoever comes when the bodies at hand are too
+// many bytes is RATE_LIMITED; free takes this one from them.
+func (a *Admin) collect(next func() ([]byte, error)) (raw []byte, free func(), err error) {
+	free = func() { a.held.Add(-int64(len(raw))) }
 	for {
 		piece, err := next()
 		if errors.Is(err, io.EOF) {
-			return raw, nil
+			return raw, free, nil
+		}
+		if err == nil && len(raw)+len(piece) > maxImport {
+			err = apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", maxImport))
 		}
 		if err != nil {
-			return nil, err
-		}
-		if len(raw)+len(piece) > maxImport {
-			return nil, apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", maxImport))
+			free()
+			return nil, nil, err
 		}
 		raw = append(raw, piece...)
+		if a.held.Add(int64(len(piece))) > maxHeld {
+			free()
+			return nil, nil, apierr.New(apierr.RateLimited, "Too many imports are under way. Please try again.").WithRetryAfter(importPause)
+		}
 	}
 }
 
