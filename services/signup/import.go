@@ -194,9 +194,12 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (im
 		if err != nil {
 			return imported, unavailable(err)
 		}
-		if imported += n; n > 0 {
-			s.hint(w.ID)
-		}
+		imported += n
+	}
+	// Not after each chunk: bringing the index up to date, or building it anew beside
+	// the import, took a third of its speed.
+	if imported > 0 {
+		s.hint(w.ID)
 	}
 	return imported, nil
 }
