@@ -638,12 +638,13 @@ func testImportLimits(t *testing.T, d *deployment) {
 		o.join(t, id, address("late")).WantJSON("position", 100_001)
 	})
 	t.Run("too many at once", func(t *testing.T) {
-		// A few at a time are taken, each of whose bodies goes on and on.
+		// Bodies that go on and on, small ones first: only what has come of them
+		// keeps others out.
 		var open []*io.PipeWriter
 		var wg sync.WaitGroup
 		refused := make(chan *http.Response, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		for range 64 {
+		upload := func(size int) {
 			body, w := io.Pipe()
 			open = append(open, w)
 			wg.Go(func() {
@@ -665,12 +666,19 @@ func testImportLimits(t *testing.T, d *deployment) {
 			wg.Go(func() { // ends with the pipe
 				tick := time.NewTicker(100 * time.Millisecond)
 				defer tick.Stop()
-				_, err := io.WriteString(w, `{"signups":[`)
+				_, err := io.WriteString(w, `{"signups":[`+strings.Repeat(" ", size))
 				for err == nil {
 					<-tick.C
 					_, err = io.WriteString(w, " ")
 				}
 			})
+		}
+		for range 16 {
+			upload(0)
+		}
+		o.Do(t, importRequest(id, []any{}).As(o.token)).Want(http.StatusOK)
+		for range 8 {
+			upload(24 << 20)
 		}
 		select {
 		case res := <-refused:
@@ -678,7 +686,7 @@ func testImportLimits(t *testing.T, d *deployment) {
 				t.Errorf("status %d, Retry-After %q", res.StatusCode, res.Header.Get("Retry-After"))
 			}
 		case <-time.After(time.Minute):
-			t.Error("64 imports at once")
+			t.Error("eight large imports at once")
 		}
 		cancel()
 		for _, w := range open {
