@@ -17,6 +17,10 @@ import (
 const (
 	requestTimeout = 10 * time.Second
 	maxBytes       = 4 << 20
+	// leaderWait bounds the wait for a partition's leader, leaderPause is between
+	// two looks.
+	leaderWait  = 10 * time.Second
+	leaderPause = 200 * time.Millisecond
 	// piece is how many events are handed on at a time.
 	piece = 1000
 )
@@ -80,8 +84,26 @@ func (l *Log) Since() time.Time {
 	return cut
 }
 
-// offsets returns the partitions' ends, and takes note of new ones' starts.
+// offsets returns the partitions' ends, and takes note of new ones' starts. What
+// Kafka itself calls temporary, such as a partition whose leader is being
+// chosen, is waited out for a while.
 func (l *Log) offsets(ctx context.Context) (map[int]int64, error) {
+	until := time.Now().Add(leaderWait)
+	for {
+		ends, err := l.askOffsets(ctx)
+		if e, ok := errors.AsType[kafkago.Error](err); !ok || !e.Temporary() || time.Now().After(until) {
+			return ends, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(leaderPause):
+		}
+	}
+}
+
+// askOffsets is one attempt. It knows nothing of earlier ones' leaders.
+func (l *Log) askOffsets(ctx context.Context) (map[int]int64, error) {
 	transport := &kafkago.Transport{ClientID: "waitlist-rebuild"}
 	defer transport.CloseIdleConnections()
 	client := &kafkago.Client{Addr: kafkago.TCP(l.cfg.Brokers...), Timeout: requestTimeout, Transport: transport}
