@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -94,6 +95,32 @@ func views(id string, n int64) func(*eventv1.Event) {
 	}
 }
 
+// publish writes messages once each. A broker refuses those whose partition has
+// no leader yet.
+func publish(t *testing.T, w *kafka.Writer, msgs []kafkago.Message) {
+	t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for until := time.Now().Add(30 * time.Second); ; <-tick.C {
+		err := w.WriteMessages(t.Context(), msgs...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatal(err)
+		}
+		if each, ok := errors.AsType[kafkago.WriteErrors](err); ok {
+			var left []kafkago.Message
+			for i, err := range each {
+				if err != nil {
+					left = append(left, msgs[i])
+				}
+			}
+			msgs = left
+		}
+	}
+}
+
 // TestLog: a log is read from its beginning to its end, and then on from there.
 func TestLog(t *testing.T) {
 	t.Parallel()
@@ -147,9 +174,7 @@ func TestLog(t *testing.T) {
 				kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte(id), Value: event(t, at, views(id, 1))})
 		}
 		for part := range slices.Chunk(msgs, kafka.MaxBatchMessages) {
-			if err := writer.WriteMessages(t.Context(), part...); err != nil {
-				t.Fatal(err)
-			}
+			publish(t, writer, part)
 		}
 	}
 	const many = 2500
@@ -244,9 +269,7 @@ func TestConsumer(t *testing.T) {
 	all = append(all, kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte(ids[0]), Value: event(t, now, views(ids[0], 1000))})
 	stop := start()
 	for part := range slices.Chunk(all, 300) {
-		if err := writer.WriteMessages(t.Context(), part...); err != nil {
-			t.Fatal(err)
-		}
+		publish(t, writer, part)
 		stop()
 		stop = start()
 	}
