@@ -155,7 +155,7 @@ func (c *Consumer) Run(ctx context.Context) (err error) {
 			break
 		}
 		c.log.WarnContext(ctx, "Kafka reader is replaced", telemetry.Err(err))
-		sleep(ctx, time.Second)
+		outage.Wait(ctx, time.Second)
 	}
 	return nil
 }
@@ -343,7 +343,7 @@ func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 		}
 		c.log.WarnContext(ctx, "event failed", slog.String("event_id", d.event.GetId()), slog.Int("attempt", attempts),
 			slog.Bool("outage", waitOut(err)), slog.Duration("retry_in", wait), telemetry.Err(err))
-		if !sleep(ctx, wait) {
+		if !outage.Wait(ctx, wait) {
 			return false
 		}
 	}
@@ -575,7 +575,7 @@ func offsets(ctx context.Context, client *kafkago.Client, topics []string, which
 
 // prune deletes inbox rows that are too old to be delivered again.
 func (c *Consumer) prune(ctx context.Context) {
-	for sleep(ctx, pruneEvery) {
+	for outage.Wait(ctx, pruneEvery) {
 		for {
 			n, err := PruneInbox(ctx, c.cfg.Pool, c.cfg.Group, time.Now().Add(-inboxRetention))
 			if err != nil {

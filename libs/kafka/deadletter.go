@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/telemetry"
 )
@@ -83,7 +84,7 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 			continue
 		}
 		c.log.WarnContext(ctx, "dead letter not written", slog.Duration("retry_in", wait), telemetry.Err(err))
-		if !sleep(ctx, wait) {
+		if !outage.Wait(ctx, wait) {
 			return false
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	kafkago "github.com/segmentio/kafka-go"
+
+	"waitlist.internal/libs/outage"
 )
 
 // The topics. A cluster's names have Config.TopicPrefix before them.
@@ -77,7 +79,7 @@ func EnsureTopics(ctx context.Context, cfg Config) error {
 		if err == nil {
 			return nil
 		}
-		if !sleep(ctx, wait) {
+		if !outage.Wait(ctx, wait) {
 			return fmt.Errorf("ensure Kafka topics: %w: %w", ctx.Err(), err)
 		}
 	}
@@ -172,16 +174,4 @@ func orDefault(v, def int) int {
 		return def
 	}
 	return v
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

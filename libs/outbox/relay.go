@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -126,7 +127,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			wait = holdFirst
 		}
 		r.log.WarnContext(ctx, "outbox relay lost its connection", slog.String("schema", r.schema), slog.Duration("retry_in", wait), telemetry.Err(err))
-		if !sleep(ctx, wait) {
+		if !outage.Wait(ctx, wait) {
 			return nil
 		}
 		wait = min(2*wait, holdLongest)
@@ -181,7 +182,7 @@ func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn) error {
 			if _, err := conn.Exec(ctx, "SELECT pg_notify($1, '')", r.channel()); err != nil {
 				return fmt.Errorf("wake the leading relay: %w", err)
 			}
-			if !sleep(ctx, wakePause) {
+			if !outage.Wait(ctx, wakePause) {
 				return ctx.Err()
 			}
 		}
@@ -254,7 +255,7 @@ func (l *leader) run(ctx context.Context) error {
 				return err
 			}
 			l.after = rows[len(rows)-1].id
-			if !more && !sleep(ctx, gather) {
+			if !more && !outage.Wait(ctx, gather) {
 				break
 			}
 		}
@@ -568,15 +569,4 @@ func Release(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
 		return 0, fmt.Errorf("release parked rows: %w", err)
 	}
 	return tag.RowsAffected(), nil
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -28,10 +29,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/goleak"
 
 	"waitlist.internal/libs/devservers"
+	"waitlist.internal/libs/pg"
 )
 
 // startTimeout bounds the start of a server, a first Apache Kafka included.
@@ -192,6 +195,30 @@ func PostgresFrom(t testing.TB, key string, prepare func(ctx context.Context, ur
 		t.Fatalf("prepare a database: %v", tmpl.err)
 	}
 	return database(t, tmpl.name)
+}
+
+// Migrated gives the test a database with a service's schema and returns a pool
+// of at most conns connections to it. Both go at the test's end.
+func Migrated(t testing.TB, schema string, conns int32, migrations func() (fs.FS, error)) *pgxpool.Pool {
+	t.Helper()
+	url := PostgresFrom(t, schema, func(ctx context.Context, url string) error {
+		files, err := migrations()
+		if err != nil {
+			return err
+		}
+		pool, err := pg.Open(ctx, url, schema, 2)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		return pg.Migrate(ctx, pool, schema, files)
+	})
+	pool, err := pg.Open(t.Context(), url, schema, conns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 func server(t testing.TB) string {

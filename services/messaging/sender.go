@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -118,7 +119,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		}
 		s.hand(ctx, jobs, claimed)
 		if away := s.away(); away > 0 {
-			sleep(ctx, away)
+			outage.Wait(ctx, away)
 		} else if len(claimed) == 0 {
 			s.wait(ctx)
 		}
@@ -257,7 +258,7 @@ func (s *Sender) record(ctx context.Context, write func(context.Context) error) 
 		if err == nil {
 			return
 		}
-		if !sleep(ctx, wait) {
+		if !outage.Wait(ctx, wait) {
 			s.Log.ErrorContext(ctx, "mail ledger not written", telemetry.Err(err))
 			return
 		}
@@ -265,7 +266,7 @@ func (s *Sender) record(ctx context.Context, write func(context.Context) error) 
 }
 
 func (s *Sender) prune(ctx context.Context) {
-	for sleep(ctx, pruneWait) {
+	for outage.Wait(ctx, pruneWait) {
 		for {
 			n, err := s.Ledger.Prune(ctx, s.Now().Add(-keep))
 			if err != nil {
@@ -286,16 +287,4 @@ func drainContext(ctx context.Context) (context.Context, context.CancelFunc) {
 		context.AfterFunc(work, func() { t.Stop() })
 	})
 	return work, func() { stop(); cancel() }
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

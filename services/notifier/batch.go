@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -98,20 +99,8 @@ func (b *batch[T, R]) insist(ctx context.Context, values []T) ([]R, bool) {
 			return out, true
 		}
 		b.log.WarnContext(ctx, "ledger not written", slog.String("what", b.what), telemetry.Err(err))
-		if !sleep(ctx, wait) {
+		if !outage.Wait(ctx, wait) {
 			return nil, false
 		}
-	}
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

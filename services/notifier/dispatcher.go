@@ -198,7 +198,7 @@ func (d *Dispatcher) adopt(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			d.Log.WarnContext(ctx, "deliveries of others not looked for", telemetry.Err(err))
 		}
-		if !sleep(ctx, beatEvery) {
+		if !outage.Wait(ctx, beatEvery) {
 			return
 		}
 	}
@@ -234,7 +234,7 @@ func (d *Dispatcher) away() {
 	}
 	d.resume = d.Now().Add(pause)
 	d.running.Go(func() {
-		sleep(d.stop, pause)
+		outage.Wait(d.stop, pause)
 		d.dispatch()
 	})
 }
@@ -389,7 +389,7 @@ func (d *Dispatcher) end(ctx context.Context, _ time.Time, all []Ended) ([]struc
 
 // trim keeps the log of each waitlist short until ctx ends.
 func (d *Dispatcher) trim(ctx context.Context) {
-	for sleep(ctx, trimEvery) {
+	for outage.Wait(ctx, trimEvery) {
 		d.mu.Lock()
 		var ids []string
 		for id := range d.touched {
@@ -419,7 +419,7 @@ func (d *Dispatcher) prune(ctx context.Context) {
 				break
 			}
 		}
-		if !sleep(ctx, pruneWait) {
+		if !outage.Wait(ctx, pruneWait) {
 			return
 		}
 	}

@@ -51,23 +51,7 @@ type env struct {
 
 func newEnv(t testing.TB) *env {
 	t.Helper()
-	url := testenv.PostgresFrom(t, "notifier", func(ctx context.Context, url string) error {
-		pool, err := pg.Open(ctx, url, postgres.Schema, 2)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		migrations, err := postgres.Migrations()
-		if err != nil {
-			return err
-		}
-		return pg.Migrate(ctx, pool, postgres.Schema, migrations)
-	})
-	pool, err := pg.Open(t.Context(), url, postgres.Schema, 20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := testenv.Migrated(t, postgres.Schema, 20, postgres.Migrations)
 	return &env{TB: t, pool: pool}
 }
 

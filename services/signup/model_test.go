@@ -18,7 +18,6 @@ import (
 	"pgregory.net/rapid"
 
 	"waitlist.internal/libs/access"
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/signup"
@@ -78,24 +77,7 @@ type world struct {
 
 func database(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	migrate := func(ctx context.Context, url string) error {
-		pool, err := pg.Open(ctx, url, "signup", 2)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		files, err := postgres.Migrations()
-		if err != nil {
-			return err
-		}
-		return pg.Migrate(ctx, pool, "signup", files)
-	}
-	pool, err := pg.Open(t.Context(), testenv.PostgresFrom(t, "signup", migrate), "signup", 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return testenv.Migrated(t, "signup", 16, postgres.Migrations)
 }
 
 func newWorld(t testing.TB, boost int) *world {

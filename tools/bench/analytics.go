@@ -109,25 +109,11 @@ func look(ctx context.Context, addr string, request []byte, conns int, d time.Du
 // analytics measures A2: questions to the whole suite about a large waitlist.
 func (b *bench) analytics(ctx context.Context) (err error) {
 	const database = "analytics"
-	program, err := b.build(ctx, packages()[standaloneProgram])
+	s, conn, err := b.openSuite(ctx, database)
 	if err != nil {
 		return err
 	}
-	conn, err := b.database(ctx, database)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, srv.stop()) }()
-	s := &suite{server: srv, http: &http.Client{Transport: &http.Transport{}}}
-	defer s.http.CloseIdleConnections()
-	if err := s.register(ctx); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, s.close(ctx, conn)) }()
 	l, err := s.newList(ctx)
 	if err != nil {
 		return err
@@ -165,7 +151,7 @@ func (b *bench) analytics(ctx context.Context) (err error) {
 		request := []byte("GET /v1/waitlists/" + l.id + q.path + " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer " + s.idToken + "\r\n\r\n")
 		var answers sample
 		for i := range b.pairs + 1 {
-			got, err := arrive(ctx, srv.addr, request, b.rate/4, b.slice)
+			got, err := arrive(ctx, s.addr, request, b.rate/4, b.slice)
 			if err != nil {
 				return fmt.Errorf("%s: %w", q.id, err)
 			}

@@ -59,15 +59,6 @@ func (in *inbox) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 // the owner's server, through the whole suite.
 func (b *bench) notifications(ctx context.Context) (err error) {
 	const database = "notifications"
-	program, err := b.build(ctx, packages()[standaloneProgram])
-	if err != nil {
-		return err
-	}
-	conn, err := b.database(ctx, database)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
 	in := &inbox{came: map[string]time.Time{}, hang: make(chan struct{})}
 	owners, err := sink.New(b.dir, in)
 	if err != nil {
@@ -79,16 +70,11 @@ func (b *bench) notifications(ctx context.Context) (err error) {
 	for k, v := range owners.Env {
 		extra = append(extra, k+"="+v)
 	}
-	srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database, extra...)
+	s, conn, err := b.openSuite(ctx, database, extra...)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, srv.stop()) }()
-	s := &suite{server: srv, http: &http.Client{Transport: &http.Transport{}}}
-	defer s.http.CloseIdleConnections()
-	if err := s.register(ctx); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, s.close(ctx, conn)) }()
 	lists := map[string]*list{}
 	for _, path := range []string{"/healthy", "/hang", "/other"} {
 		if lists[path], err = s.newList(ctx); err != nil {
@@ -109,7 +95,7 @@ func (b *bench) notifications(ctx context.Context) (err error) {
 		samples := make([]sample, len(paths))
 		var all sync.WaitGroup
 		for i, path := range paths {
-			all.Go(func() { samples[i], errs[i] = in.tell(ctx, srv.addr, lists[path].id, first+n*int64(i), n) })
+			all.Go(func() { samples[i], errs[i] = in.tell(ctx, s.addr, lists[path].id, first+n*int64(i), n) })
 		}
 		all.Wait()
 		return samples[0], errors.Join(errs...)

@@ -49,29 +49,42 @@ type suite struct {
 	http    *http.Client
 }
 
+// openSuite starts the whole suite on a database of its own, to which conn leads,
+// with a registered owner.
+func (b *bench) openSuite(ctx context.Context, database string, environ ...string) (s *suite, conn *pgx.Conn, err error) {
+	program, err := b.build(ctx, packages()[standaloneProgram])
+	if err != nil {
+		return nil, nil, err
+	}
+	if conn, err = b.database(ctx, database); err != nil {
+		return nil, nil, err
+	}
+	srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database, environ...)
+	if err != nil {
+		return nil, nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	}
+	s = &suite{server: srv, http: &http.Client{Transport: &http.Transport{}}}
+	if err := s.register(ctx); err != nil {
+		return nil, nil, errors.Join(err, s.close(ctx, conn))
+	}
+	return s, conn, nil
+}
+
+// close ends what openSuite began.
+func (s *suite) close(ctx context.Context, conn *pgx.Conn) error {
+	s.http.CloseIdleConnections()
+	return errors.Join(s.stop(), conn.Close(context.WithoutCancel(ctx)))
+}
+
 // transfers measures B9 and B10, from the client's side: through the owners'
 // edge and signup.
 func (b *bench) transfers(ctx context.Context) (err error) {
 	const database = "transfers"
-	program, err := b.build(ctx, packages()[standaloneProgram])
+	s, conn, err := b.openSuite(ctx, database)
 	if err != nil {
 		return err
 	}
-	conn, err := b.database(ctx, database)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, srv.stop()) }()
-	s := &suite{server: srv, http: &http.Client{Transport: &http.Transport{}}}
-	defer s.http.CloseIdleConnections()
-	if err := s.register(ctx); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, s.close(ctx, conn)) }()
 	lists := map[int]*list{} // by size
 	for _, size := range []int{b.exports / 50, b.exports / 5, b.exports} {
 		if lists[size], err = s.newList(ctx); err != nil {

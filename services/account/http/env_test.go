@@ -20,7 +20,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"waitlist.internal/libs/httpapi"
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
@@ -105,23 +104,7 @@ func secret() string {
 
 func newEnv(t testing.TB) *env {
 	t.Helper()
-	url := testenv.PostgresFrom(t, "account", func(ctx context.Context, url string) error {
-		pool, err := pg.Open(ctx, url, postgres.Schema, 2)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		migrations, err := postgres.Migrations()
-		if err != nil {
-			return err
-		}
-		return pg.Migrate(ctx, pool, postgres.Schema, migrations)
-	})
-	pool, err := pg.Open(t.Context(), url, postgres.Schema, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := testenv.Migrated(t, postgres.Schema, 8, postgres.Migrations)
 	tokens, err := token.ParseRing("t:" + secret())
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 )
 
@@ -53,18 +52,7 @@ func statements(t *testing.T) map[string]string {
 func TestEveryStatementHasAnIndex(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool, err := pg.Open(ctx, testenv.Postgres(t), Schema, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	migrations, err := Migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Migrate(ctx, pool, Schema, migrations); err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Migrated(t, Schema, 1, Migrations)
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		t.Fatal(err)

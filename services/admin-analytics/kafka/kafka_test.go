@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/kafka"
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	adminanalytics "waitlist.internal/services/admin-analytics"
@@ -202,18 +201,7 @@ func TestConsumer(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Kafka(t)
 	cfg := kafka.Config{Brokers: brokers, TopicPrefix: prefix}
-	pool, err := pg.Open(t.Context(), testenv.Postgres(t), postgres.Schema, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Migrate(t.Context(), pool, postgres.Schema, migrations); err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Migrated(t, postgres.Schema, 8, postgres.Migrations)
 	store := postgres.New(pool)
 	start := func() (stop func()) {
 		consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 )
 
@@ -53,18 +52,7 @@ func (n node) most() int {
 // whose plans connections keep, and among many waitlists, days and values.
 func TestPlans(t *testing.T) {
 	t.Parallel()
-	pool, err := pg.Open(t.Context(), testenv.Postgres(t), Schema, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	migrations, err := Migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Migrate(t.Context(), pool, Schema, migrations); err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Migrated(t, Schema, 2, Migrations)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

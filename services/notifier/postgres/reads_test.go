@@ -21,19 +21,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url := testenv.Postgres(t)
-	pool, err := pg.Open(ctx, url, postgres.Schema, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Migrate(ctx, pool, postgres.Schema, migrations); err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
 	ledger := postgres.New(pool)
 	lists := []string{"0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-000000000002"}
 	var keys []notifier.Key
@@ -85,7 +73,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	if _, err := pool.Exec(ctx, "SET statement_timeout = 0"); err != nil {
 		t.Fatal(err)
 	}
-	_, err = pool.Exec(ctx, `
+	_, err := pool.Exec(ctx, `
 		WITH h AS (INSERT INTO holder VALUES (gen_random_uuid(), now() + interval '1 hour') RETURNING id)
 		INSERT INTO delivery (event_id, channel, event, waitlist_id, owner_id, number, position, referral_count, occurred_at, traceparent, holder, ended_at, outcome)
 		SELECT gen_random_uuid(), 'webhook', 'signup.created', ('0197f0c4-6d0e-7cc1-a2a3-' || lpad((i % 1000)::text, 12, '0'))::uuid, gen_random_uuid(), i, i, 0, now(), '', h.id,

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 )
 
@@ -49,18 +48,7 @@ func blocks(t *testing.T, conn *pgxpool.Conn, name string, args ...any) int {
 // before the first signup, and by one that knows the tables.
 func TestReadsOfALongQueue(t *testing.T) {
 	t.Parallel()
-	pool, err := pg.Open(t.Context(), testenv.Postgres(t), "signup", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	migrations, err := Migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Migrate(t.Context(), pool, "signup", migrations); err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Migrated(t, "signup", 2, Migrations)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 )
 
@@ -15,18 +14,7 @@ import (
 // connection, looks signups up by whole keys of their indexes.
 func TestPlansOfAnEmptyTable(t *testing.T) {
 	t.Parallel()
-	pool, err := pg.Open(t.Context(), testenv.Postgres(t), "signup", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	migrations, err := Migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Migrate(t.Context(), pool, "signup", migrations); err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Migrated(t, "signup", 2, Migrations)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -6,25 +6,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 )
 
 // TestPurgedTables: whatever table has rows of waitlists is purged with them.
 func TestPurgedTables(t *testing.T) {
 	t.Parallel()
-	pool, err := pg.Open(t.Context(), testenv.Postgres(t), "signup", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	migrations, err := Migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Migrate(t.Context(), pool, "signup", migrations); err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Migrated(t, "signup", 2, Migrations)
 	rows, err := pool.Query(t.Context(), `
 		SELECT table_name::text FROM information_schema.columns
 		WHERE table_schema = 'signup' AND column_name = 'waitlist_id'`)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 )
 
@@ -15,18 +14,7 @@ import (
 // addresses up one by one.
 func TestPlansOfTransfers(t *testing.T) {
 	t.Parallel()
-	pool, err := pg.Open(t.Context(), testenv.Postgres(t), "signup", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	migrations, err := Migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Migrate(t.Context(), pool, "signup", migrations); err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Migrated(t, "signup", 2, Migrations)
 	const list = "00000000-0000-4000-8000-000000000001"
 	// Keys without any order among the rows, which makes an index costly to follow.
 	if _, err := pool.Exec(t.Context(), `
