@@ -45,19 +45,23 @@ const MaxErrors = 50
 type Object struct {
 	prefix string
 	raw    []byte
-	// values are by name, nil where raw is longer than maxIndexed.
+	// values are by name, nil where raw is not between minIndexed and maxIndexed.
 	values map[string]json.RawMessage
 	errs   *[]apierr.Field
 }
 
-// maxIndexed is the longest object, in bytes, of which an index is made: one of
-// millions of names would take many times the memory of the body itself. In a
-// longer one each value is looked for.
-const maxIndexed = 1 << 20
+// minIndexed and maxIndexed are the shortest and the longest object, in bytes, of
+// which an index is made. In another one each value is looked for: to make the
+// index of a short one takes longer, and that of millions of names would take many
+// times the memory of the body itself.
+const (
+	minIndexed = 256
+	maxIndexed = 1 << 20
+)
 
 func newObject(prefix string, v []byte, errs *[]apierr.Field) *Object {
 	o := &Object{prefix: prefix, raw: v, errs: errs}
-	if len(v) <= maxIndexed {
+	if len(v) >= minIndexed && len(v) <= maxIndexed {
 		o.values = map[string]json.RawMessage{}
 		for name, value := range members(v) {
 			o.values[unquote(name)] = value

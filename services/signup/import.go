@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -59,12 +60,16 @@ type Imported struct {
 
 // ImportStore adds signups in bulk.
 type ImportStore interface {
-	// Import appends rows to the queue, in their order, in one transaction with
-	// the event that tells of them. Addresses on the list are left out, and so is
-	// any but the first of equal ones; a row that is there with its own token was
-	// stored by an earlier attempt. It returns how many are there with their own.
-	// Errors are those of Store.Join.
-	Import(ctx context.Context, w *Waitlist, rows []ImportRow) (imported int64, err error)
+	// Present returns the tokens of those of the rows' addresses that are on the
+	// list.
+	Present(ctx context.Context, waitlistID string, rows []ImportRow) (map[string]Token, error)
+	// Import appends rows, whose addresses differ, to the queue, in their order, in
+	// one transaction with the event that tells of them. Those in present are left
+	// out; where it is nil they are looked up under the waitlist's lock. A row that
+	// is there with its own token was stored by an earlier attempt. It returns how
+	// many are there with their own. Errors are those of Store.Join; it is a
+	// RetryError too that somebody was on the list who is not in present.
+	Import(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token) (imported int64, err error)
 }
 
 // Import adds the signups of a request's body, whose pieces next returns until
@@ -186,12 +191,27 @@ func badRow(n int64, email string) ImportError {
 // there before. Nobody is told but the analytics. When ctx ends it stops between
 // two chunks.
 func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (imported int64, err error) {
-	for from := 0; from < len(rows); from += importChunk {
+	chunks := slices.Collect(slices.Chunk(distinct(rows), importChunk))
+	if len(chunks) == 0 {
+		return 0, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Who of a chunk is there is looked up while the one before it is stored, and so
+	// not under the lock.
+	known := s.lookUp(ctx, w.ID, chunks[0])
+	for i, chunk := range chunks {
+		present := <-known
 		if err := ctx.Err(); err != nil {
 			return imported, err
 		}
-		n, err := s.storeChunk(ctx, w, rows[from:min(from+importChunk, len(rows))])
+		if i+1 < len(chunks) {
+			known = s.lookUp(ctx, w.ID, chunks[i+1])
+		}
+		n, err := s.storeChunk(ctx, w, chunk, present)
 		if err != nil {
+			cancel()
+			<-known
 			return imported, unavailable(err)
 		}
 		imported += n
@@ -204,16 +224,45 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (im
 	return imported, nil
 }
 
+// distinct leaves out all but the first of rows with the same address.
+func distinct(rows []ImportRow) []ImportRow {
+	seen := make(map[string]struct{}, len(rows))
+	return slices.DeleteFunc(rows, func(r ImportRow) bool {
+		before := len(seen)
+		seen[r.Email] = struct{}{}
+		return len(seen) == before
+	})
+}
+
+// lookUp gives who of a chunk is on the list; nil where that could not be read,
+// and then its import reads it. It is closed at the end.
+func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRow) <-chan map[string]Token {
+	known := make(chan map[string]Token, 1)
+	go func() {
+		defer close(known)
+		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+		defer cancel()
+		present, err := s.store.Present(ctx, waitlistID, rows)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			s.log.WarnContext(ctx, "who of an import is there was not read ahead", "waitlist_id", waitlistID, "error", err)
+		}
+		known <- present
+	}()
+	return known
+}
+
 // storeChunk stores one chunk, trying again where that may help.
-func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow) (int64, error) {
+func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		n, err := s.store.Import(ctx, w, rows)
+		n, err := s.store.Import(ctx, w, rows, present)
 		var retry *RetryError
 		if err == nil || !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
 			return n, err
 		}
+		// What was read ahead may have changed, and some of the rows may be stored.
+		present = nil
 		s.log.WarnContext(ctx, "part of an import is tried again", "waitlist_id", w.ID, "size", len(rows), "attempt", attempt, "error", err)
 		select {
 		case <-ctx.Done():

@@ -511,12 +511,12 @@ type interrupted struct {
 	chunk  int
 }
 
-func (s *interrupted) Import(ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow) (int64, error) {
+func (s *interrupted) Import(ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token) (int64, error) {
 	s.chunk++
 	if s.before != nil {
 		s.before(s.chunk)
 	}
-	n, err := s.Signups.Import(ctx, w, rows)
+	n, err := s.Signups.Import(ctx, w, rows, present)
 	if err == nil && s.after != nil {
 		return s.after(s.chunk, n)
 	}
@@ -547,6 +547,25 @@ func TestImportInterrupted(t *testing.T) {
 		}
 		if got := w.count(t, `SELECT count(*) FROM signup WHERE waitlist_id = $1`); got != n {
 			t.Errorf("%d rows", got)
+		}
+	})
+	t.Run("joined after it was looked up", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, 1)
+		svc := w.over(&interrupted{Signups: w.store, before: func(chunk int) {
+			if chunk == 2 {
+				if a := w.request(t.Context(), "p2500@example.com"); a.err != nil || !a.receipt.Created {
+					t.Errorf("%+v", a)
+				}
+			}
+		}})
+		// The same addresses again, in chunks behind their own.
+		rows := slices.Concat(importRows(n), importRows(n))
+		if got, err := svc.Import(t.Context(), w.list, rows); err != nil || got != n-1 {
+			t.Errorf("%d, %v", got, err)
+		}
+		if got := w.count(t, `SELECT max(number) FROM signup WHERE waitlist_id = $1`); got != n {
+			t.Errorf("numbers up to %d", got)
 		}
 	})
 	t.Run("client has gone", func(t *testing.T) {
