@@ -5,7 +5,8 @@
 // source: waitlist/event/v1/event.proto
 
 // Events between services, on Kafka. Each topic carries Event, keyed by
-// waitlist id (waitlist.signups.v1) or account id (waitlist.accounts.v1).
+// waitlist id (waitlist.signups.v1), account id (waitlist.accounts.v1), or blast
+// and batch (waitlist.blasts.v1).
 
 package eventv1
 
@@ -150,6 +151,9 @@ type Event struct {
 	//	*Event_EntitlementChanged
 	//	*Event_AccountDeleted
 	//	*Event_TeamMemberInvited
+	//	*Event_TemplateDeleted
+	//	*Event_TrialEnding
+	//	*Event_BlastBatchReady
 	Payload       isEvent_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -323,6 +327,33 @@ func (x *Event) GetTeamMemberInvited() *TeamMemberInvited {
 	return nil
 }
 
+func (x *Event) GetTemplateDeleted() *TemplateDeleted {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_TemplateDeleted); ok {
+			return x.TemplateDeleted
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetTrialEnding() *TrialEnding {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_TrialEnding); ok {
+			return x.TrialEnding
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetBlastBatchReady() *BlastBatchReady {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_BlastBatchReady); ok {
+			return x.BlastBatchReady
+		}
+	}
+	return nil
+}
+
 type isEvent_Payload interface {
 	isEvent_Payload()
 }
@@ -379,6 +410,18 @@ type Event_TeamMemberInvited struct {
 	TeamMemberInvited *TeamMemberInvited `protobuf:"bytes,34,opt,name=team_member_invited,json=teamMemberInvited,proto3,oneof"`
 }
 
+type Event_TemplateDeleted struct {
+	TemplateDeleted *TemplateDeleted `protobuf:"bytes,35,opt,name=template_deleted,json=templateDeleted,proto3,oneof"`
+}
+
+type Event_TrialEnding struct {
+	TrialEnding *TrialEnding `protobuf:"bytes,36,opt,name=trial_ending,json=trialEnding,proto3,oneof"`
+}
+
+type Event_BlastBatchReady struct {
+	BlastBatchReady *BlastBatchReady `protobuf:"bytes,50,opt,name=blast_batch_ready,json=blastBatchReady,proto3,oneof"`
+}
+
 func (*Event_SignupCreated) isEvent_Payload() {}
 
 func (*Event_ReferralCredited) isEvent_Payload() {}
@@ -405,6 +448,12 @@ func (*Event_AccountDeleted) isEvent_Payload() {}
 
 func (*Event_TeamMemberInvited) isEvent_Payload() {}
 
+func (*Event_TemplateDeleted) isEvent_Payload() {}
+
+func (*Event_TrialEnding) isEvent_Payload() {}
+
+func (*Event_BlastBatchReady) isEvent_Payload() {}
+
 // SignupCreated: a new person signed up through the public endpoint.
 type SignupCreated struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -427,7 +476,9 @@ type SignupCreated struct {
 	VerificationRequired bool   `protobuf:"varint,13,opt,name=verification_required,json=verificationRequired,proto3" json:"verification_required,omitempty"`
 	WaitlistName         string `protobuf:"bytes,14,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
 	// The owner's channels that were to be told at that moment.
-	Channels      []Channel `protobuf:"varint,15,rep,packed,name=channels,proto3,enum=waitlist.event.v1.Channel" json:"channels,omitempty"`
+	Channels []Channel `protobuf:"varint,15,rep,packed,name=channels,proto3,enum=waitlist.event.v1.Channel" json:"channels,omitempty"`
+	// Whether a confirmation mail was assigned at that moment.
+	Confirmation  bool `protobuf:"varint,16,opt,name=confirmation,proto3" json:"confirmation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -567,6 +618,13 @@ func (x *SignupCreated) GetChannels() []Channel {
 	return nil
 }
 
+func (x *SignupCreated) GetConfirmation() bool {
+	if x != nil {
+		return x.Confirmation
+	}
+	return false
+}
+
 // ReferralCredited: one referrer received one credit.
 type ReferralCredited struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -579,9 +637,14 @@ type ReferralCredited struct {
 	// The number of the signup that was referred.
 	ReferredNumber int64 `protobuf:"varint,6,opt,name=referred_number,json=referredNumber,proto3" json:"referred_number,omitempty"`
 	// See SignupCreated.channels.
-	Channels      []Channel `protobuf:"varint,7,rep,packed,name=channels,proto3,enum=waitlist.event.v1.Channel" json:"channels,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Channels []Channel `protobuf:"varint,7,rep,packed,name=channels,proto3,enum=waitlist.event.v1.Channel" json:"channels,omitempty"`
+	// What the referrer was to get at that moment: a mail, an SMS, and a mail for
+	// the milestone that the credit reached (0: none, or no template).
+	NotifyReferrer    bool  `protobuf:"varint,8,opt,name=notify_referrer,json=notifyReferrer,proto3" json:"notify_referrer,omitempty"`
+	SmsNotifyReferrer bool  `protobuf:"varint,9,opt,name=sms_notify_referrer,json=smsNotifyReferrer,proto3" json:"sms_notify_referrer,omitempty"`
+	Milestone         int64 `protobuf:"varint,10,opt,name=milestone,proto3" json:"milestone,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ReferralCredited) Reset() {
@@ -661,6 +724,27 @@ func (x *ReferralCredited) GetChannels() []Channel {
 		return x.Channels
 	}
 	return nil
+}
+
+func (x *ReferralCredited) GetNotifyReferrer() bool {
+	if x != nil {
+		return x.NotifyReferrer
+	}
+	return false
+}
+
+func (x *ReferralCredited) GetSmsNotifyReferrer() bool {
+	if x != nil {
+		return x.SmsNotifyReferrer
+	}
+	return false
+}
+
+func (x *ReferralCredited) GetMilestone() int64 {
+	if x != nil {
+		return x.Milestone
+	}
+	return 0
 }
 
 type SignupVerified struct {
@@ -790,9 +874,11 @@ type SignupRemoved struct {
 	Number     int64                  `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	Reason     RemovalReason          `protobuf:"varint,4,opt,name=reason,proto3,enum=waitlist.event.v1.RemovalReason" json:"reason,omitempty"`
 	// Only for REMOVAL_REASON_ADMIN, for the offboarding mail.
-	Email         string `protobuf:"bytes,5,opt,name=email,proto3" json:"email,omitempty"`
-	FirstName     string `protobuf:"bytes,6,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
-	LastName      string `protobuf:"bytes,7,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
+	Email     string `protobuf:"bytes,5,opt,name=email,proto3" json:"email,omitempty"`
+	FirstName string `protobuf:"bytes,6,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
+	LastName  string `protobuf:"bytes,7,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
+	// Whether an offboarding mail was assigned at that moment.
+	Offboarding   bool `protobuf:"varint,8,opt,name=offboarding,proto3" json:"offboarding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -874,6 +960,13 @@ func (x *SignupRemoved) GetLastName() string {
 		return x.LastName
 	}
 	return ""
+}
+
+func (x *SignupRemoved) GetOffboarding() bool {
+	if x != nil {
+		return x.Offboarding
+	}
+	return false
 }
 
 type WaitlistDeleted struct {
@@ -1362,11 +1455,180 @@ func (x *TeamMemberInvited) GetRole() string {
 	return ""
 }
 
+// TemplateDeleted: an owner's mail template has gone.
+type TemplateDeleted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The owner's.
+	AccountId     string `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	TemplateId    string `protobuf:"bytes,2,opt,name=template_id,json=templateId,proto3" json:"template_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateDeleted) Reset() {
+	*x = TemplateDeleted{}
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateDeleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateDeleted) ProtoMessage() {}
+
+func (x *TemplateDeleted) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateDeleted.ProtoReflect.Descriptor instead.
+func (*TemplateDeleted) Descriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *TemplateDeleted) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *TemplateDeleted) GetTemplateId() string {
+	if x != nil {
+		return x.TemplateId
+	}
+	return ""
+}
+
+// TrialEnding asks for one mail that tells an account of the end of its trial.
+type TrialEnding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AccountId     string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	Email         string                 `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
+	EndsAt        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=ends_at,json=endsAt,proto3" json:"ends_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrialEnding) Reset() {
+	*x = TrialEnding{}
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrialEnding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrialEnding) ProtoMessage() {}
+
+func (x *TrialEnding) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrialEnding.ProtoReflect.Descriptor instead.
+func (*TrialEnding) Descriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *TrialEnding) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *TrialEnding) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *TrialEnding) GetEndsAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndsAt
+	}
+	return nil
+}
+
+// BlastBatchReady: a part of a blast may be sent.
+type BlastBatchReady struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	BlastId string                 `protobuf:"bytes,1,opt,name=blast_id,json=blastId,proto3" json:"blast_id,omitempty"`
+	// 0 is the first.
+	Batch         int64 `protobuf:"varint,2,opt,name=batch,proto3" json:"batch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlastBatchReady) Reset() {
+	*x = BlastBatchReady{}
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlastBatchReady) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlastBatchReady) ProtoMessage() {}
+
+func (x *BlastBatchReady) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlastBatchReady.ProtoReflect.Descriptor instead.
+func (*BlastBatchReady) Descriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *BlastBatchReady) GetBlastId() string {
+	if x != nil {
+		return x.BlastId
+	}
+	return ""
+}
+
+func (x *BlastBatchReady) GetBatch() int64 {
+	if x != nil {
+		return x.Batch
+	}
+	return 0
+}
+
 var File_waitlist_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xbd\t\n" +
+	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xa5\v\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\voccurred_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1384,8 +1646,11 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x18password_reset_requested\x18\x1f \x01(\v2).waitlist.event.v1.PasswordResetRequestedH\x00R\x16passwordResetRequested\x12X\n" +
 	"\x13entitlement_changed\x18  \x01(\v2%.waitlist.event.v1.EntitlementChangedH\x00R\x12entitlementChanged\x12L\n" +
 	"\x0faccount_deleted\x18! \x01(\v2!.waitlist.event.v1.AccountDeletedH\x00R\x0eaccountDeleted\x12V\n" +
-	"\x13team_member_invited\x18\" \x01(\v2$.waitlist.event.v1.TeamMemberInvitedH\x00R\x11teamMemberInvitedB\t\n" +
-	"\apayload\"\x87\x04\n" +
+	"\x13team_member_invited\x18\" \x01(\v2$.waitlist.event.v1.TeamMemberInvitedH\x00R\x11teamMemberInvited\x12O\n" +
+	"\x10template_deleted\x18# \x01(\v2\".waitlist.event.v1.TemplateDeletedH\x00R\x0ftemplateDeleted\x12C\n" +
+	"\ftrial_ending\x18$ \x01(\v2\x1e.waitlist.event.v1.TrialEndingH\x00R\vtrialEnding\x12P\n" +
+	"\x11blast_batch_ready\x182 \x01(\v2\".waitlist.event.v1.BlastBatchReadyH\x00R\x0fblastBatchReadyB\t\n" +
+	"\apayload\"\xab\x04\n" +
 	"\rSignupCreated\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -1406,7 +1671,8 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\breferred\x18\f \x01(\bR\breferred\x123\n" +
 	"\x15verification_required\x18\r \x01(\bR\x14verificationRequired\x12#\n" +
 	"\rwaitlist_name\x18\x0e \x01(\tR\fwaitlistName\x126\n" +
-	"\bchannels\x18\x0f \x03(\x0e2\x1a.waitlist.event.v1.ChannelR\bchannels\"\x84\x02\n" +
+	"\bchannels\x18\x0f \x03(\x0e2\x1a.waitlist.event.v1.ChannelR\bchannels\x12\"\n" +
+	"\fconfirmation\x18\x10 \x01(\bR\fconfirmation\"\xfb\x02\n" +
 	"\x10ReferralCredited\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -1415,7 +1681,11 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x05email\x18\x04 \x01(\tR\x05email\x12%\n" +
 	"\x0ereferral_count\x18\x05 \x01(\x03R\rreferralCount\x12'\n" +
 	"\x0freferred_number\x18\x06 \x01(\x03R\x0ereferredNumber\x126\n" +
-	"\bchannels\x18\a \x03(\x0e2\x1a.waitlist.event.v1.ChannelR\bchannels\"d\n" +
+	"\bchannels\x18\a \x03(\x0e2\x1a.waitlist.event.v1.ChannelR\bchannels\x12'\n" +
+	"\x0fnotify_referrer\x18\b \x01(\bR\x0enotifyReferrer\x12.\n" +
+	"\x13sms_notify_referrer\x18\t \x01(\bR\x11smsNotifyReferrer\x12\x1c\n" +
+	"\tmilestone\x18\n" +
+	" \x01(\x03R\tmilestone\"d\n" +
 	"\x0eSignupVerified\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -1425,7 +1695,7 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
 	"\bowner_id\x18\x02 \x01(\tR\aownerId\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x03R\x06number\"\xef\x01\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\"\x91\x02\n" +
 	"\rSignupRemoved\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -1435,7 +1705,8 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x05email\x18\x05 \x01(\tR\x05email\x12\x1d\n" +
 	"\n" +
 	"first_name\x18\x06 \x01(\tR\tfirstName\x12\x1b\n" +
-	"\tlast_name\x18\a \x01(\tR\blastName\"M\n" +
+	"\tlast_name\x18\a \x01(\tR\blastName\x12 \n" +
+	"\voffboarding\x18\b \x01(\bR\voffboarding\"M\n" +
 	"\x0fWaitlistDeleted\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -1480,7 +1751,20 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\vowner_email\x18\x02 \x01(\tR\n" +
 	"ownerEmail\x12\x14\n" +
 	"\x05email\x18\x03 \x01(\tR\x05email\x12\x12\n" +
-	"\x04role\x18\x04 \x01(\tR\x04role*_\n" +
+	"\x04role\x18\x04 \x01(\tR\x04role\"Q\n" +
+	"\x0fTemplateDeleted\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\x12\x1f\n" +
+	"\vtemplate_id\x18\x02 \x01(\tR\n" +
+	"templateId\"w\n" +
+	"\vTrialEnding\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\x12\x14\n" +
+	"\x05email\x18\x02 \x01(\tR\x05email\x123\n" +
+	"\aends_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06endsAt\"B\n" +
+	"\x0fBlastBatchReady\x12\x19\n" +
+	"\bblast_id\x18\x01 \x01(\tR\ablastId\x12\x14\n" +
+	"\x05batch\x18\x02 \x01(\x03R\x05batch*_\n" +
 	"\aChannel\x12\x17\n" +
 	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCHANNEL_WEBHOOK\x10\x01\x12\x11\n" +
@@ -1506,7 +1790,7 @@ func file_waitlist_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_waitlist_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(Channel)(0),                         // 0: waitlist.event.v1.Channel
 	(RemovalReason)(0),                   // 1: waitlist.event.v1.RemovalReason
@@ -1524,11 +1808,14 @@ var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(*EntitlementChanged)(nil),           // 13: waitlist.event.v1.EntitlementChanged
 	(*AccountDeleted)(nil),               // 14: waitlist.event.v1.AccountDeleted
 	(*TeamMemberInvited)(nil),            // 15: waitlist.event.v1.TeamMemberInvited
-	(*timestamppb.Timestamp)(nil),        // 16: google.protobuf.Timestamp
-	(*v1.Entitlement)(nil),               // 17: waitlist.access.v1.Entitlement
+	(*TemplateDeleted)(nil),              // 16: waitlist.event.v1.TemplateDeleted
+	(*TrialEnding)(nil),                  // 17: waitlist.event.v1.TrialEnding
+	(*BlastBatchReady)(nil),              // 18: waitlist.event.v1.BlastBatchReady
+	(*timestamppb.Timestamp)(nil),        // 19: google.protobuf.Timestamp
+	(*v1.Entitlement)(nil),               // 20: waitlist.access.v1.Entitlement
 }
 var file_waitlist_event_v1_event_proto_depIdxs = []int32{
-	16, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	19, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
 	3,  // 1: waitlist.event.v1.Event.signup_created:type_name -> waitlist.event.v1.SignupCreated
 	4,  // 2: waitlist.event.v1.Event.referral_credited:type_name -> waitlist.event.v1.ReferralCredited
 	5,  // 3: waitlist.event.v1.Event.signup_verified:type_name -> waitlist.event.v1.SignupVerified
@@ -1542,17 +1829,21 @@ var file_waitlist_event_v1_event_proto_depIdxs = []int32{
 	13, // 11: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
 	14, // 12: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
 	15, // 13: waitlist.event.v1.Event.team_member_invited:type_name -> waitlist.event.v1.TeamMemberInvited
-	0,  // 14: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
-	0,  // 15: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
-	1,  // 16: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
-	16, // 17: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
-	16, // 18: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
-	17, // 19: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	16, // 14: waitlist.event.v1.Event.template_deleted:type_name -> waitlist.event.v1.TemplateDeleted
+	17, // 15: waitlist.event.v1.Event.trial_ending:type_name -> waitlist.event.v1.TrialEnding
+	18, // 16: waitlist.event.v1.Event.blast_batch_ready:type_name -> waitlist.event.v1.BlastBatchReady
+	0,  // 17: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
+	0,  // 18: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
+	1,  // 19: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
+	19, // 20: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
+	19, // 21: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
+	20, // 22: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
+	19, // 23: waitlist.event.v1.TrialEnding.ends_at:type_name -> google.protobuf.Timestamp
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_event_v1_event_proto_init() }
@@ -1574,6 +1865,9 @@ func file_waitlist_event_v1_event_proto_init() {
 		(*Event_EntitlementChanged)(nil),
 		(*Event_AccountDeleted)(nil),
 		(*Event_TeamMemberInvited)(nil),
+		(*Event_TemplateDeleted)(nil),
+		(*Event_TrialEnding)(nil),
+		(*Event_BlastBatchReady)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1581,7 +1875,7 @@ func file_waitlist_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_event_v1_event_proto_rawDesc), len(file_waitlist_event_v1_event_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -706,29 +706,29 @@ func (x *Waitlist) GetOwnerId() string {
 	return ""
 }
 
-type GetSignupRequest struct {
+type GetMailingRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// The signup's number within its waitlist.
+	// The signup's number within its waitlist; 0: only the waitlist is asked for.
 	Number        int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetSignupRequest) Reset() {
-	*x = GetSignupRequest{}
+func (x *GetMailingRequest) Reset() {
+	*x = GetMailingRequest{}
 	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetSignupRequest) String() string {
+func (x *GetMailingRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetSignupRequest) ProtoMessage() {}
+func (*GetMailingRequest) ProtoMessage() {}
 
-func (x *GetSignupRequest) ProtoReflect() protoreflect.Message {
+func (x *GetMailingRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -740,63 +740,57 @@ func (x *GetSignupRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetSignupRequest.ProtoReflect.Descriptor instead.
-func (*GetSignupRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetMailingRequest.ProtoReflect.Descriptor instead.
+func (*GetMailingRequest) Descriptor() ([]byte, []int) {
 	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *GetSignupRequest) GetWaitlistId() string {
+func (x *GetMailingRequest) GetWaitlistId() string {
 	if x != nil {
 		return x.WaitlistId
 	}
 	return ""
 }
 
-func (x *GetSignupRequest) GetNumber() int64 {
+func (x *GetMailingRequest) GetNumber() int64 {
 	if x != nil {
 		return x.Number
 	}
 	return 0
 }
 
-type GetSignupResponse struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	Number     int64                  `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	Email      string                 `protobuf:"bytes,3,opt,name=email,proto3" json:"email,omitempty"`
-	FirstName  string                 `protobuf:"bytes,4,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
-	LastName   string                 `protobuf:"bytes,5,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
-	Phone      string                 `protobuf:"bytes,6,opt,name=phone,proto3" json:"phone,omitempty"`
-	// Displayed position: offset added. 0 when the waitlist hides positions from
-	// signups.
-	Position      int64  `protobuf:"varint,7,opt,name=position,proto3" json:"position,omitempty"`
-	ReferralCount int64  `protobuf:"varint,8,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
-	ReferralToken string `protobuf:"bytes,9,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
-	EmailVerified bool   `protobuf:"varint,10,opt,name=email_verified,json=emailVerified,proto3" json:"email_verified,omitempty"`
-	EmailOptOut   bool   `protobuf:"varint,11,opt,name=email_opt_out,json=emailOptOut,proto3" json:"email_opt_out,omitempty"`
-	WaitlistName  string `protobuf:"bytes,12,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
-	OwnerId       string `protobuf:"bytes,13,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
-	// The displayed position even when the waitlist hides it, for the owner's
-	// own channels.
-	OwnerPosition int64 `protobuf:"varint,14,opt,name=owner_position,json=ownerPosition,proto3" json:"owner_position,omitempty"`
+type GetMailingResponse struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	OwnerId      string                 `protobuf:"bytes,1,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
+	WaitlistName string                 `protobuf:"bytes,2,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
+	// Whether the owner's plan is Pro. The rest of the settings is empty below it.
+	Pro bool `protobuf:"varint,3,opt,name=pro,proto3" json:"pro,omitempty"`
+	// Ids of templates; empty: none is assigned.
+	SignupConfirmation string `protobuf:"bytes,4,opt,name=signup_confirmation,json=signupConfirmation,proto3" json:"signup_confirmation,omitempty"`
+	ReferralMilestone  string `protobuf:"bytes,5,opt,name=referral_milestone,json=referralMilestone,proto3" json:"referral_milestone,omitempty"`
+	Offboarding        string `protobuf:"bytes,6,opt,name=offboarding,proto3" json:"offboarding,omitempty"`
+	NotifyReferrer     bool   `protobuf:"varint,7,opt,name=notify_referrer,json=notifyReferrer,proto3" json:"notify_referrer,omitempty"`
+	SmsNotifyReferrer  bool   `protobuf:"varint,8,opt,name=sms_notify_referrer,json=smsNotifyReferrer,proto3" json:"sms_notify_referrer,omitempty"`
+	// Unset where the signup has gone.
+	Signup        *MailedSignup `protobuf:"bytes,9,opt,name=signup,proto3" json:"signup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetSignupResponse) Reset() {
-	*x = GetSignupResponse{}
+func (x *GetMailingResponse) Reset() {
+	*x = GetMailingResponse{}
 	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetSignupResponse) String() string {
+func (x *GetMailingResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetSignupResponse) ProtoMessage() {}
+func (*GetMailingResponse) ProtoMessage() {}
 
-func (x *GetSignupResponse) ProtoReflect() protoreflect.Message {
+func (x *GetMailingResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -808,107 +802,454 @@ func (x *GetSignupResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetSignupResponse.ProtoReflect.Descriptor instead.
-func (*GetSignupResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetMailingResponse.ProtoReflect.Descriptor instead.
+func (*GetMailingResponse) Descriptor() ([]byte, []int) {
 	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *GetSignupResponse) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *GetSignupResponse) GetNumber() int64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *GetSignupResponse) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-func (x *GetSignupResponse) GetFirstName() string {
-	if x != nil {
-		return x.FirstName
-	}
-	return ""
-}
-
-func (x *GetSignupResponse) GetLastName() string {
-	if x != nil {
-		return x.LastName
-	}
-	return ""
-}
-
-func (x *GetSignupResponse) GetPhone() string {
-	if x != nil {
-		return x.Phone
-	}
-	return ""
-}
-
-func (x *GetSignupResponse) GetPosition() int64 {
-	if x != nil {
-		return x.Position
-	}
-	return 0
-}
-
-func (x *GetSignupResponse) GetReferralCount() int64 {
-	if x != nil {
-		return x.ReferralCount
-	}
-	return 0
-}
-
-func (x *GetSignupResponse) GetReferralToken() string {
-	if x != nil {
-		return x.ReferralToken
-	}
-	return ""
-}
-
-func (x *GetSignupResponse) GetEmailVerified() bool {
-	if x != nil {
-		return x.EmailVerified
-	}
-	return false
-}
-
-func (x *GetSignupResponse) GetEmailOptOut() bool {
-	if x != nil {
-		return x.EmailOptOut
-	}
-	return false
-}
-
-func (x *GetSignupResponse) GetWaitlistName() string {
-	if x != nil {
-		return x.WaitlistName
-	}
-	return ""
-}
-
-func (x *GetSignupResponse) GetOwnerId() string {
+func (x *GetMailingResponse) GetOwnerId() string {
 	if x != nil {
 		return x.OwnerId
 	}
 	return ""
 }
 
-func (x *GetSignupResponse) GetOwnerPosition() int64 {
+func (x *GetMailingResponse) GetWaitlistName() string {
 	if x != nil {
-		return x.OwnerPosition
+		return x.WaitlistName
+	}
+	return ""
+}
+
+func (x *GetMailingResponse) GetPro() bool {
+	if x != nil {
+		return x.Pro
+	}
+	return false
+}
+
+func (x *GetMailingResponse) GetSignupConfirmation() string {
+	if x != nil {
+		return x.SignupConfirmation
+	}
+	return ""
+}
+
+func (x *GetMailingResponse) GetReferralMilestone() string {
+	if x != nil {
+		return x.ReferralMilestone
+	}
+	return ""
+}
+
+func (x *GetMailingResponse) GetOffboarding() string {
+	if x != nil {
+		return x.Offboarding
+	}
+	return ""
+}
+
+func (x *GetMailingResponse) GetNotifyReferrer() bool {
+	if x != nil {
+		return x.NotifyReferrer
+	}
+	return false
+}
+
+func (x *GetMailingResponse) GetSmsNotifyReferrer() bool {
+	if x != nil {
+		return x.SmsNotifyReferrer
+	}
+	return false
+}
+
+func (x *GetMailingResponse) GetSignup() *MailedSignup {
+	if x != nil {
+		return x.Signup
+	}
+	return nil
+}
+
+type MailedSignup struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Number    int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Email     string                 `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
+	FirstName string                 `protobuf:"bytes,3,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
+	LastName  string                 `protobuf:"bytes,4,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
+	Phone     string                 `protobuf:"bytes,5,opt,name=phone,proto3" json:"phone,omitempty"`
+	// Displayed position: offset added. 0 when the waitlist hides positions from
+	// signups.
+	Position      int64  `protobuf:"varint,6,opt,name=position,proto3" json:"position,omitempty"`
+	ReferralCount int64  `protobuf:"varint,7,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
+	ReferralToken string `protobuf:"bytes,8,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
+	EmailVerified bool   `protobuf:"varint,9,opt,name=email_verified,json=emailVerified,proto3" json:"email_verified,omitempty"`
+	EmailOptOut   bool   `protobuf:"varint,10,opt,name=email_opt_out,json=emailOptOut,proto3" json:"email_opt_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MailedSignup) Reset() {
+	*x = MailedSignup{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MailedSignup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MailedSignup) ProtoMessage() {}
+
+func (x *MailedSignup) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MailedSignup.ProtoReflect.Descriptor instead.
+func (*MailedSignup) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *MailedSignup) GetNumber() int64 {
+	if x != nil {
+		return x.Number
 	}
 	return 0
+}
+
+func (x *MailedSignup) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *MailedSignup) GetFirstName() string {
+	if x != nil {
+		return x.FirstName
+	}
+	return ""
+}
+
+func (x *MailedSignup) GetLastName() string {
+	if x != nil {
+		return x.LastName
+	}
+	return ""
+}
+
+func (x *MailedSignup) GetPhone() string {
+	if x != nil {
+		return x.Phone
+	}
+	return ""
+}
+
+func (x *MailedSignup) GetPosition() int64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *MailedSignup) GetReferralCount() int64 {
+	if x != nil {
+		return x.ReferralCount
+	}
+	return 0
+}
+
+func (x *MailedSignup) GetReferralToken() string {
+	if x != nil {
+		return x.ReferralToken
+	}
+	return ""
+}
+
+func (x *MailedSignup) GetEmailVerified() bool {
+	if x != nil {
+		return x.EmailVerified
+	}
+	return false
+}
+
+func (x *MailedSignup) GetEmailOptOut() bool {
+	if x != nil {
+		return x.EmailOptOut
+	}
+	return false
+}
+
+type ListRecipientsRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	// Numbers above this one.
+	After int64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
+	// 1 to 10,000.
+	Limit         int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRecipientsRequest) Reset() {
+	*x = ListRecipientsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRecipientsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRecipientsRequest) ProtoMessage() {}
+
+func (x *ListRecipientsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRecipientsRequest.ProtoReflect.Descriptor instead.
+func (*ListRecipientsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListRecipientsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *ListRecipientsRequest) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ListRecipientsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListRecipientsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Fewer than the limit: there are no more.
+	Numbers       []int64 `protobuf:"varint,1,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRecipientsResponse) Reset() {
+	*x = ListRecipientsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRecipientsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRecipientsResponse) ProtoMessage() {}
+
+func (x *ListRecipientsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRecipientsResponse.ProtoReflect.Descriptor instead.
+func (*ListRecipientsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListRecipientsResponse) GetNumbers() []int64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+type GetRecipientsRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	// At most 1,000.
+	Numbers       []int64 `protobuf:"varint,2,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRecipientsRequest) Reset() {
+	*x = GetRecipientsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRecipientsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRecipientsRequest) ProtoMessage() {}
+
+func (x *GetRecipientsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRecipientsRequest.ProtoReflect.Descriptor instead.
+func (*GetRecipientsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GetRecipientsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *GetRecipientsRequest) GetNumbers() []int64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+type GetRecipientsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Recipients    []*Recipient           `protobuf:"bytes,1,rep,name=recipients,proto3" json:"recipients,omitempty"`
+	WaitlistName  string                 `protobuf:"bytes,2,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRecipientsResponse) Reset() {
+	*x = GetRecipientsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRecipientsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRecipientsResponse) ProtoMessage() {}
+
+func (x *GetRecipientsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRecipientsResponse.ProtoReflect.Descriptor instead.
+func (*GetRecipientsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetRecipientsResponse) GetRecipients() []*Recipient {
+	if x != nil {
+		return x.Recipients
+	}
+	return nil
+}
+
+func (x *GetRecipientsResponse) GetWaitlistName() string {
+	if x != nil {
+		return x.WaitlistName
+	}
+	return ""
+}
+
+type Recipient struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Email         string                 `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recipient) Reset() {
+	*x = Recipient{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recipient) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recipient) ProtoMessage() {}
+
+func (x *Recipient) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recipient.ProtoReflect.Descriptor instead.
+func (*Recipient) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Recipient) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Recipient) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
 }
 
 type GetNoticeRequest struct {
@@ -924,7 +1265,7 @@ type GetNoticeRequest struct {
 
 func (x *GetNoticeRequest) Reset() {
 	*x = GetNoticeRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1277,7 @@ func (x *GetNoticeRequest) String() string {
 func (*GetNoticeRequest) ProtoMessage() {}
 
 func (x *GetNoticeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1290,7 @@ func (x *GetNoticeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNoticeRequest.ProtoReflect.Descriptor instead.
 func (*GetNoticeRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetNoticeRequest) GetWaitlistId() string {
@@ -995,7 +1336,7 @@ type GetNoticeResponse struct {
 
 func (x *GetNoticeResponse) Reset() {
 	*x = GetNoticeResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1348,7 @@ func (x *GetNoticeResponse) String() string {
 func (*GetNoticeResponse) ProtoMessage() {}
 
 func (x *GetNoticeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1361,7 @@ func (x *GetNoticeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNoticeResponse.ProtoReflect.Descriptor instead.
 func (*GetNoticeResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetNoticeResponse) GetWebhookUrl() string {
@@ -1099,7 +1440,7 @@ type ListSignupsRequest struct {
 
 func (x *ListSignupsRequest) Reset() {
 	*x = ListSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1452,7 @@ func (x *ListSignupsRequest) String() string {
 func (*ListSignupsRequest) ProtoMessage() {}
 
 func (x *ListSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1465,7 @@ func (x *ListSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ListSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListSignupsRequest) GetActor() *v1.Actor {
@@ -1166,7 +1507,7 @@ type ListSignupsResponse struct {
 
 func (x *ListSignupsResponse) Reset() {
 	*x = ListSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1519,7 @@ func (x *ListSignupsResponse) String() string {
 func (*ListSignupsResponse) ProtoMessage() {}
 
 func (x *ListSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1532,7 @@ func (x *ListSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ListSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListSignupsResponse) GetSignups() []*AdminSignup {
@@ -1240,7 +1581,7 @@ type AdminSignup struct {
 
 func (x *AdminSignup) Reset() {
 	*x = AdminSignup{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1593,7 @@ func (x *AdminSignup) String() string {
 func (*AdminSignup) ProtoMessage() {}
 
 func (x *AdminSignup) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1606,7 @@ func (x *AdminSignup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminSignup.ProtoReflect.Descriptor instead.
 func (*AdminSignup) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AdminSignup) GetEmail() string {
@@ -1412,7 +1753,7 @@ type RemoveSignupRequest struct {
 
 func (x *RemoveSignupRequest) Reset() {
 	*x = RemoveSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1765,7 @@ func (x *RemoveSignupRequest) String() string {
 func (*RemoveSignupRequest) ProtoMessage() {}
 
 func (x *RemoveSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1778,7 @@ func (x *RemoveSignupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSignupRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveSignupRequest) GetActor() *v1.Actor {
@@ -1469,7 +1810,7 @@ type RemoveSignupResponse struct {
 
 func (x *RemoveSignupResponse) Reset() {
 	*x = RemoveSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1822,7 @@ func (x *RemoveSignupResponse) String() string {
 func (*RemoveSignupResponse) ProtoMessage() {}
 
 func (x *RemoveSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1835,7 @@ func (x *RemoveSignupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSignupResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{27}
 }
 
 type MoveSignupRequest struct {
@@ -1510,7 +1851,7 @@ type MoveSignupRequest struct {
 
 func (x *MoveSignupRequest) Reset() {
 	*x = MoveSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +1863,7 @@ func (x *MoveSignupRequest) String() string {
 func (*MoveSignupRequest) ProtoMessage() {}
 
 func (x *MoveSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +1876,7 @@ func (x *MoveSignupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveSignupRequest.ProtoReflect.Descriptor instead.
 func (*MoveSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MoveSignupRequest) GetActor() *v1.Actor {
@@ -1577,7 +1918,7 @@ type MoveSignupResponse struct {
 
 func (x *MoveSignupResponse) Reset() {
 	*x = MoveSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1930,7 @@ func (x *MoveSignupResponse) String() string {
 func (*MoveSignupResponse) ProtoMessage() {}
 
 func (x *MoveSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1943,7 @@ func (x *MoveSignupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveSignupResponse.ProtoReflect.Descriptor instead.
 func (*MoveSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MoveSignupResponse) GetEmail() string {
@@ -1629,7 +1970,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1982,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1995,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetStatsRequest) GetActor() *v1.Actor {
@@ -1684,7 +2025,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1696,7 +2037,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1709,7 +2050,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{25}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetStatsResponse) GetWaitlistId() string {
@@ -1750,7 +2091,7 @@ type ExportSignupsRequest struct {
 
 func (x *ExportSignupsRequest) Reset() {
 	*x = ExportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +2103,7 @@ func (x *ExportSignupsRequest) String() string {
 func (*ExportSignupsRequest) ProtoMessage() {}
 
 func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +2116,7 @@ func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ExportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{26}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExportSignupsRequest) GetActor() *v1.Actor {
@@ -1802,7 +2143,7 @@ type ExportSignupsResponse struct {
 
 func (x *ExportSignupsResponse) Reset() {
 	*x = ExportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +2155,7 @@ func (x *ExportSignupsResponse) String() string {
 func (*ExportSignupsResponse) ProtoMessage() {}
 
 func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +2168,7 @@ func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ExportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{27}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExportSignupsResponse) GetCsv() []byte {
@@ -1851,7 +2192,7 @@ type ImportSignupsRequest struct {
 
 func (x *ImportSignupsRequest) Reset() {
 	*x = ImportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +2204,7 @@ func (x *ImportSignupsRequest) String() string {
 func (*ImportSignupsRequest) ProtoMessage() {}
 
 func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +2217,7 @@ func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ImportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{28}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ImportSignupsRequest) GetActor() *v1.Actor {
@@ -1913,7 +2254,7 @@ type ImportSignupsResponse struct {
 
 func (x *ImportSignupsResponse) Reset() {
 	*x = ImportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2266,7 @@ func (x *ImportSignupsResponse) String() string {
 func (*ImportSignupsResponse) ProtoMessage() {}
 
 func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2279,7 @@ func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ImportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{29}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ImportSignupsResponse) GetImported() int64 {
@@ -1975,7 +2316,7 @@ type ImportError struct {
 
 func (x *ImportError) Reset() {
 	*x = ImportError{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2328,7 @@ func (x *ImportError) String() string {
 func (*ImportError) ProtoMessage() {}
 
 func (x *ImportError) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2341,7 @@ func (x *ImportError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
 func (*ImportError) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ImportError) GetRow() int64 {
@@ -2040,7 +2381,7 @@ type AuthorizeAnalyticsRequest struct {
 
 func (x *AuthorizeAnalyticsRequest) Reset() {
 	*x = AuthorizeAnalyticsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2393,7 @@ func (x *AuthorizeAnalyticsRequest) String() string {
 func (*AuthorizeAnalyticsRequest) ProtoMessage() {}
 
 func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2406,7 @@ func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeAnalyticsRequest.ProtoReflect.Descriptor instead.
 func (*AuthorizeAnalyticsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AuthorizeAnalyticsRequest) GetActor() *v1.Actor {
@@ -2114,7 +2455,7 @@ type AuthorizeAnalyticsResponse struct {
 
 func (x *AuthorizeAnalyticsResponse) Reset() {
 	*x = AuthorizeAnalyticsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2467,7 @@ func (x *AuthorizeAnalyticsResponse) String() string {
 func (*AuthorizeAnalyticsResponse) ProtoMessage() {}
 
 func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2480,7 @@ func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeAnalyticsResponse.ProtoReflect.Descriptor instead.
 func (*AuthorizeAnalyticsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AuthorizeAnalyticsResponse) GetWaitlistId() string {
@@ -2167,7 +2508,7 @@ type Referrer struct {
 
 func (x *Referrer) Reset() {
 	*x = Referrer{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2179,7 +2520,7 @@ func (x *Referrer) String() string {
 func (*Referrer) ProtoMessage() {}
 
 func (x *Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2192,7 +2533,7 @@ func (x *Referrer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Referrer.ProtoReflect.Descriptor instead.
 func (*Referrer) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Referrer) GetEmail() string {
@@ -2224,7 +2565,7 @@ type ListWaitlistIdsRequest struct {
 
 func (x *ListWaitlistIdsRequest) Reset() {
 	*x = ListWaitlistIdsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2236,7 +2577,7 @@ func (x *ListWaitlistIdsRequest) String() string {
 func (*ListWaitlistIdsRequest) ProtoMessage() {}
 
 func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2249,7 +2590,7 @@ func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsRequest.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{40}
 }
 
 type ListWaitlistIdsResponse struct {
@@ -2261,7 +2602,7 @@ type ListWaitlistIdsResponse struct {
 
 func (x *ListWaitlistIdsResponse) Reset() {
 	*x = ListWaitlistIdsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2614,7 @@ func (x *ListWaitlistIdsResponse) String() string {
 func (*ListWaitlistIdsResponse) ProtoMessage() {}
 
 func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2627,7 @@ func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsResponse.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListWaitlistIdsResponse) GetWaitlistIds() []string {
@@ -2305,7 +2646,7 @@ type TallySignupsRequest struct {
 
 func (x *TallySignupsRequest) Reset() {
 	*x = TallySignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2658,7 @@ func (x *TallySignupsRequest) String() string {
 func (*TallySignupsRequest) ProtoMessage() {}
 
 func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2671,7 @@ func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsRequest.ProtoReflect.Descriptor instead.
 func (*TallySignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TallySignupsRequest) GetWaitlistId() string {
@@ -2353,7 +2694,7 @@ type TallySignupsResponse struct {
 
 func (x *TallySignupsResponse) Reset() {
 	*x = TallySignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2706,7 @@ func (x *TallySignupsResponse) String() string {
 func (*TallySignupsResponse) ProtoMessage() {}
 
 func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2719,7 @@ func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsResponse.ProtoReflect.Descriptor instead.
 func (*TallySignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TallySignupsResponse) GetDays() []*DayTally {
@@ -2414,7 +2755,7 @@ type DayTally struct {
 
 func (x *DayTally) Reset() {
 	*x = DayTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2767,7 @@ func (x *DayTally) String() string {
 func (*DayTally) ProtoMessage() {}
 
 func (x *DayTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2780,7 @@ func (x *DayTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DayTally.ProtoReflect.Descriptor instead.
 func (*DayTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{38}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DayTally) GetDay() string {
@@ -2478,7 +2819,7 @@ type ValueTally struct {
 
 func (x *ValueTally) Reset() {
 	*x = ValueTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2490,7 +2831,7 @@ func (x *ValueTally) String() string {
 func (*ValueTally) ProtoMessage() {}
 
 func (x *ValueTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2503,7 +2844,7 @@ func (x *ValueTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValueTally.ProtoReflect.Descriptor instead.
 func (*ValueTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{39}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ValueTally) GetField() string {
@@ -2581,29 +2922,53 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x12\n" +
 	"\x04role\x18\x06 \x01(\tR\x04role\x12\x19\n" +
-	"\bowner_id\x18\a \x01(\tR\aownerId\"K\n" +
-	"\x10GetSignupRequest\x12\x1f\n" +
+	"\bowner_id\x18\a \x01(\tR\aownerId\"L\n" +
+	"\x11GetMailingRequest\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x03R\x06number\"\xd0\x03\n" +
-	"\x11GetSignupResponse\x12\x1f\n" +
-	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
-	"waitlistId\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x03R\x06number\x12\x14\n" +
-	"\x05email\x18\x03 \x01(\tR\x05email\x12\x1d\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\"\xfb\x02\n" +
+	"\x12GetMailingResponse\x12\x19\n" +
+	"\bowner_id\x18\x01 \x01(\tR\aownerId\x12#\n" +
+	"\rwaitlist_name\x18\x02 \x01(\tR\fwaitlistName\x12\x10\n" +
+	"\x03pro\x18\x03 \x01(\bR\x03pro\x12/\n" +
+	"\x13signup_confirmation\x18\x04 \x01(\tR\x12signupConfirmation\x12-\n" +
+	"\x12referral_milestone\x18\x05 \x01(\tR\x11referralMilestone\x12 \n" +
+	"\voffboarding\x18\x06 \x01(\tR\voffboarding\x12'\n" +
+	"\x0fnotify_referrer\x18\a \x01(\bR\x0enotifyReferrer\x12.\n" +
+	"\x13sms_notify_referrer\x18\b \x01(\bR\x11smsNotifyReferrer\x128\n" +
+	"\x06signup\x18\t \x01(\v2 .waitlist.signup.v1.MailedSignupR\x06signup\"\xc3\x02\n" +
+	"\fMailedSignup\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x14\n" +
+	"\x05email\x18\x02 \x01(\tR\x05email\x12\x1d\n" +
 	"\n" +
-	"first_name\x18\x04 \x01(\tR\tfirstName\x12\x1b\n" +
-	"\tlast_name\x18\x05 \x01(\tR\blastName\x12\x14\n" +
-	"\x05phone\x18\x06 \x01(\tR\x05phone\x12\x1a\n" +
-	"\bposition\x18\a \x01(\x03R\bposition\x12%\n" +
-	"\x0ereferral_count\x18\b \x01(\x03R\rreferralCount\x12%\n" +
-	"\x0ereferral_token\x18\t \x01(\tR\rreferralToken\x12%\n" +
-	"\x0eemail_verified\x18\n" +
-	" \x01(\bR\remailVerified\x12\"\n" +
-	"\remail_opt_out\x18\v \x01(\bR\vemailOptOut\x12#\n" +
-	"\rwaitlist_name\x18\f \x01(\tR\fwaitlistName\x12\x19\n" +
-	"\bowner_id\x18\r \x01(\tR\aownerId\x12%\n" +
-	"\x0eowner_position\x18\x0e \x01(\x03R\rownerPosition\"p\n" +
+	"first_name\x18\x03 \x01(\tR\tfirstName\x12\x1b\n" +
+	"\tlast_name\x18\x04 \x01(\tR\blastName\x12\x14\n" +
+	"\x05phone\x18\x05 \x01(\tR\x05phone\x12\x1a\n" +
+	"\bposition\x18\x06 \x01(\x03R\bposition\x12%\n" +
+	"\x0ereferral_count\x18\a \x01(\x03R\rreferralCount\x12%\n" +
+	"\x0ereferral_token\x18\b \x01(\tR\rreferralToken\x12%\n" +
+	"\x0eemail_verified\x18\t \x01(\bR\remailVerified\x12\"\n" +
+	"\remail_opt_out\x18\n" +
+	" \x01(\bR\vemailOptOut\"d\n" +
+	"\x15ListRecipientsRequest\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x03R\x05after\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limit\"2\n" +
+	"\x16ListRecipientsResponse\x12\x18\n" +
+	"\anumbers\x18\x01 \x03(\x03R\anumbers\"Q\n" +
+	"\x14GetRecipientsRequest\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12\x18\n" +
+	"\anumbers\x18\x02 \x03(\x03R\anumbers\"{\n" +
+	"\x15GetRecipientsResponse\x12=\n" +
+	"\n" +
+	"recipients\x18\x01 \x03(\v2\x1d.waitlist.signup.v1.RecipientR\n" +
+	"recipients\x12#\n" +
+	"\rwaitlist_name\x18\x02 \x01(\tR\fwaitlistName\"9\n" +
+	"\tRecipient\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x14\n" +
+	"\x05email\x18\x02 \x01(\tR\x05email\"p\n" +
 	"\x10GetNoticeRequest\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x16\n" +
@@ -2759,9 +3124,12 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\rImportSignups\x12(.waitlist.signup.v1.ImportSignupsRequest\x1a).waitlist.signup.v1.ImportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics(\x01\x12\x88\x01\n" +
 	"\x12AuthorizeAnalytics\x12-.waitlist.signup.v1.AuthorizeAnalyticsRequest\x1a..waitlist.signup.v1.AuthorizeAnalyticsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12\x81\x01\n" +
 	"\x0fListWaitlistIds\x12*.waitlist.signup.v1.ListWaitlistIdsRequest\x1a+.waitlist.signup.v1.ListWaitlistIdsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x01\x12x\n" +
-	"\fTallySignups\x12'.waitlist.signup.v1.TallySignupsRequest\x1a(.waitlist.signup.v1.TallySignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x012\xe0\x01\n" +
-	"\rSignupService\x12g\n" +
-	"\tGetSignup\x12$.waitlist.signup.v1.GetSignupRequest\x1a%.waitlist.signup.v1.GetSignupResponse\"\r\xca\xf3\x18\tmessaging\x12f\n" +
+	"\fTallySignups\x12'.waitlist.signup.v1.TallySignupsRequest\x1a(.waitlist.signup.v1.TallySignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x012\xd0\x03\n" +
+	"\rSignupService\x12j\n" +
+	"\n" +
+	"GetMailing\x12%.waitlist.signup.v1.GetMailingRequest\x1a&.waitlist.signup.v1.GetMailingResponse\"\r\xca\xf3\x18\tmessaging\x12v\n" +
+	"\x0eListRecipients\x12).waitlist.signup.v1.ListRecipientsRequest\x1a*.waitlist.signup.v1.ListRecipientsResponse\"\r\xca\xf3\x18\tmessaging\x12s\n" +
+	"\rGetRecipients\x12(.waitlist.signup.v1.GetRecipientsRequest\x1a).waitlist.signup.v1.GetRecipientsResponse\"\r\xca\xf3\x18\tmessaging\x12f\n" +
 	"\tGetNotice\x12$.waitlist.signup.v1.GetNoticeRequest\x1a%.waitlist.signup.v1.GetNoticeResponse\"\f\xca\xf3\x18\bnotifierB\xc8\x01\n" +
 	"\x16com.waitlist.signup.v1B\vSignupProtoP\x01Z7waitlist.internal/proto/gen/waitlist/signup/v1;signupv1\xa2\x02\x03WSX\xaa\x02\x12Waitlist.Signup.V1\xca\x02\x12Waitlist\\Signup\\V1\xe2\x02\x1eWaitlist\\Signup\\V1\\GPBMetadata\xea\x02\x14Waitlist::Signup::V1b\x06proto3"
 
@@ -2777,7 +3145,7 @@ func file_waitlist_signup_v1_signup_proto_rawDescGZIP() []byte {
 	return file_waitlist_signup_v1_signup_proto_rawDescData
 }
 
-var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*CreateWaitlistRequest)(nil),      // 0: waitlist.signup.v1.CreateWaitlistRequest
 	(*CreateWaitlistResponse)(nil),     // 1: waitlist.signup.v1.CreateWaitlistResponse
@@ -2792,101 +3160,113 @@ var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*CloseOwnerRequest)(nil),          // 10: waitlist.signup.v1.CloseOwnerRequest
 	(*CloseOwnerResponse)(nil),         // 11: waitlist.signup.v1.CloseOwnerResponse
 	(*Waitlist)(nil),                   // 12: waitlist.signup.v1.Waitlist
-	(*GetSignupRequest)(nil),           // 13: waitlist.signup.v1.GetSignupRequest
-	(*GetSignupResponse)(nil),          // 14: waitlist.signup.v1.GetSignupResponse
-	(*GetNoticeRequest)(nil),           // 15: waitlist.signup.v1.GetNoticeRequest
-	(*GetNoticeResponse)(nil),          // 16: waitlist.signup.v1.GetNoticeResponse
-	(*ListSignupsRequest)(nil),         // 17: waitlist.signup.v1.ListSignupsRequest
-	(*ListSignupsResponse)(nil),        // 18: waitlist.signup.v1.ListSignupsResponse
-	(*AdminSignup)(nil),                // 19: waitlist.signup.v1.AdminSignup
-	(*RemoveSignupRequest)(nil),        // 20: waitlist.signup.v1.RemoveSignupRequest
-	(*RemoveSignupResponse)(nil),       // 21: waitlist.signup.v1.RemoveSignupResponse
-	(*MoveSignupRequest)(nil),          // 22: waitlist.signup.v1.MoveSignupRequest
-	(*MoveSignupResponse)(nil),         // 23: waitlist.signup.v1.MoveSignupResponse
-	(*GetStatsRequest)(nil),            // 24: waitlist.signup.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),           // 25: waitlist.signup.v1.GetStatsResponse
-	(*ExportSignupsRequest)(nil),       // 26: waitlist.signup.v1.ExportSignupsRequest
-	(*ExportSignupsResponse)(nil),      // 27: waitlist.signup.v1.ExportSignupsResponse
-	(*ImportSignupsRequest)(nil),       // 28: waitlist.signup.v1.ImportSignupsRequest
-	(*ImportSignupsResponse)(nil),      // 29: waitlist.signup.v1.ImportSignupsResponse
-	(*ImportError)(nil),                // 30: waitlist.signup.v1.ImportError
-	(*AuthorizeAnalyticsRequest)(nil),  // 31: waitlist.signup.v1.AuthorizeAnalyticsRequest
-	(*AuthorizeAnalyticsResponse)(nil), // 32: waitlist.signup.v1.AuthorizeAnalyticsResponse
-	(*Referrer)(nil),                   // 33: waitlist.signup.v1.Referrer
-	(*ListWaitlistIdsRequest)(nil),     // 34: waitlist.signup.v1.ListWaitlistIdsRequest
-	(*ListWaitlistIdsResponse)(nil),    // 35: waitlist.signup.v1.ListWaitlistIdsResponse
-	(*TallySignupsRequest)(nil),        // 36: waitlist.signup.v1.TallySignupsRequest
-	(*TallySignupsResponse)(nil),       // 37: waitlist.signup.v1.TallySignupsResponse
-	(*DayTally)(nil),                   // 38: waitlist.signup.v1.DayTally
-	(*ValueTally)(nil),                 // 39: waitlist.signup.v1.ValueTally
-	(*v1.Actor)(nil),                   // 40: waitlist.access.v1.Actor
-	(*timestamppb.Timestamp)(nil),      // 41: google.protobuf.Timestamp
+	(*GetMailingRequest)(nil),          // 13: waitlist.signup.v1.GetMailingRequest
+	(*GetMailingResponse)(nil),         // 14: waitlist.signup.v1.GetMailingResponse
+	(*MailedSignup)(nil),               // 15: waitlist.signup.v1.MailedSignup
+	(*ListRecipientsRequest)(nil),      // 16: waitlist.signup.v1.ListRecipientsRequest
+	(*ListRecipientsResponse)(nil),     // 17: waitlist.signup.v1.ListRecipientsResponse
+	(*GetRecipientsRequest)(nil),       // 18: waitlist.signup.v1.GetRecipientsRequest
+	(*GetRecipientsResponse)(nil),      // 19: waitlist.signup.v1.GetRecipientsResponse
+	(*Recipient)(nil),                  // 20: waitlist.signup.v1.Recipient
+	(*GetNoticeRequest)(nil),           // 21: waitlist.signup.v1.GetNoticeRequest
+	(*GetNoticeResponse)(nil),          // 22: waitlist.signup.v1.GetNoticeResponse
+	(*ListSignupsRequest)(nil),         // 23: waitlist.signup.v1.ListSignupsRequest
+	(*ListSignupsResponse)(nil),        // 24: waitlist.signup.v1.ListSignupsResponse
+	(*AdminSignup)(nil),                // 25: waitlist.signup.v1.AdminSignup
+	(*RemoveSignupRequest)(nil),        // 26: waitlist.signup.v1.RemoveSignupRequest
+	(*RemoveSignupResponse)(nil),       // 27: waitlist.signup.v1.RemoveSignupResponse
+	(*MoveSignupRequest)(nil),          // 28: waitlist.signup.v1.MoveSignupRequest
+	(*MoveSignupResponse)(nil),         // 29: waitlist.signup.v1.MoveSignupResponse
+	(*GetStatsRequest)(nil),            // 30: waitlist.signup.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),           // 31: waitlist.signup.v1.GetStatsResponse
+	(*ExportSignupsRequest)(nil),       // 32: waitlist.signup.v1.ExportSignupsRequest
+	(*ExportSignupsResponse)(nil),      // 33: waitlist.signup.v1.ExportSignupsResponse
+	(*ImportSignupsRequest)(nil),       // 34: waitlist.signup.v1.ImportSignupsRequest
+	(*ImportSignupsResponse)(nil),      // 35: waitlist.signup.v1.ImportSignupsResponse
+	(*ImportError)(nil),                // 36: waitlist.signup.v1.ImportError
+	(*AuthorizeAnalyticsRequest)(nil),  // 37: waitlist.signup.v1.AuthorizeAnalyticsRequest
+	(*AuthorizeAnalyticsResponse)(nil), // 38: waitlist.signup.v1.AuthorizeAnalyticsResponse
+	(*Referrer)(nil),                   // 39: waitlist.signup.v1.Referrer
+	(*ListWaitlistIdsRequest)(nil),     // 40: waitlist.signup.v1.ListWaitlistIdsRequest
+	(*ListWaitlistIdsResponse)(nil),    // 41: waitlist.signup.v1.ListWaitlistIdsResponse
+	(*TallySignupsRequest)(nil),        // 42: waitlist.signup.v1.TallySignupsRequest
+	(*TallySignupsResponse)(nil),       // 43: waitlist.signup.v1.TallySignupsResponse
+	(*DayTally)(nil),                   // 44: waitlist.signup.v1.DayTally
+	(*ValueTally)(nil),                 // 45: waitlist.signup.v1.ValueTally
+	(*v1.Actor)(nil),                   // 46: waitlist.access.v1.Actor
+	(*timestamppb.Timestamp)(nil),      // 47: google.protobuf.Timestamp
 }
 var file_waitlist_signup_v1_signup_proto_depIdxs = []int32{
-	40, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	46, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 1: waitlist.signup.v1.CreateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	40, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
+	46, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 3: waitlist.signup.v1.ListWaitlistsResponse.waitlists:type_name -> waitlist.signup.v1.Waitlist
-	40, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	46, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 5: waitlist.signup.v1.GetWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	40, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	46, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 7: waitlist.signup.v1.UpdateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	40, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	41, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
-	40, // 10: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	19, // 11: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
-	41, // 12: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
-	41, // 13: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
-	40, // 14: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	40, // 15: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	40, // 16: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
-	41, // 17: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
-	40, // 18: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	40, // 19: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	30, // 20: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
-	40, // 21: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
-	33, // 22: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
-	38, // 23: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
-	39, // 24: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
-	0,  // 25: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
-	2,  // 26: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
-	4,  // 27: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
-	6,  // 28: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
-	8,  // 29: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
-	10, // 30: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
-	17, // 31: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
-	20, // 32: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
-	22, // 33: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
-	24, // 34: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
-	26, // 35: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
-	28, // 36: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
-	31, // 37: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
-	34, // 38: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
-	36, // 39: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
-	13, // 40: waitlist.signup.v1.SignupService.GetSignup:input_type -> waitlist.signup.v1.GetSignupRequest
-	15, // 41: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
-	1,  // 42: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
-	3,  // 43: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
-	5,  // 44: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
-	7,  // 45: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
-	9,  // 46: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
-	11, // 47: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
-	18, // 48: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
-	21, // 49: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
-	23, // 50: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
-	25, // 51: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
-	27, // 52: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
-	29, // 53: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
-	32, // 54: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
-	35, // 55: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
-	37, // 56: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
-	14, // 57: waitlist.signup.v1.SignupService.GetSignup:output_type -> waitlist.signup.v1.GetSignupResponse
-	16, // 58: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
-	42, // [42:59] is the sub-list for method output_type
-	25, // [25:42] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	46, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	47, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
+	15, // 10: waitlist.signup.v1.GetMailingResponse.signup:type_name -> waitlist.signup.v1.MailedSignup
+	20, // 11: waitlist.signup.v1.GetRecipientsResponse.recipients:type_name -> waitlist.signup.v1.Recipient
+	46, // 12: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	25, // 13: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
+	47, // 14: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
+	47, // 15: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
+	46, // 16: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	46, // 17: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	46, // 18: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
+	47, // 19: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
+	46, // 20: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	46, // 21: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	36, // 22: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
+	46, // 23: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
+	39, // 24: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
+	44, // 25: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
+	45, // 26: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
+	0,  // 27: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
+	2,  // 28: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
+	4,  // 29: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
+	6,  // 30: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
+	8,  // 31: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
+	10, // 32: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
+	23, // 33: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
+	26, // 34: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
+	28, // 35: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
+	30, // 36: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
+	32, // 37: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
+	34, // 38: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
+	37, // 39: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
+	40, // 40: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
+	42, // 41: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
+	13, // 42: waitlist.signup.v1.SignupService.GetMailing:input_type -> waitlist.signup.v1.GetMailingRequest
+	16, // 43: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
+	18, // 44: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
+	21, // 45: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
+	1,  // 46: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
+	3,  // 47: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
+	5,  // 48: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
+	7,  // 49: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
+	9,  // 50: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
+	11, // 51: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
+	24, // 52: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
+	27, // 53: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
+	29, // 54: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
+	31, // 55: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
+	33, // 56: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
+	35, // 57: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
+	38, // 58: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
+	41, // 59: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
+	43, // 60: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
+	14, // 61: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
+	17, // 62: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
+	19, // 63: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
+	22, // 64: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
+	46, // [46:65] is the sub-list for method output_type
+	27, // [27:46] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_signup_v1_signup_proto_init() }
@@ -2900,7 +3280,7 @@ func file_waitlist_signup_v1_signup_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_signup_v1_signup_proto_rawDesc), len(file_waitlist_signup_v1_signup_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

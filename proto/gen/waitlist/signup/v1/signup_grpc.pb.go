@@ -763,8 +763,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	SignupService_GetSignup_FullMethodName = "/waitlist.signup.v1.SignupService/GetSignup"
-	SignupService_GetNotice_FullMethodName = "/waitlist.signup.v1.SignupService/GetNotice"
+	SignupService_GetMailing_FullMethodName     = "/waitlist.signup.v1.SignupService/GetMailing"
+	SignupService_ListRecipients_FullMethodName = "/waitlist.signup.v1.SignupService/ListRecipients"
+	SignupService_GetRecipients_FullMethodName  = "/waitlist.signup.v1.SignupService/GetRecipients"
+	SignupService_GetNotice_FullMethodName      = "/waitlist.signup.v1.SignupService/GetNotice"
 )
 
 // SignupServiceClient is the client API for SignupService service.
@@ -773,9 +775,15 @@ const (
 //
 // SignupService answers messaging and notifier.
 type SignupServiceClient interface {
-	// GetSignup returns one live signup with its exact position at this moment.
-	// NOT_FOUND where the waitlist or the signup has gone.
-	GetSignup(ctx context.Context, in *GetSignupRequest, opts ...grpc.CallOption) (*GetSignupResponse, error)
+	// GetMailing returns what the mails about one signup need at this moment.
+	// NOT_FOUND where the waitlist has gone.
+	GetMailing(ctx context.Context, in *GetMailingRequest, opts ...grpc.CallOption) (*GetMailingResponse, error)
+	// ListRecipients returns who gets a blast: numbers of live signups that have
+	// not opted out, ascending. NOT_FOUND where the waitlist has gone.
+	ListRecipients(ctx context.Context, in *ListRecipientsRequest, opts ...grpc.CallOption) (*ListRecipientsResponse, error)
+	// GetRecipients returns those of some signups that are live and have not opted
+	// out at this moment. NOT_FOUND where the waitlist has gone.
+	GetRecipients(ctx context.Context, in *GetRecipientsRequest, opts ...grpc.CallOption) (*GetRecipientsResponse, error)
 	// GetNotice returns where the owner of a waitlist is told of its signups at
 	// this moment, and what is said of one of them. NOT_FOUND where the waitlist or
 	// the signup has gone.
@@ -790,10 +798,30 @@ func NewSignupServiceClient(cc grpc.ClientConnInterface) SignupServiceClient {
 	return &signupServiceClient{cc}
 }
 
-func (c *signupServiceClient) GetSignup(ctx context.Context, in *GetSignupRequest, opts ...grpc.CallOption) (*GetSignupResponse, error) {
+func (c *signupServiceClient) GetMailing(ctx context.Context, in *GetMailingRequest, opts ...grpc.CallOption) (*GetMailingResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetSignupResponse)
-	err := c.cc.Invoke(ctx, SignupService_GetSignup_FullMethodName, in, out, cOpts...)
+	out := new(GetMailingResponse)
+	err := c.cc.Invoke(ctx, SignupService_GetMailing_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *signupServiceClient) ListRecipients(ctx context.Context, in *ListRecipientsRequest, opts ...grpc.CallOption) (*ListRecipientsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRecipientsResponse)
+	err := c.cc.Invoke(ctx, SignupService_ListRecipients_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *signupServiceClient) GetRecipients(ctx context.Context, in *GetRecipientsRequest, opts ...grpc.CallOption) (*GetRecipientsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRecipientsResponse)
+	err := c.cc.Invoke(ctx, SignupService_GetRecipients_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -816,9 +844,15 @@ func (c *signupServiceClient) GetNotice(ctx context.Context, in *GetNoticeReques
 //
 // SignupService answers messaging and notifier.
 type SignupServiceServer interface {
-	// GetSignup returns one live signup with its exact position at this moment.
-	// NOT_FOUND where the waitlist or the signup has gone.
-	GetSignup(context.Context, *GetSignupRequest) (*GetSignupResponse, error)
+	// GetMailing returns what the mails about one signup need at this moment.
+	// NOT_FOUND where the waitlist has gone.
+	GetMailing(context.Context, *GetMailingRequest) (*GetMailingResponse, error)
+	// ListRecipients returns who gets a blast: numbers of live signups that have
+	// not opted out, ascending. NOT_FOUND where the waitlist has gone.
+	ListRecipients(context.Context, *ListRecipientsRequest) (*ListRecipientsResponse, error)
+	// GetRecipients returns those of some signups that are live and have not opted
+	// out at this moment. NOT_FOUND where the waitlist has gone.
+	GetRecipients(context.Context, *GetRecipientsRequest) (*GetRecipientsResponse, error)
 	// GetNotice returns where the owner of a waitlist is told of its signups at
 	// this moment, and what is said of one of them. NOT_FOUND where the waitlist or
 	// the signup has gone.
@@ -833,8 +867,14 @@ type SignupServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedSignupServiceServer struct{}
 
-func (UnimplementedSignupServiceServer) GetSignup(context.Context, *GetSignupRequest) (*GetSignupResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetSignup not implemented")
+func (UnimplementedSignupServiceServer) GetMailing(context.Context, *GetMailingRequest) (*GetMailingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetMailing not implemented")
+}
+func (UnimplementedSignupServiceServer) ListRecipients(context.Context, *ListRecipientsRequest) (*ListRecipientsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRecipients not implemented")
+}
+func (UnimplementedSignupServiceServer) GetRecipients(context.Context, *GetRecipientsRequest) (*GetRecipientsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRecipients not implemented")
 }
 func (UnimplementedSignupServiceServer) GetNotice(context.Context, *GetNoticeRequest) (*GetNoticeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetNotice not implemented")
@@ -860,20 +900,56 @@ func RegisterSignupServiceServer(s grpc.ServiceRegistrar, srv SignupServiceServe
 	s.RegisterService(&SignupService_ServiceDesc, srv)
 }
 
-func _SignupService_GetSignup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetSignupRequest)
+func _SignupService_GetMailing_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetMailingRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(SignupServiceServer).GetSignup(ctx, in)
+		return srv.(SignupServiceServer).GetMailing(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: SignupService_GetSignup_FullMethodName,
+		FullMethod: SignupService_GetMailing_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SignupServiceServer).GetSignup(ctx, req.(*GetSignupRequest))
+		return srv.(SignupServiceServer).GetMailing(ctx, req.(*GetMailingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SignupService_ListRecipients_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRecipientsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SignupServiceServer).ListRecipients(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SignupService_ListRecipients_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SignupServiceServer).ListRecipients(ctx, req.(*ListRecipientsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SignupService_GetRecipients_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRecipientsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SignupServiceServer).GetRecipients(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SignupService_GetRecipients_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SignupServiceServer).GetRecipients(ctx, req.(*GetRecipientsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -904,8 +980,16 @@ var SignupService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*SignupServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "GetSignup",
-			Handler:    _SignupService_GetSignup_Handler,
+			MethodName: "GetMailing",
+			Handler:    _SignupService_GetMailing_Handler,
+		},
+		{
+			MethodName: "ListRecipients",
+			Handler:    _SignupService_ListRecipients_Handler,
+		},
+		{
+			MethodName: "GetRecipients",
+			Handler:    _SignupService_GetRecipients_Handler,
 		},
 		{
 			MethodName: "GetNotice",
