@@ -12,6 +12,8 @@ package messaging
 
 import (
 	"context"
+	"crypto/rsa"
+	stdmail "net/mail"
 	"time"
 )
 
@@ -69,9 +71,30 @@ type Mail struct {
 	ID      string
 	To      string
 	Subject string
-	Text    string
-	HTML    string
-	Date    time.Time
+	// One of Text and HTML may be empty.
+	Text string
+	HTML string
+	Date time.Time
+	// From is whom it comes from; zero: the provider's default sender.
+	From stdmail.Address
+	// Unsubscribe is the URL of a one-click POST (RFC 8058) that the mail's headers
+	// name; empty: none.
+	Unsubscribe string
+	// DKIM signs the mail, by providers that send it as it is; nil: it is not signed.
+	DKIM *DKIM
+}
+
+// DKIM is a key that signs mails from a domain (RFC 6376).
+type DKIM struct {
+	Domain, Selector string
+	Key              *rsa.PrivateKey
+}
+
+// Senders knows in whose name an owner's mails go out.
+type Senders interface {
+	// Sender returns the sender of an owner's mails to people and what signs them:
+	// the newest verified domain's, or zero values for the default sender.
+	Sender(ctx context.Context, ownerID string) (stdmail.Address, *DKIM, error)
 }
 
 // Provider takes mails. It is safe for concurrent use.
@@ -81,6 +104,40 @@ type Provider interface {
 	// away. After such an error the mail may have been taken all the same.
 	Send(ctx context.Context, m Mail) error
 	Close() error
+}
+
+// MaxBatch is how many mails a BatchProvider takes at a time.
+const MaxBatch = 100
+
+// BatchProvider is a Provider that also takes several mails at once.
+type BatchProvider interface {
+	Provider
+	// SendBatch sends up to MaxBatch mails; the errors are per mail, as Send's. What
+	// was taken under a key within the last 24 hours is not sent again, so a call may be
+	// repeated until it is answered. A repeated call may miss mails of the first, not
+	// have others.
+	SendBatch(ctx context.Context, key string, mails []Mail) []error
+}
+
+// SMS is one text message.
+type SMS struct {
+	ID string
+	// To is an E.164 number.
+	To   string
+	Text string
+}
+
+// SMSProvider takes text messages. It is safe for concurrent use.
+type SMSProvider interface {
+	// SendSMS has the errors of Provider.Send.
+	SendSMS(ctx context.Context, m SMS) error
+}
+
+// Suppressions knows the addresses that are not to be mailed: their providers
+// turned a mail down for good, or their people complained.
+type Suppressions interface {
+	// Suppressed returns those of some normalised addresses.
+	Suppressed(ctx context.Context, emails []string) (map[string]bool, error)
 }
 
 // RefusedError says that the provider will never take this mail.
