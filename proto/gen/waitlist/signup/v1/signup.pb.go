@@ -772,9 +772,10 @@ type GetMailingResponse struct {
 	NotifyReferrer     bool   `protobuf:"varint,7,opt,name=notify_referrer,json=notifyReferrer,proto3" json:"notify_referrer,omitempty"`
 	SmsNotifyReferrer  bool   `protobuf:"varint,8,opt,name=sms_notify_referrer,json=smsNotifyReferrer,proto3" json:"sms_notify_referrer,omitempty"`
 	// Unset where the signup has gone.
-	Signup        *MailedSignup `protobuf:"bytes,9,opt,name=signup,proto3" json:"signup,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Signup             *MailedSignup `protobuf:"bytes,9,opt,name=signup,proto3" json:"signup,omitempty"`
+	ReferralMilestones []int64       `protobuf:"varint,10,rep,packed,name=referral_milestones,json=referralMilestones,proto3" json:"referral_milestones,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *GetMailingResponse) Reset() {
@@ -866,6 +867,13 @@ func (x *GetMailingResponse) GetSmsNotifyReferrer() bool {
 func (x *GetMailingResponse) GetSignup() *MailedSignup {
 	if x != nil {
 		return x.Signup
+	}
+	return nil
+}
+
+func (x *GetMailingResponse) GetReferralMilestones() []int64 {
+	if x != nil {
+		return x.ReferralMilestones
 	}
 	return nil
 }
@@ -2926,7 +2934,7 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\x11GetMailingRequest\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x03R\x06number\"\xfb\x02\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\"\xac\x03\n" +
 	"\x12GetMailingResponse\x12\x19\n" +
 	"\bowner_id\x18\x01 \x01(\tR\aownerId\x12#\n" +
 	"\rwaitlist_name\x18\x02 \x01(\tR\fwaitlistName\x12\x10\n" +
@@ -2936,7 +2944,9 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\voffboarding\x18\x06 \x01(\tR\voffboarding\x12'\n" +
 	"\x0fnotify_referrer\x18\a \x01(\bR\x0enotifyReferrer\x12.\n" +
 	"\x13sms_notify_referrer\x18\b \x01(\bR\x11smsNotifyReferrer\x128\n" +
-	"\x06signup\x18\t \x01(\v2 .waitlist.signup.v1.MailedSignupR\x06signup\"\xc3\x02\n" +
+	"\x06signup\x18\t \x01(\v2 .waitlist.signup.v1.MailedSignupR\x06signup\x12/\n" +
+	"\x13referral_milestones\x18\n" +
+	" \x03(\x03R\x12referralMilestones\"\xc3\x02\n" +
 	"\fMailedSignup\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\tR\x05email\x12\x1d\n" +
