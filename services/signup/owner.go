@@ -36,30 +36,3 @@ func (s *Service) Move(ctx context.Context, waitlistID, email string, position i
 	s.hint(waitlistID)
 	return v.Signup.Email, at, nil
 }
-
-// Person is one signup for the services that write to it.
-type Person struct {
-	Waitlist *Waitlist
-	Signup   *Signup
-	// HidePosition is set where the public must not see Position.
-	HidePosition bool
-	// Position is the displayed one.
-	Position int64
-}
-
-// Person returns a signup by its number, with its place at this moment.
-func (s *Service) Person(ctx context.Context, waitlistID string, number int64) (Person, error) {
-	v, err := s.store.SignupByNumber(ctx, waitlistID, number)
-	if err != nil {
-		return Person{}, err
-	}
-	if v.Signup == nil {
-		return Person{}, errNoSignup()
-	}
-	w, err := s.fresh(ctx, waitlistID)
-	if err != nil {
-		return Person{}, err
-	}
-	eff := s.effective(w)
-	return Person{Waitlist: w, Signup: v.Signup, HidePosition: eff.HidePosition, Position: v.Rank + eff.PositionOffset}, nil
-}

@@ -124,8 +124,8 @@ type Store interface {
 	// that it then has.
 	Move(ctx context.Context, w *Waitlist, number, position int64) (int64, error)
 	ImportStore
-	// SignupByNumber is View for a known signup.
-	SignupByNumber(ctx context.Context, waitlistID string, number int64) (View, error)
+	NoticeStore
+	RecipientStore
 }
 
 // Config bounds a Service. The zero value of a field means its default.

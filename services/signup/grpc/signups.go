@@ -1,6 +1,8 @@
 package grpc
 
 import (
+	"context"
+
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/signup"
 )
@@ -15,4 +17,64 @@ type Signups struct {
 // NewSignups returns the server of svc and notices.
 func NewSignups(svc *signup.Service, notices *signup.Notices) *Signups {
 	return &Signups{svc: svc, notices: notices}
+}
+
+// GetMailing implements the service.
+func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest) (*signupv1.GetMailingResponse, error) {
+	id, ok := signup.ParseID(r.GetWaitlistId())
+	if !ok {
+		return nil, signup.ErrNoWaitlist()
+	}
+	m, err := s.svc.Mailing(ctx, id, r.GetNumber())
+	if err != nil {
+		return nil, err
+	}
+	out := &signupv1.GetMailingResponse{
+		OwnerId: m.Waitlist.OwnerID, WaitlistName: m.Waitlist.Name, Pro: m.Pro,
+		SignupConfirmation: m.Settings.EmailTemplates.SignupConfirmation,
+		ReferralMilestone:  m.Settings.EmailTemplates.ReferralMilestone,
+		Offboarding:        m.Settings.EmailTemplates.Offboarding,
+		NotifyReferrer:     m.Settings.NotifyReferrer, SmsNotifyReferrer: m.Settings.SMSNotifyReferrer,
+	}
+	for _, n := range m.Settings.ReferralMilestones {
+		out.ReferralMilestones = append(out.ReferralMilestones, int64(n))
+	}
+	if p := m.Signup; p != nil {
+		out.Signup = &signupv1.MailedSignup{
+			Number: p.Number, Email: p.Email, FirstName: p.FirstName, LastName: p.LastName, Phone: p.Phone,
+			Position: m.Position, ReferralCount: p.ReferralCount, ReferralToken: p.Token.String(),
+			EmailVerified: !p.EmailVerifiedAt.IsZero(), EmailOptOut: !p.EmailOptOutAt.IsZero(),
+		}
+	}
+	return out, nil
+}
+
+// ListRecipients implements the service.
+func (s *Signups) ListRecipients(ctx context.Context, r *signupv1.ListRecipientsRequest) (*signupv1.ListRecipientsResponse, error) {
+	id, ok := signup.ParseID(r.GetWaitlistId())
+	if !ok {
+		return nil, signup.ErrNoWaitlist()
+	}
+	numbers, err := s.svc.OptedIn(ctx, id, r.GetAfter(), int(r.GetLimit()))
+	if err != nil {
+		return nil, err
+	}
+	return &signupv1.ListRecipientsResponse{Numbers: numbers}, nil
+}
+
+// GetRecipients implements the service.
+func (s *Signups) GetRecipients(ctx context.Context, r *signupv1.GetRecipientsRequest) (*signupv1.GetRecipientsResponse, error) {
+	id, ok := signup.ParseID(r.GetWaitlistId())
+	if !ok {
+		return nil, signup.ErrNoWaitlist()
+	}
+	name, recipients, err := s.svc.Recipients(ctx, id, r.GetNumbers())
+	if err != nil {
+		return nil, err
+	}
+	out := &signupv1.GetRecipientsResponse{WaitlistName: name, Recipients: make([]*signupv1.Recipient, 0, len(recipients))}
+	for _, p := range recipients {
+		out.Recipients = append(out.Recipients, &signupv1.Recipient{Number: p.Number, Email: p.Email})
+	}
+	return out, nil
 }

@@ -7,8 +7,8 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// Numbered implements signup.NoticeStore. By the same indexes as
-// SignupByNumber.
+// Numbered implements signup.NoticeStore. By waitlist_pkey, signup_pkey and
+// change_pkey; where it ranks, by signup_queue_key and queue_bucket_pkey too.
 func (s *Signups) Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (signup.View, error) {
 	return s.view(ctx, viewSQL+`number = $2
 WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, rankUpTo)

@@ -326,7 +326,8 @@ func (s *Signups) add(r *rows, j *signup.Join, o signup.Outcome, key int64, ref 
 			FirstName: j.FirstName, LastName: j.LastName, Position: o.Position + eff.PositionOffset,
 			ReferralToken: j.Token.String(), UtmSource: j.UTMSource, UtmMedium: j.UTMMedium, UtmCampaign: j.UTMCampaign,
 			Referred: ref != nil, VerificationRequired: eff.RequireEmailVerification, WaitlistName: w.Name,
-			Channels: channels(eff, signup.EventSignupCreated),
+			Channels:     channels(eff, signup.EventSignupCreated),
+			Confirmation: eff.EmailTemplates.SignupConfirmation != "",
 		}}
 	})
 	if err != nil {
@@ -336,12 +337,14 @@ func (s *Signups) add(r *rows, j *signup.Join, o signup.Outcome, key int64, ref 
 	if ref == nil {
 		return nil
 	}
+	count := ref.count + int64(ref.new)
 	ev, err = s.event(w, func(e *eventv1.Event) {
 		e.OccurredAt = stamp(j.CreatedAt)
 		e.Payload = &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
 			WaitlistId: w.ID, OwnerId: w.OwnerID, Number: ref.number, Email: ref.email,
-			ReferralCount: ref.count + int64(ref.new), ReferredNumber: o.Number,
-			Channels: channels(eff, signup.EventReferralCredited),
+			ReferralCount: count, ReferredNumber: o.Number,
+			Channels:       channels(eff, signup.EventReferralCredited),
+			NotifyReferrer: eff.NotifyReferrer, SmsNotifyReferrer: eff.SMSNotifyReferrer, Milestone: eff.Milestone(count),
 		}}
 	})
 	if err != nil {

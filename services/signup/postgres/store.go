@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"time"
 
@@ -148,8 +147,15 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 		if why == signup.OwnRequest {
 			st.total--
 		} else {
+			// What is assigned at this moment: w may be older than the lock.
+			now, err := scanWaitlist(tx.QueryRow(ctx, waitlistSQL+`w.id = $1`, w.ID))
+			if err != nil {
+				return err
+			}
+			eff := now.Settings.Effective(now.Owner.EffectiveTier(s.now()))
 			ev.Reason = eventv1.RemovalReason_REMOVAL_REASON_ADMIN
 			ev.Email, ev.FirstName, ev.LastName = email, first, last
+			ev.Offboarding = eff.EmailTemplates.Offboarding != ""
 		}
 		var b pgx.Batch
 		b.Queue(`SELECT queue_leave($1, $2)`, w.ID, key)
@@ -256,12 +262,6 @@ LEFT JOIN signup s ON s.waitlist_id = w.id AND s.`
 func (s *Signups) View(ctx context.Context, waitlistID, email string, rankUpTo int64) (signup.View, error) {
 	return s.view(ctx, viewSQL+`email = $2
 WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, rankUpTo)
-}
-
-// SignupByNumber implements signup.Store.
-func (s *Signups) SignupByNumber(ctx context.Context, waitlistID string, number int64) (signup.View, error) {
-	return s.view(ctx, viewSQL+`number = $2
-WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, math.MaxInt64)
 }
 
 func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, rankUpTo int64) (signup.View, error) {

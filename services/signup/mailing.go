@@ -1,0 +1,98 @@
+package signup
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+)
+
+// Bounds of what is asked about the recipients of a mail to many.
+const (
+	maxRecipientsListed = 10_000
+	maxRecipientsRead   = 1_000
+)
+
+// Mailing is what the mails about one signup need, all of one moment.
+type Mailing struct {
+	Waitlist *Waitlist
+	// Settings are the effective ones.
+	Settings Settings
+	// Pro says whether the owner's plan has the mails that settings ask for.
+	Pro bool
+	// Signup is nil where it has gone, and where none was asked for.
+	Signup *Signup
+	// Position is the displayed one; 0 without a signup, and where the waitlist
+	// hides positions from signups.
+	Position int64
+}
+
+// Recipient is a signup that a mail to many goes to.
+type Recipient struct {
+	Number int64
+	Email  string
+}
+
+// RecipientStore finds the signups that have not opted out. Both answers come
+// from one statement; they are NOT_FOUND where the waitlist has gone.
+type RecipientStore interface {
+	// OptedIn returns the first limit numbers above after, ascending.
+	OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error)
+	// Recipients returns those of some numbers that are there and have not opted
+	// out, ascending, and the waitlist's name.
+	Recipients(ctx context.Context, waitlistID string, numbers []int64) (waitlistName string, _ []Recipient, err error)
+}
+
+// Mailing returns what the mails about a signup need at this moment; number 0
+// asks for the waitlist alone. NOT_FOUND where the waitlist has gone.
+func (s *Service) Mailing(ctx context.Context, waitlistID string, number int64) (Mailing, error) {
+	v, err := s.store.Numbered(ctx, waitlistID, number, math.MaxInt64)
+	if err != nil {
+		return Mailing{}, err
+	}
+	w, err := s.current(ctx, waitlistID, v)
+	if err != nil {
+		return Mailing{}, err
+	}
+	tier := w.Owner.EffectiveTier(s.now())
+	m := Mailing{Waitlist: w, Settings: w.Settings.Effective(tier), Pro: tier.AtLeast(access.Pro), Signup: v.Signup}
+	if m.Signup != nil && !m.Settings.HidePosition {
+		m.Position = v.Rank + m.Settings.PositionOffset
+	}
+	return m, nil
+}
+
+// OptedIn returns the numbers of live signups that have not opted out: those
+// above after, ascending, at most limit, which is 1 to 10,000. Fewer than that
+// are the last ones.
+func (s *Service) OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
+	if limit < 1 || limit > maxRecipientsListed {
+		return nil, outOfBounds("limit", fmt.Sprintf("must be an integer from 1 to %d", maxRecipientsListed))
+	}
+	return s.store.OptedIn(ctx, waitlistID, after, limit)
+}
+
+// Recipients returns those of at most 1,000 signups that are live and have not
+// opted out at this moment, ascending, and the waitlist's name.
+func (s *Service) Recipients(ctx context.Context, waitlistID string, numbers []int64) (waitlistName string, _ []Recipient, err error) {
+	if len(numbers) > maxRecipientsRead {
+		return "", nil, outOfBounds("numbers", fmt.Sprintf("must have at most %d entries", maxRecipientsRead))
+	}
+	return s.store.Recipients(ctx, waitlistID, numbers)
+}
+
+func outOfBounds(field, message string) error {
+	return apierr.Validation(apierr.Field{Field: field, Message: message})
+}
+
+// Milestone returns count where a referrer who has just reached it gets a mail
+// with these settings, which are effective ones, else 0.
+func (s Settings) Milestone(count int64) int64 {
+	if s.EmailTemplates.ReferralMilestone == "" || !slices.Contains(s.ReferralMilestones, int(count)) {
+		return 0
+	}
+	return count
+}

@@ -1,0 +1,73 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/services/signup"
+)
+
+// By waitlist_pkey, and from signup_pkey in its order. Who opted out is read on
+// the way, each once over all pages.
+const optedInSQL = `
+SELECT ARRAY(
+    SELECT s.number FROM signup s
+    WHERE s.waitlist_id = $1 AND s.number > $2 AND s.email_opt_out_at IS NULL
+    ORDER BY s.number
+    LIMIT $3
+)
+FROM waitlist WHERE id = $1 AND deleted_at IS NULL`
+
+// OptedIn implements signup.RecipientStore.
+func (s *Signups) OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
+	var numbers []int64
+	err := s.pool.QueryRow(ctx, optedInSQL, waitlistID, after, limit).Scan(&numbers)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, signup.ErrNoWaitlist()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list recipients: %w", err)
+	}
+	return numbers, nil
+}
+
+// By waitlist_pkey, and by signup_pkey number by number; see presentSQL for why
+// not = ANY. A waitlist without any of them has one row with nulls.
+const recipientsSQL = `
+SELECT w.name, r.number, r.email
+FROM waitlist w LEFT JOIN (unnest($2::bigint[]) AS n (number) CROSS JOIN LATERAL (
+    SELECT s.number, s.email FROM signup s
+    WHERE s.waitlist_id = $1 AND s.number = n.number AND s.email_opt_out_at IS NULL LIMIT 1
+) r) ON true
+WHERE w.id = $1 AND w.deleted_at IS NULL
+ORDER BY r.number`
+
+// Recipients implements signup.RecipientStore.
+func (s *Signups) Recipients(ctx context.Context, waitlistID string, numbers []int64) (string, []signup.Recipient, error) {
+	rows, err := s.pool.Query(ctx, recipientsSQL, waitlistID, numbers)
+	if err != nil {
+		return "", nil, fmt.Errorf("read recipients: %w", err)
+	}
+	var (
+		name   string
+		number *int64
+		email  *string
+		out    []signup.Recipient
+	)
+	tag, err := pgx.ForEachRow(rows, []any{&name, &number, &email}, func() error {
+		if number != nil {
+			out = append(out, signup.Recipient{Number: *number, Email: *email})
+		}
+		return nil
+	})
+	if err != nil {
+		return "", nil, fmt.Errorf("read recipients: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return "", nil, signup.ErrNoWaitlist()
+	}
+	return name, out, nil
+}
