@@ -97,7 +97,7 @@ func newWorld(t testing.TB, boost int) *world {
 	w.store = postgres.NewSignups(w.pool, func() {}, time.Now)
 	w.index = signup.NewIndex(w.keys, w.store, quiet)
 	w.svc = signup.New(signup.Config{SmallList: -1}, w.store, w.index, ring, time.Now, quiet, signup.Metrics{})
-	w.owners = signup.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, time.Now)
+	w.owners = signup.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, time.Now)
 	w.admin = signup.NewAdmin(w.owners, w.svc, w.store, time.Now)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -72,6 +72,48 @@ type EmailTemplates struct {
 	Offboarding        string `json:"offboarding,omitempty"`
 }
 
+// Assignment is a mail and the template that it is made of.
+type Assignment struct {
+	// Mail is the key in email_templates, which is also the template's type.
+	Mail       string
+	TemplateID string
+}
+
+// fields are the mails' keys, in the contract's order, with their ids.
+func (t *EmailTemplates) fields() []struct {
+	mail string
+	id   *string
+} {
+	return []struct {
+		mail string
+		id   *string
+	}{
+		{"signup_confirmation", &t.SignupConfirmation},
+		{"referral_milestone", &t.ReferralMilestone},
+		{"offboarding", &t.Offboarding},
+	}
+}
+
+// Has reports whether t has that template for that mail.
+func (t EmailTemplates) Has(a Assignment) bool {
+	for _, f := range t.fields() {
+		if f.mail == a.Mail {
+			return *f.id == a.TemplateID
+		}
+	}
+	return false
+}
+
+// Without returns t without a template, whichever mail it is for.
+func (t EmailTemplates) Without(templateID string) EmailTemplates {
+	for _, f := range t.fields() {
+		if *f.id == templateID {
+			*f.id = ""
+		}
+	}
+	return t
+}
+
 // DefaultSettings are those of a waitlist whose owner chose nothing.
 func DefaultSettings() Settings {
 	return Settings{

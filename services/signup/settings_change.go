@@ -50,8 +50,9 @@ type setting struct {
 	read func(o *body.Object, name string) any
 }
 
-// settingsTable is the contract's table, in its order.
-func settingsTable() []setting {
+// settingsTable is the contract's table, in its order. assignable says of a
+// template whether a mail may be made of it.
+func settingsTable(assignable func(Assignment) bool) []setting {
 	const pro, advanced = access.Pro, access.Advanced
 	channel := link(netguard.Options{MaxLength: maxURL})
 	return []setting{
@@ -80,7 +81,7 @@ func settingsTable() []setting {
 		{name: "sms_notify_referrer", tier: pro, read: boolean},
 		{name: "require_email_verification", tier: pro, read: boolean},
 		{name: "referral_milestones", tier: pro, read: milestones},
-		{name: "email_templates", tier: pro, read: emailTemplates},
+		{name: "email_templates", tier: pro, read: emailTemplates(assignable)},
 	}
 }
 
@@ -89,7 +90,8 @@ func settingsTable() []setting {
 // to its default; a value that does not change one passes at every tier. What is
 // not valid is collected by patch. gated is TIER_REQUIRED where a change needs
 // more than tier; it is for the caller to return once patch has no errors.
-func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets Secrets) (merged []byte, gated, err error) {
+// assignable says of a template that s does not have whether it may be assigned.
+func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets Secrets, assignable func(Assignment) bool) (merged []byte, gated, err error) {
 	values, err := s.values()
 	if err != nil {
 		return nil, nil, err
@@ -98,7 +100,7 @@ func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets
 	if err != nil {
 		return nil, nil, err
 	}
-	table := settingsTable()
+	table := settingsTable(func(a Assignment) bool { return s.EmailTemplates.Has(a) || assignable(a) })
 	for _, row := range table {
 		if !patch.Has(row.name) {
 			continue
@@ -387,21 +389,30 @@ func milestones(o *body.Object, name string) any {
 	return out
 }
 
-// emailTemplates reads template ids by mail. There are no templates yet, so
-// that every id is one that does not exist.
-func emailTemplates(o *body.Object, name string) any {
-	templates, ok := o.Object(name)
-	if !ok {
-		return EmailTemplates{}
-	}
-	mails := []string{"signup_confirmation", "referral_milestone", "offboarding"}
-	failKeysBut(templates, mails...)
-	for _, mail := range mails {
-		if id, ok := templates.String(mail, 0); ok && id != "" {
-			templates.Fail(mail, "must be the id of a template of this type")
+// emailTemplates reads template ids by mail; "" is none.
+func emailTemplates(assignable func(Assignment) bool) func(*body.Object, string) any {
+	return func(o *body.Object, name string) any {
+		var out EmailTemplates
+		in, ok := o.Object(name)
+		if !ok {
+			return out
 		}
+		mails := []string{}
+		for _, f := range out.fields() {
+			mails = append(mails, f.mail)
+			given, _ := in.String(f.mail, 0)
+			if given == "" {
+				continue
+			}
+			id, ok := ParseID(given)
+			if !ok || !assignable(Assignment{f.mail, id}) {
+				in.Fail(f.mail, "must be the id of a template of this type")
+			}
+			*f.id = id
+		}
+		failKeysBut(in, mails...)
+		return out
 	}
-	return EmailTemplates{}
 }
 
 func element(name string, i int) string { return fmt.Sprintf("%s[%d]", name, i) }

@@ -28,6 +28,13 @@ func secrets(t testing.TB) *seal.Ring {
 	return ring
 }
 
+// confirmationTemplate is the one template that assignable knows.
+const confirmationTemplate = "0193d4a2-5c1e-7a41-8000-00000000000a"
+
+func assignable(a signup.Assignment) bool {
+	return a == signup.Assignment{Mail: "signup_confirmation", TemplateID: confirmationTemplate}
+}
+
 // merge applies a settings object to stored settings as a PATCH does.
 func merge(t testing.TB, stored, patch string, tier access.Tier) (string, error) {
 	t.Helper()
@@ -43,7 +50,7 @@ func merge(t testing.TB, stored, patch string, tier access.Tier) (string, error)
 	if !ok {
 		t.Fatalf("%s is no object", patch)
 	}
-	merged, gated, err := before.Merge(o, listID, tier, secrets(t))
+	merged, gated, err := before.Merge(o, listID, tier, secrets(t), assignable)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +92,10 @@ func TestMergeAccepts(t *testing.T) {
 		{"no milestones", `{"referral_milestones":[5]}`, `{"referral_milestones":[]}`, `{}`},
 		{"no templates", `{}`, `{"email_templates":{}}`, `{}`},
 		{"null templates", `{}`, `{"email_templates":{"signup_confirmation":null,"offboarding":""}}`, `{}`},
+		{"template", `{}`, `{"email_templates":{"signup_confirmation":"` + strings.ToUpper(confirmationTemplate) + `"}}`, `{"email_templates":{"signup_confirmation":"` + confirmationTemplate + `"}}`},
+		{"templates are replaced", `{"email_templates":{"offboarding":"` + listID + `"}}`, `{"email_templates":{"signup_confirmation":"` + confirmationTemplate + `"}}`, `{"email_templates":{"signup_confirmation":"` + confirmationTemplate + `"}}`},
+		{"template that is there stays", `{"email_templates":{"offboarding":"` + listID + `"}}`, `{"email_templates":{"offboarding":"` + listID + `"}}`, `{"email_templates":{"offboarding":"` + listID + `"}}`},
+		{"no templates any more", `{"email_templates":{"offboarding":"` + listID + `"}}`, `{"email_templates":{"offboarding":""}}`, `{}`},
 		{"hero image over http", `{}`, `{"hero_image_url":"http://img.example/a.png?x=1&y=2"}`, `{"hero_image_url":"http://img.example/a.png?x=1\u0026y=2"}`},
 		{
 			"questions", `{}`,
@@ -160,6 +171,9 @@ func TestMergeRefuses(t *testing.T) {
 		{"milestone as text", `{"referral_milestones":["5"]}`, "referral_milestones[0]"},
 		{"milestones of the wrong type", `{"referral_milestones":{}}`, "referral_milestones"},
 		{"template that does not exist", `{"email_templates":{"offboarding":"0193d4a2-5c1e-7a41-8000-000000000001"}}`, "email_templates.offboarding"},
+		{"template of another mail", `{"email_templates":{"offboarding":"` + confirmationTemplate + `"}}`, "email_templates.offboarding"},
+		{"template without an id", `{"email_templates":{"signup_confirmation":"urn:uuid:` + confirmationTemplate + `"}}`, "email_templates.signup_confirmation"},
+		{"template of the wrong type", `{"email_templates":{"signup_confirmation":5}}`, "email_templates.signup_confirmation"},
 		{"unknown mail", `{"email_templates":{"blast":null}}`, "email_templates.blast"},
 		{"templates of the wrong type", `{"email_templates":[]}`, "email_templates"},
 		{"11 questions", question(many(11, `{"id":"a","label":"a","type":"text"}`)), "custom_questions"},
@@ -223,6 +237,7 @@ func tiers() map[access.Tier]map[string]string {
 			"webhook_url": `"https://a.example/?a=1&b=2"`, "webhook_events": `[]`, "slack_webhook_url": `"https://a.example/s"`,
 			"discord_webhook_url": `"https://a.example/d"`, "notify_referrer": `true`, "sms_notify_referrer": `true`,
 			"require_email_verification": `true`, "referral_milestones": `[1]`,
+			"email_templates": `{"signup_confirmation":"` + confirmationTemplate + `"}`,
 		},
 	}
 }
@@ -422,7 +437,7 @@ func FuzzMerge(f *testing.F) {
 		if !ok {
 			return
 		}
-		stored, gated, err := signup.DefaultSettings().Merge(o, listID, access.Pro, secrets(t))
+		stored, gated, err := signup.DefaultSettings().Merge(o, listID, access.Pro, secrets(t), assignable)
 		if err != nil || gated != nil {
 			t.Fatalf("%s: %v, %v", patch, gated, err)
 		}

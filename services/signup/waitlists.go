@@ -3,6 +3,7 @@ package signup
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,14 +76,15 @@ type OwnedWaitlist struct {
 // order: the waitlist exists and is the actor's, the owner's subscription, the
 // role, the body, the tier of what changes.
 type Owners struct {
-	store   WaitlistStore
-	secrets Secrets
-	now     func() time.Time
+	store     WaitlistStore
+	secrets   Secrets
+	templates Templates
+	now       func() time.Time
 }
 
 // NewOwners returns the owners' side over a store. secrets seal channel URLs.
-func NewOwners(store WaitlistStore, secrets Secrets, now func() time.Time) *Owners {
-	return &Owners{store: store, secrets: secrets, now: now}
+func NewOwners(store WaitlistStore, secrets Secrets, templates Templates, now func() time.Time) *Owners {
+	return &Owners{store: store, secrets: secrets, templates: templates, now: now}
 }
 
 // Create makes a waitlist for the owner with the given address, or for the actor
@@ -103,12 +105,13 @@ func (o *Owners) Create(ctx context.Context, actor access.Actor, accountEmail st
 	if err != nil {
 		return w, false, fmt.Errorf("new waitlist id: %w", err)
 	}
+	asked := o.ask(ctx, grant.OwnerID, raw)
 	created, replayed, err := o.store.CreateWaitlist(ctx, Creation{
 		ID: id.String(), CreatedAt: o.now().UTC().Truncate(time.Millisecond),
 		OwnerID: grant.OwnerID, Owner: grant.Entitlement,
 		AccountID: actor.AccountID, Key: key, Content: append([]byte(grant.OwnerID+"\n"), raw...),
 	}, func() (Draft, error) {
-		return o.draft(raw, Waitlist{ID: id.String(), Settings: DefaultSettings()}, grant.Entitlement.Tier)
+		return o.draft(raw, Waitlist{ID: id.String(), Settings: DefaultSettings()}, grant.Entitlement.Tier, asked)
 	})
 	if err != nil {
 		return w, false, err
@@ -171,8 +174,9 @@ func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw 
 	if err := grant.RequireWrite(); err != nil {
 		return OwnedWaitlist{}, err
 	}
+	asked := o.ask(ctx, w.OwnerID, raw)
 	changed, err := o.store.ChangeWaitlist(ctx, w.ID, func(w Waitlist) (Draft, error) {
-		return o.draft(raw, w, grant.Entitlement.Tier)
+		return o.draft(raw, w, grant.Entitlement.Tier, asked)
 	})
 	if err != nil {
 		return OwnedWaitlist{}, err
@@ -256,7 +260,7 @@ func (o *Owners) refresh(ctx context.Context, w Waitlist, grant access.Grant) er
 
 // draft applies a body to w, a new waitlist where it has no name. Every field
 // error is reported at once, and before a tier that is too low.
-func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier) (Draft, error) {
+func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemplates) (Draft, error) {
 	in, err := body.Parse(raw)
 	if err != nil {
 		return Draft{}, err
@@ -276,9 +280,12 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier) (Draft, error) 
 		in.Fail("name", fmt.Sprintf("must have at most %d characters", maxWaitlistName))
 	}
 	draft := Draft{Name: name}
-	var gated error
+	var gated, unsure error
 	if patch, ok := in.Object("settings"); ok {
-		draft.Settings, gated, err = w.Settings.Merge(patch, w.ID, tier, o.secrets)
+		draft.Settings, gated, err = w.Settings.Merge(patch, w.ID, tier, o.secrets, func(a Assignment) bool {
+			unsure = asked.err
+			return asked.err != nil || !slices.Contains(asked.unknown, a)
+		})
 	} else {
 		draft.Settings, err = w.Settings.Stored()
 	}
@@ -287,6 +294,9 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier) (Draft, error) 
 	}
 	if err := in.Err(); err != nil {
 		return Draft{}, err
+	}
+	if unsure != nil {
+		return Draft{}, unsure
 	}
 	return draft, gated
 }

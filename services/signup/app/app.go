@@ -23,6 +23,9 @@ import (
 type Config struct {
 	service.Config
 
+	// MessagingTarget is where messaging's gRPC is: host:port, or a gRPC URL.
+	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090"`
+
 	// BatchWorkers is how many batches of signups are committed at a time.
 	BatchWorkers int `env:"SIGNUP_BATCH_WORKERS" envDefault:"4"`
 	// BatchSize is the most signups in one transaction.
@@ -69,7 +72,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		cfg.PostgresMaxConns = int32(cfg.BatchWorkers) + readerConns
 	}
 	rt, err := service.New(ctx, "signup", cfg.Config, service.Options{
-		Schema: "signup", Migrations: migrations, HTTP: true, GRPC: true, Redis: true, Kafka: true, Tokens: true, Seal: true,
+		Schema: "signup", Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Redis: true, Kafka: true, Tokens: true, Seal: true,
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
+	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/grpc"
@@ -18,7 +19,12 @@ import (
 // the events about accounts, and the purge.
 func wire(rt *service.Runtime, cfg Config, topics kafka.Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
 	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
-	owners := signup.NewOwners(waitlists, rt.Seal, time.Now)
+	messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
+	if err != nil {
+		return err
+	}
+	templates := grpc.Templates{Messaging: messagingv1.NewMessagingServiceClient(messaging)}
+	owners := signup.NewOwners(waitlists, rt.Seal, templates, time.Now)
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(signup.NewAdmin(owners, svc, store, time.Now)))
 	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))

@@ -17,11 +17,15 @@ type Owners interface {
 	UpdateOwner(ctx context.Context, tx pgx.Tx, ownerID string, e access.Entitlement) error
 	// CloseOwnerIn deletes everything of an owner. Again is harmless.
 	CloseOwnerIn(ctx context.Context, tx pgx.Tx, ownerID string) error
+	// RemoveTemplate takes a deleted template out of an owner's settings. Again is
+	// harmless.
+	RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, templateID string) error
 }
 
-// Handler applies the accounts' events to owners: what they may use, and that
-// they have gone. The latter is also called by account directly; the event is
-// for when that call did not come through.
+// Handler applies the accounts' events to owners: what they may use, which of
+// their templates have gone, and that they have gone themselves. The last is
+// also called by account directly; the event is for when that call did not come
+// through.
 func Handler(owners Owners) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		switch p := ev.GetPayload().(type) {
@@ -30,6 +34,8 @@ func Handler(owners Owners) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Eve
 			return owners.UpdateOwner(ctx, tx, e.GetAccountId(), access.EntitlementFromProto(e.GetEntitlement()))
 		case *eventv1.Event_AccountDeleted:
 			return owners.CloseOwnerIn(ctx, tx, p.AccountDeleted.GetAccountId())
+		case *eventv1.Event_TemplateDeleted:
+			return owners.RemoveTemplate(ctx, tx, p.TemplateDeleted.GetAccountId(), p.TemplateDeleted.GetTemplateId())
 		default:
 			return nil
 		}

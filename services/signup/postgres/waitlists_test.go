@@ -29,6 +29,8 @@ type owners struct {
 	*signup.Owners
 	store *postgres.Waitlists
 	pool  *pgxpool.Pool
+	// templates are messaging's.
+	templates *templates
 	// woken counts commits with events.
 	woken atomic.Int64
 	mu    sync.Mutex
@@ -37,9 +39,9 @@ type owners struct {
 
 func newOwners(t *testing.T) *owners {
 	t.Helper()
-	o := &owners{pool: database(t), now: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.UTC)}
+	o := &owners{pool: database(t), templates: &templates{}, now: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.UTC)}
 	o.store = postgres.NewWaitlists(o.pool, func() { o.woken.Add(1) }, o.clock)
-	o.Owners = signup.NewOwners(o.store, secrets(t), o.clock)
+	o.Owners = signup.NewOwners(o.store, secrets(t), o.templates, o.clock)
 	return o
 }
 
@@ -675,6 +677,7 @@ func TestIndexes(t *testing.T) {
 	for name, sql := range map[string]string{
 		"list":           `SELECT id FROM waitlist w WHERE deleted_at IS NULL AND owner_id = '0193d4a2-5c1e-7a41-8000-000000000001' ORDER BY id`,
 		"close":          `UPDATE waitlist SET deleted_at = now() WHERE deleted_at IS NULL AND owner_id = '0193d4a2-5c1e-7a41-8000-000000000001'`,
+		"template":       `SELECT id FROM waitlist WHERE owner_id = '0193d4a2-5c1e-7a41-8000-000000000001' AND deleted_at IS NULL AND 'x' IN (settings #>> '{email_templates,offboarding}') ORDER BY id FOR NO KEY UPDATE`,
 		"next to purge":  `SELECT deleted_at, id FROM waitlist WHERE deleted_at IS NOT NULL AND (deleted_at, id) > (now(), '0193d4a2-5c1e-7a41-8000-000000000001') AND (name <> '' OR deleted_at < now()) ORDER BY deleted_at, id LIMIT 1`,
 		"closed keys":    `SELECT k.key FROM owner o JOIN idempotency_key k ON k.account_id = o.id WHERE o.closed_at IS NOT NULL LIMIT 10 FOR UPDATE OF k SKIP LOCKED`,
 		"closed owners":  `DELETE FROM owner o WHERE closed_at < now() AND NOT EXISTS (SELECT FROM waitlist w WHERE w.owner_id = o.id)`,
