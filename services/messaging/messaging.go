@@ -29,18 +29,29 @@ const (
 	PasswordReset       Kind = "password_reset"
 	SignupVerification  Kind = "signup_verification"
 	TeamInvite          Kind = "team_invite"
+	TrialEnding         Kind = "trial_ending"
+	// Those about signups are decided upon once more when they are sent; see
+	// Mailing. ReferralSMS is a text message.
+	SignupConfirmation   Kind = "signup_confirmation"
+	ReferralMilestone    Kind = "referral_milestone"
+	Offboarding          Kind = "offboarding"
+	ReferralNotification Kind = "referral_notification"
+	ReferralSMS          Kind = "sms"
 )
 
 // Request is a mail that an event asks for. What is not needed for its kind is
 // empty.
 type Request struct {
-	// EventID identifies the mail: an event asks for one at most.
+	// EventID identifies the mail. It is the event's id, or derived from what asks
+	// for it where an event asks for several.
 	EventID string
 	Kind    Kind
-	// Recipient is a normalised address.
+	// Recipient is a normalised address; empty where signup is asked for it when the
+	// mail is sent.
 	Recipient string
 	// AccountID and Generation are what the token of an account mail is bound to.
-	// An invitation has no token, and the owner's AccountID.
+	// Mails without such a token have the AccountID of the owner in whose name they
+	// are.
 	AccountID  string
 	Generation int64
 	// OwnerEmail invites; Role is admin or viewer.
@@ -50,6 +61,10 @@ type Request struct {
 	WaitlistID   string
 	WaitlistName string
 	Number       int64
+	// FirstName and LastName are those of a signup that has gone.
+	FirstName, LastName string
+	// Milestone is the count of referrals that was reached.
+	Milestone int64
 	// ExpiresAt ends the mail's use; it is not sent after that. Zero: never.
 	ExpiresAt time.Time
 	// RequestedAt is when the event occurred.
@@ -133,13 +148,6 @@ type SMSProvider interface {
 	SendSMS(ctx context.Context, m SMS) error
 }
 
-// Suppressions knows the addresses that are not to be mailed: their providers
-// turned a mail down for good, or their people complained.
-type Suppressions interface {
-	// Suppressed returns those of some normalised addresses.
-	Suppressed(ctx context.Context, emails []string) (map[string]bool, error)
-}
-
 // RefusedError says that the provider will never take this mail.
 type RefusedError struct{ Reason string }
 
@@ -159,6 +167,8 @@ type Ledger interface {
 	Sent(ctx context.Context, eventID string) error
 	// Failed ends a request that will not be sent, and forgets the address.
 	Failed(ctx context.Context, eventID, reason string) error
+	// Canceled ends a request that is not wanted any more, and forgets the address.
+	Canceled(ctx context.Context, eventID, reason string) error
 	// Defer makes a claimed request due after a pause and counts that.
 	Defer(ctx context.Context, eventID string, pause time.Duration, reason string) error
 	// Return makes claimed requests that were not tried, or could not be, due after a
