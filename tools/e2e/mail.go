@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -24,13 +25,18 @@ import (
 // two seconds are those of an idle one.
 const mailTimeout = 30 * time.Second
 
-// Mail is one mail of the mail directory.
+// Mail is one mail as it arrived.
 type Mail struct {
+	// From and To are addresses without names.
+	From    string
 	To      string
 	Subject string
 	Header  mail.Header
-	Text    string
-	HTML    string
+	// Text and HTML are the bodies, with line breaks as LF.
+	Text string
+	HTML string
+	// Raw is all of it.
+	Raw []byte
 
 	written time.Time
 }
@@ -61,6 +67,11 @@ func (m Mail) Token() string {
 
 // Mails returns the mails to an address, oldest first.
 func (s *Server) Mails(to string) ([]Mail, error) {
+	return s.mails(func(m Mail) bool { return m.To == to })
+}
+
+// mails returns those that keep wants, oldest first.
+func (s *Server) mails(keep func(Mail) bool) ([]Mail, error) {
 	var out []Mail
 	err := filepath.WalkDir(s.MailDir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -73,7 +84,7 @@ func (s *Server) Mails(to string) ([]Mail, error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if m.To == to {
+		if keep(m) {
 			out = append(out, m)
 		}
 		return nil
@@ -85,10 +96,21 @@ func (s *Server) Mails(to string) ([]Mail, error) {
 // AwaitMails waits until there are at least n mails to an address.
 func (s *Server) AwaitMails(t testing.TB, to string, n int) []Mail {
 	t.Helper()
+	return awaitMails(t, s, to, n)
+}
+
+// mailbox is where mails arrive.
+type mailbox interface {
+	// Mails returns those to an address, oldest first.
+	Mails(to string) ([]Mail, error)
+}
+
+func awaitMails(t testing.TB, box mailbox, to string, n int) []Mail {
+	t.Helper()
 	var got []Mail
 	Await(t, mailTimeout, fmt.Sprintf("%d mails to %s", n, to), func() bool {
 		var err error
-		if got, err = s.Mails(to); err != nil {
+		if got, err = box.Mails(to); err != nil {
 			t.Fatal(err)
 		}
 		return len(got) >= n
@@ -97,28 +119,36 @@ func (s *Server) AwaitMails(t testing.TB, to string, n int) []Mail {
 }
 
 func readMail(path string) (Mail, error) {
-	f, err := os.Open(path)
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		return Mail{}, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
+	info, err := os.Stat(path)
 	if err != nil {
 		return Mail{}, err
 	}
-	msg, err := mail.ReadMessage(f)
+	m, err := parseMail(raw)
+	m.written = info.ModTime()
+	return m, err
+}
+
+// parseMail reads a mail in its Internet format.
+func parseMail(raw []byte) (Mail, error) {
+	msg, err := mail.ReadMessage(bytes.NewReader(raw))
 	if err != nil {
 		return Mail{}, fmt.Errorf("parse: %w", err)
 	}
-	m := Mail{Header: msg.Header, written: info.ModTime()}
+	m := Mail{Header: msg.Header, Raw: raw}
 	if m.Subject, err = new(mime.WordDecoder).DecodeHeader(msg.Header.Get("Subject")); err != nil {
 		return Mail{}, fmt.Errorf("subject: %w", err)
 	}
-	to, err := mail.ParseAddress(msg.Header.Get("To"))
-	if err != nil {
-		return Mail{}, fmt.Errorf("recipient: %w", err)
+	for name, into := range map[string]*string{"From": &m.From, "To": &m.To} {
+		a, err := mail.ParseAddress(msg.Header.Get(name))
+		if err != nil {
+			return Mail{}, fmt.Errorf("%s: %w", name, err)
+		}
+		*into = a.Address
 	}
-	m.To = to.Address
 	return m, m.read(msg.Header.Get("Content-Type"), msg.Header.Get("Content-Transfer-Encoding"), msg.Body)
 }
 
@@ -156,11 +186,12 @@ func (m *Mail) read(contentType, encoding string, body io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("body: %w", err)
 	}
+	content := strings.ReplaceAll(string(b), "\r\n", "\n")
 	switch media {
 	case "text/plain":
-		m.Text += string(b)
+		m.Text += content
 	case "text/html":
-		m.HTML += string(b)
+		m.HTML += content
 	}
 	return nil
 }

@@ -1,0 +1,591 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/testenv"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+// golden compares a mail with testdata/mails, where names stand in place of what
+// is new in each run.
+func golden(t testing.TB, name string, d *deployment, m Mail, names map[string]string) {
+	t.Helper()
+	var b strings.Builder
+	for _, h := range []string{"From", "To", "Subject", "Auto-Submitted", "List-Unsubscribe", "List-Unsubscribe-Post"} {
+		value := m.Header.Get(h)
+		if h == "Subject" {
+			value = m.Subject
+		}
+		if value != "" {
+			fmt.Fprintf(&b, "%s: %s\n", h, value)
+		}
+	}
+	if m.Header.Get("Message-Id") == "" || m.Header.Get("Date") == "" {
+		t.Errorf("%s without Message-ID or Date", name)
+	}
+	fmt.Fprintf(&b, "\n--- text\n%s\n--- HTML\n%s\n", m.Text, m.HTML)
+	got := b.String()
+	old := []string{d.server.URL, "<url>"}
+	for _, from := range slices.Sorted(maps.Keys(names)) {
+		old = append(old, from, names[from])
+	}
+	got = strings.NewReplacer(old...).Replace(got)
+	got = regexp.MustCompile(`token=[A-Za-z0-9_.%-]+`).ReplaceAllString(got, "token=<token>")
+	got = regexp.MustCompile(`\d+ [A-Z][a-z]+ \d{4}, \d\d:\d\d UTC`).ReplaceAllString(got, "<time>")
+	path := filepath.Join("testdata", "mails", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is\n%s\nwant\n%s", path, got, want)
+	}
+}
+
+// mailing is a deployment that sends by SMTP.
+type mailing struct {
+	*deployment
+	office *postOffice
+	kafka  kafka.Config
+}
+
+// testMails: every mail but blasts, from what causes it to where its links lead.
+func (s *suite) testMails(t *testing.T) {
+	office := newPostOffice(t)
+	brokers, prefix := testenv.Kafka(t)
+	env := map[string]string{"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix}
+	maps.Copy(env, office.env)
+	m := &mailing{s.deploy(t, env), office, kafka.Config{Brokers: brokers, TopicPrefix: prefix}}
+	t.Run("account", m.testAccountMails)
+	t.Run("verification", m.testVerificationMail)
+	t.Run("confirmation", m.testConfirmation)
+	t.Run("referral", m.testReferralMail)
+	t.Run("milestones", m.testMilestones)
+	t.Run("offboarding", m.testOffboarding)
+	t.Run("plans", m.testMailPlans)
+	t.Run("meanwhile", m.testMeanwhile)
+	t.Run("refused", m.testRefusedRecipients)
+	t.Run("slow", m.testSlowBlast)
+}
+
+// one waits for the only mail to somebody.
+func (m *mailing) one(t testing.TB, to string) Mail {
+	t.Helper()
+	mails := awaitMails(t, m.office, to, 1)
+	if len(mails) != 1 {
+		t.Fatalf("%d mails to %s", len(mails), to)
+	}
+	return mails[0]
+}
+
+// settled waits until nothing of a waitlist is under way any more.
+func (m *mailing) settled(t testing.TB, waitlist string) {
+	t.Helper()
+	m.passed(t)
+	Await(t, mailTimeout, "no mail is queued", func() bool { return m.queued(t, waitlist) == 0 })
+}
+
+// passed waits until messaging has taken every event so far.
+func (m *mailing) passed(t testing.TB) {
+	t.Helper()
+	Await(t, mailTimeout, "the outboxes are empty", func() bool {
+		return m.rows(t, "SELECT (SELECT count(*) FROM signup.outbox) + (SELECT count(*) FROM account.outbox)") == 0
+	})
+	Await(t, mailTimeout, "every event is taken", func() bool {
+		lag, err := kafka.Lag(t.Context(), m.kafka, "messaging", kafka.SignupsTopic, kafka.AccountsTopic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lag[kafka.SignupsTopic]+lag[kafka.AccountsTopic] == 0
+	})
+}
+
+// queued is how many mails of a waitlist wait.
+func (m *mailing) queued(t testing.TB, waitlist string) int {
+	t.Helper()
+	return m.rows(t, "SELECT count(*) FROM messaging.sent_mail WHERE waitlist_id = $1 AND state = 'queued'", waitlist)
+}
+
+// rows is the number that a query returns.
+func (d *deployment) rows(t testing.TB, sql string, args ...any) int {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var n int
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// away runs f while the mail server takes nothing.
+func (m *mailing) away(f func()) {
+	m.office.change(func() { m.office.away = true })
+	defer m.office.change(func() { m.office.away = false })
+	f()
+}
+
+func (m *mailing) testAccountMails(t *testing.T) {
+	o := m.owner(t)
+	confirm := m.one(t, o.email)
+	golden(t, "account_verification", m.deployment, confirm, map[string]string{o.email: "<owner>"})
+	confirm.noUnsubscribe(t)
+	o.Do(t, Post("/auth/verify-email", Obj{"token": confirm.Token()})).Want(http.StatusOK)
+
+	o.Do(t, Post("/auth/forgot-password", Obj{"email": o.email})).Want(http.StatusAccepted)
+	reset := awaitMails(t, m.office, o.email, 2)[1]
+	golden(t, "password_reset", m.deployment, reset, map[string]string{o.email: "<owner>"})
+	reset.noUnsubscribe(t)
+	o.Do(t, Post("/auth/reset-password", Obj{"token": reset.Token(), "password": "another good one"})).Want(http.StatusNoContent)
+	o.password = "another good one"
+	o.login(t)
+
+	member := address("member")
+	o.Do(t, invite(member, "viewer").As(o.token)).Want(http.StatusCreated)
+	asked := m.one(t, member)
+	golden(t, "team_invite", m.deployment, asked, map[string]string{o.email: "<owner>", url.QueryEscape(member): "<member>", member: "<member>"})
+	asked.noUnsubscribe(t)
+}
+
+func (m *mailing) testVerificationMail(t *testing.T) {
+	o := m.owner(t)
+	id := o.waitlist(t, Obj{"require_email_verification": true})
+	ada, bob := "o'hara+x%y-"+address("ada"), address("bob")
+	for _, p := range []string{ada, bob} {
+		o.join(t, id, p)
+	}
+	mail := m.one(t, ada)
+	mail.noUnsubscribe(t)
+	golden(t, "signup_verification", m.deployment, mail, map[string]string{id: "<waitlist>", ada: "<ada>", url.QueryEscape(ada): "<ada>", url.PathEscape(ada): "<ada>"})
+	var page, api *url.URL
+	for _, u := range mail.Links() {
+		if strings.HasPrefix(u.Path, basePath) {
+			api = u
+		} else {
+			page = u
+		}
+	}
+	if page == nil || api == nil || page.Query().Get("waitlist") != id || page.Query().Get("email") != ada {
+		t.Fatalf("links %v", mail.Links())
+	}
+	o.Do(t, Post(statusPath(id, page.Query().Get("email"))+"/verify", Obj{"token": page.Query().Get("token")})).Want(http.StatusOK).WantJSON("verified", true)
+	o.Do(t, Get(strings.TrimPrefix(api.EscapedPath(), basePath)+"?"+api.RawQuery)).Want(http.StatusOK).WantJSON("verified", true)
+	m.one(t, bob)
+}
+
+// everything is a template with all that there is.
+func everything(kind string) Obj {
+	const all = "{{email}}|{{ first_name }}|{{last_name}}|{{position}}|{{referral_count}}|{{referral_link}}|{{waitlist_name}}"
+	more := ""
+	if kind == "referral_milestone" {
+		more = "|{{milestone}}"
+	}
+	return Obj{
+		"subject_template": "For {{first_name}} {{last_name}}: {{position}} " + emoji + more, "text_body_template": all + more + "\n{{unsubscribe_url}}\n",
+		"html_body_template": "<p>" + all + more + "</p>\n<a href=\"{{unsubscribe_url}}\">x</a>",
+	}
+}
+
+// assigned makes a waitlist with templates of the kinds assigned.
+func (o *owner) assigned(t testing.TB, settings Obj, kinds ...string) string {
+	t.Helper()
+	templates := Obj{}
+	for _, kind := range kinds {
+		templates[kind] = o.template(t, kind, everything(kind))
+	}
+	all := Obj{"email_templates": templates}
+	maps.Copy(all, settings)
+	return o.waitlist(t, all)
+}
+
+func (m *mailing) testConfirmation(t *testing.T) {
+	o := m.owner(t)
+	id := o.assigned(t, Obj{"position_offset": 100}, "signup_confirmation")
+	ada := "o'hara+x%y-" + address("ada")
+	// Values are somebody else's: they may try to be markup, headers, placeholders.
+	joined := o.join(t, id, ada, Obj{"first_name": "<b>&\"Ada\r\nBcc: eve@example.com", "last_name": "{{email}}"})
+	mail := m.one(t, ada)
+	if want := "For <b>&\"Ada  Bcc: eve@example.com {{email}}: 101 " + emoji; mail.Subject != want || mail.Header.Get("Bcc") != "" {
+		t.Errorf("subject %q, want %q", mail.Subject, want)
+	}
+	link := m.server.URL + "/w/" + id + "?ref=" + joined.Str("referral_token")
+	text := strings.Join([]string{ada, "<b>&\"Ada\nBcc: eve@example.com", "{{email}}", "101", "0", link, "Launch"}, "|")
+	if got := strings.SplitAfter(mail.Text, "|Launch")[0]; got != text {
+		t.Errorf("text %q, want %q", got, text)
+	}
+	if !strings.Contains(mail.HTML, "&lt;b&gt;&amp;") || strings.Contains(mail.HTML, "<b>") || !strings.Contains(mail.HTML, "|{{email}}|101|0|") {
+		t.Errorf("HTML %q", mail.HTML)
+	}
+	if mail.Header.Get("List-Unsubscribe") != "" {
+		t.Error("a confirmation is no marketing")
+	}
+	golden(t, "signup_confirmation", m.deployment, mail, map[string]string{
+		id: "<waitlist>", ada: "<ada>", url.QueryEscape(ada): "<ada>", strings.ReplaceAll(ada, "'", "&#39;"): "<ada>", joined.Str("referral_token"): "<referral>",
+	})
+	// Its placeholder for a way out works, too.
+	for _, u := range mail.Links() {
+		if u.Path == "/unsubscribe" {
+			o.Do(t, optOut(u)).Want(http.StatusOK)
+		}
+	}
+	if got := o.Do(t, Get("/waitlists/"+id+"/signups").As(o.token)); !strings.Contains(string(got.Body), `"email_opt_out":true`) {
+		t.Errorf("no way out in %s", mail.Text)
+	}
+
+	t.Run("nothing to say", func(t *testing.T) {
+		id := o.assigned(t, Obj{"hide_position": true}, "signup_confirmation")
+		bare := address("bare")
+		o.join(t, id, bare)
+		if got := m.one(t, bare); !strings.HasPrefix(got.Text, bare+"||||0|") || got.Subject != "For  :  "+emoji {
+			t.Errorf("%q, %q", got.Subject, got.Text)
+		}
+	})
+	t.Run("one body", func(t *testing.T) {
+		for field, body := range map[string]string{"text_body_template": "Just text", "html_body_template": "<p>Just HTML"} {
+			tid := o.Do(t, Post("/templates", Obj{"template_type": "signup_confirmation", "subject_template": "x", field: body}).As(o.token)).Want(http.StatusCreated).Str("template_id")
+			p := address("p")
+			o.join(t, o.waitlist(t, Obj{"email_templates": Obj{"signup_confirmation": tid}}), p)
+			if got := m.one(t, p); strings.TrimSpace(got.Text+got.HTML) != body {
+				t.Errorf("%q and %q, want %q", got.Text, got.HTML, body)
+			}
+		}
+	})
+	t.Run("whom not", func(t *testing.T) {
+		imported, bot, plain := address("imported"), address("bot"), address("plain")
+		o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": []any{Obj{"email": imported}}}).As(o.token)).Want(http.StatusOK)
+		o.Do(t, signup(id, bot, Obj{"website": "x"})).Want(http.StatusCreated)
+		o.Do(t, signup(id, ada)).Want(http.StatusOK)
+		o.join(t, o.waitlist(t, nil), plain)
+		m.settled(t, id)
+		if got := inBoxes(t, m.office, imported, bot, ada, plain); !slices.Equal(got, []int{0, 0, 1, 0}) {
+			t.Errorf("mails %v", got)
+		}
+	})
+	t.Run("with a verification", func(t *testing.T) {
+		id := o.assigned(t, Obj{"require_email_verification": true}, "signup_confirmation")
+		p := address("both")
+		o.join(t, id, p)
+		subjects := []string{}
+		for _, mail := range awaitMails(t, m.office, p, 2) {
+			subjects = append(subjects, mail.Subject[:3])
+		}
+		slices.Sort(subjects)
+		if !slices.Equal(subjects, []string{"Con", "For"}) {
+			t.Errorf("subjects %q", subjects)
+		}
+	})
+}
+
+func (m *mailing) testReferralMail(t *testing.T) {
+	o := m.owner(t)
+	id := o.waitlist(t, Obj{"notify_referrer": true, "position_offset": 10})
+	o.join(t, id, address("first"))
+	ada := "o'hara+x%y-" + address("ada")
+	ref := o.join(t, id, ada, Obj{"first_name": "Ada"}).Str("referral_token")
+	refer := func(id, ref string) string {
+		t.Helper()
+		return o.join(t, id, address("friend"), Obj{"referred_by_token": ref}).Str("referral_token")
+	}
+	friend := refer(id, ref)
+	mail := m.one(t, ada)
+	golden(t, "referral_notification", m.deployment, mail, map[string]string{
+		id: "<waitlist>", ada: "<ada>", url.QueryEscape(ada): "<ada>", strings.ReplaceAll(ada, "'", "&#39;"): "<ada>", ref: "<referral>",
+	})
+	page, one := mail.unsubscribeLinks(t, m.deployment, id)
+	for range 3 {
+		refer(id, ref)
+	}
+	refer(id, friend) // another referrer has an hour of their own
+	m.settled(t, id)
+	if got := inBoxes(t, m.office, ada); got[0] != 1 {
+		t.Errorf("%d mails within an hour", got[0])
+	}
+	o.status(t, id, ada).WantJSON("referral_count", 4)
+	t.Run("opted out", func(t *testing.T) {
+		for name, leave := range map[string]func(string) Request{
+			"by the page":  func(string) Request { return optOut(page) },
+			"by one click": func(string) Request { return click(one) },
+			"without mails": func(email string) Request {
+				return Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": email, "token": m.unsubscribeToken(t, id, email)})
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				p := ada
+				if name == "without mails" {
+					p = address("quiet")
+					ref := o.join(t, id, p).Str("referral_token")
+					o.Do(t, leave(p)).Want(http.StatusOK)
+					refer(id, ref)
+					m.settled(t, id)
+					if got := inBoxes(t, m.office, p); got[0] != 0 {
+						t.Errorf("%d mails", got[0])
+					}
+					return
+				}
+				o.Do(t, leave(p)).Want(http.StatusOK).WantJSON("success", true)
+			})
+		}
+	})
+	t.Run("not asked for", func(t *testing.T) {
+		id := o.waitlist(t, nil)
+		p := address("quiet")
+		refer(id, o.join(t, id, p).Str("referral_token"))
+		m.settled(t, id)
+		if got := inBoxes(t, m.office, p); got[0] != 0 {
+			t.Errorf("%d mails", got[0])
+		}
+	})
+}
+
+func (m *mailing) testMilestones(t *testing.T) {
+	o := m.owner(t)
+	id := o.assigned(t, Obj{"referral_milestones": []any{2, 1, 2, 4}}, "referral_milestone")
+	ada := address("ada")
+	ref := o.join(t, id, ada, Obj{"first_name": "Ada"}).Str("referral_token")
+	refer := func() string {
+		email := address("friend")
+		o.join(t, id, email, Obj{"referred_by_token": ref})
+		return email
+	}
+	refer()
+	first := m.one(t, ada)
+	if want := "For Ada :"; !strings.HasPrefix(first.Subject, want) || !strings.HasSuffix(first.Subject, "|1") {
+		t.Errorf("subject %q", first.Subject)
+	}
+	golden(t, "referral_milestone", m.deployment, first, map[string]string{id: "<waitlist>", ada: "<ada>", url.QueryEscape(ada): "<ada>", ref: "<referral>"})
+	first.unsubscribeLinks(t, m.deployment, id)
+	friend := refer()
+	if mails := awaitMails(t, m.office, ada, 2); !strings.HasSuffix(mails[1].Subject, "|2") {
+		t.Errorf("subject %q", mails[1].Subject)
+	}
+	// A removal takes nothing back, so that nothing is reached twice.
+	o.Do(t, Delete("/waitlists/"+id+"/signups/"+friend).As(o.token)).Want(http.StatusNoContent)
+	refer()
+	o.set(t, id, Obj{"referral_milestones": []any{2, 3}}) // 3 is behind
+	m.settled(t, id)
+	if got := inBoxes(t, m.office, ada); got[0] != 2 {
+		t.Errorf("%d mails", got[0])
+	}
+	o.set(t, id, Obj{"referral_milestones": []any{4, 5}})
+	refer()
+	page, _ := awaitMails(t, m.office, ada, 3)[2].unsubscribeLinks(t, m.deployment, id)
+	o.Do(t, optOut(page)).Want(http.StatusOK)
+	refer()
+	m.settled(t, id)
+	if got := inBoxes(t, m.office, ada); got[0] != 3 {
+		t.Errorf("%d mails, the last to somebody who opted out", got[0])
+	}
+	t.Run("without a template", func(t *testing.T) {
+		id := o.waitlist(t, Obj{"referral_milestones": []any{1}})
+		p := address("p")
+		o.join(t, id, address("friend"), Obj{"referred_by_token": o.join(t, id, p).Str("referral_token")})
+		m.settled(t, id)
+		if got := inBoxes(t, m.office, p); got[0] != 0 {
+			t.Errorf("%d mails", got[0])
+		}
+	})
+}
+
+func (m *mailing) testOffboarding(t *testing.T) {
+	o := m.owner(t)
+	id := o.assigned(t, nil, "offboarding")
+	plain := o.waitlist(t, nil)
+	ada, out, own, unnoticed := address("ada"), address("out"), address("own"), address("unnoticed")
+	for _, p := range []string{ada, out, own} {
+		o.join(t, id, p, Obj{"first_name": "Ada", "last_name": "L"})
+	}
+	o.join(t, plain, unnoticed)
+	m.optOutByHand(t, o.Client, id, out)
+	for _, p := range []string{ada, out} {
+		o.Do(t, Delete("/waitlists/"+id+"/signups/"+p).As(o.token)).Want(http.StatusNoContent)
+	}
+	o.Do(t, Delete("/waitlists/"+plain+"/signups/"+unnoticed).As(o.token)).Want(http.StatusNoContent)
+	token := o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": own, "token": m.unsubscribeToken(t, id, own)})).Want(http.StatusOK).Str("delete_token")
+	o.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": own, "token": token})).Want(http.StatusOK)
+	mail := m.one(t, ada)
+	if mail.Header.Get("List-Unsubscribe") != "" || !strings.HasPrefix(mail.Subject, "For Ada L:") {
+		t.Errorf("%q, List-Unsubscribe %q", mail.Subject, mail.Header.Get("List-Unsubscribe"))
+	}
+	golden(t, "offboarding", m.deployment, mail, map[string]string{id: "<waitlist>", ada: "<ada>", url.QueryEscape(ada): "<ada>"})
+	m.one(t, out)
+	m.settled(t, id)
+	m.settled(t, plain)
+	if got := inBoxes(t, m.office, ada, out, own, unnoticed); !slices.Equal(got, []int{1, 1, 0, 0}) {
+		t.Errorf("mails %v", got)
+	}
+}
+
+// testMailPlans: below Pro, or while nothing is paid, a waitlist sends nothing
+// but what signups need.
+func (m *mailing) testMailPlans(t *testing.T) {
+	o := m.owner(t)
+	id := o.assigned(t, Obj{"notify_referrer": true, "referral_milestones": []any{1}}, "signup_confirmation", "referral_milestone", "offboarding")
+	for _, state := range [][2]string{{"advanced", "active"}, {"pro", "inactive"}} {
+		m.setTier(t, o, state[0], state[1])
+		p, friend := address("p"), address("friend")
+		ref := o.join(t, id, p).Str("referral_token")
+		o.join(t, id, friend, Obj{"referred_by_token": ref})
+		if state[1] == "active" {
+			o.Do(t, Delete("/waitlists/"+id+"/signups/"+friend).As(o.token)).Want(http.StatusNoContent)
+		}
+		m.settled(t, id)
+		if got := inBoxes(t, m.office, p, friend); !slices.Equal(got, []int{0, 0}) {
+			t.Errorf("%v: mails %v", state, got)
+		}
+	}
+	m.setTier(t, o, "pro", "active")
+	p := address("p")
+	o.join(t, id, p)
+	m.one(t, p)
+}
+
+// testMeanwhile: what changes between the moment that a mail is asked for and the
+// moment that it can be sent decides.
+func (m *mailing) testMeanwhile(t *testing.T) {
+	type list struct {
+		*owner
+		id             string
+		ada, bob       string
+		adaRef, bobRef string
+	}
+	make := func(t *testing.T) *list {
+		t.Helper()
+		l := &list{owner: m.owner(t), ada: address("ada"), bob: address("bob")}
+		l.id = l.assigned(t, Obj{"notify_referrer": true, "referral_milestones": []any{1}}, "signup_confirmation", "referral_milestone", "offboarding")
+		l.adaRef, l.bobRef = l.join(t, l.id, l.ada).Str("referral_token"), l.join(t, l.id, l.bob).Str("referral_token")
+		m.one(t, l.ada)
+		m.one(t, l.bob)
+		return l
+	}
+	for _, tc := range []struct {
+		name      string
+		change    func(t *testing.T, l *list)
+		ada, bob  int // marketing mails that come all the same
+		confirmed bool
+	}{
+		{"nothing", func(*testing.T, *list) {}, 3, 3, true},
+		{"opt-out", func(t *testing.T, l *list) { m.optOutByHand(t, l.Client, l.id, l.ada) }, 0, 3, true},
+		{"removal", func(t *testing.T, l *list) {
+			l.Do(t, Delete("/waitlists/"+l.id+"/signups/"+l.ada).As(l.token)).Want(http.StatusNoContent)
+		}, 1, 3, true}, // the offboarding mail
+		{"deletion of one's data", func(t *testing.T, l *list) {
+			token := l.Do(t, Post("/public/waitlists/"+l.id+"/unsubscribe", Obj{"email": l.ada, "token": m.unsubscribeToken(t, l.id, l.ada)})).Want(http.StatusOK).Str("delete_token")
+			l.Do(t, Post("/public/waitlists/"+l.id+"/delete-my-data", Obj{"email": l.ada, "token": token})).Want(http.StatusOK)
+		}, 0, 3, true},
+		{"other settings", func(t *testing.T, l *list) {
+			l.set(t, l.id, Obj{"notify_referrer": false, "email_templates": nil})
+		}, 1, 1, false}, // the blast
+		{"end of the plan", func(t *testing.T, l *list) { m.setTier(t, l.owner, "advanced", "active") }, 0, 0, false},
+		{"end of the list", func(t *testing.T, l *list) {
+			l.Do(t, Delete("/waitlists/"+l.id).As(l.token)).Want(http.StatusNoContent)
+		}, 0, 0, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := make(t)
+			friend := address("friend")
+			m.away(func() {
+				l.join(t, l.id, friend, Obj{"referred_by_token": l.adaRef})
+				l.join(t, l.id, address("friend"), Obj{"referred_by_token": l.bobRef})
+				Await(t, mailTimeout, "mails are queued", func() bool { return m.queued(t, l.id) >= 6 })
+				l.Do(t, newBlast(l.id, nil).As(l.token)).Want(http.StatusOK)
+				tc.change(t, l)
+				m.passed(t)
+			})
+			m.settled(t, l.id)
+			if tc.name != "end of the list" {
+				Await(t, mailTimeout, "the blast has ended", func() bool {
+					return m.rows(t, "SELECT count(*) FROM messaging.blast WHERE waitlist_id = $1 AND state IN ('queued', 'sending')", l.id) == 0
+				})
+			}
+			confirmed := 0
+			if tc.confirmed {
+				confirmed = 1
+			}
+			if got, want := inBoxes(t, m.office, l.ada, l.bob, friend)[:2], []int{1 + tc.ada, 1 + tc.bob}; !slices.Equal(got, want) {
+				t.Errorf("mails %v, want %v", got, want)
+				for _, p := range []string{l.ada, l.bob} {
+					mails, _ := m.office.Mails(p)
+					for _, mail := range mails {
+						t.Log(mail.Subject)
+					}
+				}
+			}
+			mails, err := m.office.Mails(friend)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mails = slices.DeleteFunc(mails, func(mail Mail) bool { return mail.Subject == "News" })
+			if len(mails) != confirmed {
+				t.Errorf("%d confirmations", len(mails))
+			}
+		})
+	}
+}
+
+// testRefusedRecipients: whom the mail server does not know counts as failed.
+func (m *mailing) testRefusedRecipients(t *testing.T) {
+	o := m.owner(t)
+	id := o.waitlist(t, nil)
+	good, bad := address("good"), address("bad")
+	m.office.change(func() { m.office.refused[bad] = true })
+	o.join(t, id, bad)
+	r := o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK)
+	r.WantJSON("status", "failed").WantJSON("recipient_count", 1).WantJSON("failed_count", 1)
+	o.join(t, id, good)
+	o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("status", "sent").WantJSON("recipient_count", 2).WantJSON("failed_count", 1)
+	m.one(t, good)
+	if log := m.server.Log(); strings.Contains(log, bad) || strings.Contains(log, good) {
+		t.Error("the log names a recipient")
+	}
+}
+
+// testSlowBlast: a blast that takes long is answered as it is, and goes on.
+func (m *mailing) testSlowBlast(t *testing.T) {
+	const people = 60
+	o := m.owner(t)
+	id := o.waitlist(t, nil)
+	rows := make([]any, people)
+	for i := range rows {
+		rows[i] = Obj{"email": address("p")}
+	}
+	o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": rows}).As(o.token)).Want(http.StatusOK)
+	m.office.change(func() { m.office.pause = 500 * time.Millisecond })
+	r := o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("status", "sending")
+	if r.Took < 4*time.Second || r.Took > 7*time.Second {
+		t.Errorf("answered after %s", r.Took)
+	}
+	m.office.change(func() { m.office.pause = 0 })
+	if got := o.awaitBlast(t, id, "sent"); got.Recipients != people || got.Failed != 0 {
+		t.Errorf("%+v", got)
+	}
+	for _, row := range rows {
+		if got := inBoxes(t, m.office, row.(Obj)["email"].(string)); got[0] != 1 {
+			t.Errorf("%d mails", got[0])
+		}
+	}
+}

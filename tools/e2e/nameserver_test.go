@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// nameServer is a DNS server that knows what the test tells it.
+type nameServer struct {
+	// addr is host:port.
+	addr string
+
+	mu sync.Mutex
+	// texts are TXT records, by lower-case name without the last dot.
+	texts map[string][]string
+	// silent has it answer nothing, broken has it fail.
+	silent, broken bool
+	asked          int
+}
+
+func newNameServer(t testing.TB) *nameServer {
+	t.Helper()
+	n := &nameServer{texts: map[string][]string{}}
+	packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.addr = packets.LocalAddr().String()
+	// Long answers are asked for again by TCP, at the same port.
+	streams, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", n.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	t.Cleanup(serving.Wait) // after the shutdowns
+	for _, server := range []*dns.Server{{PacketConn: packets, Handler: n}, {Listener: streams, Handler: n}} {
+		started := make(chan struct{})
+		server.NotifyStartedFunc = func() { close(started) }
+		serving.Go(func() {
+			if err := server.ActivateAndServe(); err != nil {
+				t.Error(err)
+			}
+		})
+		<-started
+		t.Cleanup(func() {
+			if err := server.Shutdown(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return n
+}
+
+// ServeDNS implements dns.Handler.
+func (n *nameServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked++
+	if n.silent {
+		return
+	}
+	r := new(dns.Msg).SetReply(q)
+	name := strings.ToLower(strings.TrimSuffix(q.Question[0].Name, "."))
+	texts := n.texts[name]
+	switch {
+	case n.broken:
+		r.Rcode = dns.RcodeServerFailure
+	case len(texts) == 0:
+		r.Rcode = dns.RcodeNameError
+	case q.Question[0].Qtype == dns.TypeTXT:
+		for _, text := range texts {
+			r.Answer = append(r.Answer, &dns.TXT{
+				Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 60}, Txt: pieces(text),
+			})
+		}
+	}
+	if opt := q.IsEdns0(); w.LocalAddr().Network() == "udp" {
+		size := dns.MinMsgSize
+		if opt != nil {
+			size = int(opt.UDPSize())
+		}
+		r.Truncate(size)
+	}
+	_ = w.WriteMsg(r)
+}
+
+// pieces are the strings of at most 255 bytes that a TXT record is made of.
+func pieces(text string) []string {
+	var out []string
+	for len(text) > 255 {
+		out, text = append(out, text[:255]), text[255:]
+	}
+	return append(out, text)
+}
+
+// change alters what it knows and does.
+func (n *nameServer) change(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+// publish sets records as the API listed them.
+func (n *nameServer) publish(t testing.TB, records []record) {
+	t.Helper()
+	n.change(func() {
+		for _, r := range records {
+			if r.Type == "TXT" {
+				name := strings.ToLower(strings.TrimSuffix(r.Name, "."))
+				n.texts[name] = append(n.texts[name], r.Value)
+			}
+		}
+	})
+}
+
+// withdraw removes every record.
+func (n *nameServer) withdraw() { n.change(func() { clear(n.texts) }) }

@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emersion/go-sasl"
+	gosmtp "github.com/emersion/go-smtp"
+)
+
+const (
+	mailUser     = "mailer"
+	mailPassword = "correct horse battery"
+)
+
+// postOffice is an SMTP server with STARTTLS and a login. It keeps what it
+// takes.
+type postOffice struct {
+	// env makes a program send its mails here.
+	env map[string]string
+
+	mu    sync.Mutex
+	mails []Mail
+	// bad are mails that could not be read.
+	bad error
+	// away has it refuse to talk.
+	away bool
+	// refused are recipients it does not take mails for, for ever.
+	refused map[string]bool
+	// pause is what each mail takes.
+	pause time.Duration
+}
+
+func newPostOffice(t testing.TB) *postOffice {
+	t.Helper()
+	p := &postOffice{refused: map[string]bool{}}
+	// A certificate for 127.0.0.1 that comes with the standard library.
+	web := httptest.NewTLSServer(nil)
+	ca := filepath.Join(t.TempDir(), "postoffice.pem")
+	err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), 0o600)
+	certificates := web.TLS.Certificates
+	web.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := gosmtp.NewServer(gosmtp.BackendFunc(func(*gosmtp.Conn) (gosmtp.Session, error) { return &mailSession{postOffice: p}, nil }))
+	server.Domain = "localhost"
+	server.TLSConfig = &tls.Config{Certificates: certificates, MinVersion: tls.VersionTLS12}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		if err := <-done; err != nil && !errors.Is(err, gosmtp.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	host, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.env = map[string]string{
+		"MAIL_PROVIDER": "smtp", "MAIL_FROM": "Waitlist <no-reply@waitlist.example>", "SMTP_HOST": host, "SMTP_PORT": port, "SMTP_TLS": "starttls",
+		"SMTP_USERNAME": mailUser, "SMTP_PASSWORD": mailPassword, "SSL_CERT_FILE": ca,
+	}
+	return p
+}
+
+// change alters what it does.
+func (p *postOffice) change(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// Mails implements mailbox.
+func (p *postOffice) Mails(to string) ([]Mail, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []Mail
+	for _, m := range p.mails {
+		if m.To == to {
+			out = append(out, m)
+		}
+	}
+	return out, p.bad
+}
+
+// mailSession is one dialogue.
+type mailSession struct {
+	*postOffice
+	authed   bool
+	from, to string
+}
+
+func (s *mailSession) AuthMechanisms() []string { return []string{sasl.Plain} }
+
+func (s *mailSession) Auth(string) (sasl.Server, error) {
+	return sasl.NewPlainServer(func(_, user, password string) error {
+		if user != mailUser || password != mailPassword {
+			return gosmtp.ErrAuthFailed
+		}
+		s.authed = true
+		return nil
+	}), nil
+}
+
+func (s *mailSession) Mail(from string, _ *gosmtp.MailOptions) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.authed:
+		return gosmtp.ErrAuthRequired
+	case s.away:
+		return &gosmtp.SMTPError{Code: 421, EnhancedCode: gosmtp.EnhancedCode{4, 3, 2}, Message: "closed"}
+	}
+	s.from = from
+	return nil
+}
+
+func (s *mailSession) Rcpt(to string, _ *gosmtp.RcptOptions) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused[to] {
+		return &gosmtp.SMTPError{Code: 550, EnhancedCode: gosmtp.EnhancedCode{5, 1, 1}, Message: "nobody is called " + strconv.Quote(to)}
+	}
+	s.to = to
+	return nil
+}
+
+func (s *mailSession) Data(r io.Reader) error {
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	m, err := parseMail(raw)
+	if err == nil && (m.To != s.to || m.From != s.from) {
+		err = fmt.Errorf("from %s to %s in the envelope, from %s to %s in the mail", s.from, s.to, m.From, m.To)
+	}
+	s.mu.Lock()
+	pause := s.pause
+	s.mu.Unlock()
+	if pause > 0 {
+		<-time.After(pause)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.bad = errors.Join(s.bad, err)
+		return err
+	}
+	m.written = time.Now()
+	s.mails = append(s.mails, m)
+	return nil
+}
+
+func (s *mailSession) Reset()        { s.from, s.to = "", "" }
+func (s *mailSession) Logout() error { return nil }
