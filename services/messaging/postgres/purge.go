@@ -16,12 +16,14 @@ import (
 const (
 	// purgeRows bounds one deletion: tens of milliseconds.
 	purgeRows = 5000
+	// purgeTexts does so for rows of up to a megabyte.
+	purgeTexts = 50
 	// tombstoneKept is longer than any event can come again: dead letters are
 	// kept for 30 days.
 	tombstoneKept = 35 * 24 * time.Hour
 )
 
-// Purge deletes the mails of accounts and waitlists that have gone. A mail that
+// Purge deletes what accounts and waitlists that have gone leave. A mail that
 // is being sent at that moment goes out; what became of it is then recorded
 // nowhere. A purge that stopped midway goes on where it was, and replicas may
 // run it together.
@@ -61,28 +63,40 @@ func (p *Purge) Once(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("look for deleted accounts and waitlists: %w", err)
 		}
-		if err := p.mails(ctx, id); err != nil {
-			return fmt.Errorf("purge mails: %w", err)
+		if err := p.rows(ctx, id); err != nil {
+			return fmt.Errorf("purge an account or waitlist: %w", err)
 		}
 	}
 	// By tombstone_created_at.
 	if err := p.chunks(ctx, `
 		DELETE FROM tombstone WHERE hash = ANY (ARRAY(
-			SELECT hash FROM tombstone WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2))`, tombstoneKept); err != nil {
+			SELECT hash FROM tombstone WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2))`, tombstoneKept, purgeRows); err != nil {
 		return fmt.Errorf("purge tombstones: %w", err)
 	}
 	return nil
 }
 
-// mails deletes every mail of one account or waitlist, and then all of it but
-// the hash of its id. By sent_mail_account and sent_mail_signup.
-func (p *Purge) mails(ctx context.Context, id string) error {
-	for _, column := range []string{"account_id", "waitlist_id"} {
-		if err := p.chunks(ctx, `
-			DELETE FROM sent_mail WHERE event_id = ANY (ARRAY(
-				SELECT event_id FROM sent_mail WHERE `+column+` = $1 LIMIT $2))`, id); err != nil {
+// rows deletes everything of one account or waitlist, and then all of it but the
+// hash of its id. By sent_mail_account, sent_mail_signup and template_owner.
+func (p *Purge) rows(ctx context.Context, id string) error {
+	// Who has not seen that it has gone is waited for; see holdOff.
+	if _, err := p.Pool.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('purge/' || $1, 0))", id); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		most int
+		sql  string
+	}{
+		{purgeRows, "DELETE FROM sent_mail WHERE event_id = ANY (ARRAY(SELECT event_id FROM sent_mail WHERE account_id = $1 LIMIT $2))"},
+		{purgeRows, "DELETE FROM sent_mail WHERE event_id = ANY (ARRAY(SELECT event_id FROM sent_mail WHERE waitlist_id = $1 LIMIT $2))"},
+		{purgeTexts, "DELETE FROM template WHERE id = ANY (ARRAY(SELECT id FROM template WHERE owner_id = $1 LIMIT $2))"},
+	} {
+		if err := p.chunks(ctx, d.sql, id, d.most); err != nil {
 			return err
 		}
+	}
+	if err := purgeBlasts(ctx, p.Pool, id); err != nil {
+		return err
 	}
 	_, err := p.Pool.Exec(ctx, `
 		WITH buried AS (DELETE FROM gone WHERE id = $1 RETURNING id)
@@ -91,10 +105,10 @@ func (p *Purge) mails(ctx context.Context, id string) error {
 }
 
 // chunks repeats a deletion of at most $2 rows until there are none left.
-func (p *Purge) chunks(ctx context.Context, sql string, arg any) error {
+func (p *Purge) chunks(ctx context.Context, sql string, arg any, most int) error {
 	for {
-		tag, err := p.Pool.Exec(ctx, sql, arg, purgeRows)
-		if err != nil || tag.RowsAffected() < purgeRows {
+		tag, err := p.Pool.Exec(ctx, sql, arg, most)
+		if err != nil || tag.RowsAffected() < int64(most) {
 			return err
 		}
 	}

@@ -1,0 +1,24 @@
+package messaging
+
+import (
+	"strings"
+	"time"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/emailaddr"
+)
+
+// workFor returns the actor's grant for the owner with an address, the actor's
+// own where it is empty: what the header X-Account-Email chooses. FORBIDDEN
+// outside the owner's team, and then what the subscription's gate says.
+func workFor(actor access.Actor, accountEmail string, now time.Time) (access.Grant, error) {
+	if parsed, err := emailaddr.Parse(accountEmail); err == nil {
+		accountEmail = parsed
+	}
+	grant, ok := actor.GrantByEmail(strings.TrimSpace(accountEmail))
+	if !ok {
+		return access.Grant{}, apierr.New(apierr.Forbidden, "You are not a member of this account's team.")
+	}
+	return grant, actor.MemberGate(grant, now)
+}

@@ -1,0 +1,338 @@
+package messaging
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/body"
+)
+
+// TemplateType says which mails a template is for.
+type TemplateType string
+
+// The types of templates.
+const (
+	ConfirmationTemplate TemplateType = "signup_confirmation"
+	MilestoneTemplate    TemplateType = "referral_milestone"
+	OffboardingTemplate  TemplateType = "offboarding"
+	BlastTemplate        TemplateType = "blast"
+)
+
+const (
+	// maxTemplateName and maxSubject are in code points, maxMailBody is in bytes.
+	maxTemplateName = 200
+	maxSubject      = 998
+	maxMailBody     = 512 << 10
+)
+
+// Template is an owner's text for one type of mail, with {{variable}}
+// placeholders.
+type Template struct {
+	// ID is a UUIDv7, OwnerID an account's id.
+	ID      string
+	OwnerID string
+	Type    TemplateType
+	Name    string
+	Subject string
+	// HTML and Text are the bodies; one of them may be empty. Lists have neither.
+	HTML      string
+	Text      string
+	CreatedAt time.Time
+}
+
+// TemplateRef names a template that a waitlist wants to use.
+type TemplateRef struct {
+	ID   string
+	Type TemplateType
+}
+
+// TemplateStore keeps templates. A template that is missing, or another
+// owner's, is NOT_FOUND.
+type TemplateStore interface {
+	// InsertTemplate stores a new template. An owner whose account has gone gets
+	// AUTHENTICATION_REQUIRED.
+	InsertTemplate(ctx context.Context, t Template) error
+	// Templates returns an owner's, without bodies, in order of creation.
+	Templates(ctx context.Context, ownerID string) ([]Template, error)
+	Template(ctx context.Context, ownerID, id string) (Template, error)
+	// ChangeTemplate stores what change makes of a template that it has locked.
+	// change may be called more than once.
+	ChangeTemplate(ctx context.Context, ownerID, id string, change func(Template) (Template, error)) error
+	// DeleteTemplate deletes a template and publishes that, in one transaction.
+	DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time) error
+	// TemplateTypes returns the types of those templates that are the owner's.
+	TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]TemplateType, error)
+}
+
+// Templates is the owners' side of mail templates. Its methods decide in the
+// contract's order: the account that is worked for (the address of its owner, or
+// empty for the actor's own), its subscription, the role, the body, the tier,
+// the template.
+type Templates struct {
+	store TemplateStore
+	now   func() time.Time
+}
+
+// NewTemplates returns the owners' side over a store.
+func NewTemplates(store TemplateStore, now func() time.Time) *Templates {
+	return &Templates{store: store, now: now}
+}
+
+// Create stores a template. raw is the request's body.
+func (t *Templates) Create(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Template, error) {
+	grant, err := t.writer(actor, accountEmail)
+	if err != nil {
+		return Template{}, err
+	}
+	o, err := body.Parse(raw)
+	if err != nil {
+		return Template{}, err
+	}
+	tmpl := readTemplate(o, Template{})
+	if err := o.Err(); err != nil {
+		return Template{}, err
+	}
+	if err := requireTemplates(grant); err != nil {
+		return Template{}, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Template{}, fmt.Errorf("new template id: %w", err)
+	}
+	tmpl.ID, tmpl.OwnerID, tmpl.CreatedAt = id.String(), grant.OwnerID, t.now().UTC().Truncate(time.Millisecond)
+	return tmpl, t.store.InsertTemplate(ctx, tmpl)
+}
+
+// List returns an owner's templates without their bodies, in order of creation.
+func (t *Templates) List(ctx context.Context, actor access.Actor, accountEmail string) ([]Template, error) {
+	grant, err := t.reader(actor, accountEmail)
+	if err != nil {
+		return nil, err
+	}
+	return t.store.Templates(ctx, grant.OwnerID)
+}
+
+// Get returns one template with its bodies.
+func (t *Templates) Get(ctx context.Context, actor access.Actor, accountEmail, id string) (Template, error) {
+	grant, err := t.reader(actor, accountEmail)
+	if err != nil {
+		return Template{}, err
+	}
+	if !canonical(id) {
+		return Template{}, ErrNoTemplate()
+	}
+	return t.store.Template(ctx, grant.OwnerID, id)
+}
+
+// Update changes what the body raw has: null and absence leave a field as it is,
+// "" takes a body away.
+func (t *Templates) Update(ctx context.Context, actor access.Actor, accountEmail, id string, raw []byte) error {
+	grant, err := t.writer(actor, accountEmail)
+	if err != nil {
+		return err
+	}
+	// What the stored template has no part in goes before the tier.
+	o, err := body.Parse(raw)
+	if err != nil {
+		return err
+	}
+	readFields(o, Template{})
+	if err := o.Err(); err != nil {
+		return err
+	}
+	if err := requireTemplates(grant); err != nil {
+		return err
+	}
+	if !canonical(id) {
+		return ErrNoTemplate()
+	}
+	return t.store.ChangeTemplate(ctx, grant.OwnerID, id, func(old Template) (Template, error) {
+		o, err := body.Parse(raw)
+		if err != nil {
+			return old, err
+		}
+		tmpl := readTemplate(o, old)
+		return tmpl, o.Err()
+	})
+}
+
+// Delete deletes a template. Waitlists that used it send no such mail any more.
+func (t *Templates) Delete(ctx context.Context, actor access.Actor, accountEmail, id string) error {
+	grant, err := t.writer(actor, accountEmail)
+	if err == nil {
+		err = requireTemplates(grant)
+	}
+	if err != nil {
+		return err
+	}
+	if !canonical(id) {
+		return ErrNoTemplate()
+	}
+	return t.store.DeleteTemplate(ctx, grant.OwnerID, id, t.now())
+}
+
+// Unknown returns those of refs that name no template of that owner and type.
+func (t *Templates) Unknown(ctx context.Context, ownerID string, refs []TemplateRef) ([]TemplateRef, error) {
+	var ids []string
+	for _, r := range refs {
+		if canonical(r.ID) {
+			ids = append(ids, r.ID)
+		}
+	}
+	types, err := t.store.TemplateTypes(ctx, ownerID, ids)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(refs), func(r TemplateRef) bool {
+		stored, ok := types[r.ID]
+		return ok && stored == r.Type
+	}), nil
+}
+
+// ErrNoTemplate is the answer where there is no such template.
+func ErrNoTemplate() error { return apierr.NotFoundf("There is no such template.") }
+
+// writer returns the actor's grant to change templates, the tier aside.
+func (t *Templates) writer(actor access.Actor, accountEmail string) (access.Grant, error) {
+	grant, err := workFor(actor, accountEmail, t.now())
+	if err == nil {
+		err = grant.RequireWrite()
+	}
+	return grant, err
+}
+
+// reader returns the actor's grant to see templates.
+func (t *Templates) reader(actor access.Actor, accountEmail string) (access.Grant, error) {
+	grant, err := workFor(actor, accountEmail, t.now())
+	if err == nil {
+		err = requireTemplates(grant)
+	}
+	return grant, err
+}
+
+func requireTemplates(g access.Grant) error {
+	return access.RequireTier(g.Entitlement, access.Pro, "Mail templates")
+}
+
+// canonical reports whether s is an id as ids are given out: the same template
+// has one name, also where others keep it.
+func canonical(s string) bool {
+	id, err := uuid.Parse(s)
+	return err == nil && id.String() == s
+}
+
+// readFields puts the fields of a body over those of old, each judged by itself.
+func readFields(o *body.Object, old Template) Template {
+	t := old
+	if s, ok := o.String("template_type", 0); ok {
+		switch t.Type = TemplateType(s); t.Type {
+		case ConfirmationTemplate, MilestoneTemplate, OffboardingTemplate, BlastTemplate:
+		default:
+			o.Fail("template_type", "must be signup_confirmation, referral_milestone, offboarding or blast")
+		}
+	}
+	if s, ok := o.String("subject_template", maxSubject); ok {
+		switch t.Subject = s; {
+		case strings.TrimSpace(s) == "":
+			o.Fail("subject_template", "is required")
+		case strings.ContainsAny(s, "\r\n"):
+			o.Fail("subject_template", "must not contain line breaks")
+		}
+	}
+	for name, field := range t.bodies() {
+		s, ok := o.String(name, 0)
+		if !ok {
+			continue
+		}
+		if *field = s; len(s) > maxMailBody {
+			o.Fail(name, fmt.Sprintf("must have at most %d bytes", maxMailBody))
+		}
+	}
+	if s, ok := o.String("name", maxTemplateName); ok {
+		if s = strings.TrimSpace(s); s != "" {
+			t.Name = s
+		}
+	}
+	for name, text := range t.texts() {
+		if _, sent := o.Raw(name); !sent || o.Failed(name) {
+			continue
+		}
+		pieces, problem := cut(text)
+		if problem != "" {
+			o.Fail(name, problem)
+		}
+		for _, p := range pieces {
+			if p.variable != "" && !MilestoneTemplate.variable(p.variable) {
+				o.Fail(name, "has the unknown variable "+shown(p.variable))
+				break
+			}
+		}
+	}
+	return t
+}
+
+// readTemplate is readFields, and then judges the template that comes of it.
+func readTemplate(o *body.Object, old Template) Template {
+	t := readFields(o, old)
+	if t.Type == "" && !o.Failed("template_type") {
+		o.Fail("template_type", "is required")
+	}
+	if t.Subject == "" && !o.Failed("subject_template") {
+		o.Fail("subject_template", "is required")
+	}
+	if t.HTML == "" && t.Text == "" && !o.Failed("html_body_template") && !o.Failed("text_body_template") {
+		o.Fail("html_body_template", "or text_body_template is required")
+	}
+	if _, named := o.Raw("name"); t.Name == "" || t.Name == string(old.Type) && !named {
+		t.Name = string(t.Type)
+	}
+	if o.Failed("template_type") {
+		return t
+	}
+	for name, text := range t.texts() {
+		if o.Failed(name) {
+			continue
+		}
+		if _, sent := o.Raw(name); !sent {
+			// It is the new type that does not fit.
+			name = "template_type"
+		}
+		pieces, _ := cut(text)
+		for _, p := range pieces {
+			if p.variable != "" && !t.Type.variable(p.variable) && !o.Failed(name) {
+				o.Fail(name, "templates of type "+string(t.Type)+" have no variable "+shown(p.variable))
+			}
+		}
+	}
+	return t
+}
+
+// bodies are the bodies by their names in requests, in a fixed order.
+func (t *Template) bodies() func(yield func(string, *string) bool) {
+	return func(yield func(string, *string) bool) {
+		_ = yield("html_body_template", &t.HTML) && yield("text_body_template", &t.Text)
+	}
+}
+
+// texts are all that may have placeholders, likewise.
+func (t *Template) texts() func(yield func(string, string) bool) {
+	return func(yield func(string, string) bool) {
+		_ = yield("subject_template", t.Subject) && yield("html_body_template", t.HTML) && yield("text_body_template", t.Text)
+	}
+}
+
+// shown is a name as an error repeats it.
+func shown(name string) string {
+	const most = 40
+	if r := []rune(name); len(r) > most {
+		name = string(r[:most]) + "…"
+	}
+	return printable(name)
+}
