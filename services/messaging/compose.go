@@ -2,9 +2,11 @@ package messaging
 
 import (
 	"embed"
+	"errors"
 	"fmt"
 	htmltemplate "html/template"
 	"net/url"
+	"strconv"
 	"strings"
 	texttemplate "text/template"
 	"time"
@@ -19,7 +21,8 @@ const SignupTokenTTL = 48 * time.Hour
 //go:embed texts
 var texts embed.FS
 
-// Composer writes the mails: built-in texts with links.
+// Composer writes mails and text messages: built-in texts and owners' templates,
+// with links.
 type Composer struct {
 	tokens  *token.Ring
 	formURL string
@@ -66,9 +69,14 @@ type values struct {
 	Link     string
 	APILink  string
 	Until    string
+	// Of mails to referrers; FirstName may be empty, Position 0.
+	FirstName string
+	Position  int64
+	Referrals int64
 }
 
-// Compose writes the mail that r asks for, with tokens minted at now.
+// Compose writes the mail that r asks for where it is about no signup, or verifies
+// one, with tokens minted at now.
 func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	v := values{Waitlist: printable(r.WaitlistName), Owner: printable(r.OwnerEmail), Admin: r.Role == "admin"}
 	until := r.ExpiresAt
@@ -88,18 +96,86 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	case TeamInvite:
 		v.Subject = "Invitation to a team"
 		v.Link = c.formURL + "/login?" + param("email", r.Recipient)
+	case TrialEnding:
+		v.Subject = "Your trial is about to end"
+		v.Link = c.formURL + "/login?" + param("email", r.Recipient)
 	default:
 		return Mail{}, fmt.Errorf("no text for mails of kind %q", r.Kind)
 	}
 	v.Until = until.UTC().Format("2 January 2006, 15:04 UTC")
+	m := Mail{ID: r.EventID, To: r.Recipient, Subject: v.Subject, Date: now}
+	err := c.execute(&m, string(r.Kind), v)
+	return m, err
+}
+
+// ComposeReferral tells a referrer of a new referral.
+func (c *Composer) ComposeReferral(r Request, about Mailing, now time.Time) (Mail, error) {
+	p := about.Signup
+	v := values{Waitlist: printable(about.WaitlistName), FirstName: printable(p.FirstName), Position: p.Position, Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p)}
+	v.Subject = "Somebody joined " + v.Waitlist + " through your link"
+	m := Mail{ID: r.EventID, To: r.Recipient, Subject: v.Subject, Date: now}
+	if err := c.execute(&m, string(ReferralNotification), v); err != nil {
+		return Mail{}, err
+	}
+	foot, err := c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient)
+	return foot.under(m), err
+}
+
+// ComposeTemplate writes a mail about a signup from an owner's template. Only
+// marketing mails get a foot.
+func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now time.Time) (Mail, error) {
+	vars := Variables{"email": r.Recipient, "first_name": r.FirstName, "last_name": r.LastName, "waitlist_name": about.WaitlistName}
+	if p := about.Signup; p != nil {
+		vars["first_name"], vars["last_name"] = p.FirstName, p.LastName
+		vars["referral_count"] = strconv.FormatInt(p.ReferralCount, 10)
+		vars["referral_link"] = c.referralLink(r.WaitlistID, p)
+		vars["unsubscribe_url"] = c.optOut(r.WaitlistID, r.Number, r.Recipient).Page
+		if p.Position > 0 {
+			vars["position"] = strconv.FormatInt(p.Position, 10)
+		}
+	}
+	if r.Milestone > 0 {
+		vars["milestone"] = strconv.FormatInt(r.Milestone, 10)
+	}
+	m := Mail{ID: r.EventID, To: r.Recipient, Date: now}
+	var ok bool
+	if m.Subject, m.Text, m.HTML, ok = t.Render(vars); !ok {
+		return Mail{}, errors.New("the template's text is too long with its values")
+	}
+	if !r.Kind.marketing() {
+		return m, nil
+	}
+	foot, err := c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient)
+	return foot.under(m), err
+}
+
+// ComposeSMS tells a referrer of a new referral, whose phone number must be an
+// international one.
+func (c *Composer) ComposeSMS(r Request, about Mailing) (SMS, error) {
+	p := about.Signup
+	v := values{Waitlist: shown(about.WaitlistName), Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p)}
+	var text strings.Builder
+	if err := c.text.ExecuteTemplate(&text, string(ReferralSMS)+".txt", v); err != nil {
+		return SMS{}, fmt.Errorf("write %s: %w", r.Kind, err)
+	}
+	return SMS{ID: r.EventID, To: e164(p.Phone), Text: strings.TrimSpace(text.String())}, nil
+}
+
+// execute writes both bodies of a mail from the texts of a name.
+func (c *Composer) execute(m *Mail, name string, v values) error {
 	var text, html strings.Builder
-	if err := c.text.ExecuteTemplate(&text, string(r.Kind)+".txt", v); err != nil {
-		return Mail{}, fmt.Errorf("write %s: %w", r.Kind, err)
+	if err := c.text.ExecuteTemplate(&text, name+".txt", v); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
 	}
-	if err := c.html.ExecuteTemplate(&html, string(r.Kind)+".html", v); err != nil {
-		return Mail{}, fmt.Errorf("write %s: %w", r.Kind, err)
+	if err := c.html.ExecuteTemplate(&html, name+".html", v); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
 	}
-	return Mail{ID: r.EventID, To: r.Recipient, Subject: v.Subject, Text: text.String(), HTML: html.String(), Date: now}, nil
+	m.Text, m.HTML = text.String(), html.String()
+	return nil
+}
+
+func (c *Composer) referralLink(waitlistID string, p *Person) string {
+	return c.formURL + "/w/" + url.PathEscape(waitlistID) + "?" + param("ref", p.ReferralToken)
 }
 
 // param encodes one parameter of a query.

@@ -38,8 +38,8 @@ const (
 	// time up to deferMax, and fails after giveUp.
 	deferMax = time.Hour
 	giveUp   = 72 * time.Hour
-	// A provider that is away is tried again after PauseMin, doubled each time up to
-	// pauseMax, for ever.
+	// A provider or service that is away is tried again after PauseMin, doubled each
+	// time up to pauseMax, for ever.
 	pauseMax = time.Minute
 
 	// keep is how long the ledger remembers what was sent; the inbox forgets an
@@ -53,6 +53,15 @@ type SenderConfig struct {
 	Ledger   Ledger
 	Provider Provider
 	Composer *Composer
+	// Mailings and Templates are what mails about signups are decided upon and made
+	// of.
+	Mailings  Mailings
+	Templates TemplateReader
+	// SMS sends text messages; nil: they are canceled. Suppressions and Senders may
+	// be nil: then nobody is suppressed, and every mail has the default sender.
+	SMS          SMSProvider
+	Suppressions Suppressions
+	Senders      Senders
 	// Workers send at a time; 0 means 4.
 	Workers int
 	Log     *slog.Logger
@@ -69,9 +78,37 @@ type Sender struct {
 	tracer trace.Tracer
 	mails  metric.Int64Counter
 
+	provider, sms absence
+	// sources is what signup says and the database has of templates and senders.
+	sources absence
+}
+
+// absence is how long something that is away is left alone.
+type absence struct {
+	first  time.Duration
 	mu     sync.Mutex
-	pause  time.Duration // the present one; 0: the provider is there
+	pause  time.Duration // the present one; 0: it is there
 	resume time.Time
+}
+
+// left returns how long it is still to be left alone.
+func (a *absence) left() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(0, time.Until(a.resume))
+}
+
+// reached notes whether it answered.
+func (a *absence) reached(yes bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case yes:
+		a.pause, a.resume = 0, time.Time{}
+	case time.Now().After(a.resume): // one failure of several at a time counts
+		a.pause = min(max(2*a.pause, a.first), pauseMax)
+		a.resume = time.Now().Add(a.pause)
+	}
 }
 
 // NewSender returns a Sender; Run starts it.
@@ -86,8 +123,9 @@ func NewSender(cfg SenderConfig) (*Sender, error) {
 		cfg.PauseMin = time.Second
 	}
 	s := &Sender{SenderConfig: cfg, wake: make(chan struct{}, 1), tracer: otel.Tracer(scope)}
+	s.provider.first, s.sms.first, s.sources.first = cfg.PauseMin, cfg.PauseMin, cfg.PauseMin
 	var err error
-	s.mails, err = otel.Meter(scope).Int64Counter("messaging.mails", metric.WithDescription("Attempts to send, by kind and outcome: sent, deferred, away, failed."))
+	s.mails, err = otel.Meter(scope).Int64Counter("messaging.mails", metric.WithDescription("Attempts to send, by kind and outcome: sent, deferred, away, failed, canceled."))
 	return s, err
 }
 
@@ -118,7 +156,7 @@ func (s *Sender) Run(ctx context.Context) error {
 			s.Log.WarnContext(ctx, "mails not claimed", telemetry.Err(err))
 		}
 		s.hand(ctx, jobs, claimed)
-		if away := s.away(); away > 0 {
+		if away := s.provider.left(); away > 0 {
 			outage.Wait(ctx, away)
 		} else if len(claimed) == 0 {
 			s.wait(ctx)
@@ -137,24 +175,44 @@ func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 	return s.Ledger.Claim(ctx, s.Workers*claimShare, lease)
 }
 
-// hand gives claimed mails to the workers and postpones the rest when the
-// provider goes away or ctx ends.
+// hand gives claimed mails to the workers, and postpones those that wait for
+// something that is away, or all when ctx ends.
 func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claimed) {
-	for i, c := range claimed {
-		if s.away() == 0 {
+	postponed := map[*absence][]string{}
+	for _, c := range claimed {
+		away := s.missing(c.Kind)
+		if away == nil {
 			select {
 			case jobs <- c:
 				continue
 			case <-ctx.Done():
+				away = &s.provider // which is there: due at once
 			}
 		}
-		var ids []string
-		for _, rest := range claimed[i:] {
-			ids = append(ids, rest.EventID)
-		}
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, s.away(), ids...) })
-		return
+		postponed[away] = append(postponed[away], c.EventID)
 	}
+	for away, ids := range postponed {
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, away.left(), ids...) })
+	}
+}
+
+// missing returns what a mail of that kind needs and is away, or nil.
+func (s *Sender) missing(k Kind) *absence {
+	if way := s.way(k); way.left() > 0 {
+		return way
+	}
+	if k.ofSignup() && s.sources.left() > 0 {
+		return &s.sources
+	}
+	return nil
+}
+
+// way is whether what takes mails of that kind is there.
+func (s *Sender) way(k Kind) *absence {
+	if k == ReferralSMS {
+		return &s.sms
+	}
+	return &s.provider
 }
 
 func (s *Sender) wait(ctx context.Context) {
@@ -167,26 +225,6 @@ func (s *Sender) wait(ctx context.Context) {
 	}
 }
 
-// away returns how long the provider is to be left alone.
-func (s *Sender) away() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return max(0, time.Until(s.resume))
-}
-
-// reached notes whether the provider answered.
-func (s *Sender) reached(yes bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case yes:
-		s.pause, s.resume = 0, time.Time{}
-	case time.Now().After(s.resume): // one failure of several at a time counts
-		s.pause = min(max(2*s.pause, s.PauseMin), pauseMax)
-		s.resume = time.Now().Add(s.pause)
-	}
-}
-
 // send makes one attempt and records what came of it. A crash before the record
 // sends the mail again after its lease, with the same Message-ID.
 func (s *Sender) send(ctx context.Context, c Claimed) {
@@ -194,8 +232,7 @@ func (s *Sender) send(ctx context.Context, c Claimed) {
 	defer stop()
 	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": c.Traceparent})
 	work, span := s.tracer.Start(work, "send mail", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("mail.kind", string(c.Kind)), attribute.String("event.id", c.EventID),
-		attribute.String("mail.recipient_hash", telemetry.HashAddress(c.Recipient)), attribute.Int("mail.deferrals", c.Deferrals)))
+		attribute.String("mail.kind", string(c.Kind)), attribute.String("event.id", c.EventID), attribute.Int("mail.deferrals", c.Deferrals)))
 	defer span.End()
 	outcome, err := s.attempt(work, c)
 	s.mails.Add(work, 1, metric.WithAttributes(attribute.String("kind", string(c.Kind)), attribute.String("outcome", outcome)))
@@ -211,41 +248,61 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Failed(ctx, c.EventID, err.Error()) })
 		return "failed", err
 	}
-	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
-		return fail(errors.New("expired before it could be sent"))
-	}
-	m, err := s.Composer.Compose(c.Request, now)
-	if err != nil {
-		return fail(err)
-	}
-	sending, cancel := context.WithTimeout(ctx, sendTimeout)
-	defer cancel()
-	err = s.Provider.Send(sending, m)
-	if err == nil {
-		s.reached(true)
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Sent(ctx, c.EventID) })
-		return "sent", nil
-	}
-	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		s.reached(true)
-		return fail(refused)
-	}
-	if deferred, ok := errors.AsType[*DeferredError](err); ok {
-		s.reached(true)
+	later := func(err error) (string, error) {
 		if now.Sub(c.RequestedAt) > giveUp {
-			return fail(deferred)
+			return fail(err)
 		}
 		wait := min(s.DeferMin<<min(c.Deferrals, 10), deferMax)
 		// Spread, so that mails deferred together do not come back together.
 		wait += rand.N(wait/4 + 1) //nolint:gosec // no secret
-		s.record(ctx, func(ctx context.Context) error {
-			return s.Ledger.Defer(ctx, c.EventID, wait, deferred.Error())
-		})
-		return "deferred", deferred
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Defer(ctx, c.EventID, wait, err.Error()) })
+		return "deferred", err
 	}
-	s.reached(false)
-	s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, s.away(), c.EventID) })
-	return "away", fmt.Errorf("mail provider is away: %w", err)
+	away := func(a *absence, err error) (string, error) {
+		a.reached(false)
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, a.left(), c.EventID) })
+		return "away", err
+	}
+	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
+		return fail(errors.New("expired before it could be sent"))
+	}
+	sending, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	send, to, err := s.prepare(sending, c.Request, now)
+	if canceled, ok := errors.AsType[*canceledError](err); ok {
+		s.sources.reached(true)
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Canceled(ctx, c.EventID, canceled.reason) })
+		return "canceled", nil
+	}
+	if source, ok := errors.AsType[*sourceError](err); ok {
+		if outage.Is(source.err) {
+			return away(&s.sources, source)
+		}
+		return later(source)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if c.Kind.ofSignup() {
+		s.sources.reached(true)
+	}
+	trace.SpanFromContext(ctx).SetAttributes(attribute.String("mail.recipient_hash", telemetry.HashAddress(to)))
+	way := s.way(c.Kind)
+	err = send(sending)
+	if err == nil {
+		way.reached(true)
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Sent(ctx, c.EventID) })
+		return "sent", nil
+	}
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		way.reached(true)
+		return fail(refused)
+	}
+	if deferred, ok := errors.AsType[*DeferredError](err); ok {
+		way.reached(true)
+		return later(deferred)
+	}
+	return away(way, fmt.Errorf("provider is away: %w", err))
 }
 
 // record writes to the ledger, also when ctx ends meanwhile. If it fails for

@@ -349,7 +349,7 @@ func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
 	kept.WaitlistID = uuid.NewString()
 	e.queue(accountMail(), signupMail(1), signupMail(2), other, kept, expired)
 	e.tx(func(tx pgx.Tx) error {
-		return errors.Join(e.ledger.Forget(t.Context(), tx, accountID), e.ledger.Forget(t.Context(), tx, waitlistID), e.ledger.CancelSignup(t.Context(), tx, other.WaitlistID, 9))
+		return errors.Join(e.ledger.Forget(t.Context(), tx, accountID), e.ledger.Forget(t.Context(), tx, waitlistID), e.ledger.CancelSignup(t.Context(), tx, other.WaitlistID, 9, ""))
 	})
 	// Events that come late queue nothing.
 	e.queue(accountMail(), signupMail(3), teamMail())

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/emailaddr"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
@@ -18,51 +20,154 @@ import (
 // Ledger keeps requests; every method works within tx. *postgres.Ledger is one.
 type Ledger interface {
 	Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error
+	// Told reports whether a referrer was told of a referral within the last hour,
+	// or is about to be.
+	Told(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (bool, error)
 	// Forget ends all mails of a deleted account or waitlist.
 	Forget(ctx context.Context, tx pgx.Tx, id string) error
-	CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error
+	// CancelSignup takes back what is queued for a signup; an empty kind is all.
+	CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) error
+	CancelAccount(ctx context.Context, tx pgx.Tx, accountID string, kind messaging.Kind) error
 }
 
 // Handler queues the mails that accounts and signups ask for, and takes back
 // what is queued for those that have gone or need it no more.
 func Handler(l Ledger) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
-		r := messaging.Request{EventID: ev.GetId(), RequestedAt: ev.GetOccurredAt().AsTime(), Traceparent: traceparent(ctx)}
 		switch p := ev.GetPayload().(type) {
-		case *eventv1.Event_AccountVerificationRequested:
-			e := p.AccountVerificationRequested
-			r.Kind, r.Recipient, r.AccountID, r.Generation, r.ExpiresAt = messaging.AccountVerification, e.GetEmail(), e.GetAccountId(), e.GetCycle(), moment(e.GetExpiresAt())
-		case *eventv1.Event_PasswordResetRequested:
-			e := p.PasswordResetRequested
-			r.Kind, r.Recipient, r.AccountID, r.Generation, r.ExpiresAt = messaging.PasswordReset, e.GetEmail(), e.GetAccountId(), e.GetGeneration(), moment(e.GetExpiresAt())
-		case *eventv1.Event_TeamMemberInvited:
-			e := p.TeamMemberInvited
-			r.Kind, r.Recipient, r.AccountID, r.OwnerEmail, r.Role = messaging.TeamInvite, e.GetEmail(), e.GetAccountId(), e.GetOwnerEmail(), e.GetRole()
-		case *eventv1.Event_SignupCreated:
-			e := p.SignupCreated
-			if !e.GetVerificationRequired() {
-				return nil
-			}
-			r.Kind, r.Recipient, r.WaitlistID, r.WaitlistName, r.Number = messaging.SignupVerification, e.GetEmail(), e.GetWaitlistId(), e.GetWaitlistName(), e.GetNumber()
 		case *eventv1.Event_SignupVerified:
-			return l.CancelSignup(ctx, tx, p.SignupVerified.GetWaitlistId(), p.SignupVerified.GetNumber())
+			return l.CancelSignup(ctx, tx, p.SignupVerified.GetWaitlistId(), p.SignupVerified.GetNumber(), messaging.SignupVerification)
 		case *eventv1.Event_SignupRemoved:
-			return l.CancelSignup(ctx, tx, p.SignupRemoved.GetWaitlistId(), p.SignupRemoved.GetNumber())
+			// Whatever comes after it is for who was removed.
+			if err := l.CancelSignup(ctx, tx, p.SignupRemoved.GetWaitlistId(), p.SignupRemoved.GetNumber(), ""); err != nil {
+				return err
+			}
+		case *eventv1.Event_EntitlementChanged:
+			if e := p.EntitlementChanged; e.GetEntitlement().GetStatus() != string(access.Trialing) {
+				return l.CancelAccount(ctx, tx, e.GetAccountId(), messaging.TrialEnding)
+			}
 		case *eventv1.Event_WaitlistDeleted:
 			return l.Forget(ctx, tx, p.WaitlistDeleted.GetWaitlistId())
 		case *eventv1.Event_AccountDeleted:
 			return l.Forget(ctx, tx, p.AccountDeleted.GetAccountId())
-		default:
-			return nil
 		}
+		asked, err := requests(ev)
+		if err != nil {
+			return err
+		}
+		for _, r := range asked {
+			r.RequestedAt, r.Traceparent = ev.GetOccurredAt().AsTime(), traceparent(ctx)
+			if err := queue(ctx, tx, l, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// queue queues one request, unless it is a referrer's second within an hour.
+func queue(ctx context.Context, tx pgx.Tx, l Ledger, r messaging.Request) error {
+	if r.Kind == messaging.ReferralNotification || r.Kind == messaging.ReferralSMS {
+		if told, err := l.Told(ctx, tx, r.WaitlistID, r.Number, r.Kind); err != nil || told {
+			return err
+		}
+	}
+	if r.Kind.Addressed() {
 		// Nothing but one plain address may reach a mail's header.
 		to, err := emailaddr.Parse(r.Recipient)
 		if err != nil {
 			return fmt.Errorf("recipient of %s: %w", r.Kind, err)
 		}
 		r.Recipient = to
-		return l.Queue(ctx, tx, r)
 	}
+	return l.Queue(ctx, tx, r)
+}
+
+// requests are the mails that an event asks for, with what the event says.
+func requests(ev *eventv1.Event) ([]messaging.Request, error) {
+	var out []messaging.Request
+	switch p := ev.GetPayload().(type) {
+	case *eventv1.Event_AccountVerificationRequested:
+		e := p.AccountVerificationRequested
+		out = append(out, messaging.Request{
+			Kind: messaging.AccountVerification, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), Generation: e.GetCycle(), ExpiresAt: moment(e.GetExpiresAt()),
+		})
+	case *eventv1.Event_PasswordResetRequested:
+		e := p.PasswordResetRequested
+		out = append(out, messaging.Request{
+			Kind: messaging.PasswordReset, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), Generation: e.GetGeneration(), ExpiresAt: moment(e.GetExpiresAt()),
+		})
+	case *eventv1.Event_TeamMemberInvited:
+		e := p.TeamMemberInvited
+		out = append(out, messaging.Request{
+			Kind: messaging.TeamInvite, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), OwnerEmail: e.GetOwnerEmail(), Role: e.GetRole(),
+		})
+	case *eventv1.Event_TrialEnding:
+		e := p.TrialEnding
+		out = append(out, messaging.Request{
+			Kind: messaging.TrialEnding, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), ExpiresAt: moment(e.GetEndsAt()),
+		})
+	case *eventv1.Event_SignupCreated:
+		e := p.SignupCreated
+		r := messaging.Request{AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber()}
+		if e.GetVerificationRequired() {
+			v := r
+			v.Kind, v.Recipient, v.WaitlistName = messaging.SignupVerification, e.GetEmail(), e.GetWaitlistName()
+			out = append(out, v)
+		}
+		if e.GetConfirmation() {
+			r.Kind = messaging.SignupConfirmation
+			out = append(out, r)
+		}
+	case *eventv1.Event_ReferralCredited:
+		e := p.ReferralCredited
+		r := messaging.Request{AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber()}
+		if e.GetNotifyReferrer() {
+			r.Kind = messaging.ReferralNotification
+			out = append(out, r)
+		}
+		if e.GetSmsNotifyReferrer() {
+			r.Kind = messaging.ReferralSMS
+			out = append(out, r)
+		}
+		if e.GetMilestone() > 0 {
+			r.Kind, r.Milestone = messaging.ReferralMilestone, e.GetMilestone()
+			out = append(out, r)
+		}
+	case *eventv1.Event_SignupRemoved:
+		e := p.SignupRemoved
+		if e.GetReason() == eventv1.RemovalReason_REMOVAL_REASON_ADMIN && e.GetOffboarding() {
+			out = append(out, messaging.Request{
+				Kind: messaging.Offboarding, Recipient: e.GetEmail(), AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber(),
+				FirstName: e.GetFirstName(), LastName: e.GetLastName(),
+			})
+		}
+	}
+	for i := range out {
+		var err error
+		if out[i].EventID, err = mailID(ev.GetId(), i, out[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// mailID is the id of the i-th mail that an event asks for: the same each time
+// that the event comes. A milestone's is that of the milestone, whatever event
+// says that it was reached: nobody gets it twice.
+func mailID(eventID string, i int, r messaging.Request) (string, error) {
+	space, name := eventID, string(r.Kind)
+	switch {
+	case r.Kind == messaging.ReferralMilestone:
+		space, name = r.WaitlistID, fmt.Sprintf("%s/%d/%d", r.Kind, r.Number, r.Milestone)
+	case i == 0:
+		return eventID, nil
+	}
+	id, err := uuid.Parse(space)
+	if err != nil {
+		return "", fmt.Errorf("id of %s: %w", r.Kind, err)
+	}
+	return uuid.NewSHA1(id, []byte(name)).String(), nil
 }
 
 // moment is zero for a timestamp that is not set.

@@ -1,4 +1,4 @@
-// Package postgres keeps messaging's ledger of mails.
+// Package postgres keeps messaging's ledger of mails and the templates.
 package postgres
 
 import (
@@ -39,13 +39,15 @@ func New(pool *pgxpool.Pool) *Ledger { return &Ledger{pool} }
 // gone_pkey and tombstone_pkey.
 func (*Ledger) Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error {
 	_, err := tx.Exec(ctx, `
-		INSERT INTO sent_mail (event_id, kind, recipient, account_id, generation, owner_email, role, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent)
-		SELECT $1::uuid, $2::text, $3::text, $4::uuid, $5::bigint, $6::text, $7::text, $8::uuid, $9::text, $10::bigint, $11::timestamptz, $12::timestamptz, $13::text
+		INSERT INTO sent_mail (event_id, kind, recipient, account_id, generation, owner_email, role, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent,
+			first_name, last_name, milestone)
+		SELECT $1::uuid, $2::text, $3::text, $4::uuid, $5::bigint, $6::text, $7::text, $8::uuid, $9::text, $10::bigint, $11::timestamptz, $12::timestamptz, $13::text,
+			$14::text, $15::text, $16::bigint
 		WHERE NOT EXISTS (SELECT FROM gone WHERE id = ANY (ARRAY[$4::uuid, $8::uuid]))
 		AND NOT EXISTS (SELECT FROM tombstone WHERE hash = ANY (ARRAY[sha256(uuid_send($4)), sha256(uuid_send($8))]))
 		ON CONFLICT (event_id) DO NOTHING`,
 		r.EventID, r.Kind, r.Recipient, zeronull.Text(r.AccountID), r.Generation, r.OwnerEmail, r.Role, zeronull.Text(r.WaitlistID), r.WaitlistName, r.Number,
-		zeronull.Timestamptz(r.ExpiresAt), r.RequestedAt, r.Traceparent)
+		zeronull.Timestamptz(r.ExpiresAt), r.RequestedAt, r.Traceparent, r.FirstName, r.LastName, r.Milestone)
 	if err != nil {
 		return fmt.Errorf("queue mail: %w", err)
 	}
@@ -61,12 +63,37 @@ func (*Ledger) Forget(ctx context.Context, tx pgx.Tx, id string) error {
 	return nil
 }
 
-// CancelSignup takes back what is queued for one signup.
-func (*Ledger) CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error {
-	if _, err := tx.Exec(ctx, `
-		UPDATE sent_mail SET state = 'canceled', ended_at = now(), recipient = '', waitlist_name = '', owner_email = ''
-		WHERE state = 'queued' AND waitlist_id = $1 AND number = $2`, waitlistID, number); err != nil {
+// Told reports whether a referrer is about to be told of a referral in that way,
+// or was within the last hour. By sent_mail_told.
+func (*Ledger) Told(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (told bool, err error) {
+	const those = `SELECT FROM sent_mail WHERE waitlist_id = $1 AND number = $2 AND kind = $3
+		AND kind IN ('referral_notification', 'sms') AND state IN ('queued', 'sent') AND `
+	if err := tx.QueryRow(ctx, "SELECT EXISTS ("+those+"ended_at IS NULL) OR EXISTS ("+those+"ended_at > now() - interval '1 hour')",
+		waitlistID, number, kind).Scan(&told); err != nil {
+		return false, fmt.Errorf("look for what a referrer was told: %w", err)
+	}
+	return told, nil
+}
+
+const (
+	emptied = "recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''"
+	cancel  = "UPDATE sent_mail SET state = 'canceled', ended_at = now(), " + emptied + " WHERE state = 'queued' AND "
+)
+
+// CancelSignup takes back what is queued for one signup: the mails of a kind, or
+// all where it is empty. By sent_mail_signup.
+func (*Ledger) CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) error {
+	if _, err := tx.Exec(ctx, cancel+"waitlist_id = $1 AND number = $2 AND kind = coalesce($3, kind)", waitlistID, number, zeronull.Text(kind)); err != nil {
 		return fmt.Errorf("cancel a signup's mails: %w", err)
+	}
+	return nil
+}
+
+// CancelAccount takes back the mails of a kind that are queued for an account.
+// By sent_mail_account.
+func (*Ledger) CancelAccount(ctx context.Context, tx pgx.Tx, accountID string, kind messaging.Kind) error {
+	if _, err := tx.Exec(ctx, cancel+"account_id = $1 AND kind = $2", accountID, kind); err != nil {
+		return fmt.Errorf("cancel an account's mails: %w", err)
 	}
 	return nil
 }
@@ -80,14 +107,16 @@ func (l *Ledger) Claim(ctx context.Context, limit int, lease time.Duration) ([]m
 			WHERE state = 'queued' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id]))
 			ORDER BY due_at LIMIT $1 FOR UPDATE OF s SKIP LOCKED) due
 		WHERE m.event_id = due.event_id
-		RETURNING m.event_id, kind, recipient, account_id, generation, owner_email, role, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent, deferrals`, limit, lease)
+		RETURNING m.event_id, kind, recipient, account_id, generation, owner_email, role, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent,
+			first_name, last_name, milestone, deferrals`, limit, lease)
 	if err != nil {
 		return nil, fmt.Errorf("claim mails: %w", err)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (messaging.Claimed, error) {
 		var c messaging.Claimed
 		err := row.Scan(&c.EventID, &c.Kind, &c.Recipient, (*zeronull.Text)(&c.AccountID), &c.Generation, &c.OwnerEmail, &c.Role, (*zeronull.Text)(&c.WaitlistID), &c.WaitlistName, &c.Number,
-			(*zeronull.Timestamptz)(&c.ExpiresAt), &c.RequestedAt, &c.Traceparent, &c.Deferrals)
+			(*zeronull.Timestamptz)(&c.ExpiresAt), &c.RequestedAt, &c.Traceparent,
+			&c.FirstName, &c.LastName, &c.Milestone, &c.Deferrals)
 		return c, err //nolint:wrapcheck // wrapped below
 	})
 	if err != nil {
@@ -96,9 +125,7 @@ func (l *Ledger) Claim(ctx context.Context, limit int, lease time.Duration) ([]m
 	return out, nil
 }
 
-const end = `
-	UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), recipient = '', waitlist_name = '', owner_email = ''
-	WHERE event_id = $1 AND state = 'queued'`
+const end = "UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), " + emptied + " WHERE event_id = $1 AND state = 'queued'"
 
 // Sent implements messaging.Ledger.
 func (l *Ledger) Sent(ctx context.Context, eventID string) error {
@@ -112,6 +139,14 @@ func (l *Ledger) Sent(ctx context.Context, eventID string) error {
 func (l *Ledger) Failed(ctx context.Context, eventID, reason string) error {
 	if _, err := l.pool.Exec(ctx, end, eventID, "failed", reason); err != nil {
 		return fmt.Errorf("record failed mail: %w", err)
+	}
+	return nil
+}
+
+// Canceled implements messaging.Ledger.
+func (l *Ledger) Canceled(ctx context.Context, eventID, reason string) error {
+	if _, err := l.pool.Exec(ctx, end, eventID, "canceled", reason); err != nil {
+		return fmt.Errorf("record canceled mail: %w", err)
 	}
 	return nil
 }
