@@ -28,9 +28,15 @@ const (
 	SignupsTopic = "waitlist.signups.v1"
 	// AccountsTopic is keyed by account id.
 	AccountsTopic = "waitlist.accounts.v1"
+	// BlastsTopic is keyed by blast and batch, so that the batches of one blast are
+	// spread over its partitions.
+	BlastsTopic = "waitlist.blasts.v1"
 	// DeadLetterSuffix makes a topic's name that of its dead letters.
 	DeadLetterSuffix = ".dlq"
 )
+
+// Topics returns all of them.
+func Topics() []string { return []string{SignupsTopic, AccountsTopic, BlastsTopic} }
 
 const (
 	// MaxMessageBytes is the largest message, and the largest batch, that is
@@ -89,7 +95,7 @@ func EnsureTopics(ctx context.Context, cfg Config) error {
 func ensureTopics(ctx context.Context, cfg Config, t *kafkago.Transport) error {
 	client := newClient(cfg, t)
 	var missing []kafkago.TopicConfig
-	for _, base := range []string{SignupsTopic, AccountsTopic} {
+	for _, base := range Topics() {
 		for _, name := range []string{base, base + DeadLetterSuffix} {
 			tc := kafkago.TopicConfig{
 				Topic:             cfg.TopicPrefix + name,

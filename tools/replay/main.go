@@ -36,7 +36,7 @@ func run(ctx context.Context, getenv func(string) string, out io.Writer) error {
 		return errors.New("KAFKA_BROKERS is required")
 	}
 	cfg := kafka.Config{Brokers: strings.Split(brokers, ","), TopicPrefix: getenv("KAFKA_TOPIC_PREFIX")}
-	for _, topic := range []string{kafka.SignupsTopic, kafka.AccountsTopic} {
+	for _, topic := range kafka.Topics() {
 		n, err := kafka.Replay(ctx, cfg, topic)
 		fmt.Fprintf(out, "%s: %d dead letters replayed\n", topic, n)
 		if err != nil {

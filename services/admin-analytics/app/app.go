@@ -10,6 +10,7 @@ import (
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	adminanalytics "waitlist.internal/services/admin-analytics"
 	ownershttp "waitlist.internal/services/admin-analytics/http"
@@ -21,10 +22,11 @@ import (
 type Config struct {
 	service.Config
 
-	// AccountTarget and SignupTarget are where the services' gRPC is: host:port,
-	// or a gRPC URL.
-	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
-	SignupTarget  string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
+	// AccountTarget, SignupTarget and MessagingTarget are where the services' gRPC
+	// is: host:port, or a gRPC URL.
+	AccountTarget   string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
+	SignupTarget    string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
+	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090"`
 
 	// PurgeEvery is how often the sums of deleted waitlists are looked for.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
@@ -58,6 +60,10 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
+	messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
+	if err != nil {
+		return nil, err
+	}
 	counts := postgres.New(rt.Pool)
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
 		Config: kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix},
@@ -75,6 +81,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		Waitlists: signupv1.NewWaitlistServiceClient(signups),
 		Signups:   signupv1.NewAdminServiceClient(signups),
 		Analytics: adminanalytics.NewAnalytics(counts, time.Now),
+		Messaging: messagingv1.NewMessagingServiceClient(messaging),
 	})
 	return &App{rt}, nil
 }

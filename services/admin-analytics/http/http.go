@@ -16,6 +16,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/httpapi"
+	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	adminanalytics "waitlist.internal/services/admin-analytics"
 )
@@ -26,20 +27,22 @@ type Backends struct {
 	Waitlists signupv1.WaitlistServiceClient
 	Signups   signupv1.AdminServiceClient
 	Analytics *adminanalytics.Analytics
+	Messaging messagingv1.MessagingServiceClient
 }
 
 type handler struct {
 	waitlists signupv1.WaitlistServiceClient
 	signups   signupv1.AdminServiceClient
 	analytics *adminanalytics.Analytics
+	messaging messagingv1.MessagingServiceClient
 	// stall is how long a client may take for a piece of a transfer.
 	stall time.Duration
 }
 
-// Routes adds the routes to an engine of package httpapi. signup decides about
-// every request but for its credentials.
+// Routes adds the routes to an engine of package httpapi. signup, and messaging
+// about blasts, decide about every request but for its credentials.
 func Routes(e gin.IRouter, b Backends) {
-	h := handler{waitlists: b.Waitlists, signups: b.Signups, analytics: b.Analytics, stall: stallTimeout}
+	h := handler{waitlists: b.Waitlists, signups: b.Signups, analytics: b.Analytics, messaging: b.Messaging, stall: stallTimeout}
 	g := e.Group("/v1/waitlists", authn.Middleware(b.Accounts))
 	g.POST("", httpapi.H(h.create))
 	g.GET("", httpapi.H(h.list))
@@ -52,6 +55,7 @@ func Routes(e gin.IRouter, b Backends) {
 	g.GET("/:waitlist_id/stats", httpapi.H(h.stats))
 	h.transferRoutes(e, b.Accounts)
 	h.analyticsRoutes(g)
+	h.blastRoutes(g)
 }
 
 // summary is a waitlist as POST and the list show it.

@@ -11,8 +11,11 @@ import (
 
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
+	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/eml"
+	"waitlist.internal/services/messaging/grpc"
 	messagingkafka "waitlist.internal/services/messaging/kafka"
 	"waitlist.internal/services/messaging/maildir"
 	"waitlist.internal/services/messaging/postgres"
@@ -38,6 +41,21 @@ type Config struct {
 	SMTPTLS string `env:"SMTP_TLS" envDefault:"starttls"`
 	// MailWorkers is how many mails are sent at a time.
 	MailWorkers int `env:"MAIL_WORKERS" envDefault:"4"`
+
+	// BlastWorkers is how many mails of blasts are sent at a time, beside MailWorkers,
+	// or requests where the provider takes several mails at once.
+	BlastWorkers int `env:"BLAST_WORKERS" envDefault:"4"`
+	// BlastRate is how many mails of blasts go out in a second, over all processes; 0:
+	// as many as can.
+	BlastRate float64 `env:"BLAST_RATE" envDefault:"0"`
+	// BlastDailyCapTrial is how many mails the blasts of an owner may have in 24 hours
+	// while trialing; 0: any number.
+	BlastDailyCapTrial int64 `env:"BLAST_DAILY_CAP_TRIAL" envDefault:"0"`
+	// EnforceEmailVerification asks for a verified address before blasts.
+	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
+
+	// SignupTarget is where signup's gRPC is: host:port, or a gRPC URL.
+	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
 
 	// PurgeEvery is the pause between looks for mails of what was deleted.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
@@ -67,7 +85,7 @@ func (c Config) provider() (messaging.Provider, error) {
 		return maildir.New(c.MailDir, sender)
 	case "smtp":
 		return smtp.New(smtp.Config{
-			Host: c.SMTPHost, Port: c.SMTPPort, Username: c.SMTPUsername, Password: c.SMTPPassword, TLS: c.SMTPTLS, From: sender, Connections: c.MailWorkers,
+			Host: c.SMTPHost, Port: c.SMTPPort, Username: c.SMTPUsername, Password: c.SMTPPassword, TLS: c.SMTPTLS, From: sender, Connections: c.MailWorkers + c.BlastWorkers,
 		})
 	}
 	return nil, errors.New("MAIL_PROVIDER must be smtp or maildir")
@@ -76,10 +94,20 @@ func (c Config) provider() (messaging.Provider, error) {
 // App is the service.
 type App struct{ rt *service.Runtime }
 
+// otherConns is how many connections to Postgres there are, where nothing else
+// is set, beside those of the mails and blasts that are sent.
+const otherConns = 8
+
 // New opens what the service uses.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
-	if cfg.PurgeEvery <= 0 {
-		return nil, errors.New("configuration: PURGE_EVERY must be above 0")
+	if cfg.PurgeEvery <= 0 || cfg.MailWorkers < 1 || cfg.BlastWorkers < 1 {
+		return nil, errors.New("configuration: PURGE_EVERY, MAIL_WORKERS and BLAST_WORKERS must be above 0")
+	}
+	if cfg.BlastRate < 0 || cfg.BlastDailyCapTrial < 0 {
+		return nil, errors.New("configuration: BLAST_RATE and BLAST_DAILY_CAP_TRIAL must not be below 0")
+	}
+	if cfg.PostgresMaxConns == 0 {
+		cfg.PostgresMaxConns = int32(cfg.MailWorkers) + int32(cfg.BlastWorkers) + otherConns //nolint:gosec // a few
 	}
 	migrations, err := postgres.Migrations()
 	if err != nil {
@@ -90,7 +118,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	rt, err := service.New(ctx, messaging.Service, cfg.Config, service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, Kafka: true, Tokens: true,
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true,
 	})
 	if err != nil {
 		return nil, errors.Join(err, provider.Close())
@@ -109,6 +137,16 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	conn, err := rt.Dial(cfg.SignupTarget, "signup")
+	if err != nil {
+		return nil, err
+	}
+	signups := signupv1.NewSignupServiceClient(conn)
+	topics := kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix}
+	wake, err := publish(rt, topics)
+	if err != nil {
+		return nil, err
+	}
 	ledger := postgres.New(rt.Pool)
 	sender, err := messaging.NewSender(messaging.SenderConfig{
 		Ledger: ledger, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
@@ -117,13 +155,19 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, fmt.Errorf("mail metrics: %w", err)
 	}
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix},
+		Config: topics,
 		Group:  rt.Name, Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Pool: rt.Pool,
 		Handler: messagingkafka.Handler(ledger), Logger: rt.Log, AfterCommit: sender.Wake,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consumer metrics: %w", err)
 	}
+	blasts, err := bulk(rt, cfg, topics, composer, provider, grpc.NewLists(signups), wake)
+	if err != nil {
+		return nil, err
+	}
+	templates := messaging.NewTemplates(postgres.NewTemplates(rt.Pool, wake), time.Now)
+	messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, templates))
 	rt.Go("mail sender", sender.Run)
 	rt.Go("consumer", consumer.Run)
 	purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}

@@ -35,13 +35,15 @@ CREATE TABLE blast (
     batches_ended   bigint      NOT NULL DEFAULT 0,
     recipient_count bigint      NOT NULL DEFAULT 0,
     failed_count    bigint      NOT NULL DEFAULT 0,
+    -- Whether its batches and recipients are still here.
+    ledger          boolean     NOT NULL DEFAULT true,
     CHECK ((ended_at IS NULL) = (state IN ('queued', 'sending')))
 );
 CREATE INDEX blast_waitlist ON blast (waitlist_id, id);
 CREATE INDEX blast_owner ON blast (owner_id);
 CREATE INDEX blast_plan ON blast (plan_at) WHERE ended_at IS NULL AND NOT planned;
 CREATE INDEX blast_running ON blast (id) WHERE ended_at IS NULL;
-CREATE INDEX blast_ended ON blast (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX blast_ended ON blast (ended_at) WHERE ended_at IS NOT NULL AND ledger;
 
 -- Up to 100 recipients with numbers without others between them.
 CREATE TABLE blast_batch (

@@ -1,0 +1,53 @@
+// Package grpc is messaging's internal interface, and what it asks of signup.
+package grpc
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/access"
+	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
+	"waitlist.internal/services/messaging"
+)
+
+// Server serves MessagingService. Errors are the contract's; package rpc
+// carries them.
+type Server struct {
+	messagingv1.UnimplementedMessagingServiceServer
+	blasts    *messaging.Blasts
+	templates *messaging.Templates
+}
+
+// NewServer returns the server of blasts and templates.
+func NewServer(blasts *messaging.Blasts, templates *messaging.Templates) *Server {
+	return &Server{blasts: blasts, templates: templates}
+}
+
+// CreateBlast implements the service.
+func (s *Server) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastRequest) (*messagingv1.CreateBlastResponse, error) {
+	b, replayed, err := s.blasts.Create(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), r.GetBody(), r.GetIdempotencyKey())
+	if err != nil {
+		return nil, err
+	}
+	return &messagingv1.CreateBlastResponse{Blast: blast(b), Replayed: replayed}, nil
+}
+
+// ListBlasts implements the service.
+func (s *Server) ListBlasts(ctx context.Context, r *messagingv1.ListBlastsRequest) (*messagingv1.ListBlastsResponse, error) {
+	list, err := s.blasts.List(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId())
+	if err != nil {
+		return nil, err
+	}
+	out := &messagingv1.ListBlastsResponse{Blasts: make([]*messagingv1.Blast, len(list))}
+	for i, b := range list {
+		out.Blasts[i] = blast(b)
+	}
+	return out, nil
+}
+
+func blast(b messaging.Blast) *messagingv1.Blast {
+	return &messagingv1.Blast{
+		BlastId: b.ID, Subject: b.Subject, Status: string(b.State), RecipientCount: b.Recipients, FailedCount: b.Failed, SentAt: timestamppb.New(b.At),
+	}
+}

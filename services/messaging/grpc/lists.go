@@ -1,0 +1,35 @@
+package grpc
+
+import (
+	"context"
+
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+	"waitlist.internal/services/messaging"
+)
+
+// Lists implements messaging.Lists.
+type Lists struct{ client signupv1.SignupServiceClient }
+
+// NewLists returns the Lists of a client.
+func NewLists(client signupv1.SignupServiceClient) *Lists { return &Lists{client} }
+
+// Owner implements messaging.Lists.
+func (l *Lists) Owner(ctx context.Context, waitlistID string) (string, error) {
+	r, err := l.client.GetMailing(ctx, &signupv1.GetMailingRequest{WaitlistId: waitlistID})
+	return r.GetOwnerId(), err
+}
+
+// Numbers implements messaging.Lists.
+func (l *Lists) Numbers(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
+	r, err := l.client.ListRecipients(ctx, &signupv1.ListRecipientsRequest{WaitlistId: waitlistID, After: after, Limit: int32(limit)}) //nolint:gosec // at most a page
+	return r.GetNumbers(), err
+}
+
+// Recipients implements messaging.Lists.
+func (l *Lists) Recipients(ctx context.Context, waitlistID string, numbers []int64) (name string, out []messaging.Recipient, err error) {
+	r, err := l.client.GetRecipients(ctx, &signupv1.GetRecipientsRequest{WaitlistId: waitlistID, Numbers: numbers})
+	for _, p := range r.GetRecipients() {
+		out = append(out, messaging.Recipient{Number: p.GetNumber(), Email: p.GetEmail()})
+	}
+	return r.GetWaitlistName(), out, err
+}
