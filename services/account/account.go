@@ -11,6 +11,7 @@
 //	verification.go  proving the e-mail address
 //	reset.go         a forgotten password
 //	entitlement.go   tiers, statuses, trials; the profile
+//	trial.go         telling people that their trial ends
 //	team.go          who else may act for an account
 //	deletion.go      the end of an account
 //	events.go        what other services learn of it
@@ -65,6 +66,12 @@ type Session struct {
 	AccountID string
 	// ExpiresAt moves on with each refresh.
 	ExpiresAt time.Time
+}
+
+// TrialEnding is a trial about whose end its owner is told.
+type TrialEnding struct {
+	AccountID, Email string
+	EndsAt           time.Time
 }
 
 // Store keeps accounts. Its methods are single statements, each on an index.
@@ -136,6 +143,10 @@ type Tx interface {
 	// SetEntitlement stores the entitlement of a locked account and what it
 	// says of its trial.
 	SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error
+	// TakeTrialEnding marks one trial that ends after now and not after until as
+	// told of, the first that nobody else has. It leaves out those of accounts that
+	// are to be younger than shortest at the trial's end.
+	TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (TrialEnding, error)
 	// InsertMember returns ErrMemberExists where the address is in the team.
 	InsertMember(ctx context.Context, ownerID string, m Member) error
 	// CountInvitation counts one more invitation by a locked account at now and

@@ -39,6 +39,14 @@ func entitlementChanged(accountID string, e access.Entitlement, at time.Time) *e
 	return ev
 }
 
+func trialEnding(e TrialEnding, at time.Time) *eventv1.Event {
+	ev := newEvent(at)
+	ev.Payload = &eventv1.Event_TrialEnding{TrialEnding: &eventv1.TrialEnding{
+		AccountId: e.AccountID, Email: e.Email, EndsAt: timestamppb.New(e.EndsAt),
+	}}
+	return ev
+}
+
 func memberInvited(owner Account, m Member) *eventv1.Event {
 	ev := newEvent(m.InvitedAt)
 	ev.Payload = &eventv1.Event_TeamMemberInvited{TeamMemberInvited: &eventv1.TeamMemberInvited{

@@ -140,6 +140,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	rt.Go("password resets", svc.RunResets)
 	rt.Go("closings", svc.RunClosings)
 	rt.Go("sweep", svc.RunSweep)
+	rt.Go("trials that end", svc.RunTrialEndings)
 	accounthttp.Routes(rt.Engine, svc)
 	accountv1.RegisterAccountServiceServer(rt.GRPC, accountgrpc.New(svc))
 	return &App{rt}, nil

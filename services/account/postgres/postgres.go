@@ -240,6 +240,11 @@ func (t tx) SetEntitlement(ctx context.Context, accountID string, e access.Entit
 		zeronull.Timestamptz(trialEndsAt), usedTrial))
 }
 
+func (t tx) TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (e account.TrialEnding, err error) {
+	err = t.QueryRow(ctx, takeTrialEnding, now, until, shortest).Scan(&e.AccountID, &e.Email, &e.EndsAt)
+	return e, notFound(err)
+}
+
 func (t tx) InsertMember(ctx context.Context, ownerID string, m account.Member) error {
 	tag, err := t.Exec(ctx, insertMember, ownerID, m.Email, m.Role.String(), m.InvitedAt)
 	if err == nil && tag.RowsAffected() == 0 {

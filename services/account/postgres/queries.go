@@ -85,8 +85,20 @@ UPDATE account SET reset_sent_at = $2 WHERE id = $1`
 	// By account_pkey.
 	setEntitlement = `-- name: SetEntitlement
 UPDATE account
-SET tier = $2, status = $3, valid_until = $4, trial = $5, entitlement_version = $6, trial_ends_at = $7, has_used_trial = $8
+SET tier = $2, status = $3, valid_until = $4, trial = $5, entitlement_version = $6, trial_ends_at = $7, has_used_trial = $8,
+	-- Whoever gets another end is told of that, too.
+	trial_ending_at = CASE WHEN trial_ends_at IS NOT DISTINCT FROM $7 THEN trial_ending_at END
 WHERE id = $1`
+
+	// By account_trial_ending, account_pkey.
+	takeTrialEnding = `-- name: TakeTrialEnding
+UPDATE account SET trial_ending_at = $1
+WHERE id = (
+	SELECT id FROM account
+	WHERE status = 'trialing' AND trial_ending_at IS NULL AND valid_until > $1 AND valid_until <= $2 AND created_at + $3::interval <= valid_until
+	ORDER BY valid_until LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+RETURNING id, email, valid_until`
 
 	// By account_pkey; session_account_id, refresh_token_session_id and
 	// team_member_pkey for what goes with it.

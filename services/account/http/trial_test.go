@@ -1,0 +1,163 @@
+package http_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"waitlist.internal/libs/access"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/account"
+)
+
+const marker = "@marker.example.com"
+
+// told are the addresses that are told of the end of their trial, sorted.
+func (e *env) told() (out []string) {
+	e.t.Helper()
+	for _, p := range published(e, (*eventv1.Event).GetTrialEnding) {
+		if !strings.HasSuffix(p.GetEmail(), marker) {
+			out = append(out, p.GetEmail())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// look looks for all trials that end soon, once. A trial that ends last of those
+// shows that it is through.
+func (e *env) look() {
+	e.t.Helper()
+	email := fmt.Sprint(e.clock.Now().UnixNano(), marker)
+	e.register(email)
+	end := e.clock.Now().Add(account.TrialNotice).Truncate(time.Millisecond)
+	e.exec(`UPDATE account SET valid_until = $2, created_at = $3 WHERE email = $1`, email, end, end.Add(-30*24*time.Hour))
+	stop := e.run(e.svc.RunTrialEndings)
+	e.eventually("the last one is told", func() bool {
+		return e.count(`SELECT count(*) FROM account WHERE email = '`+email+`' AND trial_ending_at IS NULL`) == 0
+	})
+	stop()
+	e.exec(`DELETE FROM account WHERE email = $1`, email)
+}
+
+// TestTrialEnding: whoever's trial ends within a day is told, once, while it
+// lasts.
+func TestTrialEnding(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.register("ada@example.com")
+	e.clock.Add(time.Hour)
+	for _, email := range []string{"bob@example.com", "active@example.com", "ended@example.com", "gone@example.com"} {
+		e.register(email)
+	}
+	idOf := func(email string) (id string) {
+		t.Helper()
+		if err := e.pool.QueryRow(t.Context(), `SELECT id FROM account WHERE email = $1`, email).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	set := func(email string, ent access.Entitlement) {
+		t.Helper()
+		if _, err := e.svc.SetEntitlement(t.Context(), idOf(email), ent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := e.clock.Now().Add(e.cfg.TrialDuration)
+	set("active@example.com", access.Entitlement{Tier: access.Pro, Status: access.Active, ValidUntil: end, Version: 2})
+	set("ended@example.com", access.Entitlement{Tier: access.Pro, Status: access.Inactive, ValidUntil: end, Trial: true, Version: 2})
+	id, _ := e.login("gone@example.com")
+	e.do("DELETE", "/me", nil, bearer(id)).expect(t, 204, "")
+
+	step := func(d time.Duration, want ...string) {
+		t.Helper()
+		e.clock.Add(d)
+		e.look()
+		if got := e.told(); !slices.Equal(got, want) {
+			t.Errorf("at %s: told %v, want %v", e.clock.Now(), got, want)
+		}
+	}
+	step(0)
+	step(e.cfg.TrialDuration - account.TrialNotice - time.Hour - time.Second)
+	step(time.Second, "ada@example.com")
+	step(30*time.Minute, "ada@example.com")
+	step(30*time.Minute, "ada@example.com", "bob@example.com")
+	all := published(e, (*eventv1.Event).GetTrialEnding)
+	p := all[slices.IndexFunc(all, func(p *eventv1.TrialEnding) bool { return p.GetEmail() == "ada@example.com" })]
+	if p.GetAccountId() != idOf("ada@example.com") || !p.GetEndsAt().AsTime().Equal(end.Add(-time.Hour).UTC().Truncate(time.Millisecond)) {
+		t.Errorf("%v", p)
+	}
+	// The same trial in a newer version is told of no more, one with another end is.
+	same := access.Entitlement{Tier: access.Pro, Status: access.Trialing, ValidUntil: p.GetEndsAt().AsTime(), Trial: true, Version: 3}
+	set("ada@example.com", same)
+	step(time.Minute, "ada@example.com", "bob@example.com")
+	same.ValidUntil, same.Version = same.ValidUntil.Add(time.Hour), 4
+	set("ada@example.com", same)
+	step(time.Minute, "ada@example.com", "ada@example.com", "bob@example.com")
+}
+
+// TestTrialThatIsOver: nobody is told afterwards, be it that nobody looked in
+// time.
+func TestTrialThatIsOver(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.register("ada@example.com")
+	e.clock.Add(e.cfg.TrialDuration)
+	e.register("bob@example.com")
+	e.clock.Add(e.cfg.TrialDuration - time.Second)
+	e.look()
+	if got := e.told(); !slices.Equal(got, []string{"bob@example.com"}) {
+		t.Errorf("told %v", got)
+	}
+}
+
+// TestShortTrials: the end of a trial of less than two days is not told.
+func TestShortTrials(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, tt := range []struct {
+		email    string
+		duration time.Duration
+	}{{"short@example.com", 2*account.TrialNotice - time.Second}, {"long@example.com", 2 * account.TrialNotice}} {
+		e.cfg.TrialDuration = tt.duration
+		e.serve()
+		e.register(tt.email)
+	}
+	e.clock.Add(account.TrialNotice)
+	e.look()
+	if got := e.told(); !slices.Equal(got, []string{"long@example.com"}) {
+		t.Errorf("told %v", got)
+	}
+}
+
+// TestReplicasTellOnce: several replicas look at the same time.
+func TestReplicasTellOnce(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	want := []string{}
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		want = append(want, name+"@example.com")
+		e.register(name + "@example.com")
+	}
+	e.clock.Add(e.cfg.TrialDuration - account.TrialNotice/2)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var replicas sync.WaitGroup
+	for range 4 {
+		replicas.Go(func() {
+			if err := e.svc.RunTrialEndings(ctx); err != nil {
+				t.Errorf("worker: %v", err)
+			}
+		})
+	}
+	e.eventually("all are told", func() bool { return len(e.told()) >= len(want) })
+	cancel()
+	replicas.Wait()
+	if got := e.told(); !slices.Equal(got, want) {
+		t.Errorf("told %v", got)
+	}
+}
