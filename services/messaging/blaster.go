@@ -107,7 +107,7 @@ type BlastLedger interface {
 	// after, in order of the ids. Each is claim's alone for the time of lease.
 	Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]Batch, error)
 	// Renew makes leases begin again and returns, for each batch, whether its claim
-	// still holds.
+	// still holds and the blast goes on.
 	Renew(ctx context.Context, batches []Batch, lease time.Duration) ([]bool, error)
 	// Pending returns what there is to do of a batch.
 	Pending(ctx context.Context, b Batch) (Pending, error)

@@ -342,12 +342,15 @@ func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim strin
 	return out, nil
 }
 
-// Renew implements messaging.BlastLedger. By blast_batch_pkey.
+// Renew implements messaging.BlastLedger. By blast_batch_pkey, blast_pkey and
+// gone_pkey.
 func (s *Blasts) Renew(ctx context.Context, batches []messaging.Batch, lease time.Duration) ([]bool, error) {
 	var b pgx.Batch
 	holds := make([]bool, len(batches))
 	for i, batch := range batches {
-		b.Queue("UPDATE blast_batch SET due_at = now() + $4 WHERE blast_id = $1 AND batch = $2 AND claim = $3 AND state = 'ready'", batch.BlastID, batch.Number, batch.Claim, lease).
+		b.Queue(`
+			UPDATE blast_batch SET due_at = now() + $4 WHERE blast_id = $1 AND batch = $2 AND claim = $3 AND state = 'ready'
+			AND EXISTS (SELECT FROM blast b WHERE b.id = $1 AND b.ended_at IS NULL AND `+notGone+`)`, batch.BlastID, batch.Number, batch.Claim, lease).
 			Exec(func(tag pgconn.CommandTag) error { holds[i] = tag.RowsAffected() == 1; return nil })
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {

@@ -1,0 +1,582 @@
+package messaging_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/protobuf/proto"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/libs/token"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/postgres"
+)
+
+// crowd is a ledger of blasts, the people on waitlists, and a provider that does
+// as it is told.
+type crowd struct {
+	testing.TB
+	pool   *pgxpool.Pool
+	blasts *postgres.Blasts
+
+	mu sync.Mutex
+	// people are the numbers on each waitlist; those that are false have opted out.
+	people     map[string]map[int64]bool
+	away       error // what Lists answers
+	suppressed map[string]bool
+	mails      []messaging.Mail
+	reply      func(call int, m messaging.Mail) error
+	calls      int
+	rate       float64
+}
+
+func newCrowd(t testing.TB) *crowd {
+	t.Helper()
+	pool := testenv.Migrated(t, postgres.Schema, 20, postgres.Migrations)
+	return &crowd{TB: t, pool: pool, blasts: postgres.NewBlasts(pool, time.Now), people: map[string]map[int64]bool{}, suppressed: map[string]bool{}}
+}
+
+// list makes a waitlist with the numbers from 1 to n.
+func (c *crowd) list(n int64) (waitlistID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waitlistID = uuid.NewString()
+	c.people[waitlistID] = map[int64]bool{}
+	for i := range n {
+		c.people[waitlistID][i+1] = true
+	}
+	return waitlistID
+}
+
+// Owner implements messaging.Lists.
+func (c *crowd) Owner(_ context.Context, waitlistID string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.people[waitlistID] == nil {
+		return "", apierr.NotFoundf("There is no such waitlist.")
+	}
+	return ownerID, c.away
+}
+
+// Numbers implements messaging.Lists.
+func (c *crowd) Numbers(_ context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.away != nil || c.people[waitlistID] == nil {
+		return nil, errors.Join(c.away, gone(c.people[waitlistID]))
+	}
+	var out []int64
+	for _, n := range slices.Sorted(maps.Keys(c.people[waitlistID])) {
+		if n > after && c.people[waitlistID][n] && len(out) < limit {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+func gone(people map[int64]bool) error {
+	if people == nil {
+		return apierr.NotFoundf("There is no such waitlist.")
+	}
+	return nil
+}
+
+// Recipients implements messaging.Lists.
+func (c *crowd) Recipients(_ context.Context, waitlistID string, numbers []int64) (string, []messaging.Recipient, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.away != nil || c.people[waitlistID] == nil {
+		return "", nil, errors.Join(c.away, gone(c.people[waitlistID]))
+	}
+	var out []messaging.Recipient
+	for _, n := range numbers {
+		if c.people[waitlistID][n] {
+			out = append(out, messaging.Recipient{Number: n, Email: person(n)})
+		}
+	}
+	return "List", out, nil
+}
+
+func person(n int64) string { return fmt.Sprintf("p%d@example.com", n) }
+
+// Suppressed implements messaging.Suppressions.
+func (c *crowd) Suppressed(_ context.Context, emails []string) (map[string]bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]bool{}
+	for _, e := range emails {
+		if c.suppressed[e] {
+			out[e] = true
+		}
+	}
+	return out, nil
+}
+
+// Send implements messaging.Provider.
+func (c *crowd) Send(_ context.Context, m messaging.Mail) error {
+	c.mu.Lock()
+	c.calls++
+	call, reply := c.calls, c.reply
+	c.mu.Unlock()
+	if reply != nil {
+		if err := reply(call, m); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mails = append(c.mails, m)
+	return nil
+}
+
+// Close implements messaging.Provider.
+func (c *crowd) Close() error { return nil }
+
+// start runs a blaster and returns it and what stops it.
+func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) {
+	c.Helper()
+	ring, err := token.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))))
+	if err != nil {
+		c.Fatal(err)
+	}
+	composer, err := messaging.NewComposer(ring, "https://join.example.com", "https://join.example.com/v1")
+	if err != nil {
+		c.Fatal(err)
+	}
+	var b *messaging.Blaster
+	b, err = messaging.NewBlaster(messaging.BlasterConfig{
+		Ledger: c.blasts, Lists: c, Provider: provider, Composer: composer, Suppressions: c, Rate: c.rate,
+		Published: func() { c.deliver(b) }, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
+		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: 300 * time.Millisecond,
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			c.Error(err)
+		}
+	})
+	c.Cleanup(stop)
+	return b, stop
+}
+
+// deliver is Kafka: every event comes, and the last one twice.
+func (c *crowd) deliver(b *messaging.Blaster) {
+	err := pg.InTx(context.Background(), c.pool, func(tx pgx.Tx) error {
+		rows, err := tx.Query(context.Background(), "DELETE FROM outbox RETURNING topic, payloads")
+		if err != nil {
+			return err
+		}
+		var topic string
+		var payloads, all [][]byte
+		if _, err := pgx.ForEachRow(rows, []any{&topic, &payloads}, func() error { all = append(all, payloads...); return nil }); err != nil {
+			return err
+		}
+		if len(all) > 0 {
+			all = append(all, all[len(all)-1])
+		}
+		for _, payload := range all {
+			var ev eventv1.Event
+			if err := proto.Unmarshal(payload, &ev); err != nil {
+				return err
+			}
+			if err := c.blasts.Ready(context.Background(), tx, ev.GetBlastBatchReady().GetBlastId(), ev.GetBlastBatchReady().GetBatch()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		c.Error(err)
+	}
+	b.Wake()
+}
+
+const ownerID = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
+
+func (c *crowd) create(waitlistID string) (id string) {
+	c.Helper()
+	n := messaging.NewBlast{
+		ID: uuid.Must(uuid.NewV7()).String(), WaitlistID: waitlistID, OwnerID: ownerID, AccountID: ownerID, CreatedAt: time.Now(),
+		BlastContent: messaging.BlastContent{Subject: "News", HTML: "<p>We are live</p>", Text: "We are live"},
+	}
+	if _, _, _, err := c.blasts.Create(c.Context(), n); err != nil {
+		c.Fatal(err)
+	}
+	return n.ID
+}
+
+func (c *crowd) blast(id string) messaging.Blast {
+	c.Helper()
+	b, err := c.blasts.Blast(context.Background(), id)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return b
+}
+
+func (c *crowd) eventually(what string, cond func() bool) {
+	c.Helper()
+	deadline := time.After(60 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			c.Fatalf("not within a minute: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// ended waits for a blast's end and compares it.
+func (c *crowd) ended(id string, state messaging.BlastState, recipients, failed int64) {
+	c.Helper()
+	c.eventually("the blast ends", func() bool {
+		s := c.blast(id).State
+		return s == messaging.BlastSent || s == messaging.BlastFailed
+	})
+	if b := c.blast(id); b.State != state || b.Recipients != recipients || b.Failed != failed {
+		c.Errorf("%s, %d recipients, %d failed; want %s, %d, %d", b.State, b.Recipients, b.Failed, state, recipients, failed)
+	}
+}
+
+// ledger counts a blast's recipients by state.
+func (c *crowd) ledger(id string) map[string]int {
+	c.Helper()
+	rows, err := c.pool.Query(context.Background(), "SELECT state, count(*) FROM blast_recipient WHERE blast_id = $1 GROUP BY state", id)
+	if err != nil {
+		c.Fatal(err)
+	}
+	out := map[string]int{}
+	var state string
+	var n int
+	if _, err := pgx.ForEachRow(rows, []any{&state, &n}, func() error { out[state] = n; return nil }); err != nil {
+		c.Fatal(err)
+	}
+	return out
+}
+
+// received counts the mails to each address.
+func (c *crowd) received() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]int{}
+	for _, m := range c.mails {
+		out[m.To]++
+	}
+	return out
+}
+
+// once checks that everybody got exactly one mail, and all of them have ids of
+// their own.
+func (c *crowd) once(n int) {
+	c.Helper()
+	got := c.received()
+	for to, times := range got {
+		if times != 1 {
+			c.Errorf("%s got %d mails", to, times)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := map[string]bool{}
+	for _, m := range c.mails {
+		ids[m.ID] = true
+	}
+	if len(got) != n || len(ids) != n {
+		c.Errorf("%d people got mails with %d ids, want %d", len(got), len(ids), n)
+	}
+}
+
+func TestABlastReachesEverybodyOnce(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int64{1, 99, 100, 101, 1234, 10_000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			c := newCrowd(t)
+			id := c.create(c.list(n))
+			c.start(c)
+			c.start(c)
+			c.ended(id, messaging.BlastSent, n, 0)
+			c.once(int(n))
+			if l := c.ledger(id); l["sent"] != int(n) || len(l) != 1 {
+				t.Errorf("ledger: %v", l)
+			}
+		})
+	}
+}
+
+func TestABlastToNobodyIsSent(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	id := c.create(c.list(0))
+	c.start(c)
+	c.ended(id, messaging.BlastSent, 0, 0)
+}
+
+func TestABlastSaysItsBodyAndAFooter(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	list := c.list(1)
+	id := c.create(list)
+	c.start(c)
+	c.ended(id, messaging.BlastSent, 1, 0)
+	m := c.mails[0]
+	if m.Subject != "News" || !strings.HasPrefix(m.Text, "We are live\n\n-- \n") || !strings.HasPrefix(m.HTML, "<p>We are live</p>\n<hr") {
+		t.Errorf("%q\n%s\n%s", m.Subject, m.Text, m.HTML)
+	}
+	page := "https://join.example.com/unsubscribe?waitlist=" + list + "&email=p1%40example.com&token=v1.k1.unsub.0."
+	if !strings.Contains(m.Text, page) || !strings.Contains(m.HTML, strings.ReplaceAll(page, "&", "&amp;")) || !strings.Contains(m.HTML, "&ldquo;List&rdquo;") {
+		t.Errorf("no footer:\n%s\n%s", m.Text, m.HTML)
+	}
+	if !strings.HasPrefix(m.Unsubscribe, "https://join.example.com/v1/public/waitlists/"+list+"/unsubscribe?email=p1%40example.com&token=v1.k1.unsub.0.") {
+		t.Errorf("List-Unsubscribe: %s", m.Unsubscribe)
+	}
+	if b := c.blast(id); b.Subject != "News" {
+		t.Errorf("%+v", b)
+	}
+	var left int
+	if err := c.pool.QueryRow(t.Context(), "SELECT length(html_body) + length(text_body) FROM blast").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d bytes of the bodies are left: %v", left, err)
+	}
+}
+
+// Whoever opts out or goes between the plan and the batch's turn gets nothing and
+// does not count; a suppressed address fails.
+func TestWhoOptsOutMeanwhileIsSkipped(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	list := c.list(250)
+	id := c.create(list)
+	c.suppressed[person(7)] = true
+	c.reply = func(call int, _ messaging.Mail) error {
+		if call == 1 { // the first mail of a batch: the third batch is still to come
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.people[list][240] = false
+			delete(c.people[list], 250)
+		}
+		return nil
+	}
+	c.rate = 500
+	c.start(c)
+	c.ended(id, messaging.BlastSent, 248, 1)
+	c.once(247)
+	if l := c.ledger(id); l["skipped"] != 2 || l["failed"] != 1 || l["sent"] != 247 {
+		t.Errorf("ledger: %v", l)
+	}
+}
+
+func TestRefusedMailsAreCounted(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		refused func(m messaging.Mail) bool
+		state   messaging.BlastState
+		failed  int64
+	}{
+		{"some", func(m messaging.Mail) bool { return strings.HasPrefix(m.To, "p1") }, messaging.BlastSent, 1 + 10 + 51},
+		{"all", func(messaging.Mail) bool { return true }, messaging.BlastFailed, 150},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCrowd(t)
+			c.reply = func(_ int, m messaging.Mail) error {
+				if tt.refused(m) {
+					return &messaging.RefusedError{Reason: "550"}
+				}
+				return nil
+			}
+			id := c.create(c.list(150))
+			c.start(c)
+			c.ended(id, tt.state, 150, tt.failed)
+			c.once(int(150 - tt.failed))
+		})
+	}
+}
+
+// What the provider defers is tried again, and what it has taken is not.
+func TestDeferredMailsAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	tries := map[string]int{}
+	c.reply = func(_ int, m messaging.Mail) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		tries[m.To]++
+		if tries[m.To] <= len(m.To)%4 {
+			return &messaging.DeferredError{Reason: "451"}
+		}
+		return nil
+	}
+	id := c.create(c.list(150))
+	c.start(c)
+	c.ended(id, messaging.BlastSent, 150, 0)
+	c.once(150)
+}
+
+// A provider that is away pauses all blasts, and signup one that asks it.
+func TestWhatIsAwayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	c.away = context.DeadlineExceeded
+	c.reply = func(call int, _ messaging.Mail) error {
+		if call < 6 {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	id := c.create(c.list(150))
+	c.start(c)
+	c.eventually("the provider was tried or signup asked", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.away = nil
+		return c.calls > 0
+	})
+	c.ended(id, messaging.BlastSent, 150, 0)
+	c.once(150)
+}
+
+// A short blast does not wait for a long one that was first.
+func TestAShortBlastIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	long := c.create(c.list(3000))
+	begun := make(chan struct{})
+	go1 := sync.OnceFunc(func() { close(begun) })
+	c.reply = func(call int, _ messaging.Mail) error {
+		if call > 50 {
+			go1()
+		}
+		return nil
+	}
+	c.rate = 2000
+	b, _ := c.start(c)
+	<-begun
+	short := c.create(c.list(20))
+	b.Wake()
+	c.ended(short, messaging.BlastSent, 20, 0)
+	if l := c.ledger(long); l["queued"] < 1000 {
+		t.Errorf("the long one has only %d left", l["queued"])
+	}
+	c.ended(long, messaging.BlastSent, 3000, 0)
+}
+
+func TestTheRateHoldsOverProcesses(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	c.rate = 400
+	id := c.create(c.list(600))
+	start := time.Now()
+	c.start(c)
+	c.start(c)
+	c.ended(id, messaging.BlastSent, 600, 0)
+	// 600 at 400 a second, less the first.
+	if took := time.Since(start); took < 1490*time.Millisecond {
+		t.Errorf("600 mails took %s", took)
+	}
+	c.once(600)
+}
+
+// A deleted waitlist or account ends its blasts, and the purge leaves nothing.
+func TestABlastEndsWithItsWaitlist(t *testing.T) {
+	t.Parallel()
+	for _, column := range []string{"waitlist", "owner", "not found"} {
+		t.Run(column, func(t *testing.T) {
+			t.Parallel()
+			c := newCrowd(t)
+			list, other := c.list(1500), c.list(3)
+			kept := messaging.BlastSent
+			goneID := map[string]string{"waitlist": list, "owner": ownerID}[column]
+			if column == "owner" {
+				kept = messaging.BlastFailed
+			}
+			first := sync.OnceFunc(func() {
+				if goneID == "" {
+					c.mu.Lock()
+					delete(c.people, list)
+					c.mu.Unlock()
+					return
+				}
+				if err := pg.InTx(context.Background(), c.pool, func(tx pgx.Tx) error {
+					return postgres.New(c.pool).Forget(context.Background(), tx, goneID)
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+			c.reply = func(call int, _ messaging.Mail) error {
+				if call == 20 {
+					first()
+				}
+				return nil
+			}
+			c.rate = 500
+			id := c.create(list)
+			c.start(c)
+			c.eventually("it failed", func() bool { return c.blast(id).State == messaging.BlastFailed })
+			if column != "owner" {
+				c.ended(c.create(other), kept, 3, 0)
+			}
+			purge := &postgres.Purge{Pool: c.pool, Every: time.Hour, Log: slog.New(slog.DiscardHandler)}
+			if err := purge.Once(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var left int
+			if err := c.pool.QueryRow(t.Context(), `
+				SELECT (SELECT count(*) FROM blast WHERE id = $1) + (SELECT count(*) FROM blast_batch WHERE blast_id = $1) + (SELECT count(*) FROM blast_recipient WHERE blast_id = $1)`, id).Scan(&left); err != nil || left != 0 {
+				t.Errorf("%d rows are left: %v", left, err)
+			}
+			if sent := len(c.received()); sent > 1000 {
+				t.Errorf("%d people got it", sent)
+			}
+		})
+	}
+}
+
+// The end of a process finishes its mails and gives the rest back at once.
+func TestABlasterHandsOverAtItsEnd(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	id := c.create(c.list(500))
+	release := make(chan struct{})
+	c.reply = func(call int, _ messaging.Mail) error {
+		if call > 30 {
+			<-release
+		}
+		return nil
+	}
+	_, stop := c.start(c)
+	c.eventually("some are sent", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.calls > 32 })
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop() }()
+	close(release)
+	<-stopped
+	if l := c.ledger(id); l["sent"] != len(c.received()) || l["queued"] == 0 {
+		t.Errorf("%v, %d received", l, len(c.received()))
+	}
+	c.start(c)
+	c.ended(id, messaging.BlastSent, 500, 0)
+	c.once(500)
+}
