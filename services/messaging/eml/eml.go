@@ -53,7 +53,8 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 		}
 		// The library's own way refuses http, which development machines have.
 		msg.SetListUnsubscribe(m.Unsubscribe)
-		msg.SetListUnsubscribePost()
+		// Nor is its way here taken: it writes two such headers in any order.
+		msg.SetGenHeader(mail.HeaderListUnsubscribePost, "List-Unsubscribe=One-Click")
 	}
 	switch {
 	case m.HTML == "":

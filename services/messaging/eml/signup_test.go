@@ -1,0 +1,236 @@
+package eml_test
+
+import (
+	"bytes"
+	"fmt"
+	"html"
+	"io"
+	"mime"
+	"mime/quotedprintable"
+	stdmail "net/mail"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"waitlist.internal/libs/token"
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/eml"
+)
+
+// letter is a mail about a signup, with all that it is made of.
+type letter struct {
+	request  messaging.Request
+	about    messaging.Mailing
+	template messaging.Template
+}
+
+func letters() map[string]letter {
+	const all = "{{email}} {{first_name}} {{last_name}} {{position}} {{referral_count}} {{referral_link}} {{waitlist_name}} {{unsubscribe_url}} {{milestone}}"
+	request := func(kind messaging.Kind) messaging.Request {
+		return messaging.Request{EventID: eventID, Kind: kind, WaitlistID: waitlistID, Number: 42, Recipient: "o'hara+x%y@example.com"}
+	}
+	about := messaging.Mailing{
+		OwnerID: accountID, WaitlistName: "Käsekuchen & <Friends>", Pro: true,
+		Signup: &messaging.Person{
+			Email: "o'hara+x%y@example.com", FirstName: "Söhnke <b>", LastName: `O'Hara "&"`, Position: 1017, ReferralCount: 5, ReferralToken: "0123456789abcdef0123456789abcdef",
+		},
+	}
+	hidden := about
+	hidden.Signup = &messaging.Person{Email: about.Signup.Email, ReferralToken: about.Signup.ReferralToken, ReferralCount: 1}
+	milestone := request(messaging.ReferralMilestone)
+	milestone.Milestone = 5
+	offboarding := request(messaging.Offboarding)
+	offboarding.FirstName, offboarding.LastName = about.Signup.FirstName, about.Signup.LastName
+	return map[string]letter{
+		"referral_notification":        {request: request(messaging.ReferralNotification), about: about},
+		"referral_notification_hidden": {request: request(messaging.ReferralNotification), about: hidden},
+		"referral_milestone": {milestone, about, messaging.Template{
+			Type: messaging.MilestoneTemplate, Subject: "{{milestone}} friends, {{first_name}}!", HTML: "<html><body><p>" + all + "</p>\n<a href=\"{{referral_link}}\">share</a></body></html>", Text: all + "\n",
+		}},
+		"signup_confirmation": {request(messaging.SignupConfirmation), about, messaging.Template{
+			Type: messaging.ConfirmationTemplate, Subject: "Welcome to {{waitlist_name}}", HTML: "<p>" + strings.ReplaceAll(all, " {{milestone}}", "") + "</p>", Text: "Hello {{first_name}}.",
+		}},
+		"signup_confirmation_text": {request(messaging.SignupConfirmation), hidden, messaging.Template{
+			Type: messaging.ConfirmationTemplate, Subject: "Welcome", Text: "Hello {{first_name}}, number {{position}}.",
+		}},
+		"offboarding": {offboarding, messaging.Mailing{OwnerID: accountID, WaitlistName: about.WaitlistName, Pro: true}, messaging.Template{
+			Type: messaging.OffboardingTemplate, Subject: "Goodbye {{first_name}}", HTML: "<p>" + strings.ReplaceAll(all, " {{milestone}}", "") + "</p>",
+		}},
+	}
+}
+
+func composer(t *testing.T) *messaging.Composer {
+	t.Helper()
+	c, err := messaging.NewComposer(ring(t), "https://join.example.com/", "https://api.example.com/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (l letter) build(t *testing.T) []byte {
+	t.Helper()
+	var m messaging.Mail
+	var err error
+	if l.template.Type == "" {
+		m, err = composer(t).ComposeReferral(l.request, l.about, now())
+	} else {
+		m, err = composer(t).ComposeTemplate(l.request, l.about, l.template, now())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := eml.ParseFrom("Waitlist <no-reply@mail.example.com>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg, err := eml.Build(m, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := msg.WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// golden compares with a file of testdata, or writes it.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	got = bytes.ReplaceAll(got, []byte("\r\n"), []byte("\n"))
+	path := filepath.Join("testdata", name)
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("differs from %s; UPDATE_GOLDEN=1 writes it anew. Got:\n%s", path, got)
+	}
+}
+
+func TestGoldenSignupMails(t *testing.T) {
+	for name, l := range letters() {
+		t.Run(name, func(t *testing.T) {
+			golden(t, name+".eml", l.build(t))
+			if !bytes.Equal(l.build(t), l.build(t)) {
+				t.Error("the same mail has different bytes")
+			}
+		})
+	}
+}
+
+func TestGoldenTrialEnding(t *testing.T) {
+	golden(t, "trial_ending.eml", build(t, messaging.Request{
+		EventID: eventID, Kind: messaging.TrialEnding, Recipient: "o'hara+x%y@example.com", AccountID: accountID, ExpiresAt: now().Add(24 * time.Hour),
+	}))
+}
+
+func TestGoldenSMS(t *testing.T) {
+	l := letters()["referral_notification"]
+	l.about.Signup.Phone = "+49 (0)151 123-45678"
+	l.about.WaitlistName = strings.Repeat("long ", 30) + "\r\n"
+	m, err := composer(t).ComposeSMS(l.request, l.about)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "sms.txt", fmt.Appendf(nil, "%s to %s: %s\n", m.ID, m.To, m.Text))
+}
+
+// The foot's page and the header's URL opt the signup out, and nobody else.
+func TestUnsubscribeLinks(t *testing.T) {
+	r := ring(t)
+	page := regexp.MustCompile(`https://join\.example\.com/unsubscribe\?[^\s"]+`)
+	for name, l := range letters() {
+		header, parts := stdparse(t, l.build(t))
+		one, post := header.Get("List-Unsubscribe"), header.Get("List-Unsubscribe-Post")
+		if name != "referral_milestone" && !strings.HasPrefix(name, "referral_notification") {
+			if one != "" || post != "" {
+				t.Errorf("%s: has %s, %s", name, one, post)
+			}
+			continue
+		}
+		if post != "List-Unsubscribe=One-Click" || !strings.HasPrefix(one, "<https://api.example.com/v1/public/waitlists/"+waitlistID+"/unsubscribe?") {
+			t.Errorf("%s: %s, %s", name, one, post)
+		}
+		links := []string{strings.Trim(one, "<>")}
+		for media, text := range parts {
+			found := page.FindAllString(html.UnescapeString(text), -1)
+			if len(found) == 0 {
+				t.Errorf("%s: no link in %s", name, media)
+			}
+			links = append(links, found...)
+		}
+		for i, link := range links {
+			u, err := url.Parse(link)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := u.Query()
+			if q.Get("email") != l.request.Recipient || i > 0 && q.Get("waitlist") != waitlistID {
+				t.Errorf("%s: %s", name, link)
+			}
+			if err := r.Verify(token.Unsubscribe, token.SignupSubject(waitlistID, 42), q.Get("token"), now().AddDate(50, 0, 0)); err != nil {
+				t.Errorf("%s: %s: %v", name, link, err)
+			}
+			if r.Verify(token.Unsubscribe, token.SignupSubject(waitlistID, 43), q.Get("token"), now()) == nil {
+				t.Errorf("%s: %s is good for somebody else", name, link)
+			}
+		}
+	}
+}
+
+// What people call themselves breaks no header, no line of the foot, no tag.
+func TestSignupsInjectNothing(t *testing.T) {
+	for name, l := range letters() {
+		clean, cleanParts := stdparse(t, l.build(t))
+		for _, evil := range []string{
+			"x\r\nBcc: victim@example.com", "x\n\nbody", "\u2028\u2029\u0085", "=?utf-8?q?=0D=0ABcc:_victim@example.com?=",
+			"</title><script>alert(1)</script>", `"><img src=x>`, "{{email}}", "{{.Link}}",
+		} {
+			l.about.WaitlistName, l.request.FirstName, l.request.LastName = evil, evil, evil
+			if p := l.about.Signup; p != nil {
+				mine := *p
+				mine.FirstName, mine.LastName = evil, evil
+				l.about.Signup = &mine
+			}
+			header, parts := stdparse(t, l.build(t))
+			if len(header) != len(clean) || len(parts) != len(cleanParts) || len(header["Bcc"]) > 0 {
+				t.Errorf("%s, %q: header %v, %d parts", name, evil, header, len(parts))
+			}
+			if h := parts["text/html"]; strings.Contains(h, "<script") || strings.Contains(h, "<img") {
+				t.Errorf("%s, %q: not escaped", name, evil)
+			}
+		}
+	}
+}
+
+// stdparse is parse, also for mails with one body.
+func stdparse(t *testing.T, raw []byte) (stdmail.Header, map[string]string) {
+	t.Helper()
+	m, err := stdmail.ReadMessage(bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	media, _, err := mime.ParseMediaType(m.Header.Get("Content-Type"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if media == "multipart/alternative" {
+		return parse(t, raw)
+	}
+	b, err := io.ReadAll(quotedprintable.NewReader(m.Body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Header, map[string]string{media: string(b)}
+}

@@ -1,0 +1,113 @@
+package messaging
+
+import (
+	"html"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestRender(t *testing.T) {
+	vars := Variables{
+		"email": "a@example.com", "first_name": `<b>"Ann" & 'Lee'</b>`, "last_name": "{{email}}", "position": "12",
+		"waitlist_name": "A\r\nBcc: victim@example.com\u2028\x00B", "referral_link": "https://x.example/w/1?ref=a&b=c",
+	}
+	for _, tc := range []struct{ in, text, html string }{
+		{"", "", ""},
+		{"plain } {} }} { <p>&amp;", "plain } {} }} { <p>&amp;", "plain } {} }} { <p>&amp;"},
+		{"{{email}}", "a@example.com", "a@example.com"},
+		{"-{{ \tposition }}-{{position}}", "-12-12", "-12-12"},
+		{"{{first_name}}", vars["first_name"], "&lt;b&gt;&#34;Ann&#34; &amp; &#39;Lee&#39;&lt;/b&gt;"},
+		// A value is no template.
+		{"{{last_name}}", "{{email}}", "{{email}}"},
+		{"{{milestone}}|{{unsubscribe_url}}|", "||", "||"},
+		{`<a href="{{referral_link}}">`, `<a href="https://x.example/w/1?ref=a&b=c">`, `<a href="https://x.example/w/1?ref=a&amp;b=c">`},
+	} {
+		subject, text, htm, ok := Template{Subject: tc.in, Text: tc.in, HTML: tc.in}.Render(vars)
+		if !ok || subject != tc.text || text != tc.text || htm != tc.html {
+			t.Errorf("%q: %q, %q, %q, %v", tc.in, subject, text, htm, ok)
+		}
+	}
+	subject, text, _, ok := Template{Subject: "x {{waitlist_name}}", Text: "{{waitlist_name}}"}.Render(vars)
+	if !ok || subject != "x A  Bcc: victim@example.com  B" || text != vars["waitlist_name"] {
+		t.Errorf("%q, %q, %v", subject, text, ok)
+	}
+	if _, _, _, ok := (Template{Text: strings.Repeat("{{email}}", 50_000)}).Render(Variables{"email": strings.Repeat("x", 254)}); ok {
+		t.Error("a mail of 12 MB")
+	}
+	for _, broken := range []string{"{{", "{{email", "{{email}", "a {{}} b", "{{ }}"} {
+		if _, problem := cut(broken); problem == "" {
+			t.Errorf("%q is taken", broken)
+		}
+	}
+}
+
+func TestPhoneNumbers(t *testing.T) {
+	for in, want := range map[string]string{
+		"+4915112345678": "+4915112345678", "+49 151 123-456.78": "+4915112345678", "+1 (415) 555-2671": "+14155552671", "+44 (0)20 7946 0018": "+442079460018",
+		"": "", "015112345678": "", "004915112345678": "", "+0491511234567": "", "+49": "", "+123456": "", "+1234567890123456": "", "+49151x2345678": "", "49+15112345678": "",
+		"+49 151 12345678, +49 151 1": "", "+4915112345678\r\n": "", "+٤٩١٥١١٢٣٤٥": "",
+	} {
+		if got := e164(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// FuzzTemplate: what is taken comes apart without a loss, only known pieces are
+// values, and no value gets out of its place in HTML or in a subject.
+func FuzzTemplate(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"Hello {{first_name}}", "Ann"},
+		{"{{ email }}{{position}}", "<script>"},
+		{"{{", "x"},
+		{"{{}}", "{{email}}"},
+		{"{{{email}}}", "\r\nBcc: x"},
+		{"a }} b {{x}} {{email}", "'\"&"},
+		{"\xff{{\xff}}", "\xff\u2028"},
+		{strings.Repeat("{{email}}", 100), strings.Repeat("&", 100)},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, text, value string) {
+		if len(text)*len(value) > 1<<20 {
+			return // the fuzzer's time is better spent
+		}
+		pieces, problem := cut(text)
+		if problem != "" {
+			if pieces != nil {
+				t.Fatalf("%q: %s, and pieces", text, problem)
+			}
+			return
+		}
+		vars, whole, literals := Variables{}, "", ""
+		for _, p := range pieces {
+			if whole += p.source; p.variable == "" {
+				literals += p.source
+			} else {
+				vars[p.variable] = value
+			}
+			if strings.Contains(p.source, "{{") != (p.variable != "") || p.source == "" {
+				t.Fatalf("%q: piece %+v", text, p)
+			}
+		}
+		if whole != text {
+			t.Fatalf("%q came apart as %q", text, whole)
+		}
+		subject, plain, htm, ok := Template{Subject: text, Text: text, HTML: text}.Render(vars)
+		if !ok {
+			return
+		}
+		for _, c := range "<>\"'" {
+			if strings.Count(htm, string(c)) != strings.Count(literals, string(c)) {
+				t.Fatalf("%q with %q: HTML %q", text, value, htm)
+			}
+		}
+		if utf8.ValidString(text) && utf8.ValidString(value) && strings.Count(plain, "&") < strings.Count(html.UnescapeString(htm), "&") && !strings.Contains(literals, "&") {
+			t.Fatalf("%q with %q: HTML %q says more than %q", text, value, htm, plain)
+		}
+		if strings.ContainsAny(subject, "\r\n\x00\u0085\u2028\u2029") {
+			t.Fatalf("%q with %q: subject %q", text, value, subject)
+		}
+	})
+}
