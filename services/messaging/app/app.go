@@ -11,11 +11,13 @@ import (
 
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/eml"
 	"waitlist.internal/services/messaging/grpc"
+	messaginghttp "waitlist.internal/services/messaging/http"
 	messagingkafka "waitlist.internal/services/messaging/kafka"
 	"waitlist.internal/services/messaging/maildir"
 	"waitlist.internal/services/messaging/postgres"
@@ -54,8 +56,10 @@ type Config struct {
 	// EnforceEmailVerification asks for a verified address before blasts.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 
-	// SignupTarget is where signup's gRPC is: host:port, or a gRPC URL.
-	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
+	// AccountTarget and SignupTarget are where the services' gRPC is: host:port, or a
+	// gRPC URL.
+	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
+	SignupTarget  string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
 
 	// PurgeEvery is the pause between looks for mails of what was deleted.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
@@ -137,6 +141,10 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	accounts, err := rt.Dial(cfg.AccountTarget, "account")
+	if err != nil {
+		return nil, err
+	}
 	conn, err := rt.Dial(cfg.SignupTarget, "signup")
 	if err != nil {
 		return nil, err
@@ -147,9 +155,10 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ledger := postgres.New(rt.Pool)
+	ledger, templates := postgres.New(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
 	sender, err := messaging.NewSender(messaging.SenderConfig{
 		Ledger: ledger, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
+		Mailings: grpc.NewMailings(signups), Templates: templates,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mail metrics: %w", err)
@@ -166,8 +175,9 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	templates := messaging.NewTemplates(postgres.NewTemplates(rt.Pool, wake), time.Now)
-	messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, templates))
+	owners := messaging.NewTemplates(templates, time.Now)
+	messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
+	messaginghttp.Routes(rt.Engine, messaginghttp.Backends{Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners})
 	rt.Go("mail sender", sender.Run)
 	rt.Go("consumer", consumer.Run)
 	purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
@@ -178,8 +188,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 // Run serves until ctx ends, then drains.
 func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
 
-// Handler is the public interface: templates and domains are not served yet, and
-// every path is answered with the contract's 404.
+// Handler is the public interface.
 func (a *App) Handler() http.Handler { return a.rt.Handler() }
 
 // Ready returns nil while the service can do its work.
