@@ -78,6 +78,7 @@ func (s *suite) testMails(t *testing.T) {
 	env := map[string]string{"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix}
 	maps.Copy(env, office.env)
 	m := &mailing{s.deploy(t, env), office, kafka.Config{Brokers: brokers, TopicPrefix: prefix}}
+	trial := m.endingTrial(t)
 	t.Run("account", m.testAccountMails)
 	t.Run("verification", m.testVerificationMail)
 	t.Run("confirmation", m.testConfirmation)
@@ -88,6 +89,7 @@ func (s *suite) testMails(t *testing.T) {
 	t.Run("meanwhile", m.testMeanwhile)
 	t.Run("refused", m.testRefusedRecipients)
 	t.Run("slow", m.testSlowBlast)
+	t.Run("trial", func(t *testing.T) { m.testTrialEnding(t, trial) })
 }
 
 // one waits for the only mail to somebody.
@@ -111,7 +113,7 @@ func (m *mailing) settled(t testing.TB, waitlist string) {
 func (m *mailing) passed(t testing.TB) {
 	t.Helper()
 	Await(t, mailTimeout, "the outboxes are empty", func() bool {
-		return m.rows(t, "SELECT (SELECT count(*) FROM signup.outbox) + (SELECT count(*) FROM account.outbox)") == 0
+		return m.query(t, "SELECT (SELECT count(*) FROM signup.outbox) + (SELECT count(*) FROM account.outbox)") == 0
 	})
 	Await(t, mailTimeout, "every event is taken", func() bool {
 		lag, err := kafka.Lag(t.Context(), m.kafka, "messaging", kafka.SignupsTopic, kafka.AccountsTopic)
@@ -125,11 +127,11 @@ func (m *mailing) passed(t testing.TB) {
 // queued is how many mails of a waitlist wait.
 func (m *mailing) queued(t testing.TB, waitlist string) int {
 	t.Helper()
-	return m.rows(t, "SELECT count(*) FROM messaging.sent_mail WHERE waitlist_id = $1 AND state = 'queued'", waitlist)
+	return m.query(t, "SELECT count(*) FROM messaging.sent_mail WHERE waitlist_id = $1 AND state = 'queued'", waitlist)
 }
 
-// rows is the number that a query returns.
-func (d *deployment) rows(t testing.TB, sql string, args ...any) int {
+// query is the number that a query returns.
+func (d *deployment) query(t testing.TB, sql string, args ...any) int {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), d.db)
 	if err != nil {
@@ -170,6 +172,35 @@ func (m *mailing) testAccountMails(t *testing.T) {
 	asked := m.one(t, member)
 	golden(t, "team_invite", m.deployment, asked, map[string]string{o.email: "<owner>", url.QueryEscape(member): "<member>", member: "<member>"})
 	asked.noUnsubscribe(t)
+}
+
+// endingTrial is an owner whose trial ends within a day.
+func (m *mailing) endingTrial(t *testing.T) *owner {
+	t.Helper()
+	o := m.owner(t)
+	m.exec(t, "UPDATE account.account SET valid_until = now() + interval '23 hours' WHERE email = $1", o.email)
+	return o
+}
+
+func (m *mailing) testTrialEnding(t *testing.T, o *owner) {
+	var told Mail
+	Await(t, 100*time.Second, "the end of a trial is told", func() bool {
+		mails, err := m.office.Mails(o.email)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, mail := range mails {
+			if strings.Contains(mail.Subject, "trial") {
+				told = mail
+			}
+		}
+		return told.To != ""
+	})
+	golden(t, "trial_ending", m.deployment, told, map[string]string{o.email: "<owner>", url.QueryEscape(o.email): "<owner>"})
+	told.noUnsubscribe(t)
+	if got := inBoxes(t, m.office, o.email); got[0] != 2 {
+		t.Errorf("%d mails", got[0])
+	}
 }
 
 func (m *mailing) testVerificationMail(t *testing.T) {
@@ -519,7 +550,7 @@ func (m *mailing) testMeanwhile(t *testing.T) {
 			m.settled(t, l.id)
 			if tc.name != "end of the list" {
 				Await(t, mailTimeout, "the blast has ended", func() bool {
-					return m.rows(t, "SELECT count(*) FROM messaging.blast WHERE waitlist_id = $1 AND state IN ('queued', 'sending')", l.id) == 0
+					return m.query(t, "SELECT count(*) FROM messaging.blast WHERE waitlist_id = $1 AND state IN ('queued', 'sending')", l.id) == 0
 				})
 			}
 			confirmed := 0

@@ -235,7 +235,8 @@ func testTemplateChanges(t *testing.T, d *deployment) {
 		}
 	}
 	patch(Obj{"text_body_template": ""}).Invalid("html_body_template")
-	patch(Obj{"template_type": "offboarding"}).Invalid("text_body_template")
+	patch(Obj{"template_type": "offboarding"}).Invalid("template_type")
+	patch(Obj{"template_type": "offboarding", "text_body_template": "{{milestone}}"}).Invalid("text_body_template")
 	patch(Obj{"subject_template": "New", "html_body_template": "<p>{{milestone}}", "text_body_template": ""}).Want(http.StatusOK)
 	read().WantJSON("subject_template", "New").WantJSON("html_body_template", "<p>{{milestone}}").WantJSON("text_body_template", "").WantJSON("name", "Mine").
 		WantJSON("created_at", before.Str("created_at")).WantJSON("template_type", "referral_milestone")
