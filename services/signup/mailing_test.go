@@ -116,6 +116,21 @@ func TestMilestonesWithinABatch(t *testing.T) {
 	}
 }
 
+// TestRemovalAsksForWhatIsAssignedNow: also where the caller knew other settings.
+func TestRemovalAsksForWhatIsAssignedNow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.signUp(t, "ada@example.com", "")
+	w.set(t, everyMail, "pro", "active")
+	if err := w.store.Remove(t.Context(), w.list, 1, signup.ByAdmin); err != nil {
+		t.Fatal(err)
+	}
+	events := w.events(t)
+	if r := events[len(events)-1].GetSignupRemoved(); !r.GetOffboarding() || r.GetEmail() != "ada@example.com" || r.GetFirstName() != "Ada" {
+		t.Errorf("%v", r)
+	}
+}
+
 // TestOwnRequestAsksForNoMail: whoever deletes their data is written to no more.
 func TestOwnRequestAsksForNoMail(t *testing.T) {
 	t.Parallel()

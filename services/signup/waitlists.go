@@ -284,7 +284,7 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemp
 	if patch, ok := in.Object("settings"); ok {
 		draft.Settings, gated, err = w.Settings.Merge(patch, w.ID, tier, o.secrets, func(a Assignment) bool {
 			unsure = asked.err
-			return asked.err != nil || !slices.Contains(asked.unknown, a)
+			return !slices.Contains(asked.unknown, a)
 		})
 	} else {
 		draft.Settings, err = w.Settings.Stored()
