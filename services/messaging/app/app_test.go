@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	stdmail "net/mail"
@@ -21,6 +22,7 @@ import (
 
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
@@ -39,7 +41,20 @@ func environ(t *testing.T) (cfg kafka.Config, dir string, env []string) {
 		"KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
 		"TOKEN_KEYS=k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))),
 		"MAIL_PROVIDER=maildir", "MAIL_DIR=" + dir, "PUBLIC_FORM_URL=https://join.example.com",
+		"GRPC_ADDR=127.0.0.1:0", "SERVICE_KEY=" + base64.StdEncoding.EncodeToString(seed()), "SERVICE_KEYS=" + keys(t).String(),
 	}
+}
+
+// seed is the service's own key.
+func seed() []byte { return []byte(strings.Repeat("s", 32)) }
+
+func keys(t *testing.T) rpc.Keys {
+	t.Helper()
+	id, err := rpc.NewIdentity("messaging", seed())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rpc.Keys{"messaging": id.Public()}
 }
 
 func start(t *testing.T, env []string) (*app.App, func()) {
@@ -231,17 +246,19 @@ func eventID(t *testing.T, m kafkago.Message) string {
 	return ev.GetId()
 }
 
-func TestWhatIsNotServedYetIsNotFound(t *testing.T) {
+func TestWhatIsServed(t *testing.T) {
 	_, _, env := environ(t)
 	a, _ := start(t, env)
-	for _, path := range []string{"/v1/templates", "/v1/domains", "/v1/templates/x"} {
+	for path, want := range map[string]string{
+		"/v1/templates": "401 AUTHENTICATION_REQUIRED", "/v1/templates/x": "401 AUTHENTICATION_REQUIRED", "/v1/templates/x/y": "404 NOT_FOUND", "/v1/templates/": "404 NOT_FOUND",
+	} {
 		rec := httptest.NewRecorder()
 		a.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 		var body struct {
 			Code string `json:"error_code"`
 		}
-		if err := json.Unmarshal(rec.Body.Bytes(), &body); err != nil || rec.Code != http.StatusNotFound || body.Code != "NOT_FOUND" {
-			t.Errorf("%s: %d %s", path, rec.Code, rec.Body)
+		if err := json.Unmarshal(rec.Body.Bytes(), &body); err != nil || fmt.Sprint(rec.Code, " ", body.Code) != want {
+			t.Errorf("%s: %d %s, want %s", path, rec.Code, rec.Body, want)
 		}
 	}
 }
