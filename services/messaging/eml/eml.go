@@ -3,15 +3,20 @@
 package eml
 
 import (
+	"errors"
 	"fmt"
 	stdmail "net/mail"
 	"strings"
-	"time"
+	"unicode"
 
+	"github.com/emersion/go-msgauth/dkim"
 	"github.com/wneessen/go-mail"
 
 	"waitlist.internal/services/messaging"
 )
+
+// signature is the header of a DKIM signature.
+const signature = "DKIM-Signature"
 
 // ParseFrom reads a sender, with or without a display name.
 func ParseFrom(s string) (stdmail.Address, error) {
@@ -24,7 +29,8 @@ func ParseFrom(s string) (stdmail.Address, error) {
 
 // Build returns m as a text part, an HTML part, or both as alternatives, signed if
 // it has a key. from sends what has no sender of its own. The same mail has the same
-// Message-ID and bytes. The error is a *messaging.RefusedError.
+// Message-ID and bytes, but for its signature. The error is a
+// *messaging.RefusedError.
 func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	// The id is random, and younger than whatever the body shows.
 	msg := mail.NewMsg(mail.WithNoDefaultUserAgent(), mail.WithBoundary("part-"+m.ID))
@@ -34,14 +40,15 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	if sender == (stdmail.Address{}) {
 		sender = from
 	}
+	sender.Name = OneLine(sender.Name)
 	msg.FromMailAddress(&sender)
 	if err := msg.To(m.To); err != nil {
 		// The library's error repeats the address.
 		return nil, &messaging.RefusedError{Reason: "the recipient is no address"}
 	}
-	// The library encodes line breaks, but would let words pass that are encoded
-	// already, and that may hold some.
-	msg.Subject(strings.ReplaceAll(m.Subject, "=?", "= ?"))
+	// The library would let words pass that are encoded already, and that may hold
+	// line breaks.
+	msg.Subject(strings.ReplaceAll(OneLine(m.Subject), "=?", "= ?"))
 	// Not by the sender: that may change until the mail is sent again.
 	msg.SetMessageIDWithValue(m.ID + "@" + from.Address[strings.LastIndexByte(from.Address, '@')+1:])
 	msg.SetDateWithValue(m.Date.UTC())
@@ -66,17 +73,44 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 		msg.AddAlternativeString(mail.TypeTextHTML, m.HTML)
 	}
 	if m.DKIM != nil {
-		msg.SetDKIM(signer(m))
+		if err := sign(msg, *m.DKIM); err != nil {
+			return nil, &messaging.RefusedError{Reason: err.Error()}
+		}
 	}
 	return msg, nil
 }
 
-// signer signs all that mail programs show or act upon. RFC 8058 asks for the
-// List-Unsubscribe headers; the headers that are named once more cannot be added.
-func signer(m messaging.Mail) *mail.DKIMSigner {
-	s := mail.NewDKIMSigner(m.DKIM.Domain, m.DKIM.Selector, m.DKIM.Key)
-	s.NowFunc = func() time.Time { return m.Date }
-	s.SignHeaders("From", "To", "Subject", "Date", "Message-ID", "MIME-Version", "Content-Type", "List-Unsubscribe", "List-Unsubscribe-Post")
-	s.OversignHeaders("From", "To", "Subject", "Date")
-	return s
+// OneLine puts blanks in place of line breaks and other control characters.
+func OneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		// U+2028 and U+2029 break lines as well.
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// sign adds a signature of all that mail programs show or act upon. The library's
+// own breaks long lists of headers, and so its signature.
+func sign(msg *mail.Msg, key messaging.DKIM) error {
+	signer, err := dkim.NewSigner(&dkim.SignOptions{
+		Domain: key.Domain, Selector: key.Selector, Signer: key.Key,
+		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed,
+		// Those that are named once more than they are there cannot be added. RFC 8058
+		// asks for the List-Unsubscribe headers.
+		HeaderKeys: []string{
+			"From", "From", "To", "To", "Subject", "Subject", "Date", "Date", "Message-ID", "MIME-Version", "Content-Type", "List-Unsubscribe", "List-Unsubscribe-Post",
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("sign the mail: %w", err)
+	}
+	_, err = msg.WriteTo(signer)
+	if err := errors.Join(err, signer.Close()); err != nil {
+		return fmt.Errorf("sign the mail: %w", err)
+	}
+	value := strings.TrimSuffix(strings.TrimPrefix(signer.Signature(), signature+": "), "\r\n")
+	msg.SetGenHeaderPreformatted(signature, value)
+	return nil
 }

@@ -3,9 +3,12 @@ package smtp_test
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/md5" //nolint:gosec // CRAM-MD5 has it
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"io"
 	"math/big"
@@ -43,8 +46,13 @@ type server struct {
 	rcpts    []string
 	// reply, if set, answers a step: mail, rcpt, data.
 	reply func(step string) error
-	auth  bool
-	open  map[*gosmtp.Conn]bool
+	// lose has the server hang up when it has taken a mail.
+	lose bool
+	auth bool
+	// mechanisms are the ways to log in; empty: PLAIN.
+	mechanisms []string
+	froms      []string
+	open       map[*gosmtp.Conn]bool
 }
 
 type mode struct{ starttls, implicit, auth bool }
@@ -77,6 +85,7 @@ func start(t *testing.T, m mode) *server {
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {
 		_ = s.Close()
+		_ = l.Close() // Close does not know it before Serve began
 		if err := <-done; err != nil && !errors.Is(err, gosmtp.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
@@ -111,20 +120,71 @@ type session struct {
 }
 
 func (s *session) AuthMechanisms() []string {
-	if s.auth {
-		return []string{sasl.Plain}
+	if !s.auth {
+		return nil
 	}
-	return nil
+	if len(s.mechanisms) > 0 {
+		return s.mechanisms
+	}
+	return []string{sasl.Plain}
 }
 
-func (s *session) Auth(string) (sasl.Server, error) {
-	return sasl.NewPlainServer(func(_, u, p string) error {
+func (s *session) Auth(mechanism string) (sasl.Server, error) {
+	check := func(u, p string) error {
 		if u != user || p != password {
 			return gosmtp.ErrAuthFailed
 		}
 		s.authed = true
 		return nil
-	}), nil
+	}
+	switch mechanism {
+	case sasl.Login:
+		return &login{check: check}, nil
+	case "CRAM-MD5":
+		return &cramMD5{check: check}, nil
+	}
+	return sasl.NewPlainServer(func(_, u, p string) error { return check(u, p) }), nil
+}
+
+// login is the server's side of LOGIN.
+type login struct {
+	check func(u, p string) error
+	user  []byte
+	step  int
+}
+
+func (l *login) Next(response []byte) ([]byte, bool, error) {
+	l.step++
+	switch l.step {
+	case 1:
+		return []byte("Username:"), false, nil
+	case 2:
+		l.user = response
+		return []byte("Password:"), false, nil
+	}
+	return nil, true, l.check(string(l.user), string(response))
+}
+
+// cramMD5 is the server's side of CRAM-MD5 (RFC 2195).
+type cramMD5 struct {
+	check func(u, p string) error
+	asked bool
+}
+
+const challenge = "<1896.697170952@postoffice.example.com>"
+
+func (c *cramMD5) Next(response []byte) ([]byte, bool, error) {
+	if !c.asked {
+		c.asked = true
+		return []byte(challenge), false, nil
+	}
+	u, digest, _ := strings.Cut(string(response), " ")
+	mac := hmac.New(md5.New, []byte(password))
+	_, _ = mac.Write([]byte(challenge))
+	if !hmac.Equal([]byte(digest), []byte(hex.EncodeToString(mac.Sum(nil)))) {
+		return nil, true, gosmtp.ErrAuthFailed
+	}
+	return nil, true, c.check(u, password)
 }
 
 func (s *session) step(name string) error {
@@ -139,7 +199,15 @@ func (s *session) step(name string) error {
 	return nil
 }
 
-func (s *session) Mail(string, *gosmtp.MailOptions) error { return s.step("mail") }
+func (s *session) Mail(from string, _ *gosmtp.MailOptions) error {
+	if err := s.step("mail"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.froms = append(s.froms, from)
+	return nil
+}
 
 func (s *session) Rcpt(to string, _ *gosmtp.RcptOptions) error {
 	if err := s.step("rcpt"); err != nil {
@@ -162,6 +230,9 @@ func (s *session) Data(r io.Reader) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mails = append(s.mails, string(b))
+	if s.lose {
+		_ = s.conn.Conn().Close()
+	}
 	return nil
 }
 
@@ -253,6 +324,40 @@ func TestEveryWayToConnect(t *testing.T) {
 				t.Errorf("the password is in the error: %v", err)
 			}
 		})
+	}
+}
+
+func TestEveryWayToLogIn(t *testing.T) {
+	for _, mechanisms := range [][]string{{sasl.Plain}, {sasl.Login}, {"CRAM-MD5"}, {sasl.Login, sasl.Plain}, {"GSSAPI", sasl.Plain}} {
+		for _, given := range []string{password, "wrong"} {
+			s := start(t, mode{starttls: true, auth: true})
+			s.mechanisms = mechanisms
+			err := provider(t, s, func(c *smtp.Config) { c.TLS, c.Username, c.Password = smtp.StartTLS, user, given }).Send(t.Context(), mail("id"))
+			if _, mails := s.count(); (given == password) != (err == nil && mails == 1) {
+				t.Errorf("%v with %q: %d mails, %v", mechanisms, given, mails, err)
+			}
+			if err != nil && strings.Contains(err.Error(), given) {
+				t.Errorf("%v: the password is in the error: %v", mechanisms, err)
+			}
+		}
+	}
+	// None that we know: away, and the password went nowhere.
+	s := start(t, mode{starttls: true, auth: true})
+	s.mechanisms = []string{"GSSAPI"}
+	if err := provider(t, s, func(c *smtp.Config) { c.TLS, c.Username, c.Password = smtp.StartTLS, user, password }).Send(t.Context(), mail("id")); err == nil {
+		t.Error("logged in by GSSAPI")
+	}
+}
+
+func TestBouncesComeBackToTheDefaultSender(t *testing.T) {
+	s := start(t, mode{})
+	m := mail("id")
+	m.From = stdmail.Address{Address: "no-reply@customer.example"}
+	if err := provider(t, s, nil).Send(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if s.froms[0] != "no-reply@example.com" || !strings.Contains(s.mails[0], "From: <no-reply@customer.example>") || !strings.Contains(s.mails[0], "Message-ID: <id@example.com>") {
+		t.Errorf("from %v: %s", s.froms, s.mails[0])
 	}
 }
 
