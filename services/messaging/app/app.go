@@ -64,6 +64,10 @@ type Config struct {
 	// PurgeEvery is the pause between looks for mails of what was deleted.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 
+	// BlastLease can be given in code only: how long a batch stays with a process that
+	// is not heard of; 0: the ordinary time.
+	BlastLease time.Duration `env:"-"`
+
 	// PublicFormURL is where the pages are that links in mails lead to.
 	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080"`
 	// PublicAPIURL is the API as people reach it, with /v1; empty: below

@@ -40,7 +40,7 @@ func publish(rt *service.Runtime, topics kafka.Config) (wake func(), err error) 
 func bulk(rt *service.Runtime, cfg Config, topics kafka.Config, composer *messaging.Composer, provider messaging.Provider, lists messaging.Lists, wake func()) (*messaging.Blasts, error) {
 	store := postgres.NewBlasts(rt.Pool, time.Now)
 	blaster, err := messaging.NewBlaster(messaging.BlasterConfig{
-		Ledger: store, Lists: lists, Provider: provider, Composer: composer, Workers: cfg.BlastWorkers, Rate: cfg.BlastRate,
+		Ledger: store, Lists: lists, Provider: provider, Composer: composer, Workers: cfg.BlastWorkers, Rate: cfg.BlastRate, Lease: cfg.BlastLease,
 		Published: wake, Log: rt.Log, Now: time.Now,
 	})
 	if err != nil {
