@@ -29,6 +29,9 @@ type env struct {
 	testing.TB
 	pool   *pgxpool.Pool
 	ledger *postgres.Ledger
+	// world is what is known of signups; nil: nothing is asked for.
+	world *world
+	noSMS bool
 
 	mu    sync.Mutex
 	calls int
@@ -72,10 +75,17 @@ func (e *env) start() (*messaging.Sender, func()) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	s, err := messaging.NewSender(messaging.SenderConfig{
+	cfg := messaging.SenderConfig{
 		Ledger: e.ledger, Provider: e, Composer: composer, Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
 		DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond,
-	})
+	}
+	if e.world != nil {
+		cfg.Mailings, cfg.Suppressions, cfg.Senders, cfg.Templates = e.world, e.world, e.world, postgres.NewTemplates(e.pool, func() {})
+		if !e.noSMS {
+			cfg.SMS = e.world
+		}
+	}
+	s, err := messaging.NewSender(cfg)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -474,6 +484,7 @@ func TestPlans(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for name, sql := range map[string]string{
+		"told":   "SELECT FROM sent_mail WHERE waitlist_id = '" + waitlistID + "' AND number = 1 AND kind = 'sms' AND kind IN ('referral_notification', 'sms') AND state IN ('queued', 'sent') AND ended_at > now() - interval '1 hour'",
 		"claim":  "SELECT event_id FROM sent_mail s WHERE state = 'queued' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id])) ORDER BY due_at LIMIT 16 FOR UPDATE OF s SKIP LOCKED",
 		"signup": "SELECT event_id FROM sent_mail WHERE waitlist_id = '" + waitlistID + "' LIMIT 10",
 		"owner":  "SELECT event_id FROM sent_mail WHERE account_id = '" + accountID + "' LIMIT 10",

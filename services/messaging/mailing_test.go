@@ -1,0 +1,485 @@
+package messaging_test
+
+import (
+	"context"
+	"errors"
+	stdmail "net/mail"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/apierr"
+	accessv1 "waitlist.internal/proto/gen/waitlist/access/v1"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/messaging"
+	messagingkafka "waitlist.internal/services/messaging/kafka"
+	"waitlist.internal/services/messaging/postgres"
+)
+
+const templateOwner = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
+
+// world is what mails about signups are decided upon. Fields may be changed
+// before a sender starts, or under the lock.
+type world struct {
+	*env
+	mu         sync.Mutex
+	about      messaging.Mailing
+	people     map[int64]*messaging.Person
+	err        error
+	asked      int
+	suppressed map[string]bool
+	from       stdmail.Address
+	sms        []messaging.SMS
+	smsErr     error
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{env: newEnv(t), suppressed: map[string]bool{}, people: map[int64]*messaging.Person{
+		1: {Email: "ann@example.com", FirstName: "Ann", Phone: "+49 151 12345678", Position: 3, ReferralCount: 5, ReferralToken: "ref"},
+	}}
+	w.about = messaging.Mailing{
+		OwnerID: templateOwner, WaitlistName: "Launch", Pro: true, NotifyReferrer: true, SMSNotifyReferrer: true, Milestones: []int64{5, 10},
+		Templates: map[messaging.TemplateType]string{},
+	}
+	for _, kind := range []messaging.TemplateType{messaging.ConfirmationTemplate, messaging.MilestoneTemplate, messaging.OffboardingTemplate} {
+		w.about.Templates[kind] = w.template(kind)
+	}
+	w.env.world = w
+	return w
+}
+
+func (w *world) template(kind messaging.TemplateType) string {
+	w.Helper()
+	t := messaging.Template{ID: uuid.Must(uuid.NewV7()).String(), OwnerID: templateOwner, Type: kind, Subject: string(kind) + " for {{first_name}}", Text: "x", CreatedAt: time.Now()}
+	if err := postgres.NewTemplates(w.pool, func() {}).InsertTemplate(w.Context(), t); err != nil {
+		w.Fatal(err)
+	}
+	return t.ID
+}
+
+// Mailing implements messaging.Mailings.
+func (w *world) Mailing(_ context.Context, id string, number int64) (messaging.Mailing, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked++
+	if w.err != nil {
+		return messaging.Mailing{}, w.err
+	}
+	if id != waitlistID {
+		return messaging.Mailing{}, apierr.NotFoundf("gone")
+	}
+	m := w.about
+	m.Signup = w.people[number]
+	return m, nil
+}
+
+// Suppressed implements messaging.Suppressions.
+func (w *world) Suppressed(context.Context, []string) (map[string]bool, error) {
+	return w.suppressed, nil
+}
+
+// Sender implements messaging.Senders.
+func (w *world) Sender(_ context.Context, owner string) (stdmail.Address, *messaging.DKIM, error) {
+	if owner != templateOwner {
+		return stdmail.Address{}, nil, nil
+	}
+	return w.from, nil, nil
+}
+
+// SendSMS implements messaging.SMSProvider.
+func (w *world) SendSMS(_ context.Context, m messaging.SMS) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.smsErr != nil {
+		return w.smsErr
+	}
+	w.sms = append(w.sms, m)
+	return nil
+}
+
+// event handles an event as the consumer does.
+func (w *world) event(ev *eventv1.Event) error {
+	w.Helper()
+	if ev.GetId() == "" {
+		ev.Id, ev.OccurredAt = uuid.Must(uuid.NewV7()).String(), timestamppb.Now()
+	}
+	tx, err := w.pool.Begin(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(w.Context())) //nolint:errcheck // after a commit it does nothing
+	if err := messagingkafka.Handler(w.ledger)(w.Context(), tx, ev); err != nil {
+		return err
+	}
+	return tx.Commit(w.Context())
+}
+
+func (w *world) events(events ...*eventv1.Event) {
+	w.Helper()
+	for _, ev := range events {
+		if err := w.event(ev); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+func createdEvent(verify, confirm bool) *eventv1.Event {
+	return &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
+		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, Email: "ann@example.com", WaitlistName: "Launch", VerificationRequired: verify, Confirmation: confirm,
+	}}}
+}
+
+func creditedEvent(notify, sms bool, milestone int64) *eventv1.Event {
+	return &eventv1.Event{Payload: &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
+		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, ReferralCount: 5, NotifyReferrer: notify, SmsNotifyReferrer: sms, Milestone: milestone,
+	}}}
+}
+
+func removedEvent(reason eventv1.RemovalReason, offboarding bool) *eventv1.Event {
+	return &eventv1.Event{Payload: &eventv1.Event_SignupRemoved{SignupRemoved: &eventv1.SignupRemoved{
+		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, Reason: reason, Email: "ann@example.com", FirstName: "Ann", Offboarding: offboarding,
+	}}}
+}
+
+// queued are the kinds that wait to be sent.
+func (w *world) queued() string {
+	w.Helper()
+	rows, err := w.pool.Query(w.Context(), "SELECT kind FROM sent_mail WHERE state = 'queued' ORDER BY kind")
+	if err != nil {
+		w.Fatal(err)
+	}
+	kinds, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		w.Fatal(err)
+	}
+	return strings.Join(kinds, " ")
+}
+
+// ends are the kinds that ended, with how and why.
+func (w *world) ends() string {
+	w.Helper()
+	rows, err := w.pool.Query(w.Context(), "SELECT concat_ws(' ', kind, state, nullif(error, '')) FROM sent_mail WHERE state <> 'queued' ORDER BY kind")
+	if err != nil {
+		w.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		w.Fatal(err)
+	}
+	return strings.Join(lines, "; ")
+}
+
+func TestWhatEventsAskFor(t *testing.T) {
+	t.Parallel()
+	const own, admin = eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST, eventv1.RemovalReason_REMOVAL_REASON_ADMIN
+	verified := &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: waitlistID, Number: 1}}}
+	ending := &eventv1.Event{Payload: &eventv1.Event_TrialEnding{TrialEnding: &eventv1.TrialEnding{AccountId: templateOwner, Email: "owner@example.com", EndsAt: timestamppb.New(time.Now().Add(time.Hour))}}}
+	entitled := func(status string) *eventv1.Event {
+		return &eventv1.Event{Payload: &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{AccountId: templateOwner, Entitlement: &accessv1.Entitlement{Status: status}}}}
+	}
+	everything := []*eventv1.Event{createdEvent(true, true), creditedEvent(true, true, 5)}
+	for name, tc := range map[string]struct {
+		events []*eventv1.Event
+		want   string
+	}{
+		"nothing":                   {[]*eventv1.Event{createdEvent(false, false), creditedEvent(false, false, 0)}, ""},
+		"everything":                {everything, "referral_milestone referral_notification signup_confirmation signup_verification sms"},
+		"verified":                  {append(everything, verified), "referral_milestone referral_notification signup_confirmation sms"},
+		"deleted by itself":         {append(everything, removedEvent(own, true)), ""},
+		"removed":                   {append(everything, removedEvent(admin, false)), ""},
+		"removed, with offboarding": {append(everything, removedEvent(admin, true)), "offboarding"},
+		"removed for no reason":     {[]*eventv1.Event{removedEvent(0, true)}, ""},
+		"trial ends":                {[]*eventv1.Event{ending, entitled("trialing")}, "trial_ending"},
+		"subscribed":                {[]*eventv1.Event{ending, entitled("active")}, ""},
+		"one after the other": {
+			[]*eventv1.Event{creditedEvent(true, true, 0), creditedEvent(true, true, 5), creditedEvent(true, true, 10), creditedEvent(true, false, 5)},
+			"referral_milestone referral_milestone referral_notification sms",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			for _, ev := range tc.events {
+				w.events(&eventv1.Event{Payload: ev.GetPayload()})
+			}
+			if got := w.queued(); got != tc.want {
+				t.Errorf("queued %q, want %q", got, tc.want)
+			}
+			if n := w.count("SELECT count(*) FROM sent_mail WHERE recipient <> '' AND kind NOT IN ('signup_verification', 'offboarding', 'trial_ending')"); n != 0 {
+				t.Errorf("%d addresses are kept without need", n)
+			}
+		})
+	}
+}
+
+func TestEventsWithoutAnAddressAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, email := range []string{"", "nobody", "a@b.co\r\nBcc: c@d.co", "a@b.co, c@d.co"} {
+		created, removed := createdEvent(true, false), removedEvent(eventv1.RemovalReason_REMOVAL_REASON_ADMIN, true)
+		created.GetSignupCreated().Email, removed.GetSignupRemoved().Email = email, email
+		if w.event(created) == nil || w.event(removed) == nil {
+			t.Errorf("%q is taken", email)
+		}
+	}
+	broken := creditedEvent(false, false, 5)
+	broken.GetReferralCredited().WaitlistId = "x"
+	if w.event(broken) == nil {
+		t.Error("a waitlist without an id")
+	}
+	if n := w.count("SELECT count(*) FROM sent_mail"); n != 0 {
+		t.Errorf("%d mails", n)
+	}
+}
+
+// A referrer is told once an hour, whatever became of mails that did not reach
+// them.
+func TestReferrersAreToldOnceAnHour(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	age := func(d string) {
+		t.Helper()
+		if _, err := w.pool.Exec(t.Context(), "UPDATE sent_mail SET ended_at = ended_at - $1::interval", d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func(want int) {
+		t.Helper()
+		w.events(creditedEvent(true, true, 0), creditedEvent(true, true, 0))
+		w.eventually("worked off", func() bool { return w.queued() == "" })
+		if n := w.count("SELECT count(*) FROM sent_mail WHERE state = 'sent' AND kind = 'referral_notification'"); n != want {
+			t.Errorf("told by mail %d times, want %d", n, want)
+		}
+		if n := w.count("SELECT count(*) FROM sent_mail WHERE state = 'sent' AND kind = 'sms'"); n != want {
+			t.Errorf("told by SMS %d times, want %d", n, want)
+		}
+	}
+	// While one waits there is no second, however long.
+	w.events(creditedEvent(true, false, 0), creditedEvent(true, false, 0))
+	if _, err := w.pool.Exec(t.Context(), "UPDATE sent_mail SET requested_at = now() - interval '2 hours', due_at = now() - interval '2 hours'"); err != nil {
+		t.Fatal(err)
+	}
+	w.events(creditedEvent(true, false, 0))
+	if got := w.queued(); got != "referral_notification" {
+		t.Fatalf("queued %q", got)
+	}
+	w.start()
+	told(1)
+	age("59 minutes")
+	told(1)
+	age("2 minutes")
+	told(2)
+	// Another referrer, another waitlist.
+	other := creditedEvent(true, true, 0)
+	other.GetReferralCredited().Number = 2
+	w.people[2] = &messaging.Person{Email: "bob@example.com", Phone: "+4915112345678", ReferralToken: "x"}
+	w.events(other)
+	told(3)
+	// What was never sent does not count.
+	age("61 minutes")
+	w.set(func() { w.about.NotifyReferrer, w.about.SMSNotifyReferrer = false, false })
+	told(3)
+	w.set(func() { w.about.NotifyReferrer, w.about.SMSNotifyReferrer = true, true })
+	told(4)
+}
+
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// What was asked for is decided upon again when it is sent.
+func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
+	t.Parallel()
+	const all = "offboarding %s; referral_milestone %s; referral_notification %s; signup_confirmation %s; sms %s"
+	say := func(of, milestone, notification, confirmation, sms string) string {
+		s := all
+		for _, v := range []string{of, milestone, notification, confirmation, sms} {
+			if v != "sent" {
+				v = "canceled " + v
+			}
+			s = strings.Replace(s, "%s", v, 1)
+		}
+		return s
+	}
+	deleteTemplates := func(w *world) {
+		if _, err := w.pool.Exec(w.Context(), "DELETE FROM template"); err != nil {
+			w.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(w *world)
+		want   string
+	}{
+		"as it was": {func(*world) {}, say("sent", "sent", "sent", "sent", "sent")},
+		// Confirmation and offboarding are no marketing.
+		"opted out":           {func(w *world) { w.people[1].OptedOut = true }, say("sent", "opted out", "opted out", "sent", "opted out")},
+		"suppressed":          {func(w *world) { w.suppressed["ann@example.com"] = true }, say("sent", "the address is suppressed", "the address is suppressed", "sent", "sent")},
+		"the signup has gone": {func(w *world) { delete(w.people, 1) }, say("sent", "the signup has gone", "the signup has gone", "the signup has gone", "the signup has gone")},
+		"no Pro any more": {
+			func(w *world) { w.about = messaging.Mailing{OwnerID: templateOwner} },
+			strings.ReplaceAll(all, "%s", "canceled the owner's plan has no such mails"),
+		},
+		"the waitlist has gone": {func(w *world) { w.err = apierr.NotFoundf("gone") }, strings.ReplaceAll(all, "%s", "canceled the waitlist has gone")},
+		"switched off": {
+			func(w *world) {
+				w.about.NotifyReferrer, w.about.SMSNotifyReferrer, w.about.Milestones = false, false, []int64{10}
+			},
+			say("sent", "no milestone any more", "switched off", "sent", "switched off"),
+		},
+		"nothing assigned": {
+			func(w *world) { w.about.Templates = nil },
+			say("no template is assigned", "no template is assigned", "sent", "no template is assigned", "sent"),
+		},
+		"templates deleted": {deleteTemplates, say("the template has gone", "the template has gone", "sent", "the template has gone", "sent")},
+		"another's templates": {
+			func(w *world) { w.about.OwnerID = accountID },
+			say("the template has gone", "the template has gone", "sent", "the template has gone", "sent"),
+		},
+		"templates of other types": {
+			func(w *world) {
+				id := w.about.Templates[messaging.ConfirmationTemplate]
+				w.about.Templates = map[messaging.TemplateType]string{messaging.ConfirmationTemplate: w.template(messaging.BlastTemplate), messaging.MilestoneTemplate: id, messaging.OffboardingTemplate: "x"}
+			},
+			say("no template has the assigned id", "the template is for other mails", "sent", "the template is for other mails", "sent"),
+		},
+		"no phone":       {func(w *world) { w.people[1].Phone = "0151 12345678" }, say("sent", "sent", "sent", "sent", "no international phone number")},
+		"no SMS at all":  {func(w *world) { w.noSMS = true }, say("sent", "sent", "sent", "sent", "there is no provider of text messages")},
+		"another number": {func(w *world) { w.people[1].Phone = "+1 (415) 555-2671" }, say("sent", "sent", "sent", "sent", "sent")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.events(createdEvent(false, true), creditedEvent(true, true, 5))
+			// The offboarding of somebody else, so that it cancels nothing.
+			removed := removedEvent(eventv1.RemovalReason_REMOVAL_REASON_ADMIN, true)
+			removed.GetSignupRemoved().Number = 9
+			w.events(removed)
+			tc.change(w)
+			w.start()
+			w.ended(5)
+			if got := w.ends(); got != tc.want {
+				t.Errorf("%s\nwant %s", got, tc.want)
+			}
+			for _, m := range w.sms {
+				if m.To != strings.NewReplacer(" ", "", "(", "", ")", "", "-", "").Replace(w.people[1].Phone) {
+					t.Errorf("SMS to %s", m.To)
+				}
+			}
+			if n := w.count("SELECT count(*) FROM sent_mail WHERE recipient <> '' OR first_name <> ''"); n != 0 {
+				t.Errorf("%d addresses are kept", n)
+			}
+		})
+	}
+}
+
+// Mails to people come from the owner's domain, in the waitlist's name.
+func TestSenders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.from = stdmail.Address{Address: "no-reply@launch.example"}
+	w.about.WaitlistName = "A =?utf-8?q?=0D=0A?=\r\nB"
+	w.events(createdEvent(true, true), creditedEvent(true, false, 0))
+	w.queue(accountMail())
+	w.start()
+	w.ended(4)
+	w.sentOnce(4)
+	for _, m := range w.mails {
+		want := stdmail.Address{Name: "A = ?utf-8?q?=0D=0A?=  B", Address: "no-reply@launch.example"}
+		switch {
+		case m.To == "owner@example.com":
+			want = stdmail.Address{}
+		case strings.HasPrefix(m.Subject, "Confirm"):
+			want.Name = "Launch"
+		}
+		if m.From != want {
+			t.Errorf("%s from %v, want %v", m.Subject, m.From, want)
+		}
+	}
+}
+
+// While signup is away the mails that need it wait, and the others go out.
+func TestSignupThatIsAwayHoldsUpItsMailsAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.err = apierr.New(apierr.InternalError, "away").WithCause(status.Error(codes.Unavailable, "away"))
+	for range 40 {
+		ev := createdEvent(false, true)
+		w.events(ev)
+	}
+	w.queue(accountMail(), accountMail(), signupMail(7))
+	s, _ := w.start()
+	w.eventually("the others are sent", func() bool { return w.states()["sent"] == 3 })
+	// One failure at a time counts, so it is asked a few times and not forty.
+	s.Wake()
+	w.set(func() {
+		if w.asked > 20 {
+			t.Errorf("asked %d times", w.asked)
+		}
+		w.err = nil
+	})
+	w.ended(43)
+	w.sentOnce(43)
+	if n := w.count("SELECT coalesce(max(deferrals), 0) FROM sent_mail"); n != 0 {
+		t.Errorf("%d deferrals", n)
+	}
+}
+
+// A failure that is no outage is a mail's own: it comes again, and later ones
+// are not held up.
+func TestWhatSignupCannotAnswerComesAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.err = errors.New("broken")
+	w.events(createdEvent(false, true))
+	w.start()
+	w.eventually("deferred", func() bool { return w.count("SELECT max(deferrals) FROM sent_mail") > 1 })
+	w.set(func() { w.err = nil })
+	w.ended(1)
+	w.sentOnce(1)
+}
+
+func TestSMSProviders(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		err  error
+		want string
+	}{
+		"refused": {&messaging.RefusedError{Reason: "21211"}, "failed"},
+		"away":    {errors.New("connection refused"), "queued"},
+		"later":   {&messaging.DeferredError{Reason: "429"}, "queued"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.smsErr = tc.err
+			w.events(creditedEvent(false, true, 0))
+			w.queue(accountMail())
+			_, stop := w.start()
+			// It delays no mail.
+			w.eventually("the mail is sent", func() bool { return w.states()["sent"] == 1 })
+			w.eventually("tried", func() bool {
+				return w.count("SELECT count(*) FROM sent_mail WHERE kind = 'sms' AND state = '"+tc.want+"' AND (state = 'failed' OR due_at > requested_at)") == 1
+			})
+			stop()
+			if tc.want == "failed" {
+				return
+			}
+			w.smsErr = nil
+			w.start()
+			w.ended(2)
+			if len(w.sms) != 1 || w.sms[0].To != "+4915112345678" || !strings.Contains(w.sms[0].Text, "Launch") {
+				t.Errorf("%+v", w.sms)
+			}
+		})
+	}
+}
