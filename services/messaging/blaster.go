@@ -82,8 +82,8 @@ const (
 	MailSkipped Outcome = "skipped"
 )
 
-// Record is one outcome for the ledger.
-type Record struct {
+// Result is one outcome for the ledger.
+type Result struct {
 	BlastID string
 	Number  int64
 	Outcome Outcome
@@ -113,7 +113,7 @@ type BlastLedger interface {
 	Pending(ctx context.Context, b Batch) (Pending, error)
 	// Record stores outcomes. They outlive this process's end at any moment after
 	// it; a crash of Postgres itself may lose the last half second of them.
-	Record(ctx context.Context, records []Record) error
+	Record(ctx context.Context, records []Result) error
 	// End ends a batch of which nothing is pending, and the blast with its last one.
 	End(ctx context.Context, b Batch) error
 	// Return gives a batch back, due after a pause. deferred counts that.
@@ -656,7 +656,7 @@ func (b *Blaster) request(a *attempt, all []job) error {
 			errs = b.batches.SendBatch(ctx, fmt.Sprintf("%s:%d:%d", a.BlastID, a.Number, a.Ended), mails)
 			cancel()
 		}
-		var rows []Record
+		var rows []Result
 		for _, j := range now {
 			o := j.ended
 			if o == "" {
@@ -664,7 +664,7 @@ func (b *Blaster) request(a *attempt, all []job) error {
 			}
 			if o != "" {
 				b.count(a, string(o))
-				rows = append(rows, Record{a.BlastID, j.number, o})
+				rows = append(rows, Result{a.BlastID, j.number, o})
 			}
 		}
 		if len(rows) > 0 && !b.store(a.going, rows) {
@@ -713,11 +713,11 @@ func (b *Blaster) count(a *attempt, outcome string) {
 // few mails are sent and not recorded.
 func (b *Blaster) end(j job, o Outcome) {
 	b.count(j.a, string(o))
-	b.records <- record{Record{j.a.BlastID, j.number, o}, j.a}
+	b.records <- record{Result{j.a.BlastID, j.number, o}, j.a}
 }
 
 type record struct {
-	Record
+	Result
 	a *attempt
 }
 
@@ -738,9 +738,9 @@ func (b *Blaster) record(ctx context.Context) {
 				break fill
 			}
 		}
-		rows := make([]Record, len(group))
+		rows := make([]Result, len(group))
 		for i, r := range group {
-			rows[i] = r.Record
+			rows[i] = r.Result
 		}
 		stored := b.store(ctx, rows)
 		for _, r := range group {
@@ -754,7 +754,7 @@ func (b *Blaster) record(ctx context.Context) {
 
 // store writes to the ledger, for as long as it takes; after the end of ctx for
 // the time of drain.
-func (b *Blaster) store(ctx context.Context, rows []Record) bool {
+func (b *Blaster) store(ctx context.Context, rows []Result) bool {
 	work, stop := drainContext(ctx)
 	defer stop()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {

@@ -384,7 +384,7 @@ func (s *Blasts) Pending(ctx context.Context, batch messaging.Batch) (messaging.
 // that, and one of Postgres at most what went out in the last half second, which
 // is then sent again, as with mails in flight. In return a blast does not wait for
 // the disk once a mail.
-func (s *Blasts) Record(ctx context.Context, records []messaging.Record) error {
+func (s *Blasts) Record(ctx context.Context, records []messaging.Result) error {
 	type group struct {
 		blastID string
 		outcome messaging.Outcome
