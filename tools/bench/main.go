@@ -29,6 +29,7 @@ type options struct {
 	slice       time.Duration
 	rows, small int
 	exports     int
+	recipients  int
 	rate        float64
 	profile     string
 	write       bool
@@ -60,6 +61,7 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.rows, "rows", 10_000_000, "signups on the large list of B4")
 	flags.IntVar(&o.small, "small", 10_000, "signups on the small list of B4")
 	flags.IntVar(&o.exports, "exports", 5_000_000, "signups on the largest list of B9; the others have a fifth and a fiftieth of it")
+	flags.IntVar(&o.recipients, "recipients", 100_000, "recipients of a blast of B11; its memory is compared with one of ten times as many")
 	flags.Float64Var(&o.rate, "rate", 200, "requests a second to each list of B4")
 	flags.StringVar(&o.profile, "profile", "", "folder for the service's CPU and heap profiles during B1")
 	flags.BoolVar(&o.write, "write", true, "keep the table of a complete run in docs/performance.md")

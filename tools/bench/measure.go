@@ -91,6 +91,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("B11") {
+		if err := b.blasts(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("A1") {
 		if err := b.views(ctx); err != nil {
 			return err

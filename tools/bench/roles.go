@@ -17,6 +17,7 @@ import (
 const (
 	roleKafka = "role-kafka" // directory
 	roleProxy = "role-proxy" // target, delay
+	roleSMTP  = "role-smtp"
 )
 
 // playRole does so until standard input ends. It reports whether args name one.
@@ -33,6 +34,8 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 		fmt.Println(k.Brokers[0])
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		return true, k.Stop()
+	case roleSMTP:
+		return true, smtpSink(ctx)
 	case roleProxy:
 		delay, err := time.ParseDuration(args[2])
 		if err != nil {
