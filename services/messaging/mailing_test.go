@@ -52,7 +52,7 @@ func newWorld(t testing.TB) *world {
 	for _, kind := range []messaging.TemplateType{messaging.ConfirmationTemplate, messaging.MilestoneTemplate, messaging.OffboardingTemplate} {
 		w.about.Templates[kind] = w.template(kind)
 	}
-	w.env.world = w
+	w.world = w
 	return w
 }
 
