@@ -28,11 +28,15 @@ type WaitlistStore interface {
 	// CreateWaitlist inserts what build returns, or returns what an earlier
 	// request with the same key created, with replayed set. build may be called
 	// more than once. A closed owner gets AUTHENTICATION_REQUIRED.
-	CreateWaitlist(ctx context.Context, c Creation, build func() (Draft, error)) (w *Waitlist, replayed bool, err error)
+	CreateWaitlist(ctx context.Context, c Creation, build func(templatesDeleted int64) (Draft, error)) (w *Waitlist, replayed bool, err error)
 	// ChangeWaitlist stores what change makes of a waitlist whose row it has
 	// locked, and counts the version up where that differs. change may be called
 	// more than once.
-	ChangeWaitlist(ctx context.Context, id string, change func(Waitlist) (Draft, error)) (*Waitlist, error)
+	ChangeWaitlist(ctx context.Context, id string, change func(w Waitlist, templatesDeleted int64) (Draft, error)) (*Waitlist, error)
+	// TemplatesDeleted counts the deleted templates of an owner. The count that the
+	// functions above hand on stays until what they store is stored; a template that
+	// is deleted later is taken out of it.
+	TemplatesDeleted(ctx context.Context, ownerID string) (int64, error)
 	// DeleteWaitlist makes a waitlist invisible, publishes it, and leaves the rows
 	// to the purge.
 	DeleteWaitlist(ctx context.Context, id string) error
@@ -105,13 +109,19 @@ func (o *Owners) Create(ctx context.Context, actor access.Actor, accountEmail st
 	if err != nil {
 		return w, false, fmt.Errorf("new waitlist id: %w", err)
 	}
-	asked := o.ask(ctx, grant.OwnerID, raw)
-	created, replayed, err := o.store.CreateWaitlist(ctx, Creation{
-		ID: id.String(), CreatedAt: o.now().UTC().Truncate(time.Millisecond),
-		OwnerID: grant.OwnerID, Owner: grant.Entitlement,
-		AccountID: actor.AccountID, Key: key, Content: append([]byte(grant.OwnerID+"\n"), raw...),
-	}, func() (Draft, error) {
-		return o.draft(raw, Waitlist{ID: id.String(), Settings: DefaultSettings()}, grant.Entitlement.Tier, asked)
+	var created *Waitlist
+	err = o.asking(ctx, grant, raw, func(asked askedTemplates) error {
+		created, replayed, err = o.store.CreateWaitlist(ctx, Creation{
+			ID: id.String(), CreatedAt: o.now().UTC().Truncate(time.Millisecond),
+			OwnerID: grant.OwnerID, Owner: grant.Entitlement,
+			AccountID: actor.AccountID, Key: key, Content: append([]byte(grant.OwnerID+"\n"), raw...),
+		}, func(templatesDeleted int64) (Draft, error) {
+			if err := asked.holds(templatesDeleted); err != nil {
+				return Draft{}, err
+			}
+			return o.draft(raw, Waitlist{ID: id.String(), Settings: DefaultSettings()}, grant.Entitlement.Tier, asked)
+		})
+		return err
 	})
 	if err != nil {
 		return w, false, err
@@ -174,9 +184,15 @@ func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw 
 	if err := grant.RequireWrite(); err != nil {
 		return OwnedWaitlist{}, err
 	}
-	asked := o.ask(ctx, w.OwnerID, raw)
-	changed, err := o.store.ChangeWaitlist(ctx, w.ID, func(w Waitlist) (Draft, error) {
-		return o.draft(raw, w, grant.Entitlement.Tier, asked)
+	var changed *Waitlist
+	err = o.asking(ctx, grant, raw, func(asked askedTemplates) error {
+		changed, err = o.store.ChangeWaitlist(ctx, w.ID, func(w Waitlist, templatesDeleted int64) (Draft, error) {
+			if err := asked.holds(templatesDeleted); err != nil {
+				return Draft{}, err
+			}
+			return o.draft(raw, w, grant.Entitlement.Tier, asked)
+		})
+		return err
 	})
 	if err != nil {
 		return OwnedWaitlist{}, err

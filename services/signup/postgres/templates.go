@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -23,6 +24,11 @@ FOR NO KEY UPDATE`
 // RemoveTemplate takes a deleted template out of the settings of its owner's
 // waitlists, within tx.
 func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, templateID string) error {
+	// Waits for whoever is assigning templates of this owner, and is seen by whoever
+	// comes after.
+	if _, err := tx.Exec(ctx, `UPDATE owner SET templates_deleted = templates_deleted + 1 WHERE id = $1`, ownerID); err != nil {
+		return fmt.Errorf("count a deleted template: %w", err)
+	}
 	rows, err := tx.Query(ctx, assignedSQL, ownerID, templateID)
 	if err != nil {
 		return fmt.Errorf("look for a template: %w", err)
@@ -52,4 +58,24 @@ func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, temp
 		return fmt.Errorf("remove a template: %w", err)
 	}
 	return nil
+}
+
+// TemplatesDeleted implements signup.WaitlistStore.
+func (s *Waitlists) TemplatesDeleted(ctx context.Context, ownerID string) (int64, error) {
+	return templatesDeleted(ctx, s.pool, ownerID)
+}
+
+// templatesDeleted reads the count, by owner_pkey.
+func templatesDeleted(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, ownerID string,
+) (n int64, err error) {
+	err = db.QueryRow(ctx, `SELECT templates_deleted FROM owner WHERE id = $1`, ownerID).Scan(&n)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read owner: %w", err)
+	}
+	return n, nil
 }

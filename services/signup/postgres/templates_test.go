@@ -27,8 +27,8 @@ type templates struct {
 	known map[string][]signup.Assignment
 	asked int
 	away  error
-	// before is called before each answer.
-	before func()
+	// before is called before each answer, after between the answer and its use.
+	before, after func()
 }
 
 func (m *templates) Unknown(_ context.Context, ownerID string, of []signup.Assignment) (unknown []signup.Assignment, err error) {
@@ -38,12 +38,18 @@ func (m *templates) Unknown(_ context.Context, ownerID string, of []signup.Assig
 	if m.before != nil {
 		m.before()
 	}
+	if m.away != nil {
+		return nil, m.away
+	}
 	for _, a := range of {
 		if !slices.Contains(m.known[ownerID], a) {
 			unknown = append(unknown, a)
 		}
 	}
-	return unknown, m.away
+	if m.after != nil {
+		m.after()
+	}
+	return unknown, nil
 }
 
 // add makes a template of an owner and returns its id.
@@ -206,10 +212,8 @@ func TestTemplateDeleted(t *testing.T) {
 	deleted := create(t, o, ada, string(assign("offboarding", gone)))
 	want(t, o.Delete(t.Context(), ada, deleted.ID), "")
 
-	handle := kafka.Handler(o.store)
-	ev := &eventv1.Event{Payload: &eventv1.Event_TemplateDeleted{TemplateDeleted: &eventv1.TemplateDeleted{AccountId: ada.AccountID, TemplateId: gone}}}
 	for range 2 { // again is harmless
-		want(t, pg.InTx(t.Context(), o.pool, func(tx pgx.Tx) error { return handle(t.Context(), tx, ev) }), "")
+		want(t, o.remove(t.Context(), ada.AccountID, gone), "")
 	}
 	for _, tt := range []struct {
 		w       signup.OwnedWaitlist
@@ -235,4 +239,81 @@ func TestTemplateDeleted(t *testing.T) {
 	if err := o.pool.QueryRow(t.Context(), `SELECT settings::text FROM waitlist WHERE id = $1`, only.ID).Scan(&stored); err != nil || stored != "{}" {
 		t.Errorf("stored %s, %v", stored, err)
 	}
+}
+
+// remove is what signup does about a deleted template.
+func (o *owners) remove(ctx context.Context, ownerID, templateID string) error {
+	ev := &eventv1.Event{Payload: &eventv1.Event_TemplateDeleted{TemplateDeleted: &eventv1.TemplateDeleted{AccountId: ownerID, TemplateId: templateID}}}
+	return pg.InTx(ctx, o.pool, func(tx pgx.Tx) error { return kafka.Handler(o.store)(ctx, tx, ev) })
+}
+
+// TestTemplateDeletedWhileItIsAssigned: whether the deletion comes between the
+// answer and the lock, or waits for the lock, no settings keep what has gone.
+func TestTemplateDeletedWhileItIsAssigned(t *testing.T) {
+	t.Parallel()
+	const mail = "offboarding"
+	for name, assigning := range map[string]func(o *owners, ada access.Actor, id string) error{
+		"new waitlist": func(o *owners, ada access.Actor, id string) error {
+			_, _, err := o.Create(t.Context(), ada, "", assign(mail, id), "")
+			return err
+		},
+		"waitlist": func(o *owners, ada access.Actor, id string) error {
+			w := create(t, o, ada, `{"name":"x"}`)
+			_, err := o.Update(t.Context(), ada, w.ID, assign(mail, id))
+			return err
+		},
+	} {
+		t.Run(name+", after the answer", func(t *testing.T) {
+			t.Parallel()
+			o, ada := newOwners(t), account(access.Pro)
+			id := o.templates.add(ada.AccountID, mail)
+			o.templates.after = sync.OnceFunc(func() {
+				o.templates.known = nil
+				want(t, o.remove(t.Context(), ada.AccountID, id), "")
+			})
+			if err := assigning(o, ada, id); len(apierr.From(err).Fields) != 1 {
+				t.Errorf("assigned: %v", err)
+			}
+			if n := o.templates.questions(); n != 2 {
+				t.Errorf("asked %d times", n)
+			}
+		})
+	}
+	t.Run("another one, after the answer", func(t *testing.T) {
+		t.Parallel()
+		o, ada := newOwners(t), account(access.Pro)
+		id := o.templates.add(ada.AccountID, mail)
+		o.templates.after = sync.OnceFunc(func() { want(t, o.remove(t.Context(), ada.AccountID, uuid.NewString()), "") })
+		create(t, o, ada, string(assign(mail, id)))
+	})
+	t.Run("under the lock", func(t *testing.T) {
+		t.Parallel()
+		o, ada := newOwners(t), account(access.Pro)
+		id := o.templates.add(ada.AccountID, mail)
+		w := create(t, o, ada, `{"name":"x"}`)
+		removed := make(chan error, 1)
+		_, err := o.store.ChangeWaitlist(t.Context(), w.ID, func(w signup.Waitlist, _ int64) (signup.Draft, error) {
+			go func() { removed <- o.remove(context.WithoutCancel(t.Context()), ada.AccountID, id) }()
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for waits := false; !waits; <-tick.C {
+				if len(removed) > 0 {
+					return signup.Draft{}, errors.New("the deletion does not wait")
+				}
+				if err := o.pool.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waits); err != nil {
+					return signup.Draft{}, err
+				}
+			}
+			w.Settings.EmailTemplates.Offboarding = id
+			stored, err := w.Settings.Stored()
+			return signup.Draft{Name: w.Name, Settings: stored}, err
+		})
+		want(t, err, "")
+		want(t, <-removed, "")
+		got, err := o.Get(t.Context(), ada, w.ID)
+		want(t, err, "")
+		if s := settings(t, got); s.EmailTemplates != (signup.EmailTemplates{}) || got.Version != 3 {
+			t.Errorf("%+v in version %d", s.EmailTemplates, got.Version)
+		}
+	})
 }

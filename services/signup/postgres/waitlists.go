@@ -95,18 +95,22 @@ type creation struct {
 }
 
 // CreateWaitlist implements signup.WaitlistStore.
-func (s *Waitlists) CreateWaitlist(ctx context.Context, c signup.Creation, build func() (signup.Draft, error)) (w *signup.Waitlist, replayed bool, err error) {
+func (s *Waitlists) CreateWaitlist(ctx context.Context, c signup.Creation, build func(templatesDeleted int64) (signup.Draft, error)) (w *signup.Waitlist, replayed bool, err error) {
 	req := idempotency.Request{Scope: createScope, AccountID: c.AccountID, Key: c.Key, Content: c.Content}
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		var response []byte
 		response, replayed, err = idempotency.Do(ctx, tx, req, func() ([]byte, error) {
-			draft, err := build()
+			// Takes the owner's lock, so that a closing owner, or a deleted template, is
+			// either seen here or finds the new waitlist.
+			if err := setOwner(ctx, tx, c.OwnerID, c.Owner); err != nil {
+				return nil, err
+			}
+			deleted, err := templatesDeleted(ctx, tx, c.OwnerID)
 			if err != nil {
 				return nil, err
 			}
-			// Takes the owner's lock, so that a closing owner is either seen here or
-			// finds the new waitlist.
-			if err := setOwner(ctx, tx, c.OwnerID, c.Owner); err != nil {
+			draft, err := build(deleted)
+			if err != nil {
 				return nil, err
 			}
 			tag, err := tx.Exec(ctx, `
@@ -138,8 +142,20 @@ func (s *Waitlists) CreateWaitlist(ctx context.Context, c signup.Creation, build
 }
 
 // ChangeWaitlist implements signup.WaitlistStore.
-func (s *Waitlists) ChangeWaitlist(ctx context.Context, id string, change func(signup.Waitlist) (signup.Draft, error)) (w *signup.Waitlist, err error) {
+func (s *Waitlists) ChangeWaitlist(ctx context.Context, id string, change func(w signup.Waitlist, templatesDeleted int64) (signup.Draft, error)) (w *signup.Waitlist, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		// The owner's lock goes before the waitlist's. A template that is deleted from
+		// here on finds what was assigned.
+		var deleted int64
+		err := tx.QueryRow(ctx, `
+			SELECT templates_deleted FROM owner WHERE id = (SELECT owner_id FROM waitlist WHERE id = $1)
+			FOR SHARE`, id).Scan(&deleted)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return signup.ErrNoWaitlist()
+		}
+		if err != nil {
+			return fmt.Errorf("lock owner: %w", err)
+		}
 		// Whatever happens to a waitlist waits for this lock; the row is read by a
 		// statement of its own, which sees what was committed meanwhile.
 		tag, err := tx.Exec(ctx, `SELECT FROM waitlist WHERE id = $1 FOR NO KEY UPDATE`, id)
@@ -152,7 +168,7 @@ func (s *Waitlists) ChangeWaitlist(ctx context.Context, id string, change func(s
 		if w, err = scanWaitlist(tx.QueryRow(ctx, waitlistSQL+`w.id = $1`, id)); err != nil {
 			return err
 		}
-		draft, err := change(*w)
+		draft, err := change(*w, deleted)
 		if err != nil {
 			return err
 		}

@@ -487,14 +487,14 @@ func TestIdempotencyKeyStillRunning(t *testing.T) {
 		ID: uuid.NewString(), CreatedAt: o.now, OwnerID: ada.AccountID, Owner: ada.Grants[0].Entitlement,
 		AccountID: ada.AccountID, Key: "key", Content: []byte("c"),
 	}
-	draft := func() (signup.Draft, error) { return signup.Draft{Name: "x", Settings: []byte(`{}`)}, nil }
-	_, _, err := o.store.CreateWaitlist(t.Context(), c, func() (signup.Draft, error) {
+	draft := func(deleted int64) (signup.Draft, error) { return signup.Draft{Name: "x", Settings: []byte(`{}`)}, nil }
+	_, _, err := o.store.CreateWaitlist(t.Context(), c, func(deleted int64) (signup.Draft, error) {
 		_, _, err := o.store.CreateWaitlist(t.Context(), c, draft)
 		want(t, err, apierr.Conflict)
 		if apierr.From(err).RetryAfter == 0 {
 			t.Error("no Retry-After")
 		}
-		return draft()
+		return draft(deleted)
 	})
 	want(t, err, "")
 }
