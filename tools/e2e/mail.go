@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"io/fs"
 	"mime"
@@ -46,7 +47,7 @@ func (m Mail) Links() []*url.URL {
 	pattern := regexp.MustCompile(`https?://[^\s"'<>()]+`)
 	seen := map[string]bool{}
 	var out []*url.URL
-	for _, s := range pattern.FindAllString(m.Text+"\n"+strings.ReplaceAll(m.HTML, "&amp;", "&"), -1) {
+	for _, s := range pattern.FindAllString(m.Text+"\n"+html.UnescapeString(m.HTML), -1) {
 		if u, err := url.Parse(strings.TrimRight(s, ".,;")); err == nil && !seen[u.String()] {
 			seen[u.String()] = true
 			out = append(out, u)

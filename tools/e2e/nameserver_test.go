@@ -25,16 +25,8 @@ type nameServer struct {
 func newNameServer(t testing.TB) *nameServer {
 	t.Helper()
 	n := &nameServer{texts: map[string][]string{}}
-	packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets, streams := listenBoth(t)
 	n.addr = packets.LocalAddr().String()
-	// Long answers are asked for again by TCP, at the same port.
-	streams, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", n.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var serving sync.WaitGroup
 	t.Cleanup(serving.Wait) // after the shutdowns
 	for _, server := range []*dns.Server{{PacketConn: packets, Handler: n}, {Listener: streams, Handler: n}} {
@@ -53,6 +45,27 @@ func newNameServer(t testing.TB) *nameServer {
 		})
 	}
 	return n
+}
+
+// listenBoth listens by UDP and TCP at one port, since long answers are asked for
+// again by TCP.
+func listenBoth(t testing.TB) (net.PacketConn, net.Listener) {
+	t.Helper()
+	var listen net.ListenConfig
+	for tries := 0; ; tries++ {
+		streams, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets, err := listen.ListenPacket(t.Context(), "udp", streams.Addr().String())
+		if err == nil {
+			return packets, streams
+		}
+		_ = streams.Close()
+		if tries == 10 {
+			t.Fatal(err)
+		}
+	}
 }
 
 // ServeDNS implements dns.Handler.
