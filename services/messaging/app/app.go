@@ -15,25 +15,22 @@ import (
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/eml"
 	"waitlist.internal/services/messaging/grpc"
 	messaginghttp "waitlist.internal/services/messaging/http"
 	messagingkafka "waitlist.internal/services/messaging/kafka"
-	"waitlist.internal/services/messaging/maildir"
 	"waitlist.internal/services/messaging/postgres"
-	"waitlist.internal/services/messaging/smtp"
 )
 
 // Config is the service's environment.
 type Config struct {
 	service.Config
 
-	// MailProvider is smtp or maildir.
+	// MailProvider is smtp, resend or maildir.
 	MailProvider string `env:"MAIL_PROVIDER" envDefault:"smtp"`
 	// MailDir is where maildir writes.
 	MailDir string `env:"MAIL_DIR"`
 	// MailFrom is the sender, "Name <address>" or an address. It is required for
-	// smtp.
+	// smtp and resend.
 	MailFrom     string `env:"MAIL_FROM"`
 	SMTPHost     string `env:"SMTP_HOST"`
 	SMTPPort     int    `env:"SMTP_PORT" envDefault:"587"`
@@ -61,6 +58,27 @@ type Config struct {
 	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
 	SignupTarget  string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
 
+	ResendAPIKey string `env:"RESEND_API_KEY"`
+	// ResendURL replaces the address of the API, for tests.
+	ResendURL string `env:"RESEND_URL"`
+	// ResendWebhookSecrets sign notifications of bounces and complaints; none: they
+	// are not taken.
+	ResendWebhookSecrets []string `env:"RESEND_WEBHOOK_SECRETS"`
+
+	// SMSProvider is twilio or log.
+	SMSProvider      string `env:"SMS_PROVIDER" envDefault:"log"`
+	TwilioAccountSID string `env:"TWILIO_ACCOUNT_SID"`
+	TwilioAuthToken  string `env:"TWILIO_AUTH_TOKEN"`
+	// TwilioFrom is a number, a name or the SID of a messaging service.
+	TwilioFrom string `env:"TWILIO_FROM"`
+	// TwilioURL replaces the address of the API, for tests.
+	TwilioURL string `env:"TWILIO_URL"`
+
+	// DNSResolver (host:port) looks sending domains up; empty: the machine's resolvers.
+	DNSResolver string `env:"DNS_RESOLVER"`
+	// DomainCheckEvery is how often each sending domain is looked at.
+	DomainCheckEvery time.Duration `env:"DOMAIN_CHECK_EVERY" envDefault:"10m"`
+
 	// PurgeEvery is the pause between looks for mails of what was deleted.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 
@@ -73,30 +91,6 @@ type Config struct {
 	// PublicAPIURL is the API as people reach it, with /v1; empty: below
 	// PublicFormURL.
 	PublicAPIURL string `env:"PUBLIC_API_URL"`
-}
-
-// provider opens the configured mail provider.
-func (c Config) provider() (messaging.Provider, error) {
-	from := c.MailFrom
-	if from == "" && c.MailProvider == "maildir" {
-		from = "Waitlist <no-reply@localhost>"
-	}
-	sender, err := eml.ParseFrom(from)
-	if err != nil {
-		return nil, fmt.Errorf("MAIL_FROM: %w", err)
-	}
-	switch c.MailProvider {
-	case "maildir":
-		if c.MailDir == "" {
-			return nil, errors.New("MAIL_DIR is required")
-		}
-		return maildir.New(c.MailDir, sender)
-	case "smtp":
-		return smtp.New(smtp.Config{
-			Host: c.SMTPHost, Port: c.SMTPPort, Username: c.SMTPUsername, Password: c.SMTPPassword, TLS: c.SMTPTLS, From: sender, Connections: c.MailWorkers + c.BlastWorkers,
-		})
-	}
-	return nil, errors.New("MAIL_PROVIDER must be smtp or maildir")
 }
 
 // App is the service.
@@ -121,12 +115,16 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
 	}
-	provider, err := cfg.provider()
+	from, err := cfg.sender()
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	provider, err := cfg.provider(from)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	rt, err := service.New(ctx, messaging.Service, cfg.Config, service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true,
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true, Seal: true,
 	})
 	if err != nil {
 		return nil, errors.Join(err, provider.Close())
@@ -160,9 +158,23 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, err
 	}
 	ledger, templates := postgres.New(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
+	senders, owned, err := domains(rt, cfg, provider, from)
+	if err != nil {
+		return nil, err
+	}
+	notifications, err := cfg.notifications(ledger)
+	if err != nil {
+		return nil, err
+	}
+	sms, closeSMS, err := cfg.sms(rt.Log)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	rt.OnClose("SMS provider", func(context.Context) error { closeSMS(); return nil })
 	sender, err := messaging.NewSender(messaging.SenderConfig{
 		Ledger: ledger, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
 		Mailings: grpc.NewMailings(signups), Templates: templates,
+		SMS: sms, Suppressions: ledger, Senders: senders,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mail metrics: %w", err)
@@ -175,13 +187,13 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer metrics: %w", err)
 	}
-	blasts, err := bulk(rt, cfg, topics, composer, provider, grpc.NewLists(signups), wake)
+	blasts, err := bulk(rt, cfg, topics, composer, provider, grpc.NewLists(signups), senders, ledger, wake)
 	if err != nil {
 		return nil, err
 	}
 	owners := messaging.NewTemplates(templates, time.Now)
 	messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
-	messaginghttp.Routes(rt.Engine, messaginghttp.Backends{Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners})
+	messaginghttp.Routes(rt.Engine, messaginghttp.Backends{Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications})
 	rt.Go("mail sender", sender.Run)
 	rt.Go("consumer", consumer.Run)
 	purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}

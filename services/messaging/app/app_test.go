@@ -40,6 +40,7 @@ func environ(t *testing.T) (cfg kafka.Config, dir string, env []string) {
 		"POSTGRES_URL=" + testenv.Postgres(t), "REDIS_URL=" + testenv.Redis(t),
 		"KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
 		"TOKEN_KEYS=k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))),
+		"SEAL_KEYS=k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32))),
 		"MAIL_PROVIDER=maildir", "MAIL_DIR=" + dir, "PUBLIC_FORM_URL=https://join.example.com",
 		"GRPC_ADDR=127.0.0.1:0", "SERVICE_KEY=" + base64.StdEncoding.EncodeToString(seed()), "SERVICE_KEYS=" + keys(t).String(),
 	}

@@ -37,11 +37,11 @@ func publish(rt *service.Runtime, topics kafka.Config) (wake func(), err error) 
 }
 
 // bulk adds what sends blasts and returns the owners' side of them.
-func bulk(rt *service.Runtime, cfg Config, topics kafka.Config, composer *messaging.Composer, provider messaging.Provider, lists messaging.Lists, wake func()) (*messaging.Blasts, error) {
+func bulk(rt *service.Runtime, cfg Config, topics kafka.Config, composer *messaging.Composer, provider messaging.Provider, lists messaging.Lists, senders messaging.Senders, suppressions messaging.Suppressions, wake func()) (*messaging.Blasts, error) {
 	store := postgres.NewBlasts(rt.Pool, time.Now)
 	blaster, err := messaging.NewBlaster(messaging.BlasterConfig{
 		Ledger: store, Lists: lists, Provider: provider, Composer: composer, Workers: cfg.BlastWorkers, Rate: cfg.BlastRate, Lease: cfg.BlastLease,
-		Published: wake, Log: rt.Log, Now: time.Now,
+		Senders: senders, Suppressions: suppressions, Published: wake, Log: rt.Log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("blast metrics: %w", err)

@@ -1,4 +1,4 @@
-// Package http serves /v1/templates.
+// Package http serves /v1/templates and /v1/domains.
 package http
 
 import (
@@ -18,16 +18,22 @@ import (
 type Backends struct {
 	Accounts  authn.Authorizer
 	Templates *messaging.Templates
+	Domains   *messaging.Domains
+	// Notifications, if set, takes what the mail provider tells.
+	Notifications Notifications
 }
 
 type handler struct {
-	templates *messaging.Templates
+	templates     *messaging.Templates
+	domains       *messaging.Domains
+	notifications Notifications
 }
 
 // Routes adds the routes to an engine of package httpapi.
 func Routes(e gin.IRouter, b Backends) {
-	h := handler{templates: b.Templates}
+	h := handler{templates: b.Templates, domains: b.Domains, notifications: b.Notifications}
 	h.templateRoutes(e.Group("/v1/templates", authn.Middleware(b.Accounts)))
+	h.domainRoutes(e, b.Accounts)
 }
 
 // accountEmail is the address of the owner that a request works for; empty: the

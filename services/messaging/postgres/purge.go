@@ -73,6 +73,12 @@ func (p *Purge) Once(ctx context.Context) error {
 			SELECT hash FROM tombstone WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2))`, tombstoneKept, purgeRows); err != nil {
 		return fmt.Errorf("purge tombstones: %w", err)
 	}
+	// By notification_received_at.
+	if err := p.chunks(ctx, `
+		DELETE FROM notification WHERE id = ANY (ARRAY(
+			SELECT id FROM notification WHERE received_at < now() - $1::interval ORDER BY received_at LIMIT $2))`, notificationKept, purgeRows); err != nil {
+		return fmt.Errorf("purge notifications: %w", err)
+	}
 	return nil
 }
 
@@ -96,6 +102,9 @@ func (p *Purge) rows(ctx context.Context, id string) error {
 		}
 	}
 	if err := purgeBlasts(ctx, p.Pool, id); err != nil {
+		return err
+	}
+	if err := purgeDomains(ctx, p.Pool, id); err != nil {
 		return err
 	}
 	_, err := p.Pool.Exec(ctx, `

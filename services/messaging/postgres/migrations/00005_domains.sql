@@ -1,0 +1,53 @@
+-- +goose Up
+
+-- Owners' claims on sending domains. One that was made in another way than the
+-- present mail provider's (method) is out of sight.
+CREATE TABLE domain (
+    id          uuid        PRIMARY KEY,
+    method      text        NOT NULL,
+    owner_id    uuid        NOT NULL,
+    name        text        NOT NULL,
+    state       text        NOT NULL CHECK (state IN ('pending', 'verified', 'failed')),
+    since       timestamptz NOT NULL,
+    created_at  timestamptz NOT NULL,
+    -- What the owner has to publish.
+    records     jsonb       NOT NULL,
+    -- The DKIM key, sealed; empty where the mail provider signs.
+    selector    text        NOT NULL,
+    key         text        NOT NULL,
+    -- The domain's id at the mail provider, and whether it goes with this claim.
+    external_id text        NOT NULL,
+    registered  boolean     NOT NULL,
+    -- When it is looked at again.
+    due_at      timestamptz NOT NULL DEFAULT now()
+);
+CREATE UNIQUE INDEX domain_claim ON domain (owner_id, method, name);
+-- A domain is one account's.
+CREATE UNIQUE INDEX domain_verified ON domain (method, name) WHERE state = 'verified';
+CREATE INDEX domain_due ON domain (method, due_at) WHERE state <> 'failed';
+CREATE INDEX domain_external ON domain (external_id) WHERE external_id <> '';
+
+-- Domains of accounts that have gone, which the mail provider is to forget.
+CREATE TABLE domain_release (
+    external_id text        PRIMARY KEY,
+    method      text        NOT NULL,
+    due_at      timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX domain_release_due ON domain_release (method, due_at);
+
+-- Addresses that are not mailed any more, by their SHA-256.
+CREATE TABLE suppression (
+    hash       bytea       PRIMARY KEY,
+    reason     text        NOT NULL CHECK (reason IN ('bounce', 'complaint')),
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- The mail provider's notifications that were taken.
+CREATE TABLE notification (
+    id          text        PRIMARY KEY,
+    received_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX notification_received_at ON notification (received_at);
+
+-- +goose Down
+DROP TABLE notification, suppression, domain_release, domain;

@@ -1,0 +1,149 @@
+package resend
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	api "github.com/resend/resend-go/v3"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/services/messaging"
+)
+
+const (
+	// verified is the state of a domain whose records Resend has found.
+	verified = "verified"
+	// recordTTL stands for Resend's "Auto", in seconds.
+	recordTTL = 3600
+	// pageSize is how many domains are listed at a time.
+	pageSize = 100
+)
+
+// Domains proves domains through Resend, which signs their mails. Resend knows a
+// domain once per account of ours, whoever claims it, so each claim has an
+// ownership record of its own as well. It implements messaging.Prover.
+type Domains struct {
+	Provider *Provider
+	Texts    messaging.Texts
+}
+
+// Method implements messaging.Prover.
+func (Domains) Method() string { return "resend" }
+
+// Begin implements messaging.Prover. A domain that Resend knows already, by
+// another's claim, is shared.
+func (d Domains) Begin(ctx context.Context, domain string) (messaging.Claim, error) {
+	created, err := call(ctx, func(ctx context.Context) (api.CreateDomainResponse, error) {
+		return d.Provider.api.Domains.CreateWithContext(ctx, &api.CreateDomainRequest{Name: domain})
+	})
+	if err == nil {
+		return claim(domain, created.Id, created.Records, true), nil
+	}
+	if _, refused := errors.AsType[*messaging.RefusedError](err); refused {
+		known, lookup := d.known(ctx, domain)
+		if lookup != nil {
+			return messaging.Claim{}, away(lookup)
+		}
+		if known.Id != "" {
+			return claim(domain, known.Id, known.Records, false), nil
+		}
+		return messaging.Claim{}, apierr.Validation(apierr.Field{Field: "domain", Message: "The mail provider does not accept this domain."}).WithCause(err)
+	}
+	return messaging.Claim{}, away(err)
+}
+
+// known returns the domain that Resend has by a name; a zero one where there is
+// none.
+func (d Domains) known(ctx context.Context, name string) (api.Domain, error) {
+	limit, after := pageSize, (*string)(nil)
+	for {
+		page, err := call(ctx, func(ctx context.Context) (api.ListDomainsResponse, error) {
+			return d.Provider.api.Domains.ListWithOptions(ctx, &api.ListOptions{Limit: &limit, After: after})
+		})
+		if err != nil {
+			return api.Domain{}, err
+		}
+		for _, found := range page.Data {
+			if strings.EqualFold(found.Name, name) {
+				return d.get(ctx, found.Id) // the list has no records
+			}
+		}
+		if !page.HasMore || len(page.Data) == 0 {
+			return api.Domain{}, nil
+		}
+		after = &page.Data[len(page.Data)-1].Id
+	}
+}
+
+func (d Domains) get(ctx context.Context, id string) (api.Domain, error) {
+	return call(ctx, func(ctx context.Context) (api.Domain, error) { return d.Provider.api.Domains.GetWithContext(ctx, id) })
+}
+
+// claim returns what an owner has to set: our record, and Resend's, whose names
+// are below the domain.
+func claim(domain, id string, records []api.Record, registered bool) messaging.Claim {
+	c := messaging.Claim{ExternalID: id, Registered: registered, Records: []messaging.Record{messaging.OwnershipRecord(domain)}}
+	for _, r := range records {
+		value := r.Value
+		if p := r.Priority.String(); r.Type == "MX" && p != "" {
+			value = p + " " + value
+		}
+		name := r.Name
+		if name != domain && !strings.HasSuffix(name, "."+domain) {
+			name = strings.TrimPrefix(name+"."+domain, ".")
+		}
+		c.Records = append(c.Records, messaging.Record{Type: r.Type, Name: name, Value: value, Purpose: r.Record + ": required by the mail provider", TTL: recordTTL})
+	}
+	return c
+}
+
+// Proven implements messaging.Prover.
+func (d Domains) Proven(ctx context.Context, claimed messaging.Domain) (bool, error) {
+	ours, err := messaging.Published(ctx, d.Texts, claimed.Records)
+	if err != nil || !ours {
+		return false, err
+	}
+	found, err := d.get(ctx, claimed.ExternalID)
+	if gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, away(err)
+	}
+	if found.Status != verified {
+		// Resend looks by itself for some days only, and not before it was asked to.
+		if _, err := call(ctx, func(ctx context.Context) (bool, error) {
+			return d.Provider.api.Domains.VerifyWithContext(ctx, claimed.ExternalID)
+		}); err != nil && !gone(err) {
+			return false, away(err)
+		}
+	}
+	return found.Status == verified, nil
+}
+
+// Release implements messaging.Prover.
+func (d Domains) Release(ctx context.Context, externalID string) error {
+	if externalID == "" {
+		return nil
+	}
+	_, err := call(ctx, func(ctx context.Context) (bool, error) {
+		return d.Provider.api.Domains.RemoveWithContext(ctx, externalID)
+	})
+	if err == nil || gone(err) {
+		return nil
+	}
+	return away(err)
+}
+
+// gone reports whether Resend does not know what it was asked for.
+func gone(err error) bool {
+	e, ok := errors.AsType[*apiError](err)
+	return ok && e.status == http.StatusNotFound && e.name == "not_found"
+}
+
+// away is the contract's answer where Resend does not do as it should.
+func away(err error) error {
+	return apierr.New(apierr.ExternalServiceError, "The mail provider does not answer as it should. Please try again later.").WithCause(err)
+}

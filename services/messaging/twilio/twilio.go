@@ -1,0 +1,127 @@
+// Package twilio sends text messages through Twilio's REST API.
+//
+// Its one call is a form that is posted. Twilio's library for Go has all of its
+// APIs as generated code, tens of megabytes of it, and a client without contexts.
+package twilio
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/outbound"
+)
+
+const (
+	defaultURL = "https://api.twilio.com"
+	// maxAnswer bounds what is read of an answer, in bytes.
+	maxAnswer = 64 << 10
+	// maxText is the longest message that Twilio takes, in UTF-16 units.
+	maxText = 1600
+)
+
+// Config says which account, and who sends.
+type Config struct {
+	AccountSID, AuthToken string
+	// From is an E.164 number, a short code or name, or the SID of a messaging service
+	// (MG…).
+	From string
+	// BaseURL replaces the address of the API; empty: Twilio's.
+	BaseURL string
+}
+
+// Provider implements messaging.SMSProvider.
+type Provider struct {
+	cfg      Config
+	endpoint string
+	http     outbound.Client
+	number   *regexp.Regexp
+}
+
+// New checks cfg; it connects with the first message.
+func New(cfg Config) (*Provider, error) {
+	if cfg.AccountSID == "" || cfg.AuthToken == "" || cfg.From == "" {
+		return nil, errors.New("twilio: the account's SID, its token and a sender are required")
+	}
+	if cfg.BaseURL == "" {
+		cfg.BaseURL = defaultURL
+	}
+	u, err := url.Parse(cfg.BaseURL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, fmt.Errorf("twilio: %q is no absolute http(s) URL", cfg.BaseURL)
+	}
+	return &Provider{
+		cfg: cfg, http: outbound.NewClient("twilio"), number: regexp.MustCompile(`^\+[1-9][0-9]{6,14}$`),
+		endpoint: u.JoinPath("2010-04-01", "Accounts", cfg.AccountSID, "Messages.json").String(),
+	}, nil
+}
+
+// Close ends idle connections.
+func (p *Provider) Close() { p.http.Close() }
+
+// SendSMS implements messaging.SMSProvider. Twilio has no idempotency keys: a
+// message whose answer got lost may arrive twice.
+func (p *Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
+	if !p.number.MatchString(m.To) {
+		return &messaging.RefusedError{Reason: "not a number in E.164"}
+	}
+	form := url.Values{"To": {m.To}, "Body": {shorten(m.Text)}}
+	if strings.HasPrefix(p.cfg.From, "MG") {
+		form.Set("MessagingServiceSid", p.cfg.From)
+	} else {
+		form.Set("From", p.cfg.From)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.endpoint, strings.NewReader(form.Encode()))
+	if err != nil {
+		return fmt.Errorf("twilio: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	req.SetBasicAuth(p.cfg.AccountSID, p.cfg.AuthToken)
+	res, err := p.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("twilio is away: %w", err)
+	}
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	_ = res.Body.Close()
+	if res.StatusCode/100 == 2 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("twilio is away: %w", err)
+	}
+	var e struct {
+		Code int `json:"code"`
+	}
+	_ = json.Unmarshal(answer, &e) // 0 where there is no code; its message repeats the number
+	reason := fmt.Sprintf("twilio answered %d, code %d", res.StatusCode, e.Code)
+	switch {
+	case res.StatusCode == http.StatusUnauthorized, res.StatusCode == http.StatusForbidden, res.StatusCode == http.StatusNotFound,
+		res.StatusCode == http.StatusMethodNotAllowed, res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooManyRequests, res.StatusCode/100 != 4:
+		// No other message would fare better.
+		return errors.New(reason)
+	}
+	return &messaging.RefusedError{Reason: reason}
+}
+
+// shorten cuts what is too long to be taken.
+func shorten(s string) string {
+	units := 0
+	for i, r := range s {
+		units++
+		if r > 0xffff {
+			units++
+		}
+		if units > maxText {
+			return s[:i]
+		}
+	}
+	return s
+}
