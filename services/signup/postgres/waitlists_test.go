@@ -487,7 +487,7 @@ func TestIdempotencyKeyStillRunning(t *testing.T) {
 		ID: uuid.NewString(), CreatedAt: o.now, OwnerID: ada.AccountID, Owner: ada.Grants[0].Entitlement,
 		AccountID: ada.AccountID, Key: "key", Content: []byte("c"),
 	}
-	draft := func(deleted int64) (signup.Draft, error) { return signup.Draft{Name: "x", Settings: []byte(`{}`)}, nil }
+	draft := func(int64) (signup.Draft, error) { return signup.Draft{Name: "x", Settings: []byte(`{}`)}, nil }
 	_, _, err := o.store.CreateWaitlist(t.Context(), c, func(deleted int64) (signup.Draft, error) {
 		_, _, err := o.store.CreateWaitlist(t.Context(), c, draft)
 		want(t, err, apierr.Conflict)
