@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"time"
 
@@ -35,6 +36,8 @@ const (
 	blastGiveUp   = 24 * time.Hour
 	// batchBytes bounds the bodies of one request to a BatchProvider, roughly.
 	batchBytes = 8 << 20
+	// recordWait is how long an outcome waits for others that are recorded with it.
+	recordWait = 2 * time.Millisecond
 	// blastKeep is how long the ledger remembers who got a blast.
 	blastKeep = 30 * 24 * time.Hour
 )
@@ -276,14 +279,18 @@ func (b *Blaster) plan(ctx context.Context) {
 }
 
 func (b *Blaster) page(ctx context.Context, p Plan) error {
-	numbers, err := b.Lists.Numbers(ctx, p.WaitlistID, p.To, recipientPage)
+	limit := recipientPage
+	if p.To == 0 {
+		limit = firstPage
+	}
+	numbers, err := b.Lists.Numbers(ctx, p.WaitlistID, p.To, limit)
 	if apierr.Is(err, apierr.NotFound) {
 		return b.Ledger.Gone(ctx, p.WaitlistID)
 	}
 	if err != nil {
 		return fmt.Errorf("list recipients: %w", err)
 	}
-	if err := b.Ledger.Extend(ctx, p, numbers, len(numbers) < recipientPage); err != nil {
+	if err := b.Ledger.Extend(ctx, p, numbers, len(numbers) < limit); err != nil {
 		return err
 	}
 	b.Published()
@@ -533,7 +540,8 @@ func (b *Blaster) try(a *attempt) error {
 		}
 	}
 	if b.batches != nil {
-		return b.request(a, all)
+		b.request(a, all)
+		return nil
 	}
 	mails := 0
 	for _, j := range all {
@@ -592,39 +600,22 @@ type job struct {
 }
 
 // mail writes a job's mail. Its date and id are the same each time.
-func (b *Blaster) mail(j job) (Mail, error) {
-	m, err := b.Composer.Blast(j.a.BlastContent, j.a.WaitlistID, j.a.waitlist, Recipient{j.number, j.email})
-	if err != nil {
-		return Mail{}, err
-	}
-	id, err := uuid.Parse(j.a.BlastID)
-	if err != nil {
-		return Mail{}, fmt.Errorf("blast id: %w", err)
-	}
-	m.ID, m.Date = uuid.NewSHA1(id, fmt.Append(nil, j.number)).String(), j.a.CreatedAt
-	return j.a.signer(m), nil
+func (b *Blaster) mail(j job) Mail {
+	m := b.Composer.Blast(j.a.BlastContent, j.a.WaitlistID, j.a.waitlist, Recipient{j.number, j.email})
+	m.ID, m.Date = uuid.NewSHA1(uuid.Nil, []byte(j.a.BlastID+":"+strconv.FormatInt(j.number, 10))).String(), j.a.CreatedAt
+	return j.a.signer(m)
 }
 
 // Blast writes the mail of a blast to one recipient; it has no id and date yet.
-func (c *Composer) Blast(content BlastContent, waitlistID, waitlistName string, to Recipient) (Mail, error) {
-	f, err := c.footer(waitlistID, waitlistName, to.Number, to.Email)
-	if err != nil {
-		return Mail{}, err
-	}
-	return f.under(Mail{To: to.Email, Subject: content.Subject, Text: content.Text, HTML: content.HTML}), nil
+func (c *Composer) Blast(content BlastContent, waitlistID, waitlistName string, to Recipient) Mail {
+	return c.footer(waitlistID, waitlistName, to.Number, to.Email).under(Mail{To: to.Email, Subject: content.Subject, Text: content.Text, HTML: content.HTML})
 }
 
 // send sends one mail.
 func (b *Blaster) send(j job) {
-	m, err := b.mail(j)
-	if err == nil {
-		ctx, cancel := context.WithTimeout(j.a.work, sendTimeout)
-		err = b.Provider.Send(ctx, m)
-		cancel()
-	} else {
-		err = &RefusedError{Reason: err.Error()}
-	}
-	if o := b.judge(j.a, err); o != "" {
+	ctx, cancel := context.WithTimeout(j.a.work, sendTimeout)
+	defer cancel()
+	if o := b.judge(j.a, b.Provider.Send(ctx, b.mail(j))); o != "" {
 		b.end(j, o)
 	} else {
 		j.a.open.Done()
@@ -634,7 +625,7 @@ func (b *Blaster) send(j job) {
 // request sends what is pending of a batch by requests of several mails. Which
 // recipients a request is about, and its key, follow from the ledger alone, and
 // it is recorded as a whole: after a crash it is the same one.
-func (b *Blaster) request(a *attempt, all []job) error {
+func (b *Blaster) request(a *attempt, all []job) {
 	part := max(1, min(MaxBatch, batchBytes/(len(a.Text)+len(a.HTML)+4<<10)))
 	for len(all) > 0 && a.going.Err() == nil {
 		now := all[:min(part, len(all))]
@@ -644,11 +635,7 @@ func (b *Blaster) request(a *attempt, all []job) error {
 			if j.ended != "" {
 				continue
 			}
-			m, err := b.mail(j)
-			if err != nil {
-				return err
-			}
-			mails = append(mails, m)
+			mails = append(mails, b.mail(j))
 		}
 		var errs []error
 		if len(mails) > 0 {
@@ -676,7 +663,6 @@ func (b *Blaster) request(a *attempt, all []job) error {
 			break
 		}
 	}
-	return nil
 }
 
 // judge decides what an answer of the provider means for a mail; "": it has not
@@ -721,11 +707,14 @@ type record struct {
 	a *attempt
 }
 
-// record stores outcomes until there are no more to come, all that have come
-// meanwhile at a time.
+// record stores outcomes until there are no more to come, those that come within
+// a moment together.
 func (b *Blaster) record(ctx context.Context) {
+	wait := time.NewTimer(0)
+	defer wait.Stop()
 	for first := range b.records {
 		group := []record{first}
+		wait.Reset(recordWait)
 	fill:
 		for len(group) < 2*b.Workers {
 			select {
@@ -734,7 +723,7 @@ func (b *Blaster) record(ctx context.Context) {
 					break fill
 				}
 				group = append(group, r)
-			default:
+			case <-wait.C:
 				break fill
 			}
 		}

@@ -26,6 +26,8 @@ const (
 	// recipientPage is how many recipients are asked for at a time: what one
 	// transaction of a plan writes, in some hundred milliseconds.
 	recipientPage = 10_000
+	// firstPage is the first one: its mails begin early.
+	firstPage = 1000
 )
 
 // BlastState is where a blast is.

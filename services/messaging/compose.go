@@ -117,8 +117,7 @@ func (c *Composer) ComposeReferral(r Request, about Mailing, now time.Time) (Mai
 	if err := c.execute(&m, string(ReferralNotification), v); err != nil {
 		return Mail{}, err
 	}
-	foot, err := c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient)
-	return foot.under(m), err
+	return c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient).under(m), nil
 }
 
 // ComposeTemplate writes a mail about a signup from an owner's template. Only
@@ -145,8 +144,7 @@ func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now tim
 	if !r.Kind.marketing() {
 		return m, nil
 	}
-	foot, err := c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient)
-	return foot.under(m), err
+	return c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient).under(m), nil
 }
 
 // ComposeSMS tells a referrer of a new referral, whose phone number must be an

@@ -1,7 +1,8 @@
 package messaging
 
 import (
-	"fmt"
+	_ "embed" // the texts
+	"html"
 	"net/url"
 	"strings"
 	"time"
@@ -16,20 +17,23 @@ type footer struct {
 	Page, OneClick string
 }
 
+// The texts of the footer. They are filled in without a template engine: a blast
+// has a footer for each of its mails.
+var (
+	//go:embed texts/footer.txt
+	footerText string
+	//go:embed texts/footer.html
+	footerHTML string
+)
+
 // footer returns the footer of a mail to one signup of a waitlist. Its token is
 // good for ever, and the same each time.
-func (c *Composer) footer(waitlistID, waitlistName string, number int64, email string) (footer, error) {
+func (c *Composer) footer(waitlistID, waitlistName string, number int64, email string) footer {
 	f := c.optOut(waitlistID, number, email)
-	v := values{Waitlist: printable(waitlistName), Link: f.Page}
-	var text, html strings.Builder
-	if err := c.text.ExecuteTemplate(&text, "footer.txt", v); err != nil {
-		return footer{}, fmt.Errorf("write footer: %w", err)
-	}
-	if err := c.html.ExecuteTemplate(&html, "footer.html", v); err != nil {
-		return footer{}, fmt.Errorf("write footer: %w", err)
-	}
-	f.Text, f.HTML = text.String(), html.String()
-	return f, nil
+	name := printable(waitlistName)
+	f.Text = strings.NewReplacer("{{.Waitlist}}", name, "{{.Link}}", f.Page).Replace(footerText)
+	f.HTML = strings.NewReplacer("{{.Waitlist}}", html.EscapeString(name), "{{.Link}}", html.EscapeString(f.Page)).Replace(footerHTML)
+	return f
 }
 
 // optOut returns a footer with its links alone.
