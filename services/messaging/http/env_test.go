@@ -2,21 +2,27 @@ package http_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	stdmail "net/mail"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/seal"
 	"waitlist.internal/libs/testenv"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	"waitlist.internal/services/messaging"
@@ -40,6 +46,11 @@ type env struct {
 	engine *gin.Engine
 	actors map[string]access.Actor
 	woken  int
+
+	zone    *zone
+	now     time.Time
+	domains *postgres.Domains
+	owners  *messaging.Domains
 }
 
 func newEnv(t testing.TB) *env {
@@ -50,9 +61,20 @@ func newEnv(t testing.TB) *env {
 		t.Fatal(err)
 	}
 	e.engine = engine
+	ring, err := seal.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.zone, e.now = &zone{texts: map[string][]string{}}, time.Now()
+	e.domains = postgres.NewDomains(e.pool, ring, "dns", stdmail.Address{Name: "Waitlist", Address: "no-reply@mail.example.org"})
+	e.owners = messaging.NewDomains(messaging.DomainsConfig{
+		Store: e.domains, Prover: messaging.Records{Texts: e.zone}, Own: "mail.example.org", EnforceVerification: true,
+		Every: time.Minute, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: func() time.Time { return e.now },
+	})
 	messaginghttp.Routes(engine, messaginghttp.Backends{
 		Accounts:  e,
 		Templates: messaging.NewTemplates(postgres.NewTemplates(e.pool, func() { e.woken++ }), time.Now),
+		Domains:   e.owners,
 	})
 	e.actors["owner"] = actor(ownerID, "owner@example.com", pro())
 	e.actors["other"] = actor(otherID, "other@example.com", pro())
@@ -150,6 +172,18 @@ func (e *env) count(sql string) (n int) {
 		e.t.Fatal(err)
 	}
 	return n
+}
+
+// forget deletes an account, and everything of it.
+func (e *env) forget(ownerID string) {
+	e.t.Helper()
+	ledger := postgres.New(e.pool)
+	if err := pg.InTx(e.t.Context(), e.pool, func(tx pgx.Tx) error { return ledger.Forget(e.t.Context(), tx, ownerID) }); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := (&postgres.Purge{Pool: e.pool}).Once(e.t.Context()); err != nil {
+		e.t.Fatal(err)
+	}
 }
 
 const (
