@@ -1,6 +1,7 @@
 package http_test
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -319,6 +320,7 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // where the test fails before its commit
 		return tx
 	}
 	waits := func(done <-chan error) {
