@@ -174,10 +174,13 @@ func NewDomains(cfg DomainsConfig) *Domains { return &Domains{cfg} }
 // Verify claims a domain, or finds the claim that there is; a failed one waits
 // for its records once more. raw is the request's body.
 func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Domain, error) {
-	if s.EnforceVerification && !actor.EmailVerified {
-		return Domain{}, apierr.New(apierr.EmailNotVerified, "Please verify your e-mail address first.")
+	grant, err := choose(actor, accountEmail)
+	if err == nil && s.EnforceVerification && !actor.EmailVerified {
+		err = apierr.New(apierr.EmailNotVerified, "Please verify your e-mail address first.")
 	}
-	grant, err := workFor(actor, accountEmail, s.Now())
+	if err == nil {
+		err = actor.MemberGate(grant, s.Now())
+	}
 	if err == nil {
 		err = grant.RequireWrite()
 	}

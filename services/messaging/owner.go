@@ -9,10 +9,20 @@ import (
 	"waitlist.internal/libs/emailaddr"
 )
 
-// workFor returns the actor's grant for the owner with an address, the actor's
-// own where it is empty: what the header X-Account-Email chooses. FORBIDDEN
-// outside the owner's team, and then what the subscription's gate says.
+// workFor returns the actor's grant for the owner with an address, as choose
+// does, and then what the subscription's gate says.
 func workFor(actor access.Actor, accountEmail string, now time.Time) (access.Grant, error) {
+	grant, err := choose(actor, accountEmail)
+	if err == nil {
+		err = actor.MemberGate(grant, now)
+	}
+	return grant, err
+}
+
+// choose returns the actor's grant for the owner with an address, the actor's own
+// where it is empty: what the header X-Account-Email chooses. FORBIDDEN outside
+// the owner's team.
+func choose(actor access.Actor, accountEmail string) (access.Grant, error) {
 	if parsed, err := emailaddr.Parse(accountEmail); err == nil {
 		accountEmail = parsed
 	}
@@ -20,5 +30,5 @@ func workFor(actor access.Actor, accountEmail string, now time.Time) (access.Gra
 	if !ok {
 		return access.Grant{}, apierr.New(apierr.Forbidden, "You are not a member of this account's team.")
 	}
-	return grant, actor.MemberGate(grant, now)
+	return grant, nil
 }
