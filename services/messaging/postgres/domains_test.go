@@ -1,0 +1,211 @@
+package postgres_test
+
+import (
+	"encoding/base64"
+	"errors"
+	stdmail "net/mail"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/seal"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/postgres"
+)
+
+func domains(t *testing.T, pool *pgxpool.Pool, method string) *postgres.Domains {
+	t.Helper()
+	ring, err := seal.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return postgres.NewDomains(pool, ring, method, stdmail.Address{Name: "Waitlist", Address: "no-reply@example.org"})
+}
+
+// claimed is an owner's claim of what the mail provider knows by an id.
+func claimed(t *testing.T, s *postgres.Domains, owner, name, external string, registered bool) messaging.Domain {
+	t.Helper()
+	id, err := uuid.NewV7()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.InsertDomain(t.Context(), messaging.Domain{
+		ID: id.String(), OwnerID: owner, Name: name, State: messaging.DomainPending, Since: time.Now(), CreatedAt: time.Now(),
+		Claim: messaging.Claim{ExternalID: external, Registered: registered, Records: []messaging.Record{{Type: "TXT", Name: name, Value: "v", Proof: true}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func forget(t *testing.T, pool *pgxpool.Pool, id string) {
+	t.Helper()
+	if err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error { return postgres.New(pool).Forget(t.Context(), tx, id) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&postgres.Purge{Pool: pool}).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	s := domains(t, pool, "resend")
+	owners := []string{uuid.NewString(), uuid.NewString(), uuid.NewString()}
+	for i, owner := range owners {
+		claimed(t, s, owner, "example.com", "ext1", i == 0)
+	}
+	claimed(t, s, owners[0], "example.net", "ext2", true)
+	claimed(t, s, owners[0], "of-the-operator.example", "ext3", false)
+	var released []string
+	release := func(id string) error { released = append(released, id); return nil }
+	// The first account goes: another claim takes over what it has registered.
+	forget(t, pool, owners[0])
+	if err := s.ReleaseDomains(t.Context(), 10, release); err != nil || !slices.Equal(released, []string{"ext2"}) {
+		t.Fatalf("%v, %v", released, err)
+	}
+	if err := s.DeleteDomain(t.Context(), owners[1], "example.com", release); err != nil || len(released) != 1 {
+		t.Fatalf("%v, %v", released, err)
+	}
+	// A provider that is away keeps the claim.
+	away := errors.New("away")
+	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", func(string) error { return away }); !errors.Is(err, away) {
+		t.Fatal(err)
+	}
+	if _, err := s.Domain(t.Context(), owners[2], "example.com"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", release); err != nil || !slices.Equal(released, []string{"ext2", "ext1"}) {
+		t.Fatalf("%v, %v", released, err)
+	}
+	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", release); !apierr.Is(err, apierr.NotFound) {
+		t.Error(err)
+	}
+}
+
+func TestReleasesAreRepeated(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	s, owner := domains(t, pool, "resend"), uuid.NewString()
+	claimed(t, s, owner, "example.com", "ext1", true)
+	forget(t, pool, owner)
+	calls := 0
+	away := errors.New("away")
+	fail := func(string) error { calls++; return away }
+	if err := s.ReleaseDomains(t.Context(), 10, fail); !errors.Is(err, away) || calls != 1 {
+		t.Fatal(err, calls)
+	}
+	// Not at once, and not by one that does not know the provider.
+	if err := s.ReleaseDomains(t.Context(), 10, fail); err != nil || calls != 1 {
+		t.Fatal(err, calls)
+	}
+	if _, err := pool.Exec(t.Context(), "UPDATE domain_release SET due_at = now()"); err != nil {
+		t.Fatal(err)
+	}
+	if err := domains(t, pool, "dns").ReleaseDomains(t.Context(), 10, fail); err != nil || calls != 1 {
+		t.Fatal(err, calls)
+	}
+	if err := s.ReleaseDomains(t.Context(), 10, func(string) error { calls++; return nil }); err != nil || calls != 2 {
+		t.Fatal(err, calls)
+	}
+	if _, err := pool.Exec(t.Context(), "UPDATE domain_release SET due_at = now()"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ReleaseDomains(t.Context(), 10, fail); err != nil || calls != 2 {
+		t.Fatal(err, calls)
+	}
+}
+
+func TestClaimsBelongToTheirMethod(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	dns, resend, owner := domains(t, pool, "dns"), domains(t, pool, "resend"), uuid.NewString()
+	d := claimed(t, dns, owner, "example.com", "", false)
+	if state, err := dns.MoveDomain(t.Context(), d, messaging.DomainVerified, time.Now()); state != messaging.DomainVerified || err != nil {
+		t.Fatal(state, err)
+	}
+	if _, err := resend.Domain(t.Context(), owner, "example.com"); !apierr.Is(err, apierr.NotFound) {
+		t.Error(err)
+	}
+	if from, _, err := resend.Sender(t.Context(), owner); err != nil || from.Address != "" {
+		t.Error(from, err)
+	}
+	if list, err := resend.DueDomains(t.Context(), 10, time.Minute); err != nil || len(list) != 0 {
+		t.Error(list, err)
+	}
+	if from, key, err := dns.Sender(t.Context(), owner); err != nil || from.Address != "no-reply@example.com" || key != nil {
+		t.Error(from, key, err)
+	}
+}
+
+func TestMovesAreDecidedByTheLatestState(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	s, one, two := domains(t, pool, "dns"), uuid.NewString(), uuid.NewString()
+	first, second := claimed(t, s, one, "example.com", "", false), claimed(t, s, two, "example.com", "", false)
+	if state, err := s.MoveDomain(t.Context(), first, messaging.DomainVerified, time.Now()); state != messaging.DomainVerified || err != nil {
+		t.Fatal(state, err)
+	}
+	// A look that began before knows nothing of it.
+	if state, err := s.MoveDomain(t.Context(), first, messaging.DomainFailed, time.Now()); state != messaging.DomainVerified || err != nil {
+		t.Error(state, err)
+	}
+	if state, err := s.MoveDomain(t.Context(), second, messaging.DomainVerified, time.Now()); state != messaging.DomainPending || err != nil {
+		t.Error(state, err)
+	}
+	if taken, err := s.Taken(t.Context(), two, "example.com"); !taken || err != nil {
+		t.Error(taken, err)
+	}
+	if taken, err := s.Taken(t.Context(), one, "example.com"); taken || err != nil {
+		t.Error(taken, err)
+	}
+}
+
+func TestSuppressedAddresses(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	l := postgres.New(pool)
+	suppress := func(id string, reason messaging.SuppressionReason, emails ...string) {
+		t.Helper()
+		if err := l.Suppress(t.Context(), id, reason, emails); err != nil {
+			t.Fatal(err)
+		}
+	}
+	suppress("n1", messaging.Bounced, "a@example.org", "a@example.org", "b@example.org")
+	suppress("n2", messaging.Complained, "a@example.org")
+	suppress("n1", messaging.Bounced, "c@example.org") // the same one again
+	got, err := l.Suppressed(t.Context(), []string{"a@example.org", "b@example.org", "c@example.org", "d@example.org"})
+	if err != nil || len(got) != 2 || !got["a@example.org"] || !got["b@example.org"] {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := l.Suppressed(t.Context(), nil); err != nil || len(got) != 0 {
+		t.Errorf("%v, %v", got, err)
+	}
+	var n int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM suppression WHERE suppression::text LIKE '%example%'").Scan(&n); err != nil || n != 0 {
+		t.Error(n, err)
+	}
+	// Notifications are forgotten, addresses are not.
+	if _, err := pool.Exec(t.Context(), "UPDATE notification SET received_at = now() - interval '8 days' WHERE id = 'n1'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&postgres.Purge{Pool: pool}).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM notification").Scan(&n); err != nil || n != 1 {
+		t.Error(n, err)
+	}
+	if got, err := l.Suppressed(t.Context(), []string{"b@example.org"}); err != nil || !got["b@example.org"] {
+		t.Errorf("%v, %v", got, err)
+	}
+}
