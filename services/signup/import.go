@@ -224,14 +224,17 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (im
 	return imported, nil
 }
 
-// distinct leaves out all but the first of rows with the same address.
+// distinct returns the first of each group of rows with the same address.
 func distinct(rows []ImportRow) []ImportRow {
 	seen := make(map[string]struct{}, len(rows))
-	return slices.DeleteFunc(rows, func(r ImportRow) bool {
+	out := make([]ImportRow, 0, len(rows))
+	for _, r := range rows {
 		before := len(seen)
-		seen[r.Email] = struct{}{}
-		return len(seen) == before
-	})
+		if seen[r.Email] = struct{}{}; len(seen) > before {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // lookUp gives who of a chunk is on the list; nil where that could not be read,
