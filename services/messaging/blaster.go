@@ -643,16 +643,23 @@ func (b *Blaster) request(a *attempt, all []job) {
 			errs = b.batches.SendBatch(ctx, fmt.Sprintf("%s:%d:%d", a.BlastID, a.Number, a.Ended), mails)
 			cancel()
 		}
-		var rows []Result
+		var rows, silent []Result
 		for _, j := range now {
-			o := j.ended
-			if o == "" {
-				o, errs = b.judge(a, errs[0]), errs[1:]
+			if j.ended != "" {
+				silent = append(silent, Result{a.BlastID, j.number, j.ended})
+				continue
 			}
-			if o != "" {
-				b.count(a, string(o))
+			if o := b.judge(a, errs[0]); o != "" {
 				rows = append(rows, Result{a.BlastID, j.number, o})
 			}
+			errs = errs[1:]
+		}
+		if len(rows) > 0 || len(mails) == 0 {
+			// Else the request is made again, under the same key: it may have been taken.
+			rows = append(rows, silent...)
+		}
+		for _, r := range rows {
+			b.count(a, string(r.Outcome))
 		}
 		if len(rows) > 0 && !b.store(a.going, rows) {
 			a.stop()

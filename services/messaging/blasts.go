@@ -269,13 +269,13 @@ func (b *Blasts) count(ctx context.Context, waitlistID string) (n int64, err err
 
 // await looks at a blast until it has ended or the time is over.
 func (b *Blasts) await(ctx context.Context, id string) (Blast, error) {
-	over := b.Now().Add(b.Wait)
+	over := time.Now().Add(b.Wait)
 	for wait := blastLook; ; wait = min(2*wait, blastLookMax) {
 		out, err := b.Store.Blast(ctx, id)
 		if err != nil || out.State == BlastSent || out.State == BlastFailed {
 			return out, err
 		}
-		left := over.Sub(b.Now())
+		left := time.Until(over)
 		if left <= 0 {
 			return out, nil
 		}
