@@ -273,6 +273,13 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"bad sender":          "MAIL_FROM=nobody",
 		"relative link base":  "PUBLIC_FORM_URL=/forms",
 		"no keys":             "TOKEN_KEYS=",
+		"no seal keys":        "SEAL_KEYS=",
+		"resend without key":  "MAIL_PROVIDER=resend",
+		"unknown SMS":         "SMS_PROVIDER=pigeon",
+		"twilio without SID":  "SMS_PROVIDER=twilio",
+		"bad resolver":        "DNS_RESOLVER=nowhere",
+		"no pause of domains": "DOMAIN_CHECK_EVERY=0s",
+		"bad webhook secret":  "RESEND_WEBHOOK_SECRETS=whsec_c2hvcnQ=",
 		"no pause":            "PURGE_EVERY=0s",
 	} {
 		key, _, _ := strings.Cut(change, "=")

@@ -11,6 +11,7 @@ import (
 
 func TestProvider(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Fixture {
+		t.Helper()
 		dir := t.TempDir()
 		p, err := maildir.New(dir, providertest.From)
 		if err != nil {

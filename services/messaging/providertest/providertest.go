@@ -69,6 +69,7 @@ func mail(id string) messaging.Mail {
 
 // Run tests the providers that open makes, one for each test.
 func Run(t *testing.T, open func(t *testing.T) Fixture) {
+	t.Helper()
 	t.Run("a mail arrives as it is", func(t *testing.T) {
 		f := open(t)
 		for _, tc := range []struct {

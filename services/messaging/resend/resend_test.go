@@ -44,6 +44,7 @@ func mail(id, to string) messaging.Mail {
 
 func TestProvider(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Fixture {
+		t.Helper()
 		s, p := start(t)
 		return providertest.Fixture{
 			Provider: p, Once: true, Secrets: []string{key},

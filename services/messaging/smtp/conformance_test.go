@@ -11,6 +11,7 @@ import (
 
 func TestProvider(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Fixture {
+		t.Helper()
 		s := start(t, mode{starttls: true, auth: true})
 		p := provider(t, s, func(c *smtp.Config) {
 			c.TLS, c.Username, c.Password, c.From = smtp.StartTLS, user, password, providertest.From
