@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http/httptest"
 	stdmail "net/mail"
 	"os"
 	"os/exec"
@@ -34,6 +35,7 @@ import (
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/messaging/app"
+	"waitlist.internal/services/messaging/resendtest"
 )
 
 // asService makes this test program the service itself, a process that can be
@@ -213,6 +215,23 @@ func newSMTP(t *testing.T) sink {
 	}
 }
 
+func newResend(t *testing.T) sink {
+	api := &resendtest.Server{APIKey: "re_key"}
+	s := httptest.NewServer(api)
+	t.Cleanup(s.Close)
+	return sink{
+		env:   []string{"MAIL_PROVIDER=resend", "MAIL_FROM=List <no-reply@example.com>", "RESEND_API_KEY=re_key", "RESEND_URL=" + s.URL},
+		count: func() int { return len(api.Emails()) },
+		arrived: func() map[string][]string {
+			a := arrivals{ids: map[string][]string{}}
+			for _, e := range api.Emails() {
+				a.add(e.To[0], e.ID)
+			}
+			return a.ids
+		},
+	}
+}
+
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -271,7 +290,7 @@ func TestKillsInABlast(t *testing.T) {
 	if os.Getenv("CHAOS") == "full" {
 		people, kills = 100_000, 50
 	}
-	for name, newSink := range map[string]func(*testing.T) sink{"maildir": newMaildir, "smtp": newSMTP} {
+	for name, newSink := range map[string]func(*testing.T) sink{"maildir": newMaildir, "smtp": newSMTP, "resend": newResend} {
 		t.Run(name, func(t *testing.T) {
 			killsInABlast(t, newSink(t), int64(people), kills)
 		})
