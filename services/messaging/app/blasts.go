@@ -5,19 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/kafka"
-	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/service"
-	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/services/messaging"
 	messagingkafka "waitlist.internal/services/messaging/kafka"
 	"waitlist.internal/services/messaging/postgres"
 )
-
-// pruneKeys is the pause between looks for idempotency keys that are too old.
-const pruneKeys = time.Hour
 
 // publish runs the outbox's relay and returns what wakes it.
 func publish(rt *service.Runtime, topics kafka.Config) (wake func(), err error) {
@@ -56,14 +50,6 @@ func bulk(rt *service.Runtime, cfg Config, topics kafka.Config, composer *messag
 	}
 	rt.Go("blasts", blaster.Run)
 	rt.Go("batches", consumer.Run)
-	rt.Go("idempotency keys", func(ctx context.Context) error {
-		for outage.Wait(ctx, pruneKeys) {
-			if _, err := idempotency.Prune(ctx, rt.Pool); err != nil && ctx.Err() == nil {
-				rt.Log.WarnContext(ctx, "idempotency keys not pruned", telemetry.Err(err))
-			}
-		}
-		return nil
-	})
 	return messaging.NewBlasts(messaging.BlastsConfig{
 		Store: store, Lists: lists, EnforceVerification: cfg.EnforceEmailVerification, TrialCap: cfg.BlastDailyCapTrial, Wake: blaster.Wake, Now: time.Now,
 	}), nil

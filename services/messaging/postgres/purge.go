@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -23,7 +24,8 @@ const (
 	tombstoneKept = 35 * 24 * time.Hour
 )
 
-// Purge deletes what accounts and waitlists that have gone leave. A mail that
+// Purge deletes what accounts and waitlists that have gone leave, and idempotency
+// keys after their day. A mail that
 // is being sent at that moment goes out; what became of it is then recorded
 // nowhere. A purge that stopped midway goes on where it was, and replicas may
 // run it together.
@@ -78,6 +80,9 @@ func (p *Purge) Once(ctx context.Context) error {
 		DELETE FROM notification WHERE id = ANY (ARRAY(
 			SELECT id FROM notification WHERE received_at < now() - $1::interval ORDER BY received_at LIMIT $2))`, notificationKept, purgeRows); err != nil {
 		return fmt.Errorf("purge notifications: %w", err)
+	}
+	if _, err := idempotency.Prune(ctx, p.Pool); err != nil {
+		return fmt.Errorf("purge idempotency keys: %w", err)
 	}
 	return nil
 }
