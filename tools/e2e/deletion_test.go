@@ -41,10 +41,14 @@ func (s *suite) testDeletion(t *testing.T) {
 		v.Do(t, removeMember(v.friend).As(v.token)).Want(http.StatusNoContent)
 		v.Do(t, Delete("/waitlists/"+id).As(v.token)).Want(http.StatusNoContent)
 		w.unreachable(t, v, id)
-		// The answer to the Idempotency-Key stays for its day.
-		d.exec(t, "UPDATE signup.idempotency_key SET created_at = created_at - interval '25 hours' WHERE key = $1", v.mark)
-		w.awaitNothing(t, v, []string{v.mark, id})
+		// The answers to the Idempotency-Key stay for their day.
+		for _, service := range []string{"signup", "messaging"} {
+			d.exec(t, "UPDATE "+service+".idempotency_key SET created_at = created_at - interval '25 hours' WHERE key = $1", v.mark)
+		}
+		w.awaitNothing(t, v, []string{v.mark, id, v.blast})
 		v.Do(t, Get("/waitlists/"+v.lists[1]).As(v.token)).Want(http.StatusOK)
+		v.Do(t, Get("/templates/"+v.template).As(v.token)).Want(http.StatusOK)
+		v.Do(t, domainStatus(v.domain).As(v.token)).Want(http.StatusOK)
 		v.status(t, v.lists[1], v.survivor).Want(http.StatusOK).WantJSON("position", 1)
 		v.Do(t, Delete("/auth/me").As(v.token)).Want(http.StatusNoContent)
 		w.awaitNothing(t, v, v.traces)
@@ -133,6 +137,8 @@ type victim struct {
 	survivor string
 	// friend is invited and has no account.
 	friend string
+	// template and domain are the account's, blast the first list's.
+	template, domain, blast string
 	// traces are what must not be found anywhere, the mark first.
 	traces []string
 }
@@ -148,10 +154,14 @@ func (w *warden) victim(t *testing.T) *victim {
 	at := func(name string) string { return name + "@" + mark + ".example.com" }
 	v := &victim{owner: w.owner(t), mark: mark, friend: at("friend"), survivor: address("survivor")}
 	w.verify(t, v.owner)
+	// What is the account's, and no list's.
+	v.domain = domainName()
+	v.claim(t, v.domain)
+	v.template = v.owner.template(t, "offboarding", Obj{"name": v.domain, "html_body_template": v.domain})
 	v.lists = []string{
 		v.Do(t, Post("/waitlists", Obj{"name": mark, "settings": Obj{
 			"headline": mark, "require_email_verification": true, "require_consent": true, "consent_text": mark, "phone_field": "optional",
-			"webhook_url": "https://" + mark + ".example.com/hook", "referral_boost": 3,
+			"webhook_url": "https://" + mark + ".example.com/hook", "referral_boost": 3, "email_templates": Obj{"offboarding": v.template},
 			"custom_questions": []any{question("q", Obj{"type": "text", "options": absent})},
 		}}).As(v.token).With("Idempotency-Key", mark)).Want(http.StatusCreated).Str("waitlist_id"),
 		v.waitlist(t, nil),
@@ -176,6 +186,8 @@ func (w *warden) victim(t *testing.T) *victim {
 	deleteToken := v.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": at("friend0"), "token": unsubscribe})).Want(http.StatusOK).Str("delete_token")
 	v.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": at("friend0"), "token": deleteToken})).Want(http.StatusOK)
 	v.Do(t, Delete("/waitlists/"+id+"/signups/"+at("friend1")).As(v.token)).Want(http.StatusNoContent)
+	w.server.AwaitMails(t, at("friend1"), 2)
+	v.blast = v.Do(t, newBlast(id, Obj{"subject": mark, "text_body": mark, "html_body": mark}).As(v.token).With("Idempotency-Key", mark)).Want(http.StatusOK).Str("blast_id")
 	rows := make([]any, indexed)
 	for i := range rows {
 		rows[i] = Obj{"email": at(fmt.Sprint("imported", i)), "first_name": mark}
@@ -201,6 +213,7 @@ func (w *warden) victim(t *testing.T) *victim {
 	sub, _ := claims(t, v.token)["sub"].(string)
 	v.traces = append([]string{
 		mark, v.email, v.survivor, sub, v.key, v.token, v.refresh, spent, ada, verification, unsubscribe, deleteToken,
+		v.template, v.domain, v.blast,
 	}, v.lists...)
 	// What is looked for later is there now.
 	missing := ""
@@ -211,10 +224,11 @@ func (w *warden) victim(t *testing.T) *victim {
 	}()
 	Await(t, purgeTimeout, "everything is where it belongs", func() bool {
 		v.status(t, id, at("imported9")).Want(http.StatusOK) // builds the index
-		found := strings.Join(w.find(t, append([]string{mark}, v.email, sub, id)), "\n")
+		found := strings.Join(w.find(t, append([]string{mark}, v.email, sub, id, v.template, v.domain, v.blast)), "\n")
 		for _, place := range []string{
 			"account.account", "account.session", "account.team_member", "signup.waitlist", "signup.owner", "signup.signup", "signup.change",
 			"signup.queue_bucket", "signup.removed_day", "signup.removed_value", "signup.idempotency_key", "messaging.sent_mail",
+			"messaging.template", "messaging.domain", "messaging.blast", "messaging.blast_recipient", "messaging.idempotency_key",
 			"admin_analytics.day", "admin_analytics.utm_value", "admin_analytics.utm_total", "Redis",
 		} {
 			if !strings.Contains(found, place+" ") {

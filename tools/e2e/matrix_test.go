@@ -35,9 +35,10 @@ func (s *suite) testMatrix(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	foreign := d.owner(t)
-	m := &matrix{deployment: d, pool: pool, client: d.client(t), foreign: foreign}
-	m.foreignID = m.attended(t, foreign)
+	m := &matrix{deployment: d, pool: pool, client: d.client(t), foreign: &member{owner: d.owner(t), verified: true}}
+	m.foreignID = m.attended(t, m.foreign.owner)
+	m.furnish(t, m.foreign)
+	m.foreign.claim(t, foreignDomain)
 	for i, st := range []ownerState{
 		{name: "trial", tier: "pro", status: "trialing", trial: true, until: "7 days"},
 		{name: "basic", tier: "basic", status: "active"},
@@ -71,6 +72,8 @@ type member struct {
 	verified bool
 	// state is that of their own account.
 	state ownerState
+	// template is the id of one that they have.
+	template string
 }
 
 // credential is one way to say who calls.
@@ -90,8 +93,10 @@ type target struct {
 	// id is the waitlist's, account the X-Account-Email header, email the address
 	// in the path.
 	id, account, email string
-	// missing and foreign are about the waitlist or the account, nobody about the
-	// address.
+	// template and domain stand in the path; empty: one that the account has.
+	template, domain string
+	// missing and foreign are about the waitlist or the account, nobody about what
+	// else is in the path.
 	missing, foreign, nobody bool
 	// own is set where the caller's own account is worked on.
 	own bool
@@ -102,6 +107,10 @@ type target struct {
 // bystander is on every waitlist, and in the team of every account, of the
 // matrix.
 const bystander = "bystander@example.com"
+
+// Every account of the matrix has claimed commonDomain, and one of them
+// foreignDomain, too.
+const commonDomain, foreignDomain = "common.example.com", "foreign.example.com"
 
 // content is what a request carries.
 type content string
@@ -117,7 +126,7 @@ type matrix struct {
 	*deployment
 	pool      *pgxpool.Pool
 	client    *Client
-	foreign   *owner
+	foreign   *member
 	foreignID string
 }
 
@@ -272,6 +281,26 @@ func (g *group) targets(op Operation) []target {
 		}
 	default:
 		out = []target{{name: "the caller's account", own: true}}
+	}
+	for i := range out {
+		about := out[i]
+		if about.foreign || about.missing {
+			about.template, about.domain = unknownID, commonDomain
+			out[i] = about
+			continue
+		}
+		for kind, ids := range map[string][]string{"template_id": {g.foreign.template, unknownID, "nope"}, "domain": {foreignDomain, "none.example.com", "nope"}} {
+			for n, id := range ids {
+				if !has(kind) {
+					continue
+				}
+				about.name, about.nobody, about.plain = out[i].name+", "+kind+" "+id, true, n > 0
+				if about.domain, about.template = "", id; kind == "domain" {
+					about.domain, about.template = id, ""
+				}
+				out = append(out, about)
+			}
+		}
 	}
 	if !has("email") {
 		return out
@@ -454,6 +483,14 @@ func (g *group) allowed(t *testing.T, cells []cell) []string {
 			g.invite(t, c.who.email, c.target.email, "viewer")
 		case "deleteAccount":
 			c.who = g.enter(t, g.person(t, *c.who))
+		case "deleteTemplate":
+			res := g.client.Do(t, newTemplate("blast", nil).As(c.who.token).With("X-Account-Email", c.target.account))
+			c.target.template = res.Want(http.StatusCreated).Str("template_id")
+		case "deleteDomain":
+			c.target.domain = domainName()
+			g.verified(t, c.who, func() {
+				g.client.Do(t, newDomain(c.target.domain).As(c.who.token).With("X-Account-Email", c.target.account)).Want(http.StatusOK)
+			})
 		case "resendVerification":
 			g.sql(t, "UPDATE account.account SET verify_resends = 0, verify_resent_at = NULL WHERE email = $1", c.who.email)
 		}
@@ -468,7 +505,18 @@ func (g *group) allowed(t *testing.T, cells []cell) []string {
 
 // send does one cell and returns what it came to.
 func (g *group) send(t *testing.T, c cell) (string, *Response) {
-	r := NewRequest(c.op.Method, fill(c.op.Path, c.target.id, url.PathEscape(c.target.email)), nil)
+	template, domain := c.target.template, c.target.domain
+	if has := g.owner; template == "" {
+		if c.target.own && c.who.owner != nil {
+			has = c.who
+		}
+		template = has.template
+	}
+	if domain == "" {
+		domain = commonDomain
+	}
+	path := strings.NewReplacer("{template_id}", template, "{domain}", domain).Replace(c.op.Path)
+	r := NewRequest(c.op.Method, fill(path, c.target.id, url.PathEscape(c.target.email)), nil)
 	if c.target.account != "" {
 		r = r.With("X-Account-Email", c.target.account)
 	}
@@ -517,13 +565,17 @@ type bodies struct {
 func requestBodies() map[string]bodies {
 	always := func(body Obj) func() any { return func() any { return body } }
 	return map[string]bodies{
-		"createWaitlist": {good: always(Obj{"name": "Another"}), invalid: Obj{"name": ""}},
-		"updateWaitlist": {good: always(Obj{"settings": Obj{"headline": "Hello"}}), invalid: Obj{"settings": Obj{"headline": 5}}},
-		"listSignups":    {query: map[string]string{"limit": "0"}},
-		"moveSignup":     {good: always(Obj{"position": 1}), invalid: Obj{"position": 0}},
-		"importSignups":  {good: func() any { return Obj{"signups": []any{Obj{"email": address("imported")}}} }, invalid: Obj{"signups": []any{5}}},
-		"getAnalytics":   {query: map[string]string{"range": "5d"}},
-		"inviteMember":   {good: func() any { return Obj{"email": address("invited")} }, invalid: Obj{"email": "nobody"}},
+		"createWaitlist":          {good: always(Obj{"name": "Another"}), invalid: Obj{"name": ""}},
+		"updateWaitlist":          {good: always(Obj{"settings": Obj{"headline": "Hello"}}), invalid: Obj{"settings": Obj{"headline": 5}}},
+		"listSignups":             {query: map[string]string{"limit": "0"}},
+		"moveSignup":              {good: always(Obj{"position": 1}), invalid: Obj{"position": 0}},
+		"importSignups":           {good: func() any { return Obj{"signups": []any{Obj{"email": address("imported")}}} }, invalid: Obj{"signups": []any{5}}},
+		"getAnalytics":            {query: map[string]string{"range": "5d"}},
+		"inviteMember":            {good: func() any { return Obj{"email": address("invited")} }, invalid: Obj{"email": "nobody"}},
+		"sendBlast":               {good: always(Obj{"subject": "News", "text_body": "Hello"}), invalid: Obj{"subject": 5}},
+		"createTemplate":          {good: always(Obj{"template_type": "blast", "subject_template": "x", "text_body_template": "x"}), invalid: Obj{"template_type": "x"}},
+		"updateTemplate":          {good: always(Obj{"name": "Another"}), invalid: Obj{"name": 5}},
+		"startDomainVerification": {good: always(Obj{"domain": commonDomain}), invalid: Obj{"domain": "nope"}},
 	}
 }
 
@@ -540,14 +592,30 @@ func (m *matrix) attended(t *testing.T, o *owner) string {
 func (g *group) person(t *testing.T, is member) *member {
 	t.Helper()
 	is.owner = g.deployment.owner(t)
-	if is.verified {
-		g.sql(t, "UPDATE account.account SET email_verified_at = now() WHERE email = $1", is.email)
-	}
+	g.furnish(t, &is)
 	if is.role == "viewer" || is.role == "admin" {
 		g.invite(t, g.owner.email, is.email, is.role)
 	}
 	g.invite(t, is.email, bystander, "viewer")
 	return &is
+}
+
+// furnish gives somebody's account a template and a domain, and the address its
+// state.
+func (m *matrix) furnish(t *testing.T, who *member) {
+	t.Helper()
+	who.template = who.owner.template(t, "blast", nil)
+	m.verified(t, who, func() { who.claim(t, commonDomain) })
+}
+
+// verified does something that needs a verified address.
+func (m *matrix) verified(t *testing.T, who *member, do func()) {
+	t.Helper()
+	m.sql(t, "UPDATE account.account SET email_verified_at = now() WHERE email = $1", who.email)
+	do()
+	if !who.verified {
+		m.sql(t, "UPDATE account.account SET email_verified_at = NULL WHERE email = $1", who.email)
+	}
 }
 
 // enter brings somebody's account into its state.
@@ -580,7 +648,10 @@ func (m *matrix) digest(t *testing.T) string {
 	err := m.pool.QueryRow(t.Context(), `SELECT md5(string_agg(line, E'\n' ORDER BY line)) FROM (
 		SELECT w::text FROM signup.waitlist w WHERE deleted_at IS NULL
 		UNION ALL SELECT s::text FROM signup.waitlist w JOIN signup.signup s ON s.waitlist_id = w.id WHERE deleted_at IS NULL
-		UNION ALL SELECT a::text FROM account.account a UNION ALL SELECT m::text FROM account.team_member m) AS row (line)`).Scan(&sum)
+		UNION ALL SELECT a::text FROM account.account a UNION ALL SELECT m::text FROM account.team_member m
+		UNION ALL SELECT t::text FROM messaging.template t JOIN account.account a ON a.id = t.owner_id
+		UNION ALL SELECT d.owner_id || d.name || d.created_at FROM messaging.domain d JOIN account.account a ON a.id = d.owner_id
+		UNION ALL SELECT b.id::text FROM messaging.blast b JOIN signup.waitlist w ON w.id = b.waitlist_id WHERE deleted_at IS NULL) AS row (line)`).Scan(&sum)
 	if err != nil {
 		t.Fatal(err)
 	}

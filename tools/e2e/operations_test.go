@@ -50,6 +50,14 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 		body = Obj{"signups": []any{Obj{"email": email}}}
 	case "inviteMember":
 		body = Obj{"email": address("member")}
+	case "sendBlast":
+		body = Obj{"subject": "News", "text_body": "Hello"}
+	case "createTemplate":
+		body = Obj{"template_type": "blast", "subject_template": "x", "text_body_template": "x"}
+	case "updateTemplate":
+		body = Obj{"name": "x"}
+	case "startDomainVerification":
+		body = Obj{"domain": "example.com"}
 	}
 	path := fill(op.Path, id, url.PathEscape(email))
 	if op.ID == "verifySignupByLink" {

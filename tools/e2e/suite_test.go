@@ -30,7 +30,7 @@ func TestSuite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &suite{contract: contract, coverage: new(Coverage), binary: Build(t)}
+	s := &suite{contract: contract, coverage: new(Coverage), binary: Build(t), names: newNameServer(t)}
 	groups := []struct {
 		name string
 		run  func(*testing.T, *deployment)
@@ -46,6 +46,8 @@ func TestSuite(t *testing.T) {
 		{"admin", testAdmin},
 		{"transfer", testTransfer},
 		{"analytics", testAnalytics},
+		{"templates", testTemplates},
+		{"blasts", testBlasts},
 	}
 	t.Run("everyday", func(t *testing.T) {
 		d := s.deploy(t, nil)
@@ -65,6 +67,10 @@ func TestSuite(t *testing.T) {
 	t.Run("notifications", s.testNotifications)
 	t.Run("notifications killed", s.testNotificationsKilled)
 	t.Run("transfer interrupted", s.testTransferInterrupted)
+	t.Run("mails", s.testMails)
+	t.Run("domains", s.testDomains)
+	t.Run("resend", s.testResend)
+	t.Run("blast cap", s.testBlastCap)
 
 	if t.Failed() || testing.Short() || !wholeRun() {
 		return
@@ -86,6 +92,8 @@ type suite struct {
 	contract *Contract
 	coverage *Coverage
 	binary   string
+	// names is the name server of every deployment without one of its own.
+	names *nameServer
 }
 
 // deployment is one running program.
@@ -114,7 +122,7 @@ func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 	}
 	all := map[string]string{
 		"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000",
-		"TRUSTED_PROXIES": "127.0.0.1/32", "TOKEN_KEYS": keys,
+		"TRUSTED_PROXIES": "127.0.0.1/32", "TOKEN_KEYS": keys, "DNS_RESOLVER": s.names.addr,
 	}
 	// A run that is about another broker than the embedded one has it named, or
 	// named by its kind; see testenv.

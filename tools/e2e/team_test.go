@@ -264,8 +264,19 @@ func (s *suite) testVerifiedOnly(t *testing.T) {
 	}
 	o.Do(t, removeMember(member).As(o.token)).WantError(http.StatusNotFound, "NOT_FOUND")
 	id := o.waitlist(t, nil)
-	o.join(t, id, address("ada"))
+	ada := address("ada")
+	o.join(t, id, ada)
+	name := domainName()
+	for _, r := range []Request{newBlast(id, nil), newDomain(name), newDomain("nope")} {
+		o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, "EMAIL_NOT_VERIFIED")
+	}
+	o.template(t, "blast", nil)
 	d.verify(t, o)
 	o.Do(t, invite(member, "").As(o.token)).Want(http.StatusCreated)
 	d.server.AwaitMails(t, member, 1)
+	o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("recipient_count", 1)
+	if got := inBoxes(t, d.server, ada); got[0] != 1 {
+		t.Errorf("%d mails of a refused blast and another", got[0])
+	}
+	o.claim(t, name)
 }
