@@ -25,10 +25,9 @@ const (
 )
 
 // Purge deletes what accounts and waitlists that have gone leave, and idempotency
-// keys after their day. A mail that
-// is being sent at that moment goes out; what became of it is then recorded
-// nowhere. A purge that stopped midway goes on where it was, and replicas may
-// run it together.
+// keys after their day. A mail that is being sent at that moment goes out; what
+// became of it is then recorded nowhere. A purge that stopped midway goes on where
+// it was, and replicas may run it together.
 type Purge struct {
 	Pool *pgxpool.Pool
 	// Every is how often the purge looks for work. Nothing is sent for what has
