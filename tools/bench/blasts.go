@@ -24,14 +24,17 @@ const (
 	// nothing else is set.
 	blastWorkers = 4
 	// blastLook is the pause between two looks at a blast.
-	blastLook = 50 * time.Millisecond
+	blastLook = 200 * time.Millisecond
 	// The mail of both sides.
 	blastSubject = "We are live"
 	blastText    = "Hello,\n\nthe doors are open. Come and see: https://example.com\n"
 	blastHTML    = `<!DOCTYPE html><html><body><p>Hello,</p><p>the doors are open. <a href="https://example.com">Come and see</a>.</p></body></html>`
-	// What the footer adds, about.
-	blastFooter = "\n\n-- \nYou get this mail because you joined the waitlist \"Launch\" with this\naddress. If you want no more of them:\n\n"
-	blastLink   = "https://example.com/unsubscribe?waitlist=0197f0c4-6d0e-7cc1-a2a3-bbbbbbbbbbbb&email=a0000000001%40example.com&token=v1.k1.unsub.0.0123456789012345678901234567890123456789012"
+	// What the footer adds.
+	blastFooterText = "\n\n-- \nYou get this mail because you joined the waitlist \"Launch\" with this\naddress. If you want no more of them:\n\n"
+	blastFooterHTML = `
+<hr style="margin:32px 0 16px;border:0;border-top:1px solid #d1d5db">
+<p style="font-family:sans-serif;font-size:13px;line-height:1.5;color:#6b7280">You get this mail because you joined the waitlist &ldquo;Launch&rdquo; with this address. <a href="`
+	blastLink = "https://example.com/unsubscribe?waitlist=0197f0c4-6d0e-7cc1-a2a3-bbbbbbbbbbbb&email=a0000000001%40example.com&token=v1.k1.unsub.0.0123456789012345678901234567890123456789012"
 )
 
 // devNull takes every mail and forgets it.
@@ -226,8 +229,8 @@ func bareLoop(ctx context.Context, host, port string, n int) error {
 				m.SetGenHeader("List-Unsubscribe-Post", "List-Unsubscribe=One-Click")
 				m.SetMessageID()
 				m.SetDate()
-				m.SetBodyString(mail.TypeTextPlain, blastText+blastFooter+blastLink)
-				m.AddAlternativeString(mail.TypeTextHTML, blastHTML+"<p>"+blastFooter+`<a href="`+blastLink+`">Unsubscribe</a></p>`)
+				m.SetBodyString(mail.TypeTextPlain, blastText+blastFooterText+blastLink+"\n")
+				m.AddAlternativeString(mail.TypeTextHTML, blastHTML+blastFooterHTML+blastLink+`" style="color:#6b7280">Unsubscribe</a></p>`)
 				if errs[i] = client.SendWithSMTPClient(conn, m); errs[i] != nil {
 					return
 				}
