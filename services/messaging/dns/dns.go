@@ -93,6 +93,9 @@ func (r *Resolver) Texts(ctx context.Context, name string) ([]string, error) {
 }
 
 func (r *Resolver) lookup(ctx context.Context, name string) ([]string, error) {
+	if _, ok := mdns.IsDomainName(name); !ok {
+		return nil, nil // too long for a record to have it
+	}
 	q := new(mdns.Msg).SetQuestion(mdns.Fqdn(name), mdns.TypeTXT)
 	q.SetEdns0(udpSize, false)
 	var failed error

@@ -22,15 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve runs a name server, by UDP and TCP at one port.
 func serve(t *testing.T, answer func(q *mdns.Msg, tcp bool) *mdns.Msg) string {
 	t.Helper()
-	packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := packets.LocalAddr().String()
-	streams, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets, streams := listen(t)
 	handler := mdns.HandlerFunc(func(w mdns.ResponseWriter, q *mdns.Msg) {
 		_, tcp := w.RemoteAddr().(*net.TCPAddr)
 		if m := answer(q, tcp); m != nil {
@@ -50,7 +42,25 @@ func serve(t *testing.T, answer func(q *mdns.Msg, tcp bool) *mdns.Msg) string {
 		<-started
 		t.Cleanup(func() { _ = s.Shutdown() })
 	}
-	return address
+	return packets.LocalAddr().String()
+}
+
+// listen takes a port that is free for UDP and TCP.
+func listen(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for range 50 {
+		packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", packets.LocalAddr().String())
+		if err == nil {
+			return packets, streams
+		}
+		_ = packets.Close() // somebody else's by TCP
+	}
+	t.Fatal("no port is free")
+	return nil, nil
 }
 
 func texts(q *mdns.Msg, values ...[]string) *mdns.Msg {
@@ -142,6 +152,9 @@ func TestNoServer(t *testing.T) {
 	}
 	if _, err := r.Texts(t.Context(), "example.com"); !errors.Is(err, messaging.ErrNoAnswer) {
 		t.Error(err)
+	}
+	if got, err := r.Texts(t.Context(), strings.Repeat("a23456789.", 26)+"example.com"); err != nil || len(got) != 0 {
+		t.Errorf("a name that is too long: %v, %v", got, err)
 	}
 	if _, err := dns.New("no port"); err == nil {
 		t.Error("an address without a port was taken")

@@ -166,15 +166,17 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	s, _ := start(t)
 	target := httptest.NewServer(s)
 	defer target.Close()
-	h := httptest.NewServer(http.RedirectHandler(target.URL+"/emails", http.StatusTemporaryRedirect))
-	defer h.Close()
-	p, err := resend.New(resend.Config{APIKey: key, BaseURL: h.URL, From: providertest.From})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.Close() }()
-	if err := p.Send(t.Context(), mail("1", "a@example.org")); err == nil || len(s.Emails()) != 0 {
-		t.Errorf("%v, %d mails", err, len(s.Emails()))
+	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
+		h := httptest.NewServer(http.RedirectHandler(target.URL+"/emails", status))
+		defer h.Close()
+		p, err := resend.New(resend.Config{APIKey: key, BaseURL: h.URL, From: providertest.From})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = p.Close() }()
+		if err := p.Send(t.Context(), mail("1", "a@example.org")); err == nil || s.Calls() != 0 {
+			t.Errorf("%d: %v, %d calls", status, err, s.Calls())
+		}
 	}
 }
 
