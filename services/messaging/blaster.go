@@ -242,7 +242,7 @@ func (b *Blaster) Run(ctx context.Context) error {
 	defer stop()
 	recorder.Go(func() { b.record(ctx) })
 	for range b.Workers {
-		workers.Go(func() {
+		workers.Go(func() { //nolint:contextcheck // a job has its attempt's
 			for j := range b.jobs {
 				b.send(j)
 			}
@@ -463,7 +463,7 @@ func (b *Blaster) run(ctx context.Context, batch Batch) {
 		attribute.String("blast.id", batch.BlastID), attribute.Int64("blast.batch", batch.Number), attribute.Int("blast.deferrals", batch.Deferrals)))
 	defer span.End()
 	a := &attempt{Batch: batch, going: going, work: work, expired: b.Now().Sub(batch.CreatedAt) > blastGiveUp}
-	err := b.try(a)
+	err := b.try(a) //nolint:contextcheck // it has those of the attempt
 	a.open.Wait()
 	if err != nil {
 		span.SetStatus(codes.Error, "not finished")

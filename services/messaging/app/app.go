@@ -109,7 +109,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, errors.New("configuration: BLAST_RATE and BLAST_DAILY_CAP_TRIAL must not be below 0")
 	}
 	if cfg.PostgresMaxConns == 0 {
-		cfg.PostgresMaxConns = int32(cfg.MailWorkers) + int32(cfg.BlastWorkers) + otherConns //nolint:gosec // a few
+		cfg.PostgresMaxConns = int32(cfg.MailWorkers) + int32(cfg.BlastWorkers) + otherConns
 	}
 	migrations, err := postgres.Migrations()
 	if err != nil {

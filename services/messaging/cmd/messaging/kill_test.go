@@ -123,6 +123,7 @@ type sink struct {
 }
 
 func newMaildir(t *testing.T) sink {
+	t.Helper()
 	dir := t.TempDir()
 	files := func() []string {
 		names, err := filepath.Glob(filepath.Join(dir, "*.eml"))
@@ -149,6 +150,7 @@ func newMaildir(t *testing.T) sink {
 }
 
 func (a *arrivals) addMail(t *testing.T, b []byte) {
+	t.Helper()
 	m, err := stdmail.ReadMessage(bytes.NewReader(b))
 	if err != nil {
 		t.Error(err)
@@ -191,6 +193,7 @@ func (session) Reset() {}
 func (session) Logout() error { return nil }
 
 func newSMTP(t *testing.T) sink {
+	t.Helper()
 	a := &arrivals{ids: map[string][]string{}}
 	s := gosmtp.NewServer(gosmtp.BackendFunc(func(*gosmtp.Conn) (gosmtp.Session, error) { return session{t, a}, nil }))
 	s.Domain = "localhost"
@@ -216,6 +219,7 @@ func newSMTP(t *testing.T) sink {
 }
 
 func newResend(t *testing.T) sink {
+	t.Helper()
 	api := &resendtest.Server{APIKey: "re_key"}
 	s := httptest.NewServer(api)
 	t.Cleanup(s.Close)
@@ -267,7 +271,7 @@ func (r *replica) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.cmd = exec.Command(self) //nolint:noctx // killed by kill
+	r.cmd = exec.Command(self)
 	r.cmd.Env = append(os.Environ(), r.env...)
 	r.cmd.Env = append(r.cmd.Env, asService+"=1", "GRPC_ADDR="+r.addr)
 	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
@@ -298,6 +302,7 @@ func TestKillsInABlast(t *testing.T) {
 }
 
 func killsInABlast(t *testing.T, to sink, people int64, kills int) {
+	t.Helper()
 	seed, messaging := identity(t, "messaging")
 	_, edge := identity(t, "admin-analytics")
 	signup := rpc.NewServer("signup", rpc.Keys{"messaging": messaging.Public()}, slog.New(slog.DiscardHandler))
@@ -390,6 +395,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 
 // create asks for the blast until a replica has answered.
 func create(t *testing.T, edge *rpc.Identity, replicas []*replica) string {
+	t.Helper()
 	actor := access.Actor{AccountID: ownerID, EmailVerified: true, Grants: []access.Grant{{
 		OwnerID: ownerID, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1},
 	}}}
