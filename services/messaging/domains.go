@@ -93,11 +93,10 @@ type Claim struct {
 	Registered bool
 }
 
-// next is the state after a look at d that came to an end at now.
+// next is the state after a look at d that came to an end at now; d has not
+// failed.
 func (d Domain) next(proven bool, now time.Time) DomainState {
 	switch {
-	case d.State == DomainFailed:
-		return DomainFailed
 	case proven:
 		return DomainVerified
 	case d.State == DomainPending && now.Sub(d.Since) >= domainPatience:
