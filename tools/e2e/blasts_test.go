@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"waitlist.internal/services/messaging/resendtest"
 )
 
 // newBlast is a request for a blast with a text body.
@@ -438,8 +440,10 @@ func testBlastPlans(t *testing.T, d *deployment) {
 
 // testBlastCap: a deployment that bounds what trials may send.
 func (s *suite) testBlastCap(t *testing.T) {
-	d := s.deploy(t, map[string]string{"BLAST_DAILY_CAP_TRIAL": "3"})
+	d := s.deploy(t, map[string]string{"BLAST_DAILY_CAP_TRIAL": "3", "RESEND_WEBHOOK_SECRETS": ""})
 	o := d.owner(t)
+	// Without a secret nobody can tell us anything.
+	o.Do(t, notification(t, resendtest.Secret, "id", "email.bounced", "Permanent", time.Now(), o.email)).WantError(http.StatusNotFound, "NOT_FOUND")
 	id := o.waitlist(t, nil)
 	for range 3 {
 		o.join(t, id, address("p"))

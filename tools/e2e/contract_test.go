@@ -57,7 +57,11 @@ func TestDocument(t *testing.T) {
 				want = append(want, "404 NOT_FOUND,")
 			}
 			if spec.RequestBody != nil {
-				want = append(want, "400 VALIDATION_ERROR,", "400 INVALID_BODY,")
+				want = append(want, "400 INVALID_BODY,")
+				// What a provider has signed is as it has to be.
+				if op.ID != "receiveMailNotification" {
+					want = append(want, "400 VALIDATION_ERROR,")
+				}
 				if !spec.RequestBody.Value.Required {
 					t.Error("the body is not required")
 				}

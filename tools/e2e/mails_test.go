@@ -69,20 +69,28 @@ func golden(t testing.TB, name string, d *deployment, m Mail, names map[string]s
 	}
 }
 
-// mailing is a deployment that sends by SMTP.
+// mailing is a deployment whose mails can be waited for.
 type mailing struct {
 	*deployment
+	kafka kafka.Config
+	// office is where they go, in a deployment that sends by SMTP.
 	office *postOffice
-	kafka  kafka.Config
+}
+
+// mailing is deploy with a broker that the test can ask, and frequent purges.
+func (s *suite) mailing(t *testing.T, env map[string]string) *mailing {
+	t.Helper()
+	brokers, prefix := testenv.Kafka(t)
+	all := map[string]string{"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix, "PURGE_EVERY": "1s"}
+	maps.Copy(all, env)
+	return &mailing{deployment: s.deploy(t, all), kafka: kafka.Config{Brokers: brokers, TopicPrefix: prefix}}
 }
 
 // testMails: every mail but blasts, from what causes it to where its links lead.
 func (s *suite) testMails(t *testing.T) {
 	office := newPostOffice(t)
-	brokers, prefix := testenv.Kafka(t)
-	env := map[string]string{"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix, "PURGE_EVERY": "1s"}
-	maps.Copy(env, office.env)
-	m := &mailing{s.deploy(t, env), office, kafka.Config{Brokers: brokers, TopicPrefix: prefix}}
+	m := s.mailing(t, office.env)
+	m.office = office
 	trial := m.endingTrial(t)
 	t.Run("account", m.testAccountMails)
 	t.Run("verification", m.testVerificationMail)

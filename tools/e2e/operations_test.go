@@ -11,6 +11,7 @@ import (
 
 	"waitlist.internal/libs/devservers"
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/messaging/resendtest"
 )
 
 // request returns a good request to an operation that works, on a waitlist
@@ -58,6 +59,8 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 		body = Obj{"name": "x"}
 	case "startDomainVerification":
 		body = Obj{"domain": "example.com"}
+	case "receiveMailNotification":
+		return notification(t, resendtest.Secret, address("id"), "email.bounced", "Permanent", time.Now(), email)
 	}
 	path := fill(op.Path, id, url.PathEscape(email))
 	if op.ID == "verifySignupByLink" {

@@ -19,6 +19,7 @@ import (
 
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
+	"waitlist.internal/services/messaging/resendtest"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -69,6 +70,7 @@ func TestSuite(t *testing.T) {
 	t.Run("transfer interrupted", s.testTransferInterrupted)
 	t.Run("mails", s.testMails)
 	t.Run("domains", s.testDomains)
+	t.Run("resend", s.testResend)
 	t.Run("resend", s.testResend)
 	t.Run("blast cap", s.testBlastCap)
 
@@ -123,6 +125,7 @@ func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 	all := map[string]string{
 		"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000",
 		"TRUSTED_PROXIES": "127.0.0.1/32", "TOKEN_KEYS": keys, "DNS_RESOLVER": s.names.addr,
+		"RESEND_WEBHOOK_SECRETS": resendtest.Secret,
 	}
 	// A run that is about another broker than the embedded one has it named, or
 	// named by its kind; see testenv.
