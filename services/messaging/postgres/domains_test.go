@@ -209,3 +209,61 @@ func TestSuppressedAddresses(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
+
+// With many claims every statement goes by an index.
+func TestClaimsAreFoundByIndexes(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`INSERT INTO domain SELECT gen_random_uuid(), 'resend', gen_random_uuid(), 'd' || i || '.example', 'pending', now(), now(), '[]', '', '', 'ext' || i, true, now() + interval '1 hour'
+		FROM generate_series(1, 20000) i`)
+	exec("INSERT INTO domain_release SELECT 'old' || i, 'resend', now() + interval '1 hour' FROM generate_series(1, 20000) i")
+	exec("INSERT INTO suppression SELECT sha256(i::text::bytea), 'bounce' FROM generate_series(1, 20000) i")
+	exec("INSERT INTO notification SELECT 'n' || i FROM generate_series(1, 20000) i")
+	exec("ANALYZE domain, domain_release, suppression, notification")
+	scans := func() (out map[string]int64) {
+		t.Helper()
+		exec("SELECT pg_stat_force_next_flush()")
+		rows, err := pool.Query(t.Context(), "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE relname IN ('domain', 'domain_release', 'suppression', 'notification')")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = map[string]int64{}
+		var name string
+		var n int64
+		if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error { out[name] = n; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	before := scans()
+	s, l, owner := domains(t, pool, "resend"), postgres.New(pool), uuid.NewString()
+	d := claimed(t, s, owner, "example.com", "ext", true)
+	claimed(t, s, owner, "example.net", "ext", false)
+	if _, err := s.MoveDomain(t.Context(), d, messaging.DomainVerified, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	_, domainErr := s.Domain(t.Context(), owner, "example.com")
+	_, domainsErr := s.Domains(t.Context(), owner)
+	_, takenErr := s.Taken(t.Context(), owner, "example.com")
+	_, dueErr := s.DueDomains(t.Context(), 10, time.Minute)
+	_, _, senderErr := s.Sender(t.Context(), owner)
+	_, suppressedErr := l.Suppressed(t.Context(), []string{"a@example.org", "b@example.org"})
+	if err := errors.Join(
+		domainErr, domainsErr, takenErr, dueErr, senderErr, suppressedErr, l.Suppress(t.Context(), "n", messaging.Bounced, []string{"a@example.org"}),
+		s.DeleteDomain(t.Context(), owner, "example.com", func(string) error { return nil }), s.ReleaseDomains(t.Context(), 10, func(string) error { return nil }),
+	); err != nil {
+		t.Fatal(err)
+	}
+	forget(t, pool, owner)
+	for name, n := range scans() {
+		if n != before[name] {
+			t.Errorf("%s was read as a whole %d times", name, n-before[name])
+		}
+	}
+}
