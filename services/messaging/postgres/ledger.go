@@ -76,8 +76,11 @@ func (*Ledger) Told(ctx context.Context, tx pgx.Tx, waitlistID string, number in
 }
 
 const (
+	// waiting is state = 'queued' in a form that sent_mail_due does not serve: a plan
+	// made while the table was small might go through all that is queued for one row.
+	waiting = "state || '' = 'queued'"
 	emptied = "recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''"
-	cancel  = "UPDATE sent_mail SET state = 'canceled', ended_at = now(), " + emptied + " WHERE state = 'queued' AND "
+	cancel  = "UPDATE sent_mail SET state = 'canceled', ended_at = now(), " + emptied + " WHERE " + waiting + " AND "
 )
 
 // CancelSignup takes back what is queued for one signup: the mails of a kind, or
@@ -125,7 +128,8 @@ func (l *Ledger) Claim(ctx context.Context, limit int, lease time.Duration) ([]m
 	return out, nil
 }
 
-const end = "UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), " + emptied + " WHERE event_id = $1 AND state = 'queued'"
+// end ends one mail. By sent_mail_pkey, as those below.
+const end = "UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), " + emptied + " WHERE event_id = $1 AND " + waiting
 
 // Sent implements messaging.Ledger.
 func (l *Ledger) Sent(ctx context.Context, eventID string) error {
@@ -153,7 +157,7 @@ func (l *Ledger) Canceled(ctx context.Context, eventID, reason string) error {
 
 // Defer implements messaging.Ledger.
 func (l *Ledger) Defer(ctx context.Context, eventID string, pause time.Duration, reason string) error {
-	if _, err := l.pool.Exec(ctx, "UPDATE sent_mail SET due_at = now() + $2, deferrals = deferrals + 1, error = $3 WHERE event_id = $1 AND state = 'queued'", eventID, pause, reason); err != nil {
+	if _, err := l.pool.Exec(ctx, "UPDATE sent_mail SET due_at = now() + $2, deferrals = deferrals + 1, error = $3 WHERE event_id = $1 AND "+waiting, eventID, pause, reason); err != nil {
 		return fmt.Errorf("defer mail: %w", err)
 	}
 	return nil
@@ -161,7 +165,7 @@ func (l *Ledger) Defer(ctx context.Context, eventID string, pause time.Duration,
 
 // Return implements messaging.Ledger.
 func (l *Ledger) Return(ctx context.Context, pause time.Duration, eventIDs ...string) error {
-	if _, err := l.pool.Exec(ctx, "UPDATE sent_mail SET due_at = now() + $2 WHERE event_id = ANY($1::uuid[]) AND state = 'queued'", eventIDs, pause); err != nil {
+	if _, err := l.pool.Exec(ctx, "UPDATE sent_mail SET due_at = now() + $2 WHERE event_id = ANY($1::uuid[]) AND "+waiting, eventIDs, pause); err != nil {
 		return fmt.Errorf("return mails: %w", err)
 	}
 	return nil

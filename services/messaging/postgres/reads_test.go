@@ -1,0 +1,115 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/postgres"
+)
+
+// What a statement reads does not grow with the tables, nor with how often one
+// referrer was told, also where its plan was made when they were empty.
+func TestStatementsReadWhatTheyNeed(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	ledger, templates := postgres.New(pool), postgres.NewTemplates(pool, func() {})
+	const list, owner = "0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
+	// star was told very often, fan never.
+	const star, fan = 1, 2
+	in := func(do func(tx pgx.Tx) error) func() error {
+		return func() error { return pg.InTx(ctx, pool, do) }
+	}
+	told := func(number int64) func() error {
+		return in(func(tx pgx.Tx) error {
+			_, err := ledger.Told(ctx, tx, list, number, messaging.ReferralSMS)
+			return err
+		})
+	}
+	id := uuid.Must(uuid.NewV7()).String()
+	if err := templates.InsertTemplate(ctx, messaging.Template{ID: id, OwnerID: owner, Type: messaging.BlastTemplate, Text: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	steps := []struct {
+		name string
+		do   func() error
+	}{
+		{"told", told(star)},
+		{"not told", told(fan)},
+		{"queue", in(func(tx pgx.Tx) error {
+			return ledger.Queue(ctx, tx, messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupConfirmation, AccountID: owner, WaitlistID: list, Number: fan, RequestedAt: time.Now()})
+		})},
+		{"cancel a signup's", in(func(tx pgx.Tx) error { return ledger.CancelSignup(ctx, tx, list, fan, "") })},
+		{"cancel one kind", in(func(tx pgx.Tx) error {
+			return ledger.CancelSignup(ctx, tx, list, fan, messaging.SignupVerification)
+		})},
+		{"cancel an account's", in(func(tx pgx.Tx) error { return ledger.CancelAccount(ctx, tx, owner, messaging.TrialEnding) })},
+		{"claim", func() error { _, err := ledger.Claim(ctx, 16, time.Minute); return err }},
+		{"defer", func() error { return ledger.Defer(ctx, uuid.NewString(), time.Minute, "x") }},
+		{"return", func() error { return ledger.Return(ctx, time.Minute, uuid.NewString(), uuid.NewString()) }},
+		{"canceled", func() error { return ledger.Canceled(ctx, uuid.NewString(), "x") }},
+		{"template", func() error { _, err := templates.Template(ctx, owner, id); return err }},
+		{"templates", func() error { _, err := templates.Templates(ctx, owner); return err }},
+		{"types", func() error {
+			_, err := templates.TemplateTypes(ctx, owner, []string{id, uuid.NewString()})
+			return err
+		}},
+		{"change", func() error {
+			return templates.ChangeTemplate(ctx, owner, id, func(t messaging.Template) (messaging.Template, error) { t.Name += "x"; return t, nil })
+		}},
+		{"insert", func() error {
+			return templates.InsertTemplate(ctx, messaging.Template{ID: uuid.NewString(), OwnerID: uuid.NewString(), Type: messaging.BlastTemplate, Text: "x"})
+		}},
+	}
+	for range 10 { // then the plans are kept
+		for _, s := range steps {
+			if err := s.do(); err != nil {
+				t.Fatalf("%s: %v", s.name, err)
+			}
+		}
+	}
+	for _, sql := range []string{
+		"SET statement_timeout = 0",
+		"DELETE FROM sent_mail",
+		// 50,000 that were sent long ago, 50,000 of others that wait for their pause, but
+		// for 20.
+		`INSERT INTO sent_mail (event_id, kind, state, recipient, generation, waitlist_id, waitlist_name, number, requested_at, traceparent, due_at, ended_at)
+			SELECT gen_random_uuid(), 'sms', CASE WHEN i % 2 = 0 THEN 'sent' ELSE 'queued' END, '', 0, '` + list + `', '', CASE WHEN i % 2 = 0 THEN 1 ELSE i END, now(), '',
+				now() + CASE WHEN i > 40 THEN interval '1 hour' ELSE interval '-1 hour' END, CASE WHEN i % 2 = 0 THEN now() - interval '2 hours' END
+			FROM generate_series(1, 100000) i`,
+		`INSERT INTO template (id, owner_id, template_type, name, subject, html_body, text_body, created_at)
+			SELECT gen_random_uuid(), gen_random_uuid(), 'blast', '', '', '', 'x', now() FROM generate_series(1, 20000)`,
+	} {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() (n int64) {
+		t.Helper()
+		if _, err := pool.Exec(ctx, "SELECT pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+		if err := pool.QueryRow(context.WithoutCancel(ctx), `
+			SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN ('sent_mail', 'template', 'gone', 'tombstone'))
+				+ (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN ('sent_mail', 'template', 'gone', 'tombstone'))`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, s := range steps {
+		before := read()
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		if n := read() - before; n > 100 {
+			t.Errorf("%s reads %d rows", s.name, n)
+		}
+	}
+}
