@@ -266,4 +266,17 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 			t.Errorf("%s was read as a whole %d times", name, n-before[name])
 		}
 	}
+	rows, err := pool.Query(t.Context(), "SELECT indexrelname FROM pg_stat_user_indexes WHERE idx_scan > 0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, index := range []string{"domain_pkey", "domain_claim", "domain_verified", "domain_due", "domain_external", "domain_release_due", "suppression_pkey", "notification_received_at"} {
+		if !slices.Contains(used, index) {
+			t.Errorf("%s was not used", index)
+		}
+	}
 }
