@@ -343,13 +343,14 @@ func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim strin
 }
 
 // Renew implements messaging.BlastLedger. By blast_batch_pkey, blast_pkey and
-// gone_pkey.
+// gone_pkey. A batch that has a claim is ready; to ask for that would offer
+// blast_batch_due, by which the whole blast may be read.
 func (s *Blasts) Renew(ctx context.Context, batches []messaging.Batch, lease time.Duration) ([]bool, error) {
 	var b pgx.Batch
 	holds := make([]bool, len(batches))
 	for i, batch := range batches {
 		b.Queue(`
-			UPDATE blast_batch SET due_at = now() + $4 WHERE blast_id = $1 AND batch = $2 AND claim = $3 AND state = 'ready'
+			UPDATE blast_batch SET due_at = now() + $4 WHERE blast_id = $1 AND batch = $2 AND claim = $3
 			AND EXISTS (SELECT FROM blast b WHERE b.id = $1 AND b.ended_at IS NULL AND `+notGone+`)`, batch.BlastID, batch.Number, batch.Claim, lease).
 			Exec(func(tag pgconn.CommandTag) error { holds[i] = tag.RowsAffected() == 1; return nil })
 	}
@@ -411,14 +412,14 @@ func (s *Blasts) Record(ctx context.Context, records []messaging.Result) error {
 func (s *Blasts) End(ctx context.Context, batch messaging.Batch) error {
 	_, err := s.pool.Exec(ctx, `
 		WITH ended AS (
-			UPDATE blast_batch b SET state = 'ended' WHERE blast_id = $1 AND batch = $2 AND claim = $3 AND state = 'ready'
-			AND NOT EXISTS (SELECT FROM blast_recipient WHERE blast_id = $1 AND number BETWEEN b.first_number AND b.last_number AND state = 'queued')
-			RETURNING first_number, last_number),
+			UPDATE blast_batch SET state = 'ended', claim = NULL WHERE blast_id = $1 AND batch = $2 AND claim = $3
+			AND NOT EXISTS (SELECT FROM blast_recipient WHERE blast_id = $1 AND number BETWEEN $4 AND $5 AND state = 'queued')
+			RETURNING batch),
 		c AS (
 			SELECT count(*) FILTER (WHERE state IN ('sent', 'failed')) AS n, count(*) FILTER (WHERE state = 'failed') AS f
-			FROM ended JOIN blast_recipient ON blast_id = $1 AND number BETWEEN first_number AND last_number)
+			FROM blast_recipient WHERE blast_id = $1 AND number BETWEEN $4 AND $5)
 		UPDATE blast SET batches_ended = batches_ended + 1,`+counted("c.n", "c.f", "planned AND batches_ended + 1 = batches")+`
-		FROM c WHERE id = $1 AND ended_at IS NULL AND EXISTS (SELECT FROM ended)`, batch.BlastID, batch.Number, batch.Claim)
+		FROM c WHERE id = $1 AND ended_at IS NULL AND EXISTS (SELECT FROM ended)`, batch.BlastID, batch.Number, batch.Claim, batch.First, batch.Last)
 	if err != nil {
 		return fmt.Errorf("end a batch: %w", err)
 	}
@@ -429,7 +430,7 @@ func (s *Blasts) End(ctx context.Context, batch messaging.Batch) error {
 func (s *Blasts) Return(ctx context.Context, batch messaging.Batch, pause time.Duration, deferred bool) error {
 	_, err := s.pool.Exec(ctx, `
 		UPDATE blast_batch SET due_at = now() + $4, claim = NULL, deferrals = deferrals + CASE WHEN $5 THEN 1 ELSE 0 END
-		WHERE blast_id = $1 AND batch = $2 AND claim = $3 AND state = 'ready'`, batch.BlastID, batch.Number, batch.Claim, pause, deferred)
+		WHERE blast_id = $1 AND batch = $2 AND claim = $3`, batch.BlastID, batch.Number, batch.Claim, pause, deferred)
 	if err != nil {
 		return fmt.Errorf("return a batch: %w", err)
 	}

@@ -1,0 +1,109 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/postgres"
+)
+
+// What a statement about blasts reads does not grow with their recipients or
+// number, also where its plan was made when there were none.
+func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	blasts := postgres.NewBlasts(pool, time.Now)
+	const list, owner, large = "0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-00000000000a", "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"
+	batch := messaging.Batch{BlastID: large, Number: 500, Claim: uuid.NewString(), First: 50_001, Last: 50_100}
+	steps := []struct {
+		name string
+		do   func() error
+	}{
+		{"create", func() error {
+			_, _, _, err := blasts.Create(ctx, messaging.NewBlast{
+				ID: uuid.NewString(), WaitlistID: list, OwnerID: owner, AccountID: owner, CreatedAt: time.Now(), TrialCap: 1000, Reserve: 1, Key: uuid.NewString(),
+			})
+			return err
+		}},
+		{"blast", func() error { _, err := blasts.Blast(ctx, large); return err }},
+		{"blasts", func() error { _, err := blasts.Blasts(ctx, list); return err }},
+		{"claim a plan", func() error { _, _, err := blasts.ClaimPlan(ctx, time.Minute); return err }},
+		{"extend", func() error {
+			return blasts.Extend(ctx, messaging.Plan{BlastID: large, To: -1}, []int64{1}, false)
+		}},
+		{"pause a plan", func() error { return blasts.PausePlan(ctx, messaging.Plan{BlastID: large, To: -1}, time.Minute) }},
+		{"gone", func() error { return blasts.Gone(ctx, uuid.NewString()) }},
+		{"ready", func() error {
+			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return blasts.Ready(ctx, tx, large, 501) })
+		}},
+		{"claim", func() error {
+			_, err := blasts.Claim(ctx, uuid.Nil.String(), 4, uuid.NewString(), time.Minute)
+			return err
+		}},
+		{"renew", func() error { _, err := blasts.Renew(ctx, []messaging.Batch{batch}, time.Minute); return err }},
+		{"pending", func() error { _, err := blasts.Pending(ctx, batch); return err }},
+		{"record", func() error {
+			return blasts.Record(ctx, []messaging.Result{{BlastID: large, Number: 77, Outcome: messaging.MailSent}, {BlastID: large, Number: 78, Outcome: messaging.MailFailed}})
+		}},
+		{"end", func() error { return blasts.End(ctx, batch) }},
+		{"return", func() error { return blasts.Return(ctx, batch, time.Minute, true) }},
+		{"pace", func() error { _, err := blasts.Pace(ctx, 1, 1e6); return err }},
+		{"prune", func() error { _, err := blasts.PruneBlasts(ctx, time.Now().Add(-24*time.Hour)); return err }},
+	}
+	for range 10 { // then the plans are kept
+		for _, s := range steps {
+			if err := s.do(); err != nil {
+				t.Fatalf("%s: %v", s.name, err)
+			}
+		}
+	}
+	for _, sql := range []string{
+		"SET statement_timeout = 0",
+		`INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at, planned, batches, state)
+			VALUES ('` + large + `', gen_random_uuid(), gen_random_uuid(), '', '', 'x', '', now(), true, 1000, 'sending')`,
+		`INSERT INTO blast_recipient (blast_id, number) SELECT '` + large + `', i FROM generate_series(1, 100000) i`,
+		`INSERT INTO blast_batch (blast_id, batch, first_number, last_number, state, due_at, claim)
+			SELECT '` + large + `', i, i * 100 + 1, i * 100 + 100, CASE WHEN i < 400 THEN 'ended' ELSE 'ready' END,
+				now() + CASE WHEN i < 600 THEN interval '1 hour' ELSE interval '-1 hour' END, CASE WHEN i = 500 THEN '` + batch.Claim + `'::uuid END
+			FROM generate_series(0, 999) i`,
+		// Others' that ended.
+		`INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at, planned, state, ended_at)
+			SELECT gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), '', '', '', '', now(), true, 'sent', now() FROM generate_series(1, 20000)`,
+		`INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at) SELECT gen_random_uuid(), gen_random_uuid(), 1, now() FROM generate_series(1, 20000)`,
+	} {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const tables = "('blast', 'blast_batch', 'blast_recipient', 'blast_trial', 'blast_pace', 'idempotency_key', 'gone', 'tombstone')"
+	read := func() (n int64) {
+		t.Helper()
+		if _, err := pool.Exec(ctx, "SELECT pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+		if err := pool.QueryRow(context.WithoutCancel(ctx), `
+			SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN `+tables+`)
+				+ (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN `+tables+`)`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, s := range steps {
+		before := read()
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		// A batch has a hundred recipients.
+		if n := read() - before; n > 250 {
+			t.Errorf("%s reads %d rows", s.name, n)
+		}
+	}
+}
