@@ -71,7 +71,6 @@ func TestSuite(t *testing.T) {
 	t.Run("mails", s.testMails)
 	t.Run("domains", s.testDomains)
 	t.Run("resend", s.testResend)
-	t.Run("resend", s.testResend)
 	t.Run("blast cap", s.testBlastCap)
 
 	if t.Failed() || testing.Short() || !wholeRun() {
