@@ -102,8 +102,8 @@ func testTemplateLife(t *testing.T, d *deployment) {
 		for _, r := range []Request{Get("/templates/" + none), Patch("/templates/"+none, Obj{"name": "x"}), Delete("/templates/" + none)} {
 			o.Do(t, r.As(o.token)).WantError(http.StatusNotFound, "NOT_FOUND")
 		}
-		o.Do(t, Patch("/templates/"+none, Obj{"name": strings.Repeat("x", 201)}).As(o.token).Invalid()).Invalid("name")
 	}
+	o.Do(t, Patch("/templates/"+unknownID, Obj{"name": strings.Repeat("x", 201)}).As(o.token).Invalid()).Invalid("name")
 	if n := len(o.templates(t)); n != len(kinds)+1 {
 		t.Errorf("%d templates are left", n)
 	}
