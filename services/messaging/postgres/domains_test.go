@@ -1,8 +1,10 @@
 package postgres_test
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
+	"log/slog"
 	stdmail "net/mail"
 	"slices"
 	"strings"
@@ -123,6 +125,34 @@ func TestReleasesAreRepeated(t *testing.T) {
 	}
 	if err := s.ReleaseDomains(t.Context(), 10, fail); err != nil || calls != 2 {
 		t.Fatal(err, calls)
+	}
+}
+
+// provider is a mail provider that forgets domains. It implements
+// messaging.Prover.
+type provider struct {
+	messaging.Records
+	forgot []string
+}
+
+func (*provider) Method() string { return "resend" }
+
+func (p *provider) Release(_ context.Context, id string) error {
+	p.forgot = append(p.forgot, id)
+	return nil
+}
+
+func TestTheProviderForgetsWhatGoesWithAnAccount(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	s, p, owner := domains(t, pool, "resend"), new(provider), uuid.NewString()
+	owners := messaging.NewDomains(messaging.DomainsConfig{Store: s, Prover: p, Every: time.Hour, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now})
+	claimed(t, s, owner, "example.com", "ext1", true)
+	forget(t, pool, owner)
+	for range 2 {
+		if n, err := owners.Once(t.Context()); n != 0 || err != nil || !slices.Equal(p.forgot, []string{"ext1"}) {
+			t.Errorf("%d looked at, %v forgotten, %v", n, p.forgot, err)
+		}
 	}
 }
 
