@@ -31,9 +31,14 @@ var (
 func (c *Composer) footer(waitlistID, waitlistName string, number int64, email string) footer {
 	f := c.optOut(waitlistID, number, email)
 	name := printable(waitlistName)
-	f.Text = strings.NewReplacer("{{.Waitlist}}", name, "{{.Link}}", f.Page).Replace(footerText)
-	f.HTML = strings.NewReplacer("{{.Waitlist}}", html.EscapeString(name), "{{.Link}}", html.EscapeString(f.Page)).Replace(footerHTML)
+	f.Text = fillIn(footerText, name, f.Page)
+	f.HTML = fillIn(footerHTML, html.EscapeString(name), html.EscapeString(f.Page))
 	return f
+}
+
+// fillIn puts the link first: it has no braces, as a name may.
+func fillIn(text, name, link string) string {
+	return strings.Replace(strings.Replace(text, "{{.Link}}", link, 1), "{{.Waitlist}}", name, 1)
 }
 
 // optOut returns a footer with its links alone.
