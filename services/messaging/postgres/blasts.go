@@ -386,20 +386,12 @@ func (s *Blasts) Pending(ctx context.Context, batch messaging.Batch) (messaging.
 // is then sent again, as with mails in flight. In return a blast does not wait for
 // the disk once a mail.
 func (s *Blasts) Record(ctx context.Context, records []messaging.Result) error {
-	type group struct {
-		blastID string
-		outcome messaging.Outcome
-	}
-	numbers := map[group][]int64{}
-	for _, r := range records {
-		g := group{r.BlastID, r.Outcome}
-		numbers[g] = append(numbers[g], r.Number)
-	}
-	// One implicit transaction.
+	// One implicit transaction. A statement with an array of numbers may be planned
+	// to read the whole blast.
 	var b pgx.Batch
 	b.Queue("SELECT set_config('synchronous_commit', 'off', true)")
-	for g, n := range numbers {
-		b.Queue("UPDATE blast_recipient SET state = $2 WHERE blast_id = $1 AND number = ANY ($3) AND state = 'queued'", g.blastID, g.outcome, n)
+	for _, r := range records {
+		b.Queue("UPDATE blast_recipient SET state = $3 WHERE blast_id = $1 AND number = $2 AND state = 'queued'", r.BlastID, r.Number, r.Outcome)
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
 		return fmt.Errorf("record outcomes: %w", err)

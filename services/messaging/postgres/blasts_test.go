@@ -51,7 +51,11 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 		{"renew", func() error { _, err := blasts.Renew(ctx, []messaging.Batch{batch}, time.Minute); return err }},
 		{"pending", func() error { _, err := blasts.Pending(ctx, batch); return err }},
 		{"record", func() error {
-			return blasts.Record(ctx, []messaging.Result{{BlastID: large, Number: 77, Outcome: messaging.MailSent}, {BlastID: large, Number: 78, Outcome: messaging.MailFailed}})
+			var group []messaging.Result
+			for i := range int64(8) {
+				group = append(group, messaging.Result{BlastID: large, Number: 77 + 100*i, Outcome: messaging.MailSent})
+			}
+			return blasts.Record(ctx, group)
 		}},
 		{"end", func() error { return blasts.End(ctx, batch) }},
 		{"return", func() error { return blasts.Return(ctx, batch, time.Minute, true) }},
