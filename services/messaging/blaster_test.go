@@ -43,6 +43,8 @@ type crowd struct {
 	reply      func(call int, m messaging.Mail) error
 	calls      int
 	rate       float64
+	// asked is called before recipients are looked up.
+	asked func(numbers []int64)
 }
 
 func newCrowd(t testing.TB) *crowd {
@@ -98,6 +100,9 @@ func gone(people map[int64]bool) error {
 
 // Recipients implements messaging.Lists.
 func (c *crowd) Recipients(_ context.Context, waitlistID string, numbers []int64) (string, []messaging.Recipient, error) {
+	if c.asked != nil {
+		c.asked(numbers)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.away != nil || c.people[waitlistID] == nil {
@@ -370,16 +375,23 @@ func TestWhoOptsOutMeanwhileIsSkipped(t *testing.T) {
 	list := c.list(250)
 	id := c.create(list)
 	c.suppressed[person(7)] = true
+	changed := make(chan struct{})
 	c.reply = func(call int, _ messaging.Mail) error {
-		if call == 1 { // the first mail of a batch: the third batch is still to come
+		if call == 1 {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.people[list][240] = false
 			delete(c.people[list], 250)
+			close(changed)
 		}
 		return nil
 	}
-	c.rate = 500
+	// The third batch's turn comes after the first mail went out.
+	c.asked = func(numbers []int64) {
+		if numbers[0] > 200 {
+			<-changed
+		}
+	}
 	c.start(c)
 	c.ended(id, messaging.BlastSent, 248, 1)
 	c.once(247)
