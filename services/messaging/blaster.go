@@ -771,15 +771,11 @@ func (b *Blaster) store(ctx context.Context, rows []Result) bool {
 }
 
 func (b *Blaster) prune(ctx context.Context) {
-	for outage.Wait(ctx, pruneWait) {
-		for {
-			n, err := b.Ledger.PruneBlasts(ctx, b.Now().Add(-blastKeep))
-			if err != nil {
-				b.Log.WarnContext(ctx, "ledger of blasts not pruned", telemetry.Err(err))
-			}
-			if err != nil || n == 0 {
-				break
-			}
+	prune(ctx, func() (int64, error) {
+		n, err := b.Ledger.PruneBlasts(ctx, b.Now().Add(-blastKeep))
+		if err != nil {
+			b.Log.WarnContext(ctx, "ledger of blasts not pruned", telemetry.Err(err))
 		}
-	}
+		return n, err
+	})
 }

@@ -2,7 +2,6 @@ package messaging_test
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,7 +20,6 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
-	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres"
@@ -34,14 +32,11 @@ type crowd struct {
 	pool   *pgxpool.Pool
 	blasts *postgres.Blasts
 
-	mu sync.Mutex
+	scripted
 	// people are the numbers on each waitlist; those that are false have opted out.
 	people     map[string]map[int64]bool
 	away       error // what Lists answers
 	suppressed map[string]bool
-	mails      []messaging.Mail
-	reply      func(call int, m messaging.Mail) error
-	calls      int
 	rate       float64
 	// asked is called before recipients are looked up.
 	asked func(numbers []int64)
@@ -132,40 +127,13 @@ func (c *crowd) Suppressed(_ context.Context, emails []string) (map[string]bool,
 	return out, nil
 }
 
-// Send implements messaging.Provider.
-func (c *crowd) Send(_ context.Context, m messaging.Mail) error {
-	c.mu.Lock()
-	c.calls++
-	call, reply := c.calls, c.reply
-	c.mu.Unlock()
-	if reply != nil {
-		if err := reply(call, m); err != nil {
-			return err
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mails = append(c.mails, m)
-	return nil
-}
-
-// Close implements messaging.Provider.
-func (c *crowd) Close() error { return nil }
-
 // start runs a blaster and returns it and what stops it.
 func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) {
 	c.Helper()
-	ring, err := token.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))))
-	if err != nil {
-		c.Fatal(err)
-	}
-	composer, err := messaging.NewComposer(ring, "https://join.example.com", "https://join.example.com/v1")
-	if err != nil {
-		c.Fatal(err)
-	}
 	var b *messaging.Blaster
+	var err error
 	b, err = messaging.NewBlaster(messaging.BlasterConfig{
-		Ledger: c.blasts, Lists: c, Provider: provider, Composer: composer, Suppressions: c, Rate: c.rate,
+		Ledger: c.blasts, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate,
 		Published: func() { c.deliver(b) }, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
 		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: 300 * time.Millisecond,
 	})

@@ -323,15 +323,19 @@ func (s *Sender) record(ctx context.Context, write func(context.Context) error) 
 }
 
 func (s *Sender) prune(ctx context.Context) {
+	prune(ctx, func() (int64, error) {
+		n, err := s.Ledger.Prune(ctx, s.Now().Add(-keep))
+		if err != nil {
+			s.Log.WarnContext(ctx, "mail ledger not pruned", telemetry.Err(err))
+		}
+		return n, err
+	})
+}
+
+// prune calls some now and then until nothing is left to delete.
+func prune(ctx context.Context, some func() (int64, error)) {
 	for outage.Wait(ctx, pruneWait) {
-		for {
-			n, err := s.Ledger.Prune(ctx, s.Now().Add(-keep))
-			if err != nil {
-				s.Log.WarnContext(ctx, "mail ledger not pruned", telemetry.Err(err))
-			}
-			if err != nil || n == 0 {
-				break
-			}
+		for n, err := some(); n > 0 && err == nil; n, err = some() {
 		}
 	}
 }

@@ -33,11 +33,47 @@ type env struct {
 	world *world
 	noSMS bool
 
+	scripted
+}
+
+// scripted is a mail provider that does as it is told.
+type scripted struct {
 	mu    sync.Mutex
 	calls int
 	mails []messaging.Mail
 	// reply, if set, decides about a mail.
 	reply func(call int, m messaging.Mail) error
+}
+
+func (s *scripted) Send(_ context.Context, m messaging.Mail) error {
+	s.mu.Lock()
+	s.calls++
+	call, reply := s.calls, s.reply
+	s.mu.Unlock()
+	if reply != nil {
+		if err := reply(call, m); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mails = append(s.mails, m)
+	return nil
+}
+
+func (s *scripted) Close() error { return nil }
+
+func newComposer(t testing.TB) *messaging.Composer {
+	t.Helper()
+	ring, err := token.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	composer, err := messaging.NewComposer(ring, "https://join.example.com", "https://join.example.com/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return composer
 }
 
 func newEnv(t testing.TB) *env {
@@ -46,37 +82,11 @@ func newEnv(t testing.TB) *env {
 	return &env{TB: t, pool: pool, ledger: postgres.New(pool)}
 }
 
-func (e *env) Send(_ context.Context, m messaging.Mail) error {
-	e.mu.Lock()
-	e.calls++
-	call, reply := e.calls, e.reply
-	e.mu.Unlock()
-	if reply != nil {
-		if err := reply(call, m); err != nil {
-			return err
-		}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.mails = append(e.mails, m)
-	return nil
-}
-
-func (e *env) Close() error { return nil }
-
 // start runs a sender and returns what stops it.
 func (e *env) start() (*messaging.Sender, func()) {
 	e.Helper()
-	ring, err := token.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))))
-	if err != nil {
-		e.Fatal(err)
-	}
-	composer, err := messaging.NewComposer(ring, "https://join.example.com", "https://join.example.com/v1")
-	if err != nil {
-		e.Fatal(err)
-	}
 	cfg := messaging.SenderConfig{
-		Ledger: e.ledger, Provider: e, Composer: composer, Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
+		Ledger: e.ledger, Provider: e, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
 		DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond,
 	}
 	if e.world != nil {
