@@ -3,11 +3,13 @@
 package eml
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	stdmail "net/mail"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/emersion/go-msgauth/dkim"
 	"github.com/wneessen/go-mail"
@@ -29,7 +31,7 @@ func ParseFrom(s string) (stdmail.Address, error) {
 
 // Build returns m as a text part, an HTML part, or both as alternatives, signed if
 // it has a key. from sends what has no sender of its own. The same mail has the same
-// Message-ID and bytes, but for its signature. The error is a
+// Message-ID and bytes, but for its signature and the order of its headers. The error is a
 // *messaging.RefusedError.
 func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	// The id is random, and younger than whatever the body shows.
@@ -46,9 +48,13 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 		// The library's error repeats the address.
 		return nil, &messaging.RefusedError{Reason: "the recipient is no address"}
 	}
-	// The library would let words pass that are encoded already, and that may hold
-	// line breaks.
-	msg.Subject(strings.ReplaceAll(OneLine(m.Subject), "=?", "= ?"))
+	if subject := OneLine(m.Subject); strings.Contains(subject, "=?") {
+		// The library would let words pass that look encoded already: readers would see
+		// other words, with line breaks perhaps.
+		msg.SetGenHeaderPreformatted(mail.HeaderSubject, encodedWords(subject))
+	} else {
+		msg.Subject(subject)
+	}
 	// Not by the sender: that may change until the mail is sent again.
 	msg.SetMessageIDWithValue(m.ID + "@" + from.Address[strings.LastIndexByte(from.Address, '@')+1:])
 	msg.SetDateWithValue(m.Date.UTC())
@@ -78,6 +84,25 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 		}
 	}
 	return msg, nil
+}
+
+// encodedWords writes s as encoded words (RFC 2047), whatever is in it. Readers
+// join them.
+func encodedWords(s string) string {
+	const most = 45 // bytes that fit into one word of 75 characters
+	var words []string
+	for s != "" {
+		n := 0
+		for _, r := range s {
+			if n+utf8.RuneLen(r) > most {
+				break
+			}
+			n += utf8.RuneLen(r)
+		}
+		words = append(words, "=?utf-8?b?"+base64.StdEncoding.EncodeToString([]byte(s[:n]))+"?=")
+		s = s[n:]
+	}
+	return strings.Join(words, mail.SingleNewLine+" ")
 }
 
 // OneLine puts blanks in place of line breaks and other control characters.

@@ -212,6 +212,36 @@ func TestNamesInjectNothing(t *testing.T) {
 	}
 }
 
+// TestSubjectsArriveAsTheyAre: but for what would break a line.
+func TestSubjectsArriveAsTheyAre(t *testing.T) {
+	for _, subject := range []string{
+		"News", "=?", "?= =? =", "a =?utf-8?q?=0D=0ABcc:_victim@example.com?= b", strings.Repeat("=?utf-8?b?eA==?= ", 40) + "Ä 😀",
+		strings.Repeat("=?😀", 60), "Grüße " + strings.Repeat("ü", 200), "=?utf-8?q?x?=\r\nBcc: victim@example.com",
+	} {
+		msg, err := eml.Build(messaging.Mail{ID: eventID, To: "a@example.org", Subject: subject, Text: "text", Date: now()}, stdmail.Address{Address: "no-reply@example.com"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if _, err := msg.WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		header, _ := stdparse(t, b.Bytes())
+		got, err := new(mime.WordDecoder).DecodeHeader(header.Get("Subject"))
+		if want := eml.OneLine(subject); err != nil || got != want {
+			t.Errorf("%q, %v; want %q", got, err, want)
+		}
+		if len(header["Bcc"]) > 0 {
+			t.Errorf("%q: %v", subject, header)
+		}
+		for _, line := range strings.Split(b.String(), "\r\n") {
+			if len(line) > 998 || strings.HasPrefix(line, " =?") && len(line) > 76 {
+				t.Errorf("a line of %d characters: %q", len(line), line)
+			}
+		}
+	}
+}
+
 func TestInvitationsInjectNothing(t *testing.T) {
 	r := requests()["team_invite"]
 	for _, tc := range []struct{ role, says string }{{"admin", "read and change them"}, {"viewer", "read them"}, {"<script>", "read them"}} {
