@@ -29,9 +29,9 @@ const (
 	blastLease = 15 * time.Second
 	// blastPoll finds what a lease or pause held back.
 	blastPoll = time.Second
-	// A batch with mails that the provider defers is tried again after a pause,
-	// doubled each time up to blastDeferMax; blastGiveUp after the blast was asked for
-	// they fail.
+	// A batch with mails that the provider defers, or whose owner's plan has no
+	// blasts any more, is tried again after a pause, doubled each time up to
+	// blastDeferMax; blastGiveUp after the blast was asked for they fail.
 	blastDeferMax = 10 * time.Minute
 	blastGiveUp   = 24 * time.Hour
 	// batchBytes bounds the bodies of one request to a BatchProvider, roughly.
@@ -515,14 +515,19 @@ func (b *Blaster) try(a *attempt) error {
 	if a.signer, err = b.signer(a.work, a.OwnerID); err != nil {
 		return err
 	}
-	name, recipients, err := b.Lists.Recipients(a.work, a.WaitlistID, a.Numbers)
+	audience, err := b.Lists.Recipients(a.work, a.WaitlistID, a.Numbers)
 	if err != nil {
 		return fmt.Errorf("read recipients: %w", err)
 	}
-	a.waitlist = name
-	there := make(map[int64]string, len(recipients))
-	emails := make([]string, 0, len(recipients))
-	for _, r := range recipients {
+	if !audience.Pro && !a.expired {
+		// The rest waits for the owner to subscribe again, as long as for a provider.
+		a.deferred = true
+		return nil
+	}
+	a.waitlist = audience.WaitlistName
+	there := make(map[int64]string, len(audience.Recipients))
+	emails := make([]string, 0, len(audience.Recipients))
+	for _, r := range audience.Recipients {
 		there[r.Number] = r.Email
 		emails = append(emails, r.Email)
 	}
@@ -538,7 +543,7 @@ func (b *Blaster) try(a *attempt) error {
 		switch {
 		case !ok:
 			all[i] = job{a: a, number: n, ended: MailSkipped}
-		case suppressed[email]:
+		case suppressed[email], !audience.Pro:
 			all[i] = job{a: a, number: n, ended: MailFailed}
 		default:
 			all[i] = job{a: a, number: n, email: email}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +37,9 @@ type crowd struct {
 	// people are the numbers on each waitlist; those that are false have opted out.
 	people     map[string]map[int64]bool
 	away       error // what Lists answers
+	// lapsed is the number of the first who is asked for when the owner's plan has no
+	// blasts any more; 0: it has.
+	lapsed int64
 	suppressed map[string]bool
 	rate       float64
 	// asked is called before recipients are looked up.
@@ -94,22 +98,22 @@ func gone(people map[int64]bool) error {
 }
 
 // Recipients implements messaging.Lists.
-func (c *crowd) Recipients(_ context.Context, waitlistID string, numbers []int64) (string, []messaging.Recipient, error) {
+func (c *crowd) Recipients(_ context.Context, waitlistID string, numbers []int64) (messaging.Audience, error) {
 	if c.asked != nil {
 		c.asked(numbers)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.away != nil || c.people[waitlistID] == nil {
-		return "", nil, errors.Join(c.away, gone(c.people[waitlistID]))
+		return messaging.Audience{}, errors.Join(c.away, gone(c.people[waitlistID]))
 	}
-	var out []messaging.Recipient
+	out := messaging.Audience{WaitlistName: "List", Pro: c.lapsed == 0 || numbers[0] < c.lapsed}
 	for _, n := range numbers {
 		if c.people[waitlistID][n] {
-			out = append(out, messaging.Recipient{Number: n, Email: person(n)})
+			out.Recipients = append(out.Recipients, messaging.Recipient{Number: n, Email: person(n)})
 		}
 	}
-	return "List", out, nil
+	return out, nil
 }
 
 func person(n int64) string { return fmt.Sprintf("p%d@example.com", n) }
@@ -189,8 +193,13 @@ const ownerID = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
 
 func (c *crowd) create(waitlistID string) (id string) {
 	c.Helper()
+	return c.createAt(waitlistID, time.Now())
+}
+
+func (c *crowd) createAt(waitlistID string, at time.Time) (id string) {
+	c.Helper()
 	n := messaging.NewBlast{
-		ID: uuid.Must(uuid.NewV7()).String(), WaitlistID: waitlistID, OwnerID: ownerID, AccountID: ownerID, CreatedAt: time.Now(),
+		ID: uuid.Must(uuid.NewV7()).String(), WaitlistID: waitlistID, OwnerID: ownerID, AccountID: ownerID, CreatedAt: at,
 		BlastContent: messaging.BlastContent{Subject: "News", HTML: "<p>We are live</p>", Text: "We are live"},
 	}
 	if _, _, _, err := c.blasts.Create(c.Context(), n); err != nil {
@@ -297,6 +306,39 @@ func TestABlastReachesEverybodyOnce(t *testing.T) {
 				t.Errorf("ledger: %v", l)
 			}
 		})
+	}
+}
+
+// TestABlastWaitsForALapsedPlan: what is left of it goes out when the owner
+// subscribes again, each mail once, and fails after a day.
+func TestABlastWaitsForALapsedPlan(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	var asked atomic.Int64
+	c.asked = func([]int64) { asked.Add(1) }
+	c.lapsed = 201
+	id := c.create(c.list(500))
+	c.start(c)
+	c.eventually("the first are told and the others put off", func() bool { return c.ledger(id)["sent"] == 200 && asked.Load() > 10 })
+	if b := c.blast(id); b.State != messaging.BlastSending || b.Recipients != 200 || b.Failed != 0 {
+		t.Errorf("lapsed: %+v", b)
+	}
+	if n := len(c.received()); n != 200 {
+		t.Errorf("%d mails", n)
+	}
+	c.mu.Lock()
+	c.lapsed = 0
+	c.mu.Unlock()
+	c.ended(id, messaging.BlastSent, 500, 0)
+	c.once(500)
+
+	c = newCrowd(t)
+	c.lapsed = 1
+	id = c.createAt(c.list(150), time.Now().Add(-25*time.Hour))
+	c.start(c)
+	c.ended(id, messaging.BlastFailed, 150, 150)
+	if n := len(c.received()); n != 0 {
+		t.Errorf("%d mails of a lapsed plan", n)
 	}
 }
 

@@ -98,6 +98,14 @@ type Recipient struct {
 	Email  string
 }
 
+// Audience is whom a part of a blast goes to, all of one moment.
+type Audience struct {
+	WaitlistName string
+	// Pro says whether the owner's plan has blasts.
+	Pro        bool
+	Recipients []Recipient
+}
+
 // Lists is what is known of waitlists and who is on them. NOT_FOUND where the
 // waitlist has gone.
 type Lists interface {
@@ -107,8 +115,8 @@ type Lists interface {
 	// opted out, ascending. Fewer: there are no more.
 	Numbers(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error)
 	// Recipients returns those of some signups that are live and have not opted out
-	// at this moment, and the waitlist's name.
-	Recipients(ctx context.Context, waitlistID string, numbers []int64) (name string, out []Recipient, err error)
+	// at this moment.
+	Recipients(ctx context.Context, waitlistID string, numbers []int64) (Audience, error)
 }
 
 // Blasts is the owners' side of blasts. Its methods decide in the contract's

@@ -36,14 +36,22 @@ type Recipient struct {
 	Email  string
 }
 
+// Audience is whom a mail to many goes to, all of one moment.
+type Audience struct {
+	WaitlistName string
+	// Pro says whether the owner's plan has such mails.
+	Pro        bool
+	Recipients []Recipient
+}
+
 // RecipientStore finds the signups that have not opted out. Both answers come
 // from one statement; they are NOT_FOUND where the waitlist has gone.
 type RecipientStore interface {
 	// OptedIn returns the first limit numbers above after, ascending.
 	OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error)
 	// Recipients returns those of some numbers that are there and have not opted
-	// out, ascending, and the waitlist's name.
-	Recipients(ctx context.Context, waitlistID string, numbers []int64) (waitlistName string, _ []Recipient, err error)
+	// out, ascending, with the waitlist's name and its owner's entitlement.
+	Recipients(ctx context.Context, waitlistID string, numbers []int64) (waitlistName string, owner access.Entitlement, _ []Recipient, err error)
 }
 
 // Mailing returns what the mails about a signup need at this moment; number 0
@@ -76,12 +84,16 @@ func (s *Service) OptedIn(ctx context.Context, waitlistID string, after int64, l
 }
 
 // Recipients returns those of at most 1,000 signups that are live and have not
-// opted out at this moment, ascending, and the waitlist's name.
-func (s *Service) Recipients(ctx context.Context, waitlistID string, numbers []int64) (waitlistName string, _ []Recipient, err error) {
+// opted out at this moment, ascending.
+func (s *Service) Recipients(ctx context.Context, waitlistID string, numbers []int64) (Audience, error) {
 	if len(numbers) > maxRecipientsRead {
-		return "", nil, outOfBounds("numbers", fmt.Sprintf("must have at most %d entries", maxRecipientsRead))
+		return Audience{}, outOfBounds("numbers", fmt.Sprintf("must have at most %d entries", maxRecipientsRead))
 	}
-	return s.store.Recipients(ctx, waitlistID, numbers)
+	name, owner, recipients, err := s.store.Recipients(ctx, waitlistID, numbers)
+	if err != nil {
+		return Audience{}, err
+	}
+	return Audience{WaitlistName: name, Pro: owner.EffectiveTier(s.now()).AtLeast(access.Pro), Recipients: recipients}, nil
 }
 
 func outOfBounds(field, message string) error {

@@ -282,6 +282,23 @@ func TestRecipients(t *testing.T) {
 	if got := get(); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
+	for _, tt := range []struct {
+		tier, status string
+		validUntil   string
+		pro          bool
+	}{
+		{"pro", "active", "NULL", true},
+		{"pro", "trialing", "now() + interval '1 minute'", true},
+		{"pro", "trialing", "now() - interval '1 minute'", false},
+		{"pro", "inactive", "NULL", false},
+		{"advanced", "active", "NULL", false},
+	} {
+		w.exec(t, `UPDATE owner SET tier = $2, status = $3, valid_until = `+tt.validUntil+` WHERE id = $1`, w.list.OwnerID, tt.tier, tt.status)
+		r, err := server.GetRecipients(t.Context(), &signupv1.GetRecipientsRequest{WaitlistId: w.list.ID, Numbers: []int64{1}})
+		if err != nil || r.GetPro() != tt.pro || len(r.GetRecipients()) != 1 {
+			t.Errorf("%+v: %v, %v", tt, r, err)
+		}
+	}
 	for _, limit := range []int32{-1, 0, 10_001} {
 		if _, err := server.ListRecipients(t.Context(), &signupv1.ListRecipientsRequest{WaitlistId: w.list.ID, Limit: limit}); !apierr.Is(err, apierr.ValidationError) {
 			t.Errorf("limit %d: %v", limit, err)

@@ -26,10 +26,14 @@ func (l *Lists) Numbers(ctx context.Context, waitlistID string, after int64, lim
 }
 
 // Recipients implements messaging.Lists.
-func (l *Lists) Recipients(ctx context.Context, waitlistID string, numbers []int64) (name string, out []messaging.Recipient, err error) {
+func (l *Lists) Recipients(ctx context.Context, waitlistID string, numbers []int64) (messaging.Audience, error) {
 	r, err := l.client.GetRecipients(ctx, &signupv1.GetRecipientsRequest{WaitlistId: waitlistID, Numbers: numbers})
-	for _, p := range r.GetRecipients() {
-		out = append(out, messaging.Recipient{Number: p.GetNumber(), Email: p.GetEmail()})
+	if err != nil {
+		return messaging.Audience{}, err
 	}
-	return r.GetWaitlistName(), out, err
+	out := messaging.Audience{WaitlistName: r.GetWaitlistName(), Pro: r.GetPro(), Recipients: make([]messaging.Recipient, len(r.GetRecipients()))}
+	for i, p := range r.GetRecipients() {
+		out.Recipients[i] = messaging.Recipient{Number: p.GetNumber(), Email: p.GetEmail()}
+	}
+	return out, nil
 }

@@ -68,12 +68,12 @@ func (s *Signups) GetRecipients(ctx context.Context, r *signupv1.GetRecipientsRe
 	if !ok {
 		return nil, signup.ErrNoWaitlist()
 	}
-	name, recipients, err := s.svc.Recipients(ctx, id, r.GetNumbers())
+	a, err := s.svc.Recipients(ctx, id, r.GetNumbers())
 	if err != nil {
 		return nil, err
 	}
-	out := &signupv1.GetRecipientsResponse{WaitlistName: name, Recipients: make([]*signupv1.Recipient, 0, len(recipients))}
-	for _, p := range recipients {
+	out := &signupv1.GetRecipientsResponse{WaitlistName: a.WaitlistName, Pro: a.Pro, Recipients: make([]*signupv1.Recipient, 0, len(a.Recipients))}
+	for _, p := range a.Recipients {
 		out.Recipients = append(out.Recipients, &signupv1.Recipient{Number: p.Number, Email: p.Email})
 	}
 	return out, nil

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"waitlist.internal/libs/access"
 	"waitlist.internal/services/signup"
 )
 
@@ -41,11 +43,11 @@ func (s *Signups) OptedIn(ctx context.Context, waitlistID string, after int64, l
 	return numbers, nil
 }
 
-// By waitlist_pkey, and by signup_pkey number by number; see presentSQL for why
+// By waitlist_pkey, owner_pkey, and by signup_pkey number by number; see presentSQL for why
 // not = ANY. A waitlist without any of them has one row with nulls.
 const recipientsSQL = `
-SELECT w.name, r.number, r.email
-FROM waitlist w LEFT JOIN (unnest($2::bigint[]) AS n (number) CROSS JOIN LATERAL (
+SELECT w.name, o.tier, o.status, o.valid_until, r.number, r.email
+FROM waitlist w JOIN owner o ON o.id = w.owner_id LEFT JOIN (unnest($2::bigint[]) AS n (number) CROSS JOIN LATERAL (
     SELECT s.number, s.email FROM signup s
     WHERE s.waitlist_id = $1 AND s.number = n.number AND s.email_opt_out_at IS NULL LIMIT 1
 ) r) ON true
@@ -53,28 +55,33 @@ WHERE w.id = $1 AND w.deleted_at IS NULL
 ORDER BY r.number`
 
 // Recipients implements signup.RecipientStore.
-func (s *Signups) Recipients(ctx context.Context, waitlistID string, numbers []int64) (string, []signup.Recipient, error) {
+func (s *Signups) Recipients(ctx context.Context, waitlistID string, numbers []int64) (string, access.Entitlement, []signup.Recipient, error) {
 	rows, err := s.pool.Query(ctx, recipientsSQL, waitlistID, numbers)
 	if err != nil {
-		return "", nil, fmt.Errorf("read recipients: %w", err)
+		return "", access.Entitlement{}, nil, fmt.Errorf("read recipients: %w", err)
 	}
 	var (
-		name   string
-		number *int64
-		email  *string
-		out    []signup.Recipient
+		name       string
+		owner      access.Entitlement
+		validUntil *time.Time
+		number     *int64
+		email      *string
+		out        []signup.Recipient
 	)
-	tag, err := pgx.ForEachRow(rows, []any{&name, &number, &email}, func() error {
+	tag, err := pgx.ForEachRow(rows, []any{&name, &owner.Tier, &owner.Status, &validUntil, &number, &email}, func() error {
 		if number != nil {
 			out = append(out, signup.Recipient{Number: *number, Email: *email})
 		}
 		return nil
 	})
 	if err != nil {
-		return "", nil, fmt.Errorf("read recipients: %w", err)
+		return "", access.Entitlement{}, nil, fmt.Errorf("read recipients: %w", err)
 	}
 	if tag.RowsAffected() == 0 {
-		return "", nil, signup.ErrNoWaitlist()
+		return "", access.Entitlement{}, nil, signup.ErrNoWaitlist()
 	}
-	return name, out, nil
+	if validUntil != nil {
+		owner.ValidUntil = *validUntil
+	}
+	return name, owner, out, nil
 }

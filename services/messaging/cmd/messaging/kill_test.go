@@ -84,7 +84,7 @@ func (s *signups) ListRecipients(_ context.Context, r *signupv1.ListRecipientsRe
 
 // GetRecipients implements the service.
 func (s *signups) GetRecipients(_ context.Context, r *signupv1.GetRecipientsRequest) (*signupv1.GetRecipientsResponse, error) {
-	out := &signupv1.GetRecipientsResponse{WaitlistName: "List"}
+	out := &signupv1.GetRecipientsResponse{WaitlistName: "List", Pro: true}
 	for _, n := range r.GetNumbers() {
 		out.Recipients = append(out.Recipients, &signupv1.Recipient{Number: n, Email: person(n)})
 	}

@@ -1157,9 +1157,11 @@ func (x *GetRecipientsRequest) GetNumbers() []int64 {
 }
 
 type GetRecipientsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Recipients    []*Recipient           `protobuf:"bytes,1,rep,name=recipients,proto3" json:"recipients,omitempty"`
-	WaitlistName  string                 `protobuf:"bytes,2,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Recipients   []*Recipient           `protobuf:"bytes,1,rep,name=recipients,proto3" json:"recipients,omitempty"`
+	WaitlistName string                 `protobuf:"bytes,2,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
+	// Whether the owner's plan is Pro.
+	Pro           bool `protobuf:"varint,3,opt,name=pro,proto3" json:"pro,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1206,6 +1208,13 @@ func (x *GetRecipientsResponse) GetWaitlistName() string {
 		return x.WaitlistName
 	}
 	return ""
+}
+
+func (x *GetRecipientsResponse) GetPro() bool {
+	if x != nil {
+		return x.Pro
+	}
+	return false
 }
 
 type Recipient struct {
@@ -2970,12 +2979,13 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\x14GetRecipientsRequest\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x18\n" +
-	"\anumbers\x18\x02 \x03(\x03R\anumbers\"{\n" +
+	"\anumbers\x18\x02 \x03(\x03R\anumbers\"\x8d\x01\n" +
 	"\x15GetRecipientsResponse\x12=\n" +
 	"\n" +
 	"recipients\x18\x01 \x03(\v2\x1d.waitlist.signup.v1.RecipientR\n" +
 	"recipients\x12#\n" +
-	"\rwaitlist_name\x18\x02 \x01(\tR\fwaitlistName\"9\n" +
+	"\rwaitlist_name\x18\x02 \x01(\tR\fwaitlistName\x12\x10\n" +
+	"\x03pro\x18\x03 \x01(\bR\x03pro\"9\n" +
 	"\tRecipient\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\tR\x05email\"p\n" +
