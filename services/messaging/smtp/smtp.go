@@ -177,7 +177,8 @@ func (p *Provider) Close() error {
 }
 
 // outcome says whether a failure is the mail's or the server's. Reasons hold
-// the reply's codes alone, since its text often repeats the address.
+// the reply's codes alone: its text often repeats the address, as the library's
+// does.
 func outcome(err error) error {
 	se, ok := errors.AsType[*mail.SendError](err)
 	if err == nil || !ok {
@@ -190,6 +191,11 @@ func outcome(err error) error {
 		return &messaging.RefusedError{Reason: "not a mail that can be sent"}
 	case mail.ErrSMTPMailFrom, mail.ErrSMTPRcptTo, mail.ErrSMTPData, mail.ErrSMTPDataClose:
 		switch {
+		case se.Reason != mail.ErrSMTPMailFrom && (code == 421 || code < 400):
+			// It hung up, or was lost, after it had heard of this mail: that may be about
+			// this mail, and must not hold up all others. If the server has gone, the next
+			// connection will tell.
+			return &messaging.DeferredError{Reason: "connection lost: " + reason}
 		case code == 421 || code == 502 || code == 503 || code == 530 || code == 535 || code == 538:
 			// Going down, or it wants us to log in: no mail would fare better.
 			return fmt.Errorf("SMTP server is not usable: %s", reason)
@@ -199,5 +205,5 @@ func outcome(err error) error {
 			return &messaging.DeferredError{Reason: reason}
 		}
 	}
-	return fmt.Errorf("SMTP server is away: %w", err)
+	return fmt.Errorf("SMTP server is away: %s: %s", se.Reason, reason)
 }

@@ -363,7 +363,10 @@ func TestBouncesComeBackToTheDefaultSender(t *testing.T) {
 
 func TestReplies(t *testing.T) {
 	for _, step := range []string{"mail", "rcpt", "data"} {
-		for code, want := range map[int]string{550: "refused", 554: "refused", 450: "deferred", 452: "deferred", 421: "away"} {
+		for code, want := range map[int]string{550: "refused", 554: "refused", 450: "deferred", 452: "deferred", 421: "away", 530: "away"} {
+			if code == 421 && step != "mail" {
+				want = "deferred" // it may be about this mail alone
+			}
 			s := start(t, mode{})
 			p := provider(t, s, nil)
 			s.reply = func(at string) error {
@@ -392,6 +395,26 @@ func TestReplies(t *testing.T) {
 			if err := p.Send(t.Context(), mail("next")); err != nil {
 				t.Errorf("after %d at %s: %v", code, step, err)
 			}
+		}
+	}
+}
+
+// TestHangUps: a server that hangs up over one mail holds up no other.
+func TestHangUps(t *testing.T) {
+	for _, step := range []string{"rcpt", "data"} {
+		s := start(t, mode{})
+		p := provider(t, s, nil)
+		s.reply = func(at string) error {
+			if at == step {
+				for c := range s.open {
+					_ = c.Conn().Close()
+				}
+			}
+			return nil
+		}
+		err := p.Send(t.Context(), mail("id"))
+		if _, ok := errors.AsType[*messaging.DeferredError](err); !ok || strings.Contains(err.Error(), "@") {
+			t.Errorf("hung up at %s: %v", step, err)
 		}
 	}
 }
