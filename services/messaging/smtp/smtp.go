@@ -74,7 +74,9 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Host == "" || cfg.Port < 1 || cfg.Port > 65535 {
 		return nil, errors.New("SMTP: host and port are required")
 	}
-	opts := []mail.Option{mail.WithPort(cfg.Port), mail.WithTimeout(timeout)}
+	// Asking a kept connection whether it is alive would be a round trip a mail; its
+	// first command tells.
+	opts := []mail.Option{mail.WithPort(cfg.Port), mail.WithTimeout(timeout), mail.WithoutNoop()}
 	switch cfg.TLS {
 	case StartTLS:
 		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory))
@@ -112,10 +114,9 @@ func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
 	}
 	if c := p.take(); c != nil {
 		err := p.send(c, msg)
-		if se, ok := errors.AsType[*mail.SendError](err); !ok || se.Reason != mail.ErrConnCheck {
+		if !closed(err) {
 			return outcome(err)
 		}
-		// The server had closed it; nothing was sent.
 	}
 	c, err := p.client.DialToSMTPClientWithContext(ctx)
 	if err != nil {
@@ -174,6 +175,17 @@ func (p *Provider) Close() error {
 	}
 	p.idle = nil
 	return nil
+}
+
+// closed reports whether a kept connection was no longer there, or is not to be
+// used any more. Nothing was sent over it then.
+func closed(err error) bool {
+	se, ok := errors.AsType[*mail.SendError](err)
+	if !ok {
+		return false
+	}
+	code := se.ErrorCode()
+	return se.Reason == mail.ErrConnCheck || se.Reason == mail.ErrSMTPMailFrom && (code == 421 || code < 400)
 }
 
 // outcome says whether a failure is the mail's or the server's. Reasons hold
