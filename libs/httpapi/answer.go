@@ -126,7 +126,8 @@ func NoContent(c *gin.Context) {
 }
 
 // ReadBody returns the request's body, which may have up to limit bytes,
-// inclusive. A longer or broken one is INVALID_BODY.
+// inclusive. A longer or broken one is INVALID_BODY. The request's timeout begins
+// again, with another context, when that is known.
 func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	tooLong := apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", limit))
 	if c.Request.Body == nil || c.Request.Body == http.NoBody {
@@ -143,6 +144,9 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 		_, err = io.ReadFull(c.Request.Body, raw)
 	} else {
 		raw, err = io.ReadAll(io.LimitReader(c.Request.Body, limit+1))
+	}
+	if r := requestOf(c); r != nil {
+		r.begin(c) // a slow line is not slow work
 	}
 	if err != nil {
 		return nil, apierr.New(apierr.InvalidBody, "The request body could not be read.").WithCause(err)

@@ -127,9 +127,10 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 // request is what the middleware keeps about a request.
 type request struct {
 	id string
-	// base is the context without the default timeout.
-	base   context.Context //nolint:containedctx // Timeout starts again from it
-	cancel context.CancelFunc
+	// base is the context without a timeout; timeout is the present one, 0 for none.
+	base    context.Context //nolint:containedctx // begin starts again from it
+	timeout time.Duration
+	cancel  context.CancelFunc
 	log    *slog.Logger
 	// aborted is set when an answer that has begun cannot be completed: the
 	// connection must be cut, so that nobody takes the part for the whole.
@@ -179,9 +180,10 @@ func (e *engine) serve(c *gin.Context) {
 	ctx, span := e.tracer.Start(ctx, method(in.Method)+" "+route, trace.WithSpanKind(trace.SpanKindServer))
 	defer span.End()
 	r.base = context.WithValue(telemetry.WithRequestID(ctx, r.id), requestKey{}, r)
-	ctx, r.cancel = context.WithTimeout(r.base, e.cfg.Timeout)
+	r.timeout, r.cancel = e.cfg.Timeout, func() {}
+	c.Request = in
+	r.begin(c)
 	defer func() { r.cancel() }()
-	c.Request = in.WithContext(ctx)
 
 	defer func() {
 		// After noRoute this is the template that GET has.
@@ -286,19 +288,23 @@ func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, too
 // here; 0 means none but the client's patience.
 func Timeout(d time.Duration) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		r := requestOf(c)
-		if r == nil {
-			return
+		if r := requestOf(c); r != nil {
+			r.timeout = d
+			r.begin(c)
 		}
-		r.cancel()
-		ctx := r.base
-		if d > 0 {
-			ctx, r.cancel = context.WithTimeout(ctx, d)
-		} else {
-			ctx, r.cancel = context.WithCancel(ctx)
-		}
-		c.Request = c.Request.WithContext(ctx)
 	}
+}
+
+// begin has the timeout begin now.
+func (r *request) begin(c *gin.Context) {
+	r.cancel()
+	ctx := r.base
+	if r.timeout > 0 {
+		ctx, r.cancel = context.WithTimeout(ctx, r.timeout)
+	} else {
+		ctx, r.cancel = context.WithCancel(ctx)
+	}
+	c.Request = c.Request.WithContext(ctx)
 }
 
 // decodeParams undoes percent-encoding in path parameters. Nothing that has a

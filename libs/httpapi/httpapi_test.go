@@ -450,6 +450,37 @@ func TestTimeoutReplacesTheDefault(t *testing.T) {
 	}
 }
 
+// TestSlowBody: what a client takes to send is not taken from the work.
+func TestSlowBody(t *testing.T) {
+	const timeout = 50 * time.Millisecond
+	over := make(chan struct{})
+	a := newAPI(t, func(cfg *httpapi.Config) { cfg.Timeout = timeout }, func(g *gin.Engine) {
+		g.POST("/v1/body", httpapi.H(func(c *gin.Context) error {
+			go func(ctx context.Context) {
+				<-ctx.Done()
+				close(over)
+			}(c.Request.Context())
+			raw, err := httpapi.ReadBody(c, 100)
+			if err != nil {
+				return err
+			}
+			deadline, _ := c.Request.Context().Deadline()
+			c.String(200, "%s %v %v", raw, c.Request.Context().Err(), time.Until(deadline) <= timeout)
+			return nil
+		}))
+	})
+	r, w := io.Pipe()
+	go func() {
+		_, _ = io.WriteString(w, "first ")
+		<-over
+		_, _ = io.WriteString(w, "second")
+		_ = w.Close()
+	}()
+	if res, got := a.send(t, "POST", "/v1/body", r); res.StatusCode != 200 || got != "first second <nil> true" {
+		t.Errorf("%d %s", res.StatusCode, got)
+	}
+}
+
 func TestReadBody(t *testing.T) {
 	const limit = 100_000
 	a := newAPI(t, nil, func(g *gin.Engine) {
