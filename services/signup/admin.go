@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -68,8 +67,7 @@ type Admin struct {
 	now    func() time.Time
 	// An export holds a connection, an import a body and what was made of it.
 	exports, imports *gate
-	// held counts the bytes of imports' bodies.
-	held atomic.Int64
+	held             held
 }
 
 // NewAdmin returns the owners' side of the signups of svc. owners decides who

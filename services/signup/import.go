@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -22,8 +23,10 @@ const (
 	maxImportRows   = 100_000
 	maxImportErrors = 50
 	// maxHeld bounds the bodies that are received, waiting or judged at a time, in
-	// bytes; importPause is when to come again where that is too little.
+	// bytes, maxHeldEach those of one owner; importPause is when to come again where
+	// that is too little.
 	maxHeld     = 4 * maxImport
+	maxHeldEach = maxImport
 	importPause = 10 * time.Second
 	// maxShownEmail is how much of a wrong address is shown, in code points.
 	maxShownEmail = 320
@@ -83,7 +86,7 @@ func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID strin
 	if err := grant.RequireWrite(); err != nil {
 		return Imported{}, err
 	}
-	raw, free, err := a.collect(next)
+	raw, free, err := a.collect(w.OwnerID, next)
 	if err != nil {
 		return Imported{}, err
 	}
@@ -147,10 +150,32 @@ func readImport(raw []byte) (rows []ImportRow, bad []ImportError, err error) {
 	return rows, bad, form.Err()
 }
 
-// collect puts a body together. Whoever comes when the bodies at hand are too
-// many bytes is RATE_LIMITED; free takes this one from them.
-func (a *Admin) collect(next func() ([]byte, error)) (raw []byte, free func(), err error) {
-	free = func() { a.held.Add(-int64(len(raw))) }
+// held counts the bytes of imports' bodies, of all owners and of each.
+type held struct {
+	mu    sync.Mutex
+	all   int
+	byOne map[string]int
+}
+
+// add counts n more bytes of an owner, or fewer, and reports whether they are
+// within the bounds.
+func (h *held) add(ownerID string, n int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.byOne == nil {
+		h.byOne = map[string]int{}
+	}
+	h.all += n
+	if h.byOne[ownerID] += n; h.byOne[ownerID] == 0 {
+		delete(h.byOne, ownerID)
+	}
+	return h.all <= maxHeld && h.byOne[ownerID] <= maxHeldEach
+}
+
+// collect puts a body of an owner together. Whoever comes when the bodies at hand
+// are too many bytes is RATE_LIMITED; free takes this one from them.
+func (a *Admin) collect(ownerID string, next func() ([]byte, error)) (raw []byte, free func(), err error) {
+	free = func() { a.held.add(ownerID, -len(raw)) }
 	for {
 		piece, err := next()
 		if errors.Is(err, io.EOF) {
@@ -164,7 +189,7 @@ func (a *Admin) collect(next func() ([]byte, error)) (raw []byte, free func(), e
 			return nil, nil, err
 		}
 		raw = append(raw, piece...)
-		if a.held.Add(int64(len(piece))) > maxHeld {
+		if !a.held.add(ownerID, len(piece)) {
 			free()
 			return nil, nil, apierr.New(apierr.RateLimited, "Too many imports are under way. Please try again.").WithRetryAfter(importPause)
 		}
