@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -330,12 +331,19 @@ func link(opts netguard.Options) func(*body.Object, string) any {
 	}
 }
 
+// linkTarget finds what stands before the targets of markdown's links: inline
+// ones, definitions, and schemes in angle brackets.
+var linkTarget = regexp.MustCompile(`(?m)\]\(|^[ \t>]*\[[^\]\n]*\]:|<\s*[A-Za-z][A-Za-z0-9+.-]*:`)
+
 // consentText reads a text whose markdown links lead to web pages or mailboxes.
 func consentText(o *body.Object, name string) any {
 	s, _ := o.String(name, maxConsentText)
-	_, rest, found := strings.Cut(s, "](")
-	for ; found; _, rest, found = strings.Cut(rest, "](") {
-		target := strings.ToLower(strings.TrimLeft(rest, " \t\r\n<"))
+	for _, at := range linkTarget.FindAllStringIndex(s, -1) {
+		end := at[1]
+		if s[at[0]] == '<' {
+			end = at[0]
+		}
+		target := strings.ToLower(strings.TrimLeft(s[end:], " \t\r\n<"))
 		if !strings.HasPrefix(target, "https://") && !strings.HasPrefix(target, "http://") && !strings.HasPrefix(target, "mailto:") {
 			o.Fail(name, "may only have links that start with https://, http:// or mailto:")
 			break

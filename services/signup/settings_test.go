@@ -135,6 +135,8 @@ func TestMergeRefuses(t *testing.T) {
 		{"consent link with a script", `{"consent_text":"see [this](javascript:alert(1))"}`, "consent_text"},
 		{"consent link with a script behind a good one", `{"consent_text":"[a](https://a.example) [b]( JavaScript:x)"}`, "consent_text"},
 		{"consent link with data", `{"consent_text":"[a](<data:text/html,x>)"}`, "consent_text"},
+		{"consent link defined below", `{"consent_text":"[a][1]\n\n [1]: javascript:alert(1)"}`, "consent_text"},
+		{"consent link in angle brackets", `{"consent_text":"see <JavaScript:alert(1)>"}`, "consent_text"},
 		{"consent link without scheme", `{"consent_text":"[a](/privacy)"}`, "consent_text"},
 		{"consent link without target", `{"consent_text":"[a]()"}`, "consent_text"},
 		{"field mode", `{"name_field":"maybe"}`, "name_field"},
@@ -424,7 +426,7 @@ func FuzzMerge(f *testing.F) {
 	for _, s := range []string{
 		`{"headline":"\ud800<&>","webhook_url":"https://a.example/?a=1&b"}`, `{"custom_questions":[{"id":"a","label":" l ","type":"dropdown","options":["x","y"]}]}`,
 		`{"allowed_email_domains":["Bücher.example"],"referral_milestones":[1e2],"webhook_events":[]}`, `{"email_templates":{"offboarding":""},"status":null}`,
-		`{"consent_text":"[a](https://a.example)","position_offset":5.0}`,
+		`{"consent_text":"[a](https://a.example), see [1]: or <https://a.example> <b> [b][2]\n[2]: https://b.example","position_offset":5.0}`,
 	} {
 		f.Add(s)
 	}
