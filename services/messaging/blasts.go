@@ -3,7 +3,7 @@ package messaging
 import (
 	"context"
 	"fmt"
-	"strings"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,6 +12,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/telemetry"
 )
 
 const (
@@ -22,6 +23,8 @@ const (
 	// A blast that is waited for is looked at after blastLook, then after twice that
 	// and so on, up to blastLookMax.
 	blastLook, blastLookMax = 10 * time.Millisecond, 200 * time.Millisecond
+	// blastSlow is how much longer the last look may take.
+	blastSlow = time.Second
 
 	// recipientPage is how many recipients are asked for at a time: what one
 	// transaction of a plan writes, in some hundred milliseconds.
@@ -137,6 +140,7 @@ type BlastsConfig struct {
 	TrialCap int64
 	// Wake says that a blast was made.
 	Wake func()
+	Log  *slog.Logger
 	Now  func() time.Time
 	// Wait replaces BlastWait in tests.
 	Wait time.Duration
@@ -194,12 +198,18 @@ func (b *Blasts) Create(ctx context.Context, actor access.Actor, waitlistID stri
 		b.Wake()
 	}
 	out, err := b.await(ctx, made)
-	if err != nil {
+	switch {
+	case err != nil && replayed:
 		return Blast{}, false, err
+	case err != nil:
+		// It goes out all the same: an error would have it asked for once more.
+		b.Log.WarnContext(ctx, "blast answered without its state", slog.String("blast_id", made), telemetry.Err(err))
+		out = Blast{ID: made, Subject: n.Subject, State: BlastQueued, At: n.CreatedAt}
 	}
 	if key != "" {
 		if err := b.Store.Answered(ctx, n, out); err != nil {
-			return Blast{}, false, err
+			// Who repeats the request gets the state of that moment.
+			b.Log.WarnContext(ctx, "answer to a blast not kept", slog.String("blast_id", made), telemetry.Err(err))
 		}
 	}
 	return out, replayed, nil
@@ -240,8 +250,8 @@ func readBlast(raw []byte) (BlastContent, error) {
 		return BlastContent{}, err
 	}
 	c := BlastContent{Subject: in.RequiredString("subject", maxSubject)}
-	if strings.ContainsAny(c.Subject, "\r\n") {
-		in.Fail("subject", "must not contain line breaks")
+	if c.Subject != printable(c.Subject) {
+		in.Fail("subject", "must not contain line breaks or other control characters")
 	}
 	for _, part := range []struct {
 		name string
@@ -278,6 +288,8 @@ func (b *Blasts) count(ctx context.Context, waitlistID string) (n int64, err err
 // await looks at a blast until it has ended or the time is over.
 func (b *Blasts) await(ctx context.Context, id string) (Blast, error) {
 	over := time.Now().Add(b.Wait)
+	ctx, cancel := context.WithDeadline(ctx, over.Add(blastSlow))
+	defer cancel()
 	for wait := blastLook; ; wait = min(2*wait, blastLookMax) {
 		out, err := b.Store.Blast(ctx, id)
 		if err != nil || out.State == BlastSent || out.State == BlastFailed {

@@ -3,6 +3,7 @@ package messaging_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,7 @@ import (
 
 // owners is the owners' side of a crowd's blasts.
 func (c *crowd) owners(change func(*messaging.BlastsConfig)) *messaging.Blasts {
-	cfg := messaging.BlastsConfig{Store: c.blasts, Lists: c, Wake: func() {}, Now: time.Now, Wait: 20 * time.Millisecond}
+	cfg := messaging.BlastsConfig{Store: c.blasts, Lists: c, Wake: func() {}, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now, Wait: 20 * time.Millisecond}
 	if change != nil {
 		change(&cfg)
 	}
@@ -35,6 +36,28 @@ func paying(role access.Role, change func(*access.Actor, *access.Grant)) access.
 	}
 	a.Grants = []access.Grant{g}
 	return a
+}
+
+// forgetful is a store that is away once a blast was made.
+type forgetful struct{ messaging.BlastStore }
+
+func (forgetful) Blast(context.Context, string) (messaging.Blast, error) {
+	return messaging.Blast{}, errors.New("away")
+}
+
+// TestABlastThatWasMadeIsNoError: who repeats an error would send it twice.
+func TestABlastThatWasMadeIsNoError(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	list := c.list(1)
+	out, _, err := c.owners(func(cfg *messaging.BlastsConfig) { cfg.Store = forgetful{c.blasts} }).Create(t.Context(), paying(access.Owner, nil), list, []byte(news), "key")
+	if err != nil || out.State != messaging.BlastQueued || out.Recipients != 0 {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	again, replayed, err := c.owners(nil).Create(t.Context(), paying(access.Owner, nil), list, []byte(news), "key")
+	if err != nil || !replayed || again.ID != out.ID || again.State != messaging.BlastQueued {
+		t.Errorf("%+v, %v, %v", again, replayed, err)
+	}
 }
 
 const news = `{"subject":"News","text_body":"We are live"}`

@@ -242,8 +242,8 @@ func readFields(o *body.Object, old Template) Template {
 		switch t.Subject = s; {
 		case strings.TrimSpace(s) == "":
 			o.Fail("subject_template", "is required")
-		case strings.ContainsAny(s, "\r\n"):
-			o.Fail("subject_template", "must not contain line breaks")
+		case s != printable(s):
+			o.Fail("subject_template", "must not contain line breaks or other control characters")
 		}
 	}
 	for name, field := range t.bodies() {

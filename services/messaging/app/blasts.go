@@ -51,6 +51,6 @@ func bulk(rt *service.Runtime, cfg Config, topics kafka.Config, composer *messag
 	rt.Go("blasts", blaster.Run)
 	rt.Go("batches", consumer.Run)
 	return messaging.NewBlasts(messaging.BlastsConfig{
-		Store: store, Lists: lists, EnforceVerification: cfg.EnforceEmailVerification, TrialCap: cfg.BlastDailyCapTrial, Wake: blaster.Wake, Now: time.Now,
+		Store: store, Lists: lists, EnforceVerification: cfg.EnforceEmailVerification, TrialCap: cfg.BlastDailyCapTrial, Wake: blaster.Wake, Log: rt.Log, Now: time.Now,
 	}), nil
 }

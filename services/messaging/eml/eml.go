@@ -48,12 +48,10 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 		// The library's error repeats the address.
 		return nil, &messaging.RefusedError{Reason: "the recipient is no address"}
 	}
-	if subject := OneLine(m.Subject); strings.Contains(subject, "=?") {
-		// The library would let words pass that look encoded already: readers would see
-		// other words, with line breaks perhaps.
-		msg.SetGenHeaderPreformatted(mail.HeaderSubject, encodedWords(subject))
-	} else {
+	if subject := OneLine(m.Subject); plain(subject) {
 		msg.Subject(subject)
+	} else {
+		msg.SetGenHeaderPreformatted(mail.HeaderSubject, encodedWords(subject))
 	}
 	// Not by the sender: that may change until the mail is sent again.
 	msg.SetMessageIDWithValue(m.ID + "@" + from.Address[strings.LastIndexByte(from.Address, '@')+1:])
@@ -84,6 +82,19 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 		}
 	}
 	return msg, nil
+}
+
+// plain reports whether the library writes a header's text so that readers get
+// the same. It lets words pass that look encoded already, folds at any blank, and
+// does not break words.
+func plain(s string) bool {
+	const most = 70 // characters of a word
+	for word := range strings.SplitSeq(s, " ") {
+		if word == "" || len(word) > most {
+			return s == ""
+		}
+	}
+	return !strings.Contains(s, "=?")
 }
 
 // encodedWords writes s as encoded words (RFC 2047), whatever is in it. Readers

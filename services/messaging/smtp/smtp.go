@@ -21,8 +21,15 @@ import (
 )
 
 const (
-	// timeout bounds each step of the dialogue.
-	timeout = 15 * time.Second
+	// dialTimeout bounds each of the steps until a connection is ready, three at most.
+	dialTimeout = 6 * time.Second
+	// mailTimeout bounds a mail: its commands, and the server's answer to its text.
+	// Servers look at that for long, and a mail whose answer is not awaited arrives
+	// again.
+	mailTimeout = 40 * time.Second
+	// quick is how soon a kept connection that has gone must show that, for another to
+	// be tried: the whole is to end within a minute.
+	quick = time.Second
 	// idle is how long a connection is kept; servers close theirs after a few
 	// minutes.
 	idle = 20 * time.Second
@@ -55,7 +62,8 @@ type Config struct {
 
 // Provider implements messaging.Provider.
 type Provider struct {
-	client *mail.Client
+	// The dialer connects, the client sends: their timeouts differ.
+	dialer, client *mail.Client
 	from   stdmail.Address
 	size   int
 
@@ -74,9 +82,7 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Host == "" || cfg.Port < 1 || cfg.Port > 65535 {
 		return nil, errors.New("SMTP: host and port are required")
 	}
-	// Asking a kept connection whether it is alive would be a round trip a mail; its
-	// first command tells.
-	opts := []mail.Option{mail.WithPort(cfg.Port), mail.WithTimeout(timeout), mail.WithoutNoop()}
+	opts := []mail.Option{mail.WithPort(cfg.Port)}
 	switch cfg.TLS {
 	case StartTLS:
 		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory))
@@ -96,14 +102,20 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Username != "" {
 		opts = append(opts, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(cfg.Username), mail.WithPassword(cfg.Password))
 	}
-	client, err := mail.NewClient(cfg.Host, opts...)
+	dialer, err := mail.NewClient(cfg.Host, append(opts, mail.WithTimeout(dialTimeout))...)
+	if err != nil {
+		return nil, fmt.Errorf("SMTP: %w", err)
+	}
+	// Asking a kept connection whether it is alive would be a round trip a mail; its
+	// first command tells.
+	client, err := mail.NewClient(cfg.Host, mail.WithTimeout(mailTimeout), mail.WithoutNoop())
 	if err != nil {
 		return nil, fmt.Errorf("SMTP: %w", err)
 	}
 	if cfg.Connections == 0 {
 		cfg.Connections = 4
 	}
-	return &Provider{client: client, from: cfg.From, size: cfg.Connections}, nil
+	return &Provider{dialer: dialer, client: client, from: cfg.From, size: cfg.Connections}, nil
 }
 
 // Send implements messaging.Provider.
@@ -113,12 +125,13 @@ func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
 		return err
 	}
 	if c := p.take(); c != nil {
+		began := time.Now()
 		err := p.send(c, msg)
-		if !closed(err) {
+		if !closed(err) || time.Since(began) > quick {
 			return outcome(err)
 		}
 	}
-	c, err := p.client.DialToSMTPClientWithContext(ctx)
+	c, err := p.dialer.DialToSMTPClientWithContext(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to the SMTP server: %w", err)
 	}
