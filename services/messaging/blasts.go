@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -250,7 +251,11 @@ func readBlast(raw []byte) (BlastContent, error) {
 		return BlastContent{}, err
 	}
 	c := BlastContent{Subject: in.RequiredString("subject", maxSubject)}
-	if c.Subject != printable(c.Subject) {
+	switch {
+	case in.Failed("subject"):
+	case strings.TrimSpace(c.Subject) == "":
+		in.Fail("subject", "is required")
+	case c.Subject != printable(c.Subject):
 		in.Fail("subject", "must not contain line breaks or other control characters")
 	}
 	for _, part := range []struct {

@@ -142,10 +142,12 @@ func (s *Domains) Domains(ctx context.Context, ownerID string) ([]messaging.Doma
 	return list, nil
 }
 
-// Taken implements messaging.DomainStore. By domain_verified.
+// Taken implements messaging.DomainStore. By domain_verified and gone_pkey: the
+// claims of accounts that have gone are there until they are purged.
 func (s *Domains) Taken(ctx context.Context, ownerID, name string) (taken bool, err error) {
 	err = s.pool.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM domain WHERE method = $1 AND name = $2 AND state = 'verified' AND owner_id <> $3)`, s.method, name, ownerID).Scan(&taken)
+		SELECT EXISTS (SELECT FROM domain WHERE method = $1 AND name = $2 AND state = 'verified' AND owner_id <> $3
+			AND NOT EXISTS (SELECT FROM gone WHERE id = owner_id))`, s.method, name, ownerID).Scan(&taken)
 	if err != nil {
 		return false, fmt.Errorf("owner of a domain: %w", err)
 	}

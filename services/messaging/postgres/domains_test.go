@@ -199,6 +199,13 @@ func TestMovesAreDecidedByTheLatestState(t *testing.T) {
 	if taken, err := s.Taken(t.Context(), one, "example.com"); taken || err != nil {
 		t.Error(taken, err)
 	}
+	// An account that has gone has nothing, though its rows are still there.
+	if _, err := pool.Exec(t.Context(), "INSERT INTO gone (id) VALUES ($1)", one); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := s.Taken(t.Context(), two, "example.com"); taken || err != nil {
+		t.Error(taken, err)
+	}
 }
 
 func TestSuppressedAddresses(t *testing.T) {

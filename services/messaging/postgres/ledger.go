@@ -101,13 +101,28 @@ func (*Ledger) CancelAccount(ctx context.Context, tx pgx.Tx, accountID string, k
 	return nil
 }
 
-// Claim implements messaging.Ledger. By sent_mail_due and gone_pkey.
+// Claim implements messaging.Ledger. Mails about accounts come first: somebody
+// waits for them, and a waitlist has more of its own than there are of those.
 func (l *Ledger) Claim(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {
+	out, err := l.claim(ctx, "AND waitlist_id IS NULL", limit, lease)
+	if err != nil || len(out) == limit {
+		return out, err
+	}
+	rest, err := l.claim(ctx, "", limit-len(out), lease)
+	if err != nil && len(out) > 0 {
+		return out, nil //nolint:nilerr // those are claimed, and must be sent
+	}
+	return append(out, rest...), err
+}
+
+// claim claims mails for which a condition holds. By sent_mail_due_account or
+// sent_mail_due, and gone_pkey.
+func (l *Ledger) claim(ctx context.Context, where string, limit int, lease time.Duration) ([]messaging.Claimed, error) {
 	rows, err := l.pool.Query(ctx, `
 		UPDATE sent_mail m SET due_at = now() + $2
 		FROM (
 			SELECT event_id FROM sent_mail s
-			WHERE state = 'queued' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id]))
+			WHERE state = 'queued' AND due_at <= now() `+where+` AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id]))
 			ORDER BY due_at LIMIT $1 FOR UPDATE OF s SKIP LOCKED) due
 		WHERE m.event_id = due.event_id
 		RETURNING m.event_id, kind, recipient, account_id, generation, owner_email, role, waitlist_id, waitlist_name, number, expires_at, requested_at, traceparent,

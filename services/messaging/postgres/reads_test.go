@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +14,47 @@ import (
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres"
 )
+
+// Nobody waits for a password behind a waitlist that went viral.
+func TestAccountsFirst(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	ledger := postgres.New(pool)
+	owner, list := uuid.NewString(), uuid.NewString()
+	err := pg.InTx(ctx, pool, func(tx pgx.Tx) error {
+		for i := range 30 {
+			r := messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupVerification, AccountID: owner, WaitlistID: list, Number: int64(i), RequestedAt: time.Now()}
+			if i >= 27 {
+				r = messaging.Request{EventID: uuid.NewString(), Kind: messaging.PasswordReset, AccountID: uuid.NewString(), RequestedAt: time.Now()}
+			}
+			if err := ledger.Queue(ctx, tx, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int
+	for _, limit := range []int{2, 16, 16, 16} {
+		claimed, err := ledger.Claim(ctx, limit, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resets := 0
+		for _, c := range claimed {
+			if c.Kind == messaging.PasswordReset {
+				resets++
+			}
+		}
+		got = append(got, resets, len(claimed))
+	}
+	if want := []int{2, 2, 1, 16, 0, 12, 0, 0}; !slices.Equal(got, want) {
+		t.Errorf("resets and mails %v, want %v", got, want)
+	}
+}
 
 // What a statement reads does not grow with the tables, nor with how often one
 // referrer was told, also where its plan was made when they were empty.

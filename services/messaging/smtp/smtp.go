@@ -221,8 +221,9 @@ func outcome(err error) error {
 			// this mail, and must not hold up all others. If the server has gone, the next
 			// connection will tell.
 			return &messaging.DeferredError{Reason: "connection lost: " + reason}
-		case code == 421 || code == 502 || code == 503 || code == 530 || code == 535 || code == 538:
-			// Going down, or it wants us to log in: no mail would fare better.
+		case se.Reason == mail.ErrSMTPMailFrom && code >= 500, code == 421 || code == 502 || code == 503 || code == 530 || code == 535 || code == 538:
+			// Going down, or it wants us to log in, or takes no more mails of this sender: no
+			// mail would fare better.
 			return fmt.Errorf("SMTP server is not usable: %s", reason)
 		case code >= 500:
 			return &messaging.RefusedError{Reason: reason}

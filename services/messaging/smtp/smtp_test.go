@@ -364,8 +364,11 @@ func TestBouncesComeBackToTheDefaultSender(t *testing.T) {
 func TestReplies(t *testing.T) {
 	for _, step := range []string{"mail", "rcpt", "data"} {
 		for code, want := range map[int]string{550: "refused", 554: "refused", 450: "deferred", 452: "deferred", 421: "away", 530: "away"} {
-			if code == 421 && step != "mail" {
+			switch {
+			case code == 421 && step != "mail":
 				want = "deferred" // it may be about this mail alone
+			case code >= 500 && step == "mail":
+				want = "away" // a limit, or a sender that it takes nothing of: about us
 			}
 			s := start(t, mode{})
 			p := provider(t, s, nil)
