@@ -14,6 +14,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -85,7 +86,7 @@ type engine struct {
 }
 
 // NewEngine returns an engine without routes. Its errors are about
-// TrustedProxies.
+// TrustedProxies and AllowedOrigins.
 func NewEngine(cfg Config) (*gin.Engine, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -104,10 +105,14 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 	if err := g.SetTrustedProxies(cfg.TrustedProxies); err != nil {
 		return nil, err
 	}
+	allowed, err := newOrigins(cfg.AllowedOrigins)
+	if err != nil {
+		return nil, err
+	}
 	e := &engine{
 		cfg: cfg, gin: g,
 		tracer:  cfg.Tracers.Tracer("waitlist.internal/libs/httpapi"),
-		origins: newOrigins(cfg.AllowedOrigins),
+		origins: allowed,
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "http_server_request_duration_seconds", Help: "Duration of HTTP requests.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
@@ -131,7 +136,7 @@ type request struct {
 	base    context.Context //nolint:containedctx // begin starts again from it
 	timeout time.Duration
 	cancel  context.CancelFunc
-	log    *slog.Logger
+	log     *slog.Logger
 	// aborted is set when an answer that has begun cannot be completed: the
 	// connection must be cut, so that nobody takes the part for the whole.
 	aborted bool
@@ -393,15 +398,20 @@ type origins struct {
 	first []string
 }
 
-func newOrigins(list []string) *origins {
+func newOrigins(list []string) (*origins, error) {
 	if len(list) == 0 || slices.Contains(list, "*") {
-		return &origins{any: true}
+		return &origins{any: true}, nil
 	}
 	o := &origins{allowed: make(map[string][]string, len(list)), first: list[:1:1]}
 	for _, origin := range list {
+		// Browsers compare it letter by letter with what they send.
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme == "" || u.Host == "" || origin != strings.ToLower(u.Scheme+"://"+u.Host) {
+			return nil, fmt.Errorf("allowed origin %q must be like https://app.example.com, without a path", origin)
+		}
 		o.allowed[origin] = []string{origin}
 	}
-	return o
+	return o, nil
 }
 
 // set writes the headers that every answer under path carries. Credentials are

@@ -232,6 +232,17 @@ func TestRequestID(t *testing.T) {
 	}
 }
 
+func TestAllowedOriginsAreChecked(t *testing.T) {
+	for origin, ok := range map[string]bool{
+		"*": true, "https://app.example.com": true, "http://localhost:3000": true, "null": false, "app.example.com": false, "https://app.example.com/": false,
+		"https://App.example.com": false, "https://app.example.com/x": false, "https://u@app.example.com": false, "https://": false, "": false,
+	} {
+		if _, err := httpapi.NewEngine(httpapi.Config{AllowedOrigins: []string{"https://x.example", origin}}); (err == nil) != ok {
+			t.Errorf("%q: %v", origin, err)
+		}
+	}
+}
+
 func TestCORS(t *testing.T) {
 	limited := func(c *httpapi.Config) { c.Limiter = ratelimit.NewLocal(1, 1) }
 	origins := func(list ...string) func(*httpapi.Config) {

@@ -35,11 +35,11 @@ type crowd struct {
 
 	scripted
 	// people are the numbers on each waitlist; those that are false have opted out.
-	people     map[string]map[int64]bool
-	away       error // what Lists answers
+	people map[string]map[int64]bool
+	away   error // what Lists answers
 	// lapsed is the number of the first who is asked for when the owner's plan has no
 	// blasts any more; 0: it has.
-	lapsed int64
+	lapsed     int64
 	suppressed map[string]bool
 	rate       float64
 	// asked is called before recipients are looked up.

@@ -85,11 +85,11 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 }
 
 // plain reports whether the library writes a header's text so that readers get
-// the same. It lets words pass that look encoded already, folds at any blank, and
-// does not break words.
+// the same, but for a blank at the end: a name that is missing leaves one. It lets
+// words pass that look encoded already, folds at any blank, and does not break words.
 func plain(s string) bool {
 	const most = 70 // characters of a word
-	for word := range strings.SplitSeq(s, " ") {
+	for word := range strings.SplitSeq(strings.TrimSuffix(s, " "), " ") {
 		if word == "" || len(word) > most {
 			return s == ""
 		}

@@ -215,7 +215,7 @@ func TestNamesInjectNothing(t *testing.T) {
 // TestSubjectsArriveAsTheyAre: but for what would break a line.
 func TestSubjectsArriveAsTheyAre(t *testing.T) {
 	for _, subject := range []string{
-		"News", "=?", "?= =? =", "a =?utf-8?q?=0D=0ABcc:_victim@example.com?= b", strings.Repeat("=?utf-8?b?eA==?= ", 40) + "Ä 😀",
+		"News", strings.Repeat(" ", 998), " x", strings.Repeat("x", 70) + strings.Repeat(" ", 200) + "y", strings.Repeat("x", 998), "=?", "?= =? =", "a =?utf-8?q?=0D=0ABcc:_victim@example.com?= b", strings.Repeat("=?utf-8?b?eA==?= ", 40) + "Ä 😀",
 		strings.Repeat("=?😀", 60), "Grüße " + strings.Repeat("ü", 200), "=?utf-8?q?x?=\r\nBcc: victim@example.com",
 	} {
 		msg, err := eml.Build(messaging.Mail{ID: eventID, To: "a@example.org", Subject: subject, Text: "text", Date: now()}, stdmail.Address{Address: "no-reply@example.com"})
@@ -234,7 +234,7 @@ func TestSubjectsArriveAsTheyAre(t *testing.T) {
 		if len(header["Bcc"]) > 0 {
 			t.Errorf("%q: %v", subject, header)
 		}
-		for _, line := range strings.Split(b.String(), "\r\n") {
+		for line := range strings.SplitSeq(b.String(), "\r\n") {
 			if len(line) > 998 || strings.HasPrefix(line, " =?") && len(line) > 76 {
 				t.Errorf("a line of %d characters: %q", len(line), line)
 			}

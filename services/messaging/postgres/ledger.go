@@ -110,7 +110,7 @@ func (l *Ledger) Claim(ctx context.Context, limit int, lease time.Duration) ([]m
 	}
 	rest, err := l.claim(ctx, "", limit-len(out), lease)
 	if err != nil && len(out) > 0 {
-		return out, nil //nolint:nilerr // those are claimed, and must be sent
+		return out, nil // those are claimed, and must be sent
 	}
 	return append(out, rest...), err
 }

@@ -64,8 +64,8 @@ type Config struct {
 type Provider struct {
 	// The dialer connects, the client sends: their timeouts differ.
 	dialer, client *mail.Client
-	from   stdmail.Address
-	size   int
+	from           stdmail.Address
+	size           int
 
 	mu     sync.Mutex
 	closed bool
