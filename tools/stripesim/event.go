@@ -153,7 +153,7 @@ func (s *Server) chance(p float64) bool { return p > 0 && s.random().Float64() <
 
 func (s *Server) random() *rand.Rand {
 	if s.hooks.random == nil {
-		s.hooks.random = rand.New(rand.NewPCG(s.hooks.chaos.Seed, 1)) //nolint:gosec // choices of a test, repeatable by their seed
+		s.hooks.random = rand.New(rand.NewPCG(s.hooks.chaos.Seed, 1))
 	}
 	return s.hooks.random
 }

@@ -117,7 +117,8 @@ func start(t *testing.T, change func(*stripesim.Config)) *sim {
 	ran := make(chan error, 1)
 	go func() { ran <- s.Run(ctx) }()
 	server := httptest.NewServer(s)
-	transport := &http.Transport{}
+	// net/http repeats keyed requests by itself where a kept connection breaks.
+	transport := &http.Transport{DisableKeepAlives: true}
 	hc := &http.Client{
 		Transport:     transport,
 		Timeout:       10 * time.Second,
