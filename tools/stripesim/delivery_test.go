@@ -7,8 +7,8 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,8 +24,8 @@ import (
 
 // keyed are customer parameters with an idempotency key.
 func keyed(key, name string) *stripe.CustomerParams {
-	p := &stripe.CustomerParams{Name: stripe.String(name)}
-	p.IdempotencyKey = stripe.String(key)
+	p := &stripe.CustomerParams{Name: new(name)}
+	p.IdempotencyKey = new(key)
 	return p
 }
 
@@ -42,7 +42,7 @@ func TestIdempotency(t *testing.T) {
 		t.Errorf("the same key made %s and %s", first.ID, again.ID)
 	}
 	_, err := s.stripe.Customers.New(keyed("k", "Bob"))
-	if e := refused(t, err, http.StatusBadRequest, ""); e.Type != "idempotency_error" {
+	if e := refusal(t, err, http.StatusBadRequest, ""); e.Type != "idempotency_error" {
 		t.Errorf("%+v", e)
 	}
 	s.clock.add(time.Second)
@@ -54,13 +54,13 @@ func TestIdempotency(t *testing.T) {
 	p.AddExtra("nonsense", "1")
 	_, err = s.stripe.Customers.New(p)
 	refused(t, err, http.StatusBadRequest, "parameter_unknown")
-	must(s.stripe.Customers.New(keyed("k2", "Ann")))(t)
+	_ = must(s.stripe.Customers.New(keyed("k2", "Ann")))(t)
 	sub := s.subscribe(t, "price_basic_monthly", "later")
 	update := &stripe.SubscriptionParams{
-		Items:             []*stripe.SubscriptionItemsParams{{ID: stripe.String(sub.Items.Data[0].ID), Price: stripe.String("price_pro_monthly")}},
-		ProrationBehavior: stripe.String("always_invoice"), PaymentBehavior: stripe.String("error_if_incomplete"),
+		Items:             []*stripe.SubscriptionItemsParams{{ID: new(sub.Items.Data[0].ID), Price: new("price_pro_monthly")}},
+		ProrationBehavior: new("always_invoice"), PaymentBehavior: new("error_if_incomplete"),
 	}
-	update.IdempotencyKey = stripe.String("k3")
+	update.IdempotencyKey = new("k3")
 	_, err = s.stripe.Subscriptions.Update(sub.ID, update)
 	refused(t, err, http.StatusPaymentRequired, "card_declined")
 	if err := s.SetCard(sub.Customer.ID, "4242"); err != nil {
@@ -68,8 +68,8 @@ func TestIdempotency(t *testing.T) {
 	}
 	_, err = s.stripe.Subscriptions.Update(sub.ID, update)
 	refused(t, err, http.StatusPaymentRequired, "card_declined")
-	update.IdempotencyKey = stripe.String("k4")
-	must(s.stripe.Subscriptions.Update(sub.ID, update))(t)
+	update.IdempotencyKey = new("k4")
+	_ = must(s.stripe.Subscriptions.Update(sub.ID, update))(t)
 }
 
 func TestIdempotencyKeyInFlight(t *testing.T) {
@@ -126,7 +126,7 @@ func TestFaults(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				must(s.stripe.Customers.New(keyed("k0", "first")))(t) // skipped
+				_ = must(s.stripe.Customers.New(keyed("k0", "first")))(t) // skipped
 				p := keyed("k", "Ann")
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -254,16 +254,12 @@ func TestSignatureIsTheProviders(t *testing.T) {
 	s := start(t, func(c *stripesim.Config) { c.Now = nil }) // signatures have a tolerance of minutes
 	type got struct{ body, header string }
 	came := make(chan got, 10)
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		came <- got{string(b), r.Header.Get("Stripe-Signature")}
-	})}
-	var group sync.WaitGroup
-	group.Go(func() { _ = server.Serve(l) })
-	defer group.Wait()
+	}))
 	defer server.Close()
-	s.SetWebhook("http://"+l.Addr().String(), "whsec_other")
+	s.SetWebhook(server.URL, "whsec_other")
 	s.customer(t)
 	g := <-came
 	if _, err := webhook.ConstructEvent([]byte(g.body), g.header, "whsec_other"); err != nil {
@@ -313,7 +309,7 @@ func TestEventsOnDemand(t *testing.T) {
 	if slices.Contains(got, "customer.subscription.created") || count(got, "invoice.paid") != 1 || len(got) != len(waiting)+1 {
 		t.Errorf("%d waited, came: %v", len(waiting), got)
 	}
-	list := s.stripe.Events.List(&stripe.EventListParams{Types: []*string{stripe.String("customer.subscription.created")}})
+	list := s.stripe.Events.List(&stripe.EventListParams{Types: []*string{new("customer.subscription.created")}})
 	if !list.Next() || list.Event().Data.Object["id"] != sub.ID || list.Next() {
 		t.Error("the dropped event is not listed")
 	}
@@ -396,9 +392,8 @@ func TestControls(t *testing.T) {
 		t.Helper()
 		r := must(http.NewRequest(method, s.url+path, bytes.NewReader([]byte(body))))(t)
 		r.Header.Set("Content-Type", kind)
-		resp := must(s.http.Do(r))(t)
-		defer resp.Body.Close()
-		return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
+		resp, answer := exchange(t, s.http, r)
+		return resp.StatusCode, answer
 	}
 	post := func(path, body string) {
 		t.Helper()
@@ -463,7 +458,7 @@ func TestProgram(t *testing.T) {
 		ended <- stripesim.Main(ctx, []string{"-addr", "127.0.0.1:0"}, func(name string) string {
 			return map[string]string{"STRIPESIM_CURRENCY": "jpy", "STRIPESIM_ADDR": "nonsense"}[name]
 		}, in)
-		in.Close()
+		_ = in.Close()
 	}()
 	b := make([]byte, 100)
 	n, err := out.Read(b)

@@ -1,7 +1,6 @@
 package stripesim_test
 
 import (
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,16 +17,16 @@ func TestCustomers(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	c := must(s.stripe.Customers.New(&stripe.CustomerParams{
-		Email: stripe.String("a+b@example.com"), Metadata: map[string]string{"one": "1", "two": "2"},
+		Email: new("a+b@example.com"), Metadata: map[string]string{"one": "1", "two": "2"},
 	}))(t)
 	c = must(s.stripe.Customers.Update(c.ID, &stripe.CustomerParams{
-		Name: stripe.String("Ann"), Metadata: map[string]string{"two": "", "three": "3"},
+		Name: new("Ann"), Metadata: map[string]string{"two": "", "three": "3"},
 	}))(t)
 	if c.Name != "Ann" || c.Email != "a+b@example.com" || len(c.Metadata) != 2 || c.Metadata["one"] != "1" || c.Metadata["three"] != "3" {
 		t.Fatalf("updated: %+v", c)
 	}
 	s.customer(t)
-	list := s.stripe.Customers.List(&stripe.CustomerListParams{Email: stripe.String("a+b@example.com")})
+	list := s.stripe.Customers.List(&stripe.CustomerListParams{Email: new("a+b@example.com")})
 	if !list.Next() || list.Customer().ID != c.ID || list.Next() {
 		t.Errorf("by email: %v", list.Err())
 	}
@@ -41,16 +40,16 @@ func TestCustomers(t *testing.T) {
 	if got := must(s.stripe.Subscriptions.Get(sub.ID, nil))(t); got.Status != "canceled" || got.EndedAt == 0 {
 		t.Errorf("its subscription: %s", got.Status)
 	}
-	_, err := s.stripe.Customers.Update(c.ID, &stripe.CustomerParams{Name: stripe.String("Bob")})
+	_, err := s.stripe.Customers.Update(c.ID, &stripe.CustomerParams{Name: new("Bob")})
 	refused(t, err, http.StatusNotFound, "resource_missing")
 	_, err = s.stripe.Customers.Del(c.ID, nil)
 	refused(t, err, http.StatusNotFound, "resource_missing")
 	_, err = s.stripe.CheckoutSessions.New(&stripe.CheckoutSessionParams{
-		Mode: stripe.String("subscription"), Customer: stripe.String(c.ID), SuccessURL: stripe.String("https://example.com"),
-		LineItems: []*stripe.CheckoutSessionLineItemParams{{Price: stripe.String("price_basic_monthly")}},
+		Mode: new("subscription"), Customer: new(c.ID), SuccessURL: new("https://example.com"),
+		LineItems: []*stripe.CheckoutSessionLineItemParams{{Price: new("price_basic_monthly")}},
 	})
 	refused(t, err, http.StatusBadRequest, "resource_missing")
-	if list := s.stripe.Customers.List(&stripe.CustomerListParams{Email: stripe.String("a+b@example.com")}); list.Next() {
+	if list := s.stripe.Customers.List(&stripe.CustomerListParams{Email: new("a+b@example.com")}); list.Next() {
 		t.Error("the deleted customer is listed")
 	}
 }
@@ -73,7 +72,7 @@ func TestPricesAndProducts(t *testing.T) {
 		"price_basic_monthly": 300, "price_basic_yearly": 3000, "price_advanced_monthly": 1000,
 		"price_advanced_yearly": 10000, "price_pro_monthly": 5000, "price_pro_yearly": 50000,
 	}
-	params := &stripe.PriceListParams{Active: stripe.Bool(true)}
+	params := &stripe.PriceListParams{Active: new(true)}
 	params.Limit = stripe.Int64(4) // two pages
 	params.AddExpand("data.product")
 	list := s.stripe.Prices.List(params)
@@ -91,7 +90,7 @@ func TestPricesAndProducts(t *testing.T) {
 		t.Errorf("price %+v", p)
 	}
 	_, err := s.stripe.Prices.Get("price_none", nil)
-	if e := refused(t, err, http.StatusNotFound, "resource_missing"); e.Type != "invalid_request_error" || !strings.Contains(e.Msg, "price_none") {
+	if e := refusal(t, err, http.StatusNotFound, "resource_missing"); e.Type != "invalid_request_error" || !strings.Contains(e.Msg, "price_none") {
 		t.Errorf("%+v", e)
 	}
 	if p := must(s.stripe.Products.Get("prod_pro", nil))(t); p.Name != "Pro" {
@@ -121,13 +120,13 @@ func TestListsGoOnWhereTheyStopped(t *testing.T) {
 		t.Errorf("%d calls, want three pages", n-7)
 	}
 	one := &stripe.CustomerListParams{}
-	one.Limit, one.Single, one.StartingAfter = stripe.Int64(2), true, stripe.String(made[1])
+	one.Limit, one.Single, one.StartingAfter = stripe.Int64(2), true, new(made[1])
 	list = s.stripe.Customers.List(one)
 	if !list.Next() || list.Customer().ID != made[2] || !list.Meta().HasMore {
 		t.Errorf("after %s: %+v", made[1], list.Meta())
 	}
 	back := &stripe.CustomerListParams{}
-	back.Limit, back.Single, back.EndingBefore = stripe.Int64(2), true, stripe.String(made[3])
+	back.Limit, back.Single, back.EndingBefore = stripe.Int64(2), true, new(made[3])
 	list = s.stripe.Customers.List(back)
 	var before []string
 	for list.Next() {
@@ -147,12 +146,11 @@ func TestRequestsThatTheProviderRefuses(t *testing.T) {
 		if key != "" {
 			r.Header.Set("Authorization", "Bearer "+key)
 		}
-		resp := must(s.http.Do(r))(t)
-		defer resp.Body.Close()
+		resp, answer := exchange(t, s.http, r)
 		if resp.Header.Get("Request-Id") == "" || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
 			t.Errorf("%s %s: headers %v", method, path, resp.Header)
 		}
-		return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
+		return resp.StatusCode, answer
 	}
 	for _, c := range []struct {
 		name, method, path, key, body string
@@ -189,7 +187,7 @@ func TestSessionsExpire(t *testing.T) {
 	}
 	_, err := s.stripe.CheckoutSessions.Expire(byHand.ID, nil)
 	refused(t, err, http.StatusBadRequest, "")
-	open := s.stripe.CheckoutSessions.List(&stripe.CheckoutSessionListParams{Customer: stripe.String(c.ID), Status: stripe.String("open")})
+	open := s.stripe.CheckoutSessions.List(&stripe.CheckoutSessionListParams{Customer: new(c.ID), Status: new("open")})
 	if !open.Next() || open.CheckoutSession().ID != byTime.ID || open.Next() {
 		t.Errorf("open sessions: %v", open.Err())
 	}
@@ -219,9 +217,9 @@ func TestCheckoutWithoutCustomerAndWithTrial(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	cs := must(s.stripe.CheckoutSessions.New(&stripe.CheckoutSessionParams{
-		Mode: stripe.String("subscription"), CustomerEmail: stripe.String("new@example.com"),
-		LineItems:        []*stripe.CheckoutSessionLineItemParams{{Price: stripe.String("price_pro_monthly"), Quantity: stripe.Int64(1)}},
-		SuccessURL:       stripe.String("https://example.com/ok"),
+		Mode: new("subscription"), CustomerEmail: new("new@example.com"),
+		LineItems:        []*stripe.CheckoutSessionLineItemParams{{Price: new("price_pro_monthly"), Quantity: stripe.Int64(1)}},
+		SuccessURL:       new("https://example.com/ok"),
 		SubscriptionData: &stripe.CheckoutSessionSubscriptionDataParams{TrialPeriodDays: stripe.Int64(7)},
 	}))(t)
 	if status, to, _ := s.choose(t, cs.URL, "pay"); status != http.StatusSeeOther || to != "https://example.com/ok" {
@@ -245,9 +243,8 @@ func (s *sim) raw(t *testing.T, path string) string {
 	t.Helper()
 	r := must(http.NewRequest(http.MethodGet, s.url+path, nil))(t)
 	r.Header.Set("Authorization", "Bearer sk_test_1")
-	resp := must(s.http.Do(r))(t)
-	defer resp.Body.Close()
-	return string(must(io.ReadAll(resp.Body))(t))
+	_, body := exchange(t, s.http, r)
+	return body
 }
 
 func TestObjectsShowNothingOfTheSimulator(t *testing.T) {
@@ -269,20 +266,20 @@ func TestRefunds(t *testing.T) {
 	s := start(t, nil)
 	sub := s.subscribe(t, "price_pro_monthly", "pay")
 	pi := must(s.stripe.PaymentIntents.Get(sub.LatestInvoice.PaymentIntent.ID, nil))(t)
-	r := must(s.stripe.Refunds.New(&stripe.RefundParams{PaymentIntent: stripe.String(pi.ID), Amount: stripe.Int64(2000)}))(t)
+	r := must(s.stripe.Refunds.New(&stripe.RefundParams{PaymentIntent: new(pi.ID), Amount: stripe.Int64(2000)}))(t)
 	if r.Amount != 2000 || r.Status != "succeeded" {
 		t.Fatalf("%+v", r)
 	}
-	_, err := s.stripe.Refunds.New(&stripe.RefundParams{Charge: stripe.String(pi.LatestCharge.ID), Amount: stripe.Int64(3001)})
+	_, err := s.stripe.Refunds.New(&stripe.RefundParams{Charge: new(pi.LatestCharge.ID), Amount: stripe.Int64(3001)})
 	refused(t, err, http.StatusBadRequest, "")
-	must(s.stripe.Refunds.New(&stripe.RefundParams{Charge: stripe.String(pi.LatestCharge.ID)}))(t)
+	_ = must(s.stripe.Refunds.New(&stripe.RefundParams{Charge: new(pi.LatestCharge.ID)}))(t)
 	ch := must(s.stripe.Charges.Get(pi.LatestCharge.ID, nil))(t)
 	if !ch.Refunded || ch.AmountRefunded != 5000 {
 		t.Errorf("%+v", ch)
 	}
-	_, err = s.stripe.Refunds.New(&stripe.RefundParams{Charge: stripe.String(ch.ID)})
+	_, err = s.stripe.Refunds.New(&stripe.RefundParams{Charge: new(ch.ID)})
 	refused(t, err, http.StatusBadRequest, "charge_already_refunded")
-	list := s.stripe.Refunds.List(&stripe.RefundListParams{PaymentIntent: stripe.String(pi.ID)})
+	list := s.stripe.Refunds.List(&stripe.RefundListParams{PaymentIntent: new(pi.ID)})
 	n := 0
 	for list.Next() {
 		n++
@@ -296,22 +293,22 @@ func TestPaymentMethods(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	c, other := s.customer(t), s.customer(t)
-	m := must(s.stripe.PaymentMethods.Attach("pm_card_visa", &stripe.PaymentMethodAttachParams{Customer: stripe.String(c.ID)}))(t)
-	_, err := s.stripe.PaymentMethods.Attach(m.ID, &stripe.PaymentMethodAttachParams{Customer: stripe.String(other.ID)})
+	m := must(s.stripe.PaymentMethods.Attach("pm_card_visa", &stripe.PaymentMethodAttachParams{Customer: new(c.ID)}))(t)
+	_, err := s.stripe.PaymentMethods.Attach(m.ID, &stripe.PaymentMethodAttachParams{Customer: new(other.ID)})
 	refused(t, err, http.StatusBadRequest, "")
 	if got := must(s.stripe.PaymentMethods.Get(m.ID, nil))(t); got.Card.Brand != "visa" || got.Card.Last4 != "4242" || got.Card.ExpYear != 2034 {
 		t.Errorf("%+v", got.Card)
 	}
-	list := s.stripe.PaymentMethods.List(&stripe.PaymentMethodListParams{Customer: stripe.String(c.ID), Type: stripe.String("card")})
+	list := s.stripe.PaymentMethods.List(&stripe.PaymentMethodListParams{Customer: new(c.ID), Type: new("card")})
 	if !list.Next() || list.PaymentMethod().ID != m.ID || list.Next() {
 		t.Errorf("list: %v", list.Err())
 	}
 	_, err = s.stripe.Customers.Update(other.ID, &stripe.CustomerParams{
-		InvoiceSettings: &stripe.CustomerInvoiceSettingsParams{DefaultPaymentMethod: stripe.String(m.ID)},
+		InvoiceSettings: &stripe.CustomerInvoiceSettingsParams{DefaultPaymentMethod: new(m.ID)},
 	})
 	refused(t, err, http.StatusBadRequest, "")
-	must(s.stripe.PaymentMethods.Detach(m.ID, nil))(t)
-	list = s.stripe.PaymentMethods.List(&stripe.PaymentMethodListParams{Customer: stripe.String(c.ID)})
+	_ = must(s.stripe.PaymentMethods.Detach(m.ID, nil))(t)
+	list = s.stripe.PaymentMethods.List(&stripe.PaymentMethodListParams{Customer: new(c.ID)})
 	if list.Next() {
 		t.Error("the detached card is listed")
 	}
@@ -322,11 +319,9 @@ func TestPortal(t *testing.T) {
 	s := start(t, nil)
 	sub := s.subscribe(t, "price_pro_monthly", "pay")
 	p := must(s.stripe.BillingPortalSessions.New(&stripe.BillingPortalSessionParams{
-		Customer: stripe.String(sub.Customer.ID), ReturnURL: stripe.String("https://example.com/account"),
+		Customer: new(sub.Customer.ID), ReturnURL: new("https://example.com/account"),
 	}))(t)
-	resp := must(s.http.Get(p.URL))(t)
-	body := string(must(io.ReadAll(resp.Body))(t))
-	resp.Body.Close()
+	resp, body := s.fetch(t, p.URL)
 	if resp.StatusCode != 200 || !strings.Contains(body, "Pro: active until 28 February 2026") || !strings.Contains(body, "https://example.com/account") {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
@@ -361,12 +356,10 @@ func TestPagesEscapeWhatTheyShow(t *testing.T) {
 	sub := s.subscribe(t, "price_x", "pay")
 	cs := s.session(t, sub.Customer.ID, "price_x")
 	p := must(s.stripe.BillingPortalSessions.New(&stripe.BillingPortalSessionParams{
-		Customer: stripe.String(sub.Customer.ID), ReturnURL: stripe.String("javascript:" + evil),
+		Customer: new(sub.Customer.ID), ReturnURL: new("javascript:" + evil),
 	}))(t)
 	for _, u := range []string{cs.URL, p.URL, sub.LatestInvoice.HostedInvoiceURL} {
-		resp := must(s.http.Get(u))(t)
-		body := string(must(io.ReadAll(resp.Body))(t))
-		resp.Body.Close()
+		resp, body := s.fetch(t, u)
 		if resp.StatusCode != 200 || strings.Contains(body, "<script") || strings.Contains(body, "javascript:") || !strings.Contains(body, "&lt;script&gt;") {
 			t.Errorf("%s: %d %s", u, resp.StatusCode, body)
 		}

@@ -29,6 +29,7 @@ package stripesim
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,8 +40,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"crypto/rand"
 )
 
 const (

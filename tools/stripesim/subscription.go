@@ -486,4 +486,3 @@ func topOf(name string) string {
 	}
 	return name
 }
-

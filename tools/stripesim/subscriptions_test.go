@@ -17,10 +17,10 @@ import (
 func (s *sim) own(t *testing.T, card, price, behavior string) (*stripe.Subscription, error) {
 	t.Helper()
 	c := s.customer(t)
-	m := must(s.stripe.PaymentMethods.Attach(card, &stripe.PaymentMethodAttachParams{Customer: stripe.String(c.ID)}))(t)
+	m := must(s.stripe.PaymentMethods.Attach(card, &stripe.PaymentMethodAttachParams{Customer: new(c.ID)}))(t)
 	return s.stripe.Subscriptions.New(&stripe.SubscriptionParams{
-		Customer: stripe.String(c.ID), DefaultPaymentMethod: stripe.String(m.ID), PaymentBehavior: stripe.String(behavior),
-		Items: []*stripe.SubscriptionItemsParams{{Price: stripe.String(price)}},
+		Customer: new(c.ID), DefaultPaymentMethod: new(m.ID), PaymentBehavior: new(behavior),
+		Items: []*stripe.SubscriptionItemsParams{{Price: new(price)}},
 	})
 }
 
@@ -28,7 +28,7 @@ func TestFirstPaymentThatFails(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	_, err := s.own(t, "pm_card_chargeDeclined", "price_pro_monthly", "error_if_incomplete")
-	if e := refused(t, err, http.StatusPaymentRequired, "card_declined"); e.Type != "card_error" || e.DeclineCode != "generic_decline" {
+	if e := refusal(t, err, http.StatusPaymentRequired, "card_declined"); e.Type != "card_error" || e.DeclineCode != "generic_decline" {
 		t.Errorf("%+v", e)
 	}
 	sub := must(s.own(t, "pm_card_chargeDeclined", "price_pro_monthly", "allow_incomplete"))(t)
@@ -93,8 +93,8 @@ func TestCreditPaysTheNextInvoice(t *testing.T) {
 	s := start(t, nil)
 	sub := s.subscribe(t, "price_pro_monthly", "pay")
 	s.clock.add(14 * 24 * time.Hour)
-	must(s.update(t, sub.ID, "price_advanced_monthly", "always_invoice", "error_if_incomplete", 0))(t) // -2500 + 500
-	upcoming := must(s.stripe.Invoices.Upcoming(&stripe.InvoiceUpcomingParams{Subscription: stripe.String(sub.ID)}))(t)
+	_ = must(s.update(t, sub.ID, "price_advanced_monthly", "always_invoice", "error_if_incomplete", 0))(t) // -2500 + 500
+	upcoming := must(s.stripe.Invoices.Upcoming(&stripe.InvoiceUpcomingParams{Subscription: new(sub.ID)}))(t)
 	if upcoming.AmountDue != 0 || upcoming.StartingBalance != -2000 || upcoming.EndingBalance != -1000 || upcoming.Total != 1000 {
 		t.Errorf("due %d, balance %d to %d", upcoming.AmountDue, upcoming.StartingBalance, upcoming.EndingBalance)
 	}
@@ -159,7 +159,7 @@ func TestUpdateWhosePaymentFails(t *testing.T) {
 	if err := s.SetCard(sub.Customer.ID, "4242"); err != nil {
 		t.Fatal(err)
 	}
-	must(s.stripe.Invoices.Pay(got.LatestInvoice.ID, nil))(t)
+	_ = must(s.stripe.Invoices.Pay(got.LatestInvoice.ID, nil))(t)
 	if got := s.get(t, sub.ID); got.PendingUpdate != nil || got.Items.Data[0].Price.ID != "price_pro_monthly" {
 		t.Errorf("after paying: %+v", got)
 	}
@@ -184,12 +184,12 @@ func TestUpdatesThatTheProviderRefuses(t *testing.T) {
 		name, says string
 		params     stripe.SubscriptionParams
 	}{
-		{"without its id an item is a second one", "Without the id", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{Price: stripe.String("price_pro_monthly")}}}},
-		{"unknown price", "No such price", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: stripe.String("price_none")}}}},
-		{"another currency", "different currency", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: stripe.String("yen_pro_monthly")}}}},
-		{"unknown behavior", "proration_behavior", stripe.SubscriptionParams{ProrationBehavior: stripe.String("sometimes")}},
+		{"without its id an item is a second one", "Without the id", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{Price: new("price_pro_monthly")}}}},
+		{"unknown price", "No such price", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: new("price_none")}}}},
+		{"another currency", "different currency", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: new("yen_pro_monthly")}}}},
+		{"unknown behavior", "proration_behavior", stripe.SubscriptionParams{ProrationBehavior: new("sometimes")}},
 		{"date before the period", "outside of current", stripe.SubscriptionParams{
-			Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: stripe.String("price_pro_monthly")}}, ProrationDate: stripe.Int64(1),
+			Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: new("price_pro_monthly")}}, ProrationDate: stripe.Int64(1),
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestCancelAtPeriodEnd(t *testing.T) {
 	s := start(t, nil)
 	sub := s.subscribe(t, "price_pro_monthly", "pay")
 	set := func(v bool) *stripe.Subscription {
-		return must(s.stripe.Subscriptions.Update(sub.ID, &stripe.SubscriptionParams{CancelAtPeriodEnd: stripe.Bool(v)}))(t)
+		return must(s.stripe.Subscriptions.Update(sub.ID, &stripe.SubscriptionParams{CancelAtPeriodEnd: new(v)}))(t)
 	}
 	if got := set(true); !got.CancelAtPeriodEnd || got.CancelAt != got.CurrentPeriodEnd || got.Status != "active" || got.CanceledAt == 0 {
 		t.Errorf("canceling: %+v", got)
@@ -218,7 +218,7 @@ func TestCancelAtPeriodEnd(t *testing.T) {
 		t.Errorf("taken back: %+v", got)
 	}
 	set(true)
-	_, err := s.stripe.Invoices.Upcoming(&stripe.InvoiceUpcomingParams{Subscription: stripe.String(sub.ID)})
+	_, err := s.stripe.Invoices.Upcoming(&stripe.InvoiceUpcomingParams{Subscription: new(sub.ID)})
 	refused(t, err, http.StatusNotFound, "invoice_upcoming_none")
 	s.clock.add(time.Unix(sub.CurrentPeriodEnd, 0).Sub(s.clock.now()) - time.Second)
 	if got := s.get(t, sub.ID); got.Status != "active" {
@@ -236,7 +236,7 @@ func TestCancelAtPeriodEnd(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("history %q", got)
 	}
-	_, err = s.stripe.Subscriptions.Update(sub.ID, &stripe.SubscriptionParams{CancelAtPeriodEnd: stripe.Bool(false)})
+	_, err = s.stripe.Subscriptions.Update(sub.ID, &stripe.SubscriptionParams{CancelAtPeriodEnd: new(false)})
 	refused(t, err, http.StatusBadRequest, "")
 	s.drain(t)
 	if n := count(s.hook.types(), "customer.subscription.deleted"); n != 1 {
@@ -250,7 +250,7 @@ func TestCancelAtOnce(t *testing.T) {
 	sub := s.subscribe(t, "price_pro_monthly", "pay")
 	s.clock.add(14 * 24 * time.Hour)
 	got := must(s.stripe.Subscriptions.Cancel(sub.ID, &stripe.SubscriptionCancelParams{
-		Prorate: stripe.Bool(true), InvoiceNow: stripe.Bool(true),
+		Prorate: new(true), InvoiceNow: new(true),
 	}))(t)
 	if got.Status != "canceled" || got.EndedAt != s.clock.now().Unix() {
 		t.Errorf("%+v", got)
@@ -262,9 +262,9 @@ func TestCancelAtOnce(t *testing.T) {
 	refused(t, err, http.StatusNotFound, "resource_missing")
 	ids := func(status string) []string {
 		var out []string
-		p := &stripe.SubscriptionListParams{Customer: stripe.String(sub.Customer.ID)}
+		p := &stripe.SubscriptionListParams{Customer: new(sub.Customer.ID)}
 		if status != "" {
-			p.Status = stripe.String(status)
+			p.Status = new(status)
 		}
 		l := s.stripe.Subscriptions.List(p)
 		for l.Next() {
@@ -284,19 +284,19 @@ func TestCancelAtOnce(t *testing.T) {
 func (s *sim) onClock(t *testing.T, card string) (*stripe.TestHelpersTestClock, *stripe.Subscription) {
 	t.Helper()
 	at := time.Date(2026, 3, 31, 8, 0, 0, 0, time.UTC)
-	tc := must(s.stripe.TestHelpersTestClocks.New(&stripe.TestHelpersTestClockParams{FrozenTime: stripe.Int64(at.Unix())}))(t)
-	c := must(s.stripe.Customers.New(&stripe.CustomerParams{TestClock: stripe.String(tc.ID)}))(t)
-	m := must(s.stripe.PaymentMethods.Attach(card, &stripe.PaymentMethodAttachParams{Customer: stripe.String(c.ID)}))(t)
+	tc := must(s.stripe.TestHelpersTestClocks.New(&stripe.TestHelpersTestClockParams{FrozenTime: new(at.Unix())}))(t)
+	c := must(s.stripe.Customers.New(&stripe.CustomerParams{TestClock: new(tc.ID)}))(t)
+	m := must(s.stripe.PaymentMethods.Attach(card, &stripe.PaymentMethodAttachParams{Customer: new(c.ID)}))(t)
 	sub := must(s.stripe.Subscriptions.New(&stripe.SubscriptionParams{
-		Customer: stripe.String(c.ID), DefaultPaymentMethod: stripe.String(m.ID),
-		Items: []*stripe.SubscriptionItemsParams{{Price: stripe.String("price_pro_monthly")}},
+		Customer: new(c.ID), DefaultPaymentMethod: new(m.ID),
+		Items: []*stripe.SubscriptionItemsParams{{Price: new("price_pro_monthly")}},
 	}))(t)
 	return tc, sub
 }
 
 func (s *sim) advance(t *testing.T, tc *stripe.TestHelpersTestClock, at time.Time) {
 	t.Helper()
-	must(s.stripe.TestHelpersTestClocks.Advance(tc.ID, &stripe.TestHelpersTestClockAdvanceParams{FrozenTime: stripe.Int64(at.Unix())}))(t)
+	_ = must(s.stripe.TestHelpersTestClocks.Advance(tc.ID, &stripe.TestHelpersTestClockAdvanceParams{FrozenTime: new(at.Unix())}))(t)
 	if got := must(s.stripe.TestHelpersTestClocks.Get(tc.ID, nil))(t); got.Status != "ready" || got.FrozenTime != at.Unix() {
 		t.Fatalf("clock: %+v", got)
 	}
@@ -315,7 +315,7 @@ func TestRenewalByTestClock(t *testing.T) {
 	if end := time.Unix(got.CurrentPeriodEnd, 0).UTC(); !end.Equal(time.Date(2026, 8, 31, 8, 0, 0, 0, time.UTC)) {
 		t.Errorf("period ends %s", end)
 	}
-	list := s.stripe.Invoices.List(&stripe.InvoiceListParams{Customer: stripe.String(sub.Customer.ID)})
+	list := s.stripe.Invoices.List(&stripe.InvoiceListParams{Customer: new(sub.Customer.ID)})
 	var days []string
 	for list.Next() {
 		inv := list.Invoice()
