@@ -99,7 +99,7 @@ type Invoice struct {
 
 // PaymentMethod is the card that is charged.
 type PaymentMethod struct {
-	Brand, Last4       string
+	Brand, Last4      string
 	ExpMonth, ExpYear int64
 }
 

@@ -9,7 +9,9 @@ import (
 )
 
 // Accounts implements billing.Accounts by calls to account.
-type Accounts struct{ Client accountv1.AccountServiceClient }
+type Accounts struct {
+	Client accountv1.AccountServiceClient
+}
 
 // SetEntitlement implements billing.Accounts.
 func (a Accounts) SetEntitlement(ctx context.Context, accountID string, e access.Entitlement) (access.Entitlement, error) {

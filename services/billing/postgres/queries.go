@@ -121,8 +121,8 @@ SELECT account_id, customer_id, deleted_at FROM deletion WHERE account_id > $1 A
 
 	// By reconciliation_pkey.
 	takeReconciliation = `-- name: TakeReconciliation
-INSERT INTO reconciliation AS r (only, started_at) VALUES (true, $1)
-ON CONFLICT (only) DO UPDATE SET started_at = EXCLUDED.started_at WHERE r.started_at <= $2`
+INSERT INTO reconciliation AS r (one, started_at) VALUES (true, $1)
+ON CONFLICT (one) DO UPDATE SET started_at = EXCLUDED.started_at WHERE r.started_at <= $2`
 )
 
 // The statements of a sweep delete at most $2 rows that are older than $1.

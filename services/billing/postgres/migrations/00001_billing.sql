@@ -74,7 +74,7 @@ CREATE INDEX deletion_deleted_at ON deletion (deleted_at);
 
 -- When the reconciler last began; one row.
 CREATE TABLE reconciliation (
-    only       boolean     PRIMARY KEY CHECK (only),
+    one        boolean     PRIMARY KEY CHECK (one),
     started_at timestamptz NOT NULL
 );
 
