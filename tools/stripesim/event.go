@@ -369,7 +369,7 @@ func (s *Server) hand(ctx context.Context, e *event, url, secret string) (int, e
 		return 0, fmt.Errorf("encode the event: %w", err)
 	}
 	signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{
-		Payload: payload, Secret: secret, Timestamp: s.cfg.Now(),
+		Payload: payload, Secret: secret, Timestamp: s.cfg.SignedAt(),
 	})
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.WebhookTimeout)
 	defer cancel()

@@ -244,6 +244,29 @@ func TestCancelAtPeriodEnd(t *testing.T) {
 	}
 }
 
+func TestCancelAtADay(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	sub := s.subscribe(t, "price_pro_monthly", "pay")
+	at := s.clock.now().Add(5 * 24 * time.Hour).Unix()
+	for range 2 {
+		got := must(s.stripe.Subscriptions.Update(sub.ID, &stripe.SubscriptionParams{CancelAt: new(at)}))(t)
+		if got.CancelAt != at || got.CancelAtPeriodEnd {
+			t.Errorf("%+v", got)
+		}
+		clear := &stripe.SubscriptionParams{}
+		clear.AddExtra("cancel_at", "")
+		if got := must(s.stripe.Subscriptions.Update(sub.ID, clear))(t); got.CancelAt != 0 {
+			t.Errorf("taken back: %d", got.CancelAt)
+		}
+	}
+	_ = must(s.stripe.Subscriptions.Update(sub.ID, &stripe.SubscriptionParams{CancelAt: new(at)}))(t)
+	s.clock.add(6 * 24 * time.Hour)
+	if got := s.get(t, sub.ID); got.Status != "canceled" || got.EndedAt != at {
+		t.Errorf("%s at %d, want %d", got.Status, got.EndedAt, at)
+	}
+}
+
 func TestCancelAtOnce(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
