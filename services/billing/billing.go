@@ -129,6 +129,8 @@ type Store interface {
 	Deletions(ctx context.Context, after string, since time.Time, limit int) ([]Deletion, error)
 	// TakeReconciliation claims the next run where the last began before due.
 	TakeReconciliation(ctx context.Context, now, due time.Time) (bool, error)
+	// RetryReconciliation has the next run be due at that time.
+	RetryReconciliation(ctx context.Context, at time.Time, every time.Duration) error
 	// Sweep deletes what is too old to matter, a bounded number of rows, and reports
 	// whether there may be more.
 	Sweep(ctx context.Context, now time.Time) (more bool, err error)

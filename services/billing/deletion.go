@@ -72,7 +72,7 @@ func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID stri
 	if err != nil && !because(err, Missing) {
 		return err
 	}
-	for _, s := range list {
+	for _, s := range b.ours(list) {
 		if !slices.Contains(known, s.ID) && s.Status != statusExpired {
 			b.Log.LogAttrs(ctx, slog.LevelWarn, "a subscription was paid for an account that is none any more; it is refunded",
 				slog.String("account_id", accountID), slog.String("subscription_id", s.ID))

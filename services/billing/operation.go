@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -33,7 +34,7 @@ func (b *Billing) once(ctx context.Context, l Locked, accountID, name, wish stri
 			return fmt.Errorf("begin %s: %w", name, err)
 		}
 		err = call(idempotencyKey(accountID, name, epoch))
-		if e, ok := err.(*ProviderError); ok && (e.Reason == Throttled || e.Reason == Away && !e.Answered) { //nolint:errorlint // as the provider returns it
+		if err != nil && !known(err) {
 			return err
 		}
 		// An answer that failed is remembered by its key; what has happened all the
@@ -47,6 +48,13 @@ func (b *Billing) once(ctx context.Context, l Locked, accountID, name, wish stri
 		}
 		return err
 	}
+}
+
+// known reports whether a failed call has surely had its effect, or none, or was
+// answered in a way that its key remembers.
+func known(err error) bool {
+	e, ok := errors.AsType[*ProviderError](err)
+	return ok && e.Reason != Throttled && (e.Reason != Away || e.Answered)
 }
 
 // idempotencyKey is the same for the same attempt, everywhere.

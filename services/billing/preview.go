@@ -48,7 +48,7 @@ func (b *Billing) preview(ctx context.Context, actor access.Actor, plan Plan) (P
 	if err != nil {
 		return Preview{}, err
 	}
-	live, _, _ := choose(list)
+	live, _, _ := choose(b.ours(list))
 	if live == nil {
 		return Preview{}, none
 	}

@@ -22,6 +22,8 @@ const (
 // Subscription is one as the provider shows it.
 type Subscription struct {
 	ID, CustomerID string
+	// AccountID is what we wrote to it; empty: somebody else made it.
+	AccountID string
 	// Status is the provider's word.
 	Status string
 	// PriceID is what is paid, ItemID the line of the subscription that says so.

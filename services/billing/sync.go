@@ -43,7 +43,7 @@ func (b *Billing) sync(ctx context.Context, l Locked, sub *Subscriber, floor int
 	case err != nil:
 		return nil, nil, err
 	}
-	live, extra, stale := choose(list)
+	live, extra, stale := choose(b.ours(list))
 	// Two were paid. The later one is given back before it is canceled: what a
 	// crash leaves undone is found again.
 	for _, s := range extra {
@@ -72,6 +72,15 @@ func (b *Billing) sync(ctx context.Context, l Locked, sub *Subscriber, floor int
 	}
 	b.push(ctx, l, sub)
 	return live, stale, nil
+}
+
+// ours are those of the subscriptions that are about our plans: the provider's
+// account may sell other things, too.
+func (b *Billing) ours(list []Subscription) []Subscription {
+	return slices.DeleteFunc(slices.Clone(list), func(s Subscription) bool {
+		_, known := b.Prices.Plan(s.PriceID)
+		return !known && s.AccountID == ""
+	})
 }
 
 // choose picks the subscription that counts: the first that was begun of those

@@ -16,6 +16,8 @@ const (
 	checkLook    = 10 * time.Second
 	deletionLook = time.Second
 	sweepLook    = 10 * time.Minute
+	// reconcileRetry is the pause after a reconciliation that did not come to its end.
+	reconcileRetry = 10 * time.Minute
 	// attemptLease is how long one attempt keeps the others away.
 	attemptLease = lockPatience + workTime + deletionRetry
 )
@@ -97,8 +99,10 @@ func (b *Billing) RunReconciliations(ctx context.Context) error {
 		if !mine {
 			return ErrNotFound
 		}
-		_, err = b.Reconcile(ctx)
-		return err
+		if _, err := b.Reconcile(ctx); err != nil {
+			return errors.Join(err, b.Store.RetryReconciliation(context.WithoutCancel(ctx), now.Add(min(reconcileRetry, b.ReconcileEvery)), b.ReconcileEvery))
+		}
+		return nil
 	})
 }
 

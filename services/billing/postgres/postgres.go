@@ -137,6 +137,11 @@ func (s *Store) TakeReconciliation(ctx context.Context, now, due time.Time) (boo
 	return tag.RowsAffected() == 1, nil
 }
 
+// RetryReconciliation implements billing.Store.
+func (s *Store) RetryReconciliation(ctx context.Context, at time.Time, every time.Duration) error {
+	return exec(ctx, s.pool, "retry a reconciliation", retryReconciliation, at.Add(-every))
+}
+
 const (
 	// eventsKept is longer than the provider sends an event again.
 	eventsKept = 35 * 24 * time.Hour

@@ -123,6 +123,10 @@ SELECT account_id, customer_id, deleted_at FROM deletion WHERE account_id > $1 A
 	takeReconciliation = `-- name: TakeReconciliation
 INSERT INTO reconciliation AS r (one, started_at) VALUES (true, $1)
 ON CONFLICT (one) DO UPDATE SET started_at = EXCLUDED.started_at WHERE r.started_at <= $2`
+
+	// By reconciliation_pkey.
+	retryReconciliation = `-- name: RetryReconciliation
+UPDATE reconciliation SET started_at = $1 WHERE one`
 )
 
 // The statements of a sweep delete at most $2 rows that are older than $1.

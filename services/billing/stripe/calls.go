@@ -18,6 +18,9 @@ const (
 	// maxSubscriptions bounds what is read of one customer.
 	maxSubscriptions = 1000
 	all              = "all"
+	// sessionOpen is how long a checkout can be paid, with an hour for clocks that
+	// differ.
+	sessionOpen = 25 * time.Hour
 )
 
 // CreateCustomer implements billing.Provider.
@@ -95,7 +98,7 @@ func (p *Provider) Subscriptions(ctx context.Context, customerID string) ([]bill
 
 func subscription(s *api.Subscription) billing.Subscription {
 	out := billing.Subscription{
-		ID: s.ID, Status: string(s.Status), CreatedAt: moment(s.Created), CurrentPeriodEnd: moment(s.CurrentPeriodEnd),
+		ID: s.ID, AccountID: s.Metadata[accountKey], Status: string(s.Status), CreatedAt: moment(s.Created), CurrentPeriodEnd: moment(s.CurrentPeriodEnd),
 		CancelAtPeriodEnd: s.CancelAtPeriodEnd, CancelAt: moment(s.CancelAt),
 	}
 	if s.Customer != nil {
@@ -172,15 +175,19 @@ func (p *Provider) Refund(ctx context.Context, key, subscriptionID string) error
 	return err
 }
 
-// OpenSessions implements billing.Provider.
+// OpenSessions implements billing.Provider. The list is the newest first, and no
+// session stays open for longer than sessionOpen.
 func (p *Provider) OpenSessions(ctx context.Context, customerID string) ([]billing.Session, error) {
 	return call(ctx, p, "list sessions", func(ctx context.Context) ([]billing.Session, error) {
 		var list []billing.Session
-		it := p.api.CheckoutSessions.List(&api.CheckoutSessionListParams{
-			ListParams: paged(ctx), Customer: api.String(customerID), Status: api.String(string(api.CheckoutSessionStatusOpen)),
-		})
-		for len(list) < maxSubscriptions && it.Next() {
-			if s := it.CheckoutSession(); s.Status == api.CheckoutSessionStatusOpen {
+		oldest := p.now().Add(-sessionOpen)
+		it := p.api.CheckoutSessions.List(&api.CheckoutSessionListParams{ListParams: paged(ctx), Customer: api.String(customerID)})
+		for it.Next() {
+			s := it.CheckoutSession()
+			if moment(s.Created).Before(oldest) {
+				break
+			}
+			if s.Status == api.CheckoutSessionStatusOpen {
 				list = append(list, session(s))
 			}
 		}

@@ -56,6 +56,8 @@ type Config struct {
 	// Timeout bounds one attempt; 0: 8 s.
 	Timeout time.Duration
 	Log     *slog.Logger
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
 	// Tracers and Registerer take spans and metrics; nil: nobody does.
 	Tracers    trace.TracerProvider
 	Registerer prometheus.Registerer
@@ -69,6 +71,7 @@ type Provider struct {
 	slots   chan struct{}
 	log     *slog.Logger
 	tracer  trace.Tracer
+	now     func() time.Time
 	seconds *prometheus.HistogramVec
 }
 
@@ -91,6 +94,9 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	if cfg.Tracers == nil {
 		cfg.Tracers = noop.NewTracerProvider()
 	}
@@ -99,7 +105,7 @@ func New(cfg Config) (*Provider, error) {
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: cfg.Timeout,
 			IdleConnTimeout: idle, MaxIdleConnsPerHost: perHost,
 		},
-		slots: make(chan struct{}, atOnce), log: cfg.Log, tracer: cfg.Tracers.Tracer("waitlist.internal/services/billing/stripe"),
+		slots: make(chan struct{}, atOnce), log: cfg.Log, now: cfg.Now, tracer: cfg.Tracers.Tracer("waitlist.internal/services/billing/stripe"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "billing_provider_call_duration_seconds", Help: "Duration of calls to the payment provider, retries included.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20},
