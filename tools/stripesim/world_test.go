@@ -58,7 +58,8 @@ type person struct {
 	portals   []string
 	trialOver bool // by checkout or cancellation
 	deletedAt time.Time
-	buried    bool // billing was told
+	buried    bool            // billing was told
+	seen      map[string]bool // subscriptions that account was told of
 }
 
 // stepStore is a store whose workers stop when nothing is due.
@@ -153,7 +154,7 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 	cfg.Store = w.stores
 	w.worker = billing.New(cfg)
 	for i := range people {
-		p := &person{id: uuid.NewSHA1(uuid.Nil, fmt.Appendf(nil, "%d/%d", seed, i)).String()}
+		p := &person{id: uuid.NewSHA1(uuid.Nil, fmt.Appendf(nil, "%d/%d", seed, i)).String(), seen: map[string]bool{}}
 		switch e := (access.Entitlement{Tier: access.Pro, Status: access.Trialing, ValidUntil: w.now().Add(7 * 24 * time.Hour), Trial: true, Version: 1}); w.random.IntN(3) {
 		case 0: // as registered
 			w.accounts.add(p.id, e, true)
@@ -241,8 +242,15 @@ func (w *world) judge(id string, e access.Entitlement) {
 			states = append(states, w.sim.History(c)...)
 		}
 	}
-	if !slices.ContainsFunc(states, func(s stripesim.State) bool { return says(e, s) }) {
+	i := slices.IndexFunc(states, func(s stripesim.State) bool { return says(e, s) })
+	if i < 0 {
 		w.Errorf("%s is told %+v, which the provider does not have: %+v", id, e, states)
+		return
+	}
+	for _, p := range w.people {
+		if p.id == id {
+			p.seen[states[i].Subscription] = true
+		}
 	}
 }
 
@@ -295,6 +303,7 @@ func (w *world) settledOne(p *person) {
 	a := w.accounts.get(p.id)
 	customers := slices.DeleteFunc(w.sim.Find("account_id", p.id), w.sim.Deleted)
 	live := w.live(p.id)
+	w.refunded(p)
 	if len(customers) > 1 || len(live) > 1 {
 		w.Errorf("%s has %d customers and %d subscriptions: %+v", p.id, len(customers), len(live), live)
 		return
@@ -303,7 +312,6 @@ func (w *world) settledOne(p *person) {
 		if len(customers) > 0 || len(live) > 0 {
 			w.Errorf("%s was deleted, and has customers %v, subscriptions %+v", p.id, customers, live)
 		}
-		w.refunded(p)
 		return
 	}
 	if len(customers) == 1 && a.customer != customers[0] {
@@ -324,7 +332,8 @@ func (w *world) settledOne(p *person) {
 	}
 }
 
-// refunded checks that what was paid first after an account's end was given back.
+// refunded checks what was given back: what was paid first after an account's end,
+// and nothing that the account had.
 func (w *world) refunded(p *person) {
 	for _, c := range w.sim.Find("account_id", p.id) {
 		begun := map[string]int64{}
@@ -334,8 +343,12 @@ func (w *world) refunded(p *person) {
 			}
 		}
 		for _, pay := range w.sim.Payments(c) {
-			if begun[pay.Subscription] > p.deletedAt.Unix() && pay.Refunded != pay.Amount {
+			late := !p.deletedAt.IsZero() && begun[pay.Subscription] > p.deletedAt.Unix()
+			if late && pay.Refunded != pay.Amount {
 				w.Errorf("%s was deleted at %d and paid for %+v", p.id, p.deletedAt.Unix(), pay)
+			}
+			if !late && p.seen[pay.Subscription] && pay.Refunded > 0 {
+				w.Errorf("%s, deleted at %d, had what it paid for, and has it back: %+v", p.id, p.deletedAt.Unix(), pay)
 			}
 		}
 	}
