@@ -42,14 +42,17 @@ func (b *Billing) finishDeletion(ctx context.Context, accountID string) error {
 }
 
 // finish ends a customer of a deleted account. What was paid after the deletion
-// is given back: a subscription that nobody had seen while the account lived.
+// is given back: a subscription that nobody had seen while the account lived, or
+// that began afterwards and was seen because this deletion came late.
 func (b *Billing) finish(ctx context.Context, l Locked, d Deletion, customerID string, events ...string) error {
 	if customerID != "" {
 		known, err := l.Seen(ctx)
 		if err != nil {
 			return err
 		}
-		if err := b.wipe(ctx, l, d.AccountID, customerID, known); err != nil {
+		ended := d.DeletedAt.Truncate(time.Second) // as exact as the provider is
+		had := func(s Subscription) bool { return slices.Contains(known, s.ID) && s.CreatedAt.Before(ended) }
+		if err := b.wipe(ctx, l, d.AccountID, customerID, had); err != nil {
 			return fmt.Errorf("end a deleted account's customer: %w", err)
 		}
 	}
@@ -57,8 +60,8 @@ func (b *Billing) finish(ctx context.Context, l Locked, d Deletion, customerID s
 }
 
 // wipe ends all that a customer has, gives back what was paid for subscriptions
-// that are not known, and deletes it. It may stop anywhere and be repeated.
-func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID string, known []string) error {
+// that the account never had, and deletes it. It may stop anywhere and be repeated.
+func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID string, had func(Subscription) bool) error {
 	open, err := b.Provider.OpenSessions(ctx, customerID)
 	if err != nil && !because(err, Missing) {
 		return err
@@ -73,7 +76,7 @@ func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID stri
 		return err
 	}
 	for _, s := range b.ours(list) {
-		if !slices.Contains(known, s.ID) && s.Status != statusExpired {
+		if !had(s) && s.Status != statusExpired {
 			b.Log.LogAttrs(ctx, slog.LevelWarn, "a subscription was paid for an account that is none any more; it is refunded",
 				slog.String("account_id", accountID), slog.String("subscription_id", s.ID))
 			if err := b.refund(ctx, l, accountID, s); err != nil {

@@ -153,7 +153,7 @@ func (s *Server) chance(p float64) bool { return p > 0 && s.random().Float64() <
 
 func (s *Server) random() *rand.Rand {
 	if s.hooks.random == nil {
-		s.hooks.random = rand.New(rand.NewPCG(s.hooks.chaos.Seed, 1)) //nolint:gosec // choices of a test, repeatable by their seed
+		s.hooks.random = rand.New(rand.NewPCG(s.hooks.chaos.Seed, 1))
 	}
 	return s.hooks.random
 }
@@ -369,7 +369,7 @@ func (s *Server) hand(ctx context.Context, e *event, url, secret string) (int, e
 		return 0, fmt.Errorf("encode the event: %w", err)
 	}
 	signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{
-		Payload: payload, Secret: secret, Timestamp: s.cfg.Now(),
+		Payload: payload, Secret: secret, Timestamp: s.cfg.SignedAt(),
 	})
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.WebhookTimeout)
 	defer cancel()

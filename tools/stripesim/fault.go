@@ -88,6 +88,8 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, f *Fault, reqID st
 			Message: "Request rate limit exceeded.",
 		}, reqID)
 	case Hang:
+		s.hang(1)
+		defer s.hang(-1)
 		select {
 		case <-r.Context().Done():
 		case <-s.quit:
@@ -100,6 +102,20 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, f *Fault, reqID st
 		Status: http.StatusInternalServerError, Type: "api_error",
 		Message: "An unknown error occurred.",
 	}, reqID)
+}
+
+func (s *Server) hang(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hanging += n
+}
+
+// Hanging returns how many calls hang now. Those of a fault after the effect have
+// had it.
+func (s *Server) Hanging() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hanging
 }
 
 // cut ends a connection without an answer.

@@ -61,3 +61,50 @@ func (s *Server) Current(customer string) []State {
 	}
 	return out
 }
+
+// Find returns the ids of the customers with a value in their metadata, deleted
+// ones too, in the order in which they were made.
+func (s *Server) Find(key, value string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, c := range s.state.Customers.rows {
+		if c.Metadata[key] == value {
+			out = append(out, c.ID)
+		}
+	}
+	return out
+}
+
+// Deleted says whether a customer was deleted, or never was.
+func (s *Server) Deleted(customer string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.state.Customers.byID[customer]
+	return !ok || c.Deleted
+}
+
+// Payment is a charge that succeeded.
+type Payment struct {
+	Charge, Subscription string
+	// Amount and Refunded are in the smallest unit, At in epoch seconds.
+	Amount, Refunded, At int64
+}
+
+// Payments returns what a customer ever paid, in order.
+func (s *Server) Payments(customer string) []Payment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Payment
+	for _, c := range s.state.Charges.rows {
+		if !c.Paid || string(c.Customer) != customer {
+			continue
+		}
+		p := Payment{Charge: c.ID, Amount: c.Amount, Refunded: c.AmountRefunded, At: c.Created}
+		if inv, ok := s.state.Invoices.byID[string(c.Invoice)]; ok {
+			p.Subscription = string(inv.Subscription)
+		}
+		out = append(out, p)
+	}
+	return out
+}

@@ -58,19 +58,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ran := make(chan error, 1)
 	served := make(chan error, 1)
 	go func() { ran <- s.Run(ctx) }()
-	go func() { served <- server.Serve(l) }()
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-served:
-		err = fmt.Errorf("serve: %w", err)
-		served <- http.ErrServerClosed
-	}
-	cancel()
-	err = errors.Join(err, <-ran) // what hangs ends here
+	go func() {
+		defer cancel()
+		served <- server.Serve(l)
+	}()
+	<-ctx.Done()
+	err := <-ran // what hangs has ended now
 	stop, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer done()
 	err = errors.Join(err, server.Shutdown(stop), server.Close())
-	<-served
+	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, fmt.Errorf("serve: %w", end))
+	}
 	return err
 }

@@ -24,7 +24,7 @@ func (s *Server) createPortal(rq *request) (any, error) {
 
 // change gives all subscriptions of a customer another card; SetCard and the
 // portal do it.
-func (s *Server) change(c *customer, last4 string, now int64) *paymentMethod {
+func (s *Server) change(c *customer, last4 string, now int64) {
 	m := s.newMethod(last4, now)
 	m.Customer, m.Billing.Email = ref(c.ID), c.Email
 	s.emit("payment_method.attached", m, now)
@@ -36,7 +36,6 @@ func (s *Server) change(c *customer, last4 string, now int64) *paymentMethod {
 			s.emit("customer.subscription.updated", sub, now)
 		}
 	}
-	return m
 }
 
 // SetCard gives a customer another card, which pays for all its subscriptions

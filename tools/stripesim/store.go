@@ -271,7 +271,7 @@ func page[T object](rq *request, t *table[T], keep func(T) bool) (any, error) {
 		}
 		return i, nil
 	}
-	more := false
+	var more bool
 	switch {
 	case rq.form["starting_after"] != "":
 		i, err := at("starting_after")

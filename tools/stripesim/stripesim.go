@@ -29,6 +29,7 @@ package stripesim
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,8 +40,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"crypto/rand"
 )
 
 const (
@@ -71,6 +70,9 @@ type Config struct {
 	File string
 	// Now is the time; nil: time.Now.
 	Now func() time.Time
+	// SignedAt is the time that signatures of events say, for who checks them by
+	// another clock; nil: Now.
+	SignedAt func() time.Time
 	// ID makes an identifier that starts with the prefix given; nil: at random.
 	ID func(prefix string) string
 	// Retries are the pauses between tries to collect an unpaid renewal; nil: 3,
@@ -98,6 +100,7 @@ type Server struct {
 	running map[string]bool // idempotency keys in flight
 	faults  []*Fault
 	calls   []Call
+	hanging int
 	hooks   hooks
 }
 
@@ -114,6 +117,9 @@ type Call struct {
 func New(cfg Config) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.SignedAt == nil {
+		cfg.SignedAt = cfg.Now
 	}
 	if cfg.ID == nil {
 		cfg.ID = func(prefix string) string { return prefix + rand.Text()[:20] }

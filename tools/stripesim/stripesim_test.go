@@ -117,7 +117,8 @@ func start(t *testing.T, change func(*stripesim.Config)) *sim {
 	ran := make(chan error, 1)
 	go func() { ran <- s.Run(ctx) }()
 	server := httptest.NewServer(s)
-	transport := &http.Transport{}
+	// net/http repeats keyed requests by itself where a kept connection breaks.
+	transport := &http.Transport{DisableKeepAlives: true}
 	hc := &http.Client{
 		Transport:     transport,
 		Timeout:       10 * time.Second,
@@ -143,7 +144,7 @@ func start(t *testing.T, change func(*stripesim.Config)) *sim {
 // api is the provider's client, which repeats nothing.
 func api(url string, hc *http.Client) *client.API {
 	b := stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
-		URL: stripe.String(url), HTTPClient: hc, MaxNetworkRetries: stripe.Int64(0),
+		URL: new(url), HTTPClient: hc, MaxNetworkRetries: stripe.Int64(0),
 		LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull},
 	})
 	return client.New("sk_test_123", &stripe.Backends{API: b, Connect: b, Uploads: b})
@@ -163,34 +164,58 @@ func must[T any](v T, err error) func(t *testing.T) T {
 // customer makes a customer.
 func (s *sim) customer(t *testing.T) *stripe.Customer {
 	t.Helper()
-	return must(s.stripe.Customers.New(&stripe.CustomerParams{Email: stripe.String("owner@example.com")}))(t)
+	return must(s.stripe.Customers.New(&stripe.CustomerParams{Email: new("owner@example.com")}))(t)
 }
 
 // session makes a checkout session.
 func (s *sim) session(t *testing.T, customer, price string) *stripe.CheckoutSession {
 	t.Helper()
 	return must(s.stripe.CheckoutSessions.New(&stripe.CheckoutSessionParams{
-		Mode: stripe.String("subscription"), Customer: stripe.String(customer),
-		LineItems:         []*stripe.CheckoutSessionLineItemParams{{Price: stripe.String(price), Quantity: stripe.Int64(1)}},
-		SuccessURL:        stripe.String("https://example.com/thanks?session={CHECKOUT_SESSION_ID}"),
-		CancelURL:         stripe.String("https://example.com/plans"),
-		ClientReferenceID: stripe.String("account-1"),
+		Mode: new("subscription"), Customer: new(customer),
+		LineItems:         []*stripe.CheckoutSessionLineItemParams{{Price: new(price), Quantity: stripe.Int64(1)}},
+		SuccessURL:        new("https://example.com/thanks?session={CHECKOUT_SESSION_ID}"),
+		CancelURL:         new("https://example.com/plans"),
+		ClientReferenceID: new("account-1"),
 		SubscriptionData: &stripe.CheckoutSessionSubscriptionDataParams{
 			Metadata: map[string]string{"account": "account-1"},
 		},
 	}))(t)
 }
 
-// choose sends a page's form; it returns the status, where it leads and the page.
-func (s *sim) choose(t *testing.T, page, choice string) (status int, to, body string) {
+// reply is an answer whose body was read.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
+// exchange sends a request and reads its answer.
+func exchange(t *testing.T, hc *http.Client, r *http.Request) (reply, string) {
 	t.Helper()
-	resp := must(s.http.PostForm(page, url.Values{"choice": {choice}}))(t)
+	resp, err := hc.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp.StatusCode, resp.Header.Get("Location"), string(b)
+	return reply{resp.StatusCode, resp.Header}, string(b)
+}
+
+// fetch gets a page.
+func (s *sim) fetch(t *testing.T, page string) (reply, string) {
+	t.Helper()
+	return exchange(t, s.http, must(http.NewRequest(http.MethodGet, page, nil))(t))
+}
+
+// choose sends a page's form; it returns the status, where it leads and the page.
+func (s *sim) choose(t *testing.T, page, choice string) (status int, to, body string) {
+	t.Helper()
+	r := must(http.NewRequest(http.MethodPost, page, strings.NewReader(url.Values{"choice": {choice}}.Encode())))(t)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, body := exchange(t, s.http, r)
+	return resp.StatusCode, resp.Header.Get("Location"), body
 }
 
 // subscribe pays a session and returns the subscription.
@@ -222,8 +247,14 @@ func (s *sim) drain(t *testing.T) {
 	}
 }
 
-// refused returns the provider's error, which has to have a status and a code.
-func refused(t *testing.T, err error, status int, code stripe.ErrorCode) *stripe.Error {
+// refused fails the test unless err is the provider's, with a status and a code.
+func refused(t *testing.T, err error, status int, code stripe.ErrorCode) {
+	t.Helper()
+	_ = refusal(t, err, status, code)
+}
+
+// refusal returns the provider's error, which has to have a status and a code.
+func refusal(t *testing.T, err error, status int, code stripe.ErrorCode) *stripe.Error {
 	t.Helper()
 	e, ok := errors.AsType[*stripe.Error](err)
 	if !ok || e.HTTPStatusCode != status || e.Code != code {
@@ -243,9 +274,7 @@ func TestCheckout(t *testing.T) {
 	if cs.Status != "open" || cs.AmountTotal != 5000 || cs.ClientReferenceID != "account-1" {
 		t.Fatalf("session: %+v", cs)
 	}
-	page := must(s.http.Get(cs.URL))(t)
-	text := string(must(io.ReadAll(page.Body))(t))
-	page.Body.Close()
+	page, text := s.fetch(t, cs.URL)
 	if page.StatusCode != 200 || !strings.Contains(text, `<form method="post">`) || !strings.Contains(text, "$50.00 per month") {
 		t.Fatalf("page: %d %s", page.StatusCode, text)
 	}
@@ -293,9 +322,7 @@ func TestCheckout(t *testing.T) {
 		}
 	}
 	for _, u := range []string{inv.HostedInvoiceURL, inv.InvoicePDF} {
-		resp := must(s.http.Get(u))(t)
-		b := string(must(io.ReadAll(resp.Body))(t))
-		resp.Body.Close()
+		resp, b := s.fetch(t, u)
 		if resp.StatusCode != 200 || !strings.Contains(b, "$50.00") {
 			t.Errorf("%s: %d", u, resp.StatusCode)
 		}
@@ -316,12 +343,12 @@ func count(list []string, want string) int {
 func (s *sim) update(t *testing.T, id, price, proration, payment string, at int64) (*stripe.Subscription, error) {
 	t.Helper()
 	p := &stripe.SubscriptionParams{
-		Items:             []*stripe.SubscriptionItemsParams{{ID: stripe.String(s.get(t, id).Items.Data[0].ID), Price: stripe.String(price)}},
-		ProrationBehavior: stripe.String(proration),
-		PaymentBehavior:   stripe.String(payment),
+		Items:             []*stripe.SubscriptionItemsParams{{ID: new(s.get(t, id).Items.Data[0].ID), Price: new(price)}},
+		ProrationBehavior: new(proration),
+		PaymentBehavior:   new(payment),
 	}
 	if at != 0 {
-		p.ProrationDate = stripe.Int64(at)
+		p.ProrationDate = new(at)
 	}
 	p.AddExpand("latest_invoice")
 	return s.stripe.Subscriptions.Update(id, p)
@@ -332,12 +359,12 @@ func (s *sim) preview(t *testing.T, id, price, proration string, at int64) *stri
 	t.Helper()
 	sub := s.get(t, id)
 	p := &stripe.InvoiceUpcomingParams{
-		Customer: stripe.String(sub.Customer.ID), Subscription: stripe.String(id),
-		SubscriptionItems:             []*stripe.SubscriptionItemsParams{{ID: stripe.String(sub.Items.Data[0].ID), Price: stripe.String(price)}},
-		SubscriptionProrationBehavior: stripe.String(proration),
+		Customer: new(sub.Customer.ID), Subscription: new(id),
+		SubscriptionItems:             []*stripe.SubscriptionItemsParams{{ID: new(sub.Items.Data[0].ID), Price: new(price)}},
+		SubscriptionProrationBehavior: new(proration),
 	}
 	if at != 0 {
-		p.SubscriptionProrationDate = stripe.Int64(at)
+		p.SubscriptionProrationDate = new(at)
 	}
 	return must(s.stripe.Invoices.Upcoming(p))(t)
 }

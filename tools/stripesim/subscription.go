@@ -19,7 +19,7 @@ const (
 	// and pending updates last.
 	unfinishedFor = 23 * 60 * 60
 
-	updateParams = "items proration_behavior proration_date payment_behavior cancel_at_period_end metadata default_payment_method description cancellation_details trial_end off_session"
+	updateParams = "items proration_behavior proration_date payment_behavior cancel_at_period_end cancel_at metadata default_payment_method description cancellation_details trial_end off_session"
 )
 
 func (s *Server) subscriptionRoutes() []route {
@@ -294,6 +294,13 @@ func (s *Server) updateSubscription(rq *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	cancelAt, err := rq.integer("cancel_at", 0)
+	if err != nil {
+		return nil, err
+	}
+	if rq.has("cancel_at") && (rq.has("cancel_at_period_end") || cancelAt != 0 && cancelAt <= now) {
+		return nil, invalid("cancel_at", "cancel_at is a time in the future, and stands without cancel_at_period_end.")
+	}
 	own := sub.DefaultPaymentMethod
 	if rq.has("default_payment_method") {
 		own = ref(rq.form["default_payment_method"])
@@ -339,8 +346,14 @@ func (s *Server) updateSubscription(rq *request) (any, error) {
 	if rq.has("description") {
 		sub.Description = ref(rq.form["description"])
 	}
-	if atEnd != sub.CancelAtPeriodEnd {
+	if rq.has("cancel_at_period_end") && (atEnd != sub.CancelAtPeriodEnd || !atEnd && sub.CancelAt != 0) {
 		s.setAtEnd(sub, atEnd, now)
+	}
+	if rq.has("cancel_at") {
+		s.setAtEnd(sub, false, now)
+		if sub.CancelAt = stamp(cancelAt); cancelAt != 0 {
+			sub.CanceledAt, sub.CancellationDetails.Reason = stamp(now), "cancellation_requested"
+		}
 	}
 	if fails && behavior == pendingIncomplete {
 		s.pendUpdate(sub, c, out, lines, rq.base, payer, now)
@@ -486,4 +499,3 @@ func topOf(name string) string {
 	}
 	return name
 }
-

@@ -124,6 +124,9 @@ func (s *Server) due() func() {
 			consider(at, now, func() { s.giveUp(sub, at) })
 			continue
 		}
+		if at := int64(sub.CancelAt); at > 0 && !sub.CancelAtPeriodEnd {
+			consider(at, now, func() { s.cancel(sub, at, "cancellation_requested") })
+		}
 		end := sub.CurrentPeriodEnd
 		consider(end, now, func() { s.renew(sub, end) })
 		if u := sub.PendingUpdate; u != nil {
