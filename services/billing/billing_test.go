@@ -604,6 +604,24 @@ func TestWhatIsPaidForADeletedAccountIsRefunded(t *testing.T) {
 	}
 }
 
+// The news of a deletion may come after that of a payment.
+func TestWhatIsPaidBeforeADeletionIsHeardOfIsRefunded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	had := e.subscribed(ann, plan(access.Basic))
+	e.bank.set(had.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	url := e.checkout(ann, plan(access.Pro)).URL
+	deletedAt := e.now()
+	e.pass(time.Second)
+	late := e.bank.pay(t, url)
+	e.event(late.CustomerID)
+	e.removeAt(ann, deletedAt)
+	e.run(e.svc.RunDeletions, func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 })
+	if !slices.Equal(e.bank.refunded, []string{late.ID}) {
+		t.Errorf("refunded %v, want %s", e.bank.refunded, late.ID)
+	}
+}
+
 func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -570,10 +570,16 @@ func (e *env) count(sql string, args ...any) (n int) {
 // remove deletes an account, as account says it.
 func (e *env) remove(id string) {
 	e.t.Helper()
+	e.removeAt(id, e.now())
+}
+
+// removeAt is remove with news that may be old.
+func (e *env) removeAt(id string, at time.Time) {
+	e.t.Helper()
 	e.accounts.mu.Lock()
 	delete(e.accounts.has, id)
 	e.accounts.mu.Unlock()
-	if err := pg.InTx(e.t.Context(), e.pool, func(tx pgx.Tx) error { return e.store.InsertDeletion(e.t.Context(), tx, id, e.now()) }); err != nil {
+	if err := pg.InTx(e.t.Context(), e.pool, func(tx pgx.Tx) error { return e.store.InsertDeletion(e.t.Context(), tx, id, at) }); err != nil {
 		e.t.Fatal(err)
 	}
 }

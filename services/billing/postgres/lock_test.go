@@ -165,7 +165,7 @@ func TestSweepKeepsWhatMatters(t *testing.T) {
 		"INSERT INTO provider_event VALUES ('old', now() - interval '36 days'), ('new', now() - interval '34 days')",
 		"INSERT INTO operation VALUES ('" + ann + "', 'old', '', 1, now() - interval '36 days'), ('" + ann + "', 'new', '', 1, now())",
 		"INSERT INTO deletion VALUES ('" + ann + "', NULL, now() - interval '36 days', NULL), ('" + bob + "', NULL, now() - interval '36 days', now())",
-		"INSERT INTO known_subscription VALUES ('" + ann + "', 'sub_1'), ('" + bob + "', 'sub_2')",
+		"INSERT INTO known_subscription VALUES ('" + ann + "', 'sub_1', now()), ('" + bob + "', 'sub_2', now())",
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			t.Fatal(err)

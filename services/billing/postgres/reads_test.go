@@ -47,7 +47,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			}, []string{uuid.NewString()}, []string{"sub_mine"})
 		})},
 		{"subscriber", func() error { _, err := store.Subscriber(ctx, account); return err }},
-		{"seen", locked(func(ctx context.Context, l billing.Locked) error { _, err := l.Seen(ctx); return err })},
+		{"seen", locked(func(ctx context.Context, l billing.Locked) error { _, err := l.Seen(ctx, now); return err })},
 		{"heard of", locked(func(ctx context.Context, l billing.Locked) error { _, err := l.HeardOf(ctx); return err })},
 		{"begin", locked(func(ctx context.Context, l billing.Locked) error {
 			_, err := l.Begin(ctx, "change", "x", now, now.Add(-time.Minute))
@@ -84,7 +84,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		"SET statement_timeout = 0",
 		`INSERT INTO subscriber (account_id, customer_id, push_at, check_at)
 			SELECT gen_random_uuid(), 'cus_' || i, now() + interval '1 day', now() + interval '1 day' FROM generate_series(1, 50000) i`,
-		`INSERT INTO known_subscription SELECT gen_random_uuid(), 'sub_' || i FROM generate_series(1, 50000) i`,
+		`INSERT INTO known_subscription SELECT gen_random_uuid(), 'sub_' || i, now() FROM generate_series(1, 50000) i`,
 		`INSERT INTO operation SELECT gen_random_uuid(), 'change', '', 1, now() FROM generate_series(1, 50000)`,
 		`INSERT INTO provider_event SELECT 'evt_' || i, now() FROM generate_series(1, 50000) i`,
 		`INSERT INTO deletion SELECT gen_random_uuid(), 'cus_gone_' || i, now(), now() + interval '1 day' FROM generate_series(1, 50000) i`,
