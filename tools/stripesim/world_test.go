@@ -105,6 +105,10 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 	ids := 0
 	w.sim = start(t, func(c *stripesim.Config) {
 		c.WebhookURL, c.SignedAt = hook.URL+"/v1/billing/webhook", time.Now
+		c.WebhookEvents = []string{
+			"checkout.session.completed", "customer.created", "customer.deleted", "customer.subscription.created",
+			"customer.subscription.updated", "customer.subscription.deleted", "invoice.paid", "invoice.payment_failed",
+		}
 		c.ID = func(prefix string) string { ids++; return fmt.Sprintf("%s%d", prefix, ids) } // one goroutine at a time
 	})
 	w.sim.SetChaos(stripesim.Chaos{Hold: true})
