@@ -82,8 +82,8 @@ type Locked interface {
 	Save(ctx context.Context, sub Subscriber, events, seen []string) error
 	// Deletion returns ErrNotFound while the account lives.
 	Deletion(ctx context.Context) (Deletion, error)
-	// Seen returns the ids of subscriptions that were ever saved as seen.
-	Seen(ctx context.Context) ([]string, error)
+	// Seen returns the ids of subscriptions that were first saved as seen until then.
+	Seen(ctx context.Context, until time.Time) ([]string, error)
 	// EventSeen reports whether an event had its effect.
 	EventSeen(ctx context.Context, eventID string) (bool, error)
 	// RecordEvents notes events that have none.

@@ -41,18 +41,16 @@ func (b *Billing) finishDeletion(ctx context.Context, accountID string) error {
 	})
 }
 
-// finish ends a customer of a deleted account. What was paid after the deletion
-// is given back: a subscription that nobody had seen while the account lived, or
-// that began afterwards and was seen because this deletion came late.
+// finish ends a customer of a deleted account. What the account never had is given
+// back: a subscription that was not seen before the deletion, be it that nobody told
+// of it or that this deletion comes late. Both times are our own clocks'.
 func (b *Billing) finish(ctx context.Context, l Locked, d Deletion, customerID string, events ...string) error {
 	if customerID != "" {
-		known, err := l.Seen(ctx)
+		known, err := l.Seen(ctx, d.DeletedAt)
 		if err != nil {
 			return err
 		}
-		ended := d.DeletedAt.Truncate(time.Second) // as exact as the provider is
-		had := func(s Subscription) bool { return slices.Contains(known, s.ID) && s.CreatedAt.Before(ended) }
-		if err := b.wipe(ctx, l, d.AccountID, customerID, had); err != nil {
+		if err := b.wipe(ctx, l, d.AccountID, customerID, known); err != nil {
 			return fmt.Errorf("end a deleted account's customer: %w", err)
 		}
 	}
@@ -60,8 +58,8 @@ func (b *Billing) finish(ctx context.Context, l Locked, d Deletion, customerID s
 }
 
 // wipe ends all that a customer has, gives back what was paid for subscriptions
-// that the account never had, and deletes it. It may stop anywhere and be repeated.
-func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID string, had func(Subscription) bool) error {
+// that are not known, and deletes it. It may stop anywhere and be repeated.
+func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID string, known []string) error {
 	open, err := b.Provider.OpenSessions(ctx, customerID)
 	if err != nil && !because(err, Missing) {
 		return err
@@ -76,7 +74,7 @@ func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID stri
 		return err
 	}
 	for _, s := range b.ours(list) {
-		if !had(s) && s.Status != statusExpired {
+		if !slices.Contains(known, s.ID) && s.Status != statusExpired {
 			b.Log.LogAttrs(ctx, slog.LevelWarn, "a subscription was paid for an account that is none any more; it is refunded",
 				slog.String("account_id", accountID), slog.String("subscription_id", s.ID))
 			if err := b.refund(ctx, l, accountID, s); err != nil {

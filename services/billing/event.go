@@ -119,5 +119,5 @@ func (b *Billing) adopt(ctx context.Context, l Locked, sub *Subscriber, customer
 // dismiss ends a customer that is one too many, and gives back what it paid.
 func (b *Billing) dismiss(ctx context.Context, l Locked, accountID, customerID string) error {
 	b.Log.LogAttrs(ctx, slog.LevelWarn, "an account has a second customer; it is removed", slog.String("account_id", accountID), slog.String("customer_id", customerID))
-	return b.wipe(ctx, l, accountID, customerID, func(Subscription) bool { return false })
+	return b.wipe(ctx, l, accountID, customerID, nil)
 }

@@ -37,5 +37,9 @@ func (m Money) String() string {
 	if err != nil {
 		return value.FloatString(n) + " " + code // no currency of this world
 	}
-	return currency.NewFormatter(currency.NewLocale("en")).Format(amount)
+	f := currency.NewFormatter(currency.NewLocale("en"))
+	if n == 0 {
+		f.MinDigits = 0 // decimals that nobody can pay
+	}
+	return f.Format(amount)
 }

@@ -157,7 +157,7 @@ func (l *locked) Save(ctx context.Context, s billing.Subscriber, events, seen []
 			b.Queue(recordEvents, events, s.SyncedAt)
 		}
 		if len(seen) > 0 {
-			b.Queue(saveSeen, l.accountID, seen)
+			b.Queue(saveSeen, l.accountID, seen, s.SyncedAt)
 		}
 		return tx.SendBatch(ctx, &b).Close()
 	})
@@ -176,8 +176,8 @@ func (l *locked) Deletion(ctx context.Context) (billing.Deletion, error) {
 }
 
 // Seen implements billing.Locked.
-func (l *locked) Seen(ctx context.Context) ([]string, error) {
-	return all(ctx, l.conn, "read known subscriptions", pgx.RowTo[string], seenSubscriptions, l.accountID)
+func (l *locked) Seen(ctx context.Context, until time.Time) ([]string, error) {
+	return all(ctx, l.conn, "read known subscriptions", pgx.RowTo[string], seenSubscriptions, l.accountID, until)
 }
 
 // HeardOf implements billing.Locked.

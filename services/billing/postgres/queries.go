@@ -30,11 +30,11 @@ ON CONFLICT (account_id) DO UPDATE SET
 
 	// By known_subscription_pkey.
 	saveSeen = `-- name: SaveSeen
-INSERT INTO known_subscription (account_id, subscription_id) SELECT $1, unnest($2::text[]) ON CONFLICT DO NOTHING`
+INSERT INTO known_subscription (account_id, subscription_id, seen_at) SELECT $1, unnest($2::text[]), $3 ON CONFLICT DO NOTHING`
 
 	// By known_subscription_pkey.
 	seenSubscriptions = `-- name: SeenSubscriptions
-SELECT subscription_id FROM known_subscription WHERE account_id = $1`
+SELECT subscription_id FROM known_subscription WHERE account_id = $1 AND seen_at <= $2`
 
 	// By subscriber_customer_id_key, deletion_customer_id.
 	accountOf = `-- name: AccountOf

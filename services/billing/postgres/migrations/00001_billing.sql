@@ -28,11 +28,13 @@ CREATE TABLE subscriber (
 CREATE INDEX subscriber_push_at ON subscriber (push_at) WHERE push_at IS NOT NULL;
 CREATE INDEX subscriber_check_at ON subscriber (check_at) WHERE check_at IS NOT NULL;
 
--- Every subscription that was ever seen at a customer of ours while its account
--- lived: what shows up later was paid by somebody who had gone.
+-- Every subscription that was ever seen at a customer of ours. What shows up after
+-- the account's deletion was paid by somebody who had gone.
 CREATE TABLE known_subscription (
-    account_id      uuid NOT NULL,
-    subscription_id text NOT NULL,
+    account_id      uuid        NOT NULL,
+    subscription_id text        NOT NULL,
+    -- When it was seen first.
+    seen_at         timestamptz NOT NULL,
     PRIMARY KEY (account_id, subscription_id)
 );
 
