@@ -249,6 +249,16 @@ func TestWebhooksAreRepeatedUntilTheyAreTaken(t *testing.T) {
 	}
 }
 
+func TestWebhookGetsWhatItAskedFor(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *stripesim.Config) { c.WebhookEvents = []string{"customer.deleted"} })
+	_ = must(s.stripe.Customers.Del(s.customer(t).ID, nil))(t)
+	s.drain(t)
+	if got := s.hook.types(); !slices.Equal(got, []string{"customer.deleted"}) {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestSignatureIsTheProviders(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *stripesim.Config) { c.Now = nil }) // signatures have a tolerance of minutes

@@ -129,7 +129,7 @@ func (s *Server) emit(kind string, o object, now int64) {
 		s.state.Events.rows = slices.Clone(s.state.Events.rows[maxEvents:])
 	}
 	s.dirty = true
-	if s.hooks.url == "" {
+	if s.hooks.url == "" || s.cfg.WebhookEvents != nil && !slices.Contains(s.cfg.WebhookEvents, kind) {
 		return
 	}
 	copies := 1

@@ -21,7 +21,7 @@ const (
 	schedules = 1000
 	perWorld  = 20
 	// stepsEach is how many things happen to an account on average.
-	stepsEach = 14
+	stepsEach = 15
 	// lanes is how many worlds there are at a time: they wait more than they work.
 	lanes = 8
 )
@@ -42,6 +42,8 @@ func TestModel(t *testing.T) {
 		}
 		seeds = []uint64{one}
 	}
+	var mu sync.Mutex
+	happened := map[string]int{}
 	work := make(chan uint64, len(seeds))
 	for _, s := range seeds {
 		work <- s
@@ -51,30 +53,52 @@ func TestModel(t *testing.T) {
 	for range lanes {
 		group.Go(func() {
 			for seed := range work {
-				t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { live(t, seed) })
+				t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+					w := newWorld(t, seed, perWorld)
+					live(w, seed)
+					mu.Lock()
+					defer mu.Unlock()
+					for k, n := range w.happened {
+						happened[k] += n
+					}
+				})
 			}
 		})
 	}
 	group.Wait()
+	t.Logf("happened: %v", happened)
+	if len(seeds) == 1 {
+		return
+	}
+	if happened["refunded"] == 0 {
+		t.Error("nothing was ever refunded")
+	}
+	for _, k := range []string{
+		"page", "upgraded", "payment failed", "present plan", "canceling", "trial ended", "trial started", "charged as shown",
+		"deleted", "event lost", "event doubled", "502", "429", "active", "canceled", "past_due",
+	} {
+		if happened[k] < 10 {
+			t.Errorf("%s happened %d times only: the schedules do not say much", k, happened[k])
+		}
+	}
 }
 
-func live(t *testing.T, seed uint64) {
-	t.Helper()
-	w := newWorld(t, seed, perWorld)
+func live(w *world, seed uint64) {
+	w.Helper()
 	defer func() {
-		if t.Failed() {
-			t.Logf("SIM_SEED=%d repeats this:\n%s", seed, strings.Join(w.log, "\n"))
+		if w.Failed() {
+			w.Logf("SIM_SEED=%d repeats this:\n%s", seed, strings.Join(w.log, "\n"))
 		}
 	}()
+	w.lossy = seed%2 == 0
 	for range stepsEach * perWorld {
-		if t.Failed() {
+		if w.Failed() {
 			return
 		}
 		w.sim.clock.add(time.Duration(1+w.random.IntN(90)) * time.Second)
 		w.step()
 	}
-	// What is still under way arrives, or is lost in every other world.
-	lossy := w.random.IntN(2) == 0
+	// What is still under way arrives, or is lost.
 	w.strict = false
 	w.sim.ClearFaults()
 	w.accounts.setAway(0)
@@ -86,11 +110,14 @@ func live(t *testing.T, seed uint64) {
 	}
 	waiting := w.sim.Pending()
 	for _, i := range w.random.Perm(len(waiting)) {
-		if !lossy || w.random.IntN(2) == 0 {
+		if !w.lossy || w.random.IntN(2) == 0 {
 			w.deliver(waiting[i].Event, false)
 		}
 	}
 	w.work()
+	if !w.lossy {
+		w.settled() // without the reconciler
+	}
 	w.reconcile()
 	w.work()
 	w.settled()
@@ -100,7 +127,7 @@ func live(t *testing.T, seed uint64) {
 func (w *world) step() {
 	p := w.people[w.random.IntN(len(w.people))]
 	w.faulty = false
-	if w.random.IntN(100) < 6 {
+	if w.random.IntN(100) < 9 {
 		w.fault()
 	}
 	if w.random.IntN(100) < 4 {
@@ -121,7 +148,7 @@ func (w *world) step() {
 		w.info(p)
 	case n < 62:
 		w.portal(p)
-	case n < 64:
+	case n < 63:
 		w.remove(p)
 	case n < 70:
 		w.pass()
@@ -165,6 +192,7 @@ func (w *world) failed(p *person, status int, body map[string]any) bool {
 		}
 		return true
 	case status == http.StatusBadGateway, status == http.StatusTooManyRequests:
+		w.happened[strconv.Itoa(status)]++
 		if !w.faulty {
 			w.Errorf("%s gets %d %v without a fault", p.id, status, body)
 		}
@@ -191,21 +219,28 @@ func (w *world) subscribe(p *person, tier access.Tier, interval string) {
 	case status == http.StatusOK && body["url"] != nil:
 		p.pages = append(p.pages, body["url"].(string)) //nolint:forcetypeassert // the contract's
 		p.trialOver = true
+		w.happened["page"]++
 		if len(after) != 0 {
 			w.Errorf("%s has %+v and is asked to pay again", p.id, after)
 		}
 		if e := w.accounts.get(p.id).e.At(w.now()); e.Status == access.Trialing && knows {
 			w.Errorf("%s goes to pay and has %+v", p.id, e)
 		}
+		if w.random.IntN(2) == 0 {
+			w.page(p)
+		}
 	case status == http.StatusOK && body["upgraded"] == true:
+		w.happened["upgraded"]++
 		if len(after) != 1 || after[0].Price != price || after[0].CancelAtPeriodEnd || body["tier"] != string(tier) || body["status"] != "active" {
 			w.Errorf("%s is told %v, and has %+v", p.id, body, after)
 		}
 	case status == http.StatusOK && body["payment_failed"] == true:
+		w.happened["payment failed"]++
 		if body["upgraded"] != false || !slices.Equal(before, after) || len(after) == 0 {
 			w.Errorf("%s is told %v; had %+v, has %+v", p.id, body, before, after)
 		}
 	case status == http.StatusBadRequest:
+		w.happened["present plan"]++
 		if len(after) != 1 || after[0].Price != price || after[0].CancelAtPeriodEnd {
 			w.Errorf("%s is told %v, and has %+v", p.id, body, after)
 		}
@@ -246,10 +281,12 @@ func (w *world) cancel(p *person) {
 	switch {
 	case status == http.StatusOK && body["canceled_immediately"] == true:
 		p.trialOver = true
+		w.happened["trial ended"]++
 		if len(live) > 0 || body["status"] != "inactive" {
 			w.Errorf("%s is told %v, and has %+v", p.id, body, live)
 		}
 	case status == http.StatusOK:
+		w.happened["canceling"]++
 		if len(live) != 1 || !live[0].CancelAtPeriodEnd || body["status"] != "canceling" || body["cancel_at"] != float64(live[0].CurrentPeriodEnd) {
 			w.Errorf("%s is told %v, and has %+v", p.id, body, live)
 		}
@@ -273,6 +310,7 @@ func (w *world) trial(p *person) {
 	switch {
 	case status == http.StatusOK && body["status"] == "trialing":
 		p.trialOver = false
+		w.happened["trial started"]++
 		if !may {
 			w.Errorf("%s: %v, was %+v", p.id, body, before)
 		}
@@ -307,6 +345,7 @@ func (w *world) preview(p *person) {
 		if len(now) != 1 || now[0].Price == live[0].Price {
 			return // the card was declined, or a fault
 		}
+		w.happened["charged as shown"]++
 		sub := w.sim.get(w.T, now[0].Subscription)
 		if got := sub.LatestInvoice.Total; body["proration_amount"] != float64(got) {
 			w.Errorf("%s was told %v and charged %d", p.id, body, got)
@@ -351,9 +390,18 @@ func (w *world) remove(p *person) {
 	if !p.deletedAt.IsZero() {
 		return
 	}
+	if w.random.IntN(2) == 0 {
+		w.checkout(p) // a page that may be paid yet
+		w.sim.clock.add(time.Second)
+	}
 	p.deletedAt = w.now()
+	w.happened["deleted"]++
 	w.accounts.remove(p.id)
 	w.note("%s: deleted", p.id[:4])
+	w.sim.clock.add(time.Second)
+	if w.random.IntN(3) > 0 {
+		w.page(p) // a payment that overtakes the news
+	}
 	if w.random.IntN(2) == 0 {
 		w.bury(p)
 	}
@@ -390,10 +438,12 @@ func (w *world) post() {
 	i := len(waiting) - 1 - int(float64(len(waiting))*w.random.Float64()*w.random.Float64())
 	ev := waiting[max(0, i)]
 	switch n := w.random.IntN(100); {
-	case n < 15:
+	case n < 15 && w.lossy:
+		w.happened["event lost"]++
 		w.note("lost: %s %s", ev.Event, ev.Type)
 		w.sim.Drop(ev.Event)
 	case n < 35:
+		w.happened["event doubled"]++
 		w.deliver(ev.Event, true)
 		w.deliver(ev.Event, false)
 	default:

@@ -61,6 +61,8 @@ type Config struct {
 	Prices []Price
 	// WebhookURL takes the events, signed with WebhookSecret; empty: none.
 	WebhookURL, WebhookSecret string
+	// WebhookEvents are the types that the webhook asked for; nil: all.
+	WebhookEvents []string
 	// WebhookTimeout bounds one delivery; 0: 10 s.
 	WebhookTimeout time.Duration
 	// Backoff is the pause after the nth failed delivery, n from 1, and whether

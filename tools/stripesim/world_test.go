@@ -48,7 +48,10 @@ type world struct {
 	strict bool
 	// faulty: the step under way may fail for what was done to it.
 	faulty bool
-	log    []string
+	// lossy: events may never arrive.
+	lossy    bool
+	happened map[string]int
+	log      []string
 }
 
 // person is an account that does things.
@@ -95,13 +98,17 @@ var priceList = []string{
 
 func newWorld(t *testing.T, seed uint64, people int) *world {
 	t.Helper()
-	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), strict: true}
+	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), strict: true, happened: map[string]int{}}
 	var serve http.Handler
 	hook := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { serve.ServeHTTP(rw, r) }))
 	t.Cleanup(hook.Close)
 	ids := 0
 	w.sim = start(t, func(c *stripesim.Config) {
 		c.WebhookURL, c.SignedAt = hook.URL+"/v1/billing/webhook", time.Now
+		c.WebhookEvents = []string{
+			"checkout.session.completed", "customer.created", "customer.deleted", "customer.subscription.created",
+			"customer.subscription.updated", "customer.subscription.deleted", "invoice.paid", "invoice.payment_failed",
+		}
 		c.ID = func(prefix string) string { ids++; return fmt.Sprintf("%s%d", prefix, ids) } // one goroutine at a time
 	})
 	w.sim.SetChaos(stripesim.Chaos{Hold: true})
@@ -338,12 +345,16 @@ func (w *world) refunded(p *person) {
 	for _, c := range w.sim.Find("account_id", p.id) {
 		begun := map[string]int64{}
 		for _, h := range w.sim.History(c) {
+			w.happened[h.Status]++
 			if _, ok := begun[h.Subscription]; !ok {
 				begun[h.Subscription] = h.At
 			}
 		}
 		for _, pay := range w.sim.Payments(c) {
 			late := !p.deletedAt.IsZero() && begun[pay.Subscription] > p.deletedAt.Unix()
+			if pay.Refunded > 0 {
+				w.happened["refunded"]++
+			}
 			if late && pay.Refunded != pay.Amount {
 				w.Errorf("%s was deleted at %d and paid for %+v", p.id, p.deletedAt.Unix(), pay)
 			}
