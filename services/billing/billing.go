@@ -68,6 +68,8 @@ type Subscriber struct {
 
 // Deletion is an account that was deleted.
 type Deletion struct {
+	// AccountID is a hash of the account's id when the work is done. Either names the
+	// account to Lock and in operations.
 	AccountID, CustomerID string
 	DeletedAt             time.Time
 }
@@ -125,7 +127,8 @@ type Store interface {
 	TakeDeletion(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
 	// Customers returns accounts with a customer after an id, in order of id.
 	Customers(ctx context.Context, after string, limit int) ([]Subscriber, error)
-	// Deletions returns accounts deleted after since, in order of id after an id.
+	// Deletions returns accounts deleted after since whose work is done, in order of
+	// id after an id.
 	Deletions(ctx context.Context, after string, since time.Time, limit int) ([]Deletion, error)
 	// TakeReconciliation claims the next run where the last began before due.
 	TakeReconciliation(ctx context.Context, now, due time.Time) (bool, error)

@@ -564,7 +564,8 @@ func TestADeletedAccountEndsAtTheProvider(t *testing.T) {
 	if !e.bank.deleted[sub.CustomerID] || list[0].Status != "canceled" || len(e.bank.refunded) != 0 {
 		t.Errorf("%+v, refunded %v", list, e.bank.refunded)
 	}
-	if n := e.count("SELECT (SELECT count(*) FROM subscriber) + (SELECT count(*) FROM operation)"); n != 0 {
+	if n := e.count(`SELECT (SELECT count(*) FROM subscriber) + (SELECT count(*) FROM operation) + (SELECT count(*) FROM deletion WHERE deletion::text LIKE '%' || $1 || '%')
+		+ (SELECT count(*) FROM known_subscription k WHERE k::text LIKE '%' || $1 || '%')`, ann); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
 	// Whoever was authenticated a moment ago gets nothing any more.

@@ -12,9 +12,6 @@ import (
 const (
 	// deletionRetry is the pause after an attempt that failed.
 	deletionRetry = 30 * time.Second
-	// buriedFor is how long a deleted account is remembered: longer than any
-	// checkout stays open, any event is sent again and any dead letter is kept.
-	buriedFor = 35 * 24 * time.Hour
 	// lateFor is how long the reconciler looks again at who was deleted.
 	lateFor = 4 * 24 * time.Hour
 )

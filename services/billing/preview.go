@@ -54,7 +54,7 @@ func (b *Billing) preview(ctx context.Context, actor access.Actor, plan Plan) (P
 	}
 	had, known := b.Prices.Plan(live.PriceID)
 	if !known {
-		had = Plan{Tier: b.tier(sub, *live)}
+		had = Plan{Tier: b.tier(ctx, sub, *live)}
 	}
 	if had == plan {
 		return Preview{Already: true, New: plan}, nil
@@ -69,7 +69,7 @@ func (b *Billing) preview(ctx context.Context, actor access.Actor, plan Plan) (P
 		return Preview{}, err
 	}
 	return Preview{
-		Had: had, New: plan, Proration: Money{quote.Amount, quote.Currency}, Recurring: Money{price.Amount, price.Currency},
+		Had: had, New: plan, Proration: Money(quote), Recurring: Money{price.Amount, price.Currency},
 		IsUpgrade: plan.above(had), Charge: quote.Amount > 0,
 	}, nil
 }

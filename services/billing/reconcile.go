@@ -86,13 +86,12 @@ func (b *Billing) reconcileCustomers(ctx context.Context, pace *rate.Limiter, r 
 }
 
 func (b *Billing) reconcileCustomer(ctx context.Context, pace *rate.Limiter, c Customer, r *Report) error {
-	if uuid.Validate(c.AccountID) != nil {
+	if _, err := uuid.Parse(c.AccountID); err != nil {
 		r.Strange++
-		return nil
+		return nil //nolint:nilerr // it is not one of our ids, which is all there is to know
 	}
-	if _, err := b.Store.AccountOf(ctx, c.ID); err == nil {
-		return nil // it is looked at with its account
-	} else if !errors.Is(err, ErrNotFound) {
+	// One that is known is looked at with its account.
+	if _, err := b.Store.AccountOf(ctx, c.ID); !errors.Is(err, ErrNotFound) {
 		return err
 	}
 	if err := pace.Wait(ctx); err != nil {

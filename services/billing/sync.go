@@ -62,7 +62,7 @@ func (b *Billing) sync(ctx context.Context, l Locked, sub *Subscriber, floor int
 	if live != nil {
 		sub.Subscription = *live
 	}
-	b.decide(sub, live, floor, now)
+	b.decide(ctx, sub, live, floor, now)
 	seen := make([]string, len(list))
 	for i, s := range list {
 		seen[i] = s.ID
@@ -105,7 +105,7 @@ func choose(list []Subscription) (live *Subscription, extra, stale []Subscriptio
 }
 
 // decide derives the entitlement, and notes what is to be told and looked at.
-func (b *Billing) decide(sub *Subscriber, live *Subscription, floor int64, now time.Time) {
+func (b *Billing) decide(ctx context.Context, sub *Subscriber, live *Subscription, floor int64, now time.Time) {
 	e := sub.Entitlement
 	sub.CheckAt = time.Time{}
 	if live == nil {
@@ -113,7 +113,7 @@ func (b *Billing) decide(sub *Subscriber, live *Subscription, floor int64, now t
 	}
 	switch {
 	case live != nil:
-		e = access.Entitlement{Tier: b.tier(*sub, *live), Status: access.Active, ValidUntil: live.CurrentPeriodEnd}
+		e = access.Entitlement{Tier: b.tier(ctx, *sub, *live), Status: access.Active, ValidUntil: live.CurrentPeriodEnd}
 		sub.CheckAt = live.CurrentPeriodEnd.Add(renewalGrace)
 		if at, yes := live.canceling(); yes {
 			e.Status, e.ValidUntil = access.Canceling, at
@@ -149,11 +149,11 @@ func same(x, y access.Entitlement) bool {
 }
 
 // tier is what a price stands for. One that nobody told us of changes nothing.
-func (b *Billing) tier(sub Subscriber, live Subscription) access.Tier {
+func (b *Billing) tier(ctx context.Context, sub Subscriber, live Subscription) access.Tier {
 	if plan, ok := b.Prices.Plan(live.PriceID); ok {
 		return plan.Tier
 	}
-	b.Log.LogAttrs(context.Background(), slog.LevelError, "a subscription has a price that stands for no plan; name it in STRIPE_PRICES",
+	b.Log.LogAttrs(ctx, slog.LevelError, "a subscription has a price that stands for no plan; name it in STRIPE_PRICES",
 		slog.String("account_id", sub.AccountID), slog.String("price_id", live.PriceID))
 	if sub.Entitlement.Tier.Valid() && !sub.Entitlement.Trial {
 		return sub.Entitlement.Tier

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -53,6 +54,10 @@ type Config struct {
 	// ReconcileRate how many accounts one looks at in a second.
 	ReconcileEvery time.Duration `env:"RECONCILE_EVERY" envDefault:"24h"`
 	ReconcileRate  float64       `env:"RECONCILE_RATE" envDefault:"10"`
+
+	// Output can be given in code only: what the command prints to; nil: standard
+	// output.
+	Output io.Writer `env:"-"`
 }
 
 // parsed is what only this service has.

@@ -164,7 +164,7 @@ func TestSweepKeepsWhatMatters(t *testing.T) {
 	for _, sql := range []string{
 		"INSERT INTO provider_event VALUES ('old', now() - interval '36 days'), ('new', now() - interval '34 days')",
 		"INSERT INTO operation VALUES ('" + ann + "', 'old', '', 1, now() - interval '36 days'), ('" + ann + "', 'new', '', 1, now())",
-		"INSERT INTO deletion VALUES ('" + ann + "', NULL, now() - interval '36 days', NULL), ('" + bob + "', NULL, now() - interval '36 days', now())",
+		"INSERT INTO deletion VALUES ('" + ann + "', NULL, NULL, now() - interval '36 days', NULL), ('" + bob + "', '" + bob + "', NULL, now() - interval '36 days', now())",
 		"INSERT INTO known_subscription VALUES ('" + ann + "', 'sub_1', now()), ('" + bob + "', 'sub_2', now())",
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
@@ -176,7 +176,7 @@ func TestSweepKeepsWhatMatters(t *testing.T) {
 	}
 	var left string
 	if err := pool.QueryRow(ctx, `SELECT concat_ws(' ', (SELECT string_agg(id, ',') FROM provider_event), (SELECT string_agg(name, ',') FROM operation),
-		(SELECT string_agg(right(account_id::text, 1), ',') FROM deletion), (SELECT string_agg(subscription_id, ',') FROM known_subscription))`).Scan(&left); err != nil {
+		(SELECT string_agg(right(grave::text, 1), ',') FROM deletion), (SELECT string_agg(subscription_id, ',') FROM known_subscription))`).Scan(&left); err != nil {
 		t.Fatal(err)
 	}
 	if left != "new new b sub_2" {

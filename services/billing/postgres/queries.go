@@ -8,6 +8,13 @@ const subscriberColumns = `account_id, customer_id,
 	tier, status, valid_until, trial, version,
 	push_entitlement, push_customer, push_at, check_at`
 
+// grave is what stays of the account $1's id after its deletion. Who is known by
+// that alone is also called so: graves are either.
+const (
+	grave  = `encode(substring(sha256(uuid_send($1::uuid)) for 16), 'hex')::uuid`
+	graves = `ANY (ARRAY[$1::uuid, ` + grave + `])`
+)
+
 const (
 	// The lock of an account. It belongs to the connection.
 	lockAccount   = `SELECT pg_advisory_lock(hashtextextended('billing/' || $1::text, 0))`
@@ -30,24 +37,24 @@ ON CONFLICT (account_id) DO UPDATE SET
 
 	// By known_subscription_pkey.
 	saveSeen = `-- name: SaveSeen
-INSERT INTO known_subscription (account_id, subscription_id, seen_at) SELECT $1, unnest($2::text[]), $3 ON CONFLICT DO NOTHING`
+INSERT INTO known_subscription (grave, subscription_id, seen_at) SELECT ` + grave + `, unnest($2::text[]), $3 ON CONFLICT DO NOTHING`
 
 	// By known_subscription_pkey.
 	seenSubscriptions = `-- name: SeenSubscriptions
-SELECT subscription_id FROM known_subscription WHERE account_id = $1 AND seen_at <= $2`
+SELECT subscription_id FROM known_subscription WHERE grave = ` + graves + ` AND seen_at <= $2`
 
 	// By subscriber_customer_id_key, deletion_customer_id.
 	accountOf = `-- name: AccountOf
 SELECT account_id FROM subscriber WHERE customer_id = $1
 UNION ALL
-SELECT account_id FROM deletion WHERE customer_id = $1
+SELECT coalesce(account_id, grave) FROM deletion WHERE customer_id = $1
 LIMIT 1`
 
 	// By subscriber_pkey, operation_pkey, deletion_pkey.
 	heardOf = `-- name: HeardOf
 SELECT EXISTS (SELECT FROM subscriber WHERE account_id = $1)
 	OR EXISTS (SELECT FROM operation WHERE account_id = $1)
-	OR EXISTS (SELECT FROM deletion WHERE account_id = $1)`
+	OR EXISTS (SELECT FROM deletion WHERE grave = ` + graves + `)`
 
 	// By provider_event_pkey.
 	eventSeen = `-- name: EventSeen
@@ -86,22 +93,22 @@ RETURNING account_id`
 	// By deletion_due_at, deletion_pkey.
 	takeDeletion = `-- name: TakeDeletion
 UPDATE deletion SET due_at = $2
-WHERE account_id = (SELECT account_id FROM deletion WHERE due_at <= $1 ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+WHERE grave = (SELECT grave FROM deletion WHERE due_at <= $1 ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING account_id`
 
 	// By deletion_pkey.
 	deletion = `-- name: Deletion
-SELECT account_id, customer_id, deleted_at FROM deletion WHERE account_id = $1`
+SELECT coalesce(account_id, grave), customer_id, deleted_at FROM deletion WHERE grave = ` + graves
 
 	// By deletion_pkey, subscriber_pkey.
 	insertDeletion = `-- name: InsertDeletion
-INSERT INTO deletion (account_id, customer_id, deleted_at, due_at)
-VALUES ($1, (SELECT customer_id FROM subscriber WHERE account_id = $1), $2, $2)
-ON CONFLICT (account_id) DO NOTHING`
+INSERT INTO deletion (grave, account_id, customer_id, deleted_at, due_at)
+VALUES (` + grave + `, $1, (SELECT customer_id FROM subscriber WHERE account_id = $1), $2, $2)
+ON CONFLICT (grave) DO NOTHING`
 
 	// By deletion_pkey. A row without work to do stays.
 	endDeletion = `-- name: EndDeletion
-UPDATE deletion SET customer_id = coalesce(customer_id, $2), due_at = NULL WHERE account_id = $1`
+UPDATE deletion SET account_id = NULL, customer_id = coalesce(customer_id, $2), due_at = NULL WHERE grave = ` + graves
 
 	// By subscriber_pkey.
 	deleteSubscriber = `-- name: DeleteSubscriber
@@ -117,7 +124,7 @@ SELECT ` + subscriberColumns + ` FROM subscriber WHERE account_id > $1 AND custo
 
 	// By deletion_pkey.
 	deletions = `-- name: Deletions
-SELECT account_id, customer_id, deleted_at FROM deletion WHERE account_id > $1 AND deleted_at > $2 ORDER BY account_id LIMIT $3`
+SELECT grave, customer_id, deleted_at FROM deletion WHERE grave > $1 AND deleted_at > $2 AND due_at IS NULL ORDER BY grave LIMIT $3`
 
 	// By reconciliation_pkey.
 	takeReconciliation = `-- name: TakeReconciliation
@@ -145,11 +152,11 @@ DELETE FROM operation WHERE (account_id, name) IN (
 	// done goes.
 	sweepDeletions = `-- name: SweepDeletions
 WITH gone AS (
-	DELETE FROM deletion WHERE account_id = ANY (ARRAY(
-		SELECT account_id FROM deletion WHERE deleted_at <= $1 AND due_at IS NULL ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED))
-	RETURNING account_id
+	DELETE FROM deletion WHERE grave = ANY (ARRAY(
+		SELECT grave FROM deletion WHERE deleted_at <= $1 AND due_at IS NULL ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+	RETURNING grave
 ), forgotten AS (
-	DELETE FROM known_subscription WHERE account_id IN (SELECT account_id FROM gone)
+	DELETE FROM known_subscription WHERE grave IN (SELECT grave FROM gone)
 )
 SELECT FROM gone`
 )

@@ -87,7 +87,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		`INSERT INTO known_subscription SELECT gen_random_uuid(), 'sub_' || i, now() FROM generate_series(1, 50000) i`,
 		`INSERT INTO operation SELECT gen_random_uuid(), 'change', '', 1, now() FROM generate_series(1, 50000)`,
 		`INSERT INTO provider_event SELECT 'evt_' || i, now() FROM generate_series(1, 50000) i`,
-		`INSERT INTO deletion SELECT gen_random_uuid(), 'cus_gone_' || i, now(), now() + interval '1 day' FROM generate_series(1, 50000) i`,
+		`INSERT INTO deletion SELECT gen_random_uuid(), gen_random_uuid(), 'cus_gone_' || i, now(), now() + interval '1 day' FROM generate_series(1, 50000) i`,
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			t.Fatal(err)

@@ -26,7 +26,7 @@ const (
 // CreateCustomer implements billing.Provider.
 func (p *Provider) CreateCustomer(ctx context.Context, key, accountID, email string) (string, error) {
 	return call(ctx, p, "create customer", func(ctx context.Context) (string, error) {
-		params := &api.CustomerParams{Params: keyed(ctx, key), Email: api.String(email)}
+		params := &api.CustomerParams{Params: keyed(ctx, key), Email: new(email)}
 		params.AddMetadata(accountKey, accountID)
 		c, err := p.api.Customers.New(params)
 		if err != nil {
@@ -71,7 +71,7 @@ func (p *Provider) Customers(ctx context.Context, after string) ([]billing.Custo
 	f, err := call(ctx, p, "list customers", func(ctx context.Context) (found, error) {
 		params := &api.CustomerListParams{ListParams: single(ctx)}
 		if after != "" {
-			params.StartingAfter = api.String(after)
+			params.StartingAfter = new(after)
 		}
 		var f found
 		it := p.api.Customers.List(params)
@@ -88,7 +88,7 @@ func (p *Provider) Customers(ctx context.Context, after string) ([]billing.Custo
 func (p *Provider) Subscriptions(ctx context.Context, customerID string) ([]billing.Subscription, error) {
 	return call(ctx, p, "list subscriptions", func(ctx context.Context) ([]billing.Subscription, error) {
 		var list []billing.Subscription
-		it := p.api.Subscriptions.List(&api.SubscriptionListParams{ListParams: paged(ctx), Customer: api.String(customerID), Status: api.String(all)})
+		it := p.api.Subscriptions.List(&api.SubscriptionListParams{ListParams: paged(ctx), Customer: new(customerID), Status: new(all)})
 		for len(list) < maxSubscriptions && it.Next() {
 			list = append(list, subscription(it.Subscription()))
 		}
@@ -118,10 +118,10 @@ func subscription(s *api.Subscription) billing.Subscription {
 func (p *Provider) ChangePlan(ctx context.Context, key string, sub billing.Subscription, priceID string) error {
 	return p.update(ctx, "change plan", sub, &api.SubscriptionParams{
 		Params: keyed(ctx, key),
-		Items:  []*api.SubscriptionItemsParams{{ID: api.String(sub.ItemID), Price: api.String(priceID)}},
+		Items:  []*api.SubscriptionItemsParams{{ID: new(sub.ItemID), Price: new(priceID)}},
 		// The difference is charged now, or nothing changes.
 		ProrationBehavior: api.String(string(api.SubscriptionSchedulePhaseProrationBehaviorAlwaysInvoice)),
-		PaymentBehavior:   api.String("error_if_incomplete"),
+		PaymentBehavior:   new("error_if_incomplete"),
 	}, false)
 }
 
@@ -136,7 +136,7 @@ func (p *Provider) update(ctx context.Context, name string, sub billing.Subscrip
 		if !canceling && !sub.CancelAt.IsZero() && !sub.CancelAtPeriodEnd {
 			params.AddExtra("cancel_at", "") // a day that somebody chose
 		} else {
-			params.CancelAtPeriodEnd = api.Bool(canceling)
+			params.CancelAtPeriodEnd = new(canceling)
 		}
 		return p.api.Subscriptions.Update(sub.ID, params)
 	})
@@ -166,7 +166,7 @@ func (p *Provider) Refund(ctx context.Context, key, subscriptionID string) error
 		return err
 	}
 	_, err = call(ctx, p, "refund", func(ctx context.Context) (*api.Refund, error) {
-		r, err := p.api.Refunds.New(&api.RefundParams{Params: keyed(ctx, key), PaymentIntent: api.String(intent)})
+		r, err := p.api.Refunds.New(&api.RefundParams{Params: keyed(ctx, key), PaymentIntent: new(intent)})
 		if refused(err, api.ErrorCodeChargeAlreadyRefunded) {
 			return nil, nil
 		}
@@ -181,7 +181,7 @@ func (p *Provider) OpenSessions(ctx context.Context, customerID string) ([]billi
 	return call(ctx, p, "list sessions", func(ctx context.Context) ([]billing.Session, error) {
 		var list []billing.Session
 		oldest := p.now().Add(-sessionOpen)
-		it := p.api.CheckoutSessions.List(&api.CheckoutSessionListParams{ListParams: paged(ctx), Customer: api.String(customerID)})
+		it := p.api.CheckoutSessions.List(&api.CheckoutSessionListParams{ListParams: paged(ctx), Customer: new(customerID)})
 		for it.Next() {
 			s := it.CheckoutSession()
 			if moment(s.Created).Before(oldest) {
@@ -204,10 +204,10 @@ func (p *Provider) CreateSession(ctx context.Context, key string, n billing.NewS
 	return call(ctx, p, "create session", func(ctx context.Context) (billing.Session, error) {
 		params := &api.CheckoutSessionParams{
 			Params: keyed(ctx, key), Mode: api.String(string(api.CheckoutSessionModeSubscription)),
-			Customer: api.String(n.CustomerID), ClientReferenceID: api.String(n.AccountID),
-			LineItems:        []*api.CheckoutSessionLineItemParams{{Price: api.String(n.PriceID), Quantity: api.Int64(1)}},
+			Customer: new(n.CustomerID), ClientReferenceID: new(n.AccountID),
+			LineItems:        []*api.CheckoutSessionLineItemParams{{Price: new(n.PriceID), Quantity: api.Int64(1)}},
 			SubscriptionData: &api.CheckoutSessionSubscriptionDataParams{Metadata: map[string]string{accountKey: n.AccountID}},
-			SuccessURL:       api.String(n.SuccessURL), CancelURL: api.String(n.CancelURL),
+			SuccessURL:       new(n.SuccessURL), CancelURL: new(n.CancelURL),
 		}
 		params.AddMetadata(accountKey, n.AccountID)
 		params.AddMetadata(priceKey, n.PriceID)
@@ -232,8 +232,8 @@ func (p *Provider) ExpireSession(ctx context.Context, key, id string) error {
 func (p *Provider) Quote(ctx context.Context, sub billing.Subscription, priceID string) (billing.Quote, error) {
 	return call(ctx, p, "preview invoice", func(ctx context.Context) (billing.Quote, error) {
 		in, err := p.api.Invoices.Upcoming(&api.InvoiceUpcomingParams{
-			Params: api.Params{Context: ctx}, Customer: api.String(sub.CustomerID), Subscription: api.String(sub.ID),
-			SubscriptionItems:             []*api.SubscriptionItemsParams{{ID: api.String(sub.ItemID), Price: api.String(priceID)}},
+			Params: api.Params{Context: ctx}, Customer: new(sub.CustomerID), Subscription: new(sub.ID),
+			SubscriptionItems:             []*api.SubscriptionItemsParams{{ID: new(sub.ItemID), Price: new(priceID)}},
 			SubscriptionProrationBehavior: api.String(string(api.SubscriptionSchedulePhaseProrationBehaviorAlwaysInvoice)),
 		})
 		if err != nil {
@@ -264,7 +264,7 @@ func (p *Provider) Price(ctx context.Context, id string) (billing.Price, error) 
 func (p *Provider) Invoices(ctx context.Context, customerID string, limit int) ([]billing.Invoice, error) {
 	return call(ctx, p, "list invoices", func(ctx context.Context) ([]billing.Invoice, error) {
 		var list []billing.Invoice
-		it := p.api.Invoices.List(&api.InvoiceListParams{ListParams: paged(ctx), Customer: api.String(customerID)})
+		it := p.api.Invoices.List(&api.InvoiceListParams{ListParams: paged(ctx), Customer: new(customerID)})
 		for len(list) < limit && it.Next() {
 			in := it.Invoice()
 			out := billing.Invoice{
@@ -284,7 +284,7 @@ func (p *Provider) Invoices(ctx context.Context, customerID string, limit int) (
 // goes on, else the customer's.
 func (p *Provider) PaymentMethod(ctx context.Context, customerID string) (*billing.PaymentMethod, error) {
 	return call(ctx, p, "get payment method", func(ctx context.Context) (*billing.PaymentMethod, error) {
-		list := &api.SubscriptionListParams{ListParams: paged(ctx), Customer: api.String(customerID)}
+		list := &api.SubscriptionListParams{ListParams: paged(ctx), Customer: new(customerID)}
 		list.AddExpand("data.default_payment_method")
 		subs := p.api.Subscriptions.List(list)
 		for subs.Next() {
@@ -316,7 +316,7 @@ func card(m *api.PaymentMethod) *billing.PaymentMethod {
 func (p *Provider) Portal(ctx context.Context, key, customerID, returnURL string) (string, error) {
 	return call(ctx, p, "open portal", func(ctx context.Context) (string, error) {
 		s, err := p.api.BillingPortalSessions.New(&api.BillingPortalSessionParams{
-			Params: keyed(ctx, key), Customer: api.String(customerID), ReturnURL: api.String(returnURL),
+			Params: keyed(ctx, key), Customer: new(customerID), ReturnURL: new(returnURL),
 		})
 		if err != nil {
 			return "", err
@@ -327,7 +327,7 @@ func (p *Provider) Portal(ctx context.Context, key, customerID, returnURL string
 
 // keyed are the parameters of a call that changes something.
 func keyed(ctx context.Context, key string) api.Params {
-	return api.Params{Context: ctx, IdempotencyKey: api.String(key)}
+	return api.Params{Context: ctx, IdempotencyKey: new(key)}
 }
 
 // paged are those of a list that is read page by page, single those of one page.

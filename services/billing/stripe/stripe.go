@@ -133,7 +133,7 @@ func New(cfg Config) (*Provider, error) {
 		},
 	})
 	backend := api.GetBackendWithConfig(api.APIBackend, &api.BackendConfig{
-		URL: api.String(address), MaxNetworkRetries: api.Int64(retries), EnableTelemetry: api.Bool(false),
+		URL: new(address), MaxNetworkRetries: api.Int64(retries), EnableTelemetry: new(false),
 		// Its lines have whole answers in them; what matters is logged here.
 		LeveledLogger: &api.LeveledLogger{Level: api.LevelNull},
 		HTTPClient: &http.Client{

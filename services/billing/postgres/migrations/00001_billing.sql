@@ -31,11 +31,12 @@ CREATE INDEX subscriber_check_at ON subscriber (check_at) WHERE check_at IS NOT 
 -- Every subscription that was ever seen at a customer of ours. What shows up after
 -- the account's deletion was paid by somebody who had gone.
 CREATE TABLE known_subscription (
-    account_id      uuid        NOT NULL,
+    -- The hash of the account's id; see deletion.
+    grave           uuid        NOT NULL,
     subscription_id text        NOT NULL,
     -- When it was seen first.
     seen_at         timestamptz NOT NULL,
-    PRIMARY KEY (account_id, subscription_id)
+    PRIMARY KEY (grave, subscription_id)
 );
 
 -- Calls that change something at the provider: written before they are made, so
@@ -62,9 +63,12 @@ CREATE TABLE provider_event (
 CREATE INDEX provider_event_received_at ON provider_event (received_at);
 
 -- Accounts that were deleted. A row stays after the work is done, for what is
--- paid afterwards.
+-- paid afterwards, without the account's id.
 CREATE TABLE deletion (
-    account_id  uuid        PRIMARY KEY,
+    -- The first half of the SHA-256 of the account's id.
+    grave       uuid        PRIMARY KEY,
+    -- NULL when the work is done.
+    account_id  uuid,
     customer_id text,
     deleted_at  timestamptz NOT NULL,
     -- When the work is next tried; NULL: done.
