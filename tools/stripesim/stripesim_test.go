@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,11 +18,21 @@ import (
 	"github.com/stripe/stripe-go/v76/client"
 	"github.com/stripe/stripe-go/v76/webhook"
 
+	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/billing/app"
 	"waitlist.internal/tools/stripesim"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// asBilling makes this test program billing itself, a process that can be killed.
+const asBilling = "STRIPESIM_TEST_AS_BILLING"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asBilling) != "" {
+		os.Exit(service.Main(app.New))
+	}
+	testenv.Main(m)
+}
 
 const secret = "whsec_test"
 
@@ -413,4 +424,9 @@ func TestUpdateChargesWhatThePreviewShowed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// openSessions are the parameters of a list of checkouts that can be paid.
+func openSessions(customer string) *stripe.CheckoutSessionListParams {
+	return &stripe.CheckoutSessionListParams{Customer: new(customer), Status: new("open")}
 }

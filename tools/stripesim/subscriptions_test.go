@@ -254,9 +254,9 @@ func TestCancelAtADay(t *testing.T) {
 		if got.CancelAt != at || got.CancelAtPeriodEnd {
 			t.Errorf("%+v", got)
 		}
-		clear := &stripe.SubscriptionParams{}
-		clear.AddExtra("cancel_at", "")
-		if got := must(s.stripe.Subscriptions.Update(sub.ID, clear))(t); got.CancelAt != 0 {
+		undo := &stripe.SubscriptionParams{}
+		undo.AddExtra("cancel_at", "")
+		if got := must(s.stripe.Subscriptions.Update(sub.ID, undo))(t); got.CancelAt != 0 {
 			t.Errorf("taken back: %d", got.CancelAt)
 		}
 	}
