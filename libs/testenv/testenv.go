@@ -412,3 +412,27 @@ func deleteTopics(brokers []string, prefix string) error {
 	}
 	return nil
 }
+
+// StripeMock starts the payment provider's own mock, built from the module that
+// pins it, and returns its URL.
+func StripeMock(t testing.TB) string {
+	t.Helper()
+	root, err := workspace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	m, err := devservers.StartStripeMock(ctx, devservers.StripeMockOptions{
+		Module: filepath.Join(root, "tools", "buildtools", "stripemock"), Dir: t.TempDir(),
+	})
+	if err != nil {
+		t.Fatalf("start stripe-mock: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := m.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m.URL
+}

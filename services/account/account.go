@@ -54,7 +54,10 @@ type Account struct {
 	// TrialEndsAt stays when the trial is over; zero where there never was one.
 	TrialEndsAt  time.Time
 	HasUsedTrial bool
-	Verification Verification
+	// PaymentCustomerID is who the account is at the payment provider; empty:
+	// nobody yet.
+	PaymentCustomerID string
+	Verification      Verification
 	// ResetSentAt is when the last password reset was mailed; zero: never.
 	ResetSentAt time.Time
 	CreatedAt   time.Time
@@ -143,6 +146,8 @@ type Tx interface {
 	// SetEntitlement stores the entitlement of a locked account and what it
 	// says of its trial.
 	SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error
+	// SetPaymentCustomer stores who a locked account is at the payment provider.
+	SetPaymentCustomer(ctx context.Context, accountID, customerID string) error
 	// TakeTrialEnding marks one trial that ends after now and not after until as
 	// told of, the first that nobody else has. It leaves out those of accounts that
 	// are to be younger than shortest at the trial's end.

@@ -70,3 +70,62 @@ func (s *Service) SetEntitlement(ctx context.Context, accountID string, e access
 	}
 	return inForce, nil
 }
+
+// StartTrial starts the one trial of an account and publishes it. CONFLICT where
+// the trial was used, by this account or an earlier one with its address, or a
+// subscription is in force; NOT_FOUND where there is no such account.
+func (s *Service) StartTrial(ctx context.Context, accountID string) (access.Entitlement, error) {
+	unknown := apierr.NotFoundf("There is no such account.")
+	if uuid.Validate(accountID) != nil {
+		return access.Entitlement{}, unknown
+	}
+	now := s.now()
+	var trial access.Entitlement
+	err := s.Store.InTx(ctx, func(tx Tx) error {
+		a, err := tx.LockAccount(ctx, accountID)
+		if err != nil {
+			return err
+		}
+		if a.Entitlement.At(now).Status != access.Inactive {
+			return apierr.New(apierr.Conflict, "There is a subscription already.")
+		}
+		if a.HasUsedTrial {
+			return apierr.New(apierr.Conflict, "The trial was used already.")
+		}
+		// So that the address has no other by registering again.
+		if _, err := tx.UseTrial(ctx, s.addressHash("trial", a.Email), now); err != nil {
+			return fmt.Errorf("use the trial: %w", err)
+		}
+		trial = access.Entitlement{
+			Tier: access.Pro, Status: access.Trialing, ValidUntil: now.Add(s.TrialDuration), Trial: true, Version: a.Entitlement.Version + 1,
+		}
+		if err := tx.SetEntitlement(ctx, a.ID, trial, trial.ValidUntil, true); err != nil {
+			return err
+		}
+		return tx.Publish(ctx, a.ID, entitlementChanged(a.ID, trial, now))
+	})
+	if errors.Is(err, ErrNotFound) {
+		return access.Entitlement{}, unknown
+	}
+	if err != nil {
+		return access.Entitlement{}, fmt.Errorf("start a trial: %w", err)
+	}
+	return trial, nil
+}
+
+// SetPaymentCustomer stores who an account is at the payment provider; empty is
+// nobody. NOT_FOUND where there is no such account.
+func (s *Service) SetPaymentCustomer(ctx context.Context, accountID, customerID string) error {
+	unknown := apierr.NotFoundf("There is no such account.")
+	if uuid.Validate(accountID) != nil {
+		return unknown
+	}
+	err := s.Store.InTx(ctx, func(tx Tx) error { return tx.SetPaymentCustomer(ctx, accountID, customerID) })
+	if errors.Is(err, ErrNotFound) {
+		return unknown
+	}
+	if err != nil {
+		return fmt.Errorf("set a payment customer: %w", err)
+	}
+	return nil
+}

@@ -38,6 +38,23 @@ func (s *Server) SetEntitlement(ctx context.Context, in *accountv1.SetEntitlemen
 	return &accountv1.SetEntitlementResponse{Entitlement: e.Proto()}, nil
 }
 
+// StartTrial implements accountv1.AccountServiceServer.
+func (s *Server) StartTrial(ctx context.Context, in *accountv1.StartTrialRequest) (*accountv1.StartTrialResponse, error) {
+	e, err := s.svc.StartTrial(ctx, in.GetAccountId())
+	if err != nil {
+		return nil, err
+	}
+	return &accountv1.StartTrialResponse{Entitlement: e.Proto()}, nil
+}
+
+// SetPaymentCustomer implements accountv1.AccountServiceServer.
+func (s *Server) SetPaymentCustomer(ctx context.Context, in *accountv1.SetPaymentCustomerRequest) (*accountv1.SetPaymentCustomerResponse, error) {
+	if err := s.svc.SetPaymentCustomer(ctx, in.GetAccountId(), in.GetCustomerId()); err != nil {
+		return nil, err
+	}
+	return &accountv1.SetPaymentCustomerResponse{}, nil
+}
+
 // OwnerCloser implements account.OwnerCloser by a call to signup.
 type OwnerCloser struct {
 	Waitlists signupv1.WaitlistServiceClient

@@ -271,6 +271,9 @@ func (h handler) profile(c *gin.Context) error {
 		p.TrialEndsAt = new(timestamp(a.TrialEndsAt))
 		p.TrialEnd = new(a.TrialEndsAt.Unix())
 	}
+	if a.PaymentCustomerID != "" {
+		p.PaymentCustomerID = &a.PaymentCustomerID
+	}
 	httpapi.JSON(c, http.StatusOK, p)
 	return nil
 }

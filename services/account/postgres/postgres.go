@@ -207,7 +207,7 @@ func (t tx) InsertAccount(ctx context.Context, a account.Account) error {
 		a.Entitlement.Tier, a.Entitlement.Status, zeronull.Timestamptz(a.Entitlement.ValidUntil), a.Entitlement.Trial, a.Entitlement.Version,
 		zeronull.Timestamptz(a.TrialEndsAt), a.HasUsedTrial,
 		a.Verification.Cycle, a.Verification.CycleStartedAt, a.Verification.Resends, zeronull.Timestamptz(a.Verification.ResentAt),
-		zeronull.Timestamptz(a.ResetSentAt), a.CreatedAt)
+		zeronull.Timestamptz(a.ResetSentAt), a.CreatedAt, zeronull.Text(a.PaymentCustomerID))
 	if pg.IsUnique(err, "account_email_key") {
 		return account.ErrEmailTaken
 	}
@@ -238,6 +238,10 @@ func (t tx) SetResetSent(ctx context.Context, accountID string, at time.Time) er
 func (t tx) SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error {
 	return found(t.Exec(ctx, setEntitlement, accountID, e.Tier, e.Status, zeronull.Timestamptz(e.ValidUntil), e.Trial, e.Version,
 		zeronull.Timestamptz(trialEndsAt), usedTrial))
+}
+
+func (t tx) SetPaymentCustomer(ctx context.Context, accountID, customerID string) error {
+	return found(t.Exec(ctx, setPaymentCustomer, accountID, zeronull.Text(customerID)))
 }
 
 func (t tx) TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (e account.TrialEnding, err error) {
@@ -316,7 +320,8 @@ func scanAccount(row pgx.Row) (a account.Account, err error) {
 		&a.Entitlement.Tier, &a.Entitlement.Status, (*zeronull.Timestamptz)(&a.Entitlement.ValidUntil), &a.Entitlement.Trial,
 		&a.Entitlement.Version, (*zeronull.Timestamptz)(&a.TrialEndsAt), &a.HasUsedTrial,
 		&a.Verification.Cycle, &a.Verification.CycleStartedAt, &a.Verification.Resends,
-		(*zeronull.Timestamptz)(&a.Verification.ResentAt), (*zeronull.Timestamptz)(&a.ResetSentAt), &a.CreatedAt)
+		(*zeronull.Timestamptz)(&a.Verification.ResentAt), (*zeronull.Timestamptz)(&a.ResetSentAt), &a.CreatedAt,
+		(*zeronull.Text)(&a.PaymentCustomerID))
 	return a, notFound(err)
 }
 

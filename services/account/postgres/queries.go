@@ -7,7 +7,7 @@ package postgres
 const accountColumns = `id, email, email_verified_at, password_hash, password_generation,
 	api_key_lookup, api_key_hash,
 	tier, status, valid_until, trial, entitlement_version, trial_ends_at, has_used_trial,
-	verify_cycle, verify_started_at, verify_resends, verify_resent_at, reset_sent_at, created_at`
+	verify_cycle, verify_started_at, verify_resends, verify_resent_at, reset_sent_at, created_at, payment_customer_id`
 
 const (
 	// By account_email_key.
@@ -28,7 +28,7 @@ SELECT ` + accountColumns + ` FROM account WHERE email = $1 FOR UPDATE`
 
 	insertAccount = `-- name: InsertAccount
 INSERT INTO account (` + accountColumns + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
 
 	// actorRows turns one row of caller into an actor's rows: itself, then
 	// those whose team it is in, by invitation (team_member_email_no, account_pkey).
@@ -89,6 +89,10 @@ SET tier = $2, status = $3, valid_until = $4, trial = $5, entitlement_version = 
 	-- Whoever gets another end is told of that, too.
 	trial_ending_at = CASE WHEN trial_ends_at IS NOT DISTINCT FROM $7 THEN trial_ending_at END
 WHERE id = $1`
+
+	// By account_pkey.
+	setPaymentCustomer = `-- name: SetPaymentCustomer
+UPDATE account SET payment_customer_id = $2 WHERE id = $1`
 
 	// By account_trial_ending, account_pkey.
 	takeTrialEnding = `-- name: TakeTrialEnding

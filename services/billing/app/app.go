@@ -1,39 +1,214 @@
-// Package app wires the billing service.
+// Package app puts the billing service together.
 package app
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"net/url"
+	"time"
 
+	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	"waitlist.internal/services/billing"
+	"waitlist.internal/services/billing/grpc"
+	billinghttp "waitlist.internal/services/billing/http"
+	billingkafka "waitlist.internal/services/billing/kafka"
+	"waitlist.internal/services/billing/postgres"
+	"waitlist.internal/services/billing/stripe"
 )
 
-// Config is the service's configuration.
+// otherConns is how many connections to Postgres there are, where nothing else is
+// set, beside those that hold an account's lock.
+const otherConns = 6
+
+// Config is the service's environment.
 type Config struct {
 	service.Config
+
+	// AccountTarget is where account's gRPC is: host:port, or a gRPC URL.
+	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
+
+	StripeSecretKey string `env:"STRIPE_SECRET_KEY"`
+	// StripeWebhookSecrets sign the provider's events: two while one replaces the
+	// other.
+	StripeWebhookSecrets []string `env:"STRIPE_WEBHOOK_SECRETS"`
+	// StripeURL replaces the address of the API, for a simulator.
+	StripeURL string `env:"STRIPE_URL"`
+	// StripePrices are tier.interval=price; see billing.ParsePrices.
+	StripePrices []string `env:"STRIPE_PRICES"`
+	// StripeTimeout bounds one attempt at a call.
+	StripeTimeout time.Duration `env:"STRIPE_TIMEOUT" envDefault:"8s"`
+
+	// The provider's pages lead back to these.
+	SuccessURL string `env:"BILLING_SUCCESS_URL"`
+	CancelURL  string `env:"BILLING_CANCEL_URL"`
+	PortalURL  string `env:"BILLING_PORTAL_RETURN_URL"`
+
+	// Concurrency is how many accounts are worked on at a time.
+	Concurrency int `env:"BILLING_CONCURRENCY" envDefault:"8"`
+	// ReconcileEvery is the pause between two comparisons with the provider,
+	// ReconcileRate how many accounts one looks at in a second.
+	ReconcileEvery time.Duration `env:"RECONCILE_EVERY" envDefault:"24h"`
+	ReconcileRate  float64       `env:"RECONCILE_RATE" envDefault:"10"`
+
+	// Output can be given in code only: what the command prints to; nil: standard
+	// output.
+	Output io.Writer `env:"-"`
 }
 
-// App is the service, ready to run.
-type App struct{ runtime *service.Runtime }
+// parsed is what only this service has.
+type parsed struct {
+	prices  billing.Prices
+	webhook *stripe.Webhook
+}
 
-// New opens what the service needs. Run or the process' end closes it.
-func New(ctx context.Context, cfg Config) (*App, error) {
-	r, err := service.New(ctx, billing.Service, cfg.Config, service.Options{HTTP: true})
+// parse reports all problems at once.
+func (c Config) parse() (p parsed, err error) {
+	var problems []error
+	add := func(variable string, err error) {
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", variable, err))
+		}
+	}
+	if c.StripeSecretKey == "" {
+		problems = append(problems, errors.New("STRIPE_SECRET_KEY is required"))
+	}
+	p.webhook, err = stripe.NewWebhook(c.StripeWebhookSecrets)
+	add("STRIPE_WEBHOOK_SECRETS", err)
+	p.prices, err = billing.ParsePrices(c.StripePrices)
+	add("STRIPE_PRICES", err)
+	for _, page := range []struct{ variable, value string }{
+		{"BILLING_SUCCESS_URL", c.SuccessURL}, {"BILLING_CANCEL_URL", c.CancelURL}, {"BILLING_PORTAL_RETURN_URL", c.PortalURL},
+	} {
+		add(page.variable, absolute(page.value))
+	}
+	if c.StripeURL != "" {
+		add("STRIPE_URL", absolute(c.StripeURL))
+	}
+	if c.StripeTimeout < time.Second || c.StripeTimeout > 10*time.Second {
+		problems = append(problems, errors.New("STRIPE_TIMEOUT must be from 1s to 10s"))
+	}
+	if c.Concurrency < 1 {
+		problems = append(problems, errors.New("BILLING_CONCURRENCY must be above 0"))
+	}
+	if err := billing.CheckReconcile(c.ReconcileEvery, c.ReconcileRate); err != nil {
+		problems = append(problems, err)
+	}
+	if len(problems) > 0 {
+		return parsed{}, fmt.Errorf("configuration: %w", errors.Join(problems...))
+	}
+	return p, nil
+}
+
+func absolute(address string) error {
+	u, err := url.Parse(address)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return errors.New("want an absolute http(s) URL")
+	}
+	return nil
+}
+
+// parts are what the service and its command are made of.
+type parts struct {
+	rt       *service.Runtime
+	svc      *billing.Billing
+	store    *postgres.Store
+	accounts accountv1.AccountServiceClient
+	webhook  *stripe.Webhook
+}
+
+// open opens what o asks for and what billing itself needs.
+func open(ctx context.Context, cfg Config, o service.Options) (_ *parts, err error) {
+	in, err := cfg.parse()
 	if err != nil {
 		return nil, err
 	}
-	return &App{r}, nil
+	if cfg.PostgresMaxConns == 0 {
+		cfg.PostgresMaxConns = int32(cfg.Concurrency) + otherConns
+	}
+	if int(cfg.PostgresMaxConns) <= cfg.Concurrency {
+		return nil, errors.New("configuration: POSTGRES_MAX_CONNS must be above BILLING_CONCURRENCY")
+	}
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	o.Schema, o.Migrations, o.Calls = postgres.Schema, migrations, true
+	rt, err := service.New(ctx, billing.Service, cfg.Config, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = rt.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	conn, err := rt.Dial(cfg.AccountTarget, "account")
+	if err != nil {
+		return nil, err
+	}
+	provider, err := stripe.New(stripe.Config{
+		SecretKey: cfg.StripeSecretKey, URL: cfg.StripeURL, Timeout: cfg.StripeTimeout,
+		Log: rt.Log, Tracers: rt.Telemetry.Tracers, Registerer: rt.Telemetry.Registerer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	rt.OnClose("payment provider", func(context.Context) error { provider.Close(); return nil })
+	p := &parts{
+		rt: rt, store: postgres.New(rt.Pool, cfg.Concurrency), accounts: accountv1.NewAccountServiceClient(conn), webhook: in.webhook,
+	}
+	p.svc = billing.New(billing.Config{
+		Store: p.store, Accounts: grpc.Accounts{Client: p.accounts}, Provider: provider, Prices: in.prices,
+		URLs:           billing.URLs{Success: cfg.SuccessURL, Cancel: cfg.CancelURL, Portal: cfg.PortalURL},
+		ReconcileEvery: cfg.ReconcileEvery, ReconcileRate: cfg.ReconcileRate, Log: rt.Log, Now: time.Now,
+	})
+	return p, nil
+}
+
+// App is the service.
+type App struct{ rt *service.Runtime }
+
+// New opens what the service uses.
+func New(ctx context.Context, cfg Config) (_ *App, err error) {
+	p, err := open(ctx, cfg, service.Options{HTTP: true, Kafka: true, RateLimitExempt: billinghttp.Exempt})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = p.rt.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
+		Config: kafka.Config{Brokers: p.rt.Config.KafkaBrokers, TopicPrefix: p.rt.Config.KafkaTopicPrefix},
+		Group:  billing.Service, Topics: []string{kafka.AccountsTopic}, Pool: p.rt.Pool, Handler: billingkafka.Handler(p.store), Logger: p.rt.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.rt.Go("consumer", consumer.Run)
+	p.rt.Go("pushes", p.svc.RunPushes)
+	p.rt.Go("checks", p.svc.RunChecks)
+	p.rt.Go("deletions", p.svc.RunDeletions)
+	p.rt.Go("sweep", p.svc.RunSweep)
+	p.rt.Go("reconciliations", p.svc.RunReconciliations)
+	billinghttp.Routes(p.rt.Engine, p.svc, p.accounts, p.webhook)
+	return &App{p.rt}, nil
 }
 
 // Run serves until ctx ends, then drains.
-func (a *App) Run(ctx context.Context) error { return a.runtime.Run(ctx) }
+func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
 
 // Handler is the public interface.
-func (a *App) Handler() http.Handler { return a.runtime.Handler() }
+func (a *App) Handler() http.Handler { return a.rt.Handler() }
 
-// Ready is nil while the service can do its work.
-func (a *App) Ready(ctx context.Context) error { return a.runtime.Ready(ctx) }
+// Ready returns nil while the service can do its work.
+func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
 
 // Close closes what New opened, for an app that never runs.
-func (a *App) Close(ctx context.Context) error { return a.runtime.Close(ctx) }
+func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }

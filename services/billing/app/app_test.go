@@ -1,82 +1,431 @@
 package app_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	kafkago "github.com/segmentio/kafka-go"
+	"github.com/stripe/stripe-go/v76/webhook"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/billing/app"
 )
 
-func TestMain(m *testing.M) {
-	testenv.Main(m)
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const (
+	ann    = "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
+	secret = "whsec_of_the_test"
+)
+
+// account stands for the service that everybody asks. The key "ann" is ann's.
+type account struct {
+	accountv1.UnimplementedAccountServiceServer
+	mu  sync.Mutex
+	has access.Entitlement
+	// customer is what was last said of her.
+	customer string
 }
 
-func TestStartsAnswersAndStops(t *testing.T) {
-	t.Parallel()
+func (a *account) Authorize(_ context.Context, in *accountv1.AuthorizeRequest) (*accountv1.AuthorizeResponse, error) {
+	if in.GetApiKey() != "ann" {
+		return nil, apierr.New(apierr.AuthenticationRequired, "no")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	actor := access.Actor{AccountID: ann, Email: "ann@example.com", Grants: []access.Grant{{OwnerID: ann, Role: access.Owner, Entitlement: a.has}}}
+	return &accountv1.AuthorizeResponse{Actor: actor.Proto()}, nil
+}
+
+func (a *account) SetEntitlement(_ context.Context, in *accountv1.SetEntitlementRequest) (*accountv1.SetEntitlementResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e := access.EntitlementFromProto(in.GetEntitlement()); e.Version > a.has.Version {
+		a.has = e
+	}
+	return &accountv1.SetEntitlementResponse{Entitlement: a.has.Proto()}, nil
+}
+
+func (a *account) SetPaymentCustomer(_ context.Context, in *accountv1.SetPaymentCustomerRequest) (*accountv1.SetPaymentCustomerResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.customer = in.GetCustomerId()
+	return &accountv1.SetPaymentCustomerResponse{}, nil
+}
+
+func (a *account) StartTrial(context.Context, *accountv1.StartTrialRequest) (*accountv1.StartTrialResponse, error) {
+	return nil, apierr.New(apierr.Conflict, "The trial was used already.")
+}
+
+func (a *account) status() access.Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.has.Status
+}
+
+// stripe is as much of the provider as one customer with one subscription needs.
+type stripe struct {
+	*httptest.Server
+	mu    sync.Mutex
+	subs  []map[string]any
+	asked []string
+}
+
+func newStripe(t *testing.T) *stripe {
+	t.Helper()
+	s := &stripe{}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *stripe) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, r.Method+" "+r.URL.Path)
+	list := func(data any) any { return map[string]any{"object": "list", "data": data, "has_more": false} }
+	var out any
+	switch r.Method + " " + r.URL.Path {
+	case "POST /v1/customers":
+		out = map[string]any{"id": "cus_1", "object": "customer"}
+	case "GET /v1/customers":
+		out = list([]any{map[string]any{"id": "cus_1", "object": "customer", "metadata": map[string]string{"account_id": ann}}})
+	case "DELETE /v1/customers/cus_1":
+		out = map[string]any{"id": "cus_1", "object": "customer", "deleted": true}
+	case "GET /v1/checkout/sessions":
+		out = list([]any{})
+	case "POST /v1/checkout/sessions":
+		out = map[string]any{"id": "cs_1", "object": "checkout.session", "url": "https://pay.example/cs_1", "status": "open"}
+	case "GET /v1/subscriptions":
+		out = list(s.subs)
+	case "DELETE /v1/subscriptions/sub_1":
+		s.subs[0]["status"] = "canceled"
+		out = s.subs[0]
+	default:
+		w.WriteHeader(http.StatusNotFound)
+		out = map[string]any{"error": map[string]any{"type": "invalid_request_error", "code": "resource_missing"}}
+	}
+	_ = json.NewEncoder(w).Encode(out)
+}
+
+// subscribe has the customer pay.
+func (s *stripe) subscribe(price string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.subs = []map[string]any{{
+		"id": "sub_1", "object": "subscription", "status": "active", "customer": "cus_1", "created": time.Now().Unix(),
+		"current_period_end": time.Now().AddDate(0, 1, 0).Unix(), "items": map[string]any{"data": []any{map[string]any{"id": "si_1", "price": map[string]any{"id": price}}}},
+	}}
+}
+
+func (s *stripe) was(call string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.asked, call)
+}
+
+func seed(name string) []byte { return []byte(strings.Repeat(name[:1], 32)) }
+
+// world is everything around the service.
+type world struct {
+	t       *testing.T
+	account *account
+	stripe  *stripe
+	kafka   kafka.Config
+	env     []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	brokers, prefix := testenv.Kafka(t)
+	id, err := rpc.NewIdentity("billing", seed("billing"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, stripe: newStripe(t), kafka: kafka.Config{Brokers: brokers, TopicPrefix: prefix},
+		account: &account{has: access.Entitlement{Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Now().Add(time.Hour), Version: 1}},
+	}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := service.Load[app.Config]([]string{"REDIS_URL=" + testenv.Redis(t)})
-	if err != nil {
-		t.Fatal(err)
+	server := rpc.NewServer("account", rpc.Keys{"billing": id.Public()}, testLog(t), grpc.WaitForHandlers(true))
+	accountv1.RegisterAccountServiceServer(server, w.account)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	w.env = []string{
+		"POSTGRES_URL=" + testenv.Postgres(t), "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
+		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(seed("billing")), "ACCOUNT_GRPC=" + listener.Addr().String(), "RATE_LIMIT_RPS=1", "RATE_LIMIT_BURST=10",
+		"STRIPE_SECRET_KEY=sk_test_123", "STRIPE_WEBHOOK_SECRETS=whsec_before," + secret, "STRIPE_URL=" + w.stripe.URL,
+		"STRIPE_PRICES=basic.monthly=bm,basic.yearly=by,advanced.monthly=am,advanced.yearly=ay,pro.monthly=pm,pro.yearly=py",
+		"BILLING_SUCCESS_URL=https://example.com/s", "BILLING_CANCEL_URL=https://example.com/c", "BILLING_PORTAL_RETURN_URL=https://example.com/p",
 	}
-	cfg.HTTPListener, cfg.LogOutput = listener, t.Output()
-	a, err := app.New(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.Ready(t.Context()) == nil {
-		t.Error("ready before it serves")
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- a.Run(ctx) }()
+	return w
+}
 
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+"/v1/billing/checkout", nil)
+// start runs the service until the test's end and returns its public interface.
+func (w *world) start() http.Handler {
+	w.t.Helper()
+	cfg, err := service.Load[app.Config](w.env)
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	res, err := transport.RoundTrip(req)
+	cfg.LogOutput = w.t.Output()
+	a, err := app.New(w.t.Context(), cfg)
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	defer res.Body.Close()
-	var body struct {
-		Code      string `json:"error_code"`
-		RequestID string `json:"request_id"`
+	if a.Ready(w.t.Context()) == nil {
+		w.t.Error("ready before it serves")
 	}
-	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
-		t.Fatal(err)
-	}
-	if res.StatusCode != http.StatusNotFound || body.Code != "NOT_FOUND" || body.RequestID == "" {
-		t.Errorf("got %d %+v", res.StatusCode, body)
-	}
-	if err := a.Ready(t.Context()); err != nil {
-		t.Error(err)
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	if a.Ready(t.Context()) == nil {
-		t.Error("ready after its end")
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	w.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			w.t.Error(err)
+		}
+		if a.Ready(context.Background()) == nil {
+			w.t.Error("ready after its end")
+		}
+	})
+	eventually(w.t, "ready", func() bool { return a.Ready(w.t.Context()) == nil })
+	return a.Handler()
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within a minute: %s", what)
+		case <-tick.C:
+		}
 	}
 }
 
-func TestSaysWhatIsMissing(t *testing.T) {
+// do sends a request and returns its status and body.
+func do(t *testing.T, h http.Handler, method, path, key, body string, header ...string) (int, string) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, "/v1/billing"+path, strings.NewReader(body))
+	r.Header.Set("X-Api-Key", key)
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r)
+	return rec.Code, strings.TrimSpace(rec.Body.String())
+}
+
+// event is a signed event about the customer.
+func event(id string) (body, signature string) {
+	signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{
+		Payload: fmt.Appendf(nil, `{"id":%q,"type":"customer.subscription.created","data":{"object":{"object":"subscription","customer":"cus_1"}}}`, id),
+		Secret:  secret,
+	})
+	return string(signed.Payload), signed.Header
+}
+
+// From the first click to the account's end, with everything around it.
+func TestTheLifeOfASubscription(t *testing.T) {
 	t.Parallel()
-	cfg, err := service.Load[app.Config](nil)
+	w := newWorld(t)
+	h := w.start()
+	status, body := do(t, h, http.MethodPost, "/checkout", "ann", `{"tier":"advanced"}`)
+	if status != http.StatusOK || body != `{"url":"https://pay.example/cs_1"}` {
+		t.Fatalf("%d %s", status, body)
+	}
+	if got := w.account.status(); got != access.Inactive || w.account.customer != "cus_1" {
+		t.Errorf("%s, customer %q", got, w.account.customer)
+	}
+	w.stripe.subscribe("am")
+	body, signature := event("evt_1")
+	if status, answer := do(t, h, http.MethodPost, "/webhook", "", body, "Stripe-Signature", signature); status != http.StatusOK || answer != `{"received":true}` {
+		t.Fatalf("%d %s", status, answer)
+	}
+	if got := w.account.status(); got != access.Active {
+		t.Errorf("the same request tells account: %s", got)
+	}
+
+	writer := kafka.NewWriter(w.kafka)
+	defer func() {
+		if err := writer.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ev := &eventv1.Event{
+		Id: uuid.Must(uuid.NewV7()).String(), OccurredAt: timestamppb.Now(),
+		Payload: &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: ann}},
+	}
+	raw, err := proto.Marshal(ev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := app.New(t.Context(), cfg); err == nil {
-		t.Error("started without Redis")
+	eventually(t, "the account's end is told", func() bool {
+		return writer.WriteMessages(t.Context(), kafkago.Message{Topic: kafka.AccountsTopic, Key: []byte(ann), Value: raw}) == nil
+	})
+	eventually(t, "the customer is deleted", func() bool { return w.stripe.was("DELETE /v1/customers/cus_1") })
+	if !w.stripe.was("DELETE /v1/subscriptions/sub_1") {
+		t.Error("the subscription goes on")
+	}
+	if status, body := do(t, h, http.MethodPost, "/checkout", "ann", `{"tier":"pro"}`); status != http.StatusUnauthorized {
+		t.Errorf("after the end: %d %s", status, body)
+	}
+}
+
+func TestEventsAreTakenWhateverTheLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := w.start()
+	eventually(t, "the limit is met", func() bool {
+		status, _ := do(t, h, http.MethodGet, "/info", "nobody", "")
+		return status == http.StatusTooManyRequests
+	})
+	for i := range 30 {
+		body, signature := event(fmt.Sprintf("evt_%d", i))
+		if status, answer := do(t, h, http.MethodPost, "/webhook", "", body, "Stripe-Signature", signature); status != http.StatusOK {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+}
+
+func TestRequestsAreChecked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.env = append(w.env, "RATE_LIMIT_RPS=10000", "RATE_LIMIT_BURST=10000")
+	h := w.start()
+	body, signature := event("evt_1")
+	for name, tc := range map[string]struct {
+		method, path, key, body string
+		header                  []string
+		status                  int
+		code, field             string
+	}{
+		"no credentials":   {http.MethodPost, "/checkout", "", `{"tier":"pro"}`, nil, 401, "AUTHENTICATION_REQUIRED", ""},
+		"no body":          {http.MethodPost, "/checkout", "ann", ``, nil, 400, "INVALID_BODY", ""},
+		"no tier":          {http.MethodPost, "/checkout", "ann", `{}`, nil, 400, "VALIDATION_ERROR", "tier"},
+		"a strange tier":   {http.MethodPost, "/preview", "ann", `{"tier":"gold"}`, nil, 400, "VALIDATION_ERROR", "tier"},
+		"a number":         {http.MethodPost, "/checkout", "ann", `{"tier":5}`, nil, 400, "VALIDATION_ERROR", "tier"},
+		"an interval":      {http.MethodPost, "/checkout", "ann", `{"tier":"pro","interval":"daily"}`, nil, 400, "VALIDATION_ERROR", "interval"},
+		"nothing paid":     {http.MethodPost, "/preview", "ann", `{"tier":"pro","interval":null}`, nil, 400, "VALIDATION_ERROR", "subscription"},
+		"no customer":      {http.MethodPost, "/portal", "ann", ``, nil, 400, "VALIDATION_ERROR", "customer"},
+		"a used trial":     {http.MethodPost, "/start-trial", "ann", ``, nil, 409, "CONFLICT", ""},
+		"no signature":     {http.MethodPost, "/webhook", "", body, nil, 400, "INVALID_TOKEN", ""},
+		"another's":        {http.MethodPost, "/webhook", "", body + " ", []string{"Stripe-Signature", signature}, 400, "INVALID_TOKEN", ""},
+		"a long signature": {http.MethodPost, "/webhook", "", body, []string{"Stripe-Signature", strings.Repeat("x", 5000)}, 400, "INVALID_TOKEN", ""},
+		"a long event":     {http.MethodPost, "/webhook", "", strings.Repeat("x", 1<<20+1), nil, 400, "INVALID_BODY", ""},
+		"no such path":     {http.MethodPost, "/nope", "ann", ``, nil, 404, "NOT_FOUND", ""},
+	} {
+		status, answer := do(t, h, tc.method, tc.path, tc.key, tc.body, tc.header...)
+		var got struct {
+			Code   string `json:"error_code"`
+			Errors []struct{ Field string }
+		}
+		if err := json.Unmarshal([]byte(answer), &got); err != nil || status != tc.status || got.Code != tc.code {
+			t.Errorf("%s: %d %s", name, status, answer)
+		}
+		if tc.field != "" && (len(got.Errors) != 1 || got.Errors[0].Field != tc.field) {
+			t.Errorf("%s: %s", name, answer)
+		}
+	}
+	if status, answer := do(t, h, http.MethodGet, "/info", "ann", ""); status != http.StatusOK || answer != `{"invoices":[],"payment_method":null}` {
+		t.Errorf("%d %s", status, answer)
+	}
+}
+
+func TestTheCommandMendsWhatNobodyToldOf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	reconcile := func(want string) {
+		t.Helper()
+		cfg, err := service.Load[app.Config](w.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		cfg.LogOutput, cfg.Output = t.Output(), &out
+		r, err := app.NewReconcile(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSpace(out.String()); got != want {
+			t.Errorf("it prints %q, want %q", got, want)
+		}
+	}
+	reconcile("customers 1, accounts 0, deleted 0; repaired 0, adopted 0, removed 0, left alone 1, failed 0")
+	// So that the service does not do the same at its start.
+	url, _ := strings.CutPrefix(w.env[0], "POSTGRES_URL=")
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "INSERT INTO billing.reconciliation VALUES (true, now())"); err != nil {
+		t.Fatal(err)
+	}
+	h := w.start()
+	if status, body := do(t, h, http.MethodPost, "/checkout", "ann", `{"tier":"pro"}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	w.stripe.subscribe("pm")
+	for _, repaired := range []int{1, 0} {
+		reconcile(fmt.Sprintf("customers 1, accounts 1, deleted 0; repaired %d, adopted 0, removed 0, left alone 0, failed 0", repaired))
+		if got := w.account.status(); got != access.Active {
+			t.Errorf("%s", got)
+		}
+	}
+}
+
+func TestSaysAllThatIsMissing(t *testing.T) {
+	t.Parallel()
+	cfg, err := service.Load[app.Config]([]string{"STRIPE_TIMEOUT=1h", "RECONCILE_EVERY=1s", "RECONCILE_RATE=0", "BILLING_CONCURRENCY=0", "STRIPE_URL=x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = app.New(t.Context(), cfg)
+	for _, want := range []string{
+		"STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_PRICES", "STRIPE_URL", "STRIPE_TIMEOUT", "BILLING_SUCCESS_URL", "BILLING_CANCEL_URL",
+		"BILLING_PORTAL_RETURN_URL", "BILLING_CONCURRENCY", "RECONCILE_EVERY", "RECONCILE_RATE",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("nothing of %s in %v", want, err)
+		}
 	}
 }

@@ -73,6 +73,11 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 	l.env["MAIL_PROVIDER"] = s.cfg.MailProvider
 	setDefault(l.env, "PUBLIC_FORM_URL", s.URL)
 	setDefault(l.env, "PUBLIC_API_URL", s.URL+"/v1")
+	payments, err := s.startPayments(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.withPayments(l.env, payments)
 	for name, variable := range map[string]string{"account": "ACCOUNT_GRPC", "signup": "SIGNUP_GRPC", "messaging": "MESSAGING_GRPC"} {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {

@@ -38,6 +38,9 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 			s.readyz(w, r)
 			return
 		}
+		if s.page(w, r) {
+			return
+		}
 		if h := services[routes.Service(table, r.URL.EscapedPath())]; h != nil {
 			h.ServeHTTP(w, r)
 			return

@@ -64,11 +64,16 @@ type Config struct {
 	LogFile string `env:"LOG_FILE"`
 	// PostgresURL, RedisURL and KafkaBrokers name real servers; empty: the
 	// runner starts its own.
-	PostgresURL  string     `env:"POSTGRES_URL"`
-	RedisURL     string     `env:"REDIS_URL"`
-	KafkaBrokers []string   `env:"KAFKA_BROKERS"`
-	LogLevel     slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
-	OTLPEndpoint string     `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	PostgresURL  string   `env:"POSTGRES_URL"`
+	RedisURL     string   `env:"REDIS_URL"`
+	KafkaBrokers []string `env:"KAFKA_BROKERS"`
+	// StripeSecretKey and StripeWebhookSecrets are billing's. Without a key the
+	// runner starts a payment simulator, whose API is at StripesimAddr.
+	StripeSecretKey      string     `env:"STRIPE_SECRET_KEY"`
+	StripeWebhookSecrets []string   `env:"STRIPE_WEBHOOK_SECRETS"`
+	StripesimAddr        string     `env:"STRIPESIM_ADDR" envDefault:"127.0.0.1:0"`
+	LogLevel             slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
+	OTLPEndpoint         string     `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 
 	RateLimitRPS   int      `env:"RATE_LIMIT_RPS" envDefault:"100"`
 	RateLimitBurst int      `env:"RATE_LIMIT_BURST" envDefault:"200"`
@@ -119,12 +124,14 @@ type Standalone struct {
 	// URL is the public interface's, without the version segment.
 	URL string
 
-	cfg      Config
-	log      *slog.Logger
-	limiter  ratelimit.Limiter
-	redis    redis.UniversalClient
-	parts    []part
-	apps     []runningApp
+	cfg     Config
+	log     *slog.Logger
+	limiter ratelimit.Limiter
+	redis   redis.UniversalClient
+	parts   []part
+	apps    []runningApp
+	// pages are those of the payment simulator; nil: there is none.
+	pages    http.Handler
 	failed   chan error // holds the first failure of a part
 	stopping chan struct{}
 	closers  []func() error

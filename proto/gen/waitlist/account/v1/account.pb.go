@@ -220,6 +220,184 @@ func (x *SetEntitlementResponse) GetEntitlement() *v1.Entitlement {
 	return nil
 }
 
+type StartTrialRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AccountId     string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartTrialRequest) Reset() {
+	*x = StartTrialRequest{}
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartTrialRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartTrialRequest) ProtoMessage() {}
+
+func (x *StartTrialRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartTrialRequest.ProtoReflect.Descriptor instead.
+func (*StartTrialRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StartTrialRequest) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+type StartTrialResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The trial.
+	Entitlement   *v1.Entitlement `protobuf:"bytes,1,opt,name=entitlement,proto3" json:"entitlement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartTrialResponse) Reset() {
+	*x = StartTrialResponse{}
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartTrialResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartTrialResponse) ProtoMessage() {}
+
+func (x *StartTrialResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartTrialResponse.ProtoReflect.Descriptor instead.
+func (*StartTrialResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StartTrialResponse) GetEntitlement() *v1.Entitlement {
+	if x != nil {
+		return x.Entitlement
+	}
+	return nil
+}
+
+type SetPaymentCustomerRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	AccountId string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	// Empty: nobody any more.
+	CustomerId    string `protobuf:"bytes,2,opt,name=customer_id,json=customerId,proto3" json:"customer_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPaymentCustomerRequest) Reset() {
+	*x = SetPaymentCustomerRequest{}
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPaymentCustomerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPaymentCustomerRequest) ProtoMessage() {}
+
+func (x *SetPaymentCustomerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPaymentCustomerRequest.ProtoReflect.Descriptor instead.
+func (*SetPaymentCustomerRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SetPaymentCustomerRequest) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *SetPaymentCustomerRequest) GetCustomerId() string {
+	if x != nil {
+		return x.CustomerId
+	}
+	return ""
+}
+
+type SetPaymentCustomerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPaymentCustomerResponse) Reset() {
+	*x = SetPaymentCustomerResponse{}
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPaymentCustomerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPaymentCustomerResponse) ProtoMessage() {}
+
+func (x *SetPaymentCustomerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPaymentCustomerResponse.ProtoReflect.Descriptor instead.
+func (*SetPaymentCustomerResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{7}
+}
+
 var File_waitlist_account_v1_account_proto protoreflect.FileDescriptor
 
 const file_waitlist_account_v1_account_proto_rawDesc = "" +
@@ -235,10 +413,24 @@ const file_waitlist_account_v1_account_proto_rawDesc = "" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12A\n" +
 	"\ventitlement\x18\x02 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"[\n" +
 	"\x16SetEntitlementResponse\x12A\n" +
-	"\ventitlement\x18\x01 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement2\x92\x02\n" +
+	"\ventitlement\x18\x01 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"2\n" +
+	"\x11StartTrialRequest\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\"W\n" +
+	"\x12StartTrialResponse\x12A\n" +
+	"\ventitlement\x18\x01 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"[\n" +
+	"\x19SetPaymentCustomerRequest\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\x12\x1f\n" +
+	"\vcustomer_id\x18\x02 \x01(\tR\n" +
+	"customerId\"\x1c\n" +
+	"\x1aSetPaymentCustomerResponse2\x83\x04\n" +
 	"\x0eAccountService\x12\x87\x01\n" +
 	"\tAuthorize\x12%.waitlist.account.v1.AuthorizeRequest\x1a&.waitlist.account.v1.AuthorizeResponse\"+\xca\xf3\x18\x0fadmin-analytics\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\x12v\n" +
-	"\x0eSetEntitlement\x12*.waitlist.account.v1.SetEntitlementRequest\x1a+.waitlist.account.v1.SetEntitlementResponse\"\v\xca\xf3\x18\abillingB\xd0\x01\n" +
+	"\x0eSetEntitlement\x12*.waitlist.account.v1.SetEntitlementRequest\x1a+.waitlist.account.v1.SetEntitlementResponse\"\v\xca\xf3\x18\abilling\x12j\n" +
+	"\n" +
+	"StartTrial\x12&.waitlist.account.v1.StartTrialRequest\x1a'.waitlist.account.v1.StartTrialResponse\"\v\xca\xf3\x18\abilling\x12\x82\x01\n" +
+	"\x12SetPaymentCustomer\x12..waitlist.account.v1.SetPaymentCustomerRequest\x1a/.waitlist.account.v1.SetPaymentCustomerResponse\"\v\xca\xf3\x18\abillingB\xd0\x01\n" +
 	"\x17com.waitlist.account.v1B\fAccountProtoP\x01Z9waitlist.internal/proto/gen/waitlist/account/v1;accountv1\xa2\x02\x03WAX\xaa\x02\x13Waitlist.Account.V1\xca\x02\x13Waitlist\\Account\\V1\xe2\x02\x1fWaitlist\\Account\\V1\\GPBMetadata\xea\x02\x15Waitlist::Account::V1b\x06proto3"
 
 var (
@@ -253,28 +445,37 @@ func file_waitlist_account_v1_account_proto_rawDescGZIP() []byte {
 	return file_waitlist_account_v1_account_proto_rawDescData
 }
 
-var file_waitlist_account_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_waitlist_account_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_waitlist_account_v1_account_proto_goTypes = []any{
-	(*AuthorizeRequest)(nil),       // 0: waitlist.account.v1.AuthorizeRequest
-	(*AuthorizeResponse)(nil),      // 1: waitlist.account.v1.AuthorizeResponse
-	(*SetEntitlementRequest)(nil),  // 2: waitlist.account.v1.SetEntitlementRequest
-	(*SetEntitlementResponse)(nil), // 3: waitlist.account.v1.SetEntitlementResponse
-	(*v1.Actor)(nil),               // 4: waitlist.access.v1.Actor
-	(*v1.Entitlement)(nil),         // 5: waitlist.access.v1.Entitlement
+	(*AuthorizeRequest)(nil),           // 0: waitlist.account.v1.AuthorizeRequest
+	(*AuthorizeResponse)(nil),          // 1: waitlist.account.v1.AuthorizeResponse
+	(*SetEntitlementRequest)(nil),      // 2: waitlist.account.v1.SetEntitlementRequest
+	(*SetEntitlementResponse)(nil),     // 3: waitlist.account.v1.SetEntitlementResponse
+	(*StartTrialRequest)(nil),          // 4: waitlist.account.v1.StartTrialRequest
+	(*StartTrialResponse)(nil),         // 5: waitlist.account.v1.StartTrialResponse
+	(*SetPaymentCustomerRequest)(nil),  // 6: waitlist.account.v1.SetPaymentCustomerRequest
+	(*SetPaymentCustomerResponse)(nil), // 7: waitlist.account.v1.SetPaymentCustomerResponse
+	(*v1.Actor)(nil),                   // 8: waitlist.access.v1.Actor
+	(*v1.Entitlement)(nil),             // 9: waitlist.access.v1.Entitlement
 }
 var file_waitlist_account_v1_account_proto_depIdxs = []int32{
-	4, // 0: waitlist.account.v1.AuthorizeResponse.actor:type_name -> waitlist.access.v1.Actor
-	5, // 1: waitlist.account.v1.SetEntitlementRequest.entitlement:type_name -> waitlist.access.v1.Entitlement
-	5, // 2: waitlist.account.v1.SetEntitlementResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
-	0, // 3: waitlist.account.v1.AccountService.Authorize:input_type -> waitlist.account.v1.AuthorizeRequest
-	2, // 4: waitlist.account.v1.AccountService.SetEntitlement:input_type -> waitlist.account.v1.SetEntitlementRequest
-	1, // 5: waitlist.account.v1.AccountService.Authorize:output_type -> waitlist.account.v1.AuthorizeResponse
-	3, // 6: waitlist.account.v1.AccountService.SetEntitlement:output_type -> waitlist.account.v1.SetEntitlementResponse
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	8, // 0: waitlist.account.v1.AuthorizeResponse.actor:type_name -> waitlist.access.v1.Actor
+	9, // 1: waitlist.account.v1.SetEntitlementRequest.entitlement:type_name -> waitlist.access.v1.Entitlement
+	9, // 2: waitlist.account.v1.SetEntitlementResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
+	9, // 3: waitlist.account.v1.StartTrialResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
+	0, // 4: waitlist.account.v1.AccountService.Authorize:input_type -> waitlist.account.v1.AuthorizeRequest
+	2, // 5: waitlist.account.v1.AccountService.SetEntitlement:input_type -> waitlist.account.v1.SetEntitlementRequest
+	4, // 6: waitlist.account.v1.AccountService.StartTrial:input_type -> waitlist.account.v1.StartTrialRequest
+	6, // 7: waitlist.account.v1.AccountService.SetPaymentCustomer:input_type -> waitlist.account.v1.SetPaymentCustomerRequest
+	1, // 8: waitlist.account.v1.AccountService.Authorize:output_type -> waitlist.account.v1.AuthorizeResponse
+	3, // 9: waitlist.account.v1.AccountService.SetEntitlement:output_type -> waitlist.account.v1.SetEntitlementResponse
+	5, // 10: waitlist.account.v1.AccountService.StartTrial:output_type -> waitlist.account.v1.StartTrialResponse
+	7, // 11: waitlist.account.v1.AccountService.SetPaymentCustomer:output_type -> waitlist.account.v1.SetPaymentCustomerResponse
+	8, // [8:12] is the sub-list for method output_type
+	4, // [4:8] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_account_v1_account_proto_init() }
@@ -288,7 +489,7 @@ func file_waitlist_account_v1_account_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_account_v1_account_proto_rawDesc), len(file_waitlist_account_v1_account_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

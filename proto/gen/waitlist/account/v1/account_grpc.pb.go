@@ -21,8 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AccountService_Authorize_FullMethodName      = "/waitlist.account.v1.AccountService/Authorize"
-	AccountService_SetEntitlement_FullMethodName = "/waitlist.account.v1.AccountService/SetEntitlement"
+	AccountService_Authorize_FullMethodName          = "/waitlist.account.v1.AccountService/Authorize"
+	AccountService_SetEntitlement_FullMethodName     = "/waitlist.account.v1.AccountService/SetEntitlement"
+	AccountService_StartTrial_FullMethodName         = "/waitlist.account.v1.AccountService/StartTrial"
+	AccountService_SetPaymentCustomer_FullMethodName = "/waitlist.account.v1.AccountService/SetPaymentCustomer"
 )
 
 // AccountServiceClient is the client API for AccountService service.
@@ -36,6 +38,11 @@ type AccountServiceClient interface {
 	// SetEntitlement stores an entitlement if its version is above the stored
 	// one, and publishes it.
 	SetEntitlement(ctx context.Context, in *SetEntitlementRequest, opts ...grpc.CallOption) (*SetEntitlementResponse, error)
+	// StartTrial starts the account's one trial and publishes it. ALREADY_EXISTS
+	// with CONFLICT where it was used, or a subscription is in force.
+	StartTrial(ctx context.Context, in *StartTrialRequest, opts ...grpc.CallOption) (*StartTrialResponse, error)
+	// SetPaymentCustomer stores who the account is at the payment provider.
+	SetPaymentCustomer(ctx context.Context, in *SetPaymentCustomerRequest, opts ...grpc.CallOption) (*SetPaymentCustomerResponse, error)
 }
 
 type accountServiceClient struct {
@@ -66,6 +73,26 @@ func (c *accountServiceClient) SetEntitlement(ctx context.Context, in *SetEntitl
 	return out, nil
 }
 
+func (c *accountServiceClient) StartTrial(ctx context.Context, in *StartTrialRequest, opts ...grpc.CallOption) (*StartTrialResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartTrialResponse)
+	err := c.cc.Invoke(ctx, AccountService_StartTrial_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *accountServiceClient) SetPaymentCustomer(ctx context.Context, in *SetPaymentCustomerRequest, opts ...grpc.CallOption) (*SetPaymentCustomerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetPaymentCustomerResponse)
+	err := c.cc.Invoke(ctx, AccountService_SetPaymentCustomer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AccountServiceServer is the server API for AccountService service.
 // All implementations must embed UnimplementedAccountServiceServer
 // for forward compatibility.
@@ -77,6 +104,11 @@ type AccountServiceServer interface {
 	// SetEntitlement stores an entitlement if its version is above the stored
 	// one, and publishes it.
 	SetEntitlement(context.Context, *SetEntitlementRequest) (*SetEntitlementResponse, error)
+	// StartTrial starts the account's one trial and publishes it. ALREADY_EXISTS
+	// with CONFLICT where it was used, or a subscription is in force.
+	StartTrial(context.Context, *StartTrialRequest) (*StartTrialResponse, error)
+	// SetPaymentCustomer stores who the account is at the payment provider.
+	SetPaymentCustomer(context.Context, *SetPaymentCustomerRequest) (*SetPaymentCustomerResponse, error)
 	mustEmbedUnimplementedAccountServiceServer()
 }
 
@@ -92,6 +124,12 @@ func (UnimplementedAccountServiceServer) Authorize(context.Context, *AuthorizeRe
 }
 func (UnimplementedAccountServiceServer) SetEntitlement(context.Context, *SetEntitlementRequest) (*SetEntitlementResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetEntitlement not implemented")
+}
+func (UnimplementedAccountServiceServer) StartTrial(context.Context, *StartTrialRequest) (*StartTrialResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartTrial not implemented")
+}
+func (UnimplementedAccountServiceServer) SetPaymentCustomer(context.Context, *SetPaymentCustomerRequest) (*SetPaymentCustomerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetPaymentCustomer not implemented")
 }
 func (UnimplementedAccountServiceServer) mustEmbedUnimplementedAccountServiceServer() {}
 func (UnimplementedAccountServiceServer) testEmbeddedByValue()                        {}
@@ -150,6 +188,42 @@ func _AccountService_SetEntitlement_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AccountService_StartTrial_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartTrialRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AccountServiceServer).StartTrial(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AccountService_StartTrial_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AccountServiceServer).StartTrial(ctx, req.(*StartTrialRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AccountService_SetPaymentCustomer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetPaymentCustomerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AccountServiceServer).SetPaymentCustomer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AccountService_SetPaymentCustomer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AccountServiceServer).SetPaymentCustomer(ctx, req.(*SetPaymentCustomerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AccountService_ServiceDesc is the grpc.ServiceDesc for AccountService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -164,6 +238,14 @@ var AccountService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetEntitlement",
 			Handler:    _AccountService_SetEntitlement_Handler,
+		},
+		{
+			MethodName: "StartTrial",
+			Handler:    _AccountService_StartTrial_Handler,
+		},
+		{
+			MethodName: "SetPaymentCustomer",
+			Handler:    _AccountService_SetPaymentCustomer_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

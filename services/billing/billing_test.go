@@ -1,0 +1,758 @@
+package billing_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/services/billing"
+)
+
+func TestANewSubscriberPaysAtAPage(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	first := e.checkout(ann, plan(access.Basic))
+	e.want(ann, access.Pro, access.Inactive) // the trial ends first
+	if e.accounts.customer[ann] == "" {
+		t.Error("account was not told of the customer")
+	}
+	if again := e.checkout(ann, plan(access.Basic)); again != first {
+		t.Errorf("%+v, want the page that is open: %+v", again, first)
+	}
+	other := e.checkout(ann, plan(access.Advanced))
+	if other == first || len(e.bank.sessions) != 1 {
+		t.Errorf("%d checkouts can be paid", len(e.bank.sessions))
+	}
+	sub := e.bank.pay(t, other.URL)
+	e.event(sub.CustomerID)
+	e.want(ann, access.Advanced, access.Active)
+	if got := e.accounts.has[ann]; !got.ValidUntil.Equal(sub.CurrentPeriodEnd) || got.Trial {
+		t.Errorf("%+v", got)
+	}
+	if e.bank.count("customer") != 1 {
+		t.Errorf("%d customers", e.bank.count("customer"))
+	}
+}
+
+func TestAnOpenPageThatIsAboutToCloseIsNotGivenOut(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	first := e.checkout(ann, plan(access.Basic))
+	e.pass(24*time.Hour - 5*time.Minute)
+	if again := e.checkout(ann, plan(access.Basic)); again == first || len(e.bank.sessions) != 1 {
+		t.Errorf("%+v, %d open", again, len(e.bank.sessions))
+	}
+}
+
+func TestASubscriberChangesThePlanAtOnce(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.subscribed(ann, plan(access.Basic))
+	for _, step := range []struct {
+		plan   billing.Plan
+		status access.Status
+	}{
+		{plan(access.Pro), access.Active}, {billing.Plan{Tier: access.Pro, Interval: billing.Yearly}, access.Active}, {plan(access.Basic), access.Active},
+	} {
+		out := e.checkout(ann, step.plan)
+		if want := (billing.Checkout{Upgraded: true, Tier: step.plan.Tier, Status: step.status}); out != want {
+			t.Errorf("%+v, want %+v", out, want)
+		}
+		e.want(ann, step.plan.Tier, step.status)
+	}
+	_, err := e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
+	e.wantCode(err, apierr.ValidationError)
+	if f := apierr.From(err).Fields; len(f) != 1 || f[0].Field != "tier" {
+		t.Errorf("%v", f)
+	}
+
+	if _, err := e.svc.Cancel(t.Context(), e.actor(ann)); err != nil {
+		t.Fatal(err)
+	}
+	e.want(ann, access.Basic, access.Canceling)
+	if out := e.checkout(ann, plan(access.Basic)); !out.Upgraded || out.Status != access.Active {
+		t.Errorf("the present plan takes the cancellation back: %+v", out)
+	}
+	e.want(ann, access.Basic, access.Active)
+	if _, err := e.svc.Cancel(t.Context(), e.actor(ann)); err != nil {
+		t.Fatal(err)
+	}
+	if out := e.checkout(ann, plan(access.Pro)); !out.Upgraded || out.Status != access.Active || out.Tier != access.Pro {
+		t.Errorf("another plan, too: %+v", out)
+	}
+}
+
+func TestAPaymentThatFailsChangesNothing(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.subscribed(ann, plan(access.Basic))
+	e.bank.declines = true
+	if out := e.checkout(ann, plan(access.Pro)); out != (billing.Checkout{}) {
+		t.Errorf("%+v", out)
+	}
+	e.want(ann, access.Basic, access.Active)
+	e.bank.declines = false
+	if out := e.checkout(ann, plan(access.Pro)); !out.Upgraded {
+		t.Errorf("%+v", out)
+	}
+}
+
+func TestWhatTheProviderSaysDecides(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]access.Status{
+		"active": access.Active, "past_due": access.Active, "trialing": access.Active,
+		"unpaid": access.Inactive, "incomplete": access.Inactive, "incomplete_expired": access.Inactive, "canceled": access.Inactive, "paused": access.Inactive,
+	} {
+		t.Run(status, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			sub := e.subscribed(ann, plan(access.Advanced))
+			e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = status })
+			e.event(sub.CustomerID)
+			e.want(ann, access.Advanced, want)
+			if want == access.Active {
+				return
+			}
+			// A new one can be had, and the old one does not come back.
+			next := e.subscribed(ann, plan(access.Basic))
+			list, _ := e.bank.Subscriptions(t.Context(), sub.CustomerID)
+			for _, s := range list {
+				if s.ID != next.ID && s.Status != "canceled" && s.Status != "incomplete_expired" {
+					t.Errorf("%s stays %s", s.ID, s.Status)
+				}
+			}
+		})
+	}
+}
+
+func TestPricesThatAreNotSoldAnyMoreStillCount(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Basic))
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID = "p_old" })
+	e.event(sub.CustomerID)
+	e.want(ann, access.Pro, access.Active)
+	// One that nobody named, but which we began, changes nothing.
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID, s.AccountID = "p_strange", ann })
+	e.event(sub.CustomerID)
+	e.want(ann, access.Pro, access.Active)
+	// Something else that is sold to the same customer is none of ours.
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID, s.AccountID = "p_mug", "" })
+	e.event(sub.CustomerID)
+	e.want(ann, access.Pro, access.Inactive)
+}
+
+// The click that comes twice, and the one on another replica.
+func TestACrowdOfClicksIsOneEffect(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	crowd := func(do func(b *billing.Billing, actor access.Actor) error) (failed int) {
+		t.Helper()
+		actor := e.actor(ann) // all were authorized before the first came through
+		var all sync.WaitGroup
+		var errs atomic.Int64
+		for i := range 20 {
+			all.Go(func() {
+				b := e.svc
+				if i%2 == 1 {
+					b = e.other
+				}
+				if err := do(b, actor); err != nil {
+					errs.Add(1)
+					if !apierr.Is(err, apierr.ValidationError) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		return int(errs.Load())
+	}
+	var urls sync.Map
+	if failed := crowd(func(b *billing.Billing, actor access.Actor) error {
+		out, err := b.Checkout(t.Context(), actor, plan(access.Basic))
+		urls.Store(out.URL, true)
+		return err
+	}); failed != 0 {
+		t.Errorf("%d checkouts failed", failed)
+	}
+	var url string
+	n := 0
+	urls.Range(func(k, _ any) bool { url, _ = k.(string); n++; return true })
+	if n != 1 || e.bank.count("customer") != 1 || e.bank.count("session") != 1 || len(e.accounts.history[ann]) != 1 {
+		t.Errorf("%d pages, %d customers, %d sessions, history %v", n, e.bank.count("customer"), e.bank.count("session"), e.accounts.history[ann])
+	}
+	e.event(e.bank.pay(t, url).CustomerID)
+	if failed := crowd(func(b *billing.Billing, actor access.Actor) error {
+		_, err := b.Checkout(t.Context(), actor, plan(access.Pro))
+		return err
+	}); failed != 19 || e.bank.count("plan") != 1 {
+		t.Errorf("%d of 20 upgrades failed, %d effects", failed, e.bank.count("plan"))
+	}
+	if failed := crowd(func(b *billing.Billing, actor access.Actor) error {
+		_, err := b.Cancel(t.Context(), actor)
+		return err
+	}); failed != 0 || e.bank.count("canceling") != 1 {
+		t.Errorf("%d of 20 cancellations failed, %d effects", failed, e.bank.count("canceling"))
+	}
+	e.want(ann, access.Pro, access.Canceling)
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	_, err := e.svc.Cancel(t.Context(), e.actor(bob))
+	e.wantCode(err, apierr.ValidationError)
+	if out, err := e.svc.Cancel(t.Context(), e.actor(ann)); err != nil || !out.Immediately {
+		t.Errorf("a trial: %+v, %v", out, err)
+	}
+	e.want(ann, access.Pro, access.Inactive)
+	if gate := e.accounts.has[ann].Gate(e.now()); !apierr.Is(gate, apierr.Forbidden) {
+		t.Errorf("after a canceled trial: %v", gate)
+	}
+	_, err = e.svc.Cancel(t.Context(), e.actor(ann))
+	e.wantCode(err, apierr.ValidationError)
+
+	sub := e.subscribed(ann, plan(access.Basic))
+	for range 2 { // again is the same
+		out, err := e.svc.Cancel(t.Context(), e.actor(ann))
+		if err != nil || out.Immediately || !out.EndsAt.Equal(sub.CurrentPeriodEnd) {
+			t.Errorf("%+v, %v", out, err)
+		}
+	}
+	e.want(ann, access.Basic, access.Canceling)
+	if e.bank.count("canceling") != 1 {
+		t.Errorf("%d calls", e.bank.count("canceling"))
+	}
+	// A day that somebody chose at the provider.
+	e.bank.set(sub.ID, func(s *billing.Subscription) {
+		s.CancelAtPeriodEnd, s.CancelAt = false, s.CurrentPeriodEnd.AddDate(0, 0, -3)
+	})
+	if out, err := e.svc.Cancel(t.Context(), e.actor(ann)); err != nil || !out.EndsAt.Equal(sub.CurrentPeriodEnd.AddDate(0, 0, -3)) {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
+
+func TestStartTrial(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, id := range []string{ann, bob} { // in its trial, and after it
+		_, err := e.svc.StartTrial(t.Context(), e.actor(id))
+		e.wantCode(err, apierr.Conflict)
+	}
+	e.accounts.usedUp[bob] = false
+	trial, err := e.svc.StartTrial(t.Context(), e.actor(bob))
+	if err != nil || trial.Status != access.Trialing || trial.Tier != access.Pro || !trial.ValidUntil.Equal(e.now().AddDate(0, 0, 7)) {
+		t.Errorf("%+v, %v", trial, err)
+	}
+	_, err = e.svc.StartTrial(t.Context(), e.actor(bob))
+	e.wantCode(err, apierr.Conflict)
+	if out, err := e.svc.Cancel(t.Context(), e.actor(bob)); err != nil || !out.Immediately {
+		t.Errorf("%+v, %v", out, err)
+	}
+	e.subscribed(bob, plan(access.Basic))
+	e.accounts.usedUp[bob] = false
+	_, err = e.svc.StartTrial(t.Context(), e.actor(bob))
+	e.wantCode(err, apierr.Conflict)
+}
+
+// A subscription that ended long ago, and an event of it that comes late, do not
+// end a trial.
+func TestATrialOutlivesEventsOfAnOldSubscription(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(bob, plan(access.Basic))
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.event(sub.CustomerID)
+	e.want(bob, access.Basic, access.Inactive)
+	e.accounts.usedUp[bob] = false
+	if _, err := e.svc.StartTrial(t.Context(), e.actor(bob)); err != nil {
+		t.Fatal(err)
+	}
+	e.event(sub.CustomerID)
+	e.want(bob, access.Pro, access.Trialing)
+	// Also where nobody wrote down that it began.
+	if _, err := e.pool.Exec(t.Context(), "UPDATE subscriber SET tier = 'basic', status = 'inactive', trial = false, version = version - 1, push_entitlement = true"); err != nil {
+		t.Fatal(err)
+	}
+	e.event(sub.CustomerID)
+	e.want(bob, access.Pro, access.Trialing)
+	if _, err := e.svc.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.want(bob, access.Pro, access.Trialing)
+}
+
+func TestPreview(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, id := range []string{ann, bob} {
+		_, err := e.svc.Preview(t.Context(), e.actor(id), plan(access.Pro))
+		e.wantCode(err, apierr.ValidationError)
+	}
+	e.checkout(bob, plan(access.Pro)) // a customer, but nothing paid
+	_, err := e.svc.Preview(t.Context(), e.actor(bob), plan(access.Pro))
+	e.wantCode(err, apierr.ValidationError)
+	e.subscribed(bob, plan(access.Advanced))
+	for want, p := range map[billing.Preview]billing.Plan{
+		{Already: true, New: plan(access.Advanced)}: plan(access.Advanced),
+		{Had: plan(access.Advanced), New: plan(access.Pro), Proration: usd(4000), Recurring: usd(5000), IsUpgrade: true, Charge: true}:         plan(access.Pro),
+		{Had: plan(access.Advanced), New: plan(access.Basic), Proration: usd(-700), Recurring: usd(300)}:                                       plan(access.Basic),
+		{Had: plan(access.Advanced), New: yearly(access.Advanced), Proration: usd(9000), Recurring: usd(10000), IsUpgrade: true, Charge: true}: yearly(access.Advanced),
+		{Had: plan(access.Advanced), New: yearly(access.Basic), Proration: usd(2000), Recurring: usd(3000), Charge: true}:                      yearly(access.Basic),
+	} {
+		if got, err := e.svc.Preview(t.Context(), e.actor(bob), p); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", p, got, err, want)
+		}
+	}
+}
+
+func usd(amount int64) billing.Money       { return billing.Money{Amount: amount, Currency: "usd"} }
+func yearly(tier access.Tier) billing.Plan { return billing.Plan{Tier: tier, Interval: billing.Yearly} }
+
+func TestInfoAndPortal(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	if info, err := e.svc.Info(t.Context(), e.actor(ann)); err != nil || len(info.Invoices) != 0 || info.Method != nil {
+		t.Errorf("%+v, %v", info, err)
+	}
+	_, err := e.svc.Portal(t.Context(), e.actor(ann))
+	e.wantCode(err, apierr.ValidationError)
+	e.checkout(ann, plan(access.Basic))
+	if info, err := e.svc.Info(t.Context(), e.actor(ann)); err != nil || len(info.Invoices) != 1 || info.Method == nil {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if url, err := e.svc.Portal(t.Context(), e.actor(ann)); err != nil || url == "" {
+		t.Errorf("%q, %v", url, err)
+	}
+}
+
+func TestEachEventHasItsEffectOnce(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL)
+	ev := billing.Event{ID: "evt_x", CustomerID: sub.CustomerID}
+	end := e.bank.fail("fetch", false, away(true))
+	err := e.svc.Take(t.Context(), ev)
+	e.wantCode(err, apierr.ExternalServiceError)
+	end()
+	before := e.bank.fetches
+	for range 5 {
+		if err := e.svc.Take(t.Context(), ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := e.bank.fetches - before; n != 1 {
+		t.Errorf("%d fetches for one event", n)
+	}
+	e.want(ann, access.Basic, access.Active)
+	// Those that concern nobody, or a stranger, are taken and forgotten.
+	for _, customer := range []string{"", "cus_unknown"} {
+		if err := e.svc.Take(t.Context(), billing.Event{ID: "evt_" + customer, CustomerID: customer}); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := e.count("SELECT count(*) FROM provider_event"); n != 3 {
+		t.Errorf("%d events are kept", n)
+	}
+}
+
+// If two are paid all the same, the later one is given back.
+func TestASecondSubscriptionIsRefunded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	first := e.subscribed(ann, plan(access.Basic))
+	e.bank.mu.Lock()
+	second := e.bank.subscribe(first.CustomerID, "p_pm")
+	e.bank.mu.Unlock()
+	// A crash between the two steps leaves the second to be done.
+	end := e.bank.fail("cancel", false, errors.New("killed"))
+	if err := e.svc.Take(t.Context(), billing.Event{ID: "evt_two", CustomerID: first.CustomerID}); err == nil {
+		t.Error("no error")
+	}
+	end()
+	e.event(first.CustomerID)
+	e.want(ann, access.Basic, access.Active)
+	list, _ := e.bank.Subscriptions(t.Context(), first.CustomerID)
+	if len(list) != 2 || list[0].Status != "active" || list[1].Status != "canceled" || !slices.Equal(e.bank.refunded, []string{second.ID}) {
+		t.Errorf("%+v, refunded %v", list, e.bank.refunded)
+	}
+}
+
+func TestAnswersThatGetLost(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	// The customer was made, but nobody heard of it: the same key finds it.
+	end := e.bank.fail("customer", true, away(false))
+	_, err := e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
+	e.wantCode(err, apierr.ExternalServiceError)
+	key := e.bank.last("customer")
+	e.want(ann, access.Pro, access.Trialing) // nothing was lost for nothing
+	end()
+	e.subscribed(ann, plan(access.Basic))
+	if e.bank.last("customer") != key || len(e.bank.customers) != 1 {
+		t.Errorf("%d customers", len(e.bank.customers))
+	}
+
+	// The plan was changed, but the answer got lost: what is there counts.
+	end = e.bank.fail("plan", true, away(false))
+	out := e.checkout(ann, plan(access.Pro))
+	end()
+	if !out.Upgraded {
+		t.Errorf("%+v", out)
+	}
+	e.want(ann, access.Pro, access.Active)
+
+	// It was not: the next attempt has the same key while it may still come, another
+	// one where an answer came that the key would repeat.
+	end = e.bank.fail("plan", false, away(false))
+	_, err = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
+	e.wantCode(err, apierr.ExternalServiceError)
+	key = e.bank.last("plan")
+	_, _ = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
+	if e.bank.last("plan") != key {
+		t.Error("another key while the first attempt may still come")
+	}
+	end()
+	end = e.bank.fail("plan", false, away(true))
+	_, _ = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
+	end()
+	if out := e.checkout(ann, plan(access.Basic)); !out.Upgraded || e.bank.last("plan") == key {
+		t.Errorf("%+v, the key of an answer that failed again: %t", out, e.bank.last("plan") == key)
+	}
+	e.want(ann, access.Basic, access.Active)
+
+	// Back and forth has a key each time.
+	seen := map[string]bool{}
+	for range 3 {
+		for _, tier := range []access.Tier{access.Pro, access.Basic} {
+			if out := e.checkout(ann, plan(tier)); !out.Upgraded || seen[e.bank.last("plan")] {
+				t.Fatalf("%+v", out)
+			}
+			seen[e.bank.last("plan")] = true
+		}
+	}
+}
+
+func TestFailuresOfTheProviderAreTheContracts(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.subscribed(ann, plan(access.Basic))
+	for reason, want := range map[billing.Reason]apierr.Code{
+		billing.Away: apierr.ExternalServiceError, billing.Refused: apierr.ExternalServiceError, billing.Throttled: apierr.RateLimited, billing.Card: apierr.PaymentRequired,
+	} {
+		end := e.bank.fail("", false, &billing.ProviderError{Reason: reason, RetryAfter: 3 * time.Second})
+		actor := e.actor(ann)
+		for name, do := range map[string]func() error{
+			"checkout": func() error { _, err := e.svc.Checkout(t.Context(), actor, plan(access.Pro)); return err },
+			"preview":  func() error { _, err := e.svc.Preview(t.Context(), actor, plan(access.Pro)); return err },
+			"cancel":   func() error { _, err := e.svc.Cancel(t.Context(), actor); return err },
+			"info":     func() error { _, err := e.svc.Info(t.Context(), actor); return err },
+			"portal":   func() error { _, err := e.svc.Portal(t.Context(), actor); return err },
+		} {
+			err := do()
+			if !apierr.Is(err, want) {
+				t.Errorf("%s, %s: %v", name, reason, err)
+			}
+			if want == apierr.RateLimited && apierr.From(err).RetryAfter != 3*time.Second {
+				t.Errorf("%s: Retry-After %s", name, apierr.From(err).RetryAfter)
+			}
+		}
+		end()
+	}
+	e.want(ann, access.Basic, access.Active)
+}
+
+func TestAccountIsToldWhenItIsBack(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.subscribed(ann, plan(access.Basic))
+	e.accounts.mu.Lock()
+	e.accounts.away = true
+	e.accounts.mu.Unlock()
+	if out := e.checkout(ann, plan(access.Pro)); !out.Upgraded { // it was paid
+		t.Errorf("%+v", out)
+	}
+	e.want(ann, access.Basic, access.Active)
+	e.accounts.mu.Lock()
+	e.accounts.away = false
+	e.accounts.mu.Unlock()
+	e.pass(11 * time.Second)
+	e.run(e.svc.RunPushes, func() bool {
+		return e.count("SELECT count(*) FROM subscriber WHERE push_at IS NULL AND NOT push_entitlement") == 1
+	})
+	e.want(ann, access.Pro, access.Active)
+}
+
+// account may be ahead: what is paid comes above it.
+func TestVersionsRiseAboveWhatAccountHas(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Basic))
+	e.accounts.mu.Lock()
+	had := e.accounts.has[ann]
+	e.accounts.has[ann] = access.Entitlement{Tier: access.Pro, Status: access.Inactive, Version: had.Version + 7}
+	e.accounts.mu.Unlock()
+	r, err := e.svc.Reconcile(t.Context())
+	if err != nil || r.Repaired != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	e.want(ann, access.Basic, access.Active)
+	if v := e.accounts.has[ann].Version; v <= had.Version+7 {
+		t.Errorf("version %d", v)
+	}
+	pushes := e.accounts.pushes
+	e.event(sub.CustomerID)
+	if e.accounts.pushes != pushes {
+		t.Error("account is told what it knows")
+	}
+}
+
+func TestACanceledSubscriptionEndsWithoutAWord(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Basic))
+	if _, err := e.svc.Cancel(t.Context(), e.actor(ann)); err != nil {
+		t.Fatal(err)
+	}
+	e.bank.fail("", false, away(false))
+	e.pass(sub.CurrentPeriodEnd.Sub(e.now()) + 59*time.Minute)
+	e.want(ann, access.Basic, access.Canceling)
+	e.pass(2 * time.Minute)
+	e.want(ann, access.Basic, access.Inactive)
+	// And everybody is told so.
+	e.run(e.svc.RunChecks, func() bool {
+		e.accounts.mu.Lock()
+		defer e.accounts.mu.Unlock()
+		return e.accounts.has[ann].Status == access.Inactive
+	})
+}
+
+func TestAMissedRenewalOrEndIsSeen(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Basic))
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.pass(sub.CurrentPeriodEnd.Sub(e.now()) + 3*time.Hour)
+	e.run(e.svc.RunChecks, func() bool { return e.count("SELECT count(*) FROM subscriber WHERE check_at IS NULL") == 1 })
+	e.want(ann, access.Basic, access.Inactive)
+}
+
+func TestADeletedAccountEndsAtTheProvider(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Basic))
+	e.remove(ann)
+	done := func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 }
+	// As often as it takes.
+	end := e.bank.fail("forget", false, away(false))
+	tried := e.bank.count("forget")
+	e.run(e.svc.RunDeletions, func() bool { return e.bank.count("forget") > tried })
+	if done() {
+		t.Error("done without being done")
+	}
+	end()
+	e.pass(2 * time.Minute)
+	e.run(e.svc.RunDeletions, done)
+	list, _ := e.bank.Subscriptions(t.Context(), sub.CustomerID)
+	if !e.bank.deleted[sub.CustomerID] || list[0].Status != "canceled" || len(e.bank.refunded) != 0 {
+		t.Errorf("%+v, refunded %v", list, e.bank.refunded)
+	}
+	if n := e.count(`SELECT (SELECT count(*) FROM subscriber) + (SELECT count(*) FROM operation) + (SELECT count(*) FROM deletion WHERE deletion::text LIKE '%' || $1 || '%')
+		+ (SELECT count(*) FROM known_subscription k WHERE k::text LIKE '%' || $1 || '%')`, ann); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+	// Whoever was authenticated a moment ago gets nothing any more.
+	_, err := e.svc.Checkout(t.Context(), access.Actor{AccountID: ann}, plan(access.Pro))
+	e.wantCode(err, apierr.AuthenticationRequired)
+}
+
+func TestWhatIsPaidForADeletedAccountIsRefunded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	old := e.subscribed(ann, plan(access.Basic))
+	e.bank.set(old.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	url := e.checkout(ann, plan(access.Pro)).URL
+	e.remove(ann)
+	late := e.bank.pay(t, url) // before anybody could close the page
+	e.run(e.svc.RunDeletions, func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 })
+	if !slices.Equal(e.bank.refunded, []string{late.ID}) {
+		t.Errorf("refunded %v, want %s", e.bank.refunded, late.ID)
+	}
+	// The provider may still tell of one that was paid after all was done.
+	e.bank.mu.Lock()
+	later := e.bank.subscribe(late.CustomerID, "p_pm")
+	e.bank.mu.Unlock()
+	e.event(late.CustomerID)
+	if !slices.Equal(e.bank.refunded, []string{late.ID, later.ID}) {
+		t.Errorf("refunded %v, want %s, too", e.bank.refunded, later.ID)
+	}
+	// And where nobody told of it.
+	e.bank.mu.Lock()
+	latest := e.bank.subscribe(late.CustomerID, "p_pm")
+	e.bank.mu.Unlock()
+	if _, err := e.svc.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(e.bank.refunded, latest.ID) || slices.Contains(e.bank.refunded, old.ID) {
+		t.Errorf("refunded %v", e.bank.refunded)
+	}
+}
+
+// The news of a deletion may come after that of a payment.
+func TestWhatIsPaidBeforeADeletionIsHeardOfIsRefunded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	had := e.subscribed(ann, plan(access.Basic))
+	e.bank.set(had.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	url := e.checkout(ann, plan(access.Pro)).URL
+	deletedAt := e.now()
+	e.pass(time.Second)
+	late := e.bank.pay(t, url)
+	e.event(late.CustomerID)
+	e.removeAt(ann, deletedAt)
+	e.run(e.svc.RunDeletions, func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 })
+	if !slices.Equal(e.bank.refunded, []string{late.ID}) {
+		t.Errorf("refunded %v, want %s", e.bank.refunded, late.ID)
+	}
+}
+
+func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL) // no event comes
+	// bob's customer was made by a process that died before it wrote that down.
+	end := e.bank.fail("customer", true, errors.New("killed"))
+	_, _ = e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Basic))
+	end()
+	bobs := e.bank.customers[1]
+	e.bank.mu.Lock()
+	// ann has a second customer, and one is of another installation, one of nobody.
+	e.bank.customers = append(e.bank.customers,
+		billing.Customer{ID: "cus_twin", AccountID: ann}, billing.Customer{ID: "cus_far", AccountID: "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"}, billing.Customer{ID: "cus_none"})
+	twins := e.bank.subscribe("cus_twin", "p_pm")
+	e.bank.mu.Unlock()
+	r, err := e.svc.Reconcile(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (billing.Report{Customers: 4, Accounts: 2, Repaired: 0, Adopted: 1, Removed: 1, Strange: 1}); r != want {
+		// ann's entitlement is mended with her twin's removal, before her turn comes.
+		t.Errorf("%+v, want %+v", r, want)
+	}
+	e.want(ann, access.Basic, access.Active)
+	if e.accounts.customer[bob] != bobs.ID || e.accounts.customer[ann] != sub.CustomerID {
+		t.Errorf("customers %v", e.accounts.customer)
+	}
+	if !e.bank.deleted["cus_twin"] || e.bank.deleted["cus_far"] || e.bank.deleted["cus_none"] || !slices.Equal(e.bank.refunded, []string{twins.ID}) {
+		t.Errorf("deleted %v, refunded %v", e.bank.deleted, e.bank.refunded)
+	}
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID = "p_pm" })
+	if r, err = e.svc.Reconcile(t.Context()); err != nil || r.Repaired != 1 || r.Adopted+r.Removed+r.Failed != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	e.want(ann, access.Pro, access.Active)
+	if r, err = e.svc.Reconcile(t.Context()); err != nil || r.Repaired != 0 {
+		t.Errorf("a second run finds %+v, %v", r, err)
+	}
+	e.bank.fail("fetch", false, away(true))
+	if r, err = e.svc.Reconcile(t.Context()); err != nil || r.Failed != 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestTheReconcilerRunsOnceInAWhileInOneProcess(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL)
+	before := e.bank.fetches
+	both := func(ctx context.Context) error {
+		var all sync.WaitGroup
+		all.Go(func() { _ = e.other.RunReconciliations(ctx) })
+		err := e.svc.RunReconciliations(ctx)
+		all.Wait()
+		return err
+	}
+	e.run(both, func() bool {
+		e.accounts.mu.Lock()
+		defer e.accounts.mu.Unlock()
+		return e.accounts.has[ann].Status == access.Active
+	})
+	if n := e.bank.fetches - before; n != 1 {
+		t.Errorf("%d fetches", n)
+	}
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.pass(61 * time.Minute)
+	e.run(both, func() bool {
+		e.accounts.mu.Lock()
+		defer e.accounts.mu.Unlock()
+		return e.accounts.has[ann].Status == access.Inactive
+	})
+}
+
+func TestACustomerThatWasDeletedThereIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Basic))
+	if err := e.bank.DeleteCustomer(t.Context(), "", sub.CustomerID); err != nil {
+		t.Fatal(err)
+	}
+	e.event(sub.CustomerID)
+	e.want(ann, access.Basic, access.Inactive)
+	if next := e.subscribed(ann, plan(access.Pro)); next.CustomerID == sub.CustomerID {
+		t.Error("the same customer")
+	}
+	if e.accounts.customer[ann] == sub.CustomerID {
+		t.Error("account was not told")
+	}
+}
+
+func TestMoney(t *testing.T) {
+	t.Parallel()
+	for want, m := range map[string]billing.Money{
+		"$10.00":         {Amount: 1000, Currency: "usd"},
+		"$0.05":          {Amount: 5, Currency: "USD"},
+		"$0.00":          {Currency: "usd"},
+		"-$47.00":        {Amount: -4700, Currency: "usd"},
+		"$1,234,567.89":  {Amount: 123456789, Currency: "usd"},
+		"¥1,000":         {Amount: 1000, Currency: "jpy"},
+		"-¥500":          {Amount: -500, Currency: "jpy"},
+		"€5.00":          {Amount: 500, Currency: "eur"},
+		"£5.00":          {Amount: 500, Currency: "gbp"},
+		"₩5,000":         {Amount: 5000, Currency: "krw"},
+		"MGA\u00a05,000": {Amount: 5000, Currency: "mga"},
+		"KWD\u00a01.234": {Amount: 1234, Currency: "kwd"},
+		"ISK\u00a05":     {Amount: 500, Currency: "isk"},
+		"1.00 XX":        {Amount: 100, Currency: "xx"},
+	} {
+		if got := m.String(); got != want {
+			t.Errorf("%+v is %q, want %q", m, got, want)
+		}
+	}
+}
+
+func TestParsePrices(t *testing.T) {
+	t.Parallel()
+	good := []string{"basic.monthly=a", "basic.yearly=b", "advanced.monthly=c", "advanced.yearly=d", "pro.monthly=e", "pro.yearly=f"}
+	p, err := billing.ParsePrices(append(slices.Clone(good), "pro.monthly=old"))
+	if err != nil || p.Sold(plan(access.Pro)) != "e" {
+		t.Errorf("%v, %v", p, err)
+	}
+	if got, ok := p.Plan("old"); !ok || got != plan(access.Pro) {
+		t.Errorf("%v, %t", got, ok)
+	}
+	for name, list := range map[string][]string{
+		"one is missing": good[1:], "no tier": append(slices.Clone(good), "gold.monthly=x"), "no interval": append(slices.Clone(good), "pro.daily=x"),
+		"twice": append(slices.Clone(good), "pro.yearly=a"), "no price": append(slices.Clone(good), "pro.yearly="), "nonsense": {"x"}, "nothing": nil,
+	} {
+		if _, err := billing.ParsePrices(list); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package billing
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"waitlist.internal/libs/access"
+)
+
+// Cancellation is what became of one. A trial ends at once, a subscription with
+// its period.
+type Cancellation struct {
+	Immediately bool
+	// EndsAt is the end of the period.
+	EndsAt time.Time
+}
+
+// Cancel ends the actor's subscription or trial; again is the same. Without
+// either it is VALIDATION_ERROR.
+func (b *Billing) Cancel(ctx context.Context, actor access.Actor) (out Cancellation, err error) {
+	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
+		out, err = b.cancel(ctx, l, sub, actor)
+		return err
+	})
+	if err != nil {
+		return Cancellation{}, outward(fmt.Errorf("cancel: %w", err))
+	}
+	return out, nil
+}
+
+func (b *Billing) cancel(ctx context.Context, l Locked, sub *Subscriber, actor access.Actor) (Cancellation, error) {
+	live, _, err := b.sync(ctx, l, sub, 0)
+	if err != nil {
+		return Cancellation{}, err
+	}
+	if live == nil {
+		e := b.present(actor, *sub)
+		if e.Status != access.Trialing {
+			return Cancellation{}, invalid("subscription", "is none that could be canceled")
+		}
+		return Cancellation{Immediately: true}, b.endTrial(ctx, l, sub, e)
+	}
+	if at, yes := live.canceling(); yes {
+		return Cancellation{EndsAt: at}, nil
+	}
+	err = b.once(ctx, l, sub.AccountID, "change", live.ID+"/end", settled, func(key string) error {
+		return b.Provider.SetCanceling(ctx, key, *live, true)
+	})
+	if err != nil && !because(err, Away) {
+		return Cancellation{}, err
+	}
+	now, _, syncErr := b.sync(ctx, l, sub, 0)
+	switch {
+	case err == nil && syncErr != nil:
+		return Cancellation{}, syncErr
+	case syncErr == nil && now != nil:
+		if at, yes := now.canceling(); yes {
+			return Cancellation{EndsAt: at}, nil
+		}
+	}
+	if err == nil {
+		err = &ProviderError{Reason: Away, Call: "cancel", Code: "without effect"}
+	}
+	return Cancellation{}, err
+}
+
+// endTrial ends a trial at once.
+func (b *Billing) endTrial(ctx context.Context, l Locked, sub *Subscriber, trial access.Entitlement) error {
+	now := b.now()
+	sub.set(access.Entitlement{Tier: trial.Tier, Status: access.Inactive}, trial.Version, now)
+	if err := l.Save(ctx, *sub, nil, nil); err != nil {
+		return err
+	}
+	b.push(ctx, l, sub)
+	return nil
+}

@@ -1,0 +1,26 @@
+// Package kafka takes the events of other services.
+package kafka
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+)
+
+// Graves takes deleted accounts; *postgres.Store is one.
+type Graves interface {
+	InsertDeletion(ctx context.Context, tx pgx.Tx, accountID string, at time.Time) error
+}
+
+// Handler notes the end of accounts; a worker ends them at the provider.
+func Handler(g Graves) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+		if e := ev.GetAccountDeleted(); e != nil {
+			return g.InsertDeletion(ctx, tx, e.GetAccountId(), ev.GetOccurredAt().AsTime())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,34 @@
+package billing
+
+import (
+	"context"
+	"fmt"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+)
+
+// StartTrial starts the one trial of the actor's account. CONFLICT where it was
+// used, or something is in force.
+func (b *Billing) StartTrial(ctx context.Context, actor access.Actor) (trial access.Entitlement, err error) {
+	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
+		if b.present(actor, *sub).Status != access.Inactive {
+			return apierr.New(apierr.Conflict, "There is a subscription already.")
+		}
+		// account decides: it knows whether the trial was used. A crash here leaves a
+		// trial that this row does not know of; see pushEntitlement.
+		trial, err = b.Accounts.StartTrial(ctx, actor.AccountID)
+		if err != nil {
+			return err
+		}
+		sub.Entitlement, sub.PushEntitlement = trial, false
+		return l.Save(ctx, *sub, nil, nil)
+	})
+	if apierr.Is(err, apierr.NotFound) {
+		return access.Entitlement{}, errGone
+	}
+	if err != nil {
+		return access.Entitlement{}, fmt.Errorf("start a trial: %w", err)
+	}
+	return trial, nil
+}

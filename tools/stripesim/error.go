@@ -1,0 +1,53 @@
+package stripesim
+
+import (
+	"fmt"
+	"net/http"
+)
+
+const (
+	invalidRequest = "invalid_request_error"
+	cardError      = "card_error"
+	missing        = "resource_missing"
+)
+
+// apiError is a refusal as the provider shows it.
+type apiError struct {
+	Status        int    `json:"-"`
+	Type          string `json:"type"`
+	Code          string `json:"code,omitempty"`
+	DeclineCode   string `json:"decline_code,omitempty"`
+	Param         string `json:"param,omitempty"`
+	Message       string `json:"message"`
+	Charge        string `json:"charge,omitempty"`
+	RequestLogURL string `json:"request_log_url,omitempty"`
+}
+
+func (e *apiError) Error() string { return e.Type + ": " + e.Message }
+
+// invalid is a 400 that names a parameter.
+func invalid(param, format string, args ...any) error {
+	return &apiError{
+		Status: http.StatusBadRequest, Type: invalidRequest, Param: param, Message: fmt.Sprintf(format, args...),
+	}
+}
+
+// noSuch says that an object does not exist: 404 where the path names it, else 400.
+func noSuch(kind, id, param string) error {
+	e := &apiError{
+		Status: http.StatusBadRequest, Type: invalidRequest, Code: missing, Param: param,
+		Message: fmt.Sprintf("No such %s: '%s'", kind, id),
+	}
+	if param == "id" {
+		e.Status = http.StatusNotFound
+	}
+	return e
+}
+
+// declined is a card's refusal.
+func declined() *apiError {
+	return &apiError{
+		Status: http.StatusPaymentRequired, Type: cardError, Code: "card_declined",
+		DeclineCode: "generic_decline", Message: "Your card was declined.",
+	}
+}
