@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -261,7 +262,7 @@ func (r *Response) Invalid(fields ...string) *Response {
 	return r.WantError(http.StatusBadRequest, "VALIDATION_ERROR", fields...)
 }
 
-// lookup walks a dotted path through objects.
+// lookup walks a dotted path through objects, and arrays by index.
 func (r *Response) lookup(path string) (any, bool) {
 	d := json.NewDecoder(bytes.NewReader(r.Body))
 	d.UseNumber()
@@ -270,11 +271,20 @@ func (r *Response) lookup(path string) (any, bool) {
 		return nil, false
 	}
 	for part := range strings.SplitSeq(path, ".") {
-		o, ok := v.(map[string]any)
-		if !ok {
-			return nil, false
-		}
-		if v, ok = o[part]; !ok {
+		switch in := v.(type) {
+		case map[string]any:
+			found, ok := in[part]
+			if !ok {
+				return nil, false
+			}
+			v = found
+		case []any:
+			i, err := strconv.Atoi(part)
+			if err != nil || i < 0 || i >= len(in) {
+				return nil, false
+			}
+			v = in[i]
+		default:
 			return nil, false
 		}
 	}

@@ -72,6 +72,8 @@ func TestSuite(t *testing.T) {
 	t.Run("domains", s.testDomains)
 	t.Run("resend", s.testResend)
 	t.Run("blast cap", s.testBlastCap)
+	t.Run("billing", s.testBilling)
+	t.Run("payments", s.testPayments)
 
 	if t.Failed() || testing.Short() || !wholeRun() {
 		return
@@ -124,7 +126,7 @@ func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 	all := map[string]string{
 		"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000",
 		"TRUSTED_PROXIES": "127.0.0.1/32", "TOKEN_KEYS": keys, "DNS_RESOLVER": s.names.addr,
-		"RESEND_WEBHOOK_SECRETS": resendtest.Secret,
+		"RESEND_WEBHOOK_SECRETS": resendtest.Secret, "STRIPE_WEBHOOK_SECRETS": paymentSecret + ",whsec_the_one_before",
 	}
 	// A run that is about another broker than the embedded one has it named, or
 	// named by its kind; see testenv.
@@ -191,7 +193,7 @@ func (d *deployment) exec(t testing.TB, sql string, args ...any) {
 	}
 }
 
-// setTier makes an account what billing will make it: a paying one of a tier,
+// setTier makes an account by hand what billing makes it: a paying one of a tier,
 // or an inactive one. The public side of its waitlists learns it by the
 // owner's next call.
 func (d *deployment) setTier(t testing.TB, o *owner, tier, status string) {

@@ -19,6 +19,8 @@ const (
 	Hang = "hang"
 	// Reset cuts the connection.
 	Reset = "reset"
+	// Decline answers 402: a card is refused.
+	Decline = "decline"
 )
 
 // Fault has calls of the API fail.
@@ -30,7 +32,7 @@ type Fault struct {
 	// Skip lets the first matching calls pass; Times is how many fail then.
 	Skip  int `json:"skip,omitempty"`
 	Times int `json:"times"`
-	// Kind is throttle, broken, hang or reset.
+	// Kind is throttle, broken, hang, reset or decline.
 	Kind string `json:"kind"`
 	// After has the call take effect all the same: the answer gets lost.
 	After bool `json:"after,omitempty"`
@@ -44,8 +46,8 @@ type Fault struct {
 // Inject has calls fail from now on. Of several faults that match a call the
 // first counts.
 func (s *Server) Inject(f Fault) error {
-	if !slices.Contains([]string{Throttle, Broken, Hang, Reset}, f.Kind) {
-		return fmt.Errorf("a fault is throttle, broken, hang or reset, not %q", f.Kind)
+	if !slices.Contains([]string{Throttle, Broken, Hang, Reset, Decline}, f.Kind) {
+		return fmt.Errorf("a fault is throttle, broken, hang, reset or decline, not %q", f.Kind)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,6 +99,8 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, f *Fault, reqID st
 		return answer{}
 	case Reset:
 		return answer{}
+	case Decline:
+		return refuse(declined(), reqID)
 	}
 	return refuse(&apiError{
 		Status: http.StatusInternalServerError, Type: "api_error",
