@@ -55,7 +55,8 @@ func (s *Server) begin(rq *request) (*answer, error) {
 	return nil, nil
 }
 
-// end ends what begin started; keep says whether the key remembers the answer.
+// end ends what begin started; keep says whether the key remembers this answer
+// from now on.
 func (s *Server) end(rq *request, a answer, keep bool) {
 	if !rq.keyed() {
 		return
@@ -63,7 +64,17 @@ func (s *Server) end(rq *request, a answer, keep bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.running, rq.key)
-	if !keep || a.Status == 0 {
+	if keep && a.Status != 0 {
+		s.keep(rq, a)
+		s.dirty = true
+		_ = s.save() // a failure that is forgotten is one fault less
+	}
+}
+
+// keep has the key of a request, if it has one, remember an answer. The lock is
+// held.
+func (s *Server) keep(rq *request, a answer) {
+	if !rq.keyed() {
 		return
 	}
 	now := s.cfg.Now().Unix()
@@ -71,8 +82,6 @@ func (s *Server) end(rq *request, a answer, keep bool) {
 		maps.DeleteFunc(s.state.Keys, func(_ string, k kept) bool { return now-k.At >= keptFor })
 	}
 	s.state.Keys[rq.key] = kept{Request: rq.hash(), Answer: a, At: now}
-	s.dirty = true
-	_ = s.save() // the effect is saved; without its key a repetition would come anew, as after 24 h
 }
 
 // keyed says whether the request's key counts: the provider ignores those of

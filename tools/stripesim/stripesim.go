@@ -47,6 +47,8 @@ const (
 	APIVersion = "2023-10-16"
 	// maxBody bounds a request, in bytes.
 	maxBody = 1 << 20
+	// maxCalls is how many requests are remembered at least.
+	maxCalls = 10_000
 )
 
 // Config says what a simulator is. Its zero value keeps everything in memory,
@@ -101,7 +103,7 @@ type Server struct {
 	dirty   bool
 	running map[string]bool // idempotency keys in flight
 	faults  []*Fault
-	calls   []Call
+	calls   []*Call
 	hanging int
 	hooks   hooks
 }
@@ -208,11 +210,16 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// Calls returns the requests to the API so far, in order.
+// Calls returns the requests to the API so far, in order: of very many the latest
+// 10,000 or more.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.calls)
+	out := make([]Call, 0, len(s.calls))
+	for _, c := range s.calls {
+		out = append(out, *c)
+	}
+	return out
 }
 
 // route is one call of the API.
@@ -258,7 +265,7 @@ func (s *Server) api(rt route) http.Handler {
 		call := s.record(r)
 		a := s.call(w, r, rt, reqID)
 		s.mu.Lock()
-		s.calls[call].Status = a.Status
+		call.Status = a.Status
 		s.mu.Unlock()
 		if a.Status == 0 {
 			cut(w)
@@ -269,11 +276,15 @@ func (s *Server) api(rt route) http.Handler {
 	})
 }
 
-func (s *Server) record(r *http.Request) int {
+func (s *Server) record(r *http.Request) *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls = append(s.calls, Call{Method: r.Method, Path: r.URL.Path, Key: r.Header.Get("Idempotency-Key")})
-	return len(s.calls) - 1
+	if len(s.calls) >= 2*maxCalls {
+		s.calls = slices.Clone(s.calls[maxCalls:])
+	}
+	c := &Call{Method: r.Method, Path: r.URL.Path, Key: r.Header.Get("Idempotency-Key")}
+	s.calls = append(s.calls, c)
+	return c
 }
 
 // call returns the answer to a request; status 0 is none at all.
@@ -308,9 +319,9 @@ func (s *Server) call(w http.ResponseWriter, r *http.Request, rt route, reqID st
 		s.end(rq, a, fault.Sticky)
 		return a
 	}
-	a, started := s.do(rq, rt)
+	a := s.do(rq, rt)
 	if fault == nil {
-		s.end(rq, a, started)
+		s.end(rq, a, false)
 		return a
 	}
 	if fault.Sticky {
@@ -318,15 +329,15 @@ func (s *Server) call(w http.ResponseWriter, r *http.Request, rt route, reqID st
 		s.end(rq, lost, true)
 		return lost
 	}
-	s.end(rq, a, started)
+	s.end(rq, a, false)
 	return s.fail(w, r, fault, reqID)
 }
 
-// do has a request's effect. It says whether the request was good enough for its
-// idempotency key to remember the answer: refusals for what it asked are not kept.
-func (s *Server) do(rq *request, rt route) (answer, bool) {
+// do has a request's effect, and its idempotency key remember the answer: both are
+// saved as one. Refusals for what a request asked are not remembered.
+func (s *Server) do(rq *request, rt route) answer {
 	if err := rq.check(rt.params); err != nil {
-		return refuse(err, rq.reqID), false
+		return refuse(err, rq.reqID)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,10 +356,13 @@ func (s *Server) do(rq *request, rt route) (answer, bool) {
 	if rq.method != http.MethodGet {
 		s.dirty = true
 	}
-	if err := s.save(); err != nil {
-		return refuse(err, rq.reqID), false
+	if a.Status < 300 || a.Status == http.StatusPaymentRequired {
+		s.keep(rq, a)
 	}
-	return a, a.Status < 300 || a.Status == http.StatusPaymentRequired
+	if err := s.save(); err != nil {
+		return refuse(err, rq.reqID)
+	}
+	return a
 }
 
 // show is an object as an answer, expanded.
