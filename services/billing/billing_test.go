@@ -313,6 +313,89 @@ func TestPreview(t *testing.T) {
 	}
 }
 
+// A credit pays first.
+func TestPreviewCountsCredit(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.subscribed(bob, plan(access.Advanced))
+	for credit, charge := range map[int64]bool{3999: true, 4000: false, 9000: false} {
+		e.bank.credit = credit
+		if got, err := e.svc.Preview(t.Context(), e.actor(bob), plan(access.Pro)); err != nil || got.Charge != charge || got.Proration != usd(4000) {
+			t.Errorf("credit of %d: %+v, %v", credit, got, err)
+		}
+	}
+}
+
+// TestAPriceThatIsMissing costs nobody their customer.
+func TestAPriceThatIsMissing(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Advanced))
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.event(sub.CustomerID)
+	end := e.bank.fail("session", false, &billing.ProviderError{Reason: billing.Missing, Call: "session"})
+	for range 2 {
+		_, err := e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Pro))
+		e.wantCode(err, apierr.ExternalServiceError)
+	}
+	end()
+	if n := len(e.bank.customers); n != 1 {
+		t.Errorf("%d customers", n)
+	}
+	if next := e.subscribed(ann, plan(access.Pro)); next.CustomerID != sub.CustomerID {
+		t.Errorf("customer %s, want %s", next.CustomerID, sub.CustomerID)
+	}
+}
+
+// TestAHiddenCustomerComesBack: what was paid with another key of the provider's
+// stays, and what it paid before is not given back.
+func TestAHiddenCustomerComesBack(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Advanced))
+	end := e.bank.fail("fetch", false, &billing.ProviderError{Reason: billing.Missing, Call: "fetch"})
+	if out := e.checkout(ann, plan(access.Pro)); out.URL == "" {
+		t.Fatalf("%+v", out)
+	}
+	end()
+	e.want(ann, access.Advanced, access.Inactive)
+	e.event(sub.CustomerID)
+	e.want(ann, access.Advanced, access.Active)
+	if _, err := e.bank.CreateCustomer(t.Context(), "other", ann, ""); err != nil {
+		t.Fatal(err)
+	}
+	e.bank.mu.Lock()
+	other := e.bank.subscribe(e.bank.customers[len(e.bank.customers)-1].ID, "p_bm")
+	e.bank.mu.Unlock()
+	e.event(other.CustomerID)
+	e.want(ann, access.Advanced, access.Active)
+	if len(e.bank.refunded) != 1 || e.bank.refunded[0] != other.ID {
+		t.Errorf("refunded %v, want %s", e.bank.refunded, other.ID)
+	}
+}
+
+// TestNoChangeWhileAPaymentIsOpen: the provider gives credit for the rest of a
+// period, paid or not.
+func TestNoChangeWhileAPaymentIsOpen(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	sub := e.subscribed(ann, plan(access.Advanced))
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "past_due" })
+	for _, p := range []billing.Plan{plan(access.Basic), plan(access.Pro), yearly(access.Advanced)} {
+		if out := e.checkout(ann, p); out != (billing.Checkout{}) {
+			t.Errorf("%s: %+v", p, out)
+		}
+	}
+	if n := e.bank.count("plan"); n != 0 {
+		t.Errorf("%d changes", n)
+	}
+	e.want(ann, access.Advanced, access.Active)
+	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "active" })
+	if out := e.checkout(ann, plan(access.Basic)); !out.Upgraded {
+		t.Errorf("%+v", out)
+	}
+}
+
 func usd(amount int64) billing.Money       { return billing.Money{Amount: amount, Currency: "usd"} }
 func yearly(tier access.Tier) billing.Plan { return billing.Plan{Tier: tier, Interval: billing.Yearly} }
 

@@ -2,6 +2,7 @@ package billing
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -78,6 +79,10 @@ func (b *Billing) checkout(ctx context.Context, l Locked, sub *Subscriber, actor
 		open, err = b.open(ctx, l, sub, price)
 	}
 	if because(err, Missing) {
+		// The price, as a wrong setting names it, or the customer.
+		if _, lookErr := b.Provider.Customer(ctx, sub.CustomerID); !because(lookErr, Missing) {
+			return Checkout{}, errors.Join(err, lookErr)
+		}
 		// Somebody deleted the customer at the provider.
 		sub.CustomerID = ""
 		if err = b.register(ctx, l, sub, actor); err == nil {
@@ -174,6 +179,9 @@ func (b *Billing) change(ctx context.Context, l Locked, sub *Subscriber, live Su
 	switch {
 	case known && had == plan && !ending:
 		return Checkout{}, invalid("tier", "is the plan that you have")
+	case had != plan && live.Status == statusPastDue:
+		// The provider would give credit for a period that was not paid.
+		return Checkout{}, nil
 	case known && had == plan:
 		err = b.once(ctx, l, sub.AccountID, "change", live.ID+"/go on", settled, func(key string) error {
 			return b.Provider.SetCanceling(ctx, key, live, false)

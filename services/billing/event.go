@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/google/uuid"
 )
@@ -94,7 +95,7 @@ func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID stri
 			return err
 		}
 	default:
-		if err := b.dismiss(ctx, l, accountID, customerID); err != nil {
+		if err := b.second(ctx, l, &sub, customerID); err != nil {
 			return err
 		}
 	}
@@ -120,8 +121,22 @@ func (b *Billing) adopt(ctx context.Context, l Locked, sub *Subscriber, customer
 	return l.End(ctx, "customer", b.now())
 }
 
-// dismiss ends a customer that is one too many, and gives back what it paid.
-func (b *Billing) dismiss(ctx context.Context, l Locked, accountID, customerID string) error {
-	b.Log.LogAttrs(ctx, slog.LevelWarn, "an account has a second customer; it is removed", slog.String("account_id", accountID), slog.String("customer_id", customerID))
-	return b.wipe(ctx, l, accountID, customerID, nil)
+// second ends a customer that is one too many, and gives back what it paid that
+// nobody here knew of. Where the account has nothing but what this one pays for, it
+// is the account's: another key of the provider's had hidden it for a while.
+func (b *Billing) second(ctx context.Context, l Locked, sub *Subscriber, customerID string) error {
+	known, err := l.Seen(ctx, b.now())
+	if err != nil {
+		return err
+	}
+	list, err := b.Provider.Subscriptions(ctx, customerID)
+	if err != nil && !because(err, Missing) {
+		return err
+	}
+	paid := slices.ContainsFunc(list, func(s Subscription) bool { return s.entitles() && slices.Contains(known, s.ID) })
+	if paid && !sub.Subscription.entitles() {
+		return b.adopt(ctx, l, sub, customerID)
+	}
+	b.Log.LogAttrs(ctx, slog.LevelWarn, "an account has a second customer; it is removed", slog.String("account_id", sub.AccountID), slog.String("customer_id", customerID))
+	return b.wipe(ctx, l, sub.AccountID, customerID, known)
 }

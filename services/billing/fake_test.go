@@ -40,6 +40,7 @@ type bank struct {
 	keys      map[string]string // key → id that it made
 	calls     []call
 	declines  bool
+	credit    int64 // what every customer has
 	before    func(name string) error
 	after     func(name string) error
 	fetches   int
@@ -243,6 +244,7 @@ func (b *bank) ExpireSession(_ context.Context, key, id string) error {
 func (b *bank) Quote(_ context.Context, sub billing.Subscription, priceID string) (q billing.Quote, err error) {
 	err = b.do("quote", "", func() error {
 		q = billing.Quote{Amount: amounts[priceID] - amounts[sub.PriceID], Currency: "usd"}
+		q.Due = max(0, q.Amount-b.credit)
 		return nil
 	})
 	return q, err

@@ -69,7 +69,7 @@ func (b *Billing) preview(ctx context.Context, actor access.Actor, plan Plan) (P
 		return Preview{}, err
 	}
 	return Preview{
-		Had: had, New: plan, Proration: Money(quote), Recurring: Money{price.Amount, price.Currency},
-		IsUpgrade: plan.above(had), Charge: quote.Amount > 0,
+		Had: had, New: plan, Proration: Money{quote.Amount, quote.Currency}, Recurring: Money{price.Amount, price.Currency},
+		IsUpgrade: plan.above(had), Charge: quote.Due > 0,
 	}, nil
 }

@@ -79,7 +79,9 @@ type NewSession struct {
 // Quote is what a change of price would cost now.
 type Quote struct {
 	// Amount is in the smallest unit; negative: a credit.
-	Amount   int64
+	Amount int64
+	// Due is what of it is charged, after the credit that there is.
+	Due      int64
 	Currency string
 }
 

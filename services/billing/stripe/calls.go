@@ -245,6 +245,7 @@ func (p *Provider) Quote(ctx context.Context, sub billing.Subscription, priceID 
 				q.Amount += line.Amount
 			}
 		}
+		q.Due = max(0, q.Amount+in.StartingBalance) // a credit is negative there
 		return q, nil
 	})
 }
