@@ -103,14 +103,17 @@ type Locked interface {
 	Bury(ctx context.Context, customerID string, events []string, now time.Time) error
 }
 
-// ErrNotFound is what a Store answers where there is no such row.
-var ErrNotFound = errors.New("billing: not found")
+var (
+	// ErrNotFound is what a Store answers where there is no such row.
+	ErrNotFound = errors.New("billing: not found")
+	// ErrBusy is what it answers to who waited too long for an account's turn.
+	ErrBusy = errors.New("billing: too much is under way")
+)
 
 // Store keeps subscribers. Each statement finds its rows by an index.
 type Store interface {
 	// Lock runs fn while nobody else, in any process, works on the account. It
-	// waits for its turn as long as patience; then the error is a
-	// context.DeadlineExceeded.
+	// waits for its turn as long as patience; then it is ErrBusy.
 	Lock(ctx context.Context, accountID string, patience time.Duration, fn func(ctx context.Context, l Locked) error) error
 	// Subscriber reads without the lock; an empty one where there is none.
 	Subscriber(ctx context.Context, accountID string) (Subscriber, error)

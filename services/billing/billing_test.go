@@ -400,6 +400,19 @@ func TestAnswersThatGetLost(t *testing.T) {
 		t.Errorf("%d customers", len(e.bank.customers))
 	}
 
+	// A page was opened, but nobody saw it before it was left: its key is used up.
+	if _, err := e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Basic)); err != nil {
+		t.Fatal(err)
+	}
+	end = e.bank.fail("session", true, away(false))
+	_, err = e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Pro))
+	e.wantCode(err, apierr.ExternalServiceError)
+	end()
+	e.bank.mu.Lock()
+	clear(e.bank.sessions)
+	e.bank.mu.Unlock()
+	e.subscribed(bob, plan(access.Pro))
+
 	// The plan was changed, but the answer got lost: what is there counts.
 	end = e.bank.fail("plan", true, away(false))
 	out := e.checkout(ann, plan(access.Pro))

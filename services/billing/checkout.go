@@ -146,16 +146,22 @@ func (b *Billing) expire(ctx context.Context, l Locked, accountID string, s *Ses
 	return err
 }
 
-// open opens a checkout.
+// open opens a checkout. An attempt whose answer got lost may have opened one that
+// was paid or left since, which its key then answers with: the next is another.
 func (b *Billing) open(ctx context.Context, l Locked, sub *Subscriber, priceID string) (s *Session, err error) {
-	err = b.once(ctx, l, sub.AccountID, "session", priceID, settled, func(key string) error {
-		made, err := b.Provider.CreateSession(ctx, key, NewSession{
-			CustomerID: sub.CustomerID, AccountID: sub.AccountID, PriceID: priceID,
-			SuccessURL: b.URLs.Success, CancelURL: b.URLs.Cancel,
+	for attempt := 0; attempt < 2 && (s == nil || s.URL == "") && err == nil; attempt++ {
+		err = b.once(ctx, l, sub.AccountID, "session", priceID, settled, func(key string) error {
+			made, err := b.Provider.CreateSession(ctx, key, NewSession{
+				CustomerID: sub.CustomerID, AccountID: sub.AccountID, PriceID: priceID,
+				SuccessURL: b.URLs.Success, CancelURL: b.URLs.Cancel,
+			})
+			s = &made
+			return err
 		})
-		s = &made
-		return err
-	})
+	}
+	if err == nil && s.URL == "" {
+		err = &ProviderError{Reason: Away, Call: "session", Code: "without a page"}
+	}
 	return s, err
 }
 

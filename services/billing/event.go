@@ -21,7 +21,11 @@ type Event struct {
 // as the provider has it, or was taken before. An error asks the provider to send
 // it again.
 func (b *Billing) Take(ctx context.Context, ev Event) error {
-	if err := b.take(ctx, ev); err != nil && !errors.Is(err, errGone) {
+	err := b.take(ctx, ev)
+	if errors.Is(err, ErrBusy) {
+		err = &ProviderError{Reason: Away, Call: "take", Err: err} // whoever has the account waits for the provider
+	}
+	if err != nil {
 		return outward(fmt.Errorf("take an event: %w", err))
 	}
 	return nil

@@ -35,6 +35,9 @@ type Subscription struct {
 	CancelAt time.Time
 }
 
+// busyRetry is the Retry-After while too much is under way.
+const busyRetry = 2 * time.Second
+
 // entitles reports whether s gives the account its plan.
 func (s Subscription) entitles() bool {
 	return s.Status == statusActive || s.Status == statusPastDue || s.Status == statusTrialing
@@ -222,6 +225,9 @@ func because(err error, r Reason) bool {
 
 // outward is err as the contract has it.
 func outward(err error) error {
+	if errors.Is(err, ErrBusy) {
+		return apierr.New(apierr.RateLimited, "Too much is under way. Please try again later.").WithRetryAfter(busyRetry).WithCause(err)
+	}
 	e, ok := errors.AsType[*ProviderError](err)
 	if !ok {
 		return err

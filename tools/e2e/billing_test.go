@@ -484,12 +484,12 @@ func testTime(t *testing.T, d *till) {
 // testProviderFails is the last: the breaker stays open for a while.
 func testProviderFails(t *testing.T, d *till) {
 	o := d.subscriber(t, "pay", "basic")
-	everything := map[string]func() *Response{
-		"checkout": func() *Response { return o.bill(t, "checkout", plan("pro")) },
-		"preview":  func() *Response { return o.bill(t, "preview", plan("pro")) },
-		"cancel":   func() *Response { return o.bill(t, "cancel", nil) },
-		"portal":   func() *Response { return o.bill(t, "portal", nil) },
-		"info":     func() *Response { return o.bill(t, "info", nil) },
+	everything := map[string]func(t *testing.T) *Response{
+		"checkout": func(t *testing.T) *Response { return o.bill(t, "checkout", plan("pro")) },
+		"preview":  func(t *testing.T) *Response { return o.bill(t, "preview", plan("pro")) },
+		"cancel":   func(t *testing.T) *Response { return o.bill(t, "cancel", nil) },
+		"portal":   func(t *testing.T) *Response { return o.bill(t, "portal", nil) },
+		"info":     func(t *testing.T) *Response { return o.bill(t, "info", nil) },
 	}
 	inject := func(f stripesim.Fault) {
 		t.Helper()
@@ -501,18 +501,18 @@ func testProviderFails(t *testing.T, d *till) {
 	inject(stripesim.Fault{Kind: stripesim.Throttle, Times: 1000, RetryAfter: 7})
 	for name, do := range everything {
 		t.Run("throttled "+name, func(t *testing.T) {
-			if r := do().WantError(http.StatusTooManyRequests, "RATE_LIMITED"); r.Header.Get("Retry-After") != "7" {
+			if r := do(t).WantError(http.StatusTooManyRequests, "RATE_LIMITED"); r.Header.Get("Retry-After") != "7" {
 				t.Errorf("Retry-After %q", r.Header.Get("Retry-After"))
 			}
 		})
 	}
 	inject(stripesim.Fault{Kind: stripesim.Decline, Times: 1000})
 	for _, name := range []string{"checkout", "preview"} {
-		everything[name]().WantError(http.StatusBadRequest, "PAYMENT_REQUIRED")
+		everything[name](t).WantError(http.StatusBadRequest, "PAYMENT_REQUIRED")
 	}
 	inject(stripesim.Fault{Kind: stripesim.Broken, Times: 1000})
 	for name, do := range everything {
-		t.Run("broken "+name, func(t *testing.T) { do().WantError(http.StatusBadGateway, "EXTERNAL_SERVICE_ERROR") })
+		t.Run("broken "+name, func(t *testing.T) { do(t).WantError(http.StatusBadGateway, "EXTERNAL_SERVICE_ERROR") })
 	}
 	o.Do(t, paymentEvent(address("evt"), o.customer(t))).WantError(http.StatusBadGateway, "EXTERNAL_SERVICE_ERROR")
 	// By now nobody waits for it any more, and the rest of the suite goes on.

@@ -669,7 +669,8 @@ func (m *matrix) digest(t *testing.T) string {
 		UNION ALL SELECT a::text FROM account.account a UNION ALL SELECT m::text FROM account.team_member m
 		UNION ALL SELECT t::text FROM messaging.template t JOIN account.account a ON a.id = t.owner_id
 		UNION ALL SELECT d.owner_id || d.name || d.created_at FROM messaging.domain d JOIN account.account a ON a.id = d.owner_id
-		UNION ALL SELECT s::text FROM billing.subscriber s JOIN account.account a ON a.id = s.account_id
+		-- Without what events of the payment provider move on their own.
+		UNION ALL SELECT concat_ws(' ', s.account_id, s.customer_id, s.tier, s.status, s.version) FROM billing.subscriber s JOIN account.account a ON a.id = s.account_id
 		UNION ALL SELECT b.id::text FROM messaging.blast b JOIN signup.waitlist w ON w.id = b.waitlist_id WHERE deleted_at IS NULL) AS row (line)`).Scan(&sum)
 	if err != nil {
 		t.Fatal(err)

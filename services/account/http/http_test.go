@@ -9,12 +9,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
@@ -552,6 +554,88 @@ func TestEntitlement(t *testing.T) {
 	} {
 		if _, err := e.svc.SetEntitlement(t.Context(), tc.id, access.Entitlement{Tier: tc.tier, Status: tc.status, Version: 9}); err == nil {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// The one trial that billing may start: once, however many ask at a time, and not
+// beside anything that is in force.
+func TestStartTrial(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	k := key(e.register("owner@example.com"))
+	actor, err := e.svc.Authorize(t.Context(), "", mustKey(k))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(want apierr.Code) access.Entitlement {
+		t.Helper()
+		trial, err := e.svc.StartTrial(t.Context(), actor.AccountID)
+		if want == "" && err != nil || want != "" && !apierr.Is(err, want) {
+			t.Fatalf("%+v, %v; want %q", trial, err, want)
+		}
+		return trial
+	}
+	start(apierr.Conflict) // in the trial of the registration
+	e.clock.Add(8 * 24 * time.Hour)
+	start(apierr.Conflict) // after it
+	e.exec(`UPDATE account SET has_used_trial = false, status = 'active', trial = false, valid_until = NULL, trial_ends_at = NULL`)
+	start(apierr.Conflict) // beside something that is paid
+	e.exec(`UPDATE account SET status = 'inactive'`)
+	e.exec(`DELETE FROM used_trial`)
+	var all sync.WaitGroup
+	var started atomic.Int64
+	for range 10 {
+		all.Go(func() {
+			if _, err := e.svc.StartTrial(t.Context(), actor.AccountID); err == nil {
+				started.Add(1)
+			} else if !apierr.Is(err, apierr.Conflict) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if started.Load() != 1 {
+		t.Errorf("%d trials began", started.Load())
+	}
+	a := e.me(k).expect(t, 200, "")
+	if a.str("subscription_tier") != "pro" || a.str("subscription_status") != "trialing" || a.body["has_used_trial"] != true ||
+		a.body["trial_end"] != float64(e.clock.Now().Add(7*24*time.Hour).Unix()) {
+		t.Errorf("%s", a.raw)
+	}
+	changes := published(e, (*eventv1.Event).GetEntitlementChanged)
+	if last := changes[len(changes)-1].GetEntitlement(); last.GetVersion() != 2 || last.GetStatus() != "trialing" || !last.GetTrial() {
+		t.Errorf("%v", last)
+	}
+	if e.count("SELECT count(*) FROM used_trial") != 1 {
+		t.Error("the address may have another")
+	}
+	for _, id := range []string{"x", "0198c0de-0000-7000-8000-000000000001"} {
+		if _, err := e.svc.StartTrial(t.Context(), id); !apierr.Is(err, apierr.NotFound) {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+}
+
+func TestPaymentCustomer(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	k := key(e.register("owner@example.com"))
+	actor, err := e.svc.Authorize(t.Context(), "", mustKey(k))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for customer, want := range map[string]any{"cus_1": "cus_1", "": nil} {
+		if err := e.svc.SetPaymentCustomer(t.Context(), actor.AccountID, customer); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.me(k).expect(t, 200, "").body["payment_customer_id"]; got != want {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	for _, id := range []string{"x", "0198c0de-0000-7000-8000-000000000001"} {
+		if err := e.svc.SetPaymentCustomer(t.Context(), id, "cus_1"); !apierr.Is(err, apierr.NotFound) {
+			t.Errorf("%s: %v", id, err)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func (s *Store) Lock(ctx context.Context, accountID string, patience time.Durati
 	select {
 	case s.slots <- struct{}{}:
 	case <-waiting.Done():
-		return fmt.Errorf("wait for a slot: %w", waiting.Err())
+		return fmt.Errorf("wait for a slot: %w", billing.ErrBusy)
 	}
 	defer func() { <-s.slots }()
 	conn, err := s.acquire(waiting, accountID)
@@ -57,6 +57,8 @@ func (s *Store) acquire(ctx context.Context, accountID string) (*pgxpool.Conn, e
 			return conn, nil
 		case pg.SQLState(err) == lockNotAvailable && ctx.Err() == nil:
 			continue // another process has it
+		case ctx.Err() != nil:
+			err = billing.ErrBusy
 		}
 		conn.Release()
 		return nil, fmt.Errorf("lock an account: %w", err)
@@ -103,7 +105,7 @@ func (l *locks) lock(ctx context.Context, accountID string) error {
 		return nil
 	case <-ctx.Done():
 		l.leave(accountID, t)
-		return fmt.Errorf("wait for an account: %w", ctx.Err())
+		return fmt.Errorf("wait for an account: %w", billing.ErrBusy)
 	}
 }
 

@@ -122,7 +122,7 @@ DELETE FROM operation WHERE account_id = $1`
 	customers = `-- name: Customers
 SELECT ` + subscriberColumns + ` FROM subscriber WHERE account_id > $1 AND customer_id IS NOT NULL ORDER BY account_id LIMIT $2`
 
-	// By deletion_pkey.
+	// By deletion_done.
 	deletions = `-- name: Deletions
 SELECT grave, customer_id, deleted_at FROM deletion WHERE grave > $1 AND deleted_at > $2 AND due_at IS NULL ORDER BY grave LIMIT $3`
 

@@ -227,7 +227,9 @@ func failure(name string, err error) *billing.ProviderError {
 		out.Reason, out.RetryAfter = billing.Throttled, retryAfter(e)
 	case e.HTTPStatusCode >= http.StatusInternalServerError:
 		out.Answered = true
-	case e.Type == api.ErrorTypeCard, e.HTTPStatusCode == http.StatusPaymentRequired:
+	case e.Type == api.ErrorTypeCard, e.HTTPStatusCode == http.StatusPaymentRequired,
+		// The customer has no card at all; a parameter that is not found is named.
+		e.HTTPStatusCode == http.StatusBadRequest && e.Code == api.ErrorCodeResourceMissing && e.Param == "":
 		out.Reason = billing.Card
 	case e.HTTPStatusCode == http.StatusNotFound, e.Code == api.ErrorCodeResourceMissing:
 		out.Reason = billing.Missing

@@ -67,9 +67,10 @@ func TestFailuresAreToldApart(t *testing.T) {
 	}{
 		"card":              {refuse(402, `{"error":{"type":"card_error","code":"card_declined","message":"no"}}`), billing.Card, false, 0, 1},
 		"no card":           {refuse(402, `{"error":{"type":"invalid_request_error","message":"no"}}`), billing.Card, false, 0, 1},
+		"no card at all":    {refuse(400, `{"error":{"type":"invalid_request_error","code":"resource_missing"}}`), billing.Card, false, 0, 1},
 		"throttled":         {refuse(429, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, "Retry-After", "7"), billing.Throttled, false, 7 * time.Second, 1},
 		"missing":           {refuse(404, `{"error":{"type":"invalid_request_error","code":"resource_missing"}}`), billing.Missing, false, 0, 1},
-		"missing param":     {refuse(400, `{"error":{"type":"invalid_request_error","code":"resource_missing"}}`), billing.Missing, false, 0, 1},
+		"missing param":     {refuse(400, `{"error":{"type":"invalid_request_error","code":"resource_missing","param":"customer"}}`), billing.Missing, false, 0, 1},
 		"key reused":        {refuse(400, `{"error":{"type":"idempotency_error"}}`), billing.KeyReused, false, 0, 1},
 		"under way":         {refuse(409, `{"error":{"type":"idempotency_error"}}`), billing.Away, false, 0, 2},
 		"wrong":             {refuse(400, `{"error":{"type":"invalid_request_error","message":"ann@example.com"}}`), billing.Refused, false, 0, 1},

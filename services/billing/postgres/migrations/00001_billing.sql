@@ -76,6 +76,7 @@ CREATE TABLE deletion (
 );
 CREATE INDEX deletion_customer_id ON deletion (customer_id) WHERE customer_id IS NOT NULL;
 CREATE INDEX deletion_due_at ON deletion (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX deletion_done ON deletion (grave) WHERE due_at IS NULL;
 CREATE INDEX deletion_deleted_at ON deletion (deleted_at);
 
 -- When the reconciler last began; one row.
