@@ -21,7 +21,7 @@ const (
 	schedules = 1000
 	perWorld  = 20
 	// stepsEach is how many things happen to an account on average.
-	stepsEach = 15
+	stepsEach = 12
 	// lanes is how many worlds there are at a time: they wait more than they work.
 	lanes = 8
 )

@@ -251,7 +251,7 @@ func (s *sim) get(t *testing.T, id string) *stripe.Subscription {
 
 func (s *sim) drain(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := s.Drain(ctx); err != nil {
 		t.Fatal(err)

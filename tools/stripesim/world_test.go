@@ -96,6 +96,12 @@ var priceList = []string{
 	"pro.monthly=price_pro_monthly", "pro.yearly=price_pro_yearly",
 }
 
+// asked are the events that billing asks the provider for.
+var asked = []string{
+	"checkout.session.completed", "customer.created", "customer.deleted", "customer.subscription.created",
+	"customer.subscription.updated", "customer.subscription.deleted", "invoice.paid", "invoice.payment_failed",
+}
+
 func newWorld(t *testing.T, seed uint64, people int) *world {
 	t.Helper()
 	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), strict: true, happened: map[string]int{}}
@@ -105,10 +111,7 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 	ids := 0
 	w.sim = start(t, func(c *stripesim.Config) {
 		c.WebhookURL, c.SignedAt = hook.URL+"/v1/billing/webhook", time.Now
-		c.WebhookEvents = []string{
-			"checkout.session.completed", "customer.created", "customer.deleted", "customer.subscription.created",
-			"customer.subscription.updated", "customer.subscription.deleted", "invoice.paid", "invoice.payment_failed",
-		}
+		c.WebhookEvents = asked
 		c.ID = func(prefix string) string { ids++; return fmt.Sprintf("%s%d", prefix, ids) } // one goroutine at a time
 	})
 	w.sim.SetChaos(stripesim.Chaos{Hold: true})
