@@ -603,6 +603,13 @@ func TestVersionsRiseAboveWhatAccountHas(t *testing.T) {
 	if v := e.accounts.has[ann].Version; v <= had.Version+7 {
 		t.Errorf("version %d", v)
 	}
+	// A request sees it at once, by the version that it was authorized with.
+	e.accounts.mu.Lock()
+	e.accounts.has[ann] = access.Entitlement{Tier: access.Pro, Status: access.Inactive, Version: had.Version + 20}
+	e.accounts.mu.Unlock()
+	_, err = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
+	e.wantCode(err, apierr.ValidationError)
+	e.want(ann, access.Basic, access.Active)
 	pushes := e.accounts.pushes
 	e.event(sub.CustomerID)
 	if e.accounts.pushes != pushes {

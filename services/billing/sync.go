@@ -108,9 +108,6 @@ func choose(list []Subscription) (live *Subscription, extra, stale []Subscriptio
 func (b *Billing) decide(ctx context.Context, sub *Subscriber, live *Subscription, floor int64, now time.Time) {
 	e := sub.Entitlement
 	sub.CheckAt = time.Time{}
-	if live == nil {
-		floor = 0 // what account says beyond that may be a trial
-	}
 	switch {
 	case live != nil:
 		e = access.Entitlement{Tier: b.tier(ctx, *sub, *live), Status: access.Active, ValidUntil: live.CurrentPeriodEnd}
