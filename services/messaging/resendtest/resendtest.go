@@ -88,6 +88,14 @@ func (s *Server) Emails() []Email {
 	return slices.Clone(s.emails)
 }
 
+// Count returns how many mails were taken, for those who ask often: Emails copies
+// them.
+func (s *Server) Count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.emails)
+}
+
 // Calls returns how many requests came, refused ones too.
 func (s *Server) Calls() int {
 	s.mu.Lock()

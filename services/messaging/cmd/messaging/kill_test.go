@@ -225,7 +225,7 @@ func newResend(t *testing.T) sink {
 	t.Cleanup(s.Close)
 	return sink{
 		env:   []string{"MAIL_PROVIDER=resend", "MAIL_FROM=List <no-reply@example.com>", "RESEND_API_KEY=re_key", "RESEND_URL=" + s.URL},
-		count: func() int { return len(api.Emails()) },
+		count: api.Count,
 		arrived: func() map[string][]string {
 			a := arrivals{ids: map[string][]string{}}
 			for _, e := range api.Emails() {
