@@ -24,6 +24,7 @@ import (
 
 	"waitlist.internal/libs/devservers"
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/kafka/kafkatest"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
@@ -171,49 +172,7 @@ func (e *env) consumed(group string) {
 // deadLetters returns those of the signups topic.
 func (e *env) deadLetters() []kafkago.Message {
 	e.Helper()
-	var msgs []kafkago.Message
-	dialer := &kafkago.Dialer{}
-	conn, err := dialer.DialContext(e.Context(), "tcp", e.cfg.Brokers[0])
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	topic := e.cfg.TopicPrefix + kafka.SignupsTopic + kafka.DeadLetterSuffix
-	partitions, err := conn.ReadPartitions(topic)
-	if err != nil {
-		e.Fatal(err)
-	}
-	for _, p := range partitions {
-		leader, err := dialer.DialLeader(e.Context(), "tcp", e.cfg.Brokers[0], topic, p.ID)
-		if err != nil {
-			e.Fatal(err)
-		}
-		first, last, err := leader.ReadOffsets()
-		if err != nil {
-			e.Fatal(err)
-		}
-		_ = leader.Close()
-		r := kafkago.NewReader(kafkago.ReaderConfig{Brokers: e.cfg.Brokers, Topic: topic, Partition: p.ID, Dialer: dialer, MaxWait: time.Second})
-		for next := first; next < last; {
-			m, err := r.FetchMessage(e.Context())
-			if err != nil {
-				e.Fatal(err)
-			}
-			msgs, next = append(msgs, m), m.Offset+1
-		}
-		if err := r.Close(); err != nil {
-			e.Fatal(err)
-		}
-	}
-	return msgs
-}
-
-func headers(m kafkago.Message) map[string]string {
-	h := map[string]string{}
-	for _, kv := range m.Headers {
-		h[kv.Key] = string(kv.Value)
-	}
-	return h
+	return kafkatest.DeadLetters(e, e.cfg, kafka.SignupsTopic)
 }
 
 func TestEventsHaveTheirEffectOnce(t *testing.T) {
@@ -321,7 +280,7 @@ func TestPoisonIsDeadLetteredAndReplayedOnce(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, m := range e.deadLetters() {
-		got := headers(m)
+		got := kafkatest.Headers(m)
 		if got[kafka.HeaderConsumer] == "other" {
 			continue
 		}
@@ -347,7 +306,7 @@ func TestPoisonIsDeadLetteredAndReplayedOnce(t *testing.T) {
 	e.consumed("other")
 	again := 0
 	for _, m := range e.deadLetters() {
-		if headers(m)[kafka.HeaderAttempt] == "2" {
+		if kafkatest.Headers(m)[kafka.HeaderAttempt] == "2" {
 			again++
 		}
 	}
