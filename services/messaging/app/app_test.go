@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	kafkago "github.com/segmentio/kafka-go"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/kafka/kafkatest"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/service"
@@ -80,6 +82,23 @@ func start(t *testing.T, env []string) (*app.App, func()) {
 	})
 	t.Cleanup(stop)
 	return a, stop
+}
+
+// open returns a pool on the service's schema.
+func open(t *testing.T, env []string) *pgxpool.Pool {
+	t.Helper()
+	var url string
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "POSTGRES_URL="); ok {
+			url = v
+		}
+	}
+	pool, err := pg.Open(t.Context(), url, "messaging", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 func eventually(t *testing.T, what string, cond func() bool) {
@@ -183,6 +202,60 @@ func TestEventsBecomeMails(t *testing.T) {
 	}
 }
 
+// Both groups go on behind what they cannot handle, and handle it once when they
+// can.
+func TestPoison(t *testing.T) {
+	cfg, _, env := environ(t)
+	start(t, env)
+	pool := open(t, env)
+	for _, c := range []kafkatest.Consumer{
+		{
+			Group: "messaging", Topic: kafka.AccountsTopic,
+			Event: func(id string) *eventv1.Event {
+				return &eventv1.Event{Payload: &eventv1.Event_TeamMemberInvited{TeamMemberInvited: &eventv1.TeamMemberInvited{
+					AccountId: id, OwnerEmail: "owner@example.com", Email: "member@example.com", Role: "viewer",
+				}}}
+			},
+			Effects: "SELECT account_id::text FROM sent_mail WHERE account_id IS NOT NULL",
+			Undo:    "DELETE FROM sent_mail WHERE account_id IS NOT NULL",
+		},
+		{
+			Group: "messaging", Topic: kafka.SignupsTopic,
+			Event: func(id string) *eventv1.Event {
+				return &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
+					WaitlistId: id, Email: "ada@example.com", Number: 1, VerificationRequired: true,
+				}}}
+			},
+			Effects: "SELECT waitlist_id::text FROM sent_mail WHERE waitlist_id IS NOT NULL",
+			Undo:    "DELETE FROM sent_mail WHERE waitlist_id IS NOT NULL",
+		},
+		{
+			Group: "messaging-blasts", Topic: kafka.BlastsTopic,
+			Event: func(id string) *eventv1.Event {
+				if uuid.Validate(id) == nil {
+					// It has ended, so that nobody takes its batch.
+					if _, err := pool.Exec(t.Context(), `
+						WITH ended AS (
+							INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, state, created_at, ended_at)
+							VALUES ($1, $1, $1, '', '', '', '', 'sent', now(), now()))
+						INSERT INTO blast_batch (blast_id, batch, first_number, last_number) VALUES ($1, 0, 1, 1)`, id); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return &eventv1.Event{Payload: &eventv1.Event_BlastBatchReady{BlastBatchReady: &eventv1.BlastBatchReady{BlastId: id}}}
+			},
+			Effects: "SELECT blast_id::text FROM blast_batch WHERE state = 'ready'",
+			Undo:    "UPDATE blast_batch SET state = 'queued'",
+		},
+	} {
+		t.Run(c.Topic, func(t *testing.T) {
+			t.Parallel()
+			c.Config, c.Pool = cfg, pool
+			kafkatest.TakesPoison(t, c)
+		})
+	}
+}
+
 // What is deleted takes its mails along, those that come late included.
 func TestDeletionsReachTheMails(t *testing.T) {
 	cfg, _, env := environ(t)
@@ -193,17 +266,7 @@ func TestDeletionsReachTheMails(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	var url string
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, "POSTGRES_URL="); ok {
-			url = v
-		}
-	}
-	pool, err := pg.Open(t.Context(), url, "messaging", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := open(t, env)
 	accountID, waitlistID := uuid.NewString(), uuid.NewString()
 	asked := func() []kafkago.Message {
 		return []kafkago.Message{
