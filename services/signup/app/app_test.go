@@ -1,0 +1,65 @@
+package app_test
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/kafka/kafkatest"
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/rpc"
+	"waitlist.internal/libs/service"
+	"waitlist.internal/libs/testenv"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/signup/app"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// The consumer goes on behind what it cannot handle, and handles it once when it
+// can.
+func TestPoison(t *testing.T) {
+	brokers, prefix := testenv.Kafka(t)
+	url := testenv.Postgres(t)
+	seed := []byte(strings.Repeat("s", 32))
+	id, err := rpc.NewIdentity("signup", seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := base64.StdEncoding.EncodeToString(seed)
+	cfg, err := service.Load[app.Config]([]string{
+		"POSTGRES_URL=" + url, "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
+		"TOKEN_KEYS=k1:" + key, "SEAL_KEYS=k1:" + key, "SERVICE_KEY=" + key, "SERVICE_KEYS=" + rpc.Keys{"signup": id.Public()}.String(), "GRPC_ADDR=127.0.0.1:0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.LogOutput = t.Output()
+	a, err := app.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	pool, err := pg.Open(t.Context(), url, "signup", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	kafkatest.TakesPoison(t, kafkatest.Consumer{
+		Config: kafka.Config{Brokers: brokers, TopicPrefix: prefix}, Group: "signup", Topic: kafka.AccountsTopic, Pool: pool,
+		Event: func(id string) *eventv1.Event {
+			return &eventv1.Event{Payload: &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: id}}}
+		},
+		Effects: "SELECT id::text FROM owner WHERE closed_at IS NOT NULL", Undo: "DELETE FROM owner",
+	})
+}
