@@ -10,21 +10,23 @@ import (
 	"strings"
 	"testing"
 
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/kafka/kafkatest"
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/admin-analytics/app"
+	"waitlist.internal/services/admin-analytics/postgres"
 )
 
 func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-func TestStartsAnswersAndStops(t *testing.T) {
-	t.Parallel()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+// config is a whole environment, as the command would read it.
+func config(t *testing.T) app.Config {
+	t.Helper()
 	brokers, prefix := testenv.Kafka(t)
 	cfg, err := service.Load[app.Config]([]string{
 		"REDIS_URL=" + testenv.Redis(t), "POSTGRES_URL=" + testenv.Postgres(t),
@@ -34,7 +36,18 @@ func TestStartsAnswersAndStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.HTTPListener, cfg.LogOutput = listener, t.Output()
+	cfg.LogOutput = t.Output()
+	return cfg
+}
+
+func TestStartsAnswersAndStops(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t)
+	cfg.HTTPListener = listener
 	a, err := app.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -76,6 +89,40 @@ func TestStartsAnswersAndStops(t *testing.T) {
 	if a.Ready(t.Context()) == nil {
 		t.Error("ready after its end")
 	}
+}
+
+// The consumer goes on behind what it cannot handle, and handles it once when it
+// can.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	a, err := app.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	pool, err := pg.Open(t.Context(), cfg.PostgresURL, postgres.Schema, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	kafkatest.TakesPoison(t, kafkatest.Consumer{
+		Config: kafka.Config{Brokers: cfg.KafkaBrokers, TopicPrefix: cfg.KafkaTopicPrefix}, Group: postgres.Consumer, Topic: kafka.SignupsTopic, Pool: pool,
+		Event: func(id string) *eventv1.Event {
+			return &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{WaitlistId: id, Number: 1}}}
+		},
+		// Folded or not.
+		Effects: "SELECT waitlist_id::text FROM (SELECT waitlist_id, signups FROM arrival UNION ALL SELECT waitlist_id, signups FROM day) _, generate_series(1, signups)",
+		Undo:    "TRUNCATE arrival, day",
+	})
 }
 
 func TestSaysWhatIsMissing(t *testing.T) {
