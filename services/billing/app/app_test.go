@@ -26,6 +26,8 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/kafka/kafkatest"
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
@@ -305,6 +307,34 @@ func TestTheLifeOfASubscription(t *testing.T) {
 	if status, body := do(t, h, http.MethodPost, "/checkout", "ann", `{"tier":"pro"}`); status != http.StatusUnauthorized {
 		t.Errorf("after the end: %d %s", status, body)
 	}
+}
+
+// The consumer goes on behind what it cannot handle, and handles it once when it
+// can.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	// The ends of those who have paid stay while the provider is away.
+	w.stripe.Close()
+	w.start()
+	url, _ := strings.CutPrefix(w.env[0], "POSTGRES_URL=")
+	pool, err := pg.Open(t.Context(), url, "billing", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	kafkatest.TakesPoison(t, kafkatest.Consumer{
+		Config: w.kafka, Group: "billing", Topic: kafka.AccountsTopic, Pool: pool,
+		Event: func(id string) *eventv1.Event {
+			if uuid.Validate(id) == nil {
+				if _, err := pool.Exec(t.Context(), "INSERT INTO subscriber (account_id, customer_id) VALUES ($1, $1::uuid::text)", id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return &eventv1.Event{Payload: &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: id}}}
+		},
+		Effects: "SELECT account_id::text FROM deletion", Undo: "DELETE FROM deletion",
+	})
 }
 
 func TestEventsAreTakenWhateverTheLimit(t *testing.T) {
