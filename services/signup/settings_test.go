@@ -61,6 +61,9 @@ func merge(t testing.TB, stored, patch string, tier access.Tier) (string, error)
 }
 
 func fields(err error) []string {
+	if err == nil {
+		return nil
+	}
 	var out []string
 	for _, f := range apierr.From(err).Fields {
 		out = append(out, f.Field)
