@@ -102,6 +102,23 @@ func TestFailuresAreToldApart(t *testing.T) {
 	}
 }
 
+// A quote is of what is charged now, which a credit pays first.
+func TestQuotes(t *testing.T) {
+	t.Parallel()
+	end := time.Unix(2_000_000_000, 0)
+	for balance, due := range map[int64]int64{0: 4500, -4499: 1, -4500: 0, -9000: 0} {
+		a := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, `{"currency":"usd","starting_balance":%d,"lines":{"data":[
+				{"amount":-1000,"proration":true,"period":{"start":%[2]d}},{"amount":5000,"proration":true,"period":{"start":%[2]d}},
+				{"amount":500,"period":{"start":%[3]d}},{"amount":7000,"period":{"start":%[2]d}}]}}`, balance, end.Unix(), end.Unix()-1)
+		})
+		q, err := provider(t, a.URL).Quote(t.Context(), billing.Subscription{ID: "sub_1", CustomerID: "cus_1", ItemID: "si_1", CurrentPeriodEnd: end}, "price_2")
+		if want := (billing.Quote{Amount: 4500, Due: due, Currency: "usd"}); err != nil || q != want {
+			t.Errorf("balance %d: %+v, %v; want %+v", balance, q, err, want)
+		}
+	}
+}
+
 func TestTimeIsBounded(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
