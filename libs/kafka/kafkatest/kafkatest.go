@@ -64,11 +64,11 @@ func TakesPoison(t *testing.T, c Consumer) {
 	reasons := map[string]string{
 		string(undecodable.Value): "undecodable", string(unknown.Value): "unknown_version", string(never.Value): "constraint", string(delayed.Value): "constraint",
 	}
-	c.checkLetters(t, "1", reasons)
+	letters := c.checkLetters(t, "1", reasons)
 
 	c.exec(t, `ALTER TABLE inbox DROP CONSTRAINT "`+late+`"`)
-	if n, err := kafka.Replay(t.Context(), c.Config, c.Topic); err != nil || n != len(reasons) {
-		t.Errorf("replayed %d, %v; want %d", n, err, len(reasons))
+	if n, err := kafka.Replay(t.Context(), c.Config, c.Topic); err != nil || n != letters {
+		t.Errorf("replayed %d, %v; want %d", n, err, letters)
 	}
 	c.wait(t)
 	c.check(t, first, last, late)
@@ -142,10 +142,11 @@ func (c Consumer) check(t *testing.T, want ...string) {
 }
 
 // checkLetters compares the dead letters of one attempt with the reasons for each
-// value.
-func (c Consumer) checkLetters(t *testing.T, attempt string, want map[string]string) {
+// value, and returns how many there are: where the group was rebalanced just
+// then, a message may have two.
+func (c Consumer) checkLetters(t *testing.T, attempt string, want map[string]string) (n int) {
 	t.Helper()
-	got, n := map[string]string{}, 0
+	got := map[string]string{}
 	for _, m := range DeadLetters(t, c.Config, c.Topic) {
 		h := Headers(m)
 		if h[kafka.HeaderAttempt] != attempt {
@@ -157,9 +158,10 @@ func (c Consumer) checkLetters(t *testing.T, attempt string, want map[string]str
 			t.Errorf("headers of a dead letter: %v", h)
 		}
 	}
-	if n != len(want) || !maps.Equal(got, want) {
-		t.Errorf("%d dead letters of attempt %s: %q, want %q", n, attempt, got, want)
+	if !maps.Equal(got, want) {
+		t.Errorf("dead letters of attempt %s: %q, want %q", attempt, got, want)
 	}
+	return n
 }
 
 func eventually(t *testing.T, what string, try func() error) {
