@@ -64,7 +64,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		}
 		s.serve()
 		r.setServing(true)
-		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving")
+		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("version", telemetry.Version()))
 		select {
 		case <-ctx.Done():
 		case err = <-s.failed:
