@@ -41,7 +41,7 @@ func helm(t *testing.T, args ...string) []byte {
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("helm is missing: build it with `make lab-tools` (%v)", err)
 	}
-	cmd := exec.CommandContext(t.Context(), path, args...) //nolint:gosec // helm, with arguments of these tests
+	cmd := exec.CommandContext(t.Context(), path, args...)
 	// Nothing of the user's: neither plugins nor caches.
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
