@@ -3,6 +3,7 @@ package pg_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -39,7 +40,7 @@ INSERT INTO thing VALUES (1, 1), (2, 2);
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {
-		wg.Go(func() { errs[i] = pg.Migrate(t.Context(), p, "app", files) })
+		wg.Go(func() { errs[i] = pg.Migrate(t.Context(), p, "app", files, slog.New(slog.DiscardHandler)) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {

@@ -297,6 +297,60 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// Migrate needs the servers and nothing of the rest; a start that may not
+// migrate wants it done.
+func TestMigrateFirst(t *testing.T) {
+	brokers, prefix := testenv.Kafka(t)
+	cfg, err := service.Load[service.Config]([]string{
+		"POSTGRES_URL=" + testenv.Postgres(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
+		"KAFKA_PARTITIONS=2", "MIGRATE=false",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := new(syncBuffer)
+	cfg.LogOutput = out
+	o := service.Options{
+		Schema: "x", HTTP: true, GRPC: true, Calls: true, Kafka: true, Redis: true, Tokens: true, Seal: true,
+		Migrations: fstest.MapFS{"00001_thing.sql": {Data: []byte("-- +goose Up\nCREATE TABLE thing (id bigint);\n")}},
+	}
+	start := func() error {
+		r, err := service.New(t.Context(), "x", cfg, service.Options{Schema: "x", Migrations: o.Migrations, Kafka: true})
+		if err == nil {
+			return r.Close(t.Context())
+		}
+		return err
+	}
+	if err := start(); err == nil || !strings.Contains(err.Error(), "lacks 00001_thing.sql") {
+		t.Errorf("a start before the migration: %v", err)
+	}
+	for range 2 {
+		if err := service.Migrate(t.Context(), "x", cfg, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, times := range map[string]int{
+		`"msg":"migration applied","service":"x","schema":"x","file":"00001_thing.sql"`:        1,
+		`"topic":"` + prefix + `waitlist.signups.v1","partitions":2,"replication":1`:           2,
+		`"msg":"topic is there","service":"x","topic":"` + prefix + `waitlist.signups.v1.dlq"`: 2,
+		`"msg":"up to date"`: 2,
+	} {
+		if n := strings.Count(out.String(), want); n != times {
+			t.Errorf("the log says %s %d times, want %d:\n%s", want, n, times, out)
+		}
+	}
+	if err := start(); err != nil {
+		t.Errorf("a start after the migration: %v", err)
+	}
+	cfg.PostgresURL, cfg.KafkaReplication, cfg.KafkaCAFile = "", 0, "/x"
+	err = service.Migrate(t.Context(), "x", cfg, o)
+	for _, want := range []string{"POSTGRES_URL", "KAFKA_REPLICATION", "KAFKA_CA_FILE"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+}
+
 func TestPostgresAwayIsNotReady(t *testing.T) {
 	postgres := testenv.PostgresServer(t, devservers.PostgresOptions{Settings: testenv.FastPostgres()})
 	cfg := base(t)
