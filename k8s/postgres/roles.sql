@@ -16,7 +16,8 @@
 --
 -- A connection limit keeps one service from taking all connections of the server.
 -- Here it is that of ten replicas with the default POSTGRES_MAX_CONNS on four
--- processors, and a migration's: raise it with either. max_connections is the
+-- processors, one more for each (the outbox), and some for a migration and for
+-- operators: raise it with either. max_connections is the
 -- server's own, and must hold for all of them.
 BEGIN;
 
@@ -30,7 +31,7 @@ BEGIN
     EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', current_database());
     REVOKE ALL ON SCHEMA public FROM PUBLIC;
     FOR service, conns IN VALUES
-        ('account', 50), ('signup', 210), ('admin_analytics', 50), ('billing', 150), ('messaging', 170), ('notifier', 50)
+        ('account', 60), ('signup', 230), ('admin_analytics', 60), ('billing', 160), ('messaging', 190), ('notifier', 60)
     LOOP
         member := 'waitlist_' || service;
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = member) THEN

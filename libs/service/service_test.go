@@ -521,6 +521,62 @@ func TestKeptConnections(t *testing.T) {
 	}
 }
 
+// TestDelay is the time in which load balancers learn that the service stops:
+// whoever comes is served, on new connections too, and nobody restarts it.
+func TestDelay(t *testing.T) {
+	caller, err := rpc.NewIdentity("billing", make([]byte, ed25519.SeedSize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := base(t)
+	cfg.HTTPListener, cfg.GRPCListener, cfg.InternalListener = listen(t), listen(t), listen(t)
+	cfg.ServiceKeys = rpc.Keys{"billing": caller.Public()}.String()
+	cfg.ShutdownDelay = time.Second
+	public, internal := "http://"+cfg.HTTPListener.Addr().String(), "http://"+cfg.InternalListener.Addr().String()
+	r, err := service.New(t.Context(), "account", cfg, service.Options{HTTP: true, GRPC: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Engine.GET("/v1/x", func(c *gin.Context) { c.String(200, "x") })
+	accountv1.RegisterAccountServiceServer(r.GRPC, account{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ran := make(chan error, 1)
+	go func() { ran <- r.Run(ctx) }()
+	eventually(t, "readiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 200 })
+	cancel()
+	told := time.Now()
+	eventually(t, "unreadiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 503 })
+	if took := time.Since(told); took > cfg.ShutdownDelay/2 {
+		t.Errorf("readiness failed after %v", took)
+	}
+	for range 10 {
+		if s, body := get(t, public+"/v1/x"); s != 200 {
+			t.Errorf("a new request: %d %s", s, body)
+		}
+		if s, body := get(t, internal+"/livez"); s != 200 {
+			t.Errorf("liveness: %d %s", s, body)
+		}
+		conn, err := rpc.Dial(cfg.GRPCListener.Addr().String(), caller, "account")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := accountv1.NewAccountServiceClient(conn).Authorize(t.Context(), &accountv1.AuthorizeRequest{}); err != nil {
+			t.Errorf("a new call: %v", err)
+		}
+		_ = conn.Close()
+	}
+	if took := time.Since(told); took > cfg.ShutdownDelay {
+		t.Fatalf("the test itself took %v, which shows nothing", took)
+	}
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(told); took < cfg.ShutdownDelay {
+		t.Errorf("it ended after %v", took)
+	}
+}
+
 func TestHealthFollowsServing(t *testing.T) {
 	cfg := base(t)
 	cfg.GRPCListener = listen(t)
