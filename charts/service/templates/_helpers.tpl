@@ -182,6 +182,10 @@ seccompProfile:
 {{- define "service.podSpec" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 securityContext:
   {{- include "service.podSecurityContext" . | nindent 2 }}
 {{- with .Values.global.image.pullSecrets }}
