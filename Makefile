@@ -12,11 +12,27 @@ MODULES = $(shell go list -m -f '{{.Dir}}' | sed 's|^$(CURDIR)/||')
 key = $(shell cat $(1)/go.mod $(1)/go.sum | sha256sum | cut -c1-16)
 BUILDTOOLS := $(BIN)/.buildtools-$(call key,tools/buildtools)
 LINTER := $(BIN)/.golangci-$(call key,tools/buildtools/golangci)
+UNITTEST := $(BIN)/.charts-$(call key,tools/buildtools/charts)
+KUBESCORE := $(BIN)/.kubescore-$(call key,tools/buildtools/kubescore)
+KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 
 # make test KAFKA=apache PKG=./services/signup/... ARGS='-run TestJoin -v'
 KAFKA ?= embedded
 PKG ?= work
 ARGS ?=
+
+# make deploy REPO=registry.example.com/waitlist VALUES='values.yaml more.yaml'
+REPO ?=
+VALUES ?=
+RELEASE ?= waitlist
+NAMESPACE ?= waitlist
+VERSION ?= $(shell git describe --tags --always --dirty)
+# More flags of ko and of helm, as KOFLAGS=--platform=linux/amd64.
+KOFLAGS ?=
+HELMFLAGS ?=
+SERVICES := account signup admin-analytics billing messaging notifier
+# What was built last, as values of charts/waitlist.
+IMAGES := $(CURDIR)/.data/images.yaml
 
 .PHONY: help
 help: ## List the targets
@@ -69,6 +85,33 @@ verify: ## Generate, tidy and lint; fails when that changes a file
 		git status --short; echo 'verify changed files: look at them and commit'; exit 1; \
 	fi
 
+.PHONY: charts
+charts: $(UNITTEST) $(KUBESCORE) helm ## Lint, test and score the charts, hold them against the code
+	@BIN=$(BIN) charts/check
+	@go test -count=1 ./tools/charts/ # the cache does not see charts/
+
+.PHONY: images
+images: $(KO) ## Build the services' images and push them to REPO
+	@[ -n "$(REPO)" ] || { echo 'say where the images go: make images REPO=registry.example.com/waitlist' >&2; exit 1; }
+	@mkdir -p $(dir $(IMAGES))
+	@VERSION=$(VERSION) KO_DOCKER_REPO=$(REPO) $(BIN)/ko build --base-import-paths --tags $(VERSION) --sbom spdx \
+		--image-refs $(IMAGES).refs $(KOFLAGS) $(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) >/dev/null
+	@{ echo '# Written by make images, $(VERSION).'; \
+		printf 'global:\n  image: {repository: "%s"}\n' $(REPO); \
+		sort -u $(IMAGES).refs | sed -E 's|.*/([a-z-]+)(:[^@]*)?@(sha256:[0-9a-f]+)$$|\1:\n  image: {digest: "\3"}|'; \
+	} >$(IMAGES)
+	@cat $(IMAGES)
+
+.PHONY: deploy
+deploy: images helm ## Build the images and install or upgrade the release (REPO, VALUES, RELEASE, NAMESPACE)
+	@$(BIN)/helm dependency build charts/waitlist >/dev/null
+	@$(BIN)/helm upgrade --install $(RELEASE) charts/waitlist --namespace $(NAMESPACE) --create-namespace \
+		--values $(IMAGES) $(foreach file,$(VALUES),--values $(file)) --wait --timeout 15m $(HELMFLAGS)
+
+.PHONY: helm
+helm:
+	@[ -x $(BIN)/helm ] || { echo 'helm is missing: make lab-tools builds it' >&2; exit 1; }
+
 .PHONY: tools
 tools: $(BUILDTOOLS) $(LINTER) ## Build the tools that generate and lint need
 
@@ -82,4 +125,11 @@ $(LINTER):
 	@echo 'building golangci-lint (some minutes, once)'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.golangci-*
 	@cd tools/buildtools/golangci && GOWORK=off GOBIN=$(BIN) go install tool
+	@touch $@
+
+# .<folder>-<key>: the tools of tools/buildtools/<folder>.
+$(UNITTEST) $(KUBESCORE) $(KO): $(BIN)/.%:
+	@echo 'building the tools of tools/buildtools/$(firstword $(subst -, ,$*))'
+	@mkdir -p $(BIN) && rm -f $(BIN)/.$(firstword $(subst -, ,$*))-*
+	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool
 	@touch $@

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
+
+	"waitlist.internal/libs/redisconn"
 )
 
 // ErrNoRedis means that there is no redis-server on this machine.
@@ -31,6 +33,10 @@ type RedisOptions struct {
 	Port int
 	// Volatile keeps nothing on disk.
 	Volatile bool
+	// Password, if set, is asked of clients.
+	Password string
+	// CAFile, CertFile and KeyFile, PEM files, have it take TLS alone.
+	CAFile, CertFile, KeyFile string
 }
 
 // Redis is a running server.
@@ -83,8 +89,22 @@ func startRedis(ctx context.Context, bin, dir string, o RedisOptions) (*Redis, e
 	if o.Volatile {
 		aof = "no"
 	}
-	cmd := exec.Command(bin, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
-		"--pidfile", filepath.Join(dir, "redis.pid"), "--save", "", "--appendonly", aof, "--maxmemory-policy", "noeviction", "--loglevel", "warning")
+	scheme, listen := "redis", []string{"--port", strconv.Itoa(port)}
+	if o.CertFile != "" {
+		scheme, listen = "rediss", []string{
+			"--port", "0", "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "no",
+			"--tls-ca-cert-file", o.CAFile, "--tls-cert-file", o.CertFile, "--tls-key-file", o.KeyFile,
+		}
+	}
+	var user *url.Userinfo
+	if o.Password != "" {
+		user = url.UserPassword("", o.Password)
+		listen = append(listen, "--requirepass", o.Password)
+	}
+	cmd := exec.Command(bin, append([]string{
+		"--bind", "127.0.0.1", "--dir", dir, "--pidfile", filepath.Join(dir, "redis.pid"),
+		"--save", "", "--appendonly", aof, "--maxmemory-policy", "noeviction", "--loglevel", "warning",
+	}, listen...)...)
 	cmd.Dir, cmd.SysProcAttr = dir, childAttr(syscall.SIGTERM)
 	logPath := filepath.Join(dir, "redis.log")
 	_ = os.Rename(logPath, logPath+".old")
@@ -92,15 +112,19 @@ func startRedis(ctx context.Context, bin, dir string, o RedisOptions) (*Redis, e
 	if err != nil {
 		return nil, err
 	}
-	url := fmt.Sprintf("redis://127.0.0.1:%d/0", port)
-	client := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", port), MaxRetries: -1})
-	defer client.Close()
+	address := (&url.URL{Scheme: scheme, User: user, Host: fmt.Sprintf("127.0.0.1:%d", port), Path: "/0"}).String()
+	client, err := redisconn.Open(address, redisconn.Options{Timeout: time.Second, CAFile: o.CAFile})
+	if err != nil {
+		c.kill()
+		return nil, err
+	}
+	defer func() { _ = client.Close() }()
 	// LOADING is an error too.
 	if err := c.ready(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() }); err != nil {
 		c.kill()
 		return nil, err
 	}
-	return &Redis{URL: url, port: port, done: c.done, stop: func() error { return c.stop(syscall.SIGTERM) }, kill: c.kill}, nil
+	return &Redis{URL: address, port: port, done: c.done, stop: func() error { return c.stop(syscall.SIGTERM) }, kill: c.kill}, nil
 }
 
 // EmbeddedRedis starts the stand-in inside this process, for machines without

@@ -166,7 +166,7 @@ var errStalled = errors.New("lag, but nothing comes")
 func (c *Consumer) read(ctx context.Context) error {
 	reader := kafkago.NewReader(kafkago.ReaderConfig{
 		Brokers: c.cfg.Brokers, GroupID: c.cfg.TopicPrefix + c.cfg.Group, GroupTopics: c.cfg.names(c.cfg.Topics),
-		Dialer:      &kafkago.Dialer{Timeout: dialTimeout, DualStack: true, ClientID: "waitlist-" + c.cfg.Group},
+		Dialer:      c.cfg.Dialer("waitlist-" + c.cfg.Group),
 		StartOffset: kafkago.FirstOffset,
 		MinBytes:    1, MaxBytes: maxBytes, MaxWait: time.Second, QueueCapacity: queueCapacity,
 		HeartbeatInterval: time.Second, SessionTimeout: 10 * time.Second, RebalanceTimeout: 10 * time.Second,
@@ -450,7 +450,7 @@ func (c *Consumer) baseTopic(topic string) string {
 // watch records the lag, and returns errStalled when there is some but nothing
 // comes.
 func (c *Consumer) watch(ctx context.Context) error {
-	t := newTransport()
+	t := c.cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
 	client := newClient(c.cfg.Config, t)
 	ticker := time.NewTicker(lagEvery)
@@ -481,7 +481,7 @@ func (c *Consumer) watch(ctx context.Context) error {
 // Lag returns how many messages a service's group has not committed yet, by
 // topic without prefix.
 func Lag(ctx context.Context, cfg Config, group string, topics ...string) (map[string]int64, error) {
-	t := newTransport()
+	t := cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
 	return groupLag(ctx, newClient(cfg, t), cfg, group, topics)
 }

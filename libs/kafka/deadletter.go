@@ -99,7 +99,7 @@ const replayGroup = "replay"
 // letter, with its attempt counted. Consumers that have handled an event
 // meanwhile know it by its id.
 func Replay(ctx context.Context, cfg Config, topic string) (n int, err error) {
-	t := newTransport()
+	t := cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
 	client := newClient(cfg, t)
 	w := NewWriter(cfg)
@@ -136,7 +136,7 @@ func replayPartition(ctx context.Context, cfg Config, w *Writer, client *kafkago
 	}
 	r := kafkago.NewReader(kafkago.ReaderConfig{
 		Brokers: cfg.Brokers, Topic: at.topic, Partition: at.partition,
-		Dialer:   &kafkago.Dialer{Timeout: dialTimeout, DualStack: true, ClientID: "waitlist-replay"},
+		Dialer:   cfg.Dialer("waitlist-replay"),
 		MinBytes: 1, MaxBytes: maxBytes, MaxWait: time.Second,
 	})
 	defer func() { err = errors.Join(err, r.Close()) }()

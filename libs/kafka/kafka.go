@@ -12,12 +12,14 @@ package kafka
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"time"
 
 	kafkago "github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl"
 
 	"waitlist.internal/libs/outage"
 )
@@ -59,6 +61,10 @@ type Config struct {
 	// TopicPrefix stands before every topic and consumer group, so that several
 	// suites (or tests) share a cluster.
 	TopicPrefix string
+	// TLS, if set, is how connections are encrypted and the brokers' names checked.
+	TLS *tls.Config
+	// SASL, if set, says who we are.
+	SASL sasl.Mechanism
 	// Partitions and Replication of topics that are missing; 0 means 6 and 1. Existing
 	// topics stay as they are.
 	Partitions  int
@@ -78,7 +84,7 @@ func (c Config) names(topics []string) []string {
 // they are missing, and returns when every partition has a leader. While Kafka
 // is away it goes on trying, until ctx is done.
 func EnsureTopics(ctx context.Context, cfg Config) error {
-	t := newTransport()
+	t := cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := ensureTopics(ctx, cfg, t)
@@ -164,11 +170,65 @@ func topicsReady(ctx context.Context, client *kafkago.Client, names []string) (m
 	return ready, nil
 }
 
-// newTransport returns a connection pool of its own: kafka-go's default one is
+// Topic is one of a cluster's.
+type Topic struct {
+	// Name has the prefix.
+	Name                    string
+	Partitions, Replication int
+}
+
+// Describe returns the suite's topics and their dead-letter topics as the cluster
+// has them.
+func Describe(ctx context.Context, cfg Config) ([]Topic, error) {
+	t := cfg.Transport("waitlist")
+	defer t.CloseIdleConnections()
+	var names []string
+	for _, base := range cfg.names(Topics()) {
+		names = append(names, base, base+DeadLetterSuffix)
+	}
+	md, err := newClient(cfg, t).Metadata(ctx, &kafkago.MetadataRequest{Topics: names})
+	if err != nil {
+		return nil, fmt.Errorf("read topics: %w", err)
+	}
+	var out []Topic
+	for _, t := range md.Topics {
+		if t.Error != nil {
+			return nil, fmt.Errorf("read topic %s: %w", t.Name, t.Error)
+		}
+		topic := Topic{Name: t.Name, Partitions: len(t.Partitions)}
+		for i, p := range t.Partitions {
+			if i == 0 || len(p.Replicas) < topic.Replication {
+				topic.Replication = len(p.Replicas)
+			}
+		}
+		out = append(out, topic)
+	}
+	return out, nil
+}
+
+// Transport returns a connection pool of its own: kafka-go's default one is
 // global and never closed. CloseIdleConnections ends its goroutines.
-func newTransport() *kafkago.Transport {
+func (c Config) Transport(clientID string) *kafkago.Transport {
 	d := &net.Dialer{Timeout: dialTimeout}
-	return &kafkago.Transport{Dial: d.DialContext, DialTimeout: dialTimeout, ClientID: "waitlist"}
+	return &kafkago.Transport{Dial: d.DialContext, DialTimeout: dialTimeout, ClientID: clientID, TLS: c.TLS, SASL: c.SASL}
+}
+
+// Dialer is what readers connect with.
+func (c Config) Dialer(clientID string) *kafkago.Dialer {
+	return &kafkago.Dialer{Timeout: dialTimeout, DualStack: true, ClientID: clientID, TLS: c.TLS, SASLMechanism: c.SASL}
+}
+
+// Reachable is nil when a broker takes us in, with all that TLS and SASL ask.
+func Reachable(ctx context.Context, cfg Config) error {
+	var errs []error
+	for _, b := range cfg.Brokers {
+		c, err := cfg.Dialer("waitlist").DialContext(ctx, "tcp", b)
+		if err == nil {
+			return c.Close()
+		}
+		errs = append(errs, fmt.Errorf("reach %s: %w", b, err))
+	}
+	return errors.Join(errs...)
 }
 
 func newClient(cfg Config, t *kafkago.Transport) *kafkago.Client {

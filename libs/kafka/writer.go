@@ -22,7 +22,7 @@ type Writer struct {
 
 // NewWriter connects with the first message, and then also sees to the topics.
 func NewWriter(cfg Config) *Writer {
-	t := newTransport()
+	t := cfg.Transport("waitlist")
 	return &Writer{cfg: cfg, transport: t, writer: &kafkago.Writer{
 		Addr:         kafkago.TCP(cfg.Brokers...),
 		Transport:    t,

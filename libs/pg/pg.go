@@ -1,5 +1,10 @@
 // Package pg is how services reach Postgres: one pool per schema, one way to
 // run a transaction, one way to migrate.
+//
+// A migration waits for a lock no longer than lockTimeout: while it waits,
+// whoever comes after it to the same table waits too, so behind a long
+// transaction it would stop the traffic. It gives up, is rolled back whole and
+// tried again a few times; see Migrate.
 package pg
 
 import (
@@ -7,16 +12,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -126,36 +127,6 @@ func SQLState(err error) string {
 func IsUnique(err error, constraint string) bool {
 	pe, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pe.Code == "23505" && pe.ConstraintName == constraint
-}
-
-// Migrate creates schema if it is missing and brings it up to the newest of
-// migrations (files 00001_name.sql in goose's format at the root of the file
-// system). Replicas that start together wait for each other.
-func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations fs.FS) error {
-	if _, err := pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{schema}.Sanitize()); err != nil {
-		// Two sessions may both find it missing; the loser's error says it is there.
-		if code := SQLState(err); code != "23505" && code != "42P06" {
-			return fmt.Errorf("create schema %s: %w", schema, err)
-		}
-	}
-	cfg := pool.Config().ConnConfig.Copy()
-	cfg.Tracer = nil
-	// Waiting for another replica's migration may take longer than a request.
-	cfg.RuntimeParams["statement_timeout"] = "0"
-	db := stdlib.OpenDB(*cfg)
-	defer func() { _ = db.Close() }()
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
-	if err != nil {
-		return fmt.Errorf("migration lock: %w", err)
-	}
-	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations, goose.WithSessionLocker(locker))
-	if err != nil {
-		return fmt.Errorf("read migrations of %s: %w", schema, err)
-	}
-	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("migrate %s: %w", schema, err)
-	}
-	return nil
 }
 
 // CopyIn runs a COPY … FROM STDIN with rows in the format that sql names. It has a

@@ -3,6 +3,8 @@ package pg_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -39,7 +41,7 @@ INSERT INTO thing VALUES (1, 1), (2, 2);
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {
-		wg.Go(func() { errs[i] = pg.Migrate(t.Context(), p, "app", files) })
+		wg.Go(func() { errs[i] = pg.Migrate(t.Context(), p, "app", files, slog.New(slog.DiscardHandler)) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -135,5 +137,26 @@ func TestUnreachable(t *testing.T) {
 	}
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("the error took %s", took)
+	}
+}
+
+// The URL says all that TLS needs.
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	cert := testenv.NewCertificate(t, dir)
+	settings := testenv.FastPostgres()
+	settings["ssl"], settings["ssl_cert_file"], settings["ssl_key_file"] = "on", cert.CertFile, cert.KeyFile
+	server := testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir, Settings: settings})
+	url := strings.Replace(server.URL("postgres"), "sslmode=disable", "sslmode=verify-full", 1)
+	var encrypted bool
+	err := pool(t, url+"&sslrootcert="+cert.CAFile).QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted)
+	if err != nil || !encrypted {
+		t.Errorf("encrypted %v, %v", encrypted, err)
+	}
+	if err := pool(t, url).Ping(t.Context()); err == nil {
+		t.Error("an authority that nobody knows is trusted")
+	}
+	if err := pool(t, url+"&sslrootcert="+testenv.NewCertificate(t, t.TempDir()).CAFile).Ping(t.Context()); err == nil {
+		t.Error("another authority is trusted")
 	}
 }

@@ -75,9 +75,9 @@ type Options struct {
 }
 
 // OpenRedis returns a client for New's own use: one try, no longer than
-// Timeout, few connections.
-func OpenRedis(url string) (redis.UniversalClient, error) {
-	return redisconn.Open(url, redisconn.Options{Timeout: Timeout, PoolSize: 2})
+// Timeout, few connections. caFile is redisconn's.
+func OpenRedis(url, caFile string) (redis.UniversalClient, error) {
+	return redisconn.Open(url, redisconn.Options{Timeout: Timeout, PoolSize: 2, CAFile: caFile})
 }
 
 type answer struct {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 func open(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
-	c, err := ratelimit.OpenRedis(url)
+	c, err := ratelimit.OpenRedis(url, "")
 	if err != nil {
 		t.Fatal(err)
 	}

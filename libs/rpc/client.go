@@ -39,12 +39,14 @@ type deadline struct {
 func Deadline(d time.Duration) grpc.CallOption { return deadline{d: d} }
 
 // Dial returns a connection to callee at target, host:port or a gRPC URL, that
-// calls as id. It connects when it is first used.
+// calls as id. Calls are spread over all addresses of a name, which is looked up
+// every few seconds. It connects when it is first used.
 func Dial(target string, id *Identity, callee string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if !strings.Contains(target, "://") {
 		target = "dns:///" + target
 	}
 	conn, err := grpc.NewClient(target, append([]grpc.DialOption{
+		grpc.WithResolvers(names{}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithPerRPCCredentials(credentials{id, callee}),
 		grpc.WithStatsHandler(otelgrpc.NewClientHandler()),

@@ -54,8 +54,9 @@ func NewServer(service string, keys Keys, log *slog.Logger, opts ...grpc.ServerO
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 30 * time.Second, Timeout: 10 * time.Second,
-			// Clients look their names up again, and so find new replicas. What is
-			// under way may end: an export takes up to an hour.
+			// Where an address stands for several replicas, new ones get connections.
+			// Elsewhere clients find them by themselves. What is under way may end: an
+			// export takes up to an hour.
 			MaxConnectionAge: 5 * time.Minute, MaxConnectionAgeGrace: time.Hour + time.Minute,
 		}),
 	}, opts...)...)

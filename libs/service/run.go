@@ -23,16 +23,35 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// Main loads C from the environment, makes the app and runs it until SIGINT or
-// SIGTERM; a second signal ends the process at once. It returns the process'
-// exit code.
+// Main is the main function of a service: it returns the process' exit code.
+// Without arguments it is Command(newApp), with the one argument migrate it calls
+// migrate and ends. Then only Config is read from the environment, so what else
+// the service needs may be missing.
 func Main[C any, A interface {
 	Run(ctx context.Context) error
+}](newApp func(ctx context.Context, cfg C) (A, error), migrate func(ctx context.Context, cfg Config) error) int {
+	switch args := os.Args[1:]; {
+	case len(args) == 0:
+		return Command(newApp)
+	case len(args) == 1 && args[0] == "migrate":
+		return process(func(ctx context.Context) error {
+			cfg, err := Load[Config](os.Environ())
+			if err != nil {
+				return err
+			}
+			return migrate(ctx, cfg)
+		})
+	}
+	fmt.Fprintf(os.Stderr, "usage: %s [migrate]\n", os.Args[0])
+	return 2
+}
+
+// Command loads C from the environment, makes the app and runs it. It returns
+// the process' exit code. Arguments are the app's.
+func Command[C any, A interface {
+	Run(ctx context.Context) error
 }](newApp func(ctx context.Context, cfg C) (A, error)) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
-	err := func() error {
+	return process(func(ctx context.Context) error {
 		cfg, err := Load[C](os.Environ())
 		if err != nil {
 			return err
@@ -42,8 +61,16 @@ func Main[C any, A interface {
 			return err
 		}
 		return app.Run(ctx)
-	}()
-	if err != nil {
+	})
+}
+
+// process runs fn until SIGINT or SIGTERM, of which a second ends the process at
+// once.
+func process(fn func(ctx context.Context) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	if err := fn(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -64,7 +91,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		}
 		s.serve()
 		r.setServing(true)
-		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving")
+		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("version", telemetry.Version()))
 		select {
 		case <-ctx.Done():
 		case err = <-s.failed:

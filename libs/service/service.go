@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -22,6 +21,8 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/ratelimit"
 	"waitlist.internal/libs/redisconn"
@@ -49,7 +50,7 @@ const (
 type Options struct {
 	// Schema is the service's schema in Postgres; empty: no Postgres.
 	Schema string
-	// Migrations are applied to Schema at start; nil: none.
+	// Migrations are Schema's: applied at start, or checked; nil: none.
 	Migrations fs.FS
 	// HTTP asks for the public interface, and so for Redis' token bucket.
 	HTTP bool
@@ -76,6 +77,7 @@ type Runtime struct {
 	Telemetry *telemetry.Telemetry
 	Pool      *pgxpool.Pool
 	Redis     redis.UniversalClient
+	Kafka     kafka.Config
 	// Engine takes the public routes.
 	Engine *gin.Engine
 	// GRPC takes the internal services.
@@ -152,7 +154,7 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 		}
 	}
 	if o.Kafka {
-		r.AddSoftReady("kafka", r.kafkaReachable)
+		r.AddSoftReady("kafka", func(ctx context.Context) error { return kafka.Reachable(ctx, r.Kafka) })
 	}
 	if o.HTTP {
 		if err := r.openHTTP(o); err != nil {
@@ -186,7 +188,6 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(o.Schema == "" || c.PostgresURL != "", "POSTGRES_URL is required")
 	limits := o.HTTP && c.Limiter == nil
 	p.check((!o.Redis && !limits) || c.RedisURL != "", "REDIS_URL is required")
-	p.check(!o.Kafka || len(c.KafkaBrokers) > 0, "KAFKA_BROKERS is required")
 	p.check(c.RateLimitRPS > 0, "RATE_LIMIT_RPS must be positive")
 	p.check(c.RateLimitBurst > 0, "RATE_LIMIT_BURST must be positive")
 	p.check(c.Replicas > 0, "REPLICAS must be positive")
@@ -196,6 +197,10 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	if c.PostgresURL != "" {
 		_, err := pgxpool.ParseConfig(c.PostgresURL)
 		p.check(err == nil, "POSTGRES_URL is not valid")
+	}
+	if o.Kafka {
+		r.Kafka, err = c.Kafka()
+		p.add(err)
 	}
 	if o.Tokens {
 		r.Tokens, err = token.ParseRing(c.TokenKeys)
@@ -234,26 +239,33 @@ func (r *Runtime) openPostgres(ctx context.Context, o Options) error {
 	if o.Migrations == nil {
 		return nil
 	}
+	if err := awaitPostgres(ctx, pool, r.Log); err != nil {
+		return err
+	}
+	if !r.Config.Migrate {
+		return pg.CheckMigrated(ctx, pool, o.Schema, o.Migrations)
+	}
+	return pg.Migrate(ctx, pool, o.Schema, o.Migrations, r.Log)
+}
+
+// awaitPostgres waits for a database that starts at the same time.
+func awaitPostgres(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	// A database that starts at the same time is waited for.
 	for {
 		err := pool.Ping(ctx)
 		if err == nil {
-			break
+			return nil
 		}
-		r.Log.LogAttrs(ctx, slog.LevelWarn, "Postgres is not there yet", telemetry.Err(err))
-		select {
-		case <-ctx.Done():
+		log.LogAttrs(ctx, slog.LevelWarn, "Postgres is not there yet", telemetry.Err(err))
+		if !outage.Wait(ctx, 500*time.Millisecond) {
 			return fmt.Errorf("reach Postgres: %w", err)
-		case <-time.After(500 * time.Millisecond):
 		}
 	}
-	return pg.Migrate(ctx, pool, o.Schema, o.Migrations)
 }
 
 func (r *Runtime) openRedis() error {
-	c, err := redisconn.Open(r.Config.RedisURL, redisconn.Options{Timeout: redisTimeout, Retries: 1})
+	c, err := redisconn.Open(r.Config.RedisURL, redisconn.Options{Timeout: redisTimeout, Retries: 1, CAFile: r.Config.RedisCAFile})
 	if err != nil {
 		return fmt.Errorf("REDIS_URL: %w", err)
 	}
@@ -272,7 +284,7 @@ func (r *Runtime) openRedis() error {
 func (r *Runtime) openHTTP(o Options) (err error) {
 	limiter := r.Config.Limiter
 	if limiter == nil {
-		c, err := ratelimit.OpenRedis(r.Config.RedisURL)
+		c, err := ratelimit.OpenRedis(r.Config.RedisURL, r.Config.RedisCAFile)
 		if err != nil {
 			return err
 		}
@@ -290,19 +302,6 @@ func (r *Runtime) openHTTP(o Options) (err error) {
 		return fmt.Errorf("TRUSTED_PROXIES: %w", err)
 	}
 	return nil
-}
-
-// kafkaReachable is nil when any broker takes a connection.
-func (r *Runtime) kafkaReachable(ctx context.Context) error {
-	var errs []error
-	for _, b := range r.Config.KafkaBrokers {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", b)
-		if err == nil {
-			return c.Close()
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // Go registers a goroutine that Run starts and waits for. fn returns soon

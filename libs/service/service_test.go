@@ -297,6 +297,60 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// Migrate needs the servers and nothing of the rest; a start that may not
+// migrate wants it done.
+func TestMigrateFirst(t *testing.T) {
+	brokers, prefix := testenv.Kafka(t)
+	cfg, err := service.Load[service.Config]([]string{
+		"POSTGRES_URL=" + testenv.Postgres(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
+		"KAFKA_PARTITIONS=2", "MIGRATE=false",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := new(syncBuffer)
+	cfg.LogOutput = out
+	o := service.Options{
+		Schema: "x", HTTP: true, GRPC: true, Calls: true, Kafka: true, Redis: true, Tokens: true, Seal: true,
+		Migrations: fstest.MapFS{"00001_thing.sql": {Data: []byte("-- +goose Up\nCREATE TABLE thing (id bigint);\n")}},
+	}
+	start := func() error {
+		r, err := service.New(t.Context(), "x", cfg, service.Options{Schema: "x", Migrations: o.Migrations, Kafka: true})
+		if err == nil {
+			return r.Close(t.Context())
+		}
+		return err
+	}
+	if err := start(); err == nil || !strings.Contains(err.Error(), "lacks 00001_thing.sql") {
+		t.Errorf("a start before the migration: %v", err)
+	}
+	for range 2 {
+		if err := service.Migrate(t.Context(), "x", cfg, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, times := range map[string]int{
+		`"msg":"migration applied","service":"x","schema":"x","file":"00001_thing.sql"`:        1,
+		`"topic":"` + prefix + `waitlist.signups.v1","partitions":2,"replication":1`:           2,
+		`"msg":"topic is there","service":"x","topic":"` + prefix + `waitlist.signups.v1.dlq"`: 2,
+		`"msg":"up to date"`: 2,
+	} {
+		if n := strings.Count(out.String(), want); n != times {
+			t.Errorf("the log says %s %d times, want %d:\n%s", want, n, times, out)
+		}
+	}
+	if err := start(); err != nil {
+		t.Errorf("a start after the migration: %v", err)
+	}
+	cfg.PostgresURL, cfg.KafkaReplication, cfg.KafkaCAFile = "", 0, "/x"
+	err = service.Migrate(t.Context(), "x", cfg, o)
+	for _, want := range []string{"POSTGRES_URL", "KAFKA_REPLICATION", "KAFKA_CA_FILE"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+}
+
 func TestPostgresAwayIsNotReady(t *testing.T) {
 	postgres := testenv.PostgresServer(t, devservers.PostgresOptions{Settings: testenv.FastPostgres()})
 	cfg := base(t)
@@ -464,6 +518,62 @@ func TestKeptConnections(t *testing.T) {
 	}
 	if err := <-ran; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDelay is the time in which load balancers learn that the service stops:
+// whoever comes is served, on new connections too, and nobody restarts it.
+func TestDelay(t *testing.T) {
+	caller, err := rpc.NewIdentity("billing", make([]byte, ed25519.SeedSize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := base(t)
+	cfg.HTTPListener, cfg.GRPCListener, cfg.InternalListener = listen(t), listen(t), listen(t)
+	cfg.ServiceKeys = rpc.Keys{"billing": caller.Public()}.String()
+	cfg.ShutdownDelay = time.Second
+	public, internal := "http://"+cfg.HTTPListener.Addr().String(), "http://"+cfg.InternalListener.Addr().String()
+	r, err := service.New(t.Context(), "account", cfg, service.Options{HTTP: true, GRPC: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Engine.GET("/v1/x", func(c *gin.Context) { c.String(200, "x") })
+	accountv1.RegisterAccountServiceServer(r.GRPC, account{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ran := make(chan error, 1)
+	go func() { ran <- r.Run(ctx) }()
+	eventually(t, "readiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 200 })
+	cancel()
+	told := time.Now()
+	eventually(t, "unreadiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 503 })
+	if took := time.Since(told); took > cfg.ShutdownDelay/2 {
+		t.Errorf("readiness failed after %v", took)
+	}
+	for range 10 {
+		if s, body := get(t, public+"/v1/x"); s != 200 {
+			t.Errorf("a new request: %d %s", s, body)
+		}
+		if s, body := get(t, internal+"/livez"); s != 200 {
+			t.Errorf("liveness: %d %s", s, body)
+		}
+		conn, err := rpc.Dial(cfg.GRPCListener.Addr().String(), caller, "account")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := accountv1.NewAccountServiceClient(conn).Authorize(t.Context(), &accountv1.AuthorizeRequest{}); err != nil {
+			t.Errorf("a new call: %v", err)
+		}
+		_ = conn.Close()
+	}
+	if took := time.Since(told); took > cfg.ShutdownDelay {
+		t.Fatalf("the test itself took %v, which shows nothing", took)
+	}
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(told); took < cfg.ShutdownDelay {
+		t.Errorf("it ended after %v", took)
 	}
 }
 

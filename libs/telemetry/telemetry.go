@@ -32,6 +32,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
+// version is set by the linker:
+// -ldflags '-X waitlist.internal/libs/telemetry.version=v1.2.3'.
+var version = "dev"
+
+// Version is the version that the program was built as.
+func Version() string { return version }
+
 // Telemetry is what one service logs, traces and measures with.
 type Telemetry struct {
 	// Log writes JSON lines with the ids in the context; see NewHandler.
@@ -67,10 +74,14 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	t := &Telemetry{Registry: prometheus.NewRegistry(), logs: newLineWriter(o.Output)}
 	t.Log = slog.New(newHandler(t.logs, o.Level, t.logs.Flush)).With(slog.String("service", o.Service))
 	t.Registerer = prometheus.WrapRegistererWith(prometheus.Labels{"service": o.Service}, t.Registry)
-	t.Registerer.MustRegister(collectors.NewGoCollector(),
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "build_info", Help: "Always 1; the version is the label.", ConstLabels: prometheus.Labels{"version": version},
+	})
+	build.Set(1)
+	t.Registerer.MustRegister(collectors.NewGoCollector(), build,
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
-	res := resource.NewSchemaless(attribute.String("service.name", o.Service))
+	res := resource.NewSchemaless(attribute.String("service.name", o.Service), attribute.String("service.version", version))
 	sampling := []sdktrace.TracerProviderOption{sdktrace.WithSampler(sdktrace.NeverSample())}
 	if o.OTLPEndpoint != "" {
 		exp, err := otlptracegrpc.New(ctx)

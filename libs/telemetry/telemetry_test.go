@@ -182,3 +182,27 @@ func TestRequestID(t *testing.T) {
 		t.Error("a span out of nothing")
 	}
 }
+
+// The linker's stamp shows in a metric, so that a rollout can be followed.
+func TestBuildInfo(t *testing.T) {
+	tel, err := telemetry.New(t.Context(), telemetry.Options{Service: "signup", Output: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tel.Close(t.Context()) }()
+	families, err := tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "build_info" {
+			continue
+		}
+		for _, label := range f.GetMetric()[0].GetLabel() {
+			if label.GetName() == "version" && label.GetValue() == telemetry.Version() {
+				return
+			}
+		}
+	}
+	t.Errorf("no build_info with the version %q", telemetry.Version())
+}

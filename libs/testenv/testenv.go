@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -211,7 +212,7 @@ func Migrated(t testing.TB, schema string, conns int32, migrations func() (fs.FS
 			return err
 		}
 		defer pool.Close()
-		return pg.Migrate(ctx, pool, schema, files)
+		return pg.Migrate(ctx, pool, schema, files, slog.New(slog.DiscardHandler))
 	})
 	pool, err := pg.Open(t.Context(), url, schema, conns)
 	if err != nil {

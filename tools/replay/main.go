@@ -4,38 +4,40 @@
 //	KAFKA_BROKERS=127.0.0.1:9092 go run ./tools/replay
 //
 // A letter is replayed once; one that fails again is a new dead letter. It reads
-// KAFKA_BROKERS and KAFKA_TOPIC_PREFIX as the services do.
+// KAFKA_* as the services do.
 package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/service"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Getenv, os.Stdout); err != nil {
+	if err := run(ctx, os.Environ(), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, getenv func(string) string, out io.Writer) error {
-	brokers := getenv("KAFKA_BROKERS")
-	if brokers == "" {
-		return errors.New("KAFKA_BROKERS is required")
+func run(ctx context.Context, environ []string, out io.Writer) error {
+	env, err := service.Load[service.Config](environ)
+	if err != nil {
+		return err
 	}
-	cfg := kafka.Config{Brokers: strings.Split(brokers, ","), TopicPrefix: getenv("KAFKA_TOPIC_PREFIX")}
+	cfg, err := env.Kafka()
+	if err != nil {
+		return err
+	}
 	for _, topic := range kafka.Topics() {
 		n, err := kafka.Replay(ctx, cfg, topic)
 		fmt.Fprintf(out, "%s: %d dead letters replayed\n", topic, n)

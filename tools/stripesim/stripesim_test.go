@@ -29,7 +29,7 @@ const asBilling = "STRIPESIM_TEST_AS_BILLING"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asBilling) != "" {
-		os.Exit(service.Main(app.New))
+		os.Exit(service.Command(app.New))
 	}
 	testenv.Main(m)
 }

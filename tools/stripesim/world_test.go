@@ -127,7 +127,7 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 			return err
 		}
 		defer pool.Close()
-		return pg.Migrate(ctx, pool, billingpostgres.Schema, files)
+		return pg.Migrate(ctx, pool, billingpostgres.Schema, files, slog.New(slog.DiscardHandler))
 	})
 	var err error
 	if w.pool, err = pg.Open(t.Context(), url, billingpostgres.Schema, 6); err != nil {

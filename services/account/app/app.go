@@ -84,6 +84,26 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, err error) {
 	return keys, addressKey, nil
 }
 
+// options are what the service uses.
+func options() (service.Options, error) {
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return service.Options{}, fmt.Errorf("migrations: %w", err)
+	}
+	return service.Options{
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true,
+	}, nil
+}
+
+// Migrate brings the schema and the topics up to date; see service.Migrate.
+func Migrate(ctx context.Context, cfg service.Config) error {
+	o, err := options()
+	if err != nil {
+		return err
+	}
+	return service.Migrate(ctx, Service, cfg, o)
+}
+
 // App is the service.
 type App struct{ rt *service.Runtime }
 
@@ -93,13 +113,11 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	migrations, err := postgres.Migrations()
+	o, err := options()
 	if err != nil {
 		return nil, err
 	}
-	rt, err := service.New(ctx, Service, cfg.Config, service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true,
-	})
+	rt, err := service.New(ctx, Service, cfg.Config, o)
 	if err != nil {
 		return nil, err
 	}
@@ -113,8 +131,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, err
 	}
 
-	topics := kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix}
-	writer := kafka.NewWriter(topics)
+	writer := kafka.NewWriter(rt.Kafka)
 	rt.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
 	relay, err := outbox.NewRelay(rt.Pool, writer, postgres.Schema, rt.Log)
 	if err != nil {

@@ -32,18 +32,36 @@ type Config struct {
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 }
 
+// options are what the service uses.
+func options() (service.Options, error) {
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return service.Options{}, fmt.Errorf("migrations: %w", err)
+	}
+	return service.Options{
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, Kafka: true, Calls: true,
+	}, nil
+}
+
+// Migrate brings the schema and the topics up to date; see service.Migrate.
+func Migrate(ctx context.Context, cfg service.Config) error {
+	o, err := options()
+	if err != nil {
+		return err
+	}
+	return service.Migrate(ctx, adminanalytics.Service, cfg, o)
+}
+
 // App is the service.
 type App struct{ rt *service.Runtime }
 
 // New opens what the service uses and registers its routes.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
-	migrations, err := postgres.Migrations()
+	o, err := options()
 	if err != nil {
-		return nil, fmt.Errorf("migrations: %w", err)
+		return nil, err
 	}
-	rt, err := service.New(ctx, adminanalytics.Service, cfg.Config, service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, Kafka: true, Calls: true,
-	})
+	rt, err := service.New(ctx, adminanalytics.Service, cfg.Config, o)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +84,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	}
 	counts := postgres.New(rt.Pool)
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix},
-		Group:  postgres.Consumer, Topics: []string{kafka.SignupsTopic}, Pool: rt.Pool,
+		Config: rt.Kafka, Group: postgres.Consumer, Topics: []string{kafka.SignupsTopic}, Pool: rt.Pool,
 		Handler: analyticskafka.Handler(counts), Logger: rt.Log,
 	})
 	if err != nil {

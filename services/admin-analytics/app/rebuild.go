@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	adminanalytics "waitlist.internal/services/admin-analytics"
@@ -45,13 +44,12 @@ func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err
 		}
 		r.waitlist = id.String()
 	}
-	migrations, err := postgres.Migrations()
+	o, err := options()
 	if err != nil {
-		return nil, fmt.Errorf("migrations: %w", err)
+		return nil, err
 	}
-	r.rt, err = service.New(ctx, adminanalytics.Service, cfg.Config, service.Options{
-		Schema: postgres.Schema, Migrations: migrations, Kafka: true, Calls: true,
-	})
+	o.HTTP = false
+	r.rt, err = service.New(ctx, adminanalytics.Service, cfg.Config, o)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +76,5 @@ func (r *Rebuild) Run(ctx context.Context) (err error) {
 	if err != nil || !r.views {
 		return err
 	}
-	return job.Views(ctx, r.waitlist, analyticskafka.NewLog(kafka.Config{
-		Brokers: r.rt.Config.KafkaBrokers, TopicPrefix: r.rt.Config.KafkaTopicPrefix,
-	}))
+	return job.Views(ctx, r.waitlist, analyticskafka.NewLog(r.rt.Kafka))
 }

@@ -104,7 +104,7 @@ func (l *Log) offsets(ctx context.Context) (map[int]int64, error) {
 
 // askOffsets is one attempt. It knows nothing of earlier ones' leaders.
 func (l *Log) askOffsets(ctx context.Context) (map[int]int64, error) {
-	transport := &kafkago.Transport{ClientID: "waitlist-rebuild"}
+	transport := l.cfg.Transport("waitlist-rebuild")
 	defer transport.CloseIdleConnections()
 	client := &kafkago.Client{Addr: kafkago.TCP(l.cfg.Brokers...), Timeout: requestTimeout, Transport: transport}
 	topic := l.topic()
@@ -148,7 +148,7 @@ func (l *Log) read(ctx context.Context, id int, end int64, next func([]adminanal
 	}
 	r := kafkago.NewReader(kafkago.ReaderConfig{
 		Brokers: l.cfg.Brokers, Topic: l.topic(), Partition: id,
-		Dialer:   &kafkago.Dialer{Timeout: requestTimeout, DualStack: true, ClientID: "waitlist-rebuild"},
+		Dialer:   l.cfg.Dialer("waitlist-rebuild"),
 		MinBytes: 1, MaxBytes: maxBytes, MaxWait: time.Second,
 	})
 	defer func() { err = errors.Join(err, r.Close()) }()

@@ -121,6 +121,26 @@ type parts struct {
 	webhook  *stripe.Webhook
 }
 
+// options are what the service uses.
+func options() (service.Options, error) {
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return service.Options{}, fmt.Errorf("migrations: %w", err)
+	}
+	return service.Options{
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, Kafka: true, Calls: true, RateLimitExempt: billinghttp.Exempt,
+	}, nil
+}
+
+// Migrate brings the schema and the topics up to date; see service.Migrate.
+func Migrate(ctx context.Context, cfg service.Config) error {
+	o, err := options()
+	if err != nil {
+		return err
+	}
+	return service.Migrate(ctx, billing.Service, cfg, o)
+}
+
 // open opens what o asks for and what billing itself needs.
 func open(ctx context.Context, cfg Config, o service.Options) (_ *parts, err error) {
 	in, err := cfg.parse()
@@ -133,11 +153,6 @@ func open(ctx context.Context, cfg Config, o service.Options) (_ *parts, err err
 	if int(cfg.PostgresMaxConns) <= cfg.Concurrency {
 		return nil, errors.New("configuration: POSTGRES_MAX_CONNS must be above BILLING_CONCURRENCY")
 	}
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		return nil, fmt.Errorf("migrations: %w", err)
-	}
-	o.Schema, o.Migrations, o.Calls = postgres.Schema, migrations, true
 	rt, err := service.New(ctx, billing.Service, cfg.Config, o)
 	if err != nil {
 		return nil, err
@@ -175,7 +190,11 @@ type App struct{ rt *service.Runtime }
 
 // New opens what the service uses.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
-	p, err := open(ctx, cfg, service.Options{HTTP: true, Kafka: true, RateLimitExempt: billinghttp.Exempt})
+	o, err := options()
+	if err != nil {
+		return nil, err
+	}
+	p, err := open(ctx, cfg, o)
 	if err != nil {
 		return nil, err
 	}
@@ -185,8 +204,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		}
 	}()
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: kafka.Config{Brokers: p.rt.Config.KafkaBrokers, TopicPrefix: p.rt.Config.KafkaTopicPrefix},
-		Group:  billing.Service, Topics: []string{kafka.AccountsTopic}, Pool: p.rt.Pool, Handler: billingkafka.Handler(p.store), Logger: p.rt.Log,
+		Config: p.rt.Kafka, Group: billing.Service, Topics: []string{kafka.AccountsTopic}, Pool: p.rt.Pool, Handler: billingkafka.Handler(p.store), Logger: p.rt.Log,
 	})
 	if err != nil {
 		return nil, err

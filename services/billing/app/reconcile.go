@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-
-	"waitlist.internal/libs/service"
 )
 
 // Reconcile is the command that compares everybody with the payment provider,
@@ -19,7 +17,12 @@ type Reconcile struct {
 
 // NewReconcile opens what the command uses.
 func NewReconcile(ctx context.Context, cfg Config) (*Reconcile, error) {
-	p, err := open(ctx, cfg, service.Options{})
+	o, err := options()
+	if err != nil {
+		return nil, err
+	}
+	o.HTTP, o.Kafka = false, false
+	p, err := open(ctx, cfg, o)
 	if err != nil {
 		return nil, err
 	}

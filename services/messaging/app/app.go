@@ -93,6 +93,26 @@ type Config struct {
 	PublicAPIURL string `env:"PUBLIC_API_URL"`
 }
 
+// options are what the service uses.
+func options() (service.Options, error) {
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return service.Options{}, fmt.Errorf("migrations: %w", err)
+	}
+	return service.Options{
+		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true, Seal: true,
+	}, nil
+}
+
+// Migrate brings the schema and the topics up to date; see service.Migrate.
+func Migrate(ctx context.Context, cfg service.Config) error {
+	o, err := options()
+	if err != nil {
+		return err
+	}
+	return service.Migrate(ctx, messaging.Service, cfg, o)
+}
+
 // App is the service.
 type App struct{ rt *service.Runtime }
 
@@ -111,9 +131,9 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if cfg.PostgresMaxConns == 0 {
 		cfg.PostgresMaxConns = int32(cfg.MailWorkers) + int32(cfg.BlastWorkers) + otherConns
 	}
-	migrations, err := postgres.Migrations()
+	o, err := options()
 	if err != nil {
-		return nil, fmt.Errorf("migrations: %w", err)
+		return nil, err
 	}
 	from, err := cfg.sender()
 	if err != nil {
@@ -123,9 +143,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	rt, err := service.New(ctx, messaging.Service, cfg.Config, service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true, Seal: true,
-	})
+	rt, err := service.New(ctx, messaging.Service, cfg.Config, o)
 	if err != nil {
 		return nil, errors.Join(err, provider.Close())
 	}
@@ -152,8 +170,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, err
 	}
 	signups := signupv1.NewSignupServiceClient(conn)
-	topics := kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix}
-	wake, err := publish(rt, topics)
+	wake, err := publish(rt)
 	if err != nil {
 		return nil, err
 	}
@@ -180,14 +197,13 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, fmt.Errorf("mail metrics: %w", err)
 	}
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: topics,
-		Group:  rt.Name, Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Pool: rt.Pool,
+		Config: rt.Kafka, Group: rt.Name, Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Pool: rt.Pool,
 		Handler: messagingkafka.Handler(ledger), Logger: rt.Log, AfterCommit: sender.Wake,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consumer metrics: %w", err)
 	}
-	blasts, err := bulk(rt, cfg, topics, composer, provider, grpc.NewLists(signups), senders, ledger, wake)
+	blasts, err := bulk(rt, cfg, composer, provider, grpc.NewLists(signups), senders, ledger, wake)
 	if err != nil {
 		return nil, err
 	}

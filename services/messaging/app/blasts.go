@@ -14,15 +14,15 @@ import (
 )
 
 // publish runs the outbox's relay and returns what wakes it.
-func publish(rt *service.Runtime, topics kafka.Config) (wake func(), err error) {
-	writer := kafka.NewWriter(topics)
+func publish(rt *service.Runtime) (wake func(), err error) {
+	writer := kafka.NewWriter(rt.Kafka)
 	rt.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
 	relay, err := outbox.NewRelay(rt.Pool, writer, rt.Name, rt.Log)
 	if err != nil {
 		return nil, fmt.Errorf("relay metrics: %w", err)
 	}
 	rt.Go("outbox relay", func(ctx context.Context) error {
-		if err := kafka.EnsureTopics(ctx, topics); err != nil {
+		if err := kafka.EnsureTopics(ctx, rt.Kafka); err != nil {
 			return err
 		}
 		return relay.Run(ctx)
@@ -31,7 +31,7 @@ func publish(rt *service.Runtime, topics kafka.Config) (wake func(), err error) 
 }
 
 // bulk adds what sends blasts and returns the owners' side of them.
-func bulk(rt *service.Runtime, cfg Config, topics kafka.Config, composer *messaging.Composer, provider messaging.Provider, lists messaging.Lists, senders messaging.Senders, suppressions messaging.Suppressions, wake func()) (*messaging.Blasts, error) {
+func bulk(rt *service.Runtime, cfg Config, composer *messaging.Composer, provider messaging.Provider, lists messaging.Lists, senders messaging.Senders, suppressions messaging.Suppressions, wake func()) (*messaging.Blasts, error) {
 	store := postgres.NewBlasts(rt.Pool, time.Now)
 	blaster, err := messaging.NewBlaster(messaging.BlasterConfig{
 		Ledger: store, Lists: lists, Provider: provider, Composer: composer, Workers: cfg.BlastWorkers, Rate: cfg.BlastRate, Lease: cfg.BlastLease,
@@ -42,7 +42,7 @@ func bulk(rt *service.Runtime, cfg Config, topics kafka.Config, composer *messag
 	}
 	// A group of its own: the batches of a long blast hold up no other mail.
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: topics, Group: rt.Name + "-blasts", Topics: []string{kafka.BlastsTopic}, Pool: rt.Pool,
+		Config: rt.Kafka, Group: rt.Name + "-blasts", Topics: []string{kafka.BlastsTopic}, Pool: rt.Pool,
 		Handler: messagingkafka.BlastHandler(store), Logger: rt.Log, AfterCommit: blaster.Wake,
 	})
 	if err != nil {

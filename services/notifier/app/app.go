@@ -39,6 +39,26 @@ type Config struct {
 	HTTP notifierhttp.Config `env:"-"`
 }
 
+// options are what the service uses.
+func options() (service.Options, error) {
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return service.Options{}, fmt.Errorf("migrations: %w", err)
+	}
+	return service.Options{
+		Schema: postgres.Schema, Migrations: migrations, Kafka: true, Calls: true,
+	}, nil
+}
+
+// Migrate brings the schema and the topics up to date; see service.Migrate.
+func Migrate(ctx context.Context, cfg service.Config) error {
+	o, err := options()
+	if err != nil {
+		return err
+	}
+	return service.Migrate(ctx, notifier.Service, cfg, o)
+}
+
 // App is the service.
 type App struct{ rt *service.Runtime }
 
@@ -55,13 +75,11 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if cfg.HTTP.Proxy == nil {
 		cfg.HTTP.Proxy = httpproxy.FromEnvironment().ProxyFunc()
 	}
-	migrations, err := postgres.Migrations()
+	o, err := options()
 	if err != nil {
-		return nil, fmt.Errorf("migrations: %w", err)
+		return nil, err
 	}
-	rt, err := service.New(ctx, notifier.Service, cfg.Config, service.Options{
-		Schema: postgres.Schema, Migrations: migrations, Kafka: true, Calls: true,
-	})
+	rt, err := service.New(ctx, notifier.Service, cfg.Config, o)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +103,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix},
-		Group:  rt.Name, Topics: []string{kafka.SignupsTopic}, Pool: rt.Pool,
+		Config: rt.Kafka, Group: rt.Name, Topics: []string{kafka.SignupsTopic}, Pool: rt.Pool,
 		Handler: notifierkafka.Handler(ledger, dispatcher.Stage), Logger: rt.Log, AfterCommit: dispatcher.Commit,
 	})
 	if err != nil {

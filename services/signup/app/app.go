@@ -4,6 +4,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 	_ "time/tzdata" // IANA names are checked on machines without a zone database
@@ -18,6 +19,9 @@ import (
 	"waitlist.internal/services/signup/postgres"
 	"waitlist.internal/services/signup/redis"
 )
+
+// Service is the service's name, and that of its schema.
+const Service = "signup"
 
 // Config is the service's environment.
 type Config struct {
@@ -44,6 +48,26 @@ type Config struct {
 	TombstoneKept time.Duration `env:"TOMBSTONE_KEPT" envDefault:"1h"`
 }
 
+// options are what the service uses.
+func options() (service.Options, error) {
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		return service.Options{}, fmt.Errorf("migrations: %w", err)
+	}
+	return service.Options{
+		Schema: Service, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Redis: true, Kafka: true, Tokens: true, Seal: true,
+	}, nil
+}
+
+// Migrate brings the schema and the topics up to date; see service.Migrate.
+func Migrate(ctx context.Context, cfg service.Config) error {
+	o, err := options()
+	if err != nil {
+		return err
+	}
+	return service.Migrate(ctx, Service, cfg, o)
+}
+
 // App is the service.
 type App struct{ rt *service.Runtime }
 
@@ -64,16 +88,14 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if cfg.PurgeEvery <= 0 || cfg.TombstoneKept < 0 {
 		return nil, errors.New("configuration: PURGE_EVERY must be above 0, TOMBSTONE_KEPT not below")
 	}
-	migrations, err := postgres.Migrations()
+	o, err := options()
 	if err != nil {
 		return nil, err
 	}
 	if cfg.PostgresMaxConns == 0 {
 		cfg.PostgresMaxConns = int32(cfg.BatchWorkers) + readerConns
 	}
-	rt, err := service.New(ctx, "signup", cfg.Config, service.Options{
-		Schema: "signup", Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Redis: true, Kafka: true, Tokens: true, Seal: true,
-	})
+	rt, err := service.New(ctx, Service, cfg.Config, o)
 	if err != nil {
 		return nil, err
 	}
@@ -82,15 +104,14 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 			_ = rt.Close(context.WithoutCancel(ctx))
 		}
 	}()
-	topics := kafka.Config{Brokers: rt.Config.KafkaBrokers, TopicPrefix: rt.Config.KafkaTopicPrefix}
-	writer := kafka.NewWriter(topics)
+	writer := kafka.NewWriter(rt.Kafka)
 	rt.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
-	relay, err := outbox.NewRelay(rt.Pool, writer, "signup", rt.Log)
+	relay, err := outbox.NewRelay(rt.Pool, writer, Service, rt.Log)
 	if err != nil {
 		return nil, err
 	}
 	rt.Go("outbox relay", func(ctx context.Context) error {
-		if err := kafka.EnsureTopics(ctx, topics); err != nil {
+		if err := kafka.EnsureTopics(ctx, rt.Kafka); err != nil {
 			return err
 		}
 		return relay.Run(ctx)
@@ -109,7 +130,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		rt.Go("page views", views.Run)
 	}
 	signuphttp.Register(rt.Engine, svc, views)
-	if err := wire(rt, cfg, topics, store, svc, relay.Wake); err != nil {
+	if err := wire(rt, cfg, store, svc, relay.Wake); err != nil {
 		return nil, err
 	}
 	return &App{rt}, nil

@@ -17,7 +17,7 @@ import (
 
 // wire adds what the owners' side of waitlists needs: the internal interface,
 // the events about accounts, and the purge.
-func wire(rt *service.Runtime, cfg Config, topics kafka.Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
+func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
 	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
 	messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
 	if err != nil {
@@ -30,7 +30,7 @@ func wire(rt *service.Runtime, cfg Config, topics kafka.Config, store *postgres.
 	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))
 
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: topics, Group: rt.Name, Topics: []string{kafka.AccountsTopic}, Pool: rt.Pool,
+		Config: rt.Kafka, Group: rt.Name, Topics: []string{kafka.AccountsTopic}, Pool: rt.Pool,
 		Handler: signupkafka.Handler(waitlists), Logger: rt.Log, AfterCommit: wake,
 	})
 	if err != nil {

@@ -50,7 +50,7 @@ type launcher struct {
 // startApps makes and runs the services and returns their public interfaces.
 // At Stop they drain side by side.
 func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[string]http.Handler, error) {
-	shared, seeds, err := keys(filepath.Join(s.cfg.DataDir, "keys"))
+	shared, seeds, err := Keys(filepath.Join(s.cfg.DataDir, "keys"))
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		return errors.Join(errs...)
 	})
 	handlers := map[string]http.Handler{}
-	for _, name := range serviceNames() {
+	for _, name := range ServiceNames() {
 		a, err := l.launch(ctx, name)
 		if err != nil {
 			return nil, fmt.Errorf("start %s: %w", name, err)

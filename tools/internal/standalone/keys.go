@@ -15,16 +15,17 @@ import (
 	"waitlist.internal/libs/rpc"
 )
 
-// serviceNames are the six services, in the order of their start.
-func serviceNames() []string {
+// ServiceNames are the six services, in the order of their start.
+func ServiceNames() []string {
 	return []string{"account", "signup", "messaging", "admin-analytics", "billing", "notifier"}
 }
 
-// keys reads the suite's secrets from dir, making what is missing, and returns
-// them as the services' environment. Each file holds one value and can be read
-// by its owner alone. Losing one ends the sessions, links or stored secrets
-// that were made with it.
-func keys(dir string) (shared map[string]string, seeds map[string]string, err error) {
+// Keys reads the suite's secrets from dir, making what is missing, and returns
+// them as the services' environment: shared ones by variable, and the SERVICE_KEY
+// of each service by its name. Each file holds one value and can be read by its
+// owner alone. Losing one ends the sessions, links or stored secrets that were
+// made with it.
+func Keys(dir string) (shared map[string]string, seeds map[string]string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make the folder of keys: %w", err)
 	}
@@ -48,7 +49,7 @@ func keys(dir string) (shared map[string]string, seeds map[string]string, err er
 		return nil, nil, err
 	}
 	public := rpc.Keys{}
-	for _, name := range serviceNames() {
+	for _, name := range ServiceNames() {
 		seeds[name], err = keep(filepath.Join(dir, "service-"+name), func() (string, error) { return random(), nil })
 		if err != nil {
 			return nil, nil, err

@@ -66,6 +66,7 @@ type Config struct {
 	// runner starts its own.
 	PostgresURL  string   `env:"POSTGRES_URL"`
 	RedisURL     string   `env:"REDIS_URL"`
+	RedisCAFile  string   `env:"REDIS_CA_FILE"`
 	KafkaBrokers []string `env:"KAFKA_BROKERS"`
 	// StripeSecretKey and StripeWebhookSecrets are billing's. Without a key the
 	// runner starts a payment simulator, whose API is at StripesimAddr.
@@ -191,7 +192,7 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	if err := s.startServers(ctx); err != nil {
 		return nil, err
 	}
-	if s.redis, err = ratelimit.OpenRedis(s.cfg.RedisURL); err != nil {
+	if s.redis, err = ratelimit.OpenRedis(s.cfg.RedisURL, s.cfg.RedisCAFile); err != nil {
 		return nil, fmt.Errorf("REDIS_URL: %w", err)
 	}
 	s.onStop(s.redis.Close)

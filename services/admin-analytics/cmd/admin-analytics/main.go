@@ -1,5 +1,5 @@
-// Command admin-analytics runs the admin-analytics service. Its environment is
-// app.Config.
+// Command admin-analytics runs the admin-analytics service; with the argument migrate it brings its
+// schema and topics up to date and ends. Its environment is app.Config.
 package main
 
 import (
@@ -9,4 +9,4 @@ import (
 	"waitlist.internal/services/admin-analytics/app"
 )
 
-func main() { os.Exit(service.Main(app.New)) }
+func main() { os.Exit(service.Main(app.New, app.Migrate)) }

@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	os.Exit(service.Main(func(ctx context.Context, cfg app.Config) (*app.Rebuild, error) {
+	os.Exit(service.Command(func(ctx context.Context, cfg app.Config) (*app.Rebuild, error) {
 		return app.NewRebuild(ctx, cfg, os.Args[1:])
 	}))
 }

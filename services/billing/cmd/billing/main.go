@@ -1,4 +1,5 @@
-// Command billing runs the billing service. Its environment is app.Config.
+// Command billing runs the billing service; with the argument migrate it brings its
+// schema and topics up to date and ends. Its environment is app.Config.
 package main
 
 import (
@@ -8,4 +9,4 @@ import (
 	"waitlist.internal/services/billing/app"
 )
 
-func main() { os.Exit(service.Main(app.New)) }
+func main() { os.Exit(service.Main(app.New, app.Migrate)) }

@@ -9,4 +9,4 @@ import (
 	"waitlist.internal/services/billing/app"
 )
 
-func main() { os.Exit(service.Main(app.NewReconcile)) }
+func main() { os.Exit(service.Command(app.NewReconcile)) }

@@ -44,7 +44,7 @@ const asService = "MESSAGING_TEST_AS_SERVICE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asService) != "" {
-		os.Exit(service.Main(func(ctx context.Context, cfg app.Config) (*app.App, error) {
+		os.Exit(service.Command(func(ctx context.Context, cfg app.Config) (*app.App, error) {
 			cfg.BlastLease = time.Second
 			return app.New(ctx, cfg)
 		}))

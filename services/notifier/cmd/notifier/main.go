@@ -1,4 +1,5 @@
-// Command notifier runs the notifier service. Its environment is app.Config.
+// Command notifier runs the notifier service; with the argument migrate it brings its
+// schema and topics up to date and ends. Its environment is app.Config.
 package main
 
 import (
@@ -8,4 +9,4 @@ import (
 	"waitlist.internal/services/notifier/app"
 )
 
-func main() { os.Exit(service.Main(app.New)) }
+func main() { os.Exit(service.Main(app.New, app.Migrate)) }

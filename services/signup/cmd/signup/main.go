@@ -1,4 +1,5 @@
-// Command signup runs the signup service alone.
+// Command signup runs the signup service; with the argument migrate it brings its
+// schema and topics up to date and ends. Its environment is app.Config.
 package main
 
 import (
@@ -8,4 +9,4 @@ import (
 	"waitlist.internal/services/signup/app"
 )
 
-func main() { os.Exit(service.Main(app.New)) }
+func main() { os.Exit(service.Main(app.New, app.Migrate)) }

@@ -1,0 +1,282 @@
+{{/* <release>-<service>, the name of everything. It is never cut: others are found by it. */}}
+{{- define "service.fullname" -}}
+{{- $name := printf "%s-%s" .Release.Name .Chart.Name -}}
+{{- if gt (len $name) 54 -}}
+{{- fail (printf "the release's name is too long: %s-internal has more than 63 letters" $name) -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{/* What never changes for a pod that serves: selectors cannot be changed later. */}}
+{{- define "service.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: server
+{{- end -}}
+
+{{/* Labels of a pod; call with (list $ "component"). The chart's version is not
+     among them: it would restart pods that nothing else changes. */}}
+{{- define "service.podLabels" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/part-of: waitlist
+{{- with $root.Values.podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of an object; call with (list $ "component"). */}}
+{{- define "service.labels" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/part-of: waitlist
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "service-%s" $root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "service.image" -}}
+{{- $image := .Values.image -}}
+{{- $repository := $image.repository -}}
+{{- if not $repository -}}
+{{- $repository = printf "%s/%s" (required "global.image.repository is required: where the images were pushed to" .Values.global.image.repository) .Chart.Name -}}
+{{- end -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $repository $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion $image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A value as text; YAML's numbers arrive as floats. */}}
+{{- define "service.text" -}}
+{{- if kindIs "float64" . -}}
+{{- if eq (float64 (int64 .)) . }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- else -}}
+{{- toString . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The services that this one calls, and those that call it. */}}
+{{- define "service.callees" -}}
+{{- toJson (get .Values.global.calls .Chart.Name | default list | sortAlpha) -}}
+{{- end -}}
+{{- define "service.callers" -}}
+{{- $callers := list -}}
+{{- range $caller, $callees := .Values.global.calls -}}
+{{- if has $.Chart.Name $callees }}{{ $callers = append $callers $caller }}{{ end -}}
+{{- end -}}
+{{- toJson ($callers | sortAlpha) -}}
+{{- end -}}
+
+{{/* The plain environment as a JSON object, later ones going before earlier ones. */}}
+{{- define "service.environment" -}}
+{{- $address := ternary "$(POD_IP)" "" .Values.global.bindPodIP -}}
+{{- $env := dict
+      "INTERNAL_ADDR" (printf "%s:8081" $address)
+      "MIGRATE" "false"
+      "SHUTDOWN_DELAY" (printf "%vs" .Values.shutdown.delaySeconds)
+      "SHUTDOWN_DRAIN" (printf "%vs" .Values.shutdown.drainSeconds) -}}
+{{- if .Values.http }}{{ $_ := set $env "HTTP_ADDR" (printf "%s:8080" $address) }}{{ end -}}
+{{- if .Values.grpc }}{{ $_ := set $env "GRPC_ADDR" (printf "%s:9090" $address) }}{{ end -}}
+{{- range include "service.callees" . | fromJsonArray -}}
+{{- $_ := set $env (printf "%s_GRPC" . | upper | replace "-" "_")
+      (printf "dns:///%s-%s-grpc.%s.svc.%s:9090" $.Release.Name . $.Release.Namespace $.Values.global.clusterDomain) -}}
+{{- end -}}
+{{- range $source := list .Values.global.env .Values.env -}}
+{{- range $name, $value := $source -}}
+{{- $text := include "service.text" $value -}}
+{{- if $text }}{{ $_ := set $env $name $text }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $env -}}
+{{- end -}}
+
+{{/* env and envFrom of a container. */}}
+{{- define "service.env" -}}
+{{- $env := include "service.environment" . | fromJson -}}
+env:
+  {{- if .Values.global.bindPodIP }}
+  - name: POD_IP
+    valueFrom:
+      fieldRef:
+        fieldPath: status.podIP
+  {{- end }}
+  # The collector works harder near the limit, instead of being killed beyond it.
+  - name: GOMEMLIMIT
+    valueFrom:
+      resourceFieldRef:
+        resource: limits.memory
+  {{- if and .Values.http (not (hasKey $env "REPLICAS")) }}
+  # charts/waitlist counts all services' replicas.
+  - name: REPLICAS
+    valueFrom:
+      configMapKeyRef:
+        name: {{ .Release.Name }}-suite
+        key: REPLICAS
+        optional: true
+  {{- end }}
+  {{- range $name, $value := $env }}
+  - name: {{ $name }}
+    value: {{ $value | quote }}
+  {{- end }}
+{{- with compact (list .Values.global.existingSecret .Values.existingSecret) }}
+envFrom:
+  {{- range . }}
+  - secretRef:
+      name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "service.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "service.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "service.volumeMounts" -}}
+- name: tmp
+  mountPath: /tmp
+{{- range concat .Values.global.certificates .Values.certificates }}
+- name: certificates-{{ .name }}
+  mountPath: /etc/certificates/{{ .name }}
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "service.volumes" -}}
+- name: tmp
+  emptyDir:
+    sizeLimit: 64Mi
+{{- range concat .Values.global.certificates .Values.certificates }}
+- name: certificates-{{ .name }}
+  {{- if .secret }}
+  secret:
+    secretName: {{ .secret }}
+    defaultMode: 0440
+  {{- else }}
+  configMap:
+    name: {{ .configMap }}
+    defaultMode: 0440
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What the spec of every pod has. */}}
+{{- define "service.podSpec" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- include "service.podSecurityContext" . | nindent 2 }}
+{{- with .Values.global.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Egress rules; call with (list $ "server"|"migration"). */}}
+{{- define "service.egress" -}}
+{{- $root := index . 0 -}}
+{{- $server := eq (index . 1) "server" -}}
+{{- $policy := $root.Values.global.networkPolicy -}}
+{{- $own := $root.Values.networkPolicy -}}
+# Names.
+- ports:
+    - {protocol: UDP, port: {{ $policy.dns.port }}}
+    - {protocol: TCP, port: {{ $policy.dns.port }}}
+  {{- with $policy.dns.to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- $env := include "service.environment" $root | fromJson -}}
+{{- $peers := list
+      (list "PostgreSQL." $own.postgres $policy.postgres)
+      (list "Redis." (and $own.redis $server) $policy.redis)
+      (list "Kafka." $own.kafka $policy.kafka)
+      (list "Spans." (hasKey $env "OTEL_EXPORTER_OTLP_ENDPOINT") $policy.otlp) -}}
+{{- range $peers }}
+{{- $peer := index . 2 }}
+{{- if index . 1 }}
+# {{ index . 0 }}
+- ports:
+    - {protocol: TCP, port: {{ $peer.port }}}
+  {{- with $peer.to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- if $server }}
+{{- range include "service.callees" $root | fromJsonArray }}
+# Calls of {{ . }}.
+- ports:
+    - {protocol: TCP, port: 9090}
+  to:
+    - podSelector:
+        matchLabels:
+          app.kubernetes.io/name: {{ . }}
+          app.kubernetes.io/instance: {{ $root.Release.Name }}
+          app.kubernetes.io/component: server
+{{- end }}
+{{- if $own.internet.enabled }}
+# The internet.
+- to:
+    - ipBlock:
+        cidr: 0.0.0.0/0
+        {{- with $policy.private }}
+        except: {{ toJson . }}
+        {{- end }}
+    - ipBlock:
+        cidr: ::/0
+        {{- with $policy.privateV6 }}
+        except: {{ toJson . }}
+        {{- end }}
+  ports:
+    {{- range $own.internet.ports }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- else }}
+    - protocol: TCP
+    {{- end }}
+{{- end }}
+{{- with $own.egress }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,134 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	// lockTries bounds how often a migration is tried that does not get its locks,
+	// lockPause lets those through that have waited behind it. With lockTimeout
+	// that is about a minute.
+	lockTries = 10
+	lockPause = 2 * time.Second
+)
+
+// Migrate creates schema if it is missing and brings it up to the newest of
+// migrations (files 00001_name.sql in goose's format at the root of the file
+// system), telling log of each. Processes that start together wait for each other.
+//
+// Each file is a transaction. One that does not get a lock within lock_timeout
+// is rolled back and tried again, lockTries times in all; files before it stay
+// applied. A file marked NO TRANSACTION must bear being begun again.
+func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations fs.FS, log *slog.Logger) error {
+	if err := createSchema(ctx, pool, schema); err != nil {
+		return fmt.Errorf("create schema %s: %w", schema, err)
+	}
+	p, db, err := provider(pool, schema, migrations)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	for try := 1; ; try++ {
+		applied, err := p.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			applied = partial.Applied
+		}
+		for _, m := range applied {
+			log.LogAttrs(ctx, slog.LevelInfo, "migration applied", slog.String("schema", schema),
+				slog.String("file", m.Source.Path), slog.Duration("took", m.Duration))
+		}
+		if err == nil {
+			return nil
+		}
+		if SQLState(err) != "55P03" || try == lockTries {
+			return fmt.Errorf("migrate %s: %w", schema, err)
+		}
+		log.LogAttrs(ctx, slog.LevelWarn, "a migration did not get its locks, it is tried again", slog.String("schema", schema),
+			slog.Int("try", try), telemetry.Err(err))
+		if !outage.Wait(ctx, lockPause) {
+			return fmt.Errorf("migrate %s: %w", schema, err)
+		}
+	}
+}
+
+// createSchema looks first: CREATE SCHEMA IF NOT EXISTS asks for the right to
+// create, which a role has no need of where an operator made the schema.
+func createSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	var there bool
+	err := pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema).Scan(&there)
+	if err != nil || there {
+		return err
+	}
+	_, err = pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{schema}.Sanitize())
+	// Two sessions may both find it missing; the loser's error says it is there.
+	if code := SQLState(err); code == "23505" || code == "42P06" {
+		return nil
+	}
+	return err
+}
+
+// CheckMigrated returns an error that names each of migrations that schema
+// lacks. Newer ones in the database are fine: each works with the code before it.
+func CheckMigrated(ctx context.Context, pool *pgxpool.Pool, schema string, migrations fs.FS) error {
+	p, db, err := provider(pool, schema, migrations)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	// CollectRows returns the query's own error, too.
+	rows, _ := pool.Query(ctx, "SELECT version_id FROM "+pgx.Identifier{schema, goose.DefaultTablename}.Sanitize()+" WHERE is_applied")
+	applied, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	// No such table or schema: nothing was ever applied.
+	if code := SQLState(err); err != nil && code != "42P01" && code != "3F000" {
+		return fmt.Errorf("read the migrations of %s: %w", schema, err)
+	}
+	var missing []string
+	for _, m := range p.ListSources() {
+		if !slices.Contains(applied, m.Version) {
+			missing = append(missing, m.Path)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("schema %s lacks %s: run this program with the argument migrate first", schema, strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// provider reads migrations. db is a pool of its own, to be closed.
+func provider(pool *pgxpool.Pool, schema string, migrations fs.FS) (p *goose.Provider, db *sql.DB, err error) {
+	cfg := pool.Config().ConnConfig.Copy()
+	cfg.Tracer = nil
+	// A migration may take longer than a request.
+	cfg.RuntimeParams["statement_timeout"] = "0"
+	id := fnv.New64a()
+	_, _ = id.Write([]byte("migrate/" + schema))
+	// The lock is the schema's own: a service does not wait for another's migration.
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(int64(id.Sum64())), lock.WithLockTimeout(1, 300))
+	if err != nil {
+		return nil, nil, fmt.Errorf("migration lock: %w", err)
+	}
+	db = stdlib.OpenDB(*cfg)
+	p, err = goose.NewProvider(goose.DialectPostgres, db, migrations, goose.WithSessionLocker(locker))
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("read migrations of %s: %w", schema, err), db.Close())
+	}
+	return p, db, nil
+}

@@ -1,0 +1,155 @@
+package pg_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/devservers"
+	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
+)
+
+// files are migrations that run the statements given.
+func files(statements ...string) fstest.MapFS {
+	out := fstest.MapFS{}
+	for i, sql := range statements {
+		out[fmt.Sprintf("%05d_step.sql", i+1)] = &fstest.MapFile{Data: []byte("-- +goose Up\n" + sql + ";\n")}
+	}
+	return out
+}
+
+// with is url with one more parameter of the connection.
+func with(t *testing.T, raw, name, value string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set(name, value)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// onWarning calls fn with the first warning.
+type onWarning struct {
+	slog.Handler
+	fn func()
+}
+
+func (h onWarning) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		h.fn()
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// A migration behind a long transaction gives its place up, so that others pass,
+// and comes again.
+func TestMigrateTriesAgainForLocks(t *testing.T) {
+	p := pool(t, with(t, testenv.Postgres(t), "lock_timeout", "100ms"))
+	quiet := slog.New(slog.DiscardHandler)
+	first := files("CREATE TABLE thing (id int)")
+	if err := pg.Migrate(t.Context(), p, "app", first, quiet); err != nil {
+		t.Fatal(err)
+	}
+	long, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := long.Exec(t.Context(), "SELECT FROM thing"); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	warnings := 0
+	log := slog.New(onWarning{slog.NewTextHandler(&out, nil), func() {
+		warnings++
+		// Nothing of ours waits for the table now.
+		err := pg.InTx(t.Context(), p, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), "LOCK TABLE thing IN SHARE MODE NOWAIT")
+			return err
+		})
+		if err != nil {
+			t.Errorf("somebody is in the way: %v", err)
+		}
+		if err := long.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}})
+	all := files("CREATE TABLE thing (id int)", "CREATE TABLE other (id int)", "ALTER TABLE thing ADD n int")
+	if err := pg.Migrate(t.Context(), p, "app", all, log); err != nil {
+		t.Fatal(err)
+	}
+	if warnings != 1 {
+		t.Errorf("%d warnings", warnings)
+	}
+	for _, file := range []string{"00002_step.sql", "00003_step.sql"} {
+		if n := strings.Count(out.String(), file+" took="); n != 1 {
+			t.Errorf("%d lines say that %s was applied:\n%s", n, file, &out)
+		}
+	}
+	if strings.Contains(out.String(), "00001_step.sql took=") {
+		t.Errorf("a migration is told of twice:\n%s", &out)
+	}
+	if _, err := p.Exec(t.Context(), "INSERT INTO thing (id, n) VALUES (1, 1)"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckMigrated(t *testing.T) {
+	p := pool(t, testenv.Postgres(t))
+	old, all := files("CREATE TABLE a (id int)"), files("CREATE TABLE a (id int)", "CREATE TABLE b (id int)")
+	check := func(migrations fstest.MapFS, want ...string) {
+		t.Helper()
+		err := pg.CheckMigrated(t.Context(), p, "app", migrations)
+		if (err == nil) != (len(want) == 0) {
+			t.Errorf("CheckMigrated = %v", err)
+		}
+		for _, w := range want {
+			if err != nil && !strings.Contains(err.Error(), w) {
+				t.Errorf("%v does not say %s", err, w)
+			}
+		}
+	}
+	check(all, "schema app lacks 00001_step.sql, 00002_step.sql", "migrate")
+	for _, migrations := range []fstest.MapFS{old, all} {
+		if err := pg.Migrate(t.Context(), p, "app", migrations, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		if len(migrations) == 1 {
+			check(all, "schema app lacks 00002_step.sql:")
+		}
+	}
+	check(all)
+	// The database is newer than the program.
+	check(old)
+}
+
+// A role that owns its schema and may create none can migrate it.
+func TestMigrateWithoutTheRightToCreateSchemas(t *testing.T) {
+	server := testenv.PostgresServer(t, devservers.PostgresOptions{Settings: testenv.FastPostgres()})
+	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := admin.Exec(t.Context(), `CREATE ROLE narrow LOGIN; CREATE SCHEMA app AUTHORIZATION narrow`); err != nil {
+		t.Fatal(err)
+	}
+	p := pool(t, strings.Replace(server.URL("postgres"), "postgres@", "narrow@", 1))
+	migrations := files("CREATE TABLE a (id int)")
+	if err := pg.Migrate(t.Context(), p, "app", migrations, slog.New(slog.DiscardHandler)); err != nil {
+		t.Error(err)
+	}
+	if err := pg.Migrate(t.Context(), p, "other", migrations, slog.New(slog.DiscardHandler)); pg.SQLState(err) != "42501" {
+		t.Errorf("a schema that is not there: %v", err)
+	}
+}

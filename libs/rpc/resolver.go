@@ -1,0 +1,147 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/resolver"
+
+	"waitlist.internal/libs/outage"
+)
+
+const (
+	// lookupEvery is the pause between two lookups of a name: how long a new
+	// replica goes without calls. A replica that stops goes on serving for longer
+	// (SHUTDOWN_DELAY).
+	lookupEvery = 3 * time.Second
+	// lookupPause is the shortest pause, when connections break.
+	lookupPause = 200 * time.Millisecond
+	// lookupTimeout bounds one lookup.
+	lookupTimeout = 5 * time.Second
+	// defaultPort is a target's without one.
+	defaultPort = "443"
+)
+
+// names resolves dns:// targets as gRPC's own resolver does, but looks every few
+// seconds. gRPC's looks again only when a connection breaks, and then no more
+// often than every 30 s: new replicas would get no calls while the old ones live, and when
+// all were replaced within that time, nobody would be left to call. Nor does it
+// forget the addresses that it knows when a name has none: during a restart
+// they may still be there when the name's records are not.
+type names struct{}
+
+// Scheme implements resolver.Builder.
+func (names) Scheme() string { return "dns" }
+
+// Build implements resolver.Builder for dns://[server[:port]]/host[:port].
+func (names) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+	host, port := split(target.Endpoint(), defaultPort)
+	if host == "" {
+		return nil, fmt.Errorf("target %s names no host", target.URL.String())
+	}
+	if net.ParseIP(host) != nil {
+		return still{}, cc.UpdateState(state([]string{host}, port))
+	}
+	lookup := net.DefaultResolver
+	if target.URL.Host != "" {
+		server, serverPort := split(target.URL.Host, "53")
+		lookup = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(server, serverPort))
+		}}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w := &watch{cc: cc, lookup: lookup, host: host, port: port, now: make(chan struct{}, 1), stop: stop}
+	w.running.Go(func() { w.run(ctx) })
+	return w, nil
+}
+
+// split takes an address apart; it may have no port.
+func split(address, port string) (host, p string) {
+	if h, p, err := net.SplitHostPort(address); err == nil && p != "" {
+		return h, p
+	}
+	return address, port
+}
+
+func state(hosts []string, port string) resolver.State {
+	var s resolver.State
+	for _, h := range hosts {
+		s.Endpoints = append(s.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: net.JoinHostPort(h, port)}}})
+	}
+	return s
+}
+
+// still is the resolver of an address.
+type still struct{}
+
+// ResolveNow implements resolver.Resolver.
+func (still) ResolveNow(resolver.ResolveNowOptions) {}
+
+// Close implements resolver.Resolver.
+func (still) Close() {}
+
+// watch is the resolver of a name.
+type watch struct {
+	cc         resolver.ClientConn
+	lookup     *net.Resolver
+	host, port string
+	now        chan struct{}
+	stop       context.CancelFunc
+	running    sync.WaitGroup
+}
+
+// ResolveNow implements resolver.Resolver.
+func (w *watch) ResolveNow(resolver.ResolveNowOptions) {
+	select {
+	case w.now <- struct{}{}:
+	default: // it is going to
+	}
+}
+
+// Close implements resolver.Resolver.
+func (w *watch) Close() {
+	w.stop()
+	w.running.Wait()
+}
+
+func (w *watch) run(ctx context.Context) {
+	var known []string
+	for {
+		asking, cancel := context.WithTimeout(ctx, lookupTimeout)
+		hosts, err := w.lookup.LookupHost(asking, w.host)
+		cancel()
+		slices.Sort(hosts)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			// Whoever waits for the first address is told; later ones go on with what is known.
+			w.cc.ReportError(fmt.Errorf("look up %s: %w", w.host, err))
+		case !slices.Equal(hosts, known):
+			if w.cc.UpdateState(state(hosts, w.port)) == nil {
+				known = hosts
+			}
+		}
+		if !outage.Wait(ctx, lookupPause) {
+			return
+		}
+		pause := lookupEvery - lookupPause
+		if len(known) == 0 {
+			pause = lookupPause // whoever calls waits for it
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-w.now:
+		case <-again.C:
+		}
+		again.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package charts_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	_ "waitlist.internal/proto/gen/waitlist/account/v1"   // its methods and their callers
+	_ "waitlist.internal/proto/gen/waitlist/messaging/v1" // likewise
+	optionsv1 "waitlist.internal/proto/gen/waitlist/options/v1"
+	_ "waitlist.internal/proto/gen/waitlist/signup/v1" // likewise
+)
+
+// source is what a service's package app says that it uses.
+type source struct {
+	// calls are the services it dials.
+	calls []string
+	// options are the fields of its service.Options.
+	options []string
+}
+
+// read parses services/<name>/app.
+func read(t *testing.T, name string) source {
+	t.Helper()
+	var s source
+	dir := filepath.Join(root, "services", name, "app")
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if fn, ok := n.Fun.(*ast.SelectorExpr); ok && fn.Sel.Name == "Dial" && len(n.Args) == 2 {
+					callee, err := strconv.Unquote(n.Args[1].(*ast.BasicLit).Value)
+					if err != nil {
+						t.Error(err)
+					}
+					s.calls = append(s.calls, callee)
+				}
+			case *ast.CompositeLit:
+				if typ, ok := n.Type.(*ast.SelectorExpr); ok && typ.Sel.Name == "Options" {
+					for _, e := range n.Elts {
+						s.options = append(s.options, e.(*ast.KeyValueExpr).Key.(*ast.Ident).Name)
+					}
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(s.calls)
+	s.calls = slices.Compact(s.calls)
+	return s
+}
+
+// internet are the TCP ports at which services talk to the world.
+func internet() map[string][]string {
+	return map[string][]string{
+		"billing":   {"443"},               // the payment provider
+		"messaging": {"443", "465", "587"}, // mail servers and providers
+		"notifier":  {"any"},               // owners' webhooks name their port
+	}
+}
+
+// design returns all edges that the code has: "from -> to:port", where from or
+// to is a service or a name of testdata/edges-values.yaml.
+func design(t *testing.T) (edges []string) {
+	t.Helper()
+	for _, name := range services() {
+		s := read(t, name)
+		edges = append(edges,
+			"prometheus -> "+name+":internal", name+" -> dns:53", name+" -> postgres:5432", name+" -> otlp:4317")
+		for _, callee := range s.calls {
+			edges = append(edges, fmt.Sprintf("%s -> %s:grpc", name, callee))
+		}
+		if slices.Contains(s.options, "HTTP") { // and with it the limiter
+			edges = append(edges, "gateway -> "+name+":http", name+" -> redis:6379")
+		}
+		if slices.Contains(s.options, "Kafka") {
+			edges = append(edges, name+" -> kafka:9092")
+		}
+		for _, port := range internet()[name] {
+			edges = append(edges, name+" -> internet:"+port)
+		}
+	}
+	return edges
+}
+
+// TestCallersAreDialers: the methods' lists of callers and the connections that
+// the services open are the same edges.
+func TestCallersAreDialers(t *testing.T) {
+	var listed, dialed []string
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			callee := strings.Split(string(file.Package()), ".")[1] // waitlist.<service>.v1
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				if !strings.HasPrefix(string(file.Package()), "waitlist.") {
+					continue
+				}
+				callers, _ := proto.GetExtension(methods.Get(j).Options(), optionsv1.E_Callers).([]string)
+				for _, caller := range callers {
+					listed = append(listed, caller+" -> "+callee)
+				}
+			}
+		}
+		return true
+	})
+	for _, name := range services() {
+		for _, callee := range read(t, name).calls {
+			dialed = append(dialed, name+" -> "+callee)
+		}
+	}
+	if len(dialed) == 0 {
+		t.Fatal("no calls found")
+	}
+	compare(t, "the lists of callers", listed, "the connections of the apps", dialed)
+}
+
+type peer struct {
+	NamespaceSelector struct {
+		MatchLabels map[string]string `yaml:"matchLabels"`
+	} `yaml:"namespaceSelector"`
+	PodSelector struct {
+		MatchLabels map[string]string `yaml:"matchLabels"`
+	} `yaml:"podSelector"`
+	IPBlock struct{ CIDR string } `yaml:"ipBlock"`
+}
+
+// name is the place that a peer stands for.
+func (p peer) name() string {
+	switch {
+	case p.IPBlock.CIDR != "":
+		return "internet"
+	case p.PodSelector.MatchLabels["app.kubernetes.io/component"] == "server":
+		return p.PodSelector.MatchLabels["app.kubernetes.io/name"]
+	}
+	return p.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"]
+}
+
+type rule struct {
+	Ports []struct {
+		Protocol string
+		Port     string
+	}
+	From, To []peer
+}
+
+type policy struct {
+	PodSelector struct {
+		MatchLabels map[string]string `yaml:"matchLabels"`
+	} `yaml:"podSelector"`
+	PolicyTypes     []string `yaml:"policyTypes"`
+	Ingress, Egress []rule
+}
+
+// edges lists what the policies of component allow. An edge between two
+// services must be allowed at both ends, and is listed once.
+func edges(t *testing.T, objects []object, component string) []string {
+	t.Helper()
+	var in, out, all []string
+	add := func(to *[]string, rules []rule, format func(peer, port string) string) {
+		for _, r := range rules {
+			if len(r.Ports) == 0 || len(r.From)+len(r.To) == 0 {
+				t.Errorf("%+v: a rule without ports or peers allows all of them", r)
+			}
+			for _, p := range slices.Concat(r.From, r.To) {
+				for _, port := range r.Ports {
+					if port.Port == "" {
+						port.Port = "any"
+					}
+					*to = append(*to, format(p.name(), strings.Replace(port.Port, "9090", "grpc", 1)))
+				}
+			}
+		}
+	}
+	for _, o := range objects {
+		if o.Kind != "NetworkPolicy" || o.Metadata.Labels["app.kubernetes.io/component"] != component {
+			continue
+		}
+		p := spec[policy](t, o)
+		if !slices.Equal(p.PolicyTypes, []string{"Ingress", "Egress"}) {
+			t.Errorf("%s: %v", o.Metadata.Name, p.PolicyTypes)
+		}
+		if p.PodSelector.MatchLabels["app.kubernetes.io/component"] != component {
+			t.Errorf("%s: its pods are %v", o.Metadata.Name, p.PodSelector.MatchLabels)
+		}
+		self := p.PodSelector.MatchLabels["app.kubernetes.io/name"]
+		add(&in, p.Ingress, func(from, port string) string { return from + " -> " + self + ":" + port })
+		add(&out, p.Egress, func(to, port string) string { return self + " -> " + to + ":" + port })
+	}
+	calls := func(list []string) (found []string) {
+		for _, edge := range list {
+			if strings.HasSuffix(edge, ":grpc") {
+				found = append(found, edge)
+			}
+		}
+		return found
+	}
+	compare(t, "the callers' egress", calls(out), "the callees' ingress", calls(in))
+	all = append(in, out...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// TestEdges: the policies allow what the code needs and nothing else.
+func TestEdges(t *testing.T) {
+	objects := render(t, "--values", "testdata/edges-values.yaml")
+	compare(t, "the network policies", edges(t, objects, "server"), "the code", design(t))
+
+	var migrations []string
+	for _, name := range services() {
+		for _, to := range []string{"dns:53", "postgres:5432", "kafka:9092", "otlp:4317"} {
+			migrations = append(migrations, name+" -> "+to)
+		}
+	}
+	compare(t, "the policies of migrations", edges(t, objects, "migration"), "what a migration needs", migrations)
+}
+
+// TestEverythingElseIsDenied: a policy without rules selects every pod of the
+// suite.
+func TestEverythingElseIsDenied(t *testing.T) {
+	for _, o := range render(t) {
+		if o.Kind != "NetworkPolicy" || o.Metadata.Name != "w-default-deny" {
+			continue
+		}
+		p := spec[policy](t, o)
+		if len(p.Ingress)+len(p.Egress) > 0 || len(p.PolicyTypes) != 2 || len(p.PodSelector.MatchLabels) != 2 {
+			t.Errorf("%+v", p)
+		}
+		return
+	}
+	t.Error("there is no such policy")
+}

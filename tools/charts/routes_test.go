@@ -1,0 +1,120 @@
+package charts_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"waitlist.internal/proto/routes"
+)
+
+// TestCopyOfRoutes: a chart can read only its own files, so it has a copy.
+func TestCopyOfRoutes(t *testing.T) {
+	original, err := os.ReadFile(filepath.Join(root, "proto", "routes", "routes.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(root, "charts", "waitlist", "files", "routes.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, original) {
+		t.Error("charts/waitlist/files/routes.yaml differs from proto/routes/routes.yaml: make generate")
+	}
+}
+
+type httpRoute struct {
+	Rules []struct {
+		Matches     []struct{ Path struct{ Type, Value string } }
+		BackendRefs []struct {
+			Name   string
+			Port   int
+			Weight *int
+		} `yaml:"backendRefs"`
+		Timeouts struct{ Request string }
+	}
+}
+
+type ingress struct {
+	Rules []struct {
+		HTTP struct {
+			Paths []struct {
+				Path     string
+				PathType string `yaml:"pathType"`
+				Backend  struct{ Service struct{ Name string } }
+			}
+		} `yaml:"http"`
+	}
+}
+
+// want returns "prefix -> Service" for each prefix of the table and the rest.
+func want(t *testing.T) []string {
+	t.Helper()
+	table, err := routes.Table()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"/v1 -> w-account"}
+	for _, p := range table {
+		all = append(all, p.Prefix+" -> w-"+p.Service)
+	}
+	return all
+}
+
+// TestHTTPRoutes: the prefixes of the table and the rest of /v1, without
+// weights, and without a limit of time where files go.
+func TestHTTPRoutes(t *testing.T) {
+	var got []string
+	for _, o := range render(t) {
+		if o.Kind != "HTTPRoute" {
+			continue
+		}
+		for _, r := range spec[httpRoute](t, o).Rules {
+			if len(r.Matches) != 1 || len(r.BackendRefs) != 1 {
+				t.Fatalf("%s: %+v", o.Metadata.Name, r)
+			}
+			match, backend := r.Matches[0].Path, r.BackendRefs[0]
+			if match.Type != "PathPrefix" || backend.Port != 8080 || backend.Weight != nil {
+				t.Errorf("%s: %+v", o.Metadata.Name, r)
+			}
+			if limit := r.Timeouts.Request; (limit == "0s") != (match.Value == "/v1/waitlists") {
+				t.Errorf("%s: limit %q", match.Value, limit)
+			}
+			got = append(got, match.Value+" -> "+backend.Name)
+		}
+	}
+	compare(t, "the HTTPRoutes", got, "proto/routes", want(t))
+}
+
+// TestIngress: the same prefixes.
+func TestIngress(t *testing.T) {
+	var got []string
+	for _, o := range render(t, "--set", "gateway.kind=ingress") {
+		if o.Kind == "HTTPRoute" {
+			t.Errorf("HTTPRoute %s beside an Ingress", o.Metadata.Name)
+		}
+		if o.Kind != "Ingress" {
+			continue
+		}
+		for _, r := range spec[ingress](t, o).Rules {
+			for _, p := range r.HTTP.Paths {
+				if p.PathType != "Prefix" {
+					t.Errorf("%s: %s", p.Path, p.PathType)
+				}
+				got = append(got, p.Path+" -> "+p.Backend.Service.Name)
+			}
+		}
+	}
+	compare(t, "the Ingress", got, "proto/routes", want(t))
+}
+
+// TestOwnedByOperator: a route that somebody else owns is not in the chart, the
+// others are.
+func TestOwnedByOperator(t *testing.T) {
+	for _, o := range render(t, "--set", "gateway.ownedByOperator={signup}") {
+		if o.Kind == "HTTPRoute" && o.Metadata.Name == "w-signup" {
+			t.Error("the chart has the route of signup")
+		}
+	}
+}
