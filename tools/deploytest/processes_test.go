@@ -60,7 +60,8 @@ func (d *deployment) host(service string, replica int) string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+d.network[0]%254, d.network[1], 1+40*slices.Index(services(), service)+replica)
 }
 
-func newDeployment(t *testing.T, d database) *deployment {
+// build makes the programs, whose folder it returns.
+func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	args := []string{"build", "-o", dir}
@@ -70,6 +71,11 @@ func newDeployment(t *testing.T, d database) *deployment {
 	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
 		t.Fatalf("build the services: %v\n%s", err, out)
 	}
+	return dir
+}
+
+func newDeployment(t *testing.T, d database, programs string) *deployment {
+	t.Helper()
 	brokers, prefix := testenv.Kafka(t)
 	key := func() string {
 		b := make([]byte, 32)
@@ -93,7 +99,7 @@ func newDeployment(t *testing.T, d database) *deployment {
 		}
 	}
 	out := &deployment{
-		t: t, bin: dir, env: map[string]map[string]string{}, names: newNameServer(t),
+		t: t, bin: programs, env: map[string]map[string]string{}, names: newNameServer(t),
 		base: map[string]string{
 			"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix, "KAFKA_PARTITIONS": "3",
 			"REDIS_URL": testenv.Redis(t), "MIGRATE": "false", "RATE_LIMIT_RPS": "1000", "RATE_LIMIT_BURST": "1000",
@@ -286,13 +292,13 @@ func send(ctx context.Context, by http.RoundTripper, method, url, key, body stri
 	return res.StatusCode, answer, nil
 }
 
-// want sends a request to the first replica and returns the answer, whose status
-// must be the one wanted.
-func (d *deployment) want(status int, method, service, path, key, body string) map[string]any {
+// post sends a request to the first replica and returns the answer, whose status
+// must be the one given.
+func (d *deployment) post(status int, service, path, key, body string) map[string]any {
 	d.t.Helper()
-	got, answer, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, method, "http://"+d.host(service, 0)+":8080"+path, key, body)
+	got, answer, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodPost, "http://"+d.host(service, 0)+":8080"+path, key, body)
 	if err != nil || got != status {
-		d.t.Fatalf("%s %s: %d %v %v", method, path, got, answer, err)
+		d.t.Fatalf("%s: %d %v %v", path, got, answer, err)
 	}
 	return answer
 }
@@ -300,8 +306,8 @@ func (d *deployment) want(status int, method, service, path, key, body string) m
 // owner registers somebody with a waitlist.
 func (d *deployment) owner() (key, list string) {
 	d.t.Helper()
-	key, _ = d.want(http.StatusCreated, http.MethodPost, "account", "/v1/auth/register", "", `{"email":"owner@example.com","password":"correct horse battery"}`)["api_key"].(string)
-	list, _ = d.want(http.StatusCreated, http.MethodPost, "admin-analytics", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
+	key, _ = d.post(http.StatusCreated, "account", "/v1/auth/register", "", `{"email":"owner@example.com","password":"correct horse battery"}`)["api_key"].(string)
+	list, _ = d.post(http.StatusCreated, "admin-analytics", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
 	return key, list
 }
 
@@ -336,12 +342,18 @@ func (d *deployment) until(what string, ok func() bool) {
 	}
 }
 
-// TestDeployment sets the suite up as the operator of a cluster does: roles, one
+func TestPrograms(t *testing.T) {
+	programs := build(t)
+	t.Run("deployment", func(t *testing.T) { testDeployment(t, programs) })
+	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, programs) })
+}
+
+// testDeployment sets the suite up as the operator of a cluster does: roles, one
 // migration of each service, six programs. Then people use it.
-func TestDeployment(t *testing.T) {
+func testDeployment(t *testing.T, programs string) {
 	db := newDatabase(t)
 	db.applyRoles(t, "postgres")
-	d := newDeployment(t, db)
+	d := newDeployment(t, db, programs)
 
 	for _, args := range [][]string{{"migrat"}, {"migrate", "now"}} {
 		if code, said := d.run("account", nil, args...); code != 2 || !strings.Contains(said, "usage") {
@@ -375,11 +387,11 @@ func TestDeployment(t *testing.T) {
 
 	// Every service, and each of its ways to Postgres that is not a plain statement.
 	key, list := d.owner()
-	d.want(http.StatusCreated, http.MethodPost, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"ann@example.com"}`)
-	if got := d.want(http.StatusOK, http.MethodPost, "admin-analytics", "/v1/waitlists/"+list+"/import", key, `{"signups":[{"email":"bob@example.com"}]}`); got["imported"] != 1.0 {
+	d.post(http.StatusCreated, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"ann@example.com"}`)
+	if got := d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/import", key, `{"signups":[{"email":"bob@example.com"}]}`); got["imported"] != 1.0 {
 		t.Errorf("import: %v", got)
 	}
-	d.want(http.StatusCreated, http.MethodPost, "messaging", "/v1/templates", key, `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`)
+	d.post(http.StatusCreated, "messaging", "/v1/templates", key, `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`)
 	mails := d.env["messaging"]["MAIL_DIR"]
 	d.until("a mail", func() bool {
 		found, err := os.ReadDir(mails)
@@ -390,7 +402,7 @@ func TestDeployment(t *testing.T) {
 	})
 	d.until("the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
 	// At last: it ends the trial.
-	if got := d.want(http.StatusOK, http.MethodPost, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
+	if got := d.post(http.StatusOK, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
 		t.Errorf("checkout: %v", got)
 	}
 
