@@ -11,14 +11,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,10 +46,22 @@ type deployment struct {
 	bin  string
 	base map[string]string            // environment of all
 	env  map[string]map[string]string // and of each
-	addr map[string]string            // host of each
+	// network is the first two bytes after 127 of the addresses.
+	network [2]byte
+	names   *nameServer
 }
 
-func newDeployment(t *testing.T, d database) *deployment {
+// name is what a service's replicas are looked up by.
+func name(service string) string { return service + ".test" }
+
+// host is the address of a replica, from 0. As in a cluster each has one of its own,
+// and all the same ports.
+func (d *deployment) host(service string, replica int) string {
+	return fmt.Sprintf("127.%d.%d.%d", 1+d.network[0]%254, d.network[1], 1+40*slices.Index(services(), service)+replica)
+}
+
+// build makes the programs, whose folder it returns.
+func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	args := []string{"build", "-o", dir}
@@ -60,6 +71,11 @@ func newDeployment(t *testing.T, d database) *deployment {
 	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
 		t.Fatalf("build the services: %v\n%s", err, out)
 	}
+	return dir
+}
+
+func newDeployment(t *testing.T, d database, programs string) *deployment {
+	t.Helper()
 	brokers, prefix := testenv.Kafka(t)
 	key := func() string {
 		b := make([]byte, 32)
@@ -83,18 +99,16 @@ func newDeployment(t *testing.T, d database) *deployment {
 		}
 	}
 	out := &deployment{
-		t: t, bin: dir, env: map[string]map[string]string{}, addr: map[string]string{},
+		t: t, bin: programs, env: map[string]map[string]string{}, names: newNameServer(t),
 		base: map[string]string{
 			"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix, "KAFKA_PARTITIONS": "3",
 			"REDIS_URL": testenv.Redis(t), "MIGRATE": "false", "RATE_LIMIT_RPS": "1000", "RATE_LIMIT_BURST": "1000",
-			"TOKEN_KEYS": "k1:" + key(), "SEAL_KEYS": "k1:" + key(), "SHUTDOWN_DELAY": "10ms", "HTTPS_PROXY": "http://127.0.0.1:9",
+			"TOKEN_KEYS": "k1:" + key(), "SEAL_KEYS": "k1:" + key(), "SHUTDOWN_DELAY": "2s", "HTTPS_PROXY": "http://127.0.0.1:9",
 		},
 	}
 	keys := rpc.Keys{}
-	// As in a cluster each has an address of its own, and all the same ports.
-	var net24 [2]byte
-	_, _ = rand.Read(net24[:])
-	for i, s := range services() {
+	_, _ = rand.Read(out.network[:])
+	for _, s := range services() {
 		seed := make([]byte, ed25519.SeedSize)
 		_, _ = rand.Read(seed)
 		id, err := rpc.NewIdentity(s, seed)
@@ -102,13 +116,10 @@ func newDeployment(t *testing.T, d database) *deployment {
 			t.Fatal(err)
 		}
 		keys[s] = id.Public()
-		host := fmt.Sprintf("127.%d.%d.%d", 1+net24[0]%254, net24[1], 10+i)
-		out.addr[s] = host
 		out.env[s] = map[string]string{
 			"POSTGRES_URL": d.url("waitlist_" + schema(s)), "SERVICE_KEY": base64.StdEncoding.EncodeToString(seed),
-			"HTTP_ADDR": host + ":8080", "GRPC_ADDR": host + ":9090", "INTERNAL_ADDR": host + ":8081",
 		}
-		out.base[strings.ToUpper(schema(s))+"_GRPC"] = "dns:///" + host + ":9090"
+		out.base[strings.ToUpper(schema(s))+"_GRPC"] = fmt.Sprintf("dns://%s/%s:9090", out.names.addr, name(s))
 	}
 	out.base["SERVICE_KEYS"] = keys.String()
 	maps.Copy(out.env["account"], map[string]string{"JWT_KEYS": base64.StdEncoding.EncodeToString(scalar), "ADDRESS_KEY": key()})
@@ -147,8 +158,9 @@ func (d *deployment) run(service string, env []string, args ...string) (code int
 }
 
 // environ is what a service is deployed with.
-func (d *deployment) environ(service string) []string {
-	var out []string
+func (d *deployment) environ(service string, replica int) []string {
+	host := d.host(service, replica)
+	out := []string{"HTTP_ADDR=" + host + ":8080", "GRPC_ADDR=" + host + ":9090", "INTERNAL_ADDR=" + host + ":8081"}
 	for k, v := range d.base {
 		out = append(out, k+"="+v)
 	}
@@ -158,8 +170,31 @@ func (d *deployment) environ(service string) []string {
 	return out
 }
 
-// process is a service that runs.
+// migrate runs all migrations at once, with what they need alone.
+func (d *deployment) migrate() {
+	d.t.Helper()
+	var migrations sync.WaitGroup
+	for _, s := range services() {
+		env := []string{"POSTGRES_URL=" + d.env[s]["POSTGRES_URL"]}
+		for _, variable := range []string{"KAFKA_BROKERS", "KAFKA_TOPIC_PREFIX", "KAFKA_PARTITIONS"} {
+			env = append(env, variable+"="+d.base[variable])
+		}
+		migrations.Go(func() {
+			if code, said := d.run(s, env, "migrate"); code != 0 || !strings.Contains(said, `"file":"00001_`) {
+				d.t.Errorf("%s migrate: exit code %d: %s", s, code, said)
+			}
+		})
+	}
+	migrations.Wait()
+	if d.t.Failed() {
+		d.t.FailNow()
+	}
+}
+
+// process is a replica of a service.
 type process struct {
+	service, host string
+
 	cmd  *exec.Cmd
 	log  *logBuffer
 	done chan struct{} // closed at its end, whose error is err
@@ -183,10 +218,10 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-func (d *deployment) start(service string) *process {
+func (d *deployment) start(service string, replica int) *process {
 	d.t.Helper()
-	p := &process{cmd: exec.Command(filepath.Join(d.bin, service)), log: new(logBuffer), done: make(chan struct{})}
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = d.environ(service), p.log, p.log
+	p := &process{service: service, host: d.host(service, replica), cmd: exec.Command(filepath.Join(d.bin, service)), log: new(logBuffer), done: make(chan struct{})}
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = d.environ(service, replica), p.log, p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		d.t.Fatal(err)
@@ -199,14 +234,14 @@ func (d *deployment) start(service string) *process {
 		_ = p.cmd.Process.Kill()
 		<-p.done
 		if d.t.Failed() {
-			d.t.Logf("%s said:\n%s", service, p.log)
+			d.t.Logf("%s at %s said:\n%s", service, p.host, p.log)
 		}
 	})
 	return p
 }
 
 // stop ends it as a cluster does, and wants that it ends well.
-func (p *process) stop(t *testing.T, service string) {
+func (p *process) stop(t *testing.T) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
@@ -215,43 +250,80 @@ func (p *process) stop(t *testing.T, service string) {
 	select {
 	case <-p.done:
 		if p.err != nil {
-			t.Errorf("%s ended with %v", service, p.err)
+			t.Errorf("%s ended with %v", p.service, p.err)
 		}
 	case <-time.After(patience):
-		t.Errorf("%s does not end", service)
+		t.Errorf("%s does not end", p.service)
 	}
 }
 
-// do sends a request to one service and returns the status and the body.
-func (d *deployment) do(method, service, port, path, key, body string) (int, map[string]any) {
-	d.t.Helper()
-	req, err := http.NewRequestWithContext(d.t.Context(), method, "http://"+net.JoinHostPort(d.addr[service], port)+path, strings.NewReader(body))
+// ready tells whether the replica says that it is. One that has ended by itself
+// fails the test.
+func (p *process) ready(t *testing.T) bool {
+	t.Helper()
+	select {
+	case <-p.done:
+		if p.err != nil {
+			t.Errorf("%s ended: %v", p.service, p.err)
+		}
+		return false
+	default:
+	}
+	status, _, err := send(t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, "http://"+p.host+":8081/readyz", "", "")
+	return err == nil && status == http.StatusOK
+}
+
+// send sends a request and returns the status and the body.
+func send(ctx context.Context, by http.RoundTripper, method, url, key, body string) (int, map[string]any, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
-		d.t.Fatal(err)
+		return 0, nil, err
 	}
 	req.Header.Set("X-Api-Key", key)
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	res, err := by.RoundTrip(req)
 	if err != nil {
-		return 0, nil
+		return 0, nil, err
 	}
 	defer res.Body.Close()
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		d.t.Fatal(err)
-	}
 	var answer map[string]any
-	_ = json.Unmarshal(raw, &answer)
-	return res.StatusCode, answer
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+		return 0, nil, fmt.Errorf("status %d: %w", res.StatusCode, err)
+	}
+	return res.StatusCode, answer, nil
 }
 
-// want is do, with an answer that it must be.
-func (d *deployment) want(status int, method, service, path, key, body string) map[string]any {
+// post sends a request to the first replica and returns the answer, whose status
+// must be the one given.
+func (d *deployment) post(status int, service, path, key, body string) map[string]any {
 	d.t.Helper()
-	got, answer := d.do(method, service, "8080", path, key, body)
-	if got != status {
-		d.t.Fatalf("%s %s: %d %v", method, path, got, answer)
+	got, answer, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodPost, "http://"+d.host(service, 0)+":8080"+path, key, body)
+	if err != nil || got != status {
+		d.t.Fatalf("%s: %d %v %v", path, got, answer, err)
 	}
 	return answer
+}
+
+// owner registers somebody with a waitlist.
+func (d *deployment) owner() (key, list string) {
+	d.t.Helper()
+	key, _ = d.post(http.StatusCreated, "account", "/v1/auth/register", "", `{"email":"owner@example.com","password":"correct horse battery"}`)["api_key"].(string)
+	list, _ = d.post(http.StatusCreated, "admin-analytics", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
+	return key, list
+}
+
+// counted is how many signups the analytics of a list show.
+func (d *deployment) counted(host, key, list string) int {
+	d.t.Helper()
+	status, got, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, "http://"+host+":8080/v1/waitlists/"+list+"/analytics?range=7d", key, "")
+	if err != nil || status != http.StatusOK {
+		d.t.Fatalf("analytics: %d %v %v", status, got, err)
+	}
+	days, _ := got["signups_by_day"].(map[string]any)
+	sum := 0
+	for _, n := range days {
+		sum += int(n.(float64))
+	}
+	return sum
 }
 
 // until waits for ok.
@@ -270,12 +342,18 @@ func (d *deployment) until(what string, ok func() bool) {
 	}
 }
 
-// TestDeployment sets the suite up as the operator of a cluster does: roles, one
+func TestPrograms(t *testing.T) {
+	programs := build(t)
+	t.Run("deployment", func(t *testing.T) { testDeployment(t, programs) })
+	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, programs) })
+}
+
+// testDeployment sets the suite up as the operator of a cluster does: roles, one
 // migration of each service, six programs. Then people use it.
-func TestDeployment(t *testing.T) {
+func testDeployment(t *testing.T, programs string) {
 	db := newDatabase(t)
 	db.applyRoles(t, "postgres")
-	d := newDeployment(t, db)
+	d := newDeployment(t, db, programs)
 
 	for _, args := range [][]string{{"migrat"}, {"migrate", "now"}} {
 		if code, said := d.run("account", nil, args...); code != 2 || !strings.Contains(said, "usage") {
@@ -288,57 +366,32 @@ func TestDeployment(t *testing.T) {
 	var early sync.WaitGroup
 	for _, s := range services() {
 		early.Go(func() {
-			if code, said := d.run(s, d.environ(s)); code != 1 || !strings.Contains(said, "schema "+schema(s)+" lacks 00001_") {
+			if code, said := d.run(s, d.environ(s, 0)); code != 1 || !strings.Contains(said, "schema "+schema(s)+" lacks 00001_") {
 				t.Errorf("%s before its migration: exit code %d: %s", s, code, said)
 			}
 		})
 	}
 	early.Wait()
 
-	// All at once, and with what a migration needs alone.
-	var migrations sync.WaitGroup
-	for _, s := range services() {
-		var env []string
-		for _, name := range []string{"KAFKA_BROKERS", "KAFKA_TOPIC_PREFIX", "KAFKA_PARTITIONS"} {
-			env = append(env, name+"="+d.base[name])
-		}
-		env = append(env, "POSTGRES_URL="+d.env[s]["POSTGRES_URL"])
-		migrations.Go(func() {
-			if code, said := d.run(s, env, "migrate"); code != 0 || !strings.Contains(said, `"file":"00001_`) {
-				t.Errorf("%s migrate: exit code %d: %s", s, code, said)
-			}
-		})
-	}
-	migrations.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	d.migrate()
 	db.checkRoles(t)
 
-	running := map[string]*process{}
+	var running []*process
 	for _, s := range services() {
-		running[s] = d.start(s)
+		running = append(running, d.start(s, 0))
 	}
-	for _, s := range services() {
-		d.until(s+" is ready", func() bool {
-			select {
-			case <-running[s].done:
-				t.Fatalf("%s ended: %v", s, running[s].err)
-			default:
-			}
-			status, _ := d.do(http.MethodGet, s, "8081", "/readyz", "", "")
-			return status == http.StatusOK
-		})
+	for _, p := range running {
+		d.until(p.service+" is ready", func() bool { return p.ready(t) })
+		d.names.set(name(p.service), p.host)
 	}
 
 	// Every service, and each of its ways to Postgres that is not a plain statement.
-	key, _ := d.want(http.StatusCreated, http.MethodPost, "account", "/v1/auth/register", "", `{"email":"owner@example.com","password":"correct horse battery"}`)["api_key"].(string)
-	list, _ := d.want(http.StatusCreated, http.MethodPost, "admin-analytics", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
-	d.want(http.StatusCreated, http.MethodPost, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"ann@example.com"}`)
-	if got := d.want(http.StatusOK, http.MethodPost, "admin-analytics", "/v1/waitlists/"+list+"/import", key, `{"signups":[{"email":"bob@example.com"}]}`); got["imported"] != 1.0 {
+	key, list := d.owner()
+	d.post(http.StatusCreated, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"ann@example.com"}`)
+	if got := d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/import", key, `{"signups":[{"email":"bob@example.com"}]}`); got["imported"] != 1.0 {
 		t.Errorf("import: %v", got)
 	}
-	d.want(http.StatusCreated, http.MethodPost, "messaging", "/v1/templates", key, `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`)
+	d.post(http.StatusCreated, "messaging", "/v1/templates", key, `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`)
 	mails := d.env["messaging"]["MAIL_DIR"]
 	d.until("a mail", func() bool {
 		found, err := os.ReadDir(mails)
@@ -347,23 +400,15 @@ func TestDeployment(t *testing.T) {
 		}
 		return len(found) > 0
 	})
-	d.until("the sums", func() bool {
-		got := d.want(http.StatusOK, http.MethodGet, "admin-analytics", "/v1/waitlists/"+list+"/analytics?range=7d", key, "")
-		days, _ := got["signups_by_day"].(map[string]any)
-		sum := 0.0
-		for _, n := range days {
-			sum += n.(float64)
-		}
-		return sum == 2
-	})
+	d.until("the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
 	// At last: it ends the trial.
-	if got := d.want(http.StatusOK, http.MethodPost, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
+	if got := d.post(http.StatusOK, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
 		t.Errorf("checkout: %v", got)
 	}
 
 	var stops sync.WaitGroup
-	for s, p := range running {
-		stops.Go(func() { p.stop(t, s) })
+	for _, p := range running {
+		stops.Go(func() { p.stop(t) })
 	}
 	stops.Wait()
 }
