@@ -26,7 +26,8 @@ import (
 // Main is the main function of a service: it returns the process' exit code.
 // Without arguments it is Command(newApp), with the one argument migrate it calls
 // migrate and ends. Then only Config is read from the environment, so what else
-// the service needs may be missing.
+// the service needs may be missing. With check STATUS=URL… it waits for these
+// answers and reads no configuration.
 func Main[C any, A interface {
 	Run(ctx context.Context) error
 }](newApp func(ctx context.Context, cfg C) (A, error), migrate func(ctx context.Context, cfg Config) error) int {
@@ -41,8 +42,10 @@ func Main[C any, A interface {
 			}
 			return migrate(ctx, cfg)
 		})
+	case len(args) > 1 && args[0] == "check":
+		return process(func(ctx context.Context) error { return checkAnswers(ctx, args[1:]) })
 	}
-	fmt.Fprintf(os.Stderr, "usage: %s [migrate]\n", os.Args[0])
+	fmt.Fprintf(os.Stderr, "usage: %s [migrate | check STATUS=URL…]\n", os.Args[0])
 	return 2
 }
 
