@@ -108,6 +108,12 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		"HTTPS_PROXY": "http://127.0.0.1:9",
 	}
 	maps.Copy(env, o.Env)
+	// What a program in place of the standalone one needs; see tools/lab.
+	for _, kv := range os.Environ() {
+		if k, v, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "LAB_") {
+			env[k] = v
+		}
+	}
 	for k, v := range env {
 		s.cmd.Env = append(s.cmd.Env, k+"="+v)
 	}

@@ -677,7 +677,8 @@ func testImportLimits(t *testing.T, d *deployment) {
 			upload(0)
 		}
 		o.Do(t, importRequest(id, []any{}).As(o.token)).Want(http.StatusOK)
-		for range 8 {
+		// More than two processes take, each for itself.
+		for range 16 {
 			upload(24 << 20)
 		}
 		select {
@@ -686,7 +687,7 @@ func testImportLimits(t *testing.T, d *deployment) {
 				t.Errorf("status %d, Retry-After %q", res.StatusCode, res.Header.Get("Retry-After"))
 			}
 		case <-time.After(time.Minute):
-			t.Error("eight large imports at once")
+			t.Error("sixteen large imports at once")
 		}
 		cancel()
 		for _, w := range open {

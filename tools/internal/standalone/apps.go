@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -36,6 +37,29 @@ type runningApp struct {
 	name string
 	// telemetry is the service's own; its apps leave it open.
 	telemetry *telemetry.Telemetry
+}
+
+// Suite is what the six services need to run elsewhere.
+type Suite struct {
+	// Env is what all read: addresses of real servers, keys, settings.
+	Env map[string]string
+	// Seeds are the SERVICE_KEY by service.
+	Seeds map[string]string
+	// DataDir is the runner's.
+	DataDir string
+	// Output takes the services' log lines.
+	Output io.Writer
+	Log    *slog.Logger
+}
+
+// Deployed are the six services elsewhere.
+type Deployed interface {
+	// Handler leads to their public interface.
+	Handler() http.Handler
+	// Ready is nil while all are.
+	Ready(ctx context.Context) error
+	// Stop ends them.
+	Stop() error
 }
 
 // launcher makes the six apps: it knows what their environment is.
@@ -78,6 +102,16 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		return nil, err
 	}
 	s.withPayments(l.env, payments)
+	if s.cfg.Deploy != nil {
+		s.deployed, err = s.cfg.Deploy(ctx, Suite{
+			Env: l.env, Seeds: seeds, DataDir: s.cfg.DataDir, Output: output, Log: s.log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.onStop(s.deployed.Stop)
+		return nil, nil
+	}
 	for name, variable := range map[string]string{"account": "ACCOUNT_GRPC", "signup": "SIGNUP_GRPC", "messaging": "MESSAGING_GRPC"} {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {

@@ -22,7 +22,7 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 		return nil, err
 	}
 	for _, line := range table {
-		if services[line.Service] == nil {
+		if s.deployed == nil && services[line.Service] == nil {
 			return nil, fmt.Errorf("the routes name %q, which is no service", line.Service)
 		}
 	}
@@ -39,6 +39,10 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 			return
 		}
 		if s.page(w, r) {
+			return
+		}
+		if s.deployed != nil {
+			s.deployed.Handler().ServeHTTP(w, r)
 			return
 		}
 		if h := services[routes.Service(table, r.URL.EscapedPath())]; h != nil {

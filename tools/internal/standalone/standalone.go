@@ -83,6 +83,8 @@ type Config struct {
 
 	// Environ is the environment that the services read (KEY=value).
 	Environ []string `env:"-"`
+	// Deploy runs the services elsewhere; nil: in this process.
+	Deploy func(ctx context.Context, s Suite) (Deployed, error) `env:"-"`
 	// Stdout takes the banner, Stderr warnings; nil: nobody reads them.
 	Stdout, Stderr io.Writer `env:"-"`
 }
@@ -131,6 +133,8 @@ type Standalone struct {
 	redis   redis.UniversalClient
 	parts   []part
 	apps    []runningApp
+	// deployed are the services where they are not in this process.
+	deployed Deployed
 	// pages are those of the payment simulator; nil: there is none.
 	pages    http.Handler
 	failed   chan error // holds the first failure of a part
@@ -289,6 +293,9 @@ func (s *Standalone) Ready(ctx context.Context) error {
 	}
 	for _, a := range s.apps {
 		checks[a.name] = a.Ready
+	}
+	if s.deployed != nil {
+		checks["services"] = s.deployed.Ready
 	}
 	var mu sync.Mutex
 	var errs []error
