@@ -14,10 +14,13 @@ BUILDTOOLS := $(BIN)/.buildtools-$(call key,tools/buildtools)
 LINTER := $(BIN)/.golangci-$(call key,tools/buildtools/golangci)
 UNITTEST := $(BIN)/.charts-$(call key,tools/buildtools/charts)
 KUBESCORE := $(BIN)/.kubescore-$(call key,tools/buildtools/kubescore)
+LABTOOLS := $(BIN)/.kubernetes-$(call key,tools/buildtools/kubernetes)
 KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 
 # make test KAFKA=apache PKG=./services/signup/... ARGS='-run TestJoin -v'
 KAFKA ?= embedded
+# make test-k8s LAB_KAFKA=embedded ARGS='-run TestRollouts'
+LAB_KAFKA ?= apache
 PKG ?= work
 ARGS ?=
 
@@ -36,7 +39,7 @@ IMAGES := $(CURDIR)/.data/images.yaml
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1\t\2/' | expand -t 14
 
 .PHONY: run
 run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
@@ -86,9 +89,14 @@ verify: ## Generate, tidy and lint; fails when that changes a file
 	fi
 
 .PHONY: charts
-charts: $(UNITTEST) $(KUBESCORE) helm ## Lint, test and score the charts, hold them against the code
+charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts, hold them against the code and an API server
 	@BIN=$(BIN) charts/check
 	@go test -count=1 ./tools/charts/ # the cache does not see charts/
+	@if [ "$$(id -u)" = 0 ]; then \
+		LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run TestDryRun ./tools/lab; \
+	else \
+		echo 'level: rendered only. As root an API server judges every object, too.'; \
+	fi
 
 .PHONY: images
 images: $(KO) ## Build the services' images and push them to REPO
@@ -103,14 +111,23 @@ images: $(KO) ## Build the services' images and push them to REPO
 	@cat $(IMAGES)
 
 .PHONY: deploy
-deploy: images helm ## Build the images and install or upgrade the release (REPO, VALUES, RELEASE, NAMESPACE)
+deploy: images $(LABTOOLS) ## Build the images and install or upgrade the release (REPO, VALUES, RELEASE, NAMESPACE)
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
 	@$(BIN)/helm upgrade --install $(RELEASE) charts/waitlist --namespace $(NAMESPACE) --create-namespace \
 		--values $(IMAGES) $(foreach file,$(VALUES),--values $(file)) --wait --timeout 15m $(HELMFLAGS)
 
-.PHONY: helm
-helm:
-	@[ -x $(BIN)/helm ] || { echo 'helm is missing: make lab-tools builds it' >&2; exit 1; }
+.PHONY: lab-tools
+lab-tools: $(LABTOOLS) $(KO) ## Build Kubernetes, etcd, helm and ko (ten minutes, once)
+
+# What needs the network comes first: the laboratory has none.
+.PHONY: test-k8s
+test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own and test them (root)
+	@tools/standalone/prepare.sh
+	@[ $(LAB_KAFKA) != apache ] || go run ./tools/devkafka -fetch
+	@$(BIN)/helm dependency build charts/waitlist >/dev/null
+	@go build -o $(BIN)/lab ./tools/lab/cmd/lab
+	@go test -c -o $(BIN)/e2e.test ./tools/e2e
+	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -timeout 2h $(ARGS) ./tools/lab
 
 .PHONY: tools
 tools: $(BUILDTOOLS) $(LINTER) ## Build the tools that generate and lint need
@@ -132,4 +149,15 @@ $(UNITTEST) $(KUBESCORE) $(KO): $(BIN)/.%:
 	@echo 'building the tools of tools/buildtools/$(firstword $(subst -, ,$*))'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.$(firstword $(subst -, ,$*))-*
 	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool
+	@touch $@
+
+# The API server says its release, which charts may ask for.
+KUBERNETES_VERSION = $(shell cd tools/buildtools/kubernetes && GOWORK=off go list -m -f '{{.Version}}' k8s.io/kubernetes)
+VERSION_PACKAGE := k8s.io/component-base/version
+$(LABTOOLS):
+	@echo 'building Kubernetes, etcd and helm (ten minutes, once)'
+	@mkdir -p $(BIN) && rm -f $(BIN)/.kubernetes-*
+	@cd tools/buildtools/kubernetes && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w \
+		-X $(VERSION_PACKAGE).gitVersion=$(KUBERNETES_VERSION) -X $(VERSION_PACKAGE).gitMajor=1 -X $(VERSION_PACKAGE).gitMinor=36' tool
+	@mv $(BIN)/server $(BIN)/etcd # go.etcd.io/etcd/server
 	@touch $@

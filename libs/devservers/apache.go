@@ -130,6 +130,13 @@ func brokerReady(ctx context.Context, addr string) error {
 	return nil
 }
 
+// FetchApacheKafka sees to it that dist has the broker's jars, so that a start
+// needs no network.
+func FetchApacheKafka(ctx context.Context, dist string) error {
+	_, err := kafkaDist(ctx, dist)
+	return err
+}
+
 // kafkaDist is the folder with Kafka's jars, resolved by Maven once. It
 // appears whole or not at all.
 func kafkaDist(ctx context.Context, dist string) (string, error) {

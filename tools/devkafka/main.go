@@ -29,6 +29,7 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("devkafka", flag.ContinueOnError)
 	apache := flags.Bool("apache", false, "run Apache Kafka; needs java 17 and, the first time, mvn")
+	fetch := flags.Bool("fetch", false, "only fetch Apache Kafka, if it is missing")
 	data := flags.String("data", ".data", "folder for the broker's log and its programs")
 	port := flags.Int("port", 9092, "port on 127.0.0.1; 0 takes a free one")
 	if err := flags.Parse(args); err != nil {
@@ -37,11 +38,15 @@ func run(ctx context.Context, args []string) error {
 		}
 		return err
 	}
+	dist := filepath.Join(*data, "kafka-dist")
+	if *fetch {
+		return devservers.FetchApacheKafka(ctx, dist)
+	}
 	var broker *devservers.Kafka
 	var err error
 	if *apache {
 		broker, err = devservers.StartApacheKafka(ctx, devservers.ApacheOptions{
-			Dir: filepath.Join(*data, "devkafka-apache"), Dist: filepath.Join(*data, "kafka-dist"), Port: *port,
+			Dir: filepath.Join(*data, "devkafka-apache"), Dist: dist, Port: *port,
 		})
 	} else {
 		broker, err = devservers.StartKafka(ctx, devservers.KafkaOptions{Dir: filepath.Join(*data, "devkafka"), Port: *port})
