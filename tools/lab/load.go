@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Load sends requests at a constant rate, however long answers take, to every
+// public service. Each request has one right status; anything else failed.
+type Load struct {
+	url    string
+	client *http.Client
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	waitlist, key string
+
+	mu     sync.Mutex
+	sent   int
+	failed []string
+	// joined are the addresses whose signup was acknowledged.
+	joined []string
+	slow   time.Duration
+	number atomic.Int64
+}
+
+// loadTimeout bounds one request: longer is a failure.
+const loadTimeout = 10 * time.Second
+
+// StartLoad registers an owner with a waitlist and sends rate requests a second
+// until Stop.
+func StartLoad(ctx context.Context, url string, rate int) (*Load, error) {
+	l := &Load{url: url, done: make(chan struct{}), client: &http.Client{
+		Timeout: loadTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 256, DialContext: (&net.Dialer{Timeout: loadTimeout}).DialContext},
+	}}
+	email := fmt.Sprintf("load-%d@example.com", time.Now().UnixNano())
+	account, err := l.call(ctx, http.MethodPost, "/auth/register", http.StatusCreated, map[string]any{"email": email, "password": "correct horse battery"})
+	if err != nil {
+		return nil, err
+	}
+	l.key, _ = account["api_key"].(string)
+	waitlist, err := l.call(ctx, http.MethodPost, "/waitlists", http.StatusCreated, map[string]any{"name": "Load"})
+	if err != nil {
+		return nil, err
+	}
+	l.waitlist, _ = waitlist["waitlist_id"].(string)
+	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	go l.run(ctx, rate)
+	return l, nil
+}
+
+func (l *Load) run(ctx context.Context, rate int) {
+	defer close(l.done)
+	var all sync.WaitGroup
+	defer all.Wait()
+	tick := time.NewTicker(time.Second / time.Duration(rate))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// Not ctx: what was sent is waited for.
+		all.Go(func() { l.one(context.WithoutCancel(ctx), l.number.Add(1)) })
+	}
+}
+
+// one sends the nth request.
+func (l *Load) one(ctx context.Context, n int64) {
+	public := "/public/waitlists/" + l.waitlist
+	email := fmt.Sprintf("person-%d@example.com", n)
+	start := time.Now()
+	var err error
+	switch n % 8 {
+	case 0, 1, 2:
+		if _, err = l.call(ctx, http.MethodPost, public+"/signups", http.StatusCreated, map[string]any{"email": email}); err == nil {
+			l.mu.Lock()
+			l.joined = append(l.joined, email)
+			l.mu.Unlock()
+		}
+	case 3:
+		l.mu.Lock()
+		if len(l.joined) > 0 {
+			email = l.joined[int(n)%len(l.joined)]
+		}
+		known := len(l.joined) > 0
+		l.mu.Unlock()
+		if known {
+			_, err = l.call(ctx, http.MethodGet, public+"/signups/"+email, http.StatusOK, nil)
+		}
+	case 4:
+		_, err = l.call(ctx, http.MethodGet, public+"/config", http.StatusOK, nil)
+	case 5:
+		_, err = l.call(ctx, http.MethodGet, "/waitlists/"+l.waitlist+"/stats", http.StatusOK, nil)
+	case 6:
+		_, err = l.call(ctx, http.MethodGet, "/auth/me", http.StatusOK, nil)
+	case 7:
+		path := "/templates"
+		if n%16 == 7 {
+			path = "/billing/info"
+		}
+		_, err = l.call(ctx, http.MethodGet, path, http.StatusOK, nil)
+	}
+	took := time.Since(start)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent++
+	l.slow = max(l.slow, took)
+	if err != nil {
+		l.failed = append(l.failed, err.Error())
+	}
+}
+
+// call sends one request and returns the JSON object of the answer.
+func (l *Load) call(ctx context.Context, method, path string, want int, body any) (map[string]any, error) {
+	var content io.Reader = http.NoBody
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(raw)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, l.url+"/v1"+path, content)
+	if err != nil {
+		return nil, err
+	}
+	// Once it was sent the client must not send it again: that would hide failures.
+	req.GetBody = nil
+	req.Header.Set("Content-Type", "application/json")
+	if l.key != "" {
+		req.Header.Set("x-api-key", l.key)
+	}
+	res, err := l.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if res.StatusCode != want {
+		return nil, fmt.Errorf("%s %s: status %d, want %d: %.200s", method, path, res.StatusCode, want, raw)
+	}
+	var answer map[string]any
+	if err := json.Unmarshal(raw, &answer); err != nil && !errors.Is(err, io.EOF) {
+		var list []any
+		if json.Unmarshal(raw, &list) != nil {
+			return nil, fmt.Errorf("%s %s: %w: %.200s", method, path, err, raw)
+		}
+	}
+	return answer, nil
+}
+
+// Sent is how many requests have been answered or failed so far.
+func (l *Load) Sent() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent
+}
+
+// Report is what a load found.
+type Report struct {
+	Sent   int
+	Failed []string
+	// Slowest is the longest time to an answer.
+	Slowest time.Duration
+	// Waitlist has signups of everybody in Joined, and perhaps of some whose answer
+	// was lost.
+	Waitlist string
+	Joined   []string
+}
+
+// Stop waits for the requests under way.
+func (l *Load) Stop() Report {
+	l.cancel()
+	<-l.done
+	l.client.CloseIdleConnections()
+	return Report{Sent: l.sent, Failed: l.failed, Slowest: l.slow, Waitlist: l.waitlist, Joined: l.joined}
+}

@@ -1,0 +1,98 @@
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// Registry is an image registry in this process, for what ko builds.
+type Registry struct {
+	// Address is host:port.
+	Address string
+	server  *http.Server
+}
+
+// StartRegistry serves an empty registry with a base image in it, until Stop.
+func StartRegistry(ctx context.Context) (*Registry, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen for the registry: %w", err)
+	}
+	quiet := log.New(io.Discard, "", 0)
+	r := &Registry{Address: l.Addr().String(), server: &http.Server{
+		Handler: registry.New(registry.Logger(quiet)), ReadHeaderTimeout: 10 * time.Second,
+	}}
+	go func() { _ = r.server.Serve(l) }()
+	if err := r.pushBase(ctx); err != nil {
+		return nil, errors.Join(err, r.Stop())
+	}
+	return r, nil
+}
+
+// Stop ends the registry; its images are gone.
+func (r *Registry) Stop() error { return r.server.Close() }
+
+// Base is the image that ko puts binaries on. The one that releases use comes
+// from the internet; this has what matters of it: an unprivileged user.
+func (r *Registry) Base() string { return r.Address + "/base:nonroot" }
+
+func (r *Registry) pushBase(ctx context.Context) error {
+	var content bytes.Buffer
+	archive := tar.NewWriter(&content)
+	for path, text := range map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n",
+		"etc/group":  "root:x:0:\nnonroot:x:65532:\n",
+	} {
+		if err := archive.WriteHeader(&tar.Header{Name: path, Mode: 0o644, Size: int64(len(text))}); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(archive, text); err != nil {
+			return err
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
+	if err != nil {
+		return err
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return err
+	}
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Config = v1.Config{User: "65532", WorkingDir: "/"}
+	if img, err = mutate.ConfigFile(img, config); err != nil {
+		return err
+	}
+	tag, err := name.NewTag(r.Base(), name.Insecure)
+	if err != nil {
+		return err
+	}
+	if err := remote.Write(tag, img, remote.WithContext(ctx)); err != nil {
+		return fmt.Errorf("push the base image: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+//go:build k8s
+
+package lab_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// rounds is how often each write is followed by a read from another replica.
+const rounds = 50
+
+// testReplicas: what one replica acknowledged every other shows at once.
+func (w *world) testReplicas(t *testing.T) {
+	s := w.deploy(t, w.chart(), w.images)
+	replicas := map[string][2]client{}
+	for _, service := range []string{"account", "signup", "admin-analytics", "messaging"} {
+		pods := s.podsOf(t, service)
+		if len(pods) != 2 {
+			t.Fatalf("%s has %d pods", service, len(pods))
+		}
+		for i := range 2 {
+			pair := replicas[service]
+			pair[i] = client{t, "http://" + pods[i].Status.PodIP + ":8080/v1"}
+			replicas[service] = pair
+		}
+	}
+	for i := range rounds {
+		// one writes, the other reads; they take turns.
+		pick := func(service string) (one, other client) {
+			pair := replicas[service]
+			return pair[i%2], pair[(i+1)%2]
+		}
+		account, account2 := pick("account")
+		signup, signup2 := pick("signup")
+		admin, admin2 := pick("admin-analytics")
+		messaging, messaging2 := pick("messaging")
+
+		owner := map[string]any{"email": fmt.Sprintf("owner-%d@example.com", i), "password": "correct horse battery"}
+		key := account.do(http.StatusCreated, "", http.MethodPost, "/auth/register", owner)["api_key"].(string)
+		session := account2.do(http.StatusOK, "", http.MethodPost, "/auth/login", owner)["id_token"].(string)
+		next := account.do(http.StatusOK, session, http.MethodPost, "/auth/regenerate-api-key", nil)["api_key"].(string)
+		account2.do(http.StatusUnauthorized, key, http.MethodGet, "/auth/me", nil)
+		admin2.do(http.StatusUnauthorized, key, http.MethodGet, "/waitlists", nil)
+		key = next
+		account2.do(http.StatusOK, key, http.MethodGet, "/auth/me", nil)
+
+		list := admin.do(http.StatusCreated, key, http.MethodPost, "/waitlists", map[string]any{"name": "One"})["waitlist_id"].(string)
+		path, public := "/waitlists/"+list, "/public/waitlists/"+list
+		admin2.do(http.StatusOK, key, http.MethodGet, path, nil)
+		signup.do(http.StatusOK, "", http.MethodGet, public+"/config", nil)
+		signup2.do(http.StatusOK, "", http.MethodGet, public+"/config", nil)
+		admin.do(http.StatusOK, key, http.MethodPatch, path, map[string]any{"name": "Two"})
+		for _, c := range []client{admin, admin2} {
+			if got := c.do(http.StatusOK, key, http.MethodGet, path, nil)["name"]; got != "Two" {
+				t.Errorf("name %v", got)
+			}
+		}
+		for _, c := range []client{signup, signup2} {
+			if got := c.do(http.StatusOK, "", http.MethodGet, public+"/config", nil)["name"]; got != "Two" {
+				t.Errorf("public name %v", got)
+			}
+		}
+
+		// Three people; the last is referred by the second, who moves up.
+		referrer := ""
+		for n, c := range []client{signup, signup2, signup} {
+			body := map[string]any{"email": fmt.Sprintf("p%d@example.com", n)}
+			if n == 2 {
+				body["referred_by_token"] = referrer
+			}
+			answer := c.do(http.StatusCreated, "", http.MethodPost, public+"/signups", body)
+			referrer, _ = answer["referral_token"].(string)
+			if answer["position"] != float64(n+1) {
+				t.Errorf("position %v of signup %d", answer["position"], n)
+			}
+		}
+		positions := func(want map[string]float64) {
+			t.Helper()
+			for _, c := range []client{signup, signup2} {
+				for email, position := range want {
+					if got := c.do(http.StatusOK, "", http.MethodGet, public+"/signups/"+email, nil)["position"]; got != position {
+						t.Errorf("%s is at %v, want %v", email, got, position)
+					}
+				}
+			}
+		}
+		positions(map[string]float64{"p0@example.com": 2, "p1@example.com": 1, "p2@example.com": 3})
+		admin.do(http.StatusOK, key, http.MethodPatch, path+"/signups/p2@example.com/position", map[string]any{"position": 1})
+		positions(map[string]float64{"p0@example.com": 3, "p1@example.com": 2, "p2@example.com": 1})
+		admin2.do(http.StatusNoContent, key, http.MethodDelete, path+"/signups/p1@example.com", nil)
+		positions(map[string]float64{"p0@example.com": 2, "p2@example.com": 1})
+		signup.do(http.StatusNotFound, "", http.MethodGet, public+"/signups/p1@example.com", nil)
+
+		template := messaging.do(http.StatusCreated, key, http.MethodPost, "/templates", map[string]any{
+			"template_type": "signup_confirmation", "subject_template": "Hello", "html_body_template": "<p>Hello</p>",
+		})["template_id"].(string)
+		messaging2.do(http.StatusOK, key, http.MethodGet, "/templates/"+template, nil)
+		messaging2.do(http.StatusNoContent, key, http.MethodDelete, "/templates/"+template, nil)
+		messaging.do(http.StatusNotFound, key, http.MethodGet, "/templates/"+template, nil)
+		admin.do(http.StatusNoContent, key, http.MethodDelete, path, nil)
+		admin2.do(http.StatusNotFound, key, http.MethodGet, path, nil)
+		signup2.do(http.StatusNotFound, "", http.MethodGet, public+"/config", nil)
+		if t.Failed() {
+			t.Fatalf("in round %d", i)
+		}
+	}
+}
+
+// client talks to one replica.
+type client struct {
+	t   *testing.T
+	url string
+}
+
+// do sends a request with an API key, a session or nothing, and returns the
+// object of the answer.
+func (c client) do(want int, credential, method, path string, body any) map[string]any {
+	c.t.Helper()
+	raw, err := json.Marshal(body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if body == nil {
+		raw = nil
+	}
+	req, err := http.NewRequestWithContext(c.t.Context(), method, c.url+path, bytes.NewReader(raw))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	switch {
+	case strings.HasPrefix(credential, "wl_"):
+		req.Header.Set("x-api-key", credential)
+	case credential != "":
+		req.Header.Set("Authorization", "Bearer "+credential)
+	}
+	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	content, err := io.ReadAll(res.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if res.StatusCode != want {
+		c.t.Errorf("%s %s%s: %d, want %d: %.300s", method, c.url, path, res.StatusCode, want, content)
+	}
+	var answer map[string]any
+	_ = json.Unmarshal(content, &answer)
+	return answer
+}
