@@ -15,6 +15,7 @@ LINTER := $(BIN)/.golangci-$(call key,tools/buildtools/golangci)
 UNITTEST := $(BIN)/.charts-$(call key,tools/buildtools/charts)
 KUBESCORE := $(BIN)/.kubescore-$(call key,tools/buildtools/kubescore)
 LABTOOLS := $(BIN)/.kubernetes-$(call key,tools/buildtools/kubernetes)
+OASDIFF := $(BIN)/.openapi-$(call key,tools/buildtools/openapi)
 KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 
 # make test KAFKA=apache PKG=./services/signup/... ARGS='-run TestJoin -v'
@@ -23,6 +24,9 @@ KAFKA ?= embedded
 LAB_KAFKA ?= apache
 PKG ?= work
 ARGS ?=
+
+# make api-diff BASE=v1.2.0; proto/api-diff says what is taken without it.
+BASE ?=
 
 # make deploy REPO=registry.example.com/waitlist VALUES='values.yaml more.yaml'
 REPO ?=
@@ -88,6 +92,10 @@ verify: ## Generate, tidy and lint; fails when that changes a file
 		git status --short; echo 'verify changed files: look at them and commit'; exit 1; \
 	fi
 
+.PHONY: api-diff
+api-diff: $(BUILDTOOLS) $(OASDIFF) ## Fail where the interface breaks clients of BASE's (a commit; else the last tag)
+	@BIN=$(BIN) proto/api-diff $(BASE)
+
 .PHONY: charts
 charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts, hold them against the code and an API server
 	@BIN=$(BIN) charts/check
@@ -145,7 +153,7 @@ $(LINTER):
 	@touch $@
 
 # .<folder>-<key>: the tools of tools/buildtools/<folder>.
-$(UNITTEST) $(KUBESCORE) $(KO): $(BIN)/.%:
+$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO): $(BIN)/.%:
 	@echo 'building the tools of tools/buildtools/$(firstword $(subst -, ,$*))'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.$(firstword $(subst -, ,$*))-*
 	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool
