@@ -25,6 +25,8 @@ LAB_KAFKA ?= apache
 PKG ?= work
 ARGS ?=
 
+# make test-former FORMER=v1.2.0 ARGS='-run TestSuite/everyday'
+FORMER ?=
 # make api-diff BASE=v1.2.0; proto/api-diff says what is taken without it.
 BASE ?=
 
@@ -54,6 +56,10 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 .PHONY: test
 test: ## Run every test with -race on real servers (KAFKA=apache, PKG=…, ARGS=…)
 	@go run ./tools/testrun -kafka $(KAFKA) -- -race -timeout 45m $(ARGS) $(PKG)
+
+.PHONY: test-former
+test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on today's schema (ARGS=…)
+	@tools/former/run "$(FORMER)" $(ARGS)
 
 .PHONY: bench
 bench: ## Measure the suite against its goals and print the table
@@ -95,6 +101,12 @@ verify: ## Generate, tidy and lint; fails when that changes a file
 .PHONY: api-diff
 api-diff: $(BUILDTOOLS) $(OASDIFF) ## Fail where the interface breaks clients of BASE's (a commit; else the last tag)
 	@BIN=$(BIN) proto/api-diff $(BASE)
+
+.PHONY: vulnerabilities
+vulnerabilities: ## Look for known vulnerabilities that the code reaches (asks vuln.go.dev)
+	@for module in $(MODULES); do \
+		echo "== $$module"; go -C $$module run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./... || exit 1; \
+	done
 
 .PHONY: charts
 charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts, hold them against the code and an API server
