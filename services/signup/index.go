@@ -35,10 +35,11 @@ type Mark struct {
 	Total int64
 }
 
-// Place is what the index says of one signup: its rank, and the change and
-// displayed counter of the moment at which it has it. Rank 0: nothing yet.
+// Place is what the index says of one signup: its rank, and the state of the index
+// that has it there. Rank 0: nothing yet.
 type Place struct {
-	Rank, Change, Total int64
+	Rank int64
+	At   Mark
 }
 
 // Delta turns an index at one mark into one at another.
@@ -53,6 +54,8 @@ type KeyLog interface {
 	// Since returns what happened after from, all of one snapshot. ErrStale
 	// where the log does not hold from, or too much happened.
 	Since(ctx context.Context, waitlistID string, from Mark) (Delta, error)
+	// Holds reports whether the log has m's change, with its nonce.
+	Holds(ctx context.Context, waitlistID string, m Mark) (bool, error)
 	// All passes every key of one snapshot to put, in chunks, and returns the
 	// snapshot's mark.
 	All(ctx context.Context, waitlistID string, put func([]Key) error) (Mark, error)
@@ -137,11 +140,19 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 		case err != nil:
 			x.slog.DebugContext(ctx, "index cannot be read", "waitlist_id", waitlistID, "error", err)
 			return Place{}, ErrIndexUnusable
+		case at.Rank > 0 && at.At.Change == v.Change:
+			return at, nil
 		case at.Rank > 0:
-			if at.Change > v.Change {
-				// Somebody was quicker, or Postgres was restored from the past: the
-				// log will tell.
-				x.Hint(waitlistID)
+			// Somebody was quicker, or Postgres was restored from the past: the log
+			// tells.
+			held, err := x.log.Holds(short, waitlistID, at.At)
+			switch {
+			case err != nil:
+				x.slog.DebugContext(ctx, "change log cannot be read", "waitlist_id", waitlistID, "error", err)
+				return Place{}, ErrIndexUnusable
+			case !held:
+				x.rebuild(waitlistID)
+				return Place{}, ErrIndexUnusable
 			}
 			return at, nil
 		}

@@ -69,7 +69,7 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 	at, err := s.index.Rank(ctx, waitlistID, v)
 	if err == nil {
 		// The counter of the same moment: the index may be ahead of v.
-		v.Total = at.Total
+		v.Total = at.At.Total
 		return w, v, at.Rank, nil
 	}
 	if !errors.Is(err, ErrIndexUnusable) {

@@ -87,6 +87,16 @@ func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark
 	return d, nil
 }
 
+// Holds implements signup.KeyLog.
+func (s *Signups) Holds(ctx context.Context, waitlistID string, m signup.Mark) (held bool, err error) {
+	err = s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM change WHERE waitlist_id = $1 AND no = $2 AND nonce = $3)`,
+		waitlistID, m.Change, m.Nonce).Scan(&held)
+	if err != nil {
+		return false, fmt.Errorf("look a change up: %w", err)
+	}
+	return held, nil
+}
+
 // All implements signup.KeyLog.
 func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.Key) error) (signup.Mark, error) {
 	var m signup.Mark

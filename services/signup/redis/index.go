@@ -43,20 +43,21 @@ const (
 )
 
 // rankScript: KEYS set, mark; ARGV change, nonce, number, queue key. It returns
-// the rank, the index's change and its total. The nonce and the member's score are compared
-// only at the very change of which the caller knows them.
+// the rank and the index's change, nonce (a text: Lua's numbers end at 2^53), live and
+// total. The nonce and the member's score are compared only at the very change of
+// which the caller knows them.
 var rankScript = goredis.NewScript(`
 local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce', 'live', 'total')
-if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return {-1, 0, 0} end
+if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return {-1, 0, '0', 0, 0} end
 local same = tonumber(mark[1]) == tonumber(ARGV[1])
 local rank = redis.call('ZRANK', KEYS[1], ARGV[3])
 if redis.call('ZCARD', KEYS[1]) ~= tonumber(mark[3]) or (same and (
     mark[2] ~= ARGV[2] or not rank or tonumber(redis.call('ZSCORE', KEYS[1], ARGV[3])) ~= tonumber(ARGV[4]))) then
   redis.call('DEL', KEYS[2])
-  return {-2, 0, 0}
+  return {-2, 0, '0', 0, 0}
 end
-if not rank then return {-1, 0, 0} end
-return {rank + 1, tonumber(mark[1]), tonumber(mark[4])}`)
+if not rank then return {-1, 0, '0', 0, 0} end
+return {rank + 1, tonumber(mark[1]), mark[2], tonumber(mark[3]), tonumber(mark[4])}`)
 
 // applyScript: KEYS set, mark; ARGV from change, from nonce, to change, to
 // nonce, live, total, number of puts, then number and key of each, then removed
@@ -107,7 +108,7 @@ func (k *Keys) Rank(ctx context.Context, waitlistID string, v signup.View) (sign
 	case got[0] == again:
 		return signup.Place{}, nil
 	}
-	return signup.Place{Rank: got[0], Change: got[1], Total: got[2]}, nil
+	return signup.Place{Rank: got[0], At: signup.Mark{Change: got[1], Nonce: got[2], Live: got[3], Total: got[4]}}, nil
 }
 
 // Mark implements signup.Keys.
