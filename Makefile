@@ -173,11 +173,10 @@ $(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO): $(BIN)/.%:
 
 # The API server says its release, which charts may ask for.
 KUBERNETES_VERSION = $(shell cd tools/buildtools/kubernetes && GOWORK=off go list -m -f '{{.Version}}' k8s.io/kubernetes)
-VERSION_PACKAGE := k8s.io/component-base/version
+LAB_LDFLAGS = -s -w $(foreach set,gitVersion=$(KUBERNETES_VERSION) gitMajor=1 gitMinor=36,-X k8s.io/component-base/version.$(set))
 $(LABTOOLS):
 	@echo 'building Kubernetes, etcd and helm (ten minutes, once)'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.kubernetes-*
-	@cd tools/buildtools/kubernetes && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w \
-		-X $(VERSION_PACKAGE).gitVersion=$(KUBERNETES_VERSION) -X $(VERSION_PACKAGE).gitMajor=1 -X $(VERSION_PACKAGE).gitMinor=36' tool
+	@cd tools/buildtools/kubernetes && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '$(LAB_LDFLAGS)' tool
 	@mv $(BIN)/server $(BIN)/etcd # go.etcd.io/etcd/server
 	@touch $@
