@@ -130,10 +130,12 @@ func (w *world) buildImages(t *testing.T, file string) {
 	}
 }
 
-// make is a call of the Makefile with the lab's registry.
+// make is a call of the Makefile with the lab's registry; args come last and
+// win.
 func (w *world) make(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "make", append(args,
-		"BIN="+w.bin, "VERSION=lab", "REPO="+w.registry.Address+"/waitlist", "KOFLAGS=--insecure-registry --platform=linux/"+runtime.GOARCH)...)
+	cmd := exec.CommandContext(ctx, "make", append([]string{
+		"BIN=" + w.bin, "VERSION=lab", "REPO=" + w.registry.Address + "/waitlist", "KOFLAGS=--insecure-registry --platform=linux/" + runtime.GOARCH,
+	}, args...)...)
 	cmd.Dir = w.root
 	cmd.Env = append(os.Environ(), "KO_DEFAULTBASEIMAGE="+w.registry.Base(), "KUBECONFIG="+w.cluster.Kubeconfig)
 	return cmd
