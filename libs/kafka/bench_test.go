@@ -15,6 +15,7 @@ import (
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
@@ -37,7 +38,7 @@ func BenchmarkConsumer(b *testing.B) {
 		}
 		b.StartTimer()
 		stop := e.run(group, record(group))
-		e.eventually("effects", func() bool {
+		testenv.Eventually(e, "effects", func() bool {
 			var done bool
 			if err := e.pool.QueryRow(b.Context(), "SELECT count(*) >= $2 FROM inbox WHERE consumer = $1", group, events*n).Scan(&done); err != nil {
 				b.Fatal(err)

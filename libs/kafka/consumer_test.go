@@ -119,7 +119,7 @@ func newEvent(key string) *eventv1.Event {
 func (e *env) write(msgs ...kafkago.Message) {
 	e.Helper()
 	// A broker may take a while to lead the partitions that it has just been given.
-	e.eventually("written", func() bool { return e.writer.WriteMessages(e.Context(), msgs...) == nil })
+	testenv.Eventually(e, "written", func() bool { return e.writer.WriteMessages(e.Context(), msgs...) == nil })
 }
 
 func (e *env) message(key string, ev *eventv1.Event) kafkago.Message {
@@ -145,24 +145,10 @@ func (e *env) effects(group string) []string {
 	return ids
 }
 
-func (e *env) eventually(what string, cond func() bool) {
-	e.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			e.Fatalf("not within a minute: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // consumed waits until the group has committed all there is.
 func (e *env) consumed(group string) {
 	e.Helper()
-	e.eventually(group+" has consumed everything", func() bool {
+	testenv.Eventually(e, group+" has consumed everything", func() bool {
 		// An error passes: the group may have no coordinator yet.
 		lag, err := kafka.Lag(e.Context(), e.cfg, group, kafka.SignupsTopic, kafka.AccountsTopic)
 		return err == nil && len(lag) == 2 && lag[kafka.SignupsTopic] == 0 && lag[kafka.AccountsTopic] == 0
@@ -412,7 +398,7 @@ func TestPostgresAwayIsWaitedOut(t *testing.T) {
 	for range 20 {
 		send()
 	}
-	e.eventually("more attempts than a failing event has", func() bool { return e.failures.Load() > 3 })
+	testenv.Eventually(e, "more attempts than a failing event has", func() bool { return e.failures.Load() > 3 })
 	testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir, Port: port})
 	e.consumed("g")
 	if got := e.effects("g"); !slices.Equal(got, want) || len(e.deadLetters()) != 0 {
@@ -434,9 +420,9 @@ func TestKafkaRestartIsWaitedOut(t *testing.T) {
 		for range 10 {
 			ev := newEvent("k")
 			want = append(want, ev.GetId())
-			e.eventually("written", func() bool { return e.writer.WriteMessages(t.Context(), e.message("k", ev)) == nil })
+			testenv.Eventually(e, "written", func() bool { return e.writer.WriteMessages(t.Context(), e.message("k", ev)) == nil })
 		}
-		e.eventually("effects", func() bool { return len(e.effects("g")) == len(want) })
+		testenv.Eventually(e, "effects", func() bool { return len(e.effects("g")) == len(want) })
 		if round == 0 {
 			var port int
 			if _, err := fmt.Sscanf(strings.Split(k.Brokers[0], ":")[1], "%d", &port); err != nil {

@@ -70,7 +70,7 @@ func TestSecured(t *testing.T) {
 	if n, err := kafka.Replay(t.Context(), cfg, kafka.SignupsTopic); n != 1 || err != nil {
 		t.Errorf("%d dead letters replayed, %v", n, err)
 	}
-	e.eventually("the effect", func() bool { return len(e.effects("group")) == 1 })
+	testenv.Eventually(e, "the effect", func() bool { return len(e.effects("group")) == 1 })
 }
 
 func TestLogins(t *testing.T) {

@@ -136,31 +136,7 @@ func start(t testing.TB, pool *pgxpool.Pool, w outbox.Writer) (*outbox.Relay, fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("relay: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return r, stop
-}
-
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.After(30 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within 30 s: %s", what)
-		case <-tick.C:
-		}
-	}
+	return r, testenv.Run(t, r.Run)
 }
 
 func left(t testing.TB, pool *pgxpool.Pool) (rows, parked int) {
@@ -173,7 +149,7 @@ func left(t testing.TB, pool *pgxpool.Pool) (rows, parked int) {
 
 func drained(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
-	eventually(t, "outbox drained", func() bool { rows, _ := left(t, pool); return rows == 0 })
+	testenv.Eventually(t, "outbox drained", func() bool { rows, _ := left(t, pool); return rows == 0 })
 }
 
 func TestRowsThatCommitLateWithALowerIDAreFound(t *testing.T) {
@@ -191,12 +167,12 @@ func TestRowsThatCommitLateWithALowerIDAreFound(t *testing.T) {
 	for i := range 5 {
 		insert(t, pool, message("b", fmt.Sprint(i)))
 		r.Wake()
-		eventually(t, "the later id is published", func() bool { return l.has("b", fmt.Sprint(i)) })
+		testenv.Eventually(t, "the later id is published", func() bool { return l.has("b", fmt.Sprint(i)) })
 	}
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the lower id is published", func() bool { return l.has("a", "early id, late commit") })
+	testenv.Eventually(t, "the lower id is published", func() bool { return l.has("a", "early id, late commit") })
 	drained(t, pool)
 }
 
@@ -270,7 +246,7 @@ func TestTwoRelaysHandOver(t *testing.T) {
 	first, stopFirst := start(t, pool, &l)
 	insert(t, pool, message("k", "0"))
 	first.Wake()
-	eventually(t, "the first leads", func() bool { return l.has("k", "0") })
+	testenv.Eventually(t, "the first leads", func() bool { return l.has("k", "0") })
 	second, stopSecond := start(t, pool, &l)
 
 	// The stand-by's wakes reach the leader: at its sweeps alone, one a second,
@@ -281,7 +257,7 @@ func TestTwoRelaysHandOver(t *testing.T) {
 		want = append(want, fmt.Sprint(i))
 		insert(t, pool, message("k", want[i]))
 		second.Wake()
-		eventually(t, "published", func() bool { return l.has("k", want[i]) })
+		testenv.Eventually(t, "published", func() bool { return l.has("k", want[i]) })
 	}
 	if d := time.Since(begin); d > 20*time.Second {
 		t.Fatalf("wakes of the stand-by did not reach the leader: %v", d)
@@ -393,7 +369,7 @@ func TestUnsendableRowsAreParked(t *testing.T) {
 		insert(t, pool, message("k", id))
 	}
 	r, _ := start(t, pool, &l)
-	eventually(t, "only parked rows are left", func() bool { rows, parked := left(t, pool); return rows == 5 && parked == 5 })
+	testenv.Eventually(t, "only parked rows are left", func() bool { rows, parked := left(t, pool); return rows == 5 && parked == 5 })
 	if got := l.first("k"); !slices.Equal(got, want) {
 		t.Fatalf("published %v", got)
 	}
@@ -483,7 +459,7 @@ func TestRowsOfManyEventsReachKafkaInOrder(t *testing.T) {
 			t.Fatalf("message %d: %v, %v", i, ev.GetId(), err)
 		}
 	}
-	eventually(t, "the row is parked", func() bool { rows, parked := left(t, pool); return rows == 1 && parked == 1 })
+	testenv.Eventually(t, "the row is parked", func() bool { rows, parked := left(t, pool); return rows == 1 && parked == 1 })
 }
 
 func TestAnUnknownTopicBlocksNoOther(t *testing.T) {
@@ -495,7 +471,7 @@ func TestAnUnknownTopicBlocksNoOther(t *testing.T) {
 	}
 	r, _ := start(t, pool, w)
 	read(kafka.SignupsTopic, 20)
-	eventually(t, "the others are gone", func() bool { rows, parked := left(t, pool); return rows == 20 && parked == 0 })
+	testenv.Eventually(t, "the others are gone", func() bool { rows, parked := left(t, pool); return rows == 20 && parked == 0 })
 	insert(t, pool, message("k", "z"))
 	r.Wake()
 	read(kafka.SignupsTopic, 1)
@@ -545,11 +521,11 @@ func TestPostgresAwayIsWaitedOut(t *testing.T) {
 	port := server.Port()
 	server.Kill()
 	testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir, Port: port})
-	eventually(t, "insert", func() bool {
+	testenv.Eventually(t, "insert", func() bool {
 		return pg.InTx(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, message("k", "after")) }) == nil
 	})
 	r.Wake()
-	eventually(t, "published after the restart", func() bool { return l.has("k", "after") })
+	testenv.Eventually(t, "published after the restart", func() bool { return l.has("k", "after") })
 }
 
 func TestRelayStopsWhileNothingWorks(t *testing.T) {
@@ -587,7 +563,7 @@ func BenchmarkRelay(b *testing.B) {
 				}
 				b.StartTimer()
 				_, stop := start(b, pool, w)
-				eventually(b, "outbox drained", func() bool {
+				testenv.Eventually(b, "outbox drained", func() bool {
 					var empty bool
 					if err := pool.QueryRow(b.Context(), "SELECT NOT EXISTS (SELECT FROM outbox)").Scan(&empty); err != nil {
 						b.Fatal(err)

@@ -164,22 +164,10 @@ func TestRefillAfterPause(t *testing.T) {
 		if err := rdb.Set(t.Context(), "ratelimit:{global}", state, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() bool { ok, _ := l.Allow(t.Context()); return ok })
+		testenv.Eventually(t, "admitted", func() bool { ok, _ := l.Allow(t.Context()); return ok })
 	}
 	if ttl := rdb.PTTL(t.Context(), "ratelimit:{global}").Val(); ttl <= 0 || ttl > 3*time.Second {
 		t.Errorf("the key stays %v", ttl)
-	}
-}
-
-func eventually(t *testing.T, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for !ok() {
-		if ctx.Err() != nil {
-			t.Fatal("did not come true")
-		}
-		wait(ctx, 2*time.Millisecond)
 	}
 }
 
@@ -209,7 +197,7 @@ func TestRedisAwayAndBack(t *testing.T) {
 	}
 	testenv.RedisServer(t, devservers.RedisOptions{Volatile: true, Dir: dir, Port: port(t, server.URL)})
 	// The bucket in Redis is new, and so full: more than the local part passes.
-	eventually(t, func() bool {
+	testenv.Eventually(t, "the bucket is in Redis", func() bool {
 		_, _ = l.Allow(t.Context())
 		return rdb.Exists(t.Context(), "ratelimit:{global}").Val() == 1
 	})

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"waitlist.internal/libs/rpc"
+	"waitlist.internal/libs/testenv"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 )
 
@@ -96,6 +97,9 @@ func (n *nameServer) questions() int {
 	return n.asked
 }
 
+// patience is shorter than the 30 s of gRPC's own resolver.
+const patience = 15 * time.Second
+
 // replica is one of a service's processes.
 type replica struct {
 	addr  *net.TCPAddr
@@ -123,22 +127,6 @@ func (r *replica) stop(t *testing.T) {
 	r.srv.GracefulStop()
 	if err := <-r.done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		t.Error(err)
-	}
-}
-
-// until waits for ok; it must come sooner than the 30 s of gRPC's own resolver.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s did not come true", what)
-		case <-tick.C:
-		}
 	}
 }
 
@@ -174,9 +162,9 @@ func TestReplicasComeAndGo(t *testing.T) {
 			}
 		})
 	}
-	until(t, "a question", func() bool { return dns.questions() > 0 })
+	testenv.Within(t, patience, "a question", func() bool { return dns.questions() > 0 })
 	dns.set("127.0.0.2", "127.0.0.3")
-	until(t, "calls to both", func() bool { return a.calls.Load() > 100 && b.calls.Load() > 100 })
+	testenv.Within(t, patience, "calls to both", func() bool { return a.calls.Load() > 100 && b.calls.Load() > 100 })
 
 	c := start("127.0.0.4")
 	dns.set("127.0.0.3", "127.0.0.4")
@@ -184,20 +172,20 @@ func TestReplicasComeAndGo(t *testing.T) {
 	d := start("127.0.0.5")
 	dns.set("127.0.0.4", "127.0.0.5")
 	b.stop(t)
-	until(t, "calls to the new ones", func() bool { return c.calls.Load() > 100 && d.calls.Load() > 100 })
+	testenv.Within(t, patience, "calls to the new ones", func() bool { return c.calls.Load() > 100 && d.calls.Load() > 100 })
 
 	// A name server that has lost the name takes nobody away.
 	dns.set()
 	asked := dns.questions()
-	until(t, "more questions", func() bool { return dns.questions() >= asked+4 })
+	testenv.Within(t, patience, "more questions", func() bool { return dns.questions() >= asked+4 })
 
 	e := start("127.0.0.6")
 	dns.set("127.0.0.4", "127.0.0.5", "127.0.0.6")
 	added := time.Now()
-	until(t, "calls to the third", func() bool { return e.calls.Load() > 0 })
+	testenv.Within(t, patience, "calls to the third", func() bool { return e.calls.Load() > 0 })
 	t.Logf("the third replica was called after %v", time.Since(added))
 	before := [3]int64{c.calls.Load(), d.calls.Load(), e.calls.Load()}
-	until(t, "many calls", func() bool { return e.calls.Load() > before[2]+1000 })
+	testenv.Within(t, patience, "many calls", func() bool { return e.calls.Load() > before[2]+1000 })
 	gained := [3]int64{c.calls.Load() - before[0], d.calls.Load() - before[1], e.calls.Load() - before[2]}
 	if total := gained[0] + gained[1] + gained[2]; gained[2] < total/4 || gained[2] > total/2 {
 		t.Errorf("the third replica got %d of %d calls", gained[2], total)

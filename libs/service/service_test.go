@@ -142,21 +142,6 @@ func get(t *testing.T, url string) (int, string) {
 	return res.StatusCode, string(raw)
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s did not come true", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // account answers Authorize when it is told to.
 type account struct {
 	accountv1.UnimplementedAccountServiceServer
@@ -229,7 +214,7 @@ func TestLife(t *testing.T) {
 	defer cancel()
 	ran := make(chan error, 1)
 	go func() { ran <- r.Run(ctx) }()
-	eventually(t, "readiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 200 })
+	testenv.Eventually(t, "readiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 200 })
 	if err := r.Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -261,7 +246,7 @@ func TestLife(t *testing.T) {
 
 	// Redis away is reported, but the service goes on.
 	redis.Kill()
-	eventually(t, "Redis reported away", func() bool {
+	testenv.Eventually(t, "Redis reported away", func() bool {
 		s, body := get(t, internal+"/readyz")
 		return s == 200 && strings.Contains(body, `"redis":"away"`)
 	})
@@ -273,7 +258,7 @@ func TestLife(t *testing.T) {
 	go func() { _, body := get(t, public+"/v1/slow"); answered <- body }()
 	<-entered
 	cancel()
-	eventually(t, "readiness failing first", func() bool {
+	testenv.Eventually(t, "readiness failing first", func() bool {
 		s, body := get(t, internal+"/readyz")
 		return s == 503 && strings.Contains(body, `"serving":"no"`)
 	})
@@ -373,12 +358,12 @@ func TestPostgresAwayIsNotReady(t *testing.T) {
 	defer cancel()
 	ran := make(chan error, 1)
 	go func() { ran <- r.Run(ctx) }()
-	eventually(t, "readiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 200 })
+	testenv.Eventually(t, "readiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 200 })
 	if s, body := get(t, public+"/v1/read"); s != 200 {
 		t.Fatal(s, body)
 	}
 	postgres.Kill()
-	eventually(t, "unreadiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 503 })
+	testenv.Eventually(t, "unreadiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 503 })
 	start := time.Now()
 	s, body := get(t, public+"/v1/read")
 	if s != 500 || !strings.Contains(body, "INTERNAL_ERROR") || time.Since(start) > 5*time.Second {
@@ -461,7 +446,7 @@ func TestSixInOneProcess(t *testing.T) {
 		go func() { ran <- r.Run(ctx) }()
 	}
 	for _, r := range all {
-		eventually(t, "readiness of "+r.Name, func() bool { return r.Ready(t.Context()) == nil })
+		testenv.Eventually(t, "readiness of "+r.Name, func() bool { return r.Ready(t.Context()) == nil })
 		if r.Handler() == nil {
 			t.Error("no handler")
 		}
@@ -490,7 +475,7 @@ func TestKeptConnections(t *testing.T) {
 	defer cancel()
 	ran := make(chan error, 1)
 	go func() { ran <- r.Run(ctx) }()
-	eventually(t, "serving", func() bool { return r.Ready(t.Context()) == nil })
+	testenv.Eventually(t, "serving", func() bool { return r.Ready(t.Context()) == nil })
 	transport := &http.Transport{MaxIdleConns: 1}
 	defer transport.CloseIdleConnections()
 	for i := 0; ; i++ {
@@ -543,10 +528,10 @@ func TestDelay(t *testing.T) {
 	defer cancel()
 	ran := make(chan error, 1)
 	go func() { ran <- r.Run(ctx) }()
-	eventually(t, "readiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 200 })
+	testenv.Eventually(t, "readiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 200 })
 	cancel()
 	told := time.Now()
-	eventually(t, "unreadiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 503 })
+	testenv.Eventually(t, "unreadiness", func() bool { s, _ := get(t, internal+"/readyz"); return s == 503 })
 	if took := time.Since(told); took > cfg.ShutdownDelay/2 {
 		t.Errorf("readiness failed after %v", took)
 	}
@@ -603,9 +588,9 @@ func TestHealthFollowsServing(t *testing.T) {
 		}
 		return res.GetStatus()
 	}
-	eventually(t, "serving", func() bool { return state() == healthv1.HealthCheckResponse_SERVING })
+	testenv.Eventually(t, "serving", func() bool { return state() == healthv1.HealthCheckResponse_SERVING })
 	cancel()
-	eventually(t, "not serving, still answering", func() bool { return state() == healthv1.HealthCheckResponse_NOT_SERVING })
+	testenv.Eventually(t, "not serving, still answering", func() bool { return state() == healthv1.HealthCheckResponse_NOT_SERVING })
 	if err := <-ran; err != nil {
 		t.Error(err)
 	}

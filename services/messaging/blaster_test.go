@@ -144,17 +144,7 @@ func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) 
 	if err != nil {
 		c.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			c.Error(err)
-		}
-	})
-	c.Cleanup(stop)
-	return b, stop
+	return b, testenv.Run(c, b.Run)
 }
 
 // deliver is Kafka: every event comes, and the last one twice.
@@ -217,24 +207,10 @@ func (c *crowd) blast(id string) messaging.Blast {
 	return b
 }
 
-func (c *crowd) eventually(what string, cond func() bool) {
-	c.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			c.Fatalf("not within a minute: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // ended waits for a blast's end and compares it.
 func (c *crowd) ended(id string, state messaging.BlastState, recipients, failed int64) {
 	c.Helper()
-	c.eventually("the blast ends", func() bool {
+	testenv.Eventually(c, "the blast ends", func() bool {
 		s := c.blast(id).State
 		return s == messaging.BlastSent || s == messaging.BlastFailed
 	})
@@ -319,7 +295,7 @@ func TestABlastWaitsForALapsedPlan(t *testing.T) {
 	c.lapsed = 201
 	id := c.create(c.list(500))
 	c.start(c)
-	c.eventually("the first are told and the others put off", func() bool { return c.ledger(id)["sent"] == 200 && asked.Load() > 10 })
+	testenv.Eventually(c, "the first are told and the others put off", func() bool { return c.ledger(id)["sent"] == 200 && asked.Load() > 10 })
 	if b := c.blast(id); b.State != messaging.BlastSending || b.Recipients != 200 || b.Failed != 0 {
 		t.Errorf("lapsed: %+v", b)
 	}
@@ -471,7 +447,7 @@ func TestWhatIsAwayIsWaitedFor(t *testing.T) {
 	}
 	id := c.create(c.list(150))
 	c.start(c)
-	c.eventually("the provider was tried or signup asked", func() bool {
+	testenv.Eventually(c, "the provider was tried or signup asked", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.away = nil
@@ -557,7 +533,7 @@ func TestABlastEndsWithItsWaitlist(t *testing.T) {
 			c.rate = 500
 			id := c.create(list)
 			c.start(c)
-			c.eventually("it failed", func() bool { return c.blast(id).State == messaging.BlastFailed })
+			testenv.Eventually(c, "it failed", func() bool { return c.blast(id).State == messaging.BlastFailed })
 			if column != "owner" {
 				c.ended(c.create(other), kept, 3, 0)
 			}
@@ -590,7 +566,7 @@ func TestABlasterHandsOverAtItsEnd(t *testing.T) {
 		return nil
 	}
 	_, stop := c.start(c)
-	c.eventually("some are sent", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.calls > 32 })
+	testenv.Eventually(c, "some are sent", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.calls > 32 })
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); stop() }()
 	close(release)

@@ -13,6 +13,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/messaging"
 )
 
@@ -322,7 +323,7 @@ func TestABatchIsRequestedOnce(t *testing.T) {
 	}
 	id := c.create(list)
 	c.start(o)
-	c.eventually("the blast ends", func() bool { return c.blast(id).State == messaging.BlastSent })
+	testenv.Eventually(c, "the blast ends", func() bool { return c.blast(id).State == messaging.BlastSent })
 	for to, n := range c.received() {
 		if n != 1 {
 			t.Errorf("%s got %d", to, n)

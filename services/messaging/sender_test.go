@@ -99,17 +99,7 @@ func (e *env) start() (*messaging.Sender, func()) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			e.Error(err)
-		}
-	})
-	e.Cleanup(stop)
-	return s, stop
+	return s, testenv.Run(e, s.Run)
 }
 
 const (

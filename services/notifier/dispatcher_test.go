@@ -111,16 +111,7 @@ func (e *env) start(limits notifier.Limits) *process {
 
 func (e *env) run(p *process) {
 	e.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
-	p.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			e.Error(err)
-		}
-	})
-	e.Cleanup(p.stop)
+	p.stop = testenv.Run(e, p.Run)
 }
 
 func (e *env) process(limits notifier.Limits) *process {
@@ -230,15 +221,10 @@ func TestBodiesAreTheContracts(t *testing.T) {
 			// The event is of another day than the test's.
 			p := e.process(notifier.Limits{})
 			p.Now = func() time.Time { return at.Add(time.Minute) }
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- p.Run(ctx) }()
+			stop := testenv.Run(t, p.Run)
 			e.queue(p, d)
 			e.want(map[string]int{"delivered": 1})
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			stop()
 			golden := filepath.Join("testdata", tc.file+".json")
 			if *update {
 				if err := os.WriteFile(golden, []byte(e.posts[0].body+"\n"), 0o644); err != nil {

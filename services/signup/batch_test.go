@@ -10,25 +10,10 @@ import (
 	"time"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres"
 )
-
-// eventually waits until ok, ten seconds at most.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("waited in vain: %s", what)
-		case <-tick.C:
-		}
-	}
-}
 
 // answer is what one caller got.
 type answer struct {
@@ -99,7 +84,7 @@ func TestBatchIsolation(t *testing.T) {
 		})
 	}
 	start("head", "head@example.com", t.Context())
-	eventually(t, "head is taken", func() bool { return w.svc.QueueDepth() == 0 && w.locked(t) })
+	testenv.Eventually(t, "head is taken", func() bool { return w.svc.QueueDepth() == 0 && w.locked(t) })
 	const good = 251
 	for i := range good {
 		start(fmt.Sprint("good", i), fmt.Sprintf("good%d@example.com", i), t.Context())
@@ -110,7 +95,7 @@ func TestBatchIsolation(t *testing.T) {
 	start("existing", "before@example.com", t.Context())
 	gone, leave := context.WithCancel(t.Context())
 	start("gone", "gone@example.com", gone)
-	eventually(t, "all are queued", func() bool { return w.svc.QueueDepth() == good+5 })
+	testenv.Eventually(t, "all are queued", func() bool { return w.svc.QueueDepth() == good+5 })
 	leave()
 	<-answers["gone"].done
 	release()

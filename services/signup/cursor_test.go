@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/signup"
 )
 
@@ -147,7 +148,7 @@ func TestPagesWhileOthersMove(t *testing.T) {
 			if last := rows[len(rows)-1].Position; last >= spot-3 && last < spot+6 {
 				limit = 1
 				before := spread()
-				eventually(t, "keys are spread", func() bool { return spread() > before })
+				testenv.Eventually(t, "keys are spread", func() bool { return spread() > before })
 			}
 		}
 		if !slices.Equal(got, want) {

@@ -20,6 +20,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres"
@@ -149,11 +150,11 @@ func TestExportEnds(t *testing.T) {
 		SELECT $1::uuid, n, n << 20, n || '@example.com', md5(n::text)::uuid, now(), repeat('x', 1000) FROM generate_series(1, 30000::bigint) AS n`, w.list.ID)
 	idle := func() {
 		t.Helper()
-		eventually(t, "the snapshot is gone", func() bool {
+		testenv.Eventually(t, "the snapshot is gone", func() bool {
 			return w.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid() AND $1 <> ''`) == 0
 		})
 		// The pool closes a broken one beside.
-		eventually(t, "no connection is in use", func() bool { return w.pool.Stat().AcquiredConns() == 0 })
+		testenv.Eventually(t, "no connection is in use", func() bool { return w.pool.Stat().AcquiredConns() == 0 })
 	}
 	failure := errors.New("cannot be written")
 	for range 5 { // more than there are places
@@ -604,6 +605,6 @@ func TestImportInterrupted(t *testing.T) {
 		if got, err := w.svc.Import(t.Context(), w.list, importRows(n)); err == nil || got == 0 {
 			t.Errorf("%d, %v", got, err)
 		}
-		eventually(t, "no connection is in use", func() bool { return w.pool.Stat().AcquiredConns() == 0 })
+		testenv.Eventually(t, "no connection is in use", func() bool { return w.pool.Stat().AcquiredConns() == 0 })
 	})
 }

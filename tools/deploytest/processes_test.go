@@ -329,19 +329,23 @@ func (d *deployment) counted(host, key, list string) int {
 	return sum
 }
 
-// until waits for ok.
-func (d *deployment) until(what string, ok func() bool) {
-	d.t.Helper()
-	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			d.t.Fatalf("%s did not come true", what)
-		case <-tick.C:
+// startAll starts one replica of each service.
+func (d *deployment) startAll(t *testing.T) (stop func()) {
+	t.Helper()
+	var running []*process
+	for _, s := range services() {
+		running = append(running, d.start(s, 0))
+	}
+	for _, p := range running {
+		testenv.Within(d.t, patience, p.service+" is ready", func() bool { return p.ready(t) })
+		d.names.set(name(p.service), p.host)
+	}
+	return func() {
+		var stops sync.WaitGroup
+		for _, p := range running {
+			stops.Go(func() { p.stop(t) })
 		}
+		stops.Wait()
 	}
 }
 
@@ -380,14 +384,7 @@ func testDeployment(t *testing.T, programs string) {
 	d.migrate()
 	db.checkRoles(t)
 
-	var running []*process
-	for _, s := range services() {
-		running = append(running, d.start(s, 0))
-	}
-	for _, p := range running {
-		d.until(p.service+" is ready", func() bool { return p.ready(t) })
-		d.names.set(name(p.service), p.host)
-	}
+	defer d.startAll(t)()
 
 	// Every service, and each of its ways to Postgres that is not a plain statement.
 	key, list := d.owner()
@@ -397,22 +394,16 @@ func testDeployment(t *testing.T, programs string) {
 	}
 	d.post(http.StatusCreated, "messaging", "/v1/templates", key, `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`)
 	mails := d.env["messaging"]["MAIL_DIR"]
-	d.until("a mail", func() bool {
+	testenv.Within(d.t, patience, "a mail", func() bool {
 		found, err := os.ReadDir(mails)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(found) > 0
 	})
-	d.until("the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
+	testenv.Within(d.t, patience, "the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
 	// At last: it ends the trial.
 	if got := d.post(http.StatusOK, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
 		t.Errorf("checkout: %v", got)
 	}
-
-	var stops sync.WaitGroup
-	for _, p := range running {
-		stops.Go(func() { p.stop(t) })
-	}
-	stops.Wait()
 }

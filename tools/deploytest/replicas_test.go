@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"waitlist.internal/libs/testenv"
 )
 
 // nameServer knows the addresses of the replicas that are ready, as a cluster's
@@ -163,7 +165,7 @@ func testRollingRestart(t *testing.T, programs string) {
 		}
 	}
 	probing.Go(func() { every(probeEvery, f.probe) })
-	d.until("all are ready", func() bool {
+	testenv.Within(d.t, patience, "all are ready", func() bool {
 		for _, s := range services() {
 			if !f.has(old[s][0]) || !f.has(old[s][1]) {
 				return false
@@ -228,7 +230,7 @@ func testRollingRestart(t *testing.T, programs string) {
 	people.Wait()
 	t.Logf("%d requests, %d signups", sent.Load(), signups.Load())
 	drained := time.Now()
-	d.until("every signup in the sums", func() bool {
+	testenv.Within(d.t, patience, "every signup in the sums", func() bool {
 		return d.counted(d.host("admin-analytics", 2), key, list) == int(signups.Load())
 	})
 	t.Logf("all of them counted after %v", time.Since(drained))

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -101,26 +100,6 @@ func testRestore(t *testing.T, programs string) {
 				c.place(t, email, i+1)
 			}
 		})
-	}
-}
-
-// startAll starts one replica of each service.
-func (d *deployment) startAll(t *testing.T) (stop func()) {
-	t.Helper()
-	var running []*process
-	for _, s := range services() {
-		running = append(running, d.start(s, 0))
-	}
-	for _, p := range running {
-		d.until(p.service+" is ready", func() bool { return p.ready(t) })
-		d.names.set(name(p.service), p.host)
-	}
-	return func() {
-		var stops sync.WaitGroup
-		for _, p := range running {
-			stops.Go(func() { p.stop(t) })
-		}
-		stops.Wait()
 	}
 }
 

@@ -120,15 +120,7 @@ func (s *suite) replica() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(s.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	s.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			s.Error(err)
-		}
-	})
+	testenv.Run(s, a.Run)
 	s.addrs = append(s.addrs, cfg.HTTPListener.Addr().String())
 }
 

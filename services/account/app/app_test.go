@@ -129,17 +129,9 @@ func start(t *testing.T, ownPostgres bool) *world {
 	if w.app, err = app.New(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.app.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
-		}
-		http.DefaultClient.CloseIdleConnections()
-	})
-	w.eventually("readiness", func() bool { return w.app.Ready(t.Context()) == nil })
+	t.Cleanup(http.DefaultClient.CloseIdleConnections) // after its end
+	testenv.Run(t, w.app.Run)
+	testenv.Eventually(w.t, "readiness", func() bool { return w.app.Ready(t.Context()) == nil })
 	return w
 }
 
@@ -161,20 +153,6 @@ func (w *world) client(id *rpc.Identity) accountv1.AccountServiceClient {
 	}
 	w.t.Cleanup(func() { _ = conn.Close() })
 	return accountv1.NewAccountServiceClient(conn)
-}
-
-func (w *world) eventually(what string, condition func() bool) {
-	w.t.Helper()
-	deadline := time.After(30 * time.Second)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline:
-			w.t.Fatalf("never happened: %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 func (w *world) do(method, path, body, apiKey string) (status int, answer map[string]any, header http.Header) {

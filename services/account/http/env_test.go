@@ -296,21 +296,6 @@ func (e *env) run(worker func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// eventually waits for a condition.
-func (e *env) eventually(what string, condition func() bool) {
-	e.t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline:
-			e.t.Fatalf("never happened: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 func (e *env) count(query string) (n int) {
 	e.t.Helper()
 	if err := e.pool.QueryRow(e.t.Context(), query).Scan(&n); err != nil {

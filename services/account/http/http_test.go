@@ -17,6 +17,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
@@ -455,15 +456,15 @@ func TestPasswordReset(t *testing.T) {
 	}
 	forgot("nobody@example.com")
 	forgot("Owner@example.com")
-	e.eventually("a reset mail", func() bool { return len(resets()) == 1 })
+	testenv.Eventually(e.t, "a reset mail", func() bool { return len(resets()) == 1 })
 	idle := func() bool { return e.count(`SELECT count(*) FROM reset_request`) == 0 }
 	// Within a minute nothing more is sent, and nothing is said of it.
 	e.clock.Add(59 * time.Second)
 	forgot("owner@example.com")
-	e.eventually("an empty queue", idle)
+	testenv.Eventually(e.t, "an empty queue", idle)
 	e.clock.Add(time.Second)
 	forgot("owner@example.com")
-	e.eventually("a second reset mail", func() bool { return len(resets()) == 2 })
+	testenv.Eventually(e.t, "a second reset mail", func() bool { return len(resets()) == 2 })
 	stop()
 	if n := len(resets()); n != 2 {
 		t.Fatalf("%d reset mails", n)
@@ -703,11 +704,11 @@ func TestDeletionWhileSignupIsAway(t *testing.T) {
 	e.serve()
 	e.run(e.svc.RunClosings)
 	e.owner.setAway(false)
-	e.eventually("the closing", func() bool {
+	testenv.Eventually(e.t, "the closing", func() bool {
 		e.clock.Add(time.Second)
 		return len(e.owner.got()) > 0
 	})
-	e.eventually("the end of the closing", func() bool { return e.count(`SELECT count(*) FROM closing`) == 0 })
+	testenv.Eventually(e.t, "the end of the closing", func() bool { return e.count(`SELECT count(*) FROM closing`) == 0 })
 }
 
 func TestTeamGrants(t *testing.T) {
@@ -755,7 +756,7 @@ func TestSweep(t *testing.T) {
 	e.clock.Add(31 * 24 * time.Hour)
 	_, live := e.login("owner@example.com")
 	e.run(e.svc.RunSweep)
-	e.eventually("the sweep", func() bool {
+	testenv.Eventually(e.t, "the sweep", func() bool {
 		return e.count(`SELECT count(*) FROM session`) == 1 && e.count(`SELECT count(*) FROM refresh_token`) == 1 &&
 			e.count(`SELECT count(*) FROM login_failure`) == 0
 	})
@@ -801,7 +802,7 @@ func TestLoginWaitsForReset(t *testing.T) {
 	}
 	got := make(chan answer, 1)
 	go func() { got <- e.post("/login", pair("owner@example.com", password)) }()
-	e.eventually("the login waits", func() bool {
+	testenv.Eventually(e.t, "the login waits", func() bool {
 		return len(got) > 0 || e.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	})
 	if err := reset.Commit(t.Context()); err != nil {

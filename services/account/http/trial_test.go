@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/account"
 )
@@ -37,7 +38,7 @@ func (e *env) look() {
 	end := e.clock.Now().Add(account.TrialNotice).Truncate(time.Millisecond)
 	e.exec(`UPDATE account SET valid_until = $2, created_at = $3 WHERE email = $1`, email, end, end.Add(-30*24*time.Hour))
 	stop := e.run(e.svc.RunTrialEndings)
-	e.eventually("the last one is told", func() bool {
+	testenv.Eventually(e.t, "the last one is told", func() bool {
 		return e.count(`SELECT count(*) FROM account WHERE email = '`+email+`' AND trial_ending_at IS NULL`) == 0
 	})
 	stop()
@@ -154,7 +155,7 @@ func TestReplicasTellOnce(t *testing.T) {
 			}
 		})
 	}
-	e.eventually("all are told", func() bool { return len(e.told()) >= len(want) })
+	testenv.Eventually(e.t, "all are told", func() bool { return len(e.told()) >= len(want) })
 	cancel()
 	replicas.Wait()
 	if got := e.told(); !slices.Equal(got, want) {

@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
@@ -55,9 +54,7 @@ func TestStartsAnswersAndStops(t *testing.T) {
 	if a.Ready(t.Context()) == nil {
 		t.Error("ready before it serves")
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- a.Run(ctx) }()
+	stop := testenv.Run(t, a.Run)
 
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+"/v1/waitlists/x/unknown", nil)
 	if err != nil {
@@ -83,9 +80,6 @@ func TestStartsAnswersAndStops(t *testing.T) {
 		t.Error(err)
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 	if a.Ready(t.Context()) == nil {
 		t.Error("ready after its end")
 	}
@@ -100,15 +94,7 @@ func TestPoison(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- a.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
+	defer testenv.Run(t, a.Run)()
 	pool, err := pg.Open(t.Context(), cfg.PostgresURL, postgres.Schema, 2)
 	if err != nil {
 		t.Fatal(err)

@@ -211,15 +211,7 @@ func TestConsumer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- consumer.Run(ctx) }()
-		return func() {
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
+		return testenv.Run(t, consumer.Run)
 	}
 	writer := kafka.NewWriter(cfg)
 	defer func() {

@@ -210,34 +210,14 @@ func (w *world) start() http.Handler {
 	if a.Ready(w.t.Context()) == nil {
 		w.t.Error("ready before it serves")
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
 	w.t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			w.t.Error(err)
-		}
 		if a.Ready(context.Background()) == nil {
 			w.t.Error("ready after its end")
 		}
 	})
-	eventually(w.t, "ready", func() bool { return a.Ready(w.t.Context()) == nil })
+	testenv.Run(w.t, a.Run)
+	testenv.Eventually(w.t, "ready", func() bool { return a.Ready(w.t.Context()) == nil })
 	return a.Handler()
-}
-
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within a minute: %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 // do sends a request and returns its status and body.
@@ -297,10 +277,10 @@ func TestTheLifeOfASubscription(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the account's end is told", func() bool {
+	testenv.Eventually(t, "the account's end is told", func() bool {
 		return writer.WriteMessages(t.Context(), kafkago.Message{Topic: kafka.AccountsTopic, Key: []byte(ann), Value: raw}) == nil
 	})
-	eventually(t, "the customer is deleted", func() bool { return w.stripe.was("DELETE /v1/customers/cus_1") })
+	testenv.Eventually(t, "the customer is deleted", func() bool { return w.stripe.was("DELETE /v1/customers/cus_1") })
 	if !w.stripe.was("DELETE /v1/subscriptions/sub_1") {
 		t.Error("the subscription goes on")
 	}
@@ -341,7 +321,7 @@ func TestEventsAreTakenWhateverTheLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.start()
-	eventually(t, "the limit is met", func() bool {
+	testenv.Eventually(t, "the limit is met", func() bool {
 		status, _ := do(t, h, http.MethodGet, "/info", "nobody", "")
 		return status == http.StatusTooManyRequests
 	})

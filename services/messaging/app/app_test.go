@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -71,17 +69,7 @@ func start(t *testing.T, env []string) (*app.App, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
-	return a, stop
+	return a, testenv.Run(t, a.Run)
 }
 
 // open returns a pool on the service's schema.
@@ -99,20 +87,6 @@ func open(t *testing.T, env []string) *pgxpool.Pool {
 	}
 	t.Cleanup(pool.Close)
 	return pool
-}
-
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within a minute: %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 func message(t *testing.T, topic string, ev *eventv1.Event) kafkago.Message {
@@ -156,7 +130,7 @@ func TestEventsBecomeMails(t *testing.T) {
 		message(t, kafka.SignupsTopic, signup("a@example.com\r\nBcc: b@example.com", true)),
 		message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: uuid.NewString(), Number: 7}}}),
 	}
-	eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), append(msgs, msgs...)...) == nil })
+	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), append(msgs, msgs...)...) == nil })
 	consumed := func() bool {
 		// An error passes: the group may have no coordinator yet.
 		lag, err := kafka.Lag(t.Context(), cfg, "messaging", kafka.AccountsTopic, kafka.SignupsTopic)
@@ -169,14 +143,14 @@ func TestEventsBecomeMails(t *testing.T) {
 		}
 		return names
 	}
-	eventually(t, "mails", func() bool { return consumed() && len(files()) >= 4 })
+	testenv.Eventually(t, "mails", func() bool { return consumed() && len(files()) >= 4 })
 	stop()
 	// Another replica reads everything once more.
 	if err := w.WriteMessages(t.Context(), msgs...); err != nil {
 		t.Fatal(err)
 	}
 	start(t, env)
-	eventually(t, "consumed", consumed)
+	testenv.Eventually(t, "consumed", consumed)
 	subjects := map[string]bool{}
 	for _, name := range files() {
 		b, err := os.ReadFile(name)
@@ -285,8 +259,8 @@ func TestDeletionsReachTheMails(t *testing.T) {
 		}
 		return n
 	}
-	eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), asked()...) == nil })
-	eventually(t, "sent", func() bool { return ledger("SELECT count(*) FROM sent_mail WHERE state = 'sent'") >= 2 })
+	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), asked()...) == nil })
+	testenv.Eventually(t, "sent", func() bool { return ledger("SELECT count(*) FROM sent_mail WHERE state = 'sent'") >= 2 })
 	gone := []kafkago.Message{
 		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: accountID}}}),
 		message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: waitlistID}}}),
@@ -295,7 +269,7 @@ func TestDeletionsReachTheMails(t *testing.T) {
 	if err := w.WriteMessages(t.Context(), append(gone, late...)...); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "purged", func() bool {
+	testenv.Eventually(t, "purged", func() bool {
 		return ledger("SELECT count(*) FROM inbox WHERE event_id = ANY ($1)", []string{eventID(t, late[0]), eventID(t, late[1])}) == 2 &&
 			ledger("SELECT count(*) FROM sent_mail") == 0 && ledger("SELECT (SELECT count(*) FROM tombstone) - (SELECT count(*) FROM gone)") == 2
 	})

@@ -18,6 +18,7 @@ import (
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/rpc"
+	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 )
@@ -126,8 +127,8 @@ func TestMailsAboutSignups(t *testing.T) {
 		created(1), created(2), created(3), credited(1), credited(2), credited(1),
 		removed(4, eventv1.RemovalReason_REMOVAL_REASON_ADMIN), removed(5, eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST),
 	}
-	eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), append(msgs, msgs...)...) == nil })
-	eventually(t, "worked off", func() bool {
+	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), append(msgs, msgs...)...) == nil })
+	testenv.Eventually(t, "worked off", func() bool {
 		var open, inbox int
 		if err := pool.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM sent_mail WHERE state = 'queued'), (SELECT count(*) FROM inbox)").Scan(&open, &inbox); err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging/resendtest"
 )
@@ -29,8 +30,8 @@ func TestMailsGoThroughResend(t *testing.T) {
 	ev := message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_PasswordResetRequested{PasswordResetRequested: &eventv1.PasswordResetRequested{
 		AccountId: uuid.NewString(), Email: "owner@example.com", Generation: 1, ExpiresAt: timestamppb.New(time.Now().Add(time.Hour)),
 	}}})
-	eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), ev) == nil })
-	eventually(t, "a mail", func() bool { return len(api.Emails()) > 0 })
+	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), ev) == nil })
+	testenv.Eventually(t, "a mail", func() bool { return len(api.Emails()) > 0 })
 	if got := api.Emails()[0]; got.To[0] != "owner@example.com" || got.From != `"Waitlist" <no-reply@example.org>` || got.Subject != "Reset your password" || got.HTML == "" || got.Text == "" {
 		t.Errorf("%+v", got)
 	}

@@ -163,31 +163,7 @@ func (e *env) start() (*app.App, net.Addr, func()) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			e.Error(err)
-		}
-	})
-	e.Cleanup(stop)
-	return a, internal.Addr(), stop
-}
-
-func (e *env) eventually(what string, cond func() bool) {
-	e.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			e.Fatalf("not within a minute: %s", what)
-		case <-tick.C:
-		}
-	}
+	return a, internal.Addr(), testenv.Run(e, a.Run)
 }
 
 func (e *env) seen() map[string]int {
@@ -262,18 +238,18 @@ func TestEventsReachTheChannelsOnce(t *testing.T) {
 		e.credited(id),
 		message(t, id, &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: id, Number: 1}}}),
 	}
-	e.eventually("written", func() bool {
+	testenv.Eventually(e, "written", func() bool {
 		return w.WriteMessages(t.Context(), append(slices.Clone(msgs), msgs[0], msgs[7])...) == nil
 	})
-	e.eventually("delivered", func() bool { return e.consumed() && len(e.seen()) >= 4 })
-	e.eventually("the gone are forgotten", func() bool { return e.rows("SELECT count(*) FROM delivery") == 4 })
+	testenv.Eventually(e, "delivered", func() bool { return e.consumed() && len(e.seen()) >= 4 })
+	testenv.Eventually(e, "the gone are forgotten", func() bool { return e.rows("SELECT count(*) FROM delivery") == 4 })
 	stop()
 	// Another replica reads everything once more.
 	if err := w.WriteMessages(t.Context(), msgs[0], msgs[7]); err != nil {
 		t.Fatal(err)
 	}
 	e.start()
-	e.eventually("consumed", e.consumed)
+	testenv.Eventually(e, "consumed", e.consumed)
 	day := time.Now().UTC().Format(time.DateOnly) + "T00:00:00.000Z"
 	want := map[string]int{
 		`/hook {"event":"signup.created","waitlist_id":"` + id + `","timestamp":"` + day + `","data":{"email":"ada@example.com","first_name":"Ada","last_name":"","position":7,"referral_token":""}}`:                   1,
@@ -289,7 +265,7 @@ func TestEventsReachTheChannelsOnce(t *testing.T) {
 	if err != nil || n != 3 {
 		t.Errorf("%d dead letters, %v", n, err)
 	}
-	e.eventually("replayed", func() bool {
+	testenv.Eventually(e, "replayed", func() bool {
 		lag, err := kafka.Lag(t.Context(), e.kafka, "notifier", kafka.SignupsTopic)
 		return err == nil && lag[kafka.SignupsTopic] == 0
 	})
@@ -309,13 +285,13 @@ func TestADeletedWaitlistIsForgotten(t *testing.T) {
 		}
 	}()
 	id := e.signups.waitlistID
-	e.eventually("written", func() bool { return w.WriteMessages(t.Context(), e.created(id, 1, allChannels()...)) == nil })
-	e.eventually("delivered", func() bool { return e.rows("SELECT count(*) FROM delivery WHERE outcome = 'delivered'") == 3 })
+	testenv.Eventually(e, "written", func() bool { return w.WriteMessages(t.Context(), e.created(id, 1, allChannels()...)) == nil })
+	testenv.Eventually(e, "delivered", func() bool { return e.rows("SELECT count(*) FROM delivery WHERE outcome = 'delivered'") == 3 })
 	gone := message(t, id, &eventv1.Event{Payload: &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: id}}})
 	if err := w.WriteMessages(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
-	e.eventually("forgotten", func() bool { return e.rows("SELECT count(*) FROM delivery") == 0 })
+	testenv.Eventually(e, "forgotten", func() bool { return e.rows("SELECT count(*) FROM delivery") == 0 })
 	if n := e.rows("SELECT count(*) FROM delivery d WHERE d::text LIKE '%@%' OR d::text LIKE '%://%'"); n > 0 {
 		t.Errorf("%d rows with an address", n)
 	}
@@ -324,7 +300,7 @@ func TestADeletedWaitlistIsForgotten(t *testing.T) {
 func TestStartsReportsReadyAndStops(t *testing.T) {
 	e := newEnv(t)
 	a, addr, stop := e.start()
-	e.eventually("ready", func() bool { return ready(t, "http://"+addr.String()+"/readyz") })
+	testenv.Eventually(e, "ready", func() bool { return ready(t, "http://"+addr.String()+"/readyz") })
 	if err := a.Ready(t.Context()); err != nil {
 		t.Error(err)
 	}

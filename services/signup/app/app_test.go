@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"context"
 	"encoding/base64"
 	"strings"
 	"testing"
@@ -41,15 +40,7 @@ func TestPoison(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- a.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
+	defer testenv.Run(t, a.Run)()
 	pool, err := pg.Open(t.Context(), url, "signup", 2)
 	if err != nil {
 		t.Fatal(err)

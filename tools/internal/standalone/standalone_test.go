@@ -208,22 +208,13 @@ func TestServersThatDieComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(t, "not ready", func() bool { status, _ := call(t, http.MethodGet, s.URL+"/readyz", ""); return status != http.StatusOK })
-	await(t, "ready again", func() bool { status, _ := call(t, http.MethodGet, s.URL+"/readyz", ""); return status == http.StatusOK })
+	testenv.Eventually(t, "not ready", func() bool { status, _ := call(t, http.MethodGet, s.URL+"/readyz", ""); return status != http.StatusOK })
+	testenv.Eventually(t, "ready again", func() bool { status, _ := call(t, http.MethodGet, s.URL+"/readyz", ""); return status == http.StatusOK })
 	if status, body := call(t, http.MethodPost, s.URL+"/v1/auth/login", credentials(0)); status != http.StatusOK {
 		t.Errorf("login: %d %s", status, body)
 	}
 	if status := register(1); status != http.StatusCreated {
 		t.Errorf("register: %d", status)
-	}
-}
-
-func await(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never %s", what)
-		}
 	}
 }
 

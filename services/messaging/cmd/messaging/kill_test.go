@@ -58,6 +58,8 @@ const (
 	// inFlight is how many mails of one process may be sent and not recorded: four for
 	// each of its workers.
 	inFlight = 4 * 4
+	// patience bounds a blast.
+	patience = 10 * time.Minute
 )
 
 // signups is signup, with n people on one waitlist.
@@ -347,7 +349,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	go func() { created <- create(t, edge, replicas) }()
 	for i := range kills {
 		// Between the first mail and the last ones.
-		eventually(t, "the blast goes on", func() bool { return to.count() >= (i*int(people)+1)/(kills+1) })
+		testenv.Within(t, patience, "the blast goes on", func() bool { return to.count() >= (i*int(people)+1)/(kills+1) })
 		r := replicas[i%len(replicas)]
 		r.kill()
 		r.start()
@@ -360,7 +362,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	defer pool.Close()
 	var state string
 	var recipients, failed int64
-	eventually(t, "the blast ends", func() bool {
+	testenv.Within(t, patience, "the blast ends", func() bool {
 		err := pool.QueryRow(t.Context(), "SELECT state, recipient_count, failed_count FROM blast WHERE id = $1", id).Scan(&state, &recipients, &failed)
 		return err == nil && state != "queued" && state != "sending"
 	})
@@ -418,20 +420,6 @@ func create(t *testing.T, edge *rpc.Identity, replicas []*replica) string {
 		select {
 		case <-t.Context().Done():
 			return ""
-		case <-tick.C:
-		}
-	}
-}
-
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.After(10 * time.Minute)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within ten minutes: %s", what)
 		case <-tick.C:
 		}
 	}
