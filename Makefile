@@ -137,7 +137,7 @@ deploy: images $(LABTOOLS) ## Build the images and install or upgrade the releas
 		--values $(IMAGES) $(foreach file,$(VALUES),--values $(file)) --wait --timeout 15m $(HELMFLAGS)
 
 .PHONY: lab-tools
-lab-tools: $(LABTOOLS) $(KO) ## Build Kubernetes, etcd, helm and ko (ten minutes, once)
+lab-tools: $(LABTOOLS) $(KO) ## Build Kubernetes, etcd, helm and ko (five minutes, once)
 
 # What needs the network comes first: the laboratory has none.
 .PHONY: test-k8s
@@ -147,7 +147,7 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
 	@go build -o $(BIN)/lab ./tools/lab/cmd/lab
 	@go test -c -o $(BIN)/e2e.test ./tools/e2e
-	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -timeout 2h $(ARGS) ./tools/lab
+	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/lab
 
 .PHONY: tools
 tools: $(BUILDTOOLS) $(LINTER) ## Build the tools that generate and lint need
@@ -175,7 +175,7 @@ $(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO): $(BIN)/.%:
 KUBERNETES_VERSION = $(shell cd tools/buildtools/kubernetes && GOWORK=off go list -m -f '{{.Version}}' k8s.io/kubernetes)
 LAB_LDFLAGS = -s -w $(foreach set,gitVersion=$(KUBERNETES_VERSION) gitMajor=1 gitMinor=36,-X k8s.io/component-base/version.$(set))
 $(LABTOOLS):
-	@echo 'building Kubernetes, etcd and helm (ten minutes, once)'
+	@echo 'building Kubernetes, etcd and helm (five minutes, once)'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.kubernetes-*
 	@cd tools/buildtools/kubernetes && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '$(LAB_LDFLAGS)' tool
 	@mv $(BIN)/server $(BIN)/etcd # go.etcd.io/etcd/server

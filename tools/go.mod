@@ -172,6 +172,7 @@ require (
 require (
 	github.com/getkin/kin-openapi v0.152.0
 	gopkg.in/yaml.v3 v3.0.1
+	pgregory.net/rapid v1.3.0
 )
 
 replace waitlist.internal/proto => ../proto

@@ -36,6 +36,8 @@ const (
 	helmTimeout = 75 * time.Second
 	// namespaceTimeout bounds the removal of everything in a namespace.
 	namespaceTimeout = time.Minute
+	// certificates is the Secret with the authorities that SSL_CERT_FILE names.
+	certificates = "certificates"
 )
 
 // Settings say how the chart is deployed. They come from the environment, since
@@ -207,6 +209,13 @@ func (d *Deployment) makeSecrets(ctx context.Context, suite standalone.Suite, da
 	for name, seed := range suite.Seeds {
 		secrets[name] = map[string]string{"SERVICE_KEY": seed, "POSTGRES_URL": databases[name]}
 	}
+	if file := suite.Env["SSL_CERT_FILE"]; file != "" {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read SSL_CERT_FILE: %w", err)
+		}
+		secrets[certificates] = map[string]string{"ca.crt": string(content)}
+	}
 	for name, content := range secrets {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: content}
 		_, err := d.Client.CoreV1().Secrets(d.Namespace).Create(ctx, secret, metav1.CreateOptions{})
@@ -231,8 +240,13 @@ func (d *Deployment) writeValues(suite standalone.Suite) error {
 	for k, v := range map[string]string{"ENFORCE_EMAIL_VERIFICATION": "false", "BLAST_DAILY_CAP_TRIAL": "0", "KAFKA_REPLICATION": "1"} {
 		setDefault(env, k, v)
 	}
+	global := map[string]any{"env": env, "existingSecret": "shared", "bindPodIP": true}
+	if env["SSL_CERT_FILE"] != "" {
+		global["certificates"] = []any{map[string]any{"name": certificates, "secret": certificates}}
+		env["SSL_CERT_FILE"] = "/etc/certificates/" + certificates + "/ca.crt"
+	}
 	values := map[string]any{
-		"global":  map[string]any{"env": env, "existingSecret": "shared", "bindPodIP": true},
+		"global":  global,
 		"gateway": map[string]any{"kind": d.settings.Gateway, "parentRefs": []any{map[string]any{"name": "lab"}}},
 	}
 	for name := range suite.Seeds {
@@ -318,24 +332,19 @@ func (d *Deployment) Helm(ctx context.Context, args ...string) error {
 // Handler is the gateway.
 func (d *Deployment) Handler() http.Handler { return d.Gateway }
 
-// Ready is nil while each service has a pod that says it is ready, this moment,
-// and the gateway leads there.
+// Ready is nil while all pods that stay say, this moment, that they are ready, and
+// the gateway leads to each service.
 func (d *Deployment) Ready(ctx context.Context) error {
 	pods, err := d.Client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=server"})
 	if err != nil {
 		return err //nolint:wrapcheck // says all there is
 	}
-	ready := map[string]bool{}
-	for _, p := range pods.Items {
-		service := p.Labels["app.kubernetes.io/name"]
-		ready[service] = ready[service] || podReady(ctx, p.Status.PodIP)
-	}
-	if len(ready) == 0 {
+	if len(pods.Items) == 0 {
 		return errors.New("nothing is deployed")
 	}
-	for service, yes := range ready {
-		if !yes {
-			return fmt.Errorf("%s has no pod that is ready", service)
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil && !podReady(ctx, p.Status.PodIP) {
+			return fmt.Errorf("%s is not ready", p.Name)
 		}
 	}
 	return d.Gateway.Ready()

@@ -56,6 +56,7 @@ func TestLab(t *testing.T) {
 	w := newWorld(t)
 	t.Run("images", w.testImages)
 	t.Run("replicas", w.testReplicas)
+	t.Run("model", w.testModel)
 	t.Run("rollouts", w.testRollouts)
 	for _, kind := range []string{"httproute", "ingress"} {
 		t.Run(kind, func(t *testing.T) {

@@ -4,6 +4,7 @@ package lab_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ const rounds = 50
 func (w *world) testReplicas(t *testing.T) {
 	s := w.deploy(t, w.chart(), w.images)
 	replicas := map[string][2]client{}
+	transport := &http.Transport{DisableKeepAlives: true}
 	for _, service := range []string{"account", "signup", "admin-analytics", "messaging"} {
 		pods := s.podsOf(t, service)
 		if len(pods) != 2 {
@@ -26,7 +28,7 @@ func (w *world) testReplicas(t *testing.T) {
 		}
 		for i := range 2 {
 			pair := replicas[service]
-			pair[i] = client{t, "http://" + pods[i].Status.PodIP + ":8080/v1"}
+			pair[i] = client{t, "http://" + pods[i].Status.PodIP + ":8080/v1", transport}
 			replicas[service] = pair
 		}
 	}
@@ -112,10 +114,17 @@ func (w *world) testReplicas(t *testing.T) {
 	}
 }
 
-// client talks to one replica.
+// client talks to one replica, or to a gateway.
 type client struct {
-	t   *testing.T
-	url string
+	t interface {
+		Helper()
+		Context() context.Context
+		Errorf(format string, args ...any)
+		Fatal(args ...any)
+		Fatalf(format string, args ...any)
+	}
+	url       string
+	transport *http.Transport
 }
 
 // do sends a request with an API key, a session or nothing, and returns the
@@ -140,7 +149,7 @@ func (c client) do(want int, credential, method, path string, body any) map[stri
 	case credential != "":
 		req.Header.Set("Authorization", "Bearer "+credential)
 	}
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	res, err := c.transport.RoundTrip(req)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -26,13 +26,15 @@ const (
 	rate = 150
 	// atLeast is how long a load goes on, so that it sees what comes after.
 	atLeast = 10 * time.Second
+	// patience bounds what a rollout does on a busy machine.
+	patience = 2 * time.Minute
 )
 
 // suite is the suite as the chart deploys it, in this process.
 type suite struct {
 	*lab.Deployment
-	url, db string
-	stop    func()
+	url, db, redis string
+	stop           func()
 }
 
 // deploy installs a chart with images. It is removed at the test's end, if not
@@ -56,6 +58,7 @@ func (w *world) deploy(t *testing.T, chart, images string) *suite {
 		Roles: w.roles(), Images: filepath.Join(w.dir, "pulled"), Gateway: "httproute", Replicas: 2,
 	}
 	cfg.Deploy = func(ctx context.Context, suite standalone.Suite) (_ standalone.Deployed, err error) {
+		s.redis = suite.Env["REDIS_URL"]
 		s.Deployment, err = lab.Deploy(ctx, settings, suite)
 		return s.Deployment, err
 	}
@@ -96,12 +99,12 @@ func (s *suite) load(t *testing.T, change func()) lab.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the load has begun", func() bool { return l.Sent() > 2*rate })
+	testenv.Within(t, patience, "the load has begun", func() bool { return l.Sent() > 2*rate })
 	begin := time.Now()
 	change()
 	took := time.Since(begin)
 	sent := l.Sent()
-	await(t, "the load went on", func() bool { return l.Sent() > sent+rate*int(atLeast/time.Second) })
+	testenv.Within(t, patience, "the load went on", func() bool { return l.Sent() > sent+rate*int(atLeast/time.Second) })
 	r := l.Stop()
 	t.Logf("%d requests, %d failed, the slowest took %s; the change took %s", r.Sent, len(r.Failed), r.Slowest.Round(time.Millisecond), took.Round(time.Millisecond))
 	for _, f := range r.Failed[:min(len(r.Failed), 5)] {
@@ -139,20 +142,6 @@ func (s *suite) audit(t *testing.T, r lab.Report) {
 	}
 }
 
-func await(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	deadline := time.After(2 * time.Minute)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within two minutes: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // testRollouts takes one deployment through its life under load.
 func (w *world) testRollouts(t *testing.T) {
 	chart := w.chart()
@@ -164,20 +153,27 @@ func (w *world) testRollouts(t *testing.T) {
 			t.Errorf("%d requests failed", len(r.Failed))
 		}
 	}
-	t.Run("upgrade", func(t *testing.T) {
-		before := s.pods(t)
-		none(t, s.load(t, func() {
-			w.upgrade(t, s)
-		}))
-		if t.Failed() {
-			return
-		}
-		for _, p := range s.pods(t) {
-			if slices.ContainsFunc(before, func(old corev1.Pod) bool { return old.UID == p.UID }) {
-				t.Errorf("%s is still of the former release", p.Name)
+	replaced := func(change func(t *testing.T)) func(t *testing.T) {
+		return func(t *testing.T) {
+			before := s.pods(t)
+			none(t, s.load(t, func() { change(t) }))
+			if t.Failed() {
+				return
+			}
+			for _, p := range s.pods(t) {
+				if slices.ContainsFunc(before, func(old corev1.Pod) bool { return old.UID == p.UID }) {
+					t.Errorf("%s is still of the other release", p.Name)
+				}
 			}
 		}
-	})
+	}
+	t.Run("upgrade", replaced(func(t *testing.T) { w.upgrade(t, s) }))
+	t.Run("roll back", replaced(func(t *testing.T) {
+		if err := s.Helm(t.Context(), "rollback", lab.Release, "--namespace", s.Namespace, "--wait", "--timeout", patience.String()); err != nil {
+			t.Errorf("%v\n%s", err, s.Explain(t.Context()))
+		}
+	}))
+	w.upgrade(t, s)
 	t.Run("pods deleted", func(t *testing.T) {
 		none(t, s.load(t, func() {
 			for _, service := range services() {
@@ -186,7 +182,7 @@ func (w *world) testRollouts(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				await(t, service+" has two ready pods, without the one that was deleted", func() bool {
+				testenv.Within(t, patience, service+" has two ready pods, without the one that was deleted", func() bool {
 					now := s.podsOf(t, service)
 					return len(now) == 2 && ready(now) == 2 && !slices.ContainsFunc(now, func(p corev1.Pod) bool { return p.UID == pods[0].UID })
 				})
@@ -198,7 +194,7 @@ func (w *world) testRollouts(t *testing.T) {
 			for _, service := range services() {
 				pod := s.podsOf(t, service)[0]
 				s.Nodes.Kill(pod.UID)
-				await(t, service+" was restarted", func() bool {
+				testenv.Within(t, patience, service+" was restarted", func() bool {
 					now := s.podsOf(t, service)
 					return ready(now) == 2 && slices.ContainsFunc(now, func(p corev1.Pod) bool {
 						return p.UID == pod.UID && p.Status.ContainerStatuses[0].RestartCount > pod.Status.ContainerStatuses[0].RestartCount
@@ -223,13 +219,13 @@ func (w *world) testRollouts(t *testing.T) {
 				t.Error(err)
 			}
 			for _, service := range services() {
-				await(t, service+" has three ready pods", func() bool { return ready(s.podsOf(t, service)) == 3 })
+				testenv.Within(t, patience, service+" has three ready pods", func() bool { return ready(s.podsOf(t, service)) == 3 })
 			}
 			if err := s.Upgrade(t.Context(), chart, "--values", w.images); err != nil {
 				t.Error(err)
 			}
 			for _, service := range services() {
-				await(t, service+" has two pods", func() bool { return len(s.podsOf(t, service)) == 2 })
+				testenv.Within(t, patience, service+" has two pods", func() bool { return len(s.podsOf(t, service)) == 2 })
 			}
 		}))
 	})
@@ -262,7 +258,7 @@ func (w *world) testRollouts(t *testing.T) {
 			t.Fatal(err)
 		}
 		var left []string
-		await(t, "the pods have gone", func() bool { return len(s.pods(t)) == 0 })
+		testenv.Within(t, patience, "the pods have gone", func() bool { return len(s.pods(t)) == 0 })
 		left, err := w.cluster.Objects(t.Context(), s.Namespace)
 		if err != nil {
 			t.Fatal(err)
