@@ -153,26 +153,30 @@ func (w *world) testRollouts(t *testing.T) {
 			t.Errorf("%d requests failed", len(r.Failed))
 		}
 	}
-	replaced := func(change func(t *testing.T)) func(t *testing.T) {
-		return func(t *testing.T) {
-			before := s.pods(t)
-			none(t, s.load(t, func() { change(t) }))
-			if t.Failed() {
-				return
-			}
-			for _, p := range s.pods(t) {
-				if slices.ContainsFunc(before, func(old corev1.Pod) bool { return old.UID == p.UID }) {
-					t.Errorf("%s is still of the other release", p.Name)
-				}
+	// replaced: the change fails no request and leaves none of the pods.
+	replaced := func(t *testing.T, change func()) {
+		t.Helper()
+		before := s.pods(t)
+		none(t, s.load(t, change))
+		if t.Failed() {
+			return
+		}
+		for _, p := range s.pods(t) {
+			if slices.ContainsFunc(before, func(old corev1.Pod) bool { return old.UID == p.UID }) {
+				t.Errorf("%s is still of the other release", p.Name)
 			}
 		}
 	}
-	t.Run("upgrade", replaced(func(t *testing.T) { w.upgrade(t, s) }))
-	t.Run("roll back", replaced(func(t *testing.T) {
-		if err := s.Helm(t.Context(), "rollback", lab.Release, "--namespace", s.Namespace, "--wait", "--timeout", patience.String()); err != nil {
-			t.Errorf("%v\n%s", err, s.Explain(t.Context()))
-		}
-	}))
+	t.Run("upgrade", func(t *testing.T) {
+		replaced(t, func() { w.upgrade(t, s) })
+	})
+	t.Run("roll back", func(t *testing.T) {
+		replaced(t, func() {
+			if err := s.Helm(t.Context(), "rollback", lab.Release, "--namespace", s.Namespace, "--wait", "--timeout", patience.String()); err != nil {
+				t.Errorf("%v\n%s", err, s.Explain(t.Context()))
+			}
+		})
+	})
 	w.upgrade(t, s)
 	t.Run("pods deleted", func(t *testing.T) {
 		none(t, s.load(t, func() {
