@@ -536,7 +536,10 @@ func (p *pod) report(done <-chan struct{}) {
 				break
 			}
 			p.node.cfg.Log.Warn("pod's state not reported", slog.String("pod", p.spec.Name), slog.Any("error", err))
-			time.Sleep(statusPause)
+			select {
+			case <-p.node.ctx.Done():
+			case <-time.After(statusPause):
+			}
 		}
 		if last {
 			return
