@@ -169,10 +169,13 @@ seccompProfile:
   {{- if .secret }}
   secret:
     secretName: {{ .secret }}
+    # Not the whole: operators keep the authority's private key beside it.
+    items: [{key: ca.crt, path: ca.crt}]
     defaultMode: 0440
   {{- else }}
   configMap:
     name: {{ .configMap }}
+    items: [{key: ca.crt, path: ca.crt}]
     defaultMode: 0440
   {{- end }}
 {{- end }}
