@@ -123,7 +123,7 @@ images: $(KO) ## Build the services' images and push them to REPO
 	@[ -n "$(REPO)" ] || { echo 'say where the images go: make images REPO=registry.example.com/waitlist' >&2; exit 1; }
 	@mkdir -p $(dir $(IMAGES))
 	@VERSION=$(VERSION) KO_DOCKER_REPO=$(REPO) $(BIN)/ko build --base-import-paths --tags $(VERSION) --sbom spdx \
-		--image-refs $(IMAGES).refs $(KOFLAGS) $(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) >/dev/null
+		$(KOFLAGS) $(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) >$(IMAGES).refs
 	@{ echo '# Written by make images, $(VERSION).'; \
 		printf 'global:\n  image: {repository: "%s"}\n' $(REPO); \
 		sort -u $(IMAGES).refs | sed -E 's|.*/([a-z-]+)(:[^@]*)?@(sha256:[0-9a-f]+)$$|\1:\n  image: {digest: "\3"}|'; \

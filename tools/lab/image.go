@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -44,7 +45,7 @@ func (i *images) pull(ctx context.Context, ref string) (*image, error) {
 	if img := i.pulled[digest.DigestStr()]; img != nil {
 		return img, nil
 	}
-	img, err := remote.Image(digest, remote.WithContext(ctx))
+	img, err := remote.Image(digest, remote.WithContext(ctx), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -135,7 +134,7 @@ func (w *world) buildImages(t *testing.T, file string) {
 // win.
 func (w *world) make(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "make", append([]string{
-		"BIN=" + w.bin, "VERSION=lab", "REPO=" + w.registry.Address + "/waitlist", "KOFLAGS=--insecure-registry --platform=linux/" + runtime.GOARCH,
+		"BIN=" + w.bin, "VERSION=lab", "REPO=" + w.registry.Address + "/waitlist", "KOFLAGS=--insecure-registry",
 	}, args...)...)
 	cmd.Dir = w.root
 	cmd.Env = append(os.Environ(), "KO_DEFAULTBASEIMAGE="+w.registry.Base(), "KUBECONFIG="+w.cluster.Kubeconfig)

@@ -10,7 +10,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"runtime"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -20,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // Registry is an image registry in this process, for what ko builds.
@@ -50,7 +50,8 @@ func StartRegistry(ctx context.Context) (*Registry, error) {
 func (r *Registry) Stop() error { return r.server.Close() }
 
 // Base is the image that ko puts binaries on. The one that releases use comes
-// from the internet; this has what matters of it: an unprivileged user.
+// from the internet; this has what matters of it: an unprivileged user, and
+// both platforms.
 func (r *Registry) Base() string { return r.Address + "/base:nonroot" }
 
 func (r *Registry) pushBase(ctx context.Context) error {
@@ -74,24 +75,30 @@ func (r *Registry) pushBase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	img, err := mutate.AppendLayers(empty.Image, layer)
-	if err != nil {
-		return err
-	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		return err
-	}
-	config.OS, config.Architecture = "linux", runtime.GOARCH
-	config.Config = v1.Config{User: "65532", WorkingDir: "/"}
-	if img, err = mutate.ConfigFile(img, config); err != nil {
-		return err
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, arch := range []string{"amd64", "arm64"} {
+		img, err := mutate.AppendLayers(empty.Image, layer)
+		if err != nil {
+			return err
+		}
+		config, err := img.ConfigFile()
+		if err != nil {
+			return err
+		}
+		config.OS, config.Architecture = "linux", arch
+		config.Config = v1.Config{User: "65532", WorkingDir: "/"}
+		if img, err = mutate.ConfigFile(img, config); err != nil {
+			return err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
 	}
 	tag, err := name.NewTag(r.Base(), name.Insecure)
 	if err != nil {
 		return err
 	}
-	if err := remote.Write(tag, img, remote.WithContext(ctx)); err != nil {
+	if err := remote.WriteIndex(tag, index, remote.WithContext(ctx)); err != nil {
 		return fmt.Errorf("push the base image: %w", err)
 	}
 	return nil

@@ -233,6 +233,31 @@ func (w *world) testRollouts(t *testing.T) {
 			}
 		}))
 	})
+	t.Run("stop and start", func(t *testing.T) {
+		// As for a restore; the upgrades that follow must still be taken.
+		for _, replicas := range []int32{0, 2} {
+			deployments := s.Client.AppsV1().Deployments(s.Namespace)
+			for _, service := range services() {
+				scale, err := deployments.GetScale(t.Context(), lab.Release+"-"+service, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				scale.Spec.Replicas = replicas
+				if _, err := deployments.UpdateScale(t.Context(), scale.Name, scale, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, service := range services() {
+				testenv.Within(t, patience, service+" is scaled", func() bool {
+					pods := s.podsOf(t, service)
+					return len(pods) == int(replicas) && ready(pods) == len(pods)
+				})
+			}
+		}
+		if err := s.Upgrade(t.Context(), chart, "--values", w.images); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("drain too short", func(t *testing.T) {
 		// Pods that stop listening before the gateway knows: this must show, or the
 		// figures above say nothing.
