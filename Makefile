@@ -54,7 +54,7 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 	@exec $(BIN)/standalone
 
 .PHONY: test
-test: ## Run every test with -race on real servers (KAFKA=apache, PKG=…, ARGS=…)
+test: $(BIN)/helm ## Run every test with -race on real servers (KAFKA=apache, PKG=…, ARGS=…)
 	@go run ./tools/testrun -kafka $(KAFKA) -- -race -timeout 45m $(ARGS) $(PKG)
 
 .PHONY: test-former
@@ -170,6 +170,11 @@ $(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO): $(BIN)/.%:
 	@mkdir -p $(BIN) && rm -f $(BIN)/.$(firstword $(subst -, ,$*))-*
 	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool
 	@touch $@
+
+# Of what is built there alone: tests render the charts.
+$(BIN)/helm:
+	@echo 'building helm'
+	@cd tools/buildtools/kubernetes && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' helm.sh/helm/v4/cmd/helm
 
 # The API server says its release, which charts may ask for.
 KUBERNETES_VERSION = $(shell cd tools/buildtools/kubernetes && GOWORK=off go list -m -f '{{.Version}}' k8s.io/kubernetes)

@@ -2,7 +2,7 @@
 // policies against the calls that services make, the routes against
 // proto/routes, the environment against what the services read.
 //
-// It needs helm, which `make lab-tools` builds.
+// It needs helm, which `make test` builds.
 package charts_test
 
 import (
@@ -39,7 +39,7 @@ func helm(t *testing.T, args ...string) []byte {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("helm is missing: build it with `make lab-tools` (%v)", err)
+		t.Fatalf("helm is missing: make test builds it (%v)", err)
 	}
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	// Nothing of the user's: neither plugins nor caches.
