@@ -18,13 +18,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
 )
 
 // gatewayModule is where the definitions of the Gateway API come from.
 const gatewayModule = "sigs.k8s.io/gateway-api"
 
 // AddGatewayAPI installs the standard definitions of the Gateway API, of the
-// version that this module requires, and waits until they are served.
+// version that this module requires, and waits until they are served and listed:
+// the API server serves a kind before its list of kinds, from which clients
+// learn how to ask for one, has it.
 func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", gatewayModule).Output()
 	if err != nil {
@@ -38,6 +41,7 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
+	var kinds []schema.GroupKind
 	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
@@ -59,13 +63,15 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 			if _, err := client.Resource(crds).Create(ctx, object, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 				return fmt.Errorf("install %s: %w", object.GetName(), err)
 			}
+			group, _, _ := unstructured.NestedString(object.Object, "spec", "group")
+			kind, _, _ := unstructured.NestedString(object.Object, "spec", "names", "kind")
+			kinds = append(kinds, schema.GroupKind{Group: group, Kind: kind})
 		}
 	}
-	routes := schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
-		if _, err = client.Resource(routes).List(ctx, metav1.ListOptions{}); err == nil {
+		if err = c.listed(ctx, client, kinds); err == nil {
 			return nil
 		}
 		select {
@@ -74,4 +80,24 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 		case <-time.After(pollEvery):
 		}
 	}
+}
+
+// listed asks the API server anew for all its kinds, and for the objects of
+// each of these.
+func (c *Cluster) listed(ctx context.Context, client dynamic.Interface, kinds []schema.GroupKind) error {
+	groups, err := restmapper.GetAPIGroupResources(c.Client.Discovery())
+	if err != nil {
+		return fmt.Errorf("list the kinds: %w", err)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	for _, kind := range kinds {
+		mapping, err := mapper.RESTMapping(kind)
+		if err != nil {
+			return fmt.Errorf("look for %s: %w", kind, err)
+		}
+		if _, err := client.Resource(mapping.Resource).List(ctx, metav1.ListOptions{}); err != nil {
+			return fmt.Errorf("list %s: %w", kind, err)
+		}
+	}
+	return nil
 }
