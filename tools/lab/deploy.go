@@ -131,7 +131,12 @@ func Deploy(ctx context.Context, settings Settings, suite standalone.Suite) (_ *
 	if err := d.writeValues(suite); err != nil {
 		return nil, err
 	}
-	return d, d.Upgrade(ctx, settings.Chart)
+	if err := d.Upgrade(ctx, settings.Chart); err != nil {
+		return nil, err
+	}
+	// Those that this replaced still serve while they drain, with the former
+	// process's environment.
+	return d, d.awaitNone(ctx, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
 // makeNamespace makes a namespace that takes restricted pods only, or takes over
@@ -375,7 +380,7 @@ func (d *Deployment) Stop() error {
 		errs = append(errs, d.Helm(ctx, "uninstall", Release, "--namespace", d.Namespace, "--ignore-not-found", "--wait", "--timeout", namespaceTimeout.String()))
 	}
 	if d.Nodes != nil {
-		errs = append(errs, d.awaitNoPods(ctx))
+		errs = append(errs, d.awaitNone(ctx, func(corev1.Pod) bool { return true }))
 	}
 	if d.Namespace != "" {
 		if err := d.Client.CoreV1().Namespaces().Delete(ctx, d.Namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -388,11 +393,11 @@ func (d *Deployment) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(filepath.Dir(d.values)))...)
 }
 
-// awaitNoPods waits until all pods have ended in order.
-func (d *Deployment) awaitNoPods(ctx context.Context) error {
+// awaitNone waits until the pods that match have ended in order.
+func (d *Deployment) awaitNone(ctx context.Context, match func(corev1.Pod) bool) error {
 	for {
 		pods, err := d.Client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{})
-		if err == nil && len(pods.Items) == 0 {
+		if err == nil && !slices.ContainsFunc(pods.Items, match) {
 			return nil
 		}
 		select {

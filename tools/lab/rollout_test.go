@@ -242,7 +242,8 @@ func (w *world) testRollouts(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				scale.Spec.Replicas = replicas
+				// As kubectl does: whatever its controller wrote meanwhile.
+				scale.ResourceVersion, scale.Spec.Replicas = "", replicas
 				if _, err := deployments.UpdateScale(t.Context(), scale.Name, scale, metav1.UpdateOptions{}); err != nil {
 					t.Fatal(err)
 				}
