@@ -137,7 +137,7 @@ func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) 
 	var b *messaging.Blaster
 	var err error
 	b, err = messaging.NewBlaster(messaging.BlasterConfig{
-		Ledger: c.blasts, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate,
+		Queue: c.blasts, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate,
 		Published: func() { c.deliver(b) }, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
 		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: 300 * time.Millisecond,
 	})

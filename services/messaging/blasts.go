@@ -26,12 +26,6 @@ const (
 	blastLook, blastLookMax = 10 * time.Millisecond, 200 * time.Millisecond
 	// blastSlow is how much longer the last look may take.
 	blastSlow = time.Second
-
-	// recipientPage is how many recipients are asked for at a time: what one
-	// transaction of a plan writes, in some hundred milliseconds.
-	recipientPage = 10_000
-	// firstPage is the first one: its mails begin early.
-	firstPage = 1000
 )
 
 // BlastState is where a blast is.

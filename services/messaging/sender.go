@@ -1,11 +1,11 @@
 package messaging
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -78,50 +78,16 @@ type Sender struct {
 	tracer trace.Tracer
 	mails  metric.Int64Counter
 
-	provider, sms absence
+	provider, sms breaker
 	// sources is what signup says and the database has of templates and senders.
-	sources absence
-}
-
-// absence is how long something that is away is left alone.
-type absence struct {
-	first  time.Duration
-	mu     sync.Mutex
-	pause  time.Duration // the present one; 0: it is there
-	resume time.Time
-}
-
-// left returns how long it is still to be left alone.
-func (a *absence) left() time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return max(0, time.Until(a.resume))
-}
-
-// reached notes whether it answered.
-func (a *absence) reached(yes bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case yes:
-		a.pause, a.resume = 0, time.Time{}
-	case time.Now().After(a.resume): // one failure of several at a time counts
-		a.pause = min(max(2*a.pause, a.first), pauseMax)
-		a.resume = time.Now().Add(a.pause)
-	}
+	sources breaker
 }
 
 // NewSender returns a Sender; Run starts it.
 func NewSender(cfg SenderConfig) (*Sender, error) {
-	if cfg.Workers == 0 {
-		cfg.Workers = 4
-	}
-	if cfg.DeferMin == 0 {
-		cfg.DeferMin = 30 * time.Second
-	}
-	if cfg.PauseMin == 0 {
-		cfg.PauseMin = time.Second
-	}
+	cfg.Workers = cmp.Or(cfg.Workers, 4)
+	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
+	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	s := &Sender{SenderConfig: cfg, wake: make(chan struct{}, 1), tracer: otel.Tracer(scope)}
 	s.provider.first, s.sms.first, s.sources.first = cfg.PauseMin, cfg.PauseMin, cfg.PauseMin
 	var err error
@@ -156,7 +122,7 @@ func (s *Sender) Run(ctx context.Context) error {
 			s.Log.WarnContext(ctx, "mails not claimed", telemetry.Err(err))
 		}
 		s.hand(ctx, jobs, claimed)
-		if away := s.provider.left(); away > 0 {
+		if away := s.provider.remaining(); away > 0 {
 			outage.Wait(ctx, away)
 		} else if len(claimed) == 0 {
 			s.wait(ctx)
@@ -178,7 +144,7 @@ func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 // hand gives claimed mails to the workers, and postpones those that wait for
 // something that is away, or all when ctx ends.
 func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claimed) {
-	postponed := map[*absence][]string{}
+	postponed := map[*breaker][]string{}
 	for _, c := range claimed {
 		away := s.missing(c.Kind)
 		if away == nil {
@@ -192,23 +158,23 @@ func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claime
 		postponed[away] = append(postponed[away], c.EventID)
 	}
 	for away, ids := range postponed {
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, away.left(), ids...) })
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, away.remaining(), ids...) })
 	}
 }
 
 // missing returns what a mail of that kind needs and is away, or nil.
-func (s *Sender) missing(k Kind) *absence {
-	if way := s.way(k); way.left() > 0 {
+func (s *Sender) missing(k Kind) *breaker {
+	if way := s.way(k); way.remaining() > 0 {
 		return way
 	}
-	if k.ofSignup() && s.sources.left() > 0 {
+	if k.ofSignup() && s.sources.remaining() > 0 {
 		return &s.sources
 	}
 	return nil
 }
 
 // way is whether what takes mails of that kind is there.
-func (s *Sender) way(k Kind) *absence {
+func (s *Sender) way(k Kind) *breaker {
 	if k == ReferralSMS {
 		return &s.sms
 	}
@@ -252,15 +218,13 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 		if now.Sub(c.RequestedAt) > giveUp {
 			return fail(err)
 		}
-		wait := min(s.DeferMin<<min(c.Deferrals, 10), deferMax)
-		// Spread, so that mails deferred together do not come back together.
-		wait += rand.N(wait/4 + 1) //nolint:gosec // no secret
+		wait := deferral(s.DeferMin, deferMax, c.Deferrals)
 		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Defer(ctx, c.EventID, wait, err.Error()) })
 		return "deferred", err
 	}
-	away := func(a *absence, err error) (string, error) {
-		a.reached(false)
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, a.left(), c.EventID) })
+	away := func(a *breaker, err error) (string, error) {
+		a.report(false)
+		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, a.remaining(), c.EventID) })
 		return "away", err
 	}
 	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
@@ -270,7 +234,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	defer cancel()
 	send, to, err := s.prepare(sending, c.Request, now)
 	if canceled, ok := errors.AsType[*canceledError](err); ok {
-		s.sources.reached(true)
+		s.sources.report(true)
 		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Canceled(ctx, c.EventID, canceled.reason) })
 		return "canceled", nil
 	}
@@ -284,22 +248,22 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 		return fail(err)
 	}
 	if c.Kind.ofSignup() {
-		s.sources.reached(true)
+		s.sources.report(true)
 	}
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("mail.recipient_hash", telemetry.HashAddress(to)))
 	way := s.way(c.Kind)
 	err = send(sending)
 	if err == nil {
-		way.reached(true)
+		way.report(true)
 		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Sent(ctx, c.EventID) })
 		return "sent", nil
 	}
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		way.reached(true)
+		way.report(true)
 		return fail(refused)
 	}
 	if deferred, ok := errors.AsType[*DeferredError](err); ok {
-		way.reached(true)
+		way.report(true)
 		return later(deferred)
 	}
 	return away(way, fmt.Errorf("provider is away: %w", err))

@@ -1,12 +1,20 @@
 package messaging
 
-// SuppressionReason is why an address is not mailed any more.
+import "context"
+
+// Suppressions are the addresses that get no mail any more.
+type Suppressions interface {
+	// Suppressed returns which of emails are suppressed.
+	Suppressed(ctx context.Context, emails []string) (map[string]bool, error)
+}
+
+// SuppressionReason is why an address is suppressed.
 type SuppressionReason string
 
 // The reasons.
 const (
-	// Bounced addresses do not exist, or take no mail for good.
+	// Bounced addresses do not exist or permanently refuse mail.
 	Bounced SuppressionReason = "bounce"
-	// Complained is who called a mail unwanted.
+	// Complained addresses belong to people who reported a mail as spam.
 	Complained SuppressionReason = "complaint"
 )

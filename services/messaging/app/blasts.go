@@ -34,7 +34,7 @@ func publish(rt *service.Runtime) (wake func(), err error) {
 func bulk(rt *service.Runtime, cfg Config, composer *messaging.Composer, provider messaging.Provider, lists messaging.Lists, senders messaging.Senders, suppressions messaging.Suppressions, wake func()) (*messaging.Blasts, error) {
 	store := postgres.NewBlasts(rt.Pool, time.Now)
 	blaster, err := messaging.NewBlaster(messaging.BlasterConfig{
-		Ledger: store, Lists: lists, Provider: provider, Composer: composer, Workers: cfg.BlastWorkers, Rate: cfg.BlastRate, Lease: cfg.BlastLease,
+		Queue: store, Lists: lists, Provider: provider, Composer: composer, Workers: cfg.BlastWorkers, Rate: cfg.BlastRate, Lease: cfg.BlastLease,
 		Senders: senders, Suppressions: suppressions, Published: wake, Log: rt.Log, Now: time.Now,
 	})
 	if err != nil {

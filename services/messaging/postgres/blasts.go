@@ -46,7 +46,7 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// Blasts is messaging.BlastStore and messaging.BlastLedger.
+// Blasts is messaging.BlastStore and messaging.BlastQueue.
 type Blasts struct {
 	pool *pgxpool.Pool
 	now  func() time.Time
@@ -210,7 +210,7 @@ func (s *Blasts) Blasts(ctx context.Context, waitlistID string) ([]messaging.Bla
 	return out, nil
 }
 
-// ClaimPlan implements messaging.BlastLedger. By blast_plan and gone_pkey.
+// ClaimPlan implements messaging.BlastQueue. By blast_plan and gone_pkey.
 func (s *Blasts) ClaimPlan(ctx context.Context, lease time.Duration) (p messaging.Plan, ok bool, err error) {
 	err = s.pool.QueryRow(ctx, `
 		UPDATE blast SET plan_at = now() + $1 WHERE id = (
@@ -226,7 +226,7 @@ func (s *Blasts) ClaimPlan(ctx context.Context, lease time.Duration) (p messagin
 	return p, true, nil
 }
 
-// Extend implements messaging.BlastLedger. By blast_pkey and gone_pkey.
+// Extend implements messaging.BlastQueue. By blast_pkey and gone_pkey.
 func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, last bool) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		var batch int64
@@ -276,7 +276,7 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 	return nil
 }
 
-// PausePlan implements messaging.BlastLedger. By blast_pkey.
+// PausePlan implements messaging.BlastQueue. By blast_pkey.
 func (s *Blasts) PausePlan(ctx context.Context, p messaging.Plan, pause time.Duration) error {
 	if _, err := s.pool.Exec(ctx, "UPDATE blast SET plan_at = now() + $3 WHERE id = $1 AND planned_to = $2 AND NOT planned", p.BlastID, p.To, pause); err != nil {
 		return fmt.Errorf("pause the plan of a blast: %w", err)
@@ -284,7 +284,7 @@ func (s *Blasts) PausePlan(ctx context.Context, p messaging.Plan, pause time.Dur
 	return nil
 }
 
-// Gone implements messaging.BlastLedger: as if the event of the waitlist's end
+// Gone implements messaging.BlastQueue: as if the event of the waitlist's end
 // had come. By blast_waitlist.
 func (s *Blasts) Gone(ctx context.Context, waitlistID string) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
@@ -316,7 +316,7 @@ func (*Blasts) Ready(ctx context.Context, tx pgx.Tx, blastID string, batch int64
 	return nil
 }
 
-// Claim implements messaging.BlastLedger. By blast_running, blast_batch_due and
+// Claim implements messaging.BlastQueue. By blast_running, blast_batch_due and
 // gone_pkey.
 func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]messaging.Batch, error) {
 	rows, err := s.pool.Query(ctx, `
@@ -342,7 +342,7 @@ func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim strin
 	return out, nil
 }
 
-// Renew implements messaging.BlastLedger. By blast_batch_pkey, blast_pkey and
+// Renew implements messaging.BlastQueue. By blast_batch_pkey, blast_pkey and
 // gone_pkey. A batch that has a claim is ready; to ask for that would offer
 // blast_batch_due, by which the whole blast may be read.
 func (s *Blasts) Renew(ctx context.Context, batches []messaging.Batch, lease time.Duration) ([]bool, error) {
@@ -360,7 +360,7 @@ func (s *Blasts) Renew(ctx context.Context, batches []messaging.Batch, lease tim
 	return holds, nil
 }
 
-// Pending implements messaging.BlastLedger. By blast_pkey and
+// Pending implements messaging.BlastQueue. By blast_pkey and
 // blast_recipient_pkey.
 func (s *Blasts) Pending(ctx context.Context, batch messaging.Batch) (messaging.Pending, error) {
 	var p messaging.Pending
@@ -379,7 +379,7 @@ func (s *Blasts) Pending(ctx context.Context, batch messaging.Batch) (messaging.
 	return p, nil
 }
 
-// Record implements messaging.BlastLedger. By blast_recipient_pkey.
+// Record implements messaging.BlastQueue. By blast_recipient_pkey.
 //
 // The commit does not wait for the disk: a crash of this process loses nothing by
 // that, and one of Postgres at most what went out in the last half second, which
@@ -399,7 +399,7 @@ func (s *Blasts) Record(ctx context.Context, records []messaging.Result) error {
 	return nil
 }
 
-// End implements messaging.BlastLedger. By blast_batch_pkey, blast_recipient_pkey
+// End implements messaging.BlastQueue. By blast_batch_pkey, blast_recipient_pkey
 // and blast_pkey.
 func (s *Blasts) End(ctx context.Context, batch messaging.Batch) error {
 	_, err := s.pool.Exec(ctx, `
@@ -418,7 +418,7 @@ func (s *Blasts) End(ctx context.Context, batch messaging.Batch) error {
 	return nil
 }
 
-// Return implements messaging.BlastLedger. By blast_batch_pkey.
+// Return implements messaging.BlastQueue. By blast_batch_pkey.
 func (s *Blasts) Return(ctx context.Context, batch messaging.Batch, pause time.Duration, deferred bool) error {
 	_, err := s.pool.Exec(ctx, `
 		UPDATE blast_batch SET due_at = now() + $4, claim = NULL, deferrals = deferrals + CASE WHEN $5 THEN 1 ELSE 0 END
@@ -429,7 +429,7 @@ func (s *Blasts) Return(ctx context.Context, batch messaging.Batch, pause time.D
 	return nil
 }
 
-// Pace implements messaging.BlastLedger. By blast_pace_pkey.
+// Pace implements messaging.BlastQueue. By blast_pace_pkey.
 func (s *Blasts) Pace(ctx context.Context, n int, rate float64) (time.Duration, error) {
 	var wait time.Duration
 	took := time.Duration(float64(n) / rate * float64(time.Second))
@@ -443,7 +443,7 @@ func (s *Blasts) Pace(ctx context.Context, n int, rate float64) (time.Duration, 
 	return wait, nil
 }
 
-// PruneBlasts implements messaging.BlastLedger. By blast_ended, blast_batch_pkey,
+// PruneBlasts implements messaging.BlastQueue. By blast_ended, blast_batch_pkey,
 // blast_recipient_pkey and blast_trial_created.
 func (s *Blasts) PruneBlasts(ctx context.Context, before time.Time) (int64, error) {
 	tag, err := s.pool.Exec(ctx, "DELETE FROM blast_trial WHERE blast_id = ANY (ARRAY(SELECT blast_id FROM blast_trial WHERE created_at < $1 ORDER BY created_at LIMIT $2))",

@@ -1,0 +1,73 @@
+package messaging
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	// recipientPage is how many recipients one transaction of a plan stores, which takes a few
+	// hundred milliseconds.
+	recipientPage = 10_000
+	// firstPage is the smaller first page of a plan, so that sending starts early.
+	firstPage = 1000
+)
+
+// plan extends the plans of blasts, one page of each blast in turn.
+func (b *Blaster) plan(ctx context.Context) {
+	for ctx.Err() == nil {
+		p, ok, err := b.Queue.ClaimPlan(ctx, b.Lease)
+		if err == nil && ok {
+			err = b.extend(ctx, p)
+		}
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			b.Log.WarnContext(ctx, "blast not planned", slog.String("blast_id", p.BlastID), telemetry.Err(err))
+			if ok {
+				// If this fails too, the plan is due when its lease expires.
+				_ = b.Queue.PausePlan(ctx, p, b.PauseMin)
+			}
+			outage.Wait(ctx, b.PauseMin)
+		case !ok:
+			idle(ctx, b.wakePlan)
+		}
+	}
+}
+
+// extend adds the next page of recipients to a plan.
+func (b *Blaster) extend(ctx context.Context, p Plan) error {
+	limit := recipientPage
+	if p.To == 0 {
+		limit = firstPage
+	}
+	numbers, err := b.Lists.Numbers(ctx, p.WaitlistID, p.To, limit)
+	if apierr.Is(err, apierr.NotFound) {
+		return b.Queue.Gone(ctx, p.WaitlistID)
+	}
+	if err != nil {
+		return fmt.Errorf("list recipients: %w", err)
+	}
+	if err := b.Queue.Extend(ctx, p, numbers, len(numbers) < limit); err != nil {
+		return err
+	}
+	b.Published()
+	return nil
+}
+
+// idle waits for wake, at most blastPoll.
+func idle(ctx context.Context, wake <-chan struct{}) {
+	t := time.NewTimer(blastPoll)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	case <-wake:
+	}
+}

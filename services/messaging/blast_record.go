@@ -1,0 +1,80 @@
+package messaging
+
+import (
+	"context"
+	"time"
+
+	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	// recordWait is how long an outcome waits for others to be recorded with.
+	recordWait = 2 * time.Millisecond
+	// blastKeep is how long the recipients of an ended blast are kept.
+	blastKeep = 30 * 24 * time.Hour
+)
+
+// end hands a job with an outcome to the recorder. It blocks while the recorder is behind, which
+// bounds the mails that are sent but not recorded.
+func (b *Blaster) end(j job) {
+	b.count(j.a.work, string(j.outcome))
+	b.ended <- j
+}
+
+// record stores outcomes until b.ended is closed; those that arrive within recordWait are
+// stored together.
+func (b *Blaster) record(ctx context.Context) {
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for first := range b.ended {
+		group, results := []job{first}, []Result{first.result()}
+		wait.Reset(recordWait)
+	fill:
+		for len(group) < 2*b.Workers {
+			select {
+			case j, ok := <-b.ended:
+				if !ok {
+					break fill
+				}
+				group, results = append(group, j), append(results, j.result())
+			case <-wait.C:
+				break fill
+			}
+		}
+		stored := b.store(ctx, results)
+		for _, j := range group {
+			if !stored {
+				j.a.stop()
+			}
+			j.a.open.Done()
+		}
+	}
+}
+
+// store records results and tries again until it succeeds or ctx has been done for drain. It
+// reports whether it succeeded.
+func (b *Blaster) store(ctx context.Context, results []Result) bool {
+	work, stop := drainContext(ctx)
+	defer stop()
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := b.Queue.Record(work, results)
+		if err == nil {
+			return true
+		}
+		b.Log.WarnContext(work, "outcomes of a blast not recorded", telemetry.Err(err))
+		if !outage.Wait(work, wait) {
+			return false
+		}
+	}
+}
+
+func (b *Blaster) prune(ctx context.Context) {
+	prune(ctx, func() (int64, error) {
+		n, err := b.Queue.PruneBlasts(ctx, b.Now().Add(-blastKeep))
+		if err != nil {
+			b.Log.WarnContext(ctx, "blasts not pruned", telemetry.Err(err))
+		}
+		return n, err
+	})
+}

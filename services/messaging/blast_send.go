@@ -1,0 +1,337 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/telemetry"
+)
+
+const (
+	// A batch is deferred if the provider defers mails of it, or if the owner's plan no longer
+	// includes blasts. It is due again after a pause that starts at DeferMin and doubles up to
+	// blastDeferMax. Mails deferred after blastGiveUp, counted from the request, fail.
+	blastDeferMax = 10 * time.Minute
+	blastGiveUp   = 24 * time.Hour
+	// batchBytes is the approximate limit of the bodies in one request to a BatchProvider.
+	batchBytes = 8 << 20
+)
+
+// attempt is one run of a claimed batch.
+type attempt struct {
+	Batch
+	Pending
+	waitlistName string
+	sign         func(Mail) Mail // sets the sender
+	expired      bool            // a deferral is a failure now
+	// going ends with the process or the claim (lost): no further mail is handed out. work
+	// outlasts it for the mails in flight.
+	going, work context.Context //nolint:containedctx // jobs carry their attempt through channels
+	lost        context.CancelFunc
+
+	open sync.WaitGroup // mails handed out whose outcome is not recorded
+	progress
+}
+
+// progress is what the workers and the recorder report about an attempt.
+type progress struct {
+	mu       sync.Mutex
+	deferred bool // the batch is due again after a pause
+	stopped  bool // the provider or the database is away
+	// unsent counts mails that the provider did not take; reason is its last error.
+	unsent int
+	reason error
+}
+
+func (p *progress) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+}
+
+func (p *progress) state() (deferred, stopped bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.deferred, p.stopped
+}
+
+// job is one recipient's mail in an attempt.
+type job struct {
+	a      *attempt
+	number int64
+	email  string
+	// outcome is empty until the mail has ended. A job that begins with an outcome is not sent.
+	outcome Outcome
+}
+
+func (j job) result() Result { return Result{j.a.BlastID, j.number, j.outcome} }
+
+// run sends the pending mails of a batch, and ends or releases it.
+func (b *Blaster) run(ctx context.Context, batch Batch) {
+	a := &attempt{Batch: batch, expired: b.Now().Sub(batch.CreatedAt) > blastGiveUp}
+	a.going, a.lost = context.WithCancel(ctx)
+	defer a.lost()
+	defer b.claims.hold(a)()
+	work, stop := drainContext(ctx)
+	defer stop()
+	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": batch.Traceparent})
+	work, span := b.tracer.Start(work, "send blast batch", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		attribute.String("blast.id", batch.BlastID), attribute.Int64("blast.batch", batch.Number),
+		attribute.Int("blast.deferrals", batch.Deferrals)))
+	defer span.End()
+	a.work = work
+	log := b.Log.With(slog.String("blast_id", batch.BlastID), slog.Int64("batch", batch.Number))
+	err := b.try(a) //nolint:contextcheck // it has the attempt's contexts
+	a.open.Wait()
+	if err != nil {
+		span.SetStatus(codes.Error, "not finished")
+		log.WarnContext(work, "batch not finished", telemetry.Err(err))
+	}
+	if a.unsent > 0 {
+		log.InfoContext(work, "mails of a blast not sent", slog.Int("mails", a.unsent), telemetry.Err(a.reason))
+	}
+	// If this fails, the lease expires, and the next claim finds what remains.
+	if err := b.finish(work, a, err); err != nil { //nolint:contextcheck // going tells whether the attempt was cut short
+		log.WarnContext(work, "batch not recorded", telemetry.Err(err))
+	}
+}
+
+// finish ends the batch of an attempt that returned err, or releases it.
+func (b *Blaster) finish(ctx context.Context, a *attempt, err error) error {
+	deferred, stopped := a.state()
+	switch {
+	case apierr.Is(err, apierr.NotFound):
+		return b.Queue.Gone(ctx, a.WaitlistID)
+	case err != nil:
+		return b.Queue.Return(ctx, a.Batch, max(b.provider.remaining(), b.PauseMin), false)
+	case stopped, a.going.Err() != nil:
+		return b.Queue.Return(ctx, a.Batch, b.provider.remaining(), false)
+	case deferred:
+		return b.Queue.Return(ctx, a.Batch, deferral(b.DeferMin, blastDeferMax, a.Deferrals), true)
+	}
+	return b.Queue.End(ctx, a.Batch)
+}
+
+// try hands out the pending mails of a batch.
+func (b *Blaster) try(a *attempt) error {
+	var err error
+	if a.Pending, err = b.Queue.Pending(a.work, a.Batch); err != nil || len(a.Numbers) == 0 {
+		return err
+	}
+	start := b.Now()
+	if b.Rate > 0 {
+		wait, err := b.Queue.Pace(a.work, len(a.Numbers), b.Rate)
+		if err != nil {
+			return err
+		}
+		start = start.Add(wait)
+	}
+	if !b.until(a.going, start) {
+		return nil
+	}
+	jobs, err := b.prepare(a)
+	if err != nil {
+		return err
+	}
+	if b.batches != nil {
+		b.request(a, jobs)
+	} else {
+		b.handOut(a, jobs, start)
+	}
+	return nil
+}
+
+// until waits for a moment and reports whether ctx is still alive.
+func (b *Blaster) until(ctx context.Context, t time.Time) bool {
+	if wait := t.Sub(b.Now()); wait > 0 {
+		return outage.Wait(ctx, wait)
+	}
+	return ctx.Err() == nil
+}
+
+// prepare looks up the sender and the recipients of an attempt. It returns a job for each
+// pending number, or none if the batch is deferred because the owner's plan has lapsed.
+func (b *Blaster) prepare(a *attempt) ([]job, error) {
+	a.sign = func(m Mail) Mail { return m }
+	if b.Senders != nil {
+		from, dkim, err := b.Senders.Sender(a.work, a.OwnerID)
+		if err != nil {
+			return nil, fmt.Errorf("find the sender: %w", err)
+		}
+		a.sign = func(m Mail) Mail { m.From, m.DKIM = from, dkim; return m }
+	}
+	audience, err := b.Lists.Recipients(a.work, a.WaitlistID, a.Numbers)
+	if err != nil {
+		return nil, fmt.Errorf("read recipients: %w", err)
+	}
+	if !audience.Pro && !a.expired {
+		// The owner may subscribe again until blastGiveUp.
+		a.deferred = true
+		return nil, nil
+	}
+	a.waitlistName = audience.WaitlistName
+	byNumber := make(map[int64]string, len(audience.Recipients))
+	emails := make([]string, 0, len(audience.Recipients))
+	for _, r := range audience.Recipients {
+		byNumber[r.Number] = r.Email
+		emails = append(emails, r.Email)
+	}
+	var suppressed map[string]bool
+	if b.Suppressions != nil && len(emails) > 0 {
+		if suppressed, err = b.Suppressions.Suppressed(a.work, emails); err != nil {
+			return nil, err
+		}
+	}
+	jobs := make([]job, len(a.Numbers))
+	for i, n := range a.Numbers {
+		email, live := byNumber[n]
+		jobs[i] = job{a: a, number: n, email: email}
+		switch {
+		case !live:
+			jobs[i].outcome = MailSkipped
+		case suppressed[email], !audience.Pro:
+			jobs[i].outcome = MailFailed
+		}
+	}
+	return jobs, nil
+}
+
+// handOut gives jobs to the workers at the configured rate, until the attempt is stopped.
+func (b *Blaster) handOut(a *attempt, jobs []job, start time.Time) {
+	mails := 0
+	for _, j := range jobs {
+		if j.outcome != "" {
+			a.open.Add(1)
+			b.end(j)
+			continue
+		}
+		if b.Rate > 0 && !b.until(a.going, start.Add(time.Duration(float64(mails)/b.Rate*float64(time.Second)))) {
+			return
+		}
+		mails++
+		if _, stopped := a.state(); stopped {
+			return
+		}
+		a.open.Add(1)
+		select {
+		case b.jobs <- j:
+		case <-a.going.Done():
+			a.open.Done()
+			return
+		}
+	}
+}
+
+// send sends one mail.
+func (b *Blaster) send(j job) {
+	ctx, cancel := context.WithTimeout(j.a.work, sendTimeout)
+	defer cancel()
+	if j.outcome = b.judge(j.a, b.Provider.Send(ctx, b.mail(j))); j.outcome == "" {
+		j.a.open.Done()
+		return
+	}
+	b.end(j)
+}
+
+// request sends jobs as requests of several mails each. Every request and its key follow from
+// the recorded outcomes alone, and its outcomes are recorded together: after a crash, the next
+// attempt makes the same request again.
+func (b *Blaster) request(a *attempt, jobs []job) {
+	size := max(1, min(MaxBatch, batchBytes/(len(a.Text)+len(a.HTML)+4<<10)))
+	for len(jobs) > 0 && a.going.Err() == nil {
+		part := jobs[:min(size, len(jobs))]
+		jobs = jobs[len(part):]
+		var mails []Mail
+		for _, j := range part {
+			if j.outcome == "" {
+				mails = append(mails, b.mail(j))
+			}
+		}
+		var errs []error
+		if len(mails) > 0 {
+			ctx, cancel := context.WithTimeout(a.work, sendTimeout)
+			errs = b.batches.SendBatch(ctx, fmt.Sprintf("%s:%d:%d", a.BlastID, a.Number, a.Ended), mails)
+			cancel()
+		}
+		var results, unsendable []Result
+		for _, j := range part {
+			if j.outcome != "" {
+				unsendable = append(unsendable, j.result())
+				continue
+			}
+			if j.outcome = b.judge(a, errs[0]); j.outcome != "" {
+				results = append(results, j.result())
+			}
+			errs = errs[1:]
+		}
+		// A request without any outcome is repeated with the same key, because the provider may
+		// have taken it. Recording the unsendable mails would change the key.
+		if len(results) > 0 || len(mails) == 0 {
+			results = append(results, unsendable...)
+		}
+		for _, r := range results {
+			b.count(a.work, string(r.Outcome))
+		}
+		if len(results) > 0 && !b.store(a.going, results) {
+			a.stop()
+		}
+		a.Ended += int64(len(results))
+		// The next key is right only if all mails of this request have ended.
+		if deferred, stopped := a.state(); deferred || stopped {
+			return
+		}
+	}
+}
+
+// judge derives a mail's outcome from the provider's answer; it is empty if the mail has to be
+// sent again.
+func (b *Blaster) judge(a *attempt, err error) Outcome {
+	_, refused := errors.AsType[*RefusedError](err)
+	_, deferred := errors.AsType[*DeferredError](err)
+	b.provider.report(err == nil || refused || deferred)
+	if err == nil {
+		return MailSent
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unsent++
+	a.reason = err
+	switch {
+	case refused, deferred && a.expired:
+		return MailFailed
+	case deferred:
+		b.count(a.work, "deferred")
+		a.deferred = true
+	default:
+		b.count(a.work, "away")
+		a.stopped = true
+	}
+	return ""
+}
+
+// mail composes a job's mail. Its id and date are the same in every attempt.
+func (b *Blaster) mail(j job) Mail {
+	m := b.Composer.Blast(j.a.BlastContent, j.a.WaitlistID, j.a.waitlistName, Recipient{j.number, j.email})
+	m.ID = uuid.NewSHA1(uuid.Nil, []byte(j.a.BlastID+":"+strconv.FormatInt(j.number, 10))).String()
+	m.Date = j.a.CreatedAt
+	return j.a.sign(m)
+}
+
+// Blast composes the mail of a blast to one recipient, without an id and a date.
+func (c *Composer) Blast(content BlastContent, waitlistID, waitlistName string, to Recipient) Mail {
+	return c.footer(waitlistID, waitlistName, to.Number, to.Email).
+		under(Mail{To: to.Email, Subject: content.Subject, Text: content.Text, HTML: content.HTML})
+}

@@ -1,0 +1,44 @@
+package messaging
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// breaker holds senders off a dependency that does not answer: for first, doubled with every
+// further failure up to pauseMax.
+type breaker struct {
+	first  time.Duration
+	mu     sync.Mutex
+	pause  time.Duration // the current pause; 0 while the dependency answers
+	resume time.Time
+}
+
+// remaining returns the rest of the current pause.
+func (b *breaker) remaining() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(0, time.Until(b.resume))
+}
+
+// report notes whether the dependency answered.
+func (b *breaker) report(answered bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case answered:
+		b.pause, b.resume = 0, time.Time{}
+	case time.Now().After(b.resume): // calls that fail at the same time count once
+		b.pause = min(max(2*b.pause, b.first), pauseMax)
+		b.resume = time.Now().Add(b.pause)
+	}
+}
+
+// deferral returns the pause after a number of earlier deferrals: first, doubled with each of them
+// up to most. It adds up to a quarter at random, so that mails deferred together do not return
+// together.
+func deferral(first, most time.Duration, deferrals int) time.Duration {
+	pause := min(first<<min(deferrals, 20), most)
+	return pause + rand.N(pause/4+1) //nolint:gosec // no secret
+}
