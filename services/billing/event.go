@@ -23,8 +23,8 @@ type Event struct {
 // it again.
 func (b *Billing) Take(ctx context.Context, ev Event) error {
 	err := b.take(ctx, ev)
-	if errors.Is(err, ErrBusy) {
-		err = &ProviderError{Reason: Away, Call: "take", Err: err} // whoever has the account waits for the provider
+	if errors.Is(err, ErrBusy) || because(err, Throttled) {
+		err = &ProviderError{Reason: Away, Call: "take", Err: err} // the webhook has no 429
 	}
 	if err != nil {
 		return outward(fmt.Errorf("take an event: %w", err))

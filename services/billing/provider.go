@@ -227,11 +227,11 @@ func because(err error, r Reason) bool {
 
 // outward is err as the contract has it.
 func outward(err error) error {
-	if errors.Is(err, ErrBusy) {
-		return apierr.New(apierr.RateLimited, "Too much is under way. Please try again later.").WithRetryAfter(busyRetry).WithCause(err)
-	}
 	e, ok := errors.AsType[*ProviderError](err)
-	if !ok {
+	switch {
+	case !ok && errors.Is(err, ErrBusy):
+		return apierr.New(apierr.RateLimited, "Too much is under way. Please try again later.").WithRetryAfter(busyRetry).WithCause(err)
+	case !ok:
 		return err
 	}
 	switch e.Reason {

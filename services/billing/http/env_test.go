@@ -1,0 +1,353 @@
+package http_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/testenv"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	"waitlist.internal/services/billing"
+	billinghttp "waitlist.internal/services/billing/http"
+	"waitlist.internal/services/billing/postgres"
+	"waitlist.internal/services/billing/stripe"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const (
+	ann = "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
+	bob = "0197f0c4-6d0e-7cc1-a2a3-00000000000b"
+	// oldSecret and newSecret sign webhook events during a rotation.
+	oldSecret, newSecret = "whsec_before", "whsec_of_the_test"
+)
+
+// provider is a payment provider in memory. A call fails with the error that fail
+// holds under its name.
+type provider struct {
+	billing.Provider // calls that no test makes
+	mu               sync.Mutex
+	fail             map[string]error
+	keys             map[string][]string // idempotency keys by call
+	customers        []billing.Customer
+	sessions         []billing.Session
+	subs             []billing.Subscription
+	method           *billing.PaymentMethod
+	invoices         []billing.Invoice
+	fetches          int
+}
+
+// called records a call. The lock is held until the caller is done with the state.
+func (p *provider) called(name, key string) (unlock func(), err error) {
+	p.mu.Lock()
+	if key != "" {
+		p.keys[name] = append(p.keys[name], key)
+	}
+	return p.mu.Unlock, p.fail[name]
+}
+
+// break has a call fail; nil repairs it.
+func (p *provider) fails(name string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fail[name] = err
+}
+
+func (p *provider) CreateCustomer(_ context.Context, key, accountID, _ string) (string, error) {
+	unlock, err := p.called("customer", key)
+	defer unlock()
+	if err != nil {
+		return "", err
+	}
+	id := fmt.Sprintf("cus_%d", len(p.customers)+1)
+	p.customers = append(p.customers, billing.Customer{ID: id, AccountID: accountID})
+	return id, nil
+}
+
+func (p *provider) Customer(_ context.Context, id string) (billing.Customer, error) {
+	unlock, err := p.called("get customer", "")
+	defer unlock()
+	i := slices.IndexFunc(p.customers, func(c billing.Customer) bool { return c.ID == id })
+	if err == nil && i < 0 {
+		err = &billing.ProviderError{Reason: billing.Missing, Call: "get customer"}
+	}
+	if err != nil {
+		return billing.Customer{}, err
+	}
+	return p.customers[i], nil
+}
+
+func (p *provider) Subscriptions(context.Context, string) ([]billing.Subscription, error) {
+	unlock, err := p.called("subscriptions", "")
+	defer unlock()
+	p.fetches++
+	return slices.Clone(p.subs), err
+}
+
+func (p *provider) ChangePlan(_ context.Context, key string, _ billing.Subscription, priceID string) error {
+	unlock, err := p.called("plan", key)
+	defer unlock()
+	if err == nil {
+		p.subs[0].PriceID = priceID
+	}
+	return err
+}
+
+func (p *provider) SetCanceling(_ context.Context, key string, _ billing.Subscription, yes bool) error {
+	unlock, err := p.called("canceling", key)
+	defer unlock()
+	if err == nil {
+		p.subs[0].CancelAtPeriodEnd = yes
+	}
+	return err
+}
+
+func (p *provider) OpenSessions(context.Context, string) ([]billing.Session, error) {
+	unlock, err := p.called("sessions", "")
+	defer unlock()
+	return slices.Clone(p.sessions), err
+}
+
+func (p *provider) CreateSession(_ context.Context, key string, n billing.NewSession) (billing.Session, error) {
+	unlock, err := p.called("session", key)
+	defer unlock()
+	if err != nil {
+		return billing.Session{}, err
+	}
+	s := billing.Session{
+		ID: "cs_1", URL: "https://pay.example/" + n.PriceID + "?back=" + n.SuccessURL, PriceID: n.PriceID,
+		ExpiresAt: time.Now().Add(24 * time.Hour),
+	}
+	p.sessions = append(p.sessions, s)
+	return s, nil
+}
+
+func (p *provider) Quote(context.Context, billing.Subscription, string) (billing.Quote, error) {
+	unlock, err := p.called("quote", "")
+	defer unlock()
+	return billing.Quote{Amount: 1234, Due: 1000, Currency: "usd"}, err
+}
+
+func (p *provider) Price(_ context.Context, id string) (billing.Price, error) {
+	unlock, err := p.called("price", "")
+	defer unlock()
+	return billing.Price{ID: id, Amount: 500000, Currency: "usd"}, err
+}
+
+func (p *provider) Invoices(context.Context, string, int) ([]billing.Invoice, error) {
+	unlock, err := p.called("invoices", "")
+	defer unlock()
+	return p.invoices, err
+}
+
+func (p *provider) PaymentMethod(context.Context, string) (*billing.PaymentMethod, error) {
+	unlock, err := p.called("method", "")
+	defer unlock()
+	return p.method, err
+}
+
+func (p *provider) Portal(_ context.Context, key, customerID, returnURL string) (string, error) {
+	unlock, err := p.called("portal", key)
+	defer unlock()
+	return "https://portal.example/" + customerID + "?back=" + returnURL, err
+}
+
+// subscribe gives the one customer an active subscription to a price.
+func (p *provider) subscribe(priceID string) billing.Subscription {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now().UTC().Truncate(time.Second)
+	p.sessions = nil
+	p.subs = []billing.Subscription{{
+		ID: "sub_1", CustomerID: "cus_1", Status: "active", PriceID: priceID, ItemID: "si_1", CreatedAt: now, CurrentPeriodEnd: now.AddDate(0, 1, 0),
+	}}
+	return p.subs[0]
+}
+
+func (p *provider) usedKeys(name string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.keys[name])
+}
+
+// accounts stands for account, as the authorizer of requests and as the keeper of
+// entitlements. The API key of an account is its id.
+type accounts struct {
+	mu     sync.Mutex
+	has    map[string]access.Entitlement
+	grants map[string][]access.Grant // of other owners
+	trial  error                     // what StartTrial answers
+}
+
+func (a *accounts) Authorize(_ context.Context, in *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	id := cmp.Or(in.GetBearerToken(), in.GetApiKey())
+	e, ok := a.has[id]
+	if !ok {
+		return nil, apierr.New(apierr.AuthenticationRequired, "Credentials are missing or invalid.")
+	}
+	own := access.Grant{OwnerID: id, Role: access.Owner, Entitlement: e}
+	actor := access.Actor{AccountID: id, Email: "x@example.com", Grants: append([]access.Grant{own}, a.grants[id]...)}
+	return &accountv1.AuthorizeResponse{Actor: actor.Proto()}, nil
+}
+
+func (a *accounts) SetEntitlement(_ context.Context, id string, e access.Entitlement) (access.Entitlement, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e.Version > a.has[id].Version {
+		a.has[id] = e
+	}
+	return a.has[id], nil
+}
+
+func (a *accounts) SetPaymentCustomer(context.Context, string, string) error { return nil }
+
+func (a *accounts) StartTrial(_ context.Context, id string) (access.Entitlement, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.trial != nil {
+		return access.Entitlement{}, a.trial
+	}
+	a.has[id] = access.Entitlement{
+		Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Unix(1_900_000_000, 0), Version: a.has[id].Version + 1,
+	}
+	return a.has[id], nil
+}
+
+func (a *accounts) of(id string) access.Entitlement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.has[id]
+}
+
+// env is the service's routes over the domain on a database of its own.
+type env struct {
+	t        *testing.T
+	pool     *pgxpool.Pool
+	cfg      billing.Config
+	provider *provider
+	accounts *accounts
+	engine   *gin.Engine
+}
+
+// newEnv has ann in a trial and bob after one; neither is a customer yet.
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	e := &env{
+		t: t, pool: testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations),
+		provider: &provider{fail: map[string]error{}, keys: map[string][]string{}},
+		accounts: &accounts{grants: map[string][]access.Grant{}, has: map[string]access.Entitlement{
+			ann: {Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Now().Add(time.Hour), Version: 1},
+			bob: {Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Now().Add(-time.Hour), Version: 1},
+		}},
+	}
+	prices, err := billing.ParsePrices([]string{
+		"basic.monthly=p_bm", "basic.yearly=p_by", "advanced.monthly=p_am", "advanced.yearly=p_ay", "pro.monthly=p_pm", "pro.yearly=p_py",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.cfg = billing.Config{
+		Store: postgres.New(e.pool, 2), Accounts: e.accounts, Provider: e.provider, Prices: prices,
+		URLs: billing.URLs{Success: "https://example.com/s", Cancel: "https://example.com/c", Portal: "https://example.com/p"},
+		Log:  slog.New(slog.DiscardHandler), Now: time.Now,
+	}
+	e.serve()
+	return e
+}
+
+// serve makes the engine from the present configuration.
+func (e *env) serve() {
+	e.t.Helper()
+	webhook, err := stripe.NewWebhook([]string{oldSecret, newSecret})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if e.engine, err = httpapi.NewEngine(httpapi.Config{Log: e.cfg.Log, Timeout: time.Minute}); err != nil {
+		e.t.Fatal(err)
+	}
+	billinghttp.Routes(e.engine, billing.New(e.cfg), e.accounts, webhook)
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	raw    string
+}
+
+// expect fails the test where the answer is another.
+func (a answer) expect(t *testing.T, status int, body string) {
+	t.Helper()
+	if a.status != status || a.raw != body {
+		t.Fatalf("got %d %s, want %d %s", a.status, a.raw, status, body)
+	}
+}
+
+// fails fails the test where the answer is not an error with that status and code,
+// about those fields alone, or lacks what every error has.
+func (a answer) fails(t *testing.T, status int, code apierr.Code, fields ...string) {
+	t.Helper()
+	var got struct {
+		Error     string      `json:"error"`
+		Code      apierr.Code `json:"error_code"`
+		RequestID string      `json:"request_id"`
+		Errors    []apierr.Field
+	}
+	if err := json.Unmarshal([]byte(a.raw), &got); err != nil || a.status != status || got.Code != code {
+		t.Fatalf("got %d %s, want %d %s", a.status, a.raw, status, code)
+	}
+	named := make([]string, 0, len(got.Errors))
+	for _, f := range got.Errors {
+		named = append(named, f.Field)
+	}
+	if got.Error == "" || got.RequestID == "" || !slices.Equal(named, append([]string{}, fields...)) {
+		t.Fatalf("got %s, want fields %v", a.raw, fields)
+	}
+}
+
+// do sends a request below /v1/billing with an API key, and header names followed by
+// their values.
+func (e *env) do(method, path, key, body string, header ...string) answer {
+	e.t.Helper()
+	req := httptest.NewRequestWithContext(e.t.Context(), method, "/v1/billing"+path, strings.NewReader(body))
+	if key != "" {
+		req.Header.Set("X-Api-Key", key)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	rec := httptest.NewRecorder()
+	e.engine.ServeHTTP(rec, req)
+	return answer{rec.Code, rec.Header(), strings.TrimSpace(rec.Body.String())}
+}
+
+func (e *env) post(path, key, body string, header ...string) answer {
+	e.t.Helper()
+	return e.do(http.MethodPost, path, key, body, header...)
+}
+
+// customer makes an account the provider's cus_1.
+func (e *env) customer(id string) {
+	e.t.Helper()
+	if a := e.post("/checkout", id, `{"tier":"basic"}`); a.status != http.StatusOK {
+		e.t.Fatalf("%d %s", a.status, a.raw)
+	}
+}
