@@ -15,6 +15,7 @@ LINTER := $(BIN)/.golangci-$(call key,tools/buildtools/golangci)
 UNITTEST := $(BIN)/.charts-$(call key,tools/buildtools/charts)
 KUBESCORE := $(BIN)/.kubescore-$(call key,tools/buildtools/kubescore)
 LABTOOLS := $(BIN)/.kubernetes-$(call key,tools/buildtools/kubernetes)
+SQLC := $(BIN)/.sqlc-$(call key,tools/buildtools/sqlc)
 OASDIFF := $(BIN)/.openapi-$(call key,tools/buildtools/openapi)
 KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 
@@ -66,8 +67,10 @@ bench: ## Measure the suite against its goals and print the table
 	@go run ./tools/bench $(ARGS)
 
 .PHONY: generate
-generate: $(BUILDTOOLS) ## Write the generated code anew
+generate: $(BUILDTOOLS) $(SQLC) ## Write the generated code anew
 	@cd proto && PATH="$(BIN):$$PATH" && buf lint && buf format -w && buf generate --clean
+	@go run ./tools/cmd/schema
+	@cd services && $(BIN)/sqlc generate
 	@PATH="$(BIN):$$PATH" go generate work
 
 .PHONY: providers
@@ -150,7 +153,7 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/lab
 
 .PHONY: tools
-tools: $(BUILDTOOLS) $(LINTER) ## Build the tools that generate and lint need
+tools: $(BUILDTOOLS) $(SQLC) $(LINTER) ## Build the tools that generate and lint need
 
 $(BUILDTOOLS):
 	@echo 'building the generators'
@@ -165,7 +168,7 @@ $(LINTER):
 	@touch $@
 
 # .<folder>-<key>: the tools of tools/buildtools/<folder>.
-$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO): $(BIN)/.%:
+$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO) $(SQLC): $(BIN)/.%:
 	@echo 'building the tools of tools/buildtools/$(firstword $(subst -, ,$*))'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.$(firstword $(subst -, ,$*))-*
 	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool

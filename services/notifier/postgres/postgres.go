@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/services/notifier"
+	"waitlist.internal/services/notifier/postgres/db"
 )
 
 // Schema is the service's schema.
@@ -36,28 +37,28 @@ const (
 	pruneRows = 10_000
 )
 
-// Ledger implements notifier.Ledger, and what happens to it in the transaction
-// of an event.
+// Ledger implements notifier.Ledger, and kafka.Ledger in the transaction of an
+// event.
 type Ledger struct {
-	pool   *pgxpool.Pool
-	holder uuid.UUID
+	db     *db.Queries
+	holder string
 }
 
-// New returns a Ledger of a pool whose search path is Schema, with a holder of
-// its own.
-func New(pool *pgxpool.Pool) *Ledger { return &Ledger{pool, uuid.New()} }
+// New returns a Ledger of a pool whose search path is Schema, with a new holder.
+func New(pool *pgxpool.Pool) *Ledger { return &Ledger{db.New(pool), uuid.NewString()} }
 
-// Holder is the holder's id.
-func (l *Ledger) Holder() string { return l.holder.String() }
+// Holder returns the holder's id.
+func (l *Ledger) Holder() string { return l.holder }
 
-// Queue adds deliveries of one event in tx; those that are there already stay as
-// they are. By delivery_pkey.
+// Queue adds deliveries of one event in tx. Deliveries that are already there
+// stay as they are.
 func (l *Ledger) Queue(ctx context.Context, tx pgx.Tx, ds ...notifier.Delivery) error {
 	for _, d := range ds {
-		_, err := tx.Exec(ctx, `
-			INSERT INTO delivery (event_id, channel, event, waitlist_id, owner_id, number, position, referral_count, occurred_at, traceparent, holder)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (event_id, channel) DO NOTHING`,
-			d.EventID, d.Channel, d.Event, d.WaitlistID, d.OwnerID, d.Number, d.Position, d.ReferralCount, d.OccurredAt, d.Traceparent, l.holder)
+		err := l.db.WithTx(tx).QueueDelivery(ctx, db.QueueDeliveryParams{
+			EventID: d.EventID, Channel: d.Channel, Event: d.Event, WaitlistID: d.WaitlistID, OwnerID: d.OwnerID,
+			Number: d.Number, Position: d.Position, ReferralCount: d.ReferralCount,
+			OccurredAt: d.OccurredAt, Traceparent: d.Traceparent, Holder: l.holder,
+		})
 		if err != nil {
 			return fmt.Errorf("queue delivery: %w", err)
 		}
@@ -65,186 +66,140 @@ func (l *Ledger) Queue(ctx context.Context, tx pgx.Tx, ds ...notifier.Delivery) 
 	return nil
 }
 
-// Forget deletes everything about a waitlist in tx; what is queued is never
-// attempted then. By delivery_log.
-func (*Ledger) Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error {
-	if _, err := tx.Exec(ctx, "DELETE FROM delivery WHERE waitlist_id = $1", waitlistID); err != nil {
+// Forget deletes every delivery of a waitlist in tx. Those that are still queued
+// are never attempted.
+func (l *Ledger) Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error {
+	if err := l.db.WithTx(tx).ForgetWaitlist(ctx, waitlistID); err != nil {
 		return fmt.Errorf("delete deliveries of a waitlist: %w", err)
 	}
 	return nil
 }
 
-// Claim implements notifier.Ledger. By delivery_pkey.
+// Claim implements notifier.Ledger.
 func (l *Ledger) Claim(ctx context.Context, at time.Time, keys []notifier.Key) (map[notifier.Key]bool, error) {
-	// In one order, so that no two statements wait for each other.
 	keys = slices.SortedFunc(slices.Values(keys), compareKeys)
-	ids, channels := make([]string, len(keys)), make([]string, len(keys))
-	for i, k := range keys {
-		ids[i], channels[i] = k.EventID, string(k.Channel)
-	}
-	// attempted_at = at: the same claim, whose first answer was lost.
-	rows, err := l.pool.Query(ctx, `
-		UPDATE delivery d SET attempted_at = $3
-		FROM unnest($1::uuid[], $2::text[]) k (event_id, channel)
-		WHERE d.event_id = k.event_id AND d.channel = k.channel
-		AND d.holder = $4 AND d.ended_at IS NULL AND (d.attempted_at IS NULL OR d.attempted_at = $3)
-		RETURNING d.event_id, d.channel`, ids, channels, at.UTC().Truncate(time.Microsecond), l.holder)
+	ids, channels := columns(keys)
+	rows, err := l.db.ClaimDeliveries(ctx, db.ClaimDeliveriesParams{
+		At: at.UTC().Truncate(time.Microsecond), Holder: l.holder, EventIDs: ids, Channels: channels,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("claim deliveries: %w", err)
 	}
-	mine := make(map[notifier.Key]bool, len(keys))
-	var k notifier.Key
-	if _, err := pgx.ForEachRow(rows, []any{&k.EventID, &k.Channel}, func() error { mine[k] = true; return nil }); err != nil {
-		return nil, fmt.Errorf("claim deliveries: %w", err)
+	mine := make(map[notifier.Key]bool, len(rows))
+	for _, r := range rows {
+		mine[notifier.Key(r)] = true
 	}
 	return mine, nil
 }
 
+// compareKeys is the order in which statements lock rows, so that no two of them
+// wait for each other. Event ids are UUIDv7, so it is also the order of events.
 func compareKeys(a, b notifier.Key) int {
 	return cmp.Or(cmp.Compare(a.EventID, b.EventID), cmp.Compare(a.Channel, b.Channel))
 }
 
-// End implements notifier.Ledger. By delivery_pkey.
+// columns returns keys as the two arrays that statements unnest.
+func columns(keys []notifier.Key) (ids, channels []string) {
+	for _, k := range keys {
+		ids, channels = append(ids, k.EventID), append(channels, string(k.Channel))
+	}
+	return ids, channels
+}
+
+// End implements notifier.Ledger.
 func (l *Ledger) End(ctx context.Context, ended []notifier.Ended) error {
 	ended = slices.SortedFunc(slices.Values(ended), func(a, b notifier.Ended) int { return compareKeys(a.Key, b.Key) })
-	var rows struct {
-		ids, channels, outcomes, reasons, hosts []string
-		attempted                               []bool
-		status                                  []int32
-		took                                    []int64
-	}
-	var goneIDs, goneChannels []string
+	rows := db.EndDeliveriesParams{Holder: l.holder}
+	var keys, gone []notifier.Key
 	for _, e := range ended {
 		if e.Outcome == notifier.Gone {
-			goneIDs, goneChannels = append(goneIDs, e.EventID), append(goneChannels, string(e.Channel))
+			gone = append(gone, e.Key)
 			continue
 		}
-		rows.ids, rows.channels = append(rows.ids, e.EventID), append(rows.channels, string(e.Channel))
-		rows.outcomes, rows.reasons, rows.hosts = append(rows.outcomes, string(e.Outcome)), append(rows.reasons, e.Reason), append(rows.hosts, e.Host)
-		rows.attempted, rows.status, rows.took = append(rows.attempted, e.Attempted), append(rows.status, int32(e.Status)), append(rows.took, e.Took.Milliseconds())
+		keys = append(keys, e.Key)
+		rows.Outcomes, rows.Reasons = append(rows.Outcomes, string(e.Outcome)), append(rows.Reasons, e.Reason)
+		rows.Hosts, rows.Attempted = append(rows.Hosts, e.Host), append(rows.Attempted, e.Attempted)
+		rows.Statuses, rows.TookMs = append(rows.Statuses, int32(e.Status)), append(rows.TookMs, e.Took.Milliseconds())
 	}
-	b := new(pgx.Batch)
-	if len(rows.ids) > 0 {
-		// What came of an attempt that somebody took for lost is known after all.
-		b.Queue(`
-			UPDATE delivery d SET ended_at = clock_timestamp(), outcome = k.outcome, reason = k.reason, host = k.host, status = k.status, took_ms = k.took_ms
-			FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bool[], $7::int[], $8::bigint[])
-				k (event_id, channel, outcome, reason, host, attempted, status, took_ms)
-			WHERE d.event_id = k.event_id AND d.channel = k.channel
-			AND CASE WHEN k.attempted THEN d.attempted_at IS NOT NULL AND d.outcome IN ('', 'unknown')
-				ELSE d.attempted_at IS NULL AND d.ended_at IS NULL AND d.holder = $9 END`,
-			rows.ids, rows.channels, rows.outcomes, rows.reasons, rows.hosts, rows.attempted, rows.status, rows.took, l.holder)
+	// Both statements may run again: the caller repeats a failed call.
+	if len(keys) > 0 {
+		rows.EventIDs, rows.Channels = columns(keys)
+		if err := l.db.EndDeliveries(ctx, rows); err != nil {
+			return fmt.Errorf("end deliveries: %w", err)
+		}
 	}
-	if len(goneIDs) > 0 {
-		b.Queue(`
-			DELETE FROM delivery d USING unnest($1::uuid[], $2::text[]) k (event_id, channel)
-			WHERE d.event_id = k.event_id AND d.channel = k.channel
-			AND d.attempted_at IS NULL AND d.ended_at IS NULL AND d.holder = $3`, goneIDs, goneChannels, l.holder)
-	}
-	if err := l.pool.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("end deliveries: %w", err)
+	if len(gone) > 0 {
+		ids, channels := columns(gone)
+		err := l.db.DeleteQueued(ctx, db.DeleteQueuedParams{EventIDs: ids, Channels: channels, Holder: l.holder})
+		if err != nil {
+			return fmt.Errorf("delete deliveries about what was deleted: %w", err)
+		}
 	}
 	return nil
 }
 
-// Beat implements notifier.Ledger. By holder_pkey and holder_seen_at.
+// Beat implements notifier.Ledger.
 func (l *Ledger) Beat(ctx context.Context) error {
-	_, err := l.pool.Exec(ctx, "INSERT INTO holder (id, seen_at) VALUES ($1, now()) ON CONFLICT (id) DO UPDATE SET seen_at = now()", l.holder)
-	if err != nil {
-		return fmt.Errorf("say that the holder lives: %w", err)
+	if err := l.db.Beat(ctx, l.holder); err != nil {
+		return fmt.Errorf("record the holder's heartbeat: %w", err)
 	}
 	return nil
 }
 
 // Leave implements notifier.Ledger.
 func (l *Ledger) Leave(ctx context.Context) error {
-	if _, err := l.pool.Exec(ctx, "DELETE FROM holder WHERE id = $1", l.holder); err != nil {
-		return fmt.Errorf("end the holder: %w", err)
+	if err := l.db.Leave(ctx, l.holder); err != nil {
+		return fmt.Errorf("delete the holder: %w", err)
 	}
 	return nil
 }
 
-// deadSQL jumps from holder to holder of what is open, and keeps the dead. By
-// delivery_open and holder_pkey.
-const deadSQL = `
-	WITH RECURSIVE h (id) AS (
-		(SELECT holder FROM delivery WHERE ended_at IS NULL ORDER BY holder LIMIT 1)
-		UNION ALL
-		SELECT (SELECT d.holder FROM delivery d WHERE d.ended_at IS NULL AND d.holder > h.id ORDER BY d.holder LIMIT 1)
-		FROM h WHERE h.id IS NOT NULL
-	)
-	SELECT id FROM h WHERE id IS NOT NULL AND id <> $1
-	AND NOT EXISTS (SELECT FROM holder WHERE holder.id = h.id AND seen_at > now() - $2::interval)`
-
 // Adopt implements notifier.Ledger.
 func (l *Ledger) Adopt(ctx context.Context, limit int) (queued []notifier.Delivery, unknown int64, err error) {
-	rows, err := l.pool.Query(ctx, deadSQL, l.holder, deadAfter)
-	if err != nil {
-		return nil, 0, fmt.Errorf("look for dead holders: %w", err)
-	}
-	dead, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	dead, err := l.db.DeadHolders(ctx, l.holder, deadAfter)
 	if err != nil {
 		return nil, 0, fmt.Errorf("look for dead holders: %w", err)
 	}
 	for _, id := range dead {
-		// By delivery_open, both.
-		tag, err := l.pool.Exec(ctx, `
-			UPDATE delivery SET ended_at = clock_timestamp(), outcome = 'unknown'
-			WHERE holder = $1 AND ended_at IS NULL AND attempted_at IS NOT NULL`, id)
+		n, err := l.db.EndAttemptsOf(ctx, id)
 		if err != nil {
-			return queued, unknown, fmt.Errorf("end attempts of the dead: %w", err)
+			return queued, unknown, fmt.Errorf("end attempts of a dead holder: %w", err)
 		}
-		unknown += tag.RowsAffected()
-		rows, err := l.pool.Query(ctx, `
-			UPDATE delivery d SET holder = $1
-			FROM (
-				SELECT event_id, channel FROM delivery
-				WHERE holder = $2 AND ended_at IS NULL AND attempted_at IS NULL
-				ORDER BY event_id LIMIT $3 FOR UPDATE SKIP LOCKED) k
-			WHERE d.event_id = k.event_id AND d.channel = k.channel
-			RETURNING d.event_id, d.channel, event, waitlist_id, owner_id, number, position, referral_count, occurred_at, traceparent`,
-			l.holder, id, limit-len(queued))
+		unknown += n
+		rows, err := l.db.AdoptDeliveries(ctx, db.AdoptDeliveriesParams{Holder: l.holder, Dead: id, Most: int32(limit - len(queued))})
 		if err != nil {
 			return queued, unknown, fmt.Errorf("adopt deliveries: %w", err)
 		}
-		taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d notifier.Delivery, err error) {
-			err = row.Scan(&d.EventID, &d.Channel, &d.Event, &d.WaitlistID, &d.OwnerID, &d.Number, &d.Position, &d.ReferralCount, &d.OccurredAt, &d.Traceparent)
-			return d, err
-		})
-		if err != nil {
-			return queued, unknown, fmt.Errorf("adopt deliveries: %w", err)
+		for _, r := range rows {
+			queued = append(queued, notifier.Delivery{
+				Key: notifier.Key{EventID: r.EventID, Channel: r.Channel}, Event: r.Event, WaitlistID: r.WaitlistID, OwnerID: r.OwnerID,
+				Number: r.Number, Position: r.Position, ReferralCount: r.ReferralCount, OccurredAt: r.OccurredAt, Traceparent: r.Traceparent,
+			})
 		}
-		if queued = append(queued, taken...); len(queued) == limit {
+		if len(queued) == limit {
 			break
 		}
 	}
-	// UUIDv7: in the order of their events.
 	slices.SortFunc(queued, func(a, b notifier.Delivery) int { return compareKeys(a.Key, b.Key) })
 	return queued, unknown, nil
 }
 
-// Trim implements notifier.Ledger. By delivery_log.
+// Trim implements notifier.Ledger.
 func (l *Ledger) Trim(ctx context.Context, waitlistIDs []string) error {
-	_, err := l.pool.Exec(ctx, `
-		DELETE FROM delivery d USING unnest($1::uuid[]) w (id), LATERAL (
-			SELECT ended_at FROM delivery WHERE waitlist_id = w.id AND ended_at IS NOT NULL
-			ORDER BY ended_at DESC OFFSET $2 LIMIT 1) oldest
-		WHERE d.waitlist_id = w.id AND d.ended_at < oldest.ended_at`, waitlistIDs, logRows-1)
-	if err != nil {
+	if err := l.db.TrimLog(ctx, waitlistIDs, logRows-1); err != nil {
 		return fmt.Errorf("trim log of deliveries: %w", err)
 	}
 	return nil
 }
 
-// Prune implements notifier.Ledger. By delivery_ended and holder_seen_at.
+// Prune implements notifier.Ledger.
 func (l *Ledger) Prune(ctx context.Context, before time.Time) (int64, error) {
-	if _, err := l.pool.Exec(ctx, "DELETE FROM holder WHERE seen_at < now() - interval '1 hour'"); err != nil {
+	if err := l.db.PruneHolders(ctx); err != nil {
 		return 0, fmt.Errorf("prune holders: %w", err)
 	}
-	tag, err := l.pool.Exec(ctx, `
-		DELETE FROM delivery WHERE (event_id, channel) IN (SELECT event_id, channel FROM delivery WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)`, before, pruneRows)
+	n, err := l.db.PruneLog(ctx, before, pruneRows)
 	if err != nil {
 		return 0, fmt.Errorf("prune log of deliveries: %w", err)
 	}
-	return tag.RowsAffected(), nil
+	return n, nil
 }
