@@ -50,17 +50,17 @@ help: ## List the targets
 
 .PHONY: run
 run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
-	@tools/standalone/prepare.sh
-	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/standalone
+	@tools/cmd/standalone/prepare.sh
+	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
 	@exec $(BIN)/standalone
 
 .PHONY: test
 test: $(BIN)/helm ## Run every test with -race on real servers (KAFKA=apache, PKG=…, ARGS=…)
-	@go run ./tools/testrun -kafka $(KAFKA) -- -race -timeout 45m $(ARGS) $(PKG)
+	@go run ./tools/test/run -kafka $(KAFKA) -- -race -timeout 45m $(ARGS) $(PKG)
 
 .PHONY: test-former
 test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on today's schema (ARGS=…)
-	@tools/former/run "$(FORMER)" $(ARGS)
+	@tools/test/former/run "$(FORMER)" $(ARGS)
 
 .PHONY: bench
 bench: ## Measure the suite against its goals and print the table
@@ -114,9 +114,9 @@ vulnerabilities: ## Look for known vulnerabilities that the code reaches (asks v
 .PHONY: charts
 charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts, hold them against the code and an API server
 	@BIN=$(BIN) charts/check
-	@go test -count=1 ./tools/charts/ # the cache does not see charts/
+	@go test -count=1 ./tools/test/charts/ # the cache does not see charts/
 	@if [ "$$(id -u)" = 0 ]; then \
-		LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run TestDryRun ./tools/lab; \
+		LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run TestDryRun ./tools/test/lab; \
 	else \
 		echo 'level: rendered only. As root an API server judges every object, too.'; \
 	fi
@@ -145,12 +145,12 @@ lab-tools: $(LABTOOLS) $(KO) ## Build Kubernetes, etcd, helm and ko (five minute
 # What needs the network comes first: the laboratory has none.
 .PHONY: test-k8s
 test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own and test them (root)
-	@tools/standalone/prepare.sh
-	@[ $(LAB_KAFKA) != apache ] || go run ./tools/devkafka -fetch
+	@tools/cmd/standalone/prepare.sh
+	@[ $(LAB_KAFKA) != apache ] || go run ./tools/cmd/devkafka -fetch
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
-	@go build -o $(BIN)/lab ./tools/lab/cmd/lab
-	@go test -c -o $(BIN)/e2e.test ./tools/e2e
-	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/lab
+	@go build -o $(BIN)/lab ./tools/test/lab/cmd/lab
+	@go test -c -o $(BIN)/e2e.test ./tools/test/e2e
+	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
 
 .PHONY: tools
 tools: $(BUILDTOOLS) $(SQLC) $(LINTER) ## Build the tools that generate and lint need

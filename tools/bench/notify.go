@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/tools/internal/sink"
+	"waitlist.internal/tools/internal/webhooksink"
 )
 
 const (
@@ -60,7 +60,7 @@ func (in *inbox) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 func (b *bench) notifications(ctx context.Context) (err error) {
 	const database = "notifications"
 	in := &inbox{came: map[string]time.Time{}, hang: make(chan struct{})}
-	owners, err := sink.New(b.dir, in)
+	owners, err := webhooksink.New(b.dir, in)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (b *bench) notifications(ctx context.Context) (err error) {
 		if lists[path], err = s.newList(ctx); err != nil {
 			return err
 		}
-		res, err := s.do(ctx, http.MethodPatch, "/v1/waitlists/"+lists[path].id, []byte(`{"settings":{"webhook_url":"`+sink.URL+path+`"}}`))
+		res, err := s.do(ctx, http.MethodPatch, "/v1/waitlists/"+lists[path].id, []byte(`{"settings":{"webhook_url":"`+webhooksink.URL+path+`"}}`))
 		if err != nil {
 			return err
 		}

@@ -154,7 +154,7 @@ const (
 
 // packages of the programs.
 func packages() map[string]string {
-	return map[string]string{signupProgram: "./services/signup/cmd/signup", standaloneProgram: "./tools/standalone"}
+	return map[string]string{signupProgram: "./services/signup/cmd/signup", standaloneProgram: "./tools/cmd/standalone"}
 }
 
 // start runs a program made by build on a database until stop. name is the

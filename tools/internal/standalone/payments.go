@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"waitlist.internal/tools/stripesim"
+	"waitlist.internal/tools/internal/stripesim"
 )
 
 const (

@@ -1,0 +1,409 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"waitlist.internal/libs/rpc"
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/tools/internal/stripesim"
+)
+
+const (
+	// patience bounds the start of the programs on a busy machine.
+	patience = 90 * time.Second
+	// prepared bounds a migration that has nothing to wait for.
+	prepared = 60 * time.Second
+)
+
+func services() []string {
+	return []string{"account", "signup", "admin-analytics", "billing", "messaging", "notifier"}
+}
+
+// deployment is the suite as an operator sets it up.
+type deployment struct {
+	t    *testing.T
+	bin  string
+	base map[string]string            // environment of all
+	env  map[string]map[string]string // and of each
+	// network is the first two bytes after 127 of the addresses.
+	network [2]byte
+	names   *nameServer
+}
+
+// name is what a service's replicas are looked up by.
+func name(service string) string { return service + ".test" }
+
+// host is the address of a replica, from 0. As in a cluster each has one of its own,
+// and all the same ports.
+func (d *deployment) host(service string, replica int) string {
+	return fmt.Sprintf("127.%d.%d.%d", 1+d.network[0]%254, d.network[1], 1+40*slices.Index(services(), service)+replica)
+}
+
+// build makes the programs, whose folder it returns.
+func build(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	args := []string{"build", "-o", dir}
+	for _, s := range services() {
+		args = append(args, "waitlist.internal/services/"+s+"/cmd/"+s)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
+		t.Fatalf("build the services: %v\n%s", err, out)
+	}
+	return dir
+}
+
+func newDeployment(t *testing.T, d database, programs string) *deployment {
+	t.Helper()
+	brokers, prefix := testenv.Kafka(t)
+	key := func() string {
+		b := make([]byte, 32)
+		_, _ = rand.Read(b)
+		return base64.StdEncoding.EncodeToString(b)
+	}
+	jwt, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scalar, err := jwt.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	payments := httptest.NewServer(newSimulator(t))
+	t.Cleanup(payments.Close)
+	var prices []string
+	for _, tier := range []string{"basic", "advanced", "pro"} {
+		for _, interval := range []string{"monthly", "yearly"} {
+			prices = append(prices, fmt.Sprintf("%s.%s=price_%s_%s", tier, interval, tier, interval))
+		}
+	}
+	out := &deployment{
+		t: t, bin: programs, env: map[string]map[string]string{}, names: newNameServer(t),
+		base: map[string]string{
+			"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix, "KAFKA_PARTITIONS": "3",
+			"REDIS_URL": testenv.Redis(t), "MIGRATE": "false", "RATE_LIMIT_RPS": "1000", "RATE_LIMIT_BURST": "1000",
+			"TOKEN_KEYS": "k1:" + key(), "SEAL_KEYS": "k1:" + key(), "SHUTDOWN_DELAY": "2s", "HTTPS_PROXY": "http://127.0.0.1:9",
+		},
+	}
+	keys := rpc.Keys{}
+	_, _ = rand.Read(out.network[:])
+	for _, s := range services() {
+		seed := make([]byte, ed25519.SeedSize)
+		_, _ = rand.Read(seed)
+		id, err := rpc.NewIdentity(s, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[s] = id.Public()
+		out.env[s] = map[string]string{
+			"POSTGRES_URL": d.url("waitlist_" + schema(s)), "SERVICE_KEY": base64.StdEncoding.EncodeToString(seed),
+		}
+		out.base[strings.ToUpper(schema(s))+"_GRPC"] = fmt.Sprintf("dns://%s/%s:9090", out.names.addr, name(s))
+	}
+	out.base["SERVICE_KEYS"] = keys.String()
+	maps.Copy(out.env["account"], map[string]string{"JWT_KEYS": base64.StdEncoding.EncodeToString(scalar), "ADDRESS_KEY": key()})
+	maps.Copy(out.env["messaging"], map[string]string{"MAIL_PROVIDER": "maildir", "MAIL_DIR": t.TempDir()})
+	maps.Copy(out.env["billing"], map[string]string{
+		"STRIPE_SECRET_KEY": "sk_test_x", "STRIPE_URL": payments.URL, "STRIPE_WEBHOOK_SECRETS": "whsec_" + key(), "STRIPE_PRICES": strings.Join(prices, ","),
+		"BILLING_SUCCESS_URL": "http://site.test/s", "BILLING_CANCEL_URL": "http://site.test/c", "BILLING_PORTAL_RETURN_URL": "http://site.test/p",
+	})
+	return out
+}
+
+func newSimulator(t *testing.T) http.Handler {
+	t.Helper()
+	sim, err := stripesim.New(stripesim.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sim
+}
+
+// run runs a program to its end, with the variables named alone, and returns its
+// exit code and what it said.
+func (d *deployment) run(service string, env []string, args ...string) (code int, said string) {
+	ctx, cancel := context.WithTimeout(d.t.Context(), prepared)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, service), args...)
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode(), string(out)
+	}
+	if err != nil {
+		return -1, err.Error()
+	}
+	return 0, string(out)
+}
+
+// environ is what a service is deployed with.
+func (d *deployment) environ(service string, replica int) []string {
+	host := d.host(service, replica)
+	out := []string{"HTTP_ADDR=" + host + ":8080", "GRPC_ADDR=" + host + ":9090", "INTERNAL_ADDR=" + host + ":8081"}
+	for k, v := range d.base {
+		out = append(out, k+"="+v)
+	}
+	for k, v := range d.env[service] {
+		out = append(out, k+"="+v)
+	}
+	return out
+}
+
+// migrate runs all migrations at once, with what they need alone.
+func (d *deployment) migrate() {
+	d.t.Helper()
+	var migrations sync.WaitGroup
+	for _, s := range services() {
+		env := []string{"POSTGRES_URL=" + d.env[s]["POSTGRES_URL"]}
+		for _, variable := range []string{"KAFKA_BROKERS", "KAFKA_TOPIC_PREFIX", "KAFKA_PARTITIONS"} {
+			env = append(env, variable+"="+d.base[variable])
+		}
+		migrations.Go(func() {
+			if code, said := d.run(s, env, "migrate"); code != 0 || !strings.Contains(said, `"file":"00001_`) {
+				d.t.Errorf("%s migrate: exit code %d: %s", s, code, said)
+			}
+		})
+	}
+	migrations.Wait()
+	if d.t.Failed() {
+		d.t.FailNow()
+	}
+}
+
+// process is a replica of a service.
+type process struct {
+	service, host string
+
+	cmd  *exec.Cmd
+	log  *logBuffer
+	done chan struct{} // closed at its end, whose error is err
+	err  error
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (d *deployment) start(service string, replica int) *process {
+	d.t.Helper()
+	p := &process{service: service, host: d.host(service, replica), cmd: exec.Command(filepath.Join(d.bin, service)), log: new(logBuffer), done: make(chan struct{})}
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = d.environ(service, replica), p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	go func() {
+		defer close(p.done)
+		p.err = p.cmd.Wait()
+	}()
+	d.t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		if d.t.Failed() {
+			d.t.Logf("%s at %s said:\n%s", service, p.host, p.log)
+		}
+	})
+	return p
+}
+
+// stop ends it as a cluster does, and wants that it ends well.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+		return
+	}
+	select {
+	case <-p.done:
+		if p.err != nil {
+			t.Errorf("%s ended with %v", p.service, p.err)
+		}
+	case <-time.After(patience):
+		t.Errorf("%s does not end", p.service)
+	}
+}
+
+// ready tells whether the replica says that it is. One that has ended by itself
+// fails the test.
+func (p *process) ready(t *testing.T) bool {
+	t.Helper()
+	select {
+	case <-p.done:
+		if p.err != nil {
+			t.Errorf("%s ended: %v", p.service, p.err)
+		}
+		return false
+	default:
+	}
+	status, _, err := send(t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, "http://"+p.host+":8081/readyz", "", "")
+	return err == nil && status == http.StatusOK
+}
+
+// send sends a request and returns the status and the body, of which a 204 has none.
+func send(ctx context.Context, by http.RoundTripper, method, url, key, body string) (int, map[string]any, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("X-Api-Key", key)
+	res, err := by.RoundTrip(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusNoContent {
+		return res.StatusCode, nil, nil
+	}
+	var answer map[string]any
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+		return 0, nil, fmt.Errorf("status %d: %w", res.StatusCode, err)
+	}
+	return res.StatusCode, answer, nil
+}
+
+// post sends a request to the first replica and returns the answer, whose status
+// must be the one given.
+func (d *deployment) post(status int, service, path, key, body string) map[string]any {
+	d.t.Helper()
+	got, answer, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodPost, "http://"+d.host(service, 0)+":8080"+path, key, body)
+	if err != nil || got != status {
+		d.t.Fatalf("%s: %d %v %v", path, got, answer, err)
+	}
+	return answer
+}
+
+// owner registers somebody with a waitlist.
+func (d *deployment) owner() (key, list string) {
+	d.t.Helper()
+	key, _ = d.post(http.StatusCreated, "account", "/v1/auth/register", "", `{"email":"owner@example.com","password":"correct horse battery"}`)["api_key"].(string)
+	list, _ = d.post(http.StatusCreated, "admin-analytics", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
+	return key, list
+}
+
+// counted is how many signups the analytics of a list show.
+func (d *deployment) counted(host, key, list string) int {
+	d.t.Helper()
+	status, got, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, "http://"+host+":8080/v1/waitlists/"+list+"/analytics?range=7d", key, "")
+	if err != nil || status != http.StatusOK {
+		d.t.Fatalf("analytics: %d %v %v", status, got, err)
+	}
+	days, _ := got["signups_by_day"].(map[string]any)
+	sum := 0
+	for _, n := range days {
+		sum += int(n.(float64))
+	}
+	return sum
+}
+
+// startAll starts one replica of each service.
+func (d *deployment) startAll(t *testing.T) (stop func()) {
+	t.Helper()
+	var running []*process
+	for _, s := range services() {
+		running = append(running, d.start(s, 0))
+	}
+	for _, p := range running {
+		testenv.Within(d.t, patience, p.service+" is ready", func() bool { return p.ready(t) })
+		d.names.set(name(p.service), p.host)
+	}
+	return func() {
+		var stops sync.WaitGroup
+		for _, p := range running {
+			stops.Go(func() { p.stop(t) })
+		}
+		stops.Wait()
+	}
+}
+
+func TestPrograms(t *testing.T) {
+	programs := build(t)
+	t.Run("deployment", func(t *testing.T) { testDeployment(t, programs) })
+	t.Run("restore", func(t *testing.T) { testRestore(t, programs) })
+	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, programs) })
+}
+
+// testDeployment sets the suite up as the operator of a cluster does: roles, one
+// migration of each service, six programs. Then people use it.
+func testDeployment(t *testing.T, programs string) {
+	db := newDatabase(t)
+	db.applyRoles(t, "postgres")
+	d := newDeployment(t, db, programs)
+
+	for _, args := range [][]string{{"migrat"}, {"migrate", "now"}} {
+		if code, said := d.run("account", nil, args...); code != 2 || !strings.Contains(said, "usage") {
+			t.Errorf("account %s: exit code %d: %s", args, code, said)
+		}
+	}
+	if code, said := d.run("account", nil, "migrate"); code != 1 || !strings.Contains(said, "POSTGRES_URL") || !strings.Contains(said, "KAFKA_BROKERS") {
+		t.Errorf("a migration of nothing: exit code %d: %s", code, said)
+	}
+	var early sync.WaitGroup
+	for _, s := range services() {
+		early.Go(func() {
+			if code, said := d.run(s, d.environ(s, 0)); code != 1 || !strings.Contains(said, "schema "+schema(s)+" lacks 00001_") {
+				t.Errorf("%s before its migration: exit code %d: %s", s, code, said)
+			}
+		})
+	}
+	early.Wait()
+
+	d.migrate()
+	db.checkRoles(t)
+
+	defer d.startAll(t)()
+
+	// Every service, and each of its ways to Postgres that is not a plain statement.
+	key, list := d.owner()
+	d.post(http.StatusCreated, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"ann@example.com"}`)
+	if got := d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/import", key, `{"signups":[{"email":"bob@example.com"}]}`); got["imported"] != 1.0 {
+		t.Errorf("import: %v", got)
+	}
+	d.post(http.StatusCreated, "messaging", "/v1/templates", key, `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`)
+	mails := d.env["messaging"]["MAIL_DIR"]
+	testenv.Within(d.t, patience, "a mail", func() bool {
+		found, err := os.ReadDir(mails)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found) > 0
+	})
+	testenv.Within(d.t, patience, "the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
+	// At last: it ends the trial.
+	if got := d.post(http.StatusOK, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
+		t.Errorf("checkout: %v", got)
+	}
+}

@@ -1,0 +1,395 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/tools/internal/webhooksink"
+)
+
+// receiver takes what owners' servers get.
+type receiver struct {
+	// env makes a program's notifications come here.
+	env map[string]string
+
+	mu sync.Mutex
+	// posts are the bodies that came, by path.
+	posts map[string][]string
+	// answers say what a path answers; none: 200.
+	answers map[string]http.HandlerFunc
+}
+
+func newReceiver(t testing.TB) *receiver {
+	t.Helper()
+	r := &receiver{posts: map[string][]string{}, answers: map[string]http.HandlerFunc{}}
+	s, err := webhooksink.New(t.TempDir(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	r.env = s.Env
+	return r
+}
+
+// ServeHTTP implements http.Handler.
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	b, _ := io.ReadAll(req.Body)
+	body := string(b)
+	if req.Method != http.MethodPost || req.Header.Get("Content-Type") != "application/json" {
+		body = fmt.Sprint(req.Method, " ", req.Header, " ", body)
+	}
+	r.mu.Lock()
+	r.posts[req.URL.Path] = append(r.posts[req.URL.Path], body)
+	answer := r.answers[req.URL.Path]
+	r.mu.Unlock()
+	if answer != nil {
+		answer(w, req)
+	}
+}
+
+func (r *receiver) got(path string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.posts[path]...)
+}
+
+// await returns what came to path once there are n.
+func (r *receiver) await(t testing.TB, path string, n int) []string {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for len(r.got(path)) < n {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d messages at %s, want %d", len(r.got(path)), path, n)
+		}
+		<-tick.C
+	}
+	return r.got(path)
+}
+
+// want checks that exactly these came to path, in any order.
+func (r *receiver) want(t testing.TB, path string, bodies ...Obj) {
+	t.Helper()
+	got := map[string]int{}
+	for _, b := range r.await(t, path, len(bodies)) {
+		var v any
+		if err := json.Unmarshal([]byte(b), &v); err != nil {
+			t.Errorf("%s: %v: %s", path, err, b)
+		}
+		got[canonical(v)]++
+	}
+	want := map[string]int{}
+	for _, b := range bodies {
+		want[canonical(b)]++
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%s has %v\nwant %v", path, got, want)
+	}
+}
+
+func hook(event, waitlist, at string, data Obj) Obj {
+	return Obj{"event": event, "waitlist_id": waitlist, "timestamp": at, "data": data}
+}
+
+// testNotifications: owners are told on all three channels, as the contract has
+// it, and of nothing else.
+func (s *suite) testNotifications(t *testing.T) {
+	r := newReceiver(t)
+	d := s.deploy(t, r.env)
+	o := d.owner(t)
+	on := Obj{
+		"webhook_url": "https://example.com/hook", "slack_webhook_url": "https://example.com/slack", "discord_webhook_url": "https://example.com/discord",
+		"position_offset": 100, "hide_position": true, "referral_boost": 5,
+	}
+	id := o.waitlist(t, on)
+	ada, bob, eve := address("a_da+x"), address("bob"), address("eve")
+	first := o.join(t, id, ada, Obj{"first_name": "Ada <b>", "last_name": "\"L\""})
+	start := time.Now()
+	r.await(t, "/discord", 1)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("told after %s", took)
+	}
+	second := o.join(t, id, bob)
+	third := o.join(t, id, eve, Obj{"referred_by_token": second.Str("referral_token")})
+	// What tells nobody: an address that is there, a bot, an import, a removal.
+	o.Do(t, signup(id, ada)).Want(http.StatusOK)
+	o.Do(t, signup(id, address("bot"), Obj{"website": "x"})).Want(http.StatusCreated)
+	o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": []any{Obj{"email": address("imported")}}}).As(o.token)).Want(http.StatusOK)
+	o.Do(t, Delete("/waitlists/"+id+"/signups/"+ada).As(o.token)).Want(http.StatusNoContent)
+
+	person := func(r *Response, position int, first, last string) Obj {
+		return Obj{"email": r.Str("email"), "first_name": first, "last_name": last, "position": position, "referral_token": r.Str("referral_token")}
+	}
+	at := func(r *Response) string { return r.Str("created_at") }
+	wantHooks := []Obj{
+		hook("signup.created", id, at(first), person(first, 101, "Ada <b>", "\"L\"")),
+		hook("signup.created", id, at(second), person(second, 102, "", "")),
+		hook("signup.created", id, at(third), person(third, 103, "", "")),
+	}
+	credited := Obj{"email": bob, "referral_count": 1, "position": 101}
+	r.want(t, "/hook", append(wantHooks, hook("referral.credited", id, at(third), credited))...)
+	slack := func(email string, position int) Obj {
+		return Obj{
+			"text": "New signup on waitlist " + id + ": " + email,
+			"blocks": []any{Obj{"type": "section", "text": Obj{
+				"type": "mrkdwn", "text": fmt.Sprintf("*New Signup*\nWaitlist: %s\nEmail: %s\nPosition: #%d", id, email, position),
+			}}},
+		}
+	}
+	r.want(t, "/slack", slack(ada, 101), slack(bob, 102), slack(eve, 103))
+	discord := func(res *Response, position int) Obj {
+		email := strings.NewReplacer("@", `\@`, "_", `\_`).Replace(res.Str("email"))
+		return Obj{"embeds": []any{Obj{
+			"title": "New Signup", "description": fmt.Sprintf("Email: %s\nPosition: #%d", email, position), "color": 6513393, "timestamp": at(res),
+		}}}
+	}
+	r.want(t, "/discord", discord(first, 101), discord(second, 102), discord(third, 103))
+
+	t.Run("choice of events", func(t *testing.T) { testChosenEvents(t, d, o, r) })
+	t.Run("tiers", func(t *testing.T) { testChannelTiers(t, d, r) })
+	t.Run("bad receivers", func(t *testing.T) { testBadReceivers(t, d, r) })
+	t.Run("log", func(t *testing.T) {
+		log := d.deliveries(t, id)
+		if log["webhook delivered"] != 4 || log["slack delivered"] != 3 || log["discord delivered"] != 3 {
+			t.Errorf("%v", log)
+		}
+		o.Do(t, Delete("/waitlists/"+id).As(o.token)).Want(http.StatusNoContent)
+		deadline := time.Now().Add(20 * time.Second)
+		tick := time.NewTicker(pollEvery)
+		defer tick.Stop()
+		for len(d.deliveries(t, id)) > 0 {
+			if time.Now().After(deadline) {
+				t.Fatalf("after the waitlist's end: %v", d.deliveries(t, id))
+			}
+			<-tick.C
+		}
+	})
+}
+
+// deliveries counts a waitlist's log.
+func (d *deployment) deliveries(t testing.TB, waitlist string) map[string]int {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	rows, err := conn.Query(t.Context(), "SELECT channel || ' ' || outcome, count(*) FROM notifier.delivery WHERE waitlist_id = $1 GROUP BY 1", waitlist)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int{}
+	var what string
+	var n int
+	if _, err := pgx.ForEachRow(rows, []any{&what, &n}, func() error { out[what] = n; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// testChosenEvents: the webhook has the events that were chosen, by default
+// both.
+func testChosenEvents(t *testing.T, _ *deployment, o *owner, r *receiver) {
+	id := o.waitlist(t, Obj{"webhook_url": "https://example.com/chosen"})
+	referrer := o.join(t, id, address("referrer")).Str("referral_token")
+	refer := func() { o.join(t, id, address("referred"), Obj{"referred_by_token": referrer}) }
+	events := func(n int) map[string]int {
+		t.Helper()
+		out := map[string]int{}
+		for _, b := range r.await(t, "/chosen", n) {
+			var body struct{ Event string }
+			if err := json.Unmarshal([]byte(b), &body); err != nil {
+				t.Fatal(err)
+			}
+			out[body.Event]++
+		}
+		return out
+	}
+	refer()
+	events(3)
+	o.set(t, id, Obj{"webhook_events": []any{}})
+	refer()
+	o.set(t, id, Obj{"webhook_events": []any{"referral.credited"}})
+	refer()
+	events(4)
+	o.set(t, id, Obj{"webhook_events": []any{"signup.created"}})
+	refer()
+	events(5)
+	o.set(t, id, Obj{"webhook_events": nil})
+	refer()
+	if got, want := events(7), map[string]int{"signup.created": 4, "referral.credited": 3}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// testChannelTiers: channels are silent below Pro and while nothing is paid, and
+// come back with the plan.
+func testChannelTiers(t *testing.T, d *deployment, r *receiver) {
+	o := d.owner(t)
+	id := o.waitlist(t, Obj{"webhook_url": "https://example.com/tiers", "slack_webhook_url": "https://example.com/tiers", "discord_webhook_url": "https://example.com/tiers"})
+	for _, state := range [][2]string{{"advanced", "active"}, {"basic", "active"}, {"pro", "inactive"}} {
+		d.setTier(t, o, state[0], state[1])
+		o.join(t, id, address("silent"))
+	}
+	d.setTier(t, o, "pro", "active")
+	loud := o.join(t, id, address("loud")).Str("email")
+	for _, b := range r.await(t, "/tiers", 3) {
+		if !strings.Contains(b, loud) && !strings.Contains(b, strings.ReplaceAll(loud, "@", `\\@`)) {
+			t.Errorf("told below Pro: %s", b)
+		}
+	}
+	if n := len(r.got("/tiers")); n != 3 {
+		t.Errorf("%d messages", n)
+	}
+}
+
+// testBadReceivers: whatever an owner's server does, signups go on at their pace,
+// nothing is sent twice, and others are told in time.
+func testBadReceivers(t *testing.T, d *deployment, r *receiver) {
+	release := make(chan struct{})
+	defer close(release)
+	r.mu.Lock()
+	maps.Copy(r.answers, map[string]http.HandlerFunc{
+		"/500": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) },
+		"/301": func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "/elsewhere", http.StatusMovedPermanently)
+		},
+		"/308": func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "/elsewhere", http.StatusPermanentRedirect)
+		},
+		"/reset": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"/hang":  func(http.ResponseWriter, *http.Request) { <-release },
+		"/10GB": func(w http.ResponseWriter, _ *http.Request) {
+			chunk := make([]byte, 64<<10)
+			for range 10 << 30 / len(chunk) {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+			t.Error("10 GB were read")
+		},
+	})
+	r.mu.Unlock()
+	paths := []string{"/500", "/301", "/308", "/reset", "/10GB", "/hang"}
+	bad, good := d.owner(t), d.owner(t)
+	const each = 10
+	healthy := good.waitlist(t, Obj{"webhook_url": "https://example.com/healthy"})
+	var slowest time.Duration
+	ids := map[string]string{}
+	for _, path := range paths {
+		ids[path] = bad.waitlist(t, Obj{"webhook_url": "https://example.com" + path})
+	}
+	start := time.Now()
+	for range each {
+		for _, path := range paths {
+			slowest = max(slowest, bad.join(t, ids[path], address("x")).Took)
+		}
+		good.join(t, healthy, address("y"))
+	}
+	r.await(t, "/healthy", each)
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("others are told after %s", took)
+	}
+	if slowest > 2*time.Second {
+		t.Errorf("a signup took %s", slowest)
+	}
+	for _, path := range paths {
+		r.await(t, path, each)
+	}
+	for path, outcome := range map[string]string{"/500": "rejected", "/301": "rejected", "/308": "rejected", "/reset": "unreachable", "/10GB": "delivered", "/hang": "timeout"} {
+		deadline := time.Now().Add(20 * time.Second)
+		tick := time.NewTicker(pollEvery)
+		for d.deliveries(t, ids[path])["webhook "+outcome] != each && time.Now().Before(deadline) {
+			<-tick.C
+		}
+		tick.Stop()
+		if log := d.deliveries(t, ids[path]); log["webhook "+outcome] != each {
+			t.Errorf("%s: %v", path, log)
+		}
+		if n := len(r.got(path)); n != each {
+			t.Errorf("%s was asked %d times", path, n)
+		}
+	}
+	if n := len(r.got("/elsewhere")); n != 0 {
+		t.Error("a redirect was followed")
+	}
+}
+
+// testNotificationsKilled: the program is killed again and again while it tells
+// an owner. Nothing comes twice; missing is at most what was under way at a kill,
+// and the log says so.
+func (s *suite) testNotificationsKilled(t *testing.T) {
+	const kills, each = 4, 20 // the log of one list has room for all
+	r := newReceiver(t)
+	dir := DataDir(t)
+	d := &deployment{suite: s, db: testenv.Postgres(t)}
+	env := map[string]string{"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000", "POSTGRES_URL": d.db}
+	maps.Copy(env, r.env)
+	r.answers["/killed"] = func(_ http.ResponseWriter, req *http.Request) {
+		wait := time.NewTimer(20 * time.Millisecond)
+		defer wait.Stop()
+		select {
+		case <-wait.C:
+		case <-req.Context().Done():
+		}
+	}
+	server := Run(t, Options{Binary: s.binary, Dir: dir, Env: env})
+	d.server = server
+	o := d.owner(t)
+	id := o.waitlist(t, Obj{"webhook_url": "https://example.com/killed"})
+	var people []string
+	for range kills {
+		before := len(r.got("/killed"))
+		for range each {
+			people = append(people, o.join(t, id, address("p")).Str("email"))
+		}
+		r.await(t, "/killed", before+each/4) // in the middle of it
+		server.Kill()
+		server = Run(t, Options{Binary: s.binary, Dir: dir, Addr: server.Addr, Env: env})
+		d.server = server
+	}
+	last := o.join(t, id, address("last")).Str("email")
+	// A dead holder is noticed after a while.
+	deadline := time.Now().Add(60 * time.Second)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	log := d.deliveries(t, id)
+	for ; log["webhook delivered"]+log["webhook unknown"] < len(people)+1 || log["webhook "] > 0; log = d.deliveries(t, id) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%v of %d", log, len(people)+1)
+		}
+		<-tick.C
+	}
+	got := map[string]int{}
+	for _, b := range r.got("/killed") {
+		var body struct{ Data struct{ Email string } }
+		if err := json.Unmarshal([]byte(b), &body); err != nil {
+			t.Fatal(err)
+		}
+		got[body.Data.Email]++
+	}
+	missing := 0
+	for _, p := range append(people, last) {
+		switch n := got[p]; {
+		case n == 0:
+			missing++
+		case n > 1:
+			t.Errorf("%s came %d times", p, n)
+		}
+	}
+	if missing > log["webhook unknown"] {
+		t.Errorf("%d are missing, the log has %v", missing, log)
+	}
+	t.Logf("%d told, %d missing after %d kills; %v", len(got), missing, kills, log)
+}
