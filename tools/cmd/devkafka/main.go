@@ -1,6 +1,6 @@
-// Command devkafka runs a Kafka broker on this machine until it is interrupted
-// and prints the address for KAFKA_BROKERS: the embedded broker, or with
-// -apache a real Apache Kafka of one node.
+// Command devkafka runs a Kafka broker on this machine until it is interrupted and
+// prints its address as KAFKA_BROKERS=…. The broker is the embedded one or, with
+// -apache, a single node of Apache Kafka.
 package main
 
 import (
@@ -28,10 +28,10 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("devkafka", flag.ContinueOnError)
-	apache := flags.Bool("apache", false, "run Apache Kafka; needs java 17 and, the first time, mvn")
-	fetch := flags.Bool("fetch", false, "only fetch Apache Kafka, if it is missing")
-	data := flags.String("data", ".data", "folder for the broker's log and its programs")
-	port := flags.Int("port", 9092, "port on 127.0.0.1; 0 takes a free one")
+	apache := flags.Bool("apache", false, "run Apache Kafka; requires java 17 and, for the first start, mvn")
+	fetch := flags.Bool("fetch", false, "download Apache Kafka if it is missing, then exit")
+	data := flags.String("data", ".data", "folder that keeps the broker's log and the Apache Kafka download")
+	port := flags.Int("port", 9092, "port on 127.0.0.1; 0 picks a free port")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

@@ -1,10 +1,10 @@
-// Command replay sends dead letters to their topics again, each for the service
-// that failed, after the cause was removed:
+// Command replay sends dead letters back to their topics, addressed to the service
+// that failed. Run it after you have removed the cause:
 //
 //	KAFKA_BROKERS=127.0.0.1:9092 go run ./tools/cmd/replay
 //
-// A letter is replayed once; one that fails again is a new dead letter. It reads
-// KAFKA_* as the services do.
+// Each dead letter is replayed once; if it fails again, it becomes a new dead letter.
+// Replay reads the same KAFKA_* variables as the services.
 package main
 
 import (
@@ -40,9 +40,9 @@ func run(ctx context.Context, environ []string, out io.Writer) error {
 	}
 	for _, topic := range kafka.Topics() {
 		n, err := kafka.Replay(ctx, cfg, topic)
-		fmt.Fprintf(out, "%s: %d dead letters replayed\n", topic, n)
+		fmt.Fprintf(out, "%s: replayed %d dead letters\n", topic, n)
 		if err != nil {
-			return fmt.Errorf("%s: %w", topic, err)
+			return fmt.Errorf("replay %s: %w", topic, err)
 		}
 	}
 	return nil

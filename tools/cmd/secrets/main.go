@@ -1,11 +1,11 @@
-// Command secrets prints the Secrets that charts/waitlist takes, with new keys:
+// Command secrets prints the Kubernetes Secrets that charts/waitlist expects, with new keys:
 //
 //	go run ./tools/cmd/secrets -keys keys -from secrets.env -namespace waitlist | kubectl apply -f -
 //
-// The file of -from has what only its owner knows, a line each: KEY=value for
-// all services, service.KEY=value for one. Empty lines and lines that begin with
-// # are skipped. -keys names a folder where the keys are kept, one to a file, so
-// that another run prints the same: without it they exist in the output alone.
+// The -from file adds secrets that only the operator knows, one per line: KEY=value
+// for all services, service.KEY=value for one. Empty lines and lines that start with
+// # are ignored. The -keys folder stores the keys, one per file, so that the next run
+// prints the same ones; without it the keys exist only in the output.
 package main
 
 import (
@@ -45,8 +45,8 @@ type metadata struct {
 	Labels    map[string]string `yaml:"labels"`
 }
 
-// holders are the services that a shared key is for: nobody else gets it. Public
-// keys are everybody's.
+// holders returns the services that receive each private key; no other service gets
+// it. Keys that are not listed are public and go to all services.
 func holders() map[string][]string {
 	return map[string][]string{
 		"TOKEN_KEYS":  {"account", "messaging", "signup"},
@@ -59,9 +59,9 @@ func holders() map[string][]string {
 func run(args []string, out, errOut io.Writer) error {
 	flags := flag.NewFlagSet("secrets", flag.ContinueOnError)
 	flags.SetOutput(errOut)
-	keys := flags.String("keys", "", "folder where the keys are kept; empty: nowhere")
-	from := flags.String("from", "", "file with more secrets; see the package's comment")
-	namespace := flags.String("namespace", "", "namespace of the Secrets; empty: kubectl's")
+	keys := flags.String("keys", "", "folder that stores the keys; empty: do not store them")
+	from := flags.String("from", "", "file with more secrets, one KEY=value or service.KEY=value per line")
+	namespace := flags.String("namespace", "", "namespace of the Secrets; empty: the one that kubectl uses")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func run(args []string, out, errOut io.Writer) error {
 	if dir == "" {
 		temporary, err := os.MkdirTemp("", "keys-")
 		if err != nil {
-			return fmt.Errorf("make a folder of keys: %w", err)
+			return fmt.Errorf("create a folder for the keys: %w", err)
 		}
 		defer func() { _ = os.RemoveAll(temporary) }()
 		dir = temporary
@@ -81,7 +81,7 @@ func run(args []string, out, errOut io.Writer) error {
 	if *from != "" {
 		lines, err := os.ReadFile(*from)
 		if err != nil {
-			return fmt.Errorf("read the secrets: %w", err)
+			return fmt.Errorf("read the -from file: %w", err)
 		}
 		if err := add(data, lines); err != nil {
 			return fmt.Errorf("%s: %w", *from, err)
@@ -98,14 +98,14 @@ func run(args []string, out, errOut io.Writer) error {
 			},
 			StringData: data[name],
 		}); err != nil {
-			return fmt.Errorf("print: %w", err)
+			return fmt.Errorf("print the Secret: %w", err)
 		}
 	}
 	return encoder.Close()
 }
 
-// generate returns the data of each service's Secret by its name, that of all
-// under "".
+// generate returns the data of each service's Secret by service name. The key ""
+// holds the Secret that all services share.
 func generate(dir string) (map[string]map[string]string, error) {
 	shared, seeds, err := standalone.Keys(dir)
 	if err != nil {
@@ -127,7 +127,8 @@ func generate(dir string) (map[string]map[string]string, error) {
 	return data, nil
 }
 
-// add reads the lines of -from. Its errors name lines, never what is in them.
+// add adds the lines of the -from file to data. Errors name the line number and never
+// its content, which is secret.
 func add(data map[string]map[string]string, lines []byte) error {
 	valid := regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 	scanner := bufio.NewScanner(bytes.NewReader(lines))
@@ -142,7 +143,7 @@ func add(data map[string]map[string]string, lines []byte) error {
 			service, name = "", variable
 		}
 		if !ok || !valid.MatchString(name) || (own && !slices.Contains(standalone.ServiceNames(), service)) {
-			return fmt.Errorf("line %d: want KEY=value or <service>.KEY=value", n)
+			return fmt.Errorf("line %d: write KEY=value or <service>.KEY=value", n)
 		}
 		data[service][name] = value
 	}

@@ -1,5 +1,5 @@
-// Command standalone runs the whole suite in one process. Its environment is
-// in the README.
+// Command standalone runs the whole suite in one process. The README lists its
+// environment variables.
 package main
 
 import (

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the database servers that `make run` starts, where they are missing
-# and this machine lets us: Debian or Ubuntu, as root. Elsewhere it only says
-# what is missing; the suite then falls back or names the package itself.
+# Installs the database servers that `make run` starts if they are missing and the
+# script runs as root on Debian or Ubuntu. Elsewhere it prints the missing packages;
+# the suite then falls back to a stand-in or names the package in its error.
 set -euo pipefail
 
 missing=()
@@ -15,10 +15,14 @@ fi
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	echo "installing ${missing[*]}"
-	# The packages must not start servers of their own on the usual ports.
-	[ -e /usr/sbin/policy-rc.d ] || { printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d && trap 'rm -f /usr/sbin/policy-rc.d' EXIT; }
-	if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; }; then
-		echo "could not install ${missing[*]}; going on without" >&2
+	# Keep the packages from starting servers on the default ports.
+	if [ ! -e /usr/sbin/policy-rc.d ]; then
+		printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
+		trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; }; then
+		echo "could not install ${missing[*]}; continuing without them" >&2
 	fi
 else
 	echo "not installed: ${missing[*]} (Debian, Ubuntu: sudo apt-get install ${missing[*]})" >&2

@@ -1,5 +1,5 @@
-// Command stripesim runs the payment simulator until it is interrupted. Flags
-// override their environment variables.
+// Command stripesim runs the payment simulator until it is interrupted. A flag
+// overrides its environment variable.
 package main
 
 import (

@@ -13,9 +13,8 @@ import (
 	"waitlist.internal/proto/routes"
 )
 
-// edge is what the ingress is elsewhere: it hands each request to the service
-// behind its path prefix, and answers what has no service with the contract's
-// 404.
+// edge replaces the ingress: it passes each request to the service behind its path
+// prefix and answers 404 for paths without a service, as the API specifies.
 func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telemetry) (http.Handler, error) {
 	table, err := routes.Table()
 	if err != nil {
@@ -23,7 +22,7 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 	}
 	for _, line := range table {
 		if s.deployed == nil && services[line.Service] == nil {
-			return nil, fmt.Errorf("the routes name %q, which is no service", line.Service)
+			return nil, fmt.Errorf("unknown service %q in the route table", line.Service)
 		}
 	}
 	rest, err := httpapi.NewEngine(httpapi.Config{
@@ -53,7 +52,7 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 	}), nil
 }
 
-// readyz answers 200 while every part is usable, else 503 with what is not.
+// readyz answers 200 while every part is usable, else 503 with the parts that are not.
 func (s *Standalone) readyz(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
@@ -65,7 +64,7 @@ func (s *Standalone) readyz(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintln(w, "ready")
 }
 
-// internal serves health, metrics and profiles of the process.
+// internal serves the health, metrics and profiles of the whole process.
 func (s *Standalone) internal(tel *telemetry.Telemetry) http.Handler {
 	all := prometheus.Gatherers{tel.Registry}
 	for _, a := range s.apps {

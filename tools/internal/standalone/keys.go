@@ -15,19 +15,19 @@ import (
 	"waitlist.internal/libs/rpc"
 )
 
-// ServiceNames are the six services, in the order of their start.
+// ServiceNames returns the six services in the order in which they start.
 func ServiceNames() []string {
 	return []string{"account", "signup", "messaging", "admin-analytics", "billing", "notifier"}
 }
 
-// Keys reads the suite's secrets from dir, making what is missing, and returns
-// them as the services' environment: shared ones by variable, and the SERVICE_KEY
-// of each service by its name. Each file holds one value and can be read by its
-// owner alone. Losing one ends the sessions, links or stored secrets that were
-// made with it.
+// Keys reads the suite's secrets from dir and creates the missing ones. It returns
+// shared, which maps each environment variable to its value, and seeds, which maps
+// each service to its SERVICE_KEY. Each file holds one value, and only its owner can
+// read it. Losing a file invalidates the sessions, links or stored secrets that were
+// made with its key.
 func Keys(dir string) (shared map[string]string, seeds map[string]string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("make the folder of keys: %w", err)
+		return nil, nil, fmt.Errorf("create the folder for the keys: %w", err)
 	}
 	shared, seeds = map[string]string{}, map[string]string{}
 	for variable, first := range map[string]string{"TOKEN_KEYS": "k1:", "SEAL_KEYS": "k1:", "ADDRESS_KEY": ""} {
@@ -56,7 +56,7 @@ func Keys(dir string) (shared map[string]string, seeds map[string]string, err er
 		}
 		seed, err := rpc.ParseSeed(seeds[name])
 		if err != nil {
-			return nil, nil, fmt.Errorf("key of %s in %s: %w", name, dir, err)
+			return nil, nil, fmt.Errorf("parse the key of %s in %s: %w", name, dir, err)
 		}
 		public[name] = ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
 	}
@@ -64,15 +64,16 @@ func Keys(dir string) (shared map[string]string, seeds map[string]string, err er
 	return shared, seeds, nil
 }
 
-// random is 32 random bytes in base64.
+// random returns 32 random bytes in base64.
 func random() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // never fails
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// keep returns the content of the file at path, which generate makes when there is none. A
-// file appears whole or not at all, and is on disk before its value is used.
+// keep returns the content of the file at path. If there is no file, keep writes one
+// with the value that generate returns. The file appears whole or not at all, and it
+// is on disk before keep returns.
 func keep(path string, generate func() (string, error)) (string, error) {
 	raw, err := os.ReadFile(path)
 	if err == nil {
@@ -83,10 +84,10 @@ func keep(path string, generate func() (string, error)) (string, error) {
 	}
 	value, err := generate()
 	if err != nil {
-		return "", fmt.Errorf("make a key: %w", err)
+		return "", fmt.Errorf("generate a key: %w", err)
 	}
 	if err := writeSynced(path, value+"\n"); err != nil {
-		return "", fmt.Errorf("keep a key: %w", err)
+		return "", fmt.Errorf("write a key: %w", err)
 	}
 	return value, nil
 }

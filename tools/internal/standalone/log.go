@@ -9,17 +9,16 @@ import (
 	"sync"
 )
 
-// logLimit is the size in bytes at which the log file starts anew; one old file
-// is kept.
+// logLimit is the size in bytes at which the log file is rotated. One old file is kept.
 const logLimit = 64 << 20
 
-// openLog returns where the services' log lines go.
+// openLog opens the writer for the services' log lines.
 func openLog(cfg Config) (io.WriteCloser, error) {
 	if cfg.LogFile == "-" {
 		return nopCloser{cfg.Stderr}, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(cfg.LogFile), 0o755); err != nil {
-		return nil, fmt.Errorf("make the folder of LOG_FILE: %w", err)
+		return nil, fmt.Errorf("create the folder of LOG_FILE: %w", err)
 	}
 	l := &logFile{path: cfg.LogFile, warnings: cfg.Stderr}
 	return l, l.open()
@@ -29,8 +28,8 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-// logFile writes lines to a file of bounded size, and those that somebody
-// should see to warnings too.
+// logFile writes lines to a file of bounded size and copies warnings and errors to
+// the warnings writer.
 type logFile struct {
 	path     string
 	warnings io.Writer
@@ -48,13 +47,13 @@ func (l *logFile) open() error {
 	info, err := f.Stat()
 	if err != nil {
 		_ = f.Close()
-		return fmt.Errorf("look at LOG_FILE: %w", err)
+		return fmt.Errorf("stat LOG_FILE: %w", err)
 	}
 	l.file, l.size = f, info.Size()
 	return nil
 }
 
-// Write takes whole lines.
+// Write writes whole lines.
 func (l *logFile) Write(lines []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +63,7 @@ func (l *logFile) Write(lines []byte) (int, error) {
 		}
 	}
 	if l.size > logLimit {
-		// Where this fails the old file goes on.
+		// If the rename fails, the current file keeps growing.
 		if os.Rename(l.path, l.path+".old") == nil {
 			_ = l.file.Close()
 			if err := l.open(); err != nil {

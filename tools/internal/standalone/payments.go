@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// simulatorKey is the secret key of the simulator: it has nothing to keep.
+	// simulatorKey is the simulator's API key. It protects nothing of value.
 	simulatorKey = "sk_test_simulator"
-	// webhookSecret is the file of the secret that signs the simulator's events.
+	// webhookSecret is the name of the file with the secret that signs the simulator's events.
 	webhookSecret = "stripe-webhook-secret"
 )
 
-// startPayments starts the payment simulator where no real key is named, and
-// returns its environment for billing. Its pages are at the suite's own address,
-// its API at one of its own.
+// startPayments starts the payment simulator if STRIPE_SECRET_KEY is empty and returns
+// billing's environment for it. The suite's edge serves the simulator's pages; its API
+// has an address of its own.
 func (s *Standalone) startPayments(ctx context.Context) (map[string]string, error) {
 	if s.cfg.StripeSecretKey != "" {
-		s.parts = append(s.parts, part{name: "Payments", what: "Stripe, by the key in STRIPE_SECRET_KEY"})
+		s.parts = append(s.parts, part{name: "Payments", what: "Stripe, with the key in STRIPE_SECRET_KEY"})
 		return nil, nil
 	}
 	secret := s.cfg.StripeWebhookSecrets
@@ -58,7 +58,7 @@ func (s *Standalone) startPayments(ctx context.Context) (map[string]string, erro
 		}
 	}()
 	s.serve("payment simulator", listener, sim) //nolint:contextcheck // draining goes on when ctx has ended
-	// Ends what hangs before its server drains.
+	// End requests that hang on purpose before the server drains.
 	s.onStop(func() error { stop(); return <-ended })
 	s.pages = sim
 	address := "http://" + reachable(listener.Addr())
@@ -70,16 +70,18 @@ func (s *Standalone) startPayments(ctx context.Context) (map[string]string, erro
 		}
 	}
 	return map[string]string{
-		"STRIPE_SECRET_KEY": simulatorKey, "STRIPE_URL": address, "STRIPE_WEBHOOK_SECRETS": strings.Join(secret, ","), "STRIPE_PRICES": strings.Join(prices, ","),
+		"STRIPE_SECRET_KEY": simulatorKey, "STRIPE_URL": address,
+		"STRIPE_WEBHOOK_SECRETS": strings.Join(secret, ","), "STRIPE_PRICES": strings.Join(prices, ","),
 	}, nil
 }
 
 // hosted reports whether a path is a page of the payment simulator.
 func hosted(path string) bool {
-	return slices.ContainsFunc([]string{"/c/pay/", "/p/session/", "/invoice/"}, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
+	pages := []string{"/c/pay/", "/p/session/", "/invoice/"}
+	return slices.ContainsFunc(pages, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
-// withPayments adds billing's environment to env.
+// withPayments adds billing's settings to env.
 func (s *Standalone) withPayments(env, payments map[string]string) {
 	maps.Copy(env, payments)
 	site := strings.TrimRight(env["PUBLIC_FORM_URL"], "/")
@@ -88,7 +90,8 @@ func (s *Standalone) withPayments(env, payments map[string]string) {
 	setDefault(env, "BILLING_PORTAL_RETURN_URL", site+"/billing")
 }
 
-// page serves the simulator's pages, where there is one.
+// page serves a page of the payment simulator. It reports false if the path is no such
+// page or there is no simulator.
 func (s *Standalone) page(w http.ResponseWriter, r *http.Request) bool {
 	if s.pages == nil || !hosted(r.URL.Path) {
 		return false

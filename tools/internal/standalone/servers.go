@@ -16,12 +16,12 @@ import (
 const (
 	// database is the name of the suite's database in its own Postgres.
 	database = "waitlist"
-	// restartPause is the time between a server's death and its next start, and
-	// between starts that fail.
+	// restartPause is the wait before a dead server is restarted and between failed
+	// restarts.
 	restartPause = time.Second
 )
 
-// startServers starts what the environment does not name, and keeps the
+// startServers starts the servers that the environment does not name and stores their
 // addresses in s.cfg.
 func (s *Standalone) startServers(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{s.startPostgres, s.startRedis, s.startKafka} {
@@ -36,7 +36,7 @@ func (s *Standalone) dir(name string) string { return filepath.Join(s.cfg.DataDi
 
 func (s *Standalone) startPostgres(ctx context.Context) error {
 	if s.cfg.PostgresURL != "" {
-		s.parts = append(s.parts, part{name: "Postgres", what: "the one in POSTGRES_URL"})
+		s.parts = append(s.parts, part{name: "Postgres", what: "external server from POSTGRES_URL"})
 		return nil
 	}
 	p, err := keepRunning(ctx, s, "Postgres", func(ctx context.Context, port int) (*devservers.Postgres, error) {
@@ -57,14 +57,15 @@ func (s *Standalone) startPostgres(ctx context.Context) error {
 }
 
 func (s *Standalone) startRedis(ctx context.Context) error {
-	redis := part{name: "Redis", what: "the one in REDIS_URL", check: func(ctx context.Context) error { return s.redis.Ping(ctx).Err() }}
+	ping := func(ctx context.Context) error { return s.redis.Ping(ctx).Err() }
+	redis := part{name: "Redis", what: "external server from REDIS_URL", check: ping}
 	if s.cfg.RedisURL == "" {
 		redis.what = "own server in " + s.dir("redis")
 		r, err := keepRunning(ctx, s, redis.name, func(ctx context.Context, port int) (*devservers.Redis, error) {
 			return devservers.StartRedis(ctx, devservers.RedisOptions{Dir: s.dir("redis"), Port: port})
 		})
 		if errors.Is(err, devservers.ErrNoRedis) {
-			redis.what = "embedded stand-in, for small lists only: install redis-server for more"
+			redis.what = "embedded stand-in, for small lists only; install redis-server for larger ones"
 			if r, err = devservers.EmbeddedRedis(); err == nil {
 				s.onStop(r.Stop)
 			}
@@ -79,7 +80,7 @@ func (s *Standalone) startRedis(ctx context.Context) error {
 }
 
 func (s *Standalone) startKafka(ctx context.Context) error {
-	kafka := part{name: "Kafka", what: "the one in KAFKA_BROKERS", check: s.kafkaReachable}
+	kafka := part{name: "Kafka", what: "external brokers from KAFKA_BROKERS", check: s.kafkaReachable}
 	if len(s.cfg.KafkaBrokers) == 0 {
 		kafka.what = "embedded broker, log in " + s.dir("kafka")
 		k, err := devservers.StartKafka(ctx, devservers.KafkaOptions{Dir: s.dir("kafka")})
@@ -93,7 +94,7 @@ func (s *Standalone) startKafka(ctx context.Context) error {
 	return nil
 }
 
-// kafkaReachable is nil when any broker takes a connection.
+// kafkaReachable returns nil if at least one broker accepts a connection.
 func (s *Standalone) kafkaReachable(ctx context.Context) error {
 	var errs []error
 	for _, broker := range s.cfg.KafkaBrokers {
@@ -106,16 +107,18 @@ func (s *Standalone) kafkaReachable(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// server is a child process.
+// server is a database server in a child process.
 type server interface {
 	Port() int
 	Done() <-chan struct{}
 	Stop() error
 }
 
-// keepRunning starts a server with start, on any port for 0, and starts it
-// again on the same port whenever it dies before the suite stops.
-func keepRunning[S server](ctx context.Context, s *Standalone, name string, start func(ctx context.Context, port int) (S, error)) (S, error) {
+// keepRunning starts a server and restarts it on the same port whenever it dies before
+// the suite stops. start picks a free port if its port is 0.
+func keepRunning[S server](
+	ctx context.Context, s *Standalone, name string, start func(ctx context.Context, port int) (S, error),
+) (S, error) {
 	first, err := start(ctx, 0)
 	if err != nil {
 		return first, err
@@ -131,7 +134,7 @@ func keepRunning[S server](ctx context.Context, s *Standalone, name string, star
 				return
 			case <-running.Done():
 			}
-			s.log.LogAttrs(ctx, slog.LevelError, "a server died and is started again", slog.String("server", name))
+			s.log.LogAttrs(ctx, slog.LevelError, "server died; restarting it", slog.String("server", name))
 			for {
 				select {
 				case <-ctx.Done():
@@ -144,7 +147,7 @@ func keepRunning[S server](ctx context.Context, s *Standalone, name string, star
 					running = next
 					break
 				}
-				s.log.LogAttrs(ctx, slog.LevelError, "a server does not start", slog.String("server", name), telemetry.Err(err))
+				s.log.LogAttrs(ctx, slog.LevelError, "restart of a server failed", slog.String("server", name), telemetry.Err(err))
 			}
 		}
 	}()

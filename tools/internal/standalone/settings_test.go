@@ -32,7 +32,10 @@ func TestTheReadmeListsEverySetting(t *testing.T) {
 	}
 	// What make run sets itself, so that the service's own default is not the
 	// one that counts.
-	own := map[string]bool{"HTTP_ADDR": true, "MAIL_PROVIDER": true, "ACCOUNT_GRPC": true, "SIGNUP_GRPC": true, "MESSAGING_GRPC": true, "PUBLIC_FORM_URL": true}
+	own := map[string]bool{
+		"HTTP_ADDR": true, "MAIL_PROVIDER": true, "ACCOUNT_GRPC": true, "SIGNUP_GRPC": true, "MESSAGING_GRPC": true,
+		"PUBLIC_FORM_URL": true,
+	}
 	for _, config := range []any{
 		account.Config{}, admin.Config{}, billing.Config{}, messaging.Config{}, notifier.Config{}, signup.Config{}, standalone.Config{},
 	} {

@@ -1,13 +1,13 @@
-// Package standalone runs the whole suite in one process: the six services,
-// an edge in place of the ingress, and the servers they need.
+// Package standalone runs the whole suite in one process: the six services, an edge
+// that replaces the ingress, and the servers that they need.
 //
-//	Start   lock DATA_DIR → keys → Postgres, Redis, Kafka (own, or the ones named
-//	  │     in the environment) → services → edge → banner
-//	Run     … until its context ends or a part fails
-//	stop    not ready → HTTP drains → services drain → Kafka → Redis → Postgres
+//	Start   lock DATA_DIR → Postgres, Redis, Kafka (started here, or external
+//	  │     ones named in the environment) → keys → services → edge → banner
+//	Run     … until the context ends or a part fails
+//	Stop    not ready → HTTP drains → services drain → Kafka → Redis → Postgres
 //
-// What is acknowledged survives a kill of this process: Postgres and the
-// embedded Kafka sync to disk, Redis holds derived data only.
+// Acknowledged requests survive a kill of this process: Postgres and the embedded
+// Kafka sync to disk, and Redis holds derived data only.
 package standalone
 
 import (
@@ -33,11 +33,11 @@ import (
 )
 
 const (
-	// drainTimeout bounds how long requests in flight may take at a stop.
+	// drainTimeout is how long Stop waits for requests in flight.
 	drainTimeout = 20 * time.Second
-	// readyTimeout bounds how long the services may take to become ready.
+	// readyTimeout is how long Start waits until the services are ready.
 	readyTimeout = 60 * time.Second
-	// checkTimeout bounds one look at /readyz.
+	// checkTimeout bounds one readiness check.
 	checkTimeout = 2 * time.Second
 
 	readHeaderTimeout = 10 * time.Second
@@ -45,31 +45,31 @@ const (
 	maxHeaderBytes    = 32 << 10
 )
 
-// Config is the runner's own environment. The services read theirs from
-// Environ too, with the addresses and keys that the runner makes.
+// Config holds the runner's own settings. The services read theirs from Environ,
+// completed by the addresses and keys that the runner creates.
 type Config struct {
-	// HTTPAddr is where the public interface listens.
+	// HTTPAddr is the listen address of the public API.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
 	// InternalAddr serves /livez, /readyz, /metrics and /debug/pprof of all
-	// services; empty: nowhere.
+	// services; if empty, nothing serves them.
 	InternalAddr string `env:"INTERNAL_ADDR"`
-	// DataDir holds everything that is kept. One runner at a time uses it.
+	// DataDir holds all persistent data. Only one runner at a time can use it.
 	DataDir string `env:"DATA_DIR" envDefault:".data"`
-	// MailDir takes one file per mail; empty: mail in DataDir.
+	// MailDir receives one file per email; if empty, it is the folder mail in DataDir.
 	MailDir string `env:"MAIL_DIR"`
 	// MailProvider is maildir or smtp.
 	MailProvider string `env:"MAIL_PROVIDER" envDefault:"maildir"`
-	// LogFile takes the log; "-" is standard error, empty standalone.log in
-	// DataDir. Warnings go to standard error in any case.
+	// LogFile receives the log. "-" means standard error; if empty, the file is
+	// standalone.log in DataDir. Warnings always go to standard error too.
 	LogFile string `env:"LOG_FILE"`
-	// PostgresURL, RedisURL and KafkaBrokers name real servers; empty: the
-	// runner starts its own.
+	// PostgresURL, RedisURL and KafkaBrokers name external servers. The runner
+	// starts its own server for each one that is empty.
 	PostgresURL  string   `env:"POSTGRES_URL"`
 	RedisURL     string   `env:"REDIS_URL"`
 	RedisCAFile  string   `env:"REDIS_CA_FILE"`
 	KafkaBrokers []string `env:"KAFKA_BROKERS"`
-	// StripeSecretKey and StripeWebhookSecrets are billing's. Without a key the
-	// runner starts a payment simulator, whose API is at StripesimAddr.
+	// StripeSecretKey and StripeWebhookSecrets configure billing. Without a key the
+	// runner starts a payment simulator, whose API listens at StripesimAddr.
 	StripeSecretKey      string     `env:"STRIPE_SECRET_KEY"`
 	StripeWebhookSecrets []string   `env:"STRIPE_WEBHOOK_SECRETS"`
 	StripesimAddr        string     `env:"STRIPESIM_ADDR" envDefault:"127.0.0.1:0"`
@@ -81,15 +81,15 @@ type Config struct {
 	AllowedOrigins []string `env:"CORS_ALLOWED_ORIGIN" envDefault:"*"`
 	TrustedProxies []string `env:"TRUSTED_PROXIES"`
 
-	// Environ is the environment that the services read (KEY=value).
+	// Environ is the environment of the services (KEY=value).
 	Environ []string `env:"-"`
-	// Deploy runs the services elsewhere; nil: in this process.
+	// Deploy runs the services elsewhere; if nil, they run in this process.
 	Deploy func(ctx context.Context, s Suite) (Deployed, error) `env:"-"`
-	// Stdout takes the banner, Stderr warnings; nil: nobody reads them.
+	// Stdout receives the banner, Stderr the warnings; nil discards them.
 	Stdout, Stderr io.Writer `env:"-"`
 }
 
-// Load reads an environment. All problems are in the one error.
+// Load reads the settings from environ. Its error lists all problems.
 func Load(environ []string) (Config, error) {
 	cfg, err := service.Load[Config](environ)
 	if err != nil {
@@ -105,13 +105,13 @@ func Load(environ []string) (Config, error) {
 	return cfg, nil
 }
 
-// Run starts the suite and serves until ctx ends, which is no error, or a part
-// fails. It returns when everything has stopped.
+// Run starts the suite and serves until ctx ends or a part fails. It returns after
+// everything has stopped. The end of ctx is not an error.
 func Run(ctx context.Context, cfg Config) error {
 	s, err := Start(ctx, cfg)
 	switch {
 	case ctx.Err() != nil && s == nil:
-		return nil // told to stop while it started; it has cleaned up
+		return nil // interrupted during the start; Start has cleaned up
 	case err != nil:
 		return err
 	}
@@ -124,7 +124,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 // Standalone is the running suite.
 type Standalone struct {
-	// URL is the public interface's, without the version segment.
+	// URL is the address of the public API, without the version segment.
 	URL string
 
 	cfg     Config
@@ -133,25 +133,25 @@ type Standalone struct {
 	redis   redis.UniversalClient
 	parts   []part
 	apps    []runningApp
-	// deployed are the services where they are not in this process.
+	// deployed is set if the services run outside this process.
 	deployed Deployed
-	// pages are those of the payment simulator; nil: there is none.
+	// pages serves the payment simulator's pages; nil without a simulator.
 	pages    http.Handler
-	failed   chan error // holds the first failure of a part
+	failed   chan error // buffers the first failure of a part
 	stopping chan struct{}
 	closers  []func() error
 	stopOnce sync.Once
 	stopErr  error
 }
 
-// part is a line of the banner and a check of /readyz.
+// part is a component with its line in the banner and its check for /readyz.
 type part struct {
 	name, what string
 	check      func(context.Context) error
 }
 
-// Start returns when every part is usable. ctx bounds the start alone; Stop
-// must be called.
+// Start starts the suite and returns when every part is ready. ctx bounds the start
+// only. The caller must call Stop after a successful Start.
 func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	if cfg.Stdout == nil {
 		cfg.Stdout = io.Discard
@@ -166,14 +166,14 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 		}
 	}()
 	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make DATA_DIR: %w", err)
+		return nil, fmt.Errorf("create DATA_DIR: %w", err)
 	}
 	unlock, err := lock(cfg.DataDir)
 	if err != nil {
 		return nil, err
 	}
 	s.onStop(unlock)
-	// Before anything slow: whoever has the address already is told at once.
+	// Listen before the slow steps, so that an address in use fails the start at once.
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.HTTPAddr)
 	if err != nil {
 		return nil, fmt.Errorf("listen at HTTP_ADDR: %w", err)
@@ -186,7 +186,9 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 		return nil, err
 	}
 	s.onStop(output.Close)
-	tel, err := telemetry.New(ctx, telemetry.Options{Service: "standalone", Output: output, Level: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint})
+	tel, err := telemetry.New(ctx, telemetry.Options{
+		Service: "standalone", Output: output, Level: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -226,10 +228,10 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	return s, nil
 }
 
-// onStop registers what Stop does; last registered first.
+// onStop registers a function for Stop, which calls them in reverse order.
 func (s *Standalone) onStop(fn func() error) { s.closers = append(s.closers, fn) }
 
-// fail ends Run; only the first failure counts.
+// fail ends Run with err. Only the first failure counts.
 func (s *Standalone) fail(err error) {
 	select {
 	case s.failed <- err:
@@ -237,8 +239,8 @@ func (s *Standalone) fail(err error) {
 	}
 }
 
-// Stop drains and stops everything, in the order of the package comment. Only
-// the first call counts.
+// Stop drains and stops everything in the order that the package comment shows.
+// Later calls return the result of the first.
 func (s *Standalone) Stop() error {
 	s.stopOnce.Do(func() {
 		close(s.stopping)
@@ -251,7 +253,7 @@ func (s *Standalone) Stop() error {
 	return s.stopErr
 }
 
-// serve serves h until Stop, which lets requests in flight finish.
+// serve serves h on l until Stop, which lets requests in flight finish.
 func (s *Standalone) serve(name string, l net.Listener, h http.Handler) {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
@@ -276,7 +278,8 @@ func (s *Standalone) serve(name string, l net.Listener, h http.Handler) {
 	})
 }
 
-// Ready is nil while every part is usable. Its text names the others.
+// Ready returns nil while every part is usable, else an error that names the parts
+// that are not.
 func (s *Standalone) Ready(ctx context.Context) error {
 	select {
 	case <-s.stopping:
@@ -333,7 +336,7 @@ func (s *Standalone) awaitReady(ctx context.Context) error {
 	}
 }
 
-// reachable is where this machine reaches a listener.
+// reachable returns the address at which this machine reaches a listener.
 func reachable(a net.Addr) string {
 	if tcp, ok := a.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
 		return fmt.Sprintf("127.0.0.1:%d", tcp.Port)
@@ -341,11 +344,11 @@ func reachable(a net.Addr) string {
 	return a.String()
 }
 
-// banner says where the suite is, what it is made of and how to begin.
+// banner prints the suite's address, its parts and the first commands to try.
 func (s *Standalone) banner() {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nThe waitlist service is ready at %s/v1\n\n", s.URL)
-	mail := part{name: "Mail", what: "one file per mail in " + s.cfg.MailDir}
+	mail := part{name: "Mail", what: "one file per email in " + s.cfg.MailDir}
 	if s.cfg.MailProvider != "maildir" {
 		mail.what = s.cfg.MailProvider
 	}
@@ -354,13 +357,13 @@ func (s *Standalone) banner() {
 		fmt.Fprintf(&b, "  %-10s%s\n", p.name, p.what)
 	}
 	fmt.Fprintf(&b, `
-Register, create a waitlist, sign somebody up (paste all three lines):
+Register, create a waitlist and sign somebody up (paste all three lines):
 
-KEY=$(curl -s %[1]s/v1/auth/register -d '{"email":"owner'$RANDOM'@example.com","password":"correct horse battery"}' | grep -o 'wl_live_[^"]*')
+KEY=$(curl -s %[1]s/v1/auth/register -d '{"email":"owner'$RANDOM'@example.com","password":"correct horse"}' | grep -o 'wl_live_[^"]*')
 ID=$(curl -s %[1]s/v1/waitlists -H "x-api-key: $KEY" -d '{"name":"Launch"}' | grep -o '"waitlist_id":"[^"]*' | cut -d'"' -f4)
 curl -s %[1]s/v1/public/waitlists/$ID/signups -d '{"email":"ann@example.com"}'; echo
 
-Ctrl-C stops it; the next start goes on from here.
+Press Ctrl-C to stop. The next start continues with the same data.
 
 `, s.URL)
 	_, _ = io.WriteString(s.cfg.Stdout, b.String())

@@ -43,7 +43,8 @@ func TestRunsAsTheBannerAndTheReadmeSay(t *testing.T) {
 	t.Parallel()
 	var banner bytes.Buffer
 	s := start(t, t.TempDir(), &banner)
-	for _, want := range []string{s.URL + "/v1\n", "Postgres  own server", "Redis     own server", "Kafka     embedded", "Mail      one file"} {
+	parts := []string{s.URL + "/v1\n", "Postgres  own server", "Redis     own server", "Kafka     embedded", "Mail      one file"}
+	for _, want := range parts {
 		if !strings.Contains(banner.String(), want) {
 			t.Errorf("the banner lacks %q:\n%s", want, &banner)
 		}
@@ -208,8 +209,12 @@ func TestServersThatDieComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testenv.Eventually(t, "not ready", func() bool { status, _ := call(t, http.MethodGet, s.URL+"/readyz", ""); return status != http.StatusOK })
-	testenv.Eventually(t, "ready again", func() bool { status, _ := call(t, http.MethodGet, s.URL+"/readyz", ""); return status == http.StatusOK })
+	ready := func() bool {
+		status, _ := call(t, http.MethodGet, s.URL+"/readyz", "")
+		return status == http.StatusOK
+	}
+	testenv.Eventually(t, "not ready", func() bool { return !ready() })
+	testenv.Eventually(t, "ready again", ready)
 	if status, body := call(t, http.MethodPost, s.URL+"/v1/auth/login", credentials(0)); status != http.StatusOK {
 		t.Errorf("login: %d %s", status, body)
 	}
@@ -250,7 +255,9 @@ func TestUsesTheServersThatAreNamed(t *testing.T) {
 	s := start(t, dir, &banner,
 		"POSTGRES_URL="+testenv.Postgres(t), "REDIS_URL="+redis.URL,
 		"KAFKA_BROKERS="+strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX="+prefix)
-	for _, want := range []string{"the one in POSTGRES_URL", "the one in REDIS_URL", "the one in KAFKA_BROKERS"} {
+	for _, want := range []string{
+		"external server from POSTGRES_URL", "external server from REDIS_URL", "external brokers from KAFKA_BROKERS",
+	} {
 		if !strings.Contains(banner.String(), want) {
 			t.Errorf("the banner lacks %q", want)
 		}

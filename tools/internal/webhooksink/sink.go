@@ -1,6 +1,6 @@
-// Package webhooksink is every server that owners have, at https://example.com, for
-// programs that are started with its environment: they reach it through an
-// operator's proxy.
+// Package webhooksink stands in for the owners' web servers at https://example.com: it
+// receives the webhooks that a program under test sends. The program reaches it
+// through a proxy, which Sink.Env configures.
 package webhooksink
 
 import (
@@ -15,31 +15,31 @@ import (
 	"sync"
 )
 
-// URL is where it is, without a path.
+// URL is the sink's address, without a path.
 const URL = "https://example.com"
 
-// Sink runs until Close.
+// Sink is a TLS server and the proxy that leads to it. It runs until Close.
 type Sink struct {
-	// Env is what a program needs to find it.
+	// Env holds the environment variables that route a program's requests to the sink.
 	Env map[string]string
 
 	target, proxy *httptest.Server
 }
 
-// New serves h. Its certificate is kept in dir.
+// New starts a sink that serves h. It writes its certificate to dir.
 func New(dir string, h http.Handler) (*Sink, error) {
 	s := &Sink{target: httptest.NewTLSServer(h)}
 	s.proxy = httptest.NewServer(http.HandlerFunc(s.connect))
 	ca := filepath.Join(dir, "sink.pem")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.target.Certificate().Raw}), 0o600); err != nil {
 		s.Close()
-		return nil, fmt.Errorf("keep the certificate: %w", err)
+		return nil, fmt.Errorf("write the certificate: %w", err)
 	}
 	s.Env = map[string]string{"HTTPS_PROXY": s.proxy.URL, "SSL_CERT_FILE": ca}
 	return s, nil
 }
 
-// connect is the proxy, which knows one address.
+// connect is the proxy's CONNECT handler. It accepts example.com:443 only.
 func (s *Sink) connect(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodConnect || req.Host != "example.com:443" {
 		http.Error(w, "not here", http.StatusForbidden)
@@ -62,7 +62,7 @@ func (s *Sink) connect(w http.ResponseWriter, req *http.Request) {
 	both.Wait()
 }
 
-// Close ends it.
+// Close stops the sink and its proxy.
 func (s *Sink) Close() {
 	s.proxy.Close()
 	s.target.Close()

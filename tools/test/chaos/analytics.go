@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AuditAnalytics waits until the sums count every stored signup, once. Call it
-// while the suite runs; nobody may have left the list.
+// AuditAnalytics waits until the analytics count every stored signup exactly once. Call
+// it while the suite runs, on a list that nobody has left.
 func AuditAnalytics(t testing.TB, postgresURL, waitlistID string, stored []row) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), postgresURL)
@@ -34,12 +34,13 @@ func AuditAnalytics(t testing.TB, postgresURL, waitlistID string, stored []row) 
 		return err == nil && signups == int64(len(stored)) && referrals == referred
 	}
 	if !within(time.Minute, sums) {
-		t.Errorf("analytics count %d signups, %d of them referred (of %d events, %v); there are %d, %d", signups, referrals, inbox, err, len(stored), referred)
+		t.Errorf("analytics count %d signups and %d referrals after %d events (%v), want %d and %d",
+			signups, referrals, inbox, err, len(stored), referred)
 	}
 }
 
-// RunningPostgres is the URL of a database of the server that runs on a data
-// directory.
+// RunningPostgres returns the URL of a database on the server that uses the data
+// directory dir.
 func RunningPostgres(t testing.TB, dir, database string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, "postmaster.pid"))
@@ -48,7 +49,7 @@ func RunningPostgres(t testing.TB, dir, database string) string {
 	}
 	lines := strings.Split(string(raw), "\n")
 	if len(lines) < 4 {
-		t.Fatalf("%q does not tell the port", raw)
+		t.Fatalf("no port in postmaster.pid: %q", raw)
 	}
 	return "postgres://postgres@127.0.0.1:" + lines[3] + "/" + database + "?sslmode=disable"
 }

@@ -21,21 +21,21 @@ import (
 	signupredis "waitlist.internal/services/signup/redis"
 )
 
-// row is one live signup as it is stored, in queue order.
+// row is a live signup as stored in Postgres.
 type row struct {
 	number   int64
 	email    string
 	rank     int64
 	referred bool
-	// referrer is the address of the credited referrer, "" for none; credits is
-	// the own referral_count.
+	// referrer is the email address of the credited referrer, or ""; credits is the
+	// signup's own referral_count.
 	referrer string
 	credits  int64
 }
 
-// AuditRows compares the table with what was acknowledged: everybody is there
-// with the referrer that was named, every credit is counted once, ranks are
-// 1..n. It returns the rows in queue order.
+// AuditRows compares the stored signups with the acknowledged ones: each acknowledged
+// signup is stored with the referrer that it named, each credit is counted once, and
+// the ranks are 1 to n. It returns the rows in queue order.
 func AuditRows(t testing.TB, postgresURL, waitlistID string, acks []Ack) []row {
 	t.Helper()
 	ctx := t.Context()
@@ -71,18 +71,18 @@ func AuditRows(t testing.TB, postgresURL, waitlistID string, acks []Ack) []row {
 	}
 	for _, s := range stored {
 		if s.credits != credits[s.email] {
-			t.Errorf("%s has %d credits, and %d signups name it", s.email, s.credits, credits[s.email])
+			t.Errorf("%s has %d credits, but %d signups name it as referrer", s.email, s.credits, credits[s.email])
 		}
 	}
 	places := map[int64]string{}
 	for _, a := range acks {
 		if s, ok := there[a.Email]; !ok {
-			t.Errorf("%s was acknowledged and is lost", a.Email)
+			t.Errorf("%s was acknowledged but is not stored", a.Email)
 		} else if s.referrer != a.Referrer {
-			t.Errorf("%s named %q and is credited to %q", a.Email, a.Referrer, s.referrer)
+			t.Errorf("%s named the referrer %q, but %q got the credit", a.Email, a.Referrer, s.referrer)
 		}
 		if other, ok := places[a.Position]; ok {
-			t.Errorf("%s and %s were both told place %d", a.Email, other, a.Position)
+			t.Errorf("%s and %s both got position %d", a.Email, other, a.Position)
 		}
 		places[a.Position] = a.Email
 	}
@@ -97,7 +97,7 @@ func AuditRows(t testing.TB, postgresURL, waitlistID string, acks []Ack) []row {
 	return stored
 }
 
-// AuditIndex waits until Redis holds the same order.
+// AuditIndex waits until the index in Redis holds the stored order.
 func AuditIndex(t testing.TB, redisURL, waitlistID string, stored []row) {
 	t.Helper()
 	o, err := redis.ParseURL(redisURL)
@@ -115,11 +115,11 @@ func AuditIndex(t testing.TB, redisURL, waitlistID string, stored []row) {
 		got, err = rdb.ZRange(t.Context(), signupredis.KeysOf(waitlistID)[0], 0, -1).Result()
 		return err == nil && slices.Equal(got, want)
 	}) {
-		t.Errorf("the index has %d members, %v; Postgres has %d in another order or number", len(got), err, len(want))
+		t.Errorf("the index differs from Postgres: %d members (%v), want %d", len(got), err, len(want))
 	}
 }
 
-// AuditStatus asks the API for everybody's place.
+// AuditStatus compares the position that the API reports for each signup.
 func AuditStatus(t testing.TB, listURL string, stored []row) {
 	t.Helper()
 	transport := &http.Transport{}
@@ -147,9 +147,9 @@ func AuditStatus(t testing.TB, listURL string, stored []row) {
 	}
 }
 
-// AuditEvents reads the whole topic: one event, by its id, for each stored
-// signup and each credit, and none for anybody else. Repeated deliveries of an
-// event are allowed and returned.
+// AuditEvents reads the whole topic. It requires exactly one event id for each stored
+// signup and each credit, and no other events. An event may be delivered several
+// times; AuditEvents returns the number of repeated deliveries.
 func AuditEvents(t testing.TB, brokers []string, waitlistID string, stored []row) (repeated int) {
 	t.Helper()
 	created, credited := map[int64]string{}, map[int64]string{}
@@ -193,7 +193,7 @@ func AuditEvents(t testing.TB, brokers []string, waitlistID string, stored []row
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d and %d events of %d arrived (%v)", len(created), len(credited), want, err)
+			t.Fatalf("%d signup and %d referral events arrived, want %d in all (%v)", len(created), len(credited), want, err)
 		}
 	}
 	for _, s := range stored {
@@ -205,12 +205,12 @@ func AuditEvents(t testing.TB, brokers []string, waitlistID string, stored []row
 		}
 	}
 	if len(created)+len(credited) != want {
-		t.Errorf("%d and %d events, want %d: some are invented", len(created), len(credited), want)
+		t.Errorf("%d signup and %d referral events, want %d in all: some belong to no signup", len(created), len(credited), want)
 	}
 	return repeated
 }
 
-// readTopic returns every event that a topic holds at this moment.
+// readTopic returns all events that the topic holds when the call starts.
 func readTopic(ctx context.Context, brokers []string, topic string) ([]*eventv1.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -232,7 +232,9 @@ func readTopic(ctx context.Context, brokers []string, topic string) ([]*eventv1.
 		if end == 0 {
 			continue
 		}
-		r := kafkago.NewReader(kafkago.ReaderConfig{Brokers: brokers, Topic: topic, Partition: p.ID, MinBytes: 1, MaxBytes: 10 << 20, MaxWait: time.Second})
+		r := kafkago.NewReader(kafkago.ReaderConfig{
+			Brokers: brokers, Topic: topic, Partition: p.ID, MinBytes: 1, MaxBytes: 10 << 20, MaxWait: time.Second,
+		})
 		for next := int64(0); next < end; {
 			m, err := r.ReadMessage(ctx)
 			if err != nil {
@@ -261,7 +263,7 @@ func lastOffset(ctx context.Context, broker string, p kafkago.Partition) (int64,
 	return conn.ReadLastOffset()
 }
 
-// within polls until ok or the time is over.
+// within polls ok until it returns true or d has passed, and reports which.
 func within(d time.Duration, ok func() bool) bool {
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// full tells whether the faults are those of the reliability table.
+// full reports whether CHAOS=full asks for the long faults.
 func full() bool { return os.Getenv("CHAOS") == "full" }
 
 func outage() time.Duration {
@@ -58,7 +58,7 @@ func freePort(t *testing.T) int {
 	return n
 }
 
-// site is the suite on servers of its own that can be broken one by one.
+// site is a running suite whose servers the test can stop one by one.
 type site struct {
 	t        *testing.T
 	server   *e2e.Server
@@ -66,7 +66,7 @@ type site struct {
 	redis    *devservers.Redis
 	kafka    *devservers.Kafka
 	list     string
-	// startRedis and startKafka start them where they were.
+	// startRedis and startKafka start the server again on its former port.
 	startRedis func()
 	startKafka func()
 }
@@ -106,7 +106,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// startKafka starts the kind of broker that the whole run uses.
+// startKafka starts the kind of broker that TEST_KAFKA names.
 func startKafka(t *testing.T, dir string, port int) *devservers.Kafka {
 	t.Helper()
 	var k *devservers.Kafka
@@ -126,7 +126,7 @@ func startKafka(t *testing.T, dir string, port int) *devservers.Kafka {
 	return k
 }
 
-// newList registers an owner and creates a waitlist; it returns its id.
+// newList registers an owner, creates a waitlist and returns its id.
 func newList(t *testing.T, url string) string {
 	t.Helper()
 	var owner struct {
@@ -164,14 +164,14 @@ func (s *site) load() *chaos.Load {
 	return chaos.StartLoad(s.t, "p", func() string { return listURL(s.server.URL, s.list) })
 }
 
-// acknowledges waits for n more signups.
+// acknowledges waits until n more signups are acknowledged.
 func acknowledges(t *testing.T, l *chaos.Load, n int) {
 	t.Helper()
 	from := l.Acknowledged()
 	e2e.Await(t, 60*time.Second, fmt.Sprintf("%d more signups", n), func() bool { return l.Acknowledged() >= from+n })
 }
 
-// pass lets load run for a while: the fault's length is what is tested.
+// pass waits for d, the length of the fault, while the load goes on.
 func pass(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -179,7 +179,8 @@ func pass(ctx context.Context, d time.Duration) {
 	}
 }
 
-// audit compares everything with everything.
+// audit stops the load and compares it with Postgres, the API, the index, the analytics
+// and the events.
 func (s *site) audit(l *chaos.Load) {
 	s.t.Helper()
 	acks := l.Stop()
@@ -191,7 +192,7 @@ func (s *site) audit(l *chaos.Load) {
 	s.t.Logf("%d acknowledged, %d failed, %d stored, %d events delivered again", len(acks), l.Failed(), len(stored), repeated)
 }
 
-// The index is kept from 1000 signups on.
+// indexed is above 1000 signups, the size from which a list has an index.
 const indexed = 1100
 
 func TestRedis(t *testing.T) {
@@ -210,7 +211,7 @@ func TestRedis(t *testing.T) {
 	_ = rdb.Close()
 	acknowledges(t, l, 200)
 	if n := l.Failed(); n > 0 {
-		t.Errorf("%d signups failed for a FLUSHALL", n)
+		t.Errorf("%d signups failed after FLUSHALL", n)
 	}
 
 	before := l.Acknowledged()
@@ -219,10 +220,10 @@ func TestRedis(t *testing.T) {
 	}
 	pass(t.Context(), outage())
 	if n := l.Acknowledged() - before; n < int(outage().Seconds())*chaos.Rate/2 {
-		t.Errorf("%d signups went on in %s without Redis", n, outage())
+		t.Errorf("only %d signups succeeded in %s without Redis", n, outage())
 	}
 	if n := l.Failed(); n > 0 {
-		t.Errorf("%d signups failed for want of Redis", n)
+		t.Errorf("%d signups failed without Redis", n)
 	}
 	s.startRedis()
 	acknowledges(t, l, 200)
@@ -239,18 +240,18 @@ func TestKafkaAway(t *testing.T) {
 	}
 	pass(t.Context(), outage())
 	if n := l.Acknowledged() - before; n < int(outage().Seconds())*chaos.Rate/2 {
-		t.Errorf("%d signups went on in %s without Kafka", n, outage())
+		t.Errorf("only %d signups succeeded in %s without Kafka", n, outage())
 	}
 	if n := l.Failed(); n > 0 {
-		t.Errorf("%d signups failed for want of Kafka", n)
+		t.Errorf("%d signups failed without Kafka", n)
 	}
 	s.startKafka()
 	acknowledges(t, l, 200)
 	s.audit(l)
 }
 
-// TestKilled kills the whole suite in mid-load, its own servers and all, and
-// starts it again on what it left.
+// TestKilled kills the suite and the servers that it started under load, and restarts
+// it on the same data.
 func TestKilled(t *testing.T) {
 	dir := e2e.DataDir(t)
 	binary := e2e.Build(t)
@@ -282,7 +283,7 @@ func TestKilled(t *testing.T) {
 	acks := l.Stop()
 	stop()
 
-	// The auditor looks at what is on disk, with servers of its own.
+	// Audit the data on disk with a Postgres that the test starts.
 	data := filepath.Join(dir, "data")
 	postgres, err := devservers.StartPostgres(t.Context(), devservers.PostgresOptions{Dir: filepath.Join(data, "postgres")})
 	if err != nil {
@@ -293,7 +294,7 @@ func TestKilled(t *testing.T) {
 	if err := postgres.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	// A last start publishes what the kill held back and answers for everybody.
+	// A last start publishes the events that the kill held back and serves the statuses.
 	server = start()
 	chaos.AuditStatus(t, listURL(server.URL, list), stored)
 	chaos.AuditAnalytics(t, chaos.RunningPostgres(t, filepath.Join(data, "postgres", "data"), "waitlist"), list, stored)
@@ -304,5 +305,6 @@ func TestKilled(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = broker.Stop() })
 	repeated := chaos.AuditEvents(t, broker.Brokers, list, stored)
-	t.Logf("%d kills: %d acknowledged, %d failed, %d stored, %d events delivered again", kills(), len(acks), l.Failed(), len(stored), repeated)
+	t.Logf("%d kills: %d acknowledged, %d failed, %d stored, %d events delivered again",
+		kills(), len(acks), l.Failed(), len(stored), repeated)
 }

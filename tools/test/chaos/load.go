@@ -1,9 +1,9 @@
-// Package chaos breaks the suite's parts while people sign up, and then compares
-// what was acknowledged with what is stored, indexed and published.
+// Package chaos breaks parts of the suite under a load of signups, then compares the
+// acknowledged signups with what is stored, indexed and published.
 //
-// The load is an open model: requests start at a constant rate, whatever the
-// answers do. Short faults are the default; CHAOS=full takes those of the
-// reliability table (30 s, 20 kills).
+// The load follows the open model: requests start at a constant rate, however slow the
+// answers are. The default faults are short (4 s, 4 kills); CHAOS=full runs the long
+// ones (30 s, 20 kills).
 package chaos
 
 import (
@@ -20,20 +20,19 @@ import (
 	"time"
 )
 
-// Rate is the load in signups a second.
+// Rate is the load in signups per second.
 const Rate = 100
 
-// Ack is a signup that was answered with 201.
+// Ack is a signup that the suite acknowledged with 201.
 type Ack struct {
 	Email    string
 	Token    string
 	Position int64
-	// Referrer is the address of the acknowledged signup that it named, "" for
-	// none.
+	// Referrer is the email address of the referrer that the signup named, or "".
 	Referrer string
 }
 
-// Load signs people up at one waitlist until it is stopped.
+// Load signs people up on one waitlist until Stop.
 type Load struct {
 	client *http.Client
 	url    func() string
@@ -46,8 +45,8 @@ type Load struct {
 	sent   atomic.Int64
 }
 
-// StartLoad begins. url is asked before each request, since a restarted server
-// may be elsewhere. Every second signup names a referrer.
+// StartLoad starts the load. It calls url before each request, because a restarted
+// server may have another address. About half of the signups name a referrer.
 func StartLoad(t testing.TB, prefix string, url func() string) *Load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -72,7 +71,7 @@ func StartLoad(t testing.TB, prefix string, url func() string) *Load {
 	return l
 }
 
-// one sends a signup; ctx is not the loop's, so that a stop cuts nothing off.
+// one sends a signup. It ignores the loop's context, so that Stop interrupts no request.
 func (l *Load) one(email string) {
 	l.sent.Add(1)
 	body := map[string]string{"email": email}
@@ -107,18 +106,18 @@ func (l *Load) one(email string) {
 	l.acks = append(l.acks, Ack{Email: email, Token: answer.ReferralToken, Position: answer.Position, Referrer: referrer.Email})
 }
 
-// Acknowledged returns how many signups were answered with 201 so far.
+// Acknowledged returns the number of signups answered with 201 so far.
 func (l *Load) Acknowledged() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.acks)
 }
 
-// Failed returns how many requests got anything else.
+// Failed returns the number of requests with any other outcome.
 func (l *Load) Failed() int64 { return l.failed.Load() }
 
-// Stop ends the load, waits for the requests under way and returns what was
-// acknowledged.
+// Stop ends the load, waits for the requests in flight and returns the acknowledged
+// signups.
 func (l *Load) Stop() []Ack {
 	l.stop()
 	l.done.Wait()

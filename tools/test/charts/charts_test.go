@@ -1,8 +1,8 @@
-// Package charts holds the charts against the code: the edges of the network
-// policies against the calls that services make, the routes against
-// proto/routes, the environment against what the services read.
+// Package charts compares the rendered Helm charts with the code: network policies with
+// the calls between services, routes with proto/routes, and environment variables with
+// those that the services read.
 //
-// It needs helm, which `make test` builds.
+// The tests need helm, which `make test` builds.
 package charts_test
 
 import (
@@ -21,17 +21,17 @@ import (
 
 //go:generate cp ../../../proto/routes/routes.yaml ../../../charts/waitlist/files/routes.yaml
 
-// root is the repository's.
+// root is the path of the repository's root.
 const root = "../../.."
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// services are the six.
+// services returns the names of the six services.
 func services() []string {
 	return []string{"account", "admin-analytics", "billing", "messaging", "notifier", "signup"}
 }
 
-// helm runs helm and returns what it prints.
+// helm runs helm and returns its output.
 func helm(t *testing.T, args ...string) []byte {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join(root, ".data", "bin", "helm"))
@@ -39,10 +39,10 @@ func helm(t *testing.T, args ...string) []byte {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("helm is missing: make test builds it (%v)", err)
+		t.Fatalf("helm is missing; make .data/bin/helm builds it (%v)", err)
 	}
 	cmd := exec.CommandContext(t.Context(), path, args...)
-	// Nothing of the user's: neither plugins nor caches.
+	// Use none of the user's plugins, settings or caches.
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
 	var stderr bytes.Buffer
@@ -54,7 +54,7 @@ func helm(t *testing.T, args ...string) []byte {
 	return out
 }
 
-// object is what these tests look at of a Kubernetes object.
+// object holds the fields of a Kubernetes object that the tests compare.
 type object struct {
 	Kind     string
 	Metadata struct {
@@ -64,8 +64,8 @@ type object struct {
 	Spec yaml.Node
 }
 
-// render returns the objects of charts/waitlist, a copy of it with its
-// dependencies, as the release w.
+// render renders charts/waitlist as the release w, from a copy with its dependencies,
+// and returns the objects.
 func render(t *testing.T, args ...string) []object {
 	t.Helper()
 	dir := t.TempDir()
@@ -105,17 +105,17 @@ func spec[T any](t *testing.T, o object) T {
 	return v
 }
 
-// compare reports what is in one of two sets alone.
+// compare reports the elements that are in only one of two sets.
 func compare(t *testing.T, gotName string, got []string, wantName string, want []string) {
 	t.Helper()
 	for _, g := range got {
 		if !slices.Contains(want, g) {
-			t.Errorf("%s: in %s, not in %s", g, gotName, wantName)
+			t.Errorf("%s is in %s but not in %s", g, gotName, wantName)
 		}
 	}
 	for _, w := range want {
 		if !slices.Contains(got, w) {
-			t.Errorf("%s: in %s, not in %s", w, wantName, gotName)
+			t.Errorf("%s is in %s but not in %s", w, wantName, gotName)
 		}
 	}
 }

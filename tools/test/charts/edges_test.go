@@ -22,11 +22,11 @@ import (
 	_ "waitlist.internal/proto/gen/waitlist/signup/v1" // likewise
 )
 
-// source is what a service's package app says that it uses.
+// source lists what a service's package app uses.
 type source struct {
-	// calls are the services it dials.
+	// calls holds the services that it dials.
 	calls []string
-	// options are the fields of its service.Options.
+	// options holds the fields that it sets in service.Options.
 	options []string
 }
 
@@ -72,17 +72,17 @@ func read(t *testing.T, name string) source {
 	return s
 }
 
-// internet are the TCP ports at which services talk to the world.
+// internet returns the TCP ports outside the cluster to which each service connects.
 func internet() map[string][]string {
 	return map[string][]string{
 		"billing":   {"443"},               // the payment provider
 		"messaging": {"443", "465", "587"}, // mail servers and providers
-		"notifier":  {"any"},               // owners' webhooks name their port
+		"notifier":  {"any"},               // the URL of an owner's webhook may name any port
 	}
 }
 
-// design returns all edges that the code has: "from -> to:port", where from or
-// to is a service or a name of testdata/edges-values.yaml.
+// design returns all edges in the code as "from -> to:port". Both ends are services or
+// names from testdata/edges-values.yaml.
 func design(t *testing.T) (edges []string) {
 	t.Helper()
 	for _, name := range services() {
@@ -105,8 +105,8 @@ func design(t *testing.T) (edges []string) {
 	return edges
 }
 
-// TestCallersAreDialers: the methods' lists of callers and the connections that
-// the services open are the same edges.
+// TestCallersAreDialers compares the callers that the gRPC methods allow with the
+// connections that the services open.
 func TestCallersAreDialers(t *testing.T) {
 	var listed, dialed []string
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
@@ -131,7 +131,7 @@ func TestCallersAreDialers(t *testing.T) {
 		}
 	}
 	if len(dialed) == 0 {
-		t.Fatal("no calls found")
+		t.Fatal("found no calls between services")
 	}
 	compare(t, "the lists of callers", listed, "the connections of the apps", dialed)
 }
@@ -146,7 +146,7 @@ type peer struct {
 	IPBlock struct{ CIDR string } `yaml:"ipBlock"`
 }
 
-// name is the place that a peer stands for.
+// name returns the service or the place that a peer selects.
 func (p peer) name() string {
 	switch {
 	case p.IPBlock.CIDR != "":
@@ -173,15 +173,15 @@ type policy struct {
 	Ingress, Egress []rule
 }
 
-// edges lists what the policies of component allow. An edge between two
-// services must be allowed at both ends, and is listed once.
+// edges returns the connections that the policies of component allow. An edge between
+// two services must be allowed at both ends and is returned once.
 func edges(t *testing.T, objects []object, component string) []string {
 	t.Helper()
 	var in, out, all []string
 	add := func(to *[]string, rules []rule, format func(peer, port string) string) {
 		for _, r := range rules {
 			if len(r.Ports) == 0 || len(r.From)+len(r.To) == 0 {
-				t.Errorf("%+v: a rule without ports or peers allows all of them", r)
+				t.Errorf("rule without ports or peers allows everything: %+v", r)
 			}
 			for _, p := range slices.Concat(r.From, r.To) {
 				for _, port := range r.Ports {
@@ -222,7 +222,7 @@ func edges(t *testing.T, objects []object, component string) []string {
 	return slices.Compact(all)
 }
 
-// TestEdges: the policies allow what the code needs and nothing else.
+// TestEdges checks that the policies allow the connections of the code and no others.
 func TestEdges(t *testing.T) {
 	objects := render(t, "--values", "testdata/edges-values.yaml")
 	compare(t, "the network policies", edges(t, objects, "server"), "the code", design(t))
@@ -236,7 +236,7 @@ func TestEdges(t *testing.T) {
 	compare(t, "the policies of migrations", edges(t, objects, "migration"), "what a migration needs", migrations)
 }
 
-// TestEverythingElseIsDenied: a policy without rules selects every pod of the
+// TestEverythingElseIsDenied checks that a policy without rules selects every pod of the
 // suite.
 func TestEverythingElseIsDenied(t *testing.T) {
 	for _, o := range render(t) {
@@ -249,5 +249,5 @@ func TestEverythingElseIsDenied(t *testing.T) {
 		}
 		return
 	}
-	t.Error("there is no such policy")
+	t.Error("no policy denies everything else")
 }

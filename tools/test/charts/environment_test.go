@@ -11,8 +11,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// variables returns the variables that a service reads: the env tags of what all
-// services share and of its own.
+// variables returns the variables that a service reads: the env tags of the shared
+// settings and of its own.
 func variables(t *testing.T, service string) []string {
 	t.Helper()
 	own, err := filepath.Glob(filepath.Join(root, "services", service, "app", "*.go"))
@@ -42,8 +42,8 @@ type deployment struct {
 	}
 }
 
-// TestEnvironment: no variable in the charts is misspelt, and every service is
-// told where the others are that it asks for.
+// TestEnvironment checks that the services read every variable in the charts, and that
+// each service gets the addresses of the services that it calls.
 func TestEnvironment(t *testing.T) {
 	file, err := os.ReadFile(filepath.Join(root, "charts", "waitlist", "values.yaml"))
 	if err != nil {

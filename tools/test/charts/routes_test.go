@@ -9,7 +9,8 @@ import (
 	"waitlist.internal/proto/routes"
 )
 
-// TestCopyOfRoutes: a chart can read only its own files, so it has a copy.
+// TestCopyOfRoutes compares the chart's copy of the routes, which exists because a chart
+// can read only its own files.
 func TestCopyOfRoutes(t *testing.T) {
 	original, err := os.ReadFile(filepath.Join(root, "proto", "routes", "routes.yaml"))
 	if err != nil {
@@ -20,7 +21,7 @@ func TestCopyOfRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, original) {
-		t.Error("charts/waitlist/files/routes.yaml differs from proto/routes/routes.yaml: make generate")
+		t.Error("charts/waitlist/files/routes.yaml differs from proto/routes/routes.yaml; run make generate")
 	}
 }
 
@@ -48,7 +49,7 @@ type ingress struct {
 	}
 }
 
-// want returns "prefix -> Service" for each prefix of the table and the rest.
+// want returns "prefix -> Service" for each prefix in the table and for the rest.
 func want(t *testing.T) []string {
 	t.Helper()
 	table, err := routes.Table()
@@ -62,8 +63,8 @@ func want(t *testing.T) []string {
 	return all
 }
 
-// TestHTTPRoutes: the prefixes of the table and the rest of /v1, without
-// weights, and without a limit of time where files go.
+// TestHTTPRoutes checks that the HTTPRoutes have the table's prefixes and the rest of
+// /v1, no weights, and no timeout where files are transferred.
 func TestHTTPRoutes(t *testing.T) {
 	var got []string
 	for _, o := range render(t) {
@@ -87,12 +88,12 @@ func TestHTTPRoutes(t *testing.T) {
 	compare(t, "the HTTPRoutes", got, "proto/routes", want(t))
 }
 
-// TestIngress: the same prefixes.
+// TestIngress checks that the Ingress has the same prefixes.
 func TestIngress(t *testing.T) {
 	var got []string
 	for _, o := range render(t, "--set", "gateway.kind=ingress") {
 		if o.Kind == "HTTPRoute" {
-			t.Errorf("HTTPRoute %s beside an Ingress", o.Metadata.Name)
+			t.Errorf("the chart renders the HTTPRoute %s together with an Ingress", o.Metadata.Name)
 		}
 		if o.Kind != "Ingress" {
 			continue
@@ -109,12 +110,12 @@ func TestIngress(t *testing.T) {
 	compare(t, "the Ingress", got, "proto/routes", want(t))
 }
 
-// TestOwnedByOperator: a route that somebody else owns is not in the chart, the
-// others are.
+// TestOwnedByOperator checks that the chart omits a route that the operator owns and
+// renders the others.
 func TestOwnedByOperator(t *testing.T) {
 	for _, o := range render(t, "--set", "gateway.ownedByOperator={signup}") {
 		if o.Kind == "HTTPRoute" && o.Metadata.Name == "w-signup" {
-			t.Error("the chart has the route of signup")
+			t.Error("the chart renders the route of signup, which the operator owns")
 		}
 	}
 }

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestSchemasAreClosed: what a schema says about an object's keys, it says about
-// all of them.
+// TestSchemasAreClosed checks that the schemas reject unknown keys in every object.
 func TestSchemasAreClosed(t *testing.T) {
 	for _, chart := range []string{"service", "waitlist"} {
 		file, err := os.ReadFile(filepath.Join(root, "charts", chart, "values.schema.json"))
@@ -20,12 +19,12 @@ func TestSchemasAreClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if closed(t, chart, schema) == 0 {
-			t.Errorf("%s: no objects found", chart)
+			t.Errorf("%s: found no objects", chart)
 		}
 	}
 }
 
-// closed returns how many objects with properties there are below node.
+// closed checks every object below node and returns the number of objects with properties.
 func closed(t *testing.T, path string, node any) (objects int) {
 	t.Helper()
 	switch node := node.(type) {
@@ -33,7 +32,7 @@ func closed(t *testing.T, path string, node any) (objects int) {
 		if _, ok := node["properties"]; ok && node["type"] == "object" {
 			objects++
 			if open, ok := node["additionalProperties"].(bool); !ok || open {
-				t.Errorf("%s takes unknown keys", path)
+				t.Errorf("%s accepts unknown keys", path)
 			}
 		}
 		for key, below := range node {

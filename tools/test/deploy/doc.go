@@ -1,4 +1,4 @@
-// Package deploy holds the tests of the suite as it is deployed: six programs,
-// each with its own role in Postgres, that talk to each other over the network.
-// The suite in one process has tools/test/e2e.
+// Package deploy tests the suite as an operator deploys it: six programs, each with its
+// own Postgres role, that talk to each other over the network. Package e2e tests the
+// suite in one process.
 package deploy

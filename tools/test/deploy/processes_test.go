@@ -30,9 +30,9 @@ import (
 )
 
 const (
-	// patience bounds the start of the programs on a busy machine.
+	// patience is how long the programs may take to start on a busy machine.
 	patience = 90 * time.Second
-	// prepared bounds a migration that has nothing to wait for.
+	// prepared is how long a migration may take when nothing blocks it.
 	prepared = 60 * time.Second
 )
 
@@ -40,27 +40,27 @@ func services() []string {
 	return []string{"account", "signup", "admin-analytics", "billing", "messaging", "notifier"}
 }
 
-// deployment is the suite as an operator sets it up.
+// deployment is the suite with its servers, as an operator sets it up.
 type deployment struct {
 	t    *testing.T
 	bin  string
-	base map[string]string            // environment of all
-	env  map[string]map[string]string // and of each
-	// network is the first two bytes after 127 of the addresses.
+	base map[string]string            // environment of all services
+	env  map[string]map[string]string // environment of each service
+	// network holds the second and third byte of the replicas' 127.x.y.z addresses.
 	network [2]byte
 	names   *nameServer
 }
 
-// name is what a service's replicas are looked up by.
+// name returns the DNS name of a service's replicas.
 func name(service string) string { return service + ".test" }
 
-// host is the address of a replica, from 0. As in a cluster each has one of its own,
-// and all the same ports.
+// host returns the address of a replica, counted from 0. As in a cluster, each replica
+// has its own address and all use the same ports.
 func (d *deployment) host(service string, replica int) string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+d.network[0]%254, d.network[1], 1+40*slices.Index(services(), service)+replica)
 }
 
-// build makes the programs, whose folder it returns.
+// build builds the six programs and returns their folder.
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -125,8 +125,10 @@ func newDeployment(t *testing.T, d database, programs string) *deployment {
 	maps.Copy(out.env["account"], map[string]string{"JWT_KEYS": base64.StdEncoding.EncodeToString(scalar), "ADDRESS_KEY": key()})
 	maps.Copy(out.env["messaging"], map[string]string{"MAIL_PROVIDER": "maildir", "MAIL_DIR": t.TempDir()})
 	maps.Copy(out.env["billing"], map[string]string{
-		"STRIPE_SECRET_KEY": "sk_test_x", "STRIPE_URL": payments.URL, "STRIPE_WEBHOOK_SECRETS": "whsec_" + key(), "STRIPE_PRICES": strings.Join(prices, ","),
-		"BILLING_SUCCESS_URL": "http://site.test/s", "BILLING_CANCEL_URL": "http://site.test/c", "BILLING_PORTAL_RETURN_URL": "http://site.test/p",
+		"STRIPE_SECRET_KEY": "sk_test_x", "STRIPE_URL": payments.URL,
+		"STRIPE_WEBHOOK_SECRETS": "whsec_" + key(), "STRIPE_PRICES": strings.Join(prices, ","),
+		"BILLING_SUCCESS_URL": "http://site.test/s", "BILLING_CANCEL_URL": "http://site.test/c",
+		"BILLING_PORTAL_RETURN_URL": "http://site.test/p",
 	})
 	return out
 }
@@ -140,8 +142,8 @@ func newSimulator(t *testing.T) http.Handler {
 	return sim
 }
 
-// run runs a program to its end, with the variables named alone, and returns its
-// exit code and what it said.
+// run runs a program to its end with the given environment only. It returns the exit
+// code and the output.
 func (d *deployment) run(service string, env []string, args ...string) (code int, said string) {
 	ctx, cancel := context.WithTimeout(d.t.Context(), prepared)
 	defer cancel()
@@ -157,7 +159,7 @@ func (d *deployment) run(service string, env []string, args ...string) (code int
 	return 0, string(out)
 }
 
-// environ is what a service is deployed with.
+// environ returns the environment of a service's replica.
 func (d *deployment) environ(service string, replica int) []string {
 	host := d.host(service, replica)
 	out := []string{"HTTP_ADDR=" + host + ":8080", "GRPC_ADDR=" + host + ":9090", "INTERNAL_ADDR=" + host + ":8081"}
@@ -170,7 +172,7 @@ func (d *deployment) environ(service string, replica int) []string {
 	return out
 }
 
-// migrate runs all migrations at once, with what they need alone.
+// migrate runs all migrations in parallel, with only the variables that they need.
 func (d *deployment) migrate() {
 	d.t.Helper()
 	var migrations sync.WaitGroup
@@ -191,13 +193,13 @@ func (d *deployment) migrate() {
 	}
 }
 
-// process is a replica of a service.
+// process is a running replica of a service.
 type process struct {
 	service, host string
 
 	cmd  *exec.Cmd
 	log  *logBuffer
-	done chan struct{} // closed at its end, whose error is err
+	done chan struct{} // closed when the process has ended; err holds its error
 	err  error
 }
 
@@ -220,7 +222,10 @@ func (l *logBuffer) String() string {
 
 func (d *deployment) start(service string, replica int) *process {
 	d.t.Helper()
-	p := &process{service: service, host: d.host(service, replica), cmd: exec.Command(filepath.Join(d.bin, service)), log: new(logBuffer), done: make(chan struct{})}
+	p := &process{
+		service: service, host: d.host(service, replica), cmd: exec.Command(filepath.Join(d.bin, service)),
+		log: new(logBuffer), done: make(chan struct{}),
+	}
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = d.environ(service, replica), p.log, p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
@@ -240,7 +245,7 @@ func (d *deployment) start(service string, replica int) *process {
 	return p
 }
 
-// stop ends it as a cluster does, and wants that it ends well.
+// stop sends SIGTERM as a cluster does and requires a clean exit.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -253,12 +258,12 @@ func (p *process) stop(t *testing.T) {
 			t.Errorf("%s ended with %v", p.service, p.err)
 		}
 	case <-time.After(patience):
-		t.Errorf("%s does not end", p.service)
+		t.Errorf("%s does not stop", p.service)
 	}
 }
 
-// ready tells whether the replica says that it is. One that has ended by itself
-// fails the test.
+// ready reports whether the replica's /readyz answers 200. A replica that has ended by
+// itself fails the test.
 func (p *process) ready(t *testing.T) bool {
 	t.Helper()
 	select {
@@ -273,7 +278,7 @@ func (p *process) ready(t *testing.T) bool {
 	return err == nil && status == http.StatusOK
 }
 
-// send sends a request and returns the status and the body, of which a 204 has none.
+// send sends a request and returns the status and the body; a 204 has no body.
 func send(ctx context.Context, by http.RoundTripper, method, url, key, body string) (int, map[string]any, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -295,29 +300,32 @@ func send(ctx context.Context, by http.RoundTripper, method, url, key, body stri
 	return res.StatusCode, answer, nil
 }
 
-// post sends a request to the first replica and returns the answer, whose status
-// must be the one given.
+// post sends a request to the first replica, requires the given status and returns the
+// answer.
 func (d *deployment) post(status int, service, path, key, body string) map[string]any {
 	d.t.Helper()
-	got, answer, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodPost, "http://"+d.host(service, 0)+":8080"+path, key, body)
+	url := "http://" + d.host(service, 0) + ":8080" + path
+	got, answer, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodPost, url, key, body)
 	if err != nil || got != status {
 		d.t.Fatalf("%s: %d %v %v", path, got, answer, err)
 	}
 	return answer
 }
 
-// owner registers somebody with a waitlist.
+// owner registers an account and creates a waitlist.
 func (d *deployment) owner() (key, list string) {
 	d.t.Helper()
-	key, _ = d.post(http.StatusCreated, "account", "/v1/auth/register", "", `{"email":"owner@example.com","password":"correct horse battery"}`)["api_key"].(string)
+	credentials := `{"email":"owner@example.com","password":"correct horse battery"}`
+	key, _ = d.post(http.StatusCreated, "account", "/v1/auth/register", "", credentials)["api_key"].(string)
 	list, _ = d.post(http.StatusCreated, "admin-analytics", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
 	return key, list
 }
 
-// counted is how many signups the analytics of a list show.
+// counted returns the number of signups in the analytics of a list.
 func (d *deployment) counted(host, key, list string) int {
 	d.t.Helper()
-	status, got, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, "http://"+host+":8080/v1/waitlists/"+list+"/analytics?range=7d", key, "")
+	url := "http://" + host + ":8080/v1/waitlists/" + list + "/analytics?range=7d"
+	status, got, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, url, key, "")
 	if err != nil || status != http.StatusOK {
 		d.t.Fatalf("analytics: %d %v %v", status, got, err)
 	}
@@ -356,8 +364,8 @@ func TestPrograms(t *testing.T) {
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, programs) })
 }
 
-// testDeployment sets the suite up as the operator of a cluster does: roles, one
-// migration of each service, six programs. Then people use it.
+// testDeployment deploys the suite as the operator of a cluster does (roles, one
+// migration for each service, six programs) and then uses it.
 func testDeployment(t *testing.T, programs string) {
 	db := newDatabase(t)
 	db.applyRoles(t, "postgres")
@@ -368,7 +376,8 @@ func testDeployment(t *testing.T, programs string) {
 			t.Errorf("account %s: exit code %d: %s", args, code, said)
 		}
 	}
-	if code, said := d.run("account", nil, "migrate"); code != 1 || !strings.Contains(said, "POSTGRES_URL") || !strings.Contains(said, "KAFKA_BROKERS") {
+	code, said := d.run("account", nil, "migrate")
+	if code != 1 || !strings.Contains(said, "POSTGRES_URL") || !strings.Contains(said, "KAFKA_BROKERS") {
 		t.Errorf("a migration of nothing: exit code %d: %s", code, said)
 	}
 	var early sync.WaitGroup
@@ -386,13 +395,15 @@ func testDeployment(t *testing.T, programs string) {
 
 	defer d.startAll(t)()
 
-	// Every service, and each of its ways to Postgres that is not a plain statement.
+	// Use every service and each kind of Postgres access beyond a plain statement.
 	key, list := d.owner()
 	d.post(http.StatusCreated, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"ann@example.com"}`)
-	if got := d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/import", key, `{"signups":[{"email":"bob@example.com"}]}`); got["imported"] != 1.0 {
+	bob := `{"signups":[{"email":"bob@example.com"}]}`
+	if got := d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/import", key, bob); got["imported"] != 1.0 {
 		t.Errorf("import: %v", got)
 	}
-	d.post(http.StatusCreated, "messaging", "/v1/templates", key, `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`)
+	template := `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`
+	d.post(http.StatusCreated, "messaging", "/v1/templates", key, template)
 	mails := d.env["messaging"]["MAIL_DIR"]
 	testenv.Within(d.t, patience, "a mail", func() bool {
 		found, err := os.ReadDir(mails)
@@ -402,7 +413,7 @@ func testDeployment(t *testing.T, programs string) {
 		return len(found) > 0
 	})
 	testenv.Within(d.t, patience, "the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
-	// At last: it ends the trial.
+	// The checkout comes last because it ends the trial.
 	if got := d.post(http.StatusOK, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
 		t.Errorf("checkout: %v", got)
 	}

@@ -17,8 +17,8 @@ import (
 	"waitlist.internal/libs/testenv"
 )
 
-// nameServer knows the addresses of the replicas that are ready, as a cluster's
-// does for a headless service.
+// nameServer is a DNS server that returns the addresses of the ready replicas, as a
+// cluster does for a headless service.
 type nameServer struct {
 	addr string
 
@@ -81,8 +81,7 @@ func (n *nameServer) set(name string, hosts ...string) {
 	n.hosts[name] = hosts
 }
 
-// fleet are the replicas that run now, and what is known of them: names has those
-// that said that they are ready when they were last asked.
+// fleet tracks the running replicas. names holds those that were ready at the last probe.
 type fleet struct {
 	d *deployment
 
@@ -102,7 +101,7 @@ func (f *fleet) remove(p *process) {
 	f.running = slices.DeleteFunc(f.running, func(q *process) bool { return q == p })
 }
 
-// probe asks all and publishes who is ready.
+// probe checks all replicas and publishes the ready ones in DNS.
 func (f *fleet) probe() {
 	f.mu.Lock()
 	running := slices.Clone(f.running)
@@ -124,17 +123,17 @@ func (f *fleet) probe() {
 	}
 }
 
-// has tells whether p was ready when it was last asked.
+// has reports whether p was ready at the last probe.
 func (f *fleet) has(p *process) bool { return slices.Contains(f.d.names.get(name(p.service)), p.host) }
 
 const (
 	probeEvery = 200 * time.Millisecond
-	// askEvery is the pause between two requests of one person.
+	// askEvery is the pause between two requests of one client.
 	askEvery = 20 * time.Millisecond
 )
 
-// testRollingRestart replaces both replicas of all services, several at once, as
-// an upgrade of the whole suite does, while people use it. Nobody notices.
+// testRollingRestart replaces both replicas of all services, several at once, as an
+// upgrade of the whole suite does. No request of the clients may fail meanwhile.
 func testRollingRestart(t *testing.T, programs string) {
 	db := newDatabase(t)
 	db.applyRoles(t, "postgres")
@@ -175,7 +174,7 @@ func testRollingRestart(t *testing.T, programs string) {
 	})
 	key, list := d.owner()
 
-	// Connections are kept, as a gateway keeps them.
+	// Keep connections open, as a gateway does.
 	transport := &http.Transport{MaxIdleConnsPerHost: 16}
 	defer transport.CloseIdleConnections()
 	var turn, sent, signups atomic.Int64
@@ -196,7 +195,8 @@ func testRollingRestart(t *testing.T, programs string) {
 	for _, do := range []func(){
 		func() {
 			n := turn.Add(1)
-			if ask(http.MethodPost, "signup", "/v1/public/waitlists/"+list+"/signups", fmt.Sprintf(`{"email":"p%d@example.com"}`, n), http.StatusCreated) {
+			person := fmt.Sprintf(`{"email":"p%d@example.com"}`, n)
+			if ask(http.MethodPost, "signup", "/v1/public/waitlists/"+list+"/signups", person, http.StatusCreated) {
 				signups.Add(1)
 			}
 		},
@@ -208,7 +208,7 @@ func testRollingRestart(t *testing.T, programs string) {
 		people.Go(func() { every(askEvery, do) })
 	}
 
-	// Who is called first, so that there are callers who have seen both of the old.
+	// Restart the called services first, so that their callers know both old replicas.
 	for _, wave := range [][]string{{"account", "signup", "messaging"}, {"admin-analytics", "billing", "notifier"}} {
 		var rollouts sync.WaitGroup
 		for _, s := range wave {
@@ -236,7 +236,7 @@ func testRollingRestart(t *testing.T, programs string) {
 	t.Logf("all of them counted after %v", time.Since(drained))
 }
 
-// await waits for ok.
+// await waits until ok returns true.
 func await(ctx context.Context, ok func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

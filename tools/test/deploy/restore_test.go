@@ -19,8 +19,9 @@ import (
 // restoredName is the database that a backup is restored into.
 const restoredName = "restored"
 
-// testRestore restores a backup as docs/operations.md says, beside a Redis that
-// knows what came after it and beside an empty one: all places are Postgres'.
+// testRestore restores a backup as docs/operations.md describes, once with a Redis that
+// holds changes made after the backup and once with an empty Redis. In both cases all
+// positions must come from Postgres.
 func testRestore(t *testing.T, programs string) {
 	db := newDatabase(t)
 	db.applyRoles(t, "postgres")
@@ -32,7 +33,7 @@ func testRestore(t *testing.T, programs string) {
 	c := &client{d: d, key: key, list: list}
 	t.Cleanup(c.CloseIdleConnections)
 
-	// More than what Postgres counts by itself, so that the index answers.
+	// Enough signups that the index answers in place of Postgres.
 	var rows []string
 	for i := range 1200 {
 		rows = append(rows, fmt.Sprintf(`{"email":"i%d@example.com"}`, i))
@@ -43,7 +44,7 @@ func testRestore(t *testing.T, programs string) {
 	backup := filepath.Join(t.TempDir(), "waitlist.dump")
 	db.tool(t, "pg_dump", "--format=custom", "--file="+backup, db.server.URL(databaseName))
 
-	// What the backup has not; the index follows.
+	// Changes after the backup, which reach the index.
 	c.traffic("lost", 40)
 	later := c.queue(db, databaseName)
 	for i := 0; i < len(later); i += 100 {
@@ -105,7 +106,7 @@ func testRestore(t *testing.T, programs string) {
 	}
 }
 
-// tool runs one of Postgres' programs, of the newest version that is installed.
+// tool runs a Postgres client program of the newest installed version.
 func (d database) tool(t *testing.T, name string, args ...string) {
 	t.Helper()
 	program := name
@@ -117,7 +118,7 @@ func (d database) tool(t *testing.T, name string, args ...string) {
 	}
 }
 
-// client works on one list.
+// client is an owner's HTTP client for one waitlist.
 type client struct {
 	http.Transport
 
@@ -134,8 +135,9 @@ func (c *client) do(want int, method, service, path, body string) map[string]any
 	return answer
 }
 
-// traffic signs n people up, each at the end when it comes, and changes the order:
-// each is referred by the one before, and every fifth goes to the front. One leaves.
+// traffic signs n people up, each at the end of the queue, and then changes the order:
+// each signup is referred by the previous one, every fifth moves to the front, and one
+// leaves.
 func (c *client) traffic(label string, n int) {
 	c.d.t.Helper()
 	token := ""
@@ -157,7 +159,7 @@ func (c *client) traffic(label string, n int) {
 	c.do(http.StatusNoContent, http.MethodDelete, "admin-analytics", "/v1/waitlists/"+c.list+"/signups/"+label+"0@example.com", "")
 }
 
-// place wants that a signup's position is the one given.
+// place requires that a signup has the given position.
 func (c *client) place(t *testing.T, email string, want int) {
 	t.Helper()
 	got := c.do(http.StatusOK, http.MethodGet, "signup", "/v1/public/waitlists/"+c.list+"/signups/"+email, "")
@@ -166,7 +168,7 @@ func (c *client) place(t *testing.T, email string, want int) {
 	}
 }
 
-// queue is the list's order, by the database.
+// queue returns the list's order as stored in the database.
 func (c *client) queue(db database, name string) []string {
 	t := c.d.t
 	t.Helper()

@@ -13,11 +13,11 @@ import (
 	"waitlist.internal/libs/testenv"
 )
 
-// schema is the schema of a service, which its role is named for.
+// schema returns the name of a service's schema, which is also its role's name.
 func schema(service string) string { return strings.ReplaceAll(service, "-", "_") }
 
-// database is a Postgres of the test's own, since roles are the whole server's,
-// with the roles of the suite.
+// database is a Postgres server with the suite's roles. The test starts its own server
+// because roles belong to the whole server.
 type database struct{ server *devservers.Postgres }
 
 const databaseName = "waitlist"
@@ -31,7 +31,7 @@ func newDatabase(t *testing.T) database {
 	return d
 }
 
-// url is where a role finds the database.
+// url returns the database's URL for a role.
 func (d database) url(role string) string {
 	return strings.Replace(d.server.URL(databaseName), "postgres@", role+"@", 1)
 }
@@ -46,7 +46,7 @@ func (d database) connect(t *testing.T, role string) *pgx.Conn {
 	return conn
 }
 
-// applyRoles runs the file that an operator runs.
+// applyRoles runs k8s/postgres/roles.sql, as an operator does.
 func (d database) applyRoles(t *testing.T, as string) {
 	t.Helper()
 	sql, err := os.ReadFile("../../../k8s/postgres/roles.sql")
@@ -60,8 +60,8 @@ func (d database) applyRoles(t *testing.T, as string) {
 
 const denied = "42501"
 
-// checkRoles tries what the role of each service may and may not do. The schemas
-// are migrated.
+// checkRoles tests what the role of each service may and may not do in the migrated
+// schemas.
 func (d database) checkRoles(t *testing.T) {
 	t.Helper()
 	tables := d.tables(t)
@@ -98,7 +98,9 @@ func (d database) checkRoles(t *testing.T) {
 				t.Fatalf("%s has %d tables", other, len(tables[schema(other)]))
 			}
 			for _, table := range tables[schema(other)] {
-				for _, sql := range []string{"SELECT FROM " + table, "INSERT INTO " + table + " DEFAULT VALUES", "DELETE FROM " + table, "DROP TABLE " + table} {
+				for _, sql := range []string{
+					"SELECT FROM " + table, "INSERT INTO " + table + " DEFAULT VALUES", "DELETE FROM " + table, "DROP TABLE " + table,
+				} {
 					if code := try(sql); code != denied {
 						t.Errorf("%s: %s: %q, want %s", role, sql, code, denied)
 					}
@@ -116,12 +118,12 @@ func (d database) checkRoles(t *testing.T) {
 			SELECT rolconnlimit, rolsuper OR rolcreatedb OR rolcreaterole OR rolreplication OR rolbypassrls
 			FROM pg_roles WHERE rolname = current_user`).Scan(&limit, &odd)
 		if err != nil || limit <= 0 || odd {
-			t.Errorf("%s: %v, connection limit %d, further rights %v", role, err, limit, odd)
+			t.Errorf("%s: %v, connection limit %d, unexpected privileges %v", role, err, limit, odd)
 		}
 	}
 }
 
-// tables are those of each schema, with its name.
+// tables returns the tables of each schema, by schema name.
 func (d database) tables(t *testing.T) map[string][]string {
 	t.Helper()
 	rows, err := d.connect(t, "postgres").Query(t.Context(), "SELECT schemaname, tablename FROM pg_tables")
@@ -139,11 +141,13 @@ func (d database) tables(t *testing.T) map[string][]string {
 	return out
 }
 
-// An operator need not be a superuser, and may run the file again.
+// TestRolesMadeByTheOwner checks that an operator without superuser rights can run
+// roles.sql, and can run it again.
 func TestRolesMadeByTheOwner(t *testing.T) {
 	d := newDatabase(t)
 	admin := d.connect(t, "postgres")
-	if _, err := admin.Exec(t.Context(), "CREATE ROLE operator LOGIN CREATEROLE; ALTER DATABASE "+databaseName+" OWNER TO operator"); err != nil {
+	create := "CREATE ROLE operator LOGIN CREATEROLE; ALTER DATABASE " + databaseName + " OWNER TO operator"
+	if _, err := admin.Exec(t.Context(), create); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -152,7 +156,8 @@ func TestRolesMadeByTheOwner(t *testing.T) {
 	var owned, members int
 	err := admin.QueryRow(t.Context(), `
 		SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = ANY ($1) AND pg_get_userbyid(nspowner) = 'waitlist_' || nspname),
-		       (SELECT count(*) FROM pg_auth_members WHERE pg_get_userbyid(roleid) LIKE 'waitlist_%' AND NOT admin_option)`, schemas()).Scan(&owned, &members)
+		       (SELECT count(*) FROM pg_auth_members WHERE pg_get_userbyid(roleid) LIKE 'waitlist_%' AND NOT admin_option)`,
+		schemas()).Scan(&owned, &members)
 	if err != nil || owned != len(services()) || members != 0 {
 		t.Errorf("%v: %d schemas belong to their roles, %d memberships are left", err, owned, members)
 	}

@@ -1,6 +1,6 @@
-// Command testrun runs `go test` over every module of the workspace with one
-// Postgres for all packages and, with -kafka apache, one Apache Kafka. The
-// servers stop when the tests end, however they end.
+// Command run runs `go test` with one Postgres for all packages and, with -kafka
+// apache, one Apache Kafka. It stops the servers when the tests end, even if they
+// fail or are interrupted.
 //
 //	go run ./tools/test/run [-kafka embedded|apache] -- [arguments of go test]
 package main
@@ -26,24 +26,24 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "testrun:", err)
+		fmt.Fprintln(os.Stderr, "run:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, args []string) (err error) {
-	flags := flag.NewFlagSet("testrun", flag.ContinueOnError)
-	broker := flags.String("kafka", "embedded", "the broker that tests use: embedded (in each test binary) or apache")
-	data := flags.String("data", ".data", "folder where downloaded servers are kept")
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	broker := flags.String("kafka", "embedded", "broker for the tests: embedded (one in each test binary) or apache (one for all)")
+	data := flags.String("data", ".data", "folder that keeps downloaded servers")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
-	dir, err := os.MkdirTemp("", "waitlist-testrun-")
+	dir, err := os.MkdirTemp("", "waitlist-test-")
 	if err != nil {
-		return fmt.Errorf("make a folder for the servers: %w", err)
+		return fmt.Errorf("create a folder for the servers: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
@@ -71,13 +71,13 @@ func run(ctx context.Context, args []string) (err error) {
 		defer func() { err = errors.Join(err, kafka.Stop()) }()
 		env = append(env, "TEST_KAFKA_BROKERS="+strings.Join(kafka.Brokers, ","))
 	default:
-		return fmt.Errorf("-kafka is %q: embedded and apache are known", *broker)
+		return fmt.Errorf("-kafka is %q: choose embedded or apache", *broker)
 	}
 
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test"}, flags.Args()...)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
-	// Its own process group: Ctrl-C comes here first, and the servers stay
-	// until the tests are gone.
+	// The tests get a process group of their own. Ctrl-C then reaches this process
+	// first, and the servers keep running until the tests have ended.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 20 * time.Second
