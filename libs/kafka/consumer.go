@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/telemetry"
@@ -117,7 +119,7 @@ type consumerMetrics struct {
 
 // NewConsumer returns a consumer; Run starts it.
 func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
-	cfg.Attempts = orDefault(cfg.Attempts, 5)
+	cfg.Attempts = cmp.Or(cfg.Attempts, 5)
 	c := &Consumer{cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: otel.Tracer(scope)}
 	m := otel.Meter(scope)
 	var errs [6]error
@@ -155,7 +157,7 @@ func (c *Consumer) Run(ctx context.Context) (err error) {
 			break
 		}
 		c.log.WarnContext(ctx, "Kafka reader is replaced", telemetry.Err(err))
-		outage.Wait(ctx, time.Second)
+		loop.Wait(ctx, time.Second)
 	}
 	return nil
 }
@@ -234,7 +236,7 @@ func (c *Consumer) process(ctx context.Context, reader *kafkago.Reader, messages
 				break fill
 			}
 		}
-		work, stop := drainContext(ctx)
+		work, stop := loop.Drain(ctx, drain)
 		ok := c.handleBatch(ctx, work, batch)
 		if ok {
 			// A failed commit means a second delivery, which the inbox knows. It blocks
@@ -250,16 +252,6 @@ func (c *Consumer) process(ctx context.Context, reader *kafkago.Reader, messages
 			return
 		}
 	}
-}
-
-// drainContext returns a context that outlives ctx by drain.
-func drainContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		t := time.AfterFunc(drain, cancel)
-		context.AfterFunc(work, func() { t.Stop() })
-	})
-	return work, func() { stop(); cancel() }
 }
 
 // delivery is one message with what came out of it.
@@ -326,10 +318,13 @@ func (d *delivery) decode() error {
 	return nil
 }
 
+// newBackoff returns the pauses between attempts.
+func newBackoff() loop.Backoff { return loop.Backoff{Min: retryFirst, Max: outageMax} }
+
 // handleOne handles d until it succeeds, is dead-lettered, or ctx ends.
 func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 	attempts := 0
-	for wait := retryFirst; ; wait = min(2*wait, outageMax) {
+	for backoff := newBackoff(); ; {
 		err := c.handle(work, []delivery{d})
 		if err == nil {
 			return true
@@ -341,9 +336,10 @@ func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 				return c.deadLetter(ctx, work, d.msg, reasonOf(err), err)
 			}
 		}
+		wait := backoff.Next()
 		c.log.WarnContext(ctx, "event failed", slog.String("event_id", d.event.GetId()), slog.Int("attempt", attempts),
 			slog.Bool("outage", waitOut(err)), slog.Duration("retry_in", wait), telemetry.Err(err))
-		if !outage.Wait(ctx, wait) {
+		if !loop.Wait(ctx, wait) {
 			return false
 		}
 	}
@@ -453,14 +449,7 @@ func (c *Consumer) watch(ctx context.Context) error {
 	t := c.cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
 	client := newClient(c.cfg.Config, t)
-	ticker := time.NewTicker(lagEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
+	for range loop.Every(ctx, lagEvery) {
 		lag, err := groupLag(ctx, client, c.cfg.Config, c.cfg.Group, c.cfg.Topics)
 		if err != nil {
 			c.log.InfoContext(ctx, "lag not measured", telemetry.Err(err))
@@ -476,6 +465,7 @@ func (c *Consumer) watch(ctx context.Context) error {
 			return errStalled
 		}
 	}
+	return ctx.Err()
 }
 
 // Lag returns how many messages a service's group has not committed yet, by
@@ -575,7 +565,7 @@ func offsets(ctx context.Context, client *kafkago.Client, topics []string, which
 
 // prune deletes inbox rows that are too old to be delivered again.
 func (c *Consumer) prune(ctx context.Context) {
-	for outage.Wait(ctx, pruneEvery) {
+	for loop.Wait(ctx, pruneEvery) {
 		for {
 			n, err := PruneInbox(ctx, c.cfg.Pool, c.cfg.Group, time.Now().Add(-inboxRetention))
 			if err != nil {

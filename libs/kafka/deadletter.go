@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/telemetry"
 )
@@ -67,7 +67,7 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 		headers = append(headers, kafkago.Header{Key: kv[0], Value: []byte(kv[1])})
 	}
 	letter := kafkago.Message{Topic: c.baseTopic(m.Topic) + DeadLetterSuffix, Key: m.Key, Value: m.Value, Headers: headers}
-	for wait := retryFirst; ; wait = min(2*wait, outageMax) {
+	for backoff := newBackoff(); ; {
 		err := c.dead.WriteMessages(work, letter)
 		if err == nil {
 			c.metrics.dead.Add(work, 1, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("reason", reason)))
@@ -83,8 +83,9 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 			letter.Value = nil
 			continue
 		}
+		wait := backoff.Next()
 		c.log.WarnContext(ctx, "dead letter not written", slog.Duration("retry_in", wait), telemetry.Err(err))
-		if !outage.Wait(ctx, wait) {
+		if !loop.Wait(ctx, wait) {
 			return false
 		}
 	}

@@ -11,6 +11,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -21,7 +22,7 @@ import (
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 )
 
 // The topics. A cluster's names have Config.TopicPrefix before them.
@@ -86,12 +87,12 @@ func (c Config) names(topics []string) []string {
 func EnsureTopics(ctx context.Context, cfg Config) error {
 	t := cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+	for backoff := (loop.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}); ; {
 		err := ensureTopics(ctx, cfg, t)
 		if err == nil {
 			return nil
 		}
-		if !outage.Wait(ctx, wait) {
+		if !backoff.Wait(ctx) {
 			return fmt.Errorf("ensure Kafka topics: %w: %w", ctx.Err(), err)
 		}
 	}
@@ -105,8 +106,8 @@ func ensureTopics(ctx context.Context, cfg Config, t *kafkago.Transport) error {
 		for _, name := range []string{base, base + DeadLetterSuffix} {
 			tc := kafkago.TopicConfig{
 				Topic:             cfg.TopicPrefix + name,
-				NumPartitions:     orDefault(cfg.Partitions, 6),
-				ReplicationFactor: orDefault(cfg.Replication, 1),
+				NumPartitions:     cmp.Or(cfg.Partitions, 6),
+				ReplicationFactor: cmp.Or(cfg.Replication, 1),
 			}
 			if name != base {
 				tc.ConfigEntries = []kafkago.ConfigEntry{{ConfigName: "retention.ms", ConfigValue: fmt.Sprint(deadLetterRetention.Milliseconds())}}
@@ -233,11 +234,4 @@ func Reachable(ctx context.Context, cfg Config) error {
 
 func newClient(cfg Config, t *kafkago.Transport) *kafkago.Client {
 	return &kafkago.Client{Addr: kafkago.TCP(cfg.Brokers...), Timeout: requestTimeout, Transport: t}
-}
-
-func orDefault(v, def int) int {
-	if v == 0 {
-		return def
-	}
-	return v
 }

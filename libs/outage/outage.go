@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"google.golang.org/grpc/codes"
@@ -61,16 +60,4 @@ func away(sqlState string) bool {
 		return true
 	}
 	return strings.HasPrefix(sqlState, "08")
-}
-
-// Wait waits for d and reports whether ctx is still alive.
-func Wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/kafka"
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -70,7 +70,7 @@ type Relay struct {
 	writer  Writer
 	schema  string
 	log     *slog.Logger
-	wake    chan struct{}
+	wake    loop.Signal
 	tracer  trace.Tracer
 	metrics metrics
 }
@@ -87,7 +87,7 @@ type metrics struct {
 func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger) (*Relay, error) {
 	r := &Relay{
 		cfg: pool.Config().ConnConfig.Copy(), writer: w, schema: schema, log: log,
-		wake: make(chan struct{}, 1), tracer: otel.Tracer(scope),
+		wake: loop.NewSignal(), tracer: otel.Tracer(scope),
 	}
 	// A sweep over many dead index entries may take longer than a request may.
 	r.cfg.RuntimeParams["statement_timeout"] = "60s"
@@ -106,33 +106,30 @@ func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger) (*R
 }
 
 // Wake tells the relay that rows were committed. It never blocks.
-func (r *Relay) Wake() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
+func (r *Relay) Wake() { r.wake.Send() }
 
 // Run publishes until ctx is done; a batch under way is finished first. Outages
 // of Postgres or Kafka are waited out.
 func (r *Relay) Run(ctx context.Context) error {
-	wait := holdFirst
-	for {
+	for backoff := newBackoff(); ; {
 		start := time.Now()
 		err := r.session(ctx)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end was asked for
 		}
 		if time.Since(start) > holdLongest {
-			wait = holdFirst
+			backoff.Reset()
 		}
+		wait := backoff.Next()
 		r.log.WarnContext(ctx, "outbox relay lost its connection", slog.String("schema", r.schema), slog.Duration("retry_in", wait), telemetry.Err(err))
-		if !outage.Wait(ctx, wait) {
+		if !loop.Wait(ctx, wait) {
 			return nil
 		}
-		wait = min(2*wait, holdLongest)
 	}
 }
+
+// newBackoff returns the pauses after failures.
+func newBackoff() loop.Backoff { return loop.Backoff{Min: holdFirst, Max: holdLongest} }
 
 // session holds one connection: it stands by for the lock, then leads until the
 // connection breaks or ctx is done.
@@ -182,7 +179,7 @@ func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn) error {
 			if _, err := conn.Exec(ctx, "SELECT pg_notify($1, '')", r.channel()); err != nil {
 				return fmt.Errorf("wake the leading relay: %w", err)
 			}
-			if !outage.Wait(ctx, wakePause) {
+			if !loop.Wait(ctx, wakePause) {
 				return ctx.Err()
 			}
 		}
@@ -211,8 +208,8 @@ type row struct {
 
 // hold keeps a topic back after a failure.
 type hold struct {
-	until time.Time
-	wait  time.Duration
+	until   time.Time
+	backoff loop.Backoff
 }
 
 // leader is the state of the relay that has the lock.
@@ -255,7 +252,7 @@ func (l *leader) run(ctx context.Context) error {
 				return err
 			}
 			l.after = rows[len(rows)-1].id
-			if !more && !outage.Wait(ctx, gather) {
+			if !more && !loop.Wait(ctx, gather) {
 				break
 			}
 		}
@@ -339,7 +336,7 @@ func (l *leader) observe(ctx context.Context, now time.Time) error {
 // batch when ctx ends meanwhile, within bounds. The error is Postgres's; what
 // Kafka refuses stays in the table.
 func (l *leader) publish(ctx context.Context, rows []*row) error {
-	work, stop := drainContext(ctx)
+	work, stop := loop.Drain(ctx, drain)
 	defer stop()
 	work, span := l.tracer.Start(work, "outbox publish", trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(attribute.String("messaging.system", "kafka"), attribute.String("schema", l.schema), attribute.Int("outbox.rows", len(rows))))
@@ -361,13 +358,16 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 		case ctx.Err() != nil:
 			// Given up for the shutdown; the next leader sends it again.
 		default:
-			h := l.held[topic]
-			h.wait = min(max(2*h.wait, holdFirst), holdLongest)
-			h.until = time.Now().Add(h.wait)
+			h, ok := l.held[topic]
+			if !ok {
+				h.backoff = newBackoff()
+			}
+			wait := h.backoff.Next()
+			h.until = time.Now().Add(wait)
 			l.held[topic] = h
 			l.metrics.failures.Add(work, 1, metric.WithAttributes(attribute.String("schema", l.schema), attribute.String("topic", topic)))
 			span.SetStatus(codes.Error, "kafka write failed")
-			l.log.WarnContext(work, "outbox rows not published", slog.String("topic", topic), slog.Duration("retry_in", h.wait), telemetry.Err(err))
+			l.log.WarnContext(work, "outbox rows not published", slog.String("topic", topic), slog.Duration("retry_in", wait), telemetry.Err(err))
 		}
 	}
 	var done []int64
@@ -386,16 +386,6 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 		return fmt.Errorf("delete published rows: %w", err)
 	}
 	return nil
-}
-
-// drainContext returns a context that outlives ctx by drain.
-func drainContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		t := time.AfterFunc(drain, cancel)
-		context.AfterFunc(work, func() { t.Stop() })
-	})
-	return work, func() { stop(); cancel() }
 }
 
 // publishTopic sends the rows of one topic in order, and parks those that Kafka

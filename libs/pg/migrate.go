@@ -18,7 +18,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -63,7 +63,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations 
 		}
 		log.LogAttrs(ctx, slog.LevelWarn, "a migration did not get its locks, it is tried again", slog.String("schema", schema),
 			slog.Int("try", try), telemetry.Err(err))
-		if !outage.Wait(ctx, lockPause) {
+		if !loop.Wait(ctx, lockPause) {
 			return fmt.Errorf("migrate %s: %w", schema, err)
 		}
 	}

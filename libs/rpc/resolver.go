@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/grpc/resolver"
 
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 )
 
 const (
@@ -54,7 +54,7 @@ func (names) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.Bu
 		}}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	w := &watch{cc: cc, lookup: lookup, host: host, port: port, now: make(chan struct{}, 1), stop: stop}
+	w := &watch{cc: cc, lookup: lookup, host: host, port: port, now: loop.NewSignal(), stop: stop}
 	w.running.Go(func() { w.run(ctx) })
 	return w, nil
 }
@@ -89,18 +89,13 @@ type watch struct {
 	cc         resolver.ClientConn
 	lookup     *net.Resolver
 	host, port string
-	now        chan struct{}
+	now        loop.Signal
 	stop       context.CancelFunc
 	running    sync.WaitGroup
 }
 
 // ResolveNow implements resolver.Resolver.
-func (w *watch) ResolveNow(resolver.ResolveNowOptions) {
-	select {
-	case w.now <- struct{}{}:
-	default: // it is going to
-	}
-}
+func (w *watch) ResolveNow(resolver.ResolveNowOptions) { w.now.Send() }
 
 // Close implements resolver.Resolver.
 func (w *watch) Close() {
@@ -126,21 +121,14 @@ func (w *watch) run(ctx context.Context) {
 				known = hosts
 			}
 		}
-		if !outage.Wait(ctx, lookupPause) {
+		if !loop.Wait(ctx, lookupPause) {
 			return
 		}
 		pause := lookupEvery - lookupPause
 		if len(known) == 0 {
 			pause = lookupPause // whoever calls waits for it
 		}
-		again := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-w.now:
-		case <-again.C:
-		}
-		again.Stop()
-		if ctx.Err() != nil {
+		if !loop.Idle(ctx, pause, w.now) {
 			return
 		}
 	}

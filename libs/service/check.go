@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"waitlist.internal/libs/loop"
 )
 
 const (
@@ -34,10 +36,8 @@ func checkAnswers(ctx context.Context, answers []string) error {
 				fmt.Printf("%s: %d\n", url, got)
 				break
 			}
-			select {
-			case <-ctx.Done():
+			if !loop.Wait(ctx, checkPause) {
 				return fmt.Errorf("check %s: status %d, want %d: %w", url, got, want, errors.Join(err, ctx.Err()))
-			case <-time.After(checkPause):
 			}
 		}
 	}

@@ -22,7 +22,7 @@ import (
 
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/kafka"
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/ratelimit"
 	"waitlist.internal/libs/redisconn"
@@ -258,7 +258,7 @@ func awaitPostgres(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) er
 			return nil
 		}
 		log.LogAttrs(ctx, slog.LevelWarn, "Postgres is not there yet", telemetry.Err(err))
-		if !outage.Wait(ctx, 500*time.Millisecond) {
+		if !loop.Wait(ctx, 500*time.Millisecond) {
 			return fmt.Errorf("reach Postgres: %w", err)
 		}
 	}

@@ -27,7 +27,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/access"
-	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
@@ -220,8 +220,8 @@ type Config struct {
 	Logger       *slog.Logger
 	// Now is the clock.
 	Now func() time.Time
-	// Wait returns after d, or earlier with the error of ctx.
-	Wait func(ctx context.Context, d time.Duration) error
+	// Wait waits for d and reports whether ctx is still alive: loop.Wait.
+	Wait func(ctx context.Context, d time.Duration) bool
 }
 
 // Service is every use case of accounts. It is safe for concurrent use.
@@ -229,7 +229,7 @@ type Service struct {
 	Config
 	passwords *passwords
 	// resets wakes RunResets after a commit.
-	resets chan struct{}
+	resets loop.Signal
 }
 
 // New returns a Service.
@@ -238,41 +238,14 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Config: cfg, passwords: p, resets: make(chan struct{}, 1)}, nil
+	return &Service{Config: cfg, passwords: p, resets: loop.NewSignal()}, nil
 }
 
 // now is the clock in UTC, in the milliseconds that the interface shows.
 func (s *Service) now() time.Time { return s.Now().UTC().Truncate(time.Millisecond) }
 
-// wake tells a worker that there is something to do.
-func wake(ch chan<- struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default: // it is going to look anyway
-	}
-}
-
-// work calls do at once, whenever ch says so, and every interval, until ctx is
+// work calls do at once, whenever wake says so, and after each pause until ctx is
 // done. do returns whether there is more to do right away.
-func (s *Service) work(ctx context.Context, what string, ch <-chan struct{}, interval time.Duration, do func(context.Context) (bool, error)) error {
-	t := time.NewTicker(interval)
-	defer t.Stop()
-	for {
-		more, err := do(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			s.Logger.LogAttrs(ctx, slog.LevelError, "background work failed; it is tried again",
-				slog.String("work", what), telemetry.Err(err))
-		case more:
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ch:
-		case <-t.C:
-		}
-	}
+func (s *Service) work(ctx context.Context, name string, wake loop.Signal, pause time.Duration, do func(context.Context) (bool, error)) error {
+	return loop.Job{Name: name, Every: pause, Wake: wake, Log: s.Logger, Do: do}.Run(ctx)
 }

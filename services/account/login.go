@@ -44,8 +44,8 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 	if err != nil {
 		return Tokens{}, err
 	}
-	if err := s.Wait(ctx, slow); err != nil {
-		return Tokens{}, err
+	if !s.Wait(ctx, slow) {
+		return Tokens{}, ctx.Err()
 	}
 	var a Account
 	var match, outdated bool

@@ -27,7 +27,7 @@ func (s *Service) ForgotPassword(ctx context.Context, email string) error {
 	if err := s.Store.QueueReset(ctx, address, s.now()); err != nil {
 		return fmt.Errorf("queue a password reset: %w", err)
 	}
-	wake(s.resets)
+	s.resets.Send()
 	return nil
 }
 

@@ -3,12 +3,10 @@ package billing
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"waitlist.internal/libs/access"
-	"waitlist.internal/libs/outage"
-	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/loop"
 )
 
 const (
@@ -109,18 +107,11 @@ func (b *Billing) RunReconciliations(ctx context.Context) error {
 // work calls do, again at once while it finds something and every interval when it
 // says ErrNotFound, until ctx is done. A failure is logged and waited out.
 func (b *Billing) work(ctx context.Context, what string, interval time.Duration, do func(ctx context.Context, now time.Time) error) error {
-	for ctx.Err() == nil {
+	return loop.Job{Name: what, Every: interval, Log: b.Log, Do: func(ctx context.Context) (bool, error) {
 		err := do(ctx, b.now())
-		switch {
-		case err == nil:
-			continue
-		case errors.Is(err, ErrNotFound), errors.Is(err, errGone), ctx.Err() != nil:
-		default:
-			b.Log.LogAttrs(ctx, slog.LevelError, "background work failed; it is tried again", slog.String("work", what), telemetry.Err(err))
+		if errors.Is(err, ErrNotFound) || errors.Is(err, errGone) {
+			return false, nil
 		}
-		if !outage.Wait(ctx, interval) {
-			return nil
-		}
-	}
-	return nil
+		return true, err
+	}}.Run(ctx)
 }

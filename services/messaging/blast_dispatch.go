@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -20,7 +20,7 @@ func (b *Blaster) dispatch(ctx context.Context) {
 	slots := make(chan struct{}, b.Workers)
 	for ctx.Err() == nil {
 		if pause := b.provider.remaining(); pause > 0 {
-			outage.Wait(ctx, pause)
+			loop.Wait(ctx, pause)
 			continue
 		}
 		free := take(ctx, slots)
@@ -41,7 +41,7 @@ func (b *Blaster) dispatch(ctx context.Context) {
 			<-slots
 		}
 		if len(batches) == 0 {
-			idle(ctx, b.wakeSend)
+			loop.Idle(ctx, blastPoll, b.wakeSend)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (c *claims) all() []*attempt {
 
 // renew keeps the claims of running batches alive, and stops the attempts whose claim is lost.
 func (b *Blaster) renew(ctx context.Context) {
-	for outage.Wait(ctx, b.Lease/3) {
+	for loop.Wait(ctx, b.Lease/3) {
 		attempts := b.claims.all()
 		if len(attempts) == 0 {
 			continue

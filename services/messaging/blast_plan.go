@@ -4,10 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"waitlist.internal/libs/apierr"
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -34,9 +33,9 @@ func (b *Blaster) plan(ctx context.Context) {
 				// If this fails too, the plan is due when its lease expires.
 				_ = b.Queue.PausePlan(ctx, p, b.PauseMin)
 			}
-			outage.Wait(ctx, b.PauseMin)
+			loop.Wait(ctx, b.PauseMin)
 		case !ok:
-			idle(ctx, b.wakePlan)
+			loop.Idle(ctx, blastPoll, b.wakePlan)
 		}
 	}
 }
@@ -59,15 +58,4 @@ func (b *Blaster) extend(ctx context.Context, p Plan) error {
 	}
 	b.Published()
 	return nil
-}
-
-// idle waits for wake, at most blastPoll.
-func idle(ctx context.Context, wake <-chan struct{}) {
-	t := time.NewTimer(blastPoll)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	case <-wake:
-	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -55,15 +55,15 @@ func (b *Blaster) record(ctx context.Context) {
 // store records results and tries again until it succeeds or ctx has been done for drain. It
 // reports whether it succeeded.
 func (b *Blaster) store(ctx context.Context, results []Result) bool {
-	work, stop := drainContext(ctx)
+	work, stop := loop.Drain(ctx, drain)
 	defer stop()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	for backoff := (loop.Backoff{Min: 50 * time.Millisecond, Max: time.Second}); ; {
 		err := b.Queue.Record(work, results)
 		if err == nil {
 			return true
 		}
 		b.Log.WarnContext(work, "outcomes of a blast not recorded", telemetry.Err(err))
-		if !outage.Wait(work, wait) {
+		if !backoff.Wait(work) {
 			return false
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/apierr"
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -85,7 +85,7 @@ func (b *Blaster) run(ctx context.Context, batch Batch) {
 	a.going, a.lost = context.WithCancel(ctx)
 	defer a.lost()
 	defer b.claims.hold(a)()
-	work, stop := drainContext(ctx)
+	work, stop := loop.Drain(ctx, drain)
 	defer stop()
 	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": batch.Traceparent})
 	work, span := b.tracer.Start(work, "send blast batch", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
@@ -157,7 +157,7 @@ func (b *Blaster) try(a *attempt) error {
 // until waits for a moment and reports whether ctx is still alive.
 func (b *Blaster) until(ctx context.Context, t time.Time) bool {
 	if wait := t.Sub(b.Now()); wait > 0 {
-		return outage.Wait(ctx, wait)
+		return loop.Wait(ctx, wait)
 	}
 	return ctx.Err() == nil
 }

@@ -12,6 +12,9 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+
+	"waitlist.internal/libs/loop"
 )
 
 const (
@@ -74,13 +77,13 @@ type BlasterConfig struct {
 //     it and counting its outcomes is one statement, so nothing is counted twice.
 type Blaster struct {
 	BlasterConfig
-	provider breaker
+	provider *breaker
 	batches  BatchProvider // nil if the provider takes single mails only
 	claims   claims
 	jobs     chan job // to the workers
 	ended    chan job // to the recorder
-	wakePlan chan struct{}
-	wakeSend chan struct{}
+	wakePlan loop.Signal
+	wakeSend loop.Signal
 	tracer   trace.Tracer
 	mails    metric.Int64Counter
 	outcomes map[string]metric.AddOption // prebuilt attributes: a blast may have millions of mails
@@ -94,8 +97,8 @@ func NewBlaster(cfg BlasterConfig) (*Blaster, error) {
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	cfg.Lease = cmp.Or(cfg.Lease, blastLease)
 	b := &Blaster{
-		BlasterConfig: cfg, provider: breaker{first: cfg.PauseMin}, claims: claims{held: map[*attempt]bool{}},
-		jobs: make(chan job), ended: make(chan job, cfg.Workers), wakePlan: make(chan struct{}, 1), wakeSend: make(chan struct{}, 1),
+		BlasterConfig: cfg, provider: newBreaker(cfg.PauseMin), claims: claims{held: map[*attempt]bool{}},
+		jobs: make(chan job), ended: make(chan job, cfg.Workers), wakePlan: loop.NewSignal(), wakeSend: loop.NewSignal(),
 		tracer: otel.Tracer(scope), outcomes: map[string]metric.AddOption{}, after: uuid.Nil.String(),
 	}
 	b.batches, _ = cfg.Provider.(BatchProvider)
@@ -114,12 +117,8 @@ func (b *Blaster) count(ctx context.Context, outcome string) {
 
 // Wake announces new blasts or ready batches. It never blocks.
 func (b *Blaster) Wake() {
-	for _, c := range []chan struct{}{b.wakePlan, b.wakeSend} {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
+	b.wakePlan.Send()
+	b.wakeSend.Send()
 }
 
 // Run plans and sends blasts until ctx is done. It then finishes the mails in flight and

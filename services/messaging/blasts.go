@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,7 +13,7 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -143,9 +144,7 @@ type BlastsConfig struct {
 
 // NewBlasts returns the owners' side.
 func NewBlasts(cfg BlastsConfig) *Blasts {
-	if cfg.Wait == 0 {
-		cfg.Wait = BlastWait
-	}
+	cfg.Wait = cmp.Or(cfg.Wait, BlastWait)
 	return &Blasts{cfg}
 }
 
@@ -289,7 +288,7 @@ func (b *Blasts) await(ctx context.Context, id string) (Blast, error) {
 	over := time.Now().Add(b.Wait)
 	ctx, cancel := context.WithDeadline(ctx, over.Add(blastSlow))
 	defer cancel()
-	for wait := blastLook; ; wait = min(2*wait, blastLookMax) {
+	for look := (loop.Backoff{Min: blastLook, Max: blastLookMax}); ; {
 		out, err := b.Store.Blast(ctx, id)
 		if err != nil || out.State == BlastSent || out.State == BlastFailed {
 			return out, err
@@ -298,7 +297,7 @@ func (b *Blasts) await(ctx context.Context, id string) (Blast, error) {
 		if left <= 0 {
 			return out, nil
 		}
-		if !outage.Wait(ctx, min(wait, left)) {
+		if !loop.Wait(ctx, min(look.Next(), left)) {
 			return Blast{}, fmt.Errorf("wait for a blast: %w", ctx.Err())
 		}
 	}

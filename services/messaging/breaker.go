@@ -4,15 +4,21 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+
+	"waitlist.internal/libs/loop"
 )
 
-// breaker holds senders off a dependency that does not answer: for first, doubled with every
-// further failure up to pauseMax.
+// breaker holds senders off a dependency that does not answer, for a pause that doubles with
+// every further failure up to pauseMax.
 type breaker struct {
-	first  time.Duration
-	mu     sync.Mutex
-	pause  time.Duration // the current pause; 0 while the dependency answers
-	resume time.Time
+	mu      sync.Mutex
+	backoff loop.Backoff
+	resume  time.Time // zero while the dependency answers
+}
+
+func newBreaker(first time.Duration) *breaker {
+	return &breaker{backoff: loop.Backoff{Min: first, Max: pauseMax}}
 }
 
 // remaining returns the rest of the current pause.
@@ -28,10 +34,10 @@ func (b *breaker) report(answered bool) {
 	defer b.mu.Unlock()
 	switch {
 	case answered:
-		b.pause, b.resume = 0, time.Time{}
+		b.backoff.Reset()
+		b.resume = time.Time{}
 	case time.Now().After(b.resume): // calls that fail at the same time count once
-		b.pause = min(max(2*b.pause, b.first), pauseMax)
-		b.resume = time.Now().Add(b.pause)
+		b.resume = time.Now().Add(b.backoff.Next())
 	}
 }
 

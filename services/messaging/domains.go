@@ -16,7 +16,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -324,7 +324,7 @@ func (s *Domains) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			s.Log.WarnContext(ctx, "sending domains not looked after", telemetry.Err(err))
 		}
-		if (n < dueDomains || err != nil) && !outage.Wait(ctx, min(domainPoll, s.Every)) {
+		if (n < dueDomains || err != nil) && !loop.Wait(ctx, min(domainPoll, s.Every)) {
 			return nil
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/telemetry"
 )
@@ -74,13 +75,13 @@ type SenderConfig struct {
 // Sender works off the ledger. Several processes may, side by side.
 type Sender struct {
 	SenderConfig
-	wake   chan struct{}
+	wake   loop.Signal
 	tracer trace.Tracer
 	mails  metric.Int64Counter
 
-	provider, sms breaker
+	provider, sms *breaker
 	// sources is what signup says and the database has of templates and senders.
-	sources breaker
+	sources *breaker
 }
 
 // NewSender returns a Sender; Run starts it.
@@ -88,20 +89,15 @@ func NewSender(cfg SenderConfig) (*Sender, error) {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
-	s := &Sender{SenderConfig: cfg, wake: make(chan struct{}, 1), tracer: otel.Tracer(scope)}
-	s.provider.first, s.sms.first, s.sources.first = cfg.PauseMin, cfg.PauseMin, cfg.PauseMin
+	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: otel.Tracer(scope)}
+	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
 	var err error
 	s.mails, err = otel.Meter(scope).Int64Counter("messaging.mails", metric.WithDescription("Attempts to send, by kind and outcome: sent, deferred, away, failed, canceled."))
 	return s, err
 }
 
 // Wake says that the ledger has new requests. It never blocks.
-func (s *Sender) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+func (s *Sender) Wake() { s.wake.Send() }
 
 // Run sends until ctx is done. Then it finishes the mails under way and hands
 // back those that were claimed.
@@ -123,9 +119,9 @@ func (s *Sender) Run(ctx context.Context) error {
 		}
 		s.hand(ctx, jobs, claimed)
 		if away := s.provider.remaining(); away > 0 {
-			outage.Wait(ctx, away)
+			loop.Wait(ctx, away)
 		} else if len(claimed) == 0 {
-			s.wait(ctx)
+			loop.Idle(ctx, poll, s.wake)
 		}
 	}
 	close(jobs)
@@ -152,7 +148,7 @@ func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claime
 			case jobs <- c:
 				continue
 			case <-ctx.Done():
-				away = &s.provider // which is there: due at once
+				away = s.provider // which is there: due at once
 			}
 		}
 		postponed[away] = append(postponed[away], c.EventID)
@@ -168,7 +164,7 @@ func (s *Sender) missing(k Kind) *breaker {
 		return way
 	}
 	if k.ofSignup() && s.sources.remaining() > 0 {
-		return &s.sources
+		return s.sources
 	}
 	return nil
 }
@@ -176,25 +172,15 @@ func (s *Sender) missing(k Kind) *breaker {
 // way is whether what takes mails of that kind is there.
 func (s *Sender) way(k Kind) *breaker {
 	if k == ReferralSMS {
-		return &s.sms
+		return s.sms
 	}
-	return &s.provider
-}
-
-func (s *Sender) wait(ctx context.Context) {
-	t := time.NewTimer(poll)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	case <-s.wake:
-	}
+	return s.provider
 }
 
 // send makes one attempt and records what came of it. A crash before the record
 // sends the mail again after its lease, with the same Message-ID.
 func (s *Sender) send(ctx context.Context, c Claimed) {
-	work, stop := drainContext(ctx)
+	work, stop := loop.Drain(ctx, drain)
 	defer stop()
 	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": c.Traceparent})
 	work, span := s.tracer.Start(work, "send mail", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
@@ -240,7 +226,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	}
 	if source, ok := errors.AsType[*sourceError](err); ok {
 		if outage.Is(source.err) {
-			return away(&s.sources, source)
+			return away(s.sources, source)
 		}
 		return later(source)
 	}
@@ -274,12 +260,12 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 func (s *Sender) record(ctx context.Context, write func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	for wait := 50 * time.Millisecond; ; wait *= 2 {
+	for backoff := (loop.Backoff{Min: 50 * time.Millisecond, Max: drain}); ; {
 		err := write(ctx)
 		if err == nil {
 			return
 		}
-		if !outage.Wait(ctx, wait) {
+		if !backoff.Wait(ctx) {
 			s.Log.ErrorContext(ctx, "mail ledger not written", telemetry.Err(err))
 			return
 		}
@@ -298,18 +284,8 @@ func (s *Sender) prune(ctx context.Context) {
 
 // prune calls some now and then until nothing is left to delete.
 func prune(ctx context.Context, some func() (int64, error)) {
-	for outage.Wait(ctx, pruneWait) {
+	for loop.Wait(ctx, pruneWait) {
 		for n, err := some(); n > 0 && err == nil; n, err = some() {
 		}
 	}
-}
-
-// drainContext returns a context that outlives ctx by drain.
-func drainContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		t := time.AfterFunc(drain, cancel)
-		context.AfterFunc(work, func() { t.Stop() })
-	})
-	return work, func() { stop(); cancel() }
 }

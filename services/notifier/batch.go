@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"waitlist.internal/libs/outage"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -93,13 +93,13 @@ func (b *batch[T, R]) loop(ctx context.Context) {
 
 func (b *batch[T, R]) insist(ctx context.Context, values []T) ([]R, bool) {
 	at := time.Now()
-	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
+	for backoff := (loop.Backoff{Min: retryFirst, Max: retryMax}); ; {
 		out, err := b.run(ctx, at, values)
 		if err == nil {
 			return out, true
 		}
 		b.log.WarnContext(ctx, "ledger not written", slog.String("what", b.what), telemetry.Err(err))
-		if !outage.Wait(ctx, wait) {
+		if !backoff.Wait(ctx) {
 			return nil, false
 		}
 	}

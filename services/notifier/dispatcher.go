@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/telemetry"
 )
@@ -198,7 +199,7 @@ func (d *Dispatcher) adopt(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			d.Log.WarnContext(ctx, "deliveries of others not looked for", telemetry.Err(err))
 		}
-		if !outage.Wait(ctx, beatEvery) {
+		if !loop.Wait(ctx, beatEvery) {
 			return
 		}
 	}
@@ -234,7 +235,7 @@ func (d *Dispatcher) away() {
 	}
 	d.resume = d.Now().Add(pause)
 	d.running.Go(func() {
-		outage.Wait(d.stop, pause)
+		loop.Wait(d.stop, pause)
 		d.dispatch()
 	})
 }
@@ -389,7 +390,7 @@ func (d *Dispatcher) end(ctx context.Context, _ time.Time, all []Ended) ([]struc
 
 // trim keeps the log of each waitlist short until ctx ends.
 func (d *Dispatcher) trim(ctx context.Context) {
-	for outage.Wait(ctx, trimEvery) {
+	for loop.Wait(ctx, trimEvery) {
 		d.mu.Lock()
 		var ids []string
 		for id := range d.touched {
@@ -419,7 +420,7 @@ func (d *Dispatcher) prune(ctx context.Context) {
 				break
 			}
 		}
-		if !outage.Wait(ctx, pruneWait) {
+		if !loop.Wait(ctx, pruneWait) {
 			return
 		}
 	}

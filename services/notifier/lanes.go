@@ -1,5 +1,7 @@
 package notifier
 
+import "cmp"
+
 // Limits bound what waits and what is under way. Zero fields mean the defaults.
 type Limits struct {
 	// Running is how many deliveries are under way in this process; default 512.
@@ -34,9 +36,7 @@ func (l Limits) withDefaults() Limits {
 		{&l.OwnerQueued, 5_000},
 		{&l.LaneQueued, 1_000},
 	} {
-		if *f.v == 0 {
-			*f.v = f.def
-		}
+		*f.v = cmp.Or(*f.v, f.def)
 	}
 	return l
 }

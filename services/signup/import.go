@@ -283,6 +283,7 @@ func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRo
 func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
 	defer cancel()
+	backoff := newBackoff()
 	for attempt := 1; ; attempt++ {
 		n, err := s.store.Import(ctx, w, rows, present)
 		var retry *RetryError
@@ -292,10 +293,8 @@ func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow,
 		// What was read ahead may have changed, and some of the rows may be stored.
 		present = nil
 		s.log.WarnContext(ctx, "part of an import is tried again", "waitlist_id", w.ID, "size", len(rows), "attempt", attempt, "error", err)
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return 0, err
-		case <-time.After(time.Duration(attempt) * 50 * time.Millisecond):
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"waitlist.internal/libs/loop"
 )
 
 // ErrIndexUnusable says that the index cannot answer at this moment: Redis is
@@ -267,10 +269,8 @@ func (x *Index) run(ctx context.Context) {
 				case <-ctx.Done():
 					return
 				case id := <-x.queue:
-					select {
-					case <-ctx.Done():
+					if !loop.Wait(ctx, gather) {
 						return
-					case <-time.After(gather):
 					}
 					x.mu.Lock()
 					delete(x.dirty, id)
@@ -291,10 +291,7 @@ func (x *Index) follow(ctx context.Context, waitlistID string) {
 		x.slog.DebugContext(ctx, "index not brought up to date", "waitlist_id", waitlistID, "error", err)
 		// Redis or Postgres is away: readers catch up when they are back. A pause
 		// keeps the worker from spinning.
-		select {
-		case <-ctx.Done():
-		case <-time.After(50*time.Millisecond + rand.N(50*time.Millisecond)): //nolint:gosec // jitter
-		}
+		loop.Wait(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter
 	}
 }
 

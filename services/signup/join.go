@@ -13,6 +13,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
+	"waitlist.internal/libs/loop"
 )
 
 // Bounds of a signup's fields in code points (decisions.md).
@@ -30,6 +31,11 @@ const joinTimeout = 4500 * time.Millisecond
 // joinAttempts bounds how often a batch is tried again after its connection
 // broke or Postgres gave it up for a conflict.
 const joinAttempts = 3
+
+// newBackoff returns the pauses between them.
+func newBackoff() loop.Backoff {
+	return loop.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}
+}
 
 // Join is one validated signup, ready to be stored.
 type Join struct {
@@ -388,6 +394,7 @@ func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry
 		joins[i], batch[i].join = j, j
 		return j, nil
 	}
+	backoff := newBackoff()
 	for attempt := 1; ; attempt++ {
 		outcomes, err := s.store.Join(ctx, waitlistID, joins, revalidate)
 		var retry *RetryError
@@ -395,10 +402,8 @@ func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry
 			return outcomes, err
 		}
 		s.log.WarnContext(ctx, "batch is tried again", "waitlist_id", waitlistID, "size", len(batch), "attempt", attempt, "error", err)
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return nil, err
-		case <-time.After(time.Duration(attempt) * 50 * time.Millisecond):
 		}
 	}
 }

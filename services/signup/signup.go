@@ -20,6 +20,7 @@
 package signup
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -169,20 +170,12 @@ type Metrics struct {
 
 // New returns a service. index may be nil: then every rank comes from Postgres.
 func New(cfg Config, store Store, index *Index, ring *token.Ring, now func() time.Time, log *slog.Logger, m Metrics) *Service {
-	if cfg.Workers == 0 {
-		cfg.Workers = 4
-	}
-	if cfg.MaxBatch == 0 {
-		cfg.MaxBatch = 256
-	}
-	if cfg.MaxQueue == 0 {
-		cfg.MaxQueue = 4096
-	}
-	switch {
-	case index == nil:
+	cfg.Workers = cmp.Or(cfg.Workers, 4)
+	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
+	cfg.MaxQueue = cmp.Or(cfg.MaxQueue, 4096)
+	cfg.SmallList = cmp.Or(cfg.SmallList, 1000)
+	if index == nil {
 		cfg.SmallList = math.MaxInt64
-	case cfg.SmallList == 0:
-		cfg.SmallList = 1000
 	}
 	if m.Batch == nil {
 		m.Batch = func(int, time.Duration) {}

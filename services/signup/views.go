@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -89,24 +90,18 @@ func (v *Views) Add(waitlistID string) {
 // Run publishes what is counted until ctx ends, then the rest, and returns. Let
 // the last request end before.
 func (v *Views) Run(ctx context.Context) error {
-	tick := time.NewTicker(flushViewsEvery)
-	defer tick.Stop()
 	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			if err := v.flush(context.WithoutCancel(ctx)); err != nil {
-				v.log.ErrorContext(ctx, "page views lost at the end", telemetry.Err(err))
-			}
-			return nil
-		case <-tick.C:
-		}
+	for range loop.Every(ctx, flushViewsEvery) {
 		err := v.flush(ctx)
 		if err != nil && !failing {
 			v.log.WarnContext(ctx, "page views not published yet", telemetry.Err(err))
 		}
 		failing = err != nil
 	}
+	if err := v.flush(context.WithoutCancel(ctx)); err != nil {
+		v.log.ErrorContext(ctx, "page views lost at the end", telemetry.Err(err))
+	}
+	return nil
 }
 
 // flush publishes what an earlier flush could not, and then what was counted

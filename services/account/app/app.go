@@ -2,6 +2,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
@@ -139,17 +141,13 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	}
 	rt.Go("outbox relay", relay.Run)
 
-	concurrency := cfg.PasswordConcurrency
-	if concurrency == 0 {
-		concurrency = runtime.GOMAXPROCS(0)
-	}
 	svc, err := account.New(account.Config{
 		Store: postgres.New(rt.Pool, relay.Wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
 		Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
 		IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
 		EnforceVerification: cfg.EnforceEmailVerification,
-		AddressKey:          addressKey, HashConcurrency: concurrency, HashPatience: hashPatience,
-		Logger: rt.Log, Now: time.Now, Wait: wait,
+		AddressKey:          addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
+		Logger: rt.Log, Now: time.Now, Wait: loop.Wait,
 	})
 	if err != nil {
 		return nil, err
@@ -161,21 +159,6 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	accounthttp.Routes(rt.Engine, svc)
 	accountv1.RegisterAccountServiceServer(rt.GRPC, accountgrpc.New(svc))
 	return &App{rt}, nil
-}
-
-// wait returns after d, or earlier with the error of ctx.
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Run serves until ctx ends, then drains.

@@ -121,11 +121,11 @@ func newEnv(t testing.TB) *env {
 		Issuer: "issuer", Audience: "audience", IDTokenTTL: time.Hour, RefreshTokenTTL: 30 * 24 * time.Hour,
 		TrialDuration: 7 * 24 * time.Hour, AddressKey: []byte("address key"), HashConcurrency: 2, HashPatience: patience,
 		Logger: slog.New(slog.DiscardHandler), Now: e.clock.Now,
-		Wait: func(_ context.Context, d time.Duration) error {
+		Wait: func(_ context.Context, d time.Duration) bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.waits = append(e.waits, d)
-			return nil
+			return true
 		},
 	}
 	e.serve()

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/loop"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	adminanalytics "waitlist.internal/services/admin-analytics"
 )
@@ -94,10 +95,8 @@ func (l *Log) offsets(ctx context.Context) (map[int]int64, error) {
 		if e, ok := errors.AsType[kafkago.Error](err); !ok || !e.Temporary() || time.Now().After(until) {
 			return ends, err
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Wait(ctx, leaderPause) {
 			return nil, ctx.Err()
-		case <-time.After(leaderPause):
 		}
 	}
 }

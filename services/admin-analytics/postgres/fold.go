@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/telemetry"
 )
@@ -64,19 +65,12 @@ SELECT count(*), coalesce(max(id), 0) FROM gone`
 // Folding moves what was counted into the sums, four times a second until ctx is
 // done. Failures are logged and tried again; replicas take turns.
 func (s *Store) Folding(ctx context.Context, log *slog.Logger) error {
-	tick := time.NewTicker(foldEvery)
-	defer tick.Stop()
 	var (
 		behind  int64
 		sweep   time.Time // when the next one is due
 		failing bool
 	)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for range loop.Every(ctx, foldEvery) {
 		began := time.Now()
 		sweeps := !began.Before(sweep)
 		if sweeps {
@@ -92,6 +86,7 @@ func (s *Store) Folding(ctx context.Context, log *slog.Logger) error {
 			sweep = time.Now().Add(max(sweepEvery, sweepShare*time.Since(began)))
 		}
 	}
+	return nil
 }
 
 // Fold moves all that was counted into the sums, unless somebody else has the

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/libs/telemetry"
 )
 
 const (
@@ -27,18 +27,7 @@ func purgedTables() []string { return []string{"day", "utm_value", "utm_total"} 
 // Purge deletes the sums of deleted waitlists, every so often until ctx is done.
 // Failures are logged and tried again.
 func (s *Store) Purge(ctx context.Context, every time.Duration, log *slog.Logger) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		if err := s.PurgeOnce(ctx); err != nil && ctx.Err() == nil {
-			log.ErrorContext(ctx, "purge of analytics failed", telemetry.Err(err))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	return loop.Job{Name: "purge of analytics", Every: every, Log: log, Do: loop.Whole(s.PurgeOnce)}.Run(ctx)
 }
 
 // PurgeOnce deletes all there is to delete. The row of a waitlist goes last, so

@@ -3,6 +3,7 @@
 package smtp
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -112,10 +113,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("SMTP: %w", err)
 	}
-	if cfg.Connections == 0 {
-		cfg.Connections = 4
-	}
-	return &Provider{dialer: dialer, client: client, from: cfg.From, size: cfg.Connections}, nil
+	return &Provider{dialer: dialer, client: client, from: cfg.From, size: cmp.Or(cfg.Connections, 4)}, nil
 }
 
 // Send implements messaging.Provider.

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/services/signup"
@@ -138,14 +139,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 
 // trim keeps the change log and its shifts short until ctx ends.
 func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) error {
-	tick := time.NewTicker(trimEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for range loop.Every(ctx, trimEvery) {
 		for _, trim := range []func(context.Context, int) (int64, error){store.TrimChanges, store.TrimShifts} {
 			for {
 				n, err := trim(ctx, trimRows)
@@ -158,6 +152,7 @@ func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) err
 			}
 		}
 	}
+	return nil
 }
 
 func metrics(reg prometheus.Registerer) signup.Metrics {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/idempotency"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
 )
 
@@ -48,18 +49,7 @@ type Purge struct {
 
 // Run purges until ctx is done. Failures are logged and tried again.
 func (p *Purge) Run(ctx context.Context) error {
-	tick := time.NewTicker(p.Every)
-	defer tick.Stop()
-	for {
-		if err := p.Once(ctx); err != nil && ctx.Err() == nil {
-			p.Log.ErrorContext(ctx, "purge failed", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	return loop.Job{Name: "purge", Every: p.Every, Log: p.Log, Do: loop.Whole(p.Once)}.Run(ctx)
 }
 
 // Once deletes all there is to delete.
