@@ -150,10 +150,10 @@ type uncertain struct {
 	once sync.Once
 }
 
-func (u *uncertain) Join(ctx context.Context, id string, joins []*signup.Join, f func(int, *signup.Waitlist) (*signup.Join, error)) ([]signup.Outcome, error) {
-	outcomes, err := u.Signups.Join(ctx, id, joins, f)
-	u.once.Do(func() { outcomes, err = nil, &signup.RetryError{Err: io.ErrUnexpectedEOF} })
-	return outcomes, err
+func (u *uncertain) Join(ctx context.Context, id string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch) error {
+	err := u.Signups.Join(ctx, id, joins, decide)
+	u.once.Do(func() { err = &signup.RetryError{Err: io.ErrUnexpectedEOF} })
+	return err
 }
 
 // TestUnknownOutcome: a commit whose answer was lost is recognised by the next

@@ -3,7 +3,6 @@ package signup
 import (
 	"context"
 	"math"
-	"slices"
 )
 
 // Notice is what is said about one signup to the channels of its waitlist's
@@ -59,7 +58,7 @@ func (n *Notices) Get(ctx context.Context, waitlistID string, number int64, with
 	eff := n.svc.effective(w)
 	out := Notice{Waitlist: w, Signup: v.Signup, Events: eff.WebhookEvents}
 	if withPosition {
-		out.Position = v.Rank + eff.PositionOffset
+		out.Position = eff.Displayed(v.Rank)
 	}
 	for _, c := range []struct {
 		url          *string
@@ -74,19 +73,4 @@ func (n *Notices) Get(ctx context.Context, waitlistID string, number int64, with
 		}
 	}
 	return out, nil
-}
-
-// current returns the waitlist as it was when v was read, or newer.
-func (s *Service) current(ctx context.Context, waitlistID string, v View) (*Waitlist, error) {
-	if w := s.lists.get(waitlistID); w != nil && w.Version == v.SettingsVersion && w.Owner.Version == v.OwnerVersion {
-		return w, nil
-	}
-	return s.fresh(ctx, waitlistID)
-}
-
-// Told says which channels are told of an event with these settings, which are
-// effective ones.
-func (s Settings) Told(event string) (webhook, slack, discord bool) {
-	created := event == EventSignupCreated
-	return s.WebhookURL != "" && slices.Contains(s.WebhookEvents, event), created && s.SlackWebhookURL != "", created && s.DiscordWebhookURL != ""
 }

@@ -1,12 +1,14 @@
 package signup_test
 
 import (
+	"slices"
 	"testing"
 
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 )
 
-func TestToldChannels(t *testing.T) {
+func TestChannelsOfAnEvent(t *testing.T) {
 	t.Parallel()
 	all := signup.DefaultSettings()
 	all.WebhookURL, all.SlackWebhookURL, all.DiscordWebhookURL = "w", "s", "d"
@@ -29,9 +31,15 @@ func TestToldChannels(t *testing.T) {
 		{"below Pro", all.Effective("advanced"), signup.EventSignupCreated, false, false, false},
 		{"Pro", all.Effective("pro"), signup.EventSignupCreated, true, true, true},
 	} {
-		webhook, slack, discord := tc.settings.Told(tc.event)
-		if webhook != tc.webhook || slack != tc.slack || discord != tc.discord {
-			t.Errorf("%s: %t %t %t", tc.name, webhook, slack, discord)
+		got := tc.settings.Channels(tc.event)
+		for channel, want := range map[eventv1.Channel]bool{
+			eventv1.Channel_CHANNEL_WEBHOOK: tc.webhook,
+			eventv1.Channel_CHANNEL_SLACK:   tc.slack,
+			eventv1.Channel_CHANNEL_DISCORD: tc.discord,
+		} {
+			if slices.Contains(got, channel) != want {
+				t.Errorf("%s: %v, want %s %t", tc.name, got, channel, want)
+			}
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 // away, or the index is behind, wrong or missing. Postgres answers instead.
 var ErrIndexUnusable = errors.New("signup: index cannot answer")
 
-// ErrStale is returned by Keys when the index holds another history than the
+// ErrStale is returned by IndexStore when the index holds another history than the
 // change log, or one that the log no longer reaches back to: only a rebuild
 // helps.
 var ErrStale = errors.New("signup: index is beyond repair by changes")
@@ -41,7 +41,7 @@ type Mark struct {
 // that has it there. Rank 0: nothing yet.
 type Place struct {
 	Rank int64
-	At   Mark
+	Mark Mark
 }
 
 // Delta turns an index at one mark into one at another.
@@ -51,8 +51,8 @@ type Delta struct {
 	Remove []int64
 }
 
-// KeyLog is where the index comes from.
-type KeyLog interface {
+// ChangeLog is what the index is built from.
+type ChangeLog interface {
 	// Since returns what happened after from, all of one snapshot. ErrStale
 	// where the log does not hold from, or too much happened.
 	Since(ctx context.Context, waitlistID string, from Mark) (Delta, error)
@@ -63,8 +63,8 @@ type KeyLog interface {
 	All(ctx context.Context, waitlistID string, put func([]Key) error) (Mark, error)
 }
 
-// Keys is the index: one sorted set a waitlist beside its mark.
-type Keys interface {
+// IndexStore holds the index: for each waitlist a sorted set and its mark.
+type IndexStore interface {
 	// Rank returns the place of v's signup if the index is at v's change or a
 	// later one, else a zero Place. ErrStale where the index is not what it says.
 	Rank(ctx context.Context, waitlistID string, v View) (Place, error)
@@ -107,9 +107,9 @@ const (
 // Index keeps Redis' sorted sets equal to the queue. Only CatchUp and rebuild
 // write them.
 type Index struct {
-	keys Keys
-	log  KeyLog
-	slog *slog.Logger
+	store   IndexStore
+	changes ChangeLog
+	log     *slog.Logger
 
 	mu sync.Mutex
 	// dirty holds the waitlists with a hint; queue wakes whoever works them off.
@@ -120,10 +120,10 @@ type Index struct {
 	ctx      context.Context //nolint:containedctx // the life of run, which owns the rebuilds
 }
 
-// NewIndex returns an index over keys, fed from log.
-func NewIndex(keys Keys, log KeyLog, logger *slog.Logger) *Index {
+// NewIndex returns an index that is kept in store and follows changes.
+func NewIndex(store IndexStore, changes ChangeLog, log *slog.Logger) *Index {
 	return &Index{
-		keys: keys, log: log, slog: logger,
+		store: store, changes: changes, log: log,
 		dirty: map[string]struct{}{}, queue: make(chan string, 1024), building: map[string]struct{}{},
 	}
 }
@@ -134,29 +134,29 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 	short, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	for range 2 {
-		at, err := x.keys.Rank(short, waitlistID, v)
+		place, err := x.store.Rank(short, waitlistID, v)
 		switch {
 		case errors.Is(err, ErrStale):
 			x.rebuild(waitlistID)
 			return Place{}, ErrIndexUnusable
 		case err != nil:
-			x.slog.DebugContext(ctx, "index cannot be read", "waitlist_id", waitlistID, "error", err)
+			x.log.DebugContext(ctx, "index cannot be read", "waitlist_id", waitlistID, "error", err)
 			return Place{}, ErrIndexUnusable
-		case at.Rank > 0 && at.At.Change == v.Change:
-			return at, nil
-		case at.Rank > 0:
+		case place.Rank > 0 && place.Mark.Change == v.Change:
+			return place, nil
+		case place.Rank > 0:
 			// Somebody was quicker, or Postgres was restored from the past: the log
 			// tells.
-			held, err := x.log.Holds(short, waitlistID, at.At)
+			held, err := x.changes.Holds(short, waitlistID, place.Mark)
 			switch {
 			case err != nil:
-				x.slog.DebugContext(ctx, "change log cannot be read", "waitlist_id", waitlistID, "error", err)
+				x.log.DebugContext(ctx, "change log cannot be read", "waitlist_id", waitlistID, "error", err)
 				return Place{}, ErrIndexUnusable
 			case !held:
 				x.rebuild(waitlistID)
 				return Place{}, ErrIndexUnusable
 			}
-			return at, nil
+			return place, nil
 		}
 		if err := x.CatchUp(short, waitlistID); err != nil {
 			return Place{}, ErrIndexUnusable
@@ -169,17 +169,17 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 // it starts a rebuild in the background and returns ErrIndexUnusable.
 func (x *Index) CatchUp(ctx context.Context, waitlistID string) error {
 	for {
-		from, err := x.keys.Mark(ctx, waitlistID)
+		from, err := x.store.Mark(ctx, waitlistID)
 		if err != nil {
 			return err
 		}
-		d, err := x.log.Since(ctx, waitlistID, from)
+		d, err := x.changes.Since(ctx, waitlistID, from)
 		if err == nil && d.To.Change == from.Change {
 			return nil
 		}
 		ok := false
 		if err == nil {
-			ok, err = x.keys.Apply(ctx, waitlistID, from, d)
+			ok, err = x.store.Apply(ctx, waitlistID, from, d)
 		}
 		switch {
 		case errors.Is(err, ErrStale):
@@ -197,17 +197,17 @@ func (x *Index) CatchUp(ctx context.Context, waitlistID string) error {
 // Rebuild makes the index anew from the queue and waits for it. It does nothing
 // while another replica does so.
 func (x *Index) Rebuild(ctx context.Context, waitlistID string) error {
-	release, ok, err := x.keys.Lease(ctx, waitlistID, rebuildTimeout)
+	release, ok, err := x.store.Lease(ctx, waitlistID, rebuildTimeout)
 	if err != nil || !ok {
 		return err
 	}
 	defer release()
 	start := time.Now()
-	b, err := x.keys.Build(ctx, waitlistID)
+	b, err := x.store.Build(ctx, waitlistID)
 	if err != nil {
 		return err
 	}
-	mark, err := x.log.All(ctx, waitlistID, func(keys []Key) error { return b.Put(ctx, keys) })
+	mark, err := x.changes.All(ctx, waitlistID, func(keys []Key) error { return b.Put(ctx, keys) })
 	if err != nil {
 		b.Discard(context.WithoutCancel(ctx))
 		return err
@@ -216,7 +216,7 @@ func (x *Index) Rebuild(ctx context.Context, waitlistID string) error {
 		b.Discard(context.WithoutCancel(ctx))
 		return err
 	}
-	x.slog.InfoContext(ctx, "index rebuilt", "waitlist_id", waitlistID, "live", mark.Live, "change", mark.Change, "took", time.Since(start).String())
+	x.log.InfoContext(ctx, "index rebuilt", "waitlist_id", waitlistID, "live", mark.Live, "change", mark.Change, "took", time.Since(start).String())
 	return nil
 }
 
@@ -233,7 +233,7 @@ func (x *Index) rebuild(waitlistID string) {
 		ctx, cancel := context.WithTimeout(parent, rebuildTimeout)
 		defer cancel()
 		if err := x.Rebuild(ctx, waitlistID); err != nil {
-			x.slog.WarnContext(ctx, "index not rebuilt", "waitlist_id", waitlistID, "error", err)
+			x.log.WarnContext(ctx, "index not rebuilt", "waitlist_id", waitlistID, "error", err)
 		}
 		x.mu.Lock()
 		delete(x.building, waitlistID)
@@ -288,7 +288,7 @@ func (x *Index) follow(ctx context.Context, waitlistID string) {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	if err := x.CatchUp(ctx, waitlistID); err != nil && !errors.Is(err, ErrIndexUnusable) {
-		x.slog.DebugContext(ctx, "index not brought up to date", "waitlist_id", waitlistID, "error", err)
+		x.log.DebugContext(ctx, "index not brought up to date", "waitlist_id", waitlistID, "error", err)
 		// Redis or Postgres is away: readers catch up when they are back. A pause
 		// keeps the worker from spinning.
 		loop.Wait(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter

@@ -2,10 +2,7 @@ package signup
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -16,73 +13,35 @@ import (
 	"waitlist.internal/libs/loop"
 )
 
-// Bounds of a signup's fields in code points (decisions.md).
-const (
-	maxPersonName = 100
-	maxPhone      = 32
-	maxUTM        = 255
-	maxTimezone   = 64
-)
-
-// joinTimeout bounds how long a caller waits for its batch: the contract wants
-// an answer within five seconds, also while Postgres is away.
+// joinTimeout bounds how long a caller waits for its batch. Every request is
+// answered within five seconds, even while Postgres is down.
 const joinTimeout = 4500 * time.Millisecond
 
-// joinAttempts bounds how often a batch is tried again after its connection
-// broke or Postgres gave it up for a conflict.
+// joinAttempts bounds how often a batch is tried when its connection breaks or
+// Postgres aborts it for a conflict.
 const joinAttempts = 3
 
-// newBackoff returns the pauses between them.
+// newBackoff returns the pauses between attempts.
 func newBackoff() loop.Backoff {
 	return loop.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}
 }
 
-// Join is one validated signup, ready to be stored.
-type Join struct {
-	// Waitlist is what it was validated against.
-	Waitlist       *Waitlist
-	Email          string
-	FirstName      string
-	LastName       string
-	Phone          string
-	Timezone       string
-	Device         string
-	UTMSource      string
-	UTMMedium      string
-	UTMCampaign    string
-	UTMTerm        string
-	UTMContent     string
-	Answers        []byte // JSON object, nil: none
-	ReferredBy     Token
-	HasReferrer    bool
-	ConsentAt      time.Time // zero: none given
-	ConsentVersion string
-	PolicyVersion  string
-	Token          Token
-	CreatedAt      time.Time
-}
-
 // Outcome is what became of a Join.
 type Outcome struct {
-	// Err keeps the join out; the fields below are then empty.
+	// Err says why the join stays out. The other fields are then empty.
 	Err error
-	// Existing is set where the address was on the list already.
+	// Existing says that the address was on the list before.
 	Existing bool
-	// Number, Position and Total of a new signup, as the transaction knew them.
-	// Position 0: a repeated attempt found its own row, whose place is to be
+	// Number, Position and Total describe a new signup as of its transaction.
+	// Position is 0 if a repeated attempt found its own row, whose place has to be
 	// looked up.
 	Number   int64
 	Position int64
 	Total    int64
 }
 
-// Header is what of a signup request does not stand in its body.
-type Header struct {
-	UserAgent string
-}
-
-// Receipt is the answer to a signup. Position and Total are displayed values,
-// absent (false) where the waitlist hides them.
+// Receipt is the answer to a signup. Position and Total are shown only if
+// ShowPosition is set.
 type Receipt struct {
 	Created       bool
 	Email         string
@@ -97,40 +56,35 @@ type Receipt struct {
 	RedirectURL   string
 }
 
-// Join signs somebody up. raw is the request body. The checks come in the
-// contract's order: JSON, waitlist, open, honeypot, fields, domain rules, and
-// last whether the address is on the list already, which is no error.
+// Join signs up the person whom the request body raw describes. It checks, in
+// this order: JSON, waitlist, open or closed, honeypot, fields, the rules about
+// email domains. An address that is on the list already is no error.
 func (s *Service) Join(ctx context.Context, waitlistID string, raw []byte, h Header) (Receipt, error) {
 	form, err := body.Parse(raw)
 	if err != nil {
 		return Receipt{}, err
 	}
 	w := s.lists.get(waitlistID)
-	current := w == nil
-	if current {
+	cached := w != nil
+	if !cached {
 		if w, err = s.fresh(ctx, waitlistID); err != nil {
 			return Receipt{}, err
 		}
 	}
-	// People leave the honeypot empty; a bot may fill it with anything.
+	// People leave the honeypot field empty; bots fill it.
 	if website, ok := form.Raw("website"); ok && string(website) != `""` {
 		return s.fakeReceipt(ctx, waitlistID, form)
 	}
 	join, err := s.validate(w, form, h)
-	if err != nil {
-		if current {
-			return Receipt{}, err
-		}
-		// What is in process may be out of date: only the stored settings refuse.
+	if err != nil && cached {
+		// The cached settings may be outdated. Only the stored ones refuse a signup.
 		if w, err = s.fresh(ctx, waitlistID); err != nil {
 			return Receipt{}, err
 		}
-		if form, err = body.Parse(raw); err != nil {
-			return Receipt{}, err
-		}
-		if join, err = s.validate(w, form, h); err != nil {
-			return Receipt{}, err
-		}
+		join, err = s.revalidate(w, raw, h)
+	}
+	if err != nil {
+		return Receipt{}, err
 	}
 	e := &entry{join: join, raw: raw, header: h, queued: s.now(), done: make(chan struct{})}
 	if err := s.lanes.submit(waitlistID, e); err != nil {
@@ -150,7 +104,7 @@ func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Rec
 		eff := s.effective(join.Waitlist)
 		return Receipt{
 			Created: true, Email: join.Email, FirstName: join.FirstName, LastName: join.LastName,
-			Token: join.Token.String(), ShowPosition: !eff.HidePosition, Position: o.Position + eff.PositionOffset,
+			Token: join.Token.String(), ShowPosition: !eff.HidePosition, Position: eff.Displayed(o.Position),
 			Total: o.Total, CreatedAt: join.CreatedAt, RedirectURL: eff.RedirectURL,
 		}, nil
 	}
@@ -161,12 +115,12 @@ func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Rec
 	eff := s.effective(w)
 	return Receipt{
 		Created: !o.Existing, Email: v.Signup.Email, FirstName: v.Signup.FirstName, LastName: v.Signup.LastName,
-		Token: v.Signup.Token.String(), ShowPosition: !eff.HidePosition, Position: rank + eff.PositionOffset,
+		Token: v.Signup.Token.String(), ShowPosition: !eff.HidePosition, Position: eff.Displayed(rank),
 		Total: v.Total, ReferralCount: v.Signup.ReferralCount, CreatedAt: v.Signup.CreatedAt, RedirectURL: eff.RedirectURL,
 	}, nil
 }
 
-// fakeReceipt answers whoever filled the honeypot as if they had signed up.
+// fakeReceipt answers a bot that filled the honeypot field as if it had signed up.
 func (s *Service) fakeReceipt(ctx context.Context, waitlistID string, form *body.Object) (Receipt, error) {
 	w, v, err := s.view(ctx, waitlistID, "", noRank)
 	if err != nil {
@@ -185,124 +139,16 @@ func (s *Service) fakeReceipt(ctx context.Context, waitlistID string, form *body
 		Created: true, Email: email,
 		FirstName: readText(form, "first_name", maxPersonName, eff.NameField),
 		LastName:  readText(form, "last_name", maxPersonName, eff.NameField),
-		Token:     NewToken().String(), ShowPosition: !eff.HidePosition, Position: v.Total + 1 + eff.PositionOffset,
+		Token:     NewToken().String(), ShowPosition: !eff.HidePosition, Position: eff.Displayed(v.Total + 1),
 		Total: v.Total + 1, CreatedAt: s.timestamp(), RedirectURL: eff.RedirectURL,
 	}, nil
 }
 
-// timestamp is now as the contract writes moments: UTC, milliseconds.
+// timestamp returns the current time as the API shows times: UTC, in milliseconds.
 func (s *Service) timestamp() time.Time { return s.now().UTC().Truncate(time.Millisecond) }
 
 func errClosed() error {
 	return apierr.New(apierr.WaitlistClosed, "This waitlist is closed.")
-}
-
-// validate judges a form by a waitlist's settings, everything in one list of
-// errors, and the address's domain after that.
-func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, error) {
-	eff := s.effective(w)
-	if eff.Status == Closed {
-		return nil, errClosed()
-	}
-	j := &Join{Waitlist: w, Token: NewToken(), CreatedAt: s.timestamp(), Device: deviceType(h.UserAgent)}
-	j.Email = readEmail(form)
-	j.FirstName = readText(form, "first_name", maxPersonName, eff.NameField)
-	j.LastName = readText(form, "last_name", maxPersonName, eff.NameField)
-	j.Phone = readText(form, "phone", maxPhone, eff.PhoneField)
-	if zone, ok := form.String("timezone", maxTimezone); ok && zone != "" {
-		if s.knownZone(zone) {
-			j.Timezone = zone
-		} else {
-			form.Fail("timezone", "must be an IANA time zone name")
-		}
-	}
-	for name, to := range map[string]*string{
-		"utm_source": &j.UTMSource, "utm_medium": &j.UTMMedium, "utm_campaign": &j.UTMCampaign,
-		"utm_term": &j.UTMTerm, "utm_content": &j.UTMContent,
-	} {
-		*to, _ = form.String(name, maxUTM)
-	}
-	if ref, ok := form.String("referred_by_token", 0); ok {
-		j.ReferredBy, j.HasReferrer = ParseToken(strings.ToLower(strings.TrimSpace(ref)))
-	}
-	j.Answers = readAnswers(form, eff.CustomQuestions)
-	consent, _ := form.Bool("consent")
-	if consent {
-		j.ConsentAt = j.CreatedAt
-		j.ConsentVersion = consentVersion(eff.ConsentText)
-		j.PolicyVersion = s.cfg.PrivacyPolicyVersion
-	} else if eff.RequireConsent && !form.Failed("consent") {
-		form.Fail("consent", "is required")
-	}
-	if err := form.Err(); err != nil {
-		return nil, err
-	}
-	domain := j.Email[strings.LastIndexByte(j.Email, '@')+1:]
-	if len(eff.AllowedEmailDomains) > 0 && !slices.Contains(eff.AllowedEmailDomains, domain) {
-		return nil, apierr.New(apierr.DomainRestricted, "Addresses of this e-mail domain cannot sign up here.")
-	}
-	if eff.ExcludePersonalEmails && emailaddr.Personal(domain) {
-		return nil, apierr.New(apierr.DomainRestricted, "Please use your work e-mail address.").
-			WithStatus(http.StatusBadRequest)
-	}
-	return j, nil
-}
-
-func readEmail(form *body.Object) string {
-	raw, ok := form.String("email", 0)
-	if !ok {
-		if !form.Has("email") || form.IsNull("email") {
-			form.Fail("email", "is required")
-		}
-		return ""
-	}
-	email, err := emailaddr.Parse(raw)
-	if err != nil {
-		form.Fail("email", "must be a valid e-mail address")
-	}
-	return email
-}
-
-// readText reads a field of the form by its mode; a hidden one is ignored,
-// whatever was sent.
-func readText(form *body.Object, name string, limit int, mode FieldMode) string {
-	if mode == FieldHidden {
-		return ""
-	}
-	text, ok := form.String(name, limit)
-	text = strings.TrimSpace(text)
-	missing := !form.Has(name) || form.IsNull(name) || (ok && text == "")
-	if mode == FieldRequired && missing {
-		form.Fail(name, "is required")
-	}
-	return text
-}
-
-// consentVersion names a consent text: the first 12 hex digits of its SHA-256.
-func consentVersion(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:])[:12]
-}
-
-// knownZone reports whether name is an IANA time zone. Loading one reads and
-// parses a file, so those found are remembered; there are some 600.
-func (s *Service) knownZone(name string) bool {
-	if _, ok := s.zones.Load(name); ok {
-		return true
-	}
-	if name == "Local" || strings.HasPrefix(name, "/") {
-		return false
-	}
-	// Some machines' databases hold more than the zones: the machine's own, and
-	// the same once more with and without leap seconds.
-	if name == "localtime" || name == "posixrules" || strings.HasPrefix(name, "posix/") || strings.HasPrefix(name, "right/") {
-		return false
-	}
-	if _, err := time.LoadLocation(name); err != nil {
-		return false
-	}
-	s.zones.Store(name, struct{}{})
-	return true
 }
 
 // work commits batches until the lanes are stopped and empty.
@@ -312,7 +158,7 @@ func (s *Service) work() {
 		if ln == nil {
 			return
 		}
-		// A batch is nobody's request: its callers may go, it stays.
+		// A batch has many callers. It goes on when one of them leaves.
 		ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
 		start := time.Now()
 		s.commit(ctx, ln.id, batch)
@@ -322,13 +168,9 @@ func (s *Service) work() {
 	}
 }
 
-// commit decides every entry of a batch.
+// commit decides and finishes every entry of a batch.
 func (s *Service) commit(ctx context.Context, waitlistID string, batch []*entry) {
-	joins := make([]*Join, len(batch))
-	for i, e := range batch {
-		joins[i] = e.join
-	}
-	outcomes, err := s.tryJoin(ctx, waitlistID, batch, joins)
+	outcomes, err := s.tryJoin(ctx, waitlistID, batch)
 	if err == nil {
 		if slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Position > s.cfg.SmallList }) {
 			s.hint(waitlistID)
@@ -339,9 +181,8 @@ func (s *Service) commit(ctx context.Context, waitlistID string, batch []*entry)
 		}
 		return
 	}
-	if len(batch) > 1 && s.isolable(err) && ctx.Err() == nil {
-		// One row that Postgres refuses fails alone: the halves are tried apart.
-		s.log.WarnContext(ctx, "batch refused, split", "waitlist_id", waitlistID, "size", len(batch), "error", err)
+	if _, one := errors.AsType[*RowError](err); one && len(batch) > 1 && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "batch rejected; splitting it", "waitlist_id", waitlistID, "size", len(batch), "error", err)
 		half := len(batch) / 2
 		s.commit(ctx, waitlistID, batch[:half])
 		s.commit(ctx, waitlistID, batch[half:])
@@ -352,24 +193,18 @@ func (s *Service) commit(ctx context.Context, waitlistID string, batch []*entry)
 	}
 }
 
-// isolable reports whether err may be the fault of a single row.
-func (s *Service) isolable(err error) bool {
-	var re *RowError
-	return errors.As(err, &re)
-}
-
-// RowError says that Postgres refused a batch for what one of its rows holds.
+// RowError says that Postgres rejected a batch because of the values in one row.
 type RowError struct{ Err error }
 
 // Error implements error.
-func (e *RowError) Error() string { return "row refused: " + e.Err.Error() }
+func (e *RowError) Error() string { return "row rejected: " + e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// RetryError says that a batch may be tried again: Postgres gave it up for a
-// conflict, or the connection broke. In the latter case the batch may have been
-// committed, which the next attempt finds out by the rows' tokens.
+// RetryError says that a batch may be tried again: Postgres aborted it for a
+// conflict, or the connection broke. A batch whose connection broke may have been
+// committed; the next attempt recognizes its rows by their tokens.
 type RetryError struct{ Err error }
 
 // Error implements error.
@@ -378,32 +213,54 @@ func (e *RetryError) Error() string { return "try again: " + e.Err.Error() }
 // Unwrap returns the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry, joins []*Join) ([]Outcome, error) {
-	revalidate := func(i int, w *Waitlist) (*Join, error) {
-		s.lists.put(w)
-		form, err := body.Parse(batch[i].raw)
-		if err != nil {
-			return nil, err
-		}
-		j, err := s.validate(w, form, batch[i].header)
-		if err != nil {
-			return nil, err
-		}
-		// The token stays, so that a repeated attempt knows its row.
-		j.Token, j.CreatedAt = joins[i].Token, joins[i].CreatedAt
-		joins[i], batch[i].join = j, j
-		return j, nil
+// tryJoin stores a batch, again where that may help.
+func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry) ([]Outcome, error) {
+	joins := make([]*Join, len(batch))
+	for i, e := range batch {
+		joins[i] = e.join
+	}
+	var decided *Batch
+	decide := func(l *Locked) *Batch {
+		decided = l.Decide(joins, s.refresh(l, batch, joins), NewEventID)
+		return decided
 	}
 	backoff := newBackoff()
 	for attempt := 1; ; attempt++ {
-		outcomes, err := s.store.Join(ctx, waitlistID, joins, revalidate)
-		var retry *RetryError
-		if err == nil || !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
-			return outcomes, err
+		err := s.store.Join(ctx, waitlistID, joins, decide)
+		if err == nil {
+			return decided.Outcomes, nil
 		}
-		s.log.WarnContext(ctx, "batch is tried again", "waitlist_id", waitlistID, "size", len(batch), "attempt", attempt, "error", err)
+		var retry *RetryError
+		if !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
+			return nil, err
+		}
+		s.log.WarnContext(ctx, "batch failed; retrying it", "waitlist_id", waitlistID, "size", len(batch), "attempt", attempt, "error", err)
 		if !backoff.Wait(ctx) {
 			return nil, err
 		}
 	}
+}
+
+// refresh validates the outdated joins again, against the stored settings, and
+// puts the results into batch and joins. It returns why joins are refused now, nil
+// if none is.
+func (s *Service) refresh(l *Locked, batch []*entry, joins []*Join) (refused []error) {
+	for i, e := range batch {
+		if !l.Outdated(joins[i]) {
+			continue
+		}
+		s.lists.put(l.Waitlist)
+		j, err := s.revalidate(l.Waitlist, e.raw, e.header)
+		if err != nil {
+			if refused == nil {
+				refused = make([]error, len(batch))
+			}
+			refused[i] = err
+			continue
+		}
+		// The token identifies the row to a later attempt.
+		j.Token, j.CreatedAt = joins[i].Token, joins[i].CreatedAt
+		joins[i], e.join = j, j
+	}
+	return refused
 }

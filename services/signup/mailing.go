@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
@@ -68,7 +67,7 @@ func (s *Service) Mailing(ctx context.Context, waitlistID string, number int64) 
 	tier := w.Owner.EffectiveTier(s.now())
 	m := Mailing{Waitlist: w, Settings: w.Settings.Effective(tier), Pro: tier.AtLeast(access.Pro), Signup: v.Signup}
 	if m.Signup != nil && !m.Settings.HidePosition {
-		m.Position = v.Rank + m.Settings.PositionOffset
+		m.Position = m.Settings.Displayed(v.Rank)
 	}
 	return m, nil
 }
@@ -98,13 +97,4 @@ func (s *Service) Recipients(ctx context.Context, waitlistID string, numbers []i
 
 func outOfBounds(field, message string) error {
 	return apierr.Validation(apierr.Field{Field: field, Message: message})
-}
-
-// Milestone returns count where a referrer who has just reached it gets a mail
-// with these settings, which are effective ones, else 0.
-func (s Settings) Milestone(count int64) int64 {
-	if s.EmailTemplates.ReferralMilestone == "" || !slices.Contains(s.ReferralMilestones, int(count)) {
-		return 0
-	}
-	return count
 }

@@ -54,7 +54,7 @@ type world struct {
 	rdb    *goredis.Client
 	store  *postgres.Signups
 	index  *signup.Index
-	keys   *redis.Keys
+	sets   *redis.Index
 	svc    *signup.Service
 	admin  *signup.Admin
 	owners *signup.Owners
@@ -92,10 +92,10 @@ func newWorld(t testing.TB, boost int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, pool: database(t), rdb: rdb, keys: redis.NewKeys(rdb), ring: ring}
+	w := &world{t: t, pool: database(t), rdb: rdb, sets: redis.NewIndex(rdb), ring: ring}
 	quiet := slog.New(slog.DiscardHandler)
 	w.store = postgres.NewSignups(w.pool, func() {}, time.Now)
-	w.index = signup.NewIndex(w.keys, w.store, quiet)
+	w.index = signup.NewIndex(w.sets, w.store, quiet)
 	w.svc = signup.New(signup.Config{SmallList: -1}, w.store, w.index, ring, time.Now, quiet, signup.Metrics{})
 	w.owners = signup.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, time.Now)
 	w.admin = signup.NewAdmin(w.owners, w.svc, w.store, time.Now)
@@ -141,8 +141,11 @@ func (w *world) newJoin(referrer signup.Token, referred bool) *signup.Join {
 
 // join commits a batch and tells the oracle, which credits one by one.
 func (w *world) join(t tester, joins []*signup.Join) {
-	outcomes, err := w.store.Join(t.Context(), w.list.ID, joins, func(int, *signup.Waitlist) (*signup.Join, error) {
-		return nil, errors.New("settings have not changed")
+	var outcomes []signup.Outcome
+	err := w.store.Join(t.Context(), w.list.ID, joins, func(l *signup.Locked) *signup.Batch {
+		b := l.Decide(joins, nil, signup.NewEventID)
+		outcomes = b.Outcomes
+		return b
 	})
 	if err != nil {
 		t.Fatalf("join: %v", err)

@@ -103,13 +103,11 @@ const (
 type Store interface {
 	// Waitlist returns a waitlist, NOT_FOUND where it is not or was deleted.
 	Waitlist(ctx context.Context, id string) (*Waitlist, error)
-	// Join commits a batch of signups to one waitlist. Where the stored settings
-	// are no longer those that a join was validated against, revalidate is
-	// called for it under the lock with what they are now; a join for which it
-	// returns an error stays out. The outcomes are in the order of joins. An
-	// error is a RowError or RetryError where those fit, and none of the joins
-	// was committed, but for what RetryError says.
-	Join(ctx context.Context, waitlistID string, joins []*Join, revalidate func(i int, w *Waitlist) (*Join, error)) ([]Outcome, error)
+	// Join runs one batch of signups to a waitlist in one transaction: it takes the
+	// waitlist's lock, reads what decide needs, and writes what decide returns. If it
+	// fails, none of the joins was committed, apart from the case that RetryError
+	// names. It returns a RowError or a RetryError where those fit.
+	Join(ctx context.Context, waitlistID string, joins []*Join, decide func(*Locked) *Batch) error
 	// View returns the waitlist's counters and, for a non-empty address, its
 	// signup, with its rank where at most rankUpTo signups are live.
 	View(ctx context.Context, waitlistID, email string, rankUpTo int64) (View, error)
@@ -211,11 +209,16 @@ func (s *Service) view(ctx context.Context, waitlistID, email string, rankUpTo i
 	if err != nil {
 		return nil, v, err
 	}
-	if w := s.lists.get(waitlistID); w != nil && w.Version == v.SettingsVersion && w.Owner.Version == v.OwnerVersion {
-		return w, v, nil
-	}
-	w, err := s.fresh(ctx, waitlistID)
+	w, err := s.current(ctx, waitlistID, v)
 	return w, v, err
+}
+
+// current returns the waitlist as it was when v was read, or newer.
+func (s *Service) current(ctx context.Context, waitlistID string, v View) (*Waitlist, error) {
+	if w := s.lists.get(waitlistID); w != nil && w.Version == v.SettingsVersion && w.Owner.Version == v.OwnerVersion {
+		return w, nil
+	}
+	return s.fresh(ctx, waitlistID)
 }
 
 // fresh reads the waitlist and keeps it in process. What is kept is only ever

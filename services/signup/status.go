@@ -38,7 +38,7 @@ func (s *Service) Status(ctx context.Context, waitlistID, email string) (Standin
 	eff := s.effective(w)
 	return Standing{
 		Email: v.Signup.Email, FirstName: v.Signup.FirstName, LastName: v.Signup.LastName,
-		ShowPosition: !eff.HidePosition, Position: rank + eff.PositionOffset, Total: v.Total,
+		ShowPosition: !eff.HidePosition, Position: eff.Displayed(rank), Total: v.Total,
 		ReferralCount: v.Signup.ReferralCount, CreatedAt: v.Signup.CreatedAt,
 	}, nil
 }
@@ -69,7 +69,7 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 	at, err := s.index.Rank(ctx, waitlistID, v)
 	if err == nil {
 		// The counter of the same moment: the index may be ahead of v.
-		v.Total = at.At.Total
+		v.Total = at.Mark.Total
 		return w, v, at.Rank, nil
 	}
 	if !errors.Is(err, ErrIndexUnusable) {

@@ -119,7 +119,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	})
 
 	store := postgres.NewSignups(rt.Pool, relay.Wake, time.Now)
-	index := signup.NewIndex(redis.NewKeys(rt.Redis), store, rt.Log)
+	index := signup.NewIndex(redis.NewIndex(rt.Redis), store, rt.Log)
 	svc := signup.New(signup.Config{
 		Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
 	}, store, index, rt.Tokens, time.Now, rt.Log, metrics(rt.Telemetry.Registerer))

@@ -89,7 +89,7 @@ func (s *Signups) Counters(ctx context.Context, waitlistID string) (total, credi
 	if err != nil {
 		return 0, 0, fmt.Errorf("read counters: %w", err)
 	}
-	return st.total, st.credited, nil
+	return st.Total, st.Credited, nil
 }
 
 // By queue_shift_created_at.

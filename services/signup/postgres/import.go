@@ -12,31 +12,30 @@ import (
 
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
-	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 )
 
-// copySQL takes what copied gives.
+// copySQL reads what copied returns.
 const copySQL = `
 COPY signup (waitlist_id, number, queue_key, created_at, email, token, first_name, last_name, phone) FROM STDIN (FORMAT binary)`
 
-// copied is rows as copySQL takes them, with numbers from first on and keys
-// spacing apart after lastKey. pgx' own CopyFrom takes as long to write a row as
-// Postgres to store it (PostgreSQL's documentation of COPY, "Binary Format").
-func copied(list uuid.UUID, first, lastKey int64, at time.Time, rows []signup.ImportRow) []byte {
+// copied encodes a batch for copySQL. pgx's CopyFrom takes as long to encode a row
+// as Postgres takes to store it. The format is documented under "Binary Format" in
+// PostgreSQL's documentation of COPY.
+func copied(list uuid.UUID, at time.Time, d signup.ImportBatch) []byte {
 	const columns = 9
-	b := append(make([]byte, 0, 160*len(rows)), "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
+	b := append(make([]byte, 0, 160*len(d.Rows)), "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
 	number := func(n int64) {
 		b = binary.BigEndian.AppendUint32(b, 8)
 		b = binary.BigEndian.AppendUint64(b, uint64(n))
 	}
 	id := func(id uuid.UUID) { b = append(binary.BigEndian.AppendUint32(b, uint32(len(id))), id[:]...) }
 	text := func(s string) { b = append(binary.BigEndian.AppendUint32(b, uint32(len(s))), s...) }
-	for i, r := range rows {
+	for i, r := range d.Rows {
 		b = binary.BigEndian.AppendUint16(b, columns)
 		id(list)
-		number(first + int64(i))
-		number(lastKey + spacing*int64(i+1))
+		number(d.FirstNumber + int64(i))
+		number(d.Keys[i])
 		number(at.Sub(epoch).Microseconds())
 		text(r.Email)
 		id(uuid.UUID(r.Token))
@@ -47,7 +46,7 @@ func copied(list uuid.UUID, first, lastKey int64, at time.Time, rows []signup.Im
 	return binary.BigEndian.AppendUint16(b, math.MaxUint16)
 }
 
-// epoch is where Postgres' timestamps begin.
+// epoch is the zero of Postgres's timestamps.
 var epoch = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // Present implements signup.ImportStore.
@@ -87,7 +86,7 @@ func queuePresent(b *pgx.Batch, waitlistID string, rows []signup.ImportRow, pres
 
 // Import implements signup.ImportStore.
 func (s *Signups) Import(ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token) (imported int64, err error) {
-	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st state) error {
+	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
 		there, lastKey := present, int64(0)
 		var b pgx.Batch
 		if there == nil {
@@ -99,23 +98,14 @@ func (s *Signups) Import(ctx context.Context, w *signup.Waitlist, rows []signup.
 			return err
 		})
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-			return fmt.Errorf("read before an import: %w", err)
+			return fmt.Errorf("read before import: %w", err)
 		}
-		imported = 0
-		added := make([]signup.ImportRow, 0, len(rows))
-		for _, r := range rows {
-			token, isThere := there[r.Email]
-			if !isThere {
-				added = append(added, r)
-			}
-			if !isThere || token == r.Token {
-				imported++
-			}
-		}
-		if len(added) == 0 {
+		d := signup.DecideImport(st, lastKey, there, rows)
+		imported = d.Imported
+		if len(d.Rows) == 0 {
 			return nil
 		}
-		return s.writeImported(ctx, tx, w, st, lastKey, added)
+		return s.writeImported(ctx, tx, w, d)
 	})
 	if pg.IsUnique(err, "signup_email_key") {
 		return 0, &signup.RetryError{Err: err}
@@ -127,43 +117,24 @@ func (s *Signups) Import(ctx context.Context, w *signup.Waitlist, rows []signup.
 	return imported, nil
 }
 
-// writeImported stores rows with the numbers after the last one, and keys spacing
-// apart after lastKey.
-func (s *Signups) writeImported(ctx context.Context, tx pgx.Tx, w *signup.Waitlist, st state, lastKey int64, rows []signup.ImportRow) error {
+func (s *Signups) writeImported(ctx context.Context, tx pgx.Tx, w *signup.Waitlist, d signup.ImportBatch) error {
 	list, err := uuid.Parse(w.ID)
 	if err != nil {
-		return fmt.Errorf("id of the waitlist: %w", err)
+		return fmt.Errorf("parse waitlist id: %w", err)
 	}
 	at := s.now().UTC().Truncate(time.Millisecond)
-	first, n := st.lastNumber+1, int64(len(rows))
-	if err := pg.CopyIn(ctx, tx, copySQL, copied(list, first, lastKey, at, rows)); err != nil {
+	if err := pg.CopyIn(ctx, tx, copySQL, copied(list, at, d)); err != nil {
 		return fmt.Errorf("copy imported signups: %w", err)
 	}
-	keys := make([]int64, n)
-	for i := range keys {
-		keys[i] = lastKey + spacing*int64(i+1)
-	}
 	var b pgx.Batch
-	b.Queue(bucketsSQL, w.ID, keys)
-	st.no++
-	st.live += n
-	st.total += n
-	st.lastNumber += n
-	b.Queue(changeSQL+`'{}')`, changeArgs(w.ID, st, first)...)
-	m, err := s.event(w, func(e *eventv1.Event) {
-		e.OccurredAt = stamp(at)
-		e.Payload = &eventv1.Event_SignupsImported{SignupsImported: &eventv1.SignupsImported{
-			WaitlistId: w.ID, OwnerId: w.OwnerID, FirstNumber: first, LastNumber: st.lastNumber,
-		}}
-	})
-	if err != nil {
-		return err
-	}
+	b.Queue(bucketsSQL, w.ID, d.Keys)
+	b.Queue(changeSQL+`'{}')`, changeArgs(w.ID, d.State, d.FirstNumber)...)
+	m := message(w.ID, signup.SignupsImported(w, d.FirstNumber, d.State.LastNumber, at))
 	if err := outbox.Queue(ctx, &b, m); err != nil {
 		return err
 	}
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return fmt.Errorf("log an import: %w", err)
+		return fmt.Errorf("log import: %w", err)
 	}
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/kafka"
@@ -24,7 +23,7 @@ import (
 )
 
 // Signups is the store of signups. It implements signup.Store and
-// signup.KeyLog.
+// signup.ChangeLog.
 type Signups struct {
 	pool *pgxpool.Pool
 	// wake is called after each commit that wrote events.
@@ -40,33 +39,29 @@ func NewSignups(pool *pgxpool.Pool, wake func(), now func() time.Time) *Signups 
 
 func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
 
-// state is the newest row of a waitlist's change log; zero before the first.
-type state struct {
-	no, live, total, credited, lastNumber int64
-}
-
 const stateSQL = `
 SELECT no, live, total, credited, last_number FROM change
 WHERE waitlist_id = $1
 ORDER BY no DESC
 LIMIT 1`
 
-func scanState(row pgx.Row) (st state, err error) {
-	err = row.Scan(&st.no, &st.live, &st.total, &st.credited, &st.lastNumber)
+func scanState(row pgx.Row) (st signup.State, err error) {
+	err = row.Scan(&st.Change, &st.Live, &st.Total, &st.Credited, &st.LastNumber)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return state{}, nil
+		return signup.State{}, nil
 	}
 	return st, err
 }
 
-// changeSQL appends a change. touched is the result of a function that changes
-// keys, or an array.
+// changeSQL appends a change. The caller completes it with touched: an array, or a
+// call of a function that changes keys and returns the numbers.
 const changeSQL = `
 INSERT INTO change (waitlist_id, no, nonce, live, total, credited, last_number, first_number, touched)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, `
 
-func changeArgs(waitlistID string, st state, firstNumber int64) []any {
-	return []any{waitlistID, st.no, rand.Int64(), st.live, st.total, st.credited, st.lastNumber, firstNumber} //nolint:gosec // tells histories apart, no secret
+func changeArgs(waitlistID string, st signup.State, firstNumber int64) []any {
+	nonce := rand.Int64() //nolint:gosec // tells histories apart, no secret
+	return []any{waitlistID, st.Change, nonce, st.Live, st.Total, st.Credited, st.LastNumber, firstNumber}
 }
 
 const lockSQL = `
@@ -76,8 +71,8 @@ WHERE w.id = $1 AND w.deleted_at IS NULL
 FOR NO KEY UPDATE OF w`
 
 // locked runs fn in a transaction that holds the waitlist's lock. fn gets the
-// state before it.
-func (s *Signups) locked(ctx context.Context, waitlistID string, fn func(pgx.Tx, state) error) error {
+// state before the change.
+func (s *Signups) locked(ctx context.Context, waitlistID string, fn func(pgx.Tx, signup.State) error) error {
 	return pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		var version, ownerVersion int64
 		err := tx.QueryRow(ctx, lockSQL, waitlistID).Scan(&version, &ownerVersion)
@@ -87,7 +82,8 @@ func (s *Signups) locked(ctx context.Context, waitlistID string, fn func(pgx.Tx,
 		if err != nil {
 			return fmt.Errorf("lock waitlist: %w", err)
 		}
-		// A statement of its own: it must see what the lock's last holder wrote.
+		// This is a statement of its own so that it sees what the previous holder of the
+		// lock committed.
 		st, err := scanState(tx.QueryRow(ctx, stateSQL, waitlistID))
 		if err != nil {
 			return fmt.Errorf("read state: %w", err)
@@ -96,75 +92,49 @@ func (s *Signups) locked(ctx context.Context, waitlistID string, fn func(pgx.Tx,
 	})
 }
 
-// event returns the message of one event about a waitlist's signups.
-func (s *Signups) event(w *signup.Waitlist, fill func(*eventv1.Event)) (outbox.Message, error) {
-	ev, err := outbox.NewEvent(s.now())
-	if err != nil {
-		return outbox.Message{}, err
-	}
-	fill(ev)
-	return outbox.Message{Topic: kafka.SignupsTopic, Key: w.ID, Events: []*eventv1.Event{ev}}, nil
+// publish writes an event to the outbox.
+func publish(ctx context.Context, tx pgx.Tx, waitlistID string, ev *eventv1.Event) error {
+	return outbox.Insert(ctx, tx, message(waitlistID, ev))
 }
 
-func (s *Signups) emit(ctx context.Context, tx pgx.Tx, w *signup.Waitlist, fill func(*eventv1.Event)) error {
-	m, err := s.event(w, fill)
-	if err != nil {
-		return err
-	}
-	return outbox.Insert(ctx, tx, m)
+func message(waitlistID string, events ...*eventv1.Event) outbox.Message {
+	return outbox.Message{Topic: kafka.SignupsTopic, Key: waitlistID, Events: events}
 }
 
 // Remove implements signup.Store.
 func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, why signup.Removal) error {
-	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st state) error {
+	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
 		var (
-			key      int64
-			credited bool
-			ev       = &eventv1.SignupRemoved{WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number}
-			email    string
-			first    string
-			last     string
-			created  time.Time
-			utm      [3]string
+			key     int64
+			gone    = signup.Removed{Number: number}
+			created time.Time
+			utm     [3]string
 		)
 		err := tx.QueryRow(ctx, `
 			DELETE FROM signup WHERE waitlist_id = $1 AND number = $2
 			RETURNING queue_key, referrer_number IS NOT NULL, email, first_name, last_name,
 				created_at, utm_source, utm_medium, utm_campaign`, w.ID, number).
-			Scan(&key, &credited, &email, &first, &last, &created, &utm[0], &utm[1], &utm[2])
+			Scan(&key, &gone.Referred, &gone.Email, &gone.FirstName, &gone.LastName, &created, &utm[0], &utm[1], &utm[2])
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errNoSignup()
 		}
 		if err != nil {
 			return fmt.Errorf("delete signup: %w", err)
 		}
-		st.no++
-		st.live--
-		if credited {
-			st.credited--
+		// w may be older than the lock.
+		current, err := scanWaitlist(tx.QueryRow(ctx, waitlistSQL+`w.id = $1`, w.ID))
+		if err != nil {
+			return err
 		}
-		ev.Reason = eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST
-		if why == signup.OwnRequest {
-			st.total--
-		} else {
-			// What is assigned at this moment: w may be older than the lock.
-			now, err := scanWaitlist(tx.QueryRow(ctx, waitlistSQL+`w.id = $1`, w.ID))
-			if err != nil {
-				return err
-			}
-			eff := now.Settings.Effective(now.Owner.EffectiveTier(s.now()))
-			ev.Reason = eventv1.RemovalReason_REMOVAL_REASON_ADMIN
-			ev.Email, ev.FirstName, ev.LastName = email, first, last
-			ev.Offboarding = eff.EmailTemplates.Offboarding != ""
-		}
+		st, ev := signup.DecideRemoval(st, current, gone, why, s.now())
 		var b pgx.Batch
 		b.Queue(`SELECT queue_leave($1, $2)`, w.ID, key)
-		b.Queue(changeSQL+`ARRAY[$9::bigint])`, append(changeArgs(w.ID, st, st.lastNumber+1), number)...)
-		queueRemoved(&b, w.ID, number, created, credited, utm[0], utm[1], utm[2])
+		b.Queue(changeSQL+`ARRAY[$9::bigint])`, append(changeArgs(w.ID, st, st.LastNumber+1), number)...)
+		queueRemoved(&b, w.ID, number, created, gone.Referred, utm[0], utm[1], utm[2])
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("log removal: %w", err)
 		}
-		return s.emit(ctx, tx, w, func(e *eventv1.Event) { e.Payload = &eventv1.Event_SignupRemoved{SignupRemoved: ev} })
+		return publish(ctx, tx, w.ID, ev)
 	})
 	if err == nil {
 		s.wake()
@@ -175,7 +145,7 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 // Move implements signup.Store.
 func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position int64) (int64, error) {
 	var rank int64
-	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st state) error {
+	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
 		var here bool
 		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM signup WHERE waitlist_id = $1 AND number = $2)`,
 			w.ID, number).Scan(&here); err != nil {
@@ -184,9 +154,9 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 		if !here {
 			return errNoSignup()
 		}
-		st.no++
+		st.Change++
 		var b pgx.Batch
-		b.Queue(changeSQL+`queue_move($1, $9, $10, $4))`, append(changeArgs(w.ID, st, st.lastNumber+1), number, position)...)
+		b.Queue(changeSQL+`queue_move($1, $9, $10, $4))`, append(changeArgs(w.ID, st, st.LastNumber+1), number, position)...)
 		b.Queue(`SELECT queue_rank($1, queue_key) FROM signup WHERE waitlist_id = $1 AND number = $2`, w.ID, number)
 		res := tx.SendBatch(ctx, &b)
 		if _, err := res.Exec(); err != nil {
@@ -204,39 +174,31 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 
 // Verify implements signup.Store.
 func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) (bool, error) {
-	return s.mark(ctx, w, `
+	return s.mark(ctx, `
 		UPDATE signup SET email_verified_at = $3
-		WHERE waitlist_id = $1 AND number = $2 AND email_verified_at IS NULL`, number, at, func(e *eventv1.Event) {
-		e.Payload = &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{
-			WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number,
-		}}
-	})
+		WHERE waitlist_id = $1 AND number = $2 AND email_verified_at IS NULL`, w.ID, number, at, signup.SignupVerified(w, number, s.now()))
 }
 
 // OptOut implements signup.Store.
 func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) error {
-	_, err := s.mark(ctx, w, `
+	_, err := s.mark(ctx, `
 		UPDATE signup SET email_opt_out_at = $3
-		WHERE waitlist_id = $1 AND number = $2 AND email_opt_out_at IS NULL`, number, at, func(e *eventv1.Event) {
-		e.Payload = &eventv1.Event_SignupOptedOut{SignupOptedOut: &eventv1.SignupOptedOut{
-			WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number,
-		}}
-	})
+		WHERE waitlist_id = $1 AND number = $2 AND email_opt_out_at IS NULL`, w.ID, number, at, signup.SignupOptedOut(w, number, s.now()))
 	return err
 }
 
-// mark sets a moment in one signup's row the first time, with its event. The
-// queue does not change, so the waitlist's lock is not needed.
-func (s *Signups) mark(ctx context.Context, w *signup.Waitlist, sql string, number int64, at time.Time, fill func(*eventv1.Event)) (first bool, err error) {
+// mark sets a timestamp of one signup unless it is set, and then publishes ev. The
+// queue does not change, so this needs no lock on the waitlist.
+func (s *Signups) mark(ctx context.Context, sql, waitlistID string, number int64, at time.Time, ev *eventv1.Event) (first bool, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sql, w.ID, number, at)
+		tag, err := tx.Exec(ctx, sql, waitlistID, number, at)
 		if err != nil {
 			return fmt.Errorf("mark signup: %w", err)
 		}
 		if first = tag.RowsAffected() > 0; !first {
 			return nil
 		}
-		return s.emit(ctx, tx, w, fill)
+		return publish(ctx, tx, waitlistID, ev)
 	})
 	if err == nil && first {
 		s.wake()
@@ -264,17 +226,24 @@ func (s *Signups) View(ctx context.Context, waitlistID, email string, rankUpTo i
 WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, rankUpTo)
 }
 
+// Numbered implements signup.NoticeStore. It uses waitlist_pkey, signup_pkey and
+// change_pkey, and to rank also signup_queue_key and queue_bucket_pkey.
+func (s *Signups) Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (signup.View, error) {
+	return s.view(ctx, viewSQL+`number = $2
+WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, rankUpTo)
+}
+
 func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, rankUpTo int64) (signup.View, error) {
 	var (
-		v                                signup.View
-		number, key, referrals, rank     *int64
-		email, first, last, phone        *string
-		token                            *uuid.UUID
-		createdAt, verifiedAt, optOutAt_ *time.Time
+		v                               signup.View
+		number, key, referrals, rank    *int64
+		email, first, last, phone       *string
+		token                           *uuid.UUID
+		createdAt, verifiedAt, optOutAt *time.Time
 	)
 	err := s.pool.QueryRow(ctx, sql, waitlistID, arg, rankUpTo).Scan(
 		&v.SettingsVersion, &v.OwnerVersion, &v.Change, &v.Nonce, &v.Live, &v.Total,
-		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt_, &rank)
+		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt, &rank)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return v, signup.ErrNoWaitlist()
 	}
@@ -287,7 +256,7 @@ func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, ran
 	v.Signup = &signup.Signup{
 		Number: *number, QueueKey: *key, Email: *email, FirstName: *first, LastName: *last, Phone: *phone,
 		Token: signup.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
-		EmailVerifiedAt: moment(verifiedAt), EmailOptOutAt: moment(optOutAt_),
+		EmailVerifiedAt: moment(verifiedAt), EmailOptOutAt: moment(optOutAt),
 	}
 	if rank != nil {
 		v.Rank = *rank
@@ -321,9 +290,6 @@ func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int)
 	}
 	return counts, nil
 }
-
-// stamp is t as events carry it.
-func stamp(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t) }
 
 // Waitlist implements signup.Store.
 func (s *Signups) Waitlist(ctx context.Context, id string) (*signup.Waitlist, error) {

@@ -7,11 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
-	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 )
 
@@ -183,12 +180,7 @@ SELECT $1, v.key, ARRAY[v.payload], '' FROM unnest($2::text[], $3::bytea[]) AS v
 func (s *Signups) CountViews(ctx context.Context, counts []signup.ViewCount) error {
 	keys, payloads := make([]string, len(counts)), make([][]byte, len(counts))
 	for i, c := range counts {
-		_, key, events, _, err := outbox.Row(ctx, outbox.Message{
-			Topic: kafka.SignupsTopic, Key: c.WaitlistID, Events: []*eventv1.Event{{
-				Id: c.ID, OccurredAt: timestamppb.New(c.At),
-				Payload: &eventv1.Event_PageViewsCounted{PageViewsCounted: &eventv1.PageViewsCounted{WaitlistId: c.WaitlistID, Views: c.Views}},
-			}},
-		})
+		_, key, events, _, err := outbox.Row(ctx, message(c.WaitlistID, c.Event()))
 		if err != nil {
 			return err
 		}

@@ -14,10 +14,8 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/idempotency"
-	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
-	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 )
 
@@ -226,12 +224,7 @@ func (s *Waitlists) remove(ctx context.Context, tx pgx.Tx, where, id string, mus
 	}
 	msgs := make([]outbox.Message, 0, len(lists))
 	for _, w := range lists {
-		ev, err := outbox.NewEvent(s.now())
-		if err != nil {
-			return err
-		}
-		ev.Payload = &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: w.ID, OwnerId: w.OwnerID}}
-		msgs = append(msgs, outbox.Message{Topic: kafka.SignupsTopic, Key: w.ID, Events: []*eventv1.Event{ev}})
+		msgs = append(msgs, message(w.ID, signup.WaitlistDeleted(w.ID, w.OwnerID, s.now())))
 	}
 	return outbox.Insert(ctx, tx, msgs...)
 }

@@ -17,13 +17,13 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// Keys implements signup.Keys.
-type Keys struct {
+// Index implements signup.IndexStore.
+type Index struct {
 	rdb goredis.UniversalClient
 }
 
-// NewKeys returns an index on rdb, whose maxmemory-policy should be noeviction.
-func NewKeys(rdb goredis.UniversalClient) *Keys { return &Keys{rdb: rdb} }
+// NewIndex returns an index on rdb, whose maxmemory-policy should be noeviction.
+func NewIndex(rdb goredis.UniversalClient) *Index { return &Index{rdb: rdb} }
 
 func setKey(waitlistID string) string   { return "queue:{" + waitlistID + "}:keys" }
 func markKey(waitlistID string) string  { return "queue:{" + waitlistID + "}:mark" }
@@ -96,9 +96,9 @@ redis.call('PERSIST', KEYS[1])
 redis.call('HSET', KEYS[2], 'change', ARGV[1], 'nonce', ARGV[2], 'live', ARGV[3], 'total', ARGV[4])
 return 1`)
 
-// Rank implements signup.Keys.
-func (k *Keys) Rank(ctx context.Context, waitlistID string, v signup.View) (signup.Place, error) {
-	got, err := rankScript.Run(ctx, k.rdb, []string{setKey(waitlistID), markKey(waitlistID)},
+// Rank implements signup.IndexStore.
+func (x *Index) Rank(ctx context.Context, waitlistID string, v signup.View) (signup.Place, error) {
+	got, err := rankScript.Run(ctx, x.rdb, []string{setKey(waitlistID), markKey(waitlistID)},
 		v.Change, v.Nonce, v.Signup.Number, v.Signup.QueueKey).Int64Slice()
 	switch {
 	case err != nil:
@@ -108,12 +108,12 @@ func (k *Keys) Rank(ctx context.Context, waitlistID string, v signup.View) (sign
 	case got[0] == again:
 		return signup.Place{}, nil
 	}
-	return signup.Place{Rank: got[0], At: signup.Mark{Change: got[1], Nonce: got[2], Live: got[3], Total: got[4]}}, nil
+	return signup.Place{Rank: got[0], Mark: signup.Mark{Change: got[1], Nonce: got[2], Live: got[3], Total: got[4]}}, nil
 }
 
-// Mark implements signup.Keys.
-func (k *Keys) Mark(ctx context.Context, waitlistID string) (signup.Mark, error) {
-	fields, err := k.rdb.HMGet(ctx, markKey(waitlistID), "change", "nonce", "live", "total").Result()
+// Mark implements signup.IndexStore.
+func (x *Index) Mark(ctx context.Context, waitlistID string) (signup.Mark, error) {
+	fields, err := x.rdb.HMGet(ctx, markKey(waitlistID), "change", "nonce", "live", "total").Result()
 	if err != nil {
 		return signup.Mark{}, fmt.Errorf("read mark: %w", err)
 	}
@@ -130,8 +130,8 @@ func (k *Keys) Mark(ctx context.Context, waitlistID string) (signup.Mark, error)
 	return m, nil
 }
 
-// Apply implements signup.Keys.
-func (k *Keys) Apply(ctx context.Context, waitlistID string, from signup.Mark, d signup.Delta) (bool, error) {
+// Apply implements signup.IndexStore.
+func (x *Index) Apply(ctx context.Context, waitlistID string, from signup.Mark, d signup.Delta) (bool, error) {
 	args := make([]any, 0, 7+2*len(d.Put)+len(d.Remove))
 	args = append(args, from.Change, from.Nonce, d.To.Change, d.To.Nonce, d.To.Live, d.To.Total, len(d.Put))
 	for _, p := range d.Put {
@@ -140,7 +140,7 @@ func (k *Keys) Apply(ctx context.Context, waitlistID string, from signup.Mark, d
 	for _, number := range d.Remove {
 		args = append(args, number)
 	}
-	code, err := applyScript.Run(ctx, k.rdb, []string{setKey(waitlistID), markKey(waitlistID)}, args...).Int()
+	code, err := applyScript.Run(ctx, x.rdb, []string{setKey(waitlistID), markKey(waitlistID)}, args...).Int()
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("apply changes: %w", err)
@@ -150,17 +150,17 @@ func (k *Keys) Apply(ctx context.Context, waitlistID string, from signup.Mark, d
 	return code == 1, nil
 }
 
-// Lease implements signup.Keys.
-func (k *Keys) Lease(ctx context.Context, waitlistID string, ttl time.Duration) (func(), bool, error) {
+// Lease implements signup.IndexStore.
+func (x *Index) Lease(ctx context.Context, waitlistID string, ttl time.Duration) (func(), bool, error) {
 	owner := uuid.NewString()
-	ok, err := k.rdb.SetNX(ctx, leaseKey(waitlistID), owner, ttl).Result()
+	ok, err := x.rdb.SetNX(ctx, leaseKey(waitlistID), owner, ttl).Result()
 	if err != nil {
 		return nil, false, fmt.Errorf("lease: %w", err)
 	}
 	release := func() {
 		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = releaseScript.Run(short, k.rdb, []string{leaseKey(waitlistID)}, owner).Err()
+		_ = releaseScript.Run(short, x.rdb, []string{leaseKey(waitlistID)}, owner).Err()
 	}
 	return release, ok, nil
 }
@@ -173,13 +173,13 @@ return 0`)
 // builderTTL bounds how long an abandoned half-built index stays.
 const builderTTL = 15 * time.Minute
 
-// Build implements signup.Keys. It drops the present mark: whoever asks for a
+// Build implements signup.IndexStore. It drops the present mark: whoever asks for a
 // new index has found the present one wrong.
-func (k *Keys) Build(ctx context.Context, waitlistID string) (signup.Builder, error) {
-	if err := k.rdb.Del(ctx, markKey(waitlistID)).Err(); err != nil {
+func (x *Index) Build(ctx context.Context, waitlistID string) (signup.Builder, error) {
+	if err := x.rdb.Del(ctx, markKey(waitlistID)).Err(); err != nil {
 		return nil, fmt.Errorf("drop mark: %w", err)
 	}
-	return &builder{rdb: k.rdb, waitlistID: waitlistID, key: "queue:{" + waitlistID + "}:build:" + uuid.NewString()}, nil
+	return &builder{rdb: x.rdb, waitlistID: waitlistID, key: "queue:{" + waitlistID + "}:build:" + uuid.NewString()}, nil
 }
 
 type builder struct {

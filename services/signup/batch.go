@@ -1,0 +1,223 @@
+package signup
+
+import (
+	"time"
+
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+)
+
+// keySpacing is the distance between the queue keys of consecutive signups. A
+// gap can be halved 20 times before the queue needs respacing. Redis scores are
+// exact up to 2^53, which is enough for 8.6 billion signups.
+const keySpacing = 1 << 20
+
+// State holds the counters of a waitlist after its newest change. It is zero
+// before the first change.
+type State struct {
+	// Change is the number of that change.
+	Change int64
+	// Live is the number of live signups, Total the displayed counter.
+	Live, Total int64
+	// Credited is the number of live signups with a credited referrer.
+	Credited int64
+	// LastNumber is the number of the newest signup, live or not.
+	LastNumber int64
+}
+
+// Locked is what the store reads for a batch while it holds the waitlist's lock.
+type Locked struct {
+	// SettingsVersion and OwnerVersion are the stored versions.
+	SettingsVersion, OwnerVersion int64
+	// Waitlist is the stored waitlist. It is nil unless Outdated holds for a join.
+	Waitlist *Waitlist
+	State    State
+	// LastKey is the highest queue key, 0 in an empty queue.
+	LastKey int64
+	// Present maps each address of the batch that is on the list to its signup.
+	Present map[string]PresentRow
+	// Referrers maps the tokens that the batch names to the live signups they
+	// belong to.
+	Referrers map[Token]ReferrerRow
+}
+
+// PresentRow identifies a signup that is on the list.
+type PresentRow struct {
+	Token  Token
+	Number int64
+}
+
+// ReferrerRow is a referrer as stored, without the credits of the batch.
+type ReferrerRow struct {
+	Number, Count int64
+	Email         string
+}
+
+// Outdated reports whether j was validated against settings or an entitlement
+// that are no longer the stored ones.
+func (l *Locked) Outdated(j *Join) bool {
+	return j.Waitlist.Version != l.SettingsVersion || j.Waitlist.Owner.Version != l.OwnerVersion
+}
+
+// Batch is what becomes of a batch of joins. The store writes all of it in one
+// transaction, or nothing if there are no Inserts.
+type Batch struct {
+	// Outcomes are in the order of the joins.
+	Outcomes []Outcome
+	Inserts  []Insert
+	// Credits holds each referrer once, in the order of their first credits.
+	Credits []Credit
+	// CreditedAt is when the referrers reach their new counts.
+	CreditedAt time.Time
+	Events     []*eventv1.Event
+	// State is what the change log records after the batch.
+	State State
+}
+
+// Insert is a new signup.
+type Insert struct {
+	*Join
+	Number, Key int64
+	// ReferrerNumber is the credited referrer's, 0 without one.
+	ReferrerNumber int64
+}
+
+// Credit is what one referrer gains by a batch.
+type Credit struct {
+	Number int64
+	// Count is the number of new referrals, Places how far they move the referrer up.
+	Count  int32
+	Places int64
+}
+
+// Decide returns what becomes of joins, in their order. refused[i], if set, is
+// why joins[i] stays out; nil refuses nobody. newID returns the ids of the events.
+// Decide changes none of its arguments.
+func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Batch {
+	b := &Batch{
+		State: l.State, Outcomes: make([]Outcome, len(joins)),
+		Inserts: make([]Insert, 0, len(joins)), Events: make([]*eventv1.Event, 0, len(joins)),
+	}
+	added := make(map[string]int64, len(joins)) // email → number
+	var credited map[Token]int                  // token → index in b.Credits
+	for i, j := range joins {
+		o := &b.Outcomes[i]
+		if refused != nil && refused[i] != nil {
+			o.Err = refused[i]
+			continue
+		}
+		if row, ok := l.Present[j.Email]; ok {
+			// A row with the join's own token was committed by an earlier attempt.
+			// Position stays 0: the receipt looks the place up.
+			*o = Outcome{Existing: row.Token != j.Token, Number: row.Number}
+			continue
+		}
+		if number, ok := added[j.Email]; ok {
+			*o = Outcome{Existing: true, Number: number}
+			continue
+		}
+		b.State.Live++
+		b.State.Total++
+		b.State.LastNumber++
+		added[j.Email] = b.State.LastNumber
+		*o = Outcome{Number: b.State.LastNumber, Position: b.State.Live, Total: b.State.Total}
+		in := Insert{Join: j, Number: o.Number, Key: l.LastKey + keySpacing*int64(len(b.Inserts)+1)}
+		eff := j.Waitlist.Settings.Effective(j.Waitlist.Owner.EffectiveTier(j.CreatedAt))
+		var referrer ReferrerRow
+		if j.HasReferrer {
+			referrer = l.Referrers[j.ReferredBy]
+			in.ReferrerNumber = referrer.Number
+		}
+		b.Inserts = append(b.Inserts, in)
+		b.Events = append(b.Events, signupCreated(&in, *o, &eff, newID()))
+		if in.ReferrerNumber == 0 {
+			continue
+		}
+		b.State.Credited++
+		at, ok := credited[j.ReferredBy]
+		if !ok {
+			if credited == nil {
+				credited = make(map[Token]int, len(l.Referrers))
+			}
+			at = len(b.Credits)
+			credited[j.ReferredBy] = at
+			b.Credits = append(b.Credits, Credit{Number: referrer.Number})
+		}
+		c := &b.Credits[at]
+		c.Count++
+		c.Places += int64(j.Waitlist.Settings.ReferralBoost)
+		b.Events = append(b.Events, referralCredited(&in, referrer, referrer.Count+int64(c.Count), &eff, newID()))
+	}
+	if len(b.Inserts) > 0 {
+		b.State.Change++
+		b.CreditedAt = b.Inserts[0].CreatedAt
+	}
+	return b
+}
+
+// ImportBatch is what becomes of one chunk of an import.
+type ImportBatch struct {
+	// Imported counts the rows that are on the list by this import: Rows, and
+	// those that an earlier attempt committed.
+	Imported int64
+	// Rows are the new signups. Rows[i] gets the number FirstNumber+i and Keys[i].
+	Rows        []ImportRow
+	FirstNumber int64
+	Keys        []int64
+	// State is what the change log records after the chunk.
+	State State
+}
+
+// DecideImport returns what becomes of rows, whose addresses differ, given the
+// tokens of the addresses that are on the list and the highest queue key.
+func DecideImport(st State, lastKey int64, present map[string]Token, rows []ImportRow) ImportBatch {
+	b := ImportBatch{FirstNumber: st.LastNumber + 1, Rows: make([]ImportRow, 0, len(rows)), State: st}
+	for _, r := range rows {
+		token, known := present[r.Email]
+		if !known {
+			b.Rows = append(b.Rows, r)
+			b.Keys = append(b.Keys, lastKey+keySpacing*int64(len(b.Rows)))
+		}
+		if !known || token == r.Token {
+			b.Imported++
+		}
+	}
+	if n := int64(len(b.Rows)); n > 0 {
+		b.State.Change++
+		b.State.Live += n
+		b.State.Total += n
+		b.State.LastNumber += n
+	}
+	return b
+}
+
+// Removed is a signup that was deleted under the waitlist's lock.
+type Removed struct {
+	Number                     int64
+	Email, FirstName, LastName string
+	// Referred says whether it had a credited referrer.
+	Referred bool
+}
+
+// DecideRemoval returns the counters after the removal of a signup and the event
+// that announces it. w is the waitlist as stored at that moment.
+func DecideRemoval(st State, w *Waitlist, gone Removed, why Removal, now time.Time) (State, *eventv1.Event) {
+	st.Change++
+	st.Live--
+	if gone.Referred {
+		st.Credited--
+	}
+	p := &eventv1.SignupRemoved{
+		WaitlistId: w.ID, OwnerId: w.OwnerID, Number: gone.Number, Reason: eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST,
+	}
+	if why == OwnRequest {
+		st.Total--
+	} else {
+		eff := w.Settings.Effective(w.Owner.EffectiveTier(now))
+		p.Reason = eventv1.RemovalReason_REMOVAL_REASON_ADMIN
+		p.Email, p.FirstName, p.LastName = gone.Email, gone.FirstName, gone.LastName
+		p.Offboarding = eff.EmailTemplates.Offboarding != ""
+	}
+	ev := newEvent(NewEventID(), now)
+	ev.Payload = &eventv1.Event_SignupRemoved{SignupRemoved: p}
+	return st, ev
+}

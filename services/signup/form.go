@@ -1,0 +1,168 @@
+package signup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/body"
+	"waitlist.internal/libs/emailaddr"
+)
+
+// Bounds of a signup's fields in code points.
+const (
+	maxPersonName = 100
+	maxPhone      = 32
+	maxUTM        = 255
+	maxTimezone   = 64
+)
+
+// Header holds what a signup request says outside its body.
+type Header struct {
+	UserAgent string
+}
+
+// Join is one validated signup, ready to be stored.
+type Join struct {
+	// Waitlist is the state of the waitlist that it was validated against.
+	Waitlist       *Waitlist
+	Email          string
+	FirstName      string
+	LastName       string
+	Phone          string
+	Timezone       string
+	Device         string
+	UTMSource      string
+	UTMMedium      string
+	UTMCampaign    string
+	UTMTerm        string
+	UTMContent     string
+	Answers        []byte // JSON object, nil: none
+	ReferredBy     Token
+	HasReferrer    bool
+	ConsentAt      time.Time // zero: none given
+	ConsentVersion string
+	PolicyVersion  string
+	Token          Token
+	CreatedAt      time.Time
+}
+
+// revalidate is validate for a request body that was parsed before.
+func (s *Service) revalidate(w *Waitlist, raw []byte, h Header) (*Join, error) {
+	form, err := body.Parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	return s.validate(w, form, h)
+}
+
+// validate checks a form against a waitlist's settings. It reports all field
+// errors at once, and checks the email domain after that.
+func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, error) {
+	eff := s.effective(w)
+	if eff.Status == Closed {
+		return nil, errClosed()
+	}
+	j := &Join{Waitlist: w, Token: NewToken(), CreatedAt: s.timestamp(), Device: deviceType(h.UserAgent)}
+	j.Email = readEmail(form)
+	j.FirstName = readText(form, "first_name", maxPersonName, eff.NameField)
+	j.LastName = readText(form, "last_name", maxPersonName, eff.NameField)
+	j.Phone = readText(form, "phone", maxPhone, eff.PhoneField)
+	if zone, ok := form.String("timezone", maxTimezone); ok && zone != "" {
+		if s.knownZone(zone) {
+			j.Timezone = zone
+		} else {
+			form.Fail("timezone", "must be an IANA time zone name")
+		}
+	}
+	for name, to := range map[string]*string{
+		"utm_source": &j.UTMSource, "utm_medium": &j.UTMMedium, "utm_campaign": &j.UTMCampaign,
+		"utm_term": &j.UTMTerm, "utm_content": &j.UTMContent,
+	} {
+		*to, _ = form.String(name, maxUTM)
+	}
+	if ref, ok := form.String("referred_by_token", 0); ok {
+		j.ReferredBy, j.HasReferrer = ParseToken(strings.ToLower(strings.TrimSpace(ref)))
+	}
+	j.Answers = readAnswers(form, eff.CustomQuestions)
+	consent, _ := form.Bool("consent")
+	if consent {
+		j.ConsentAt = j.CreatedAt
+		j.ConsentVersion = consentVersion(eff.ConsentText)
+		j.PolicyVersion = s.cfg.PrivacyPolicyVersion
+	} else if eff.RequireConsent && !form.Failed("consent") {
+		form.Fail("consent", "is required")
+	}
+	if err := form.Err(); err != nil {
+		return nil, err
+	}
+	domain := j.Email[strings.LastIndexByte(j.Email, '@')+1:]
+	if len(eff.AllowedEmailDomains) > 0 && !slices.Contains(eff.AllowedEmailDomains, domain) {
+		return nil, apierr.New(apierr.DomainRestricted, "Addresses of this e-mail domain cannot sign up here.")
+	}
+	if eff.ExcludePersonalEmails && emailaddr.Personal(domain) {
+		return nil, apierr.New(apierr.DomainRestricted, "Please use your work e-mail address.").
+			WithStatus(http.StatusBadRequest)
+	}
+	return j, nil
+}
+
+func readEmail(form *body.Object) string {
+	raw, ok := form.String("email", 0)
+	if !ok {
+		if !form.Has("email") || form.IsNull("email") {
+			form.Fail("email", "is required")
+		}
+		return ""
+	}
+	email, err := emailaddr.Parse(raw)
+	if err != nil {
+		form.Fail("email", "must be a valid e-mail address")
+	}
+	return email
+}
+
+// readText reads a text field by its mode. It ignores the value of a hidden field.
+func readText(form *body.Object, name string, limit int, mode FieldMode) string {
+	if mode == FieldHidden {
+		return ""
+	}
+	text, ok := form.String(name, limit)
+	text = strings.TrimSpace(text)
+	missing := !form.Has(name) || form.IsNull(name) || (ok && text == "")
+	if mode == FieldRequired && missing {
+		form.Fail(name, "is required")
+	}
+	return text
+}
+
+// consentVersion identifies a consent text by the first 12 hex digits of its SHA-256.
+func consentVersion(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])[:12]
+}
+
+// knownZone reports whether name is an IANA time zone. Loading one reads and
+// parses a file, so known names, about 600, stay in memory.
+func (s *Service) knownZone(name string) bool {
+	if _, ok := s.zones.Load(name); ok {
+		return true
+	}
+	if name == "Local" || strings.HasPrefix(name, "/") {
+		return false
+	}
+	// These are files in some zone databases, but no IANA names: the machine's own
+	// zone, and copies of all zones with and without leap seconds.
+	if name == "localtime" || name == "posixrules" || strings.HasPrefix(name, "posix/") || strings.HasPrefix(name, "right/") {
+		return false
+	}
+	if _, err := time.LoadLocation(name); err != nil {
+		return false
+	}
+	s.zones.Store(name, struct{}{})
+	return true
+}
