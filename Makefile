@@ -25,6 +25,8 @@ KAFKA ?= embedded
 LAB_KAFKA ?= apache
 PKG ?= work
 ARGS ?=
+# make test SINCE=main runs what the change since main reaches, make quick SINCE=HEAD what is not committed yet.
+SINCE ?=
 
 # make test-former FORMER=v1.2.0 ARGS='-run TestSuite/everyday'
 FORMER ?=
@@ -54,9 +56,14 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
 	@exec $(BIN)/standalone
 
+.PHONY: quick
+quick: PKG = $(patsubst %,./%/...,$(filter-out tools/%,$(filter-out tools,$(MODULES))))
+quick: ## Run the tests of libs and services without -race, between two edits (SINCE=HEAD, PKG=…, ARGS=…)
+	@MODEL_STEPS=$${MODEL_STEPS:-3000} go run ./tools/test/run -cached -since '$(SINCE)' -packages '$(PKG)' -- $(ARGS)
+
 .PHONY: test
-test: $(BIN)/helm ## Run every test with -race on real servers (KAFKA=apache, PKG=…, ARGS=…)
-	@go run ./tools/test/run -kafka $(KAFKA) -- -race -timeout 45m $(ARGS) $(PKG)
+test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
+	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -timeout 45m $(ARGS)
 
 .PHONY: test-former
 test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on today's schema (ARGS=…)

@@ -2,7 +2,10 @@
 // apache, one Apache Kafka. It stops the servers when the tests end, even if they
 // fail or are interrupted.
 //
-//	go run ./tools/test/run [-kafka embedded|apache] -- [arguments of go test]
+//	go run ./tools/test/run [-kafka embedded|apache] [-since revision] [-packages patterns] [-cached] -- [flags of go test]
+//
+// With -since it runs only the packages that the change since a revision
+// reaches; see reached.
 package main
 
 import (
@@ -10,10 +13,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -34,6 +41,9 @@ func main() {
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	broker := flags.String("kafka", "embedded", "broker for the tests: embedded (one in each test binary) or apache (one for all)")
+	since := flags.String("since", "", "test only what the change since this git revision reaches, committed or not")
+	patterns := flags.String("packages", "work", "packages to test, separated by spaces")
+	cached := flags.Bool("cached", false, "allow cached results; the cache does not notice a change of the programs that the tests of tools build")
 	data := flags.String("data", ".data", "folder that keeps downloaded servers")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -41,7 +51,18 @@ func run(ctx context.Context, args []string) (err error) {
 		}
 		return err
 	}
-	dir, err := os.MkdirTemp("", "waitlist-test-")
+	targets := strings.Fields(*patterns)
+	if *since != "" {
+		if targets, err = reachedSince(ctx, *since, targets); err != nil {
+			return err
+		}
+		if len(targets) == 0 {
+			fmt.Printf("The change since %s reaches no test.\n", *since)
+			return nil
+		}
+		fmt.Printf("The change since %s reaches the tests of %d packages.\n", *since, len(targets))
+	}
+	dir, err := os.MkdirTemp("", "waitlist-tests-")
 	if err != nil {
 		return fmt.Errorf("create a folder for the servers: %w", err)
 	}
@@ -49,9 +70,13 @@ func run(ctx context.Context, args []string) (err error) {
 
 	settings := testenv.FastPostgres()
 	settings["max_connections"] = "800" // every package's tests at once
-	postgres, err := devservers.StartPostgres(ctx, devservers.PostgresOptions{
+	options := devservers.PostgresOptions{
 		Dir: filepath.Join(dir, "postgres"), Dist: filepath.Join(*data, "postgres-dist"), Settings: settings,
-	})
+	}
+	if *cached {
+		options.Port = steadyPort()
+	}
+	postgres, err := devservers.StartPostgres(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -74,7 +99,7 @@ func run(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("-kafka is %q: choose embedded or apache", *broker)
 	}
 
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test"}, flags.Args()...)...)
+	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test"}, flags.Args(), targets)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
 	// The tests get a process group of their own. Ctrl-C then reaches this process
 	// first, and the servers keep running until the tests have ended.
@@ -85,4 +110,23 @@ func run(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("go test: %w", err)
 	}
 	return nil
+}
+
+// steadyPort is the same in each run in this folder, unless somebody listens
+// there; then it is 0. go test has a result for the server's address only.
+func steadyPort() int {
+	dir, err := os.Getwd()
+	if err != nil {
+		return 0
+	}
+	const first, ports = 20000, 10000 // below those that the kernel gives out
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(dir))
+	port := first + int(h.Sum32()%ports)
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return 0
+	}
+	_ = l.Close()
+	return port
 }
