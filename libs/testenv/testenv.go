@@ -202,24 +202,49 @@ func PostgresFrom(t testing.TB, key string, prepare func(ctx context.Context, ur
 // of at most conns connections to it. Both go at the test's end.
 func Migrated(t testing.TB, schema string, conns int32, migrations func() (fs.FS, error)) *pgxpool.Pool {
 	t.Helper()
-	url := PostgresFrom(t, schema, func(ctx context.Context, url string) error {
-		files, err := migrations()
-		if err != nil {
-			return err
-		}
-		pool, err := pg.Open(ctx, url, schema, 2)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		return pg.Migrate(ctx, pool, schema, files, slog.New(slog.DiscardHandler))
-	})
-	pool, err := pg.Open(t.Context(), url, schema, conns)
+	pool, err := pg.Open(t.Context(), MigratedURL(t, Schema{schema, migrations}), schema, conns)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+// Schema is a service's schema and the migrations that make it.
+type Schema struct {
+	Name       string
+	Migrations func() (fs.FS, error)
+}
+
+// MigratedURL is Postgres with schemas in the database, migrated once per test
+// binary.
+func MigratedURL(t testing.TB, schemas ...Schema) string {
+	t.Helper()
+	var key strings.Builder
+	for _, s := range schemas {
+		key.WriteString(s.Name + " ")
+	}
+	return PostgresFrom(t, key.String(), func(ctx context.Context, url string) error {
+		for _, s := range schemas {
+			if err := migrate(ctx, url, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func migrate(ctx context.Context, url string, s Schema) error {
+	files, err := s.Migrations()
+	if err != nil {
+		return err
+	}
+	pool, err := pg.Open(ctx, url, s.Name, 2)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return pg.Migrate(ctx, pool, s.Name, files, slog.New(slog.DiscardHandler))
 }
 
 func server(t testing.TB) string {

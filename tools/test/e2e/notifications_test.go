@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/libs/testenv"
 	"waitlist.internal/tools/internal/webhooksink"
 )
 
@@ -333,7 +332,7 @@ func (s *suite) testNotificationsKilled(t *testing.T) {
 	const kills, each = 4, 20 // the log of one list has room for all
 	r := newReceiver(t)
 	dir := DataDir(t)
-	d := &deployment{suite: s, db: testenv.Postgres(t)}
+	d := &deployment{suite: s, db: database(t)}
 	env := map[string]string{"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000", "POSTGRES_URL": d.db}
 	maps.Copy(env, r.env)
 	r.answers["/killed"] = func(_ http.ResponseWriter, req *http.Request) {

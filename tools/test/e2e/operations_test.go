@@ -165,7 +165,7 @@ func (s *suite) testDefaultBucket(t *testing.T) {
 // testOutages takes the database and Redis away, by closed connections and by
 // silence.
 func (s *suite) testOutages(t *testing.T) {
-	db, err := url.Parse(testenv.Postgres(t))
+	db, err := url.Parse(database(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,13 @@ import (
 
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
+	accountdb "waitlist.internal/services/account/postgres"
+	admindb "waitlist.internal/services/admin-analytics/postgres"
+	billingdb "waitlist.internal/services/billing/postgres"
+	messagingdb "waitlist.internal/services/messaging/postgres"
 	"waitlist.internal/services/messaging/resendtest"
+	notifierdb "waitlist.internal/services/notifier/postgres"
+	signupdb "waitlist.internal/services/signup/postgres"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -50,37 +56,51 @@ func TestSuite(t *testing.T) {
 		{"templates", testTemplates},
 		{"blasts", testBlasts},
 	}
-	t.Run("everyday", func(t *testing.T) {
-		d := s.deploy(t, nil)
-		for _, g := range groups {
-			t.Run(g.name, func(t *testing.T) { g.run(t, d) })
+	// Parallel groups have ended when this runs.
+	t.Cleanup(func() {
+		if t.Failed() || testing.Short() || !wholeRun() {
+			return
+		}
+		missing := s.coverage.Missing(contract.Operations(), unreachable)
+		if len(missing) > 0 {
+			t.Errorf("answers of the contract that no test has produced:\n%s", strings.Join(missing, "\n"))
 		}
 	})
-	t.Run("cors", s.testConfiguredOrigin)
-	t.Run("trial", s.testTrialEnds)
-	t.Run("rate", s.testRateLimit)
-	t.Run("bucket", s.testDefaultBucket)
-	t.Run("outages", s.testOutages)
-	t.Run("restart", s.testRestart)
-	t.Run("verified", s.testVerifiedOnly)
-	t.Run("deletion", s.testDeletion)
-	t.Run("matrix", s.testMatrix)
-	t.Run("notifications", s.testNotifications)
-	t.Run("notifications killed", s.testNotificationsKilled)
-	t.Run("transfer interrupted", s.testTransferInterrupted)
-	t.Run("mails", s.testMails)
-	t.Run("domains", s.testDomains)
-	t.Run("resend", s.testResend)
-	t.Run("blast cap", s.testBlastCap)
-	t.Run("billing", s.testBilling)
-	t.Run("payments", s.testPayments)
-
-	if t.Failed() || testing.Short() || !wholeRun() {
-		return
-	}
-	missing := s.coverage.Missing(contract.Operations(), unreachable)
-	if len(missing) > 0 {
-		t.Errorf("answers of the contract that no test has produced:\n%s", strings.Join(missing, "\n"))
+	for _, deployed := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"everyday", func(t *testing.T) {
+			t.Helper()
+			d := s.deploy(t, nil)
+			for _, g := range groups {
+				t.Run(g.name, func(t *testing.T) { g.run(t, d) })
+			}
+		}},
+		{"deletion", s.testDeletion},
+		{"mails", s.testMails},
+		{"cors", s.testConfiguredOrigin},
+		{"trial", s.testTrialEnds},
+		{"rate", s.testRateLimit},
+		{"bucket", s.testDefaultBucket},
+		{"outages", s.testOutages},
+		{"restart", s.testRestart},
+		{"verified", s.testVerifiedOnly},
+		{"matrix", s.testMatrix},
+		{"notifications", s.testNotifications},
+		{"notifications killed", s.testNotificationsKilled},
+		{"transfer interrupted", s.testTransferInterrupted},
+		{"domains", s.testDomains},
+		{"resend", s.testResend},
+		{"blast cap", s.testBlastCap},
+		{"billing", s.testBilling},
+		{"payments", s.testPayments},
+	} {
+		// Each has a program, a database and a broker's topics of its own.
+		t.Run(deployed.name, func(t *testing.T) {
+			t.Parallel()
+			deployed.run(t)
+		})
 	}
 }
 
@@ -136,12 +156,30 @@ func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 	}
 	maps.Copy(all, env)
 	if all["POSTGRES_URL"] == "" {
-		all["POSTGRES_URL"] = testenv.Postgres(t)
+		all["POSTGRES_URL"] = database(t)
 	}
 	d.db = all["POSTGRES_URL"]
 	d.options = Options{Binary: s.binary, Dir: DataDir(t), Env: all}
 	d.server = Run(t, d.options)
 	return d
+}
+
+// database is a database with the schemas of all services, so that a start finds
+// nothing to migrate. A program that a run brings along migrates by itself: its
+// schemas may be others or belong to others.
+func database(t *testing.T) string {
+	t.Helper()
+	if os.Getenv(BinaryVariable) != "" {
+		return testenv.Postgres(t)
+	}
+	return testenv.MigratedURL(t,
+		testenv.Schema{Name: accountdb.Schema, Migrations: accountdb.Migrations},
+		testenv.Schema{Name: admindb.Schema, Migrations: admindb.Migrations},
+		testenv.Schema{Name: billingdb.Schema, Migrations: billingdb.Migrations},
+		testenv.Schema{Name: messagingdb.Schema, Migrations: messagingdb.Migrations},
+		testenv.Schema{Name: notifierdb.Schema, Migrations: notifierdb.Migrations},
+		testenv.Schema{Name: "signup", Migrations: signupdb.Migrations},
+	)
 }
 
 // restart starts a program that was stopped or killed, at its old address and on

@@ -20,7 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"waitlist.internal/libs/testenv"
 )
 
 func testTransfer(t *testing.T, d *deployment) {
@@ -758,7 +757,7 @@ func testImportBeside(t *testing.T, d *deployment) {
 // rows come and go.
 func (s *suite) testTransferInterrupted(t *testing.T) {
 	whole := t // whose end is the end of a program that is started again
-	db, err := url.Parse(testenv.Postgres(t))
+	db, err := url.Parse(database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
