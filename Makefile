@@ -59,11 +59,15 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 .PHONY: quick
 quick: PKG = $(patsubst %,./%/...,$(filter-out tools/%,$(filter-out tools,$(MODULES))))
 quick: ## Run the tests of libs and services without -race, between two edits (SINCE=HEAD, PKG=…, ARGS=…)
-	@MODEL_STEPS=$${MODEL_STEPS:-3000} go run ./tools/test/run -cached -since '$(SINCE)' -packages '$(PKG)' -- $(ARGS)
+	@go run ./tools/test/run -cached -since '$(SINCE)' -packages '$(PKG)' -- -short $(ARGS)
 
 .PHONY: test
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
 	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -timeout 45m $(ARGS)
+
+.PHONY: model
+model: ## Take the queue's model test through 125000 steps, without -race
+	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -run '^TestModel$$' -v
 
 .PHONY: test-former
 test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on today's schema (ARGS=…)

@@ -27,9 +27,13 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// modelSteps is about how many random steps the model test takes. The reliability
-// table asks for 10^5; MODEL_STEPS sets another number.
-const modelSteps = 125_000
+// modelSteps is the approximate number of random steps of the model test,
+// shortModelSteps that with -short. MODEL_STEPS overrides both: make model takes
+// more than 10^5 steps.
+const (
+	modelSteps      = 20_000
+	shortModelSteps = 3_000
+)
 
 // member is one signup of the oracle, in queue order.
 type member struct {
@@ -343,6 +347,9 @@ func (w *world) damage(t *rapid.T) {
 // step mostly waits for the servers, so several walks go side by side.
 func TestModel(t *testing.T) {
 	steps := modelSteps
+	if testing.Short() {
+		steps = shortModelSteps
+	}
 	if s := os.Getenv("MODEL_STEPS"); s != "" {
 		var err error
 		if steps, err = strconv.Atoi(s); err != nil {

@@ -35,6 +35,9 @@ func TestModel(t *testing.T) {
 	for i := range uint64(schedules / perWorld) {
 		seeds = append(seeds, i+1)
 	}
+	if testing.Short() {
+		seeds = seeds[:len(seeds)/5]
+	}
 	if s := os.Getenv("SIM_SEED"); s != "" {
 		one, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {

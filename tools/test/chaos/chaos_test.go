@@ -34,8 +34,11 @@ func outage() time.Duration {
 }
 
 func kills() int {
-	if full() {
+	switch {
+	case full():
 		return 20
+	case testing.Short():
+		return 2
 	}
 	return 4
 }

@@ -19,7 +19,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
 )
 
 func testTransfer(t *testing.T, d *deployment) {

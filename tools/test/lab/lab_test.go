@@ -158,7 +158,7 @@ func (w *world) testImages(t *testing.T) {
 // endToEnd runs the whole end-to-end suite against the chart with one form of
 // routes. LAB_E2E_ARGS are more of its flags.
 func (w *world) endToEnd(ctx context.Context, kind string) error {
-	args := append([]string{"-test.v", "-test.timeout=60m"}, strings.Fields(os.Getenv("LAB_E2E_ARGS"))...)
+	args := append([]string{"-test.v", "-test.timeout=60m", "-test.parallel=1"}, strings.Fields(os.Getenv("LAB_E2E_ARGS"))...)
 	cmd := exec.CommandContext(ctx, filepath.Join(w.bin, "e2e.test"), args...)
 	cmd.Dir = filepath.Join(w.root, "tools/test/e2e")
 	cmd.Env = append(os.Environ(),

@@ -112,14 +112,15 @@ func run(ctx context.Context, args []string) (err error) {
 	return nil
 }
 
-// steadyPort is the same in each run in this folder, unless somebody listens
-// there; then it is 0. go test has a result for the server's address only.
+// steadyPort returns the same free port in each run in this folder, or 0 when
+// another process listens there. go test caches a result for one value of
+// TEST_POSTGRES_URL.
 func steadyPort() int {
 	dir, err := os.Getwd()
 	if err != nil {
 		return 0
 	}
-	const first, ports = 20000, 10000 // below those that the kernel gives out
+	const first, ports = 20000, 10000 // below the kernel's ephemeral ports
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(dir))
 	port := first + int(h.Sum32()%ports)

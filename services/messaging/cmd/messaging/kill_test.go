@@ -293,8 +293,11 @@ func (r *replica) kill() {
 // once; with SMTP those in flight at a kill may repeat, as the same mail.
 func TestKillsInABlast(t *testing.T) {
 	people, kills := 4000, 10
-	if os.Getenv("CHAOS") == "full" {
+	switch {
+	case os.Getenv("CHAOS") == "full":
 		people, kills = 100_000, 50
+	case testing.Short():
+		people, kills = 1000, 3
 	}
 	for name, newSink := range map[string]func(*testing.T) sink{"maildir": newMaildir, "smtp": newSMTP, "resend": newResend} {
 		t.Run(name, func(t *testing.T) {
