@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-
 	"waitlist.internal/libs/loop"
 )
 

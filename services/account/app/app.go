@@ -7,13 +7,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http"
 	"runtime"
 	"time"
 
-	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/loop"
-	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
@@ -86,89 +83,52 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, err error) {
 	return keys, addressKey, nil
 }
 
-// options are what the service uses.
-func options() (service.Options, error) {
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		return service.Options{}, fmt.Errorf("migrations: %w", err)
+func definition() service.Definition {
+	return service.Definition{
+		Name: Service, Migrations: postgres.Migrations,
+		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true},
 	}
-	return service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true,
-	}, nil
 }
 
 // Migrate brings the schema and the topics up to date; see service.Migrate.
-func Migrate(ctx context.Context, cfg service.Config) error {
-	o, err := options()
-	if err != nil {
-		return err
-	}
-	return service.Migrate(ctx, Service, cfg, o)
-}
+func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
 
 // App is the service.
-type App struct{ rt *service.Runtime }
+type App = service.Runtime
 
 // New opens what the service uses and registers its routes.
-func New(ctx context.Context, cfg Config) (_ *App, err error) {
+func New(ctx context.Context, cfg Config) (*App, error) {
 	keys, addressKey, err := cfg.parse()
 	if err != nil {
 		return nil, err
 	}
-	o, err := options()
-	if err != nil {
-		return nil, err
-	}
-	rt, err := service.New(ctx, Service, cfg.Config, o)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
+	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+		signups, err := rt.Dial(cfg.SignupTarget, "signup")
 		if err != nil {
-			_ = rt.Close(context.WithoutCancel(ctx))
+			return err
 		}
-	}()
-	signups, err := rt.Dial(cfg.SignupTarget, "signup")
-	if err != nil {
-		return nil, err
-	}
 
-	writer := kafka.NewWriter(rt.Kafka)
-	rt.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
-	relay, err := outbox.NewRelay(rt.Pool, writer, postgres.Schema, rt.Log)
-	if err != nil {
-		return nil, err
-	}
-	rt.Go("outbox relay", relay.Run)
-
-	svc, err := account.New(account.Config{
-		Store: postgres.New(rt.Pool, relay.Wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
-		Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
-		IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
-		EnforceVerification: cfg.EnforceEmailVerification,
-		AddressKey:          addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
-		Logger: rt.Log, Now: time.Now, Wait: loop.Wait,
+		wake, err := rt.Outbox()
+		if err != nil {
+			return err
+		}
+		svc, err := account.New(account.Config{
+			Store: postgres.New(rt.Pool, wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
+			Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
+			IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
+			EnforceVerification: cfg.EnforceEmailVerification,
+			AddressKey:          addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
+			Logger: rt.Log, Now: time.Now, Wait: loop.Wait,
+		})
+		if err != nil {
+			return err
+		}
+		rt.Go("password resets", svc.RunResets)
+		rt.Go("closings", svc.RunClosings)
+		rt.Go("sweep", svc.RunSweep)
+		rt.Go("trials that end", svc.RunTrialEndings)
+		accounthttp.Routes(rt.Engine, svc)
+		accountv1.RegisterAccountServiceServer(rt.GRPC, accountgrpc.New(svc))
+		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	rt.Go("password resets", svc.RunResets)
-	rt.Go("closings", svc.RunClosings)
-	rt.Go("sweep", svc.RunSweep)
-	rt.Go("trials that end", svc.RunTrialEndings)
-	accounthttp.Routes(rt.Engine, svc)
-	accountv1.RegisterAccountServiceServer(rt.GRPC, accountgrpc.New(svc))
-	return &App{rt}, nil
 }
-
-// Run serves until ctx ends, then drains.
-func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
-
-// Handler is the public interface.
-func (a *App) Handler() http.Handler { return a.rt.Handler() }
-
-// Ready returns nil while the service can do its work.
-func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
-
-// Close closes what New opened, for an app that never runs.
-func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }

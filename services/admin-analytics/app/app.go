@@ -3,8 +3,6 @@ package app
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"time"
 
 	"waitlist.internal/libs/kafka"
@@ -32,85 +30,49 @@ type Config struct {
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 }
 
-// options are what the service uses.
-func options() (service.Options, error) {
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		return service.Options{}, fmt.Errorf("migrations: %w", err)
+func definition() service.Definition {
+	return service.Definition{
+		Name: adminanalytics.Service, Migrations: postgres.Migrations,
+		Options: service.Options{Schema: postgres.Schema, HTTP: true, Kafka: true, Calls: true},
 	}
-	return service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, Kafka: true, Calls: true,
-	}, nil
 }
 
 // Migrate brings the schema and the topics up to date; see service.Migrate.
-func Migrate(ctx context.Context, cfg service.Config) error {
-	o, err := options()
-	if err != nil {
-		return err
-	}
-	return service.Migrate(ctx, adminanalytics.Service, cfg, o)
-}
+func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
 
 // App is the service.
-type App struct{ rt *service.Runtime }
+type App = service.Runtime
 
 // New opens what the service uses and registers its routes.
-func New(ctx context.Context, cfg Config) (_ *App, err error) {
-	o, err := options()
-	if err != nil {
-		return nil, err
-	}
-	rt, err := service.New(ctx, adminanalytics.Service, cfg.Config, o)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
+func New(ctx context.Context, cfg Config) (*App, error) {
+	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+		accounts, err := rt.Dial(cfg.AccountTarget, "account")
 		if err != nil {
-			_ = rt.Close(context.WithoutCancel(ctx))
+			return err
 		}
-	}()
-	accounts, err := rt.Dial(cfg.AccountTarget, "account")
-	if err != nil {
-		return nil, err
-	}
-	signups, err := rt.Dial(cfg.SignupTarget, "signup")
-	if err != nil {
-		return nil, err
-	}
-	messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
-	if err != nil {
-		return nil, err
-	}
-	counts := postgres.New(rt.Pool)
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: rt.Kafka, Group: postgres.Consumer, Topics: []string{kafka.SignupsTopic}, Pool: rt.Pool,
-		Handler: analyticskafka.Handler(counts), Logger: rt.Log,
+		signups, err := rt.Dial(cfg.SignupTarget, "signup")
+		if err != nil {
+			return err
+		}
+		messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
+		if err != nil {
+			return err
+		}
+		counts := postgres.New(rt.Pool)
+		if err := rt.Consume("consumer", kafka.ConsumerConfig{
+			Topics: []string{kafka.SignupsTopic}, Handler: analyticskafka.Handler(counts),
+		}); err != nil {
+			return err
+		}
+		rt.Go("fold", func(ctx context.Context) error { return counts.Folding(ctx, rt.Log) })
+		rt.Go("purge", func(ctx context.Context) error { return counts.Purge(ctx, cfg.PurgeEvery, rt.Log) })
+		ownershttp.Routes(rt.Engine, ownershttp.Backends{
+			Accounts:  accountv1.NewAccountServiceClient(accounts),
+			Waitlists: signupv1.NewWaitlistServiceClient(signups),
+			Signups:   signupv1.NewAdminServiceClient(signups),
+			Analytics: adminanalytics.NewAnalytics(counts, time.Now),
+			Messaging: messagingv1.NewMessagingServiceClient(messaging),
+		})
+		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
-	}
-	rt.Go("consumer", consumer.Run)
-	rt.Go("fold", func(ctx context.Context) error { return counts.Folding(ctx, rt.Log) })
-	rt.Go("purge", func(ctx context.Context) error { return counts.Purge(ctx, cfg.PurgeEvery, rt.Log) })
-	ownershttp.Routes(rt.Engine, ownershttp.Backends{
-		Accounts:  accountv1.NewAccountServiceClient(accounts),
-		Waitlists: signupv1.NewWaitlistServiceClient(signups),
-		Signups:   signupv1.NewAdminServiceClient(signups),
-		Analytics: adminanalytics.NewAnalytics(counts, time.Now),
-		Messaging: messagingv1.NewMessagingServiceClient(messaging),
-	})
-	return &App{rt}, nil
 }
-
-// Run serves until ctx ends, then drains.
-func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
-
-// Handler is the public interface.
-func (a *App) Handler() http.Handler { return a.rt.Handler() }
-
-// Ready returns nil while the service can do its work.
-func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
-
-// Close closes what New opened, for an app that never runs.
-func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }

@@ -44,20 +44,16 @@ func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err
 		}
 		r.waitlist = id.String()
 	}
-	o, err := options()
+	command := definition()
+	command.Options.HTTP = false
+	r.rt, err = command.Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+		conn, err := rt.Dial(cfg.SignupTarget, "signup")
+		r.signups = signupv1.NewAdminServiceClient(conn)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	o.HTTP = false
-	r.rt, err = service.New(ctx, adminanalytics.Service, cfg.Config, o)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := r.rt.Dial(cfg.SignupTarget, "signup")
-	if err != nil {
-		return nil, errors.Join(err, r.rt.Close(context.WithoutCancel(ctx)))
-	}
-	r.signups = signupv1.NewAdminServiceClient(conn)
 	return r, nil
 }
 

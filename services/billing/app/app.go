@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"time"
 
@@ -121,28 +120,18 @@ type parts struct {
 	webhook  *stripe.Webhook
 }
 
-// options are what the service uses.
-func options() (service.Options, error) {
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		return service.Options{}, fmt.Errorf("migrations: %w", err)
+func definition() service.Definition {
+	return service.Definition{
+		Name: billing.Service, Migrations: postgres.Migrations,
+		Options: service.Options{HTTP: true, Kafka: true, Calls: true, RateLimitExempt: billinghttp.Exempt},
 	}
-	return service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, Kafka: true, Calls: true, RateLimitExempt: billinghttp.Exempt,
-	}, nil
 }
 
 // Migrate brings the schema and the topics up to date; see service.Migrate.
-func Migrate(ctx context.Context, cfg service.Config) error {
-	o, err := options()
-	if err != nil {
-		return err
-	}
-	return service.Migrate(ctx, billing.Service, cfg, o)
-}
+func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
 
-// open opens what o asks for and what billing itself needs.
-func open(ctx context.Context, cfg Config, o service.Options) (_ *parts, err error) {
+// open opens what d asks for and what billing itself needs, and passes it to wire.
+func open(ctx context.Context, cfg Config, d service.Definition, wire func(p *parts) error) (*App, error) {
 	in, err := cfg.parse()
 	if err != nil {
 		return nil, err
@@ -153,80 +142,48 @@ func open(ctx context.Context, cfg Config, o service.Options) (_ *parts, err err
 	if int(cfg.PostgresMaxConns) <= cfg.Concurrency {
 		return nil, errors.New("configuration: POSTGRES_MAX_CONNS must be above BILLING_CONCURRENCY")
 	}
-	rt, err := service.New(ctx, billing.Service, cfg.Config, o)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
+	return d.Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+		conn, err := rt.Dial(cfg.AccountTarget, "account")
 		if err != nil {
-			_ = rt.Close(context.WithoutCancel(ctx))
+			return err
 		}
-	}()
-	conn, err := rt.Dial(cfg.AccountTarget, "account")
-	if err != nil {
-		return nil, err
-	}
-	provider, err := stripe.New(stripe.Config{
-		SecretKey: cfg.StripeSecretKey, URL: cfg.StripeURL, Timeout: cfg.StripeTimeout,
-		Log: rt.Log, Tracers: rt.Telemetry.Tracers, Registerer: rt.Telemetry.Registerer,
+		provider, err := stripe.New(stripe.Config{
+			SecretKey: cfg.StripeSecretKey, URL: cfg.StripeURL, Timeout: cfg.StripeTimeout,
+			Log: rt.Log, Tracers: rt.Telemetry.Tracers, Registerer: rt.Telemetry.Registerer,
+		})
+		if err != nil {
+			return fmt.Errorf("configuration: %w", err)
+		}
+		rt.OnClose("payment provider", func(context.Context) error { provider.Close(); return nil })
+		p := &parts{
+			rt: rt, store: postgres.New(rt.Pool, cfg.Concurrency), accounts: accountv1.NewAccountServiceClient(conn), webhook: in.webhook,
+		}
+		p.svc = billing.New(billing.Config{
+			Store: p.store, Accounts: grpc.Accounts{Client: p.accounts}, Provider: provider, Prices: in.prices,
+			URLs:           billing.URLs{Success: cfg.SuccessURL, Cancel: cfg.CancelURL, Portal: cfg.PortalURL},
+			ReconcileEvery: cfg.ReconcileEvery, ReconcileRate: cfg.ReconcileRate, Log: rt.Log, Now: time.Now,
+		})
+		return wire(p)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
-	rt.OnClose("payment provider", func(context.Context) error { provider.Close(); return nil })
-	p := &parts{
-		rt: rt, store: postgres.New(rt.Pool, cfg.Concurrency), accounts: accountv1.NewAccountServiceClient(conn), webhook: in.webhook,
-	}
-	p.svc = billing.New(billing.Config{
-		Store: p.store, Accounts: grpc.Accounts{Client: p.accounts}, Provider: provider, Prices: in.prices,
-		URLs:           billing.URLs{Success: cfg.SuccessURL, Cancel: cfg.CancelURL, Portal: cfg.PortalURL},
-		ReconcileEvery: cfg.ReconcileEvery, ReconcileRate: cfg.ReconcileRate, Log: rt.Log, Now: time.Now,
-	})
-	return p, nil
 }
 
 // App is the service.
-type App struct{ rt *service.Runtime }
+type App = service.Runtime
 
-// New opens what the service uses.
-func New(ctx context.Context, cfg Config) (_ *App, err error) {
-	o, err := options()
-	if err != nil {
-		return nil, err
-	}
-	p, err := open(ctx, cfg, o)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			_ = p.rt.Close(context.WithoutCancel(ctx))
+// New opens what the service uses and registers its routes.
+func New(ctx context.Context, cfg Config) (*App, error) {
+	return open(ctx, cfg, definition(), func(p *parts) error {
+		if err := p.rt.Consume("consumer", kafka.ConsumerConfig{
+			Topics: []string{kafka.AccountsTopic}, Handler: billingkafka.Handler(p.store),
+		}); err != nil {
+			return err
 		}
-	}()
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: p.rt.Kafka, Group: billing.Service, Topics: []string{kafka.AccountsTopic}, Pool: p.rt.Pool, Handler: billingkafka.Handler(p.store), Logger: p.rt.Log,
+		p.rt.Go("pushes", p.svc.RunPushes)
+		p.rt.Go("checks", p.svc.RunChecks)
+		p.rt.Go("deletions", p.svc.RunDeletions)
+		p.rt.Go("sweep", p.svc.RunSweep)
+		p.rt.Go("reconciliations", p.svc.RunReconciliations)
+		billinghttp.Routes(p.rt.Engine, p.svc, p.accounts, p.webhook)
+		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	p.rt.Go("consumer", consumer.Run)
-	p.rt.Go("pushes", p.svc.RunPushes)
-	p.rt.Go("checks", p.svc.RunChecks)
-	p.rt.Go("deletions", p.svc.RunDeletions)
-	p.rt.Go("sweep", p.svc.RunSweep)
-	p.rt.Go("reconciliations", p.svc.RunReconciliations)
-	billinghttp.Routes(p.rt.Engine, p.svc, p.accounts, p.webhook)
-	return &App{p.rt}, nil
 }
-
-// Run serves until ctx ends, then drains.
-func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
-
-// Handler is the public interface.
-func (a *App) Handler() http.Handler { return a.rt.Handler() }
-
-// Ready returns nil while the service can do its work.
-func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
-
-// Close closes what New opened, for an app that never runs.
-func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }

@@ -17,20 +17,17 @@ type Reconcile struct {
 
 // NewReconcile opens what the command uses.
 func NewReconcile(ctx context.Context, cfg Config) (*Reconcile, error) {
-	o, err := options()
-	if err != nil {
-		return nil, err
-	}
-	o.HTTP, o.Kafka = false, false
-	p, err := open(ctx, cfg, o)
-	if err != nil {
+	command := definition()
+	command.Options.HTTP, command.Options.Kafka = false, false
+	var opened *parts
+	if _, err := open(ctx, cfg, command, func(p *parts) error { opened = p; return nil }); err != nil {
 		return nil, err
 	}
 	out := cfg.Output
 	if out == nil {
 		out = os.Stdout
 	}
-	return &Reconcile{p, out}, nil
+	return &Reconcile{opened, out}, nil
 }
 
 // Run reconciles, prints what it did and closes what NewReconcile opened. It fails

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -93,28 +92,18 @@ type Config struct {
 	PublicAPIURL string `env:"PUBLIC_API_URL"`
 }
 
-// options are what the service uses.
-func options() (service.Options, error) {
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		return service.Options{}, fmt.Errorf("migrations: %w", err)
+func definition() service.Definition {
+	return service.Definition{
+		Name: messaging.Service, Migrations: postgres.Migrations,
+		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true, Seal: true},
 	}
-	return service.Options{
-		Schema: postgres.Schema, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true, Seal: true,
-	}, nil
 }
 
 // Migrate brings the schema and the topics up to date; see service.Migrate.
-func Migrate(ctx context.Context, cfg service.Config) error {
-	o, err := options()
-	if err != nil {
-		return err
-	}
-	return service.Migrate(ctx, messaging.Service, cfg, o)
-}
+func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
 
 // App is the service.
-type App struct{ rt *service.Runtime }
+type App = service.Runtime
 
 // otherConns is how many connections to Postgres there are, where nothing else
 // is set, beside those of the mails and blasts that are sent.
@@ -131,10 +120,6 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if cfg.PostgresMaxConns == 0 {
 		cfg.PostgresMaxConns = int32(cfg.MailWorkers) + int32(cfg.BlastWorkers) + otherConns
 	}
-	o, err := options()
-	if err != nil {
-		return nil, err
-	}
 	from, err := cfg.sender()
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
@@ -143,88 +128,73 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	rt, err := service.New(ctx, messaging.Service, cfg.Config, o)
-	if err != nil {
-		return nil, errors.Join(err, provider.Close())
-	}
-	rt.OnClose("mail provider", func(context.Context) error { return provider.Close() })
+	wired := false
 	defer func() {
-		if err != nil {
-			_ = rt.Close(context.WithoutCancel(ctx))
+		if !wired {
+			err = errors.Join(err, provider.Close())
 		}
 	}()
-	api := cfg.PublicAPIURL
-	if api == "" {
-		api = strings.TrimRight(cfg.PublicFormURL, "/") + "/v1"
-	}
-	composer, err := messaging.NewComposer(rt.Tokens, cfg.PublicFormURL, api)
-	if err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
-	accounts, err := rt.Dial(cfg.AccountTarget, "account")
-	if err != nil {
-		return nil, err
-	}
-	conn, err := rt.Dial(cfg.SignupTarget, "signup")
-	if err != nil {
-		return nil, err
-	}
-	signups := signupv1.NewSignupServiceClient(conn)
-	wake, err := publish(rt)
-	if err != nil {
-		return nil, err
-	}
-	ledger, templates := postgres.New(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
-	senders, owned, err := domains(rt, cfg, provider, from)
-	if err != nil {
-		return nil, err
-	}
-	notifications, err := cfg.notifications(ledger)
-	if err != nil {
-		return nil, err
-	}
-	sms, closeSMS, err := cfg.sms(rt.Log)
-	if err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
-	rt.OnClose("SMS provider", func(context.Context) error { closeSMS(); return nil })
-	sender, err := messaging.NewSender(messaging.SenderConfig{
-		Ledger: ledger, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
-		Mailings: grpc.NewMailings(signups), Templates: templates,
-		SMS: sms, Suppressions: ledger, Senders: senders,
+	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+		wired = true
+		rt.OnClose("mail provider", func(context.Context) error { return provider.Close() })
+		api := cfg.PublicAPIURL
+		if api == "" {
+			api = strings.TrimRight(cfg.PublicFormURL, "/") + "/v1"
+		}
+		composer, err := messaging.NewComposer(rt.Tokens, cfg.PublicFormURL, api)
+		if err != nil {
+			return fmt.Errorf("configuration: %w", err)
+		}
+		accounts, err := rt.Dial(cfg.AccountTarget, "account")
+		if err != nil {
+			return err
+		}
+		conn, err := rt.Dial(cfg.SignupTarget, "signup")
+		if err != nil {
+			return err
+		}
+		signups := signupv1.NewSignupServiceClient(conn)
+		wake, err := rt.Outbox()
+		if err != nil {
+			return err
+		}
+		ledger, templates := postgres.New(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
+		senders, owned, err := domains(rt, cfg, provider, from)
+		if err != nil {
+			return err
+		}
+		notifications, err := cfg.notifications(ledger)
+		if err != nil {
+			return err
+		}
+		sms, closeSMS, err := cfg.sms(rt.Log)
+		if err != nil {
+			return fmt.Errorf("configuration: %w", err)
+		}
+		rt.OnClose("SMS provider", func(context.Context) error { closeSMS(); return nil })
+		sender, err := messaging.NewSender(messaging.SenderConfig{
+			Ledger: ledger, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
+			Mailings: grpc.NewMailings(signups), Templates: templates,
+			SMS: sms, Suppressions: ledger, Senders: senders,
+		})
+		if err != nil {
+			return fmt.Errorf("mail metrics: %w", err)
+		}
+		if err := rt.Consume("consumer", kafka.ConsumerConfig{
+			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(ledger), AfterCommit: sender.Wake,
+		}); err != nil {
+			return err
+		}
+		blasts, err := bulk(rt, cfg, composer, provider, grpc.NewLists(signups), senders, ledger, wake)
+		if err != nil {
+			return err
+		}
+		owners := messaging.NewTemplates(templates, time.Now)
+		messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
+		messaginghttp.Routes(rt.Engine, messaginghttp.Backends{Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications})
+		rt.Go("mail sender", sender.Run)
+		purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
+		rt.Go("purge", purge.Run)
+		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("mail metrics: %w", err)
-	}
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: rt.Kafka, Group: rt.Name, Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Pool: rt.Pool,
-		Handler: messagingkafka.Handler(ledger), Logger: rt.Log, AfterCommit: sender.Wake,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
-	}
-	blasts, err := bulk(rt, cfg, composer, provider, grpc.NewLists(signups), senders, ledger, wake)
-	if err != nil {
-		return nil, err
-	}
-	owners := messaging.NewTemplates(templates, time.Now)
-	messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
-	messaginghttp.Routes(rt.Engine, messaginghttp.Backends{Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications})
-	rt.Go("mail sender", sender.Run)
-	rt.Go("consumer", consumer.Run)
-	purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
-	rt.Go("purge", purge.Run)
-	return &App{rt}, nil
 }
-
-// Run serves until ctx ends, then drains.
-func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
-
-// Handler is the public interface.
-func (a *App) Handler() http.Handler { return a.rt.Handler() }
-
-// Ready returns nil while the service can do its work.
-func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
-
-// Close closes what New opened, for an app that never runs.
-func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }

@@ -4,7 +4,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
@@ -39,31 +38,21 @@ type Config struct {
 	HTTP notifierhttp.Config `env:"-"`
 }
 
-// options are what the service uses.
-func options() (service.Options, error) {
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		return service.Options{}, fmt.Errorf("migrations: %w", err)
+func definition() service.Definition {
+	return service.Definition{
+		Name: notifier.Service, Migrations: postgres.Migrations,
+		Options: service.Options{Kafka: true, Calls: true},
 	}
-	return service.Options{
-		Schema: postgres.Schema, Migrations: migrations, Kafka: true, Calls: true,
-	}, nil
 }
 
 // Migrate brings the schema and the topics up to date; see service.Migrate.
-func Migrate(ctx context.Context, cfg service.Config) error {
-	o, err := options()
-	if err != nil {
-		return err
-	}
-	return service.Migrate(ctx, notifier.Service, cfg, o)
-}
+func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
 
 // App is the service.
-type App struct{ rt *service.Runtime }
+type App = service.Runtime
 
 // New opens what the service uses.
-func New(ctx context.Context, cfg Config) (_ *App, err error) {
+func New(ctx context.Context, cfg Config) (*App, error) {
 	allowed, err := netguard.ParseNetworks(cfg.AllowedNetworks)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: NOTIFIER_ALLOWED_NETWORKS: %w", err)
@@ -75,53 +64,27 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if cfg.HTTP.Proxy == nil {
 		cfg.HTTP.Proxy = httpproxy.FromEnvironment().ProxyFunc()
 	}
-	o, err := options()
-	if err != nil {
-		return nil, err
-	}
-	rt, err := service.New(ctx, notifier.Service, cfg.Config, o)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
+	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+		signups, err := rt.Dial(cfg.SignupTarget, "signup")
 		if err != nil {
-			_ = rt.Close(context.WithoutCancel(ctx))
+			return err
 		}
-	}()
-	signups, err := rt.Dial(cfg.SignupTarget, "signup")
-	if err != nil {
-		return nil, err
-	}
-	poster := notifierhttp.New(cfg.HTTP)
-	rt.OnClose("connections to owners", func(context.Context) error { poster.Close(); return nil })
-	ledger := postgres.New(rt.Pool)
-	dispatcher, err := notifier.New(notifier.Config{
-		Ledger: ledger, Source: grpc.NewSource(signupv1.NewSignupServiceClient(signups)), Poster: poster,
-		Limits: notifier.Limits{Running: cfg.Concurrency}, Log: rt.Log, Now: time.Now,
+		poster := notifierhttp.New(cfg.HTTP)
+		rt.OnClose("connections to owners", func(context.Context) error { poster.Close(); return nil })
+		ledger := postgres.New(rt.Pool)
+		dispatcher, err := notifier.New(notifier.Config{
+			Ledger: ledger, Source: grpc.NewSource(signupv1.NewSignupServiceClient(signups)), Poster: poster,
+			Limits: notifier.Limits{Running: cfg.Concurrency}, Log: rt.Log, Now: time.Now,
+		})
+		if err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+		if err := rt.Consume("consumer", kafka.ConsumerConfig{
+			Topics: []string{kafka.SignupsTopic}, Handler: notifierkafka.Handler(ledger, dispatcher.Stage), AfterCommit: dispatcher.Commit,
+		}); err != nil {
+			return err
+		}
+		rt.Go("dispatcher", dispatcher.Run)
+		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: rt.Kafka, Group: rt.Name, Topics: []string{kafka.SignupsTopic}, Pool: rt.Pool,
-		Handler: notifierkafka.Handler(ledger, dispatcher.Stage), Logger: rt.Log, AfterCommit: dispatcher.Commit,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
-	}
-	rt.Go("dispatcher", dispatcher.Run)
-	rt.Go("consumer", consumer.Run)
-	return &App{rt}, nil
 }
-
-// Run works until ctx ends.
-func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
-
-// Handler is the public interface: none.
-func (a *App) Handler() http.Handler { return a.rt.Handler() }
-
-// Ready returns nil while the service can do its work.
-func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }
-
-// Close closes what New opened, for an app that never runs.
-func (a *App) Close(ctx context.Context) error { return a.rt.Close(ctx) }

@@ -4,16 +4,12 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"time"
 	_ "time/tzdata" // IANA names are checked on machines without a zone database
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/loop"
-	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/services/signup"
 	signuphttp "waitlist.internal/services/signup/http"
@@ -49,28 +45,18 @@ type Config struct {
 	TombstoneKept time.Duration `env:"TOMBSTONE_KEPT" envDefault:"1h"`
 }
 
-// options are what the service uses.
-func options() (service.Options, error) {
-	migrations, err := postgres.Migrations()
-	if err != nil {
-		return service.Options{}, fmt.Errorf("migrations: %w", err)
+func definition() service.Definition {
+	return service.Definition{
+		Name: Service, Migrations: postgres.Migrations,
+		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Redis: true, Kafka: true, Tokens: true, Seal: true},
 	}
-	return service.Options{
-		Schema: Service, Migrations: migrations, HTTP: true, GRPC: true, Calls: true, Redis: true, Kafka: true, Tokens: true, Seal: true,
-	}, nil
 }
 
 // Migrate brings the schema and the topics up to date; see service.Migrate.
-func Migrate(ctx context.Context, cfg service.Config) error {
-	o, err := options()
-	if err != nil {
-		return err
-	}
-	return service.Migrate(ctx, Service, cfg, o)
-}
+func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
 
 // App is the service.
-type App struct{ rt *service.Runtime }
+type App = service.Runtime
 
 // readerConns is how many connections there are, where nothing else is set,
 // beside one for each batch: a full queue of signups must not hold up reads, nor
@@ -85,56 +71,33 @@ const (
 )
 
 // New opens what the service uses and registers its routes.
-func New(ctx context.Context, cfg Config) (_ *App, err error) {
+func New(ctx context.Context, cfg Config) (*App, error) {
 	if cfg.PurgeEvery <= 0 || cfg.TombstoneKept < 0 {
 		return nil, errors.New("configuration: PURGE_EVERY must be above 0, TOMBSTONE_KEPT not below")
-	}
-	o, err := options()
-	if err != nil {
-		return nil, err
 	}
 	if cfg.PostgresMaxConns == 0 {
 		cfg.PostgresMaxConns = int32(cfg.BatchWorkers) + readerConns
 	}
-	rt, err := service.New(ctx, Service, cfg.Config, o)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
+	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+		wake, err := rt.Outbox()
 		if err != nil {
-			_ = rt.Close(context.WithoutCancel(ctx))
-		}
-	}()
-	writer := kafka.NewWriter(rt.Kafka)
-	rt.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
-	relay, err := outbox.NewRelay(rt.Pool, writer, Service, rt.Log)
-	if err != nil {
-		return nil, err
-	}
-	rt.Go("outbox relay", func(ctx context.Context) error {
-		if err := kafka.EnsureTopics(ctx, rt.Kafka); err != nil {
 			return err
 		}
-		return relay.Run(ctx)
+		store := postgres.NewSignups(rt.Pool, wake, time.Now)
+		index := signup.NewIndex(redis.NewIndex(rt.Redis), store, rt.Log)
+		svc := signup.New(signup.Config{
+			Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
+		}, store, index, rt.Tokens, time.Now, rt.Log, metrics(rt.Telemetry.Registerer))
+		rt.Go("signup batches", svc.Run)
+		rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
+		var views *signup.Views
+		if cfg.PageViews {
+			views = signup.NewViews(store, time.Now, rt.Log)
+			rt.Go("page views", views.Run)
+		}
+		signuphttp.Routes(rt.Engine, svc, views)
+		return wire(rt, cfg, store, svc, wake)
 	})
-
-	store := postgres.NewSignups(rt.Pool, relay.Wake, time.Now)
-	index := signup.NewIndex(redis.NewIndex(rt.Redis), store, rt.Log)
-	svc := signup.New(signup.Config{
-		Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
-	}, store, index, rt.Tokens, time.Now, rt.Log, metrics(rt.Telemetry.Registerer))
-	rt.Go("signup batches", svc.Run)
-	rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
-	var views *signup.Views
-	if cfg.PageViews {
-		views = signup.NewViews(store, time.Now, rt.Log)
-		rt.Go("page views", views.Run)
-	}
-	signuphttp.Register(rt.Engine, svc, views)
-	if err := wire(rt, cfg, store, svc, relay.Wake); err != nil {
-		return nil, err
-	}
-	return &App{rt}, nil
 }
 
 // trim keeps the change log and its shifts short until ctx ends.
@@ -170,12 +133,3 @@ func metrics(reg prometheus.Registerer) signup.Metrics {
 		took.Observe(d.Seconds())
 	}}
 }
-
-// Run serves until ctx ends.
-func (a *App) Run(ctx context.Context) error { return a.rt.Run(ctx) }
-
-// Handler is the public interface.
-func (a *App) Handler() http.Handler { return a.rt.Handler() }
-
-// Ready returns nil while the service can do its work.
-func (a *App) Ready(ctx context.Context) error { return a.rt.Ready(ctx) }

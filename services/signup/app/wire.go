@@ -29,14 +29,11 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(signup.NewAdmin(owners, svc, store, time.Now)))
 	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))
 
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: rt.Kafka, Group: rt.Name, Topics: []string{kafka.AccountsTopic}, Pool: rt.Pool,
-		Handler: signupkafka.Handler(waitlists), Logger: rt.Log, AfterCommit: wake,
-	})
-	if err != nil {
+	if err := rt.Consume("account events", kafka.ConsumerConfig{
+		Topics: []string{kafka.AccountsTopic}, Handler: signupkafka.Handler(waitlists), AfterCommit: wake,
+	}); err != nil {
 		return err
 	}
-	rt.Go("account events", consumer.Run)
 
 	purge := &postgres.Purge{
 		Pool: rt.Pool, Every: cfg.PurgeEvery, Kept: cfg.TombstoneKept, Log: rt.Log,

@@ -23,9 +23,9 @@ const (
 // timeLayout is how the contract writes moments.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// Register adds the public routes to an engine. views counts the forms that
+// Routes adds the public routes to an engine. views counts the forms that
 // were shown; nil: nobody does.
-func Register(e *gin.Engine, svc *signup.Service, views *signup.Views) {
+func Routes(e *gin.Engine, svc *signup.Service, views *signup.Views) {
 	h := handler{svc, views}
 	e.POST("/v1/public/waitlists/:waitlist_id/signups", httpapi.H(h.join))
 	g := e.Group("/v1/public/waitlists/:waitlist_id", knownID)

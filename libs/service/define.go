@@ -1,0 +1,103 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/outbox"
+)
+
+// Definition says what a service is called and what it uses. An app package wires
+// a service in three declarations:
+//
+//	func definition() service.Definition {
+//		return service.Definition{Name: "greeter", Migrations: postgres.Migrations, Options: service.Options{HTTP: true}}
+//	}
+//
+//	func New(ctx context.Context, cfg Config) (*service.Runtime, error) {
+//		return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+//			greeterhttp.Routes(rt.Engine, greeter.New(postgres.New(rt.Pool)))
+//			return nil
+//		})
+//	}
+//
+//	func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
+type Definition struct {
+	// Name is the service's name in traces, calls between services and Kafka, and the
+	// default of Options.Schema.
+	Name string
+	// Migrations returns the schema's migrations.
+	Migrations func() (fs.FS, error)
+	// Options is what else the service uses. Its Migrations are the ones above.
+	Options Options
+}
+
+func (d Definition) options() (Options, error) {
+	o := d.Options
+	o.Schema = cmp.Or(o.Schema, d.Name)
+	var err error
+	if o.Migrations, err = d.Migrations(); err != nil {
+		return Options{}, fmt.Errorf("read migrations: %w", err)
+	}
+	return o, nil
+}
+
+// Open is New with the definition's options, followed by wire. When wire fails,
+// Open closes what it opened.
+func (d Definition) Open(ctx context.Context, cfg Config, wire func(rt *Runtime) error) (*Runtime, error) {
+	o, err := d.options()
+	if err != nil {
+		return nil, err
+	}
+	rt, err := New(ctx, d.Name, cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := wire(rt); err != nil {
+		_ = rt.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return rt, nil
+}
+
+// Migrate brings the schema and the topics up to date; see the function Migrate.
+func (d Definition) Migrate(ctx context.Context, cfg Config) error {
+	o, err := d.options()
+	if err != nil {
+		return err
+	}
+	return Migrate(ctx, d.Name, cfg, o)
+}
+
+// Outbox publishes the outbox in the service's schema while the service runs. Call
+// wake after a commit that wrote to it.
+func (r *Runtime) Outbox() (wake func(), err error) {
+	writer := kafka.NewWriter(r.Kafka)
+	r.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
+	relay, err := outbox.NewRelay(r.Pool, writer, r.Name, r.Log)
+	if err != nil {
+		return nil, fmt.Errorf("outbox metrics: %w", err)
+	}
+	r.Go("outbox relay", func(ctx context.Context) error {
+		if err := kafka.EnsureTopics(ctx, r.Kafka); err != nil {
+			return err
+		}
+		return relay.Run(ctx)
+	})
+	return relay.Wake, nil
+}
+
+// Consume handles events while the service runs. It fills in c's cluster, pool,
+// logger and, if it is empty, the group.
+func (r *Runtime) Consume(goroutine string, c kafka.ConsumerConfig) error {
+	c.Config, c.Pool, c.Logger, c.Group = r.Kafka, r.Pool, r.Log, cmp.Or(c.Group, r.Name)
+	consumer, err := kafka.NewConsumer(c)
+	if err != nil {
+		return fmt.Errorf("consumer metrics: %w", err)
+	}
+	r.Go(goroutine, consumer.Run)
+	return nil
+}
