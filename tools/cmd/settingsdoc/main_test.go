@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, dir, source string) string {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "config.go"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	dir := write(t, t.TempDir(), "package x\n\ntype Config struct {\n\tBase\n"+
+		"\t// How long an attempt may take,\n\t// a|b.\n\tWait int `env:\"WAIT\" envDefault:\"8s\"`\n"+
+		"\t// Where the database is.\n\tURL string `env:\"URL,required\" run:\"own server\" deployed:\"required\"`\n"+
+		"\t// What it says when nothing is set.\n\tNone string `env:\"NONE\"`\n"+
+		"\tIn func() `env:\"-\"`\n\tCode int\n}\n")
+	got, err := table(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "| Variable | Default | Deployed | Meaning |\n|---|---|---|---|\n" +
+		"| `WAIT` | `8s` |  | How long an attempt may take, a\\|b. |\n" +
+		"| `URL` | own server | required | Where the database is. |\n" +
+		"| `NONE` | – |  | What it says when nothing is set. |\n"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestTableRefuses(t *testing.T) {
+	t.Parallel()
+	for name, source := range map[string]string{
+		"a setting without a comment": "package x\n\ntype Config struct {\n\tURL string `env:\"URL\"`\n}\n",
+		"a package without settings":  "package x\n\ntype Config struct{}\n",
+		"a file that does not parse":  "package",
+	} {
+		if _, err := table(write(t, t.TempDir(), source)); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	if _, err := table(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("a folder that does not exist is accepted")
+	}
+}
+
+func TestFill(t *testing.T) {
+	t.Parallel()
+	page := "a\n<!-- settings x/y -->\nold\n<!-- end -->\nb\n<!-- settings z -->\n<!-- end -->\n"
+	got, err := fill(page, func(dir string) (string, error) { return strings.ToUpper(dir) + "\n", nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "a\n<!-- settings x/y -->\nX/Y\n<!-- end -->\nb\n<!-- settings z -->\nZ\n<!-- end -->\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if _, err := fill(page, func(string) (string, error) { return "", os.ErrNotExist }); err == nil {
+		t.Error("an error is lost")
+	}
+}
