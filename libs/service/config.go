@@ -41,66 +41,73 @@ import (
 // Config is what every service reads from its environment. A service embeds
 // it in its own.
 type Config struct {
-	// HTTPAddr is where the public interface listens; empty: nowhere, it is
-	// reached through Runtime.Handler.
-	HTTPAddr string `env:"HTTP_ADDR"`
-	// GRPCAddr is where the internal interface listens, for services with one.
-	GRPCAddr string `env:"GRPC_ADDR"`
-	// InternalAddr is where /livez, /readyz and /metrics are; empty: nowhere.
-	InternalAddr string `env:"INTERNAL_ADDR"`
+	// Where the public interface listens. In code, empty means nowhere: callers use Runtime.Handler.
+	HTTPAddr string `env:"HTTP_ADDR" run:"the standalone's" deployed:"set by the chart"`
+	// Where the internal interface (gRPC) of account, signup and messaging listens.
+	GRPCAddr string `env:"GRPC_ADDR" run:"loopback" deployed:"set by the chart"`
+	// Where /livez, /readyz, /metrics and /debug/pprof listen. Empty: nowhere.
+	InternalAddr string `env:"INTERNAL_ADDR" deployed:"set by the chart"`
 
-	PostgresURL string `env:"POSTGRES_URL"`
-	// Migrate says that a start brings the schema up to date. Without, it only
-	// checks that somebody has: see Migrate.
-	Migrate bool `env:"MIGRATE" envDefault:"true"`
-	// PostgresMaxConns is the pool's size; 0: the driver's default.
-	PostgresMaxConns int32  `env:"POSTGRES_MAX_CONNS"`
-	RedisURL         string `env:"REDIS_URL"`
-	// RedisCAFile has the authorities of a rediss:// server in PEM; empty: the
-	// machine's.
+	// The database, by the service's own role: `postgres://user:password@host:5432/database`.
+	PostgresURL string `env:"POSTGRES_URL" run:"own server" deployed:"required"`
+	// Whether a start updates the schema. Otherwise it only checks that `<service> migrate` did.
+	Migrate bool `env:"MIGRATE" envDefault:"true" deployed:"false"`
+	// Size of the connection pool of one process. 0: see below.
+	PostgresMaxConns int32 `env:"POSTGRES_MAX_CONNS" envDefault:"0" deployed:"set it where nodes have many processors"`
+	// Redis, for the limit of all services but notifier and for signup's positions; `rediss://` for TLS.
+	RedisURL string `env:"REDIS_URL" run:"own server" deployed:"required"`
+	// PEM file of the authorities of a `rediss://` server. Empty: the machine's.
 	RedisCAFile string `env:"REDIS_CA_FILE"`
 
-	KafkaBrokers     []string `env:"KAFKA_BROKERS"`
-	KafkaTopicPrefix string   `env:"KAFKA_TOPIC_PREFIX"`
-	// KafkaTLS encrypts; KafkaCAFile has the brokers' authorities in PEM, empty: the
-	// machine's.
-	KafkaTLS    bool   `env:"KAFKA_TLS"`
+	// Kafka: `host:9092,host:9092`.
+	KafkaBrokers []string `env:"KAFKA_BROKERS" run:"embedded broker" deployed:"required"`
+	// Prefix of the names of topics and consumer groups.
+	KafkaTopicPrefix string `env:"KAFKA_TOPIC_PREFIX"`
+	// Whether connections to Kafka are encrypted.
+	KafkaTLS bool `env:"KAFKA_TLS" envDefault:"false" deployed:"true"`
+	// PEM file of the authorities of the brokers. Empty: the machine's.
 	KafkaCAFile string `env:"KAFKA_CA_FILE"`
-	// KafkaSASLMechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, or empty: no login.
+	// PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Empty: no login.
 	KafkaSASLMechanism string `env:"KAFKA_SASL_MECHANISM"`
-	KafkaUsername      string `env:"KAFKA_USERNAME"`
-	KafkaPassword      string `env:"KAFKA_PASSWORD"`
-	// KafkaPartitions and KafkaReplication are those of topics that are missing.
-	KafkaPartitions  int `env:"KAFKA_PARTITIONS" envDefault:"6"`
-	KafkaReplication int `env:"KAFKA_REPLICATION" envDefault:"1"`
+	// User name of the login at Kafka.
+	KafkaUsername string `env:"KAFKA_USERNAME"`
+	// Password of the login at Kafka.
+	KafkaPassword string `env:"KAFKA_PASSWORD"`
+	// Partitions of topics that do not exist yet. At most as many replicas of a service share a topic.
+	KafkaPartitions int `env:"KAFKA_PARTITIONS" envDefault:"6"`
+	// Brokers that keep each message of a topic that does not exist yet.
+	KafkaReplication int `env:"KAFKA_REPLICATION" envDefault:"1" deployed:"3"`
 
-	// RateLimitRPS and RateLimitBurst are the global token bucket; Replicas is
-	// how many processes share it, for the time without Redis.
-	RateLimitRPS   int `env:"RATE_LIMIT_RPS" envDefault:"100"`
+	// Requests a second, over all services and replicas.
+	RateLimitRPS int `env:"RATE_LIMIT_RPS" envDefault:"100"`
+	// Requests at once after a pause.
 	RateLimitBurst int `env:"RATE_LIMIT_BURST" envDefault:"200"`
-	Replicas       int `env:"REPLICAS" envDefault:"1"`
+	// Processes that share the limit while Redis is away.
+	Replicas int `env:"REPLICAS" envDefault:"1" deployed:"replicas of all services together"`
 
-	// CORSAllowedOrigin lists origins for everything but /v1/public.
-	CORSAllowedOrigin []string `env:"CORS_ALLOWED_ORIGIN" envDefault:"*"`
-	// TrustedProxies lists addresses and networks whose X-Forwarded-For counts.
-	TrustedProxies []string `env:"TRUSTED_PROXIES"`
+	// Origins that may call everything but `/v1/public`, which every origin may call.
+	CORSAllowedOrigin []string `env:"CORS_ALLOWED_ORIGIN" envDefault:"*" deployed:"set it"`
+	// Addresses and networks whose `X-Forwarded-For` counts.
+	TrustedProxies []string `env:"TRUSTED_PROXIES" deployed:"the ingress' networks"`
 
-	// TokenKeys, SealKeys: see packages token and seal.
-	TokenKeys string `env:"TOKEN_KEYS"`
-	SealKeys  string `env:"SEAL_KEYS"`
-	// ServiceKey is the base64 seed of the service's own key, ServiceKeys are
-	// the public keys of all; see package rpc.
-	ServiceKey  string `env:"SERVICE_KEY"`
-	ServiceKeys string `env:"SERVICE_KEYS"`
+	// Keys of the links in mails: `id:base64,id:base64`. The first signs.
+	TokenKeys string `env:"TOKEN_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
+	// Keys that encrypt stored secrets, in the same form. The first encrypts.
+	SealKeys string `env:"SEAL_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
+	// Ed25519 seed of the service's own identity, base64.
+	ServiceKey string `env:"SERVICE_KEY" run:"made in DATA_DIR/keys" deployed:"required"`
+	// Public keys of all services: `name:base64,…`.
+	ServiceKeys string `env:"SERVICE_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 
-	// ShutdownDelay is the time between failing readiness and closing the
-	// listeners, in which load balancers learn of it.
-	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" envDefault:"0s"`
-	// ShutdownDrain bounds the rest of the stop.
-	ShutdownDrain time.Duration `env:"SHUTDOWN_DRAIN" envDefault:"25s"`
+	// Time between failing readiness and closing the listeners. All requests are served until then.
+	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" envDefault:"0s" deployed:"15s"`
+	// Time that requests in flight may take at a stop.
+	ShutdownDrain time.Duration `env:"SHUTDOWN_DRAIN" envDefault:"25s" deployed:"40s"`
 
-	LogLevel     slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
-	OTLPEndpoint string     `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	// DEBUG, INFO, WARN or ERROR.
+	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
+	// Where spans go. Empty: nowhere.
+	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 
 	// What follows can be given in code only; nil means the ordinary.
 

@@ -31,26 +31,29 @@ const hashPatience = 3500 * time.Millisecond
 type Config struct {
 	service.Config
 
-	// SignupTarget is where signup's gRPC is: host:port, or a gRPC URL.
-	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
+	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name has the addresses of all
+	// replicas (a headless service) and is looked up every three seconds.
+	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
 
-	// JWTKeys sign ID tokens; see account.ParseKeys.
-	JWTKeys     string `env:"JWT_KEYS"`
-	JWTIssuer   string `env:"JWT_ISSUER" envDefault:"waitlist"`
+	// P-256 keys that sign JWTs: PEM, or base64 of scalars. The first signs.
+	JWTKeys string `env:"JWT_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
+	// `iss` of JWTs.
+	JWTIssuer string `env:"JWT_ISSUER" envDefault:"waitlist"`
+	// `aud` of JWTs.
 	JWTAudience string `env:"JWT_AUDIENCE" envDefault:"waitlist-api"`
-	// IDTokenTTL is the lifetime of an ID token, RefreshTokenTTL that of a
-	// session without a refresh.
-	IDTokenTTL      time.Duration `env:"ID_TOKEN_TTL" envDefault:"1h"`
+	// Lifetime of a JWT.
+	IDTokenTTL time.Duration `env:"ID_TOKEN_TTL" envDefault:"1h"`
+	// Lifetime of a session without a refresh.
 	RefreshTokenTTL time.Duration `env:"REFRESH_TOKEN_TTL" envDefault:"720h"`
-	TrialDuration   time.Duration `env:"TRIAL_DURATION" envDefault:"168h"`
-	// EnforceEmailVerification asks for a verified address before an invitation.
-	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION"`
-	// AddressKey is base64 of at least 32 bytes: the key of the hashes that stay
-	// of addresses. It is never rotated; see account.Config.
-	AddressKey string `env:"ADDRESS_KEY"`
-	// PasswordConcurrency bounds the passwords hashed at once, 19 MiB each; 0:
-	// one for each processor.
-	PasswordConcurrency int `env:"PASSWORD_CONCURRENCY"`
+	// Length of the Pro trial that starts with a registration. A mail announces its end a day before, unless the
+	// trial is shorter than two days.
+	TrialDuration time.Duration `env:"TRIAL_DURATION" envDefault:"168h"`
+	// Whether invitations need a verified address. Set it for messaging as well.
+	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
+	// Base64 of at least 32 bytes: key of the hashes that stay of deleted addresses. Never change it.
+	AddressKey string `env:"ADDRESS_KEY" run:"made in DATA_DIR/keys" deployed:"required"`
+	// Passwords hashed at once, 19 MiB each. 0: one per processor, of the whole node where a container has no limit.
+	PasswordConcurrency int `env:"PASSWORD_CONCURRENCY" envDefault:"0"`
 }
 
 // parse checks what only this service has, and reports all problems at once.

@@ -20,13 +20,15 @@ import (
 type Config struct {
 	service.Config
 
-	// AccountTarget, SignupTarget and MessagingTarget are where the services' gRPC
-	// is: host:port, or a gRPC URL.
-	AccountTarget   string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
-	SignupTarget    string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
-	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090"`
+	// Where the internal interface of account is: `host:port` or a gRPC URL. The name has the addresses of all
+	// replicas (a headless service) and is looked up every three seconds.
+	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
+	// Where the internal interface of signup is.
+	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
+	// Where the internal interface of messaging is.
+	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
 
-	// PurgeEvery is how often the sums of deleted waitlists are looked for.
+	// Pause between two looks for the sums of deleted waitlists.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 }
 

@@ -28,31 +28,34 @@ const otherConns = 6
 type Config struct {
 	service.Config
 
-	// AccountTarget is where account's gRPC is: host:port, or a gRPC URL.
-	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
+	// Where the internal interface of account is: `host:port` or a gRPC URL. The name has the addresses of all
+	// replicas (a headless service) and is looked up every three seconds.
+	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
 
-	StripeSecretKey string `env:"STRIPE_SECRET_KEY"`
-	// StripeWebhookSecrets sign the provider's events: two while one replaces the
-	// other.
-	StripeWebhookSecrets []string `env:"STRIPE_WEBHOOK_SECRETS"`
-	// StripeURL replaces the address of the API, for a simulator.
+	// Stripe's secret key.
+	StripeSecretKey string `env:"STRIPE_SECRET_KEY" run:"the simulator's" deployed:"required"`
+	// Secrets that sign Stripe's events: two while one replaces the other.
+	StripeWebhookSecrets []string `env:"STRIPE_WEBHOOK_SECRETS" run:"made in DATA_DIR/keys" deployed:"required"`
+	// Replaces the address of Stripe's API, for a simulator.
 	StripeURL string `env:"STRIPE_URL"`
-	// StripePrices are tier.interval=price; see billing.ParsePrices.
-	StripePrices []string `env:"STRIPE_PRICES"`
-	// StripeTimeout bounds one attempt at a call.
+	// `tier.interval=price`, for each plan; see above.
+	StripePrices []string `env:"STRIPE_PRICES" run:"the simulator's" deployed:"required"`
+	// How long one attempt at a call may take, from 1s to 10s. There are two.
 	StripeTimeout time.Duration `env:"STRIPE_TIMEOUT" envDefault:"8s"`
 
-	// The provider's pages lead back to these.
-	SuccessURL string `env:"BILLING_SUCCESS_URL"`
-	CancelURL  string `env:"BILLING_CANCEL_URL"`
-	PortalURL  string `env:"BILLING_PORTAL_RETURN_URL"`
+	// Where the checkout leads after a payment.
+	SuccessURL string `env:"BILLING_SUCCESS_URL" run:"PUBLIC_FORM_URL/billing/success" deployed:"required"`
+	// Where the checkout leads without a payment.
+	CancelURL string `env:"BILLING_CANCEL_URL" run:"PUBLIC_FORM_URL/billing/canceled" deployed:"required"`
+	// Where the customer portal leads back to.
+	PortalURL string `env:"BILLING_PORTAL_RETURN_URL" run:"PUBLIC_FORM_URL/billing" deployed:"required"`
 
-	// Concurrency is how many accounts are worked on at a time.
+	// Accounts that one process works on at a time, each with a connection to PostgreSQL. POSTGRES_MAX_CONNS must be higher.
 	Concurrency int `env:"BILLING_CONCURRENCY" envDefault:"8"`
-	// ReconcileEvery is the pause between two comparisons with the provider,
-	// ReconcileRate how many accounts one looks at in a second.
+	// Pause between two comparisons with Stripe, 1m or more.
 	ReconcileEvery time.Duration `env:"RECONCILE_EVERY" envDefault:"24h"`
-	ReconcileRate  float64       `env:"RECONCILE_RATE" envDefault:"10"`
+	// Accounts that a comparison looks at in a second.
+	ReconcileRate float64 `env:"RECONCILE_RATE" envDefault:"10"`
 
 	// Output can be given in code only: what the command prints to; nil: standard
 	// output.

@@ -24,71 +24,74 @@ import (
 type Config struct {
 	service.Config
 
-	// MailProvider is smtp, resend or maildir.
-	MailProvider string `env:"MAIL_PROVIDER" envDefault:"smtp"`
-	// MailDir is where maildir writes.
-	MailDir string `env:"MAIL_DIR"`
-	// MailFrom is the sender, "Name <address>" or an address. It is required for
-	// smtp and resend.
-	MailFrom     string `env:"MAIL_FROM"`
-	SMTPHost     string `env:"SMTP_HOST"`
-	SMTPPort     int    `env:"SMTP_PORT" envDefault:"587"`
+	// smtp, resend or maildir.
+	MailProvider string `env:"MAIL_PROVIDER" envDefault:"smtp" run:"maildir"`
+	// Folder of maildir: one `.eml` file per mail.
+	MailDir string `env:"MAIL_DIR" run:"DATA_DIR/mail"`
+	// Sender: `Name <address>` or an address. Required for smtp and resend.
+	MailFrom string `env:"MAIL_FROM" run:"Waitlist <no-reply@localhost>" deployed:"required"`
+	// Host of the mail server.
+	SMTPHost string `env:"SMTP_HOST"`
+	// Port of the mail server.
+	SMTPPort int `env:"SMTP_PORT" envDefault:"587"`
+	// User name at the mail server. Empty: no login.
 	SMTPUsername string `env:"SMTP_USERNAME"`
+	// Password at the mail server.
 	SMTPPassword string `env:"SMTP_PASSWORD"`
-	// SMTPTLS is starttls, tls or none.
+	// starttls, tls or none.
 	SMTPTLS string `env:"SMTP_TLS" envDefault:"starttls"`
-	// MailWorkers is how many mails are sent at a time.
+	// Mails sent at a time.
 	MailWorkers int `env:"MAIL_WORKERS" envDefault:"4"`
 
-	// BlastWorkers is how many mails of blasts are sent at a time, beside MailWorkers,
-	// or requests where the provider takes several mails at once.
+	// Mails of blasts sent at a time, beside MAIL_WORKERS; requests where the provider takes several mails at once.
 	BlastWorkers int `env:"BLAST_WORKERS" envDefault:"4"`
-	// BlastRate is how many mails of blasts go out in a second, over all processes; 0:
-	// as many as can.
+	// Mails of blasts a second, over all processes. 0: no limit.
 	BlastRate float64 `env:"BLAST_RATE" envDefault:"0"`
-	// BlastDailyCapTrial is how many mails the blasts of an owner may have in 24 hours
-	// while trialing; 0: any number.
+	// Mails that the blasts of an owner on trial may have in 24 hours; beyond it 429. 0: no limit.
 	BlastDailyCapTrial int64 `env:"BLAST_DAILY_CAP_TRIAL" envDefault:"0"`
-	// EnforceEmailVerification asks for a verified address before blasts.
+	// Whether blasts and sending domains need a verified address. Set it for account as well.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 
-	// AccountTarget and SignupTarget are where the services' gRPC is: host:port, or a
-	// gRPC URL.
-	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090"`
-	SignupTarget  string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
+	// Where the internal interface of account is: `host:port` or a gRPC URL. The name has the addresses of all
+	// replicas (a headless service) and is looked up every three seconds.
+	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
+	// Where the internal interface of signup is.
+	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
 
+	// Key of Resend's API. Required for resend.
 	ResendAPIKey string `env:"RESEND_API_KEY"`
-	// ResendURL replaces the address of the API, for tests.
+	// Replaces the address of Resend's API.
 	ResendURL string `env:"RESEND_URL"`
-	// ResendWebhookSecrets sign notifications of bounces and complaints; none: they
-	// are not taken.
+	// Secrets that sign Resend's notifications of bounces and complaints: two while one replaces the other. None:
+	// notifications are refused.
 	ResendWebhookSecrets []string `env:"RESEND_WEBHOOK_SECRETS"`
 
-	// SMSProvider is twilio or log.
-	SMSProvider      string `env:"SMS_PROVIDER" envDefault:"log"`
+	// twilio, or log, which sends nothing.
+	SMSProvider string `env:"SMS_PROVIDER" envDefault:"log"`
+	// SID of the account at Twilio.
 	TwilioAccountSID string `env:"TWILIO_ACCOUNT_SID"`
-	TwilioAuthToken  string `env:"TWILIO_AUTH_TOKEN"`
-	// TwilioFrom is a number, a name or the SID of a messaging service.
+	// Token of the account at Twilio.
+	TwilioAuthToken string `env:"TWILIO_AUTH_TOKEN"`
+	// Sender of text messages: a number, a name or the SID of a messaging service.
 	TwilioFrom string `env:"TWILIO_FROM"`
-	// TwilioURL replaces the address of the API, for tests.
+	// Replaces the address of Twilio's API.
 	TwilioURL string `env:"TWILIO_URL"`
 
-	// DNSResolver (host:port) looks sending domains up; empty: the machine's resolvers.
+	// `host:port` of the resolver for sending domains. Empty: the machine's.
 	DNSResolver string `env:"DNS_RESOLVER"`
-	// DomainCheckEvery is how often each sending domain is looked at.
+	// Pause between two look-ups of a sending domain's records.
 	DomainCheckEvery time.Duration `env:"DOMAIN_CHECK_EVERY" envDefault:"10m"`
 
-	// PurgeEvery is the pause between looks for mails of what was deleted.
+	// Pause between two looks for mails of deleted waitlists and accounts.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 
 	// BlastLease can be given in code only: how long a batch stays with a process that
 	// is not heard of; 0: the ordinary time.
 	BlastLease time.Duration `env:"-"`
 
-	// PublicFormURL is where the pages are that links in mails lead to.
-	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080"`
-	// PublicAPIURL is the API as people reach it, with /v1; empty: below
-	// PublicFormURL.
+	// Your site, which has the pages that links in mails lead to.
+	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080" run:"the standalone's" deployed:"required"`
+	// The API as people reach it, with `/v1`. Empty: PUBLIC_FORM_URL + `/v1`.
 	PublicAPIURL string `env:"PUBLIC_API_URL"`
 }
 

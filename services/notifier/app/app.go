@@ -24,13 +24,13 @@ import (
 type Config struct {
 	service.Config
 
-	// SignupTarget is where signup's gRPC is: host:port, or a gRPC URL.
-	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090"`
-	// AllowedNetworks are networks and addresses that notifications may go to
-	// although they are not public, as 127.0.0.0/8 or 10.1.2.3. Whoever may set a
-	// webhook reaches them then.
+	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name has the addresses of all
+	// replicas (a headless service) and is looked up every three seconds.
+	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
+	// Networks and addresses that notifications may go to although they are not public, such as 127.0.0.0/8.
+	// Everybody who may set a webhook reaches them.
 	AllowedNetworks []string `env:"NOTIFIER_ALLOWED_NETWORKS"`
-	// Concurrency is how many notifications are under way at a time.
+	// Notifications under way at a time in one process.
 	Concurrency int `env:"NOTIFIER_CONCURRENCY" envDefault:"512"`
 
 	// HTTP can be given in code only: how targets are reached. Its zero fields are

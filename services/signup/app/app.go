@@ -24,24 +24,24 @@ const Service = "signup"
 type Config struct {
 	service.Config
 
-	// MessagingTarget is where messaging's gRPC is: host:port, or a gRPC URL.
-	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090"`
+	// Where the internal interface of messaging is: `host:port` or a gRPC URL. The name has the addresses of all
+	// replicas (a headless service) and is looked up every three seconds.
+	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
 
-	// BatchWorkers is how many batches of signups are committed at a time.
+	// Batches of signups that commit at a time, over all waitlists.
 	BatchWorkers int `env:"SIGNUP_BATCH_WORKERS" envDefault:"4"`
-	// BatchSize is the most signups in one transaction.
+	// Most signups in one transaction.
 	BatchSize int `env:"SIGNUP_BATCH_SIZE" envDefault:"256"`
-	// QueueSize is how many signups may wait for one waitlist.
+	// Signups that may wait for one waitlist; beyond it 429.
 	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
-	// PrivacyPolicyVersion is stored with every consent.
+	// Version of the privacy policy, stored with every consent.
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
-	// PageViews says whether views of forms are counted; without, analytics show
-	// none.
+	// Whether views of forms are counted. Otherwise analytics show none.
 	PageViews bool `env:"PAGE_VIEWS" envDefault:"true"`
-	// PurgeEvery is the pause between looks for rows of what was deleted.
+	// Pause between two looks for rows of what was deleted.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
-	// TombstoneKept is how long the ids of deleted waitlists and accounts stay,
-	// for what was under way at their end. It is longer than a rebuild of an index.
+	// How long the ids of deleted waitlists and owners stay, for requests that are under way. Longer than the rebuild
+	// of an index takes.
 	TombstoneKept time.Duration `env:"TOMBSTONE_KEPT" envDefault:"1h"`
 }
 

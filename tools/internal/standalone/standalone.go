@@ -48,37 +48,44 @@ const (
 // Config holds the runner's own settings. The services read theirs from Environ,
 // completed by the addresses and keys that the runner creates.
 type Config struct {
-	// HTTPAddr is the listen address of the public API.
+	// Where the public interface and /readyz listen.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
-	// InternalAddr serves /livez, /readyz, /metrics and /debug/pprof of all
-	// services; if empty, nothing serves them.
+	// Where /livez, /readyz, /metrics and /debug/pprof of all services listen. Empty: nowhere.
 	InternalAddr string `env:"INTERNAL_ADDR"`
-	// DataDir holds all persistent data. Only one runner at a time can use it.
+	// Folder of all persistent data. One process at a time uses it.
 	DataDir string `env:"DATA_DIR" envDefault:".data"`
-	// MailDir receives one file per email; if empty, it is the folder mail in DataDir.
-	MailDir string `env:"MAIL_DIR"`
-	// MailProvider is maildir or smtp.
+	// Folder that gets one `.eml` file per mail.
+	MailDir string `env:"MAIL_DIR" run:"DATA_DIR/mail"`
+	// maildir, smtp or resend.
 	MailProvider string `env:"MAIL_PROVIDER" envDefault:"maildir"`
-	// LogFile receives the log. "-" means standard error; if empty, the file is
-	// standalone.log in DataDir. Warnings always go to standard error too.
-	LogFile string `env:"LOG_FILE"`
-	// PostgresURL, RedisURL and KafkaBrokers name external servers. The runner
-	// starts its own server for each one that is empty.
-	PostgresURL  string   `env:"POSTGRES_URL"`
-	RedisURL     string   `env:"REDIS_URL"`
-	RedisCAFile  string   `env:"REDIS_CA_FILE"`
-	KafkaBrokers []string `env:"KAFKA_BROKERS"`
-	// StripeSecretKey and StripeWebhookSecrets configure billing. Without a key the
-	// runner starts a payment simulator, whose API listens at StripesimAddr.
-	StripeSecretKey      string     `env:"STRIPE_SECRET_KEY"`
-	StripeWebhookSecrets []string   `env:"STRIPE_WEBHOOK_SECRETS"`
-	StripesimAddr        string     `env:"STRIPESIM_ADDR" envDefault:"127.0.0.1:0"`
-	LogLevel             slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
-	OTLPEndpoint         string     `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	// File of the log, in JSON lines; `-` is standard error. Warnings always go to standard error, too.
+	LogFile string `env:"LOG_FILE" run:"DATA_DIR/standalone.log"`
+	// A real PostgreSQL: `postgres://user:password@host:5432/database`.
+	PostgresURL string `env:"POSTGRES_URL" run:"own server"`
+	// A real Redis without eviction: `redis://host:6379/0`.
+	RedisURL string `env:"REDIS_URL" run:"own server"`
+	// PEM file of the authorities of a `rediss://` server.
+	RedisCAFile string `env:"REDIS_CA_FILE"`
+	// A real Kafka: `host:9092,host:9092`.
+	KafkaBrokers []string `env:"KAFKA_BROKERS" run:"embedded broker"`
+	// Stripe's secret key. Without one, a simulator takes the payments.
+	StripeSecretKey string `env:"STRIPE_SECRET_KEY" run:"the simulator's"`
+	// Secrets that sign Stripe's events.
+	StripeWebhookSecrets []string `env:"STRIPE_WEBHOOK_SECRETS" run:"made in DATA_DIR/keys"`
+	// Where the simulator's own interface listens; port 0 is a free one.
+	StripesimAddr string `env:"STRIPESIM_ADDR" envDefault:"127.0.0.1:0"`
+	// DEBUG, INFO, WARN or ERROR.
+	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
+	// Where spans go. Empty: nowhere.
+	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 
-	RateLimitRPS   int      `env:"RATE_LIMIT_RPS" envDefault:"100"`
-	RateLimitBurst int      `env:"RATE_LIMIT_BURST" envDefault:"200"`
+	// Requests a second, over all services.
+	RateLimitRPS int `env:"RATE_LIMIT_RPS" envDefault:"100"`
+	// Requests at once after a pause.
+	RateLimitBurst int `env:"RATE_LIMIT_BURST" envDefault:"200"`
+	// Origins that may call everything but `/v1/public`.
 	AllowedOrigins []string `env:"CORS_ALLOWED_ORIGIN" envDefault:"*"`
+	// Addresses and networks whose `X-Forwarded-For` counts.
 	TrustedProxies []string `env:"TRUSTED_PROXIES"`
 
 	// Environ is the environment of the services (KEY=value).
