@@ -125,13 +125,13 @@ func TestMisconfigured(t *testing.T) {
 		t.Errorf("%+v, %v", cfg, err)
 	}
 	for instead, want := range map[string]string{
-		"KAFKA_BROKERS=":                               "KAFKA_BROKERS is required",
+		"KAFKA_BROKERS=":                               "Set KAFKA_BROKERS.",
 		"KAFKA_PARTITIONS=-1":                          "KAFKA_PARTITIONS",
 		"KAFKA_REPLICATION=-1":                         "KAFKA_REPLICATION",
 		"KAFKA_CA_FILE=/nowhere":                       "KAFKA_TLS=true",
 		"KAFKA_TLS=true KAFKA_CA_FILE=/nowhere":        "KAFKA_CA_FILE: ",
 		"KAFKA_TLS=true KAFKA_CA_FILE=secured_test.go": "no PEM certificate",
-		"KAFKA_USERNAME=x":                             "KAFKA_SASL_MECHANISM is required",
+		"KAFKA_USERNAME=x":                             "Set KAFKA_SASL_MECHANISM to",
 		"KAFKA_SASL_MECHANISM=PLAIN":                   "KAFKA_USERNAME and KAFKA_PASSWORD",
 		"KAFKA_SASL_MECHANISM=GSSAPI KAFKA_USERNAME=x KAFKA_PASSWORD=hidden": "KAFKA_SASL_MECHANISM must be",
 	} {

@@ -14,6 +14,8 @@
 // answers either, so a prober needs patience with the start of more than
 // startTimeout.
 //
+// An app package declares its service with a Definition, whose comment shows how.
+//
 // Everything can be given in code, so that one process can run all six.
 package service
 
@@ -145,9 +147,9 @@ func Load[C any](environ []string) (C, error) {
 func (c *Config) Kafka() (kafka.Config, error) {
 	k := kafka.Config{Brokers: c.KafkaBrokers, TopicPrefix: c.KafkaTopicPrefix, Partitions: c.KafkaPartitions, Replication: c.KafkaReplication}
 	var p problems
-	p.check(len(c.KafkaBrokers) > 0, "KAFKA_BROKERS is required")
-	p.check(c.KafkaPartitions > 0, "KAFKA_PARTITIONS must be positive")
-	p.check(c.KafkaReplication > 0, "KAFKA_REPLICATION must be positive")
+	p.check(len(c.KafkaBrokers) > 0, "Set KAFKA_BROKERS.")
+	p.check(c.KafkaPartitions > 0, "Set KAFKA_PARTITIONS to a positive number.")
+	p.check(c.KafkaReplication > 0, "Set KAFKA_REPLICATION to a positive number.")
 	p.check(c.KafkaTLS || c.KafkaCAFile == "", "KAFKA_CA_FILE needs KAFKA_TLS=true")
 	if c.KafkaTLS {
 		roots, err := tlsroots.Read(c.KafkaCAFile)
@@ -157,7 +159,7 @@ func (c *Config) Kafka() (kafka.Config, error) {
 	if c.KafkaSASLMechanism != "" {
 		p.check(c.KafkaUsername != "" && c.KafkaPassword != "", "KAFKA_USERNAME and KAFKA_PASSWORD are required")
 	} else {
-		p.check(c.KafkaUsername == "" && c.KafkaPassword == "", "KAFKA_SASL_MECHANISM is required for a login")
+		p.check(c.KafkaUsername == "" && c.KafkaPassword == "", "Set KAFKA_SASL_MECHANISM to use a user name and password.")
 	}
 	var err error
 	switch c.KafkaSASLMechanism {

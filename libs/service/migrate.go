@@ -19,9 +19,9 @@ import (
 // waits a minute for each server.
 func Migrate(ctx context.Context, name string, cfg Config, o Options) (err error) {
 	var p problems
-	p.check(cfg.PostgresURL != "", "POSTGRES_URL is required")
+	p.check(cfg.PostgresURL != "", "Set POSTGRES_URL.")
 	_, bad := pgxpool.ParseConfig(cfg.PostgresURL)
-	p.check(bad == nil, "POSTGRES_URL is not valid")
+	p.check(bad == nil, "POSTGRES_URL is not a valid connection string.")
 	var topics kafka.Config
 	if o.Kafka {
 		topics, err = cfg.Kafka()

@@ -185,18 +185,18 @@ func (l redisLog) Printf(ctx context.Context, format string, v ...any) {
 func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	var p problems
 	c := &r.Config
-	p.check(o.Schema == "" || c.PostgresURL != "", "POSTGRES_URL is required")
+	p.check(o.Schema == "" || c.PostgresURL != "", "Set POSTGRES_URL.")
 	limits := o.HTTP && c.Limiter == nil
-	p.check((!o.Redis && !limits) || c.RedisURL != "", "REDIS_URL is required")
-	p.check(c.RateLimitRPS > 0, "RATE_LIMIT_RPS must be positive")
-	p.check(c.RateLimitBurst > 0, "RATE_LIMIT_BURST must be positive")
-	p.check(c.Replicas > 0, "REPLICAS must be positive")
-	p.check(c.ShutdownDrain > 0, "SHUTDOWN_DRAIN must be positive")
-	p.check(c.ShutdownDelay >= 0, "SHUTDOWN_DELAY must not be negative")
-	p.check(!o.GRPC || c.GRPCAddr != "" || c.GRPCListener != nil, "GRPC_ADDR is required")
+	p.check((!o.Redis && !limits) || c.RedisURL != "", "Set REDIS_URL.")
+	p.check(c.RateLimitRPS > 0, "Set RATE_LIMIT_RPS to a positive number.")
+	p.check(c.RateLimitBurst > 0, "Set RATE_LIMIT_BURST to a positive number.")
+	p.check(c.Replicas > 0, "Set REPLICAS to a positive number.")
+	p.check(c.ShutdownDrain > 0, "Set SHUTDOWN_DRAIN to a positive duration.")
+	p.check(c.ShutdownDelay >= 0, "Set SHUTDOWN_DELAY to 0 or longer.")
+	p.check(!o.GRPC || c.GRPCAddr != "" || c.GRPCListener != nil, "Set GRPC_ADDR.")
 	if c.PostgresURL != "" {
 		_, err := pgxpool.ParseConfig(c.PostgresURL)
-		p.check(err == nil, "POSTGRES_URL is not valid")
+		p.check(err == nil, "POSTGRES_URL is not a valid connection string.")
 	}
 	if o.Kafka {
 		r.Kafka, err = c.Kafka()
