@@ -6,7 +6,6 @@ package apierr
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 )
 
@@ -34,29 +33,57 @@ const (
 	InternalError          Code = "INTERNAL_ERROR"
 )
 
-// status returns the HTTP status that c usually has. DOMAIN_RESTRICTED,
-// INVALID_TOKEN and PAYMENT_REQUIRED have a second one; see WithStatus.
-func (c Code) status() int {
+// Kind says who has to act on an error. The edges derive the HTTP status and the
+// gRPC code from it.
+type Kind uint8
+
+// The kinds of errors.
+const (
+	// Internal: the service failed.
+	Internal Kind = iota
+	// Upstream: a provider outside the platform failed.
+	Upstream
+	// Invalid: the caller can correct its input.
+	Invalid
+	// Unauthenticated: the caller did not prove who it is.
+	Unauthenticated
+	// Denied: the caller must not do this.
+	Denied
+	// Missing: there is no such object.
+	Missing
+	// Conflicting: the state of the object does not allow it.
+	Conflicting
+	// Throttled: the caller has to wait.
+	Throttled
+	// Abandoned: the caller stopped reading the answer.
+	Abandoned
+)
+
+// Failure reports whether the platform or a provider failed, as opposed to the
+// caller.
+func (k Kind) Failure() bool { return k <= Upstream }
+
+// kind returns the kind that c usually has. DOMAIN_RESTRICTED and INVALID_TOKEN
+// have a second one; see WithKind.
+func (c Code) kind() Kind {
 	switch c {
 	case ValidationError, InvalidBody, InvalidToken, PaymentRequired:
-		return http.StatusBadRequest
+		return Invalid
 	case AuthenticationRequired:
-		return http.StatusUnauthorized
+		return Unauthenticated
 	case Forbidden, TierRequired, TrialExpired, EmailNotVerified, WaitlistClosed, DomainRestricted:
-		return http.StatusForbidden
+		return Denied
 	case NotFound:
-		return http.StatusNotFound
+		return Missing
 	case Conflict, Duplicate:
-		return http.StatusConflict
+		return Conflicting
 	case RateLimited:
-		return http.StatusTooManyRequests
+		return Throttled
 	case ExternalServiceError:
-		return http.StatusBadGateway
+		return Upstream
 	case InternalError:
-		return http.StatusInternalServerError
-	default:
-		return http.StatusInternalServerError
 	}
+	return Internal
 }
 
 // Field is one entry of a validation error's errors array.
@@ -71,16 +98,16 @@ type Field struct {
 // the cause, which only the log sees.
 type Error struct {
 	Code       Code
-	Status     int
+	Kind       Kind
 	Message    string
 	Fields     []Field
 	RetryAfter time.Duration
 	Err        error
 }
 
-// New returns an error with the usual status of its code.
+// New returns an error of the kind that its code usually has.
 func New(code Code, message string) *Error {
-	return &Error{Code: code, Status: code.status(), Message: message}
+	return &Error{Code: code, Kind: code.kind(), Message: message}
 }
 
 // Validation returns a VALIDATION_ERROR about the given fields.
@@ -98,10 +125,10 @@ func NotFoundf(format string, args ...any) *Error {
 	return New(NotFound, fmt.Sprintf(format, args...))
 }
 
-// WithStatus returns a copy with another HTTP status.
-func (e *Error) WithStatus(status int) *Error {
+// WithKind returns a copy of another kind, for a code that has two.
+func (e *Error) WithKind(k Kind) *Error {
 	c := *e
-	c.Status = status
+	c.Kind = k
 	return &c
 }
 

@@ -163,7 +163,7 @@ func TestErrorsNamePaths(t *testing.T) {
 		t.Error("Failed is wrong")
 	}
 	e := apierr.From(o.Err())
-	if e.Code != apierr.ValidationError || e.Status != 400 || e.Message == "" {
+	if e.Code != apierr.ValidationError || e.Kind != apierr.Invalid || e.Message == "" {
 		t.Errorf("Err = %+v", e)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/httpstatus"
 	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/telemetry"
 )
@@ -54,13 +55,13 @@ func Fail(c *gin.Context, err error) {
 		e = e.WithRetryAfter(outageRetry)
 	}
 	ctx, r := c.Request.Context(), requestOf(c)
-	if e.Err != nil || e.Status >= http.StatusInternalServerError {
+	if e.Err != nil || e.Kind.Failure() {
 		level := slog.LevelError
 		switch {
 		case errors.Is(ctx.Err(), context.Canceled):
 			// The client has gone, and what was cut short is its own request.
 			level = slog.LevelInfo
-		case e.Status < http.StatusInternalServerError:
+		case !e.Kind.Failure():
 			level = slog.LevelWarn
 		}
 		log := slog.Default()
@@ -68,7 +69,7 @@ func Fail(c *gin.Context, err error) {
 			log = r.log
 		}
 		log.LogAttrs(ctx, level, "request failed", slog.String("code", string(e.Code)),
-			slog.Int("status", e.Status), slog.String("route", c.FullPath()), telemetry.Err(err))
+			slog.Int("status", httpstatus.Of(e.Kind)), slog.String("route", c.FullPath()), telemetry.Err(err))
 	}
 	if !c.Writer.Written() {
 		write(c, e)
@@ -89,7 +90,7 @@ func write(c *gin.Context, e *apierr.Error) {
 	if e.RetryAfter > 0 {
 		c.Writer.Header()["Retry-After"] = []string{seconds(e.RetryAfter)}
 	}
-	JSON(c, e.Status, errorBody{Error: e.Message, ErrorCode: e.Code, RequestID: RequestID(c), Errors: e.Fields})
+	JSON(c, httpstatus.Of(e.Kind), errorBody{Error: e.Message, ErrorCode: e.Code, RequestID: RequestID(c), Errors: e.Fields})
 }
 
 // seconds rounds up to a whole second.

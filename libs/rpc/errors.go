@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/httpstatus"
 	"waitlist.internal/libs/outage"
 	errorsv1 "waitlist.internal/proto/gen/waitlist/errors/v1"
 )
@@ -16,29 +17,17 @@ import (
 // outageRetry is the Retry-After while a service is away.
 const outageRetry = 2 * time.Second
 
-// grpcCode is the nearest gRPC code, for metrics, retries and people; what
-// decides is the detail.
-func grpcCode(c apierr.Code) codes.Code {
-	switch c {
-	case apierr.ValidationError, apierr.InvalidBody, apierr.InvalidToken:
-		return codes.InvalidArgument
-	case apierr.AuthenticationRequired:
-		return codes.Unauthenticated
-	case apierr.Forbidden, apierr.TierRequired, apierr.TrialExpired, apierr.EmailNotVerified, apierr.DomainRestricted:
-		return codes.PermissionDenied
-	case apierr.WaitlistClosed, apierr.PaymentRequired:
-		return codes.FailedPrecondition
-	case apierr.NotFound:
-		return codes.NotFound
-	case apierr.Conflict, apierr.Duplicate:
-		return codes.AlreadyExists
-	case apierr.RateLimited:
-		return codes.ResourceExhausted
-	case apierr.ExternalServiceError, apierr.InternalError:
-		return codes.Internal
-	default:
-		return codes.Internal
-	}
+// grpcCodes are for metrics, retries and people; callers decide by the detail.
+var grpcCodes = [...]codes.Code{
+	apierr.Internal:        codes.Internal,
+	apierr.Upstream:        codes.Internal,
+	apierr.Invalid:         codes.InvalidArgument,
+	apierr.Unauthenticated: codes.Unauthenticated,
+	apierr.Denied:          codes.PermissionDenied,
+	apierr.Missing:         codes.NotFound,
+	apierr.Conflicting:     codes.AlreadyExists,
+	apierr.Throttled:       codes.ResourceExhausted,
+	apierr.Abandoned:       codes.Canceled,
 }
 
 // toStatus turns what a method returned into what crosses. The cause stays.
@@ -55,14 +44,14 @@ func toStatus(err error) error {
 		}
 	}
 	e := apierr.From(err)
-	code, retry := grpcCode(e.Code), e.RetryAfter
+	code, retry := grpcCodes[e.Kind], e.RetryAfter
 	if e.Code == apierr.InternalError && outage.Is(err) {
 		// The caller can tell that waiting helps.
 		code = codes.Unavailable
 		retry = max(retry, outageRetry)
 	}
 	detail := &errorsv1.Error{
-		Code: string(e.Code), HttpStatus: int32(e.Status),
+		Code: string(e.Code), HttpStatus: int32(httpstatus.Of(e.Kind)),
 		Message: e.Message, RetryAfterSeconds: int64((retry + time.Second - 1) / time.Second),
 	}
 	for _, f := range e.Fields {
@@ -90,10 +79,11 @@ func fromStatus(err error) error {
 		if !ok {
 			continue
 		}
-		e := &apierr.Error{
-			Code: apierr.Code(m.GetCode()), Status: int(m.GetHttpStatus()), Message: m.GetMessage(),
-			RetryAfter: time.Duration(m.GetRetryAfterSeconds()) * time.Second,
+		e := apierr.New(apierr.Code(m.GetCode()), m.GetMessage())
+		if k, ok := httpstatus.Kind(int(m.GetHttpStatus())); ok {
+			e.Kind = k
 		}
+		e.RetryAfter = time.Duration(m.GetRetryAfterSeconds()) * time.Second
 		for _, f := range m.GetFields() {
 			e.Fields = append(e.Fields, apierr.Field{Field: f.GetField(), Message: f.GetMessage()})
 		}

@@ -265,37 +265,37 @@ func TestErrorsCross(t *testing.T) {
 	}{
 		"contract": {
 			apierr.New(apierr.TierRequired, "Pro only."),
-			&apierr.Error{Code: apierr.TierRequired, Status: 403, Message: "Pro only."},
+			&apierr.Error{Code: apierr.TierRequired, Kind: apierr.Denied, Message: "Pro only."},
 			false,
 		},
-		"second status": {
-			apierr.New(apierr.DomainRestricted, "No.").WithStatus(400),
-			&apierr.Error{Code: apierr.DomainRestricted, Status: 400, Message: "No."},
+		"second kind": {
+			apierr.New(apierr.DomainRestricted, "No.").WithKind(apierr.Invalid),
+			&apierr.Error{Code: apierr.DomainRestricted, Kind: apierr.Invalid, Message: "No."},
 			false,
 		},
 		"wrapped with fields": {
 			fmt.Errorf("x: %w", apierr.Validation(apierr.Field{Field: "a.b", Message: "m"}, apierr.Field{Field: "c", Message: "n"})),
-			&apierr.Error{Code: apierr.ValidationError, Status: 400, Message: "m", Fields: []apierr.Field{{Field: "a.b", Message: "m"}, {Field: "c", Message: "n"}}},
+			&apierr.Error{Code: apierr.ValidationError, Kind: apierr.Invalid, Message: "m", Fields: []apierr.Field{{Field: "a.b", Message: "m"}, {Field: "c", Message: "n"}}},
 			false,
 		},
 		"retry after": {
 			apierr.New(apierr.RateLimited, "Wait.").WithRetryAfter(1500 * time.Millisecond),
-			&apierr.Error{Code: apierr.RateLimited, Status: 429, Message: "Wait.", RetryAfter: 2 * time.Second},
+			&apierr.Error{Code: apierr.RateLimited, Kind: apierr.Throttled, Message: "Wait.", RetryAfter: 2 * time.Second},
 			false,
 		},
 		"unmapped": {
 			errors.New("secret"),
-			&apierr.Error{Code: apierr.InternalError, Status: 500, Message: "Something went wrong on our side."},
+			&apierr.Error{Code: apierr.InternalError, Message: "Something went wrong on our side."},
 			false,
 		},
 		"Postgres away": {
 			&pgconn.PgError{Code: "57P01", Message: "secret"},
-			&apierr.Error{Code: apierr.InternalError, Status: 500, Message: "Something went wrong on our side.", RetryAfter: 2 * time.Second},
+			&apierr.Error{Code: apierr.InternalError, Message: "Something went wrong on our side.", RetryAfter: 2 * time.Second},
 			true,
 		},
 		"its deadline": {
 			context.DeadlineExceeded,
-			&apierr.Error{Code: apierr.InternalError, Status: 500, Message: "Something went wrong on our side.", RetryAfter: 2 * time.Second},
+			&apierr.Error{Code: apierr.InternalError, Message: "Something went wrong on our side.", RetryAfter: 2 * time.Second},
 			true,
 		},
 	} {
@@ -303,7 +303,7 @@ func TestErrorsCross(t *testing.T) {
 			n.impl.authorize = func(context.Context) error { return c.err }
 			_, err := client.Authorize(t.Context(), &accountv1.AuthorizeRequest{})
 			got, ok := errors.AsType[*apierr.Error](err)
-			if !ok || got.Code != c.want.Code || got.Status != c.want.Status || got.Message != c.want.Message ||
+			if !ok || got.Code != c.want.Code || got.Kind != c.want.Kind || got.Message != c.want.Message ||
 				got.RetryAfter != c.want.RetryAfter || !slices.Equal(got.Fields, c.want.Fields) {
 				t.Fatalf("%+v, want %+v", err, c.want)
 			}

@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -190,7 +189,7 @@ func (s *server) leave(ctx context.Context, method string, err error) error {
 	}
 	if e := apierr.From(err); e.Err != nil && ctx.Err() == nil {
 		level := slog.LevelError
-		if e.Status < http.StatusInternalServerError {
+		if !e.Kind.Failure() {
 			// What a stranger sends, such as a token of no one's, is no failure of ours.
 			level = slog.LevelWarn
 		}

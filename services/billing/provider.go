@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"waitlist.internal/libs/apierr"
@@ -243,5 +242,5 @@ func outward(err error) error {
 	case Away, Missing, KeyReused, Refused:
 	}
 	return apierr.New(apierr.ExternalServiceError, "The payment provider does not answer. Please try again later.").
-		WithStatus(http.StatusBadGateway).WithRetryAfter(e.RetryAfter).WithCause(err)
+		WithRetryAfter(e.RetryAfter).WithCause(err)
 }

@@ -3,7 +3,6 @@ package signup
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -105,8 +104,7 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 		return nil, apierr.New(apierr.DomainRestricted, "Addresses of this e-mail domain cannot sign up here.")
 	}
 	if eff.ExcludePersonalEmails && emailaddr.Personal(domain) {
-		return nil, apierr.New(apierr.DomainRestricted, "Please use your work e-mail address.").
-			WithStatus(http.StatusBadRequest)
+		return nil, apierr.New(apierr.DomainRestricted, "Please use your work e-mail address.").WithKind(apierr.Invalid)
 	}
 	return j, nil
 }

@@ -2,7 +2,6 @@ package signup
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"waitlist.internal/libs/apierr"
@@ -14,9 +13,9 @@ const deleteTokenTTL = time.Hour
 
 // Verify marks an address as verified by a token from its mail; already is set
 // where it was before. Errors: NOT_FOUND (waitlist, then signup), INVALID_TOKEN
-// with 400.
+// as Invalid.
 func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (already bool, err error) {
-	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.VerifySignup, http.StatusBadRequest)
+	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.VerifySignup, apierr.Invalid)
 	if err != nil {
 		return false, err
 	}
@@ -28,9 +27,9 @@ func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (al
 }
 
 // Unsubscribe opts a signup out of marketing mail and returns a token with
-// which it may delete its data. Errors: NOT_FOUND, INVALID_TOKEN with 403.
+// which it may delete its data. Errors: NOT_FOUND, INVALID_TOKEN as Denied.
 func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string) (deleteToken string, err error) {
-	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.Unsubscribe, http.StatusForbidden)
+	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.Unsubscribe, apierr.Denied)
 	if err != nil {
 		return "", err
 	}
@@ -42,7 +41,7 @@ func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string
 
 // DeleteMyData removes a signup at its own request. Errors as Unsubscribe's.
 func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok string) error {
-	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.DeleteData, http.StatusForbidden)
+	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.DeleteData, apierr.Denied)
 	if err != nil {
 		return err
 	}
@@ -54,7 +53,7 @@ func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok strin
 }
 
 // bearer returns the signup that a mail token was minted for.
-func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p token.Purpose, status int) (*Waitlist, View, error) {
+func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p token.Purpose, kind apierr.Kind) (*Waitlist, View, error) {
 	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {
 		return nil, v, err
@@ -63,7 +62,7 @@ func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p t
 		return nil, v, errNoSignup()
 	}
 	if err := s.ring.Verify(p, token.SignupSubject(waitlistID, v.Signup.Number), tok, s.now()); err != nil {
-		return nil, v, apierr.New(apierr.InvalidToken, "The link is not valid or has expired.").WithStatus(status).WithCause(err)
+		return nil, v, apierr.New(apierr.InvalidToken, "The link is not valid or has expired.").WithKind(kind).WithCause(err)
 	}
 	return w, v, nil
 }

@@ -30,8 +30,6 @@ const (
 	// drainTimeout bounds how long the rest of a refused import is read away, so
 	// that a client that is still sending gets to see the answer.
 	drainTimeout = 5 * time.Second
-	// statusGone tells in logs and metrics who gave an answer up; it is never seen.
-	statusGone = 499
 )
 
 // transferRoutes adds export and import.
@@ -83,9 +81,9 @@ func (h handler) export(c *gin.Context) error {
 	return err
 }
 
-// gone is a failure to answer, which is the client's.
+// gone turns a failure to write the answer into an error that blames the client.
 func gone(err error) error {
-	return apierr.New(apierr.InternalError, "The client stopped reading.").WithStatus(statusGone).WithCause(err)
+	return apierr.New(apierr.InternalError, "The client stopped reading.").WithKind(apierr.Abandoned).WithCause(err)
 }
 
 // opening gives a call that may take long a context that ends if its beginning
