@@ -90,7 +90,7 @@ func (c Code) kind() Kind {
 type Field struct {
 	// Field is the path in the request body, for instance custom_answers.size.
 	Field string `json:"field"`
-	// Message is for people.
+	// Message is a sentence that stands beside the field: "This field is required."
 	Message string `json:"message"`
 }
 
@@ -110,11 +110,12 @@ func New(code Code, message string) *Error {
 	return &Error{Code: code, Kind: code.kind(), Message: message}
 }
 
-// Validation returns a VALIDATION_ERROR about the given fields.
+// Validation returns a VALIDATION_ERROR about the given fields. Its message
+// shows the first of them.
 func Validation(fields ...Field) *Error {
 	e := New(ValidationError, "The request is not valid.")
 	if len(fields) > 0 {
-		e.Message = fields[0].Message
+		e.Message = fmt.Sprintf("Check the field %q. %s", fields[0].Field, fields[0].Message)
 	}
 	e.Fields = fields
 	return e

@@ -35,8 +35,8 @@ func TestFrom(t *testing.T) {
 }
 
 func TestValidation(t *testing.T) {
-	e := Validation(Field{"a", "a is bad"}, Field{"b", "b is bad"})
-	if e.Code != ValidationError || e.Kind != Invalid || len(e.Fields) != 2 || e.Message != "a is bad" {
+	e := Validation(Field{"a", "This is bad."}, Field{"b", "This is bad, too."})
+	if e.Code != ValidationError || e.Kind != Invalid || len(e.Fields) != 2 || e.Message != `Check the field "a". This is bad.` {
 		t.Errorf("%+v", e)
 	}
 	// The With methods copy: an error that is shared does not change.

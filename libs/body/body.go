@@ -36,6 +36,14 @@ const maxExact = 1 << 53
 // maxDigits bounds the digits of a number with a fraction or exponent.
 const maxDigits = 1000
 
+// Messages with several uses.
+const (
+	required       = "This field is required."
+	notInteger     = "This must be an integer."
+	notArray       = "This must be an array."
+	tooManyEntries = "This must have at most %d entries."
+)
+
 // MaxErrors is how many errors Each collects at most, and then those of the one
 // object that it is at.
 const MaxErrors = 50
@@ -170,17 +178,17 @@ func (o *Object) String(name string, maxLen int) (value string, present bool) {
 
 func (o *Object) str(name string, v json.RawMessage, maxLen int) (string, bool) {
 	if v[0] != '"' {
-		o.Fail(name, "must be a string")
+		o.Fail(name, "This must be a string.")
 		return "", false
 	}
 	s := unquote(v)
 	if strings.IndexByte(s, 0) >= 0 {
-		o.Fail(name, "must not contain the character U+0000")
+		o.Fail(name, "This must not contain the character U+0000.")
 		return "", false
 	}
 	// A string has at most as many code points as bytes.
 	if maxLen > 0 && len(s) > maxLen && utf8.RuneCountInString(s) > maxLen {
-		o.Fail(name, fmt.Sprintf("must have at most %d characters", maxLen))
+		o.Fail(name, fmt.Sprintf("This must have at most %d characters.", maxLen))
 		return "", false
 	}
 	return s, true
@@ -190,12 +198,12 @@ func (o *Object) str(name string, v json.RawMessage, maxLen int) (string, bool) 
 func (o *Object) RequiredString(name string, maxLen int) string {
 	v, ok := o.Raw(name)
 	if !ok {
-		o.Fail(name, "is required")
+		o.Fail(name, required)
 		return ""
 	}
 	s, ok := o.str(name, v, maxLen)
 	if ok && s == "" {
-		o.Fail(name, "is required")
+		o.Fail(name, required)
 	}
 	return s
 }
@@ -212,7 +220,7 @@ func (o *Object) Bool(name string) (value, present bool) {
 	case "false":
 		return false, true
 	default:
-		o.Fail(name, "must be true or false")
+		o.Fail(name, "This must be true or false.")
 		return false, false
 	}
 }
@@ -226,7 +234,7 @@ func (o *Object) Int(name string) (value int64, present bool) {
 	}
 	n, ok := ParseInt(v)
 	if !ok {
-		o.Fail(name, "must be an integer")
+		o.Fail(name, notInteger)
 	}
 	return n, ok
 }
@@ -235,7 +243,7 @@ func (o *Object) Int(name string) (value int64, present bool) {
 func (o *Object) IntIn(name string, lowest, highest int64) (value int64, present bool) {
 	n, ok := o.Int(name)
 	if ok && (n < lowest || n > highest) {
-		o.Fail(name, fmt.Sprintf("must be an integer from %d to %d", lowest, highest))
+		o.Fail(name, fmt.Sprintf("This must be an integer from %d to %d.", lowest, highest))
 		return 0, false
 	}
 	return n, ok
@@ -273,7 +281,7 @@ func (o *Object) Object(name string) (*Object, bool) {
 
 func (o *Object) object(name string, v json.RawMessage) (*Object, bool) {
 	if v[0] != '{' {
-		o.Fail(name, "must be an object")
+		o.Fail(name, "This must be an object.")
 		return nil, false
 	}
 	return newObject(o.prefix+name+".", v, o.errs), true
@@ -286,7 +294,7 @@ func (o *Object) Array(name string) ([]json.RawMessage, bool) {
 		return nil, false
 	}
 	if v[0] != '[' {
-		o.Fail(name, "must be an array")
+		o.Fail(name, notArray)
 		return nil, false
 	}
 	return slices.AppendSeq([]json.RawMessage{}, elements(v)), true
@@ -295,7 +303,7 @@ func (o *Object) Array(name string) ([]json.RawMessage, bool) {
 func (o *Object) array(name string, maxItems int) ([]json.RawMessage, bool) {
 	items, ok := o.Array(name)
 	if ok && maxItems > 0 && len(items) > maxItems {
-		o.Fail(name, fmt.Sprintf("must have at most %d entries", maxItems))
+		o.Fail(name, fmt.Sprintf(tooManyEntries, maxItems))
 		return nil, false
 	}
 	return items, ok
@@ -331,13 +339,13 @@ func (o *Object) Each(name string, maxItems int, f func(e *Object)) (present boo
 		return false
 	}
 	if v[0] != '[' {
-		o.Fail(name, "must be an array")
+		o.Fail(name, notArray)
 		return false
 	}
 	n := 0
 	for range elements(v) {
 		if n++; maxItems > 0 && n > maxItems {
-			o.Fail(name, fmt.Sprintf("must have at most %d entries", maxItems))
+			o.Fail(name, fmt.Sprintf(tooManyEntries, maxItems))
 			return false
 		}
 	}
@@ -383,7 +391,7 @@ func (o *Object) Ints(name string, maxItems int) ([]int64, bool) {
 	for i, v := range items {
 		n, isInt := ParseInt(v)
 		if !isInt {
-			o.Fail(element(name, i), "must be an integer")
+			o.Fail(element(name, i), notInteger)
 		}
 		ok = ok && isInt
 		out = append(out, n)
@@ -416,9 +424,7 @@ func (o *Object) Err() error {
 	if len(*o.errs) == 0 {
 		return nil
 	}
-	e := apierr.Validation(slices.Clone(*o.errs)...)
-	e.Message = e.Fields[0].Field + " " + e.Fields[0].Message + "."
-	return e
+	return apierr.Validation(slices.Clone(*o.errs)...)
 }
 
 func isNull(v json.RawMessage) bool { return len(v) == 4 && v[0] == 'n' }

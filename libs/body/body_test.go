@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -165,6 +166,40 @@ func TestErrorsNamePaths(t *testing.T) {
 	e := apierr.From(o.Err())
 	if e.Code != apierr.ValidationError || e.Kind != apierr.Invalid || e.Message == "" {
 		t.Errorf("Err = %+v", e)
+	}
+}
+
+// TestMessagesAreSentences provokes every message of the package.
+func TestMessagesAreSentences(t *testing.T) {
+	o := parse(t, `{"number":1,"text":"a\u0000","list":[1,2],"empty":""}`)
+	o.String("number", 0)
+	o.String("text", 0)
+	o.Strings("list", 1, 0)
+	o.RequiredString("absent", 0)
+	o.RequiredString("empty", 0)
+	o.Bool("number")
+	o.Int("list")
+	o.Ints("list", 1)
+	o.IntIn("number", 2, 3)
+	o.Object("number")
+	o.Array("number")
+	o.Each("number", 0, nil)
+	o.Each("list", 1, nil)
+	long := parse(t, `{"name":"abc"}`)
+	long.String("name", 2)
+	e := apierr.From(o.Err())
+	fields := append(e.Fields, apierr.From(long.Err()).Fields...)
+	if len(fields) != 14 {
+		t.Errorf("%d errors: %+v", len(fields), fields)
+	}
+	sentence := regexp.MustCompile(`^This [^.]+\.$`)
+	for _, f := range fields {
+		if !sentence.MatchString(f.Message) {
+			t.Errorf("%s: %q", f.Field, f.Message)
+		}
+	}
+	if e.Message != `Check the field "number". This must be a string.` {
+		t.Errorf("message %q", e.Message)
 	}
 }
 

@@ -186,10 +186,9 @@ func QueryInt(c *gin.Context, name string, def, lowest, highest int) (int, error
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < lowest || n > highest {
-		message := fmt.Sprintf("must be an integer from %d to %d", lowest, highest)
-		e := apierr.Validation(apierr.Field{Field: name, Message: message})
-		e.Message = name + " " + message + "."
-		return 0, e
+		return 0, apierr.Validation(apierr.Field{
+			Field: name, Message: fmt.Sprintf("This must be an integer from %d to %d.", lowest, highest),
+		})
 	}
 	return n, nil
 }
@@ -204,10 +203,9 @@ func Header(c *gin.Context, name string, maxLen int) (string, error) {
 		ok = v[i] >= ' ' && v[i] <= '~'
 	}
 	if !ok {
-		message := fmt.Sprintf("must have at most %d printable ASCII characters", maxLen)
-		e := apierr.Validation(apierr.Field{Field: name, Message: message})
-		e.Message = name + " " + message + "."
-		return "", e
+		return "", apierr.Validation(apierr.Field{
+			Field: name, Message: fmt.Sprintf("This must have at most %d printable ASCII characters.", maxLen),
+		})
 	}
 	return v, nil
 }

@@ -378,11 +378,12 @@ func TestErrors(t *testing.T) {
 func TestErrorBodyIsExact(t *testing.T) {
 	a := newAPI(t, nil, func(g *gin.Engine) {
 		g.GET("/v1/fails", httpapi.H(func(*gin.Context) error {
-			return apierr.Validation(apierr.Field{Field: "email", Message: "<is> required"})
+			return apierr.Validation(apierr.Field{Field: "email", Message: "This <is> required."})
 		}))
 	})
 	_, body := a.do(t, "GET", "/v1/fails", "X-Request-Id", "r1")
-	const want = `{"error":"<is> required","error_code":"VALIDATION_ERROR","request_id":"r1","errors":[{"field":"email","message":"<is> required"}]}` + "\n"
+	const want = `{"error":"Check the field \"email\". This <is> required.","error_code":"VALIDATION_ERROR","request_id":"r1",` +
+		`"errors":[{"field":"email","message":"This <is> required."}]}` + "\n"
 	if body != want {
 		t.Fatalf("%s", body)
 	}

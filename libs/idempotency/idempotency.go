@@ -67,7 +67,7 @@ func (r Request) Check() error {
 		ok = ok && r.Key[i] >= 0x20 && r.Key[i] <= 0x7e
 	}
 	if !ok {
-		return apierr.Validation(apierr.Field{Field: Header, Message: Header + " must have at most 255 printable ASCII characters."})
+		return apierr.Validation(apierr.Field{Field: Header, Message: "This must have at most 255 printable ASCII characters."})
 	}
 	return nil
 }

@@ -30,12 +30,12 @@ func (s *Service) Profile(ctx context.Context, actor access.Actor) (Account, err
 // such account, VALIDATION_ERROR where e is no entitlement.
 func (s *Service) SetEntitlement(ctx context.Context, accountID string, e access.Entitlement) (access.Entitlement, error) {
 	if !e.Tier.Valid() {
-		return access.Entitlement{}, invalid([]apierr.Field{{Field: "tier", Message: "must be basic, advanced or pro"}})
+		return access.Entitlement{}, apierr.Validation(apierr.Field{Field: "tier", Message: "must be basic, advanced or pro"})
 	}
 	switch e.Status {
 	case access.Trialing, access.Active, access.Canceling, access.Inactive:
 	default:
-		return access.Entitlement{}, invalid([]apierr.Field{{Field: "status", Message: "must be trialing, active, canceling or inactive"}})
+		return access.Entitlement{}, apierr.Validation(apierr.Field{Field: "status", Message: "must be trialing, active, canceling or inactive"})
 	}
 	unknown := apierr.NotFoundf("There is no such account.")
 	if uuid.Validate(accountID) != nil {

@@ -37,7 +37,7 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 		fields = append(fields, CheckPassword(password)...)
 	}
 	if len(fields) > 0 {
-		return Tokens{}, invalid(fields)
+		return Tokens{}, apierr.Validation(fields...)
 	}
 	attempt := s.attempt(address, clientIP)
 	slow, err := s.admit(ctx, attempt)

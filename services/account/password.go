@@ -98,9 +98,3 @@ func CheckPassword(password string) []apierr.Field {
 	}
 }
 
-// invalid is a VALIDATION_ERROR whose message names its first field.
-func invalid(fields []apierr.Field) *apierr.Error {
-	e := apierr.Validation(fields...)
-	e.Message = fields[0].Field + " " + fields[0].Message + "."
-	return e
-}

@@ -30,7 +30,7 @@ type Registration struct {
 func (s *Service) Register(ctx context.Context, email, password string) (Registration, error) {
 	address, fields := CheckRegistration(email, password)
 	if len(fields) > 0 {
-		return Registration{}, invalid(fields)
+		return Registration{}, apierr.Validation(fields...)
 	}
 	taken := apierr.New(apierr.Conflict, "An account with this e-mail address exists already.")
 	// Spares the hashing; the constraint decides.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/token"
 )
 
@@ -22,7 +23,7 @@ const (
 func (s *Service) ForgotPassword(ctx context.Context, email string) error {
 	address, fields := parseEmail(email)
 	if len(fields) > 0 {
-		return invalid(fields)
+		return apierr.Validation(fields...)
 	}
 	if err := s.Store.QueueReset(ctx, address, s.now()); err != nil {
 		return fmt.Errorf("queue a password reset: %w", err)
@@ -70,7 +71,7 @@ func (s *Service) requestReset(ctx context.Context) (bool, error) {
 // expired or was used.
 func (s *Service) ResetPassword(ctx context.Context, raw, password string) error {
 	if fields := CheckPassword(password); len(fields) > 0 {
-		return invalid(fields)
+		return apierr.Validation(fields...)
 	}
 	now := s.now()
 	accountID, generation, err := s.mailToken(token.ResetPassword, raw, now)

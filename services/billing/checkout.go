@@ -221,7 +221,5 @@ func (b *Billing) change(ctx context.Context, l Locked, sub *Subscriber, live Su
 
 // invalid is a VALIDATION_ERROR on one field.
 func invalid(field, message string) error {
-	e := apierr.Validation(apierr.Field{Field: field, Message: message})
-	e.Message = field + " " + message + "."
-	return e
+	return apierr.Validation(apierr.Field{Field: field, Message: message})
 }

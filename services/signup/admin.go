@@ -110,7 +110,7 @@ func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit,
 		after = &place
 	}
 	if len(faults) > 0 {
-		return nil, "", invalidQuery(faults...)
+		return nil, "", apierr.Validation(faults...)
 	}
 	// One more tells whether there is another page.
 	page, err := a.store.Page(ctx, w.ID, after, n+1)
@@ -118,18 +118,11 @@ func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit,
 	case err != nil:
 		return nil, "", err
 	case page.Lost:
-		return nil, "", invalidQuery(apierr.Field{Field: "last_key", Message: cursorOld})
+		return nil, "", apierr.Validation(apierr.Field{Field: "last_key", Message: cursorOld})
 	case len(page.Rows) <= n:
 		return page.Rows, "", nil
 	}
 	return page.Rows[:n], encodeCursor(id, PageEnd{Key: page.Rows[n-1].QueueKey, Change: page.Change}, a.now()), nil
-}
-
-// invalidQuery is VALIDATION_ERROR about query parameters.
-func invalidQuery(faults ...apierr.Field) error {
-	e := apierr.Validation(faults...)
-	e.Message = faults[0].Field + " " + faults[0].Message + "."
-	return e
 }
 
 // Remove takes a signup off the list.

@@ -64,9 +64,7 @@ func (a *Admin) Analytics(ctx context.Context, actor access.Actor, waitlistID st
 		return "", nil, err
 	}
 	if invalid != nil {
-		e := apierr.Validation(*invalid)
-		e.Message = invalid.Field + " " + invalid.Message + "."
-		return "", nil, e
+		return "", nil, apierr.Validation(*invalid)
 	}
 	if err := access.RequireTier(grant.Entitlement, access.Pro, "Analytics"); err != nil {
 		return "", nil, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -179,20 +180,36 @@ type Exchange struct {
 	InvalidRequest bool
 }
 
+// sentence is what every message to a person is.
+var sentence = regexp.MustCompile(`^[A-Z](?s:.)*[.?!]$`)
+
 // Check returns which operation x belongs to ("" for none) and what it came
 // to, as in Operation.Outcomes, and an error where the contract does not allow
 // it.
 func (c *Contract) Check(ctx context.Context, x Exchange) (operation, outcome string, err error) {
 	outcome = strconv.Itoa(x.Status)
 	var body struct {
+		Error     string `json:"error"`
 		ErrorCode string `json:"error_code"`
 		RequestID string `json:"request_id"`
+		Errors    []struct {
+			Message string `json:"message"`
+		} `json:"errors"`
 	}
 	if x.Status >= http.StatusBadRequest && x.Request.Method != http.MethodHead {
 		if err := json.Unmarshal(x.ResponseBody, &body); err != nil {
 			return "", outcome, fmt.Errorf("an error without the contract's body: %q", clip(x.ResponseBody))
 		}
 		outcome += " " + body.ErrorCode
+		messages := []string{body.Error}
+		for _, f := range body.Errors {
+			messages = append(messages, f.Message)
+		}
+		for _, m := range messages {
+			if !sentence.MatchString(m) {
+				return "", outcome, fmt.Errorf("a message that is no sentence: %q", m)
+			}
+		}
 	}
 	if err := checkHeaders(x, body.RequestID); err != nil {
 		return "", outcome, err

@@ -157,7 +157,8 @@ func TestContractNoticesDepartures(t *testing.T) {
 	}
 	const id = "0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1de"
 	const count = `{"waitlist_id":"` + id + `","count":null}`
-	const notFound = `{"error":"x","error_code":"NOT_FOUND","request_id":"r"}`
+	const notFound = `{"error":"No.","error_code":"NOT_FOUND","request_id":"r"}`
+	const invalid = `{"error":"No.","error_code":"VALIDATION_ERROR","request_id":"r","errors":[{"field":"limit","message":`
 	for _, tc := range []struct {
 		name, method, path, request string
 		status                      int
@@ -169,13 +170,19 @@ func TestContractNoticesDepartures(t *testing.T) {
 		{"a count of ten", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":10}`, false, false},
 		{"no CORS header", "GET", "/public/waitlists/" + id + "/count", "", 200, "", count, false, false},
 		{"another status", "GET", "/public/waitlists/" + id + "/count", "", 202, "*", count, false, false},
-		{"another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"x","error_code":"FORBIDDEN","request_id":"r"}`, false, false},
+		{"another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"No.","error_code":"FORBIDDEN","request_id":"r"}`, false, false},
 		{"a code of the operation", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", notFound, false, true},
-		{"errors on another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"x","error_code":"NOT_FOUND","request_id":"r","errors":[{"field":"a","message":"b"}]}`, false, false},
-		{"validation error without errors", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*", `{"error":"x","error_code":"VALIDATION_ERROR","request_id":"r"}`, true, false},
+		{"errors on another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"No.","error_code":"NOT_FOUND","request_id":"r","errors":[{"field":"a","message":"b"}]}`, false, false},
+		{"validation error without errors", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*", `{"error":"No.","error_code":"VALIDATION_ERROR","request_id":"r"}`, true, false},
 		{"a request out of bounds", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, false, false},
 		{"the same on purpose", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, true, true},
-		{"another request id", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"x","error_code":"NOT_FOUND","request_id":"other"}`, false, false},
+		{"an error that is no sentence", "GET", "/public/waitlists/" + id + "/count", "", 404, "*",
+			`{"error":"waitlist not found","error_code":"NOT_FOUND","request_id":"r"}`, false, false},
+		{"a field error", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
+			invalid + `"This is too large."}]}`, true, true},
+		{"a field error that is no sentence", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
+			invalid + `"is too large"}]}`, true, false},
+		{"another request id", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"No.","error_code":"NOT_FOUND","request_id":"other"}`, false, false},
 		{"unknown path", "GET", "/nope", "", 404, "", notFound, false, true},
 		{"unknown path with another answer", "GET", "/nope", "", 405, "", notFound, false, false},
 		{"no error body", "GET", "/nope", "", 404, "", "404 page not found", false, false},
