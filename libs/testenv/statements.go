@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"go/ast"
 	"go/constant"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,12 +21,12 @@ import (
 
 var parameter = regexp.MustCompile(`\$(\d+)`)
 
-// StatementsHaveIndexes checks the statements in a file of constants, of which
-// there are at least so many, against a migrated schema. Each has a name of its
-// own in its first line, "-- name: x", and finds its rows by an index: with
-// sequential scans switched off, a plan that still has one shows that there is no
-// index for it.
-func StatementsHaveIndexes(t *testing.T, pool *pgxpool.Pool, file string, atLeast int) {
+// StatementsHaveIndexes checks that every statement finds its rows by an index:
+// with sequential scans switched off, a plan that still has one shows that there is
+// no index for it. The statements are the constants that begin with "-- name: x",
+// each with a name of its own, in the Go files that match pattern. There must be at
+// least so many. pool has the migrated schema.
+func StatementsHaveIndexes(t *testing.T, pool *pgxpool.Pool, pattern string, atLeast int) {
 	t.Helper()
 	ctx := t.Context()
 	conn, err := pool.Acquire(ctx)
@@ -39,7 +39,7 @@ func StatementsHaveIndexes(t *testing.T, pool *pgxpool.Pool, file string, atLeas
 			t.Fatal(err)
 		}
 	}
-	all := statements(t, file)
+	all := statements(t, pattern)
 	if len(all) < atLeast {
 		t.Fatalf("only %d statements found", len(all))
 	}
@@ -83,18 +83,23 @@ func StatementsHaveIndexes(t *testing.T, pool *pgxpool.Pool, file string, atLeas
 	}
 }
 
-// statements returns a file's constants that are statements, by name.
-func statements(t *testing.T, path string) map[string]string {
+// statements returns the constants that are statements, by name.
+func statements(t *testing.T, pattern string) map[string]string {
 	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
 	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, path, nil, 0)
-	if err != nil {
-		t.Fatal(err)
+	files := make([]*ast.File, len(paths))
+	for i, path := range paths {
+		if files[i], err = parser.ParseFile(fset, path, nil, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
-	pkg, err := (&types.Config{Importer: importer.Default()}).Check("statements", fset, []*ast.File{file}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	// Without its imports the package has errors, and its constants.
+	conf := types.Config{Error: func(error) {}}
+	pkg, _ := conf.Check("statements", fset, files, nil)
 	out := map[string]string{}
 	for _, name := range pkg.Scope().Names() {
 		c, ok := pkg.Scope().Lookup(name).(*types.Const)

@@ -16,6 +16,11 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
+func TestStatementsHaveIndexes(t *testing.T) {
+	t.Parallel()
+	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations), "db/*.sql.go", 13)
+}
+
 // What a statement reads does not grow with the tables, also where its plan was
 // made when they were empty.
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
