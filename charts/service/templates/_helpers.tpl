@@ -1,21 +1,21 @@
-{{/* <release>-<service>, the name of everything. It is never cut: others are found by it. */}}
+{{/* <release>-<service>, the name of every object. Never cut: services find each other by it. */}}
 {{- define "service.fullname" -}}
 {{- $name := printf "%s-%s" .Release.Name .Chart.Name -}}
 {{- if gt (len $name) 54 -}}
-{{- fail (printf "the release's name is too long: %s-internal has more than 63 letters" $name) -}}
+{{- fail (printf "The name of the release is too long: %s-internal has more than 63 letters." $name) -}}
 {{- end -}}
 {{- $name -}}
 {{- end -}}
 
-{{/* What never changes for a pod that serves: selectors cannot be changed later. */}}
+{{/* The selector of serving pods. It never changes, because a Deployment's selector is immutable. */}}
 {{- define "service.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: server
 {{- end -}}
 
-{{/* Labels of a pod; call with (list $ "component"). The chart's version is not
-     among them: it would restart pods that nothing else changes. */}}
+{{/* Labels of a pod; call with (list $ "component"). They leave out the chart's
+     version, which would restart pods that nothing else changes. */}}
 {{- define "service.podLabels" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ $root.Chart.Name }}
@@ -43,7 +43,8 @@ helm.sh/chart: {{ printf "service-%s" $root.Chart.Version | replace "+" "_" }}
 {{- $image := .Values.image -}}
 {{- $repository := $image.repository -}}
 {{- if not $repository -}}
-{{- $repository = printf "%s/%s" (required "global.image.repository is required: where the images were pushed to" .Values.global.image.repository) .Chart.Name -}}
+{{- $message := "Set global.image.repository to the repository that the images were pushed to." -}}
+{{- $repository = printf "%s/%s" (required $message .Values.global.image.repository) .Chart.Name -}}
 {{- end -}}
 {{- if $image.digest -}}
 {{- printf "%s@%s" $repository $image.digest -}}
@@ -52,7 +53,7 @@ helm.sh/chart: {{ printf "service-%s" $root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* A value as text; YAML's numbers arrive as floats. */}}
+{{/* A value as text. Numbers of YAML arrive as floats. */}}
 {{- define "service.text" -}}
 {{- if kindIs "float64" . -}}
 {{- if eq (float64 (int64 .)) . }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
@@ -73,7 +74,7 @@ helm.sh/chart: {{ printf "service-%s" $root.Chart.Version | replace "+" "_" }}
 {{- toJson ($callers | sortAlpha) -}}
 {{- end -}}
 
-{{/* The plain environment as a JSON object, later ones going before earlier ones. */}}
+{{/* The plain environment as a JSON object. Later sources win over earlier ones. */}}
 {{- define "service.environment" -}}
 {{- $address := ternary "$(POD_IP)" "" .Values.global.bindPodIP -}}
 {{- $env := dict
@@ -106,13 +107,13 @@ env:
       fieldRef:
         fieldPath: status.podIP
   {{- end }}
-  # The collector works harder near the limit, instead of being killed beyond it.
+  # Near the limit Go's collector works harder, instead of the kernel killing the pod.
   - name: GOMEMLIMIT
     valueFrom:
       resourceFieldRef:
         resource: limits.memory
   {{- if and .Values.http (not (hasKey $env "REPLICAS")) }}
-  # charts/waitlist counts all services' replicas.
+  # charts/waitlist counts the replicas of all services.
   - name: REPLICAS
     valueFrom:
       configMapKeyRef:
@@ -169,7 +170,7 @@ seccompProfile:
   {{- if .secret }}
   secret:
     secretName: {{ .secret }}
-    # Not the whole: operators keep the authority's private key beside it.
+    # Only the certificate: operators keep the authority's private key beside it.
     items: [{key: ca.crt, path: ca.crt}]
     defaultMode: 0440
   {{- else }}
@@ -181,7 +182,7 @@ seccompProfile:
 {{- end }}
 {{- end -}}
 
-{{/* What the spec of every pod has. */}}
+{{/* Common to the spec of every pod. */}}
 {{- define "service.podSpec" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
