@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/admin-analytics/postgres/db"
 )
 
 // blocks returns how many blocks a prepared statement touches.
@@ -71,12 +72,12 @@ func TestPlans(t *testing.T) {
 		// most blocks: a few levels of each index, the rows, and what is written.
 		most int
 	}{
-		{"days", daysSQL, fmt.Sprintf("'%s', current_date - 89", id), 100},
+		{"days", db.Days, fmt.Sprintf("'%s', current_date - 89", id), 100},
 		// 3 × 1000 values of an index that is in order, of a heap that is not.
-		{"origins", originsSQL, fmt.Sprintf("'%s', '(other)', 1000", id), 3500},
+		{"origins", db.GetOrigins, fmt.Sprintf("'%s', '(other)', 1000", id), 3500},
 		// One event: its row, and those of its sums.
-		{"count", countSQL, fmt.Sprintf("gen_random_uuid(), '%s', current_date, 1, 1, 1, 1000000, 'v7', 'v8', 'v9'", id), 10},
-		{"fold", foldSQL, "0, 1", 200},
+		{"count", db.CountEvent, fmt.Sprintf("gen_random_uuid(), '%s', current_date, 1, 1, 1, 1000000, 'v7', 'v8', 'v9'", id), 10},
+		{"fold", db.FoldArrivals, "0, 1", 200},
 	}
 	for _, s := range statements {
 		exec("PREPARE " + s.name + " AS " + s.sql)

@@ -7,60 +7,58 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/services/admin-analytics/postgres/db"
 )
 
 const (
-	// purgeChunk bounds the rows of one transaction: tens of milliseconds.
+	// purgeChunk bounds the rows, and so a transaction to tens of milliseconds.
 	purgeChunk = 5000
-	// tombstoneKept is longer than any event can come again: dead letters are
+	// tombstoneKept is longer than an event can arrive again: dead letters are
 	// kept for 30 days.
 	tombstoneKept = 35 * 24 * time.Hour
 )
 
-// purgedTables are what a waitlist has, beside its own row.
+// purgedTables returns the tables with a waitlist's sums.
 func purgedTables() []string { return []string{"day", "utm_value", "utm_total"} }
 
-// Purge deletes the sums of deleted waitlists, every so often until ctx is done.
-// Failures are logged and tried again.
+// Purge calls PurgeOnce at that interval until ctx is done. It logs failures and
+// tries again.
 func (s *Store) Purge(ctx context.Context, every time.Duration, log *slog.Logger) error {
 	return loop.Job{Name: "purge of analytics", Every: every, Log: log, Do: loop.Whole(s.PurgeOnce)}.Run(ctx)
 }
 
-// PurgeOnce deletes all there is to delete. The row of a waitlist goes last, so
-// that what stopped midway goes on where it was; replicas may purge together.
+// PurgeOnce deletes the sums of every deleted waitlist. The waitlist's own row goes
+// last, so the next purge resumes one that stopped midway. Replicas may purge at
+// the same time.
 func (s *Store) PurgeOnce(ctx context.Context) error {
-	// One failing waitlist does not keep the others: the next look begins behind it.
 	var failed []error
-	var (
-		at time.Time
-		id = "00000000-0000-0000-0000-000000000000"
-	)
+	last := db.NextDeletedRow{WaitlistID: uuid.Nil.String()}
 	for {
-		err := s.pool.QueryRow(ctx, `
-			SELECT deleted_at, waitlist_id::text FROM waitlist
-			WHERE deleted_at IS NOT NULL AND (deleted_at, waitlist_id) > ($1, $2::uuid)
-			ORDER BY deleted_at, waitlist_id LIMIT 1`, at, id).Scan(&at, &id)
+		next, err := s.db.NextDeleted(ctx, last.DeletedAt, last.WaitlistID)
 		if errors.Is(err, pgx.ErrNoRows) {
 			break
 		}
 		if err != nil {
 			return errors.Join(append(failed, fmt.Errorf("look for deleted waitlists: %w", err))...)
 		}
-		if err := s.purge(ctx, id); err != nil {
-			failed = append(failed, fmt.Errorf("purge waitlist %s: %w", id, err))
+		// The loop passes a waitlist whose purge fails.
+		if err := s.purge(ctx, next.WaitlistID); err != nil {
+			failed = append(failed, fmt.Errorf("purge waitlist %s: %w", next.WaitlistID, err))
 		}
+		last = next
 	}
-	if _, err := s.pool.Exec(ctx, `DELETE FROM tombstone WHERE created_at < now() - $1::interval`, tombstoneKept); err != nil {
+	if err := s.db.DeleteTombstones(ctx, tombstoneKept); err != nil {
 		failed = append(failed, fmt.Errorf("purge tombstones: %w", err))
 	}
 	return errors.Join(failed...)
 }
 
-// purge deletes everything of one waitlist but the hash of its id.
+// purge deletes everything about a waitlist and keeps the hash of its id.
 func (s *Store) purge(ctx context.Context, id string) error {
 	for _, table := range purgedTables() {
 		for more := true; more; {
@@ -73,11 +71,11 @@ func (s *Store) purge(ctx context.Context, id string) error {
 			}
 		}
 	}
-	// A fold that found the waitlist there before it was deleted may have added to
-	// it since. Behind the lock there is none left, and the next one finds the
-	// waitlist deleted.
+	// A fold that began before the deletion may have added rows since. No fold runs
+	// while this transaction has the lock, and the next one sees the deletion.
 	return pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, lockAlone); err != nil {
+		q := s.db.WithTx(tx)
+		if err := q.LockSums(ctx); err != nil {
 			return fmt.Errorf("lock sums: %w", err)
 		}
 		for _, table := range purgedTables() {
@@ -88,11 +86,8 @@ func (s *Store) purge(ctx context.Context, id string) error {
 				}
 			}
 		}
-		var b pgx.Batch
-		b.Queue(`INSERT INTO tombstone (hash) VALUES (sha256(uuid_send($1::uuid))) ON CONFLICT DO NOTHING`, id)
-		b.Queue(`DELETE FROM waitlist WHERE waitlist_id = $1`, id)
-		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-			return fmt.Errorf("bury waitlist: %w", err)
+		if err := errors.Join(q.AddTombstone(ctx, id), q.DeleteWaitlist(ctx, id)); err != nil {
+			return fmt.Errorf("delete waitlist: %w", err)
 		}
 		return nil
 	})

@@ -1,82 +1,80 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/pg"
 	adminanalytics "waitlist.internal/services/admin-analytics"
+	"waitlist.internal/services/admin-analytics/postgres/db"
 )
 
-// Consumer is the name under which the inbox knows events.
+// Consumer is the consumer's name in the inbox.
 const Consumer = adminanalytics.Service
 
-// patient lifts the time-outs of requests: a rebuild reads whole waitlists and
-// waits for signup meanwhile. Its wait for the lock is bounded by folds and by
-// other rebuilds.
+// patient lifts the timeouts of requests: a rebuild reads whole waitlists and waits
+// for the signup service meanwhile. It waits for the lock no longer than a fold or
+// another rebuild holds it.
 const patient = `
 SET LOCAL statement_timeout = 0;
 SET LOCAL idle_in_transaction_session_timeout = 0;
 SET LOCAL lock_timeout = 0`
 
-// alone runs fn in a transaction beside which no sum changes.
-func alone(ctx context.Context, db interface {
+// alone runs fn in a transaction that holds the lock on the sums.
+func alone(ctx context.Context, conn interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }, fn func(pgx.Tx) error,
 ) error {
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		for _, sql := range []string{patient, lockAlone} {
-			if _, err := tx.Exec(ctx, sql); err != nil {
-				return fmt.Errorf("lock sums: %w", err)
-			}
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, patient); err != nil {
+			return fmt.Errorf("lift timeouts: %w", err)
+		}
+		if err := db.New(tx).LockSums(ctx); err != nil {
+			return fmt.Errorf("lock sums: %w", err)
 		}
 		return fn(tx)
 	})
 }
 
-// RebuildSignups implements adminanalytics.RebuildStore. The tally begins under
-// the lock: all that is in the sums is in it, and what is folded later has a
-// number by which it is known whether the tally had it.
+// RebuildSignups implements adminanalytics.RebuildStore. The tally begins while
+// the lock is held, so it includes all that the sums include. A later fold knows
+// from a signup's number whether the tally includes it.
 func (s *Store) RebuildSignups(ctx context.Context, waitlistID string, tally func(next func(adminanalytics.Tally) error) error) error {
 	err := alone(ctx, s.pool, func(tx pgx.Tx) error {
-		var takes bool
-		if err := tx.QueryRow(ctx, `SELECT takes_counts($1)`, waitlistID).Scan(&takes); err != nil {
+		q := s.db.WithTx(tx)
+		takes, err := q.TakesCounts(ctx, waitlistID)
+		if err != nil {
 			return fmt.Errorf("look for waitlist: %w", err)
 		}
 		if !takes {
 			return nil
 		}
-		for _, sql := range []string{
-			`UPDATE day SET signups = 0, referral_signups = 0 WHERE waitlist_id = $1`,
-			`DELETE FROM utm_value WHERE waitlist_id = $1`,
-			`DELETE FROM utm_total WHERE waitlist_id = $1`,
-		} {
-			if _, err := tx.Exec(ctx, sql, waitlistID); err != nil {
+		for _, clear := range []func(context.Context, string) error{q.ClearSignups, q.DeleteValues, q.DeleteTotals} {
+			if err := clear(ctx, waitlistID); err != nil {
 				return fmt.Errorf("clear counts: %w", err)
 			}
 		}
 		var builtTo int64
 		if err := tally(func(t adminanalytics.Tally) error {
 			builtTo = max(builtTo, t.LastNumber)
-			return store(ctx, tx, waitlistID, t)
+			return store(ctx, q, waitlistID, t)
 		}); err != nil {
 			return err
 		}
-		var b pgx.Batch
-		b.Queue(`DELETE FROM day WHERE waitlist_id = $1 AND views = 0 AND signups = 0`, waitlistID)
-		b.Queue(`
-			INSERT INTO utm_total (waitlist_id, field, count)
-			SELECT waitlist_id, field, sum(count) FROM utm_value WHERE waitlist_id = $1 GROUP BY waitlist_id, field`, waitlistID)
-		b.Queue(`
-			INSERT INTO waitlist (waitlist_id, built_to) VALUES ($1, $2)
-			ON CONFLICT (waitlist_id) DO UPDATE SET built_to = excluded.built_to`, waitlistID, builtTo)
-		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-			return fmt.Errorf("finish counts: %w", err)
+		for _, finish := range []func(context.Context, string) error{q.DeleteEmptyDays, q.AddUpTotals} {
+			if err := finish(ctx, waitlistID); err != nil {
+				return fmt.Errorf("finish counts: %w", err)
+			}
+		}
+		if err := q.SetBuiltTo(ctx, waitlistID, builtTo); err != nil {
+			return fmt.Errorf("record the last number of the rebuild: %w", err)
 		}
 		return nil
 	})
@@ -87,33 +85,32 @@ func (s *Store) RebuildSignups(ctx context.Context, waitlistID string, tally fun
 }
 
 // store adds a piece of a tally.
-func store(ctx context.Context, tx pgx.Tx, waitlistID string, t adminanalytics.Tally) error {
-	var b pgx.Batch
-	for _, d := range t.Days {
-		b.Queue(`
-			INSERT INTO day (waitlist_id, day, views, signups, referral_signups) VALUES ($1, $2, 0, $3, $4)
-			ON CONFLICT (waitlist_id, day) DO UPDATE SET signups = excluded.signups, referral_signups = excluded.referral_signups`,
-			waitlistID, d.Day, d.Signups, d.ReferralSignups)
+func store(ctx context.Context, q *db.Queries, waitlistID string, t adminanalytics.Tally) (err error) {
+	days := make([]db.SetSignupsParams, len(t.Days))
+	for i, d := range t.Days {
+		days[i] = db.SetSignupsParams{WaitlistID: waitlistID, Day: d.Day, Signups: d.Signups, ReferralSignups: d.ReferralSignups}
 	}
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+	q.SetSignups(ctx, days).Exec(func(_ int, failed error) { err = cmp.Or(err, failed) })
+	if err != nil {
 		return fmt.Errorf("store days: %w", err)
 	}
-	_, err := tx.CopyFrom(ctx, pgx.Identifier{"utm_value"}, []string{"waitlist_id", "field", "value", "count", "last_number"},
-		pgx.CopyFromSlice(len(t.Values), func(i int) ([]any, error) {
-			v := t.Values[i]
-			return []any{waitlistID, v.Field, v.Value, v.Count, v.LastNumber}, nil
-		}))
-	if err != nil {
+	values := make([]db.CopyValuesParams, len(t.Values))
+	for i, v := range t.Values {
+		values[i] = db.CopyValuesParams{
+			WaitlistID: waitlistID, Field: v.Field, Value: v.Value, Count: v.Count, LastNumber: v.LastNumber,
+		}
+	}
+	if _, err := q.CopyValues(ctx, values); err != nil {
 		return fmt.Errorf("store origins: %w", err)
 	}
 	return nil
 }
 
-// WaitlistIDs implements adminanalytics.RebuildStore: from index to index entry,
-// since a waitlist has many.
+// WaitlistIDs implements adminanalytics.RebuildStore. A waitlist has many rows, so
+// each query jumps to the index entry of the next waitlist.
 func (s *Store) WaitlistIDs(ctx context.Context, next func(string) error) error {
 	for _, table := range purgedTables() {
-		for id := "00000000-0000-0000-0000-000000000000"; ; {
+		for id := uuid.Nil.String(); ; {
 			err := s.pool.QueryRow(ctx, `
 				SELECT waitlist_id::text FROM `+pgx.Identifier{table}.Sanitize()+`
 				WHERE waitlist_id > $1::uuid ORDER BY waitlist_id LIMIT 1`, id).Scan(&id)
@@ -131,15 +128,17 @@ func (s *Store) WaitlistIDs(ctx context.Context, next func(string) error) error 
 	return nil
 }
 
-// RebuildViews implements adminanalytics.RebuildStore. The log is read before
-// anybody has to wait, and under the lock only what came meanwhile: then
-// everything that is in the sums has been read.
-func (s *Store) RebuildViews(ctx context.Context, waitlistID string, log adminanalytics.ViewLog, full func(since time.Time) time.Time) error {
+// RebuildViews implements adminanalytics.RebuildStore. It reads the log without the
+// lock, and again under the lock only what arrived meanwhile. Then it has read
+// everything that the sums include.
+func (s *Store) RebuildViews(
+	ctx context.Context, waitlistID string, log adminanalytics.ViewLog, full func(since time.Time) time.Time,
+) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("acquire connection: %w", err)
 	}
-	// With its temporary table.
+	// Closing the connection drops its temporary table.
 	defer func() { _ = conn.Hijack().Close(context.WithoutCancel(ctx)) }()
 	for _, sql := range []string{
 		`SET statement_timeout = 0`,
@@ -159,9 +158,9 @@ func (s *Store) RebuildViews(ctx context.Context, waitlistID string, log adminan
 		if err := read(); err != nil {
 			return err
 		}
-		// Days that the log holds wholly become what it says. Of the others it
-		// holds a part, which is no more than what was counted, if that is still
-		// there. Tables are read as a whole.
+		// A day that the log holds completely gets the log's views. Of other days the
+		// log holds a part, which never exceeds what was counted; they keep the higher
+		// figure. The statements read whole tables.
 		var b pgx.Batch
 		const these = ` AND day >= $2 AND ($1 = '' OR waitlist_id = nullif($1, '')::uuid)`
 		first := full(log.Since())
@@ -171,7 +170,7 @@ func (s *Store) RebuildViews(ctx context.Context, waitlistID string, log adminan
 			SELECT h.waitlist_id, h.day, sum(h.views), 0, 0
 			FROM (SELECT DISTINCT event_id, waitlist_id, day, views FROM held) h
 			WHERE EXISTS (SELECT FROM inbox WHERE consumer = $1 AND event_id = h.event_id)
-			  AND NOT EXISTS (SELECT FROM arrival WHERE event_id = h.event_id) -- to be folded yet
+			  AND NOT EXISTS (SELECT FROM arrival WHERE event_id = h.event_id) -- not folded yet
 			  AND takes_counts(h.waitlist_id)
 			GROUP BY h.waitlist_id, h.day
 			ON CONFLICT (waitlist_id, day) DO UPDATE SET views = greatest(d.views, excluded.views)`, Consumer)
@@ -183,7 +182,7 @@ func (s *Store) RebuildViews(ctx context.Context, waitlistID string, log adminan
 	})
 }
 
-// hold keeps page views of one waitlist, or of all for "".
+// hold copies the page views of one waitlist (of all for "") to the table held.
 func hold(ctx context.Context, conn *pgxpool.Conn, waitlistID string, events []adminanalytics.ViewEvent) error {
 	rows := make([][]any, 0, len(events))
 	for _, e := range events {
