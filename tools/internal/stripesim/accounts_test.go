@@ -12,12 +12,11 @@ import (
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 )
 
-// accounts is the account service as billing knows it. An API key is an account's
-// id.
+// accounts fakes the account service that billing calls. An API key is simply an account's id.
 type accounts struct {
 	accountv1.UnimplementedAccountServiceServer
 	now func() time.Time
-	// shown, if set, is told of every entitlement that comes into force.
+	// shown, if set, is called with every entitlement that takes effect.
 	shown func(id string, e access.Entitlement)
 
 	mu   sync.Mutex
@@ -41,7 +40,7 @@ func (a *accounts) add(id string, e access.Entitlement, usedTrial bool) {
 	a.rows[id] = &account{id: id, e: e, usedTrial: usedTrial}
 }
 
-// get returns an account as it is stored.
+// get returns an account as stored.
 func (a *accounts) get(id string) account {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,7 +59,7 @@ func (a *accounts) setAway(n int) {
 	a.away = n
 }
 
-// row returns an account that lives, or the service's failure. The lock is held.
+// row returns an account that is not deleted, or the injected failure. The caller holds the lock.
 func (a *accounts) row(id string) (*account, error) {
 	if a.away > 0 {
 		a.away--
@@ -119,7 +118,9 @@ func (a *accounts) StartTrial(_ context.Context, in *accountv1.StartTrialRequest
 	return &accountv1.StartTrialResponse{Entitlement: r.e.Proto()}, nil
 }
 
-func (a *accounts) SetPaymentCustomer(_ context.Context, in *accountv1.SetPaymentCustomerRequest) (*accountv1.SetPaymentCustomerResponse, error) {
+func (a *accounts) SetPaymentCustomer(
+	_ context.Context, in *accountv1.SetPaymentCustomerRequest,
+) (*accountv1.SetPaymentCustomerResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r, err := a.row(in.GetAccountId())
@@ -130,21 +131,27 @@ func (a *accounts) SetPaymentCustomer(_ context.Context, in *accountv1.SetPaymen
 	return &accountv1.SetPaymentCustomerResponse{}, nil
 }
 
-// near is the service without a network.
+// near serves the calls directly, without a network.
 type near struct{ *accounts }
 
 func (n near) Authorize(ctx context.Context, in *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
 	return n.accounts.Authorize(ctx, in)
 }
 
-func (n near) SetEntitlement(ctx context.Context, in *accountv1.SetEntitlementRequest, _ ...grpc.CallOption) (*accountv1.SetEntitlementResponse, error) {
+func (n near) SetEntitlement(
+	ctx context.Context, in *accountv1.SetEntitlementRequest, _ ...grpc.CallOption,
+) (*accountv1.SetEntitlementResponse, error) {
 	return n.accounts.SetEntitlement(ctx, in)
 }
 
-func (n near) StartTrial(ctx context.Context, in *accountv1.StartTrialRequest, _ ...grpc.CallOption) (*accountv1.StartTrialResponse, error) {
+func (n near) StartTrial(
+	ctx context.Context, in *accountv1.StartTrialRequest, _ ...grpc.CallOption,
+) (*accountv1.StartTrialResponse, error) {
 	return n.accounts.StartTrial(ctx, in)
 }
 
-func (n near) SetPaymentCustomer(ctx context.Context, in *accountv1.SetPaymentCustomerRequest, _ ...grpc.CallOption) (*accountv1.SetPaymentCustomerResponse, error) {
+func (n near) SetPaymentCustomer(
+	ctx context.Context, in *accountv1.SetPaymentCustomerRequest, _ ...grpc.CallOption,
+) (*accountv1.SetPaymentCustomerResponse, error) {
 	return n.accounts.SetPaymentCustomer(ctx, in)
 }

@@ -5,12 +5,16 @@ import (
 	"strings"
 )
 
-// sessionFor is how long a checkout page takes payments, in seconds.
+// sessionFor is how long a checkout page accepts payment, in seconds.
 const sessionFor = 24 * 60 * 60
+
+const sessionParams = "mode customer customer_email line_items success_url cancel_url client_reference_id metadata subscription_data " +
+	"expires_at payment_method_types payment_method_collection allow_promotion_codes billing_address_collection locale " +
+	"customer_update automatic_tax"
 
 func (s *Server) checkoutRoutes() []route {
 	return []route{
-		{"POST /v1/checkout/sessions", "mode customer customer_email line_items success_url cancel_url client_reference_id metadata subscription_data expires_at payment_method_types payment_method_collection allow_promotion_codes billing_address_collection locale customer_update automatic_tax", s.createSession},
+		{"POST /v1/checkout/sessions", sessionParams, s.createSession},
 		{"GET /v1/checkout/sessions", pageParams + " customer status subscription", s.listSessions},
 		{"GET /v1/checkout/sessions/{id}", "", func(rq *request) (any, error) { return s.session(rq.id) }},
 		{"POST /v1/checkout/sessions/{id}/expire", "", s.expireSession},
@@ -120,21 +124,21 @@ func (s *Server) expireSession(rq *request) (any, error) {
 		return nil, err
 	}
 	if cs.Status != "open" {
-		return nil, invalid("", "Only Checkout Sessions with a status in [\"open\"] can be expired. This Checkout Session has a status of %s.", cs.Status)
+		return nil, invalid("", "Only Checkout Sessions with a status in [\"open\"] can be expired. "+
+			"This Checkout Session has a status of %s.", cs.Status)
 	}
 	s.expire(cs, rq.now)
 	return cs, nil
 }
 
-// expire ends a session that nobody paid.
+// expire ends an unpaid session.
 func (s *Server) expire(cs *session, now int64) {
 	cs.Status, cs.URL = "expired", ""
 	s.emit("checkout.session.expired", cs, now)
 }
 
-// complete pays a session with a card: a subscription with its first invoice and
-// payment. It says whether the card was good; a session that is complete already
-// stays as it is.
+// complete pays a session with a card and creates the subscription, its first invoice and its payment. It reports whether
+// the card was accepted. A session that is already complete stays unchanged.
 func (s *Server) complete(cs *session, last4, base string) bool {
 	now := s.now()
 	c := s.state.Customers.byID[string(cs.Customer)]
@@ -174,7 +178,7 @@ func (s *Server) complete(cs *session, last4, base string) bool {
 	return true
 }
 
-// landing is where a session's customer goes after paying.
+// landing returns the URL that the customer is sent to after paying.
 func (cs *session) landing() string {
 	return strings.ReplaceAll(string(cs.SuccessURL), "{CHECKOUT_SESSION_ID}", url.QueryEscape(cs.ID))
 }

@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// controls serves the methods of Server to other processes on this machine, in
-// JSON. Bodies are of type application/json, which no form of a foreign page can
-// send.
+// controls offers the methods of Server as JSON to other processes on this machine. Bodies must be application/json, which a
+// form on a foreign page cannot send.
 //
 //	POST   /_sim/faults            a Fault
 //	DELETE /_sim/faults
 //	POST   /_sim/webhook           {url, secret}
 //	POST   /_sim/chaos             a Chaos; max_delay in nanoseconds
-//	GET    /_sim/deliveries        those that wait
+//	GET    /_sim/deliveries        the pending deliveries
 //	POST   /_sim/deliveries        {event, do: release, drop or send}, or {do: release_all or drain}
 //	POST   /_sim/advance           {seconds}
 //	POST   /_sim/card              {customer, last4}
@@ -57,7 +56,7 @@ func (s *Server) controls() {
 	})
 }
 
-// controlRequest is everything that a control may ask for.
+// controlRequest holds the fields of every control request.
 type controlRequest struct {
 	Fault
 	Chaos
@@ -85,21 +84,21 @@ func (s *Server) controlDelivery(ctx context.Context, in controlRequest) (any, e
 	case "drain":
 		return nil, s.Drain(ctx)
 	}
-	return nil, invalid("do", "do is release, drop, send, release_all or drain")
+	return nil, invalid("do", "Set do to release, drop, send, release_all or drain.")
 }
 
 func (s *Server) control(pattern string, do func(context.Context, controlRequest) (any, error)) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
-			http.Error(w, "for this machine only", http.StatusForbidden)
+			http.Error(w, "only callers on this machine may use /_sim/", http.StatusForbidden)
 			return
 		}
 		in := controlRequest{Customer: r.URL.Query().Get("customer")}
 		if r.Method == http.MethodPost {
 			kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 			if kind != "application/json" {
-				http.Error(w, "application/json is needed", http.StatusUnsupportedMediaType)
+				http.Error(w, "the Content-Type must be application/json", http.StatusUnsupportedMediaType)
 				return
 			}
 			dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))

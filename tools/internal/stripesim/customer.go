@@ -18,7 +18,7 @@ func (s *Server) customerRoutes() []route {
 	}
 }
 
-// customer returns a customer, deleted ones too; param is where its id stood.
+// customer returns a customer, deleted or not. param names the parameter that held the id.
 func (s *Server) customer(id, param string) (*customer, error) {
 	c, ok := s.state.Customers.byID[id]
 	if !ok {
@@ -27,7 +27,7 @@ func (s *Server) customer(id, param string) (*customer, error) {
 	return c, nil
 }
 
-// living returns a customer that was not deleted.
+// living returns a customer that has not been deleted.
 func (s *Server) living(id, param string) (*customer, error) {
 	c, err := s.customer(id, param)
 	if err == nil && c.Deleted {
@@ -60,7 +60,7 @@ func (s *Server) createCustomer(rq *request) (any, error) {
 	return c, nil
 }
 
-// setCustomer takes the parameters of create and update over, or none of them.
+// setCustomer applies the parameters of create and update: all of them, or none after an error.
 func (s *Server) setCustomer(rq *request, c *customer) error {
 	next := *c
 	var err error
@@ -137,7 +137,7 @@ func (t *table[T]) drop(id string) {
 	t.rows = slices.DeleteFunc(t.rows, func(o T) bool { return o.ident() == id })
 }
 
-// timeOf is a customer's time: its test clock's, if it has one.
+// timeOf returns the customer's current time, which its test clock overrides.
 func (s *Server) timeOf(c *customer) int64 {
 	if clock, ok := s.state.Clocks.byID[string(c.TestClock)]; ok {
 		return clock.FrozenTime
@@ -145,7 +145,7 @@ func (s *Server) timeOf(c *customer) int64 {
 	return s.now()
 }
 
-// owner is the customer of something that exists.
+// owner returns the customer of an object that exists.
 func (s *Server) owner(id ref) *customer {
 	c, ok := s.state.Customers.byID[string(id)]
 	if !ok {

@@ -22,7 +22,7 @@ import (
 	"waitlist.internal/tools/internal/stripesim"
 )
 
-// keyed are customer parameters with an idempotency key.
+// keyed returns customer parameters with an idempotency key.
 func keyed(key, name string) *stripe.CustomerParams {
 	p := &stripe.CustomerParams{Name: new(name)}
 	p.IdempotencyKey = new(key)
@@ -34,12 +34,12 @@ func TestIdempotency(t *testing.T) {
 	s := start(t, nil)
 	first := must(s.stripe.Customers.New(keyed("k", "Ann")))(t)
 	if first.LastResponse.Header.Get("Idempotent-Replayed") != "" {
-		t.Error("the first answer is marked as a repetition")
+		t.Error("the first answer is marked as replayed")
 	}
 	s.clock.add(24*time.Hour - time.Second)
 	again := must(s.stripe.Customers.New(keyed("k", "Ann")))(t)
 	if again.ID != first.ID || again.LastResponse.Header.Get("Idempotent-Replayed") != "true" {
-		t.Errorf("the same key made %s and %s", first.ID, again.ID)
+		t.Errorf("the same key created two customers, %s and %s", first.ID, again.ID)
 	}
 	_, err := s.stripe.Customers.New(keyed("k", "Bob"))
 	if e := refusal(t, err, http.StatusBadRequest, ""); e.Type != "idempotency_error" {
@@ -47,9 +47,9 @@ func TestIdempotency(t *testing.T) {
 	}
 	s.clock.add(time.Second)
 	if later := must(s.stripe.Customers.New(keyed("k", "Bob")))(t); later.ID == first.ID {
-		t.Error("a key is remembered for longer than a day")
+		t.Error("a key is still remembered after a day")
 	}
-	// A refusal for what was asked is forgotten, a card's refusal is not.
+	// The key forgets a rejected parameter but remembers a declined card.
 	p := keyed("k2", "Ann")
 	p.AddExtra("nonsense", "1")
 	_, err = s.stripe.Customers.New(p)
@@ -84,7 +84,7 @@ func TestIdempotencyKeyInFlight(t *testing.T) {
 		p := keyed("k", "Ann")
 		p.Context = ctx
 		if _, err := s.stripe.Customers.New(p); err == nil {
-			t.Error("what hangs answered")
+			t.Error("a hanging call was answered")
 		}
 	})
 	until(t, func() bool { return len(s.Calls()) == 1 })
@@ -108,7 +108,7 @@ func until(t *testing.T, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatal("it did not come true in 10 s")
+			t.Fatal("the condition was not met within 10 s")
 		}
 	}
 }
@@ -126,13 +126,13 @@ func TestFaults(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = must(s.stripe.Customers.New(keyed("k0", "first")))(t) // skipped
+				_ = must(s.stripe.Customers.New(keyed("k0", "first")))(t) // skipped by the fault
 				p := keyed("k", "Ann")
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				p.Context = ctx
 				if kind == stripesim.Hang {
-					go func() { // the caller gives up once its call has come
+					go func() { // the caller gives up once the simulator has its call
 						for s.posts() < 2 && t.Context().Err() == nil {
 							<-time.After(time.Millisecond)
 						}
@@ -157,7 +157,7 @@ func TestFaults(t *testing.T) {
 					}
 				default:
 					if err == nil || answered {
-						t.Errorf("an answer: %v", err)
+						t.Errorf("the call succeeded: %v", err)
 					}
 				}
 				want := 1
@@ -168,12 +168,12 @@ func TestFaults(t *testing.T) {
 					t.Errorf("%d customers, want %d", got, want)
 				}
 				var got *stripe.Customer
-				until(t, func() bool { // a call that hung ends a moment after its caller
+				until(t, func() bool { // a hanging call ends shortly after its caller gives up
 					got, err = s.stripe.Customers.New(keyed("k", "Ann"))
 					return err == nil
 				})
 				if replayed := got.LastResponse.Header.Get("Idempotent-Replayed") == "true"; replayed != after || s.customers() != 2 {
-					t.Errorf("repeated: replayed %t, %d customers", replayed, s.customers())
+					t.Errorf("the retry: replayed %t, %d customers", replayed, s.customers())
 				}
 			})
 		}
@@ -213,10 +213,10 @@ func TestFaultThatAKeyRemembers(t *testing.T) {
 	}
 	list := s.stripe.Customers.List(&stripe.CustomerListParams{})
 	if !list.Next() || list.Next() {
-		t.Error("the effect is not there, or twice")
+		t.Error("the call did not take effect exactly once")
 	}
 	if err := s.Inject(stripesim.Fault{Times: 1, Kind: "nonsense"}); err == nil {
-		t.Error("a fault that does not exist")
+		t.Error("Inject accepted an unknown kind of fault")
 	}
 	if err := s.Inject(stripesim.Fault{Times: 100, Kind: stripesim.Broken}); err != nil {
 		t.Fatal(err)
@@ -276,10 +276,10 @@ func TestSignatureIsTheProviders(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := webhook.ConstructEvent([]byte(g.body), g.header, secret); err == nil {
-		t.Error("the old secret is good")
+		t.Error("the old secret verifies the signature")
 	}
 	if _, err := webhook.ConstructEvent([]byte(g.body+" "), g.header, "whsec_other"); err == nil {
-		t.Error("another body is good")
+		t.Error("the signature verifies another body")
 	}
 }
 
@@ -290,16 +290,16 @@ func TestEventsOnDemand(t *testing.T) {
 	sub := s.subscribe(t, "price_pro_monthly", "pay")
 	waiting := s.Pending()
 	if len(waiting) < 6 || len(s.hook.types()) != 0 {
-		t.Fatalf("waiting: %+v, came: %v", waiting, s.hook.types())
+		t.Fatalf("pending %+v, delivered %v", waiting, s.hook.types())
 	}
 	find := func(kind string) string {
 		i := slices.IndexFunc(waiting, func(d stripesim.Delivery) bool { return d.Type == kind })
 		if i < 0 {
-			t.Fatalf("no %s in %+v", kind, waiting)
+			t.Fatalf("no pending %s in %+v", kind, waiting)
 		}
 		return waiting[i].Event
 	}
-	for range 2 { // doubled, and before all others
+	for range 2 { // twice, and before all others
 		if status, err := s.Send(t.Context(), find("checkout.session.completed")); err != nil || status != http.StatusOK {
 			t.Fatal(status, err)
 		}
@@ -308,16 +308,16 @@ func TestEventsOnDemand(t *testing.T) {
 		t.Errorf("sent: %v", got)
 	}
 	if !s.Drop(find("customer.subscription.created")) || s.Drop("evt_none") || !s.Release(find("invoice.paid")) {
-		t.Error("drop, release")
+		t.Error("Drop or Release gave the wrong answer")
 	}
 	until(t, func() bool { return slices.Contains(s.hook.types(), "invoice.paid") })
 	if n := len(s.hook.types()); n != 3 {
-		t.Errorf("%d events came", n)
+		t.Errorf("%d events were delivered", n)
 	}
 	s.drain(t)
 	got := s.hook.types()
 	if slices.Contains(got, "customer.subscription.created") || count(got, "invoice.paid") != 1 || len(got) != len(waiting)+1 {
-		t.Errorf("%d waited, came: %v", len(waiting), got)
+		t.Errorf("%d were pending, delivered: %v", len(waiting), got)
 	}
 	list := s.stripe.Events.List(&stripe.EventListParams{Types: []*string{new("customer.subscription.created")}})
 	if !list.Next() || list.Event().Data.Object["id"] != sub.ID || list.Next() {
@@ -342,10 +342,10 @@ func TestChaosIsRepeatable(t *testing.T) {
 		return out
 	}
 	all := run(stripesim.Chaos{})
-	half := stripesim.Chaos{Seed: 7, Drop: 0.3, Duplicate: 0.5, MaxDelay: time.Hour} // drain does not wait for it
+	half := stripesim.Chaos{Seed: 7, Drop: 0.3, Duplicate: 0.5, MaxDelay: time.Hour} // Drain releases the delayed events, too
 	some := run(half)
 	if !maps.Equal(some, run(half)) {
-		t.Error("the same seed, another outcome")
+		t.Error("the same seed gave another outcome")
 	}
 	lost, doubled := 0, 0
 	for k := range all {
@@ -357,10 +357,10 @@ func TestChaosIsRepeatable(t *testing.T) {
 		}
 	}
 	if lost == 0 || doubled == 0 {
-		t.Errorf("of %v came %v", all, some)
+		t.Errorf("of %v, %v were delivered", all, some)
 	}
 	if none := run(stripesim.Chaos{Drop: 1}); len(none) > 0 {
-		t.Errorf("came: %v", none)
+		t.Errorf("delivered: %v", none)
 	}
 }
 
@@ -377,7 +377,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 
 	second := start(t, func(c *stripesim.Config) { c.File = file })
 	if got := must(second.stripe.Customers.New(keyed("k", "Ann")))(t); got.ID != cust.ID {
-		t.Error("the idempotency key is forgotten")
+		t.Error("the idempotency key was lost")
 	}
 	if got := second.get(t, sub.ID); got.Status != "active" || got.Customer.Name != "Ann" {
 		t.Errorf("subscription %+v", got)
@@ -389,9 +389,9 @@ func TestStateSurvivesARestart(t *testing.T) {
 		t.Errorf("waiting %+v, was %+v", got, waiting)
 	}
 	_, err := second.update(t, sub.ID, "price_pro_monthly", "always_invoice", "error_if_incomplete", 0)
-	refused(t, err, http.StatusPaymentRequired, "card_declined") // the card is known, too
+	refused(t, err, http.StatusPaymentRequired, "card_declined") // the card's state was kept, too
 	if _, err := stripesim.New(stripesim.Config{File: filepath.Dir(file)}); err == nil {
-		t.Error("a state that cannot be read was taken for none")
+		t.Error("New accepted an unreadable state file")
 	}
 }
 
@@ -411,8 +411,9 @@ func TestControls(t *testing.T) {
 			t.Fatalf("%s: %d %s", path, status, answer)
 		}
 	}
-	if status, _ := do(http.MethodPost, "/_sim/faults", `{"times":1,"kind":"broken"}`, "text/plain"); status != http.StatusUnsupportedMediaType {
-		t.Errorf("what a foreign page's form can send: %d", status)
+	status, _ := do(http.MethodPost, "/_sim/faults", `{"times":1,"kind":"broken"}`, "text/plain")
+	if status != http.StatusUnsupportedMediaType {
+		t.Errorf("a content type that a foreign page's form can send: %d", status)
 	}
 	if status, _ := do(http.MethodPost, "/_sim/faults", `{"nonsense":1}`, "application/json"); status != http.StatusBadRequest {
 		t.Errorf("unknown field: %d", status)
@@ -435,7 +436,7 @@ func TestControls(t *testing.T) {
 	post("/_sim/deliveries", `{"do":"drop","event":"`+waiting[1].Event+`"}`)
 	post("/_sim/deliveries", `{"do":"drain"}`)
 	if got := len(s.hook.types()); got != len(waiting) {
-		t.Errorf("%d came of %d: one twice, one not at all", got, len(waiting))
+		t.Errorf("%d deliveries of %d events; want one duplicate and one loss", got, len(waiting))
 	}
 	post("/_sim/card", `{"customer":"`+sub.Customer.ID+`","last4":"0002"}`)
 	post("/_sim/advance", `{"seconds":2592000}`)
@@ -443,7 +444,7 @@ func TestControls(t *testing.T) {
 		t.Errorf("after a month with a bad card: %s", got.Status)
 	}
 	if got := s.Time().Sub(s.clock.now()); got != 30*24*time.Hour {
-		t.Errorf("time is ahead by %s", got)
+		t.Errorf("time is %s ahead", got)
 	}
 	if _, body := do(http.MethodGet, "/_sim/history?customer="+sub.Customer.ID, "", ""); !strings.Contains(body, `"past_due"`) {
 		t.Errorf("history: %s", body)
@@ -454,7 +455,7 @@ func TestControls(t *testing.T) {
 	post("/_sim/webhook", `{"url":"","secret":""}`)
 	s.customer(t)
 	if waiting := s.Pending(); slices.ContainsFunc(waiting, func(d stripesim.Delivery) bool { return d.Type == "customer.created" }) {
-		t.Errorf("without a webhook: %+v", waiting)
+		t.Errorf("pending without a webhook: %+v", waiting)
 	}
 }
 
@@ -486,6 +487,6 @@ func TestProgram(t *testing.T) {
 		t.Error(err)
 	}
 	if err := stripesim.Main(t.Context(), []string{"-nonsense"}, func(string) string { return "" }, io.Discard); err == nil {
-		t.Error("an unknown flag was taken")
+		t.Error("an unknown flag was accepted")
 	}
 }

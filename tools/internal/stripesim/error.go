@@ -11,7 +11,7 @@ const (
 	missing        = "resource_missing"
 )
 
-// apiError is a refusal as the provider shows it.
+// apiError is an error in the provider's format.
 type apiError struct {
 	Status        int    `json:"-"`
 	Type          string `json:"type"`
@@ -25,14 +25,14 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.Type + ": " + e.Message }
 
-// invalid is a 400 that names a parameter.
+// invalid returns a 400 error that names the parameter.
 func invalid(param, format string, args ...any) error {
 	return &apiError{
 		Status: http.StatusBadRequest, Type: invalidRequest, Param: param, Message: fmt.Sprintf(format, args...),
 	}
 }
 
-// noSuch says that an object does not exist: 404 where the path names it, else 400.
+// noSuch returns the error for a missing object: 404 if the path names it, else 400.
 func noSuch(kind, id, param string) error {
 	e := &apiError{
 		Status: http.StatusBadRequest, Type: invalidRequest, Code: missing, Param: param,
@@ -44,7 +44,7 @@ func noSuch(kind, id, param string) error {
 	return e
 }
 
-// declined is a card's refusal.
+// declined returns the error for a declined card.
 func declined() *apiError {
 	return &apiError{
 		Status: http.StatusPaymentRequired, Type: cardError, Code: "card_declined",

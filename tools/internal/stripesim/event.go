@@ -16,40 +16,38 @@ import (
 	"github.com/stripe/stripe-go/v76/webhook"
 )
 
-// deliverers is how many deliveries run at a time, and maxEvents how many events
-// are kept.
+// deliverers is the number of concurrent deliveries; maxEvents is how many events are kept.
 const (
 	deliverers = 4
 	maxEvents  = 10_000
 )
 
-// hooks is where events go, and what is done to them on their way.
+// hooks holds the webhook's address, the faults on the way to it, and the state of deliveries.
 type hooks struct {
 	url, secret  string
-	request, key string // of the call that is being served
+	request, key string // of the call in progress
 	chaos        Chaos
 	random       *rand.Rand
 	draining     int
 	wake         chan struct{}
-	settled      *sync.Cond // something left the queue
+	settled      *sync.Cond // signaled when a delivery leaves the queue
 }
 
-// Chaos is what is done to events on their way to the webhook. Its zero value
-// delivers each once and at once; the order is not promised even then.
+// Chaos describes faults in the delivery of events. The zero value delivers each event once and without delay; even then the
+// order is not guaranteed.
 type Chaos struct {
-	// Hold keeps new events until Release, ReleaseAll or Drain.
+	// Hold keeps new events back until Release, ReleaseAll or Drain.
 	Hold bool `json:"hold"`
-	// Seed makes the choices below repeatable.
+	// Seed makes the random choices below repeatable.
 	Seed uint64 `json:"seed"`
-	// Drop and Duplicate are probabilities from 0 to 1. What is dropped stays in
-	// the list of events.
+	// Drop and Duplicate are probabilities from 0 to 1. A dropped event stays in the list of events.
 	Drop      float64 `json:"drop"`
 	Duplicate float64 `json:"duplicate"`
-	// MaxDelay bounds a random delay of each delivery, which also reorders them.
+	// MaxDelay bounds the random delay of each delivery. Delays also reorder deliveries.
 	MaxDelay time.Duration `json:"max_delay"`
 }
 
-// delivery is an event on its way.
+// delivery is a queued delivery of an event.
 type delivery struct {
 	Event  string `json:"event"`
 	Tries  int    `json:"tries"`
@@ -58,11 +56,11 @@ type delivery struct {
 	flying bool
 }
 
-// Delivery is an event that waits for its delivery.
+// Delivery is a pending delivery of an event.
 type Delivery struct {
 	Event string `json:"event"`
 	Type  string `json:"type"`
-	// Tries is how many deliveries failed.
+	// Tries is the number of failed attempts.
 	Tries int  `json:"tries"`
 	Held  bool `json:"held"`
 }
@@ -102,15 +100,14 @@ func (s *Server) listEvents(rq *request) (any, error) {
 	return l, err
 }
 
-// emit makes an event of an object as it is now, and sends it on its way. The
-// lock is held.
+// emit creates an event with the object's present state and queues its delivery. The caller holds the lock.
 func (s *Server) emit(kind string, o object, now int64) {
 	if sub, ok := o.(*subscription); ok {
 		s.remember(sub, now)
 	}
 	shown, err := s.render(o, nil)
 	if err != nil {
-		return // it has no expansions: our own structs always encode
+		return // cannot happen: the simulator's own structs always encode
 	}
 	raw, err := json.Marshal(shown)
 	if err != nil {
@@ -165,8 +162,7 @@ func (s *Server) wake() {
 	}
 }
 
-// SetWebhook says where events go from now on, and what signs them; an empty url:
-// nowhere.
+// SetWebhook sets the webhook and its signing secret from now on. An empty url turns delivery off.
 func (s *Server) SetWebhook(url, secret string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,15 +170,14 @@ func (s *Server) SetWebhook(url, secret string) {
 	s.wake()
 }
 
-// SetChaos says what is done to events from now on.
+// SetChaos sets the delivery faults from now on.
 func (s *Server) SetChaos(c Chaos) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hooks.chaos, s.hooks.random = c, nil
 }
 
-// Pending returns the events that wait for their delivery, in the order in which
-// they were made; one that is doubled is there twice.
+// Pending returns the pending deliveries in the order in which their events were created. A duplicated event appears twice.
 func (s *Server) Pending() []Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,8 +195,7 @@ func (s *Server) typeOf(id string) string {
 	return ""
 }
 
-// Release sends an event that is held or delayed on its way now; false where it
-// does not wait.
+// Release delivers a held or delayed event now. It returns false if the event is not pending.
 func (s *Server) Release(event string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +209,7 @@ func (s *Server) Release(event string) bool {
 	return found
 }
 
-// ReleaseAll sends everything that waits on its way now.
+// ReleaseAll delivers all pending events now.
 func (s *Server) ReleaseAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,8 +219,7 @@ func (s *Server) ReleaseAll() {
 	s.wake()
 }
 
-// Drop takes an event out of the queue: its delivery is lost. It says whether the
-// event waited.
+// Drop discards the pending deliveries of an event. It reports whether there were any.
 func (s *Server) Drop(event string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,22 +229,20 @@ func (s *Server) Drop(event string) bool {
 	return len(s.state.Queue) < n
 }
 
-// Send delivers an event once, now and beside the queue, which stays as it is. It
-// returns the webhook's status.
+// Send delivers an event once, immediately and without changing the queue. It returns the webhook's status.
 func (s *Server) Send(ctx context.Context, event string) (int, error) {
 	s.mu.Lock()
 	e, ok := s.state.Events.byID[event]
 	url, secret := s.hooks.url, s.hooks.secret
 	s.mu.Unlock()
 	if !ok {
-		return 0, fmt.Errorf("no event %s", event)
+		return 0, fmt.Errorf("find event %s: there is no such event", event)
 	}
 	return s.hand(ctx, e, url, secret)
 }
 
-// Drain sends everything that is held or delayed on its way, and waits until
-// nothing waits any more. Run has to be running. What the webhook refuses is
-// repeated after its pause.
+// Drain releases all held and delayed events and waits until none is pending. It requires a running Run. Deliveries that the
+// webhook refuses are repeated after their pause.
 func (s *Server) Drain(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -266,14 +257,14 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.wake()
 	for len(s.state.Queue) > 0 {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%d deliveries wait: %w", len(s.state.Queue), err)
+			return fmt.Errorf("drain %d pending deliveries: %w", len(s.state.Queue), err)
 		}
 		s.hooks.settled.Wait()
 	}
 	return nil
 }
 
-// deliver delivers what is due until ctx ends, and waits for what is under way.
+// deliver delivers events that are due until ctx ends, then waits for the deliveries in progress.
 func (s *Server) deliver(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -296,7 +287,7 @@ func (s *Server) deliver(ctx context.Context) {
 	}
 }
 
-// next waits for a delivery that is due, and takes it; false when ctx ended.
+// next waits for a delivery that is due and takes it. It returns false when ctx has ended.
 func (s *Server) next(ctx context.Context) (*delivery, *event, string, string, bool) {
 	for {
 		if ctx.Err() != nil {
@@ -307,7 +298,7 @@ func (s *Server) next(ctx context.Context) (*delivery, *event, string, string, b
 		for i := 0; i < len(s.state.Queue); i++ {
 			d := s.state.Queue[i]
 			e, ok := s.state.Events.byID[d.Event]
-			if !ok { // too old, as at the provider
+			if !ok { // no longer kept; the provider drops old events, too
 				s.state.Queue = slices.Delete(s.state.Queue, i, i+1)
 				i--
 				continue
@@ -336,8 +327,8 @@ func (s *Server) next(ctx context.Context) (*delivery, *event, string, string, b
 	}
 }
 
-// delivered notes how a delivery went. One that failed is repeated after a pause;
-// one that the simulator's end cut short is repeated after its next start.
+// delivered records the outcome of a delivery. A failed one is repeated after a pause; one that the simulator's end
+// interrupted is repeated after the next start.
 func (s *Server) delivered(ctx context.Context, d *delivery, e *event, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,12 +346,12 @@ func (s *Server) delivered(ctx context.Context, d *delivery, e *event, ok bool) 
 		e.PendingWebhooks = 0
 	}
 	s.dirty = true
-	_ = s.save() // at worst an event comes once more
+	_ = s.save() // if this fails, an event is delivered once more at worst
 	s.wake()
 	s.hooks.settled.Broadcast()
 }
 
-// hand posts an event to the webhook, signed, and returns its status.
+// hand posts a signed event to the webhook and returns the webhook's status.
 func (s *Server) hand(ctx context.Context, e *event, url, secret string) (int, error) {
 	s.mu.Lock()
 	payload, err := json.Marshal(e)
@@ -375,14 +366,14 @@ func (s *Server) hand(ctx context.Context, e *event, url, secret string) (int, e
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(payload))
 	if err != nil {
-		return 0, fmt.Errorf("webhook: %w", err)
+		return 0, fmt.Errorf("call the webhook: %w", err)
 	}
 	r.Header.Set("Content-Type", "application/json; charset=utf-8")
 	r.Header.Set("User-Agent", "Stripe/1.0 (+https://stripe.com/docs/webhooks)")
 	r.Header.Set("Stripe-Signature", signed.Header)
 	resp, err := s.post.Do(r)
 	if err != nil {
-		return 0, fmt.Errorf("webhook: %w", err)
+		return 0, fmt.Errorf("call the webhook: %w", err)
 	}
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody))

@@ -9,45 +9,43 @@ import (
 	"strings"
 )
 
-// What a fault does to an answer.
+// Kinds of faults.
 const (
-	// Throttle answers 429 with Retry-After.
+	// Throttle answers 429 with a Retry-After header.
 	Throttle = "throttle"
 	// Broken answers 500.
 	Broken = "broken"
-	// Hang answers nothing until the caller gives up or the simulator ends.
+	// Hang does not answer until the caller gives up or the simulator ends.
 	Hang = "hang"
-	// Reset cuts the connection.
+	// Reset resets the connection.
 	Reset = "reset"
-	// Decline answers 402: a card is refused.
+	// Decline answers 402, as for a declined card.
 	Decline = "decline"
 )
 
-// Fault has calls of the API fail.
+// Fault makes API calls fail.
 type Fault struct {
-	// Method and Path tell the calls: all methods and paths that start with Path
-	// where they are empty.
+	// Method and Path select the calls. An empty Method matches every method; Path matches every path that starts with it.
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`
-	// Skip lets the first matching calls pass; Times is how many fail then.
+	// Skip is the number of matching calls that pass first; Times is how many fail after them.
 	Skip  int `json:"skip,omitempty"`
 	Times int `json:"times"`
 	// Kind is throttle, broken, hang, reset or decline.
 	Kind string `json:"kind"`
-	// After has the call take effect all the same: the answer gets lost.
+	// After makes the call take effect before it fails: only the answer is lost.
 	After bool `json:"after,omitempty"`
-	// Sticky has the idempotency key remember the failure, as the provider does
-	// with some of its 500s: the same call with the same key fails for 24 h.
+	// Sticky makes the idempotency key remember the failure, as the provider does with some of its 500s: the same call with the
+	// same key then fails for 24 h.
 	Sticky bool `json:"sticky,omitempty"`
-	// RetryAfter is the header of throttle, in seconds; 0: 1.
+	// RetryAfter is the value of throttle's Retry-After header, in seconds; 0 means 1.
 	RetryAfter int `json:"retry_after,omitempty"`
 }
 
-// Inject has calls fail from now on. Of several faults that match a call the
-// first counts.
+// Inject makes calls fail from now on. If several faults match a call, the first applies.
 func (s *Server) Inject(f Fault) error {
 	if !slices.Contains([]string{Throttle, Broken, Hang, Reset, Decline}, f.Kind) {
-		return fmt.Errorf("a fault is throttle, broken, hang, reset or decline, not %q", f.Kind)
+		return fmt.Errorf("unknown kind of fault %q: use throttle, broken, hang, reset or decline", f.Kind)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,14 +53,14 @@ func (s *Server) Inject(f Fault) error {
 	return nil
 }
 
-// ClearFaults ends all faults; what hangs goes on hanging.
+// ClearFaults removes all faults. Calls that already hang keep hanging.
 func (s *Server) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = nil
 }
 
-// fault returns the fault that a call meets.
+// fault returns the fault that applies to a call, or nil.
 func (s *Server) fault(rq *request) *Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +78,7 @@ func (s *Server) fault(rq *request) *Fault {
 	return nil
 }
 
-// fail is the answer of a fault; status 0 is none.
+// fail returns the answer that a fault causes; status 0 means no answer.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, f *Fault, reqID string) answer {
 	switch f.Kind {
 	case Throttle:
@@ -114,15 +112,14 @@ func (s *Server) hang(n int) {
 	s.hanging += n
 }
 
-// Hanging returns how many calls hang now. Those of a fault after the effect have
-// had it.
+// Hanging returns the number of calls that hang now. Those of a fault with After have already taken effect.
 func (s *Server) Hanging() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hanging
 }
 
-// cut ends a connection without an answer.
+// cut closes a connection without an answer.
 func cut(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {

@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-// form is the parameters of a request, by the name that they were sent with:
-// items[0][price].
+// form holds a request's parameters under the names that were sent, such as items[0][price].
 type form map[string]string
 
-// newForm reads parameters of the query and of the body. Lists that were sent
-// without an index, expand[]=a, get one in the order in which they came.
+// newForm reads the parameters of the query and the body. Lists sent without an index (expand[]=a) are numbered in the order
+// in which they arrived.
 func newForm(all ...url.Values) form {
 	f := form{}
 	for _, values := range all {
@@ -32,7 +31,7 @@ func newForm(all ...url.Values) form {
 	return f
 }
 
-// check refuses names that a call does not know, as the provider does.
+// check rejects parameters that a call does not know, as the provider does.
 func (f form) check(known string) error {
 	names := append(strings.Fields(known), "expand")
 	for _, name := range slices.Sorted(maps.Keys(f)) {
@@ -47,13 +46,13 @@ func (f form) check(known string) error {
 	return nil
 }
 
-// has says whether a parameter was sent, be it empty.
+// has reports whether a parameter was sent, even if empty.
 func (f form) has(name string) bool {
 	_, ok := f[name]
 	return ok
 }
 
-// required returns a parameter that a call cannot do without.
+// required returns a parameter, or an error if it is missing.
 func (f form) required(name string) (string, error) {
 	if f[name] == "" {
 		return "", &apiError{
@@ -64,7 +63,7 @@ func (f form) required(name string) (string, error) {
 	return f[name], nil
 }
 
-// integer returns a whole number, or def where there is none.
+// integer returns a whole number, or def if the parameter is missing.
 func (f form) integer(name string, def int64) (int64, error) {
 	v := f[name]
 	if v == "" {
@@ -80,7 +79,7 @@ func (f form) integer(name string, def int64) (int64, error) {
 	return n, nil
 }
 
-// boolean returns true or false, or def where nothing was sent.
+// boolean returns true or false, or def if the parameter is missing.
 func (f form) boolean(name string, def bool) (bool, error) {
 	switch f[name] {
 	case "":
@@ -93,7 +92,7 @@ func (f form) boolean(name string, def bool) (bool, error) {
 	return false, invalid(name, "Invalid boolean: %s", f[name])
 }
 
-// oneOf returns one of some words, or the first where nothing was sent.
+// oneOf returns the parameter if it is one of words, and the first word if it is missing.
 func (f form) oneOf(name string, words ...string) (string, error) {
 	v := f[name]
 	if v == "" {
@@ -114,7 +113,7 @@ func (f form) all(name string) []string {
 	return out
 }
 
-// fields returns what was sent under name[…], by the name in the brackets.
+// fields returns the parameters sent as name[…], keyed by the name in brackets.
 func (f form) fields(name string) map[string]string {
 	out := map[string]string{}
 	for k, v := range f {
@@ -127,7 +126,7 @@ func (f form) fields(name string) map[string]string {
 	return out
 }
 
-// items returns the number of objects that were sent under name[0], name[1] ….
+// items returns the number of objects sent as name[0], name[1] ….
 func (f form) items(name string) int {
 	for n := 0; ; n++ {
 		prefix := fmt.Sprintf("%s[%d]", name, n)
@@ -137,8 +136,8 @@ func (f form) items(name string) int {
 	}
 }
 
-// metadata merges what was sent into m as the provider does: names that are sent
-// empty go, the others stay; an empty metadata removes all.
+// metadata merges the metadata that was sent into m, as the provider does: an empty value removes its name, an empty
+// metadata removes all names, and names that were not sent stay.
 func (f form) metadata(name string, m map[string]string) (map[string]string, error) {
 	out := maps.Clone(m)
 	if out == nil {

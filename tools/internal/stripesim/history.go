@@ -2,24 +2,24 @@ package stripesim
 
 import "slices"
 
-// State is a state that a subscription had.
+// State is one state in a subscription's history.
 type State struct {
 	Subscription      string `json:"subscription"`
 	Status            string `json:"status"`
 	Price             string `json:"price"`
 	CancelAtPeriodEnd bool   `json:"cancel_at_period_end"`
 	CurrentPeriodEnd  int64  `json:"current_period_end"` // epoch seconds
-	// At is when it began, in epoch seconds.
+	// At is when the state began, in epoch seconds.
 	At int64 `json:"at"`
 }
 
-// same says whether two states differ in nothing but their time.
+// same reports whether two states differ in their time only.
 func (a State) same(b State) bool {
 	a.At = b.At
 	return a == b
 }
 
-// remember keeps the state of a subscription, if it is new. The lock is held.
+// remember appends the subscription's state to its history if it changed. The caller holds the lock.
 func (s *Server) remember(sub *subscription, now int64) {
 	st := State{
 		Subscription: sub.ID, Status: sub.Status, Price: sub.Sim.Item.Price.ID,
@@ -32,9 +32,8 @@ func (s *Server) remember(sub *subscription, now int64) {
 	s.state.History[sub.ID] = append(all, st)
 }
 
-// History returns every state that the subscriptions of a customer ever had, in
-// the order in which the subscriptions were made and the states began. It is an
-// oracle: what was never in it nobody may have shown.
+// History returns every state that the customer's subscriptions ever had: by subscription in the order of creation, then by
+// time. It is an oracle for tests: nobody may have shown a state that is not in it.
 func (s *Server) History(customer string) []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,8 +46,8 @@ func (s *Server) History(customer string) []State {
 	return slices.Clip(out)
 }
 
-// Current returns the present state of each subscription of a customer, canceled
-// ones too, after what is due has happened.
+// Current returns the present state of each of the customer's subscriptions, canceled ones included, after everything that
+// is due has happened.
 func (s *Server) Current(customer string) []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +61,8 @@ func (s *Server) Current(customer string) []State {
 	return out
 }
 
-// Find returns the ids of the customers with a value in their metadata, deleted
-// ones too, in the order in which they were made.
+// Find returns the ids of the customers whose metadata has the value under key, deleted customers included, in the order of
+// creation.
 func (s *Server) Find(key, value string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +75,7 @@ func (s *Server) Find(key, value string) []string {
 	return out
 }
 
-// Deleted says whether a customer was deleted, or never was.
+// Deleted reports whether a customer was deleted or never existed.
 func (s *Server) Deleted(customer string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,14 +83,14 @@ func (s *Server) Deleted(customer string) bool {
 	return !ok || c.Deleted
 }
 
-// Payment is a charge that succeeded.
+// Payment is a successful charge.
 type Payment struct {
 	Charge, Subscription string
-	// Amount and Refunded are in the smallest unit, At in epoch seconds.
+	// Amount and Refunded are in the currency's smallest unit, At in epoch seconds.
 	Amount, Refunded, At int64
 }
 
-// Payments returns what a customer ever paid, in order.
+// Payments returns all payments of a customer in the order in which they were made.
 func (s *Server) Payments(customer string) []Payment {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,23 +9,21 @@ import (
 	"slices"
 )
 
-// maxKey is the longest Idempotency-Key, and keptFor how long one is remembered,
-// in seconds.
+// maxKey is the maximum length of an Idempotency-Key; keptFor is how long a key is remembered, in seconds.
 const (
 	maxKey  = 255
 	keptFor = 24 * 60 * 60
 )
 
-// kept is what an idempotency key remembers.
+// kept is what the simulator remembers of an idempotency key.
 type kept struct {
 	Request string `json:"request"` // hash of method, path and parameters
 	Answer  answer `json:"answer"`
 	At      int64  `json:"at"`
 }
 
-// begin starts a request with an idempotency key. It returns the first answer of
-// a key that was used, refuses one that was used for something else, and one
-// whose first use is still under way.
+// begin starts a request that has an idempotency key. For a key that was used before it returns the first answer. It rejects
+// a key that was used with other parameters or whose first request is still in progress.
 func (s *Server) begin(rq *request) (*answer, error) {
 	if !rq.keyed() {
 		return nil, nil
@@ -46,7 +44,8 @@ func (s *Server) begin(rq *request) (*answer, error) {
 		if k.Request != rq.hash() {
 			return nil, &apiError{
 				Status: http.StatusBadRequest, Type: "idempotency_error",
-				Message: fmt.Sprintf("Keys for idempotent requests can only be used with the same parameters they were first used with. Try using a key other than '%s' if you meant to execute a different request.", rq.key),
+				Message: fmt.Sprintf("Keys for idempotent requests can only be used with the same parameters they were first used with. "+
+					"Try using a key other than '%s' if you meant to execute a different request.", rq.key),
 			}
 		}
 		return &k.Answer, nil
@@ -55,8 +54,7 @@ func (s *Server) begin(rq *request) (*answer, error) {
 	return nil, nil
 }
 
-// end ends what begin started; keep says whether the key remembers this answer
-// from now on.
+// end ends the request that begin started. keep says whether the key remembers the answer.
 func (s *Server) end(rq *request, a answer, keep bool) {
 	if !rq.keyed() {
 		return
@@ -67,12 +65,11 @@ func (s *Server) end(rq *request, a answer, keep bool) {
 	if keep && a.Status != 0 {
 		s.keep(rq, a)
 		s.dirty = true
-		_ = s.save() // a failure that is forgotten is one fault less
+		_ = s.save() // if this fails, the key only forgets an injected fault
 	}
 }
 
-// keep has the key of a request, if it has one, remember an answer. The lock is
-// held.
+// keep stores an answer under the request's key, if it has one. The caller holds the lock.
 func (s *Server) keep(rq *request, a answer) {
 	if !rq.keyed() {
 		return
@@ -84,8 +81,7 @@ func (s *Server) keep(rq *request, a answer) {
 	s.state.Keys[rq.key] = kept{Request: rq.hash(), Answer: a, At: now}
 }
 
-// keyed says whether the request's key counts: the provider ignores those of
-// requests that are idempotent by themselves.
+// keyed reports whether the request's key counts: the provider ignores keys on requests that are idempotent anyway.
 func (rq *request) keyed() bool { return rq.key != "" && rq.method == http.MethodPost }
 
 func (rq *request) hash() string {

@@ -10,7 +10,10 @@ import (
 func (s *Server) invoiceRoutes() []route {
 	return []route{
 		{"GET /v1/invoices", pageParams + " customer subscription status", s.listInvoices},
-		{"GET /v1/invoices/upcoming", "customer subscription subscription_items subscription_proration_behavior subscription_proration_date subscription_cancel_at_period_end", s.upcoming},
+		{
+			"GET /v1/invoices/upcoming", "customer subscription subscription_items subscription_proration_behavior " +
+				"subscription_proration_date subscription_cancel_at_period_end", s.upcoming,
+		},
 		{"GET /v1/invoices/{id}", "", func(rq *request) (any, error) { return s.invoice(rq.id) }},
 		{"POST /v1/invoices/{id}/pay", "payment_method", s.payInvoice},
 		{"POST /v1/invoices/{id}/void", "", s.voidInvoice},
@@ -36,8 +39,7 @@ func (s *Server) listInvoices(rq *request) (any, error) {
 	})
 }
 
-// draft is an invoice of some lines as it would be made now, with its customer's
-// balance taken in. It is kept nowhere yet.
+// draft returns an invoice as it would be made now, with the customer's balance applied. It stores nothing.
 func (s *Server) draft(sub *subscription, lines []line, reason string, now int64) *invoice {
 	c := s.owner(sub.Customer)
 	inv := &invoice{
@@ -47,7 +49,7 @@ func (s *Server) draft(sub *subscription, lines []line, reason string, now int64
 		StartingBalance: c.Balance, Status: "draft", Subscription: ref(sub.ID), Subtotal: total(lines),
 		Total: total(lines), TestClock: sub.TestClock, Sim: invoiceInternal{Lines: lines},
 	}
-	ending := c.Balance + inv.Total // what is left of the credit, or owed
+	ending := c.Balance + inv.Total // negative: the remaining credit
 	switch {
 	case inv.Total < 0 && c.Balance <= 0, c.Balance < 0 && ending <= 0:
 		inv.AmountDue = 0
@@ -61,8 +63,7 @@ func (s *Server) draft(sub *subscription, lines []line, reason string, now int64
 	return inv
 }
 
-// issue finalizes an invoice of some lines: from now on it is kept, and its
-// customer's balance is what it leaves.
+// issue stores and finalizes an invoice and updates the customer's balance.
 func (s *Server) issue(sub *subscription, lines []line, reason, base string, now int64) *invoice {
 	inv := s.draft(sub, lines, reason, now)
 	inv.ID = s.cfg.ID("in_")
@@ -80,7 +81,7 @@ func (s *Server) issue(sub *subscription, lines []line, reason, base string, now
 	return inv
 }
 
-// pay tries to collect an open invoice; it says whether it is paid.
+// pay tries to collect an open invoice. It reports whether the invoice is paid.
 func (s *Server) pay(inv *invoice, m *paymentMethod, now int64) bool {
 	inv.Attempted = true
 	inv.NextPaymentAttempt = 0
@@ -98,8 +99,8 @@ func (s *Server) pay(inv *invoice, m *paymentMethod, now int64) bool {
 	return true
 }
 
-// payInvoice collects an open invoice by hand. A subscription whose latest
-// invoice it is becomes active.
+// payInvoice serves the call that collects an open invoice. If the invoice is its subscription's latest, the subscription
+// becomes active.
 func (s *Server) payInvoice(rq *request) (any, error) {
 	inv, err := s.invoice(rq.id)
 	if err != nil {
@@ -148,8 +149,7 @@ func (s *Server) void(inv *invoice, now int64) {
 	s.emit("invoice.voided", inv, now)
 }
 
-// upcoming previews the next invoice, or the one that a change of the
-// subscription would make.
+// upcoming previews the next invoice, or the invoice that a change of the subscription would cause.
 func (s *Server) upcoming(rq *request) (any, error) {
 	sub, err := s.upcomingOf(rq)
 	if err != nil {
@@ -219,7 +219,7 @@ func (s *Server) upcomingOf(rq *request) (*subscription, error) {
 	}
 }
 
-// following is the end of the period after a subscription's current one.
+// following returns the end of the period after the subscription's current one.
 func (s *Server) following(sub *subscription, p price) int64 {
 	if sub.Status == trialing {
 		return nextPeriod(sub.CurrentPeriodEnd, 1, p.Recurring.Interval)
@@ -227,5 +227,5 @@ func (s *Server) following(sub *subscription, p price) int64 {
 	return nextPeriod(sub.BillingCycleAnchor, sub.Sim.Periods+1, p.Recurring.Interval)
 }
 
-// date is a day as invoices show it.
+// date formats a day as invoices show it.
 func date(t int64) string { return time.Unix(t, 0).UTC().Format("2 January 2006") }

@@ -16,20 +16,18 @@ import (
 )
 
 const (
-	// schedules are told apart by account; those of a world share time, the
-	// provider and the reconciler.
+	// schedules is the number of accounts. Those of one world share its time, provider and reconciler.
 	schedules = 1000
 	perWorld  = 20
-	// stepsEach is how many things happen to an account on average.
+	// stepsEach is the average number of steps per account.
 	stepsEach = 12
-	// lanes is how many worlds there are at a time: they wait more than they work.
+	// lanes is how many worlds run at a time: they wait more than they compute.
 	lanes = 8
 )
 
-// Users act, the provider's events come late, twice, out of order or never, calls
-// fail before and after their effect, time passes. All that account is ever told
-// is what the provider has at that moment. In the end, reconciled, everybody has
-// what the provider says. SIM_SEED repeats one world.
+// Users act; the provider's events arrive late, twice, out of order or never; calls fail before and after their effect; time
+// passes. Whatever billing tells account, the provider has it at that moment. After a final reconciliation, every account
+// has what the provider says. SIM_SEED repeats one world.
 func TestModel(t *testing.T) {
 	var seeds []uint64
 	for i := range uint64(schedules / perWorld) {
@@ -74,14 +72,14 @@ func TestModel(t *testing.T) {
 		return
 	}
 	if happened["refunded"] == 0 {
-		t.Error("nothing was ever refunded")
+		t.Error("no schedule led to a refund")
 	}
 	for _, k := range []string{
 		"page", "upgraded", "payment failed", "present plan", "canceling", "trial ended", "trial started", "charged as shown",
 		"deleted", "event lost", "event doubled", "502", "429", "active", "canceled", "past_due",
 	} {
 		if happened[k] < 10 {
-			t.Errorf("%s happened %d times only: the schedules do not say much", k, happened[k])
+			t.Errorf("%s happened only %d times: the schedules test too little", k, happened[k])
 		}
 	}
 }
@@ -101,7 +99,7 @@ func live(w *world, seed uint64) {
 		w.sim.clock.add(time.Duration(1+w.random.IntN(90)) * time.Second)
 		w.step()
 	}
-	// What is still under way arrives, or is lost.
+	// The remaining events arrive or are lost.
 	w.strict = false
 	w.sim.ClearFaults()
 	w.accounts.setAway(0)
@@ -119,14 +117,14 @@ func live(w *world, seed uint64) {
 	}
 	w.work()
 	if !w.lossy {
-		w.settled() // without the reconciler
+		w.settled() // must hold without the reconciler
 	}
 	w.reconcile()
 	w.work()
 	w.settled()
 }
 
-// step has one thing happen.
+// step does one random thing.
 func (w *world) step() {
 	p := w.people[w.random.IntN(len(w.people))]
 	w.faulty = false
@@ -158,7 +156,7 @@ func (w *world) step() {
 	case n < 74:
 		w.sim.ClearFaults()
 		w.accounts.setAway(0)
-		w.strict = false // workers tell what they were to tell before
+		w.strict = false // workers still tell what was due earlier
 		w.work()
 		w.strict = true
 	default:
@@ -169,7 +167,7 @@ func (w *world) step() {
 	w.sim.ClearFaults()
 }
 
-// fault has the next calls of the provider fail.
+// fault makes the next provider calls fail.
 func (w *world) fault() {
 	f := stripesim.Fault{
 		Kind:  []string{stripesim.Throttle, stripesim.Broken, stripesim.Reset}[w.random.IntN(3)],
@@ -186,12 +184,12 @@ func (w *world) fault() {
 	}
 }
 
-// failed says whether an answer is one that a fault or a deletion explains.
+// failed reports whether a fault or a deletion explains the answer.
 func (w *world) failed(p *person, status int, body map[string]any) bool {
 	switch {
 	case !p.deletedAt.IsZero():
 		if status != http.StatusUnauthorized {
-			w.Errorf("%s is deleted and gets %d %v", p.id, status, body)
+			w.Errorf("%s is deleted but gets %d %v", p.id, status, body)
 		}
 		return true
 	case status == http.StatusBadGateway, status == http.StatusTooManyRequests:
@@ -224,42 +222,43 @@ func (w *world) subscribe(p *person, tier access.Tier, interval string) {
 		p.trialOver = true
 		w.happened["page"]++
 		if len(after) != 0 {
-			w.Errorf("%s has %+v and is asked to pay again", p.id, after)
+			w.Errorf("%s has %+v but is asked to pay again", p.id, after)
 		}
 		if e := w.accounts.get(p.id).e.At(w.now()); e.Status == access.Trialing && knows {
-			w.Errorf("%s goes to pay and has %+v", p.id, e)
+			w.Errorf("%s is sent to a checkout but has %+v", p.id, e)
 		}
 		if w.random.IntN(2) == 0 {
 			w.page(p)
 		}
 	case status == http.StatusOK && body["upgraded"] == true:
 		w.happened["upgraded"]++
-		if len(after) != 1 || after[0].Price != price || after[0].CancelAtPeriodEnd || body["tier"] != string(tier) || body["status"] != "active" {
-			w.Errorf("%s is told %v, and has %+v", p.id, body, after)
+		if len(after) != 1 || after[0].Price != price || after[0].CancelAtPeriodEnd || body["tier"] != string(tier) ||
+			body["status"] != "active" {
+			w.Errorf("%s gets the answer %v but has %+v", p.id, body, after)
 		}
 	case status == http.StatusOK && body["payment_failed"] == true:
 		w.happened["payment failed"]++
 		if body["upgraded"] != false || !slices.Equal(before, after) || len(after) == 0 {
-			w.Errorf("%s is told %v; had %+v, has %+v", p.id, body, before, after)
+			w.Errorf("%s gets the answer %v; had %+v, has %+v", p.id, body, before, after)
 		}
 	case status == http.StatusBadRequest:
 		w.happened["present plan"]++
 		if len(after) != 1 || after[0].Price != price || after[0].CancelAtPeriodEnd {
-			w.Errorf("%s is told %v, and has %+v", p.id, body, after)
+			w.Errorf("%s gets the answer %v but has %+v", p.id, body, after)
 		}
 	default:
 		w.Errorf("%s: %d %v", p.id, status, body)
 	}
 }
 
-// accountKnows says whether account answered all along: else it hears later.
+// accountKnows reports whether account answered all calls so far; otherwise it hears the news later.
 func (w *world) accountKnows() bool {
 	w.accounts.mu.Lock()
 	defer w.accounts.mu.Unlock()
 	return w.accounts.away == 0
 }
 
-// page sends a checkout's form, of an old checkout, too.
+// page submits the form of a checkout, possibly an old one.
 func (w *world) page(p *person) {
 	if len(p.pages) == 0 {
 		return
@@ -286,16 +285,17 @@ func (w *world) cancel(p *person) {
 		p.trialOver = true
 		w.happened["trial ended"]++
 		if len(live) > 0 || body["status"] != "inactive" {
-			w.Errorf("%s is told %v, and has %+v", p.id, body, live)
+			w.Errorf("%s gets the answer %v but has %+v", p.id, body, live)
 		}
 	case status == http.StatusOK:
 		w.happened["canceling"]++
-		if len(live) != 1 || !live[0].CancelAtPeriodEnd || body["status"] != "canceling" || body["cancel_at"] != float64(live[0].CurrentPeriodEnd) {
-			w.Errorf("%s is told %v, and has %+v", p.id, body, live)
+		if len(live) != 1 || !live[0].CancelAtPeriodEnd || body["status"] != "canceling" ||
+			body["cancel_at"] != float64(live[0].CurrentPeriodEnd) {
+			w.Errorf("%s gets the answer %v but has %+v", p.id, body, live)
 		}
 	case status == http.StatusBadRequest:
 		if len(live) > 0 {
-			w.Errorf("%s is told %v, and has %+v", p.id, body, live)
+			w.Errorf("%s gets the answer %v but has %+v", p.id, body, live)
 		}
 	default:
 		w.Errorf("%s: %d %v", p.id, status, body)
@@ -324,7 +324,7 @@ func (w *world) trial(p *person) {
 	}
 }
 
-// preview asks for a price, and now and then buys at it.
+// preview asks for the price of a change and sometimes makes the change.
 func (w *world) preview(p *person) {
 	tier := []access.Tier{access.Basic, access.Advanced, access.Pro}[w.random.IntN(3)]
 	interval := []string{"monthly", "yearly"}[w.random.IntN(2)]
@@ -335,23 +335,23 @@ func (w *world) preview(p *person) {
 	}
 	switch {
 	case status == http.StatusBadRequest:
-		// A subscription that nobody told of yet may be there.
+		// There may be a subscription that billing has not heard of yet.
 	case status == http.StatusOK && len(live) != 1 && !w.faulty:
-		w.Errorf("%s has %+v and is told %v", p.id, live, body)
+		w.Errorf("%s has %+v but gets the answer %v", p.id, live, body)
 	case status == http.StatusOK && body["already_on_plan"] == true:
 		if live[0].Price != fmt.Sprintf("price_%s_%s", tier, interval) {
-			w.Errorf("%s has %+v and is told %v", p.id, live, body)
+			w.Errorf("%s has %+v but gets the answer %v", p.id, live, body)
 		}
 	case status == http.StatusOK && w.random.IntN(2) == 0:
 		w.subscribe(p, tier, interval)
 		now := w.live(p.id)
 		if len(now) != 1 || now[0].Price == live[0].Price {
-			return // the card was declined, or a fault
+			return // declined, or failed by a fault
 		}
 		w.happened["charged as shown"]++
 		sub := w.sim.get(w.T, now[0].Subscription)
 		if got := sub.LatestInvoice.Total; body["proration_amount"] != float64(got) {
-			w.Errorf("%s was told %v and charged %d", p.id, body, got)
+			w.Errorf("%s was shown %v but charged %d", p.id, body, got)
 		}
 	case status != http.StatusOK:
 		w.Errorf("%s: %d %v", p.id, status, body)
@@ -368,7 +368,7 @@ func (w *world) info(p *person) {
 	}
 }
 
-// portal opens the portal, or does something there.
+// portal opens the portal or acts in an open one.
 func (w *world) portal(p *person) {
 	if len(p.portals) == 0 || w.random.IntN(2) == 0 {
 		status, body := w.call(p, http.MethodPost, "/portal", "")
@@ -388,13 +388,13 @@ func (w *world) portal(p *person) {
 	w.note("%s: portal %s → %d", p.id[:4], choice, status)
 }
 
-// remove deletes an account; billing hears of it now or later.
+// remove deletes an account. Billing hears of it now or later.
 func (w *world) remove(p *person) {
 	if !p.deletedAt.IsZero() {
 		return
 	}
 	if w.random.IntN(2) == 0 {
-		w.checkout(p) // a page that may be paid yet
+		w.checkout(p) // leaves a page that may be paid later
 		w.sim.clock.add(time.Second)
 	}
 	p.deletedAt = w.now()
@@ -403,16 +403,16 @@ func (w *world) remove(p *person) {
 	w.note("%s: deleted", p.id[:4])
 	w.sim.clock.add(time.Second)
 	if w.random.IntN(3) > 0 {
-		w.page(p) // a payment that overtakes the news
+		w.page(p) // a payment that overtakes the deletion's event
 	}
 	if w.random.IntN(2) == 0 {
 		w.bury(p)
 	}
 }
 
-// pass has time go by, up to renewals and beyond.
+// pass lets time pass, up to renewals and beyond.
 func (w *world) pass() {
-	// No event of ours takes days, unlike the provider's.
+	// Our own events never take days, unlike the provider's.
 	for _, p := range w.people {
 		if !p.deletedAt.IsZero() && !p.buried {
 			w.bury(p)
@@ -431,13 +431,13 @@ func (w *world) pass() {
 	w.strict = true
 }
 
-// post has an event arrive: any of those that wait, once or twice, or never.
+// post picks a pending event and delivers it once, twice or never.
 func (w *world) post() {
 	waiting := w.sim.Pending()
 	if len(waiting) == 0 {
 		return
 	}
-	// The newest are likelier, so that some stay for long.
+	// The newest events are more likely, so that some stay pending for long.
 	i := len(waiting) - 1 - int(float64(len(waiting))*w.random.Float64()*w.random.Float64())
 	ev := waiting[max(0, i)]
 	switch n := w.random.IntN(100); {
@@ -454,7 +454,7 @@ func (w *world) post() {
 	}
 }
 
-// deliver hands an event over. One that was taken is not sent again, unless keep.
+// deliver delivers an event. An accepted event leaves the queue unless keep is set.
 func (w *world) deliver(event string, keep bool) {
 	status, err := w.sim.Send(w.Context(), event)
 	w.note("event %s → %d", event, status)
@@ -466,6 +466,6 @@ func (w *world) deliver(event string, keep bool) {
 			w.sim.Drop(event)
 		}
 	case !w.faulty:
-		w.Errorf("event %s: %d without a fault", event, status)
+		w.Errorf("event %s: status %d without a fault", event, status)
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 const day = 24 * time.Hour
 
-// States of a subscription.
+// Statuses of a subscription.
 const (
 	active            = "active"
 	trialing          = "trialing"
@@ -18,10 +18,10 @@ const (
 	canceled          = "canceled"
 )
 
-// object is anything with an id of its own.
+// object is anything with an id.
 type object interface{ ident() string }
 
-// ref is the id of another object; none is null. It can be expanded.
+// ref is the id of another object, which can be expanded; an empty ref is null in JSON.
 type ref string
 
 // MarshalJSON implements json.Marshaler.
@@ -32,7 +32,7 @@ func (r ref) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(r))
 }
 
-// stamp is a time in epoch seconds; none is null.
+// stamp is a time in epoch seconds; 0 is null in JSON.
 type stamp int64
 
 // MarshalJSON implements json.Marshaler.
@@ -43,12 +43,12 @@ func (t stamp) MarshalJSON() ([]byte, error) {
 	return json.Marshal(int64(t))
 }
 
-// Fields named sim are the simulator's own: they are saved, and not shown.
+// Fields tagged sim are internal to the simulator: they are saved but not shown.
 
 type customer struct {
 	ID          string            `json:"id"`
 	Object      string            `json:"object"`
-	Balance     int64             `json:"balance"` // negative: credit
+	Balance     int64             `json:"balance"` // a negative balance is credit
 	Created     int64             `json:"created"`
 	Currency    ref               `json:"currency"`
 	Delinquent  bool              `json:"delinquent"`
@@ -132,8 +132,7 @@ type billingDetails struct {
 	Name  ref `json:"name"`
 }
 
-// cardState is how a card behaves: it pays Left times, always if that is
-// negative.
+// cardState says how a card behaves: it pays Left more times, or always if Left is negative.
 type cardState struct {
 	Left int `json:"left"`
 }
@@ -171,7 +170,7 @@ type customerDetails struct {
 	Name  ref `json:"name"`
 }
 
-// sessionPlan is what a completed session makes.
+// sessionPlan describes the subscription that a completed session creates.
 type sessionPlan struct {
 	Price     string            `json:"price"`
 	Quantity  int64             `json:"quantity"`
@@ -232,13 +231,12 @@ type subscriptionItem struct {
 	Subscription string            `json:"subscription"`
 }
 
-// subscriptionInternal is the one item that a subscription has, what its next
-// invoice has beside the period, and the periods so far.
+// subscriptionInternal holds the subscription's one item, the extra lines of its next invoice and the number of periods so
+// far.
 type subscriptionInternal struct {
 	Item    subscriptionItem `json:"item"`
 	Pending []line           `json:"pending"`
-	// Periods is how many periods were begun since the anchor, whose day of the
-	// month they keep.
+	// Periods is the number of periods begun since the anchor. Every period starts on the anchor's day of the month.
 	Periods int `json:"periods"`
 }
 
@@ -291,8 +289,7 @@ type transitions struct {
 	VoidedAt              stamp `json:"voided_at"`
 }
 
-// invoiceInternal is what an invoice's lines are, and how often collecting it
-// failed.
+// invoiceInternal holds an invoice's lines and the number of failed attempts to collect it.
 type invoiceInternal struct {
 	Lines []line `json:"lines"`
 	Tries int    `json:"tries"`
@@ -316,7 +313,7 @@ type line struct {
 	Type             string            `json:"type"`
 }
 
-// period is from start to end, in epoch seconds.
+// period is a time span in epoch seconds.
 type period struct {
 	End   int64 `json:"end"`
 	Start int64 `json:"start"`
@@ -418,7 +415,7 @@ type eventRequest struct {
 	IdempotencyKey ref `json:"idempotency_key"`
 }
 
-// deleted is what is left of an object that was deleted.
+// deleted is the answer to the deletion of an object.
 type deleted struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`

@@ -35,7 +35,7 @@ func TestCustomers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := must(s.stripe.Customers.Get(c.ID, nil))(t); !got.Deleted || got.Email != "" {
-		t.Errorf("deleted: %+v", got)
+		t.Errorf("after its deletion: %+v", got)
 	}
 	if got := must(s.stripe.Subscriptions.Get(sub.ID, nil))(t); got.Status != "canceled" || got.EndedAt == 0 {
 		t.Errorf("its subscription: %s", got.Status)
@@ -54,7 +54,7 @@ func TestCustomers(t *testing.T) {
 	}
 }
 
-// subscribeAs pays a checkout of a customer.
+// subscribeAs opens a checkout for a customer and pays it.
 func (s *sim) subscribeAs(t *testing.T, customer, price, choice string) *stripe.Subscription {
 	t.Helper()
 	cs := s.session(t, customer, price)
@@ -84,13 +84,14 @@ func TestPricesAndProducts(t *testing.T) {
 		delete(want, p.ID)
 	}
 	if list.Err() != nil || len(want) > 0 {
-		t.Errorf("missing %v: %v", want, list.Err())
+		t.Errorf("not listed: %v; error: %v", want, list.Err())
 	}
 	if p := must(s.stripe.Prices.Get("price_pro_yearly", nil))(t); p.Recurring.Interval != "year" {
 		t.Errorf("price %+v", p)
 	}
 	_, err := s.stripe.Prices.Get("price_none", nil)
-	if e := refusal(t, err, http.StatusNotFound, "resource_missing"); e.Type != "invalid_request_error" || !strings.Contains(e.Msg, "price_none") {
+	e := refusal(t, err, http.StatusNotFound, "resource_missing")
+	if e.Type != "invalid_request_error" || !strings.Contains(e.Msg, "price_none") {
 		t.Errorf("%+v", e)
 	}
 	if p := must(s.stripe.Products.Get("prod_pro", nil))(t); p.Name != "Pro" {
@@ -205,11 +206,11 @@ func TestSessionsExpire(t *testing.T) {
 		}
 	}
 	if h := s.History(c.ID); len(h) > 0 {
-		t.Errorf("expired sessions made %+v", h)
+		t.Errorf("an expired session created %+v", h)
 	}
 	s.drain(t)
 	if n := count(s.hook.types(), "checkout.session.expired"); n != 2 {
-		t.Errorf("%d events of expiry", n)
+		t.Errorf("%d session expired events", n)
 	}
 }
 
@@ -238,7 +239,7 @@ func TestCheckoutWithoutCustomerAndWithTrial(t *testing.T) {
 	}
 }
 
-// fields returns the raw JSON keys of an object, to see what the client hides.
+// raw returns an object's JSON as sent, including what the client hides.
 func (s *sim) raw(t *testing.T, path string) string {
 	t.Helper()
 	r := must(http.NewRequest(http.MethodGet, s.url+path, nil))(t)
@@ -296,7 +297,8 @@ func TestPaymentMethods(t *testing.T) {
 	m := must(s.stripe.PaymentMethods.Attach("pm_card_visa", &stripe.PaymentMethodAttachParams{Customer: new(c.ID)}))(t)
 	_, err := s.stripe.PaymentMethods.Attach(m.ID, &stripe.PaymentMethodAttachParams{Customer: new(other.ID)})
 	refused(t, err, http.StatusBadRequest, "")
-	if got := must(s.stripe.PaymentMethods.Get(m.ID, nil))(t); got.Card.Brand != "visa" || got.Card.Last4 != "4242" || got.Card.ExpYear != 2034 {
+	got := must(s.stripe.PaymentMethods.Get(m.ID, nil))(t)
+	if got.Card.Brand != "visa" || got.Card.Last4 != "4242" || got.Card.ExpYear != 2034 {
 		t.Errorf("%+v", got.Card)
 	}
 	list := s.stripe.PaymentMethods.List(&stripe.PaymentMethodListParams{Customer: new(c.ID), Type: new("card")})
@@ -322,7 +324,8 @@ func TestPortal(t *testing.T) {
 		Customer: new(sub.Customer.ID), ReturnURL: new("https://example.com/account"),
 	}))(t)
 	resp, body := s.fetch(t, p.URL)
-	if resp.StatusCode != 200 || !strings.Contains(body, "Pro: active until 28 February 2026") || !strings.Contains(body, "https://example.com/account") {
+	if resp.StatusCode != 200 || !strings.Contains(body, "Pro: active until 28 February 2026") ||
+		!strings.Contains(body, "https://example.com/account") {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
 	for _, step := range []struct {
@@ -343,7 +346,7 @@ func TestPortal(t *testing.T) {
 		t.Errorf("return: %d %s", status, to)
 	}
 	if status, _, _ := s.choose(t, s.url+"/p/session/none", "cancel"); status != http.StatusNotFound {
-		t.Errorf("another's portal: %d", status)
+		t.Errorf("another customer's portal: %d", status)
 	}
 }
 
@@ -360,7 +363,8 @@ func TestPagesEscapeWhatTheyShow(t *testing.T) {
 	}))(t)
 	for _, u := range []string{cs.URL, p.URL, sub.LatestInvoice.HostedInvoiceURL} {
 		resp, body := s.fetch(t, u)
-		if resp.StatusCode != 200 || strings.Contains(body, "<script") || strings.Contains(body, "javascript:") || !strings.Contains(body, "&lt;script&gt;") {
+		if resp.StatusCode != 200 || strings.Contains(body, "<script") || strings.Contains(body, "javascript:") ||
+			!strings.Contains(body, "&lt;script&gt;") {
 			t.Errorf("%s: %d %s", u, resp.StatusCode, body)
 		}
 		if csp := resp.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// layout is what all pages share. They are forms without scripts.
+// layout is the frame of all pages, which are plain forms without scripts.
 const layout = `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{{.Title}}</title>
-<style>body{font:16px/1.5 sans-serif;max-width:32rem;margin:3rem auto;padding:0 1rem}button{display:block;margin:.5rem 0;padding:.5rem 1rem}</style>
+<style>body{font:16px/1.5 sans-serif;max-width:32rem;margin:3rem auto;padding:0 1rem}
+button{display:block;margin:.5rem 0;padding:.5rem 1rem}</style>
 </head><body><h1>{{.Title}}</h1><p>A payment simulator: no card is charged.</p>
 {{with .Problem}}<p role="alert">{{.}}</p>{{end}}
 {{range .Lines}}<p>{{.}}</p>{{end}}
@@ -29,7 +30,7 @@ type pageData struct {
 
 type choice struct{ Value, Label string }
 
-// Choices of the checkout page.
+// Choices on the checkout page.
 var checkoutChoices = []choice{
 	{"pay", "Pay with 4242 4242 4242 4242"},
 	{"decline", "Pay with 4000 0000 0000 0002 (declined)"},
@@ -45,7 +46,7 @@ var portalChoices = []choice{
 	{"return", "Return"},
 }
 
-// cardChoices are the cards of the pages' choices.
+// cardChoices maps the choices of the pages to cards.
 var cardChoices = map[string]string{
 	"pay": goodCard, "decline": badCard, "later": lateCard, "card": goodCard, "bad_card": badCard,
 }
@@ -72,7 +73,7 @@ func write(w http.ResponseWriter, status int, p pageData) {
 	}
 }
 
-// enter prepares a page: what is due has happened, and the lock is held.
+// enter prepares a page: it takes the lock and lets everything happen that is due.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request) (choice string) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	choice = r.PostFormValue("choice")
@@ -82,14 +83,13 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request) (choice string) {
 	return choice
 }
 
-// leave saves and unlocks.
+// leave saves the state and releases the lock.
 func (s *Server) leave() {
-	_ = s.save() // the next change tries again
+	_ = s.save() // if this fails, the next change saves again
 	s.mu.Unlock()
 }
 
-// checkoutPage shows a session and takes its payment: once, however often its
-// form is sent.
+// checkoutPage shows a session and takes its payment, once, however often the form is sent.
 func (s *Server) checkoutPage(w http.ResponseWriter, r *http.Request) {
 	picked := s.enter(w, r)
 	defer s.leave()
@@ -112,7 +112,9 @@ func (s *Server) checkoutPage(w http.ResponseWriter, r *http.Request) {
 		write(w, http.StatusGone, pageData{Title: "Checkout", Lines: []string{"This page is " + cs.Status + "."}, Back: string(cs.CancelURL)})
 		return
 	case c != nil && c.Deleted:
-		write(w, http.StatusGone, pageData{Title: "Checkout", Lines: []string{"This customer does not exist any more."}, Back: string(cs.CancelURL)})
+		write(w, http.StatusGone, pageData{
+			Title: "Checkout", Lines: []string{"This customer no longer exists."}, Back: string(cs.CancelURL),
+		})
 		return
 	case r.Method == http.MethodGet:
 		write(w, http.StatusOK, data)
@@ -137,7 +139,7 @@ func (s *Server) checkoutPage(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, cs.landing(), http.StatusSeeOther)
 }
 
-// portalPage lets a customer cancel, go on, and change its card.
+// portalPage lets a customer cancel, resume and change the card.
 func (s *Server) portalPage(w http.ResponseWriter, r *http.Request) {
 	picked := s.enter(w, r)
 	defer s.leave()
@@ -216,7 +218,7 @@ func (s *Server) invoicePDF(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(pdf(append([]string{"Invoice " + string(inv.Number)}, s.invoiceLines(inv)...)))
 }
 
-// pdf is a page with lines of text.
+// pdf returns a page with lines of text.
 func pdf(lines []string) []byte {
 	var text strings.Builder
 	text.WriteString("BT /F1 12 Tf 16 TL 50 780 Td\n")

@@ -57,21 +57,20 @@ func (s *Server) paymentRoutes() []route {
 	}
 }
 
-// is says whether a filter is unset or holds.
+// is reports whether a filter is unset or matches.
 func (rq *request) is(name string, have ref) bool {
 	return rq.form[name] == "" || rq.form[name] == string(have)
 }
 
-// Cards that the hosted pages and the API take, by the last four digits of their
-// numbers.
+// Cards that the hosted pages and the API accept, by the last four digits of their numbers.
 const (
-	// goodCard pays, badCard declines, lateCard pays once and declines later.
+	// goodCard always pays, badCard is always declined, lateCard pays once and is declined afterwards.
 	goodCard = "4242"
 	badCard  = "0002"
 	lateCard = "0341"
 )
 
-// cards are the test tokens and test payment methods of the provider.
+// cards maps the provider's test tokens and test payment methods to cards.
 var cards = map[string]string{
 	"tok_visa": goodCard, "pm_card_visa": goodCard,
 	"tok_chargeDeclined": badCard, "pm_card_chargeDeclined": badCard, "pm_card_visa_chargeDeclined": badCard,
@@ -79,7 +78,7 @@ var cards = map[string]string{
 	"tok_payLater": lateCard, "pm_card_payLater": lateCard,
 }
 
-// newMethod makes a card that belongs to nobody yet.
+// newMethod creates a card without a customer.
 func (s *Server) newMethod(last4 string, now int64) *paymentMethod {
 	left := map[string]int{goodCard: -1, badCard: 0, lateCard: 1}[last4]
 	m := &paymentMethod{
@@ -113,8 +112,7 @@ func (s *Server) attachMethod(rq *request) (any, error) {
 	return s.attach(rq.id, c, s.timeOf(c))
 }
 
-// attach gives a card to a customer: one that was made, or a new one of the
-// provider's test cards.
+// attach attaches a card to a customer: either a card made earlier or a new one of the provider's test cards.
 func (s *Server) attach(id string, c *customer, now int64) (*paymentMethod, error) {
 	m, ok := s.state.Methods.byID[id]
 	if !ok {
@@ -157,7 +155,8 @@ func (s *Server) method(id, customer, param string) (*paymentMethod, error) {
 		return nil, noSuch("PaymentMethod", id, param)
 	}
 	if string(m.Customer) != customer {
-		return nil, invalid(param, "The customer does not have a payment method with the ID %s. The payment method must be attached to the customer.", id)
+		return nil, invalid(param, "The customer does not have a payment method with the ID %s. "+
+			"The payment method must be attached to the customer.", id)
 	}
 	return m, nil
 }
@@ -182,8 +181,7 @@ func (s *Server) listCustomerMethods(rq *request) (any, error) {
 	})
 }
 
-// cardOf returns the card that pays for a subscription: its own, else its
-// customer's default; nil is none.
+// cardOf returns the card that pays for a subscription: its own card, else its customer's default, else nil.
 func (s *Server) cardOf(sub *subscription) *paymentMethod {
 	for _, id := range []ref{sub.DefaultPaymentMethod, s.owner(sub.Customer).Settings.DefaultPaymentMethod} {
 		if m, ok := s.state.Methods.byID[string(id)]; ok {
@@ -193,11 +191,11 @@ func (s *Server) cardOf(sub *subscription) *paymentMethod {
 	return nil
 }
 
-// pays says whether a card would pay now.
+// pays reports whether a charge to the card would succeed now.
 func (m *paymentMethod) pays() bool { return m != nil && m.Sim.Left != 0 }
 
-// collect charges an invoice's amount to a card. The payment intent and the
-// charge exist afterwards whatever the card said; it says whether it paid.
+// collect charges an invoice to a card and reports whether the charge succeeded. Either way it creates a payment intent and
+// a charge.
 func (s *Server) collect(inv *invoice, m *paymentMethod, now int64) bool {
 	intent, ok := s.state.Intents.byID[string(inv.PaymentIntent)]
 	if !ok {

@@ -22,8 +22,7 @@ func (s *Server) createPortal(rq *request) (any, error) {
 	return p, nil
 }
 
-// change gives all subscriptions of a customer another card; SetCard and the
-// portal do it.
+// change switches all of a customer's subscriptions to another card, for SetCard and the portal.
 func (s *Server) change(c *customer, last4 string, now int64) {
 	m := s.newMethod(last4, now)
 	m.Customer, m.Billing.Email = ref(c.ID), c.Email
@@ -38,9 +37,8 @@ func (s *Server) change(c *customer, last4 string, now int64) {
 	}
 }
 
-// SetCard gives a customer another card, which pays for all its subscriptions
-// from now on: one whose number ends in 4242 pays, 0002 declines, 0341 pays once.
-// Other cards, and customers that do not exist or are deleted, are errors.
+// SetCard gives a customer another card, which pays for all subscriptions from now on. The card's number ends in 4242
+// (pays), 0002 (is declined) or 0341 (pays once). Other cards and missing or deleted customers are errors.
 func (s *Server) SetCard(customer, last4 string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,25 +9,22 @@ import (
 
 // Price is a recurring price that exists from the start.
 type Price struct {
-	// ID is the price's; Product names its product, whose id is prod_ and the name
-	// in lower case.
+	// ID identifies the price. Product names its product, whose id is prod_ and the name in lower case.
 	ID, Product string
-	// Currency is its ISO code in lower case; Amount is in the smallest unit: cents,
-	// or yen.
+	// Currency is the ISO code in lower case; Amount is in the smallest unit: cents, or yen.
 	Currency string
 	Amount   int64
 	// Interval is month or year.
 	Interval string
 }
 
-// DefaultPrices are those of the project's plans in US dollars: price_basic_monthly,
-// price_basic_yearly and so on.
+// DefaultPrices returns the prices of the product's plans in US dollars: price_basic_monthly, price_basic_yearly and so on.
 func DefaultPrices() []Price {
 	return Prices("usd", "price_", [3]int64{300, 1000, 5000})
 }
 
-// Prices returns the six prices of a currency: basic, advanced and pro a month as
-// given, ten times as much a year. Their ids are prefix and basic_monthly etc.
+// Prices returns the six prices of a currency: basic, advanced and pro, monthly as given and yearly at ten times the monthly
+// amount. Their ids are prefix + basic_monthly and so on.
 func Prices(currency, prefix string, monthly [3]int64) []Price {
 	var out []Price
 	for i, name := range []string{"Basic", "Advanced", "Pro"} {
@@ -41,13 +38,14 @@ func Prices(currency, prefix string, monthly [3]int64) []Price {
 	return out
 }
 
-// seedPrices adds the prices of the configuration that are not there yet. One
-// that is there with another amount stays as it is: subscriptions have it.
+// seedPrices adds the configured prices that do not exist yet. An existing price with another amount stays unchanged because
+// subscriptions use it.
 func (s *Server) seedPrices() error {
 	now := s.now()
 	for _, p := range s.cfg.Prices {
 		if p.ID == "" || p.Product == "" || len(p.Currency) != 3 || p.Amount < 0 || !slices.Contains([]string{"month", "year"}, p.Interval) {
-			return fmt.Errorf("price %q: an id, a product, a currency of three letters, an amount and month or year are needed", p.ID)
+			return fmt.Errorf("price %q needs an id, a product, a currency of three letters, an amount of at least 0,"+
+				" and an interval: month or year", p.ID)
 		}
 		prod := "prod_" + strings.ToLower(p.Product)
 		if _, ok := s.state.Products.byID[prod]; !ok {

@@ -5,33 +5,32 @@ import (
 	"time"
 )
 
-// What happens to what was paid when a price changes.
+// Values of proration_behavior.
 const (
-	createProrations = "create_prorations" // on the next invoice
-	alwaysInvoice    = "always_invoice"    // on an invoice at once
+	createProrations = "create_prorations" // charged on the next invoice
+	alwaysInvoice    = "always_invoice"    // invoiced immediately
 	noProration      = "none"
 )
 
-// change is what an update does to a subscription's price.
+// change describes how an update changes a subscription's price.
 type change struct {
 	price    price
 	quantity int64
 	behavior string
-	at       int64 // the date of the proration, epoch seconds
+	at       int64 // proration date, epoch seconds
 	now      int64
 }
 
-// outcome is what a change costs: lines of an invoice that is made at once, or of
-// the next one, and the period that it begins, if it begins one.
+// outcome is the cost of a change: lines of an invoice made now or of the next one, and the period that it starts, if any.
 type outcome struct {
 	lines     []line
 	immediate bool
-	reset     bool // a period begins at now
+	reset     bool // a new period begins now
 	period    period
 }
 
-// plan says what a change costs. It changes nothing: previews and updates both
-// ask here, so that one charges what the other showed.
+// plan computes the cost of a change without changing anything. Previews and updates both call it, so that an update charges
+// what the preview showed.
 func (s *Server) plan(sub *subscription, c change) outcome {
 	item := sub.Sim.Item
 	if item.Price.ID == c.price.ID && item.Quantity == c.quantity || sub.Status == trialing {
@@ -55,8 +54,8 @@ func (s *Server) plan(sub *subscription, c change) outcome {
 	return out
 }
 
-// prorated is the part of a price for the rest of the period, by the second,
-// rounded to the nearest unit; sign -1 is a credit.
+// prorated returns the part of a price for the rest of the period, computed by the second and rounded to the nearest unit. A
+// sign of -1 makes it a credit.
 func (s *Server) prorated(sub *subscription, p price, quantity, at int64, sign int64) line {
 	whole := p.UnitAmount * quantity
 	length := sub.CurrentPeriodEnd - sub.CurrentPeriodStart
@@ -72,7 +71,7 @@ func (s *Server) prorated(sub *subscription, p price, quantity, at int64, sign i
 	return l
 }
 
-// whole is a price for a whole period.
+// whole returns the line for a full period.
 func (s *Server) whole(sub *subscription, p price, quantity int64, of period) line {
 	return line{
 		ID: s.cfg.ID("il_"), Object: "line_item", Amount: p.UnitAmount * quantity, Currency: p.Currency,
@@ -89,7 +88,7 @@ func (s *Server) name(p price) string {
 	return p.ID
 }
 
-// divide divides whole numbers of the same sign and rounds halves up.
+// divide divides integers of the same sign and rounds halves up.
 func divide(a, b int64) int64 {
 	if b == 0 {
 		return 0
@@ -97,8 +96,8 @@ func divide(a, b int64) int64 {
 	return (2*a + b) / (2 * b)
 }
 
-// nextPeriod is n intervals after a time, on the same day of the month or on its
-// last one, at the same time of day.
+// nextPeriod returns the time n intervals after the anchor: the same time of day on the same day of the month, or on the
+// month's last day if it is shorter.
 func nextPeriod(anchor int64, n int, interval string) int64 {
 	t := time.Unix(anchor, 0).UTC()
 	months := n
@@ -110,7 +109,7 @@ func nextPeriod(anchor int64, n int, interval string) int64 {
 	return first.AddDate(0, 0, min(t.Day(), last)-1).Unix()
 }
 
-// total is the sum of lines.
+// total sums the lines.
 func total(lines []line) int64 {
 	var sum int64
 	for _, l := range lines {
@@ -119,7 +118,7 @@ func total(lines []line) int64 {
 	return sum
 }
 
-// money formats an amount of the smallest unit for people.
+// money formats an amount in the smallest unit for people.
 func money(amount int64, currency string) string {
 	sign := ""
 	if amount < 0 {

@@ -36,8 +36,7 @@ import (
 	"waitlist.internal/tools/internal/stripesim"
 )
 
-// suite is what replicas of the whole of billing stand on: real servers, the
-// simulator, and account over gRPC.
+// suite is the environment of several billing replicas: real servers, the simulator, and account over gRPC.
 type suite struct {
 	*testing.T
 	sim      *sim
@@ -74,10 +73,14 @@ func newSuite(t *testing.T) *suite {
 	})
 	brokers, prefix := testenv.Kafka(t)
 	s.env = []string{
-		"POSTGRES_URL=" + s.database, "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
-		"ACCOUNT_GRPC=" + l.Addr().String(), "SERVICE_KEY=" + base64.StdEncoding.EncodeToString(raw), "SERVICE_KEYS=" + rpc.Keys{"billing": id.Public()}.String(),
-		"STRIPE_SECRET_KEY=sk_test_1", "STRIPE_URL=" + s.sim.url, "STRIPE_WEBHOOK_SECRETS=" + secret, "STRIPE_PRICES=" + strings.Join(priceList, ","),
-		"BILLING_SUCCESS_URL=https://example.com/ok", "BILLING_CANCEL_URL=https://example.com/no", "BILLING_PORTAL_RETURN_URL=https://example.com/me",
+		"POSTGRES_URL=" + s.database, "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","),
+		"KAFKA_TOPIC_PREFIX=" + prefix,
+		"ACCOUNT_GRPC=" + l.Addr().String(), "SERVICE_KEY=" + base64.StdEncoding.EncodeToString(raw),
+		"SERVICE_KEYS=" + rpc.Keys{"billing": id.Public()}.String(),
+		"STRIPE_SECRET_KEY=sk_test_1", "STRIPE_URL=" + s.sim.url, "STRIPE_WEBHOOK_SECRETS=" + secret,
+		"STRIPE_PRICES=" + strings.Join(priceList, ","),
+		"BILLING_SUCCESS_URL=https://example.com/ok", "BILLING_CANCEL_URL=https://example.com/no",
+		"BILLING_PORTAL_RETURN_URL=https://example.com/me",
 		"RECONCILE_RATE=1000", "LOG_LEVEL=WARN", "RATE_LIMIT_RPS=10000", "RATE_LIMIT_BURST=10000",
 	}
 	if s.log, err = os.Create(filepath.Join(t.TempDir(), "log")); err != nil {
@@ -111,7 +114,7 @@ func (s *suite) config() app.Config {
 	return cfg
 }
 
-// replica runs billing in this process until the test ends.
+// replica runs a billing replica in this process until the test ends.
 func (s *suite) replica() {
 	s.Helper()
 	cfg := s.config()
@@ -124,20 +127,20 @@ func (s *suite) replica() {
 	s.addrs = append(s.addrs, cfg.HTTPListener.Addr().String())
 }
 
-// account makes an account whose trial is over, or that may start one.
+// account creates an account whose trial is over (usedTrial) or may still start.
 func (s *suite) account(usedTrial bool) string {
 	id := uuid.NewString()
 	s.accounts.add(id, access.Entitlement{Tier: access.Basic, Status: access.Inactive, Version: 1}, usedTrial)
 	return id
 }
 
-// answer is what billing said.
+// answer is an answer from billing.
 type answer struct {
 	status int
 	body   map[string]any
 }
 
-// post asks a replica; an error is a process that died.
+// post calls a replica. An error means that the process died.
 func (s *suite) post(replica int, id, path, body string) (answer, error) {
 	r, err := http.NewRequest(http.MethodPost, "http://"+s.addrs[replica%len(s.addrs)]+"/v1/billing"+path, strings.NewReader(body))
 	if err != nil {
@@ -158,7 +161,7 @@ func (s *suite) post(replica int, id, path, body string) (answer, error) {
 	return a, err
 }
 
-// twenty asks 20 times at once, of all replicas.
+// twenty sends 20 calls at once, spread over the replicas.
 func (s *suite) twenty(id, path string, body func(i int) string) []answer {
 	s.Helper()
 	out := make([]answer, 20)
@@ -179,10 +182,10 @@ func (s *suite) twenty(id, path string, body func(i int) string) []answer {
 	return out
 }
 
-// same is a body that is always the same.
+// same returns a function that always returns the same body.
 func same(body string) func(int) string { return func(int) string { return body } }
 
-// counted counts answers by their status.
+// counted counts the answers by status.
 func counted(answers []answer) map[int]int {
 	out := map[int]int{}
 	for _, a := range answers {
@@ -191,7 +194,7 @@ func counted(answers []answer) map[int]int {
 	return out
 }
 
-// customer returns an account's one customer.
+// customer returns the one customer of an account.
 func (s *suite) customer(id string) string {
 	s.Helper()
 	all := s.sim.Find("account_id", id)
@@ -201,7 +204,7 @@ func (s *suite) customer(id string) string {
 	return all[0]
 }
 
-// has waits until account says what the provider has; a trial is account's own.
+// has waits until account has what the provider has; trials exist only in account.
 func (s *suite) has(id string) {
 	s.Helper()
 	var e access.Entitlement
@@ -219,7 +222,7 @@ func (s *suite) has(id string) {
 	s.Errorf("%s has %+v, the provider %+v", id, e, live)
 }
 
-// A double click, twenty of them at two replicas, is one click.
+// A double click, even twenty clicks at two replicas, counts as one click.
 func TestDoubleClick(t *testing.T) {
 	t.Parallel()
 	s := newSuite(t)
@@ -240,7 +243,7 @@ func TestDoubleClick(t *testing.T) {
 	}
 	cust := s.customer(id)
 
-	// Other plans at once leave at most one page that can be paid.
+	// Simultaneous checkouts for different plans leave at most one page that can be paid.
 	for _, a := range s.twenty(id, "/checkout", func(i int) string {
 		return fmt.Sprintf(`{"tier":%q}`, []string{"basic", "advanced", "pro"}[i%3])
 	}) {
@@ -269,7 +272,7 @@ func TestDoubleClick(t *testing.T) {
 		}
 	}
 	if got := s.sim.Payments(cust); paid != 1 || len(got) != 1 || got[0].Amount != 300 {
-		t.Fatalf("%d pages of %d were paid: %+v", paid, len(pages), got)
+		t.Fatalf("%d of %d pages were paid: %+v", paid, len(pages), got)
 	}
 	s.has(id)
 
@@ -279,7 +282,7 @@ func TestDoubleClick(t *testing.T) {
 	}
 	s.has(id)
 	if got := s.sim.Payments(cust); len(got) != 2 {
-		t.Errorf("20 upgrades charged %+v", got)
+		t.Errorf("20 upgrades caused the charges %+v", got)
 	}
 
 	before := len(s.sim.History(cust))
@@ -289,16 +292,16 @@ func TestDoubleClick(t *testing.T) {
 		}
 	}
 	if got := s.sim.History(cust); len(got) != before+1 || !got[len(got)-1].CancelAtPeriodEnd {
-		t.Errorf("20 cancellations made %+v", got[before:])
+		t.Errorf("20 cancellations caused the states %+v", got[before:])
 	}
 	s.has(id)
 
 	got = s.twenty(id, "/checkout", same(`{"tier":"pro","interval":"yearly"}`))
 	if n := counted(got); n[http.StatusOK] < 1 || n[http.StatusOK]+n[http.StatusBadRequest] != 20 {
-		t.Errorf("going on: %+v", n)
+		t.Errorf("resuming: %+v", n)
 	}
 	if got := s.sim.History(cust); len(got) != before+2 || len(s.sim.Payments(cust)) != 2 {
-		t.Errorf("going on made %+v", got[before:])
+		t.Errorf("resuming caused the states %+v", got[before:])
 	}
 	s.has(id)
 
@@ -318,7 +321,7 @@ func counts(list []int, want int) int {
 	return n
 }
 
-// child is billing as a process.
+// child is billing as a process of its own.
 type child struct {
 	s    *suite
 	addr string
@@ -346,10 +349,10 @@ func (c *child) start() {
 	})
 }
 
-// kill is kill -9.
+// kill kills the process with SIGKILL.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
-	_ = c.cmd.Wait() // says that it was killed
+	_ = c.cmd.Wait() // reports the SIGKILL
 }
 
 func (s *suite) reconcile() {
@@ -363,7 +366,7 @@ func (s *suite) reconcile() {
 	}
 }
 
-// delete tells billing that an account is gone.
+// delete tells billing that an account was deleted.
 func (s *suite) delete(id string, at time.Time) {
 	s.Helper()
 	s.accounts.remove(id)
@@ -374,7 +377,7 @@ func (s *suite) delete(id string, at time.Time) {
 	})
 }
 
-// query does something to billing's tables.
+// query runs do on billing's database.
 func (s *suite) query(do func(ctx context.Context, pool *pgxpool.Pool) error) {
 	s.Helper()
 	pool, err := pg.Open(s.Context(), s.database, billingpostgres.Schema, 2)
@@ -387,8 +390,7 @@ func (s *suite) query(do func(ctx context.Context, pool *pgxpool.Pool) error) {
 	}
 }
 
-// expireLease has the minute go by for which the attempt of a process that died
-// keeps others away from a deletion.
+// expireLease ends the one-minute lease that a dead process still holds on a deletion.
 func (s *suite) expireLease() {
 	s.Helper()
 	s.query(func(ctx context.Context, pool *pgxpool.Pool) error {
@@ -397,7 +399,7 @@ func (s *suite) expireLease() {
 	})
 }
 
-// buried says whether all deletions are done.
+// buried reports whether all deletions are done.
 func (s *suite) buried() (done bool) {
 	s.Helper()
 	s.query(func(ctx context.Context, pool *pgxpool.Pool) error {
@@ -406,8 +408,7 @@ func (s *suite) buried() (done bool) {
 	return done
 }
 
-// subscribed makes an account that has paid for the basic plan; told is whether billing
-// has heard of it.
+// subscribed creates an account that has paid for the basic plan. told says whether billing has heard of it.
 func (s *suite) subscribed(told bool) string {
 	s.Helper()
 	id := s.account(true)
@@ -420,16 +421,15 @@ func (s *suite) subscribed(told bool) string {
 		s.has(id)
 		return id
 	}
-	s.sim.drain(s.T) // the news of the customer, whose taking would find the subscription
+	s.sim.drain(s.T) // handling the customer's event later would find the subscription
 	s.sim.SetChaos(stripesim.Chaos{Drop: 1})
 	s.sim.choose(s.T, a.body["url"].(string), "pay") //nolint:forcetypeassert // the contract's
 	s.sim.SetChaos(stripesim.Chaos{})
 	return id
 }
 
-// Billing is killed after the provider did what it was asked to, and before that
-// was written down. Whether the owner comes again, the reconciler, or the worker
-// whose work it was, nothing is done twice and nothing is left over.
+// Billing is killed after the provider did what billing asked but before billing recorded it. Whether the owner retries, or
+// the reconciler or the responsible worker takes over, nothing is done twice and nothing is left behind.
 func TestKilledBetweenCallAndCommit(t *testing.T) {
 	t.Parallel()
 	s := newSuite(t)
@@ -444,13 +444,16 @@ func TestKilledBetweenCallAndCommit(t *testing.T) {
 	for _, k := range []struct {
 		name         string
 		prepare      func() string
-		path, body   string // what the owner asks for; without a path it is the worker's work
-		method, call string // the provider's call at which the process dies
+		path, body   string // the owner's request; no path: the worker's task
+		method, call string // the provider call during which the process dies
 		payments     int
 		refunded     bool
 	}{
 		{"customer", func() string { return s.account(true) }, "/checkout", `{"tier":"basic"}`, http.MethodPost, "/v1/customers", 0, false},
-		{"session", func() string { return s.account(true) }, "/checkout", `{"tier":"basic"}`, http.MethodPost, "/v1/checkout/sessions", 0, false},
+		{
+			"session", func() string { return s.account(true) }, "/checkout", `{"tier":"basic"}`, http.MethodPost, "/v1/checkout/sessions",
+			0, false,
+		},
 		{"another plan before paying", func() string {
 			id := s.account(true)
 			if a, err := s.post(0, id, "/checkout", `{"tier":"basic"}`); err != nil || a.status != http.StatusOK {
@@ -461,12 +464,15 @@ func TestKilledBetweenCallAndCommit(t *testing.T) {
 		{"upgrade", func() string { return s.subscribed(true) }, "/checkout", `{"tier":"pro"}`, http.MethodPost, "/v1/subscriptions/", 2, false},
 		{"cancel", func() string { return s.subscribed(true) }, "/cancel", "", http.MethodPost, "/v1/subscriptions/", 1, false},
 		{"deletion", func() string { return s.subscribed(true) }, "", "", http.MethodDelete, "/v1/customers/", 1, false},
-		{"deletion's end of the subscription", func() string { return s.subscribed(true) }, "", "", http.MethodDelete, "/v1/subscriptions/", 1, false},
+		{
+			"canceling the subscription of a deleted account", func() string { return s.subscribed(true) }, "", "", http.MethodDelete,
+			"/v1/subscriptions/", 1, false,
+		},
 		{"refund of what was paid too late", func() string { return s.subscribed(false) }, "", "", http.MethodPost, "/v1/refunds", 1, true},
 	} {
 		for _, again := range []bool{false, true} {
 			if again && k.path == "" {
-				continue // nobody comes again
+				continue // no owner to retry
 			}
 			t.Run(fmt.Sprintf("%s, again %t", k.name, again), func(t *testing.T) {
 				s.T = t
@@ -480,7 +486,7 @@ func TestKilledBetweenCallAndCommit(t *testing.T) {
 				} else {
 					group.Go(func() {
 						if a, err := s.post(0, id, k.path, k.body); err == nil {
-							t.Errorf("an answer: %+v", a)
+							t.Errorf("the killed process answered %+v", a)
 						}
 					})
 				}
@@ -498,7 +504,7 @@ func TestKilledBetweenCallAndCommit(t *testing.T) {
 					c.start()
 					a, err := s.post(0, id, k.path, k.body)
 					if err != nil || a.status != http.StatusOK && a.status != http.StatusBadRequest {
-						t.Errorf("again: %+v %v", a, err)
+						t.Errorf("the retry: %+v %v", a, err)
 					}
 				default:
 					s.reconcile()
@@ -511,7 +517,7 @@ func TestKilledBetweenCallAndCommit(t *testing.T) {
 	s.T = t
 }
 
-// mended checks that nothing is left over of a call that nobody heard the end of.
+// mended checks that a call whose answer was lost left nothing behind.
 func (s *suite) mended(id string, deleted bool, payments int, refunded bool) {
 	s.Helper()
 	all := s.sim.Find("account_id", id)
@@ -526,7 +532,7 @@ func (s *suite) mended(id string, deleted bool, payments int, refunded bool) {
 	if deleted {
 		live := slices.DeleteFunc(s.sim.Current(all[0]), func(st stripesim.State) bool { return !entitling(st) })
 		if !s.sim.Deleted(all[0]) || len(live) > 0 {
-			s.Errorf("left of a deleted account: %+v", live)
+			s.Errorf("a deleted account still has %+v", live)
 		}
 		return
 	}
@@ -542,9 +548,8 @@ func (s *suite) mended(id string, deleted bool, payments int, refunded bool) {
 	}
 }
 
-// Owners click at both replicas while the provider's events come late, twice or
-// never. Account is never told what the provider never had; reconciled, everybody
-// has what was paid, once.
+// Owners click at both replicas while the provider's events arrive late, twice or never. Billing never tells account what
+// the provider never had. After reconciliation, every account has what was paid, once.
 func TestOwnersAtOnce(t *testing.T) {
 	t.Parallel()
 	const owners, clicks = 12, 12
@@ -558,7 +563,7 @@ func TestOwnersAtOnce(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("%s is told %+v, which the provider never had", id, e)
+		t.Errorf("account %s is told %+v, which the provider never had", id, e)
 	}
 	s.replica()
 	s.replica()
@@ -568,7 +573,7 @@ func TestOwnersAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range ids {
 		ids[i] = s.account(i%2 == 0)
-		for hand := range 2 { // an owner has two windows open
+		for hand := range 2 { // an owner with two windows
 			random := mathrand.New(mathrand.NewPCG(uint64(i), uint64(hand)))
 			group.Go(func() { s.clicks(ids[i], random, clicks) })
 		}
@@ -588,7 +593,7 @@ func TestOwnersAtOnce(t *testing.T) {
 					kept[p.Subscription] = true
 				}
 			}
-			// Nothing ends in so short a time but what is one too many, and that is paid back.
+			// In so short a time only duplicate subscriptions end, and those are refunded.
 			if len(kept) > 1 {
 				t.Errorf("%s paid for %d subscriptions: %+v", id, len(kept), s.sim.Payments(c))
 			}
@@ -596,7 +601,7 @@ func TestOwnersAtOnce(t *testing.T) {
 	}
 }
 
-// clicks does what an owner may do.
+// clicks does n random things that an owner may do.
 func (s *suite) clicks(id string, random *mathrand.Rand, n int) {
 	page := ""
 	for range n {

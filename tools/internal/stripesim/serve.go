@@ -1,6 +1,7 @@
 package stripesim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -11,25 +12,20 @@ import (
 	"time"
 )
 
-// Main is the program stripesim: flags, with their defaults from the environment,
-// a listener, and the simulator until ctx ends.
+// Main runs the program stripesim until ctx ends. Flags take their defaults from the environment.
 func Main(ctx context.Context, args []string, getenv func(string) string, out io.Writer) error {
-	or := func(name, def string) string {
-		if v := getenv(name); v != "" {
-			return v
-		}
-		return def
-	}
+	or := func(name, def string) string { return cmp.Or(getenv(name), def) }
 	var cfg Config
 	flags := flag.NewFlagSet("stripesim", flag.ContinueOnError)
 	flags.SetOutput(out)
-	addr := flags.String("addr", or("STRIPESIM_ADDR", "127.0.0.1:12111"), "where the API and the pages listen (STRIPESIM_ADDR)")
-	flags.StringVar(&cfg.PublicURL, "url", getenv("STRIPESIM_URL"), "where people reach the pages; empty: where the API was called (STRIPESIM_URL)")
-	flags.StringVar(&cfg.Key, "key", getenv("STRIPESIM_KEY"), "the secret key; empty: any (STRIPESIM_KEY)")
-	flags.StringVar(&cfg.WebhookURL, "webhook", getenv("STRIPESIM_WEBHOOK"), "where events go; empty: nowhere (STRIPESIM_WEBHOOK)")
-	flags.StringVar(&cfg.WebhookSecret, "secret", getenv("STRIPESIM_SECRET"), "what signs events (STRIPESIM_SECRET)")
-	flags.StringVar(&cfg.File, "data", getenv("STRIPESIM_DATA"), "file that keeps the state; empty: in memory (STRIPESIM_DATA)")
-	currency := flags.String("currency", or("STRIPESIM_CURRENCY", "usd"), "of the six prices: usd, or jpy, which has no smaller unit (STRIPESIM_CURRENCY)")
+	addr := flags.String("addr", or("STRIPESIM_ADDR", "127.0.0.1:12111"), "listen address of the API and the pages (STRIPESIM_ADDR)")
+	flags.StringVar(&cfg.PublicURL, "url", getenv("STRIPESIM_URL"), "base URL of the pages; empty: the host of the API call (STRIPESIM_URL)")
+	flags.StringVar(&cfg.Key, "key", getenv("STRIPESIM_KEY"), "accepted secret key; empty: any (STRIPESIM_KEY)")
+	flags.StringVar(&cfg.WebhookURL, "webhook", getenv("STRIPESIM_WEBHOOK"), "URL that receives events; empty: none (STRIPESIM_WEBHOOK)")
+	flags.StringVar(&cfg.WebhookSecret, "secret", getenv("STRIPESIM_SECRET"), "secret that signs events (STRIPESIM_SECRET)")
+	flags.StringVar(&cfg.File, "data", getenv("STRIPESIM_DATA"), "file that stores the state; empty: in memory (STRIPESIM_DATA)")
+	currency := flags.String("currency", or("STRIPESIM_CURRENCY", "usd"),
+		"currency of the six prices: usd, or jpy, which has no smaller unit (STRIPESIM_CURRENCY)")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -49,8 +45,7 @@ func Main(ctx context.Context, args []string, getenv func(string) string, out io
 	return s.Serve(ctx, l)
 }
 
-// Serve runs the simulator with a listener of its own until ctx ends. It returns
-// when requests and deliveries have ended, or after 5 s.
+// Serve runs the simulator on listener l until ctx ends. It then waits up to 5 s for requests and deliveries to end.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second}
 	ctx, cancel := context.WithCancel(ctx)
@@ -63,7 +58,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		served <- server.Serve(l)
 	}()
 	<-ctx.Done()
-	err := <-ran // what hangs has ended now
+	err := <-ran // ends hanging calls as well
 	stop, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer done()
 	err = errors.Join(err, server.Shutdown(stop), server.Close())

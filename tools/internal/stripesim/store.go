@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// state is everything that is kept.
+// state is everything that the simulator stores.
 type state struct {
-	// Base is where the hosted pages were last made for.
+	// Base is the base URL of the hosted pages made last.
 	Base string `json:"base"`
-	// Offset is how far the simulator's time is ahead of Config.Now.
+	// Offset is how far the simulator's time runs ahead of Config.Now.
 	Offset    time.Duration         `json:"offset"`
 	Invoices  table[*invoice]       `json:"invoices"`
 	Customers table[*customer]      `json:"customers"`
@@ -34,10 +34,10 @@ type state struct {
 	Events    table[*event]         `json:"events"`
 	Queue     []*delivery           `json:"queue"`
 	Keys      map[string]kept       `json:"keys"`
-	History   map[string][]State    `json:"history"` // by subscription
+	History   map[string][]State    `json:"history"` // keyed by subscription id
 }
 
-// table is objects of one kind in the order of their creation.
+// table holds the objects of one kind in the order of creation.
 type table[T object] struct {
 	rows []T
 	byID map[string]T
@@ -66,7 +66,7 @@ func (t *table[T]) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// find returns the object of any kind that has an id.
+// find returns the object of any kind that has this id.
 func (s *Server) find(id string) (object, bool) {
 	st := &s.state
 	for _, look := range []func(string) (object, bool){
@@ -87,7 +87,7 @@ func in[T object](t *table[T]) func(string) (object, bool) {
 	}
 }
 
-// load reads the state of Config.File, if there is one.
+// load reads the state from Config.File if the file exists.
 func (s *Server) load() error {
 	s.state = state{Keys: map[string]kept{}, History: map[string][]State{}}
 	if s.cfg.File == "" {
@@ -106,8 +106,8 @@ func (s *Server) load() error {
 	return nil
 }
 
-// save writes the state if it changed. The file is replaced whole, so that a
-// crash leaves the old or the new one. The lock is held.
+// save writes the state if it changed. It replaces the file atomically, so a crash leaves either the old state or the new
+// one. The caller holds the lock.
 func (s *Server) save() error {
 	if !s.dirty || s.cfg.File == "" {
 		s.dirty = false
@@ -145,8 +145,8 @@ func replace(file string, b []byte) error {
 	return nil
 }
 
-// render is an object as it is shown: without the simulator's own fields, with
-// the objects that expand asks for in place of their ids.
+// render returns an object as callers see it: without the simulator's internal fields, and with the objects named by expand
+// in place of their ids.
 func (s *Server) render(o any, expand []string) (any, error) {
 	switch v := o.(type) {
 	case *customer:
@@ -196,7 +196,7 @@ func (s *Server) renderList(l list, expand []string) (any, error) {
 	}
 	objects, ok := l.Data.([]any)
 	if !ok {
-		return nil, fmt.Errorf("a list of %T", l.Data)
+		return nil, fmt.Errorf("list: unexpected type %T", l.Data)
 	}
 	shown := make([]any, 0, len(objects))
 	for _, o := range objects {
@@ -210,7 +210,7 @@ func (s *Server) renderList(l list, expand []string) (any, error) {
 	return l, nil
 }
 
-// expand puts the object that path leads to in place of its id.
+// expand replaces the id at path with the object.
 func (s *Server) expand(m map[string]any, path, whole string) error {
 	if strings.Count(whole, ".") > 3 {
 		return invalid("expand", "You cannot expand more than 4 levels of a property. Property: %s.", whole)
@@ -246,10 +246,10 @@ func (s *Server) expand(m map[string]any, path, whole string) error {
 			}
 		}
 	}
-	return nil // null, or a deleted object
+	return nil // null or a deleted object
 }
 
-// page answers a list call: newest first, limit 1 to 100, after or before an id.
+// page answers a list call: newest first, limit from 1 to 100, starting after or ending before an id.
 func page[T object](rq *request, t *table[T], keep func(T) bool) (any, error) {
 	limit, err := rq.integer("limit", 10)
 	if err != nil {
@@ -300,10 +300,10 @@ func page[T object](rq *request, t *table[T], keep func(T) bool) (any, error) {
 	return list{Object: "list", Data: data, HasMore: more, URL: rq.path}, nil
 }
 
-// pageParams are the parameters of every list call.
+// pageParams are the parameters that every list call accepts.
 const pageParams = "limit starting_after ending_before created"
 
-// created says whether a time passes created, created[gt], [gte], [lt] and [lte].
+// created reports whether a time matches the filters created, created[gt], [gte], [lt] and [lte].
 func (rq *request) created(t int64) (bool, error) {
 	ok := true
 	for name, holds := range map[string]func(int64) bool{

@@ -1,29 +1,26 @@
-// Package stripesim simulates the parts of Stripe that billing uses. It speaks
-// the provider's API as of version 2023-10-16, so that stripe-go/v76 talks to it
-// unchanged once its backend's URL is the simulator's.
+// Package stripesim simulates the parts of Stripe that billing uses. It speaks the provider's API at version 2023-10-16:
+// stripe-go/v76 works with it unchanged once its backend's URL points here.
 //
-// It keeps state: customers, subscriptions, invoices and payments follow from
-// each other as they do at the provider, periods end, cards decline, events are
-// signed and delivered. What it does not know it refuses, unknown parameters too,
-// so that a request that works here is one that the provider understands.
+// The simulator is stateful: customers, subscriptions, invoices and payments follow from each other as they do at the
+// provider, periods end, cards are declined, events are signed and delivered. It rejects every call and parameter that it
+// does not know, so that a request that works here is one that the provider understands.
 //
 //	stripesim.go     the server: credentials, routes, one call from start to end
 //	idempotency.go   what an Idempotency-Key remembers
-//	fault.go         answers that fail before or after their effect
-//	form.go error.go the encoding of requests and of refusals
+//	fault.go         answers that fail before or after the call's effect
+//	form.go error.go encoding of requests and errors
 //	object.go        the provider's objects
-//	store.go         where they are kept, expanded, listed and saved
+//	store.go         storing, expanding, listing and saving objects
 //	customer.go price.go checkout.go subscription.go invoice.go payment.go portal.go
-//	proration.go     what a change of price costs, to the second
+//	proration.go     the cost of a price change, to the second
 //	time.go          test clocks, and what happens when time passes
-//	event.go         events, and their way to the webhook
+//	event.go         events and their delivery to the webhook
 //	history.go       every state that a subscription ever had, for tests
 //	page.go          the hosted pages: checkout, portal, invoices
-//	control.go       /_sim/, the same as the methods of Server for other processes
+//	control.go       the methods of Server for other processes, under /_sim/
 //
-// Where it is simpler than the provider: a subscription has one item, there are
-// no taxes, discounts or coupons, invoices are finalized and paid at once,
-// amounts below the provider's least charge are charged all the same.
+// It is simpler than the provider: a subscription has one item; there are no taxes, discounts or coupons; invoices are
+// finalized and paid at once; amounts below the provider's minimum charge are charged all the same.
 package stripesim
 
 import (
@@ -43,81 +40,78 @@ import (
 )
 
 const (
-	// APIVersion is the version of the API that objects and events are shown in.
+	// APIVersion is the API version of objects and events.
 	APIVersion = "2023-10-16"
-	// maxBody bounds a request, in bytes.
+	// maxBody is the maximum size of a request body, in bytes.
 	maxBody = 1 << 20
-	// maxCalls is how many requests are remembered at least.
+	// maxCalls is the least number of requests that are remembered.
 	maxCalls = 10_000
 )
 
-// Config says what a simulator is. Its zero value keeps everything in memory,
-// takes any secret key, has the default prices and tells nobody of events.
+// Config configures a simulator. The zero value keeps the state in memory, accepts any secret key, has the default prices
+// and delivers no events.
 type Config struct {
-	// Key is the secret key that requests carry; empty: any that starts with sk_.
+	// Key is the secret key that requests must carry; empty: any key that starts with sk_.
 	Key string
-	// PublicURL is where people reach the hosted pages; empty: where the request
-	// that made the page came to.
+	// PublicURL is the base URL of the hosted pages; empty: the host of the request that made the page.
 	PublicURL string
-	// Prices that exist; nil: DefaultPrices.
+	// Prices are the prices that exist; nil: DefaultPrices.
 	Prices []Price
-	// WebhookURL takes the events, signed with WebhookSecret; empty: none.
+	// WebhookURL receives the events, signed with WebhookSecret; empty: no deliveries.
 	WebhookURL, WebhookSecret string
-	// WebhookEvents are the types that the webhook asked for; nil: all.
+	// WebhookEvents are the event types that the webhook subscribes to; nil: all.
 	WebhookEvents []string
-	// WebhookTimeout bounds one delivery; 0: 10 s.
+	// WebhookTimeout limits one delivery; 0: 10 s.
 	WebhookTimeout time.Duration
-	// Backoff is the pause after the nth failed delivery, n from 1, and whether
-	// there is another try; nil: 1 s doubled up to an hour, 20 tries.
+	// Backoff returns the pause after the nth failed delivery, counted from 1, and whether to try again; nil: 1 s, doubled each
+	// time up to an hour, 20 attempts.
 	Backoff func(n int) (time.Duration, bool)
-	// File keeps the state over restarts; empty: in memory alone.
+	// File stores the state across restarts; empty: the state is in memory only.
 	File string
-	// Now is the time; nil: time.Now.
+	// Now returns the current time; nil: time.Now.
 	Now func() time.Time
-	// SignedAt is the time that signatures of events say, for who checks them by
-	// another clock; nil: Now.
+	// SignedAt returns the timestamp of event signatures, for receivers that check them against another clock; nil: Now.
 	SignedAt func() time.Time
-	// ID makes an identifier that starts with the prefix given; nil: at random.
+	// ID returns a new identifier with the given prefix; nil: a random one.
 	ID func(prefix string) string
-	// Retries are the pauses between tries to collect an unpaid renewal; nil: 3,
-	// 5 and 7 days. After the last the subscription becomes AfterRetries.
+	// Retries are the pauses between attempts to collect an unpaid renewal; nil: 3, 5 and 7 days. After the last failed attempt
+	// the subscription becomes AfterRetries.
 	Retries []time.Duration
 	// AfterRetries is canceled or unpaid; empty: canceled.
 	AfterRetries string
-	// CheckEvery is how often Run looks whether time brought anything; 0: 1 s.
+	// CheckEvery is how often Run looks for what has become due; 0: 1 s.
 	CheckEvery time.Duration
 }
 
-// Server is the simulator: an http.Handler with its state. Run delivers its
-// events and lets its periods end; without Run events wait, and periods end at
-// the next request. All methods are safe for concurrent use.
+// Server is the simulator: an http.Handler with state. Run delivers its events and ends its periods; without Run, events
+// stay queued and periods end at the next request. All methods are safe for concurrent use.
 type Server struct {
 	cfg  Config
 	mux  *http.ServeMux
-	quit chan struct{} // closed when Run ends: hanging answers end then
+	quit chan struct{} // closed when Run ends, which ends hanging calls
 	once sync.Once
 	post http.Client
 
 	mu      sync.Mutex
 	state   state
 	dirty   bool
-	running map[string]bool // idempotency keys in flight
+	running map[string]bool // idempotency keys in use
 	faults  []*Fault
 	calls   []*Call
 	hanging int
 	hooks   hooks
 }
 
-// Call is a request that reached the API, refused ones too.
+// Call is a request to the API, rejected ones included.
 type Call struct {
 	Method, Path string
-	// Key is its Idempotency-Key.
+	// Key is the request's Idempotency-Key.
 	Key string
-	// Status is the answer's; 0 while it runs, or where there was none.
+	// Status is the status of the answer; 0 while the call runs or if it got no answer.
 	Status int
 }
 
-// New makes a simulator, with the state of cfg.File where that exists.
+// New creates a simulator and loads the state from cfg.File if the file exists.
 func New(cfg Config) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -138,7 +132,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.AfterRetries = canceled
 	}
 	if cfg.AfterRetries != canceled && cfg.AfterRetries != unpaid {
-		return nil, fmt.Errorf("after retries a subscription is canceled or unpaid, not %q", cfg.AfterRetries)
+		return nil, fmt.Errorf("invalid AfterRetries %q: use canceled or unpaid", cfg.AfterRetries)
 	}
 	if cfg.CheckEvery == 0 {
 		cfg.CheckEvery = time.Second
@@ -183,12 +177,10 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// ServeHTTP implements http.Handler: the API under /v1/, the hosted pages, and
-// /_sim/ for callers on this machine.
+// ServeHTTP serves the API under /v1/, the hosted pages, and /_sim/ for callers on this machine.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// Run delivers events and lets time pass until ctx ends; it returns when what it
-// started has ended. It runs once.
+// Run delivers events and lets time pass until ctx ends. It returns when the goroutines it started have ended. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.once.Do(func() { close(s.quit) })
 	defer s.post.CloseIdleConnections()
@@ -210,8 +202,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// Calls returns the requests to the API so far, in order: of very many the latest
-// 10,000 or more.
+// Calls returns the API requests so far in order. It keeps at least the latest 10,000.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,8 +216,7 @@ func (s *Server) Calls() []Call {
 // route is one call of the API.
 type route struct {
 	pattern string
-	// params are the names that a request may have beside expand, the first part
-	// of nested ones.
+	// params are the top-level parameters that the call accepts besides expand.
 	params string
 	handle func(rq *request) (any, error)
 }
@@ -238,24 +228,24 @@ func (s *Server) routes() []route {
 	)
 }
 
-// request is a call of the API with what came with it.
+// request is an API call with its parameters.
 type request struct {
 	form
 	method, path string
-	base         string // of the hosted pages
-	id           string // in its path
+	base         string // base URL of the hosted pages
+	id           string // the id in the path
 	key          string // Idempotency-Key
 	reqID        string // Request-Id
 	now          int64  // epoch seconds
 }
 
-// answer is what a call of the API answers.
+// answer is the answer to an API call.
 type answer struct {
 	Status int             `json:"status"`
 	Body   json.RawMessage `json:"body"`
 }
 
-// api serves a route: credentials, idempotency, faults, effect, answer.
+// api serves a route in five steps: credentials, idempotency, faults, effect, answer.
 func (s *Server) api(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reqID := s.cfg.ID("req_")
@@ -287,7 +277,7 @@ func (s *Server) record(r *http.Request) *Call {
 	return c
 }
 
-// call returns the answer to a request; status 0 is none at all.
+// call returns the answer to a request; status 0 means that the connection closes without one.
 func (s *Server) call(w http.ResponseWriter, r *http.Request, rt route, reqID string) answer {
 	if err := s.authenticate(r); err != nil {
 		return refuse(err, reqID)
@@ -333,8 +323,8 @@ func (s *Server) call(w http.ResponseWriter, r *http.Request, rt route, reqID st
 	return s.fail(w, r, fault, reqID)
 }
 
-// do has a request's effect, and its idempotency key remember the answer: both are
-// saved as one. Refusals for what a request asked are not remembered.
+// do executes a request and stores the answer under its idempotency key; both are saved together. Answers that reject
+// invalid parameters are not stored.
 func (s *Server) do(rq *request, rt route) answer {
 	if err := rq.check(rt.params); err != nil {
 		return refuse(err, rq.reqID)
@@ -365,7 +355,7 @@ func (s *Server) do(rq *request, rt route) answer {
 	return a
 }
 
-// show is an object as an answer, expanded.
+// show returns the answer that contains an object, expanded.
 func (s *Server) show(out any, expand []string) (answer, error) {
 	shown, err := s.render(out, expand)
 	if err != nil {
@@ -395,7 +385,7 @@ func (s *Server) authenticate(r *http.Request) error {
 	return nil
 }
 
-// mask hides all of a key but its last four characters.
+// mask hides all but the last four characters of a key.
 func mask(key string) string {
 	if len(key) <= 8 {
 		return "********"
@@ -403,7 +393,7 @@ func mask(key string) string {
 	return strings.Repeat("*", len(key)-4) + key[len(key)-4:]
 }
 
-// base is where the hosted pages are.
+// base returns the base URL of the hosted pages.
 func (s *Server) base(r *http.Request) string {
 	if s.cfg.PublicURL != "" {
 		return strings.TrimSuffix(s.cfg.PublicURL, "/")
@@ -411,8 +401,7 @@ func (s *Server) base(r *http.Request) string {
 	return "http://" + r.Host
 }
 
-// now is the time of everything that has no test clock, in epoch seconds. The
-// lock is held.
+// now returns the current time of everything without a test clock, in epoch seconds. The caller holds the lock.
 func (s *Server) now() int64 { return s.cfg.Now().Add(s.state.Offset).Unix() }
 
 func refuse(err error, reqID string) answer {

@@ -24,7 +24,7 @@ import (
 	"waitlist.internal/tools/internal/stripesim"
 )
 
-// asBilling makes this test program billing itself, a process that can be killed.
+// asBilling makes this test binary run billing, as a process that tests can kill.
 const asBilling = "STRIPESIM_TEST_AS_BILLING"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 const secret = "whsec_test"
 
-// clock is a time that tests set.
+// clock is a clock that tests set.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -62,14 +62,14 @@ type sim struct {
 	stripe *client.API
 	http   *http.Client
 	hook   *hook
-	stop   func() // ends it; the end of the test does, too
+	stop   func() // stops the simulator; the test's cleanup does so as well
 }
 
-// hook is a webhook that keeps what it gets.
+// hook is a webhook that records its events.
 type hook struct {
 	mu     sync.Mutex
 	events []stripe.Event
-	refuse int // how many to refuse yet
+	refuse int // how many more events to refuse
 	bad    []error
 	came   chan struct{}
 }
@@ -77,7 +77,7 @@ type hook struct {
 func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	e, err := webhook.ConstructEventWithOptions(body, r.Header.Get("Stripe-Signature"), secret,
-		webhook.ConstructEventOptions{IgnoreTolerance: true}) // the simulator's time is the test's
+		webhook.ConstructEventOptions{IgnoreTolerance: true}) // the simulator runs on the test's clock
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	select {
@@ -106,7 +106,7 @@ func (h *hook) types() []string {
 	return out
 }
 
-// start runs a simulator whose time is that of the test.
+// start runs a simulator on the test's clock.
 func start(t *testing.T, change func(*stripesim.Config)) *sim {
 	t.Helper()
 	h := &hook{came: make(chan struct{}, 1)}
@@ -128,7 +128,7 @@ func start(t *testing.T, change func(*stripesim.Config)) *sim {
 	ran := make(chan error, 1)
 	go func() { ran <- s.Run(ctx) }()
 	server := httptest.NewServer(s)
-	// net/http repeats keyed requests by itself where a kept connection breaks.
+	// net/http itself repeats keyed requests when a kept-alive connection breaks.
 	transport := &http.Transport{DisableKeepAlives: true}
 	hc := &http.Client{
 		Transport:     transport,
@@ -152,7 +152,7 @@ func start(t *testing.T, change func(*stripesim.Config)) *sim {
 	return &sim{Server: s, clock: c, url: server.URL, stripe: api(server.URL, hc), http: hc, hook: h, stop: stop}
 }
 
-// api is the provider's client, which repeats nothing.
+// api returns the provider's client without retries.
 func api(url string, hc *http.Client) *client.API {
 	b := stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
 		URL: new(url), HTTPClient: hc, MaxNetworkRetries: stripe.Int64(0),
@@ -161,7 +161,7 @@ func api(url string, hc *http.Client) *client.API {
 	return client.New("sk_test_123", &stripe.Backends{API: b, Connect: b, Uploads: b})
 }
 
-// must fails the test where a call failed.
+// must fails the test if the call failed.
 func must[T any](v T, err error) func(t *testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -172,13 +172,12 @@ func must[T any](v T, err error) func(t *testing.T) T {
 	}
 }
 
-// customer makes a customer.
 func (s *sim) customer(t *testing.T) *stripe.Customer {
 	t.Helper()
 	return must(s.stripe.Customers.New(&stripe.CustomerParams{Email: new("owner@example.com")}))(t)
 }
 
-// session makes a checkout session.
+// session opens a checkout session.
 func (s *sim) session(t *testing.T, customer, price string) *stripe.CheckoutSession {
 	t.Helper()
 	return must(s.stripe.CheckoutSessions.New(&stripe.CheckoutSessionParams{
@@ -193,13 +192,13 @@ func (s *sim) session(t *testing.T, customer, price string) *stripe.CheckoutSess
 	}))(t)
 }
 
-// reply is an answer whose body was read.
+// reply is a response whose body has been read.
 type reply struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// exchange sends a request and reads its answer.
+// exchange sends a request and reads the response.
 func exchange(t *testing.T, hc *http.Client, r *http.Request) (reply, string) {
 	t.Helper()
 	resp, err := hc.Do(r)
@@ -214,13 +213,12 @@ func exchange(t *testing.T, hc *http.Client, r *http.Request) (reply, string) {
 	return reply{resp.StatusCode, resp.Header}, string(b)
 }
 
-// fetch gets a page.
 func (s *sim) fetch(t *testing.T, page string) (reply, string) {
 	t.Helper()
 	return exchange(t, s.http, must(http.NewRequest(http.MethodGet, page, nil))(t))
 }
 
-// choose sends a page's form; it returns the status, where it leads and the page.
+// choose submits a page's form. It returns the status, the Location header and the page.
 func (s *sim) choose(t *testing.T, page, choice string) (status int, to, body string) {
 	t.Helper()
 	r := must(http.NewRequest(http.MethodPost, page, strings.NewReader(url.Values{"choice": {choice}}.Encode())))(t)
@@ -229,7 +227,7 @@ func (s *sim) choose(t *testing.T, page, choice string) (status int, to, body st
 	return resp.StatusCode, resp.Header.Get("Location"), body
 }
 
-// subscribe pays a session and returns the subscription.
+// subscribe pays a checkout session and returns the subscription.
 func (s *sim) subscribe(t *testing.T, price, choice string) *stripe.Subscription {
 	t.Helper()
 	cs := s.session(t, s.customer(t).ID, price)
@@ -258,13 +256,13 @@ func (s *sim) drain(t *testing.T) {
 	}
 }
 
-// refused fails the test unless err is the provider's, with a status and a code.
+// refused fails the test unless err is the provider's error with this status and code.
 func refused(t *testing.T, err error, status int, code stripe.ErrorCode) {
 	t.Helper()
 	_ = refusal(t, err, status, code)
 }
 
-// refusal returns the provider's error, which has to have a status and a code.
+// refusal returns the provider's error, which must have this status and code.
 func refusal(t *testing.T, err error, status int, code stripe.ErrorCode) *stripe.Error {
 	t.Helper()
 	e, ok := errors.AsType[*stripe.Error](err)
@@ -299,7 +297,7 @@ func TestCheckout(t *testing.T) {
 		t.Errorf("unknown choice: %d", status)
 	}
 	if l := s.History(c.ID); len(l) != 0 {
-		t.Fatalf("nothing was paid: %+v", l)
+		t.Fatalf("subscriptions before any payment: %+v", l)
 	}
 	for range 2 { // the second time is a double click
 		status, to, _ := s.choose(t, cs.URL, "pay")
@@ -365,7 +363,7 @@ func (s *sim) update(t *testing.T, id, price, proration, payment string, at int6
 	return s.stripe.Subscriptions.Update(id, p)
 }
 
-// preview is the upcoming invoice of a change of price.
+// preview returns the upcoming invoice of a price change.
 func (s *sim) preview(t *testing.T, id, price, proration string, at int64) *stripe.Invoice {
 	t.Helper()
 	sub := s.get(t, id)
@@ -398,13 +396,13 @@ func TestUpdateChargesWhatThePreviewShowed(t *testing.T) {
 					s.clock.add(time.Duration(1+i*97+j*1009) * 7 * time.Minute)
 					at := s.clock.now().Unix()
 					shown := s.preview(t, sub.ID, to, "always_invoice", at)
-					s.clock.add(time.Duration(i+j) * time.Minute) // the date of the proration stays
+					s.clock.add(time.Duration(i+j) * time.Minute) // the proration date stays the same
 					before := sub.LatestInvoice.ID
 					after := must(s.update(t, sub.ID, to, "always_invoice", "error_if_incomplete", at))(t)
 					charged := after.LatestInvoice
 					if i == j {
 						if charged.ID != before {
-							t.Errorf("no change made an invoice: %+v", charged)
+							t.Errorf("an update without a change made an invoice: %+v", charged)
 						}
 						return
 					}
@@ -418,7 +416,7 @@ func TestUpdateChargesWhatThePreviewShowed(t *testing.T) {
 						}
 					}
 					if prorations == 0 {
-						t.Error("no proration among the lines")
+						t.Error("no line is a proration")
 					}
 				})
 			}
@@ -426,7 +424,7 @@ func TestUpdateChargesWhatThePreviewShowed(t *testing.T) {
 	}
 }
 
-// openSessions are the parameters of a list of checkouts that can be paid.
+// openSessions returns the parameters that list the checkouts still open for payment.
 func openSessions(customer string) *stripe.CheckoutSessionListParams {
 	return &stripe.CheckoutSessionListParams{Customer: new(customer), Status: new("open")}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// How an update goes when its payment fails.
+// Values of payment_behavior.
 const (
 	allowIncomplete   = "allow_incomplete"
 	errorIfIncomplete = "error_if_incomplete"
@@ -15,16 +15,18 @@ const (
 )
 
 const (
-	// unfinishedFor is how long a first payment may be outstanding, in seconds,
-	// and pending updates last.
+	// unfinishedFor is how long a first payment may be outstanding and a pending update lasts, in seconds.
 	unfinishedFor = 23 * 60 * 60
 
-	updateParams = "items proration_behavior proration_date payment_behavior cancel_at_period_end cancel_at metadata default_payment_method description cancellation_details trial_end off_session"
+	createParams = "customer items default_payment_method metadata payment_behavior trial_period_days trial_end " +
+		"cancel_at_period_end description off_session"
+	updateParams = "items proration_behavior proration_date payment_behavior cancel_at_period_end cancel_at metadata " +
+		"default_payment_method description cancellation_details trial_end off_session"
 )
 
 func (s *Server) subscriptionRoutes() []route {
 	return []route{
-		{"POST /v1/subscriptions", "customer items default_payment_method metadata payment_behavior trial_period_days trial_end cancel_at_period_end description off_session", s.createSubscription},
+		{"POST /v1/subscriptions", createParams, s.createSubscription},
 		{"GET /v1/subscriptions", pageParams + " customer status price test_clock", s.listSubscriptions},
 		{"GET /v1/subscriptions/{id}", "", func(rq *request) (any, error) { return s.sub(rq.id, "id") }},
 		{"POST /v1/subscriptions/{id}", updateParams, s.updateSubscription},
@@ -40,7 +42,7 @@ func (s *Server) sub(id, param string) (*subscription, error) {
 	return sub, nil
 }
 
-// ended says whether a subscription is over for good.
+// ended reports whether a subscription has ended for good.
 func ended(sub *subscription) bool {
 	return sub.Status == canceled || sub.Status == incompleteExpired
 }
@@ -70,8 +72,7 @@ func (s *Server) listSubscriptions(rq *request) (any, error) {
 	return l, err
 }
 
-// itemOf returns the one item that a request has for a subscription: its price
-// and quantity, or those that it has now.
+// itemOf returns the price and quantity of the request's one item, or the subscription's present ones.
 func (s *Server) itemOf(rq *request, sub *subscription, name string) (price, int64, error) {
 	n := rq.items(name)
 	if n > 1 {
@@ -92,7 +93,8 @@ func (s *Server) itemOf(rq *request, sub *subscription, name string) (price, int
 		switch id := rq.form[name+"[0][id]"]; id {
 		case sub.Sim.Item.ID:
 		case "":
-			return p, 0, invalid(name+"[0][id]", "Without the id of an item this adds a second one; the simulator knows subscriptions with one item only.")
+			return p, 0, invalid(name+"[0][id]",
+				"Without the id of an item this adds a second one; the simulator knows subscriptions with one item only.")
 		default:
 			return p, 0, noSuch("subscription_item", id, name+"[0][id]")
 		}
@@ -117,8 +119,7 @@ func (s *Server) itemOf(rq *request, sub *subscription, name string) (price, int
 	return p, quantity, err
 }
 
-// changeOf reads the change of price of an update, or of its preview, whose
-// parameters start with a prefix.
+// changeOf reads the price change of an update, or of its preview, whose parameters have a prefix.
 func (s *Server) changeOf(rq *request, sub *subscription, items, prefix string, now int64) (change, error) {
 	p, quantity, err := s.itemOf(rq, sub, items)
 	if err != nil {
@@ -133,7 +134,8 @@ func (s *Server) changeOf(rq *request, sub *subscription, items, prefix string, 
 		return change{}, err
 	}
 	if rq.form[prefix+"proration_date"] != "" && (at < sub.CurrentPeriodStart || at > sub.CurrentPeriodEnd) {
-		return change{}, invalid(prefix+"proration_date", "Cannot specify proration date outside of current subscription period: %d to %d.", sub.CurrentPeriodStart, sub.CurrentPeriodEnd)
+		return change{}, invalid(prefix+"proration_date", "Cannot specify proration date outside of current subscription period: %d to %d.",
+			sub.CurrentPeriodStart, sub.CurrentPeriodEnd)
 	}
 	return change{price: p, quantity: quantity, behavior: behavior, at: at, now: now}, nil
 }
@@ -199,7 +201,7 @@ func (s *Server) createSubscription(rq *request) (any, error) {
 	return sub, nil
 }
 
-// trialOf reads when a trial ends; 0 is no trial.
+// trialOf returns the end of the trial; 0 means no trial.
 func trialOf(rq *request, prefix string, now int64) (int64, error) {
 	name := func(n string) string {
 		if prefix == "" {
@@ -227,7 +229,7 @@ func trialOf(rq *request, prefix string, now int64) (int64, error) {
 	return end, nil
 }
 
-// newSubscription makes a subscription that start begins.
+// newSubscription creates a subscription, which start begins.
 func (s *Server) newSubscription(c *customer, p price, quantity int64, meta map[string]string, trialEnd, now int64) *subscription {
 	sub := &subscription{
 		ID: s.cfg.ID("sub_"), Object: "subscription", BillingCycleAnchor: now, CollectionMethod: "charge_automatically",
@@ -247,8 +249,8 @@ func (s *Server) newSubscription(c *customer, p price, quantity int64, meta map[
 	return sub
 }
 
-// start keeps a new subscription and collects its first invoice: active where
-// that is paid, else incomplete.
+// start stores a new subscription and collects its first invoice. The subscription becomes active if the invoice is paid,
+// else incomplete.
 func (s *Server) start(sub *subscription, card *paymentMethod, base string, now int64) *invoice {
 	s.state.Subs.add(sub)
 	first := s.whole(sub, sub.Sim.Item.Price, sub.Sim.Item.Quantity, period{Start: now, End: sub.CurrentPeriodEnd})
@@ -375,7 +377,7 @@ func (s *Server) updateSubscription(rq *request) (any, error) {
 	return sub, nil
 }
 
-// setAtEnd has a subscription end with its period, or not.
+// setAtEnd sets whether a subscription ends with its period.
 func (s *Server) setAtEnd(sub *subscription, atEnd bool, now int64) {
 	sub.CancelAtPeriodEnd = atEnd
 	sub.CancelAt, sub.CanceledAt, sub.CancellationDetails = 0, 0, cancellation{}
@@ -385,7 +387,7 @@ func (s *Server) setAtEnd(sub *subscription, atEnd bool, now int64) {
 	}
 }
 
-// apply gives a subscription its new price, and what of it is to be paid later.
+// apply gives a subscription its new price and the lines for its next invoice.
 func (s *Server) apply(sub *subscription, c change, out outcome, _ int64) {
 	sub.Sim.Item.Price, sub.Sim.Item.Quantity = c.price, c.quantity
 	sub.PendingUpdate = nil
@@ -404,7 +406,7 @@ func (s *Server) apply(sub *subscription, c change, out outcome, _ int64) {
 	}
 }
 
-// pendUpdate keeps an update until its invoice is paid, or 23 hours.
+// pendUpdate keeps an update pending until its invoice is paid, for at most 23 hours.
 func (s *Server) pendUpdate(sub *subscription, c change, out outcome, lines []line, base string, payer *paymentMethod, now int64) {
 	item := sub.Sim.Item
 	item.Price, item.Quantity = c.price, c.quantity
@@ -417,7 +419,7 @@ func (s *Server) pendUpdate(sub *subscription, c change, out outcome, lines []li
 	s.emit("customer.subscription.updated", sub, now)
 }
 
-// failed is what a subscription becomes when an invoice of it was not paid.
+// failed sets the subscription's status after a failed payment of one of its invoices.
 func (s *Server) failed(sub *subscription, inv *invoice, now int64) {
 	if sub.Status == active || sub.Status == trialing {
 		sub.Status = pastDue
@@ -429,7 +431,7 @@ func (s *Server) failed(sub *subscription, inv *invoice, now int64) {
 	s.emit("customer.subscription.updated", sub, now)
 }
 
-// recover is what a subscription becomes when an open invoice of it is paid.
+// recover sets the subscription's status after an open invoice has been paid.
 func (s *Server) recover(sub *subscription, inv *invoice, now int64) {
 	if ended(sub) || string(sub.LatestInvoice) != inv.ID {
 		return
@@ -475,8 +477,7 @@ func (s *Server) cancelSubscription(rq *request) (any, error) {
 	return sub, nil
 }
 
-// cancel ends a subscription at once. What is open of it stays open and is not
-// collected any more.
+// cancel ends a subscription at once. Its open invoices stay open and are no longer collected.
 func (s *Server) cancel(sub *subscription, now int64, why ref) {
 	sub.Status, sub.EndedAt = canceled, stamp(now)
 	if sub.CanceledAt == 0 {

@@ -13,7 +13,7 @@ import (
 	"waitlist.internal/tools/internal/stripesim"
 )
 
-// own makes a subscription without a checkout.
+// own creates a subscription without a checkout.
 func (s *sim) own(t *testing.T, card, price, behavior string) (*stripe.Subscription, error) {
 	t.Helper()
 	c := s.customer(t)
@@ -46,7 +46,7 @@ func TestFirstPaymentThatFails(t *testing.T) {
 
 func TestProrationByTheSecond(t *testing.T) {
 	t.Parallel()
-	// 31 January to 28 February at noon are 28 days: a quarter of them is a week.
+	// From 31 January to 28 February at noon it is 28 days: a quarter of that is a week.
 	for _, c := range []struct {
 		from, to string
 		after    time.Duration
@@ -103,7 +103,7 @@ func TestCreditPaysTheNextInvoice(t *testing.T) {
 	if inv := got.LatestInvoice; inv.AmountDue != 0 || inv.Status != "paid" || inv.PaymentIntent != nil || inv.Total != 1000 {
 		t.Errorf("renewal: due %d of %d, %s", inv.AmountDue, inv.Total, inv.Status)
 	}
-	for range 2 { // the third month: 1000 of credit are left for it, then nothing
+	for range 2 { // the third month uses the last 1000 of credit
 		s.clock.add(31 * 24 * time.Hour)
 	}
 	if got = s.get(t, sub.ID); got.LatestInvoice.AmountPaid != 1000 {
@@ -140,14 +140,15 @@ func TestUpdateWhosePaymentFails(t *testing.T) {
 
 	_, err := s.update(t, sub.ID, "price_pro_monthly", "always_invoice", "error_if_incomplete", 0)
 	refused(t, err, http.StatusPaymentRequired, "card_declined")
-	if got := s.get(t, sub.ID); got.Items.Data[0].Price.ID != "price_basic_monthly" || got.Status != "active" || got.LatestInvoice.ID != sub.LatestInvoice.ID {
-		t.Errorf("changed by an update that failed: %+v", got)
+	got := s.get(t, sub.ID)
+	if got.Items.Data[0].Price.ID != "price_basic_monthly" || got.Status != "active" || got.LatestInvoice.ID != sub.LatestInvoice.ID {
+		t.Errorf("a failed update changed the subscription: %+v", got)
 	}
 	if n := len(s.History(sub.Customer.ID)); n != before {
-		t.Errorf("%d states, had %d", n, before)
+		t.Errorf("%d states, want %d", n, before)
 	}
 
-	got := must(s.update(t, sub.ID, "price_pro_monthly", "always_invoice", "pending_if_incomplete", 0))(t)
+	got = must(s.update(t, sub.ID, "price_pro_monthly", "always_invoice", "pending_if_incomplete", 0))(t)
 	if got.PendingUpdate == nil || got.Items.Data[0].Price.ID != "price_basic_monthly" || got.Status != "active" {
 		t.Fatalf("pending: %+v", got)
 	}
@@ -184,9 +185,18 @@ func TestUpdatesThatTheProviderRefuses(t *testing.T) {
 		name, says string
 		params     stripe.SubscriptionParams
 	}{
-		{"without its id an item is a second one", "Without the id", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{Price: new("price_pro_monthly")}}}},
-		{"unknown price", "No such price", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: new("price_none")}}}},
-		{"another currency", "different currency", stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: new("yen_pro_monthly")}}}},
+		{
+			"without its id an item is a second one", "Without the id",
+			stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{Price: new("price_pro_monthly")}}},
+		},
+		{
+			"unknown price", "No such price",
+			stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: new("price_none")}}},
+		},
+		{
+			"another currency", "different currency",
+			stripe.SubscriptionParams{Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: new("yen_pro_monthly")}}},
+		},
 		{"unknown behavior", "proration_behavior", stripe.SubscriptionParams{ProrationBehavior: new("sometimes")}},
 		{"date before the period", "outside of current", stripe.SubscriptionParams{
 			Items: []*stripe.SubscriptionItemsParams{{ID: &item, Price: new("price_pro_monthly")}}, ProrationDate: stripe.Int64(1),
@@ -215,7 +225,7 @@ func TestCancelAtPeriodEnd(t *testing.T) {
 		t.Errorf("canceling: %+v", got)
 	}
 	if got := set(false); got.CancelAtPeriodEnd || got.CancelAt != 0 || got.CanceledAt != 0 {
-		t.Errorf("taken back: %+v", got)
+		t.Errorf("after taking the cancellation back: %+v", got)
 	}
 	set(true)
 	_, err := s.stripe.Invoices.Upcoming(&stripe.InvoiceUpcomingParams{Subscription: new(sub.ID)})
@@ -225,7 +235,8 @@ func TestCancelAtPeriodEnd(t *testing.T) {
 		t.Errorf("a second before: %s", got.Status)
 	}
 	s.clock.add(time.Hour)
-	if got := s.get(t, sub.ID); got.Status != "canceled" || got.EndedAt != sub.CurrentPeriodEnd || got.LatestInvoice.ID != sub.LatestInvoice.ID {
+	if got := s.get(t, sub.ID); got.Status != "canceled" || got.EndedAt != sub.CurrentPeriodEnd ||
+		got.LatestInvoice.ID != sub.LatestInvoice.ID {
 		t.Errorf("at the end: %s, ended at %d", got.Status, got.EndedAt)
 	}
 	want := []string{"active false", "active true", "active false", "active true", "canceled true"}
@@ -240,7 +251,7 @@ func TestCancelAtPeriodEnd(t *testing.T) {
 	refused(t, err, http.StatusBadRequest, "")
 	s.drain(t)
 	if n := count(s.hook.types(), "customer.subscription.deleted"); n != 1 {
-		t.Errorf("%d events of the end", n)
+		t.Errorf("%d subscription deleted events", n)
 	}
 }
 
@@ -257,7 +268,7 @@ func TestCancelAtADay(t *testing.T) {
 		undo := &stripe.SubscriptionParams{}
 		undo.AddExtra("cancel_at", "")
 		if got := must(s.stripe.Subscriptions.Update(sub.ID, undo))(t); got.CancelAt != 0 {
-			t.Errorf("taken back: %d", got.CancelAt)
+			t.Errorf("after taking cancel_at back: %d", got.CancelAt)
 		}
 	}
 	_ = must(s.stripe.Subscriptions.Update(sub.ID, &stripe.SubscriptionParams{CancelAt: new(at)}))(t)
@@ -303,7 +314,7 @@ func TestCancelAtOnce(t *testing.T) {
 	}
 }
 
-// onClock makes a customer with a test clock, and its subscription.
+// onClock creates a customer with a test clock, and its subscription.
 func (s *sim) onClock(t *testing.T, card string) (*stripe.TestHelpersTestClock, *stripe.Subscription) {
 	t.Helper()
 	at := time.Date(2026, 3, 31, 8, 0, 0, 0, time.UTC)
@@ -332,7 +343,7 @@ func TestRenewalByTestClock(t *testing.T) {
 	if got := time.Unix(sub.CurrentPeriodEnd, 0).UTC(); !got.Equal(time.Date(2026, 4, 30, 8, 0, 0, 0, time.UTC)) {
 		t.Errorf("first period ends %s", got)
 	}
-	// Four renewals at once; the day of the month comes back where the month has it.
+	// Four renewals at once; each falls on the 31st if the month has one.
 	s.advance(t, tc, time.Date(2026, 7, 31, 8, 0, 0, 0, time.UTC))
 	got := s.get(t, sub.ID)
 	if end := time.Unix(got.CurrentPeriodEnd, 0).UTC(); !end.Equal(time.Date(2026, 8, 31, 8, 0, 0, 0, time.UTC)) {
@@ -370,11 +381,11 @@ func TestRenewalWhosePaymentFails(t *testing.T) {
 			}
 			s.advance(t, tc, end.Add(15*24*time.Hour-time.Second))
 			if got := s.get(t, sub.ID); got.Status != "past_due" || got.LatestInvoice.AttemptCount != 3 {
-				t.Errorf("before the last try: %s after %d tries", got.Status, got.LatestInvoice.AttemptCount)
+				t.Errorf("before the last attempt: %s after %d attempts", got.Status, got.LatestInvoice.AttemptCount)
 			}
 			s.advance(t, tc, end.Add(15*24*time.Hour))
 			if got := s.get(t, sub.ID); string(got.Status) != after {
-				t.Errorf("after the last try: %s", got.Status)
+				t.Errorf("after the last attempt: %s", got.Status)
 			}
 			s.drain(t)
 			if n := count(s.hook.types(), "invoice.payment_failed"); n != 4 {
@@ -395,9 +406,9 @@ func TestPastDueRecovers(t *testing.T) {
 	if err := s.SetCard(sub.Customer.ID, "4242"); err != nil {
 		t.Fatal(err)
 	}
-	s.clock.add(3 * 24 * time.Hour) // the next try
+	s.clock.add(3 * 24 * time.Hour) // the next attempt
 	got := s.get(t, sub.ID)
 	if got.Status != "active" || got.LatestInvoice.Status != "paid" || got.LatestInvoice.AttemptCount != 2 {
-		t.Errorf("%s, invoice %s after %d tries", got.Status, got.LatestInvoice.Status, got.LatestInvoice.AttemptCount)
+		t.Errorf("%s, invoice %s after %d attempts", got.Status, got.LatestInvoice.Status, got.LatestInvoice.AttemptCount)
 	}
 }

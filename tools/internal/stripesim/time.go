@@ -41,8 +41,8 @@ func (s *Server) createClock(rq *request) (any, error) {
 	return c, nil
 }
 
-// advanceClock has a test clock's time pass. What falls due happens before the
-// answer, which still says advancing, as the provider's does.
+// advanceClock advances a test clock. What falls due happens before the answer, which still says advancing, as the
+// provider's does.
 func (s *Server) advanceClock(rq *request) (any, error) {
 	c, err := s.clock(rq.id)
 	if err != nil {
@@ -62,12 +62,11 @@ func (s *Server) advanceClock(rq *request) (any, error) {
 	return &shown, nil
 }
 
-// Advance has the time of everything without a test clock pass by d, beyond what
-// Config.Now says. What falls due happens before it returns. Signatures of events
-// go on having the time of Config.Now.
+// Advance moves the time of everything without a test clock ahead by d, relative to Config.Now. What falls due happens
+// before it returns. Event signatures keep the time of Config.Now.
 func (s *Server) Advance(d time.Duration) error {
 	if d < 0 {
-		return fmt.Errorf("time does not go back by %s", -d)
+		return fmt.Errorf("advance by %s: time cannot go back", -d)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,14 +76,14 @@ func (s *Server) Advance(d time.Duration) error {
 	return s.save()
 }
 
-// Time is the time of everything without a test clock.
+// Time returns the current time of everything without a test clock.
 func (s *Server) Time() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Unix(s.now(), 0)
 }
 
-// Tick has everything happen that fell due since the last call or request.
+// Tick lets everything happen that has become due since the last call or request.
 func (s *Server) Tick() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,8 +91,7 @@ func (s *Server) Tick() error {
 	return s.save()
 }
 
-// settle has everything happen that is due by now, in the order of its time. The
-// lock is held.
+// settle lets everything happen that is due, in the order of its time. The caller holds the lock.
 func (s *Server) settle() {
 	for {
 		do := s.due()
@@ -105,7 +103,7 @@ func (s *Server) settle() {
 	}
 }
 
-// due returns what falls due first, if its time has come.
+// due returns the action that falls due first, or nil if none is due yet.
 func (s *Server) due() func() {
 	first := int64(math.MaxInt64)
 	var do func()
@@ -147,8 +145,7 @@ func (s *Server) due() func() {
 	return do
 }
 
-// renew ends a period: the subscription ends with it, or the next one begins and
-// is invoiced.
+// renew ends a period: either the subscription ends too, or the next period begins and is invoiced.
 func (s *Server) renew(sub *subscription, at int64) {
 	if sub.CancelAtPeriodEnd {
 		s.cancel(sub, at, "cancellation_requested")
@@ -163,7 +160,7 @@ func (s *Server) renew(sub *subscription, at int64) {
 	lines := append(sub.Sim.Pending, s.whole(sub, p, sub.Sim.Item.Quantity, period{Start: at, End: sub.CurrentPeriodEnd}))
 	sub.Sim.Pending = nil
 	inv := s.issue(sub, lines, "subscription_cycle", s.state.Base, at)
-	if sub.Status == unpaid { // its invoices wait until somebody pays them
+	if sub.Status == unpaid { // its invoices stay open until the customer pays them
 		s.emit("customer.subscription.updated", sub, at)
 		return
 	}
@@ -176,8 +173,7 @@ func (s *Server) renew(sub *subscription, at int64) {
 	s.emit("customer.subscription.updated", sub, at)
 }
 
-// retry tries to collect an open invoice again. The last try that fails ends the
-// subscription as configured.
+// retry tries again to collect an open invoice. When the last attempt fails, the subscription ends as configured.
 func (s *Server) retry(inv *invoice, at int64) {
 	sub := s.state.Subs.byID[string(inv.Subscription)]
 	inv.Sim.Tries++
@@ -210,7 +206,7 @@ func (s *Server) giveUp(sub *subscription, at int64) {
 	s.emit("customer.subscription.updated", sub, at)
 }
 
-// dropUpdate forgets an update whose invoice was never paid.
+// dropUpdate discards a pending update whose invoice was never paid.
 func (s *Server) dropUpdate(sub *subscription, at int64) {
 	sub.PendingUpdate = nil
 	if inv := s.state.Invoices.byID[string(sub.LatestInvoice)]; inv != nil && inv.Status == "open" {

@@ -31,8 +31,8 @@ import (
 	"waitlist.internal/tools/internal/stripesim"
 )
 
-// world is billing with its database, the simulator and account, at a time that
-// the test sets. One goroutine lives in it, so that its seed repeats all.
+// world is billing with its database, the simulator and account, on the test's clock. One goroutine drives it, so that the
+// seed repeats everything.
 type world struct {
 	*testing.T
 	random   *rand.Rand
@@ -40,32 +40,32 @@ type world struct {
 	pool     *pgxpool.Pool
 	store    *billingpostgres.Store
 	accounts *accounts
-	worker   *billing.Billing // its loops end when nothing is due
+	worker   *billing.Billing // its workers stop when nothing is due
 	stores   *stepStore
 	engine   http.Handler
 	people   []*person
-	// strict: what account is told is what the provider has at this moment.
+	// strict: what account is told must be what the provider has at this moment.
 	strict bool
-	// faulty: the step under way may fail for what was done to it.
+	// faulty: the current step may fail because of injected faults.
 	faulty bool
-	// lossy: events may never arrive.
+	// lossy: events may be lost.
 	lossy    bool
 	happened map[string]int
 	log      []string
 }
 
-// person is an account that does things.
+// person is an account and its owner.
 type person struct {
 	id        string
-	pages     []string // checkouts that it was sent to
+	pages     []string // checkouts that the owner was sent to
 	portals   []string
-	trialOver bool // by checkout or cancellation
+	trialOver bool // ended by a checkout or a cancellation
 	deletedAt time.Time
-	buried    bool            // billing was told
-	seen      map[string]bool // subscriptions that account was told of
+	buried    bool            // billing has heard of the deletion
+	seen      map[string]bool // subscriptions that billing reported to account
 }
 
-// stepStore is a store whose workers stop when nothing is due.
+// stepStore is a store that stops billing's workers when nothing is due.
 type stepStore struct {
 	billing.Store
 	stop context.CancelFunc
@@ -96,7 +96,7 @@ var priceList = []string{
 	"pro.monthly=price_pro_monthly", "pro.yearly=price_pro_yearly",
 }
 
-// asked are the events that billing asks the provider for.
+// asked lists the event types that billing subscribes to.
 var asked = []string{
 	"checkout.session.completed", "customer.created", "customer.deleted", "customer.subscription.created",
 	"customer.subscription.updated", "customer.subscription.deleted", "invoice.paid", "invoice.payment_failed",
@@ -112,7 +112,7 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 	w.sim = start(t, func(c *stripesim.Config) {
 		c.WebhookURL, c.SignedAt = hook.URL+"/v1/billing/webhook", time.Now
 		c.WebhookEvents = asked
-		c.ID = func(prefix string) string { ids++; return fmt.Sprintf("%s%d", prefix, ids) } // one goroutine at a time
+		c.ID = func(prefix string) string { ids++; return fmt.Sprintf("%s%d", prefix, ids) } // safe: one goroutine at a time
 	})
 	w.sim.SetChaos(stripesim.Chaos{Hold: true})
 	w.accounts = newAccounts(w.sim.clock.now)
@@ -165,13 +165,16 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 	w.worker = billing.New(cfg)
 	for i := range people {
 		p := &person{id: uuid.NewSHA1(uuid.Nil, fmt.Appendf(nil, "%d/%d", seed, i)).String(), seen: map[string]bool{}}
-		switch e := (access.Entitlement{Tier: access.Pro, Status: access.Trialing, ValidUntil: w.now().Add(7 * 24 * time.Hour), Trial: true, Version: 1}); w.random.IntN(3) {
-		case 0: // as registered
+		e := access.Entitlement{
+			Tier: access.Pro, Status: access.Trialing, ValidUntil: w.now().Add(7 * 24 * time.Hour), Trial: true, Version: 1,
+		}
+		switch w.random.IntN(3) {
+		case 0: // newly registered, in the trial
 			w.accounts.add(p.id, e, true)
-		case 1: // whose trial ran out
+		case 1: // the trial has run out
 			e.ValidUntil = w.now().Add(-time.Hour)
 			w.accounts.add(p.id, e, true)
-		case 2: // that may start one yet
+		case 2: // may still start a trial
 			w.accounts.add(p.id, access.Entitlement{Tier: access.Basic, Status: access.Inactive, Version: 1}, false)
 		}
 		w.people = append(w.people, p)
@@ -181,12 +184,12 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 
 func (w *world) now() time.Time { return w.sim.clock.now() }
 
-// note keeps what happened, for whoever has to understand a failure.
+// note records what happened, to help explain a failure.
 func (w *world) note(format string, args ...any) {
 	w.log = append(w.log, w.now().Format("01-02 15:04:05 ")+fmt.Sprintf(format, args...))
 }
 
-// call asks billing.
+// call sends a request to billing.
 func (w *world) call(p *person, method, path, body string) (int, map[string]any) {
 	r := httptest.NewRequest(method, "/v1/billing"+path, bytes.NewReader([]byte(body)))
 	r.Header.Set("X-Api-Key", p.id)
@@ -200,7 +203,7 @@ func (w *world) call(p *person, method, path, body string) (int, map[string]any)
 	return rec.Code, out
 }
 
-// subscriptions returns the present state of everything that an account ever had.
+// subscriptions returns the present state of all subscriptions that an account ever had.
 func (w *world) subscriptions(id string) []stripesim.State {
 	var out []stripesim.State
 	for _, c := range w.sim.Find("account_id", id) {
@@ -209,19 +212,19 @@ func (w *world) subscriptions(id string) []stripesim.State {
 	return out
 }
 
-// entitling says whether a state gives something: the contract's table of states.
+// entitling reports whether a state entitles to anything, following the API's table of states.
 func entitling(s stripesim.State) bool {
 	return slices.Contains([]string{"active", "past_due", "trialing"}, s.Status)
 }
 
-// live returns the subscriptions of an account that give something.
+// live returns the subscriptions of an account that entitle to something.
 func (w *world) live(id string) []stripesim.State {
 	return slices.DeleteFunc(w.subscriptions(id), func(s stripesim.State) bool { return !entitling(s) })
 }
 
 func tierOf(price string) access.Tier { return access.Tier(strings.Split(price, "_")[1]) }
 
-// says says whether an entitlement is what the contract makes of a state.
+// says reports whether an entitlement matches a state.
 func says(e access.Entitlement, s stripesim.State) bool {
 	status := access.Active
 	if s.CancelAtPeriodEnd {
@@ -230,19 +233,19 @@ func says(e access.Entitlement, s stripesim.State) bool {
 	return entitling(s) && e.Status == status && e.Tier == tierOf(s.Price) && e.ValidUntil.Unix() == s.CurrentPeriodEnd && !e.Trial
 }
 
-// judge looks at an entitlement that comes into force: the provider has to have
-// had it, and where nothing else goes on, to have it now.
+// judge checks an entitlement that takes effect: the provider must have had that state and, in strict mode, must have it
+// now.
 func (w *world) judge(id string, e access.Entitlement) {
 	w.note("%s: account is told %s %s until %s, version %d", id[:4], e.Tier, e.Status, e.ValidUntil.Format(time.RFC3339), e.Version)
 	present := w.subscriptions(id)
 	if e.Status == access.Inactive {
 		if w.strict && slices.ContainsFunc(present, entitling) {
-			w.Errorf("%s is told inactive, and has %+v", id, present)
+			w.Errorf("account %s is told inactive but has %+v", id, present)
 		}
 		return
 	}
 	if e.Trial || e.Status == access.Trialing {
-		w.Errorf("%s is told %+v: trials are account's own", id, e)
+		w.Errorf("account %s is told %+v, but only account knows trials", id, e)
 		return
 	}
 	states := present
@@ -254,7 +257,7 @@ func (w *world) judge(id string, e access.Entitlement) {
 	}
 	i := slices.IndexFunc(states, func(s stripesim.State) bool { return says(e, s) })
 	if i < 0 {
-		w.Errorf("%s is told %+v, which the provider does not have: %+v", id, e, states)
+		w.Errorf("account %s is told %+v, which the provider does not have: %+v", id, e, states)
 		return
 	}
 	for _, p := range w.people {
@@ -276,7 +279,7 @@ func (w *world) bury(p *person) {
 	}
 }
 
-// work has billing's workers do all that is due.
+// work lets billing's workers do everything that is due.
 func (w *world) work() {
 	w.note("workers")
 	for _, run := range []func(context.Context) error{w.worker.RunDeletions, w.worker.RunChecks, w.worker.RunPushes} {
@@ -286,13 +289,13 @@ func (w *world) work() {
 			w.Error(err)
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			w.Error("the workers go on without an end")
+			w.Error("the workers do not run out of work")
 		}
 		cancel()
 	}
 }
 
-// reconcile compares everybody with the provider.
+// reconcile compares all accounts with the provider.
 func (w *world) reconcile() {
 	r, err := w.worker.Reconcile(w.Context())
 	w.note("reconciled: %+v", r)
@@ -301,8 +304,8 @@ func (w *world) reconcile() {
 	}
 }
 
-// settled checks that everybody has what the provider says, that nothing was paid
-// twice, and that nothing is left of who was deleted.
+// settled checks that every account has what the provider says, that nothing was paid twice, and that deleted accounts leave
+// nothing behind.
 func (w *world) settled() {
 	for _, p := range w.people {
 		w.settledOne(p)
@@ -320,12 +323,12 @@ func (w *world) settledOne(p *person) {
 	}
 	if a.deleted {
 		if len(customers) > 0 || len(live) > 0 {
-			w.Errorf("%s was deleted, and has customers %v, subscriptions %+v", p.id, customers, live)
+			w.Errorf("%s was deleted but has customers %v, subscriptions %+v", p.id, customers, live)
 		}
 		return
 	}
 	if len(customers) == 1 && a.customer != customers[0] {
-		w.Errorf("%s is customer %s, account says %q", p.id, customers[0], a.customer)
+		w.Errorf("%s is customer %s, but account says %q", p.id, customers[0], a.customer)
 	}
 	e := a.e.At(w.now())
 	switch {
@@ -338,12 +341,12 @@ func (w *world) settledOne(p *person) {
 			w.Errorf("%s has a trial again: %+v", p.id, e)
 		}
 	case e.Status != access.Inactive:
-		w.Errorf("%s has %+v, and nothing at the provider", p.id, e)
+		w.Errorf("%s has %+v but nothing at the provider", p.id, e)
 	}
 }
 
-// refunded checks what was given back: what was paid first after an account's end,
-// and nothing that the account had.
+// refunded checks a deleted account's refunds: payments for subscriptions that began after the deletion were refunded in
+// full, payments for earlier subscriptions that account had heard of were not.
 func (w *world) refunded(p *person) {
 	for _, c := range w.sim.Find("account_id", p.id) {
 		begun := map[string]int64{}
@@ -359,10 +362,10 @@ func (w *world) refunded(p *person) {
 				w.happened["refunded"]++
 			}
 			if late && pay.Refunded != pay.Amount {
-				w.Errorf("%s was deleted at %d and paid for %+v", p.id, p.deletedAt.Unix(), pay)
+				w.Errorf("%s was deleted at %d but not refunded: %+v", p.id, p.deletedAt.Unix(), pay)
 			}
 			if !late && p.seen[pay.Subscription] && pay.Refunded > 0 {
-				w.Errorf("%s, deleted at %d, had what it paid for, and has it back: %+v", p.id, p.deletedAt.Unix(), pay)
+				w.Errorf("%s, deleted at %d, was refunded for what it had received: %+v", p.id, p.deletedAt.Unix(), pay)
 			}
 		}
 	}
