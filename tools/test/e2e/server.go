@@ -29,21 +29,43 @@ const (
 // BinaryVariable names a standalone program to test in place of a fresh build.
 const BinaryVariable = "E2E_STANDALONE"
 
-// Build returns the path of the standalone program. It reports data races if
-// the tests do.
+// programsVariable names a folder for built programs that all packages of a test
+// run share. The first one to need a program builds it.
+const programsVariable = "TEST_PROGRAMS"
+
+// Build returns the path of the standalone program. The program reports data
+// races if the tests do.
 func Build(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(BinaryVariable); path != "" {
 		return path
 	}
-	path := filepath.Join(t.TempDir(), "standalone")
-	args := []string{"build", "-o", path}
+	dir := os.Getenv(programsVariable)
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	path := filepath.Join(dir, "standalone")
+	lock, err := os.Create(path + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close() // unlocks it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatalf("lock the standalone program: %v", err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	args := []string{"build", "-o", path + ".new"}
 	if raceDetector {
 		args = append(args, "-race")
 	}
 	cmd := exec.CommandContext(t.Context(), "go", append(args, "waitlist.internal/tools/cmd/standalone")...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the standalone program: %v\n%s", err, out)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

@@ -81,7 +81,11 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, postgres.Stop()) }()
-	env := append(os.Environ(), "TEST_POSTGRES_URL="+postgres.URL("postgres"), "TEST_KAFKA="+*broker)
+	programs := filepath.Join(dir, "programs")
+	if err := os.Mkdir(programs, 0o755); err != nil {
+		return fmt.Errorf("create a folder for the programs: %w", err)
+	}
+	env := append(os.Environ(), "TEST_POSTGRES_URL="+postgres.URL("postgres"), "TEST_KAFKA="+*broker, "TEST_PROGRAMS="+programs)
 
 	switch *broker {
 	case "embedded":
