@@ -271,7 +271,7 @@ func database(t testing.TB, from string) string {
 }
 
 func createDatabase(server, name, from string) error {
-	return exec(server, fmt.Sprintf("create database %s template %s", name, from))
+	return exec(server, fmt.Sprintf("create database %s template %s strategy file_copy", name, from))
 }
 
 func dropDatabase(server, name string) error {
