@@ -519,7 +519,7 @@ func TestABlastEndsWithItsWaitlist(t *testing.T) {
 					return
 				}
 				if err := pg.InTx(context.Background(), c.pool, func(tx pgx.Tx) error {
-					return postgres.New(c.pool).Forget(context.Background(), tx, goneID)
+					return postgres.NewMails(c.pool).Forget(context.Background(), tx, goneID)
 				}); err != nil {
 					t.Error(err)
 				}

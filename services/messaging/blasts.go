@@ -18,26 +18,26 @@ import (
 )
 
 const (
-	// TrialWindow is the time that a trial's cap on mails is about.
+	// TrialWindow is the period that a trial's cap on mails applies to.
 	TrialWindow = 24 * time.Hour
 	// BlastWait is how long Create waits for the end of a blast.
 	BlastWait = 5 * time.Second
-	// A blast that is waited for is looked at after blastLook, then after twice that
-	// and so on, up to blastLookMax.
+	// Create first reads the state of its blast after blastLook, then after pauses that double
+	// up to blastLookMax.
 	blastLook, blastLookMax = 10 * time.Millisecond, 200 * time.Millisecond
-	// blastSlow is how much longer the last look may take.
+	// blastSlow is how much longer than BlastWait the last read may take.
 	blastSlow = time.Second
 )
 
-// BlastState is where a blast is.
+// BlastState is the state of a blast, in the words of the API.
 type BlastState string
 
-// The states, in the contract's words.
+// The states.
 const (
 	BlastQueued  BlastState = "queued"
 	BlastSending BlastState = "sending"
 	BlastSent    BlastState = "sent"
-	// BlastFailed has no recipient that got it, or no waitlist any more.
+	// BlastFailed reached none of its recipients, or its waitlist was deleted.
 	BlastFailed BlastState = "failed"
 )
 
@@ -46,16 +46,15 @@ type Blast struct {
 	ID      string
 	Subject string
 	State   BlastState
-	// At is when it was sent, or asked for where it is under way.
+	// At is when the blast ended, or was requested if it has not ended.
 	At time.Time
-	// Recipients counts those whose mail has gone out or failed, Failed the latter.
+	// Recipients counts the people whose mail was sent or failed, Failed only the latter.
 	Recipients, Failed int64
 }
 
-// BlastContent is what every recipient gets.
+// BlastContent is what every recipient gets. Either HTML or Text may be empty.
 type BlastContent struct {
-	Subject string
-	// One of the two may be empty.
+	Subject    string
 	HTML, Text string
 }
 
@@ -66,75 +65,99 @@ type NewBlast struct {
 	WaitlistID string
 	OwnerID    string
 	CreatedAt  time.Time
-	// Reserve is how many mails it counts for a trial; TrialCap is how many there may
-	// be in TrialWindow, 0: any number.
+	// Reserve is how many mails the blast counts towards TrialCap, the limit of mails per
+	// TrialWindow. A TrialCap of 0 means no limit.
 	Reserve, TrialCap int64
-	// AccountID is the caller's, whose idempotency keys these are.
+	// AccountID is the caller, to whom the idempotency key belongs.
 	AccountID string
-	// Key is the Idempotency-Key, or empty. Content is what the request consists of.
+	// Key is the Idempotency-Key, or empty. Content identifies the request.
 	Key     string
 	Content []byte
 }
 
-// BlastStore keeps blasts for their owners.
+// TrialUse is the number of mails that one blast counted towards the cap of its owner's trial.
+type TrialUse struct {
+	Mails int64
+	At    time.Time
+}
+
+// WithinTrial reports whether the blast fits into its TrialCap beside uses, the earlier ones of
+// the TrialWindow that ends with CreatedAt, oldest first. If it does not, the error is
+// RATE_LIMITED, to be retried when enough of the oldest uses have left the window.
+func (b NewBlast) WithinTrial(uses []TrialUse) error {
+	total := b.Reserve
+	for _, u := range uses {
+		total += u.Mails
+	}
+	if total <= b.TrialCap {
+		return nil
+	}
+	wait := TrialWindow // a blast above the cap never fits
+	for _, u := range uses {
+		if total -= u.Mails; total <= b.TrialCap {
+			wait = u.At.Add(TrialWindow).Sub(b.CreatedAt)
+			break
+		}
+	}
+	return apierr.New(apierr.RateLimited, fmt.Sprintf("During the trial at most %d mails may be sent in 24 hours.", b.TrialCap)).
+		WithRetryAfter(max(wait, time.Second))
+}
+
+// BlastStore stores blasts for their owners.
 type BlastStore interface {
-	// Create inserts a blast, or returns the id of the one that an earlier request
-	// with the same key made, with replayed set; first is then the answer that it
-	// got, zero where it has got none yet. Beyond TrialCap it is RATE_LIMITED.
+	// Create inserts a blast that is WithinTrial. If an earlier request with the same key
+	// created one, Create returns its id with replayed set; first is then the answer to that
+	// request, or zero if it has none yet.
 	Create(ctx context.Context, b NewBlast) (id string, replayed bool, first Blast, err error)
-	// Answered keeps what the request with b's key was answered, for those that
-	// repeat it.
+	// Answered stores the answer to the request with b's key, for its repetitions.
 	Answered(ctx context.Context, b NewBlast, answer Blast) error
-	// Blast returns one blast; failed where its waitlist has gone.
+	// Blast returns a blast. A blast of a deleted waitlist has failed.
 	Blast(ctx context.Context, id string) (Blast, error)
-	// Blasts returns those of a waitlist, the newest first.
+	// Blasts returns the blasts of a waitlist, newest first.
 	Blasts(ctx context.Context, waitlistID string) ([]Blast, error)
 }
 
-// Recipient is somebody who gets a blast.
+// Recipient is a signup that gets a blast.
 type Recipient struct {
 	Number int64
 	Email  string
 }
 
-// Audience is whom a part of a blast goes to, all of one moment.
+// Audience is a consistent snapshot of the recipients of a batch.
 type Audience struct {
 	WaitlistName string
-	// Pro says whether the owner's plan has blasts.
+	// Pro reports whether the owner's plan includes blasts.
 	Pro        bool
 	Recipients []Recipient
 }
 
-// Lists is what is known of waitlists and who is on them. NOT_FOUND where the
-// waitlist has gone.
+// Lists looks up waitlists and their signups. The error is NOT_FOUND if the waitlist is deleted.
 type Lists interface {
-	// Owner returns the id of a waitlist's owner.
+	// Owner returns the account id of a waitlist's owner.
 	Owner(ctx context.Context, waitlistID string) (string, error)
-	// Numbers returns up to limit numbers above after of live signups that have not
-	// opted out, ascending. Fewer: there are no more.
+	// Numbers returns up to limit numbers above after, ascending, of live signups that have
+	// not opted out. Fewer than limit means that there are no more.
 	Numbers(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error)
-	// Recipients returns those of some signups that are live and have not opted out
-	// at this moment.
+	// Recipients returns those of the given signups that are live and have not opted out.
 	Recipients(ctx context.Context, waitlistID string, numbers []int64) (Audience, error)
 }
 
-// Blasts is the owners' side of blasts. Its methods decide in the contract's
-// order: the waitlist exists and is the actor's, the owner's subscription, the
-// role, the body, the tier.
+// Blasts serves the owners of blasts. Its methods check in this order: the waitlist exists and
+// the actor has access to it, the owner's subscription, the role, the body, the tier.
 type Blasts struct {
 	BlastsConfig
 }
 
-// BlastsConfig is what Blasts works with.
+// BlastsConfig configures Blasts.
 type BlastsConfig struct {
 	Store BlastStore
 	Lists Lists
-	// EnforceVerification asks for a verified address.
+	// EnforceVerification requires callers to have a verified address.
 	EnforceVerification bool
-	// TrialCap bounds the mails of an owner's blasts in TrialWindow while trialing;
-	// 0: it does not.
+	// TrialCap limits the mails of an owner's blasts per TrialWindow during the trial; 0 means
+	// no limit.
 	TrialCap int64
-	// Wake says that a blast was made.
+	// Wake is called when a blast was created.
 	Wake func()
 	Log  *slog.Logger
 	Now  func() time.Time
@@ -142,16 +165,15 @@ type BlastsConfig struct {
 	Wait time.Duration
 }
 
-// NewBlasts returns the owners' side.
+// NewBlasts returns Blasts.
 func NewBlasts(cfg BlastsConfig) *Blasts {
 	cfg.Wait = cmp.Or(cfg.Wait, BlastWait)
 	return &Blasts{cfg}
 }
 
-// Create makes a blast and returns it when it has ended, or after a few seconds
-// as it is then. raw is the request's body, key its Idempotency-Key. replayed is
-// set where an earlier request with that key made the blast: the answer is then
-// that one's.
+// Create creates a blast and returns it when it has ended, or its state after BlastWait. raw is
+// the body of the request, key its Idempotency-Key. replayed is set if an earlier request with
+// that key created the blast; the result is then the answer to that request.
 func (b *Blasts) Create(ctx context.Context, actor access.Actor, waitlistID string, raw []byte, key string) (_ Blast, replayed bool, err error) {
 	grant, err := b.authorize(ctx, actor, waitlistID, b.EnforceVerification)
 	if err != nil {
@@ -172,7 +194,8 @@ func (b *Blasts) Create(ctx context.Context, actor access.Actor, waitlistID stri
 		return Blast{}, false, fmt.Errorf("new blast id: %w", err)
 	}
 	n := NewBlast{
-		BlastContent: content, ID: id.String(), WaitlistID: waitlistID, OwnerID: grant.OwnerID, CreatedAt: b.Now().UTC().Truncate(time.Millisecond),
+		BlastContent: content, ID: id.String(), WaitlistID: waitlistID, OwnerID: grant.OwnerID,
+		CreatedAt: b.Now().UTC().Truncate(time.Millisecond),
 		AccountID: actor.AccountID, Key: key, Content: append([]byte(waitlistID+"\n"), raw...),
 	}
 	if b.TrialCap > 0 && grant.Entitlement.At(b.Now()).Status == access.Trialing {
@@ -196,20 +219,20 @@ func (b *Blasts) Create(ctx context.Context, actor access.Actor, waitlistID stri
 	case err != nil && replayed:
 		return Blast{}, false, err
 	case err != nil:
-		// It goes out all the same: an error would have it asked for once more.
+		// The blast is sent anyway; an error would make the caller request it again.
 		b.Log.WarnContext(ctx, "blast answered without its state", slog.String("blast_id", made), telemetry.Err(err))
 		out = Blast{ID: made, Subject: n.Subject, State: BlastQueued, At: n.CreatedAt}
 	}
 	if key != "" {
 		if err := b.Store.Answered(ctx, n, out); err != nil {
-			// Who repeats the request gets the state of that moment.
-			b.Log.WarnContext(ctx, "answer to a blast not kept", slog.String("blast_id", made), telemetry.Err(err))
+			// A repetition of the request then gets the state of its own moment.
+			b.Log.WarnContext(ctx, "answer about a blast not stored", slog.String("blast_id", made), telemetry.Err(err))
 		}
 	}
 	return out, replayed, nil
 }
 
-// List returns the blasts of a waitlist, the newest first.
+// List returns the blasts of a waitlist, newest first.
 func (b *Blasts) List(ctx context.Context, actor access.Actor, waitlistID string) ([]Blast, error) {
 	grant, err := b.authorize(ctx, actor, waitlistID, false)
 	if err != nil {
@@ -221,7 +244,7 @@ func (b *Blasts) List(ctx context.Context, actor access.Actor, waitlistID string
 	return b.Store.Blasts(ctx, waitlistID)
 }
 
-// authorize returns what the actor is to the owner of a waitlist.
+// authorize returns the actor's grant for the owner of a waitlist.
 func (b *Blasts) authorize(ctx context.Context, actor access.Actor, waitlistID string, verified bool) (access.Grant, error) {
 	owner, err := b.Lists.Owner(ctx, waitlistID)
 	if err != nil {
@@ -232,12 +255,12 @@ func (b *Blasts) authorize(ctx context.Context, actor access.Actor, waitlistID s
 		return access.Grant{}, apierr.New(apierr.Forbidden, "This waitlist belongs to somebody else.")
 	}
 	if verified && !actor.EmailVerified {
-		return access.Grant{}, apierr.New(apierr.EmailNotVerified, "Please verify your e-mail address first.")
+		return access.Grant{}, apierr.New(apierr.EmailNotVerified, "Verify your email address first.")
 	}
 	return grant, actor.MemberGate(grant, b.Now())
 }
 
-// readBlast reads a request's body.
+// readBlast reads the body of a request for a blast.
 func readBlast(raw []byte) (BlastContent, error) {
 	in, err := body.Parse(raw)
 	if err != nil {
@@ -247,26 +270,25 @@ func readBlast(raw []byte) (BlastContent, error) {
 	switch {
 	case in.Failed("subject"):
 	case strings.TrimSpace(c.Subject) == "":
-		in.Fail("subject", "is required")
+		in.Fail("subject", "This field is required.")
 	case c.Subject != printable(c.Subject):
-		in.Fail("subject", "must not contain line breaks or other control characters")
+		in.Fail("subject", noControls)
 	}
 	for _, part := range []struct {
 		name string
 		to   *string
 	}{{"html_body", &c.HTML}, {"text_body", &c.Text}} {
 		if *part.to, _ = in.String(part.name, 0); len(*part.to) > maxMailBody {
-			in.Fail(part.name, fmt.Sprintf("must have at most %d bytes", maxMailBody))
+			in.Fail(part.name, bodyTooLong)
 		}
 	}
 	if c.HTML == "" && c.Text == "" && !in.Failed("html_body") && !in.Failed("text_body") {
-		in.Fail("html_body", "is required where there is no text_body")
+		in.Fail("html_body", "Set html_body, text_body or both.")
 	}
 	return c, in.Err()
 }
 
-// count counts the recipients that there are, as far as the cap of a trial has to
-// know.
+// count counts the recipients of a waitlist, up to one more than the cap of a trial.
 func (b *Blasts) count(ctx context.Context, waitlistID string) (n int64, err error) {
 	for after := int64(0); n <= b.TrialCap; {
 		limit := int(min(b.TrialCap+1-n, recipientPage))
@@ -283,7 +305,7 @@ func (b *Blasts) count(ctx context.Context, waitlistID string) (n int64, err err
 	return n, nil
 }
 
-// await looks at a blast until it has ended or the time is over.
+// await reads a blast until it has ended or Wait is over.
 func (b *Blasts) await(ctx context.Context, id string) (Blast, error) {
 	over := time.Now().Add(b.Wait)
 	ctx, cancel := context.WithDeadline(ctx, over.Add(blastSlow))

@@ -15,14 +15,13 @@ import (
 	"waitlist.internal/libs/token"
 )
 
-// SignupTokenTTL is how long the link of a signup's verification mail works.
+// SignupTokenTTL is how long the link in a signup's verification mail works.
 const SignupTokenTTL = 48 * time.Hour
 
 //go:embed texts
 var texts embed.FS
 
-// Composer writes mails and text messages: built-in texts and owners' templates,
-// with links.
+// Composer composes mails and text messages from built-in texts and owners' templates.
 type Composer struct {
 	tokens  *token.Ring
 	formURL string
@@ -31,36 +30,36 @@ type Composer struct {
 	html    *htmltemplate.Template
 }
 
-// NewComposer returns a Composer whose links lead to the pages under formURL and
-// to the API under apiURL (which ends in /v1).
+// NewComposer returns a Composer whose links lead to the pages below formURL and the API at apiURL,
+// which ends in /v1.
 func NewComposer(tokens *token.Ring, formURL, apiURL string) (*Composer, error) {
 	c := &Composer{tokens: tokens}
 	var err error
 	if c.formURL, err = baseURL(formURL); err != nil {
-		return nil, fmt.Errorf("public form URL: %w", err)
+		return nil, fmt.Errorf("parse public form URL: %w", err)
 	}
 	if c.apiURL, err = baseURL(apiURL); err != nil {
-		return nil, fmt.Errorf("public API URL: %w", err)
+		return nil, fmt.Errorf("parse public API URL: %w", err)
 	}
 	if c.text, err = texttemplate.ParseFS(texts, "texts/*.txt"); err != nil {
-		return nil, fmt.Errorf("mail texts: %w", err)
+		return nil, fmt.Errorf("parse mail texts: %w", err)
 	}
 	if c.html, err = htmltemplate.ParseFS(texts, "texts/*.html"); err != nil {
-		return nil, fmt.Errorf("mail texts: %w", err)
+		return nil, fmt.Errorf("parse mail texts: %w", err)
 	}
 	return c, nil
 }
 
-// baseURL checks an absolute http(s) URL and cuts its trailing slashes.
+// baseURL validates an absolute http(s) URL and trims its trailing slashes.
 func baseURL(s string) (string, error) {
 	u, err := url.Parse(s)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%q is no absolute http(s) URL", s)
+		return "", fmt.Errorf("%q is not an absolute http(s) URL", s)
 	}
 	return strings.TrimRight(s, "/"), nil
 }
 
-// values are what the texts show.
+// values are the values that the built-in texts show.
 type values struct {
 	Subject  string
 	Waitlist string
@@ -69,30 +68,32 @@ type values struct {
 	Link     string
 	APILink  string
 	Until    string
-	// Of mails to referrers; FirstName may be empty, Position 0.
+	// For mails to referrers. FirstName may be empty; Position is 0 if positions are hidden.
 	FirstName string
 	Position  int64
 	Referrals int64
 }
 
-// Compose writes the mail that r asks for where it is about no signup, or verifies
-// one, with tokens minted at now.
+// Compose composes account mails and signup verifications, with tokens minted at now.
 func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	v := values{Waitlist: printable(r.WaitlistName), Owner: printable(r.OwnerEmail), Admin: r.Role == "admin"}
 	until := r.ExpiresAt
 	switch r.Kind {
 	case AccountVerification:
 		v.Subject = "Confirm your email address"
-		v.Link = c.formURL + "/verify-email?" + param("token", c.tokens.MintAccount(token.VerifyAccount, r.AccountID, r.Generation, r.ExpiresAt))
+		tok := c.tokens.MintAccount(token.VerifyAccount, r.AccountID, r.Generation, r.ExpiresAt)
+		v.Link = c.formURL + "/verify-email?" + param("token", tok)
 	case PasswordReset:
 		v.Subject = "Reset your password"
-		v.Link = c.formURL + "/reset-password?" + param("token", c.tokens.MintAccount(token.ResetPassword, r.AccountID, r.Generation, r.ExpiresAt))
+		tok := c.tokens.MintAccount(token.ResetPassword, r.AccountID, r.Generation, r.ExpiresAt)
+		v.Link = c.formURL + "/reset-password?" + param("token", tok)
 	case SignupVerification:
 		until = now.Add(SignupTokenTTL)
 		tok := c.tokens.Mint(token.VerifySignup, token.SignupSubject(r.WaitlistID, r.Number), until)
 		v.Subject = "Confirm your email address for " + v.Waitlist
 		v.Link = c.formURL + "/verify?" + param("waitlist", r.WaitlistID) + "&" + param("email", r.Recipient) + "&" + param("token", tok)
-		v.APILink = c.apiURL + "/public/waitlists/" + url.PathEscape(r.WaitlistID) + "/signups/" + url.PathEscape(r.Recipient) + "/verify?" + param("token", tok)
+		v.APILink = c.apiURL + "/public/waitlists/" + url.PathEscape(r.WaitlistID) +
+			"/signups/" + url.PathEscape(r.Recipient) + "/verify?" + param("token", tok)
 	case TeamInvite:
 		v.Subject = "Invitation to a team"
 		v.Link = c.formURL + "/login?" + param("email", r.Recipient)
@@ -108,10 +109,13 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	return m, err
 }
 
-// ComposeReferral tells a referrer of a new referral.
+// ComposeReferral composes the mail that tells a referrer about a new referral.
 func (c *Composer) ComposeReferral(r Request, about Mailing, now time.Time) (Mail, error) {
 	p := about.Signup
-	v := values{Waitlist: printable(about.WaitlistName), FirstName: printable(p.FirstName), Position: p.Position, Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p)}
+	v := values{
+		Waitlist: printable(about.WaitlistName), FirstName: printable(p.FirstName),
+		Position: p.Position, Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p),
+	}
 	v.Subject = "Somebody joined " + v.Waitlist + " through your link"
 	m := Mail{ID: r.EventID, To: r.Recipient, Subject: v.Subject, Date: now}
 	if err := c.execute(&m, string(ReferralNotification), v); err != nil {
@@ -120,10 +124,12 @@ func (c *Composer) ComposeReferral(r Request, about Mailing, now time.Time) (Mai
 	return c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient).under(m), nil
 }
 
-// ComposeTemplate writes a mail about a signup from an owner's template. Only
-// marketing mails get a foot.
+// ComposeTemplate composes a mail about a signup from an owner's template. Only marketing mails get
+// a footer.
 func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now time.Time) (Mail, error) {
-	vars := Variables{"email": r.Recipient, "first_name": r.FirstName, "last_name": r.LastName, "waitlist_name": about.WaitlistName}
+	vars := Variables{
+		"email": r.Recipient, "first_name": r.FirstName, "last_name": r.LastName, "waitlist_name": about.WaitlistName,
+	}
 	if p := about.Signup; p != nil {
 		vars["first_name"], vars["last_name"] = p.FirstName, p.LastName
 		vars["referral_count"] = strconv.FormatInt(p.ReferralCount, 10)
@@ -139,7 +145,7 @@ func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now tim
 	m := Mail{ID: r.EventID, To: r.Recipient, Date: now}
 	var ok bool
 	if m.Subject, m.Text, m.HTML, ok = t.Render(vars); !ok {
-		return Mail{}, errors.New("the template's text is too long with its values")
+		return Mail{}, errors.New("the rendered template is too long")
 	}
 	if !r.Kind.marketing() {
 		return m, nil
@@ -147,26 +153,26 @@ func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now tim
 	return c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient).under(m), nil
 }
 
-// ComposeSMS tells a referrer of a new referral, whose phone number must be an
-// international one.
+// ComposeSMS composes the text message that tells a referrer about a new referral. The referrer's
+// phone number must be international.
 func (c *Composer) ComposeSMS(r Request, about Mailing) (SMS, error) {
 	p := about.Signup
 	v := values{Waitlist: shown(about.WaitlistName), Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p)}
 	var text strings.Builder
 	if err := c.text.ExecuteTemplate(&text, string(ReferralSMS)+".txt", v); err != nil {
-		return SMS{}, fmt.Errorf("write %s: %w", r.Kind, err)
+		return SMS{}, fmt.Errorf("compose %s: %w", r.Kind, err)
 	}
 	return SMS{ID: r.EventID, To: e164(p.Phone), Text: strings.TrimSpace(text.String())}, nil
 }
 
-// execute writes both bodies of a mail from the texts of a name.
+// execute fills in both bodies of a mail from the texts called name.
 func (c *Composer) execute(m *Mail, name string, v values) error {
 	var text, html strings.Builder
 	if err := c.text.ExecuteTemplate(&text, name+".txt", v); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return fmt.Errorf("compose %s: %w", name, err)
 	}
 	if err := c.html.ExecuteTemplate(&html, name+".html", v); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return fmt.Errorf("compose %s: %w", name, err)
 	}
 	m.Text, m.HTML = text.String(), html.String()
 	return nil
@@ -176,13 +182,13 @@ func (c *Composer) referralLink(waitlistID string, p *Person) string {
 	return c.formURL + "/w/" + url.PathEscape(waitlistID) + "?" + param("ref", p.ReferralToken)
 }
 
-// param encodes one parameter of a query.
+// param encodes one query parameter.
 func param(name, value string) string { return name + "=" + url.QueryEscape(value) }
 
-// printable puts blanks in place of line breaks and other control characters.
+// printable replaces line breaks and other control characters by blanks.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		// U+2028 and U+2029 break lines as well.
+		// U+2028 and U+2029 are line breaks, too.
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
 			return ' '
 		}

@@ -20,11 +20,11 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// DomainState is where a claim on a sending domain is:
+// DomainState is the state of a claim on a sending domain:
 //
-//	        records there              records gone
+//	        records found            records missing
 //	pending ──────────────► verified ──────────────► pending
-//	   │ 72 h without them
+//	   │ not found within 72 h
 //	   └──────────────► failed ─── claimed again ──► pending
 type DomainState string
 
@@ -38,63 +38,61 @@ const (
 const (
 	// domainPatience is how long a claim waits for its records.
 	domainPatience = 72 * time.Hour
-	// maxDomains bounds an owner's claims: each is looked up again and again.
+	// maxDomains limits an owner's claims, because each is checked regularly.
 	maxDomains = 100
-	// maxDomainName is in code points of what is sent, which may be a name in other
-	// letters.
+	// maxDomainName is in code points of the name as entered, before its conversion to ASCII.
 	maxDomainName = 253
 
-	// dueDomains is how many claims are looked at in one go, domainChecks how many of
-	// them at a time.
+	// dueDomains is how many due claims one round checks, domainChecks how many of them at the
+	// same time.
 	dueDomains   = 20
 	domainChecks = 4
-	// domainPoll finds claims that are due.
+	// domainPoll is how often Run looks for due claims.
 	domainPoll = 10 * time.Second
-	// domainCheckTimeout bounds one look.
+	// domainCheckTimeout limits one check.
 	domainCheckTimeout = 15 * time.Second
 )
 
-// Record is a DNS record that a domain's owner is to set.
+// Record is a DNS record for the owner of a domain to publish.
 type Record struct {
 	Type string `json:"type"`
-	// Name is the full name, without the last dot.
+	// Name is the full name, without the trailing dot.
 	Name    string `json:"name"`
 	Value   string `json:"value"`
 	Purpose string `json:"purpose"`
 	// TTL is in seconds.
 	TTL int `json:"ttl"`
-	// Proof is set where the claim is proven by this record's being there.
+	// Proof marks the records that must be published to verify the claim.
 	Proof bool `json:"proof"`
 }
 
 // Domain is an owner's claim on a sending domain.
 type Domain struct {
-	// ID is a UUIDv7, OwnerID an account's id, Name as emailaddr.ParseDomain has it.
+	// ID is a UUIDv7, OwnerID an account id, Name a result of emailaddr.ParseDomain.
 	ID      string
 	OwnerID string
 	Name    string
 	State   DomainState
-	// Since is when it came into State.
+	// Since is when the claim entered State.
 	Since     time.Time
 	CreatedAt time.Time
 	Claim
 }
 
-// Claim is what a Prover makes for a domain.
+// Claim is what a Prover sets up for a domain.
 type Claim struct {
 	Records []Record
-	// Key signs the domain's mails; nil where the mail provider does.
+	// Key signs the domain's mails; it is nil if the mail provider signs them.
 	Key *DKIM
-	// ExternalID is the domain's id at the mail provider; empty: it does not know the
-	// domain.
+	// ExternalID is the domain's id at the mail provider, or empty if the provider does not
+	// know the domain.
 	ExternalID string
-	// Registered is set where the provider came to know the domain by this claim, and is
-	// to forget it with the claim.
+	// Registered is set if this claim registered the domain with the provider. The provider
+	// then forgets the domain when the claim is deleted.
 	Registered bool
 }
 
-// next is the state after a look at d that came to an end at now; d has not
-// failed.
+// next returns the state after a check of d that finished at now. d must not have failed.
 func (d Domain) next(proven bool, now time.Time) DomainState {
 	switch {
 	case proven:
@@ -105,77 +103,73 @@ func (d Domain) next(proven bool, now time.Time) DomainState {
 	return DomainPending
 }
 
-// Prover knows how domains are proven to be somebody's.
+// Prover verifies claims on domains.
 type Prover interface {
-	// Method names the way. Claims that were made in another are out of sight.
+	// Method names the way of verification. Claims made by another method are invisible.
 	Method() string
-	// Begin makes what a claim on a domain needs.
+	// Begin sets up a claim on a domain.
 	Begin(ctx context.Context, domain string) (Claim, error)
-	// Proven looks whether the records are there. ErrNoAnswer says that nobody could
-	// tell; EXTERNAL_SERVICE_ERROR that the mail provider is away.
+	// Proven checks whether the records are published. The error wraps ErrNoAnswer if DNS does
+	// not tell, and is EXTERNAL_SERVICE_ERROR if the mail provider does not.
 	Proven(ctx context.Context, d Domain) (bool, error)
-	// Release has the mail provider forget a domain; one that it does not know is no
-	// error.
+	// Release removes a domain from the mail provider. An unknown domain is no error.
 	Release(ctx context.Context, externalID string) error
 }
 
-// ErrNoAnswer says that a domain's servers, or those on the way to them, did not
-// say what its records are.
-var ErrNoAnswer = errors.New("no answer about the domain's records")
+// ErrNoAnswer means that no DNS server returned the records of a domain.
+var ErrNoAnswer = errors.New("no DNS server returned the domain's records")
 
-// DomainStore keeps claims. One that is missing, or another owner's, is
-// NOT_FOUND.
+// DomainStore stores claims. The error for a claim that is missing, or another owner's, is NOT_FOUND.
 type DomainStore interface {
-	// InsertDomain stores a claim; where the owner has one on that domain already it is
-	// returned in its place. An owner whose account has gone gets
-	// AUTHENTICATION_REQUIRED.
+	// InsertDomain stores a claim. If the owner already has a claim on the domain, that one is
+	// returned instead. The error is AUTHENTICATION_REQUIRED if the owner's account is deleted.
 	InsertDomain(ctx context.Context, d Domain) (Domain, error)
 	Domain(ctx context.Context, ownerID, name string) (Domain, error)
-	// Domains returns an owner's in order of creation, without keys.
+	// Domains returns an owner's claims in order of creation, without records and keys.
 	Domains(ctx context.Context, ownerID string) ([]Domain, error)
 	// Taken reports whether another account has verified the domain.
 	Taken(ctx context.Context, ownerID, name string) (bool, error)
-	// MoveDomain changes a claim's state if it still is in the state that d has, and
-	// returns the state it is in then. What another account has verified stays as it is.
+	// MoveDomain changes a claim's state if it is still d.State, and returns the resulting
+	// state. A claim on a domain that another account has verified keeps its state.
 	MoveDomain(ctx context.Context, d Domain, to DomainState, now time.Time) (DomainState, error)
-	// DeleteDomain deletes a claim. Where nobody else has claimed what the mail provider
-	// knows by it, release is called before; its error keeps the claim.
+	// DeleteDomain deletes a claim. If the claim registered the domain with the mail provider
+	// and there is no other claim on it, DeleteDomain calls release; the claim stays if that
+	// fails.
 	DeleteDomain(ctx context.Context, ownerID, name string, release func(externalID string) error) error
-	// DueDomains returns up to limit claims that were not looked at for a time, and
-	// counts them as looked at. Failed ones are never due.
+	// DueDomains returns up to limit claims that are due, and makes them due again after every.
+	// Failed claims are never due.
 	DueDomains(ctx context.Context, limit int, every time.Duration) ([]Domain, error)
-	// ReleaseDomains calls release for domains of accounts that have gone, and forgets
-	// those for which it returns nil.
+	// ReleaseDomains calls release for up to limit domains of deleted accounts, until it fails.
 	ReleaseDomains(ctx context.Context, limit int, release func(externalID string) error) error
 }
 
-// DomainsConfig is what Domains works with.
+// DomainsConfig configures Domains.
 type DomainsConfig struct {
 	Store  DomainStore
 	Prover Prover
-	// Own is the domain of the default sender, which is nobody's to claim.
+	// Own is the domain of the default sender, which no account can claim.
 	Own string
-	// EnforceVerification asks for a verified address of who claims a domain.
+	// EnforceVerification requires claimants to have a verified address.
 	EnforceVerification bool
-	// Every is how often each claim is looked at.
+	// Every is how often each claim is checked.
 	Every time.Duration
 	Log   *slog.Logger
 	Now   func() time.Time
 }
 
-// Domains is the owners' side of sending domains, and looks after them. Its
-// methods decide in the contract's order, as those of Templates do.
+// Domains serves the owners of sending domains and checks their claims. Its methods check in the
+// same order as those of Templates.
 type Domains struct{ DomainsConfig }
 
-// NewDomains returns the owners' side; Run looks after the claims.
+// NewDomains returns Domains; Run checks the claims.
 func NewDomains(cfg DomainsConfig) *Domains { return &Domains{cfg} }
 
-// Verify claims a domain, or finds the claim that there is; a failed one waits
-// for its records once more. raw is the request's body.
+// Verify claims a domain, or returns the existing claim; a failed claim becomes pending again. raw is
+// the body of the request.
 func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Domain, error) {
 	grant, err := choose(actor, accountEmail)
 	if err == nil && s.EnforceVerification && !actor.EmailVerified {
-		err = apierr.New(apierr.EmailNotVerified, "Please verify your e-mail address first.")
+		err = apierr.New(apierr.EmailNotVerified, "Verify your email address first.")
 	}
 	if err == nil {
 		err = actor.MemberGate(grant, s.Now())
@@ -193,7 +187,7 @@ func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail s
 	name := strings.TrimSpace(o.RequiredString("domain", maxDomainName))
 	parsed, err := emailaddr.ParseDomain(name)
 	if err != nil && !o.Failed("domain") {
-		o.Fail("domain", "must be a domain")
+		o.Fail("domain", "Enter a valid domain name.")
 	}
 	if err := o.Err(); err != nil {
 		return Domain{}, err
@@ -221,17 +215,17 @@ func (s *Domains) claim(ctx context.Context, ownerID, name string) (Domain, erro
 	if err := s.free(ctx, ownerID, name); err != nil {
 		return Domain{}, err
 	}
-	// Several at a time may exceed it by a few.
+	// Concurrent requests may exceed the limit by a few.
 	list, err := s.Store.Domains(ctx, ownerID)
 	if err != nil {
 		return Domain{}, err
 	}
 	if len(list) >= maxDomains {
-		return Domain{}, apierr.Validation(apierr.Field{Field: "domain", Message: fmt.Sprintf("An account may have %d domains.", maxDomains)})
+		return Domain{}, apierr.Validation(apierr.Field{Field: "domain", Message: fmt.Sprintf("An account can have at most %d domains.", maxDomains)})
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return Domain{}, fmt.Errorf("new domain id: %w", err)
+		return Domain{}, fmt.Errorf("create domain id: %w", err)
 	}
 	now := s.Now().UTC().Truncate(time.Millisecond)
 	d = Domain{ID: id.String(), OwnerID: ownerID, Name: name, State: DomainPending, Since: now, CreatedAt: now}
@@ -241,7 +235,7 @@ func (s *Domains) claim(ctx context.Context, ownerID, name string) (Domain, erro
 	return s.Store.InsertDomain(ctx, d)
 }
 
-// free returns DUPLICATE where the domain is somebody else's.
+// free returns DUPLICATE if the domain belongs to somebody else.
 func (s *Domains) free(ctx context.Context, ownerID, name string) error {
 	taken, err := s.Store.Taken(ctx, ownerID, name)
 	if err == nil && (taken || name == s.Own) {
@@ -259,7 +253,7 @@ func (s *Domains) List(ctx context.Context, actor access.Actor, accountEmail str
 	return s.Store.Domains(ctx, grant.OwnerID)
 }
 
-// Status looks at a domain's records now and returns its state.
+// Status checks a domain's records now and returns the claim.
 func (s *Domains) Status(ctx context.Context, actor access.Actor, accountEmail, name string) (Domain, error) {
 	grant, err := s.reader(actor, accountEmail)
 	if err != nil {
@@ -280,7 +274,7 @@ func (s *Domains) Status(ctx context.Context, actor access.Actor, accountEmail, 
 	return d, err
 }
 
-// Delete gives a claim up.
+// Delete deletes a claim.
 func (s *Domains) Delete(ctx context.Context, actor access.Actor, accountEmail, name string) error {
 	grant, err := workFor(actor, accountEmail, s.Now())
 	if err == nil {
@@ -295,11 +289,11 @@ func (s *Domains) Delete(ctx context.Context, actor access.Actor, accountEmail, 
 	if name, err = emailaddr.ParseDomain(name); err != nil {
 		return ErrNoDomain()
 	}
-	return s.Store.DeleteDomain(ctx, grant.OwnerID, name, func(externalID string) error { return s.Prover.Release(ctx, externalID) })
+	return s.Store.DeleteDomain(ctx, grant.OwnerID, name, func(id string) error { return s.Prover.Release(ctx, id) })
 }
 
-// check looks at a domain's records and returns the state after that. Without an
-// answer it is the one before, and the error says why.
+// check checks a domain's records and returns the resulting state. If the check fails, the state
+// stays the same.
 func (s *Domains) check(ctx context.Context, d Domain) (DomainState, error) {
 	if d.State == DomainFailed {
 		return d.State, nil
@@ -316,13 +310,13 @@ func (s *Domains) check(ctx context.Context, d Domain) (DomainState, error) {
 	return s.Store.MoveDomain(ctx, d, to, now)
 }
 
-// Run looks at the claims that are due, and has the mail provider forget what
-// went with its account, until ctx is done.
+// Run checks due claims, and removes the domains of deleted accounts from the mail provider, until
+// ctx is done.
 func (s *Domains) Run(ctx context.Context) error {
 	for {
 		n, err := s.Once(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.Log.WarnContext(ctx, "sending domains not looked after", telemetry.Err(err))
+			s.Log.WarnContext(ctx, "sending domains not checked", telemetry.Err(err))
 		}
 		if (n < dueDomains || err != nil) && !loop.Wait(ctx, min(domainPoll, s.Every)) {
 			return nil
@@ -330,9 +324,9 @@ func (s *Domains) Run(ctx context.Context) error {
 	}
 }
 
-// Once looks at some claims that are due and returns how many they were.
+// Once checks some due claims and returns how many.
 func (s *Domains) Once(ctx context.Context) (int, error) {
-	released := s.Store.ReleaseDomains(ctx, dueDomains, func(externalID string) error { return s.Prover.Release(ctx, externalID) })
+	released := s.Store.ReleaseDomains(ctx, dueDomains, func(id string) error { return s.Prover.Release(ctx, id) })
 	due, err := s.Store.DueDomains(ctx, dueDomains, s.Every)
 	if err != nil {
 		return 0, errors.Join(released, err)
@@ -353,10 +347,10 @@ func (s *Domains) Once(ctx context.Context) (int, error) {
 	return len(due), released
 }
 
-// ErrNoDomain is the answer where there is no such domain.
+// ErrNoDomain is the error for a domain that the owner has not claimed.
 func ErrNoDomain() error { return apierr.NotFoundf("There is no such domain.") }
 
-// reader returns the actor's grant to see domains.
+// reader returns the actor's grant to read domains.
 func (s *Domains) reader(actor access.Actor, accountEmail string) (access.Grant, error) {
 	grant, err := workFor(actor, accountEmail, s.Now())
 	if err == nil {

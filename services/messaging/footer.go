@@ -10,15 +10,15 @@ import (
 	"waitlist.internal/libs/token"
 )
 
-// footer is what stands under the body of a mail that people may opt out of.
+// footer is the end of a mail that people can opt out of.
 type footer struct {
 	Text, HTML string
-	// Page is the link in it, OneClick the URL for the header List-Unsubscribe.
+	// Page is the link in the texts, OneClick the URL for the List-Unsubscribe header.
 	Page, OneClick string
 }
 
-// The texts of the footer. They are filled in without a template engine: a blast
-// has a footer for each of its mails.
+// The texts of the footer. They do without a template engine for speed: every mail of a blast has
+// a footer of its own.
 var (
 	//go:embed texts/footer.txt
 	footerText string
@@ -26,8 +26,8 @@ var (
 	footerHTML string
 )
 
-// footer returns the footer of a mail to one signup of a waitlist. Its token is
-// good for ever, and the same each time.
+// footer returns the footer of a mail to a signup. Its token never expires and is the same each
+// time.
 func (c *Composer) footer(waitlistID, waitlistName string, number int64, email string) footer {
 	f := c.optOut(waitlistID, number, email)
 	name := printable(waitlistName)
@@ -36,21 +36,22 @@ func (c *Composer) footer(waitlistID, waitlistName string, number int64, email s
 	return f
 }
 
-// fillIn puts the link first: it has no braces, as a name may.
+// fillIn inserts the link first, because the name may contain braces and the link cannot.
 func fillIn(text, name, link string) string {
 	return strings.Replace(strings.Replace(text, "{{.Link}}", link, 1), "{{.Waitlist}}", name, 1)
 }
 
-// optOut returns a footer with its links alone.
+// optOut returns a footer with links only.
 func (c *Composer) optOut(waitlistID string, number int64, email string) footer {
-	who := param("email", email) + "&" + param("token", c.tokens.Mint(token.Unsubscribe, token.SignupSubject(waitlistID, number), time.Time{}))
+	tok := c.tokens.Mint(token.Unsubscribe, token.SignupSubject(waitlistID, number), time.Time{})
+	who := param("email", email) + "&" + param("token", tok)
 	return footer{
 		Page:     c.formURL + "/unsubscribe?" + param("waitlist", waitlistID) + "&" + who,
 		OneClick: c.apiURL + "/public/waitlists/" + url.PathEscape(waitlistID) + "/unsubscribe?" + who,
 	}
 }
 
-// under puts the footer under the bodies that m has.
+// under appends the footer to the bodies that m has.
 func (f footer) under(m Mail) Mail {
 	if m.Text != "" {
 		m.Text += f.Text

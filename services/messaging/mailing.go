@@ -11,38 +11,37 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// Mailing is what signup says of a waitlist, and of one signup on it, at the
-// moment of a mail.
+// Mailing is what signup knows about a waitlist and one of its signups when a mail is sent.
 type Mailing struct {
 	OwnerID      string
 	WaitlistName string
-	// Pro says whether the owner's plan has these mails at all; the rest of the
-	// settings is empty without it.
+	// Pro reports whether the owner's plan includes these mails. Without it, the other settings
+	// are empty.
 	Pro bool
 	// Templates are the ids of the assigned templates.
 	Templates map[TemplateType]string
-	// Milestones are the counts of referrals that have a mail.
+	// Milestones are the numbers of referrals at which the referrer gets a mail.
 	Milestones        []int64
 	NotifyReferrer    bool
 	SMSNotifyReferrer bool
-	// Signup is nil where it has gone, or none was asked for.
+	// Signup is nil if it was removed, or if only the waitlist was asked for.
 	Signup *Person
 }
 
-// Person is a signup as mails speak of it.
+// Person is the data of a signup that mails show.
 type Person struct {
 	Email, FirstName, LastName string
-	// Phone is as the signup wrote it.
+	// Phone is the number as entered.
 	Phone string
-	// Position is the displayed one; 0 where the waitlist hides positions.
+	// Position is the displayed position, 0 if the waitlist hides positions.
 	Position      int64
 	ReferralCount int64
 	ReferralToken string
 	OptedOut      bool
 }
 
-// Mailings answers what a mail about a signup needs; NOT_FOUND where the waitlist
-// has gone. Number 0 asks for the waitlist alone.
+// Mailings looks up the data for mails about signups. The error is NOT_FOUND if the waitlist is
+// deleted. Number 0 asks for the waitlist only.
 type Mailings interface {
 	Mailing(ctx context.Context, waitlistID string, number int64) (Mailing, error)
 }
@@ -52,21 +51,21 @@ type TemplateReader interface {
 	Template(ctx context.Context, ownerID, id string) (Template, error)
 }
 
-// ofSignup reports whether what signup says decides about mails of a kind.
+// ofSignup reports whether mails of a kind depend on a Mailing.
 func (k Kind) ofSignup() bool {
 	return k == SignupConfirmation || k == ReferralMilestone || k == Offboarding || k == ReferralNotification || k == ReferralSMS
 }
 
-// Addressed reports whether requests of a kind have a recipient. Signup is asked
-// for that of the others when they are sent.
+// Addressed reports whether requests of a kind contain the recipient. The recipients of other mails
+// come from their Mailing.
 func (k Kind) Addressed() bool { return !k.ofSignup() || k == Offboarding }
 
-// marketing reports whether people can opt out of mails of a kind.
+// marketing reports whether recipients can opt out of mails of a kind.
 func (k Kind) marketing() bool {
 	return k == ReferralMilestone || k == ReferralNotification || k == ReferralSMS
 }
 
-// template is the type of template that a kind goes out with; empty: none.
+// template returns the type of template that mails of a kind use, or "" for built-in texts.
 func (k Kind) template() TemplateType {
 	switch k { //nolint:exhaustive // the others have built-in texts
 	case SignupConfirmation:
@@ -79,33 +78,32 @@ func (k Kind) template() TemplateType {
 	return ""
 }
 
-// refusal says why a request is not carried out after all, at the moment of m;
-// empty: it is.
+// refusal returns why the mail is no longer wanted according to m, or "" if it is.
 func (r Request) refusal(m Mailing) string {
 	switch {
 	case !m.Pro:
-		return "the owner's plan has no such mails"
+		return "the owner's plan does not include these mails"
 	case r.Kind != Offboarding && m.Signup == nil:
-		return "the signup has gone"
+		return "the signup was removed"
 	case r.Kind.marketing() && m.Signup.OptedOut:
-		return "opted out"
+		return "the signup opted out"
 	case r.Kind == ReferralNotification && !m.NotifyReferrer, r.Kind == ReferralSMS && !m.SMSNotifyReferrer:
-		return "switched off"
+		return "the waitlist does not send these notifications"
 	case r.Kind == ReferralMilestone && !slices.Contains(m.Milestones, r.Milestone):
-		return "no milestone any more"
+		return "the milestone was removed"
 	case r.Kind == ReferralSMS && e164(m.Signup.Phone) == "":
-		return "no international phone number"
+		return "the phone number is not international"
 	case r.Kind.template() != "" && m.Templates[r.Kind.template()] == "":
 		return "no template is assigned"
 	}
 	return ""
 }
 
-// e164 is a phone number as providers take it, without what people write between
-// digits; empty where it does not say its country.
+// e164 returns a phone number in E.164, the form that providers accept: without the characters that
+// people write between digits. It returns "" if the number has no country code.
 func e164(phone string) string {
-	const shortest, longest = 7, 15 // digits; the latter is the standard's
-	// The zero in +44 (0)20 is dialled within the country only.
+	const shortest, longest = 7, 15 // digits; E.164 sets the upper limit
+	// The zero in +44 (0)20 is only dialed within the country.
 	number := strings.NewReplacer(" ", "", "-", "", ".", "", "(0)", "", "(", "", ")", "").Replace(phone)
 	digits, ok := strings.CutPrefix(number, "+")
 	if !ok || len(digits) < shortest || len(digits) > longest || digits[0] == '0' || strings.Trim(digits, "0123456789") != "" {
@@ -114,20 +112,20 @@ func e164(phone string) string {
 	return number
 }
 
-// canceledError says that a mail is not wanted any more.
+// canceledError means that a mail is no longer wanted.
 type canceledError struct{ reason string }
 
 func (e *canceledError) Error() string { return "mail canceled: " + e.reason }
 
-// sourceError says that what a mail needs could not be learned.
+// sourceError means that the data for a mail could not be read.
 type sourceError struct{ err error }
 
-func (e *sourceError) Error() string { return "what the mail needs is not known: " + e.err.Error() }
+func (e *sourceError) Error() string { return "read the data for the mail: " + e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
 
-// prepare decides, at this moment, whether a request is carried out, and returns
-// what sends it. The error is a *canceledError, a *sourceError, or says that the
-// mail cannot be written.
+// prepare decides whether a request is still wanted, and composes its mail or text message. It
+// returns the function that sends it. The error is a *canceledError, a *sourceError, or, if the
+// mail cannot be composed, any other.
 func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send func(context.Context) error, to string, err error) {
 	if !r.Kind.ofSignup() {
 		m, err := s.Composer.Compose(r, now)
@@ -142,7 +140,7 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 	}
 	about, err := s.Mailings.Mailing(ctx, r.WaitlistID, number)
 	if apierr.Is(err, apierr.NotFound) {
-		return nil, "", &canceledError{"the waitlist has gone"}
+		return nil, "", &canceledError{"the waitlist was deleted"}
 	}
 	if err != nil {
 		return nil, "", &sourceError{err}
@@ -152,7 +150,7 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 	}
 	if r.Kind == ReferralSMS {
 		if s.SMS == nil {
-			return nil, "", &canceledError{"there is no provider of text messages"}
+			return nil, "", &canceledError{"no provider of text messages is configured"}
 		}
 		text, err := s.Composer.ComposeSMS(r, about)
 		return func(ctx context.Context) error { return s.SMS.SendSMS(ctx, text) }, text.To, err
@@ -177,7 +175,7 @@ func (s *Sender) wanted(ctx context.Context, r Request) error {
 	}
 	suppressed, err := s.Suppressions.Suppressed(ctx, []string{r.Recipient})
 	if err != nil {
-		return &sourceError{fmt.Errorf("suppressed addresses: %w", err)}
+		return &sourceError{fmt.Errorf("look up the suppressed addresses: %w", err)}
 	}
 	if suppressed[r.Recipient] {
 		return &canceledError{"the address is suppressed"}
@@ -185,46 +183,45 @@ func (s *Sender) wanted(ctx context.Context, r Request) error {
 	return nil
 }
 
-// compose writes a mail about a signup, with the assigned template if its kind
-// has one.
+// compose composes a mail about a signup, from the assigned template if its kind uses one.
 func (s *Sender) compose(ctx context.Context, r Request, about Mailing, now time.Time) (Mail, error) {
 	if r.Kind.template() == "" {
 		return s.Composer.ComposeReferral(r, about, now)
 	}
 	id := about.Templates[r.Kind.template()]
 	if !canonical(id) {
-		return Mail{}, &canceledError{"no template has the assigned id"}
+		return Mail{}, &canceledError{"the assigned template does not exist"}
 	}
 	t, err := s.Templates.Template(ctx, about.OwnerID, id)
 	switch {
 	case apierr.Is(err, apierr.NotFound):
-		return Mail{}, &canceledError{"the template has gone"}
+		return Mail{}, &canceledError{"the template was deleted"}
 	case err != nil:
-		return Mail{}, &sourceError{fmt.Errorf("template: %w", err)}
+		return Mail{}, &sourceError{fmt.Errorf("read the template: %w", err)}
 	case t.Type != r.Kind.template():
-		return Mail{}, &canceledError{"the template is for other mails"}
+		return Mail{}, &canceledError{"the template has another type"}
 	}
 	return s.Composer.ComposeTemplate(r, about, t, now)
 }
 
-// from makes an owner's domain the sender of a mail to people, if there is one.
+// from sets the sender of a mail to the owner's verified domain, if there is one.
 func (s *Sender) from(ctx context.Context, m *Mail, ownerID, waitlistName string) error {
 	if s.Senders == nil || ownerID == "" {
 		return nil
 	}
 	from, dkim, err := s.Senders.Sender(ctx, ownerID)
 	if err != nil {
-		return &sourceError{fmt.Errorf("sender: %w", err)}
+		return &sourceError{fmt.Errorf("find the sender: %w", err)}
 	}
 	m.From, m.DKIM = named(from, waitlistName), dkim
 	return nil
 }
 
-// named gives an owner's sender the name of the waitlist; the default sender has
-// a name of its own.
+// named sets the display name of an owner's sender to the waitlist's name. The default sender keeps
+// its own.
 func named(from stdmail.Address, waitlistName string) stdmail.Address {
 	if from.Address != "" && from.Name == "" {
-		// An encoded word in it would be decoded by some.
+		// Some mail programs would decode an encoded word in the name.
 		from.Name = strings.ReplaceAll(printable(waitlistName), "=?", "= ?")
 	}
 	return from

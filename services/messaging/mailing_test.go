@@ -116,7 +116,7 @@ func (w *world) event(ev *eventv1.Event) error {
 		w.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(w.Context())) //nolint:errcheck // after a commit it does nothing
-	if err := messagingkafka.Handler(w.ledger)(w.Context(), tx, ev); err != nil {
+	if err := messagingkafka.Handler(w.store)(w.Context(), tx, ev); err != nil {
 		return err
 	}
 	return tx.Commit(w.Context())

@@ -1,13 +1,14 @@
-// Package messaging sends every mail of the suite. Events ask for mails; each
-// becomes one row of a ledger in the transaction that takes the event, and the
-// Sender works the ledger off:
+// Package messaging sends all mails and text messages of the platform. Events ask for mails. Each
+// mail becomes a row of the mail queue in the transaction that consumes its event, and the Sender
+// works the queue off:
 //
-//	event ─► kafka ─► ledger row (queued) ─► Sender ─► Provider
-//	                     └─ by event id         └─ sent, failed, or again later
+//	event ─► kafka ─► queued row ─► Sender ─► Provider
+//	                     └─ keyed by event id  └─ sent, failed, or later again
 //
-// A redelivered event finds its row. A mail provider that is away delays mails,
-// never events. Tokens are minted when a mail is composed: they stand in no
-// event and in no table.
+// A redelivered event finds its row. An outage of the mail provider delays mails, never events.
+// Tokens are minted when a mail is composed; no event and no table contains one.
+//
+// Blasts, the mails to everybody on a waitlist, have a queue of their own: see Blaster.
 package messaging
 
 import (
@@ -17,10 +18,10 @@ import (
 	"time"
 )
 
-// Service is the service's name.
+// Service is the name of the service.
 const Service = "messaging"
 
-// Kind says what a mail is for.
+// Kind is the purpose of a mail.
 type Kind string
 
 // The kinds.
@@ -30,8 +31,8 @@ const (
 	SignupVerification  Kind = "signup_verification"
 	TeamInvite          Kind = "team_invite"
 	TrialEnding         Kind = "trial_ending"
-	// Those about signups are decided upon once more when they are sent; see
-	// Mailing. ReferralSMS is a text message.
+	// Whether the following are sent is decided again at the time of sending; see Mailing.
+	// ReferralSMS is a text message.
 	SignupConfirmation   Kind = "signup_confirmation"
 	ReferralMilestone    Kind = "referral_milestone"
 	Offboarding          Kind = "offboarding"
@@ -39,33 +40,30 @@ const (
 	ReferralSMS          Kind = "sms"
 )
 
-// Request is a mail that an event asks for. What is not needed for its kind is
-// empty.
+// Request is a mail that an event asks for. Fields that its kind does not need are empty.
 type Request struct {
-	// EventID identifies the mail. It is the event's id, or derived from what asks
-	// for it where an event asks for several.
+	// EventID identifies the mail. It is the id of the event, or is derived from it if the
+	// event asks for several mails.
 	EventID string
 	Kind    Kind
-	// Recipient is a normalised address; empty where signup is asked for it when the
-	// mail is sent.
+	// Recipient is a normalised address, or empty if the Sender asks signup for it.
 	Recipient string
-	// AccountID and Generation are what the token of an account mail is bound to.
-	// Mails without such a token have the AccountID of the owner in whose name they
-	// are.
+	// AccountID and Generation are bound into the token of an account mail. In other mails,
+	// AccountID is the owner on whose behalf the mail is sent.
 	AccountID  string
 	Generation int64
-	// OwnerEmail invites; Role is admin or viewer.
+	// OwnerEmail is the address of the inviting owner; Role is admin or viewer.
 	OwnerEmail string
 	Role       string
-	// WaitlistID and Number are what the token of a signup's mail is bound to.
+	// WaitlistID and Number are bound into the token of a signup's mail.
 	WaitlistID   string
 	WaitlistName string
 	Number       int64
-	// FirstName and LastName are those of a signup that has gone.
+	// FirstName and LastName are the names of a removed signup.
 	FirstName, LastName string
-	// Milestone is the count of referrals that was reached.
+	// Milestone is the number of referrals that was reached.
 	Milestone int64
-	// ExpiresAt ends the mail's use; it is not sent after that. Zero: never.
+	// ExpiresAt is when the mail becomes useless; it is not sent later. Zero means never.
 	ExpiresAt time.Time
 	// RequestedAt is when the event occurred.
 	RequestedAt time.Time
@@ -73,64 +71,65 @@ type Request struct {
 	Traceparent string
 }
 
-// Claimed is a request that this process is to send now.
+// Claimed is a request that this process has claimed for sending.
 type Claimed struct {
 	Request
-	// Deferrals counts how often the provider put it off.
+	// Deferrals counts how often the provider deferred the mail.
 	Deferrals int
 }
 
-// Mail is one mail as it goes out, the format aside.
+// Mail is the content of one outgoing mail, independent of its format.
 type Mail struct {
-	// ID makes its Message-ID, and so stays the same when it is sent again.
+	// ID determines the Message-ID; it stays the same when the mail is sent again.
 	ID      string
 	To      string
 	Subject string
-	// One of Text and HTML may be empty.
+	// Either Text or HTML may be empty.
 	Text string
 	HTML string
 	Date time.Time
-	// From is whom it comes from; zero: the provider's default sender.
+	// From is the sender; zero means the provider's default sender.
 	From stdmail.Address
-	// Unsubscribe is the URL of a one-click POST (RFC 8058) that the mail's headers
-	// name; empty: none.
+	// Unsubscribe is the URL for a one-click POST (RFC 8058), for the mail's headers; it may be
+	// empty.
 	Unsubscribe string
-	// DKIM signs the mail, by providers that send it as it is; nil: it is not signed.
+	// DKIM is the key with which providers that send raw messages sign the mail; nil means no
+	// signature.
 	DKIM *DKIM
 }
 
-// DKIM is a key that signs mails from a domain (RFC 6376).
+// DKIM is a key for signing mails from a domain (RFC 6376).
 type DKIM struct {
 	Domain, Selector string
 	Key              *rsa.PrivateKey
 }
 
-// Senders knows in whose name an owner's mails go out.
+// Senders knows the senders of owners' mails.
 type Senders interface {
-	// Sender returns the sender of an owner's mails to people and what signs them:
-	// the newest verified domain's, or zero values for the default sender.
+	// Sender returns the sender and key of the owner's newest verified domain, or zero values
+	// for the default sender.
 	Sender(ctx context.Context, ownerID string) (stdmail.Address, *DKIM, error)
 }
 
-// Provider takes mails. It is safe for concurrent use.
+// Provider delivers mails. It is safe for concurrent use.
 type Provider interface {
-	// Send returns when the provider has taken the mail. A *RefusedError or
-	// *DeferredError is about this mail; every other error says that the provider is
-	// away. After such an error the mail may have been taken all the same.
+	// Send returns when the provider has accepted the mail. A *RefusedError or *DeferredError
+	// concerns this mail only. Any other error means that the provider is away; it may
+	// nevertheless have accepted the mail.
 	Send(ctx context.Context, m Mail) error
 	Close() error
 }
 
-// MaxBatch is how many mails a BatchProvider takes at a time.
+// MaxBatch is the maximum number of mails in one call of SendBatch.
 const MaxBatch = 100
 
-// BatchProvider is a Provider that also takes several mails at once.
+// BatchProvider is a Provider that also accepts several mails at once.
 type BatchProvider interface {
 	Provider
-	// SendBatch sends up to MaxBatch mails; the errors are per mail, as Send's. What
-	// was taken under a key within the last 24 hours is not sent again, so a call may be
-	// repeated until it is answered. A repeated call may miss mails of the first, not
-	// have others.
+	// SendBatch sends up to MaxBatch mails and returns one error per mail, as Send does. The
+	// provider does not send again what it accepted under the same key within the last 24
+	// hours, so a call can be repeated until it gets an answer. A repeated call may leave out
+	// mails of the first call, but must not contain others.
 	SendBatch(ctx context.Context, key string, mails []Mail) []error
 }
 
@@ -142,38 +141,37 @@ type SMS struct {
 	Text string
 }
 
-// SMSProvider takes text messages. It is safe for concurrent use.
+// SMSProvider delivers text messages. It is safe for concurrent use.
 type SMSProvider interface {
-	// SendSMS has the errors of Provider.Send.
+	// SendSMS returns the same kinds of errors as Provider.Send.
 	SendSMS(ctx context.Context, m SMS) error
 }
 
-// RefusedError says that the provider will never take this mail.
+// RefusedError means that the provider will never accept this mail.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return "mail refused: " + e.Reason }
 
-// DeferredError says that the provider may take this mail later.
+// DeferredError means that the provider may accept this mail later.
 type DeferredError struct{ Reason string }
 
 func (e *DeferredError) Error() string { return "mail deferred: " + e.Reason }
 
-// Ledger keeps what is to be sent and what was.
-type Ledger interface {
-	// Claim takes up to limit requests that are due, the longest due first. Each is this
-	// process's alone for the time of lease, and due again after it.
+// MailQueue stores the requests for mails, and what became of them.
+type MailQueue interface {
+	// Claim claims up to limit due requests for this process, those due longest first. A
+	// request that is neither ended nor returned is due again when its lease expires.
 	Claim(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
-	// Sent ends a request, and forgets the address.
+	// Sent ends a request and erases the address.
 	Sent(ctx context.Context, eventID string) error
-	// Failed ends a request that will not be sent, and forgets the address.
+	// Failed ends a request that cannot be sent, and erases the address.
 	Failed(ctx context.Context, eventID, reason string) error
-	// Canceled ends a request that is not wanted any more, and forgets the address.
+	// Canceled ends a request that is no longer wanted, and erases the address.
 	Canceled(ctx context.Context, eventID, reason string) error
-	// Defer makes a claimed request due after a pause and counts that.
+	// Defer makes a claimed request due after a pause and increments its deferrals.
 	Defer(ctx context.Context, eventID string, pause time.Duration, reason string) error
-	// Return makes claimed requests that were not tried, or could not be, due after a
-	// pause.
+	// Return makes claimed requests due after a pause without counting a deferral.
 	Return(ctx context.Context, pause time.Duration, eventIDs ...string) error
-	// Prune deletes some rows that ended before a time and returns how many.
+	// Prune deletes some requests that ended before a time and returns how many.
 	Prune(ctx context.Context, before time.Time) (int64, error)
 }

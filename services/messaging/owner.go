@@ -9,8 +9,7 @@ import (
 	"waitlist.internal/libs/emailaddr"
 )
 
-// workFor returns the actor's grant for the owner with an address, as choose
-// does, and then what the subscription's gate says.
+// workFor returns the actor's grant as choose does, and checks the owner's subscription.
 func workFor(actor access.Actor, accountEmail string, now time.Time) (access.Grant, error) {
 	grant, err := choose(actor, accountEmail)
 	if err == nil {
@@ -19,9 +18,8 @@ func workFor(actor access.Actor, accountEmail string, now time.Time) (access.Gra
 	return grant, err
 }
 
-// choose returns the actor's grant for the owner with an address, the actor's own
-// where it is empty: what the header X-Account-Email chooses. FORBIDDEN outside
-// the owner's team.
+// choose returns the actor's grant for the account that the header X-Account-Email selects, which
+// is the actor's own if the header is empty. The error is FORBIDDEN outside the owner's team.
 func choose(actor access.Actor, accountEmail string) (access.Grant, error) {
 	if parsed, err := emailaddr.Parse(accountEmail); err == nil {
 		accountEmail = parsed

@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// maxRendered bounds a rendered text, in bytes: short placeholders of long
-// values, thousands of times, would make a mail that no server takes.
+// maxRendered limits a rendered text, in bytes. Thousands of short placeholders with long values
+// would otherwise make a mail that no server accepts.
 const maxRendered = 8 << 20
 
-// Variables are the values of a template's placeholders by name. One that is
-// not there renders as nothing.
+// Variables are the values of a template's placeholders by name. A missing one renders as nothing.
 type Variables map[string]string
 
-// variable reports whether templates of a type have a variable of that name.
+// variable reports whether templates of a type have a variable called name.
 func (t TemplateType) variable(name string) bool {
 	switch name {
 	case "email", "first_name", "last_name", "position", "referral_count", "referral_link", "waitlist_name", "unsubscribe_url":
@@ -26,14 +25,14 @@ func (t TemplateType) variable(name string) bool {
 
 // piece is a part of a template's subject or body.
 type piece struct {
-	// source is the part as it was written.
+	// source is the part as the owner wrote it.
 	source string
-	// variable is the name within a placeholder; empty: source is literal text.
+	// variable is the name in a placeholder; it is empty if source is literal text.
 	variable string
 }
 
-// cut takes a text with {{variable}} placeholders apart. problem says what is
-// wrong with it, in the words of a validation error; names are not judged.
+// cut splits a text at its {{variable}} placeholders. problem is the validation message if the
+// text is malformed. cut does not check the names of variables.
 func cut(text string) (pieces []piece, problem string) {
 	for text != "" {
 		literal, rest, found := strings.Cut(text, "{{")
@@ -47,9 +46,9 @@ func cut(text string) (pieces []piece, problem string) {
 		name := strings.TrimSpace(inner)
 		switch {
 		case !closed:
-			return nil, "has a placeholder that is not closed"
+			return nil, "Close every placeholder with }}."
 		case name == "":
-			return nil, "has an empty placeholder"
+			return nil, "Write the name of a variable between {{ and }}."
 		}
 		pieces = append(pieces, piece{source: "{{" + inner + "}}", variable: name})
 		text = after
@@ -57,8 +56,8 @@ func cut(text string) (pieces []piece, problem string) {
 	return pieces, ""
 }
 
-// render puts values into a text, each through escape. ok is false where the
-// text is none of cut's, or the result is longer than maxRendered.
+// render replaces the placeholders of a text by escaped values. ok is false if the text is
+// malformed or the result is longer than maxRendered.
 func render(text string, vars Variables, escape func(string) string) (out string, ok bool) {
 	pieces, problem := cut(text)
 	if problem != "" {
@@ -78,9 +77,9 @@ func render(text string, vars Variables, escape func(string) string) (out string
 	return b.String(), true
 }
 
-// Render returns the subject and the bodies of t with values; a body that t has
-// not is empty. Values are escaped in HTML, and break no line of a subject. ok is
-// false where the result would be too long.
+// Render returns the subject and the bodies of t with their values; a body that t does not have
+// stays empty. Values are escaped in HTML, and cannot break the line of a subject. ok is false if
+// the result is too long.
 func (t Template) Render(vars Variables) (subject, text, htm string, ok bool) {
 	asIs := func(s string) string { return s }
 	subject, subjectOK := render(t.Subject, vars, asIs)

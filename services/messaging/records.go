@@ -13,21 +13,20 @@ import (
 )
 
 const (
-	// keyBits is the size of DKIM keys: what RFC 8301 asks for and every receiver
-	// takes.
+	// keyBits is the size of DKIM keys that RFC 8301 recommends and every receiver accepts.
 	keyBits   = 2048
 	recordTTL = 3600
 )
 
 // Texts looks up TXT records.
 type Texts interface {
-	// Texts returns the texts of a name, none where it has none. ErrNoAnswer says that
-	// it could not be learnt.
+	// Texts returns the TXT records of a name, possibly none. The error wraps ErrNoAnswer if no
+	// server answers.
 	Texts(ctx context.Context, name string) ([]string, error)
 }
 
-// Records proves domains by their DNS records alone, and signs their mails with
-// keys of our own. It implements Prover.
+// Records verifies domains by DNS records only, and signs their mails with its own keys. It
+// implements Prover.
 type Records struct{ Texts Texts }
 
 // Method implements Prover.
@@ -37,20 +36,21 @@ func (Records) Method() string { return "dns" }
 func (Records) Begin(_ context.Context, domain string) (Claim, error) {
 	key, err := rsa.GenerateKey(rand.Reader, keyBits)
 	if err != nil {
-		return Claim{}, fmt.Errorf("new DKIM key: %w", err)
+		return Claim{}, fmt.Errorf("create DKIM key: %w", err)
 	}
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
-		return Claim{}, fmt.Errorf("new DKIM key: %w", err)
+		return Claim{}, fmt.Errorf("create DKIM key: %w", err)
 	}
-	// Every claim has a selector of its own, so that two can stand side by side.
+	// Each claim has its own selector, so that a domain can have several claims.
 	selector := "wl" + random(6)
 	return Claim{
 		Key: &DKIM{Domain: domain, Selector: selector, Key: key},
 		Records: []Record{
 			OwnershipRecord(domain),
 			{
-				Type: "TXT", Name: selector + "._domainkey." + domain, Value: "v=DKIM1; k=rsa; p=" + base64.StdEncoding.EncodeToString(public),
+				Type: "TXT", Name: selector + "._domainkey." + domain,
+				Value:   "v=DKIM1; k=rsa; p=" + base64.StdEncoding.EncodeToString(public),
 				Purpose: "DKIM: receivers check our signatures with this key", TTL: recordTTL, Proof: true,
 			},
 			{
@@ -66,10 +66,10 @@ func (r Records) Proven(ctx context.Context, d Domain) (bool, error) {
 	return Published(ctx, r.Texts, d.Records)
 }
 
-// Release implements Prover: there is no mail provider that knows the domain.
+// Release implements Prover. It does nothing, as no mail provider knows the domain.
 func (Records) Release(context.Context, string) error { return nil }
 
-// OwnershipRecord returns a new record that proves a claim of one account.
+// OwnershipRecord returns a new record that proves one account's claim.
 func OwnershipRecord(domain string) Record {
 	return Record{
 		Type: "TXT", Name: "_waitlist." + domain, Value: "waitlist-verification=" + random(16),
@@ -77,7 +77,7 @@ func OwnershipRecord(domain string) Record {
 	}
 }
 
-// Published reports whether all records that prove something are there.
+// Published reports whether all records with Proof are published.
 func Published(ctx context.Context, texts Texts, records []Record) (bool, error) {
 	type result struct {
 		there bool
@@ -103,7 +103,7 @@ func Published(ctx context.Context, texts Texts, records []Record) (bool, error)
 	all, errs := len(proofs) > 0, error(nil)
 	for range proofs {
 		r := <-results
-		// What is known to be missing needs no other answer.
+		// One missing record decides, whatever the other lookups return.
 		if r.err == nil && !r.there {
 			all = false
 		}
@@ -115,8 +115,8 @@ func Published(ctx context.Context, texts Texts, records []Record) (bool, error)
 	return errs == nil, errs
 }
 
-// sameText compares records as their readers do: blanks between tags, and a
-// semicolon at the end, mean nothing.
+// sameText compares records as mail servers do: blanks between tags and a trailing semicolon are
+// insignificant.
 func sameText(a, b string) bool {
 	plain := func(s string) string { return strings.TrimRight(strings.Join(strings.Fields(s), ""), ";") }
 	return plain(a) == plain(b)
@@ -125,6 +125,6 @@ func sameText(a, b string) bool {
 // random returns n random bytes in hexadecimal.
 func random(n int) string {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // it never fails
+	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }

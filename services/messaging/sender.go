@@ -24,55 +24,52 @@ import (
 const (
 	scope = "waitlist.internal/services/messaging"
 
-	// sendTimeout bounds one mail.
+	// sendTimeout limits the sending of one mail or request.
 	sendTimeout = 60 * time.Second
-	// claimShare is how many mails are claimed for each worker at a time; with
-	// sendTimeout they are done within lease.
+	// claimShare is how many mails are claimed per worker at a time. Each takes at most
+	// sendTimeout, so all are done within lease.
 	claimShare = 4
 	lease      = (claimShare + 1) * sendTimeout
-	// poll finds mails whose pause or lease is over.
+	// poll is how often an idle Sender looks for expired pauses and leases.
 	poll = 2 * time.Second
-	// drain is how long a mail under way may take after the end was asked for.
+	// drain is how long a mail in flight may take after the process was told to stop.
 	drain = 10 * time.Second
 
-	// A mail that the provider defers is tried again after DeferMin, doubled each
-	// time up to deferMax, and fails after giveUp.
+	// A mail that the provider defers is due again after a pause that starts at DeferMin and
+	// doubles up to deferMax. It fails after giveUp.
 	deferMax = time.Hour
 	giveUp   = 72 * time.Hour
-	// A provider or service that is away is tried again after PauseMin, doubled each
-	// time up to pauseMax, for ever.
+	// The longest pause of a breaker. Mails wait for a provider or service without limit.
 	pauseMax = time.Minute
 
-	// keep is how long the ledger remembers what was sent; the inbox forgets an
-	// event earlier.
+	// keep is how long ended requests are kept: longer than the inbox remembers their events.
 	keep      = 30 * 24 * time.Hour
 	pruneWait = time.Hour
 )
 
-// SenderConfig is what a Sender works with.
+// SenderConfig configures a Sender.
 type SenderConfig struct {
-	Ledger   Ledger
+	Queue    MailQueue
 	Provider Provider
 	Composer *Composer
-	// Mailings and Templates are what mails about signups are decided upon and made
-	// of.
+	// Mailings and Templates provide the data of mails about signups.
 	Mailings  Mailings
 	Templates TemplateReader
-	// SMS sends text messages; nil: they are canceled. Suppressions and Senders may
-	// be nil: then nobody is suppressed, and every mail has the default sender.
+	// SMS, Suppressions and Senders are optional: without them, text messages are canceled, no
+	// address is suppressed, and every mail has the default sender.
 	SMS          SMSProvider
 	Suppressions Suppressions
 	Senders      Senders
-	// Workers send at a time; 0 means 4.
+	// Workers is how many mails are in flight at a time; 0 means 4.
 	Workers int
 	Log     *slog.Logger
-	// Now is the clock of tokens and dates.
+	// Now is the clock for tokens and dates.
 	Now func() time.Time
-	// DeferMin and PauseMin are the first pauses; 0 means 30 s and 1 s.
+	// DeferMin and PauseMin are the shortest pauses; 0 means 30 s and 1 s.
 	DeferMin, PauseMin time.Duration
 }
 
-// Sender works off the ledger. Several processes may, side by side.
+// Sender works off the mail queue. Several processes may run one at the same time.
 type Sender struct {
 	SenderConfig
 	wake   loop.Signal
@@ -80,7 +77,7 @@ type Sender struct {
 	mails  metric.Int64Counter
 
 	provider, sms *breaker
-	// sources is what signup says and the database has of templates and senders.
+	// sources stands for the signup service and for the templates and senders in the database.
 	sources *breaker
 }
 
@@ -92,15 +89,16 @@ func NewSender(cfg SenderConfig) (*Sender, error) {
 	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: otel.Tracer(scope)}
 	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
 	var err error
-	s.mails, err = otel.Meter(scope).Int64Counter("messaging.mails", metric.WithDescription("Attempts to send, by kind and outcome: sent, deferred, away, failed, canceled."))
+	s.mails, err = otel.Meter(scope).Int64Counter("messaging.mails",
+		metric.WithDescription("Attempts to send, by kind and outcome: sent, deferred, away, failed, canceled."))
 	return s, err
 }
 
-// Wake says that the ledger has new requests. It never blocks.
+// Wake announces new requests. It never blocks.
 func (s *Sender) Wake() { s.wake.Send() }
 
-// Run sends until ctx is done. Then it finishes the mails under way and hands
-// back those that were claimed.
+// Run sends mails until ctx is done. It then finishes the mails in flight and returns the other
+// claimed ones.
 func (s *Sender) Run(ctx context.Context) error {
 	jobs := make(chan Claimed)
 	var workers sync.WaitGroup
@@ -129,16 +127,16 @@ func (s *Sender) Run(ctx context.Context) error {
 	return nil
 }
 
-// claim is not cut short by the end of ctx: a claim that Postgres has committed
-// and nobody knows of would hold its mails back for a whole lease.
+// claim claims mails. The end of ctx does not interrupt it: a claim that Postgres committed unnoticed
+// would hold its mails up for a whole lease.
 func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	return s.Ledger.Claim(ctx, s.Workers*claimShare, lease)
+	return s.Queue.Claim(ctx, s.Workers*claimShare, lease)
 }
 
-// hand gives claimed mails to the workers, and postpones those that wait for
-// something that is away, or all when ctx ends.
+// hand gives claimed mails to the workers. It returns those whose dependencies are away, and all
+// when ctx is done.
 func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claimed) {
 	postponed := map[*breaker][]string{}
 	for _, c := range claimed {
@@ -148,17 +146,17 @@ func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claime
 			case jobs <- c:
 				continue
 			case <-ctx.Done():
-				away = s.provider // which is there: due at once
+				away = s.provider // without a pause: due at once
 			}
 		}
 		postponed[away] = append(postponed[away], c.EventID)
 	}
 	for away, ids := range postponed {
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, away.remaining(), ids...) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, away.remaining(), ids...) })
 	}
 }
 
-// missing returns what a mail of that kind needs and is away, or nil.
+// missing returns the breaker that holds up mails of a kind, or nil.
 func (s *Sender) missing(k Kind) *breaker {
 	if way := s.way(k); way.remaining() > 0 {
 		return way
@@ -169,7 +167,7 @@ func (s *Sender) missing(k Kind) *breaker {
 	return nil
 }
 
-// way is whether what takes mails of that kind is there.
+// way returns the breaker of the provider that sends mails of a kind.
 func (s *Sender) way(k Kind) *breaker {
 	if k == ReferralSMS {
 		return s.sms
@@ -177,27 +175,30 @@ func (s *Sender) way(k Kind) *breaker {
 	return s.provider
 }
 
-// send makes one attempt and records what came of it. A crash before the record
-// sends the mail again after its lease, with the same Message-ID.
+// send makes one attempt and records its outcome. After a crash before the recording, the mail is
+// sent again when its lease expires, with the same Message-ID.
 func (s *Sender) send(ctx context.Context, c Claimed) {
 	work, stop := loop.Drain(ctx, drain)
 	defer stop()
 	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": c.Traceparent})
 	work, span := s.tracer.Start(work, "send mail", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("mail.kind", string(c.Kind)), attribute.String("event.id", c.EventID), attribute.Int("mail.deferrals", c.Deferrals)))
+		attribute.String("mail.kind", string(c.Kind)), attribute.String("event.id", c.EventID),
+		attribute.Int("mail.deferrals", c.Deferrals)))
 	defer span.End()
 	outcome, err := s.attempt(work, c)
-	s.mails.Add(work, 1, metric.WithAttributes(attribute.String("kind", string(c.Kind)), attribute.String("outcome", outcome)))
+	s.mails.Add(work, 1, metric.WithAttributes(
+		attribute.String("kind", string(c.Kind)), attribute.String("outcome", outcome)))
 	if err != nil {
 		span.SetStatus(codes.Error, outcome)
-		s.Log.WarnContext(work, "mail not sent", slog.String("event_id", c.EventID), slog.String("kind", string(c.Kind)), slog.Int("deferrals", c.Deferrals), slog.String("outcome", outcome), telemetry.Err(err))
+		s.Log.WarnContext(work, "mail not sent", slog.String("event_id", c.EventID), slog.String("kind", string(c.Kind)),
+			slog.Int("deferrals", c.Deferrals), slog.String("outcome", outcome), telemetry.Err(err))
 	}
 }
 
 func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err error) {
 	now := s.Now()
 	fail := func(err error) (string, error) {
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Failed(ctx, c.EventID, err.Error()) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Failed(ctx, c.EventID, err.Error()) })
 		return "failed", err
 	}
 	later := func(err error) (string, error) {
@@ -205,23 +206,23 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 			return fail(err)
 		}
 		wait := deferral(s.DeferMin, deferMax, c.Deferrals)
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Defer(ctx, c.EventID, wait, err.Error()) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c.EventID, wait, err.Error()) })
 		return "deferred", err
 	}
 	away := func(a *breaker, err error) (string, error) {
 		a.report(false)
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Return(ctx, a.remaining(), c.EventID) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, a.remaining(), c.EventID) })
 		return "away", err
 	}
 	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
-		return fail(errors.New("expired before it could be sent"))
+		return fail(errors.New("the mail expired before it could be sent"))
 	}
 	sending, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	send, to, err := s.prepare(sending, c.Request, now)
 	if canceled, ok := errors.AsType[*canceledError](err); ok {
 		s.sources.report(true)
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Canceled(ctx, c.EventID, canceled.reason) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Canceled(ctx, c.EventID, canceled.reason) })
 		return "canceled", nil
 	}
 	if source, ok := errors.AsType[*sourceError](err); ok {
@@ -241,7 +242,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	err = send(sending)
 	if err == nil {
 		way.report(true)
-		s.record(ctx, func(ctx context.Context) error { return s.Ledger.Sent(ctx, c.EventID) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c.EventID) })
 		return "sent", nil
 	}
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
@@ -252,11 +253,11 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 		way.report(true)
 		return later(deferred)
 	}
-	return away(way, fmt.Errorf("provider is away: %w", err))
+	return away(way, fmt.Errorf("reach the provider: %w", err))
 }
 
-// record writes to the ledger, also when ctx ends meanwhile. If it fails for
-// good the lease runs out, and the mail is sent again.
+// record calls write until it succeeds, for up to drain, even after the end of ctx. If it keeps failing,
+// the lease expires and the mail is sent again.
 func (s *Sender) record(ctx context.Context, write func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
@@ -266,7 +267,7 @@ func (s *Sender) record(ctx context.Context, write func(context.Context) error) 
 			return
 		}
 		if !backoff.Wait(ctx) {
-			s.Log.ErrorContext(ctx, "mail ledger not written", telemetry.Err(err))
+			s.Log.ErrorContext(ctx, "outcome of a mail not recorded", telemetry.Err(err))
 			return
 		}
 	}
@@ -274,9 +275,9 @@ func (s *Sender) record(ctx context.Context, write func(context.Context) error) 
 
 func (s *Sender) prune(ctx context.Context) {
 	prune(ctx, func() (int64, error) {
-		n, err := s.Ledger.Prune(ctx, s.Now().Add(-keep))
+		n, err := s.Queue.Prune(ctx, s.Now().Add(-keep))
 		if err != nil {
-			s.Log.WarnContext(ctx, "mail ledger not pruned", telemetry.Err(err))
+			s.Log.WarnContext(ctx, "mail queue not pruned", telemetry.Err(err))
 		}
 		return n, err
 	})

@@ -24,11 +24,11 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// env is a ledger and a provider that does as it is told.
+// env is a mail queue and a provider that does as it is told.
 type env struct {
 	testing.TB
-	pool   *pgxpool.Pool
-	ledger *postgres.Ledger
+	pool  *pgxpool.Pool
+	store *postgres.Mails
 	// world is what is known of signups; nil: nothing is asked for.
 	world *world
 	noSMS bool
@@ -79,14 +79,14 @@ func newComposer(t testing.TB) *messaging.Composer {
 func newEnv(t testing.TB) *env {
 	t.Helper()
 	pool := testenv.Migrated(t, postgres.Schema, 20, postgres.Migrations)
-	return &env{TB: t, pool: pool, ledger: postgres.New(pool)}
+	return &env{TB: t, pool: pool, store: postgres.NewMails(pool)}
 }
 
 // start runs a sender and returns what stops it.
 func (e *env) start() (*messaging.Sender, func()) {
 	e.Helper()
 	cfg := messaging.SenderConfig{
-		Ledger: e.ledger, Provider: e, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
+		Queue: e.store, Provider: e, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
 		DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond,
 	}
 	if e.world != nil {
@@ -132,7 +132,7 @@ func (e *env) queue(requests ...messaging.Request) {
 	e.Helper()
 	e.tx(func(tx pgx.Tx) error {
 		for _, r := range requests {
-			if err := e.ledger.Queue(e.Context(), tx, r); err != nil {
+			if err := e.store.Queue(e.Context(), tx, r); err != nil {
 				return err
 			}
 		}
@@ -177,7 +177,7 @@ func (e *env) ended(n int) {
 	})
 }
 
-// sentOnce checks that every mail of the ledger went out exactly once.
+// sentOnce checks that every queued mail went out exactly once.
 func (e *env) sentOnce(n int) {
 	e.Helper()
 	e.mu.Lock()
@@ -296,11 +296,11 @@ func TestAMailUnderWayAtACrashIsSentAgainWithItsID(t *testing.T) {
 	e := newEnv(t)
 	r := signupMail(1)
 	e.queue(r)
-	claimed, err := e.ledger.Claim(t.Context(), 10, time.Hour)
+	claimed, err := e.store.Claim(t.Context(), 10, time.Hour)
 	if err != nil || len(claimed) != 1 {
 		t.Fatal(claimed, err)
 	}
-	if again, err := e.ledger.Claim(t.Context(), 10, time.Hour); err != nil || len(again) != 0 {
+	if again, err := e.store.Claim(t.Context(), 10, time.Hour); err != nil || len(again) != 0 {
 		t.Fatalf("claimed twice: %v, %v", again, err)
 	}
 	if _, err := e.pool.Exec(t.Context(), "UPDATE sent_mail SET due_at = now()"); err != nil {
@@ -359,7 +359,7 @@ func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
 	kept.WaitlistID = uuid.NewString()
 	e.queue(accountMail(), signupMail(1), signupMail(2), other, kept, expired)
 	e.tx(func(tx pgx.Tx) error {
-		return errors.Join(e.ledger.Forget(t.Context(), tx, accountID), e.ledger.Forget(t.Context(), tx, waitlistID), e.ledger.CancelSignup(t.Context(), tx, other.WaitlistID, 9, ""))
+		return errors.Join(e.store.Forget(t.Context(), tx, accountID), e.store.Forget(t.Context(), tx, waitlistID), e.store.CancelSignup(t.Context(), tx, other.WaitlistID, 9, ""))
 	})
 	// Events that come late queue nothing.
 	e.queue(accountMail(), signupMail(3), teamMail())
@@ -372,7 +372,7 @@ func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
 	if s := e.states(); s["queued"] != 3 {
 		t.Fatal(s)
 	}
-	if n, err := e.ledger.Prune(t.Context(), time.Now()); err != nil || n != 3 {
+	if n, err := e.store.Prune(t.Context(), time.Now()); err != nil || n != 3 {
 		t.Fatalf("pruned %d, %v", n, err)
 	}
 }
@@ -411,7 +411,7 @@ func TestPurge(t *testing.T) {
 	}
 	for range 2 { // also when it is said again
 		e.tx(func(tx pgx.Tx) error {
-			return errors.Join(e.ledger.Forget(t.Context(), tx, accountID), e.ledger.Forget(t.Context(), tx, waitlistID))
+			return errors.Join(e.store.Forget(t.Context(), tx, accountID), e.store.Forget(t.Context(), tx, waitlistID))
 		})
 	}
 	// A first purge ended midway.
@@ -467,7 +467,7 @@ func TestPurgeWhileAMailIsUnderWay(t *testing.T) {
 	for range replies {
 		<-entered
 	}
-	e.tx(func(tx pgx.Tx) error { return e.ledger.Forget(t.Context(), tx, waitlistID) })
+	e.tx(func(tx pgx.Tx) error { return e.store.Forget(t.Context(), tx, waitlistID) })
 	if err := e.purge(); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"waitlist.internal/libs/body"
 )
 
-// TemplateType says which mails a template is for.
+// TemplateType is the purpose of the mails that a template is for.
 type TemplateType string
 
 // The types of templates.
@@ -30,10 +30,13 @@ const (
 	maxTemplateName = 200
 	maxSubject      = 998
 	maxMailBody     = 512 << 10
+
+	noControls = "This must not contain line breaks or other control characters."
 )
 
-// Template is an owner's text for one type of mail, with {{variable}}
-// placeholders.
+var bodyTooLong = fmt.Sprintf("This must have at most %d bytes.", maxMailBody)
+
+// Template is an owner's text for one type of mail, with {{variable}} placeholders.
 type Template struct {
 	// ID is a UUIDv7, OwnerID an account's id.
 	ID      string
@@ -41,51 +44,50 @@ type Template struct {
 	Type    TemplateType
 	Name    string
 	Subject string
-	// HTML and Text are the bodies; one of them may be empty. Lists have neither.
+	// HTML and Text are the bodies; either may be empty. Lists of templates contain neither.
 	HTML      string
 	Text      string
 	CreatedAt time.Time
 }
 
-// TemplateRef names a template that a waitlist wants to use.
+// TemplateRef refers to a template that an owner assigns to a waitlist.
 type TemplateRef struct {
 	ID   string
 	Type TemplateType
 }
 
-// TemplateStore keeps templates. A template that is missing, or another
-// owner's, is NOT_FOUND.
+// TemplateStore stores templates. The error for a template that is missing, or another owner's,
+// is NOT_FOUND.
 type TemplateStore interface {
-	// InsertTemplate stores a new template. An owner whose account has gone gets
-	// AUTHENTICATION_REQUIRED.
+	// InsertTemplate stores a new template. The error is AUTHENTICATION_REQUIRED if the owner's
+	// account is deleted.
 	InsertTemplate(ctx context.Context, t Template) error
-	// Templates returns an owner's, without bodies, in order of creation.
+	// Templates returns an owner's templates, without bodies, in order of creation.
 	Templates(ctx context.Context, ownerID string) ([]Template, error)
 	Template(ctx context.Context, ownerID, id string) (Template, error)
-	// ChangeTemplate stores what change makes of a template that it has locked.
-	// change may be called more than once.
+	// ChangeTemplate locks a template and stores what change makes of it. It may call change
+	// more than once.
 	ChangeTemplate(ctx context.Context, ownerID, id string, change func(Template) (Template, error)) error
-	// DeleteTemplate deletes a template and publishes that, in one transaction.
+	// DeleteTemplate deletes a template and queues the event about it, in one transaction.
 	DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time) error
-	// TemplateTypes returns the types of those templates that are the owner's.
+	// TemplateTypes returns the types of those ids that are the owner's templates.
 	TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]TemplateType, error)
 }
 
-// Templates is the owners' side of mail templates. Its methods decide in the
-// contract's order: the account that is worked for (the address of its owner, or
-// empty for the actor's own), its subscription, the role, the body, the tier,
-// the template.
+// Templates serves the owners of mail templates. Its methods check in this order: the account that
+// the actor works for (accountEmail is its owner's address, or empty for the actor's own), its
+// subscription, the role, the body, the tier, the template.
 type Templates struct {
 	store TemplateStore
 	now   func() time.Time
 }
 
-// NewTemplates returns the owners' side over a store.
+// NewTemplates returns Templates.
 func NewTemplates(store TemplateStore, now func() time.Time) *Templates {
 	return &Templates{store: store, now: now}
 }
 
-// Create stores a template. raw is the request's body.
+// Create stores a template. raw is the body of the request.
 func (t *Templates) Create(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Template, error) {
 	grant, err := t.writer(actor, accountEmail)
 	if err != nil {
@@ -131,14 +133,14 @@ func (t *Templates) Get(ctx context.Context, actor access.Actor, accountEmail, i
 	return t.store.Template(ctx, grant.OwnerID, id)
 }
 
-// Update changes what the body raw has: null and absence leave a field as it is,
-// "" takes a body away.
+// Update changes the fields that the body raw contains: null and absence leave a field unchanged,
+// "" removes a body.
 func (t *Templates) Update(ctx context.Context, actor access.Actor, accountEmail, id string, raw []byte) error {
 	grant, err := t.writer(actor, accountEmail)
 	if err != nil {
 		return err
 	}
-	// What the stored template has no part in goes before the tier.
+	// Errors that do not depend on the stored template come before the tier.
 	o, err := body.Parse(raw)
 	if err != nil {
 		return err
@@ -163,7 +165,7 @@ func (t *Templates) Update(ctx context.Context, actor access.Actor, accountEmail
 	})
 }
 
-// Delete deletes a template. Waitlists that used it send no such mail any more.
+// Delete deletes a template. Waitlists that used it stop sending these mails.
 func (t *Templates) Delete(ctx context.Context, actor access.Actor, accountEmail, id string) error {
 	grant, err := t.writer(actor, accountEmail)
 	if err == nil {
@@ -178,7 +180,7 @@ func (t *Templates) Delete(ctx context.Context, actor access.Actor, accountEmail
 	return t.store.DeleteTemplate(ctx, grant.OwnerID, id, t.now())
 }
 
-// Unknown returns those of refs that name no template of that owner and type.
+// Unknown returns those of refs that do not match a template of the owner with the same type.
 func (t *Templates) Unknown(ctx context.Context, ownerID string, refs []TemplateRef) ([]TemplateRef, error) {
 	var ids []string
 	for _, r := range refs {
@@ -196,10 +198,10 @@ func (t *Templates) Unknown(ctx context.Context, ownerID string, refs []Template
 	}), nil
 }
 
-// ErrNoTemplate is the answer where there is no such template.
+// ErrNoTemplate is the error for a template that does not exist.
 func ErrNoTemplate() error { return apierr.NotFoundf("There is no such template.") }
 
-// writer returns the actor's grant to change templates, the tier aside.
+// writer returns the actor's grant to change templates. It does not check the tier.
 func (t *Templates) writer(actor access.Actor, accountEmail string) (access.Grant, error) {
 	grant, err := workFor(actor, accountEmail, t.now())
 	if err == nil {
@@ -221,29 +223,29 @@ func requireTemplates(g access.Grant) error {
 	return access.RequireTier(g.Entitlement, access.Pro, "Mail templates")
 }
 
-// canonical reports whether s is an id as ids are given out: the same template
-// has one name, also where others keep it.
+// canonical reports whether s is an id in the form in which ids are issued, so that a template has
+// only one name wherever ids are stored.
 func canonical(s string) bool {
 	id, err := uuid.Parse(s)
 	return err == nil && id.String() == s
 }
 
-// readFields puts the fields of a body over those of old, each judged by itself.
+// readFields replaces the fields of old by those of a body, and validates each by itself.
 func readFields(o *body.Object, old Template) Template {
 	t := old
 	if s, ok := o.String("template_type", 0); ok {
 		switch t.Type = TemplateType(s); t.Type {
 		case ConfirmationTemplate, MilestoneTemplate, OffboardingTemplate, BlastTemplate:
 		default:
-			o.Fail("template_type", "must be signup_confirmation, referral_milestone, offboarding or blast")
+			o.Fail("template_type", "Choose signup_confirmation, referral_milestone, offboarding or blast.")
 		}
 	}
 	if s, ok := o.String("subject_template", maxSubject); ok {
 		switch t.Subject = s; {
 		case strings.TrimSpace(s) == "":
-			o.Fail("subject_template", "is required")
+			o.Fail("subject_template", "This field is required.")
 		case s != printable(s):
-			o.Fail("subject_template", "must not contain line breaks or other control characters")
+			o.Fail("subject_template", noControls)
 		}
 	}
 	for name, field := range t.bodies() {
@@ -252,7 +254,7 @@ func readFields(o *body.Object, old Template) Template {
 			continue
 		}
 		if *field = s; len(s) > maxMailBody {
-			o.Fail(name, fmt.Sprintf("must have at most %d bytes", maxMailBody))
+			o.Fail(name, bodyTooLong)
 		}
 	}
 	if s, ok := o.String("name", maxTemplateName); ok {
@@ -270,7 +272,7 @@ func readFields(o *body.Object, old Template) Template {
 		}
 		for _, p := range pieces {
 			if p.variable != "" && !MilestoneTemplate.variable(p.variable) {
-				o.Fail(name, "has the unknown variable "+shown(p.variable))
+				o.Fail(name, "There is no variable called "+shown(p.variable)+".")
 				break
 			}
 		}
@@ -278,17 +280,17 @@ func readFields(o *body.Object, old Template) Template {
 	return t
 }
 
-// readTemplate is readFields, and then judges the template that comes of it.
+// readTemplate calls readFields and validates the resulting template as a whole.
 func readTemplate(o *body.Object, old Template) Template {
 	t := readFields(o, old)
 	if t.Type == "" && !o.Failed("template_type") {
-		o.Fail("template_type", "is required")
+		o.Fail("template_type", "This field is required.")
 	}
 	if t.Subject == "" && !o.Failed("subject_template") {
-		o.Fail("subject_template", "is required")
+		o.Fail("subject_template", "This field is required.")
 	}
 	if t.HTML == "" && t.Text == "" && !o.Failed("html_body_template") && !o.Failed("text_body_template") {
-		o.Fail("html_body_template", "or text_body_template is required")
+		o.Fail("html_body_template", "Set html_body_template, text_body_template or both.")
 	}
 	if _, named := o.Raw("name"); t.Name == "" || t.Name == string(old.Type) && !named {
 		t.Name = string(t.Type)
@@ -301,34 +303,34 @@ func readTemplate(o *body.Object, old Template) Template {
 			continue
 		}
 		if _, sent := o.Raw(name); !sent {
-			// It is the new type that does not fit.
+			// The stored text does not suit the new type.
 			name = "template_type"
 		}
 		pieces, _ := cut(text)
 		for _, p := range pieces {
 			if p.variable != "" && !t.Type.variable(p.variable) && !o.Failed(name) {
-				o.Fail(name, "templates of type "+string(t.Type)+" have no variable "+shown(p.variable))
+				o.Fail(name, "Templates of type "+string(t.Type)+" have no variable called "+shown(p.variable)+".")
 			}
 		}
 	}
 	return t
 }
 
-// bodies are the bodies by their names in requests, in a fixed order.
+// bodies iterates over the bodies by their names in requests, in a fixed order.
 func (t *Template) bodies() func(yield func(string, *string) bool) {
 	return func(yield func(string, *string) bool) {
 		_ = yield("html_body_template", &t.HTML) && yield("text_body_template", &t.Text)
 	}
 }
 
-// texts are all that may have placeholders, likewise.
+// texts iterates over all texts that may contain placeholders, likewise.
 func (t *Template) texts() func(yield func(string, string) bool) {
 	return func(yield func(string, string) bool) {
 		_ = yield("subject_template", t.Subject) && yield("html_body_template", t.HTML) && yield("text_body_template", t.Text)
 	}
 }
 
-// shown is a name as an error repeats it.
+// shown shortens a name for display in a message.
 func shown(name string) string {
 	const most = 40
 	if r := []rune(name); len(r) > most {

@@ -161,12 +161,12 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		if err != nil {
 			return err
 		}
-		ledger, templates := postgres.New(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
+		mails, templates := postgres.NewMails(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
 		senders, owned, err := domains(rt, cfg, provider, from)
 		if err != nil {
 			return err
 		}
-		notifications, err := cfg.notifications(ledger)
+		notifications, err := cfg.notifications(mails)
 		if err != nil {
 			return err
 		}
@@ -176,19 +176,19 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		}
 		rt.OnClose("SMS provider", func(context.Context) error { closeSMS(); return nil })
 		sender, err := messaging.NewSender(messaging.SenderConfig{
-			Ledger: ledger, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
+			Queue: mails, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
 			Mailings: grpc.NewMailings(signups), Templates: templates,
-			SMS: sms, Suppressions: ledger, Senders: senders,
+			SMS: sms, Suppressions: mails, Senders: senders,
 		})
 		if err != nil {
 			return fmt.Errorf("mail metrics: %w", err)
 		}
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
-			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(ledger), AfterCommit: sender.Wake,
+			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mails), AfterCommit: sender.Wake,
 		}); err != nil {
 			return err
 		}
-		blasts, err := bulk(rt, cfg, composer, provider, grpc.NewLists(signups), senders, ledger, wake)
+		blasts, err := bulk(rt, cfg, composer, provider, grpc.NewLists(signups), senders, mails, wake)
 		if err != nil {
 			return err
 		}

@@ -90,11 +90,11 @@ func domains(rt *service.Runtime, cfg Config, provider messaging.Provider, from 
 }
 
 // notifications is the intake of the mail provider's, nil without a secret.
-func (c Config) notifications(ledger *postgres.Ledger) (messaginghttp.Notifications, error) {
+func (c Config) notifications(mails *postgres.Mails) (messaginghttp.Notifications, error) {
 	if len(c.ResendWebhookSecrets) == 0 {
 		return nil, nil //nolint:nilnil // none is configured
 	}
-	n, err := resend.NewNotifications(c.ResendWebhookSecrets, ledger)
+	n, err := resend.NewNotifications(c.ResendWebhookSecrets, mails)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: RESEND_WEBHOOK_SECRETS: %w", err)
 	}

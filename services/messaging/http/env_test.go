@@ -177,8 +177,8 @@ func (e *env) count(sql string) (n int) {
 // forget deletes an account, and everything of it.
 func (e *env) forget(ownerID string) {
 	e.t.Helper()
-	ledger := postgres.New(e.pool)
-	if err := pg.InTx(e.t.Context(), e.pool, func(tx pgx.Tx) error { return ledger.Forget(e.t.Context(), tx, ownerID) }); err != nil {
+	mails := postgres.NewMails(e.pool)
+	if err := pg.InTx(e.t.Context(), e.pool, func(tx pgx.Tx) error { return mails.Forget(e.t.Context(), tx, ownerID) }); err != nil {
 		e.t.Fatal(err)
 	}
 	if err := (&postgres.Purge{Pool: e.pool}).Once(e.t.Context()); err != nil {

@@ -309,7 +309,7 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 	for range 60 {
 		e.do("owner", post, "/templates", confirmation()).want(201, "")
 	}
-	ledger := postgres.New(e.pool)
+	mails := postgres.NewMails(e.pool)
 	purge := &postgres.Purge{Pool: e.pool}
 	lock := func(how string) pgx.Tx {
 		t.Helper()
@@ -339,7 +339,7 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 	if _, err := inserts.Exec(t.Context(), "INSERT INTO template SELECT gen_random_uuid(), owner_id, template_type, name, subject, html_body, text_body, created_at FROM template WHERE owner_id = $1 LIMIT 1", ownerID); err != nil {
 		t.Fatal(err)
 	}
-	if err := pg.InTx(t.Context(), e.pool, func(tx pgx.Tx) error { return ledger.Forget(t.Context(), tx, ownerID) }); err != nil {
+	if err := pg.InTx(t.Context(), e.pool, func(tx pgx.Tx) error { return mails.Forget(t.Context(), tx, ownerID) }); err != nil {
 		t.Fatal(err)
 	}
 	e.do("owner", post, "/templates", confirmation()).want(401, "AUTHENTICATION_REQUIRED")

@@ -8,15 +8,15 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// Batches are those of blasts. *postgres.Blasts is one.
+// Batches stores the batches of blasts. *postgres.Blasts implements it.
 type Batches interface {
-	// Ready makes a batch claimable in tx. Again, or of a blast that has gone, it is
-	// harmless.
+	// Ready makes a batch claimable in tx. It has no effect on batches that are ready already,
+	// or whose blast has ended.
 	Ready(ctx context.Context, tx pgx.Tx, blastID string, batch int64) error
 }
 
-// BlastHandler makes the batches of blasts claimable. The group's members have
-// a share of them each, and so begin side by side.
+// BlastHandler makes the batches of blasts claimable. Kafka spreads the events over the members of
+// the consumer group, so all of them start sending.
 func BlastHandler(b Batches) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		if e := ev.GetBlastBatchReady(); e != nil {

@@ -1,4 +1,4 @@
-// Package kafka turns events into requests for mails.
+// Package kafka turns events into requests for mails, and makes the batches of blasts ready.
 package kafka
 
 import (
@@ -17,28 +17,31 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// Ledger keeps requests; every method works within tx. *postgres.Ledger is one.
-type Ledger interface {
+// Intake changes the mail queue within tx, the transaction of an event. *postgres.Mails implements it.
+type Intake interface {
+	// Queue adds a request. It does nothing if the request exists, or if its account or
+	// waitlist is deleted.
 	Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error
-	// Told reports whether a referrer was told of a referral within the last hour,
-	// or is about to be.
-	Told(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (bool, error)
-	// Forget ends all mails of a deleted account or waitlist.
+	// Notified reports whether a referrer got a notification of that kind within the last
+	// hour, or has one queued.
+	Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (bool, error)
+	// Forget stops all mails of a deleted account or waitlist.
 	Forget(ctx context.Context, tx pgx.Tx, id string) error
-	// CancelSignup takes back what is queued for a signup; an empty kind is all.
+	// CancelSignup cancels the queued mails of a kind for a signup, or all if kind is empty.
 	CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) error
+	// CancelAccount cancels the queued mails of a kind for an account.
 	CancelAccount(ctx context.Context, tx pgx.Tx, accountID string, kind messaging.Kind) error
 }
 
-// Handler queues the mails that accounts and signups ask for, and takes back
-// what is queued for those that have gone or need it no more.
-func Handler(l Ledger) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+// Handler queues the mails that events about accounts and signups ask for, and cancels those that
+// are no longer needed.
+func Handler(l Intake) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		switch p := ev.GetPayload().(type) {
 		case *eventv1.Event_SignupVerified:
 			return l.CancelSignup(ctx, tx, p.SignupVerified.GetWaitlistId(), p.SignupVerified.GetNumber(), messaging.SignupVerification)
 		case *eventv1.Event_SignupRemoved:
-			// Whatever comes after it is for who was removed.
+			// Mails that this event asks for are queued below, and stay.
 			if err := l.CancelSignup(ctx, tx, p.SignupRemoved.GetWaitlistId(), p.SignupRemoved.GetNumber(), ""); err != nil {
 				return err
 			}
@@ -65,15 +68,15 @@ func Handler(l Ledger) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) e
 	}
 }
 
-// queue queues one request, unless it is a referrer's second within an hour.
-func queue(ctx context.Context, tx pgx.Tx, l Ledger, r messaging.Request) error {
+// queue queues one request, unless it is a referrer's second notification within an hour.
+func queue(ctx context.Context, tx pgx.Tx, l Intake, r messaging.Request) error {
 	if r.Kind == messaging.ReferralNotification || r.Kind == messaging.ReferralSMS {
-		if told, err := l.Told(ctx, tx, r.WaitlistID, r.Number, r.Kind); err != nil || told {
+		if told, err := l.Notified(ctx, tx, r.WaitlistID, r.Number, r.Kind); err != nil || told {
 			return err
 		}
 	}
 	if r.Kind.Addressed() {
-		// Nothing but one plain address may reach a mail's header.
+		// Only a single plain address may reach the header of a mail.
 		to, err := emailaddr.Parse(r.Recipient)
 		if err != nil {
 			return fmt.Errorf("recipient of %s: %w", r.Kind, err)
@@ -83,24 +86,27 @@ func queue(ctx context.Context, tx pgx.Tx, l Ledger, r messaging.Request) error 
 	return l.Queue(ctx, tx, r)
 }
 
-// requests are the mails that an event asks for, with what the event says.
+// requests returns the mails that an event asks for.
 func requests(ev *eventv1.Event) ([]messaging.Request, error) {
 	var out []messaging.Request
 	switch p := ev.GetPayload().(type) {
 	case *eventv1.Event_AccountVerificationRequested:
 		e := p.AccountVerificationRequested
 		out = append(out, messaging.Request{
-			Kind: messaging.AccountVerification, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), Generation: e.GetCycle(), ExpiresAt: moment(e.GetExpiresAt()),
+			Kind: messaging.AccountVerification, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
+			Generation: e.GetCycle(), ExpiresAt: moment(e.GetExpiresAt()),
 		})
 	case *eventv1.Event_PasswordResetRequested:
 		e := p.PasswordResetRequested
 		out = append(out, messaging.Request{
-			Kind: messaging.PasswordReset, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), Generation: e.GetGeneration(), ExpiresAt: moment(e.GetExpiresAt()),
+			Kind: messaging.PasswordReset, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
+			Generation: e.GetGeneration(), ExpiresAt: moment(e.GetExpiresAt()),
 		})
 	case *eventv1.Event_TeamMemberInvited:
 		e := p.TeamMemberInvited
 		out = append(out, messaging.Request{
-			Kind: messaging.TeamInvite, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), OwnerEmail: e.GetOwnerEmail(), Role: e.GetRole(),
+			Kind: messaging.TeamInvite, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
+			OwnerEmail: e.GetOwnerEmail(), Role: e.GetRole(),
 		})
 	case *eventv1.Event_TrialEnding:
 		e := p.TrialEnding
@@ -138,8 +144,8 @@ func requests(ev *eventv1.Event) ([]messaging.Request, error) {
 		e := p.SignupRemoved
 		if e.GetReason() == eventv1.RemovalReason_REMOVAL_REASON_ADMIN && e.GetOffboarding() {
 			out = append(out, messaging.Request{
-				Kind: messaging.Offboarding, Recipient: e.GetEmail(), AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber(),
-				FirstName: e.GetFirstName(), LastName: e.GetLastName(),
+				Kind: messaging.Offboarding, Recipient: e.GetEmail(), AccountID: e.GetOwnerId(),
+				WaitlistID: e.GetWaitlistId(), Number: e.GetNumber(), FirstName: e.GetFirstName(), LastName: e.GetLastName(),
 			})
 		}
 	}
@@ -152,9 +158,8 @@ func requests(ev *eventv1.Event) ([]messaging.Request, error) {
 	return out, nil
 }
 
-// mailID is the id of the i-th mail that an event asks for: the same each time
-// that the event comes. A milestone's is that of the milestone, whatever event
-// says that it was reached: nobody gets it twice.
+// mailID returns the id of the i-th mail that an event asks for. It is the same for every delivery of
+// the event. A milestone's mail has the same id whichever event reports it, so nobody gets it twice.
 func mailID(eventID string, i int, r messaging.Request) (string, error) {
 	space, name := eventID, string(r.Kind)
 	switch {
@@ -170,7 +175,7 @@ func mailID(eventID string, i int, r messaging.Request) (string, error) {
 	return uuid.NewSHA1(id, []byte(name)).String(), nil
 }
 
-// moment is zero for a timestamp that is not set.
+// moment converts a timestamp; nil becomes the zero time.
 func moment(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

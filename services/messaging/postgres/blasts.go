@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,20 +24,19 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// blastScope is the idempotency scope of new blasts.
+// blastScope is the idempotency scope of requests for blasts.
 const blastScope = "blasts.create"
 
-// notGone is the condition that neither blast b's owner nor its waitlist has gone.
-// By gone_pkey.
+// notGone is the condition that neither the owner nor the waitlist of blast b is deleted. By gone_pkey.
 const notGone = `NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[b.owner_id, b.waitlist_id]))`
 
-// counted is what an UPDATE sets of a blast that gets n recipients more, f of
-// which failed; done says that all of its batches have ended. Both look at the row
-// as it is when it is locked.
+// counted returns the assignments of an UPDATE that adds n recipients to a blast, f of which failed.
+// done is the condition that all its batches have ended. The expressions see the locked row.
 func counted(n, f, done string) string {
 	return strings.NewReplacer("$n", n, "$f", f, "$done", done).Replace(`
 		recipient_count = recipient_count + $n, failed_count = failed_count + $f,
-		state = CASE WHEN NOT ($done) THEN 'sending' WHEN failed_count + $f > 0 AND failed_count + $f = recipient_count + $n THEN 'failed' ELSE 'sent' END,
+		state = CASE WHEN NOT ($done) THEN 'sending'
+			WHEN failed_count + $f > 0 AND failed_count + $f = recipient_count + $n THEN 'failed' ELSE 'sent' END,
 		ended_at = CASE WHEN $done THEN now() END,
 		html_body = CASE WHEN $done THEN '' ELSE html_body END, text_body = CASE WHEN $done THEN '' ELSE text_body END`)
 }
@@ -46,17 +46,17 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// Blasts is messaging.BlastStore and messaging.BlastQueue.
+// Blasts implements messaging.BlastStore, messaging.BlastQueue and kafka.Batches.
 type Blasts struct {
 	pool *pgxpool.Pool
 	now  func() time.Time
 }
 
-// NewBlasts returns the blasts of a pool whose search path is Schema.
+// NewBlasts returns Blasts over a pool whose search path is Schema.
 func NewBlasts(pool *pgxpool.Pool, now func() time.Time) *Blasts { return &Blasts{pool, now} }
 
-// firstAnswer is what an Idempotency-Key remembers of a blast. State is empty
-// until the request was answered.
+// firstAnswer is the response that an Idempotency-Key stores. State is empty until the request has been
+// answered.
 type firstAnswer struct {
 	ID         string               `json:"id"`
 	CreatedAt  time.Time            `json:"created_at"`
@@ -102,7 +102,7 @@ func (s *Blasts) Create(ctx context.Context, b messaging.NewBlast) (id string, r
 func (s *Blasts) insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
 	for _, id := range []string{b.OwnerID, b.WaitlistID} {
 		if err := holdOff(ctx, tx, id); err != nil {
-			return fmt.Errorf("hold the purge off: %w", err)
+			return fmt.Errorf("hold off the purge: %w", err)
 		}
 	}
 	if b.TrialCap > 0 {
@@ -127,53 +127,42 @@ func (s *Blasts) insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) er
 	return nil
 }
 
-// reserve counts a blast for its owner's trial. By blast_trial_owner.
+// reserve counts a blast towards the cap of its owner's trial. By blast_trial_owner.
 func (s *Blasts) reserve(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
-	// Requests of one owner wait for each other, so that none slips past the count.
+	// Concurrent requests of one owner wait for each other, so that they count each other.
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "blast_trial/"+b.OwnerID); err != nil {
-		return fmt.Errorf("lock the mails of a trial: %w", err)
+		return fmt.Errorf("lock the uses of a trial: %w", err)
 	}
-	type use struct {
-		N  int64
-		At time.Time
-	}
-	rows, err := tx.Query(ctx, "SELECT recipients, created_at FROM blast_trial WHERE owner_id = $1 AND created_at > $2 ORDER BY created_at", b.OwnerID, b.CreatedAt.Add(-messaging.TrialWindow))
+	rows, err := tx.Query(ctx, "SELECT recipients, created_at FROM blast_trial WHERE owner_id = $1 AND created_at > $2 ORDER BY created_at",
+		b.OwnerID, b.CreatedAt.Add(-messaging.TrialWindow))
 	if err != nil {
-		return fmt.Errorf("count the mails of a trial: %w", err)
+		return fmt.Errorf("read the uses of a trial: %w", err)
 	}
-	uses, err := pgx.CollectRows(rows, pgx.RowToStructByPos[use])
+	uses, err := pgx.CollectRows(rows, pgx.RowToStructByPos[messaging.TrialUse])
 	if err != nil {
-		return fmt.Errorf("count the mails of a trial: %w", err)
+		return fmt.Errorf("read the uses of a trial: %w", err)
 	}
-	total := b.Reserve
-	for _, u := range uses {
-		total += u.N
+	if err := b.WithinTrial(uses); err != nil {
+		return err
 	}
-	if total > b.TrialCap {
-		wait := messaging.TrialWindow
-		// Until enough of the oldest are out of the window.
-		for _, u := range uses {
-			if total -= u.N; total <= b.TrialCap {
-				wait = u.At.Add(messaging.TrialWindow).Sub(b.CreatedAt)
-				break
-			}
-		}
-		return apierr.New(apierr.RateLimited, fmt.Sprintf("During the trial at most %d mails may be sent in 24 hours.", b.TrialCap)).WithRetryAfter(max(wait, time.Second))
-	}
-	if _, err := tx.Exec(ctx, "INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at) VALUES ($1, $2, $3, $4)", b.ID, b.OwnerID, b.Reserve, b.CreatedAt); err != nil {
-		return fmt.Errorf("count the mails of a trial: %w", err)
+	if _, err := tx.Exec(ctx, "INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at) VALUES ($1, $2, $3, $4)",
+		b.ID, b.OwnerID, b.Reserve, b.CreatedAt); err != nil {
+		return fmt.Errorf("insert a use of a trial: %w", err)
 	}
 	return nil
 }
 
 // Answered implements messaging.BlastStore. By idempotency_key_pkey.
 func (s *Blasts) Answered(ctx context.Context, b messaging.NewBlast, answer messaging.Blast) error {
-	response, err := json.Marshal(firstAnswer{ID: answer.ID, CreatedAt: b.CreatedAt, State: answer.State, Recipients: answer.Recipients, Failed: answer.Failed})
+	response, err := json.Marshal(firstAnswer{
+		ID: answer.ID, CreatedAt: b.CreatedAt, State: answer.State, Recipients: answer.Recipients, Failed: answer.Failed,
+	})
 	if err != nil {
 		return fmt.Errorf("encode the answer about a blast: %w", err)
 	}
-	if _, err := s.pool.Exec(ctx, "UPDATE idempotency_key SET response = $4 WHERE account_id = $1 AND scope = $2 AND key = $3", b.AccountID, blastScope, b.Key, response); err != nil {
-		return fmt.Errorf("keep the answer about a blast: %w", err)
+	if _, err := s.pool.Exec(ctx, "UPDATE idempotency_key SET response = $4 WHERE account_id = $1 AND scope = $2 AND key = $3",
+		b.AccountID, blastScope, b.Key, response); err != nil {
+		return fmt.Errorf("store the answer about a blast: %w", err)
 	}
 	return nil
 }
@@ -182,10 +171,11 @@ func (s *Blasts) Answered(ctx context.Context, b messaging.NewBlast, answer mess
 func (s *Blasts) Blast(ctx context.Context, id string) (messaging.Blast, error) {
 	out := messaging.Blast{ID: id}
 	err := s.pool.QueryRow(ctx, `
-		SELECT subject, CASE WHEN `+notGone+` THEN state ELSE 'failed' END, coalesce(ended_at, created_at), recipient_count, failed_count
+		SELECT subject, CASE WHEN `+notGone+` THEN state ELSE 'failed' END, coalesce(ended_at, created_at),
+			recipient_count, failed_count
 		FROM blast b WHERE id = $1`, id).Scan(&out.Subject, &out.State, &out.At, &out.Recipients, &out.Failed)
 	if errors.Is(err, pgx.ErrNoRows) {
-		// Purged with its waitlist.
+		// The purge deleted it with its waitlist.
 		out.State = messaging.BlastFailed
 		return out, nil
 	}
@@ -231,7 +221,8 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		var batch int64
 		err := tx.QueryRow(ctx, `
-			SELECT batches FROM blast b WHERE id = $1 AND planned_to = $2 AND NOT planned AND ended_at IS NULL AND `+notGone+` FOR NO KEY UPDATE OF b`,
+			SELECT batches FROM blast b WHERE id = $1 AND planned_to = $2 AND NOT planned AND ended_at IS NULL AND `+notGone+`
+			FOR NO KEY UPDATE OF b`,
 			p.BlastID, p.To).Scan(&batch)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -241,8 +232,7 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 		}
 		var first, to []int64
 		var msgs []outbox.Message
-		for i := 0; i < len(numbers); i += messaging.MaxBatch {
-			part := numbers[i:min(i+messaging.MaxBatch, len(numbers))]
+		for part := range slices.Chunk(numbers, messaging.MaxBatch) {
 			first, to = append(first, part[0]), append(to, part[len(part)-1])
 			ev, err := outbox.NewEvent(s.now())
 			if err != nil {
@@ -250,7 +240,8 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 			}
 			n := batch + int64(len(msgs))
 			ev.Payload = &eventv1.Event_BlastBatchReady{BlastBatchReady: &eventv1.BlastBatchReady{BlastId: p.BlastID, Batch: n}}
-			msgs = append(msgs, outbox.Message{Topic: kafka.BlastsTopic, Key: p.BlastID + ":" + strconv.FormatInt(n, 10), Events: []*eventv1.Event{ev}})
+			key := p.BlastID + ":" + strconv.FormatInt(n, 10)
+			msgs = append(msgs, outbox.Message{Topic: kafka.BlastsTopic, Key: key, Events: []*eventv1.Event{ev}})
 		}
 		if len(numbers) > 0 {
 			if _, err := tx.Exec(ctx, "INSERT INTO blast_recipient (blast_id, number) SELECT $1, unnest($2::bigint[])", p.BlastID, numbers); err != nil {
@@ -258,7 +249,8 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 			}
 			if _, err := tx.Exec(ctx, `
 				INSERT INTO blast_batch (blast_id, batch, first_number, last_number)
-				SELECT $1, $2 + n - 1, f, l FROM unnest($3::bigint[], $4::bigint[]) WITH ORDINALITY AS b(f, l, n)`, p.BlastID, batch, first, to); err != nil {
+				SELECT $1, $2 + n - 1, f, l FROM unnest($3::bigint[], $4::bigint[]) WITH ORDINALITY AS b(f, l, n)`,
+				p.BlastID, batch, first, to); err != nil {
 				return err
 			}
 			if err := outbox.Insert(ctx, tx, msgs...); err != nil {
@@ -266,8 +258,8 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 			}
 			p.To = numbers[len(numbers)-1]
 		}
-		_, err = tx.Exec(ctx, "UPDATE blast SET planned_to = $2, planned = $3, plan_at = now(), batches = batches + $4,"+counted("0", "0", "$3 AND batches_ended = batches + $4")+" WHERE id = $1",
-			p.BlastID, p.To, last, len(msgs))
+		_, err = tx.Exec(ctx, "UPDATE blast SET planned_to = $2, planned = $3, plan_at = now(), batches = batches + $4,"+
+			counted("0", "0", "$3 AND batches_ended = batches + $4")+" WHERE id = $1", p.BlastID, p.To, last, len(msgs))
 		return err
 	})
 	if err != nil {
@@ -278,17 +270,18 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 
 // PausePlan implements messaging.BlastQueue. By blast_pkey.
 func (s *Blasts) PausePlan(ctx context.Context, p messaging.Plan, pause time.Duration) error {
-	if _, err := s.pool.Exec(ctx, "UPDATE blast SET plan_at = now() + $3 WHERE id = $1 AND planned_to = $2 AND NOT planned", p.BlastID, p.To, pause); err != nil {
+	if _, err := s.pool.Exec(ctx, "UPDATE blast SET plan_at = now() + $3 WHERE id = $1 AND planned_to = $2 AND NOT planned",
+		p.BlastID, p.To, pause); err != nil {
 		return fmt.Errorf("pause the plan of a blast: %w", err)
 	}
 	return nil
 }
 
-// Gone implements messaging.BlastQueue: as if the event of the waitlist's end
-// had come. By blast_waitlist.
+// Gone implements messaging.BlastQueue. It has the effect of the event about the waitlist's deletion. By
+// blast_waitlist.
 func (s *Blasts) Gone(ctx context.Context, waitlistID string) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := (&Ledger{}).Forget(ctx, tx, waitlistID); err != nil {
+		if err := (&Mails{}).Forget(ctx, tx, waitlistID); err != nil {
 			return err
 		}
 		return failBlasts(ctx, tx, "waitlist_id", waitlistID)
@@ -299,25 +292,24 @@ func (s *Blasts) Gone(ctx context.Context, waitlistID string) error {
 	return nil
 }
 
-// failBlasts ends what runs of an owner or waitlist: nothing is planned, claimed
-// or counted for it any more.
+// failBlasts ends the running blasts of an owner or waitlist. Nothing more is planned, claimed or
+// counted for them.
 func failBlasts(ctx context.Context, db execer, column, id string) error {
 	_, err := db.Exec(ctx, `
 		UPDATE blast SET state = 'failed', ended_at = now(), html_body = '', text_body = '' WHERE ended_at IS NULL AND `+column+` = $1`, id)
 	return err
 }
 
-// Ready makes a batch of a blast claimable in tx, when its event has come. By
-// blast_batch_pkey.
+// Ready implements kafka.Batches. By blast_batch_pkey.
 func (*Blasts) Ready(ctx context.Context, tx pgx.Tx, blastID string, batch int64) error {
-	if _, err := tx.Exec(ctx, "UPDATE blast_batch SET state = 'ready', due_at = now() WHERE blast_id = $1 AND batch = $2 AND state = 'queued'", blastID, batch); err != nil {
+	if _, err := tx.Exec(ctx, "UPDATE blast_batch SET state = 'ready', due_at = now() WHERE blast_id = $1 AND batch = $2 AND state = 'queued'",
+		blastID, batch); err != nil {
 		return fmt.Errorf("make a batch ready: %w", err)
 	}
 	return nil
 }
 
-// Claim implements messaging.BlastQueue. By blast_running, blast_batch_due and
-// gone_pkey.
+// Claim implements messaging.BlastQueue. By blast_running, blast_batch_due and gone_pkey.
 func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]messaging.Batch, error) {
 	rows, err := s.pool.Query(ctx, `
 		WITH turn AS (
@@ -330,7 +322,8 @@ func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim strin
 		taken AS (
 			UPDATE blast_batch t SET due_at = now() + $4, claim = $3 FROM turn
 			WHERE t.blast_id = turn.id AND t.batch = turn.batch
-			RETURNING t.blast_id, t.batch, t.claim, waitlist_id, owner_id, first_number, last_number, deferrals, created_at, traceparent)
+			RETURNING t.blast_id, t.batch, t.claim, waitlist_id, owner_id, first_number, last_number, deferrals, created_at,
+				traceparent)
 		SELECT * FROM taken ORDER BY blast_id`, after, limit, claim, lease)
 	if err != nil {
 		return nil, fmt.Errorf("claim batches: %w", err)
@@ -342,16 +335,17 @@ func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim strin
 	return out, nil
 }
 
-// Renew implements messaging.BlastQueue. By blast_batch_pkey, blast_pkey and
-// gone_pkey. A batch that has a claim is ready; to ask for that would offer
-// blast_batch_due, by which the whole blast may be read.
+// Renew implements messaging.BlastQueue. By blast_batch_pkey, blast_pkey and gone_pkey. A claimed batch
+// is always ready, but a condition on that would allow a plan by blast_batch_due, which may read all
+// batches of the blast.
 func (s *Blasts) Renew(ctx context.Context, batches []messaging.Batch, lease time.Duration) ([]bool, error) {
 	var b pgx.Batch
 	holds := make([]bool, len(batches))
 	for i, batch := range batches {
 		b.Queue(`
 			UPDATE blast_batch SET due_at = now() + $4 WHERE blast_id = $1 AND batch = $2 AND claim = $3
-			AND EXISTS (SELECT FROM blast b WHERE b.id = $1 AND b.ended_at IS NULL AND `+notGone+`)`, batch.BlastID, batch.Number, batch.Claim, lease).
+			AND EXISTS (SELECT FROM blast b WHERE b.id = $1 AND b.ended_at IS NULL AND `+notGone+`)`,
+			batch.BlastID, batch.Number, batch.Claim, lease).
 			Exec(func(tag pgconn.CommandTag) error { holds[i] = tag.RowsAffected() == 1; return nil })
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
@@ -360,18 +354,19 @@ func (s *Blasts) Renew(ctx context.Context, batches []messaging.Batch, lease tim
 	return holds, nil
 }
 
-// Pending implements messaging.BlastQueue. By blast_pkey and
-// blast_recipient_pkey.
+// Pending implements messaging.BlastQueue. By blast_pkey and blast_recipient_pkey.
 func (s *Blasts) Pending(ctx context.Context, batch messaging.Batch) (messaging.Pending, error) {
 	var p messaging.Pending
 	err := s.pool.QueryRow(ctx, `
 		SELECT subject, html_body, text_body, r.pending, r.ended
 		FROM blast CROSS JOIN LATERAL (
-			SELECT coalesce(array_agg(number ORDER BY number) FILTER (WHERE state = 'queued'), '{}') AS pending, count(*) FILTER (WHERE state <> 'queued') AS ended
+			SELECT coalesce(array_agg(number ORDER BY number) FILTER (WHERE state = 'queued'), '{}') AS pending,
+				count(*) FILTER (WHERE state <> 'queued') AS ended
 			FROM blast_recipient WHERE blast_id = $1 AND number BETWEEN $2 AND $3) r
-		WHERE id = $1 AND ended_at IS NULL`, batch.BlastID, batch.First, batch.Last).Scan(&p.Subject, &p.HTML, &p.Text, &p.Numbers, &p.Ended)
+		WHERE id = $1 AND ended_at IS NULL`,
+		batch.BlastID, batch.First, batch.Last).Scan(&p.Subject, &p.HTML, &p.Text, &p.Numbers, &p.Ended)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return p, nil // ended with its waitlist
+		return p, nil // the blast ended with its waitlist
 	}
 	if err != nil {
 		return p, fmt.Errorf("read a batch: %w", err)
@@ -381,17 +376,17 @@ func (s *Blasts) Pending(ctx context.Context, batch messaging.Batch) (messaging.
 
 // Record implements messaging.BlastQueue. By blast_recipient_pkey.
 //
-// The commit does not wait for the disk: a crash of this process loses nothing by
-// that, and one of Postgres at most what went out in the last half second, which
-// is then sent again, as with mails in flight. In return a blast does not wait for
-// the disk once a mail.
-func (s *Blasts) Record(ctx context.Context, records []messaging.Result) error {
-	// One implicit transaction. A statement with an array of numbers may be planned
-	// to read the whole blast.
+// The commit does not wait for the disk, which would slow down every mail of a blast. A crash of this
+// process loses nothing. A crash of Postgres loses the outcomes of at most the last half second; these
+// mails are sent again, like mails in flight.
+func (s *Blasts) Record(ctx context.Context, results []messaging.Result) error {
+	// The batch is one implicit transaction. A single statement with an array of numbers could
+	// get a plan that reads the whole blast.
 	var b pgx.Batch
 	b.Queue("SELECT set_config('synchronous_commit', 'off', true)")
-	for _, r := range records {
-		b.Queue("UPDATE blast_recipient SET state = $3 WHERE blast_id = $1 AND number = $2 AND state = 'queued'", r.BlastID, r.Number, r.Outcome)
+	for _, r := range results {
+		b.Queue("UPDATE blast_recipient SET state = $3 WHERE blast_id = $1 AND number = $2 AND state = 'queued'",
+			r.BlastID, r.Number, r.Outcome)
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
 		return fmt.Errorf("record outcomes: %w", err)
@@ -399,8 +394,7 @@ func (s *Blasts) Record(ctx context.Context, records []messaging.Result) error {
 	return nil
 }
 
-// End implements messaging.BlastQueue. By blast_batch_pkey, blast_recipient_pkey
-// and blast_pkey.
+// End implements messaging.BlastQueue. By blast_batch_pkey, blast_recipient_pkey and blast_pkey.
 func (s *Blasts) End(ctx context.Context, batch messaging.Batch) error {
 	_, err := s.pool.Exec(ctx, `
 		WITH ended AS (
@@ -411,7 +405,8 @@ func (s *Blasts) End(ctx context.Context, batch messaging.Batch) error {
 			SELECT count(*) FILTER (WHERE state IN ('sent', 'failed')) AS n, count(*) FILTER (WHERE state = 'failed') AS f
 			FROM blast_recipient WHERE blast_id = $1 AND number BETWEEN $4 AND $5)
 		UPDATE blast SET batches_ended = batches_ended + 1,`+counted("c.n", "c.f", "planned AND batches_ended + 1 = batches")+`
-		FROM c WHERE id = $1 AND ended_at IS NULL AND EXISTS (SELECT FROM ended)`, batch.BlastID, batch.Number, batch.Claim, batch.First, batch.Last)
+		FROM c WHERE id = $1 AND ended_at IS NULL AND EXISTS (SELECT FROM ended)`,
+		batch.BlastID, batch.Number, batch.Claim, batch.First, batch.Last)
 	if err != nil {
 		return fmt.Errorf("end a batch: %w", err)
 	}
@@ -438,18 +433,20 @@ func (s *Blasts) Pace(ctx context.Context, n int, rate float64) (time.Duration, 
 		ON CONFLICT (one) DO UPDATE SET next_at = greatest(blast_pace.next_at, clock_timestamp()) + $1
 		RETURNING next_at - $1 - clock_timestamp()`, took).Scan(&wait)
 	if err != nil {
-		return 0, fmt.Errorf("take a place in the rate of mails: %w", err)
+		return 0, fmt.Errorf("reserve places in the stream of mails: %w", err)
 	}
 	return wait, nil
 }
 
-// PruneBlasts implements messaging.BlastQueue. By blast_ended, blast_batch_pkey,
-// blast_recipient_pkey and blast_trial_created.
+// PruneBlasts implements messaging.BlastQueue. By blast_ended, blast_batch_pkey, blast_recipient_pkey and
+// blast_trial_created.
 func (s *Blasts) PruneBlasts(ctx context.Context, before time.Time) (int64, error) {
-	tag, err := s.pool.Exec(ctx, "DELETE FROM blast_trial WHERE blast_id = ANY (ARRAY(SELECT blast_id FROM blast_trial WHERE created_at < $1 ORDER BY created_at LIMIT $2))",
+	tag, err := s.pool.Exec(ctx, `
+		DELETE FROM blast_trial WHERE blast_id = ANY (ARRAY(
+			SELECT blast_id FROM blast_trial WHERE created_at < $1 ORDER BY created_at LIMIT $2))`,
 		s.now().Add(-messaging.TrialWindow), pruneRows)
 	if err != nil {
-		return 0, fmt.Errorf("prune the mails of trials: %w", err)
+		return 0, fmt.Errorf("prune the uses of trials: %w", err)
 	}
 	total := tag.RowsAffected()
 	var id string
@@ -458,24 +455,26 @@ func (s *Blasts) PruneBlasts(ctx context.Context, before time.Time) (int64, erro
 		return total, nil
 	}
 	if err != nil {
-		return total, fmt.Errorf("prune blasts: %w", err)
+		return total, fmt.Errorf("prune a blast: %w", err)
 	}
 	n, err := forgetRecipients(ctx, s.pool, id)
 	if err != nil {
-		return total, fmt.Errorf("prune blasts: %w", err)
+		return total, fmt.Errorf("prune a blast: %w", err)
 	}
 	if _, err := s.pool.Exec(ctx, "UPDATE blast SET ledger = false WHERE id = $1", id); err != nil {
-		return total, fmt.Errorf("prune blasts: %w", err)
+		return total, fmt.Errorf("prune a blast: %w", err)
 	}
 	return total + n + 1, nil
 }
 
-// forgetRecipients deletes the recipients and batches of a blast that has ended.
-// By blast_recipient_pkey and blast_batch_pkey.
+// forgetRecipients deletes the recipients and batches of an ended blast. By blast_recipient_pkey and
+// blast_batch_pkey.
 func forgetRecipients(ctx context.Context, pool *pgxpool.Pool, id string) (total int64, err error) {
 	for _, sql := range []string{
-		"DELETE FROM blast_recipient WHERE blast_id = $1 AND number = ANY (ARRAY(SELECT number FROM blast_recipient WHERE blast_id = $1 ORDER BY number LIMIT $2))",
-		"DELETE FROM blast_batch WHERE blast_id = $1 AND batch = ANY (ARRAY(SELECT batch FROM blast_batch WHERE blast_id = $1 ORDER BY batch LIMIT $2))",
+		`DELETE FROM blast_recipient WHERE blast_id = $1 AND number = ANY (ARRAY(
+			SELECT number FROM blast_recipient WHERE blast_id = $1 ORDER BY number LIMIT $2))`,
+		`DELETE FROM blast_batch WHERE blast_id = $1 AND batch = ANY (ARRAY(
+			SELECT batch FROM blast_batch WHERE blast_id = $1 ORDER BY batch LIMIT $2))`,
 	} {
 		for {
 			tag, err := pool.Exec(ctx, sql, id, purgeRows)
@@ -491,9 +490,8 @@ func forgetRecipients(ctx context.Context, pool *pgxpool.Pool, id string) (total
 	return total, nil
 }
 
-// purgeBlasts deletes everything about the blasts of an owner or waitlist that
-// has gone. What runs ends first: a plan that is under way adds nothing after
-// that. By blast_owner, blast_waitlist, blast_trial_owner and
+// purgeBlasts deletes the blasts of a deleted owner or waitlist. It first ends the running ones, so that
+// a concurrent plan adds nothing more. By blast_owner, blast_waitlist, blast_trial_owner and
 // idempotency_key_pkey.
 func purgeBlasts(ctx context.Context, pool *pgxpool.Pool, id string) error {
 	for _, column := range []string{"owner_id", "waitlist_id"} {

@@ -51,7 +51,7 @@ func claimed(t *testing.T, s *postgres.Domains, owner, name, external string, re
 
 func forget(t *testing.T, pool *pgxpool.Pool, id string) {
 	t.Helper()
-	if err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error { return postgres.New(pool).Forget(t.Context(), tx, id) }); err != nil {
+	if err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error { return postgres.NewMails(pool).Forget(t.Context(), tx, id) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&postgres.Purge{Pool: pool}).Once(t.Context()); err != nil {
@@ -211,7 +211,7 @@ func TestMovesAreDecidedByTheLatestState(t *testing.T) {
 func TestSuppressedAddresses(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
-	l := postgres.New(pool)
+	l := postgres.NewMails(pool)
 	suppress := func(id string, reason messaging.SuppressionReason, emails ...string) {
 		t.Helper()
 		if err := l.Suppress(t.Context(), id, reason, emails); err != nil {
@@ -279,7 +279,7 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 		return out
 	}
 	before := scans()
-	s, l, owner := domains(t, pool, "resend"), postgres.New(pool), uuid.NewString()
+	s, l, owner := domains(t, pool, "resend"), postgres.NewMails(pool), uuid.NewString()
 	d := claimed(t, s, owner, "example.com", "ext", true)
 	claimed(t, s, owner, "example.net", "ext", false)
 	if _, err := s.MoveDomain(t.Context(), d, messaging.DomainVerified, time.Now()); err != nil {

@@ -15,33 +15,32 @@ import (
 )
 
 const (
-	// purgeRows bounds one deletion: tens of milliseconds.
+	// purgeRows limits one deletion, to tens of milliseconds.
 	purgeRows = 5000
-	// purgeTexts does so for rows of up to a megabyte.
+	// purgeTexts limits a deletion of rows of up to a megabyte.
 	purgeTexts = 50
-	// tombstoneKept is longer than any event can come again: dead letters are
-	// kept for 30 days.
+	// tombstoneKept is longer than any event can be redelivered: dead letters are kept for 30
+	// days.
 	tombstoneKept = 35 * 24 * time.Hour
 )
 
-// Purge deletes what accounts and waitlists that have gone leave, and idempotency
-// keys after their day. A mail that is being sent at that moment goes out; what
-// became of it is then recorded nowhere. A purge that stopped midway goes on where
-// it was, and replicas may run it together.
+// Purge deletes the data of deleted accounts and waitlists, and expired idempotency keys. A mail in
+// flight at that moment is sent, but its outcome is not recorded. An interrupted purge continues where
+// it stopped, and replicas may purge at the same time.
 type Purge struct {
 	Pool *pgxpool.Pool
-	// Every is how often the purge looks for work. Nothing is sent for what has
-	// gone in the meantime.
+	// Every is how often the purge looks for work. Mails of deleted accounts and waitlists are
+	// not sent, even before the purge.
 	Every time.Duration
 	Log   *slog.Logger
 }
 
-// Run purges until ctx is done. Failures are logged and tried again.
+// Run purges until ctx is done. It logs errors and tries again at the next time.
 func (p *Purge) Run(ctx context.Context) error {
 	return loop.Job{Name: "purge", Every: p.Every, Log: p.Log, Do: loop.Whole(p.Once)}.Run(ctx)
 }
 
-// Once deletes all there is to delete.
+// Once deletes everything that is due for deletion.
 func (p *Purge) Once(ctx context.Context) error {
 	for {
 		var id string
@@ -51,7 +50,7 @@ func (p *Purge) Once(ctx context.Context) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("look for deleted accounts and waitlists: %w", err)
+			return fmt.Errorf("find deleted accounts and waitlists: %w", err)
 		}
 		if err := p.rows(ctx, id); err != nil {
 			return fmt.Errorf("purge an account or waitlist: %w", err)
@@ -75,10 +74,10 @@ func (p *Purge) Once(ctx context.Context) error {
 	return nil
 }
 
-// rows deletes everything of one account or waitlist, and then all of it but the
-// hash of its id. By sent_mail_account, sent_mail_signup and template_owner.
+// rows deletes everything of one account or waitlist, and replaces its id by a tombstone. By
+// sent_mail_account, sent_mail_signup and template_owner.
 func (p *Purge) rows(ctx context.Context, id string) error {
-	// Who has not seen that it has gone is waited for; see holdOff.
+	// Wait for writers that have not yet seen the deletion; see holdOff.
 	if _, err := p.Pool.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('purge/' || $1, 0))", id); err != nil {
 		return err
 	}
@@ -106,7 +105,7 @@ func (p *Purge) rows(ctx context.Context, id string) error {
 	return err
 }
 
-// chunks repeats a deletion of at most $2 rows until there are none left.
+// chunks repeats a deletion of at most $2 rows until no rows are left.
 func (p *Purge) chunks(ctx context.Context, sql string, arg any, most int) error {
 	for {
 		tag, err := p.Pool.Exec(ctx, sql, arg, most)

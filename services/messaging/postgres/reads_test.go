@@ -20,7 +20,7 @@ func TestAccountsFirst(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
-	ledger := postgres.New(pool)
+	mails := postgres.NewMails(pool)
 	owner, list := uuid.NewString(), uuid.NewString()
 	err := pg.InTx(ctx, pool, func(tx pgx.Tx) error {
 		for i := range 30 {
@@ -28,7 +28,7 @@ func TestAccountsFirst(t *testing.T) {
 			if i >= 27 {
 				r = messaging.Request{EventID: uuid.NewString(), Kind: messaging.PasswordReset, AccountID: uuid.NewString(), RequestedAt: time.Now()}
 			}
-			if err := ledger.Queue(ctx, tx, r); err != nil {
+			if err := mails.Queue(ctx, tx, r); err != nil {
 				return err
 			}
 		}
@@ -39,7 +39,7 @@ func TestAccountsFirst(t *testing.T) {
 	}
 	var got []int
 	for _, limit := range []int{2, 16, 16, 16} {
-		claimed, err := ledger.Claim(ctx, limit, time.Hour)
+		claimed, err := mails.Claim(ctx, limit, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
-	ledger, templates := postgres.New(pool), postgres.NewTemplates(pool, func() {})
+	mails, templates := postgres.NewMails(pool), postgres.NewTemplates(pool, func() {})
 	const list, owner = "0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
 	// star was told very often, fan never.
 	const star, fan = 1, 2
@@ -71,7 +71,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	}
 	told := func(number int64) func() error {
 		return in(func(tx pgx.Tx) error {
-			_, err := ledger.Told(ctx, tx, list, number, messaging.ReferralSMS)
+			_, err := mails.Notified(ctx, tx, list, number, messaging.ReferralSMS)
 			return err
 		})
 	}
@@ -86,17 +86,17 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		{"told", told(star)},
 		{"not told", told(fan)},
 		{"queue", in(func(tx pgx.Tx) error {
-			return ledger.Queue(ctx, tx, messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupConfirmation, AccountID: owner, WaitlistID: list, Number: fan, RequestedAt: time.Now()})
+			return mails.Queue(ctx, tx, messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupConfirmation, AccountID: owner, WaitlistID: list, Number: fan, RequestedAt: time.Now()})
 		})},
-		{"cancel a signup's", in(func(tx pgx.Tx) error { return ledger.CancelSignup(ctx, tx, list, fan, "") })},
+		{"cancel a signup's", in(func(tx pgx.Tx) error { return mails.CancelSignup(ctx, tx, list, fan, "") })},
 		{"cancel one kind", in(func(tx pgx.Tx) error {
-			return ledger.CancelSignup(ctx, tx, list, fan, messaging.SignupVerification)
+			return mails.CancelSignup(ctx, tx, list, fan, messaging.SignupVerification)
 		})},
-		{"cancel an account's", in(func(tx pgx.Tx) error { return ledger.CancelAccount(ctx, tx, owner, messaging.TrialEnding) })},
-		{"claim", func() error { _, err := ledger.Claim(ctx, 16, time.Minute); return err }},
-		{"defer", func() error { return ledger.Defer(ctx, uuid.NewString(), time.Minute, "x") }},
-		{"return", func() error { return ledger.Return(ctx, time.Minute, uuid.NewString(), uuid.NewString()) }},
-		{"canceled", func() error { return ledger.Canceled(ctx, uuid.NewString(), "x") }},
+		{"cancel an account's", in(func(tx pgx.Tx) error { return mails.CancelAccount(ctx, tx, owner, messaging.TrialEnding) })},
+		{"claim", func() error { _, err := mails.Claim(ctx, 16, time.Minute); return err }},
+		{"defer", func() error { return mails.Defer(ctx, uuid.NewString(), time.Minute, "x") }},
+		{"return", func() error { return mails.Return(ctx, time.Minute, uuid.NewString(), uuid.NewString()) }},
+		{"canceled", func() error { return mails.Canceled(ctx, uuid.NewString(), "x") }},
 		{"template", func() error { _, err := templates.Template(ctx, owner, id); return err }},
 		{"templates", func() error { _, err := templates.Templates(ctx, owner); return err }},
 		{"types", func() error {

@@ -23,8 +23,8 @@ type Templates struct {
 	wake func()
 }
 
-// NewTemplates returns the templates of a pool whose search path is Schema. It
-// calls wake after each transaction that left rows in the outbox.
+// NewTemplates returns Templates over a pool whose search path is Schema. wake is called after each
+// transaction that added rows to the outbox.
 func NewTemplates(pool *pgxpool.Pool, wake func()) *Templates {
 	return &Templates{pool: pool, wake: wake}
 }
@@ -36,15 +36,15 @@ func scanTemplate(row pgx.CollectableRow) (t messaging.Template, err error) {
 	return t, err //nolint:wrapcheck // wrapped where it is used
 }
 
-// InsertTemplate implements messaging.TemplateStore. By gone_pkey and
-// tombstone_pkey.
+// InsertTemplate implements messaging.TemplateStore. By gone_pkey and tombstone_pkey.
 func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := holdOff(ctx, tx, t.OwnerID); err != nil {
 			return err
 		}
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO template (`+templateColumns+`) SELECT $1::uuid, $2::uuid, $3::text, $4::text, $5::text, $6::text, $7::text, $8::timestamptz
+			INSERT INTO template (`+templateColumns+`)
+			SELECT $1::uuid, $2::uuid, $3::text, $4::text, $5::text, $6::text, $7::text, $8::timestamptz
 			WHERE NOT EXISTS (SELECT FROM gone WHERE id = $2) AND NOT EXISTS (SELECT FROM tombstone WHERE hash = sha256(uuid_send($2)))`,
 			t.ID, t.OwnerID, t.Type, t.Name, t.Subject, t.HTML, t.Text, t.CreatedAt)
 		if err == nil && tag.RowsAffected() == 0 {
@@ -60,7 +60,8 @@ func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template) er
 
 // Templates implements messaging.TemplateStore. By template_owner.
 func (s *Templates) Templates(ctx context.Context, ownerID string) ([]messaging.Template, error) {
-	rows, err := s.pool.Query(ctx, "SELECT id, owner_id, template_type, name, subject, '', '', created_at FROM template WHERE owner_id = $1 ORDER BY id", ownerID)
+	rows, err := s.pool.Query(ctx, `
+		SELECT id, owner_id, template_type, name, subject, '', '', created_at FROM template WHERE owner_id = $1 ORDER BY id`, ownerID)
 	if err != nil {
 		return nil, fmt.Errorf("list templates: %w", err)
 	}
@@ -144,20 +145,20 @@ func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now 
 func (s *Templates) TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]messaging.TemplateType, error) {
 	rows, err := s.pool.Query(ctx, "SELECT id, template_type FROM template WHERE id = ANY ($2::uuid[]) AND owner_id = $1", ownerID, ids)
 	if err != nil {
-		return nil, fmt.Errorf("look for templates: %w", err)
+		return nil, fmt.Errorf("read the types of templates: %w", err)
 	}
 	types := make(map[string]messaging.TemplateType, len(ids))
 	var id string
 	var t messaging.TemplateType
 	if _, err := pgx.ForEachRow(rows, []any{&id, &t}, func() error { types[id] = t; return nil }); err != nil {
-		return nil, fmt.Errorf("look for templates: %w", err)
+		return nil, fmt.Errorf("read the types of templates: %w", err)
 	}
 	return types, nil
 }
 
-// holdOff keeps the purge from beginning with an account or waitlist until tx
-// ends. Whoever inserts rows of one does that, and then looks whether it has gone:
-// either the purge finds the rows, or there are none.
+// holdOff keeps the purge of an account or waitlist waiting until tx ends. A transaction that inserts
+// rows for one calls holdOff and then checks whether it is deleted. So either the purge finds the rows,
+// or the transaction finds the deletion and inserts none.
 func holdOff(ctx context.Context, tx pgx.Tx, id string) error {
 	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock_shared(hashtextextended('purge/' || $1, 0))", id)
 	return err
