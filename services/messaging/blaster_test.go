@@ -49,7 +49,8 @@ type crowd struct {
 func newCrowd(t testing.TB) *crowd {
 	t.Helper()
 	pool := testenv.Migrated(t, postgres.Schema, 20, postgres.Migrations)
-	return &crowd{TB: t, pool: pool, blasts: postgres.NewBlasts(pool, time.Now), people: map[string]map[int64]bool{}, suppressed: map[string]bool{}}
+	return &crowd{TB: t, pool: pool, blasts: postgres.NewBlasts(pool, time.Now), people: map[string]map[int64]bool{},
+		suppressed: map[string]bool{}}
 }
 
 // list makes a waitlist with the numbers from 1 to n.
@@ -167,7 +168,8 @@ func (c *crowd) deliver(b *messaging.Blaster) {
 			if err := proto.Unmarshal(payload, &ev); err != nil {
 				return err
 			}
-			if err := c.blasts.Ready(context.Background(), tx, ev.GetBlastBatchReady().GetBlastId(), ev.GetBlastBatchReady().GetBatch()); err != nil {
+			if err := c.blasts.Ready(context.Background(), tx, ev.GetBlastBatchReady().GetBlastId(),
+				ev.GetBlastBatchReady().GetBatch()); err != nil {
 				return err
 			}
 		}
@@ -295,7 +297,8 @@ func TestABlastWaitsForALapsedPlan(t *testing.T) {
 	c.lapsed = 201
 	id := c.create(c.list(500))
 	c.start(c)
-	testenv.Eventually(c, "the first are told and the others put off", func() bool { return c.ledger(id)["sent"] == 200 && asked.Load() > 10 })
+	testenv.Eventually(c, "the first are told and the others put off",
+		func() bool { return c.ledger(id)["sent"] == 200 && asked.Load() > 10 })
 	if b := c.blast(id); b.State != messaging.BlastSending || b.Recipients != 200 || b.Failed != 0 {
 		t.Errorf("lapsed: %+v", b)
 	}
@@ -338,7 +341,8 @@ func TestABlastSaysItsBodyAndAFooter(t *testing.T) {
 		t.Errorf("%q\n%s\n%s", m.Subject, m.Text, m.HTML)
 	}
 	page := "https://join.example.com/unsubscribe?waitlist=" + list + "&email=p1%40example.com&token=v1.k1.unsub.0."
-	if !strings.Contains(m.Text, page) || !strings.Contains(m.HTML, strings.ReplaceAll(page, "&", "&amp;")) || !strings.Contains(m.HTML, "&ldquo;List&rdquo;") {
+	if !strings.Contains(m.Text, page) || !strings.Contains(m.HTML, strings.ReplaceAll(page, "&", "&amp;")) ||
+		!strings.Contains(m.HTML, "&ldquo;List&rdquo;") {
 		t.Errorf("no footer:\n%s\n%s", m.Text, m.HTML)
 	}
 	if !strings.HasPrefix(m.Unsubscribe, "https://join.example.com/v1/public/waitlists/"+list+"/unsubscribe?email=p1%40example.com&token=v1.k1.unsub.0.") {

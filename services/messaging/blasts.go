@@ -174,7 +174,9 @@ func NewBlasts(cfg BlastsConfig) *Blasts {
 // Create creates a blast and returns it when it has ended, or its state after BlastWait. raw is
 // the body of the request, key its Idempotency-Key. replayed is set if an earlier request with
 // that key created the blast; the result is then the answer to that request.
-func (b *Blasts) Create(ctx context.Context, actor access.Actor, waitlistID string, raw []byte, key string) (_ Blast, replayed bool, err error) {
+func (b *Blasts) Create(
+	ctx context.Context, actor access.Actor, waitlistID string, raw []byte, key string,
+) (_ Blast, replayed bool, err error) {
 	grant, err := b.authorize(ctx, actor, waitlistID, b.EnforceVerification)
 	if err != nil {
 		return Blast{}, false, err

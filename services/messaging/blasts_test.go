@@ -19,7 +19,8 @@ import (
 
 // owners is the owners' side of a crowd's blasts.
 func (c *crowd) owners(change func(*messaging.BlastsConfig)) *messaging.Blasts {
-	cfg := messaging.BlastsConfig{Store: c.blasts, Lists: c, Wake: func() {}, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now, Wait: 20 * time.Millisecond}
+	cfg := messaging.BlastsConfig{Store: c.blasts, Lists: c, Wake: func() {}, Log: slog.New(slog.NewTextHandler(c.Output(), nil)),
+		Now: time.Now, Wait: 20 * time.Millisecond}
 	if change != nil {
 		change(&cfg)
 	}
@@ -51,7 +52,8 @@ func TestABlastThatWasMadeIsNoError(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	list := c.list(1)
-	out, _, err := c.owners(func(cfg *messaging.BlastsConfig) { cfg.Store = forgetful{c.blasts} }).Create(t.Context(), paying(access.Owner, nil), list, []byte(news), "key")
+	out, _, err := c.owners(func(cfg *messaging.BlastsConfig) { cfg.Store = forgetful{c.blasts} }).Create(t.Context(),
+		paying(access.Owner, nil), list, []byte(news), "key")
 	if err != nil || out.State != messaging.BlastQueued || out.Recipients != 0 {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -79,7 +81,9 @@ func TestTheOrderOfChecksOfABlast(t *testing.T) {
 		list     apierr.Code
 	}{
 		{"no waitlist", uuid.NewString(), paying(access.Owner, nil), false, "x", apierr.NotFound, apierr.NotFound},
-		{"a stranger", list, paying(access.Owner, func(a *access.Actor, g *access.Grant) { g.OwnerID, a.EmailVerified = uuid.NewString(), false }), true, "x", apierr.Forbidden, apierr.Forbidden},
+		{"a stranger", list, paying(access.Owner, func(a *access.Actor, g *access.Grant) {
+			g.OwnerID, a.EmailVerified = uuid.NewString(), false
+		}), true, "x", apierr.Forbidden, apierr.Forbidden},
 		{"not verified, and over", list, paying(access.Owner, func(a *access.Actor, g *access.Grant) {
 			a.EmailVerified, g.Entitlement.Status, g.Entitlement.Trial = false, access.Inactive, true
 		}), true, "x", apierr.EmailNotVerified, apierr.TrialExpired},
@@ -90,7 +94,8 @@ func TestTheOrderOfChecksOfABlast(t *testing.T) {
 		{"bad body below Pro", list, paying(access.Owner, basic), false, "x", apierr.InvalidBody, apierr.TierRequired},
 		{"invalid below Pro", list, paying(access.Owner, basic), false, `{}`, apierr.ValidationError, apierr.TierRequired},
 		{"below Pro", list, paying(access.Owner, basic), false, news, apierr.TierRequired, apierr.TierRequired},
-		{"not verified, not asked for", list, paying(access.Owner, func(a *access.Actor, _ *access.Grant) { a.EmailVerified = false }), false, news, "", ""},
+		{"not verified, not asked for", list, paying(access.Owner, func(a *access.Actor, _ *access.Grant) { a.EmailVerified = false }), false,
+			news, "", ""},
 		{"admin", list, paying(access.Admin, nil), true, news, "", ""},
 	} {
 		b := c.owners(func(cfg *messaging.BlastsConfig) { cfg.EnforceVerification = tt.enforce })
@@ -214,7 +219,8 @@ func TestABlastWhoseAnswerWasLostIsAnswered(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	n := messaging.NewBlast{
-		ID: uuid.Must(uuid.NewV7()).String(), WaitlistID: c.list(2), OwnerID: ownerID, AccountID: ownerID, CreatedAt: time.Now().Add(-time.Minute),
+		ID: uuid.Must(uuid.NewV7()).String(), WaitlistID: c.list(2), OwnerID: ownerID, AccountID: ownerID,
+		CreatedAt:    time.Now().Add(-time.Minute),
 		BlastContent: messaging.BlastContent{Subject: "News", Text: "We are live"}, Key: "key",
 	}
 	n.Content = []byte(n.WaitlistID + "\n" + news)

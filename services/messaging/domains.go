@@ -221,7 +221,8 @@ func (s *Domains) claim(ctx context.Context, ownerID, name string) (Domain, erro
 		return Domain{}, err
 	}
 	if len(list) >= maxDomains {
-		return Domain{}, apierr.Validation(apierr.Field{Field: "domain", Message: fmt.Sprintf("An account can have at most %d domains.", maxDomains)})
+		message := fmt.Sprintf("An account can have at most %d domains.", maxDomains)
+		return Domain{}, apierr.Validation(apierr.Field{Field: "domain", Message: message})
 	}
 	id, err := uuid.NewV7()
 	if err != nil {

@@ -49,7 +49,8 @@ func newWorld(t testing.TB) *world {
 		OwnerID: templateOwner, WaitlistName: "Launch", Pro: true, NotifyReferrer: true, SMSNotifyReferrer: true, Milestones: []int64{5, 10},
 		Templates: map[messaging.TemplateType]string{},
 	}
-	for _, kind := range []messaging.TemplateType{messaging.ConfirmationTemplate, messaging.MilestoneTemplate, messaging.OffboardingTemplate} {
+	for _, kind := range []messaging.TemplateType{messaging.ConfirmationTemplate, messaging.MilestoneTemplate,
+		messaging.OffboardingTemplate} {
 		w.about.Templates[kind] = w.template(kind)
 	}
 	w.world = w
@@ -58,7 +59,8 @@ func newWorld(t testing.TB) *world {
 
 func (w *world) template(kind messaging.TemplateType) string {
 	w.Helper()
-	t := messaging.Template{ID: uuid.Must(uuid.NewV7()).String(), OwnerID: templateOwner, Type: kind, Subject: string(kind) + " for {{first_name}}", Text: "x", CreatedAt: time.Now()}
+	t := messaging.Template{ID: uuid.Must(uuid.NewV7()).String(), OwnerID: templateOwner, Type: kind,
+		Subject: string(kind) + " for {{first_name}}", Text: "x", CreatedAt: time.Now()}
 	if err := postgres.NewTemplates(w.pool, func() {}).InsertTemplate(w.Context(), t); err != nil {
 		w.Fatal(err)
 	}
@@ -133,19 +135,22 @@ func (w *world) events(events ...*eventv1.Event) {
 
 func createdEvent(verify, confirm bool) *eventv1.Event {
 	return &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
-		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, Email: "ann@example.com", WaitlistName: "Launch", VerificationRequired: verify, Confirmation: confirm,
+		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, Email: "ann@example.com", WaitlistName: "Launch",
+		VerificationRequired: verify, Confirmation: confirm,
 	}}}
 }
 
 func creditedEvent(notify, sms bool, milestone int64) *eventv1.Event {
 	return &eventv1.Event{Payload: &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
-		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, ReferralCount: 5, NotifyReferrer: notify, SmsNotifyReferrer: sms, Milestone: milestone,
+		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, ReferralCount: 5, NotifyReferrer: notify, SmsNotifyReferrer: sms,
+		Milestone: milestone,
 	}}}
 }
 
 func removedEvent(reason eventv1.RemovalReason, offboarding bool) *eventv1.Event {
 	return &eventv1.Event{Payload: &eventv1.Event_SignupRemoved{SignupRemoved: &eventv1.SignupRemoved{
-		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, Reason: reason, Email: "ann@example.com", FirstName: "Ann", Offboarding: offboarding,
+		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, Reason: reason, Email: "ann@example.com", FirstName: "Ann",
+		Offboarding: offboarding,
 	}}}
 }
 
@@ -166,7 +171,8 @@ func (w *world) queued() string {
 // ends are the kinds that ended, with how and why.
 func (w *world) ends() string {
 	w.Helper()
-	rows, err := w.pool.Query(w.Context(), "SELECT concat_ws(' ', kind, state, nullif(error, '')) FROM sent_mail WHERE state <> 'queued' ORDER BY kind")
+	rows, err := w.pool.Query(w.Context(), "SELECT concat_ws(' ', kind, state, nullif(error, '')) FROM sent_mail WHERE state <> "+
+		"'queued' ORDER BY kind")
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -180,8 +186,10 @@ func (w *world) ends() string {
 func TestWhatEventsAskFor(t *testing.T) {
 	t.Parallel()
 	const own, admin = eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST, eventv1.RemovalReason_REMOVAL_REASON_ADMIN
-	verified := &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: waitlistID, Number: 1}}}
-	ending := &eventv1.Event{Payload: &eventv1.Event_TrialEnding{TrialEnding: &eventv1.TrialEnding{AccountId: templateOwner, Email: "owner@example.com", EndsAt: timestamppb.New(time.Now().Add(time.Hour))}}}
+	verified := &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: waitlistID,
+		Number: 1}}}
+	ending := &eventv1.Event{Payload: &eventv1.Event_TrialEnding{TrialEnding: &eventv1.TrialEnding{AccountId: templateOwner,
+		Email: "owner@example.com", EndsAt: timestamppb.New(time.Now().Add(time.Hour))}}}
 	entitled := func(status string) *eventv1.Event {
 		return &eventv1.Event{Payload: &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{AccountId: templateOwner, Entitlement: &accessv1.Entitlement{Status: status}}}}
 	}
@@ -200,7 +208,8 @@ func TestWhatEventsAskFor(t *testing.T) {
 		"trial ends":                {[]*eventv1.Event{ending, entitled("trialing")}, "trial_ending"},
 		"subscribed":                {[]*eventv1.Event{ending, entitled("active")}, ""},
 		"one after the other": {
-			[]*eventv1.Event{creditedEvent(true, true, 0), creditedEvent(true, true, 5), creditedEvent(true, true, 10), creditedEvent(true, false, 5)},
+			[]*eventv1.Event{creditedEvent(true, true, 0), creditedEvent(true, true, 5), creditedEvent(true, true, 10),
+				creditedEvent(true, false, 5)},
 			"referral_milestone referral_milestone referral_notification sms",
 		},
 	} {
@@ -213,7 +222,8 @@ func TestWhatEventsAskFor(t *testing.T) {
 			if got := w.queued(); got != tc.want {
 				t.Errorf("queued %q, want %q", got, tc.want)
 			}
-			if n := w.count("SELECT count(*) FROM sent_mail WHERE recipient <> '' AND kind NOT IN ('signup_verification', 'offboarding', 'trial_ending')"); n != 0 {
+			if n := w.count("SELECT count(*) FROM sent_mail WHERE recipient <> '' AND kind NOT IN ('signup_verification', 'offboarding', " +
+				"'trial_ending')"); n != 0 {
 				t.Errorf("%d addresses are kept without need", n)
 			}
 		})
@@ -264,7 +274,8 @@ func TestReferrersAreToldOnceAnHour(t *testing.T) {
 	}
 	// While one waits there is no second, however long.
 	w.events(creditedEvent(true, false, 0), creditedEvent(true, false, 0))
-	if _, err := w.pool.Exec(t.Context(), "UPDATE sent_mail SET requested_at = now() - interval '2 hours', due_at = now() - interval '2 hours'"); err != nil {
+	if _, err := w.pool.Exec(t.Context(), "UPDATE sent_mail SET requested_at = now() - interval '2 hours', due_at = now() - interval "+
+		"'2 hours'"); err != nil {
 		t.Fatal(err)
 	}
 	w.events(creditedEvent(true, false, 0))
@@ -322,38 +333,56 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 	}{
 		"as it was": {func(*world) {}, say("sent", "sent", "sent", "sent", "sent")},
 		// Confirmation and offboarding are no marketing.
-		"opted out":           {func(w *world) { w.people[1].OptedOut = true }, say("sent", "opted out", "opted out", "sent", "opted out")},
-		"suppressed":          {func(w *world) { w.suppressed["ann@example.com"] = true }, say("sent", "the address is suppressed", "the address is suppressed", "sent", "sent")},
-		"the signup has gone": {func(w *world) { delete(w.people, 1) }, say("sent", "the signup has gone", "the signup has gone", "the signup has gone", "the signup has gone")},
+		"opted out": {
+			func(w *world) { w.people[1].OptedOut = true },
+			say("sent", "the signup opted out", "the signup opted out", "sent", "the signup opted out"),
+		},
+		"suppressed": {
+			func(w *world) { w.suppressed["ann@example.com"] = true },
+			say("sent", "the address is suppressed", "the address is suppressed", "sent", "sent"),
+		},
+		"the signup has gone": {
+			func(w *world) { delete(w.people, 1) },
+			say("sent", "the signup was removed", "the signup was removed", "the signup was removed", "the signup was removed"),
+		},
 		"no Pro any more": {
 			func(w *world) { w.about = messaging.Mailing{OwnerID: templateOwner} },
-			strings.ReplaceAll(all, "%s", "canceled the owner's plan has no such mails"),
+			strings.ReplaceAll(all, "%s", "canceled the owner's plan does not include these mails"),
 		},
-		"the waitlist has gone": {func(w *world) { w.err = apierr.NotFoundf("gone") }, strings.ReplaceAll(all, "%s", "canceled the waitlist has gone")},
+		"the waitlist has gone": {func(w *world) { w.err = apierr.NotFoundf("gone") },
+			strings.ReplaceAll(all, "%s", "canceled the waitlist was deleted")},
 		"switched off": {
 			func(w *world) {
 				w.about.NotifyReferrer, w.about.SMSNotifyReferrer, w.about.Milestones = false, false, []int64{10}
 			},
-			say("sent", "no milestone any more", "switched off", "sent", "switched off"),
+			say("sent", "the milestone was removed", "the waitlist does not send these notifications", "sent",
+				"the waitlist does not send these notifications"),
 		},
 		"nothing assigned": {
 			func(w *world) { w.about.Templates = nil },
 			say("no template is assigned", "no template is assigned", "sent", "no template is assigned", "sent"),
 		},
-		"templates deleted": {deleteTemplates, say("the template has gone", "the template has gone", "sent", "the template has gone", "sent")},
+		"templates deleted": {
+			deleteTemplates,
+			say("the template was deleted", "the template was deleted", "sent", "the template was deleted", "sent"),
+		},
 		"another's templates": {
 			func(w *world) { w.about.OwnerID = accountID },
-			say("the template has gone", "the template has gone", "sent", "the template has gone", "sent"),
+			say("the template was deleted", "the template was deleted", "sent", "the template was deleted", "sent"),
 		},
 		"templates of other types": {
 			func(w *world) {
 				id := w.about.Templates[messaging.ConfirmationTemplate]
-				w.about.Templates = map[messaging.TemplateType]string{messaging.ConfirmationTemplate: w.template(messaging.BlastTemplate), messaging.MilestoneTemplate: id, messaging.OffboardingTemplate: "x"}
+				w.about.Templates = map[messaging.TemplateType]string{messaging.ConfirmationTemplate: w.template(messaging.BlastTemplate),
+					messaging.MilestoneTemplate: id, messaging.OffboardingTemplate: "x"}
 			},
-			say("no template has the assigned id", "the template is for other mails", "sent", "the template is for other mails", "sent"),
+			say("the assigned template does not exist", "the template has another type", "sent", "the template has another type", "sent"),
 		},
-		"no phone":       {func(w *world) { w.people[1].Phone = "0151 12345678" }, say("sent", "sent", "sent", "sent", "no international phone number")},
-		"no SMS at all":  {func(w *world) { w.noSMS = true }, say("sent", "sent", "sent", "sent", "there is no provider of text messages")},
+		"no phone": {
+			func(w *world) { w.people[1].Phone = "0151 12345678" },
+			say("sent", "sent", "sent", "sent", "the phone number is not international"),
+		},
+		"no SMS at all":  {func(w *world) { w.noSMS = true }, say("sent", "sent", "sent", "sent", "no provider of text messages is configured")},
 		"another number": {func(w *world) { w.people[1].Phone = "+1 (415) 555-2671" }, say("sent", "sent", "sent", "sent", "sent")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -468,7 +497,8 @@ func TestSMSProviders(t *testing.T) {
 			// It delays no mail.
 			w.eventually("the mail is sent", func() bool { return w.states()["sent"] == 1 })
 			w.eventually("tried", func() bool {
-				return w.count("SELECT count(*) FROM sent_mail WHERE kind = 'sms' AND state = '"+tc.want+"' AND (state = 'failed' OR due_at > requested_at)") == 1
+				return w.count("SELECT count(*) FROM sent_mail WHERE kind = 'sms' AND state = "+
+					"'"+tc.want+"' AND (state = 'failed' OR due_at > requested_at)") == 1
 			})
 			stop()
 			if tc.want == "failed" {

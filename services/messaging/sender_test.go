@@ -207,7 +207,8 @@ func TestEachRequestIsSentOnceByManySenders(t *testing.T) {
 	e.ended(301)
 	e.sentOnce(301)
 	var left int
-	if err := e.pool.QueryRow(t.Context(), "SELECT count(*) FROM sent_mail WHERE recipient <> '' OR waitlist_name <> ''").Scan(&left); err != nil || left != 0 {
+	if err := e.pool.QueryRow(t.Context(), "SELECT count(*) FROM sent_mail WHERE recipient <> '' OR waitlist_name <> "+
+		"''").Scan(&left); err != nil || left != 0 {
 		t.Fatalf("%d addresses are kept, %v", left, err)
 	}
 }
@@ -228,7 +229,8 @@ func TestARefusedMailFailsAlone(t *testing.T) {
 	e.ended(10)
 	e.sentOnce(9)
 	var reason string
-	if err := e.pool.QueryRow(t.Context(), "SELECT error FROM sent_mail WHERE state = 'failed'").Scan(&reason); err != nil || !strings.Contains(reason, "550 5.1.1") {
+	if err := e.pool.QueryRow(t.Context(), "SELECT error FROM sent_mail WHERE state = 'failed'").Scan(&reason); err != nil ||
+		!strings.Contains(reason, "550 5.1.1") {
 		t.Fatalf("%q, %v", reason, err)
 	}
 }
@@ -335,7 +337,8 @@ func TestStoppingFinishesWhatIsUnderWay(t *testing.T) {
 	// The rest is handed back while those four are under way.
 	e.eventually("handed back", func() bool {
 		var n int
-		if err := e.pool.QueryRow(context.Background(), "SELECT count(*) FROM sent_mail WHERE state = 'queued' AND due_at <= now()").Scan(&n); err != nil {
+		if err := e.pool.QueryRow(context.Background(), "SELECT count(*) FROM sent_mail WHERE state = 'queued' AND due_at <= "+
+			"now()").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 46
@@ -359,7 +362,8 @@ func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
 	kept.WaitlistID = uuid.NewString()
 	e.queue(accountMail(), signupMail(1), signupMail(2), other, kept, expired)
 	e.tx(func(tx pgx.Tx) error {
-		return errors.Join(e.store.Forget(t.Context(), tx, accountID), e.store.Forget(t.Context(), tx, waitlistID), e.store.CancelSignup(t.Context(), tx, other.WaitlistID, 9, ""))
+		return errors.Join(e.store.Forget(t.Context(), tx, accountID), e.store.Forget(t.Context(), tx, waitlistID),
+			e.store.CancelSignup(t.Context(), tx, other.WaitlistID, 9, ""))
 	})
 	// Events that come late queue nothing.
 	e.queue(accountMail(), signupMail(3), teamMail())
@@ -454,7 +458,8 @@ func TestPurgeWhileAMailIsUnderWay(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	entered, release := make(chan struct{}, 10), make(chan struct{})
-	replies := map[int64]error{1: nil, 2: &messaging.RefusedError{Reason: "550"}, 3: &messaging.DeferredError{Reason: "451"}, 4: errors.New("connection refused")}
+	replies := map[int64]error{1: nil, 2: &messaging.RefusedError{Reason: "550"}, 3: &messaging.DeferredError{Reason: "451"},
+		4: errors.New("connection refused")}
 	e.reply = func(call int, _ messaging.Mail) error {
 		entered <- struct{}{}
 		<-release
@@ -484,8 +489,11 @@ func TestPlans(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for name, sql := range map[string]string{
-		"told":   "SELECT FROM sent_mail WHERE waitlist_id = '" + waitlistID + "' AND number = 1 AND kind = 'sms' AND kind IN ('referral_notification', 'sms') AND state IN ('queued', 'sent') AND ended_at > now() - interval '1 hour'",
-		"claim":  "SELECT event_id FROM sent_mail s WHERE state = 'queued' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id])) ORDER BY due_at LIMIT 16 FOR UPDATE OF s SKIP LOCKED",
+		"told": "SELECT FROM sent_mail WHERE waitlist_id = '" + waitlistID +
+			"' AND number = 1 AND kind = 'sms' AND kind IN ('referral_notification', 'sms') AND state IN ('queued', 'sent') AND ended_at > " +
+			"now() - interval '1 hour'",
+		"claim": "SELECT event_id FROM sent_mail s WHERE state = 'queued' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE " +
+			"g.id = ANY (ARRAY[s.account_id, s.waitlist_id])) ORDER BY due_at LIMIT 16 FOR UPDATE OF s SKIP LOCKED",
 		"signup": "SELECT event_id FROM sent_mail WHERE waitlist_id = '" + waitlistID + "' LIMIT 10",
 		"owner":  "SELECT event_id FROM sent_mail WHERE account_id = '" + accountID + "' LIMIT 10",
 		"gone":   "SELECT id FROM gone ORDER BY gone_at LIMIT 1",

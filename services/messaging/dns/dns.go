@@ -1,6 +1,5 @@
-// Package dns looks up what domains publish, from a recursive resolver: unlike
-// the standard library it tells a name that has no records from one that nobody
-// answers for.
+// Package dns looks up TXT records at a recursive resolver. Unlike the standard library it
+// distinguishes a name without records from a failed lookup.
 package dns
 
 import (
@@ -25,14 +24,14 @@ import (
 const (
 	scope = "waitlist.internal/services/messaging/dns"
 
-	// tryTimeout bounds one question, lookupTimeout all that are asked for one name: a
-	// request that waits for them must be answered within five seconds.
+	// tryTimeout limits one query, lookupTimeout all queries for one name: the REST request that
+	// waits for them has to be answered within five seconds.
 	tryTimeout    = 1500 * time.Millisecond
 	lookupTimeout = 3500 * time.Millisecond
 	tries         = 2
-	// udpSize is how long an answer may be before it is asked for by TCP, in bytes.
+	// udpSize is the size in bytes from which answers are requested by TCP.
 	udpSize = 1232
-	// systemConfig names the machine's resolvers.
+	// systemConfig lists the resolvers of the machine.
 	systemConfig = "/etc/resolv.conf"
 )
 
@@ -43,24 +42,25 @@ type Resolver struct {
 	lookups metric.Int64Counter
 }
 
-// New returns a Resolver that asks the server at an address (host:port); "": the
-// machine's resolvers.
+// New returns a Resolver that queries the server at address (host:port), or the machine's resolvers if
+// it is empty.
 func New(address string) (*Resolver, error) {
 	r := &Resolver{tracer: otel.Tracer(scope)}
 	var err error
-	if r.lookups, err = otel.Meter(scope).Int64Counter("messaging.dns_lookups", metric.WithDescription("Names looked up, by outcome: found, none, unknown.")); err != nil {
-		return nil, fmt.Errorf("DNS metrics: %w", err)
+	if r.lookups, err = otel.Meter(scope).Int64Counter("messaging.dns_lookups",
+		metric.WithDescription("Names looked up, by outcome: found, none, unknown.")); err != nil {
+		return nil, fmt.Errorf("create DNS metrics: %w", err)
 	}
 	if address != "" {
 		if _, _, err := net.SplitHostPort(address); err != nil {
-			return nil, fmt.Errorf("DNS resolver: %w", err)
+			return nil, fmt.Errorf("parse the resolver's address: %w", err)
 		}
 		r.servers = []string{address}
 		return r, nil
 	}
 	cfg, err := mdns.ClientConfigFromFile(systemConfig)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("DNS resolvers: %w", err)
+		return nil, fmt.Errorf("read the DNS resolvers: %w", err)
 	}
 	if err == nil {
 		for _, s := range cfg.Servers {
@@ -77,7 +77,8 @@ func New(address string) (*Resolver, error) {
 func (r *Resolver) Texts(ctx context.Context, name string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	ctx, span := r.tracer.Start(ctx, "DNS TXT", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("dns.question.name", name)))
+	ctx, span := r.tracer.Start(ctx, "DNS TXT", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("dns.question.name", name)))
 	defer span.End()
 	texts, err := r.lookup(ctx, name)
 	outcome := "found"
@@ -94,7 +95,7 @@ func (r *Resolver) Texts(ctx context.Context, name string) ([]string, error) {
 
 func (r *Resolver) lookup(ctx context.Context, name string) ([]string, error) {
 	if _, ok := mdns.IsDomainName(name); !ok {
-		return nil, nil // too long for a record to have it
+		return nil, nil // too long to have records
 	}
 	q := new(mdns.Msg).SetQuestion(mdns.Fqdn(name), mdns.TypeTXT)
 	q.SetEdns0(udpSize, false)
@@ -115,19 +116,20 @@ func (r *Resolver) lookup(ctx context.Context, name string) ([]string, error) {
 	return nil, fmt.Errorf("%w: %w", messaging.ErrNoAnswer, failed)
 }
 
-// ask asks one server, by TCP where an answer is too long for UDP.
+// ask queries one server, by TCP if the answer is too long for UDP.
 func ask(ctx context.Context, q *mdns.Msg, server string) (*mdns.Msg, error) {
 	answer, _, err := (&mdns.Client{Timeout: tryTimeout}).ExchangeContext(ctx, q, server)
 	if err == nil && answer.Truncated {
 		answer, _, err = (&mdns.Client{Net: "tcp", Timeout: tryTimeout}).ExchangeContext(ctx, q, server)
 	}
 	if err == nil && answer.Truncated {
-		err = errors.New("the answer was cut off")
+		err = errors.New("truncated answer")
 	}
 	return answer, err //nolint:wrapcheck // by lookup
 }
 
-// texts returns those of an answer, also below a CNAME, each in one piece.
+// texts returns the TXT records of an answer, including those found through a CNAME, each joined to one
+// string.
 func texts(answer *mdns.Msg) []string {
 	var out []string
 	for _, rr := range answer.Answer {

@@ -1,5 +1,5 @@
-// Package eml writes mails in their Internet format (RFC 5322, MIME): what the
-// SMTP and the folder provider have in common.
+// Package eml writes mails in the Internet message format (RFC 5322, MIME), for the SMTP and maildir
+// providers.
 package eml
 
 import (
@@ -17,26 +17,25 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// signature is the header of a DKIM signature.
+// signature is the name of the DKIM header.
 const signature = "DKIM-Signature"
 
-// ParseFrom reads a sender, with or without a display name.
+// ParseFrom parses a sender, with or without a display name.
 func ParseFrom(s string) (stdmail.Address, error) {
 	a, err := stdmail.ParseAddress(s)
 	if err != nil || !strings.Contains(a.Address, "@") {
-		return stdmail.Address{}, fmt.Errorf("sender %q is no address", s)
+		return stdmail.Address{}, fmt.Errorf("%q is not a sender address", s)
 	}
 	return *a, nil
 }
 
-// Build returns m as a text part, an HTML part, or both as alternatives, signed if
-// it has a key. from sends what has no sender of its own. The same mail has the same
-// Message-ID and bytes, but for its signature and the order of its headers. The error is a
-// *messaging.RefusedError.
+// Build returns m as a text part, an HTML part, or both as alternatives, signed if it has a key. from is
+// the sender of mails without one. The same mail always has the same Message-ID and bytes, except for
+// its signature and the order of its headers. The error is a *messaging.RefusedError.
 func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
-	// The id is random, and younger than whatever the body shows.
+	// The id is random and newer than the content, so the body cannot contain the boundary.
 	msg := mail.NewMsg(mail.WithNoDefaultUserAgent(), mail.WithBoundary("part-"+m.ID))
-	// What cannot be delivered comes back to us, in whose name the mail is.
+	// Bounces go to the default sender, whatever the mail's own sender is.
 	msg.EnvelopeFromMailAddress(&from)
 	sender := m.From
 	if sender == (stdmail.Address{}) {
@@ -45,26 +44,26 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	sender.Name = OneLine(sender.Name)
 	msg.FromMailAddress(&sender)
 	if err := msg.To(m.To); err != nil {
-		// The library's error repeats the address.
-		return nil, &messaging.RefusedError{Reason: "the recipient is no address"}
+		// The library's error contains the address, which must not be logged.
+		return nil, &messaging.RefusedError{Reason: "the recipient is not an address"}
 	}
 	if subject := OneLine(m.Subject); plain(subject) {
 		msg.Subject(subject)
 	} else {
 		msg.SetGenHeaderPreformatted(mail.HeaderSubject, encodedWords(subject))
 	}
-	// Not by the sender: that may change until the mail is sent again.
+	// The Message-ID does not depend on the sender, which may change before the mail is sent again.
 	msg.SetMessageIDWithValue(m.ID + "@" + from.Address[strings.LastIndexByte(from.Address, '@')+1:])
 	msg.SetDateWithValue(m.Date.UTC())
-	// RFC 3834: nobody's out-of-office is to answer.
+	// RFC 3834: suppress automatic replies.
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
 	if m.Unsubscribe != "" {
 		if strings.ContainsFunc(m.Unsubscribe, func(r rune) bool { return r <= ' ' || r > '~' || r == '<' || r == '>' }) {
-			return nil, &messaging.RefusedError{Reason: "the unsubscribe link is no URL"}
+			return nil, &messaging.RefusedError{Reason: "the unsubscribe link is not a URL"}
 		}
-		// The library's own way refuses http, which development machines have.
+		// The library's one-click function refuses http URLs, which development machines use, and
+		// writes the two headers in random order.
 		msg.SetListUnsubscribe(m.Unsubscribe)
-		// Nor is its way here taken: it writes two such headers in any order.
 		msg.SetGenHeader(mail.HeaderListUnsubscribePost, "List-Unsubscribe=One-Click")
 	}
 	switch {
@@ -84,11 +83,11 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	return msg, nil
 }
 
-// plain reports whether the library writes a header's text so that readers get
-// the same, but for a blank at the end: a name that is missing leaves one. It lets
-// words pass that look encoded already, folds at any blank, and does not break words.
+// plain reports whether the library writes a header's text so that readers get it back unchanged, except
+// for a trailing blank, which a missing name leaves. The library does not encode words that already look
+// encoded, folds at every blank, and does not break words.
 func plain(s string) bool {
-	const most = 70 // characters of a word
+	const most = 70 // characters per word
 	for word := range strings.SplitSeq(strings.TrimSuffix(s, " "), " ") {
 		if word == "" || len(word) > most {
 			return s == ""
@@ -97,8 +96,7 @@ func plain(s string) bool {
 	return !strings.Contains(s, "=?")
 }
 
-// encodedWords writes s as encoded words (RFC 2047), whatever is in it. Readers
-// join them.
+// encodedWords writes any s as encoded words (RFC 2047), which readers join.
 func encodedWords(s string) string {
 	const most = 45 // bytes that fit into one word of 75 characters
 	var words []string
@@ -116,10 +114,10 @@ func encodedWords(s string) string {
 	return strings.Join(words, mail.SingleNewLine+" ")
 }
 
-// OneLine puts blanks in place of line breaks and other control characters.
+// OneLine replaces line breaks and other control characters by blanks.
 func OneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		// U+2028 and U+2029 break lines as well.
+		// U+2028 and U+2029 are line breaks, too.
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
 			return ' '
 		}
@@ -127,16 +125,17 @@ func OneLine(s string) string {
 	}, s)
 }
 
-// sign adds a signature of all that mail programs show or act upon. The library's
-// own breaks long lists of headers, and so its signature.
+// sign adds a signature over everything that mail programs show or act upon. The mail library's own
+// signing breaks long lists of headers and thereby the signature.
 func sign(msg *mail.Msg, key messaging.DKIM) error {
 	signer, err := dkim.NewSigner(&dkim.SignOptions{
 		Domain: key.Domain, Selector: key.Selector, Signer: key.Key,
 		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed,
-		// Those that are named once more than they are there cannot be added. RFC 8058
-		// asks for the List-Unsubscribe headers.
+		// Naming a header once more than it occurs prevents its addition on the way. RFC 8058
+		// requires a signature over the List-Unsubscribe headers.
 		HeaderKeys: []string{
-			"From", "From", "To", "To", "Subject", "Subject", "Date", "Date", "Message-ID", "MIME-Version", "Content-Type", "List-Unsubscribe", "List-Unsubscribe-Post",
+			"From", "From", "To", "To", "Subject", "Subject", "Date", "Date", "Message-ID", "MIME-Version", "Content-Type",
+			"List-Unsubscribe", "List-Unsubscribe-Post",
 		},
 	})
 	if err != nil {

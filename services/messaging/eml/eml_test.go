@@ -47,16 +47,20 @@ func ring(t *testing.T) *token.Ring {
 func requests() map[string]messaging.Request {
 	return map[string]messaging.Request{
 		"account_verification": {
-			EventID: eventID, Kind: messaging.AccountVerification, Recipient: "owner@example.com", AccountID: accountID, Generation: 3, ExpiresAt: now().Add(24 * time.Hour),
+			EventID: eventID, Kind: messaging.AccountVerification, Recipient: "owner@example.com", AccountID: accountID, Generation: 3,
+			ExpiresAt: now().Add(24 * time.Hour),
 		},
 		"password_reset": {
-			EventID: eventID, Kind: messaging.PasswordReset, Recipient: "owner@example.com", AccountID: accountID, Generation: 7, ExpiresAt: now().Add(time.Hour),
+			EventID: eventID, Kind: messaging.PasswordReset, Recipient: "owner@example.com", AccountID: accountID, Generation: 7,
+			ExpiresAt: now().Add(time.Hour),
 		},
 		"team_invite": {
-			EventID: eventID, Kind: messaging.TeamInvite, Recipient: "o'hara+x%y@example.com", AccountID: accountID, OwnerEmail: "owner@example.com", Role: "admin",
+			EventID: eventID, Kind: messaging.TeamInvite, Recipient: "o'hara+x%y@example.com", AccountID: accountID,
+			OwnerEmail: "owner@example.com", Role: "admin",
 		},
 		"signup_verification": {
-			EventID: eventID, Kind: messaging.SignupVerification, Recipient: "o'hara+x%y@example.com", WaitlistID: waitlistID, WaitlistName: "Käsekuchen & <Friends>", Number: 42,
+			EventID: eventID, Kind: messaging.SignupVerification, Recipient: "o'hara+x%y@example.com", WaitlistID: waitlistID,
+			WaitlistName: "Käsekuchen & <Friends>", Number: 42,
 		},
 	}
 }
@@ -181,10 +185,12 @@ func TestTokensInLinksWork(t *testing.T) {
 				t.Errorf("%s: %s", name, u)
 			}
 			api, err := url.Parse(links[1])
-			if err != nil || api.Path != "/v1/public/waitlists/"+waitlistID+"/signups/"+req.Recipient+"/verify" || api.Query().Get("token") != q.Get("token") {
+			if err != nil || api.Path != "/v1/public/waitlists/"+waitlistID+"/signups/"+req.Recipient+"/verify" ||
+				api.Query().Get("token") != q.Get("token") {
 				t.Errorf("%s: %s, %v", name, api, err)
 			}
-			if err := r.Verify(token.VerifySignup, token.SignupSubject(waitlistID, 42), q.Get("token"), now().Add(messaging.SignupTokenTTL-time.Second)); err != nil {
+			if err := r.Verify(token.VerifySignup, token.SignupSubject(waitlistID, 42), q.Get("token"),
+				now().Add(messaging.SignupTokenTTL-time.Second)); err != nil {
 				t.Error(name, err)
 			}
 		}
@@ -194,7 +200,8 @@ func TestTokensInLinksWork(t *testing.T) {
 func TestNamesInjectNothing(t *testing.T) {
 	r := requests()["signup_verification"]
 	for _, name := range []string{
-		"x\r\nBcc: victim@example.com", "x\nBcc: victim@example.com\n\nbody", "x\rBcc: a@b.c", "\u2028\u2029\u0085", "=?utf-8?q?=0D=0ABcc:_victim@example.com?=",
+		"x\r\nBcc: victim@example.com", "x\nBcc: victim@example.com\n\nbody", "x\rBcc: a@b.c", "\u2028\u2029\u0085",
+		"=?utf-8?q?=0D=0ABcc:_victim@example.com?=",
 		"</title><script>alert(1)</script>", `"><img src=x>`, "--part-" + eventID + "--", "{{.Link}}", strings.Repeat("Ä", 200),
 	} {
 		r.WaitlistName = name
@@ -215,10 +222,12 @@ func TestNamesInjectNothing(t *testing.T) {
 // TestSubjectsArriveAsTheyAre: but for what would break a line.
 func TestSubjectsArriveAsTheyAre(t *testing.T) {
 	for _, subject := range []string{
-		"News", strings.Repeat(" ", 998), " x", strings.Repeat("x", 70) + strings.Repeat(" ", 200) + "y", strings.Repeat("x", 998), "=?", "?= =? =", "a =?utf-8?q?=0D=0ABcc:_victim@example.com?= b", strings.Repeat("=?utf-8?b?eA==?= ", 40) + "Ä 😀",
+		"News", strings.Repeat(" ", 998), " x", strings.Repeat("x", 70) + strings.Repeat(" ", 200) + "y", strings.Repeat("x", 998), "=?",
+		"?= =? =", "a =?utf-8?q?=0D=0ABcc:_victim@example.com?= b", strings.Repeat("=?utf-8?b?eA==?= ", 40) + "Ä 😀",
 		strings.Repeat("=?😀", 60), "Grüße " + strings.Repeat("ü", 200), "=?utf-8?q?x?=\r\nBcc: victim@example.com",
 	} {
-		msg, err := eml.Build(messaging.Mail{ID: eventID, To: "a@example.org", Subject: subject, Text: "text", Date: now()}, stdmail.Address{Address: "no-reply@example.com"})
+		msg, err := eml.Build(messaging.Mail{ID: eventID, To: "a@example.org", Subject: subject, Text: "text", Date: now()},
+			stdmail.Address{Address: "no-reply@example.com"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +263,8 @@ func TestInvitationsInjectNothing(t *testing.T) {
 		}
 	}
 	// No address has these; an event could.
-	for _, owner := range []string{"x\r\nBcc: victim@example.com", "<script>alert(1)</script>@example.com", `"><img src=x>`, "{{.Link}}", "\u2028--part-" + eventID + "--"} {
+	for _, owner := range []string{"x\r\nBcc: victim@example.com", "<script>alert(1)</script>@example.com", `"><img src=x>`, "{{.Link}}",
+		"\u2028--part-" + eventID + "--"} {
 		r.OwnerEmail = owner
 		header, parts := parse(t, build(t, r))
 		if len(header["Bcc"]) > 0 || len(header) != 8 || len(parts) != 2 {

@@ -29,14 +29,16 @@ type letter struct {
 }
 
 func letters() map[string]letter {
-	const all = "{{email}} {{first_name}} {{last_name}} {{position}} {{referral_count}} {{referral_link}} {{waitlist_name}} {{unsubscribe_url}} {{milestone}}"
+	const all = "{{email}} {{first_name}} {{last_name}} {{position}} {{referral_count}} {{referral_link}} {{waitlist_name}} " +
+		"{{unsubscribe_url}} {{milestone}}"
 	request := func(kind messaging.Kind) messaging.Request {
 		return messaging.Request{EventID: eventID, Kind: kind, WaitlistID: waitlistID, Number: 42, Recipient: "o'hara+x%y@example.com"}
 	}
 	about := messaging.Mailing{
 		OwnerID: accountID, WaitlistName: "Käsekuchen & <Friends>", Pro: true,
 		Signup: &messaging.Person{
-			Email: "o'hara+x%y@example.com", FirstName: "Söhnke <b>", LastName: `O'Hara "&"`, Position: 1017, ReferralCount: 5, ReferralToken: "0123456789abcdef0123456789abcdef",
+			Email: "o'hara+x%y@example.com", FirstName: "Söhnke <b>", LastName: `O'Hara "&"`, Position: 1017, ReferralCount: 5,
+			ReferralToken: "0123456789abcdef0123456789abcdef",
 		},
 	}
 	hidden := about
@@ -49,16 +51,19 @@ func letters() map[string]letter {
 		"referral_notification":        {request: request(messaging.ReferralNotification), about: about},
 		"referral_notification_hidden": {request: request(messaging.ReferralNotification), about: hidden},
 		"referral_milestone": {milestone, about, messaging.Template{
-			Type: messaging.MilestoneTemplate, Subject: "{{milestone}} friends, {{first_name}}!", HTML: "<html><body><p>" + all + "</p>\n<a href=\"{{referral_link}}\">share</a></body></html>", Text: all + "\n",
+			Type: messaging.MilestoneTemplate, Subject: "{{milestone}} friends, {{first_name}}!",
+			HTML: "<html><body><p>" + all + "</p>\n<a href=\"{{referral_link}}\">share</a></body></html>", Text: all + "\n",
 		}},
 		"signup_confirmation": {request(messaging.SignupConfirmation), about, messaging.Template{
-			Type: messaging.ConfirmationTemplate, Subject: "Welcome to {{waitlist_name}}", HTML: "<p>" + strings.ReplaceAll(all, " {{milestone}}", "") + "</p>", Text: "Hello {{first_name}}.",
+			Type: messaging.ConfirmationTemplate, Subject: "Welcome to {{waitlist_name}}",
+			HTML: "<p>" + strings.ReplaceAll(all, " {{milestone}}", "") + "</p>", Text: "Hello {{first_name}}.",
 		}},
 		"signup_confirmation_text": {request(messaging.SignupConfirmation), hidden, messaging.Template{
 			Type: messaging.ConfirmationTemplate, Subject: "Welcome", Text: "Hello {{first_name}}, number {{position}}.",
 		}},
 		"offboarding": {offboarding, messaging.Mailing{OwnerID: accountID, WaitlistName: about.WaitlistName, Pro: true}, messaging.Template{
-			Type: messaging.OffboardingTemplate, Subject: "Goodbye {{first_name}}", HTML: "<p>" + strings.ReplaceAll(all, " {{milestone}}", "") + "</p>",
+			Type: messaging.OffboardingTemplate, Subject: "Goodbye {{first_name}}",
+			HTML: "<p>" + strings.ReplaceAll(all, " {{milestone}}", "") + "</p>",
 		}},
 	}
 }
@@ -131,7 +136,8 @@ func TestGoldenSignupMails(t *testing.T) {
 
 func TestGoldenTrialEnding(t *testing.T) {
 	golden(t, "trial_ending.eml", build(t, messaging.Request{
-		EventID: eventID, Kind: messaging.TrialEnding, Recipient: "o'hara+x%y@example.com", AccountID: accountID, ExpiresAt: now().Add(24 * time.Hour),
+		EventID: eventID, Kind: messaging.TrialEnding, Recipient: "o'hara+x%y@example.com", AccountID: accountID,
+		ExpiresAt: now().Add(24 * time.Hour),
 	}))
 }
 
@@ -159,7 +165,8 @@ func TestUnsubscribeLinks(t *testing.T) {
 			}
 			continue
 		}
-		if post != "List-Unsubscribe=One-Click" || !strings.HasPrefix(one, "<https://api.example.com/v1/public/waitlists/"+waitlistID+"/unsubscribe?") {
+		if post != "List-Unsubscribe=One-Click" || !strings.HasPrefix(one,
+			"<https://api.example.com/v1/public/waitlists/"+waitlistID+"/unsubscribe?") {
 			t.Errorf("%s: %s, %s", name, one, post)
 		}
 		links := []string{strings.Trim(one, "<>")}

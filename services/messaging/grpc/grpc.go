@@ -1,4 +1,4 @@
-// Package grpc is messaging's internal interface, and what it asks of signup.
+// Package grpc serves messaging's internal interface, and calls signup's.
 package grpc
 
 import (
@@ -11,20 +11,19 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// Server serves MessagingService. Errors are the contract's; package rpc
-// carries them.
+// Server serves MessagingService. Package rpc transports its apierr errors.
 type Server struct {
 	messagingv1.UnimplementedMessagingServiceServer
 	blasts    *messaging.Blasts
 	templates *messaging.Templates
 }
 
-// NewServer returns the server of blasts and templates.
+// NewServer returns a Server.
 func NewServer(blasts *messaging.Blasts, templates *messaging.Templates) *Server {
 	return &Server{blasts: blasts, templates: templates}
 }
 
-// CreateBlast implements the service.
+// CreateBlast implements messagingv1.MessagingServiceServer.
 func (s *Server) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastRequest) (*messagingv1.CreateBlastResponse, error) {
 	b, replayed, err := s.blasts.Create(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), r.GetBody(), r.GetIdempotencyKey())
 	if err != nil {
@@ -33,7 +32,7 @@ func (s *Server) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastRequ
 	return &messagingv1.CreateBlastResponse{Blast: blast(b), Replayed: replayed}, nil
 }
 
-// ListBlasts implements the service.
+// ListBlasts implements messagingv1.MessagingServiceServer.
 func (s *Server) ListBlasts(ctx context.Context, r *messagingv1.ListBlastsRequest) (*messagingv1.ListBlastsResponse, error) {
 	list, err := s.blasts.List(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId())
 	if err != nil {
@@ -48,6 +47,7 @@ func (s *Server) ListBlasts(ctx context.Context, r *messagingv1.ListBlastsReques
 
 func blast(b messaging.Blast) *messagingv1.Blast {
 	return &messagingv1.Blast{
-		BlastId: b.ID, Subject: b.Subject, Status: string(b.State), RecipientCount: b.Recipients, FailedCount: b.Failed, SentAt: timestamppb.New(b.At),
+		BlastId: b.ID, Subject: b.Subject, Status: string(b.State), RecipientCount: b.Recipients,
+		FailedCount: b.Failed, SentAt: timestamppb.New(b.At),
 	}
 }

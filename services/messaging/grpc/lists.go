@@ -10,7 +10,7 @@ import (
 // Lists implements messaging.Lists.
 type Lists struct{ client signupv1.SignupServiceClient }
 
-// NewLists returns the Lists of a client.
+// NewLists returns Lists over a client.
 func NewLists(client signupv1.SignupServiceClient) *Lists { return &Lists{client} }
 
 // Owner implements messaging.Lists.
@@ -31,7 +31,9 @@ func (l *Lists) Recipients(ctx context.Context, waitlistID string, numbers []int
 	if err != nil {
 		return messaging.Audience{}, err
 	}
-	out := messaging.Audience{WaitlistName: r.GetWaitlistName(), Pro: r.GetPro(), Recipients: make([]messaging.Recipient, len(r.GetRecipients()))}
+	out := messaging.Audience{
+		WaitlistName: r.GetWaitlistName(), Pro: r.GetPro(), Recipients: make([]messaging.Recipient, len(r.GetRecipients())),
+	}
 	for i, p := range r.GetRecipients() {
 		out.Recipients[i] = messaging.Recipient{Number: p.GetNumber(), Email: p.GetEmail()}
 	}

@@ -10,7 +10,7 @@ import (
 // Mailings implements messaging.Mailings.
 type Mailings struct{ client signupv1.SignupServiceClient }
 
-// NewMailings returns the Mailings of a client.
+// NewMailings returns Mailings over a client.
 func NewMailings(client signupv1.SignupServiceClient) *Mailings { return &Mailings{client} }
 
 // Mailing implements messaging.Mailings.
@@ -22,7 +22,8 @@ func (m *Mailings) Mailing(ctx context.Context, waitlistID string, number int64)
 	out := messaging.Mailing{
 		OwnerID: r.GetOwnerId(), WaitlistName: r.GetWaitlistName(), Pro: r.GetPro(),
 		Templates: map[messaging.TemplateType]string{
-			messaging.ConfirmationTemplate: r.GetSignupConfirmation(), messaging.MilestoneTemplate: r.GetReferralMilestone(), messaging.OffboardingTemplate: r.GetOffboarding(),
+			messaging.ConfirmationTemplate: r.GetSignupConfirmation(), messaging.MilestoneTemplate: r.GetReferralMilestone(),
+			messaging.OffboardingTemplate: r.GetOffboarding(),
 		},
 		Milestones: r.GetReferralMilestones(), NotifyReferrer: r.GetNotifyReferrer(), SMSNotifyReferrer: r.GetSmsNotifyReferrer(),
 	}

@@ -7,7 +7,7 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// CheckTemplates implements the service.
+// CheckTemplates implements messagingv1.MessagingServiceServer.
 func (s *Server) CheckTemplates(ctx context.Context, r *messagingv1.CheckTemplatesRequest) (*messagingv1.CheckTemplatesResponse, error) {
 	refs := make([]messaging.TemplateRef, 0, len(r.GetTemplates()))
 	for _, t := range r.GetTemplates() {

@@ -35,9 +35,11 @@ func TestCheckTemplates(t *testing.T) {
 	mine, bye, theirs := insert(owner, confirmation), insert(owner, offboarding), insert(other, confirmation)
 	good := []*messagingv1.TemplateRef{ref(mine, confirmation), ref(bye, offboarding)}
 	bad := []*messagingv1.TemplateRef{
-		ref(mine, offboarding), ref(bye, confirmation), ref(bye, ""), ref(theirs, confirmation), ref(uuid.NewString(), confirmation), ref("", confirmation), ref("x", confirmation),
+		ref(mine, offboarding), ref(bye, confirmation), ref(bye, ""), ref(theirs, confirmation), ref(uuid.NewString(), confirmation),
+		ref("", confirmation), ref("x", confirmation),
 		// The same template has one name, or its deletion would not find all of them.
-		ref(strings.ToUpper(mine), confirmation), ref(strings.ReplaceAll(mine, "-", ""), confirmation), ref("{"+mine+"}", confirmation), ref("urn:uuid:"+mine, confirmation),
+		ref(strings.ToUpper(mine), confirmation), ref(strings.ReplaceAll(mine, "-", ""), confirmation), ref("{"+mine+"}", confirmation),
+		ref("urn:uuid:"+mine, confirmation),
 	}
 	srv := grpc.NewServer(nil, messaging.NewTemplates(store, time.Now))
 	check := func(refs ...*messagingv1.TemplateRef) []*messagingv1.TemplateRef {

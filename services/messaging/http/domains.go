@@ -12,7 +12,7 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// Notifications takes what the mail provider tells; *resend.Notifications is one.
+// Notifications processes notifications from the mail provider. *resend.Notifications implements it.
 type Notifications interface {
 	Take(ctx context.Context, header http.Header, raw []byte) error
 }
@@ -23,14 +23,14 @@ func (h handler) domainRoutes(e gin.IRouter, accounts authn.Authorizer) {
 	g.GET("", httpapi.H(h.listDomains))
 	g.GET("/:domain/status", httpapi.H(h.domainStatus))
 	g.DELETE("/:domain", httpapi.H(h.deleteDomain))
-	// There is no such path: it must not be taken for a domain's.
+	// DELETE is not defined on this path, which would otherwise match /:domain.
 	e.DELETE("/v1/domains/verify", httpapi.H(func(*gin.Context) error { return apierr.NotFoundf("There is nothing here.") }))
 	if h.notifications != nil {
 		e.POST("/v1/domains/notifications/resend", httpapi.H(h.notify))
 	}
 }
 
-// record is a DNS record as the contract shows it.
+// record is a DNS record in the API's form.
 type record struct {
 	Type    string `json:"type"`
 	Name    string `json:"name"`
@@ -96,8 +96,7 @@ func (h handler) deleteDomain(c *gin.Context) error {
 	return nil
 }
 
-// notify takes a notification of the mail provider, which its signature alone
-// proves to be one.
+// notify receives a notification from the mail provider. Its signature is the only authentication.
 func (h handler) notify(c *gin.Context) error {
 	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
 	if err != nil {

@@ -88,7 +88,8 @@ func TestDomainsLiveAndDie(t *testing.T) {
 			want = "verified"
 		}
 		value := all[name][0]
-		for what, texts := range map[string][]string{"none": nil, "another": {value[:len(value)-1] + "x"}, "less": {value[:len(value)-1]}, "more": {value + "x"}} {
+		for what, texts := range map[string][]string{"none": nil, "another": {value[:len(value)-1] + "x"}, "less": {value[:len(value)-1]},
+			"more": {value + "x"}} {
 			e.zone.change(func() { e.zone.texts = maps.Clone(all); e.zone.texts[name] = texts })
 			if s := e.status("owner", "news.example.com"); s != want {
 				t.Errorf("%s at %s: %s", what, name, s)
@@ -109,7 +110,8 @@ func TestDomainsLiveAndDie(t *testing.T) {
 		t.Error(list.raw)
 	}
 	from, key, err := e.domains.Sender(t.Context(), ownerID)
-	if err != nil || from.Address != "no-reply@news.example.com" || from.Name != "Waitlist" || key == nil || key.Domain != "news.example.com" {
+	if err != nil || from.Address != "no-reply@news.example.com" || from.Name != "Waitlist" || key == nil ||
+		key.Domain != "news.example.com" {
 		t.Fatalf("%v %v %v", from, key, err)
 	}
 	// Nobody answers: nothing changes.
@@ -178,7 +180,8 @@ func TestADomainIsOneAccounts(t *testing.T) {
 	e.claim("owner", "mail.example.org").want(http.StatusConflict, "DUPLICATE") // our own
 	e.do("other", remove, "/domains/example.com", nil).want(http.StatusNoContent, "")
 	e.claim("owner", "example.com").want(http.StatusOK, "")
-	for _, path := range []string{"/domains/example.com/status", "/domains/nowhere.example/status", "/domains/%20/status", "/domains/verify/status"} {
+	for _, path := range []string{"/domains/example.com/status", "/domains/nowhere.example/status", "/domains/%20/status",
+		"/domains/verify/status"} {
 		e.do("other", get, path, nil).want(http.StatusNotFound, "NOT_FOUND")
 	}
 	e.do("other", remove, "/domains/example.com", nil).want(http.StatusNotFound, "NOT_FOUND")
@@ -207,8 +210,10 @@ func TestManyClaimsAtATime(t *testing.T) {
 
 func TestDomainsThatAreNone(t *testing.T) {
 	e := newEnv(t)
-	for _, name := range []any{"", "  ", "localhost", "a b.example", "http://example.com", "example.com/x", "192.0.2.1", "-a.example", strings.Repeat("a", 64) + ".example", "x@example.com", "exa\nmple.com", 5, nil, []string{"example.com"}} {
-		if f := e.do("owner", post, "/domains/verify", map[string]any{"domain": name}).want(http.StatusBadRequest, "VALIDATION_ERROR").fields(); f != "domain" {
+	for _, name := range []any{"", "  ", "localhost", "a b.example", "http://example.com", "example.com/x", "192.0.2.1", "-a.example",
+		strings.Repeat("a", 64) + ".example", "x@example.com", "exa\nmple.com", 5, nil, []string{"example.com"}} {
+		if f := e.do("owner", post, "/domains/verify", map[string]any{"domain": name}).want(http.StatusBadRequest,
+			"VALIDATION_ERROR").fields(); f != "domain" {
 			t.Errorf("%v: %s", name, f)
 		}
 	}
@@ -294,7 +299,8 @@ func TestDomainsAreLookedAfter(t *testing.T) {
 		t.Errorf("%d verified", n)
 	}
 	// The newest speaks for the owner.
-	if from, key, err := e.domains.Sender(t.Context(), ownerID); err != nil || from.Address != "no-reply@c.example" || key.Domain != "c.example" {
+	if from, key, err := e.domains.Sender(t.Context(), ownerID); err != nil || from.Address != "no-reply@c.example" ||
+		key.Domain != "c.example" {
 		t.Errorf("%v %v", from, err)
 	}
 	// Each was looked at just now.
@@ -319,7 +325,8 @@ func TestKeysAreKeptSealed(t *testing.T) {
 	}
 	// It opens in its own row alone.
 	e.claim("owner", "example.net").want(http.StatusOK, "")
-	if _, err := e.pool.Exec(t.Context(), "UPDATE domain d SET state = 'verified', key = o.key FROM domain o WHERE o.id <> d.id"); err != nil {
+	if _, err := e.pool.Exec(t.Context(), "UPDATE domain d SET state = 'verified', key = o.key FROM domain o WHERE o.id <> "+
+		"d.id"); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := e.domains.Sender(t.Context(), ownerID); err == nil {

@@ -14,12 +14,12 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// Backends are what is behind the routes.
+// Backends are the dependencies of the routes.
 type Backends struct {
 	Accounts  authn.Authorizer
 	Templates *messaging.Templates
 	Domains   *messaging.Domains
-	// Notifications, if set, takes what the mail provider tells.
+	// Notifications is optional; without it there is no route for them.
 	Notifications Notifications
 }
 
@@ -36,22 +36,21 @@ func Routes(e gin.IRouter, b Backends) {
 	h.domainRoutes(e, b.Accounts)
 }
 
-// accountEmail is the address of the owner that a request works for; empty: the
-// caller's own account.
+// accountEmail returns the address of the owner whose account the request is for, or "" for the caller's
+// own account.
 func accountEmail(c *gin.Context) string { return c.GetHeader("X-Account-Email") }
 
-// withBody calls f with the request's body. One that could not be read is empty
-// there, so that f refuses it when its turn in the order comes; the error then
-// says more exactly why.
+// withBody calls f with the body of a request. If the body cannot be read, f gets an empty one and
+// refuses it at its place in the order of checks; withBody then returns the read error instead.
 func withBody(c *gin.Context, f func(raw []byte) error) error {
 	raw, unread := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
 	err := f(raw)
-	// A client that is too slow also ends the request's context.
+	// A client that sends too slowly also cancels the context of its request.
 	if unread != nil && (apierr.Is(err, apierr.InvalidBody) || errors.Is(err, context.Canceled)) {
 		return unread
 	}
 	return err
 }
 
-// timestamp is the contract's form: UTC, milliseconds.
+// timestamp formats t as the API does: UTC, with milliseconds.
 func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -18,7 +18,7 @@ func (h handler) templateRoutes(g gin.IRouter) {
 	g.DELETE("/:template_id", httpapi.H(h.deleteTemplate))
 }
 
-// templateSummary is a template as POST and the list show it.
+// templateSummary is a template in the answers to POST and the list.
 type templateSummary struct {
 	TemplateID      string `json:"template_id"`
 	TemplateType    string `json:"template_type"`

@@ -66,7 +66,8 @@ func TestTemplates(t *testing.T) {
 		t.Errorf("read %s, want %s", raw, full)
 	}
 	// One body is enough, and the name is the type by default.
-	second := e.do("owner", post, "/templates", obj{"template_type": "blast", "subject_template": "x", "html_body_template": nil, "text_body_template": "y", "name": "  "}).want(201, "")
+	second := e.do("owner", post, "/templates", obj{"template_type": "blast", "subject_template": "x", "html_body_template": nil,
+		"text_body_template": "y", "name": "  "}).want(201, "")
 	if second.str("name") != "blast" {
 		t.Errorf("name %s", second.raw)
 	}
@@ -75,17 +76,20 @@ func TestTemplates(t *testing.T) {
 		t.Errorf("list %s, want %s", list, want)
 	}
 
-	if raw := e.do("owner", patch, "/templates/"+id, obj{"subject_template": "Hi"}).want(200, "").raw; raw != `{"template_id":"`+id+`","updated":true}`+"\n" {
+	if raw := e.do("owner", patch, "/templates/"+id, obj{"subject_template": "Hi"}).want(200,
+		"").raw; raw != `{"template_id":"`+id+`","updated":true}`+"\n" {
 		t.Errorf("changed %s", raw)
 	}
 	e.do("owner", patch, "/templates/"+id, `{}`).want(200, "")
 	e.do("owner", patch, "/templates/"+id, obj{"html_body_template": "", "text_body_template": nil, "name": nil}).want(200, "")
 	got := e.do("owner", get, "/templates/"+id, nil)
-	if got.str("subject_template") != "Hi" || got.str("html_body_template") != "" || got.str("text_body_template") != "{{position}}" || got.str("name") != "Welcome" {
+	if got.str("subject_template") != "Hi" || got.str("html_body_template") != "" || got.str("text_body_template") != "{{position}}" ||
+		got.str("name") != "Welcome" {
 		t.Errorf("after the changes %s", got.raw)
 	}
 	// The last body stays.
-	if f := e.do("owner", patch, "/templates/"+id, obj{"text_body_template": ""}).want(400, "VALIDATION_ERROR").fields(); f != "html_body_template" {
+	if f := e.do("owner", patch, "/templates/"+id, obj{"text_body_template": ""}).want(400,
+		"VALIDATION_ERROR").fields(); f != "html_body_template" {
 		t.Errorf("fields %s", f)
 	}
 
@@ -93,7 +97,8 @@ func TestTemplates(t *testing.T) {
 	for _, id := range []string{id, strings.ToUpper(id), strings.ReplaceAll(id, "-", ""), uuid.NewString(), "x", "%00", "%ff", "a%2Fb"} {
 		who := "other"
 		for _, a := range []answer{
-			e.do(who, get, "/templates/"+id, nil), e.do(who, patch, "/templates/"+id, obj{"subject_template": "mine"}), e.do(who, remove, "/templates/"+id, nil),
+			e.do(who, get, "/templates/"+id, nil), e.do(who, patch, "/templates/"+id, obj{"subject_template": "mine"}),
+			e.do(who, remove, "/templates/"+id, nil),
 		} {
 			a.want(404, "NOT_FOUND")
 		}
@@ -116,7 +121,8 @@ func TestTemplates(t *testing.T) {
 	if err := proto.Unmarshal(payloads[0], ev); err != nil {
 		t.Fatal(err)
 	}
-	if d := ev.GetTemplateDeleted(); topic != "waitlist.accounts.v1" || key != ownerID || d.GetAccountId() != ownerID || d.GetTemplateId() != id || e.woken != 1 {
+	if d := ev.GetTemplateDeleted(); topic != "waitlist.accounts.v1" || key != ownerID || d.GetAccountId() != ownerID ||
+		d.GetTemplateId() != id || e.woken != 1 {
 		t.Errorf("%s %s %v, woken %d times", topic, key, ev, e.woken)
 	}
 }
@@ -134,23 +140,26 @@ func TestTemplateBodies(t *testing.T) {
 		body   obj
 		fields string
 	}{
-		"nothing":            {obj{}, "template_type,subject_template,html_body_template"},
-		"nulls":              {obj{"template_type": nil, "subject_template": nil, "html_body_template": nil, "text_body_template": nil}, "template_type,subject_template,html_body_template"},
-		"wrong types":        {obj{"template_type": 1, "subject_template": true, "html_body_template": obj{}, "text_body_template": 5, "name": []int{}}, "template_type,subject_template,html_body_template,text_body_template,name"},
-		"unknown type":       {with(good, "template_type", "Blast"), "template_type"},
-		"empty type":         {with(good, "template_type", ""), "template_type"},
-		"empty subject":      {with(good, "subject_template", ""), "subject_template"},
-		"blank subject":      {with(good, "subject_template", " \t"), "subject_template"},
-		"CR":                 {with(good, "subject_template", "a\rb"), "subject_template"},
-		"LF":                 {with(good, "subject_template", "a\nBcc: x@example.com"), "subject_template"},
-		"long subject":       {with(good, "subject_template", strings.Repeat("ä", 999)), "subject_template"},
-		"long name":          {with(good, "name", long(201)), "name"},
-		"long html":          {with(good, "html_body_template", long(512<<10+1)), "html_body_template"},
-		"long text":          {with(good, "text_body_template", strings.Repeat("ä", 256<<10)+"x"), "text_body_template"},
-		"no body":            {without(good, "html_body_template", "text_body_template"), "html_body_template"},
-		"U+0000":             {with(good, "text_body_template", "a\x00"), "text_body_template"},
-		"unknown variable":   {with(good, "subject_template", "{{phone}}"), "subject_template"},
-		"several":            {with(with(good, "subject_template", "{{a}} {{b}}"), "text_body_template", "{{c"), "subject_template,text_body_template"},
+		"nothing": {obj{}, "template_type,subject_template,html_body_template"},
+		"nulls": {obj{"template_type": nil, "subject_template": nil, "html_body_template": nil, "text_body_template": nil},
+			"template_type,subject_template,html_body_template"},
+		"wrong types": {obj{"template_type": 1, "subject_template": true, "html_body_template": obj{}, "text_body_template": 5,
+			"name": []int{}}, "template_type,subject_template,html_body_template,text_body_template,name"},
+		"unknown type":     {with(good, "template_type", "Blast"), "template_type"},
+		"empty type":       {with(good, "template_type", ""), "template_type"},
+		"empty subject":    {with(good, "subject_template", ""), "subject_template"},
+		"blank subject":    {with(good, "subject_template", " \t"), "subject_template"},
+		"CR":               {with(good, "subject_template", "a\rb"), "subject_template"},
+		"LF":               {with(good, "subject_template", "a\nBcc: x@example.com"), "subject_template"},
+		"long subject":     {with(good, "subject_template", strings.Repeat("ä", 999)), "subject_template"},
+		"long name":        {with(good, "name", long(201)), "name"},
+		"long html":        {with(good, "html_body_template", long(512<<10+1)), "html_body_template"},
+		"long text":        {with(good, "text_body_template", strings.Repeat("ä", 256<<10)+"x"), "text_body_template"},
+		"no body":          {without(good, "html_body_template", "text_body_template"), "html_body_template"},
+		"U+0000":           {with(good, "text_body_template", "a\x00"), "text_body_template"},
+		"unknown variable": {with(good, "subject_template", "{{phone}}"), "subject_template"},
+		"several": {with(with(good, "subject_template", "{{a}} {{b}}"), "text_body_template", "{{c"),
+			"subject_template,text_body_template"},
 		"case":               {with(good, "html_body_template", "{{Email}}"), "html_body_template"},
 		"unclosed":           {with(good, "html_body_template", "{{email"), "html_body_template"},
 		"half closed":        {with(good, "html_body_template", "{{email}"), "html_body_template"},
@@ -179,7 +188,8 @@ func TestTemplateBodies(t *testing.T) {
 		},
 		"every variable": {
 			"template_type": "referral_milestone", "subject_template": "{{milestone}}{{email}}",
-			"text_body_template": "{{email}}{{ first_name }}{{\tlast_name}}{{position}}{{referral_count}}{{referral_link}}{{waitlist_name}}{{unsubscribe_url}}{{milestone}}",
+			"text_body_template": "{{email}}{{ first_name " +
+				"}}{{\tlast_name}}{{position}}{{referral_count}}{{referral_link}}{{waitlist_name}}{{unsubscribe_url}}{{milestone}}",
 		},
 		"braces":       with(good, "html_body_template", "a { b } }} {x} <style>p{color:red}</style>"),
 		"unknown keys": with(good, "owner_id", otherID),
@@ -197,7 +207,8 @@ func TestTemplateBodies(t *testing.T) {
 func TestTemplateTypeChanges(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	id := e.do("owner", post, "/templates", obj{"template_type": "referral_milestone", "subject_template": "{{milestone}}", "text_body_template": "x {{milestone}}"}).want(201, "").str("template_id")
+	id := e.do("owner", post, "/templates", obj{"template_type": "referral_milestone", "subject_template": "{{milestone}}",
+		"text_body_template": "x {{milestone}}"}).want(201, "").str("template_id")
 	path := "/templates/" + id
 	for body, fields := range map[string]string{
 		`{"template_type":"offboarding"}`:                                                             "template_type",
@@ -211,7 +222,8 @@ func TestTemplateTypeChanges(t *testing.T) {
 			t.Errorf("%s: fields %s, want %s", body, f, fields)
 		}
 	}
-	if got := e.do("owner", get, path, nil); got.str("template_type") != "referral_milestone" || got.str("text_body_template") != "x {{milestone}}" {
+	if got := e.do("owner", get, path, nil); got.str("template_type") != "referral_milestone" ||
+		got.str("text_body_template") != "x {{milestone}}" {
 		t.Errorf("changed by what was refused: %s", got.raw)
 	}
 	e.do("owner", patch, path, `{"template_type":"offboarding","subject_template":"x","text_body_template":"y"}`).want(200, "")
@@ -234,7 +246,8 @@ func TestTemplateOrder(t *testing.T) {
 	all := func(who, body string, account ...string) map[string]answer {
 		return map[string]answer{
 			"create": e.do(who, post, "/templates", body, account...), "list": e.do(who, get, "/templates", nil, account...),
-			"get": e.do(who, get, missing, nil, account...), "update": e.do(who, patch, missing, body, account...), "delete": e.do(who, remove, missing, nil, account...),
+			"get": e.do(who, get, missing, nil, account...), "update": e.do(who, patch, missing, body, account...),
+			"delete": e.do(who, remove, missing, nil, account...),
 		}
 	}
 	is := func(status int, code string, answers map[string]answer, names ...string) {
@@ -336,7 +349,8 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 	// One template is on its way when the purge begins: the purge waits. Another's
 	// request looks whether the account has gone only then.
 	inserts, holds := lock("_shared"), lock("_shared")
-	if _, err := inserts.Exec(t.Context(), "INSERT INTO template SELECT gen_random_uuid(), owner_id, template_type, name, subject, html_body, text_body, created_at FROM template WHERE owner_id = $1 LIMIT 1", ownerID); err != nil {
+	if _, err := inserts.Exec(t.Context(), "INSERT INTO template SELECT gen_random_uuid(), owner_id, template_type, name, subject, "+
+		"html_body, text_body, created_at FROM template WHERE owner_id = $1 LIMIT 1", ownerID); err != nil {
 		t.Fatal(err)
 	}
 	if err := pg.InTx(t.Context(), e.pool, func(tx pgx.Tx) error { return mails.Forget(t.Context(), tx, ownerID) }); err != nil {
@@ -366,7 +380,8 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 	exclusive := lock("")
 	inserted := make(chan error, 1)
 	go func() {
-		inserted <- postgres.NewTemplates(e.pool, func() {}).InsertTemplate(t.Context(), messaging.Template{ID: uuid.NewString(), OwnerID: ownerID, Type: "blast", Text: "x"})
+		inserted <- postgres.NewTemplates(e.pool, func() {}).InsertTemplate(t.Context(),
+			messaging.Template{ID: uuid.NewString(), OwnerID: ownerID, Type: "blast", Text: "x"})
 	}()
 	waits(inserted)
 	if err := exclusive.Commit(t.Context()); err != nil {

@@ -1,5 +1,5 @@
-// Package maildir is the mail provider that puts each mail into a file,
-// <event id>.eml: for standalone and tests.
+// Package maildir is a mail provider that writes each mail to a file, <event id>.eml, for the standalone
+// program and tests.
 package maildir
 
 import (
@@ -22,10 +22,10 @@ type Provider struct {
 	from stdmail.Address
 }
 
-// New returns a Provider that writes to dir, which it makes when it is missing.
+// New returns a Provider that writes to dir. It creates dir if necessary.
 func New(dir string, from stdmail.Address) (*Provider, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the mail folder: %w", err)
+		return nil, fmt.Errorf("create the mail folder: %w", err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -37,9 +37,8 @@ func New(dir string, from stdmail.Address) (*Provider, error) {
 // Close implements messaging.Provider.
 func (p *Provider) Close() error { return p.root.Close() }
 
-// Send implements messaging.Provider. A mail that is there already was sent
-// before. Whoever reads the folder sees whole files only, and after a nil error
-// they survive a crash.
+// Send implements messaging.Provider. It does nothing if the file exists, because the mail was sent
+// before. Readers of the folder see only complete files, which survive a crash after Send returned nil.
 func (p *Provider) Send(_ context.Context, m messaging.Mail) error {
 	name := m.ID + ".eml"
 	if _, err := p.root.Stat(name); err == nil {

@@ -1,6 +1,5 @@
-// Package outbound is how messaging calls the APIs of others: with a span and a
-// metric for each call, and without following redirects, since what is sent is
-// for one host alone.
+// Package outbound calls third-party APIs, with a span and a metric per call. It does not follow
+// redirects, because requests contain credentials for one host only.
 package outbound
 
 import (
@@ -12,11 +11,11 @@ import (
 )
 
 const (
-	// timeout bounds one call.
+	// timeout limits one call.
 	timeout = 30 * time.Second
-	// idle is how long a connection is kept; the hosts close theirs later.
+	// idle is how long an unused connection is kept; servers close theirs later.
 	idle = 30 * time.Second
-	// perHost is how many connections are kept between calls.
+	// perHost is how many unused connections are kept.
 	perHost = 16
 )
 
@@ -26,8 +25,7 @@ type Client struct {
 	base *http.Transport
 }
 
-// NewClient returns a Client whose spans bear a name. The operator's proxy
-// variables are honoured.
+// NewClient returns a Client whose spans start with name. It honors the HTTP(S)_PROXY variables.
 func NewClient(name string) Client {
 	base := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: timeout,
@@ -38,12 +36,12 @@ func NewClient(name string) Client {
 		Transport: otelhttp.NewTransport(
 			base,
 			otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return name + " " + r.Method }),
-			// Our trace ids are nobody else's business.
+			// Do not send trace ids to third parties.
 			otelhttp.WithPropagators(propagation.NewCompositeTextMapPropagator()),
 		),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Close ends what is idle.
+// Close closes unused connections.
 func (c Client) Close() { c.base.CloseIdleConnections() }

@@ -244,7 +244,8 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 			msgs = append(msgs, outbox.Message{Topic: kafka.BlastsTopic, Key: key, Events: []*eventv1.Event{ev}})
 		}
 		if len(numbers) > 0 {
-			if _, err := tx.Exec(ctx, "INSERT INTO blast_recipient (blast_id, number) SELECT $1, unnest($2::bigint[])", p.BlastID, numbers); err != nil {
+			if _, err := tx.Exec(ctx, "INSERT INTO blast_recipient (blast_id, number) SELECT $1, unnest($2::bigint[])",
+				p.BlastID, numbers); err != nil {
 				return err
 			}
 			if _, err := tx.Exec(ctx, `
@@ -302,7 +303,8 @@ func failBlasts(ctx context.Context, db execer, column, id string) error {
 
 // Ready implements kafka.Batches. By blast_batch_pkey.
 func (*Blasts) Ready(ctx context.Context, tx pgx.Tx, blastID string, batch int64) error {
-	if _, err := tx.Exec(ctx, "UPDATE blast_batch SET state = 'ready', due_at = now() WHERE blast_id = $1 AND batch = $2 AND state = 'queued'",
+	if _, err := tx.Exec(ctx, `
+		UPDATE blast_batch SET state = 'ready', due_at = now() WHERE blast_id = $1 AND batch = $2 AND state = 'queued'`,
 		blastID, batch); err != nil {
 		return fmt.Errorf("make a batch ready: %w", err)
 	}

@@ -29,7 +29,8 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 	}{
 		{"create", func() error {
 			_, _, _, err := blasts.Create(ctx, messaging.NewBlast{
-				ID: uuid.NewString(), WaitlistID: list, OwnerID: owner, AccountID: owner, CreatedAt: time.Now(), TrialCap: 1000, Reserve: 1, Key: uuid.NewString(),
+				ID: uuid.NewString(), WaitlistID: list, OwnerID: owner, AccountID: owner, CreatedAt: time.Now(), TrialCap: 1000, Reserve: 1,
+				Key: uuid.NewString(),
 			})
 			return err
 		}},

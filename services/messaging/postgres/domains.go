@@ -156,7 +156,9 @@ func (s *Domains) Taken(ctx context.Context, ownerID, name string) (taken bool, 
 }
 
 // MoveDomain implements messaging.DomainStore. By domain_pkey.
-func (s *Domains) MoveDomain(ctx context.Context, d messaging.Domain, to messaging.DomainState, now time.Time) (messaging.DomainState, error) {
+func (s *Domains) MoveDomain(
+	ctx context.Context, d messaging.Domain, to messaging.DomainState, now time.Time,
+) (messaging.DomainState, error) {
 	tag, err := s.pool.Exec(ctx, "UPDATE domain SET state = $2, since = $3 WHERE id = $1 AND state = $4", d.ID, to, now, d.State)
 	if pg.IsUnique(err, "domain_verified") {
 		return d.State, nil

@@ -41,7 +41,8 @@ func claimed(t *testing.T, s *postgres.Domains, owner, name, external string, re
 	}
 	d, err := s.InsertDomain(t.Context(), messaging.Domain{
 		ID: id.String(), OwnerID: owner, Name: name, State: messaging.DomainPending, Since: time.Now(), CreatedAt: time.Now(),
-		Claim: messaging.Claim{ExternalID: external, Registered: registered, Records: []messaging.Record{{Type: "TXT", Name: name, Value: "v", Proof: true}}},
+		Claim: messaging.Claim{ExternalID: external, Registered: registered,
+			Records: []messaging.Record{{Type: "TXT", Name: name, Value: "v", Proof: true}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +88,8 @@ func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
 	if _, err := s.Domain(t.Context(), owners[2], "example.com"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", release); err != nil || !slices.Equal(released, []string{"ext2", "ext1"}) {
+	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", release); err != nil ||
+		!slices.Equal(released, []string{"ext2", "ext1"}) {
 		t.Fatalf("%v, %v", released, err)
 	}
 	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", release); !apierr.Is(err, apierr.NotFound) {
@@ -146,7 +148,8 @@ func TestTheProviderForgetsWhatGoesWithAnAccount(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
 	s, p, owner := domains(t, pool, "resend"), new(provider), uuid.NewString()
-	owners := messaging.NewDomains(messaging.DomainsConfig{Store: s, Prover: p, Every: time.Hour, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now})
+	owners := messaging.NewDomains(messaging.DomainsConfig{Store: s, Prover: p, Every: time.Hour,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now})
 	claimed(t, s, owner, "example.com", "ext1", true)
 	forget(t, pool, owner)
 	for range 2 {
@@ -229,7 +232,8 @@ func TestSuppressedAddresses(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	var n int
-	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM suppression WHERE suppression::text LIKE '%example%'").Scan(&n); err != nil || n != 0 {
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM suppression WHERE suppression::text LIKE "+
+		"'%example%'").Scan(&n); err != nil || n != 0 {
 		t.Error(n, err)
 	}
 	// Notifications are forgotten, addresses are not.
@@ -266,7 +270,8 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 	scans := func() (out map[string]int64) {
 		t.Helper()
 		exec("SELECT pg_stat_force_next_flush()")
-		rows, err := pool.Query(t.Context(), "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE relname IN ('domain', 'domain_release', 'suppression', 'notification')")
+		rows, err := pool.Query(t.Context(), "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE relname IN ('domain', "+
+			"'domain_release', 'suppression', 'notification')")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -292,8 +297,10 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 	_, _, senderErr := s.Sender(t.Context(), owner)
 	_, suppressedErr := l.Suppressed(t.Context(), []string{"a@example.org", "b@example.org"})
 	if err := errors.Join(
-		domainErr, domainsErr, takenErr, dueErr, senderErr, suppressedErr, l.Suppress(t.Context(), "n", messaging.Bounced, []string{"a@example.org"}),
-		s.DeleteDomain(t.Context(), owner, "example.com", func(string) error { return nil }), s.ReleaseDomains(t.Context(), 10, func(string) error { return nil }),
+		domainErr, domainsErr, takenErr, dueErr, senderErr, suppressedErr,
+		l.Suppress(t.Context(), "n", messaging.Bounced, []string{"a@example.org"}),
+		s.DeleteDomain(t.Context(), owner, "example.com", func(string) error { return nil }),
+		s.ReleaseDomains(t.Context(), 10, func(string) error { return nil }),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +318,8 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, index := range []string{"domain_pkey", "domain_claim", "domain_verified", "domain_due", "domain_external", "domain_release_due", "suppression_pkey", "notification_received_at"} {
+	for _, index := range []string{"domain_pkey", "domain_claim", "domain_verified", "domain_due", "domain_external", "domain_release_due",
+		"suppression_pkey", "notification_received_at"} {
 		if !slices.Contains(used, index) {
 			t.Errorf("%s was not used", index)
 		}

@@ -141,8 +141,8 @@ func (m *Mails) claim(ctx context.Context, where string, limit int, lease time.D
 
 // end ends one mail. By sent_mail_pkey.
 func (m *Mails) end(ctx context.Context, eventID, state, reason string) error {
-	if _, err := m.pool.Exec(ctx, "UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), "+emptied+" WHERE event_id = $1 AND "+waiting,
-		eventID, state, reason); err != nil {
+	const sql = "UPDATE sent_mail SET state = $2, error = $3, ended_at = now(), " + emptied + " WHERE event_id = $1 AND " + waiting
+	if _, err := m.pool.Exec(ctx, sql, eventID, state, reason); err != nil {
 		return fmt.Errorf("record a %s mail: %w", state, err)
 	}
 	return nil
@@ -165,8 +165,8 @@ func (m *Mails) Canceled(ctx context.Context, eventID, reason string) error {
 
 // Defer implements messaging.MailQueue. By sent_mail_pkey.
 func (m *Mails) Defer(ctx context.Context, eventID string, pause time.Duration, reason string) error {
-	if _, err := m.pool.Exec(ctx, "UPDATE sent_mail SET due_at = now() + $2, deferrals = deferrals + 1, error = $3 WHERE event_id = $1 AND "+waiting,
-		eventID, pause, reason); err != nil {
+	const sql = "UPDATE sent_mail SET due_at = now() + $2, deferrals = deferrals + 1, error = $3 WHERE event_id = $1 AND " + waiting
+	if _, err := m.pool.Exec(ctx, sql, eventID, pause, reason); err != nil {
 		return fmt.Errorf("defer mail: %w", err)
 	}
 	return nil

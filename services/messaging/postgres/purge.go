@@ -59,13 +59,15 @@ func (p *Purge) Once(ctx context.Context) error {
 	// By tombstone_created_at.
 	if err := p.chunks(ctx, `
 		DELETE FROM tombstone WHERE hash = ANY (ARRAY(
-			SELECT hash FROM tombstone WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2))`, tombstoneKept, purgeRows); err != nil {
+			SELECT hash FROM tombstone WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2))`,
+		tombstoneKept, purgeRows); err != nil {
 		return fmt.Errorf("purge tombstones: %w", err)
 	}
 	// By notification_received_at.
 	if err := p.chunks(ctx, `
 		DELETE FROM notification WHERE id = ANY (ARRAY(
-			SELECT id FROM notification WHERE received_at < now() - $1::interval ORDER BY received_at LIMIT $2))`, notificationKept, purgeRows); err != nil {
+			SELECT id FROM notification WHERE received_at < now() - $1::interval ORDER BY received_at LIMIT $2))`,
+		notificationKept, purgeRows); err != nil {
 		return fmt.Errorf("purge notifications: %w", err)
 	}
 	if _, err := idempotency.Prune(ctx, p.Pool); err != nil {

@@ -24,7 +24,8 @@ func TestAccountsFirst(t *testing.T) {
 	owner, list := uuid.NewString(), uuid.NewString()
 	err := pg.InTx(ctx, pool, func(tx pgx.Tx) error {
 		for i := range 30 {
-			r := messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupVerification, AccountID: owner, WaitlistID: list, Number: int64(i), RequestedAt: time.Now()}
+			r := messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupVerification, AccountID: owner, WaitlistID: list,
+				Number: int64(i), RequestedAt: time.Now()}
 			if i >= 27 {
 				r = messaging.Request{EventID: uuid.NewString(), Kind: messaging.PasswordReset, AccountID: uuid.NewString(), RequestedAt: time.Now()}
 			}
@@ -76,7 +77,8 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		})
 	}
 	id := uuid.Must(uuid.NewV7()).String()
-	if err := templates.InsertTemplate(ctx, messaging.Template{ID: id, OwnerID: owner, Type: messaging.BlastTemplate, Text: "x"}); err != nil {
+	if err := templates.InsertTemplate(ctx, messaging.Template{ID: id, OwnerID: owner, Type: messaging.BlastTemplate,
+		Text: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	steps := []struct {
@@ -86,7 +88,8 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		{"told", told(star)},
 		{"not told", told(fan)},
 		{"queue", in(func(tx pgx.Tx) error {
-			return mails.Queue(ctx, tx, messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupConfirmation, AccountID: owner, WaitlistID: list, Number: fan, RequestedAt: time.Now()})
+			return mails.Queue(ctx, tx, messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupConfirmation, AccountID: owner,
+				WaitlistID: list, Number: fan, RequestedAt: time.Now()})
 		})},
 		{"cancel a signup's", in(func(tx pgx.Tx) error { return mails.CancelSignup(ctx, tx, list, fan, "") })},
 		{"cancel one kind", in(func(tx pgx.Tx) error {
@@ -107,7 +110,8 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			return templates.ChangeTemplate(ctx, owner, id, func(t messaging.Template) (messaging.Template, error) { t.Name += "x"; return t, nil })
 		}},
 		{"insert", func() error {
-			return templates.InsertTemplate(ctx, messaging.Template{ID: uuid.NewString(), OwnerID: uuid.NewString(), Type: messaging.BlastTemplate, Text: "x"})
+			return templates.InsertTemplate(ctx, messaging.Template{ID: uuid.NewString(), OwnerID: uuid.NewString(),
+				Type: messaging.BlastTemplate, Text: "x"})
 		}},
 	}
 	for range 10 { // then the plans are kept

@@ -97,7 +97,9 @@ func (s *Templates) Template(ctx context.Context, ownerID, id string) (messaging
 }
 
 // ChangeTemplate implements messaging.TemplateStore.
-func (s *Templates) ChangeTemplate(ctx context.Context, ownerID, id string, change func(messaging.Template) (messaging.Template, error)) error {
+func (s *Templates) ChangeTemplate(
+	ctx context.Context, ownerID, id string, change func(messaging.Template) (messaging.Template, error),
+) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		old, err := one(ctx, tx, " FOR UPDATE", ownerID, id)
 		if err != nil {

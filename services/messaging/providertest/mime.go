@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Parse decodes a mail in its Internet format.
+// Parse decodes a mail in the Internet message format.
 func Parse(raw string) (Received, error) {
 	m, err := stdmail.ReadMessage(strings.NewReader(raw))
 	if err != nil {
@@ -39,7 +39,7 @@ func Parse(raw string) (Received, error) {
 	return r, r.part(m.Header.Get("Content-Type"), m.Header.Get("Content-Transfer-Encoding"), m.Body)
 }
 
-// part reads one part, or those within it.
+// part reads a part and its nested parts.
 func (r *Received) part(contentType, encoding string, body io.Reader) error {
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil {

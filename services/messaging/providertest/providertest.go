@@ -1,4 +1,4 @@
-// Package providertest is what every mail provider must do, as tests.
+// Package providertest is the conformance suite for mail providers.
 package providertest
 
 import (
@@ -15,47 +15,47 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// From is the default sender that a provider under test must have.
+// From is the default sender of providers under test.
 var From = stdmail.Address{Name: "Wait\"list", Address: "no-reply@example.com"} //nolint:gochecknoglobals // a constant, but for its type
 
-// Received is a mail as it arrived, decoded.
+// Received is a received mail, decoded.
 type Received struct {
 	From    stdmail.Address
 	To      []string
 	Subject string
 	Text    string
 	HTML    string
-	// Header has the others that were sent, by their canonical names.
+	// Header contains the other headers, by canonical name.
 	Header map[string]string
 }
 
-// Failure is what a provider's server does to mails.
+// Failure is a simulated failure of a provider's server.
 type Failure int
 
 // The failures.
 const (
 	None Failure = iota
-	// Refuse has the server refuse the mail for good.
+	// Refuse makes the server refuse the mail permanently.
 	Refuse
-	// Busy has the server say that it has too much to do, or an error of its own.
+	// Busy makes the server report overload or an internal error.
 	Busy
-	// Credentials has the server refuse to know us.
+	// Credentials makes the server refuse our credentials.
 	Credentials
-	// Lost has the server take the mail and not tell.
+	// Lost makes the server accept the mail without an answer.
 	Lost
 )
 
-// Fixture is a provider with the server behind it.
+// Fixture is a provider and its server.
 type Fixture struct {
 	Provider messaging.Provider
-	// Received returns the mails that arrived.
+	// Received returns the received mails.
 	Received func() []Received
-	// Fail sets what the server does from now on. It returns false where the server
-	// has no such failure.
+	// Fail sets the server's failure from now on. It returns false if the server does not support
+	// that failure.
 	Fail func(Failure) bool
-	// Once is set where a mail that is sent again does not arrive again.
+	// Once is set if a mail that is sent again does not arrive again.
 	Once bool
-	// Secrets must be in no error.
+	// Secrets must not occur in any error.
 	Secrets []string
 }
 
@@ -63,11 +63,12 @@ const recipient = "o'hara+x@example.org"
 
 func mail(id string) messaging.Mail {
 	return messaging.Mail{
-		ID: id, To: recipient, Subject: "Grüße & <more>", Text: "text\n.\nmöre\n", HTML: "<p>möre</p>\n", Date: time.Now().UTC().Truncate(time.Second),
+		ID: id, To: recipient, Subject: "Grüße & <more>", Text: "text\n.\nmöre\n", HTML: "<p>möre</p>\n",
+		Date: time.Now().UTC().Truncate(time.Second),
 	}
 }
 
-// Run tests the providers that open makes, one for each test.
+// Run tests the providers that open creates, one per test.
 func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	t.Helper()
 	t.Run("a mail arrives as it is", func(t *testing.T) {
@@ -107,7 +108,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			if m.Unsubscribe != "" {
 				link, post = "<"+m.Unsubscribe+">", "List-Unsubscribe=One-Click"
 			}
-			if got.Header["List-Unsubscribe"] != link || got.Header["List-Unsubscribe-Post"] != post || got.Header["Auto-Submitted"] != "auto-generated" {
+			if got.Header["List-Unsubscribe"] != link || got.Header["List-Unsubscribe-Post"] != post ||
+				got.Header["Auto-Submitted"] != "auto-generated" {
 				t.Errorf("%s: headers %v", tc.name, got.Header)
 			}
 		}
@@ -133,7 +135,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 				continue
 			}
 			all := f.Received()
-			if got := all[len(all)-1]; got.Header["Bcc"] != "" || strings.ContainsAny(got.Subject, "\r\n") || !slices.Equal(got.To, []string{recipient}) || lines(got.Text) != lines(m.Text) {
+			if got := all[len(all)-1]; got.Header["Bcc"] != "" || strings.ContainsAny(got.Subject, "\r\n") ||
+				!slices.Equal(got.To, []string{recipient}) || lines(got.Text) != lines(m.Text) {
 				t.Errorf("%d: %+v", i, got)
 			}
 		}
@@ -326,5 +329,5 @@ func deferred(err error) bool {
 	return ok
 }
 
-// lines is s with one form of line breaks, and without those at its end.
+// lines returns s with uniform line breaks and without trailing ones.
 func lines(s string) string { return strings.TrimRight(strings.ReplaceAll(s, "\r\n", "\n"), "\n") }

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// verified is the state of a domain whose records Resend has found.
+	// verified is Resend's status for a domain whose records it has found.
 	verified = "verified"
-	// recordTTL stands for Resend's "Auto", in seconds.
+	// recordTTL replaces Resend's "Auto", in seconds.
 	recordTTL = 3600
-	// pageSize is how many domains are listed at a time.
+	// pageSize is the number of domains per page of the list.
 	pageSize = 100
 )
 
-// Domains proves domains through Resend, which signs their mails. Resend knows a
-// domain once per account of ours, whoever claims it, so each claim has an
-// ownership record of its own as well. It implements messaging.Prover.
+// Domains verifies domains through Resend, which signs their mails. All our accounts share one Resend
+// account, in which a domain exists once, so each claim also has its own ownership record. Domains
+// implements messaging.Prover.
 type Domains struct {
 	Provider *Provider
 	Texts    messaging.Texts
@@ -32,8 +32,7 @@ type Domains struct {
 // Method implements messaging.Prover.
 func (Domains) Method() string { return "resend" }
 
-// Begin implements messaging.Prover. A domain that Resend knows already, by
-// another's claim, is shared.
+// Begin implements messaging.Prover. Claims on the same domain share its registration with Resend.
 func (d Domains) Begin(ctx context.Context, domain string) (messaging.Claim, error) {
 	created, err := call(ctx, func(ctx context.Context) (api.CreateDomainResponse, error) {
 		return d.Provider.api.Domains.CreateWithContext(ctx, &api.CreateDomainRequest{Name: domain})
@@ -49,13 +48,13 @@ func (d Domains) Begin(ctx context.Context, domain string) (messaging.Claim, err
 		if known.Id != "" {
 			return claim(domain, known.Id, known.Records, false), nil
 		}
-		return messaging.Claim{}, apierr.Validation(apierr.Field{Field: "domain", Message: "The mail provider does not accept this domain."}).WithCause(err)
+		field := apierr.Field{Field: "domain", Message: "The mail provider does not accept this domain."}
+		return messaging.Claim{}, apierr.Validation(field).WithCause(err)
 	}
 	return messaging.Claim{}, away(err)
 }
 
-// known returns the domain that Resend has by a name; a zero one where there is
-// none.
+// known returns the domain that is registered with Resend under a name, or a zero value.
 func (d Domains) known(ctx context.Context, name string) (api.Domain, error) {
 	limit, after := pageSize, (*string)(nil)
 	for {
@@ -67,7 +66,7 @@ func (d Domains) known(ctx context.Context, name string) (api.Domain, error) {
 		}
 		for _, found := range page.Data {
 			if strings.EqualFold(found.Name, name) {
-				return d.get(ctx, found.Id) // the list has no records
+				return d.get(ctx, found.Id) // the list does not contain records
 			}
 		}
 		if !page.HasMore || len(page.Data) == 0 {
@@ -81,8 +80,8 @@ func (d Domains) get(ctx context.Context, id string) (api.Domain, error) {
 	return call(ctx, func(ctx context.Context) (api.Domain, error) { return d.Provider.api.Domains.GetWithContext(ctx, id) })
 }
 
-// claim returns what an owner has to set: our record, and Resend's, whose names
-// are below the domain.
+// claim returns the records for the owner to publish: our ownership record, and Resend's, whose names are
+// relative to the domain.
 func claim(domain, id string, records []api.Record, registered bool) messaging.Claim {
 	c := messaging.Claim{ExternalID: id, Registered: registered, Records: []messaging.Record{messaging.OwnershipRecord(domain)}}
 	for _, r := range records {
@@ -94,7 +93,9 @@ func claim(domain, id string, records []api.Record, registered bool) messaging.C
 		if name != domain && !strings.HasSuffix(name, "."+domain) {
 			name = strings.TrimPrefix(name+"."+domain, ".")
 		}
-		c.Records = append(c.Records, messaging.Record{Type: r.Type, Name: name, Value: value, Purpose: r.Record + ": required by the mail provider", TTL: recordTTL})
+		c.Records = append(c.Records, messaging.Record{
+			Type: r.Type, Name: name, Value: value, Purpose: r.Record + ": required by the mail provider", TTL: recordTTL,
+		})
 	}
 	return c
 }
@@ -113,7 +114,7 @@ func (d Domains) Proven(ctx context.Context, claimed messaging.Domain) (bool, er
 		return false, away(err)
 	}
 	if found.Status != verified {
-		// Resend looks by itself for some days only, and not before it was asked to.
+		// Resend checks the records only on request, and then for some days.
 		if _, err := call(ctx, func(ctx context.Context) (bool, error) {
 			return d.Provider.api.Domains.VerifyWithContext(ctx, claimed.ExternalID)
 		}); err != nil && !gone(err) {
@@ -137,13 +138,13 @@ func (d Domains) Release(ctx context.Context, externalID string) error {
 	return away(err)
 }
 
-// gone reports whether Resend does not know what it was asked for.
+// gone reports whether err means that Resend does not know the domain.
 func gone(err error) bool {
 	e, ok := errors.AsType[*apiError](err)
 	return ok && e.status == http.StatusNotFound && e.name == "not_found"
 }
 
-// away is the contract's answer where Resend does not do as it should.
+// away is the error for a failed call to Resend.
 func away(err error) error {
-	return apierr.New(apierr.ExternalServiceError, "The mail provider does not answer as it should. Please try again later.").WithCause(err)
+	return apierr.New(apierr.ExternalServiceError, "The mail provider is not available. Try again later.").WithCause(err)
 }

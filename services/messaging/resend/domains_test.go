@@ -52,7 +52,8 @@ func TestDomainsAreProvenThroughTheAPI(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if got != "TXT _waitlist.news.example.com\nMX send.news.example.com\nTXT send.news.example.com\nTXT resend._domainkey.news.example.com\n" || first.Records[1].Value != "10 feedback-smtp.us-east-1.amazonses.com" {
+	if got != "TXT _waitlist.news.example.com\nMX send.news.example.com\nTXT send.news.example.com\nTXT "+
+		"resend._domainkey.news.example.com\n" || first.Records[1].Value != "10 feedback-smtp.us-east-1.amazonses.com" {
 		t.Errorf("%s%+v", got, first.Records)
 	}
 	// Another account of ours claims it as well: the same domain, another proof.
@@ -175,7 +176,8 @@ func TestBouncesAndComplaintsSuppress(t *testing.T) {
 		to                    []string
 		want                  string
 	}{
-		"hard":       {resendtest.Secret, "email.bounced", "Permanent", []string{"A@Example.org", "Bob <b@example.org>"}, "bounce a@example.org,b@example.org"},
+		"hard": {resendtest.Secret, "email.bounced", "Permanent", []string{"A@Example.org", "Bob <b@example.org>"},
+			"bounce a@example.org,b@example.org"},
 		"complaint":  {secondSecret, "email.complained", "", []string{"c@example.org"}, "complaint c@example.org"},
 		"soft":       {resendtest.Secret, "email.bounced", "Transient", []string{"d@example.org"}, ""},
 		"unknown":    {resendtest.Secret, "email.bounced", "Undetermined", []string{"d@example.org"}, ""},
@@ -245,7 +247,8 @@ func TestForgedNotificationsAreRefused(t *testing.T) {
 }
 
 func TestSecretsAreChecked(t *testing.T) {
-	for _, secrets := range [][]string{nil, {""}, {"whsec_"}, {"whsec_c2hvcnQ="}, {"whsec_no base64, but long enough"}, {resendtest.Secret, "whsec_"}} {
+	for _, secrets := range [][]string{nil, {""}, {"whsec_"}, {"whsec_c2hvcnQ="}, {"whsec_no base64, but long enough"},
+		{resendtest.Secret, "whsec_"}} {
 		if _, err := resend.NewNotifications(secrets, nil); err == nil {
 			t.Errorf("%q", secrets)
 		}
@@ -267,7 +270,8 @@ func FuzzTake(f *testing.F) {
 		}
 		h := http.Header{"Svix-Id": {id}, "Svix-Timestamp": {timestamp}, "Svix-Signature": {signature}}
 		err := n.Take(t.Context(), h, body)
-		ours := strings.Contains(signature, resendtest.Sign(resendtest.Secret, id, timestamp, body)) || strings.Contains(signature, resendtest.Sign(secondSecret, id, timestamp, body))
+		ours := strings.Contains(signature, resendtest.Sign(resendtest.Secret, id, timestamp, body)) ||
+			strings.Contains(signature, resendtest.Sign(secondSecret, id, timestamp, body))
 		if !ours && !apierr.Is(err, apierr.InvalidToken) {
 			t.Fatalf("unsigned, and %v", err)
 		}

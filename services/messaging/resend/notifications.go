@@ -20,41 +20,41 @@ import (
 const (
 	// minSecret is the shortest signing secret, in bytes.
 	minSecret = 16
-	// maxNotificationID bounds what is kept of a notification.
+	// maxNotificationID limits the length of a notification's id, which is stored.
 	maxNotificationID = 256
-	// permanent is the type of bounces after which an address is given up.
+	// permanent is the type of bounces that suppress an address.
 	permanent = "permanent"
 )
 
-// Suppressor keeps addresses that are not to be mailed any more.
+// Suppressor stores suppressed addresses.
 type Suppressor interface {
-	// Suppress does so once for each notification.
+	// Suppress suppresses addresses, once per notification.
 	Suppress(ctx context.Context, notificationID string, reason messaging.SuppressionReason, emails []string) error
 }
 
-// Notifications takes what Resend tells of the mails it was given: addresses
-// that bounced for good, and those of people who complained, get no mail any more.
+// Notifications processes Resend's notifications: addresses that bounce permanently, and those of people
+// who complain, are suppressed.
 type Notifications struct {
 	webhooks api.WebhooksSvc
 	secrets  []string
 	store    Suppressor
 }
 
-// NewNotifications returns Notifications that are signed with one of some secrets
-// (whsec_…): two while one replaces the other.
+// NewNotifications returns Notifications that accept signatures by any of secrets (whsec_…), so that a
+// secret can be replaced.
 func NewNotifications(secrets []string, store Suppressor) (*Notifications, error) {
 	if len(secrets) == 0 {
-		return nil, errors.New("resend: a signing secret is required")
+		return nil, errors.New("set at least one signing secret")
 	}
 	for _, s := range secrets {
 		if key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s, "whsec_")); err != nil || len(key) < minSecret {
-			return nil, errors.New("resend: a signing secret must be whsec_ and at least 16 bytes in base64")
+			return nil, errors.New("a signing secret must be whsec_ followed by at least 16 bytes in base64")
 		}
 	}
 	return &Notifications{webhooks: api.NewClient("").Webhooks, secrets: secrets, store: store}, nil
 }
 
-// notification is what counts of one.
+// notification contains the relevant fields of a notification.
 type notification struct {
 	Type string `json:"type"`
 	Data struct {
@@ -65,9 +65,8 @@ type notification struct {
 	} `json:"data"`
 }
 
-// Take takes one notification, as it was sent. One that is not signed with our
-// secret, or not within the last five minutes, is INVALID_TOKEN. The same one again
-// does nothing.
+// Take processes one notification. The error is INVALID_TOKEN unless it was signed with one of the
+// secrets within the last five minutes. A repeated notification has no effect.
 func (n *Notifications) Take(ctx context.Context, header http.Header, raw []byte) error {
 	id := header.Get("Svix-Id")
 	if len(id) > maxNotificationID || !n.signed(id, header, raw) {
@@ -75,7 +74,7 @@ func (n *Notifications) Take(ctx context.Context, header http.Header, raw []byte
 	}
 	var sent notification
 	if err := json.Unmarshal(raw, &sent); err != nil {
-		return apierr.New(apierr.InvalidBody, "The body is no notification.").WithCause(err)
+		return apierr.New(apierr.InvalidBody, "The body is not a notification.").WithCause(err)
 	}
 	var reason messaging.SuppressionReason
 	switch {
@@ -90,7 +89,7 @@ func (n *Notifications) Take(ctx context.Context, header http.Header, raw []byte
 	for _, to := range sent.Data.To {
 		a, err := stdmail.ParseAddress(to)
 		if err != nil {
-			continue // we sent nothing to such a one
+			continue // not an address that we send to
 		}
 		if email, err := emailaddr.Parse(a.Address); err == nil {
 			emails = append(emails, email)
@@ -100,7 +99,7 @@ func (n *Notifications) Take(ctx context.Context, header http.Header, raw []byte
 		return nil
 	}
 	if err := n.store.Suppress(ctx, id, reason, emails); err != nil {
-		return fmt.Errorf("take a notification: %w", err)
+		return fmt.Errorf("store a notification: %w", err)
 	}
 	return nil
 }

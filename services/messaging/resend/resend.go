@@ -1,9 +1,8 @@
-// Package resend is the mail provider that uses Resend's API, through its
-// library: mails alone and in batches, sending domains, and the notifications of
-// bounces and complaints.
+// Package resend is the mail provider for Resend's API: single mails and batches, sending domains, and
+// notifications of bounces and complaints.
 //
-// Mails are sent with idempotency keys, which Resend honours for 24 hours: what
-// is sent again within them goes out once.
+// Mails have idempotency keys, which Resend honors for 24 hours: a mail that is sent again within that
+// time goes out once.
 package resend
 
 import (
@@ -26,10 +25,10 @@ import (
 	"waitlist.internal/services/messaging/outbound"
 )
 
-// maxAnswer bounds what is read of a refusal, in bytes.
+// maxAnswer limits the part of an error answer that is read, in bytes.
 const maxAnswer = 64 << 10
 
-// The names of answers that are told apart.
+// The error names that this package distinguishes.
 const (
 	invalidKey     = "invalid_api_key"
 	restrictedKey  = "restricted_api_key"
@@ -37,10 +36,10 @@ const (
 	sameInProgress = "concurrent_idempotent_requests"
 )
 
-// Config says which account, and in whose name.
+// Config configures a Provider.
 type Config struct {
 	APIKey string
-	// BaseURL replaces the address of the API; empty: Resend's.
+	// BaseURL optionally replaces the address of Resend's API.
 	BaseURL string
 	From    stdmail.Address
 }
@@ -52,10 +51,10 @@ type Provider struct {
 	from stdmail.Address
 }
 
-// New checks cfg; it connects with the first call.
+// New validates cfg. The Provider connects with the first call.
 func New(cfg Config) (*Provider, error) {
 	if cfg.APIKey == "" {
-		return nil, errors.New("resend: an API key is required")
+		return nil, errors.New("set RESEND_API_KEY")
 	}
 	p := &Provider{http: outbound.NewClient("resend"), from: cfg.From}
 	p.http.Transport = observer{p.http.Transport}
@@ -63,7 +62,7 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.BaseURL != "" {
 		u, err := url.Parse(strings.TrimRight(cfg.BaseURL, "/") + "/")
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return nil, fmt.Errorf("resend: %q is no absolute http(s) URL", cfg.BaseURL)
+			return nil, fmt.Errorf("resend: %q is not an absolute http(s) URL", cfg.BaseURL)
 		}
 		p.api.BaseURL = u
 	}
@@ -88,12 +87,12 @@ func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
 	return taken(err)
 }
 
-// SendBatch implements messaging.BatchProvider. Where the batch as a whole is
-// refused, each of its mails is sent alone.
+// SendBatch implements messaging.BatchProvider. If Resend refuses the batch as a whole, SendBatch sends
+// its mails one by one.
 func (p *Provider) SendBatch(ctx context.Context, key string, mails []messaging.Mail) []error {
 	errs := make([]error, len(mails))
 	var reqs []*api.SendEmailRequest
-	var index []int // of reqs in mails
+	var index []int // of each of reqs in mails
 	for i, m := range mails {
 		req, err := p.request(m)
 		if err != nil {
@@ -106,8 +105,10 @@ func (p *Provider) SendBatch(ctx context.Context, key string, mails []messaging.
 		return errs
 	}
 	res, err := call(ctx, func(ctx context.Context) (*api.BatchEmailResponse, error) {
-		// Permissive: a mail that is refused does not hold up the others.
-		return p.api.Batch.SendWithOptions(ctx, reqs, &api.BatchSendEmailOptions{IdempotencyKey: key, BatchValidation: api.BatchValidationPermissive})
+		// Permissive validation sends the other mails if one is refused.
+		return p.api.Batch.SendWithOptions(ctx, reqs, &api.BatchSendEmailOptions{
+			IdempotencyKey: key, BatchValidation: api.BatchValidationPermissive,
+		})
 	})
 	if _, refused := errors.AsType[*messaging.RefusedError](err); refused {
 		for _, i := range index {
@@ -126,24 +127,24 @@ func (p *Provider) SendBatch(ctx context.Context, key string, mails []messaging.
 	}
 	for _, e := range res.Errors {
 		if e.Index >= 0 && e.Index < len(index) {
-			// The message often repeats the address.
+			// The message often contains the address, which must not be logged.
 			errs[index[e.Index]] = &messaging.RefusedError{Reason: "in a batch"}
 		}
 	}
 	return errs
 }
 
-// request returns m as the API takes it. The error is a *messaging.RefusedError.
+// request converts m to the API's form. The error is a *messaging.RefusedError.
 func (p *Provider) request(m messaging.Mail) (*api.SendEmailRequest, error) {
 	to, err := emailaddr.Parse(m.To)
 	if err != nil {
-		return nil, &messaging.RefusedError{Reason: "the recipient is no address"}
+		return nil, &messaging.RefusedError{Reason: "the recipient is not an address"}
 	}
 	from := m.From
 	if from == (stdmail.Address{}) {
 		from = p.from
 	}
-	// RFC 3834: nobody's out-of-office is to answer.
+	// RFC 3834: suppress automatic replies.
 	headers := map[string]string{"Auto-Submitted": "auto-generated"}
 	if m.Unsubscribe != "" {
 		headers["List-Unsubscribe"] = "<" + eml.OneLine(m.Unsubscribe) + ">"
@@ -154,7 +155,7 @@ func (p *Provider) request(m messaging.Mail) (*api.SendEmailRequest, error) {
 	}, nil
 }
 
-// sender writes an address with its name, which the API takes in plain letters.
+// sender formats an address with its display name, which the API accepts without encoding.
 func sender(a stdmail.Address) string {
 	if a.Name == "" {
 		return a.Address
@@ -162,16 +163,16 @@ func sender(a stdmail.Address) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(eml.OneLine(a.Name)) + `" <` + a.Address + ">"
 }
 
-// answer is what an API call came to; the library does not tell.
+// answer is the status of an API call, which the library does not expose.
 type answer struct {
-	status int // 0: none came
-	// name is that of the error, "" where there is none.
+	status int // 0 without an answer
+	// name is the name of the error, or "".
 	name string
 }
 
 type answerKey struct{}
 
-// observer notes the answer of a call in the answer of its context.
+// observer stores the status of a call in the answer of its context.
 type observer struct{ http.RoundTripper }
 
 func (o observer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -200,29 +201,27 @@ func (o observer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// plain reports whether s is the name of an error, and nothing to keep out of a
-// log.
+// plain reports whether s is a plain error name, which is safe to log.
 func plain(s string) bool {
 	return len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz_") == ""
 }
 
-// apiError says what the API answered in place of what was asked for.
+// apiError is an error answer of the API.
 type apiError struct{ answer }
 
 func (e *apiError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("resend answered %d %s", e.status, e.name))
 }
 
-// call makes one call. An error is an *apiError where the API's answer is no
-// 2xx, a *messaging.RefusedError or *messaging.DeferredError where it is about what
-// was sent, and else what went wrong on the way.
+// call makes one call. The error is a *messaging.RefusedError or *messaging.DeferredError if it concerns
+// the content of the request, an *apiError for other error answers, and otherwise a transport error.
 func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	var a answer
 	v, err := f(context.WithValue(ctx, answerKey{}, &a))
 	switch {
 	case err == nil:
 		return v, nil
-	case a.status == 0 || a.status/100 == 2: // an answer that broke off, or is not understood
+	case a.status == 0 || a.status/100 == 2: // an incomplete or unintelligible answer
 		return v, fmt.Errorf("resend is away: %w", err)
 	}
 	failed := &apiError{a}
@@ -232,14 +231,14 @@ func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, er
 	case a.status == http.StatusUnauthorized, a.name == invalidKey, a.name == restrictedKey,
 		a.status == http.StatusNotFound, a.status == http.StatusMethodNotAllowed, a.status == http.StatusConflict,
 		a.status == http.StatusTooManyRequests, a.status == http.StatusRequestTimeout, a.status/100 != 4:
-		// Nothing else would fare better: the key, the URL, a limit or Resend itself.
+		// The cause is the key, the URL, a limit or Resend itself: all other calls would fail, too.
 		return v, failed
 	}
 	return v, &messaging.RefusedError{Reason: failed.Error()}
 }
 
-// taken is err unless it says that something else was taken under the same key:
-// an earlier attempt, whose mail had other tokens or dates.
+// taken returns err, or nil if it means that Resend accepted other content under the same key. That was
+// an earlier attempt at the same mail, with other tokens or dates.
 func taken(err error) error {
 	if e, ok := errors.AsType[*apiError](err); ok && e.name == otherContent {
 		return nil

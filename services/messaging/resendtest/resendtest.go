@@ -1,6 +1,5 @@
-// Package resendtest is Resend's API as its documentation describes it, for
-// tests: credentials, validation, limits, idempotency, domains, and the signatures of
-// its notifications. It keeps what it takes in memory.
+// Package resendtest simulates Resend's API, as its documentation describes it, for tests: credentials,
+// validation, limits, idempotency, domains, and signatures of notifications. It keeps mails in memory.
 package resendtest
 
 import (
@@ -23,15 +22,15 @@ import (
 )
 
 const (
-	// maxBatch, maxRecipients and maxKey are the API's limits.
+	// The limits of the API.
 	maxBatch      = 100
 	maxRecipients = 50
 	maxKey        = 256
-	// Secret signs notifications until another is set.
+	// Secret is the default secret for signing notifications.
 	Secret = "whsec_dGhlIHNlY3JldCB0aGF0IHNpZ25zIG5vdGlmaWNhdGlvbnM="
 )
 
-// Email is one mail as it was sent.
+// Email is an accepted mail.
 type Email struct {
 	ID      string            `json:"-"`
 	From    string            `json:"from"`
@@ -40,7 +39,7 @@ type Email struct {
 	HTML    string            `json:"html"`
 	Text    string            `json:"text"`
 	Headers map[string]string `json:"headers"`
-	// Key is that of its request, the batch's where it came in one.
+	// Key is the idempotency key of the mail's request or batch.
 	Key string `json:"-"`
 }
 
@@ -49,22 +48,22 @@ type Domain struct {
 	ID, Name, Status string
 }
 
-// Failure is an answer in place of the true one.
+// Failure is a simulated error answer.
 type Failure struct {
 	Status int
 	Name   string
-	// After has the request take effect all the same: the answer got lost.
+	// After lets the request take effect nevertheless, as if its answer were lost.
 	After bool
 }
 
-// Server is the API. Its zero value takes APIKey "" and refuses every call.
+// Server is the API. Without an APIKey it refuses every call.
 type Server struct {
 	APIKey string
-	// BodyLimit bounds a request, in bytes; 0: 40 MiB.
+	// BodyLimit limits a request, in bytes; 0 means 40 MiB.
 	BodyLimit int64
-	// Fail, if set, may fail a request.
+	// Fail is optional and may return a failure for a request.
 	Fail func(r *http.Request) *Failure
-	// Refuse, if set, says that mails to an address are invalid.
+	// Refuse is optional and reports whether mails to an address are invalid.
 	Refuse func(to string) bool
 
 	mu      sync.Mutex
@@ -75,28 +74,27 @@ type Server struct {
 	domains map[string]*Domain
 }
 
-// kept is the answer to an idempotency key.
+// kept is the stored answer to an idempotency key.
 type kept struct {
 	content [sha256.Size]byte
 	answer  []byte
 }
 
-// Emails returns what was taken, in order.
+// Emails returns the accepted mails in order.
 func (s *Server) Emails() []Email {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.emails)
 }
 
-// Count returns how many mails were taken, for those who ask often: Emails copies
-// them.
+// Count returns the number of accepted mails, without copying them as Emails does.
 func (s *Server) Count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.emails)
 }
 
-// Calls returns how many requests came, refused ones too.
+// Calls returns the number of requests, including refused ones.
 func (s *Server) Calls() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +112,7 @@ func (s *Server) Domains() map[string]Domain {
 	return out
 }
 
-// SetStatus says what became of a domain's records: verified, pending, failed.
+// SetStatus sets the status of a domain: verified, pending or failed.
 func (s *Server) SetStatus(name, status string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +123,7 @@ func (s *Server) SetStatus(name, status string) {
 	}
 }
 
-// refusal is an error of the API.
+// refusal is an error answer of the API.
 type refusal struct {
 	status int
 	name   string
@@ -205,7 +203,7 @@ func (s *Server) serve(r *http.Request) ([]byte, error) {
 	return nil, &refusal{http.StatusNotFound, "not_found", "The requested endpoint does not exist."}
 }
 
-// once honours the Idempotency-Key of a request.
+// once applies the Idempotency-Key of a request.
 func (s *Server) once(r *http.Request, body []byte, do func() ([]byte, error)) ([]byte, error) {
 	key := r.Header.Get("Idempotency-Key")
 	if key == "" {
@@ -219,7 +217,10 @@ func (s *Server) once(r *http.Request, body []byte, do func() ([]byte, error)) (
 	if k, ok := s.kept[id]; ok {
 		s.mu.Unlock()
 		if k.content != content {
-			return nil, &refusal{http.StatusConflict, "invalid_idempotent_request", "This idempotency key has been used with a different request payload."}
+			return nil, &refusal{
+				http.StatusConflict, "invalid_idempotent_request",
+				"This idempotency key has been used with a different request payload.",
+			}
 		}
 		return k.answer, nil
 	}
@@ -298,7 +299,7 @@ func (s *Server) take(e Email, r *http.Request) string {
 	return e.ID
 }
 
-// decode reads a JSON body; fields that the API does not have are errors here.
+// decode decodes a JSON body and refuses unknown fields.
 func decode(body []byte, v any) error {
 	d := json.NewDecoder(strings.NewReader(string(body)))
 	d.DisallowUnknownFields()
@@ -356,7 +357,10 @@ func (s *Server) domain(method string, path []string, body []byte) ([]byte, erro
 		return map[string]any{
 			"object": "domain", "id": d.ID, "name": d.Name, "status": d.Status, "region": "us-east-1",
 			"records": []record{
-				{Record: "SPF", Name: "send", Type: "MX", TTL: "Auto", Status: d.Status, Value: "feedback-smtp.us-east-1.amazonses.com", Priority: "10"},
+				{
+					Record: "SPF", Name: "send", Type: "MX", TTL: "Auto", Status: d.Status,
+					Value: "feedback-smtp.us-east-1.amazonses.com", Priority: "10",
+				},
 				{Record: "SPF", Name: "send", Type: "TXT", TTL: "Auto", Status: d.Status, Value: "v=spf1 include:amazonses.com ~all"},
 				{Record: "DKIM", Name: "resend._domainkey", Type: "TXT", TTL: "Auto", Status: d.Status, Value: "p=" + d.ID},
 			},
@@ -410,8 +414,8 @@ func (s *Server) domain(method string, path []string, body []byte) ([]byte, erro
 	return nil, &refusal{http.StatusMethodNotAllowed, "method_not_allowed", "This endpoint does not support the specified method."}
 }
 
-// Notification is the request that tells of an event of a mail: email.bounced,
-// email.complained and the like.
+// Notification returns a signed notification request for an event such as email.bounced or
+// email.complained.
 func Notification(url, secret, id, event, bounceType string, at time.Time, to ...string) (*http.Request, error) {
 	data := map[string]any{"email_id": rand.Text(), "to": to, "from": "Waitlist <no-reply@example.com>", "subject": "s"}
 	if bounceType != "" {

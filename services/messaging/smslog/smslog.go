@@ -1,5 +1,5 @@
-// Package smslog is the provider of text messages that sends none and notes each
-// in the log, without its text and by the hash of its number.
+// Package smslog is a provider of text messages that only logs them: the size of the text and the hash
+// of the number.
 package smslog
 
 import (
@@ -15,6 +15,7 @@ type Provider struct{ Log *slog.Logger }
 
 // SendSMS implements messaging.SMSProvider.
 func (p Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
-	p.Log.InfoContext(ctx, "text message", slog.String("sms_id", m.ID), slog.String("recipient_hash", telemetry.HashAddress(m.To)), slog.Int("bytes", len(m.Text)))
+	p.Log.InfoContext(ctx, "text message", slog.String("sms_id", m.ID),
+		slog.String("recipient_hash", telemetry.HashAddress(m.To)), slog.Int("bytes", len(m.Text)))
 	return nil
 }

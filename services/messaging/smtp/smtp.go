@@ -1,5 +1,4 @@
-// Package smtp is the mail provider that hands mails to an SMTP server, over
-// connections that are kept open between mails.
+// Package smtp is the mail provider for SMTP servers. It keeps connections open between mails.
 package smtp
 
 import (
@@ -22,17 +21,15 @@ import (
 )
 
 const (
-	// dialTimeout bounds each of the steps until a connection is ready, three at most.
+	// dialTimeout limits each of the up to three steps until a connection is ready.
 	dialTimeout = 6 * time.Second
-	// mailTimeout bounds a mail: its commands, and the server's answer to its text.
-	// Servers look at that for long, and a mail whose answer is not awaited arrives
-	// again.
+	// mailTimeout limits one mail: its commands, and the server's answer to its text. Servers may
+	// inspect the text for long, and a mail whose answer is not awaited arrives twice.
 	mailTimeout = 40 * time.Second
-	// quick is how soon a kept connection that has gone must show that, for another to
-	// be tried: the whole is to end within a minute.
+	// quick is how soon a kept connection must turn out to be closed for a new one to be tried, so
+	// that both attempts together take less than a minute.
 	quick = time.Second
-	// idle is how long a connection is kept; servers close theirs after a few
-	// minutes.
+	// idle is how long an unused connection is kept; servers close theirs after a few minutes.
 	idle = 20 * time.Second
 )
 
@@ -42,20 +39,19 @@ const (
 	StartTLS = "starttls"
 	// ImplicitTLS speaks TLS from the first byte (port 465).
 	ImplicitTLS = "tls"
-	// NoTLS is for a server on the same machine.
+	// NoTLS is for servers on the same machine.
 	NoTLS = "none"
 )
 
-// Config says which server, and how.
+// Config configures a Provider.
 type Config struct {
 	Host string
 	Port int
-	// Username and Password, if set, are for the strongest mechanism that the server
-	// offers.
+	// Username and Password are optional. They are used with the server's strongest mechanism.
 	Username, Password string
 	TLS                string
 	From               stdmail.Address
-	// Connections bounds those kept open; 0 means 4.
+	// Connections is how many unused connections are kept; 0 means 4.
 	Connections int
 	// TLSConfig replaces the default one (system roots, TLS 1.2 and up).
 	TLSConfig *tls.Config
@@ -63,7 +59,7 @@ type Config struct {
 
 // Provider implements messaging.Provider.
 type Provider struct {
-	// The dialer connects, the client sends: their timeouts differ.
+	// dialer connects and client sends, because their timeouts differ.
 	dialer, client *mail.Client
 	from           stdmail.Address
 	size           int
@@ -78,10 +74,10 @@ type conn struct {
 	since time.Time
 }
 
-// New checks cfg; it connects with the first mail.
+// New validates cfg. The Provider connects with the first mail.
 func New(cfg Config) (*Provider, error) {
 	if cfg.Host == "" || cfg.Port < 1 || cfg.Port > 65535 {
-		return nil, errors.New("SMTP: host and port are required")
+		return nil, errors.New("set SMTP_HOST and a valid SMTP_PORT")
 	}
 	opts := []mail.Option{mail.WithPort(cfg.Port)}
 	switch cfg.TLS {
@@ -92,23 +88,24 @@ func New(cfg Config) (*Provider, error) {
 	case NoTLS:
 		opts = append(opts, mail.WithTLSPolicy(mail.NoTLS))
 		if cfg.Username != "" {
-			return nil, errors.New("SMTP: credentials need TLS")
+			return nil, errors.New("SMTP credentials require TLS")
 		}
 	default:
-		return nil, fmt.Errorf("SMTP: TLS must be %s, %s or %s", StartTLS, ImplicitTLS, NoTLS)
+		return nil, fmt.Errorf("set SMTP_TLS to %s, %s or %s", StartTLS, ImplicitTLS, NoTLS)
 	}
 	if cfg.TLSConfig != nil {
 		opts = append(opts, mail.WithTLSConfig(cfg.TLSConfig))
 	}
 	if cfg.Username != "" {
-		opts = append(opts, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(cfg.Username), mail.WithPassword(cfg.Password))
+		opts = append(opts, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover),
+			mail.WithUsername(cfg.Username), mail.WithPassword(cfg.Password))
 	}
 	dialer, err := mail.NewClient(cfg.Host, append(opts, mail.WithTimeout(dialTimeout))...)
 	if err != nil {
 		return nil, fmt.Errorf("SMTP: %w", err)
 	}
-	// Asking a kept connection whether it is alive would be a round trip a mail; its
-	// first command tells.
+	// A NOOP before each mail would cost a round trip; the first command tells as well whether the
+	// connection is alive.
 	client, err := mail.NewClient(cfg.Host, mail.WithTimeout(mailTimeout), mail.WithoutNoop())
 	if err != nil {
 		return nil, fmt.Errorf("SMTP: %w", err)
@@ -136,7 +133,7 @@ func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
 	return outcome(p.send(c, msg))
 }
 
-// send sends over c, and keeps c if it is good for more.
+// send sends over c, and keeps c if it is still usable.
 func (p *Provider) send(c *gosmtp.Client, msg *mail.Msg) error {
 	err := p.client.SendWithSMTPClient(c, msg)
 	if err == nil && p.keep(c) {
@@ -144,7 +141,7 @@ func (p *Provider) send(c *gosmtp.Client, msg *mail.Msg) error {
 	}
 	_ = p.client.CloseWithSMTPClient(c)
 	if msg.IsDelivered() {
-		// What failed came after the server had taken it.
+		// The failure came after the server had accepted the mail.
 		return nil
 	}
 	return err
@@ -181,15 +178,14 @@ func (p *Provider) Close() error {
 	defer p.mu.Unlock()
 	p.closed = true
 	for _, c := range p.idle {
-		// A server that has gone already needs no goodbye.
+		// The server may have closed the connection already.
 		_ = p.client.CloseWithSMTPClient(c.Client)
 	}
 	p.idle = nil
 	return nil
 }
 
-// closed reports whether a kept connection was no longer there, or is not to be
-// used any more. Nothing was sent over it then.
+// closed reports whether a kept connection turned out to be closed or unusable before anything was sent.
 func closed(err error) bool {
 	se, ok := errors.AsType[*mail.SendError](err)
 	if !ok {
@@ -199,9 +195,8 @@ func closed(err error) bool {
 	return se.Reason == mail.ErrConnCheck || se.Reason == mail.ErrSMTPMailFrom && (code == 421 || code < 400)
 }
 
-// outcome says whether a failure is the mail's or the server's. Reasons hold
-// the reply's codes alone: its text often repeats the address, as the library's
-// does.
+// outcome tells failures of the mail from failures of the server. Reasons contain only the codes of the
+// reply, because its text and the library's often contain the address.
 func outcome(err error) error {
 	se, ok := errors.AsType[*mail.SendError](err)
 	if err == nil || !ok {
@@ -211,17 +206,18 @@ func outcome(err error) error {
 	reason := strings.TrimSpace(strconv.Itoa(code) + " " + se.EnhancedStatusCode())
 	switch se.Reason {
 	case mail.ErrGetSender, mail.ErrGetRcpts, mail.ErrNoUnencoded:
-		return &messaging.RefusedError{Reason: "not a mail that can be sent"}
+		return &messaging.RefusedError{Reason: "the mail is malformed"}
 	case mail.ErrSMTPMailFrom, mail.ErrSMTPRcptTo, mail.ErrSMTPData, mail.ErrSMTPDataClose:
 		switch {
 		case se.Reason != mail.ErrSMTPMailFrom && (code == 421 || code < 400):
-			// It hung up, or was lost, after it had heard of this mail: that may be about
-			// this mail, and must not hold up all others. If the server has gone, the next
-			// connection will tell.
+			// The connection was lost after the server had seen this mail. The mail may be the
+			// cause, so it must not hold up all others. If the server is away, the next
+			// connection fails, too.
 			return &messaging.DeferredError{Reason: "connection lost: " + reason}
-		case se.Reason == mail.ErrSMTPMailFrom && code >= 500, code == 421 || code == 502 || code == 503 || code == 530 || code == 535 || code == 538:
-			// Going down, or it wants us to log in, or takes no more mails of this sender: no
-			// mail would fare better.
+		case se.Reason == mail.ErrSMTPMailFrom && code >= 500,
+			code == 421 || code == 502 || code == 503 || code == 530 || code == 535 || code == 538:
+			// The server is shutting down, requires a login, or refuses the sender: all other
+			// mails would fail, too.
 			return fmt.Errorf("SMTP server is not usable: %s", reason)
 		case code >= 500:
 			return &messaging.RefusedError{Reason: reason}

@@ -99,7 +99,8 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +263,8 @@ func (s *server) count() (sessions, mails int) {
 
 func provider(t *testing.T, s *server, change func(*smtp.Config)) *smtp.Provider {
 	t.Helper()
-	cfg := smtp.Config{Host: "localhost", Port: s.port, TLS: smtp.NoTLS, TLSConfig: s.tls, From: stdmail.Address{Name: "Waitlist", Address: "no-reply@example.com"}}
+	cfg := smtp.Config{Host: "localhost", Port: s.port, TLS: smtp.NoTLS, TLSConfig: s.tls,
+		From: stdmail.Address{Name: "Waitlist", Address: "no-reply@example.com"}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -289,14 +291,15 @@ func TestEveryWayToConnect(t *testing.T) {
 		change func(*smtp.Config)
 		ok     bool
 	}{
-		"plain":                      {mode{}, nil, true},
-		"starttls":                   {mode{starttls: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS }, true},
-		"starttls and login":         {mode{starttls: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; login(c) }, true},
-		"tls":                        {mode{implicit: true}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS }, true},
-		"tls and login":              {mode{implicit: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS; login(c) }, true},
-		"starttls is not offered":    {mode{}, func(c *smtp.Config) { c.TLS = smtp.StartTLS }, false},
-		"certificate of another":     {mode{starttls: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; c.TLSConfig = nil }, false},
-		"wrong password":             {mode{starttls: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; login(c); c.Password = "wrong" }, false},
+		"plain":                   {mode{}, nil, true},
+		"starttls":                {mode{starttls: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS }, true},
+		"starttls and login":      {mode{starttls: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; login(c) }, true},
+		"tls":                     {mode{implicit: true}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS }, true},
+		"tls and login":           {mode{implicit: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS; login(c) }, true},
+		"starttls is not offered": {mode{}, func(c *smtp.Config) { c.TLS = smtp.StartTLS }, false},
+		"certificate of another":  {mode{starttls: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; c.TLSConfig = nil }, false},
+		"wrong password": {mode{starttls: true, auth: true},
+			func(c *smtp.Config) { c.TLS = smtp.StartTLS; login(c); c.Password = "wrong" }, false},
 		"login is required":          {mode{auth: true}, nil, false},
 		"no server":                  {mode{}, func(c *smtp.Config) { c.Port = 1 }, false},
 		"tls to a server without it": {mode{}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS }, false},
@@ -309,7 +312,8 @@ func TestEveryWayToConnect(t *testing.T) {
 				if err != nil || mails != 1 {
 					t.Fatalf("%d mails, %v", mails, err)
 				}
-				if got := s.mails[0]; s.rcpts[0] != "o'hara+x@example.com" || !strings.Contains(got, "Message-ID: <id@example.com>") || !strings.Contains(got, "Gr=C3=BC=C3=9Fe") || !strings.Contains(got, "text\r\n.\r\nmore") {
+				if got := s.mails[0]; s.rcpts[0] != "o'hara+x@example.com" || !strings.Contains(got, "Message-ID: <id@example.com>") ||
+					!strings.Contains(got, "Gr=C3=BC=C3=9Fe") || !strings.Contains(got, "text\r\n.\r\nmore") {
 					t.Fatalf("to %v: %s", s.rcpts, got)
 				}
 				return
@@ -344,7 +348,8 @@ func TestEveryWayToLogIn(t *testing.T) {
 	// None that we know: away, and the password went nowhere.
 	s := start(t, mode{starttls: true, auth: true})
 	s.mechanisms = []string{"GSSAPI"}
-	if err := provider(t, s, func(c *smtp.Config) { c.TLS, c.Username, c.Password = smtp.StartTLS, user, password }).Send(t.Context(), mail("id")); err == nil {
+	if err := provider(t, s, func(c *smtp.Config) { c.TLS, c.Username, c.Password = smtp.StartTLS, user, password }).Send(t.Context(),
+		mail("id")); err == nil {
 		t.Error("logged in by GSSAPI")
 	}
 }
@@ -356,7 +361,8 @@ func TestBouncesComeBackToTheDefaultSender(t *testing.T) {
 	if err := provider(t, s, nil).Send(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
-	if s.froms[0] != "no-reply@example.com" || !strings.Contains(s.mails[0], "From: <no-reply@customer.example>") || !strings.Contains(s.mails[0], "Message-ID: <id@example.com>") {
+	if s.froms[0] != "no-reply@example.com" || !strings.Contains(s.mails[0], "From: <no-reply@customer.example>") ||
+		!strings.Contains(s.mails[0], "Message-ID: <id@example.com>") {
 		t.Errorf("from %v: %s", s.froms, s.mails[0])
 	}
 }

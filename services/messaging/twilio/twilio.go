@@ -1,7 +1,7 @@
 // Package twilio sends text messages through Twilio's REST API.
 //
-// Its one call is a form that is posted. Twilio's library for Go has all of its
-// APIs as generated code, tens of megabytes of it, and a client without contexts.
+// It does not use Twilio's Go library, which consists of tens of megabytes of generated code and has a
+// client without contexts.
 package twilio
 
 import (
@@ -21,19 +21,18 @@ import (
 
 const (
 	defaultURL = "https://api.twilio.com"
-	// maxAnswer bounds what is read of an answer, in bytes.
+	// maxAnswer limits the part of an answer that is read, in bytes.
 	maxAnswer = 64 << 10
-	// maxText is the longest message that Twilio takes, in UTF-16 units.
+	// maxText is the longest message that Twilio accepts, in UTF-16 code units.
 	maxText = 1600
 )
 
-// Config says which account, and who sends.
+// Config configures a Provider.
 type Config struct {
 	AccountSID, AuthToken string
-	// From is an E.164 number, a short code or name, or the SID of a messaging service
-	// (MG…).
+	// From is an E.164 number, a short code, a name, or the SID of a messaging service (MG…).
 	From string
-	// BaseURL replaces the address of the API; empty: Twilio's.
+	// BaseURL optionally replaces the address of Twilio's API.
 	BaseURL string
 }
 
@@ -45,17 +44,17 @@ type Provider struct {
 	number   *regexp.Regexp
 }
 
-// New checks cfg; it connects with the first message.
+// New validates cfg. The Provider connects with the first message.
 func New(cfg Config) (*Provider, error) {
 	if cfg.AccountSID == "" || cfg.AuthToken == "" || cfg.From == "" {
-		return nil, errors.New("twilio: the account's SID, its token and a sender are required")
+		return nil, errors.New("set TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN and TWILIO_FROM")
 	}
 	if cfg.BaseURL == "" {
 		cfg.BaseURL = defaultURL
 	}
 	u, err := url.Parse(cfg.BaseURL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, fmt.Errorf("twilio: %q is no absolute http(s) URL", cfg.BaseURL)
+		return nil, fmt.Errorf("twilio: %q is not an absolute http(s) URL", cfg.BaseURL)
 	}
 	return &Provider{
 		cfg: cfg, http: outbound.NewClient("twilio"), number: regexp.MustCompile(`^\+[1-9][0-9]{6,14}$`),
@@ -66,11 +65,11 @@ func New(cfg Config) (*Provider, error) {
 // Close ends idle connections.
 func (p *Provider) Close() { p.http.Close() }
 
-// SendSMS implements messaging.SMSProvider. Twilio has no idempotency keys: a
-// message whose answer got lost may arrive twice.
+// SendSMS implements messaging.SMSProvider. Twilio has no idempotency keys, so a message whose answer is
+// lost may arrive twice.
 func (p *Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
 	if !p.number.MatchString(m.To) {
-		return &messaging.RefusedError{Reason: "not a number in E.164"}
+		return &messaging.RefusedError{Reason: "not an E.164 number"}
 	}
 	form := url.Values{"To": {m.To}, "Body": {shorten(m.Text)}}
 	if strings.HasPrefix(p.cfg.From, "MG") {
@@ -100,18 +99,19 @@ func (p *Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
 	var e struct {
 		Code int `json:"code"`
 	}
-	_ = json.Unmarshal(answer, &e) // 0 where there is no code; its message repeats the number
+	_ = json.Unmarshal(answer, &e) // the code stays 0 if there is none; the message contains the number
 	reason := fmt.Sprintf("twilio answered %d, code %d", res.StatusCode, e.Code)
 	switch {
 	case res.StatusCode == http.StatusUnauthorized, res.StatusCode == http.StatusForbidden, res.StatusCode == http.StatusNotFound,
-		res.StatusCode == http.StatusMethodNotAllowed, res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooManyRequests, res.StatusCode/100 != 4:
-		// No other message would fare better.
+		res.StatusCode == http.StatusMethodNotAllowed, res.StatusCode == http.StatusRequestTimeout,
+		res.StatusCode == http.StatusTooManyRequests, res.StatusCode/100 != 4:
+		// All other messages would fail, too.
 		return errors.New(reason)
 	}
 	return &messaging.RefusedError{Reason: reason}
 }
 
-// shorten cuts what is too long to be taken.
+// shorten truncates s to maxText.
 func shorten(s string) string {
 	units := 0
 	for i, r := range s {

@@ -62,7 +62,8 @@ func TestMessagesArrive(t *testing.T) {
 		}
 		got := s.Messages()
 		service := strings.HasPrefix(from, "MG")
-		if len(got) != 2 || got[0].To != number || got[0].Body != "Grüße & more: https://a.example/?x=1&y=%20" || (got[0].Service == from) != service || (got[0].From == from) == service || got[1].Body != strings.Repeat("x", 1599) {
+		if len(got) != 2 || got[0].To != number || got[0].Body != "Grüße & more: https://a.example/?x=1&y=%20" ||
+			(got[0].Service == from) != service || (got[0].From == from) == service || got[1].Body != strings.Repeat("x", 1599) {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -105,7 +106,8 @@ func TestWhatGoesWrong(t *testing.T) {
 }
 
 func TestConfigurationIsChecked(t *testing.T) {
-	for _, cfg := range []twilio.Config{{}, {AccountSID: sid, AuthToken: token}, {AccountSID: sid, From: "x"}, {AccountSID: sid, AuthToken: token, From: "x", BaseURL: "api.twilio.com"}} {
+	for _, cfg := range []twilio.Config{{}, {AccountSID: sid, AuthToken: token}, {AccountSID: sid, From: "x"},
+		{AccountSID: sid, AuthToken: token, From: "x", BaseURL: "api.twilio.com"}} {
 		if _, err := twilio.New(cfg); err == nil || strings.Contains(err.Error(), token) {
 			t.Errorf("%+v: %v", cfg, err)
 		}

@@ -1,5 +1,5 @@
-// Package twiliotest is the one call of Twilio's API that is used, as its
-// documentation describes it, for tests. It keeps what it takes in memory.
+// Package twiliotest simulates the one call of Twilio's API that messaging uses, as its documentation
+// describes it, for tests. It keeps messages in memory.
 package twiliotest
 
 import (
@@ -16,24 +16,24 @@ type Message struct {
 	To, From, Service, Body string
 }
 
-// Failure is an answer in place of the true one.
+// Failure is a simulated error answer.
 type Failure struct {
 	Status, Code int
-	// After has the request take effect all the same: the answer got lost.
+	// After lets the request take effect nevertheless, as if its answer were lost.
 	After bool
 }
 
 // Server is the API.
 type Server struct {
 	AccountSID, AuthToken string
-	// Fail, if set, may fail a request.
+	// Fail is optional and may return a failure for a request.
 	Fail func() *Failure
 
 	mu       sync.Mutex
 	messages []Message
 }
 
-// Messages returns what was taken, in order.
+// Messages returns the accepted messages in order.
 func (s *Server) Messages() []Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusNotFound, 20404, "The requested resource was not found")
 		return
 	}
-	m := Message{To: r.PostFormValue("To"), From: r.PostFormValue("From"), Service: r.PostFormValue("MessagingServiceSid"), Body: r.PostFormValue("Body")}
+	m := Message{
+		To: r.PostFormValue("To"), From: r.PostFormValue("From"),
+		Service: r.PostFormValue("MessagingServiceSid"), Body: r.PostFormValue("Body"),
+	}
 	switch {
 	case !regexp.MustCompile(`^\+[1-9][0-9]{1,14}$`).MatchString(m.To):
 		fail(http.StatusBadRequest, 21211, "The 'To' number "+m.To+" is not a valid phone number.")
@@ -88,6 +91,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fail(lost.Status, lost.Code, "lost")
 			return
 		}
-		answer(http.StatusCreated, map[string]any{"sid": "SM0123456789abcdef0123456789abcdef", "status": "queued", "to": m.To, "from": m.From, "body": m.Body})
+		answer(http.StatusCreated, map[string]any{
+			"sid": "SM0123456789abcdef0123456789abcdef", "status": "queued", "to": m.To, "from": m.From, "body": m.Body,
+		})
 	}
 }

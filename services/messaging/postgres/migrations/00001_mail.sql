@@ -9,8 +9,7 @@ CREATE TABLE inbox (
 );
 CREATE INDEX inbox_received_at ON inbox (received_at);
 
--- The ledger of mails: one row for each event that asked for one. What a mail
--- needs is emptied when the row ends.
+-- The mail queue: one row per requested mail. The personal data is erased when the row ends.
 CREATE TABLE sent_mail (
     event_id      uuid        PRIMARY KEY,
     kind          text        NOT NULL,
@@ -24,9 +23,9 @@ CREATE TABLE sent_mail (
     expires_at    timestamptz,
     requested_at  timestamptz NOT NULL,
     traceparent   text        NOT NULL,
-    -- How often the provider put it off.
+    -- How often the provider deferred the mail.
     deferrals     int         NOT NULL DEFAULT 0,
-    -- When it may be claimed: now, after a pause, or after a claim's lease.
+    -- When the mail can be claimed: now, after a pause, or when the lease of a claim expires.
     due_at        timestamptz NOT NULL DEFAULT now(),
     ended_at      timestamptz,
     error         text        NOT NULL DEFAULT ''

@@ -1,21 +1,18 @@
 -- +goose Up
 
--- What an invitation says beside whom it is to; empty in other mails. The
--- address is emptied with the recipient's.
+-- The content of invitations; empty in other mails. The address is erased together with the recipient's.
 ALTER TABLE sent_mail
     ADD COLUMN owner_email text NOT NULL DEFAULT '',
     ADD COLUMN role        text NOT NULL DEFAULT '';
 
--- Accounts and waitlists that were deleted and whose mails still have to go.
--- From the moment of this row nothing is queued or claimed for them.
+-- Deleted accounts and waitlists that the purge has not finished. Nothing is queued or claimed for them.
 CREATE TABLE gone (
     id      uuid        PRIMARY KEY,
     gone_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX gone_gone_at ON gone (gone_at);
 
--- Those of which nothing is left, by the SHA-256 of the id: an event that comes
--- late, or again, queues nothing.
+-- Purged accounts and waitlists, by the SHA-256 of the id, so that a late or repeated event queues nothing.
 CREATE TABLE tombstone (
     hash       bytea       PRIMARY KEY,
     created_at timestamptz NOT NULL DEFAULT now()

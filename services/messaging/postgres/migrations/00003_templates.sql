@@ -1,13 +1,13 @@
 -- +goose Up
 
--- The owners' mail templates; their ids are UUIDv7, and so in order of creation.
+-- The owners' mail templates. Their ids are UUIDv7, hence in order of creation.
 CREATE TABLE template (
     id            uuid        PRIMARY KEY,
     owner_id      uuid        NOT NULL,
     template_type text        NOT NULL,
     name          text        NOT NULL,
     subject       text        NOT NULL,
-    -- Empty where there is none; one of the two is there.
+    -- Either body may be empty, but not both.
     html_body     text        NOT NULL,
     text_body     text        NOT NULL,
     created_at    timestamptz NOT NULL,
@@ -28,14 +28,14 @@ CREATE TABLE outbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
 
--- What only the event knows: the name of a signup that has gone, and which
--- milestone was reached (0: none). Names are emptied with the address.
+-- Data that only the event contains: the name of a removed signup, and the milestone that was reached (0: none).
+-- Names are erased together with the address.
 ALTER TABLE sent_mail
     ADD COLUMN first_name text   NOT NULL DEFAULT '',
     ADD COLUMN last_name  text   NOT NULL DEFAULT '',
     ADD COLUMN milestone  bigint NOT NULL DEFAULT 0;
 
--- Whether a referrer is about to be told, or was told in the last hour.
+-- Finds a referrer's queued notifications, and those of the last hour.
 CREATE INDEX sent_mail_told ON sent_mail (waitlist_id, number, kind, ended_at)
     WHERE kind IN ('referral_notification', 'sms') AND state IN ('queued', 'sent');
 

@@ -1,7 +1,6 @@
 -- +goose Up
 
--- Owners' claims on sending domains. One that was made in another way than the
--- present mail provider's (method) is out of sight.
+-- Owners' claims on sending domains. Claims made by another method than the current mail provider's are invisible.
 CREATE TABLE domain (
     id          uuid        PRIMARY KEY,
     method      text        NOT NULL,
@@ -10,24 +9,24 @@ CREATE TABLE domain (
     state       text        NOT NULL CHECK (state IN ('pending', 'verified', 'failed')),
     since       timestamptz NOT NULL,
     created_at  timestamptz NOT NULL,
-    -- What the owner has to publish.
+    -- The DNS records for the owner to publish.
     records     jsonb       NOT NULL,
-    -- The DKIM key, sealed; empty where the mail provider signs.
+    -- The sealed DKIM key; empty if the mail provider signs.
     selector    text        NOT NULL,
     key         text        NOT NULL,
-    -- The domain's id at the mail provider, and whether it goes with this claim.
+    -- The domain's id at the mail provider, and whether deleting the claim removes it there.
     external_id text        NOT NULL,
     registered  boolean     NOT NULL,
-    -- When it is looked at again.
+    -- When the claim is checked again.
     due_at      timestamptz NOT NULL DEFAULT now()
 );
 CREATE UNIQUE INDEX domain_claim ON domain (owner_id, method, name);
--- A domain is one account's.
+-- Only one account can verify a domain.
 CREATE UNIQUE INDEX domain_verified ON domain (method, name) WHERE state = 'verified';
 CREATE INDEX domain_due ON domain (method, due_at) WHERE state <> 'failed';
 CREATE INDEX domain_external ON domain (external_id) WHERE external_id <> '';
 
--- Domains of accounts that have gone, which the mail provider is to forget.
+-- Domains of deleted accounts that have to be removed from the mail provider.
 CREATE TABLE domain_release (
     external_id text        PRIMARY KEY,
     method      text        NOT NULL,
@@ -35,14 +34,14 @@ CREATE TABLE domain_release (
 );
 CREATE INDEX domain_release_due ON domain_release (method, due_at);
 
--- Addresses that are not mailed any more, by their SHA-256.
+-- Suppressed addresses, by their SHA-256.
 CREATE TABLE suppression (
     hash       bytea       PRIMARY KEY,
     reason     text        NOT NULL CHECK (reason IN ('bounce', 'complaint')),
     created_at timestamptz NOT NULL DEFAULT now()
 );
 
--- The mail provider's notifications that were taken.
+-- The ids of processed notifications from the mail provider.
 CREATE TABLE notification (
     id          text        PRIMARY KEY,
     received_at timestamptz NOT NULL DEFAULT now()
