@@ -1,5 +1,5 @@
-// Package access says who calls and what they may do: actors, their grants,
-// and the entitlements of the accounts behind them.
+// Package access holds callers and their rights: actors, their grants, and the
+// entitlements of the accounts that they act for.
 package access
 
 import (
@@ -41,7 +41,7 @@ func (t Tier) Valid() bool { return t.rank() > 0 }
 // AtLeast reports whether t includes the features of want.
 func (t Tier) AtLeast(want Tier) bool { return t.rank() >= want.rank() }
 
-// Name is the tier as plans are named to people.
+// Name returns the name of the plan for people.
 func (t Tier) Name() string {
 	switch t {
 	case Advanced:
@@ -66,12 +66,12 @@ const (
 	Inactive  Status = "inactive"
 )
 
-// cancelGrace is how long a canceling subscription outlives its period when
-// the provider's event does not come.
+// cancelGrace is how long a canceling subscription outlives its period while
+// the provider's event is missing.
 const cancelGrace = time.Hour
 
-// Entitlement is what an account may use. Stored values do not change when
-// time passes; At gives them their meaning at a moment.
+// Entitlement is what an account may use. A stored value does not change as
+// time passes; At evaluates it at a moment.
 type Entitlement struct {
 	Tier   Tier
 	Status Status
@@ -83,8 +83,8 @@ type Entitlement struct {
 	Version int64
 }
 
-// At returns e as it is at now: a trial is inactive from its end on, a
-// canceling subscription one hour after it.
+// At evaluates e at now: a trial becomes inactive at its end, a canceling
+// subscription one hour after it.
 func (e Entitlement) At(now time.Time) Entitlement {
 	if e.ValidUntil.IsZero() {
 		return e
@@ -98,8 +98,8 @@ func (e Entitlement) At(now time.Time) Entitlement {
 	return e
 }
 
-// Gate returns nil where the owner may use authenticated endpoints at now,
-// TRIAL_EXPIRED after a trial, else FORBIDDEN.
+// Gate returns nil if the owner may use authenticated endpoints at now. If not,
+// it returns TRIAL_EXPIRED after a trial and FORBIDDEN otherwise.
 func (e Entitlement) Gate(now time.Time) error {
 	e = e.At(now)
 	if e.Status != Inactive {
@@ -111,8 +111,8 @@ func (e Entitlement) Gate(now time.Time) error {
 	return apierr.New(apierr.Forbidden, "Your subscription is inactive. Please subscribe to continue.")
 }
 
-// EffectiveTier is the tier whose features the public side of the owner's
-// waitlists has at now: basic while the owner is inactive.
+// EffectiveTier returns the tier whose features the owner's public pages have at
+// now: basic while the owner is inactive.
 func (e Entitlement) EffectiveTier(now time.Time) Tier {
 	if e.At(now).Status == Inactive {
 		return Basic
@@ -120,8 +120,8 @@ func (e Entitlement) EffectiveTier(now time.Time) Tier {
 	return e.Tier
 }
 
-// RequireTier returns TIER_REQUIRED, naming the plan and what needs it, where
-// e is below want.
+// RequireTier returns TIER_REQUIRED if e is below want. The message names the
+// plan and what needs it.
 func RequireTier(e Entitlement, want Tier, what string) error {
 	if e.Tier.AtLeast(want) {
 		return nil
@@ -129,7 +129,8 @@ func RequireTier(e Entitlement, want Tier, what string) error {
 	return apierr.New(apierr.TierRequired, fmt.Sprintf("%s requires the %s plan.", what, want.Name()))
 }
 
-// Role is what an actor is to an owner. Higher includes lower.
+// Role is an actor's role in an owner's account. A higher role includes the lower
+// ones.
 type Role int
 
 // The roles, lowest first.
@@ -153,7 +154,7 @@ func (r Role) String() string {
 	}
 }
 
-// ParseRole returns the role that String names so, or 0.
+// ParseRole is the inverse of String; it returns 0 for any other word.
 func ParseRole(s string) Role {
 	for _, r := range []Role{Viewer, Admin, Owner} {
 		if s == r.String() {
@@ -213,12 +214,11 @@ func (a Actor) GrantByEmail(email string) (Grant, bool) {
 	return Grant{}, false
 }
 
-// MemberGate is the subscription gate as a route applies it to a grant: the
-// owner's own state decides, and a member needs a verified address and an
-// owner on Pro.
+// MemberGate applies the subscription gate to a grant. The owner's entitlement
+// decides; a member also needs a verified address and an owner on Pro.
 func (a Actor) MemberGate(g Grant, now time.Time) error {
 	if g.Role != Owner && !a.EmailVerified {
-		return apierr.New(apierr.EmailNotVerified, "Please verify your e-mail address first.")
+		return apierr.New(apierr.EmailNotVerified, "Please verify your email address first.")
 	}
 	if err := g.Entitlement.Gate(now); err != nil {
 		return err
@@ -240,7 +240,7 @@ func (e Entitlement) Proto() *accessv1.Entitlement {
 	return m
 }
 
-// EntitlementFromProto reads m; nil is the zero entitlement.
+// EntitlementFromProto converts m; nil becomes the zero entitlement.
 func EntitlementFromProto(m *accessv1.Entitlement) Entitlement {
 	e := Entitlement{
 		Tier: Tier(m.GetTier()), Status: Status(m.GetStatus()), Trial: m.GetTrial(), Version: m.GetVersion(),
@@ -268,7 +268,7 @@ func (a Actor) Proto() *accessv1.Actor {
 	return m
 }
 
-// ActorFromProto reads m; nil is an actor without grants.
+// ActorFromProto converts m; nil becomes an actor without grants.
 func ActorFromProto(m *accessv1.Actor) Actor {
 	a := Actor{
 		AccountID: m.GetAccountId(), Email: m.GetEmail(), EmailVerified: m.GetEmailVerified(),

@@ -1,6 +1,6 @@
-// Package authn turns the credentials of a request into its actor, by asking
-// account: once per request, never from a cache, so that what is revoked stops
-// working at once.
+// Package authn turns the credentials of a request into its actor. It asks the
+// account service once per request and caches nothing, so that a revocation
+// takes effect at once.
 package authn
 
 import (
@@ -18,22 +18,22 @@ import (
 
 const (
 	actorKey = "waitlist.actor"
-	// maxCredential bounds what is passed on, in bytes.
+	// maxCredential bounds each credential, in bytes.
 	maxCredential = 8 << 10
 )
 
-// Authorizer answers who a credential belongs to. accountv1's client is one;
-// account itself brings its own.
+// Authorizer looks up the actor of a credential. The client of accountv1 is one;
+// the account service has its own.
 type Authorizer interface {
 	Authorize(ctx context.Context, in *accountv1.AuthorizeRequest, opts ...grpc.CallOption) (*accountv1.AuthorizeResponse, error)
 }
 
-// Middleware lets authenticated requests through only, from an ID token or an
-// API key. The rest is 401 AUTHENTICATION_REQUIRED.
+// Middleware authenticates requests by ID token or API key. It answers all others
+// with 401 AUTHENTICATION_REQUIRED.
 func Middleware(client Authorizer) gin.HandlerFunc { return middleware(client, false) }
 
 // WithQueryToken is Middleware that also takes the token from the query
-// parameter token, for downloads by a browser. A header goes first.
+// parameter token, for downloads by a browser. The header takes precedence.
 func WithQueryToken(client Authorizer) gin.HandlerFunc { return middleware(client, true) }
 
 func middleware(client Authorizer, query bool) gin.HandlerFunc {
@@ -52,8 +52,8 @@ func middleware(client Authorizer, query bool) gin.HandlerFunc {
 	}
 }
 
-// credentials reads both as sent. The token decides where both are there, and
-// so a token that cannot be one refuses the request beside a good key.
+// credentials reads the token and the key. If a request has both, the token
+// decides: a malformed token fails the request despite a valid key.
 func credentials(c *gin.Context, query bool) (*accountv1.AuthorizeRequest, error) {
 	refused := apierr.New(apierr.AuthenticationRequired, "Credentials are missing or invalid.")
 	req := &accountv1.AuthorizeRequest{ApiKey: c.GetHeader("X-Api-Key")}
@@ -66,17 +66,19 @@ func credentials(c *gin.Context, query bool) (*accountv1.AuthorizeRequest, error
 	} else if query {
 		req.BearerToken = httpapi.Query(c, "token")
 	}
-	if (req.GetBearerToken() == "" && req.GetApiKey() == "") || len(req.GetBearerToken()) > maxCredential || len(req.GetApiKey()) > maxCredential {
-		return nil, refused
-	}
-	// A gRPC string must be valid UTF-8; no credential of ours has other bytes.
-	if !ascii(req.GetBearerToken()) || !ascii(req.GetApiKey()) {
+	token, key := req.GetBearerToken(), req.GetApiKey()
+	if (token == "" && key == "") || !plausible(token) || !plausible(key) {
 		return nil, refused
 	}
 	return req, nil
 }
 
-func ascii(s string) bool {
+// plausible reports whether s can be a credential: short and printable ASCII. A
+// gRPC string must be valid UTF-8.
+func plausible(s string) bool {
+	if len(s) > maxCredential {
+		return false
+	}
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {
 			return false
@@ -85,8 +87,8 @@ func ascii(s string) bool {
 	return true
 }
 
-// Actor returns who makes the request, behind Middleware; elsewhere it is the
-// zero actor, who has no grants.
+// Actor returns the actor that Middleware authenticated. Without Middleware it
+// returns the zero actor, which has no grants.
 func Actor(c *gin.Context) access.Actor {
 	a, _ := c.Get(actorKey)
 	actor, _ := a.(access.Actor)

@@ -1,10 +1,10 @@
-// Package body reads JSON request bodies by the contract's rules.
+// Package body reads JSON request bodies by the rules of the REST contract.
 //
 // A body must be one JSON object in valid UTF-8; anything else is INVALID_BODY.
-// Within it, null is absence, 5.0 is an integer, "5" is not, duplicate keys:
-// the last wins, and lone surrogates become U+FFFD. Unknown keys are ignored.
-// Values of the wrong type, strings that are too long and strings with U+0000
-// are collected as field errors, so that one VALIDATION_ERROR names them all:
+// Within the object, null counts as absent, 5.0 is an integer and "5" is not, the
+// last of duplicate keys wins, lone surrogates become U+FFFD, and unknown keys are
+// ignored. Values of the wrong type, strings that are too long and strings with
+// U+0000 become field errors, which one VALIDATION_ERROR lists:
 //
 //	o, err := body.Parse(raw)
 //	email := o.RequiredString("email", 254)
@@ -25,12 +25,12 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// maxDepth bounds how deep objects and arrays nest. The contract's deepest
-// body has five levels.
+// maxDepth bounds the nesting of objects and arrays. The deepest body in the
+// contract has five levels.
 const maxDepth = 64
 
-// maxExact is the largest integer that a float64, and so a JSON number with a
-// fraction or exponent, holds exactly.
+// maxExact bounds integers written with a fraction or exponent: up to here a
+// float64 holds every integer exactly.
 const maxExact = 1 << 53
 
 // maxDigits bounds the digits of a number with a fraction or exponent.
@@ -44,24 +44,23 @@ const (
 	tooManyEntries = "This must have at most %d entries."
 )
 
-// MaxErrors is how many errors Each collects at most, and then those of the one
-// object that it is at.
+// MaxErrors ends Each: it reads no further object once there are that many errors.
 const MaxErrors = 50
 
-// Object is a JSON object and the place where errors about it are collected.
-// It holds on to the body. It is not safe for concurrent use.
+// Object is a JSON object that collects the errors about its fields. It refers to
+// the bytes of the body. It is not safe for concurrent use.
 type Object struct {
 	prefix string
 	raw    []byte
-	// values are by name, nil where raw is not between minIndexed and maxIndexed.
+	// values is an index by name; nil unless raw has minIndexed to maxIndexed bytes.
 	values map[string]json.RawMessage
 	errs   *[]apierr.Field
 }
 
-// minIndexed and maxIndexed are the shortest and the longest object, in bytes, of
-// which an index is made. In another one each value is looked for: to make the
-// index of a short one takes longer, and that of millions of names would take many
-// times the memory of the body itself.
+// minIndexed and maxIndexed bound the length, in bytes, of objects that get an
+// index. Any other object is scanned for each value: building an index takes longer
+// than scanning a short object, and an index of millions of names would take many
+// times the memory of the body.
 const (
 	minIndexed = 256
 	maxIndexed = 1 << 20
@@ -78,7 +77,7 @@ func newObject(prefix string, v []byte, errs *[]apierr.Field) *Object {
 	return o
 }
 
-// find returns the last value of that name, be it null.
+// find returns the last value of name, including null.
 func (o *Object) find(name string) (v json.RawMessage, ok bool) {
 	if o.values != nil {
 		v, ok = o.values[name]
@@ -112,7 +111,7 @@ func Parse(raw []byte) (*Object, error) {
 
 func invalid(message string) error { return apierr.New(apierr.InvalidBody, message) }
 
-// tooDeep counts brackets outside of strings. It looks at no other syntax.
+// tooDeep counts brackets outside strings and ignores all other syntax.
 func tooDeep(raw []byte) bool {
 	depth, inString := 0, false
 	for i := 0; i < len(raw); i++ {
@@ -133,22 +132,21 @@ func tooDeep(raw []byte) bool {
 	return false
 }
 
-// Raw returns the value of name as written, unless it is absent or null.
-func (o *Object) Raw(name string) (json.RawMessage, bool) {
-	v, ok := o.find(name)
-	if !ok || isNull(v) {
+// Raw returns the JSON text of name; ok is false if it is absent or null.
+func (o *Object) Raw(name string) (v json.RawMessage, ok bool) {
+	if v, ok = o.find(name); !ok || isNull(v) {
 		return nil, false
 	}
 	return v, true
 }
 
-// Has reports whether name is there, be it with null.
+// Has reports whether name is present, including null.
 func (o *Object) Has(name string) bool {
 	_, ok := o.find(name)
 	return ok
 }
 
-// IsNull reports whether name is there with null.
+// IsNull reports whether name is present and null.
 func (o *Object) IsNull(name string) bool {
 	v, ok := o.find(name)
 	return ok && isNull(v)
@@ -164,10 +162,10 @@ func (o *Object) Keys() []string {
 	return slices.Compact(names)
 }
 
-// Path returns the path of name in the whole body, as errors give it.
+// Path returns the path of name from the root of the body, as errors show it.
 func (o *Object) Path(name string) string { return o.prefix + name }
 
-// String returns a string of at most maxLen code points; 0 means no bound.
+// String returns a string of at most maxLen code points (0: no bound).
 func (o *Object) String(name string, maxLen int) (value string, present bool) {
 	v, ok := o.Raw(name)
 	if !ok {
@@ -194,7 +192,7 @@ func (o *Object) str(name string, v json.RawMessage, maxLen int) (string, bool) 
 	return s, true
 }
 
-// RequiredString is String, where absence and "" are errors too.
+// RequiredString is String that also rejects an absent, null or empty value.
 func (o *Object) RequiredString(name string, maxLen int) string {
 	v, ok := o.Raw(name)
 	if !ok {
@@ -225,8 +223,8 @@ func (o *Object) Bool(name string) (value, present bool) {
 	}
 }
 
-// Int returns an integer. A number with fraction or exponent counts when its
-// value is an integer of at most 2^53.
+// Int returns an integer. A number with a fraction or exponent counts if its
+// value is an integer from -2^53 to 2^53.
 func (o *Object) Int(name string) (value int64, present bool) {
 	v, ok := o.Raw(name)
 	if !ok {
@@ -249,7 +247,7 @@ func (o *Object) IntIn(name string, lowest, highest int64) (value int64, present
 	return n, ok
 }
 
-// ParseInt reads one JSON number as Object.Int does.
+// ParseInt parses one JSON number by the rules of Object.Int.
 func ParseInt(v json.RawMessage) (int64, bool) {
 	if len(v) == 0 || (v[0] != '-' && (v[0] < '0' || v[0] > '9')) {
 		return 0, false
@@ -257,9 +255,11 @@ func ParseInt(v json.RawMessage) (int64, bool) {
 	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
 		return n, true
 	}
-	// A fraction or exponent is read exactly, and a huge one not at all.
+	// Parse fractions and exponents exactly, but skip huge ones, which would take
+	// long.
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(string(v)), "e")
-	if _, err := strconv.ParseInt(exponent, 10, 10); len(mantissa) > maxDigits || (exponent != "" && err != nil) || !bytes.ContainsAny(v, ".eE") {
+	_, err := strconv.ParseInt(exponent, 10, 10)
+	if len(mantissa) > maxDigits || (exponent != "" && err != nil) || !bytes.ContainsAny(v, ".eE") {
 		return 0, false
 	}
 	r, ok := new(big.Rat).SetString(string(v))
@@ -270,7 +270,7 @@ func ParseInt(v json.RawMessage) (int64, bool) {
 	return n, -maxExact <= n && n <= maxExact
 }
 
-// Object returns an object within o; its errors are collected by o.
+// Object returns a nested object, whose errors o collects.
 func (o *Object) Object(name string) (*Object, bool) {
 	v, ok := o.Raw(name)
 	if !ok {
@@ -287,7 +287,7 @@ func (o *Object) object(name string, v json.RawMessage) (*Object, bool) {
 	return newObject(o.prefix+name+".", v, o.errs), true
 }
 
-// Array returns the elements of an array, as written.
+// Array returns the JSON text of each element of an array.
 func (o *Object) Array(name string) ([]json.RawMessage, bool) {
 	v, ok := o.Raw(name)
 	if !ok {
@@ -310,7 +310,7 @@ func (o *Object) array(name string, maxItems int) ([]json.RawMessage, bool) {
 }
 
 // Objects returns an array of at most maxItems objects (0: no bound). Errors
-// name the element, from 0: signups[3].
+// name the element by its index, from 0: signups[3].
 func (o *Object) Objects(name string, maxItems int) ([]*Object, bool) {
 	items, ok := o.array(name, maxItems)
 	if !ok {
@@ -329,10 +329,9 @@ func (o *Object) Objects(name string, maxItems int) ([]*Object, bool) {
 	return out, true
 }
 
-// Each calls f with the objects of an array of at most maxItems (0: no bound),
-// one after the other, so that a long array need not be held twice. Errors name
-// the element as in Objects; once there are MaxErrors of them f is not called any
-// more.
+// Each calls f with each object of an array of at most maxItems (0: no bound), so
+// that a long array need not be in memory twice. Errors name the element as in
+// Objects; Each stops once there are MaxErrors of them.
 func (o *Object) Each(name string, maxItems int, f func(e *Object)) (present bool) {
 	v, ok := o.Raw(name)
 	if !ok {
@@ -363,7 +362,7 @@ func (o *Object) Each(name string, maxItems int, f func(e *Object)) (present boo
 }
 
 // Strings returns an array of at most maxItems strings of at most maxLen code
-// points each; 0 means no bound.
+// points each (0: no bound).
 func (o *Object) Strings(name string, maxItems, maxLen int) ([]string, bool) {
 	items, ok := o.array(name, maxItems)
 	if !ok {
@@ -381,7 +380,7 @@ func (o *Object) Strings(name string, maxItems, maxLen int) ([]string, bool) {
 	return out, true
 }
 
-// Ints returns an array of at most maxItems integers; 0 means no bound.
+// Ints returns an array of at most maxItems integers (0: no bound).
 func (o *Object) Ints(name string, maxItems int) ([]int64, bool) {
 	items, ok := o.array(name, maxItems)
 	if !ok {
@@ -404,12 +403,13 @@ func (o *Object) Ints(name string, maxItems int) ([]int64, bool) {
 
 func element(name string, i int) string { return name + "[" + strconv.Itoa(i) + "]" }
 
-// Fail adds an error about name.
+// Fail adds an error about name. The message is a sentence that stands beside the
+// field: "This field is required."
 func (o *Object) Fail(name, message string) {
 	*o.errs = append(*o.errs, apierr.Field{Field: o.prefix + name, Message: message})
 }
 
-// Failed reports whether name, or anything within it, has an error already.
+// Failed reports whether name, or anything within it, has an error.
 func (o *Object) Failed(name string) bool {
 	path := o.prefix + name
 	return slices.ContainsFunc(*o.errs, func(f apierr.Field) bool {
@@ -418,8 +418,8 @@ func (o *Object) Failed(name string) bool {
 	})
 }
 
-// Err returns nil, or one VALIDATION_ERROR with everything collected in the
-// whole body, in the order in which it was found.
+// Err returns a VALIDATION_ERROR with all errors in the body, in the order of
+// their discovery, or nil if there are none.
 func (o *Object) Err() error {
 	if len(*o.errs) == 0 {
 		return nil

@@ -134,7 +134,10 @@ func TestInts(t *testing.T) {
 			t.Errorf("Int(%s) = %d, %v", raw, got, o.Err())
 		}
 	}
-	for _, raw := range []string{`"5"`, "true", "5.5", "1e400", "1e-1", "9223372036854775808", "9007199254740994.0", "9007199254740993.0", "1.0000000000000000001", "1e1000000000", "[]", "{}"} {
+	for _, raw := range []string{
+		`"5"`, "true", "5.5", "1e400", "1e-1", "9223372036854775808", "9007199254740994.0", "9007199254740993.0",
+		"1.0000000000000000001", "1e1000000000", "[]", "{}",
+	} {
 		o := parse(t, `{"f":`+raw+`}`)
 		if got, ok := o.Int("f"); ok || !slices.Equal(fields(o.Err()), []string{"f"}) {
 			t.Errorf("Int(%s) = %d, want an error", raw, got)
@@ -222,7 +225,7 @@ func TestDuplicatesUnknownAndAbsent(t *testing.T) {
 	}
 }
 
-// FuzzParse holds Parse against encoding/json and valid UTF-8.
+// FuzzParse compares Parse with encoding/json and utf8.Valid.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{`{}`, `{"a":"\ud800","b":[1,{"c":null}],"d":5.0}`, `null`, `{"a":1}x`, "{\"a\":\"\xff\"}", `{"a":{"b":"c"}}`} {
 		f.Add([]byte(s))
@@ -242,7 +245,7 @@ func FuzzParse(f *testing.F) {
 		}
 		var want map[string]any
 		if json.Unmarshal(raw, &want) != nil {
-			return // a number that no float64 holds
+			return // a number that overflows float64
 		}
 		for _, k := range o.Keys() {
 			s, isString := o.String(k, 10)
@@ -265,7 +268,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// compare holds the structure of o against what encoding/json makes of it.
+// compare compares the structure of o with that from encoding/json.
 func compare(t *testing.T, o *body.Object, want map[string]any) {
 	t.Helper()
 	if keys := slices.Sorted(maps.Keys(want)); !slices.Equal(o.Keys(), keys) {
@@ -306,8 +309,8 @@ func compare(t *testing.T, o *body.Object, want map[string]any) {
 	}
 }
 
-// TestLong: objects too short or too long for an index are read like any other,
-// and a long one costs little more than its bytes.
+// TestLong checks that objects too short or too long for an index read like any
+// other, and that a long one needs little more memory than its bytes.
 func TestLong(t *testing.T) {
 	for _, n := range []int{1, 100, 200_000} {
 		o := parse(t, `{"a":1,"n":0,"a":[{"b":2}],`+strings.Repeat(`"x":5,`, n)+`"n":null,"\u007a":"last"}`)
@@ -371,7 +374,8 @@ func TestEach(t *testing.T) {
 }
 
 func BenchmarkSignup(b *testing.B) {
-	raw := []byte(`{"email":"someone@example.com","first_name":"Ada","last_name":"Lovelace","referred_by_token":"0123456789abcdef0123456789abcdef","utm_source":"x"}`)
+	raw := []byte(`{"email":"someone@example.com","first_name":"Ada","last_name":"Lovelace",` +
+		`"referred_by_token":"0123456789abcdef0123456789abcdef","utm_source":"x"}`)
 	b.ReportAllocs()
 	for b.Loop() {
 		o, err := body.Parse(raw)

@@ -6,10 +6,10 @@ import (
 	"iter"
 )
 
-// What follows takes valid JSON apart without copying it. Whether it is valid,
-// Parse has found out for the whole body.
+// The functions in this file take JSON apart without copying it. They rely on
+// Parse, which has validated the whole body.
 
-// members goes through an object: names, quoted as they are, and values.
+// members yields the names of an object, still quoted, and the values.
 func members(v []byte) iter.Seq2[[]byte, json.RawMessage] {
 	return func(yield func([]byte, json.RawMessage) bool) {
 		for i := blank(v, 1); v[i] != '}'; i = next(v, i) {
@@ -25,7 +25,7 @@ func members(v []byte) iter.Seq2[[]byte, json.RawMessage] {
 	}
 }
 
-// elements goes through an array.
+// elements yields the elements of an array.
 func elements(v []byte) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
 		for i := blank(v, 1); v[i] != ']'; i = next(v, i) {
@@ -38,7 +38,8 @@ func elements(v []byte) iter.Seq[json.RawMessage] {
 	}
 }
 
-// next goes from behind a value to the one after it, or to the closing bracket.
+// next returns the index of the value, or closing bracket, that follows the value
+// ending before i.
 func next(v []byte, i int) int {
 	if i = blank(v, i); v[i] == ',' {
 		i = blank(v, i+1)
@@ -46,7 +47,7 @@ func next(v []byte, i int) int {
 	return i
 }
 
-// blank returns the first place from i on that is not blank.
+// blank skips whitespace from i on.
 func blank(v []byte, i int) int {
 	for v[i] == ' ' || v[i] == '\t' || v[i] == '\n' || v[i] == '\r' {
 		i++
@@ -54,7 +55,7 @@ func blank(v []byte, i int) int {
 	return i
 }
 
-// valueEnd returns the place behind the value that begins at i.
+// valueEnd returns the index after the value that begins at i.
 func valueEnd(v []byte, i int) int {
 	switch v[i] {
 	case '"':
@@ -93,7 +94,7 @@ func stringEnd(v []byte, i int) int {
 	return i + 1
 }
 
-// says reports whether a string's text is s.
+// says reports whether the quoted string v has the text s.
 func says(v []byte, s string) bool {
 	if bytes.IndexByte(v, '\\') < 0 {
 		return string(v[1:len(v)-1]) == s
@@ -101,7 +102,7 @@ func says(v []byte, s string) bool {
 	return unquote(v) == s
 }
 
-// unquote returns the text of a string. Lone surrogates become U+FFFD.
+// unquote returns the text of a quoted string. Lone surrogates become U+FFFD.
 func unquote(v []byte) string {
 	plain := v[1 : len(v)-1]
 	if bytes.IndexByte(plain, '\\') < 0 {
@@ -109,7 +110,7 @@ func unquote(v []byte) string {
 	}
 	var s string
 	if err := json.Unmarshal(v, &s); err != nil {
-		return "" // it is valid
+		return "" // cannot happen: v is valid
 	}
 	return s
 }

@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// freeProviders holds one domain a line, sorted bytewise. It is the npm package
-// free-email-domains (MIT, see LICENSE.free-email-domains) with the domains of
-// extra.txt added. make providers fetches the newest; make generate does not,
-// since it has to give the same result each time.
+// freeProviders has one domain per line, sorted bytewise: the npm package
+// free-email-domains (MIT, see LICENSE.free-email-domains) and the domains of
+// extra.txt. make providers fetches the newest list; make generate does not, so
+// that its result is reproducible.
 //
 //go:embed free_providers.txt
 var freeProviders string
 
-// Personal reports whether domain, as ParseDomain returns it, belongs to a free
-// mail provider, where anybody can have an address. Subdomains are other
-// domains.
+// Personal reports whether domain, in the form that ParseDomain returns, belongs
+// to a free mail provider, which gives anybody an address. A subdomain of such a
+// domain does not count.
 func Personal(domain string) bool {
-	// Binary search over the text itself: no index to build or keep.
+	// A binary search over the text needs no index.
 	lo, hi := 0, len(freeProviders)
 	for lo < hi {
 		mid := (lo + hi) / 2

@@ -23,21 +23,21 @@ import (
 )
 
 const (
-	// outageRetry is the Retry-After while a dependency is away.
+	// outageRetry is the Retry-After while a dependency is unavailable.
 	outageRetry = 2 * time.Second
-	// bodyTimeout is how long a client may take to send its body.
+	// bodyTimeout bounds how long a client may take to send its body.
 	bodyTimeout = 60 * time.Second
-	// drainLimit is how much of an oversized body is read away, so that a client
-	// that is still sending gets to see the answer.
+	// drainLimit bounds how much of an oversized body is read and dropped, so that a
+	// client that is still sending sees the answer.
 	drainLimit = 4 << 20
 )
 
 var jsonType = []string{"application/json; charset=utf-8"}
 
-// HandlerFunc is a handler that returns what went wrong instead of writing it.
+// HandlerFunc is a handler that returns an error instead of writing it.
 type HandlerFunc func(*gin.Context) error
 
-// H makes f a gin handler: its error becomes the contract's body.
+// H turns f into a gin handler that answers with f's error.
 func H(f HandlerFunc) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if err := f(c); err != nil {
@@ -46,8 +46,8 @@ func H(f HandlerFunc) gin.HandlerFunc {
 	}
 }
 
-// Fail answers with err and ends the chain; for middleware. A cause is logged
-// here, once. When the answer has begun already the connection is cut.
+// Fail answers with err and ends the chain of handlers. It is the one place that
+// logs the cause. If the answer has begun, the server cuts the connection.
 func Fail(c *gin.Context, err error) {
 	c.Abort()
 	e := apierr.From(err)
@@ -59,7 +59,7 @@ func Fail(c *gin.Context, err error) {
 		level := slog.LevelError
 		switch {
 		case errors.Is(ctx.Err(), context.Canceled):
-			// The client has gone, and what was cut short is its own request.
+			// The client has gone; it cut short its own request.
 			level = slog.LevelInfo
 		case !e.Kind.Failure():
 			level = slog.LevelWarn
@@ -78,7 +78,7 @@ func Fail(c *gin.Context, err error) {
 	}
 }
 
-// errorBody is the contract's.
+// errorBody is the body of every error in the REST contract.
 type errorBody struct {
 	Error     string         `json:"error"`
 	ErrorCode apierr.Code    `json:"error_code"`
@@ -98,7 +98,7 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// JSON answers with v, or with INTERNAL_ERROR where v cannot be marshalled.
+// JSON answers with v, or with INTERNAL_ERROR if v cannot be marshalled.
 func JSON(c *gin.Context, status int, v any) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -110,13 +110,13 @@ func JSON(c *gin.Context, status int, v any) {
 	RawJSON(c, status, buf.Bytes())
 }
 
-// RawJSON answers with JSON that is marshalled already.
+// RawJSON answers with doc, which is JSON.
 func RawJSON(c *gin.Context, status int, doc []byte) {
 	h := c.Writer.Header()
 	h["Content-Type"] = jsonType
 	h["Content-Length"] = []string{strconv.Itoa(len(doc))}
 	c.Status(status)
-	// A client that has gone is seen by net/http.
+	// net/http notices a client that has gone.
 	_, _ = c.Writer.Write(doc)
 }
 
@@ -126,16 +126,17 @@ func NoContent(c *gin.Context) {
 	c.Writer.WriteHeaderNow()
 }
 
-// ReadBody returns the request's body, which may have up to limit bytes,
-// inclusive. A longer or broken one is INVALID_BODY. The request's timeout begins
-// again, with another context, when that is known.
+// ReadBody returns the request's body of at most limit bytes. A longer or broken
+// body is INVALID_BODY. ReadBody then starts the request's timeout anew, which
+// replaces the request's context.
 func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	tooLong := apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", limit))
 	if c.Request.Body == nil || c.Request.Body == http.NoBody {
 		return nil, nil
 	}
-	// Only against slow senders; a recorder in a test has no deadline. It stays
-	// where the body does not end: the server looks for the rest before it answers.
+	// The deadline stops slow senders; a recorder in a test has none. It stays in
+	// place if the body does not end, since the server reads the rest before it
+	// answers.
 	ctl := http.NewResponseController(c.Writer)
 	_ = ctl.SetReadDeadline(time.Now().Add(bodyTimeout))
 	var raw []byte
@@ -147,7 +148,7 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 		raw, err = io.ReadAll(io.LimitReader(c.Request.Body, limit+1))
 	}
 	if r := requestOf(c); r != nil {
-		r.begin(c) // a slow line is not slow work
+		r.begin(c) // the time that a slow client takes does not count
 	}
 	if err != nil {
 		return nil, apierr.New(apierr.InvalidBody, "The request body could not be read.").WithCause(err)
@@ -160,9 +161,9 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	return raw, nil
 }
 
-// Query returns a query parameter, the first where there are several; an empty
-// one is absent, "". One that is damaged is returned as it was sent: absent
-// would be the default, which is not what was asked for.
+// Query returns the first query parameter of that name, or "" if there is none.
+// A value with broken encoding is returned as sent: "" would select the default,
+// which the client did not ask for.
 func Query(c *gin.Context, name string) string {
 	for pair := range strings.SplitSeq(c.Request.URL.RawQuery, "&") {
 		key, sent, _ := strings.Cut(pair, "=")
@@ -177,8 +178,8 @@ func Query(c *gin.Context, name string) string {
 	return ""
 }
 
-// QueryInt returns an integer query parameter, def where it is absent. Out of
-// the inclusive bounds, or no integer, it is VALIDATION_ERROR.
+// QueryInt returns an integer query parameter, or def if it is absent. Anything
+// but an integer from lowest to highest is a VALIDATION_ERROR.
 func QueryInt(c *gin.Context, name string, def, lowest, highest int) (int, error) {
 	s := Query(c, name)
 	if s == "" {
@@ -193,9 +194,9 @@ func QueryInt(c *gin.Context, name string, def, lowest, highest int) (int, error
 	return n, nil
 }
 
-// Header returns a header of at most maxLen printable ASCII characters, ""
-// where it is absent. Anything else is VALIDATION_ERROR naming it: such a value
-// could not be stored, nor passed on by gRPC.
+// Header returns a header of at most maxLen printable ASCII characters, or "" if it
+// is absent. Anything else is a VALIDATION_ERROR, since neither Postgres nor gRPC
+// takes such a value.
 func Header(c *gin.Context, name string, maxLen int) (string, error) {
 	v := c.GetHeader(name)
 	ok := len(v) <= maxLen
@@ -210,5 +211,5 @@ func Header(c *gin.Context, name string, maxLen int) (string, error) {
 	return v, nil
 }
 
-// ClientIP returns the client's address, seen through trusted proxies only.
+// ClientIP returns the client's address as the trusted proxies report it.
 func ClientIP(c *gin.Context) string { return c.ClientIP() }

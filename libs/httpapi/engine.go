@@ -1,15 +1,15 @@
-// Package httpapi is the HTTP side that all services share: one gin engine
-// with the contract's behaviour around the routes.
+// Package httpapi is the HTTP layer that all services share: a gin engine that
+// gives every route the behaviour of the REST contract.
 //
 //	request id → span → CORS → OPTIONS? 204
 //	  → global limit → request timeout → route → H writes the error
 //	  → metrics, access log
 //
-// One middleware does all of it in one pass: at thousands of requests a second
-// it is most of what a request costs beside the database.
+// One middleware does all of this in one pass: at thousands of requests a second,
+// this work is most of the cost of a request outside the database.
 //
-// Paths are matched as they were sent, percent-encoded, and parameters are
-// decoded once, so that /, %, + and the like work in an e-mail address.
+// Routes match the percent-encoded path as sent, and parameters are decoded once,
+// so that /, %, + and the like work in an email address.
 package httpapi
 
 import (
@@ -40,35 +40,35 @@ import (
 )
 
 const (
-	// DefaultTimeout bounds a request that Timeout does not: an unreachable
-	// database must become an answer within five seconds.
+	// DefaultTimeout bounds requests of routes without Timeout: callers get an answer
+	// within five seconds even if the database is unreachable.
 	DefaultTimeout = 4800 * time.Millisecond
-	// DefaultBodyLimit is the contract's, in bytes, inclusive.
+	// DefaultBodyLimit is the limit of the REST contract, in bytes, inclusive.
 	DefaultBodyLimit = 1 << 20
-	// ImportBodyLimit is that of an import.
+	// ImportBodyLimit is the limit of an import.
 	ImportBodyLimit = 32 << 20
 
 	maxRequestID = 128
 	unmatched    = "unmatched"
 )
 
-// Config is what an engine needs.
+// Config configures an engine.
 type Config struct {
-	// Service names the instrumentation; empty is allowed.
+	// Service names the instrumentation; it may be empty.
 	Service string
 	// Limiter is the global limit; nil means none.
 	Limiter ratelimit.Limiter
-	// Exempt names requests under /v1 that do not count against the limit; nil
-	// means none.
+	// Exempt reports whether a request under /v1 does not count against the limit;
+	// nil means that all count.
 	Exempt func(method, path string) bool
-	// AllowedOrigins may read answers outside /v1/public; "*" means every
-	// origin. Empty means "*".
+	// AllowedOrigins may read answers outside /v1/public; "*", like an empty list,
+	// means every origin.
 	AllowedOrigins []string
-	// TrustedProxies are addresses and networks whose X-Forwarded-For counts.
+	// TrustedProxies are the addresses and networks whose X-Forwarded-For is trusted.
 	TrustedProxies []string
 	// Timeout bounds each request; 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Log takes the access log and errors; nil means slog's default.
+	// Log receives the access log and errors; nil means slog's default.
 	Log *slog.Logger
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
@@ -85,8 +85,8 @@ type engine struct {
 	active  prometheus.Gauge
 }
 
-// NewEngine returns an engine without routes. Its errors are about
-// TrustedProxies and AllowedOrigins.
+// NewEngine returns an engine without routes. It returns an error if
+// TrustedProxies or AllowedOrigins are not valid.
 func NewEngine(cfg Config) (*gin.Engine, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -99,7 +99,7 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 	}
 	gin.SetMode(gin.ReleaseMode)
 	g := gin.New()
-	// gin's own decoding of parameters would turn + into a blank.
+	// gin would decode + in parameters as a space.
 	g.UseEscapedPath, g.UnescapePathValues = true, false
 	g.RedirectTrailingSlash = false
 	if err := g.SetTrustedProxies(cfg.TrustedProxies); err != nil {
@@ -129,18 +129,18 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 	return g, nil
 }
 
-// request is what the middleware keeps about a request.
+// request is the state that the middleware keeps for a request.
 type request struct {
 	id string
-	// base is the context without a timeout; timeout is the present one, 0 for none.
+	// base is the context without a timeout; timeout is the current one, 0 for none.
 	base    context.Context //nolint:containedctx // begin starts again from it
 	timeout time.Duration
 	cancel  context.CancelFunc
 	log     *slog.Logger
-	// aborted is set when an answer that has begun cannot be completed: the
-	// connection must be cut, so that nobody takes the part for the whole.
+	// aborted is set when an answer has begun but cannot be completed: the server
+	// cuts the connection, so that the client does not take a part for the whole.
 	aborted bool
-	// head is set when the request is answered as GET but was HEAD.
+	// head is set for a HEAD request that is answered as GET.
 	head bool
 }
 
@@ -151,20 +151,20 @@ func requestOf(c *gin.Context) *request {
 	return r
 }
 
-// IsHead reports whether only the header of the answer will be sent, so that a
-// long body need not be made.
+// IsHead reports whether the client gets only the header of the answer, so that a
+// handler need not produce a long body.
 func IsHead(c *gin.Context) bool {
 	r := requestOf(c)
 	return r != nil && r.head
 }
 
-// RequestID returns the id of the request, which the answer carries too.
+// RequestID returns the id of the request, which the answer repeats.
 func RequestID(c *gin.Context) string { return telemetry.RequestID(c.Request.Context()) }
 
 // serve is the middleware around every request.
 func (e *engine) serve(c *gin.Context) {
 	if requestOf(c) != nil {
-		// Routed once more, as GET, by noRoute.
+		// noRoute routes a HEAD request a second time, as GET.
 		decodeParams(c)
 		return
 	}
@@ -191,7 +191,7 @@ func (e *engine) serve(c *gin.Context) {
 	defer func() { r.cancel() }()
 
 	defer func() {
-		// After noRoute this is the template that GET has.
+		// After noRoute, this is the route of the GET request.
 		if p := c.FullPath(); p != "" {
 			route = p
 		}
@@ -210,7 +210,7 @@ func (e *engine) handle(c *gin.Context, r *request) {
 		if p == nil {
 			return
 		}
-		// Else gin would go on with the handler after the one that panicked.
+		// Otherwise gin would run the handler after the one that panicked.
 		c.Abort()
 		if p != http.ErrAbortHandler { //nolint:errorlint,err113 // net/http compares like this
 			e.cfg.Log.LogAttrs(c.Request.Context(), slog.LevelError, "panic in handler",
@@ -250,10 +250,10 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	c.Next()
 }
 
-// noRoute answers HEAD as GET, and 404 to whatever has no route.
+// noRoute answers HEAD as GET, and any other request without a route with 404.
 func (e *engine) noRoute(c *gin.Context) {
 	if c.Request.Method == http.MethodHead {
-		// net/http sees its own request and drops the body.
+		// net/http drops the body, since its own request is still HEAD.
 		get := *c.Request
 		get.Method = http.MethodGet
 		c.Request = &get
@@ -265,7 +265,7 @@ func (e *engine) noRoute(c *gin.Context) {
 	write(c, apierr.New(apierr.NotFound, "There is nothing here."))
 }
 
-// finish measures and logs a request that has been answered.
+// finish records the metrics, span and log line of an answered request.
 func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, took time.Duration, aborted bool) {
 	status := c.Writer.Status()
 	e.seconds.WithLabelValues(route, verb, statusText(status)).Observe(took.Seconds())
@@ -281,16 +281,16 @@ func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, too
 	if !e.cfg.Log.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
-	// Made by hand, since Logger would look for its caller's source line.
+	// Made by hand, since a Logger would look up the source line of its caller.
 	line := slog.NewRecord(time.Now(), slog.LevelInfo, "request", 0)
 	line.AddAttrs(slog.String("method", verb), slog.String("route", route), slog.Int("status", status),
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.Int("bytes", max(c.Writer.Size(), 0)))
-	// A log that cannot be written has nowhere to complain.
+	// There is nowhere to report a log that fails.
 	_ = e.cfg.Log.Handler().Handle(ctx, line)
 }
 
-// Timeout replaces the default timeout for the routes behind it, counted from
-// here; 0 means none but the client's patience.
+// Timeout replaces the default timeout of the routes behind it and starts it anew;
+// 0 means that only the client ends the request.
 func Timeout(d time.Duration) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if r := requestOf(c); r != nil {
@@ -300,7 +300,7 @@ func Timeout(d time.Duration) gin.HandlerFunc {
 	}
 }
 
-// begin has the timeout begin now.
+// begin starts the timeout anew.
 func (r *request) begin(c *gin.Context) {
 	r.cancel()
 	ctx := r.base
@@ -312,8 +312,8 @@ func (r *request) begin(c *gin.Context) {
 	c.Request = c.Request.WithContext(ctx)
 }
 
-// decodeParams undoes percent-encoding in path parameters. Nothing that has a
-// name is found under one that is no text.
+// decodeParams decodes percent-encoded path parameters. It answers 404 if one is
+// not text, since nothing can have such a name.
 func decodeParams(c *gin.Context) {
 	for i := range c.Params {
 		p := &c.Params[i]
@@ -329,7 +329,7 @@ func decodeParams(c *gin.Context) {
 	}
 }
 
-// requestID keeps the caller's id where it is valid.
+// requestID returns the caller's id if it is valid, or else a new one.
 func requestID(h http.Header) string {
 	if v := h["X-Request-Id"]; len(v) == 1 && validID(v[0]) {
 		return v[0]
@@ -354,7 +354,7 @@ func validID(s string) bool {
 	return true
 }
 
-// method keeps strangers' words out of metric labels and span names.
+// method bounds the values of metric labels and span names.
 func method(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
@@ -394,7 +394,7 @@ const publicPrefix = "/v1/public"
 type origins struct {
 	any     bool
 	allowed map[string][]string
-	// first is what strangers are told, which tells their browser no.
+	// first is the answer to other origins; their browsers refuse it.
 	first []string
 }
 
@@ -404,18 +404,18 @@ func newOrigins(list []string) (*origins, error) {
 	}
 	o := &origins{allowed: make(map[string][]string, len(list)), first: list[:1:1]}
 	for _, origin := range list {
-		// Browsers compare it letter by letter with what they send.
+		// Browsers compare it byte by byte with the origin that they sent.
 		u, err := url.Parse(origin)
 		if err != nil || u.Scheme == "" || u.Host == "" || origin != strings.ToLower(u.Scheme+"://"+u.Host) {
-			return nil, fmt.Errorf("allowed origin %q must be like https://app.example.com, without a path", origin)
+			return nil, fmt.Errorf("write the allowed origin %q like https://app.example.com, without a path", origin)
 		}
 		o.allowed[origin] = []string{origin}
 	}
 	return o, nil
 }
 
-// set writes the headers that every answer under path carries. Credentials are
-// never allowed: no cookie is used.
+// set writes the CORS headers of an answer under path. It never allows
+// credentials, since no service uses cookies.
 func (o *origins) set(h, in http.Header, path string) {
 	if path == publicPrefix || strings.HasPrefix(path, publicPrefix+"/") {
 		h["Access-Control-Allow-Origin"] = star

@@ -1,14 +1,14 @@
-// Package idempotency makes a request with an Idempotency-Key have its effect
-// once: the first response is stored in the transaction of the effect and
-// given again for 24 hours.
+// Package idempotency gives a request with an Idempotency-Key its effect once. It
+// stores the first response in the transaction of the effect and replays it for
+// 24 hours.
 //
 //	same key, same request       → the first response, replayed
 //	same key, another request    → 409 CONFLICT
 //	the first is still running   → 409 CONFLICT
 //	the first failed             → nothing was stored; runs as if new
 //
-// A service that uses it has the table of Schema among its migrations and runs
-// Prune now and then.
+// A service that uses it adds Schema to its migrations and runs Prune
+// periodically.
 package idempotency
 
 import (
@@ -24,7 +24,7 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// Schema is the table that the package works on.
+// Schema creates the table of the package.
 const Schema = `
 CREATE TABLE idempotency_key (
     scope        text        NOT NULL,
@@ -39,7 +39,7 @@ CREATE INDEX idempotency_key_created ON idempotency_key (created_at);
 `
 
 const (
-	// Header is the request's header, also the field in errors about it.
+	// Header is the name of the request header, and of the field in errors about it.
 	Header = "Idempotency-Key"
 	// maxKey is the longest key, in bytes.
 	maxKey = 255
@@ -53,14 +53,14 @@ type Request struct {
 	Scope string
 	// AccountID is the caller's account.
 	AccountID string
-	// Key is the header's value; empty: the request just runs.
+	// Key is the header's value; empty means that the request is not idempotent.
 	Key string
-	// Content is everything that makes the request what it is.
+	// Content is everything that distinguishes the request from others.
 	Content []byte
 }
 
-// Check returns a VALIDATION_ERROR unless r's key is empty or has up to 255
-// printable ASCII characters.
+// Check returns a VALIDATION_ERROR unless the key has at most 255 printable ASCII
+// characters.
 func (r Request) Check() error {
 	ok := len(r.Key) <= maxKey
 	for i := range len(r.Key) {
@@ -72,10 +72,12 @@ func (r Request) Check() error {
 	return nil
 }
 
-// Do runs effect within tx unless the same request has its response already,
-// which it then returns with replayed set. An error of effect is returned as
-// it is, and the caller rolls tx back.
-func Do(ctx context.Context, tx pgx.Tx, r Request, effect func() (response []byte, err error)) (response []byte, replayed bool, err error) {
+// Do returns the stored response of the same request, with replayed set, or runs
+// effect within tx and stores its response. It returns an error of effect
+// unchanged; the caller then rolls tx back.
+func Do(
+	ctx context.Context, tx pgx.Tx, r Request, effect func() (response []byte, err error),
+) (response []byte, replayed bool, err error) {
 	if r.Key == "" {
 		response, err = effect()
 		return response, false, err
@@ -83,7 +85,7 @@ func Do(ctx context.Context, tx pgx.Tx, r Request, effect func() (response []byt
 	if err := r.Check(); err != nil {
 		return nil, false, err
 	}
-	// The lock lasts until tx ends, after which the row is there for others to see.
+	// The lock lasts until tx ends, when others can see the row.
 	var locked bool
 	err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`,
 		"idempotency/"+r.AccountID+"/"+r.Scope+"/"+r.Key).Scan(&locked)
@@ -110,7 +112,7 @@ func Do(ctx context.Context, tx pgx.Tx, r Request, effect func() (response []byt
 	if response, err = effect(); err != nil {
 		return nil, false, err
 	}
-	// An older row than a day may still wait for Prune.
+	// A row older than a day may still be there until Prune deletes it.
 	if _, err = tx.Exec(ctx, `
 		INSERT INTO idempotency_key (scope, account_id, key, request_hash, response) VALUES ($1, $2, $3, $4, $5)
 		ON CONFLICT (account_id, scope, key) DO UPDATE
@@ -121,8 +123,8 @@ func Do(ctx context.Context, tx pgx.Tx, r Request, effect func() (response []byt
 	return response, false, nil
 }
 
-// Prune deletes what is older than a day, in chunks, and returns how many rows
-// that were. Several may run at once.
+// Prune deletes rows older than a day, in chunks, and returns their number. It is
+// safe to run concurrently.
 func Prune(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
 	for total := int64(0); ; {
 		tag, err := pool.Exec(ctx, `

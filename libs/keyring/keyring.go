@@ -1,6 +1,6 @@
-// Package keyring reads the rings of secret keys that are configured as
-// "id:base64,id:base64". The first key is the one in use; the others are still
-// accepted, so that keys rotate without breaking what is out.
+// Package keyring parses rings of secret keys, configured as
+// "id:base64,id:base64". The first key signs or encrypts; the others are still
+// accepted, so that a rotation breaks nothing that was issued before.
 package keyring
 
 import (
@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// Key is a secret and its public id, which has neither dots nor blanks.
+// Key is a secret and its public id, which has no dots or spaces.
 type Key struct {
 	ID     string
 	Secret []byte
 }
 
-// ErrFormat is returned for what is no list of distinct id:base64 pairs.
-var ErrFormat = errors.New("keys: want distinct id:base64 pairs separated by commas")
+// ErrFormat means that the text is not a list of distinct id:base64 pairs.
+var ErrFormat = errors.New("keys: must be distinct id:base64 pairs separated by commas")
 
-// Parse reads a ring of at least one key. Each secret has at least minBytes and
-// at most maxBytes; maxBytes 0 means no bound.
+// Parse parses a ring of at least one key. Each secret must have from minBytes to
+// maxBytes bytes (0: no upper bound).
 func Parse(s string, minBytes, maxBytes int) ([]Key, error) {
 	var keys []Key
 	seen := map[string]bool{}

@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// ErrBlocked is returned for a connection to an address that Blocked names.
+// ErrBlocked means that the address of a connection is Blocked.
 var ErrBlocked = errors.New("address is not public")
 
-// Guard refuses connections to addresses that are not public. It judges the
-// address that the kernel is about to connect to, after every resolution, so a
-// name that resolves differently from one moment to the next gains nothing. Of a
-// name with public and other addresses only the public ones are tried.
+// Guard refuses connections to addresses that are not public. It checks the
+// address that the kernel is about to connect to, after name resolution, so that
+// DNS rebinding does not help an attacker. If a name has both public and other
+// addresses, the dialer connects to the public ones only.
 type Guard struct {
-	// Allowed are networks that may be reached although they are blocked, for
-	// operators whose own receivers stand there. Nil: none.
+	// Allowed networks may be reached although they are blocked, for operators that
+	// run receivers in their own network.
 	Allowed []netip.Prefix
 }
 
@@ -40,7 +40,7 @@ func (g Guard) Control(_ context.Context, network, address string, _ syscall.Raw
 	return fmt.Errorf("%w: %s", ErrBlocked, addr)
 }
 
-// ParseNetworks reads networks and single addresses, as 10.1.0.0/16 or
+// ParseNetworks parses networks and single addresses, such as 10.1.0.0/16 and
 // 127.0.0.1.
 func ParseNetworks(list []string) ([]netip.Prefix, error) {
 	out := make([]netip.Prefix, 0, len(list))

@@ -1,11 +1,10 @@
-// Package netguard keeps URLs that customers give us from leading into
-// networks that are not theirs. CheckURL judges a URL when it is saved, without
-// resolving anything; Blocked judges an address when it is dialled, which is
-// what also holds against names that resolve to private addresses.
+// Package netguard keeps customers' URLs from reaching private networks. CheckURL
+// checks a URL when it is saved, without resolving its name; Guard checks the
+// address when it is dialled, which also covers names that resolve to private
+// addresses.
 package netguard
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -22,55 +21,56 @@ import (
 type Options struct {
 	// MaxLength bounds the URL, in code points.
 	MaxLength int
-	// AllowHTTP accepts http beside https.
+	// AllowHTTP accepts http as well as https.
 	AllowHTTP bool
-	// AnyHost accepts every host. It is for URLs that we never call ourselves.
+	// AnyHost accepts every host. It is for URLs that the platform never calls.
 	AnyHost bool
 }
 
-// The errors of CheckURL. Their texts are made to be shown.
-var (
-	errURL      = errors.New("must be a valid URL")
-	errHTTPS    = errors.New("must start with https://")
-	errHTTP     = errors.New("must start with https:// or http://")
-	errUserinfo = errors.New("must not contain a user name or password")
-	errHost     = errors.New("must have a public host")
+// The problems that CheckURL finds, as field errors for people.
+const (
+	badURL      = "Enter a valid URL."
+	wantHTTPS   = "This must start with https://."
+	wantHTTP    = "This must start with https:// or http://."
+	hasUserinfo = "This must not contain a user name or password."
+	privateHost = "This must have a public host."
 )
 
-// CheckURL returns nil where raw is an absolute URL within opts. Hosts must be
-// names or canonical address literals; names that Unicode mapping turns into
-// blocked ones are blocked too.
-func CheckURL(raw string, opts Options) error {
+// CheckURL returns "" if raw is an absolute URL that opts allow, or else a field
+// error for people. A host must be a name or a canonical address literal. Names
+// are mapped to ASCII (IDNA) first, so that a look-alike of a blocked name is
+// blocked too.
+func CheckURL(raw string, opts Options) (problem string) {
 	if utf8.RuneCountInString(raw) > opts.MaxLength {
-		return fmt.Errorf("must have at most %d characters", opts.MaxLength)
+		return fmt.Sprintf("This must have at most %d characters.", opts.MaxLength)
 	}
-	// Browsers and other parsers drop or turn these; nobody needs them raw.
+	// Browsers and other parsers drop or replace these characters.
 	if !utf8.ValidString(raw) || strings.ContainsFunc(raw, func(r rune) bool {
 		return r == '\\' || unicode.IsSpace(r) || unicode.IsControl(r)
 	}) {
-		return errURL
+		return badURL
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
-		return errURL // the parser's text would repeat the URL, which may be a secret
+		return badURL // the parser's error quotes the URL, which may be secret
 	}
 	switch {
 	case u.Scheme == "https":
 	case !opts.AllowHTTP:
-		return errHTTPS
+		return wantHTTPS
 	case u.Scheme != "http":
-		return errHTTP
+		return wantHTTP
 	}
 	if u.User != nil {
-		return errUserinfo
+		return hasUserinfo
 	}
 	if u.Hostname() == "" || !validPort(u) {
-		return errURL
+		return badURL
 	}
 	if !opts.AnyHost && !publicHost(u) {
-		return errHost
+		return privateHost
 	}
-	return nil
+	return ""
 }
 
 // validPort reports whether u has no port, or one from 1 to 65535.
@@ -82,7 +82,7 @@ func validPort(u *url.URL) bool {
 	return err == nil && n > 0
 }
 
-// publicHost judges the literal form of u's host.
+// publicHost reports whether u's host is a public address or may be a public name.
 func publicHost(u *url.URL) bool {
 	host := u.Hostname()
 	if strings.HasPrefix(u.Host, "[") {
@@ -101,8 +101,8 @@ func publicHost(u *url.URL) bool {
 		return false
 	}
 	last := labels[len(labels)-1]
-	// What ends in a number is an IPv4 address to every parser, in whatever
-	// base and with however many parts; only the canonical form is clear.
+	// Parsers read a host that ends in a number as an IPv4 address, in any base and
+	// with one to four parts. Only the canonical form is unambiguous.
 	if numeric(last) {
 		addr, err := netip.ParseAddr(host)
 		return err == nil && addr.Is4() && !Blocked(addr)
@@ -110,7 +110,7 @@ func publicHost(u *url.URL) bool {
 	return last != "localhost" && last != "localdomain" && host != "ip6-localhost" && host != "ip6-loopback"
 }
 
-// label reports whether s is a label of a name in the DNS.
+// label reports whether s is a valid DNS label.
 func label(s string) bool {
 	return s != "" && len(s) <= 63 && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
@@ -125,9 +125,9 @@ func numeric(s string) bool {
 	return strings.Trim(s, "0123456789") == ""
 }
 
-// Blocked reports whether addr is anything but a public unicast address. An
-// IPv4 address in IPv6 form counts as what it maps to. Translation prefixes
-// (NAT64, 6to4, Teredo) are blocked whole, since they may lead anywhere.
+// Blocked reports whether addr is not a public unicast address. An IPv4-mapped
+// IPv6 address counts as its IPv4 address. Translation prefixes (NAT64, 6to4,
+// Teredo) are blocked entirely, since they may lead anywhere.
 func Blocked(addr netip.Addr) bool {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.Zone() != "" {
@@ -152,8 +152,8 @@ func Blocked(addr netip.Addr) bool {
 			"240.0.0.0/4",     // reserved, broadcast
 		)
 	}
-	// 2000::/3 is all that is allocated to the public. Loopback, ULA, link- and
-	// site-local, multicast, NAT64 and IPv4-compatible addresses lie outside.
+	// All public addresses are in 2000::/3. Loopback, unique local, link-local,
+	// site-local, multicast, NAT64 and IPv4-compatible addresses are outside.
 	return !within(addr, "2000::/3") || within(addr,
 		"2001::/23",     // protocol assignments: Teredo, ORCHID, benchmarks
 		"2001:db8::/32", // documentation

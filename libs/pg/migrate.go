@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	// lockTries bounds how often a migration is tried that does not get its locks,
-	// lockPause lets those through that have waited behind it. With lockTimeout
-	// that is about a minute.
+	// lockTries bounds the attempts of a migration that does not get its locks;
+	// lockPause lets the statements through that queued behind it. With lockTimeout,
+	// all attempts take about a minute.
 	lockTries = 10
 	lockPause = 2 * time.Second
 )
 
-// Migrate creates schema if it is missing and brings it up to the newest of
-// migrations (files 00001_name.sql in goose's format at the root of the file
-// system), telling log of each. Processes that start together wait for each other.
+// Migrate creates schema if it is missing and applies migrations (files
+// 00001_name.sql in goose's format at the root of the file system), logging each.
+// Processes that start together wait for each other.
 //
-// Each file is a transaction. One that does not get a lock within lock_timeout
-// is rolled back and tried again, lockTries times in all; files before it stay
-// applied. A file marked NO TRANSACTION must bear being begun again.
+// Each file is a transaction. A file that does not get a lock within lock_timeout
+// is rolled back and tried again, up to lockTries times in all; files before it
+// stay applied. A file marked NO TRANSACTION must be safe to repeat.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations fs.FS, log *slog.Logger) error {
 	if err := createSchema(ctx, pool, schema); err != nil {
 		return fmt.Errorf("create schema %s: %w", schema, err)
@@ -61,7 +61,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations 
 		if SQLState(err) != "55P03" || try == lockTries {
 			return fmt.Errorf("migrate %s: %w", schema, err)
 		}
-		log.LogAttrs(ctx, slog.LevelWarn, "a migration did not get its locks, it is tried again", slog.String("schema", schema),
+		log.LogAttrs(ctx, slog.LevelWarn, "migration did not get its locks; trying again", slog.String("schema", schema),
 			slog.Int("try", try), telemetry.Err(err))
 		if !loop.Wait(ctx, lockPause) {
 			return fmt.Errorf("migrate %s: %w", schema, err)
@@ -69,8 +69,9 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations 
 	}
 }
 
-// createSchema looks first: CREATE SCHEMA IF NOT EXISTS asks for the right to
-// create, which a role has no need of where an operator made the schema.
+// createSchema creates schema if it is missing. It looks first, since CREATE SCHEMA
+// IF NOT EXISTS requires the right to create schemas, which a role does not need
+// when an operator made the schema.
 func createSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	var there bool
 	err := pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema).Scan(&there)
@@ -78,25 +79,25 @@ func createSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error 
 		return err
 	}
 	_, err = pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{schema}.Sanitize())
-	// Two sessions may both find it missing; the loser's error says it is there.
+	// If two sessions both find it missing, one gets an error that it exists.
 	if code := SQLState(err); code == "23505" || code == "42P06" {
 		return nil
 	}
 	return err
 }
 
-// CheckMigrated returns an error that names each of migrations that schema
-// lacks. Newer ones in the database are fine: each works with the code before it.
+// CheckMigrated returns an error that names the migrations that schema lacks.
+// Newer migrations in the database are fine: each works with the previous release.
 func CheckMigrated(ctx context.Context, pool *pgxpool.Pool, schema string, migrations fs.FS) error {
 	p, db, err := provider(pool, schema, migrations)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	// CollectRows returns the query's own error, too.
+	// CollectRows also returns the error of Query.
 	rows, _ := pool.Query(ctx, "SELECT version_id FROM "+pgx.Identifier{schema, goose.DefaultTablename}.Sanitize()+" WHERE is_applied")
 	applied, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	// No such table or schema: nothing was ever applied.
+	// If the table or the schema is missing, no migration was ever applied.
 	if code := SQLState(err); err != nil && code != "42P01" && code != "3F000" {
 		return fmt.Errorf("read the migrations of %s: %w", schema, err)
 	}
@@ -107,12 +108,12 @@ func CheckMigrated(ctx context.Context, pool *pgxpool.Pool, schema string, migra
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("schema %s lacks %s: run this program with the argument migrate first", schema, strings.Join(missing, ", "))
+		return fmt.Errorf("schema %s lacks %s: run this program with the argument \"migrate\" first", schema, strings.Join(missing, ", "))
 	}
 	return nil
 }
 
-// provider reads migrations. db is a pool of its own, to be closed.
+// provider reads migrations. The caller closes db, a pool of its own.
 func provider(pool *pgxpool.Pool, schema string, migrations fs.FS) (p *goose.Provider, db *sql.DB, err error) {
 	cfg := pool.Config().ConnConfig.Copy()
 	cfg.Tracer = nil
@@ -120,7 +121,7 @@ func provider(pool *pgxpool.Pool, schema string, migrations fs.FS) (p *goose.Pro
 	cfg.RuntimeParams["statement_timeout"] = "0"
 	id := fnv.New64a()
 	_, _ = id.Write([]byte("migrate/" + schema))
-	// The lock is the schema's own: a service does not wait for another's migration.
+	// Each schema has its own lock: services do not wait for each other's migrations.
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(int64(id.Sum64())), lock.WithLockTimeout(1, 300))
 	if err != nil {
 		return nil, nil, fmt.Errorf("migration lock: %w", err)

@@ -1,10 +1,10 @@
-// Package pg is how services reach Postgres: one pool per schema, one way to
-// run a transaction, one way to migrate.
+// Package pg connects services to Postgres: one pool per schema, one way to run a
+// transaction, one way to migrate.
 //
-// A migration waits for a lock no longer than lockTimeout: while it waits,
-// whoever comes after it to the same table waits too, so behind a long
-// transaction it would stop the traffic. It gives up, is rolled back whole and
-// tried again a few times; see Migrate.
+// A migration waits for a lock for at most lockTimeout: while it waits, later
+// statements on the same table queue behind it, so that one long transaction would
+// stop all traffic. After the timeout it is rolled back and tried again a few
+// times; see Migrate.
 package pg
 
 import (
@@ -25,21 +25,20 @@ import (
 )
 
 const (
-	// statementTimeout and lockTimeout keep an unreachable or blocked database
-	// inside the contract's five seconds.
+	// statementTimeout and lockTimeout let callers get an answer within five seconds
+	// even if the database is unreachable or blocked.
 	statementTimeout = "4500ms"
 	lockTimeout      = "4000ms"
-	// idleTxTimeout ends transactions whose client has gone, which would hold
-	// row locks and old snapshots.
+	// idleTxTimeout ends transactions whose client has gone; they would hold row
+	// locks and old snapshots.
 	idleTxTimeout  = "30s"
 	connectTimeout = 4 * time.Second
-	// txRetries bounds how often InTx runs a transaction that Postgres gave up
-	// for a conflict with others.
+	// txRetries bounds how often InTx runs a transaction that conflicts with others.
 	txRetries = 5
 )
 
-// Open returns a pool whose connections see schema first on their search path.
-// It does not connect yet. maxConns 0 means the pool's default.
+// Open returns a pool whose connections have schema as their search path. It
+// connects on first use. maxConns 0 means the default of pgxpool.
 func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -58,10 +57,10 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 		"statement_timeout":                   statementTimeout,
 		"lock_timeout":                        lockTimeout,
 		"idle_in_transaction_session_timeout": idleTxTimeout,
-		// Prepared statements keep their plans. One made while its table was small
-		// would go on reading the whole of it for a minute or more after a rush has
-		// made it large; every statement here has an index. Compiling pays for
-		// nothing so short, and would be triggered by what this makes plans cost.
+		// Prepared statements keep their plans. A plan made while its table was small
+		// would scan the whole table for a minute or more after a rush has made it
+		// large; every statement here has an index. JIT compilation does not pay for
+		// statements this short, and the higher cost estimates would trigger it.
 		"enable_seqscan": "off",
 		"jit":            "off",
 	} {
@@ -76,9 +75,10 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 	return pool, nil
 }
 
-// InTx runs fn in a transaction and commits it. A failed commit is an error. A
-// serialization failure or deadlock runs fn again, a few times; fn must have no
-// effect outside the transaction. The rollback happens also when ctx is done.
+// InTx runs fn in a transaction and commits it. It returns the error of a failed
+// commit. After a serialization failure or deadlock it runs fn again, up to
+// txRetries times in all, so fn must have no effect outside the transaction. It
+// rolls back even when ctx is done.
 func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) error {
 	for attempt := 1; ; attempt++ {
 		err := inTx(ctx, pool, fn)
@@ -94,7 +94,7 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) (err e
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() {
-		// After a commit this is a no-op; after a panic in fn it frees the locks.
+		// This does nothing after a commit; after a panic in fn it frees the locks.
 		rb, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = tx.Rollback(rb)
@@ -108,8 +108,8 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) (err e
 	return nil
 }
 
-// Retryable reports whether Postgres gave a transaction up only for its
-// conflict with others: serialization failure or deadlock.
+// Retryable reports whether Postgres aborted a transaction because of a conflict
+// with another: a serialization failure or a deadlock.
 func Retryable(err error) bool {
 	code := SQLState(err)
 	return code == "40001" || code == "40P01"
@@ -123,14 +123,15 @@ func SQLState(err error) string {
 	return ""
 }
 
-// IsUnique reports whether err is the violation of the named unique constraint.
+// IsUnique reports whether err is a violation of the named unique constraint.
 func IsUnique(err error, constraint string) bool {
 	pe, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pe.Code == "23505" && pe.ConstraintName == constraint
 }
 
-// CopyIn runs a COPY … FROM STDIN with rows in the format that sql names. It has a
-// span, which the pool's tracer makes for pgx' own, much slower CopyFrom only.
+// CopyIn runs the COPY … FROM STDIN statement sql with rows in its format. It makes
+// a span itself, since the pool's tracer covers only pgx's own CopyFrom, which is
+// much slower.
 func CopyIn(ctx context.Context, tx pgx.Tx, sql string, rows []byte) error {
 	ctx, span := otel.Tracer("waitlist.internal/libs/pg").Start(ctx, "copy in", trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(attribute.String("db.system.name", "postgresql"), attribute.String("db.query.text", sql)))

@@ -16,14 +16,14 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// DefaultDeadline bounds a unary call that Deadline does not: whoever waits
-// for an HTTP answer gets it within five seconds.
+// DefaultDeadline bounds unary calls without Deadline, so that HTTP clients get an
+// answer within five seconds.
 const DefaultDeadline = 4500 * time.Millisecond
 
-// serviceConfig spreads calls over all addresses of a name and lets a call
-// wait, within its deadline, for a service that is just restarting. There is no
-// retry policy: gRPC itself repeats what no server has begun, and whether the
-// rest may be repeated only its caller knows.
+// serviceConfig spreads calls over all addresses of a name and lets a call wait,
+// within its deadline, for a service that is restarting. It has no retry policy:
+// gRPC itself repeats calls that no server has begun, and only the caller knows
+// whether others may be repeated.
 const serviceConfig = `{
 	"loadBalancingConfig": [{"round_robin": {}}],
 	"methodConfig": [{"name": [{}], "waitForReady": true}]
@@ -34,20 +34,20 @@ type deadline struct {
 	d time.Duration
 }
 
-// Deadline replaces the default deadline of one unary call; 0 means that only
-// the context's counts.
+// Deadline replaces the default deadline of one unary call; 0 leaves only the
+// deadline of the context.
 func Deadline(d time.Duration) grpc.CallOption { return deadline{d: d} }
 
-// Dial returns a connection to callee at target, host:port or a gRPC URL, that
-// calls as id. Calls are spread over all addresses of a name, which is looked up
-// every few seconds. It connects when it is first used.
+// Dial returns a connection to callee at target (host:port or a gRPC URL) that
+// authenticates as id. It connects on first use, looks the name up every few
+// seconds, and spreads calls over all its addresses.
 func Dial(target string, id *Identity, callee string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if !strings.Contains(target, "://") {
 		target = "dns:///" + target
 	}
 	conn, err := grpc.NewClient(target, append([]grpc.DialOption{
 		grpc.WithResolvers(names{}),
-		// HTTPS_PROXY is for what leaves the suite.
+		// HTTPS_PROXY is for requests to other parties.
 		grpc.WithNoProxy(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithPerRPCCredentials(credentials{id, callee}),
@@ -67,7 +67,9 @@ func Dial(target string, id *Identity, callee string, opts ...grpc.DialOption) (
 	return conn, nil
 }
 
-func unaryClient(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func unaryClient(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	limit := DefaultDeadline
 	for _, o := range opts {
 		if d, ok := o.(deadline); ok {
@@ -82,7 +84,9 @@ func unaryClient(ctx context.Context, method string, req, reply any, cc *grpc.Cl
 	return fromStatus(next(outgoing(ctx), method, req, reply, cc, opts...))
 }
 
-func streamClient(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func streamClient(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	s, err := next(outgoing(ctx), desc, cc, method, opts...)
 	if err != nil {
 		return nil, fromStatus(err)
@@ -90,7 +94,7 @@ func streamClient(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientCon
 	return &clientStream{s}, nil
 }
 
-// clientStream gives errors back as the contract's.
+// clientStream converts statuses to errors of the REST contract.
 type clientStream struct{ grpc.ClientStream }
 
 // RecvMsg implements grpc.ClientStream; io.EOF stays io.EOF.
@@ -99,7 +103,7 @@ func (s *clientStream) RecvMsg(m any) error { return fromStatus(s.ClientStream.R
 // SendMsg implements grpc.ClientStream; io.EOF stays io.EOF.
 func (s *clientStream) SendMsg(m any) error { return fromStatus(s.ClientStream.SendMsg(m)) }
 
-// outgoing passes the request's id on.
+// outgoing passes on the request id.
 func outgoing(ctx context.Context) context.Context {
 	if id := telemetry.RequestID(ctx); id != "" {
 		return metadata.AppendToOutgoingContext(ctx, requestIDHeader, id)
@@ -107,8 +111,8 @@ func outgoing(ctx context.Context) context.Context {
 	return ctx
 }
 
-// reconnect is quicker than gRPC's default of up to two minutes: a service
-// that is back is used again within seconds.
+// reconnect waits two seconds at most, not gRPC's two minutes, so that calls reach
+// a restarted service within seconds.
 func reconnect() backoff.Config {
 	return backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
 }

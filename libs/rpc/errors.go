@@ -14,7 +14,7 @@ import (
 	errorsv1 "waitlist.internal/proto/gen/waitlist/errors/v1"
 )
 
-// outageRetry is the Retry-After while a service is away.
+// outageRetry is the Retry-After while a service is unavailable.
 const outageRetry = 2 * time.Second
 
 // grpcCodes are for metrics, retries and people; callers decide by the detail.
@@ -30,7 +30,8 @@ var grpcCodes = [...]codes.Code{
 	apierr.Abandoned:       codes.Canceled,
 }
 
-// toStatus turns what a method returned into what crosses. The cause stays.
+// toStatus converts the error of a method to a status. It drops the cause, which
+// only the server's log shows.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
@@ -46,7 +47,7 @@ func toStatus(err error) error {
 	e := apierr.From(err)
 	code, retry := grpcCodes[e.Kind], e.RetryAfter
 	if e.Code == apierr.InternalError && outage.Is(err) {
-		// The caller can tell that waiting helps.
+		// This tells the caller that waiting helps.
 		code = codes.Unavailable
 		retry = max(retry, outageRetry)
 	}
@@ -64,8 +65,8 @@ func toStatus(err error) error {
 	return s.Err()
 }
 
-// fromStatus turns what arrived into the contract's error, with the status as
-// its cause where it is a failure of ours.
+// fromStatus converts a status to an error of the REST contract. An INTERNAL_ERROR
+// has the status as its cause.
 func fromStatus(err error) error {
 	if err == nil {
 		return nil
@@ -93,11 +94,11 @@ func fromStatus(err error) error {
 		return e
 	}
 	e := apierr.New(apierr.InternalError, "Something went wrong on our side.").WithCause(err)
-	switch s.Code() { //nolint:exhaustive // the others are failures like any
+	switch s.Code() { //nolint:exhaustive // the others need no special treatment
 	case codes.Unavailable, codes.DeadlineExceeded:
 		e = e.WithRetryAfter(outageRetry)
 	case codes.Canceled:
-		// So that errors.Is finds it, as for a call in the process.
+		// So that errors.Is finds context.Canceled, as for a local call.
 		return e.WithCause(errors.Join(context.Canceled, err))
 	}
 	return e

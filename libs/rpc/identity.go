@@ -1,14 +1,14 @@
-// Package rpc is how services call each other: gRPC with service identities.
+// Package rpc lets services call each other: gRPC with service identities.
 //
-// Each service has an Ed25519 key. A call carries a short-lived EdDSA JWT that
-// the caller signed for the callee (iss = caller, aud = callee); the callee
-// knows every service's public key and looks the caller up in the method's
-// option waitlist.options.v1.callers. A method without callers can be called
-// by nobody. Health checks need no credentials.
+// Each service has an Ed25519 key. A call carries a short-lived EdDSA JWT that the
+// caller signed for the callee (iss = caller, aud = callee). The callee verifies it
+// with the caller's public key and requires the caller to be in the method's option
+// waitlist.options.v1.callers. Nobody can call a method without callers. Health
+// checks need no credentials.
 //
-// Errors of the contract cross as they are: the server puts an apierr.Error
-// into the status' details, the client takes it out again. Anything else
-// arrives as INTERNAL_ERROR, whose cause stays in the server's log.
+// Errors of the REST contract cross unchanged: the server puts an apierr.Error into
+// the details of the status, and the client takes it out. Any other error arrives
+// as INTERNAL_ERROR; its cause is only in the server's log.
 package rpc
 
 import (
@@ -25,29 +25,29 @@ import (
 )
 
 const (
-	// tokenLife is how long a token is good; it is signed anew when less than
-	// tokenSpare is left, so that each is used for about a minute.
+	// tokenLife is how long a token is valid. The caller signs a new one when less
+	// than tokenSpare is left, so that it uses each for about a minute.
 	tokenLife  = 90 * time.Second
 	tokenSpare = 30 * time.Second
-	// leeway is how far two machines' clocks may differ.
+	// leeway is the tolerated difference between two machines' clocks.
 	leeway = 30 * time.Second
-	// maxVerified bounds how many tokens a server remembers. A few services
-	// with a few replicas make a few tokens a minute.
+	// maxVerified bounds the tokens that a server remembers. Few services with few
+	// replicas sign few tokens a minute.
 	maxVerified = 4096
-	// maxToken bounds a token's length; a true one has about 250 bytes.
+	// maxToken bounds the length of a token, in bytes; a real one has about 250.
 	maxToken = 1024
 )
 
-// Keys are the public keys of all services, by name.
+// Keys holds the public keys of all services, by name.
 type Keys map[string]ed25519.PublicKey
 
-// ParseKeys reads "name:base64,name:base64".
+// ParseKeys parses "name:base64,name:base64".
 func ParseKeys(s string) (Keys, error) {
 	keys := Keys{}
 	for part := range strings.SplitSeq(s, ",") {
 		name, b64, ok := strings.Cut(strings.TrimSpace(part), ":")
 		if !ok || name == "" || keys[name] != nil {
-			return nil, errors.New("service keys: want distinct name:base64 pairs separated by commas")
+			return nil, errors.New("service keys: must be distinct name:base64 pairs separated by commas")
 		}
 		raw, err := base64.StdEncoding.DecodeString(b64)
 		if err != nil {
@@ -61,7 +61,7 @@ func ParseKeys(s string) (Keys, error) {
 	return keys, nil
 }
 
-// String returns what ParseKeys reads.
+// String is the inverse of ParseKeys.
 func (k Keys) String() string {
 	parts := make([]string, 0, len(k))
 	for name, key := range k {
@@ -70,7 +70,7 @@ func (k Keys) String() string {
 	return strings.Join(parts, ",")
 }
 
-// ParseSeed reads the base64 of a key's 32-byte seed.
+// ParseSeed decodes the 32-byte seed of a key from base64.
 func ParseSeed(s string) ([]byte, error) {
 	seed, err := base64.StdEncoding.DecodeString(s)
 	if err != nil {
@@ -107,7 +107,7 @@ func NewIdentity(service string, seed []byte) (*Identity, error) {
 	}, nil
 }
 
-// Service is the identity's name.
+// Service returns the name of the service.
 func (id *Identity) Service() string { return id.service }
 
 // Public returns the identity's public key.
@@ -115,7 +115,7 @@ func (id *Identity) Public() ed25519.PublicKey {
 	return ed25519.PublicKey(id.key[ed25519.SeedSize:])
 }
 
-// token returns a token for callee that is good for at least tokenSpare.
+// token returns a token for callee that stays valid for at least tokenSpare.
 func (id *Identity) token(callee string) (string, error) {
 	now := id.now()
 	id.mu.Lock()
@@ -135,7 +135,7 @@ func (id *Identity) token(callee string) (string, error) {
 	return token, nil
 }
 
-// credentials adds the token for one callee to each call.
+// credentials adds the token for callee to each call.
 type credentials struct {
 	id     *Identity
 	callee string
@@ -150,12 +150,12 @@ func (c credentials) GetRequestMetadata(context.Context, ...string) (map[string]
 	return map[string]string{"authorization": "Bearer " + t}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials. Inside a
-// cluster the mesh or the network policy protects the way.
+// RequireTransportSecurity implements credentials.PerRPCCredentials. Within a
+// cluster, the mesh or the network policy protects the connection.
 func (credentials) RequireTransportSecurity() bool { return false }
 
-// verifier checks callers' tokens. Verified ones are remembered until they
-// expire: an Ed25519 check costs as much as many small calls.
+// verifier verifies callers' tokens. It remembers valid ones until they expire,
+// since an Ed25519 verification costs as much as many small calls.
 type verifier struct {
 	keys   Keys
 	parser *jwt.Parser
@@ -178,7 +178,7 @@ func newVerifier(service string, keys Keys, now func() time.Time) *verifier {
 	}
 }
 
-// caller returns the service that signed token for us.
+// caller returns the service that signed token.
 func (v *verifier) caller(token string) (string, error) {
 	if len(token) > maxToken {
 		return "", errors.New("service token is too long")

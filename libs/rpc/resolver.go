@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// lookupEvery is the pause between two lookups of a name: how long a new
-	// replica goes without calls. A replica that stops goes on serving for longer
+	// lookupEvery is the pause between two lookups of a name, and so how long a new
+	// replica may get no calls. A replica that stops keeps serving for longer
 	// (SHUTDOWN_DELAY).
 	lookupEvery = 3 * time.Second
-	// lookupPause is the shortest pause, when connections break.
+	// lookupPause is the shortest pause, used when connections break.
 	lookupPause = 200 * time.Millisecond
 	// lookupTimeout bounds one lookup.
 	lookupTimeout = 5 * time.Second
-	// defaultPort is a target's without one.
+	// defaultPort is the port of a target that names none.
 	defaultPort = "443"
 )
 
-// names resolves dns:// targets as gRPC's own resolver does, but looks every few
-// seconds. gRPC's looks again only when a connection breaks, and then no more
-// often than every 30 s: new replicas would get no calls while the old ones live, and when
-// all were replaced within that time, nobody would be left to call. Nor does it
-// forget the addresses that it knows when a name has none: during a restart
-// they may still be there when the name's records are not.
+// names resolves dns:// targets like gRPC's own resolver, but looks names up every
+// few seconds. gRPC looks a name up again only when a connection breaks, and at
+// most every 30 s: new replicas would get no calls while the old ones live, and if
+// all replicas were replaced within that time, no known address would be left.
+// names also keeps the known addresses when a name has none: during a restart, the
+// replicas may still serve when their DNS records have gone.
 type names struct{}
 
 // Scheme implements resolver.Builder.
@@ -41,7 +41,7 @@ func (names) Scheme() string { return "dns" }
 func (names) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
 	host, port := split(target.Endpoint(), defaultPort)
 	if host == "" {
-		return nil, fmt.Errorf("target %s names no host", target.URL.String())
+		return nil, fmt.Errorf("target %s has no host", target.URL.String())
 	}
 	if net.ParseIP(host) != nil {
 		return still{}, cc.UpdateState(state([]string{host}, port))
@@ -59,7 +59,7 @@ func (names) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.Bu
 	return w, nil
 }
 
-// split takes an address apart; it may have no port.
+// split splits an address into host and port, with port as the default.
 func split(address, port string) (host, p string) {
 	if h, p, err := net.SplitHostPort(address); err == nil && p != "" {
 		return h, p
@@ -75,7 +75,7 @@ func state(hosts []string, port string) resolver.State {
 	return s
 }
 
-// still is the resolver of an address.
+// still is the resolver of an IP address.
 type still struct{}
 
 // ResolveNow implements resolver.Resolver.
@@ -114,7 +114,7 @@ func (w *watch) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			// Whoever waits for the first address is told; later ones go on with what is known.
+			// This fails calls that wait for a first address; later calls use the known ones.
 			w.cc.ReportError(fmt.Errorf("look up %s: %w", w.host, err))
 		case !slices.Equal(hosts, known):
 			if w.cc.UpdateState(state(hosts, w.port)) == nil {
@@ -126,7 +126,7 @@ func (w *watch) run(ctx context.Context) {
 		}
 		pause := lookupEvery - lookupPause
 		if len(known) == 0 {
-			pause = lookupPause // whoever calls waits for it
+			pause = lookupPause // calls are waiting for an address
 		}
 		if !loop.Idle(ctx, pause, w.now) {
 			return

@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// MaxMessage bounds messages in both directions, in bytes: a body of 1 MiB
-	// with what goes around it, and pages of recipients.
+	// MaxMessage bounds messages in both directions, in bytes. The largest are bodies
+	// of 1 MiB with their envelope, and pages of recipients.
 	MaxMessage = 8 << 20
-	// maxServerTime bounds a unary method whose caller set no deadline.
+	// maxServerTime bounds unary methods whose caller set no deadline.
 	maxServerTime   = 30 * time.Second
 	requestIDHeader = "x-request-id"
 )
@@ -40,8 +40,8 @@ type server struct {
 	callers  sync.Map // full method → []string
 }
 
-// NewServer returns service's gRPC server. Register the implementations, then
-// serve it; the health service is the caller's.
+// NewServer returns the gRPC server of service. The caller registers the
+// implementations and the health service, then serves it.
 func NewServer(service string, keys Keys, log *slog.Logger, opts ...grpc.ServerOption) *grpc.Server {
 	s := &server{verifier: newVerifier(service, keys, time.Now), log: log}
 	return grpc.NewServer(append([]grpc.ServerOption{
@@ -53,9 +53,9 @@ func NewServer(service string, keys Keys, log *slog.Logger, opts ...grpc.ServerO
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 30 * time.Second, Timeout: 10 * time.Second,
-			// Where an address stands for several replicas, new ones get connections.
-			// Elsewhere clients find them by themselves. What is under way may end: an
-			// export takes up to an hour.
+			// Where one address stands for several replicas, closing old connections lets
+			// new replicas get some. The grace period lets calls finish: an export takes up
+			// to an hour.
 			MaxConnectionAge: 5 * time.Minute, MaxConnectionAgeGrace: time.Hour + time.Minute,
 		}),
 	}, opts...)...)
@@ -100,7 +100,7 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return s.leave(ctx, info.FullMethod, next(srv, &stream{ss, ctx}))
 }
 
-// stream is a ServerStream with a context of ours.
+// stream is a ServerStream with another context.
 type stream struct {
 	grpc.ServerStream
 	ctx context.Context //nolint:containedctx // grpc's own way
@@ -115,13 +115,13 @@ func health(method string) bool {
 
 type callerKey struct{}
 
-// Caller returns the service that makes the call, within a method.
+// Caller returns the service that calls the method to which ctx belongs.
 func Caller(ctx context.Context) string {
 	c, _ := ctx.Value(callerKey{}).(string)
 	return c
 }
 
-// enter lets a call in whose caller may make it.
+// enter authenticates and authorizes a call.
 func (s *server) enter(ctx context.Context, method string) (context.Context, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	auth := md.Get("authorization")
@@ -144,7 +144,7 @@ func (s *server) enter(ctx context.Context, method string) (context.Context, err
 	return ctx, nil
 }
 
-// allowed returns the callers option of a method, none for an unknown one.
+// allowed returns the callers option of a method, cached; nil if there is none.
 func (s *server) allowed(method string) []string {
 	if c, ok := s.callers.Load(method); ok {
 		return c.([]string) //nolint:forcetypeassert // the only type stored
@@ -156,7 +156,8 @@ func (s *server) allowed(method string) []string {
 	return c
 }
 
-// Callers returns who may call a method, named as /package.Service/Method.
+// Callers returns the services that may call a method, given as
+// /package.Service/Method.
 func Callers(method string) []string {
 	name, m, ok := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	if !ok {
@@ -178,19 +179,19 @@ func Callers(method string) []string {
 	return callers
 }
 
-// leave turns a method's error into what crosses, and logs what does not.
+// leave converts the error of a method to a status and logs its cause.
 func (s *server) leave(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil
 	}
-	// A status that the method made itself goes through.
+	// Pass on a status that the method itself made.
 	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return st.GRPCStatus().Err()
 	}
 	if e := apierr.From(err); e.Err != nil && ctx.Err() == nil {
 		level := slog.LevelError
 		if !e.Kind.Failure() {
-			// What a stranger sends, such as a token of no one's, is no failure of ours.
+			// A caller's mistake, such as an unknown token, is not a failure of the service.
 			level = slog.LevelWarn
 		}
 		s.log.LogAttrs(ctx, level, "call failed", slog.String("method", method),

@@ -323,8 +323,8 @@ func link(opts netguard.Options) func(*body.Object, string) any {
 	return func(o *body.Object, name string) any {
 		s, _ := o.String(name, opts.MaxLength)
 		if s != "" {
-			if err := netguard.CheckURL(s, opts); err != nil {
-				o.Fail(name, err.Error())
+			if problem := netguard.CheckURL(s, opts); problem != "" {
+				o.Fail(name, problem)
 			}
 		}
 		return s

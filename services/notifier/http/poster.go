@@ -89,7 +89,7 @@ func (p *Poster) Close() {
 // Post implements notifier.Poster. ctx bounds the whole attempt; the transport
 // repeats a request only where nothing of it was written.
 func (p *Poster) Post(ctx context.Context, target string, body []byte) (notifier.Outcome, string, int) {
-	if err := netguard.CheckURL(target, netguard.Options{MaxLength: maxURL}); err != nil {
+	if netguard.CheckURL(target, netguard.Options{MaxLength: maxURL}) != "" {
 		return notifier.Blocked, "url", 0
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(body))
