@@ -13,11 +13,10 @@ import (
 	"waitlist.internal/libs/body"
 )
 
-// maxPosition is the highest position that may be asked for: JSON numbers are
-// exact up to here.
+// maxPosition is the highest position of a request. JSON numbers are exact up to it.
 const maxPosition = 1 << 53
 
-// Bounds and default of a page of signups.
+// Page sizes of the list of signups.
 const (
 	pageDefault = 50
 	pageMax     = 100
@@ -27,51 +26,50 @@ const (
 type Row struct {
 	Signup
 
-	// Position is without offset.
+	// Position does not include the offset.
 	Position int64
-	// ReferredBy is the credited referrer's token; nil: none.
+	// ReferredBy is the token of the credited referrer, nil without one.
 	ReferredBy                                             *Token
 	UTMSource, UTMMedium, UTMCampaign, UTMTerm, UTMContent string
-	// Answers is a JSON object keyed by question id, nil without answers.
+	// Answers is a JSON object by question id, nil without answers.
 	Answers []byte
 	Device  string
 }
 
-// Page is a part of a waitlist's queue, all of one snapshot.
+// Page is a part of a waitlist's queue in one snapshot.
 type Page struct {
 	Rows []Row
 	// Change is the number of the newest change in the snapshot.
 	Change int64
-	// Lost is set, and there are no rows, where the store can no longer tell what
-	// has become of the place that the page was to begin behind.
+	// Lost says that the store can no longer tell where the previous page ended. There
+	// are no rows then.
 	Lost bool
 }
 
-// AdminStore keeps the signups of a waitlist for its owner.
+// AdminStore reads the signups of a waitlist for its owner.
 type AdminStore interface {
 	TallyStore
 	ExportStore
-	// Page returns the first limit signups of a queue, or those behind a place.
+	// Page returns the first limit signups of a queue, or the first behind after.
 	Page(ctx context.Context, waitlistID string, after *PageEnd, limit int) (Page, error)
 	// Counters returns the displayed counter and the number of live signups with a
-	// credited referrer, of one moment.
+	// credited referrer, read at one moment.
 	Counters(ctx context.Context, waitlistID string) (total, credited int64, err error)
 }
 
-// Admin is the owners' side of the signups on a waitlist. Its methods decide in
-// the order that Owners does; a signup that is not there comes last.
+// Admin is the owners' side of the signups on a waitlist. Its methods check in the
+// order of Owners, and whether the signup exists last.
 type Admin struct {
 	owners *Owners
 	svc    *Service
 	store  AdminStore
 	now    func() time.Time
-	// An export holds a connection, an import a body and what was made of it.
+	// An export holds a connection, an import its body and its rows.
 	exports, imports *gate
 	held             held
 }
 
-// NewAdmin returns the owners' side of the signups of svc. owners decides who
-// may do what.
+// NewAdmin returns the owners' side of the signups of svc. owners authorizes.
 func NewAdmin(owners *Owners, svc *Service, store AdminStore, now func() time.Time) *Admin {
 	return &Admin{
 		owners: owners, svc: svc, store: store, now: now,
@@ -79,10 +77,9 @@ func NewAdmin(owners *Owners, svc *Service, store AdminStore, now func() time.Ti
 	}
 }
 
-// List returns a page of the queue, the front first, and the cursor of the next
-// one, "" where this is the last. limit and lastKey are as the query has them. A
-// signup that does not move is neither left out nor on two pages, whatever
-// happens between them.
+// List returns a page of the queue, front first, and the cursor of the next page, ""
+// on the last one. limit and lastKey are the texts of the query. A signup that does
+// not move appears on exactly one page, whatever happens between the pages.
 func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit, lastKey string) (rows []Row, next string, err error) {
 	w, _, err := a.owners.Authorize(ctx, actor, waitlistID)
 	if err != nil {
@@ -90,7 +87,7 @@ func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit,
 	}
 	id, err := uuid.Parse(w.ID)
 	if err != nil {
-		return nil, "", fmt.Errorf("id of waitlist: %w", err)
+		return nil, "", fmt.Errorf("parse waitlist id: %w", err)
 	}
 	var (
 		faults []apierr.Field
@@ -99,7 +96,7 @@ func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit,
 	)
 	if limit != "" {
 		if n, err = strconv.Atoi(limit); err != nil || n < 1 || n > pageMax {
-			faults = append(faults, apierr.Field{Field: "limit", Message: fmt.Sprintf("must be an integer from 1 to %d", pageMax)})
+			faults = append(faults, apierr.Field{Field: "limit", Message: fmt.Sprintf("This must be an integer from 1 to %d.", pageMax)})
 		}
 	}
 	if lastKey != "" {
@@ -112,7 +109,7 @@ func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit,
 	if len(faults) > 0 {
 		return nil, "", apierr.Validation(faults...)
 	}
-	// One more tells whether there is another page.
+	// One more row tells whether there is another page.
 	page, err := a.store.Page(ctx, w.ID, after, n+1)
 	switch {
 	case err != nil:
@@ -134,8 +131,8 @@ func (a *Admin) Remove(ctx context.Context, actor access.Actor, waitlistID, emai
 	return a.svc.Remove(ctx, w.ID, email)
 }
 
-// Move puts a signup where the body raw says, and returns its address and the
-// position that it then has.
+// Move moves a signup to the position in the request body raw. It returns the
+// signup's address and new position.
 func (a *Admin) Move(ctx context.Context, actor access.Actor, waitlistID, email string, raw []byte) (string, int64, error) {
 	w, grant, err := a.writable(ctx, actor, waitlistID)
 	if err != nil {
@@ -147,7 +144,7 @@ func (a *Admin) Move(ctx context.Context, actor access.Actor, waitlistID, email 
 	}
 	position, given := in.IntIn("position", 1, maxPosition)
 	if !given && !in.Failed("position") {
-		in.Fail("position", "is required")
+		in.Fail("position", required)
 	}
 	if err := in.Err(); err != nil {
 		return "", 0, err
@@ -158,7 +155,7 @@ func (a *Admin) Move(ctx context.Context, actor access.Actor, waitlistID, email 
 	return a.svc.Move(ctx, w.ID, email, position)
 }
 
-// Stats are the counters that an owner sees.
+// Stats holds the counters that an owner sees.
 type Stats struct {
 	WaitlistID string
 	Total      int64
@@ -180,7 +177,7 @@ func (a *Admin) Stats(ctx context.Context, actor access.Actor, waitlistID string
 	return Stats{WaitlistID: w.ID, Total: total, Referrals: credited, CreatedAt: w.CreatedAt}, nil
 }
 
-// writable is Authorize for what changes the list.
+// writable is Authorize for changes of the list.
 func (a *Admin) writable(ctx context.Context, actor access.Actor, waitlistID string) (Waitlist, access.Grant, error) {
 	w, grant, err := a.owners.Authorize(ctx, actor, waitlistID)
 	if err != nil {

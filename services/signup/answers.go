@@ -8,30 +8,30 @@ import (
 	"waitlist.internal/libs/body"
 )
 
-// Bounds of custom answers (decisions.md): one text in code points, all of them
-// in bytes of JSON as sent.
+// Bounds of custom answers: of one text in code points, and of all answers in
+// bytes of JSON as sent.
 const (
 	maxAnswer  = 1000
 	maxAnswers = 16 << 10
 )
 
-// readAnswers judges custom_answers by the waitlist's questions and returns
-// them as they are stored, nil where there are none.
+// readAnswers checks custom_answers against the waitlist's questions and returns
+// the stored form, nil without answers.
 func readAnswers(form *body.Object, questions []Question) []byte {
 	if raw, ok := form.Raw("custom_answers"); ok && len(raw) > maxAnswers {
-		form.Fail("custom_answers", "must not exceed 16 KiB")
+		form.Fail("custom_answers", "All answers together must have at most 16 KiB of JSON.")
 		return nil
 	}
 	answers, given := form.Object("custom_answers")
 	if !given && form.Has("custom_answers") && !form.IsNull("custom_answers") {
-		return nil // of a wrong type, which is on the list of errors by now
+		return nil // Object has reported the wrong type
 	}
 	stored := map[string]any{}
 	fail := func(id, message string) { form.Fail("custom_answers."+id, message) }
 	for _, q := range questions {
 		if !given || !answers.Has(q.ID) || answers.IsNull(q.ID) {
 			if q.Required {
-				fail(q.ID, "is required")
+				fail(q.ID, required)
 			}
 			continue
 		}
@@ -39,21 +39,21 @@ func readAnswers(form *body.Object, questions []Question) []byte {
 		case QuestionCheckbox:
 			if checked, ok := answers.Bool(q.ID); ok {
 				if q.Required && !checked {
-					fail(q.ID, "must be true")
+					fail(q.ID, "Check this box to continue.")
 				}
 				stored[q.ID] = checked
 			}
 		case QuestionDropdown:
 			if choice, ok := answers.String(q.ID, 0); ok {
 				if !slices.Contains(q.Options, choice) {
-					fail(q.ID, "must be one of the options")
+					fail(q.ID, "Choose one of the options.")
 				}
 				stored[q.ID] = choice
 			}
 		case QuestionText:
 			if text, ok := answers.String(q.ID, maxAnswer); ok {
 				if q.Required && strings.TrimSpace(text) == "" {
-					fail(q.ID, "is required")
+					fail(q.ID, required)
 				}
 				stored[q.ID] = text
 			}
@@ -62,7 +62,7 @@ func readAnswers(form *body.Object, questions []Question) []byte {
 	if given {
 		for _, id := range answers.Keys() {
 			if !slices.ContainsFunc(questions, func(q Question) bool { return q.ID == id }) {
-				fail(id, "is not a question of this waitlist")
+				fail(id, "This waitlist has no such question.")
 			}
 		}
 	}

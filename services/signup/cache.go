@@ -2,11 +2,11 @@ package signup
 
 import "sync"
 
-// cacheSize bounds how many waitlists are kept in process.
+// cacheSize bounds the waitlists in the cache.
 const cacheSize = 10_000
 
-// waitlistCache keeps decoded waitlists by id. It never decides anything: each
-// use compares the versions with the stored ones.
+// waitlistCache keeps decoded waitlists by id. They may be outdated: every user
+// compares their versions with the stored ones.
 type waitlistCache struct {
 	mu   sync.RWMutex
 	byID map[string]*Waitlist
@@ -24,7 +24,7 @@ func (c *waitlistCache) put(w *Waitlist) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.byID[w.ID]; !ok && len(c.byID) >= cacheSize {
-		for id := range c.byID { // any one: iteration starts at a random place
+		for id := range c.byID { // a random one
 			delete(c.byID, id)
 			break
 		}

@@ -9,37 +9,36 @@ import (
 	"github.com/google/uuid"
 )
 
-// cursorLife is how long a cursor may be used. What the store needs for that it
-// keeps a little longer.
+// cursorLife is how long a cursor is valid. The store keeps the shifts that it needs
+// a little longer.
 const cursorLife = 24 * time.Hour
 
-// cursorVersion is a cursor's first byte.
+// cursorVersion is the first byte of a cursor.
 const cursorVersion = 1
 
-// cursorSize is that of a cursor's bytes: version, waitlist, change, key, Unix
-// time and checksum.
+// cursorSize is the length of a cursor in bytes: version, waitlist, change, key,
+// Unix time and checksum.
 const cursorSize = 1 + 16 + 8 + 8 + 8 + crc32.Size
 
-// What is wrong with a cursor, in words for people.
+// Field messages about a cursor.
 const (
-	cursorDamaged = "is not a key from an earlier page"
-	cursorForeign = "is from another waitlist"
-	cursorOld     = "is too old: begin again with the first page"
+	cursorDamaged = "This is not a last_key of an earlier page."
+	cursorForeign = "This last_key belongs to another waitlist."
+	cursorOld     = "This last_key is too old. Start again with the first page."
 )
 
-// PageEnd is where a page of the queue ended. Keys change without anybody's
-// being moved, so a key says where that is only together with the change that it
-// was read after.
+// PageEnd is where a page of the queue ended. Respacing changes keys without moving
+// anybody, so a key names a place only together with the change it was read after.
 type PageEnd struct {
-	// Key is the queue key of the page's last row.
+	// Key is the queue key of the last row.
 	Key int64
 	// Change is the number of the newest change at that moment.
 	Change int64
 }
 
-// encodeCursor returns a place in a waitlist's queue as it is handed out. The
-// checksum finds damage and is no signature: a cursor that somebody makes up
-// shows nothing that the first page would not.
+// encodeCursor returns the cursor of a place in a waitlist's queue. The checksum
+// detects damage. It is no signature: a forged cursor shows nothing that other pages
+// would not show.
 func encodeCursor(waitlist uuid.UUID, p PageEnd, now time.Time) string {
 	b := make([]byte, 0, cursorSize)
 	b = append(b, cursorVersion)
@@ -51,10 +50,10 @@ func encodeCursor(waitlist uuid.UUID, p PageEnd, now time.Time) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// decodeCursor reads what encodeCursor returned for the waitlist. fault says
-// what is wrong with it, "" where nothing is.
+// decodeCursor reads a cursor of the waitlist. fault is a field message, "" for a
+// valid cursor.
 func decodeCursor(s string, waitlist uuid.UUID, now time.Time) (p PageEnd, fault string) {
-	// The length as well, since the decoder skips line breaks.
+	// The decoder skips line breaks, so the length is checked as well.
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	if err != nil || len(b) != cursorSize || len(s) != base64.RawURLEncoding.EncodedLen(cursorSize) {
 		return PageEnd{}, cursorDamaged

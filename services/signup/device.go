@@ -6,18 +6,18 @@ import (
 	"github.com/mileusna/useragent"
 )
 
-// maxUserAgent bounds what of a User-Agent is read.
+// maxUserAgent bounds the bytes of a User-Agent that are read.
 const maxUserAgent = 1024
 
-// deviceType returns desktop, mobile or tablet, "" where the User-Agent does
-// not tell.
+// deviceType returns desktop, mobile or tablet, or "" if the User-Agent does not
+// tell.
 func deviceType(userAgent string) string {
 	userAgent = userAgent[:min(len(userAgent), maxUserAgent)]
 	ua := useragent.Parse(userAgent)
 	switch {
 	case ua.Bot:
 		return ""
-	// Browsers on Android say Mobile on phones only.
+	// Android browsers say Mobile only on phones.
 	case ua.Tablet, ua.IsAndroid() && !strings.Contains(userAgent, "Mobile"):
 		return "tablet"
 	case ua.Mobile:

@@ -20,6 +20,9 @@ const (
 	maxTimezone   = 64
 )
 
+// required is the message about a field that is missing or empty.
+const required = "This field is required."
+
 // Header holds what a signup request says outside its body.
 type Header struct {
 	UserAgent string
@@ -75,7 +78,7 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 		if s.knownZone(zone) {
 			j.Timezone = zone
 		} else {
-			form.Fail("timezone", "must be an IANA time zone name")
+			form.Fail("timezone", "Enter an IANA time zone name, such as Europe/Berlin.")
 		}
 	}
 	for name, to := range map[string]*string{
@@ -94,17 +97,17 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 		j.ConsentVersion = consentVersion(eff.ConsentText)
 		j.PolicyVersion = s.cfg.PrivacyPolicyVersion
 	} else if eff.RequireConsent && !form.Failed("consent") {
-		form.Fail("consent", "is required")
+		form.Fail("consent", required)
 	}
 	if err := form.Err(); err != nil {
 		return nil, err
 	}
 	domain := j.Email[strings.LastIndexByte(j.Email, '@')+1:]
 	if len(eff.AllowedEmailDomains) > 0 && !slices.Contains(eff.AllowedEmailDomains, domain) {
-		return nil, apierr.New(apierr.DomainRestricted, "Addresses of this e-mail domain cannot sign up here.")
+		return nil, apierr.New(apierr.DomainRestricted, "Addresses of this email domain cannot sign up here.")
 	}
 	if eff.ExcludePersonalEmails && emailaddr.Personal(domain) {
-		return nil, apierr.New(apierr.DomainRestricted, "Please use your work e-mail address.").WithKind(apierr.Invalid)
+		return nil, apierr.New(apierr.DomainRestricted, "Use your work email address.").WithKind(apierr.Invalid)
 	}
 	return j, nil
 }
@@ -113,13 +116,13 @@ func readEmail(form *body.Object) string {
 	raw, ok := form.String("email", 0)
 	if !ok {
 		if !form.Has("email") || form.IsNull("email") {
-			form.Fail("email", "is required")
+			form.Fail("email", required)
 		}
 		return ""
 	}
 	email, err := emailaddr.Parse(raw)
 	if err != nil {
-		form.Fail("email", "must be a valid e-mail address")
+		form.Fail("email", "Enter a valid email address.")
 	}
 	return email
 }
@@ -133,7 +136,7 @@ func readText(form *body.Object, name string, limit int, mode FieldMode) string 
 	text = strings.TrimSpace(text)
 	missing := !form.Has(name) || form.IsNull(name) || (ok && text == "")
 	if mode == FieldRequired && missing {
-		form.Fail(name, "is required")
+		form.Fail(name, required)
 	}
 	return text
 }

@@ -8,18 +8,18 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// gate lets a few through at a time, and fewer for any one owner, so that
-// nobody takes all the places.
+// gate bounds how many calls run at a time, in total and by owner, so that no owner
+// takes all places.
 type gate struct {
-	what        string // for people, as in "Too many exports"
+	what        string // completes "Too many …"
 	total, each int
-	// wait is how long somebody waits to be let in.
+	// wait is how long a call waits for a place.
 	wait time.Duration
 
 	mu    sync.Mutex
 	in    int
 	byOne map[string]int
-	// left is closed when somebody leaves.
+	// left is closed when a call leaves.
 	left chan struct{}
 }
 
@@ -27,8 +27,8 @@ func newGate(what string, total, each int, wait time.Duration) *gate {
 	return &gate{what: what, total: total, each: each, wait: wait, byOne: map[string]int{}, left: make(chan struct{})}
 }
 
-// enter waits for a place, else it is RATE_LIMITED. Who got one calls leave,
-// once.
+// enter waits for a place. The caller calls leave once when it is done. Without a
+// place, enter returns RATE_LIMITED.
 func (g *gate) enter(ctx context.Context, ownerID string) (leave func(), err error) {
 	patience := time.NewTimer(g.wait)
 	defer patience.Stop()
@@ -42,7 +42,7 @@ func (g *gate) enter(ctx context.Context, ownerID string) (leave func(), err err
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-patience.C:
-			return nil, apierr.New(apierr.RateLimited, "Too many "+g.what+" are under way. Please try again.").WithRetryAfter(g.wait)
+			return nil, apierr.New(apierr.RateLimited, "Too many "+g.what+" are running. Try again later.").WithRetryAfter(g.wait)
 		}
 	}
 }

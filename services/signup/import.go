@@ -17,67 +17,64 @@ import (
 	"waitlist.internal/libs/emailaddr"
 )
 
-// Bounds of an import (decisions.md).
+// Bounds of an import.
 const (
 	maxImport       = 32 << 20 // bytes of the body
 	maxImportRows   = 100_000
 	maxImportErrors = 50
-	// maxHeld bounds the bodies that are received, waiting or judged at a time, in
-	// bytes, maxHeldEach those of one owner; importPause is when to come again where
-	// that is too little.
+	// maxHeld bounds the bytes of the bodies in memory, maxHeldEach those of one owner.
+	// importPause is the Retry-After of an import beyond these bounds.
 	maxHeld     = 4 * maxImport
 	maxHeldEach = maxImport
 	importPause = 10 * time.Second
-	// maxShownEmail is how much of a wrong address is shown, in code points.
+	// maxShownEmail is how many code points of an invalid address an error shows.
 	maxShownEmail = 320
 )
 
-// importChunk is how many rows one transaction stores: others wait that long for
-// the waitlist.
+// importChunk is how many rows one transaction stores. Signups wait for the
+// waitlist's lock meanwhile.
 const importChunk = 2_000
 
-// ImportRow is one new signup of an import. Its address is as emailaddr.Parse
-// returns it.
+// ImportRow is one signup of an import. Its address is normalized by
+// emailaddr.Parse.
 type ImportRow struct {
 	Email, FirstName, LastName, Phone string
-	// Token is the signup's own, by which a repeated attempt knows its row.
+	// Token identifies the row to a repeated attempt.
 	Token Token
 }
 
-// ImportError is a row that was left out for its address.
+// ImportError is a row that was left out because of its address.
 type ImportError struct {
-	// Row is 1 for the first.
+	// Row is 1 for the first row.
 	Row     int64
 	Email   string
 	Message string
 }
 
-// Imported says what became of the rows of an import.
+// Imported is the result of an import.
 type Imported struct {
-	// Imported rows are new on the list, Skipped ones were there, or came earlier
-	// in the file.
+	// Imported rows are new on the list. Skipped rows were on the list, or earlier in
+	// the file.
 	Imported, Skipped int64
-	// Errors are the first ones of the others.
+	// Errors holds the first invalid rows.
 	Errors []ImportError
 }
 
 // ImportStore adds signups in bulk.
 type ImportStore interface {
-	// Present returns the tokens of those of the rows' addresses that are on the
-	// list.
+	// Present returns the tokens of the rows' addresses that are on the list.
 	Present(ctx context.Context, waitlistID string, rows []ImportRow) (map[string]Token, error)
-	// Import appends rows, whose addresses differ, to the queue, in their order, in
-	// one transaction with the event that tells of them. Those in present are left
-	// out; where it is nil they are looked up under the waitlist's lock. A row that
-	// is there with its own token was stored by an earlier attempt. It returns how
-	// many are there with their own. Errors are those of Store.Join; it is a
-	// RetryError too that somebody was on the list who is not in present.
+	// Import appends rows, whose addresses differ, to the queue as DecideImport says,
+	// in one transaction with their event. It leaves out the addresses in present; if
+	// that is nil it looks them up under the waitlist's lock. It returns how many rows
+	// are on the list with their own tokens. Errors are those of Store.Join. An address
+	// that joined after present was read is a RetryError.
 	Import(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token) (imported int64, err error)
 }
 
-// Import adds the signups of a request's body, whose pieces next returns until
-// io.EOF. All of it is judged before the first row is stored. After an error some
-// rows may be there; sent again, they are skipped.
+// Import adds the signups of a request body, whose pieces next returns until io.EOF.
+// It validates the whole body before it stores the first row. After an error, some
+// rows may be stored; sent again, they are skipped.
 func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID string, next func() ([]byte, error)) (Imported, error) {
 	w, grant, err := a.readable(ctx, actor, waitlistID)
 	if err != nil {
@@ -91,7 +88,7 @@ func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID strin
 		return Imported{}, err
 	}
 	defer free()
-	// Not before the body is there: who sends slowly keeps nobody waiting.
+	// Enter after the body has arrived, so that a slow sender takes no place.
 	leave, err := a.imports.enter(ctx, w.OwnerID)
 	if err != nil {
 		return Imported{}, err
@@ -111,15 +108,15 @@ func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID strin
 	return Imported{Imported: imported, Skipped: int64(len(rows)) - imported, Errors: bad}, nil
 }
 
-// readable is Authorize for calls that take long: this part of them must not.
+// readable is Authorize under a short timeout, for calls that take long afterwards.
 func (a *Admin) readable(ctx context.Context, actor access.Actor, waitlistID string) (Waitlist, access.Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	return a.owners.Authorize(ctx, actor, waitlistID)
 }
 
-// readImport reads and judges an import. bad are the first rows without a valid
-// address, which are not among rows.
+// readImport parses an import. bad holds the first rows without a valid address;
+// rows holds those with one.
 func readImport(raw []byte) (rows []ImportRow, bad []ImportError, err error) {
 	form, err := body.Parse(raw)
 	if err != nil {
@@ -145,20 +142,20 @@ func readImport(raw []byte) (rows []ImportRow, bad []ImportError, err error) {
 		rows = append(rows, r)
 	})
 	if !given && !form.Failed("signups") {
-		form.Fail("signups", "is required")
+		form.Fail("signups", required)
 	}
 	return rows, bad, form.Err()
 }
 
-// held counts the bytes of imports' bodies, of all owners and of each.
+// held counts the bytes of import bodies in memory, in total and by owner.
 type held struct {
 	mu    sync.Mutex
 	all   int
 	byOne map[string]int
 }
 
-// add counts n more bytes of an owner, or fewer, and reports whether they are
-// within the bounds.
+// add adds n bytes, which may be negative, to an owner's and reports whether the
+// bounds still hold.
 func (h *held) add(ownerID string, n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,8 +169,8 @@ func (h *held) add(ownerID string, n int) bool {
 	return h.all <= maxHeld && h.byOne[ownerID] <= maxHeldEach
 }
 
-// collect puts a body of an owner together. Whoever comes when the bodies at hand
-// are too many bytes is RATE_LIMITED; free takes this one from them.
+// collect assembles a request body. It returns RATE_LIMITED if the bodies in memory
+// exceed their bounds. free releases this one.
 func (a *Admin) collect(ownerID string, next func() ([]byte, error)) (raw []byte, free func(), err error) {
 	free = func() { a.held.add(ownerID, -len(raw)) }
 	for {
@@ -191,7 +188,7 @@ func (a *Admin) collect(ownerID string, next func() ([]byte, error)) (raw []byte
 		raw = append(raw, piece...)
 		if !a.held.add(ownerID, len(piece)) {
 			free()
-			return nil, nil, apierr.New(apierr.RateLimited, "Too many imports are under way. Please try again.").WithRetryAfter(importPause)
+			return nil, nil, apierr.New(apierr.RateLimited, "Too many imports are running. Try again later.").WithRetryAfter(importPause)
 		}
 	}
 }
@@ -202,9 +199,9 @@ func importText(row *body.Object, name string, limit int) string {
 }
 
 func badRow(n int64, email string) ImportError {
-	e := ImportError{Row: n, Email: email, Message: "The e-mail address is not valid."}
+	e := ImportError{Row: n, Email: email, Message: "The email address is not valid."}
 	if strings.TrimSpace(email) == "" {
-		e.Message = "The e-mail address is missing."
+		e.Message = "The email address is missing."
 	}
 	if utf8.RuneCountInString(email) > maxShownEmail {
 		e.Email = string([]rune(email)[:maxShownEmail])
@@ -212,9 +209,9 @@ func badRow(n int64, email string) ImportError {
 	return e
 }
 
-// Import appends rows to a waitlist, in chunks, and returns how many were not
-// there before. Nobody is told but the analytics. When ctx ends it stops between
-// two chunks. It leaves rows in any state: a file is not held twice.
+// Import appends rows to a waitlist in chunks and returns how many are new. Only
+// analytics learns of them. When ctx ends, Import stops between two chunks. It may
+// overwrite rows.
 func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (imported int64, err error) {
 	chunks := slices.Collect(slices.Chunk(distinct(rows), importChunk))
 	if len(chunks) == 0 {
@@ -222,8 +219,8 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (im
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Who of a chunk is there is looked up while the one before it is stored, and so
-	// not under the lock.
+	// The members of a chunk are looked up while the previous chunk is stored, which
+	// keeps the lookup out of the lock.
 	known := s.lookUp(ctx, w.ID, chunks[0])
 	for i, chunk := range chunks {
 		present := <-known
@@ -241,15 +238,14 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (im
 		}
 		imported += n
 	}
-	// Not after each chunk: bringing the index up to date, or building it anew beside
-	// the import, took a third of its speed.
+	// One hint at the end: catching up after each chunk slowed the import by a third.
 	if imported > 0 {
 		s.hint(w.ID)
 	}
 	return imported, nil
 }
 
-// distinct returns the first of each group of rows with the same address.
+// distinct returns the first row of each address.
 func distinct(rows []ImportRow) []ImportRow {
 	seen := make(map[string]struct{}, len(rows))
 	out := make([]ImportRow, 0, len(rows))
@@ -262,8 +258,8 @@ func distinct(rows []ImportRow) []ImportRow {
 	return out
 }
 
-// lookUp gives who of a chunk is on the list; nil where that could not be read,
-// and then its import reads it. It is closed at the end.
+// lookUp sends the tokens of the rows that are on the list, then closes the channel.
+// It sends nil if the read fails; the import then reads them itself.
 func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRow) <-chan map[string]Token {
 	known := make(chan map[string]Token, 1)
 	go func() {
@@ -272,14 +268,14 @@ func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRo
 		defer cancel()
 		present, err := s.store.Present(ctx, waitlistID, rows)
 		if err != nil && !errors.Is(err, context.Canceled) {
-			s.log.WarnContext(ctx, "who of an import is there was not read ahead", "waitlist_id", waitlistID, "error", err)
+			s.log.WarnContext(ctx, "members of an import chunk not read ahead", "waitlist_id", waitlistID, "error", err)
 		}
 		known <- present
 	}()
 	return known
 }
 
-// storeChunk stores one chunk, trying again where that may help.
+// storeChunk stores one chunk and retries where that may help.
 func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
 	defer cancel()
@@ -290,9 +286,9 @@ func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow,
 		if err == nil || !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
 			return n, err
 		}
-		// What was read ahead may have changed, and some of the rows may be stored.
+		// present may be outdated, and some of the rows may be stored.
 		present = nil
-		s.log.WarnContext(ctx, "part of an import is tried again", "waitlist_id", w.ID, "size", len(rows), "attempt", attempt, "error", err)
+		s.log.WarnContext(ctx, "import chunk failed; retrying it", "waitlist_id", w.ID, "size", len(rows), "attempt", attempt, "error", err)
 		if !backoff.Wait(ctx) {
 			return 0, err
 		}

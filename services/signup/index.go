@@ -11,34 +11,33 @@ import (
 	"waitlist.internal/libs/loop"
 )
 
-// ErrIndexUnusable says that the index cannot answer at this moment: Redis is
-// away, or the index is behind, wrong or missing. Postgres answers instead.
+// ErrIndexUnusable says that the index cannot answer now: Redis is down, or the index
+// is behind, wrong or missing. Postgres answers instead.
 var ErrIndexUnusable = errors.New("signup: index cannot answer")
 
-// ErrStale is returned by IndexStore when the index holds another history than the
-// change log, or one that the log no longer reaches back to: only a rebuild
-// helps.
-var ErrStale = errors.New("signup: index is beyond repair by changes")
+// ErrStale says that the index follows another history than the change log, or one
+// that the log no longer covers. Only a rebuild helps.
+var ErrStale = errors.New("signup: changes cannot repair the index")
 
-// Key is one member of the index: a signup's number at its place.
+// Key is one member of the index: a signup and its queue key.
 type Key struct {
 	Number int64
 	Key    int64
 }
 
-// Mark says which state an index holds: everything up to a change, and that
-// change's nonce. The zero Mark is an index of a waitlist without changes.
+// Mark says which state an index holds: everything up to a change, identified by its
+// number and nonce. The zero Mark belongs to a waitlist without changes.
 type Mark struct {
 	Change int64
 	Nonce  int64
-	// Live is the number of members that the index then has, Total the displayed
-	// counter of that moment.
+	// Live is the number of members of the index at that change, Total the displayed
+	// counter.
 	Live  int64
 	Total int64
 }
 
-// Place is what the index says of one signup: its rank, and the state of the index
-// that has it there. Rank 0: nothing yet.
+// Place is the rank of a signup in the index at Mark. Rank 0 means that the index does
+// not know the signup yet.
 type Place struct {
 	Rank int64
 	Mark Mark
@@ -53,30 +52,30 @@ type Delta struct {
 
 // ChangeLog is what the index is built from.
 type ChangeLog interface {
-	// Since returns what happened after from, all of one snapshot. ErrStale
-	// where the log does not hold from, or too much happened.
+	// Since returns what happened after from, in one snapshot. It returns ErrStale if
+	// the log does not hold from, or if too much happened.
 	Since(ctx context.Context, waitlistID string, from Mark) (Delta, error)
-	// Holds reports whether the log has m's change, with its nonce.
+	// Holds reports whether the log has m's change with m's nonce.
 	Holds(ctx context.Context, waitlistID string, m Mark) (bool, error)
-	// All passes every key of one snapshot to put, in chunks, and returns the
-	// snapshot's mark.
+	// All passes every key of one snapshot to put, in chunks, and returns the mark of
+	// the snapshot.
 	All(ctx context.Context, waitlistID string, put func([]Key) error) (Mark, error)
 }
 
 // IndexStore holds the index: for each waitlist a sorted set and its mark.
 type IndexStore interface {
-	// Rank returns the place of v's signup if the index is at v's change or a
-	// later one, else a zero Place. ErrStale where the index is not what it says.
+	// Rank returns the place of v's signup if the index is at v's change or a later
+	// one, else a zero Place. It returns ErrStale if the index contradicts its mark.
 	Rank(ctx context.Context, waitlistID string, v View) (Place, error)
 	// Mark returns the state of a waitlist's index.
 	Mark(ctx context.Context, waitlistID string) (Mark, error)
-	// Apply brings the index from one mark to another in one step. ok is false
-	// where the index is not at from any more; ErrStale where it does not then
-	// have the members that it should.
+	// Apply takes the index from one mark to the next in one step. ok is false if the
+	// index is no longer at from. It returns ErrStale if the number of members is wrong
+	// afterwards.
 	Apply(ctx context.Context, waitlistID string, from Mark, d Delta) (ok bool, err error)
-	// Lease takes the right to rebuild for ttl; false where somebody has it.
+	// Lease takes the right to rebuild for ttl. ok is false if somebody else has it.
 	Lease(ctx context.Context, waitlistID string, ttl time.Duration) (release func(), ok bool, err error)
-	// Build returns a new, unseen index. Swap puts it in place of the present one
+	// Build returns a new index that nobody sees. Swap replaces the present one by it
 	// unless that is newer; Discard drops it.
 	Build(ctx context.Context, waitlistID string) (Builder, error)
 }
@@ -92,19 +91,18 @@ const (
 	// catchUpTimeout bounds how long a reader waits for the index before
 	// Postgres answers.
 	catchUpTimeout = 250 * time.Millisecond
-	// gather is how long a hint waits for others of the same waitlist. Without it
-	// each signup would pay for a catch-up of its own; a reader who comes earlier
-	// catches up by itself.
+	// gather is how long a hint waits for others about the same waitlist, so that
+	// several signups share one catch-up. A reader who comes earlier catches up itself.
 	gather = 5 * time.Millisecond
 	// hintTimeout bounds one catch-up after a commit.
 	hintTimeout = 5 * time.Second
 	// rebuildTimeout bounds a rebuild: 10 million keys take about a minute.
 	rebuildTimeout = 10 * time.Minute
-	// hintWorkers is how many indexes are brought up to date at a time.
+	// hintWorkers is how many indexes catch up at a time.
 	hintWorkers = 2
 )
 
-// Index keeps Redis' sorted sets equal to the queue. Only CatchUp and rebuild
+// Index keeps the sorted sets in Redis equal to the queue. Only CatchUp and Rebuild
 // write them.
 type Index struct {
 	store   IndexStore
@@ -112,7 +110,7 @@ type Index struct {
 	log     *slog.Logger
 
 	mu sync.Mutex
-	// dirty holds the waitlists with a hint; queue wakes whoever works them off.
+	// dirty holds the waitlists with a hint; queue passes them to the workers.
 	dirty    map[string]struct{}
 	queue    chan string
 	building map[string]struct{}
@@ -128,8 +126,8 @@ func NewIndex(store IndexStore, changes ChangeLog, log *slog.Logger) *Index {
 	}
 }
 
-// Rank returns the place of v's signup, bringing the index up to date first
-// where that is quickly done. ErrIndexUnusable means: ask Postgres.
+// Rank returns the place of v's signup. It lets the index catch up first, for at most
+// catchUpTimeout. On ErrIndexUnusable the caller asks Postgres.
 func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, error) {
 	short, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
@@ -140,17 +138,17 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 			x.rebuild(waitlistID)
 			return Place{}, ErrIndexUnusable
 		case err != nil:
-			x.log.DebugContext(ctx, "index cannot be read", "waitlist_id", waitlistID, "error", err)
+			x.log.DebugContext(ctx, "index not read", "waitlist_id", waitlistID, "error", err)
 			return Place{}, ErrIndexUnusable
 		case place.Rank > 0 && place.Mark.Change == v.Change:
 			return place, nil
 		case place.Rank > 0:
-			// Somebody was quicker, or Postgres was restored from the past: the log
-			// tells.
+			// Somebody applied a later change, or Postgres was restored from the past. The
+			// log tells which.
 			held, err := x.changes.Holds(short, waitlistID, place.Mark)
 			switch {
 			case err != nil:
-				x.log.DebugContext(ctx, "change log cannot be read", "waitlist_id", waitlistID, "error", err)
+				x.log.DebugContext(ctx, "change log not read", "waitlist_id", waitlistID, "error", err)
 				return Place{}, ErrIndexUnusable
 			case !held:
 				x.rebuild(waitlistID)
@@ -165,8 +163,8 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 	return Place{}, ErrIndexUnusable
 }
 
-// CatchUp brings the index up to the log. Where that cannot be done by changes
-// it starts a rebuild in the background and returns ErrIndexUnusable.
+// CatchUp applies the changes that the index lacks. If changes cannot repair the
+// index, it starts a rebuild in the background and returns ErrIndexUnusable.
 func (x *Index) CatchUp(ctx context.Context, waitlistID string) error {
 	for {
 		from, err := x.store.Mark(ctx, waitlistID)
@@ -190,12 +188,12 @@ func (x *Index) CatchUp(ctx context.Context, waitlistID string) error {
 		case ok:
 			return nil
 		}
-		// Somebody else moved the index meanwhile: look again.
+		// Somebody else moved the index meanwhile. Look again.
 	}
 }
 
-// Rebuild makes the index anew from the queue and waits for it. It does nothing
-// while another replica does so.
+// Rebuild builds the index anew from the queue. It does nothing while another replica
+// does so.
 func (x *Index) Rebuild(ctx context.Context, waitlistID string) error {
 	release, ok, err := x.store.Lease(ctx, waitlistID, rebuildTimeout)
 	if err != nil || !ok {
@@ -220,7 +218,7 @@ func (x *Index) Rebuild(ctx context.Context, waitlistID string) error {
 	return nil
 }
 
-// rebuild starts a rebuild in the background, one at a time for a waitlist.
+// rebuild starts a rebuild in the background, one at a time per waitlist.
 func (x *Index) rebuild(waitlistID string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -241,8 +239,8 @@ func (x *Index) rebuild(waitlistID string) {
 	})
 }
 
-// Hint says that a waitlist has changed. It never waits; when too many hints
-// are open this one is dropped, and the next reader catches up.
+// Hint says that a waitlist has changed. It never waits. If too many hints are
+// queued, it drops this one, and the next reader catches up.
 func (x *Index) Hint(waitlistID string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -256,7 +254,7 @@ func (x *Index) Hint(waitlistID string) {
 	}
 }
 
-// run works off hints until ctx ends and then waits for what it started.
+// run handles hints until ctx ends, then waits for the rebuilds.
 func (x *Index) run(ctx context.Context) {
 	x.mu.Lock()
 	x.ctx = ctx
@@ -288,9 +286,9 @@ func (x *Index) follow(ctx context.Context, waitlistID string) {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	if err := x.CatchUp(ctx, waitlistID); err != nil && !errors.Is(err, ErrIndexUnusable) {
-		x.log.DebugContext(ctx, "index not brought up to date", "waitlist_id", waitlistID, "error", err)
-		// Redis or Postgres is away: readers catch up when they are back. A pause
-		// keeps the worker from spinning.
+		x.log.DebugContext(ctx, "index did not catch up", "waitlist_id", waitlistID, "error", err)
+		// Redis or Postgres is down. Readers catch up when it is back. The pause keeps the
+		// worker from spinning.
 		loop.Wait(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter
 	}
 }

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// errLaneFull is returned where a waitlist's lane holds all it may.
+// errLaneFull says that a waitlist's lane holds all it may.
 var errLaneFull = errors.New("signup: lane is full")
 
-// errStopping is returned for what arrives after, or still waits at, the stop.
+// errStopping refuses signups after the stop.
 var errStopping = errors.New("signup: stopping")
 
-// entry is one signup on its way through a lane. The lane's worker owns it from
-// take until it closes done.
+// entry is one signup on its way through a lane. The worker owns it from take until
+// it closes done.
 type entry struct {
 	join *Join
-	// raw is the request body, to validate it again under newer settings.
+	// raw is the request body, kept to validate it again under newer settings.
 	raw    []byte
 	header Header
 	queued time.Time
-	// abandoned is set when the caller has gone before the entry was taken.
+	// abandoned is set when the caller leaves before the entry is taken.
 	abandoned atomic.Bool
 
-	// The outcome; valid once done is closed.
+	// outcome and err are valid once done is closed.
 	outcome Outcome
 	err     error
 	done    chan struct{}
@@ -37,23 +37,22 @@ func (e *entry) finish(err error) {
 	close(e.done)
 }
 
-// lane is the queue of one waitlist. While a worker serves it, nobody else
-// does: the waitlist's row lock would make the second one wait anyway.
+// lane is the queue of one waitlist. One worker at a time serves it; the waitlist's
+// row lock would make a second one wait.
 type lane struct {
 	id      string
 	entries []*entry
 	serving bool
-	// place in the heap, -1 when not in it.
+	// place is the index in the heap, -1 outside it.
 	place int
 }
 
-// maxQueuedBytes bounds the request bodies that wait, over all lanes.
+// maxQueuedBytes bounds the bytes of all waiting request bodies.
 const maxQueuedBytes = 64 << 20
 
-// lanes collect what waits for the same waitlist into batches. There is no
-// timer: what queued while the last batch was being committed is the next one,
-// so that a single signup waits for nothing. Workers serve the lane whose head
-// has waited longest.
+// lanes collects the signups that wait for the same waitlist into batches. There is
+// no timer: the signups that arrive during a commit form the next batch, so a single
+// signup does not wait. Workers serve the lane whose head has waited longest.
 type lanes struct {
 	maxBatch, maxQueue int
 
@@ -61,7 +60,7 @@ type lanes struct {
 	wake    *sync.Cond
 	byID    map[string]*lane
 	ready   laneHeap
-	bytes   int // of the bodies that wait
+	bytes   int // of the waiting bodies
 	stopped bool
 }
 
@@ -71,7 +70,7 @@ func newLanes(maxBatch, maxQueue int) *lanes {
 	return l
 }
 
-// submit queues e; its done is closed once its batch has been decided.
+// submit queues e. Its done is closed once its batch has been decided.
 func (l *lanes) submit(waitlistID string, e *entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,8 +94,8 @@ func (l *lanes) submit(waitlistID string, e *entry) error {
 	return nil
 }
 
-// take waits for a lane with entries and returns its next batch, or nil once
-// the lanes are stopped and empty.
+// take waits for a lane with entries and returns it with its next batch. It returns
+// nil once the lanes are stopped and empty.
 func (l *lanes) take() (*lane, []*entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +125,7 @@ func (l *lanes) take() (*lane, []*entry) {
 	}
 }
 
-// put gives a lane back after its batch.
+// put returns a lane after its batch.
 func (l *lanes) put(ln *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +142,7 @@ func (l *lanes) release(ln *lane) {
 	l.wake.Signal()
 }
 
-// stop refuses new entries and lets take return nil once nothing waits.
+// stop makes submit refuse entries, and take return nil once nothing waits.
 func (l *lanes) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +150,7 @@ func (l *lanes) stop() {
 	l.wake.Broadcast()
 }
 
-// depth returns how many entries wait, over all lanes.
+// depth returns how many entries wait in all lanes.
 func (l *lanes) depth() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,8 +187,8 @@ func (h *laneHeap) Pop() any {
 	return ln
 }
 
-// wait returns e's error once it is decided. When ctx ends first, an entry that
-// no batch has taken yet is abandoned; one that was taken goes on by itself.
+// wait returns e's error once it is decided. If ctx ends first, wait abandons an entry
+// that no batch has taken. An entry that was taken completes without its caller.
 func (e *entry) wait(ctx context.Context) error {
 	select {
 	case <-e.done:

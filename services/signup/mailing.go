@@ -9,52 +9,52 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// Bounds of what is asked about the recipients of a mail to many.
+// Bounds of the requests about the recipients of a blast.
 const (
 	maxRecipientsListed = 10_000
 	maxRecipientsRead   = 1_000
 )
 
-// Mailing is what the mails about one signup need, all of one moment.
+// Mailing is what the mails about one signup need, read at one moment.
 type Mailing struct {
 	Waitlist *Waitlist
 	// Settings are the effective ones.
 	Settings Settings
-	// Pro says whether the owner's plan has the mails that settings ask for.
+	// Pro says whether the owner's plan includes the mails.
 	Pro bool
-	// Signup is nil where it has gone, and where none was asked for.
+	// Signup is nil if it was removed or not asked for.
 	Signup *Signup
-	// Position is the displayed one; 0 without a signup, and where the waitlist
-	// hides positions from signups.
+	// Position is the displayed position; 0 without a signup, and if the waitlist
+	// hides positions.
 	Position int64
 }
 
-// Recipient is a signup that a mail to many goes to.
+// Recipient is a signup that receives a blast.
 type Recipient struct {
 	Number int64
 	Email  string
 }
 
-// Audience is whom a mail to many goes to, all of one moment.
+// Audience holds the recipients of a blast, read at one moment.
 type Audience struct {
 	WaitlistName string
-	// Pro says whether the owner's plan has such mails.
+	// Pro says whether the owner's plan includes blasts.
 	Pro        bool
 	Recipients []Recipient
 }
 
-// RecipientStore finds the signups that have not opted out. Both answers come
-// from one statement; they are NOT_FOUND where the waitlist has gone.
+// RecipientStore finds the signups that have not opted out. Each answer comes from
+// one statement. Both methods return NOT_FOUND for a deleted waitlist.
 type RecipientStore interface {
 	// OptedIn returns the first limit numbers above after, ascending.
 	OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error)
-	// Recipients returns those of some numbers that are there and have not opted
+	// Recipients returns the signups among numbers that are live and have not opted
 	// out, ascending, with the waitlist's name and its owner's entitlement.
 	Recipients(ctx context.Context, waitlistID string, numbers []int64) (waitlistName string, owner access.Entitlement, _ []Recipient, err error)
 }
 
-// Mailing returns what the mails about a signup need at this moment; number 0
-// asks for the waitlist alone. NOT_FOUND where the waitlist has gone.
+// Mailing returns what the mails about a signup need. Number 0 asks for the waitlist
+// alone. It returns NOT_FOUND for a deleted waitlist.
 func (s *Service) Mailing(ctx context.Context, waitlistID string, number int64) (Mailing, error) {
 	v, err := s.store.Numbered(ctx, waitlistID, number, math.MaxInt64)
 	if err != nil {
@@ -72,21 +72,20 @@ func (s *Service) Mailing(ctx context.Context, waitlistID string, number int64) 
 	return m, nil
 }
 
-// OptedIn returns the numbers of live signups that have not opted out: those
-// above after, ascending, at most limit, which is 1 to 10,000. Fewer than that
-// are the last ones.
+// OptedIn returns the numbers above after of live signups that have not opted out,
+// ascending. limit is 1 to 10,000; fewer numbers are the last ones.
 func (s *Service) OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	if limit < 1 || limit > maxRecipientsListed {
-		return nil, outOfBounds("limit", fmt.Sprintf("must be an integer from 1 to %d", maxRecipientsListed))
+		return nil, outOfBounds("limit", fmt.Sprintf("This must be an integer from 1 to %d.", maxRecipientsListed))
 	}
 	return s.store.OptedIn(ctx, waitlistID, after, limit)
 }
 
-// Recipients returns those of at most 1,000 signups that are live and have not
-// opted out at this moment, ascending.
+// Recipients returns the signups among at most 1,000 numbers that are live and have
+// not opted out, ascending.
 func (s *Service) Recipients(ctx context.Context, waitlistID string, numbers []int64) (Audience, error) {
 	if len(numbers) > maxRecipientsRead {
-		return Audience{}, outOfBounds("numbers", fmt.Sprintf("must have at most %d entries", maxRecipientsRead))
+		return Audience{}, outOfBounds("numbers", fmt.Sprintf("This must have at most %d entries.", maxRecipientsRead))
 	}
 	name, owner, recipients, err := s.store.Recipients(ctx, waitlistID, numbers)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"waitlist.internal/libs/body"
 )
 
-// QuestionType is how a custom question is answered.
+// QuestionType says how a custom question is answered.
 type QuestionType string
 
 // The question types.
@@ -28,7 +28,7 @@ type Question struct {
 	Label    string       `json:"label"`
 	Type     QuestionType `json:"type"`
 	Required bool         `json:"required"`
-	// Options are 1 to 50 distinct texts of a dropdown; other types have none.
+	// Options are the 1 to 50 distinct texts of a dropdown. Other types have none.
 	Options []string `json:"options,omitempty"`
 }
 
@@ -51,13 +51,13 @@ func questions(o *body.Object, name string) any {
 		if !q.Failed("id") {
 			switch {
 			case strings.Trim(question.ID, questionIDChars) != "":
-				q.Fail("id", "may only have letters, digits, _ and -")
+				q.Fail("id", "This may contain only letters, digits, _ and -.")
 			case slices.ContainsFunc(out, func(other Question) bool { return other.ID == question.ID }):
-				q.Fail("id", "must be unique")
+				q.Fail("id", "Another question has this id.")
 			}
 		}
 		if question.Label == "" && !q.Failed("label") {
-			q.Fail("label", "is required")
+			q.Fail("label", required)
 		}
 		question.Type = questionType(q)
 		question.Required, _ = q.Bool("required")
@@ -73,27 +73,27 @@ func questionType(q *body.Object) QuestionType {
 	types := []QuestionType{QuestionText, QuestionDropdown, QuestionCheckbox}
 	t := QuestionType(q.RequiredString("type", 0))
 	if !slices.Contains(types, t) && !q.Failed("type") {
-		q.Fail("type", "must be one of "+list(types))
+		q.Fail("type", "Choose "+choices(types)+".")
 	}
 	return t
 }
 
-// options reads what a dropdown offers; nothing else has any.
+// options reads the options of a dropdown. Other types have none.
 func options(q *body.Object, t QuestionType) []string {
 	out, _ := q.Strings("options", maxOptions, maxOption)
 	switch {
 	case q.Failed("options") || q.Failed("type"):
 	case t != QuestionDropdown && len(out) > 0:
-		q.Fail("options", "are only for a dropdown")
+		q.Fail("options", "Only a dropdown has options.")
 	case t == QuestionDropdown && len(out) == 0:
-		q.Fail("options", fmt.Sprintf("must have 1 to %d entries", maxOptions))
+		q.Fail("options", fmt.Sprintf("This must have 1 to %d entries.", maxOptions))
 	}
 	for i, s := range out {
 		switch {
 		case strings.TrimSpace(s) == "":
-			q.Fail(element("options", i), "must not be empty")
+			q.Fail(element("options", i), "This must not be empty.")
 		case slices.Contains(out[:i], s):
-			q.Fail(element("options", i), "must be unique")
+			q.Fail(element("options", i), "This option is listed twice.")
 		}
 	}
 	if t != QuestionDropdown {

@@ -32,27 +32,27 @@ const (
 	maxUnknownNameLen = 64
 )
 
-// Secrets encrypts the channel URLs at rest; aad names where the value stands.
-// *seal.Ring is one.
+// Secrets encrypts the channel URLs at rest. aad binds a value to its place.
+// *seal.Ring implements it.
 type Secrets interface {
 	Seal(plain []byte, aad string) string
 	Open(sealed, aad string) ([]byte, error)
 }
 
-// setting is one row of the contract's table of settings.
+// setting describes one setting.
 type setting struct {
 	name string
-	// tier is the lowest that may change it.
+	// tier is the lowest tier that may change the setting.
 	tier access.Tier
-	// secret settings are stored sealed and shown to viewers masked.
+	// secret settings are stored sealed, and masked for viewers.
 	secret bool
-	// read returns the value of name in o, which is there and not null, in the
-	// type that Settings has for it. Where it is not valid it fails o.
+	// read returns the value of name in o, in the type that Settings has for it. The
+	// value is present and not null. read reports an invalid value to o.
 	read func(o *body.Object, name string) any
 }
 
-// settingsTable is the contract's table, in its order. assignable says of a
-// template whether a mail may be made of it.
+// settingsTable lists all settings in the order of the API. assignable reports
+// whether a mail may use a template.
 func settingsTable(assignable func(Assignment) bool) []setting {
 	const pro, advanced = access.Pro, access.Advanced
 	channel := link(netguard.Options{MaxLength: maxURL})
@@ -87,11 +87,11 @@ func settingsTable(assignable func(Assignment) bool) []setting {
 }
 
 // Merge applies patch, the settings object of a request, to the settings of
-// waitlist id, and returns the stored form of the result. null clears a setting
-// to its default; a value that does not change one passes at every tier. What is
-// not valid is collected by patch. gated is TIER_REQUIRED where a change needs
-// more than tier; it is for the caller to return once patch has no errors.
-// assignable says of a template that s does not have whether it may be assigned.
+// waitlist id and returns the stored form of the result. null resets a setting to
+// its default. A value that changes nothing passes at every tier. patch collects
+// invalid values. gated is TIER_REQUIRED if a change needs a higher tier; the
+// caller returns it once patch has no errors. assignable reports whether a template
+// that s does not have may be assigned.
 func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets Secrets, assignable func(Assignment) bool) (merged []byte, gated, err error) {
 	values, err := s.values()
 	if err != nil {
@@ -119,7 +119,7 @@ func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets
 		}
 		old := values[row.name]
 		if row.secret {
-			// What no key opens any more differs from everything and can be replaced.
+			// A value that no key opens any more differs from every new one.
 			if plain, err := openValue(old, id, row.name, secrets); err == nil {
 				old = plain
 			}
@@ -142,8 +142,8 @@ func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets
 	return merged, gated, err
 }
 
-// Stored returns the form that DecodeSettings reads: what differs from the
-// defaults. Equal settings have equal forms.
+// Stored returns the form that DecodeSettings reads: the settings that differ from
+// their defaults. Equal settings have equal forms.
 func (s Settings) Stored() ([]byte, error) {
 	values, err := s.values()
 	if err != nil {
@@ -165,8 +165,8 @@ func stored(values, defaults map[string]json.RawMessage) ([]byte, error) {
 	return out, nil
 }
 
-// SettingsJSON is the contract's settings object for someone with role on
-// waitlist id: every setting, channel URLs in the clear or, for viewers, masked.
+// SettingsJSON returns the settings object of waitlist id for a reader with role:
+// every setting, with the channel URLs in the clear or, for viewers, masked.
 func (s Settings) SettingsJSON(id string, role access.Role, secrets Secrets) ([]byte, error) {
 	for _, c := range []struct {
 		name string
@@ -192,8 +192,8 @@ func (s Settings) SettingsJSON(id string, role access.Role, secrets Secrets) ([]
 	return out, nil
 }
 
-// OpenChannel opens the sealed URL of one of waitlist id's channels; "" stays "".
-// name is the setting's.
+// OpenChannel opens the sealed URL of a channel of waitlist id; "" stays "". name
+// is the name of the setting.
 func OpenChannel(sealed, id, name string, secrets Secrets) (string, error) {
 	if sealed == "" {
 		return "", nil
@@ -205,8 +205,7 @@ func OpenChannel(sealed, id, name string, secrets Secrets) (string, error) {
 	return string(plain), nil
 }
 
-// secretPlace binds a sealed value to its place, so that a copy opens nowhere
-// else.
+// secretPlace binds a sealed value to its place. A copy does not open elsewhere.
 func secretPlace(id, name string) string { return "waitlist/" + id + "/" + name }
 
 // sealValue turns a JSON string into the JSON string of its sealed form.
@@ -231,7 +230,8 @@ func openValue(value []byte, id, name string, secrets Secrets) ([]byte, error) {
 	return json.Marshal(plain)
 }
 
-// mask keeps of a URL what tells the channels apart and hides what is secret.
+// mask hides the secret part of a URL and keeps the scheme and host, which tell
+// the channels apart.
 func mask(raw string) string {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok {
@@ -253,7 +253,7 @@ func (s Settings) values() (map[string]json.RawMessage, error) {
 	return values, nil
 }
 
-// failUnknown fails names that are no settings: a typo must not vanish.
+// failUnknown reports unknown settings, so that a typo is noticed.
 func failUnknown(patch *body.Object, table []setting) {
 	known := make([]string, 0, len(table))
 	for _, s := range table {
@@ -262,8 +262,8 @@ func failUnknown(patch *body.Object, table []setting) {
 	failKeysBut(patch, known...)
 }
 
-// failKeysBut fails the keys of o that are not in known, but only so many as a
-// person reads.
+// failKeysBut reports the keys of o that are not in known, at most maxUnknownNamed
+// of them.
 func failKeysBut(o *body.Object, known ...string) {
 	named := 0
 	for _, key := range o.Keys() {
@@ -276,7 +276,7 @@ func failKeysBut(o *body.Object, known ...string) {
 		if len(key) > maxUnknownNameLen {
 			key = strings.ToValidUTF8(key[:maxUnknownNameLen], "") + "…"
 		}
-		o.Fail(key, "is not a known setting")
+		o.Fail(key, "There is no such setting.")
 	}
 }
 
@@ -299,26 +299,33 @@ func text(maxLen int) func(*body.Object, string) any {
 	}
 }
 
-// oneOf reads one of the given words.
+// oneOf reads one of words.
 func oneOf[T ~string](words ...T) func(*body.Object, string) any {
 	return func(o *body.Object, name string) any {
 		s, ok := o.String(name, 0)
 		if ok && !slices.Contains(words, T(s)) {
-			o.Fail(name, "must be one of "+list(words))
+			o.Fail(name, "Choose "+choices(words)+".")
 		}
 		return T(s)
 	}
 }
 
-func list[T ~string](words []T) string {
-	out := make([]string, len(words))
+// choices joins words for a sentence: "a, b or c".
+func choices[T ~string](words []T) string {
+	var b strings.Builder
 	for i, w := range words {
-		out[i] = string(w)
+		switch {
+		case i > 0 && i == len(words)-1:
+			b.WriteString(" or ")
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(string(w))
 	}
-	return strings.Join(out, ", ")
+	return b.String()
 }
 
-// link reads a URL; "" is none.
+// link reads a URL; "" means no URL.
 func link(opts netguard.Options) func(*body.Object, string) any {
 	return func(o *body.Object, name string) any {
 		s, _ := o.String(name, opts.MaxLength)
@@ -331,11 +338,11 @@ func link(opts netguard.Options) func(*body.Object, string) any {
 	}
 }
 
-// linkTarget finds what stands before the targets of markdown's links: inline
-// ones, definitions, and schemes in angle brackets.
+// linkTarget matches what precedes the target of a Markdown link: an inline link, a
+// definition, or a scheme in angle brackets.
 var linkTarget = regexp.MustCompile(`(?m)\]\(|^[ \t>]*\[[^\]\n]*\]:|<\s*[A-Za-z][A-Za-z0-9+.-]*:`)
 
-// consentText reads a text whose markdown links lead to web pages or mailboxes.
+// consentText reads a text whose Markdown links lead to web pages or mailboxes.
 func consentText(o *body.Object, name string) any {
 	s, _ := o.String(name, maxConsentText)
 	for _, at := range linkTarget.FindAllStringIndex(s, -1) {
@@ -345,21 +352,21 @@ func consentText(o *body.Object, name string) any {
 		}
 		target := strings.ToLower(strings.TrimLeft(s[end:], " \t\r\n<"))
 		if !strings.HasPrefix(target, "https://") && !strings.HasPrefix(target, "http://") && !strings.HasPrefix(target, "mailto:") {
-			o.Fail(name, "may only have links that start with https://, http:// or mailto:")
+			o.Fail(name, "Links in this text must start with https://, http:// or mailto:.")
 			break
 		}
 	}
 	return s
 }
 
-// domains reads mail domains in their stored form, each once.
+// domains reads email domains in their stored form, without repeats.
 func domains(o *body.Object, name string) any {
 	out := []string{}
 	in, _ := o.Strings(name, maxDomains, emailaddr.MaxLength)
 	for i, s := range in {
 		domain, err := emailaddr.ParseDomain(strings.TrimSpace(s))
 		if err != nil {
-			o.Fail(element(name, i), "must be a domain such as example.com")
+			o.Fail(element(name, i), "Enter a domain such as example.com.")
 		}
 		if !slices.Contains(out, domain) {
 			out = append(out, domain)
@@ -368,7 +375,7 @@ func domains(o *body.Object, name string) any {
 	return out
 }
 
-// events reads names of events, each once.
+// events reads the names of events, without repeats.
 func events(o *body.Object, name string) any {
 	known := []string{EventSignupCreated, EventReferralCredited}
 	out := []string{}
@@ -376,7 +383,7 @@ func events(o *body.Object, name string) any {
 	for i, s := range in {
 		switch {
 		case !slices.Contains(known, s):
-			o.Fail(element(name, i), "must be one of "+list(known))
+			o.Fail(element(name, i), "Choose "+choices(known)+".")
 		case !slices.Contains(out, s):
 			out = append(out, s)
 		}
@@ -388,7 +395,7 @@ func milestones(o *body.Object, name string) any {
 	out, _ := o.Ints(name, maxMilestones)
 	for i, n := range out {
 		if n < 1 || n > maxMilestone {
-			o.Fail(element(name, i), fmt.Sprintf("must be an integer from 1 to %d", maxMilestone))
+			o.Fail(element(name, i), fmt.Sprintf("This must be an integer from 1 to %d.", maxMilestone))
 		}
 	}
 	if out == nil {
@@ -397,7 +404,7 @@ func milestones(o *body.Object, name string) any {
 	return out
 }
 
-// emailTemplates reads template ids by mail; "" is none.
+// emailTemplates reads the template ids of the mails; "" means no template.
 func emailTemplates(assignable func(Assignment) bool) func(*body.Object, string) any {
 	return func(o *body.Object, name string) any {
 		var out EmailTemplates
@@ -414,7 +421,7 @@ func emailTemplates(assignable func(Assignment) bool) func(*body.Object, string)
 			}
 			id, ok := ParseID(given)
 			if !ok || !assignable(Assignment{f.mail, id}) {
-				in.Fail(f.mail, "must be the id of a template of this type")
+				in.Fail(f.mail, "Choose a template of this type.")
 			}
 			*f.id = id
 		}

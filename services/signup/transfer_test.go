@@ -325,11 +325,11 @@ func TestImport(t *testing.T) {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	want := []signup.ImportError{
-		{Row: 4, Message: "The e-mail address is missing."},
-		{Row: 5, Message: "The e-mail address is missing."},
-		{Row: 6, Email: "  ", Message: "The e-mail address is missing."},
-		{Row: 7, Email: "no address", Message: "The e-mail address is not valid."},
-		{Row: 9, Email: strings.Repeat("x", 320), Message: "The e-mail address is not valid."},
+		{Row: 4, Message: "The email address is missing."},
+		{Row: 5, Message: "The email address is missing."},
+		{Row: 6, Email: "  ", Message: "The email address is missing."},
+		{Row: 7, Email: "no address", Message: "The email address is not valid."},
+		{Row: 9, Email: strings.Repeat("x", 320), Message: "The email address is not valid."},
 	}
 	if !slices.Equal(res.Errors, want) {
 		t.Errorf("errors %+v", res.Errors)

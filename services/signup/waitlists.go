@@ -18,35 +18,34 @@ import (
 // maxWaitlistName is the longest name of a waitlist, in code points.
 const maxWaitlistName = 200
 
-// WaitlistStore keeps waitlists for their owners. Missing and deleted waitlists
-// are NOT_FOUND.
+// WaitlistStore stores waitlists. Its methods return NOT_FOUND for a missing or
+// deleted waitlist.
 type WaitlistStore interface {
 	// Waitlist returns one waitlist.
 	Waitlist(ctx context.Context, id string) (*Waitlist, error)
-	// Waitlists returns those of an owner in order of creation.
+	// Waitlists returns the waitlists of an owner in order of creation.
 	Waitlists(ctx context.Context, ownerID string) ([]*Waitlist, error)
-	// CreateWaitlist inserts what build returns, or returns what an earlier
-	// request with the same key created, with replayed set. build may be called
+	// CreateWaitlist inserts what build returns. If an earlier request with the same
+	// key created a waitlist, it returns that one and sets replayed. It may call build
 	// more than once. A closed owner gets AUTHENTICATION_REQUIRED.
 	CreateWaitlist(ctx context.Context, c Creation, build func(templatesDeleted int64) (Draft, error)) (w *Waitlist, replayed bool, err error)
-	// ChangeWaitlist stores what change makes of a waitlist whose row it has
-	// locked, and counts the version up where that differs. change may be called
-	// more than once.
+	// ChangeWaitlist locks a waitlist and stores what change returns for it. It
+	// increments the version if anything differs. It may call change more than once.
 	ChangeWaitlist(ctx context.Context, id string, change func(w Waitlist, templatesDeleted int64) (Draft, error)) (*Waitlist, error)
-	// TemplatesDeleted counts the deleted templates of an owner. The count that the
-	// functions above hand on stays until what they store is stored; a template that
-	// is deleted later is taken out of it.
+	// TemplatesDeleted counts the deleted templates of an owner. The count passed to
+	// build and change holds until their result is committed. A template that is
+	// deleted after that is removed from the stored settings.
 	TemplatesDeleted(ctx context.Context, ownerID string) (int64, error)
-	// DeleteWaitlist makes a waitlist invisible, publishes it, and leaves the rows
-	// to the purge.
+	// DeleteWaitlist hides a waitlist and announces its deletion. The purge deletes
+	// the rows later.
 	DeleteWaitlist(ctx context.Context, id string) error
-	// SetOwner stores an entitlement unless the stored one is as new.
+	// SetOwner stores an entitlement unless the stored one is at least as new.
 	SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error
-	// CloseOwner deletes all waitlists of an owner, for good.
+	// CloseOwner deletes all waitlists of an owner for good.
 	CloseOwner(ctx context.Context, ownerID string) error
 }
 
-// Draft is the part of a waitlist that its owner writes.
+// Draft is the part of a waitlist that its owner edits.
 type Draft struct {
 	Name string
 	// Settings are in their stored form; see DecodeSettings.
@@ -55,30 +54,29 @@ type Draft struct {
 
 // Creation is a request for a new waitlist.
 type Creation struct {
-	// ID is the new waitlist's, should it come to be.
+	// ID becomes the id of the new waitlist.
 	ID        string
 	CreatedAt time.Time
 	OwnerID   string
 	Owner     access.Entitlement
-	// AccountID is the caller's, whose idempotency keys these are.
+	// AccountID identifies the caller, to whom the idempotency keys belong.
 	AccountID string
-	// Key is the Idempotency-Key, or empty. Content is what the request consists
-	// of.
+	// Key is the Idempotency-Key or empty. Content identifies the request.
 	Key     string
 	Content []byte
 }
 
-// OwnedWaitlist is a waitlist as somebody with a role on it sees it.
+// OwnedWaitlist is a waitlist as seen by a member with a role.
 type OwnedWaitlist struct {
 	Waitlist
 	Role access.Role
-	// SettingsJSON is the contract's settings object; lists have none.
+	// SettingsJSON is the settings object of the API. Lists omit it.
 	SettingsJSON []byte
 }
 
-// Owners is the owners' side of waitlists. Its methods decide in the contract's
-// order: the waitlist exists and is the actor's, the owner's subscription, the
-// role, the body, the tier of what changes.
+// Owners is the owners' side of waitlists. Its methods check in this order: the
+// waitlist exists, the actor has access to it, the owner's subscription, the role,
+// the body, the tier that the change needs.
 type Owners struct {
 	store     WaitlistStore
 	secrets   Secrets
@@ -86,14 +84,15 @@ type Owners struct {
 	now       func() time.Time
 }
 
-// NewOwners returns the owners' side over a store. secrets seal channel URLs.
+// NewOwners returns the owners' side of the waitlists in store. secrets seals the
+// channel URLs.
 func NewOwners(store WaitlistStore, secrets Secrets, templates Templates, now func() time.Time) *Owners {
 	return &Owners{store: store, secrets: secrets, templates: templates, now: now}
 }
 
-// Create makes a waitlist for the owner with the given address, or for the actor
-// where it is empty. raw is the request's body; key is its Idempotency-Key.
-// replayed is set where an earlier request with that key made the waitlist.
+// Create makes a waitlist for the owner with the address accountEmail, or for the
+// actor if that is empty. raw is the request body, key its Idempotency-Key. replayed
+// says that an earlier request with that key made the waitlist.
 func (o *Owners) Create(ctx context.Context, actor access.Actor, accountEmail string, raw []byte, key string) (w OwnedWaitlist, replayed bool, err error) {
 	if parsed, err := emailaddr.Parse(accountEmail); err == nil {
 		accountEmail = parsed
@@ -107,7 +106,7 @@ func (o *Owners) Create(ctx context.Context, actor access.Actor, accountEmail st
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return w, false, fmt.Errorf("new waitlist id: %w", err)
+		return w, false, fmt.Errorf("create waitlist id: %w", err)
 	}
 	var created *Waitlist
 	err = o.asking(ctx, grant, raw, func(asked askedTemplates) error {
@@ -129,10 +128,10 @@ func (o *Owners) Create(ctx context.Context, actor access.Actor, accountEmail st
 	return OwnedWaitlist{Waitlist: *created, Role: grant.Role}, replayed, nil
 }
 
-// List returns the actor's own waitlists and then those of each owner whose
-// team the actor is in, without settings. Owners whose waitlists the actor may
-// not see at present are left out; when nobody's are left, the actor's own state
-// is the error.
+// List returns, without settings, the actor's own waitlists and then those of each
+// owner whose team the actor is in. It leaves out owners whose waitlists the actor
+// may not see at present. If it leaves out all of them, it returns the error of the
+// actor's own account.
 func (o *Owners) List(ctx context.Context, actor access.Actor) ([]OwnedWaitlist, error) {
 	var (
 		out     []OwnedWaitlist
@@ -175,7 +174,7 @@ func (o *Owners) Get(ctx context.Context, actor access.Actor, id string) (OwnedW
 	return o.owned(w, grant)
 }
 
-// Update changes name and settings as the body raw asks for.
+// Update applies the request body raw to the name and the settings.
 func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw []byte) (OwnedWaitlist, error) {
 	w, grant, err := o.Authorize(ctx, actor, id)
 	if err != nil {
@@ -200,8 +199,8 @@ func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw 
 	return o.owned(*changed, grant)
 }
 
-// Delete removes a waitlist with everything on it: from everybody's sight at
-// once, from the database soon.
+// Delete hides a waitlist with everything on it at once. The purge deletes the rows
+// soon after.
 func (o *Owners) Delete(ctx context.Context, actor access.Actor, id string) error {
 	w, grant, err := o.Authorize(ctx, actor, id)
 	if err != nil {
@@ -213,14 +212,14 @@ func (o *Owners) Delete(ctx context.Context, actor access.Actor, id string) erro
 	return o.store.DeleteWaitlist(ctx, w.ID)
 }
 
-// CloseOwner deletes everything of an account. Again is harmless.
+// CloseOwner deletes all waitlists of an account. It may be called again.
 func (o *Owners) CloseOwner(ctx context.Context, ownerID string) error {
 	return o.store.CloseOwner(ctx, ownerID)
 }
 
-// Authorize returns waitlist id and what the actor is to its owner: NOT_FOUND
-// where it is not there, FORBIDDEN where it is somebody else's, and then the
-// owner's subscription. It is the first step of every route on a waitlist.
+// Authorize returns waitlist id and the actor's grant. It is the first step of every
+// route on a waitlist. Errors, in this order: NOT_FOUND for an unknown waitlist,
+// FORBIDDEN without a grant, and those of the owner's subscription.
 func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (Waitlist, access.Grant, error) {
 	id, ok := ParseID(id)
 	if !ok {
@@ -243,21 +242,21 @@ func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (
 	return *w, grant, nil
 }
 
-// ParseID returns a waitlist's id in its canonical form; ok is false for what
-// can be none.
+// ParseID returns the canonical form of a waitlist's id; ok is false if s is not a
+// UUID in its usual form.
 func ParseID(s string) (id string, ok bool) {
 	parsed, err := uuid.Parse(s)
-	// Parse takes other forms as well.
+	// uuid.Parse accepts other forms, too.
 	if err != nil || len(s) != len(uuid.Nil.String()) {
 		return "", false
 	}
 	return parsed.String(), true
 }
 
-// ErrNoWaitlist is NOT_FOUND about a waitlist.
+// ErrNoWaitlist returns NOT_FOUND for a waitlist.
 func ErrNoWaitlist() error { return apierr.NotFoundf("There is no such waitlist.") }
 
-// writable is what every write asks for after the waitlist is known.
+// writable checks whether the actor may write for the owner.
 func (o *Owners) writable(actor access.Actor, grant access.Grant) error {
 	if err := actor.MemberGate(grant, o.now()); err != nil {
 		return err
@@ -265,8 +264,8 @@ func (o *Owners) writable(actor access.Actor, grant access.Grant) error {
 	return grant.RequireWrite()
 }
 
-// refresh keeps the projection of the owner current: the call says what account
-// knows now, which an event may not have brought yet.
+// refresh stores the entitlement of the call, which may be newer than the one that
+// the last event delivered.
 func (o *Owners) refresh(ctx context.Context, w Waitlist, grant access.Grant) error {
 	if grant.Entitlement.Version <= w.Owner.Version {
 		return nil
@@ -274,8 +273,8 @@ func (o *Owners) refresh(ctx context.Context, w Waitlist, grant access.Grant) er
 	return o.store.SetOwner(ctx, w.OwnerID, grant.Entitlement)
 }
 
-// draft applies a body to w, a new waitlist where it has no name. Every field
-// error is reported at once, and before a tier that is too low.
+// draft applies a request body to w. A waitlist without a name is new. draft reports
+// all field errors at once, and before a tier that is too low.
 func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemplates) (Draft, error) {
 	in, err := body.Parse(raw)
 	if err != nil {
@@ -288,12 +287,12 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemp
 	case !given:
 		name = w.Name
 		if name == "" {
-			in.Fail("name", "is required")
+			in.Fail("name", required)
 		}
 	case name == "":
-		in.Fail("name", "is required")
+		in.Fail("name", required)
 	case len([]rune(name)) > maxWaitlistName:
-		in.Fail("name", fmt.Sprintf("must have at most %d characters", maxWaitlistName))
+		in.Fail("name", fmt.Sprintf("This must have at most %d characters.", maxWaitlistName))
 	}
 	draft := Draft{Name: name}
 	var gated, unsure error

@@ -67,7 +67,7 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, views *signup.Views) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	signuphttp.Register(engine, e.svc, views)
+	signuphttp.Routes(engine, e.svc, views)
 	e.server = httptest.NewServer(engine)
 	t.Cleanup(e.server.Close)
 	return e
