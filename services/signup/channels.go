@@ -5,40 +5,39 @@ import (
 	"math"
 )
 
-// Notice is what is said about one signup to the channels of its waitlist's
-// owner, and where.
+// Notice is a message about one signup to the channels of the waitlist's owner.
 type Notice struct {
 	Waitlist *Waitlist
 	Signup   *Signup
-	// The channels' URLs are secrets; "" where there is none, and below Pro.
+	// The URLs are secrets. They are "" without a channel, and below Pro.
 	WebhookURL, SlackURL, DiscordURL string
-	// Events are those that the webhook is told of.
+	// Events are the events that the webhook receives.
 	Events []string
-	// Position is the displayed one, also where it is hidden from signups; 0 when
+	// Position is the displayed position, even if the waitlist hides positions; 0 if
 	// it was not asked for.
 	Position int64
 }
 
 // NoticeStore reads signups by their numbers.
 type NoticeStore interface {
-	// Numbered is View for a known signup.
+	// Numbered is View for a signup by number.
 	Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (View, error)
 }
 
-// Notices gives the notifier what it needs at the moment of a message.
+// Notices tells the notifier what a message says and where it goes.
 type Notices struct {
 	svc     *Service
 	store   NoticeStore
 	secrets Secrets
 }
 
-// NewNotices returns the Notices of a service's waitlists.
+// NewNotices returns the Notices of svc's waitlists.
 func NewNotices(svc *Service, store NoticeStore, secrets Secrets) *Notices {
 	return &Notices{svc: svc, store: store, secrets: secrets}
 }
 
-// Get returns the notice about a signup. NOT_FOUND where the waitlist or the
-// signup has gone.
+// Get returns the notice about a signup. NOT_FOUND: the waitlist or the signup was
+// removed.
 func (n *Notices) Get(ctx context.Context, waitlistID string, number int64, withPosition bool) (Notice, error) {
 	rankUpTo := int64(noRank)
 	if withPosition {

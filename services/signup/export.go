@@ -11,27 +11,26 @@ import (
 )
 
 const (
-	// exportChunk is about how many bytes of a file are sent at a time. Memory
-	// does not grow with the list.
+	// exportChunk is about how many bytes of a file are sent at a time.
 	exportChunk = 64 << 10
-	// exportTimeout bounds an export: its snapshot keeps Postgres from cleaning up.
+	// exportTimeout bounds an export, whose snapshot keeps Postgres from vacuuming.
 	exportTimeout = time.Hour
-	// stampLayout is the contract's form of moments.
+	// stampLayout is how the API writes times.
 	stampLayout = "2006-01-02T15:04:05.000Z"
 )
 
-// ExportRow is one signup as an export shows it. Texts are valid until the next
-// row is read.
+// ExportRow is one signup of an export. Its texts are valid until the next row is
+// read.
 type ExportRow struct {
 	Email, FirstName, LastName, Phone []byte
 	ReferralCount                     int64
 	Token                             Token
-	// Referrer is the credited one's token, if HasReferrer.
+	// Referrer is the token of the credited referrer, if HasReferrer.
 	Referrer    Token
 	HasReferrer bool
 	// UTM are source, medium, campaign, term and content.
 	UTM [5][]byte
-	// Answers are in the order of the questions; nil: not answered.
+	// Answers are in the order of the questions. nil means no answer.
 	Answers                       [][]byte
 	OptOutAt, ConsentAt           time.Time // zero: never
 	ConsentVersion, PolicyVersion []byte
@@ -41,16 +40,15 @@ type ExportRow struct {
 
 // ExportStore reads whole waitlists.
 type ExportStore interface {
-	// Export reads one snapshot: begin gets the waitlist, then row every live
-	// signup, front of the queue first. An error of theirs ends it at once. It
-	// takes as long as row does; only ctx bounds it. NOT_FOUND where the waitlist
-	// is not.
+	// Export reads one snapshot. It passes the waitlist to begin, then every live signup
+	// to row, front of the queue first. It stops at the first error of row. Only ctx
+	// bounds its duration. NOT_FOUND: there is no such waitlist.
 	Export(ctx context.Context, waitlistID string, begin func(*Waitlist), row func(*ExportRow) error) error
 }
 
-// Export passes the waitlist as a CSV file to send, in pieces of whole records,
-// all of one snapshot; a piece is valid during the call. The file is whole only
-// if Export returns nil. Nothing is sent before the snapshot has been opened.
+// Export passes the waitlist as a CSV file to send, in pieces of whole records of one
+// snapshot. A piece is valid during the call. The file is complete only if Export
+// returns nil. Export sends nothing before the snapshot is open.
 func (a *Admin) Export(ctx context.Context, actor access.Actor, waitlistID string, send func([]byte) error) error {
 	w, grant, err := a.readable(ctx, actor, waitlistID)
 	if err != nil {
@@ -77,7 +75,7 @@ func (a *Admin) Export(ctx context.Context, actor access.Actor, waitlistID strin
 type csvFile struct {
 	buf  []byte
 	send func([]byte) error
-	// position is the last row's.
+	// position is that of the last row.
 	position int64
 }
 
@@ -127,7 +125,7 @@ func (f *csvFile) row(r *ExportRow) error {
 	f.text(r.PolicyVersion)
 	f.flag(r.Verified)
 	f.buf = append(r.CreatedAt.UTC().AppendFormat(f.buf, stampLayout), "\r\n"...)
-	// The first row goes at once: a download has begun, and its plan is a good one.
+	// Send the first row at once, so that the download begins.
 	if len(f.buf) >= exportChunk || f.position == 1 {
 		return f.flush()
 	}
@@ -158,8 +156,8 @@ func (f *csvFile) moment(t time.Time) {
 	f.end()
 }
 
-// text writes a cell that somebody else filled. A spreadsheet must not take it
-// for a formula, so what begins like one gets an apostrophe in front.
+// text writes a cell of user input. A spreadsheet would run a cell that begins like a
+// formula, so text puts an apostrophe in front of it.
 func (f *csvFile) text(v []byte) {
 	guard := false
 	if len(v) > 0 {
@@ -171,7 +169,7 @@ func (f *csvFile) text(v []byte) {
 	f.cell(v, guard)
 }
 
-// phone is text, but for a number in E.164's form, which is no formula.
+// phone is text, except that a number in E.164 form is written as it is.
 func (f *csvFile) phone(v []byte) {
 	if len(v) > 1 && v[0] == '+' && len(bytes.TrimLeft(v[1:], "0123456789")) == 0 {
 		f.cell(v, false)

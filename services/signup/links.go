@@ -8,11 +8,11 @@ import (
 	"waitlist.internal/libs/token"
 )
 
-// deleteTokenTTL is how long the token that an opt-out returns is good for.
+// deleteTokenTTL is how long the token that an opt-out returns is valid.
 const deleteTokenTTL = time.Hour
 
-// Verify marks an address as verified by a token from its mail; already is set
-// where it was before. Errors: NOT_FOUND (waitlist, then signup), INVALID_TOKEN
+// Verify marks an address as verified, given the token of its mail. already says that
+// it was verified before. Errors: NOT_FOUND (waitlist, then signup), INVALID_TOKEN
 // as Invalid.
 func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (already bool, err error) {
 	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.VerifySignup, apierr.Invalid)
@@ -26,8 +26,8 @@ func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (al
 	return !first, err
 }
 
-// Unsubscribe opts a signup out of marketing mail and returns a token with
-// which it may delete its data. Errors: NOT_FOUND, INVALID_TOKEN as Denied.
+// Unsubscribe opts a signup out of marketing mail and returns a token that allows
+// deleting its data. Errors: NOT_FOUND, INVALID_TOKEN as Denied.
 func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string) (deleteToken string, err error) {
 	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.Unsubscribe, apierr.Denied)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string
 	return s.ring.Mint(token.DeleteData, token.SignupSubject(waitlistID, v.Signup.Number), s.now().Add(deleteTokenTTL)), nil
 }
 
-// DeleteMyData removes a signup at its own request. Errors as Unsubscribe's.
+// DeleteMyData removes a signup at its own request. Errors are those of Unsubscribe.
 func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok string) error {
 	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.DeleteData, apierr.Denied)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p t
 		return nil, v, errNoSignup()
 	}
 	if err := s.ring.Verify(p, token.SignupSubject(waitlistID, v.Signup.Number), tok, s.now()); err != nil {
-		return nil, v, apierr.New(apierr.InvalidToken, "The link is not valid or has expired.").WithKind(kind).WithCause(err)
+		return nil, v, apierr.New(apierr.InvalidToken, "This link is not valid or has expired.").WithKind(kind).WithCause(err)
 	}
 	return w, v, nil
 }

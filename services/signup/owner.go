@@ -2,8 +2,8 @@ package signup
 
 import "context"
 
-// Remove takes a signup off the list for its owner: the gap closes, the
-// displayed counter stays. NOT_FOUND where it is not on the list.
+// Remove removes a signup for the owner. The gap closes; the displayed counter stays.
+// NOT_FOUND: the address is not on the list.
 func (s *Service) Remove(ctx context.Context, waitlistID, email string) error {
 	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {
@@ -19,8 +19,8 @@ func (s *Service) Remove(ctx context.Context, waitlistID, email string) error {
 	return nil
 }
 
-// Move puts a signup at a position, at most the last, and returns its address
-// and the position that it then has. The position must be at least 1.
+// Move moves a signup to a position, which is at least 1, or to the last one. It
+// returns the signup's address and new position.
 func (s *Service) Move(ctx context.Context, waitlistID, email string, position int64) (string, int64, error) {
 	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"waitlist.internal/libs/access"
 )
 
-// FieldMode says how a field of the signup form is treated.
+// FieldMode says how the signup form treats a field.
 type FieldMode string
 
 // The field modes.
@@ -26,14 +26,14 @@ const (
 	Closed Status = "closed"
 )
 
-// The events that webhook_events chooses from.
+// The events that webhook_events may name.
 const (
 	EventSignupCreated    = "signup.created"
 	EventReferralCredited = "referral.credited"
 )
 
-// Settings are all settings of a waitlist, defaults filled in. Its JSON form
-// is that of the contract. Slices are never nil.
+// Settings holds all settings of a waitlist, with defaults filled in. Its JSON form is
+// that of the API. Slices are never nil.
 type Settings struct {
 	Headline              string     `json:"headline"`
 	Subheadline           string     `json:"subheadline"`
@@ -46,7 +46,7 @@ type Settings struct {
 	HidePosition          bool       `json:"hide_position"`
 	ExcludePersonalEmails bool       `json:"exclude_personal_emails"`
 	AllowedEmailDomains   []string   `json:"allowed_email_domains"`
-	// The channel URLs are secrets: sealed here, see OpenChannel.
+	// The channel URLs are secrets and sealed here; see OpenChannel.
 	WebhookURL               string         `json:"webhook_url"`
 	WebhookEvents            []string       `json:"webhook_events"`
 	SlackWebhookURL          string         `json:"slack_webhook_url"`
@@ -64,22 +64,21 @@ type Settings struct {
 	EmailTemplates           EmailTemplates `json:"email_templates"`
 }
 
-// EmailTemplates are the ids of the owner's templates by the mail they are for;
-// empty: none.
+// EmailTemplates holds the template ids of the mails, "" for no template.
 type EmailTemplates struct {
 	SignupConfirmation string `json:"signup_confirmation,omitempty"`
 	ReferralMilestone  string `json:"referral_milestone,omitempty"`
 	Offboarding        string `json:"offboarding,omitempty"`
 }
 
-// Assignment is a mail and the template that it is made of.
+// Assignment is a mail and its template.
 type Assignment struct {
-	// Mail is the key in email_templates, which is also the template's type.
+	// Mail is the key in email_templates and the type of the template.
 	Mail       string
 	TemplateID string
 }
 
-// fields are the mails' keys, in the contract's order, with their ids.
+// fields returns the keys of the mails with their ids, in the order of the API.
 func (t *EmailTemplates) fields() []struct {
 	mail string
 	id   *string
@@ -94,7 +93,7 @@ func (t *EmailTemplates) fields() []struct {
 	}
 }
 
-// Has reports whether t has that template for that mail.
+// Has reports whether t makes that assignment.
 func (t EmailTemplates) Has(a Assignment) bool {
 	for _, f := range t.fields() {
 		if f.mail == a.Mail {
@@ -104,7 +103,7 @@ func (t EmailTemplates) Has(a Assignment) bool {
 	return false
 }
 
-// Without returns t without a template, whichever mail it is for.
+// Without returns t without a template, for all mails.
 func (t EmailTemplates) Without(templateID string) EmailTemplates {
 	for _, f := range t.fields() {
 		if *f.id == templateID {
@@ -114,7 +113,7 @@ func (t EmailTemplates) Without(templateID string) EmailTemplates {
 	return t
 }
 
-// DefaultSettings are those of a waitlist whose owner chose nothing.
+// DefaultSettings returns the settings of a new waitlist.
 func DefaultSettings() Settings {
 	return Settings{
 		NameField:           FieldOptional,
@@ -129,11 +128,11 @@ func DefaultSettings() Settings {
 	}
 }
 
-// DecodeSettings reads the stored form: a JSON object of what the owner chose,
-// without the defaults.
+// DecodeSettings reads the stored form: a JSON object of the settings that differ from
+// their defaults.
 func DecodeSettings(stored []byte) (Settings, error) {
 	s := DefaultSettings()
-	// Arrays are decoded into fresh slices, lest a default shows through.
+	// Unmarshal would decode into the default slice and keep its elements.
 	s.WebhookEvents = nil
 	if err := json.Unmarshal(stored, &s); err != nil {
 		return Settings{}, fmt.Errorf("decode settings: %w", err)
@@ -144,8 +143,8 @@ func DecodeSettings(stored []byte) (Settings, error) {
 	return s, nil
 }
 
-// Effective returns s with everything above tier t switched off. It is what
-// the public sees and what fires; the owner's choices stay stored.
+// Effective returns s with everything above tier t switched off. These settings apply;
+// the owner's choices stay stored.
 func (s Settings) Effective(t access.Tier) Settings {
 	d := DefaultSettings()
 	if !t.AtLeast(access.Advanced) {

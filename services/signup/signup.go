@@ -1,22 +1,22 @@
-// Package signup is the domain of waitlists and the people on them: what a
-// waitlist is and may be set to, who may sign up, and which place everybody has.
+// Package signup is the domain of waitlists and signups: the settings of a waitlist,
+// who may sign up, and the place of each signup in the queue.
 //
 // # Places in the queue
 //
-// A place is exact: 1 + the number of live signups ahead. Each signup has a
-// sparse integer key; only the order of the keys counts, so that a move
-// changes one row. The rank of a key comes from a Redis sorted set (package
-// redis) that holds the same keys, or from bucket counts in Postgres where the
-// list is small or the sorted set is not up to date. See index.go and the
-// functions in postgres/migrations.
+// A place is exact: 1 + the number of live signups ahead. Each signup has a sparse
+// integer key. Only the order of the keys counts, so a move changes one row. The rank
+// of a key comes from a Redis sorted set of the same keys (package redis), or from
+// bucket counts in Postgres if the list is small or the sorted set is behind. See
+// index.go and the functions in postgres/migrations.
 //
 // # The path of a signup
 //
-// join.go validates against the settings in process, lanes.go collects what
-// waits for the same waitlist, and package postgres commits a batch: it locks
-// the waitlist, checks that the settings are still those, inserts, moves
-// referrers, appends one row to the change log and writes the events. A caller
-// is answered after the commit, from what the transaction knew.
+// form.go validates a signup against cached settings. lanes.go collects the signups
+// that wait for the same waitlist into batches. For each batch, package postgres locks
+// the waitlist and reads, batch.go decides, and package postgres writes: it inserts
+// the signups, moves the referrers, appends one row to the change log, and adds the
+// events to the outbox. join.go leads through these steps and answers the caller after
+// the commit, with the values of that transaction.
 package signup
 
 import (
@@ -34,13 +34,13 @@ import (
 	"waitlist.internal/libs/token"
 )
 
-// Token is a referral token's 16 random bytes; people see 32 hex digits.
+// Token is a referral token of 16 random bytes. People see it as 32 hex digits.
 type Token [16]byte
 
 // String returns the token as people see it.
 func (t Token) String() string { return hex.EncodeToString(t[:]) }
 
-// ParseToken reads what String returns; ok is false for anything else.
+// ParseToken reads the form that String returns; ok is false for anything else.
 func ParseToken(s string) (t Token, ok bool) {
 	if len(s) != 2*len(t) {
 		return t, false
@@ -71,25 +71,24 @@ type Signup struct {
 	EmailOptOutAt   time.Time
 }
 
-// View is what one query says about a waitlist and one of its signups, all of
-// the same moment.
+// View describes a waitlist and one of its signups at one moment.
 type View struct {
 	// SettingsVersion and OwnerVersion tell whether a cached Waitlist is current.
 	SettingsVersion int64
 	OwnerVersion    int64
-	// Change is the number of the waitlist's newest change, Nonce that one's.
+	// Change is the number of the waitlist's newest change, Nonce its nonce.
 	Change int64
 	Nonce  int64
 	// Live is the number of live signups, Total the displayed counter.
 	Live  int64
 	Total int64
-	// Signup is nil where the address is not on the list.
+	// Signup is nil if the address is not on the list.
 	Signup *Signup
-	// Rank is the signup's place; 0: not asked for and not cheap.
+	// Rank is the signup's place, 0 if the list is longer than the caller asked for.
 	Rank int64
 }
 
-// Removal says why a signup leaves.
+// Removal says why a signup is removed.
 type Removal int
 
 // The reasons for a removal. Only OwnRequest lowers the displayed counter.
@@ -98,55 +97,54 @@ const (
 	ByAdmin
 )
 
-// Store is the truth. Errors are the contract's where the contract has one for
-// the case, else Postgres' own.
+// Store stores waitlists and signups. Its errors are those of the API, or else
+// Postgres's own.
 type Store interface {
-	// Waitlist returns a waitlist, NOT_FOUND where it is not or was deleted.
+	// Waitlist returns a waitlist. NOT_FOUND: it does not exist or was deleted.
 	Waitlist(ctx context.Context, id string) (*Waitlist, error)
 	// Join runs one batch of signups to a waitlist in one transaction: it takes the
 	// waitlist's lock, reads what decide needs, and writes what decide returns. If it
 	// fails, none of the joins was committed, apart from the case that RetryError
 	// names. It returns a RowError or a RetryError where those fit.
 	Join(ctx context.Context, waitlistID string, joins []*Join, decide func(*Locked) *Batch) error
-	// View returns the waitlist's counters and, for a non-empty address, its
-	// signup, with its rank where at most rankUpTo signups are live.
+	// View returns the waitlist's counters and, for a non-empty address, its signup. It
+	// returns the rank if at most rankUpTo signups are live.
 	View(ctx context.Context, waitlistID, email string, rankUpTo int64) (View, error)
 	// Leaderboard returns the referral counts of the first limit referrers.
 	Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error)
-	// Verify marks a signup's address as verified; false where it was already.
+	// Verify marks a signup's address as verified. It returns false if it was before.
 	Verify(ctx context.Context, w *Waitlist, number int64, at time.Time) (bool, error)
-	// OptOut marks a signup as opted out; a second time changes nothing.
+	// OptOut marks a signup as opted out. A second call changes nothing.
 	OptOut(ctx context.Context, w *Waitlist, number int64, at time.Time) error
-	// Remove deletes a signup and closes its gap; NOT_FOUND where it has gone.
+	// Remove deletes a signup and closes its gap. NOT_FOUND: it was removed before.
 	Remove(ctx context.Context, w *Waitlist, number int64, why Removal) error
-	// Move puts a signup at a position, at most the last; it returns the place
-	// that it then has.
+	// Move moves a signup to a position, at most the last one, and returns its new
+	// place.
 	Move(ctx context.Context, w *Waitlist, number, position int64) (int64, error)
 	ImportStore
 	NoticeStore
 	RecipientStore
 }
 
-// Config bounds a Service. The zero value of a field means its default.
+// Config configures a Service. A zero field means its default.
 type Config struct {
-	// Workers is how many batches are committed at a time, over all waitlists;
-	// each has a connection of its own. Default 4.
+	// Workers is how many batches are committed at a time, each on its own
+	// connection. Default 4.
 	Workers int
 	// MaxBatch is the most signups in one transaction. Default 256.
 	MaxBatch int
-	// MaxQueue is how many signups may wait for one waitlist; more are refused
-	// with 429. Default 4096.
+	// MaxQueue is how many signups may wait for one waitlist. Further ones get
+	// RATE_LIMITED. Default 4096.
 	MaxQueue int
-	// SmallList is the number of live signups up to which Postgres gives every
-	// rank in the query that reads the signup, and no index is kept. Default
-	// 1000; negative: every list has an index.
+	// SmallList is the number of live signups up to which a list has no index, and the
+	// query that reads a signup computes its rank. Default 1000; negative: every list
+	// has an index.
 	SmallList int64
 	// PrivacyPolicyVersion is stored with every consent.
 	PrivacyPolicyVersion string
 }
 
-// Service is the public side of waitlists. Run has to be running for Join to
-// answer.
+// Service is the public side of waitlists. Join needs a running Run.
 type Service struct {
 	cfg    Config
 	store  Store
@@ -166,7 +164,7 @@ type Metrics struct {
 	Batch func(size int, took time.Duration)
 }
 
-// New returns a service. index may be nil: then every rank comes from Postgres.
+// New returns a service. If index is nil, every rank comes from Postgres.
 func New(cfg Config, store Store, index *Index, ring *token.Ring, now func() time.Time, log *slog.Logger, m Metrics) *Service {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
@@ -187,7 +185,7 @@ func New(cfg Config, store Store, index *Index, ring *token.Ring, now func() tim
 // QueueDepth returns how many signups wait for their batch.
 func (s *Service) QueueDepth() int { return s.lanes.depth() }
 
-// Run commits batches until ctx ends, then what still waits, and returns.
+// Run commits batches until ctx ends. Then it commits the waiting signups and returns.
 func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for range s.cfg.Workers {
@@ -202,8 +200,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// view reads a waitlist's counters and, for a non-empty address, its signup,
-// together with the waitlist as it was at that moment.
+// view reads a waitlist with its counters and, for a non-empty address, its signup.
 func (s *Service) view(ctx context.Context, waitlistID, email string, rankUpTo int64) (*Waitlist, View, error) {
 	v, err := s.store.View(ctx, waitlistID, email, rankUpTo)
 	if err != nil {
@@ -221,8 +218,7 @@ func (s *Service) current(ctx context.Context, waitlistID string, v View) (*Wait
 	return s.fresh(ctx, waitlistID)
 }
 
-// fresh reads the waitlist and keeps it in process. What is kept is only ever
-// used after its versions were compared with the stored ones.
+// fresh reads the waitlist and caches it.
 func (s *Service) fresh(ctx context.Context, waitlistID string) (*Waitlist, error) {
 	w, err := s.store.Waitlist(ctx, waitlistID)
 	if err != nil {
@@ -232,19 +228,19 @@ func (s *Service) fresh(ctx context.Context, waitlistID string) (*Waitlist, erro
 	return w, nil
 }
 
-// effective returns the settings that the public side has at this moment.
+// effective returns the settings that apply to the public now.
 func (s *Service) effective(w *Waitlist) Settings {
 	return w.Settings.Effective(w.Owner.EffectiveTier(s.now()))
 }
 
-// unavailable turns a lost database or a full queue into the contract's answer.
+// unavailable turns a full queue, a stop or a timeout into an error of the API.
 func unavailable(err error) error {
 	switch {
 	case errors.Is(err, errLaneFull):
-		return apierr.New(apierr.RateLimited, "Too many people are signing up at this moment. Please try again.").
+		return apierr.New(apierr.RateLimited, "Too many people are signing up right now. Try again in a moment.").
 			WithRetryAfter(time.Second)
 	case errors.Is(err, errStopping), errors.Is(err, context.DeadlineExceeded):
-		return apierr.New(apierr.InternalError, "The service is not available at this moment.").
+		return apierr.New(apierr.InternalError, "The service is not available right now. Try again in a moment.").
 			WithRetryAfter(time.Second).WithCause(err)
 	default:
 		return err

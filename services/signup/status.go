@@ -10,10 +10,10 @@ import (
 	"waitlist.internal/libs/emailaddr"
 )
 
-// noRank asks for no rank.
+// noRank asks View for no rank.
 const noRank = -1
 
-// publicCountAbove is the signup count up to which the public sees none.
+// publicCountAbove is the signup count up to which the public sees no count.
 const publicCountAbove = 10
 
 // Standing is the public answer about one signup.
@@ -28,8 +28,8 @@ type Standing struct {
 	CreatedAt     time.Time
 }
 
-// Status returns where a signup stands. NOT_FOUND where the waitlist or the
-// address on it is not.
+// Status returns where a signup stands. NOT_FOUND: there is no such waitlist, or no
+// such address on it.
 func (s *Service) Status(ctx context.Context, waitlistID, email string) (Standing, error) {
 	w, v, rank, err := s.place(ctx, waitlistID, normalised(email))
 	if err != nil {
@@ -43,8 +43,8 @@ func (s *Service) Status(ctx context.Context, waitlistID, email string) (Standin
 	}, nil
 }
 
-// normalised returns an address as it is stored, or "", which is on no list,
-// where it is no address.
+// normalised returns the stored form of an address. For an invalid address it returns
+// "", which is on no list.
 func normalised(email string) string {
 	parsed, err := emailaddr.Parse(email)
 	if err != nil {
@@ -53,8 +53,8 @@ func normalised(email string) string {
 	return parsed
 }
 
-// place returns a signup with its exact place: from Postgres where the list is
-// small, else from the index, else from Postgres' buckets.
+// place returns a signup with its exact place: on a small list from Postgres, else
+// from the index, and if that cannot answer from the buckets in Postgres.
 func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlist, View, int64, error) {
 	w, v, err := s.view(ctx, waitlistID, email, s.cfg.SmallList)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 	}
 	at, err := s.index.Rank(ctx, waitlistID, v)
 	if err == nil {
-		// The counter of the same moment: the index may be ahead of v.
+		// The index may be ahead of v. Show the counter that belongs to the place.
 		v.Total = at.Mark.Total
 		return w, v, at.Rank, nil
 	}
@@ -86,14 +86,14 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 
 func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
 
-// Form is what the signup form needs to know.
+// Form is what a signup form needs to know.
 type Form struct {
 	Waitlist *Waitlist
-	// Settings are the effective ones.
+	// Settings are effective.
 	Settings Settings
 	// Advanced and Pro say whether the owner has at least that plan.
 	Advanced, Pro bool
-	// Count is nil where the public may not see it.
+	// Count is nil if the public may not see it.
 	Count *int64
 }
 
@@ -114,7 +114,7 @@ func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
 	return f, nil
 }
 
-// Leaderboard returns the referral counts of the best referrers, best first.
+// Leaderboard returns the referral counts of the top referrers, highest first.
 func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
 	if _, err := s.store.View(ctx, waitlistID, "", noRank); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int)
 	return s.store.Leaderboard(ctx, waitlistID, limit)
 }
 
-// Exists returns nil, or NOT_FOUND where there is no such waitlist.
+// Exists returns NOT_FOUND if there is no such waitlist.
 func (s *Service) Exists(ctx context.Context, waitlistID string) error {
 	_, err := s.store.View(ctx, waitlistID, "", noRank)
 	return err

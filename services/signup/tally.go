@@ -8,20 +8,19 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// maxReferrers is the most top referrers that are given.
+// maxReferrers bounds the top referrers of an answer.
 const maxReferrers = 10
 
-// Referrer is a signup that others named.
+// Referrer is a signup that referred others.
 type Referrer struct {
 	Email         string
 	FirstName     string
 	ReferralCount int64
 }
 
-// Tally is a piece of what a waitlist's signups add up to, those that have left
-// included.
+// Tally is a piece of the sums over a waitlist's signups, removed ones included.
 type Tally struct {
-	// LastNumber is set in the first piece: every signup up to it is counted.
+	// LastNumber is set in the first piece. Every signup up to it is counted.
 	LastNumber int64
 	Days       []DayTally
 	Values     []ValueTally
@@ -43,21 +42,20 @@ type ValueTally struct {
 	LastNumber int64
 }
 
-// TallyStore reads what analytics need of the signups themselves.
+// TallyStore reads signups for analytics.
 type TallyStore interface {
-	// TopReferrers returns the first limit signups that others named, most often
-	// named first, then who reached that first.
+	// TopReferrers returns the limit signups with the most referrals, highest first.
+	// Of equals, the one that reached its count first comes first.
 	TopReferrers(ctx context.Context, waitlistID string, limit int) ([]Referrer, error)
 	// WaitlistIDs calls next with the ids of all waitlists, in order, in pieces.
 	WaitlistIDs(ctx context.Context, next func(ids []string) error) error
-	// Tally calls next with the pieces of a waitlist's tally, all of one moment;
-	// days and values come once each. NOT_FOUND where there is no such waitlist.
+	// Tally calls next with the pieces of a waitlist's tally, read at one moment. Each
+	// day and each value comes once. NOT_FOUND: there is no such waitlist.
 	Tally(ctx context.Context, waitlistID string, next func(Tally) error) error
 }
 
-// Analytics decides whether the actor may see a waitlist's analytics, and
-// returns its id and the top referrers, at most limit. invalid is what is wrong
-// with the request's parameters, nil for nothing.
+// Analytics authorizes the actor to see a waitlist's analytics, and returns the id and
+// at most limit top referrers. invalid is a fault of the request's parameters, or nil.
 func (a *Admin) Analytics(ctx context.Context, actor access.Actor, waitlistID string, limit int, invalid *apierr.Field) (id string, top []Referrer, err error) {
 	w, grant, err := a.owners.Authorize(ctx, actor, waitlistID)
 	if err != nil {
@@ -80,7 +78,7 @@ func (a *Admin) WaitlistIDs(ctx context.Context, next func(ids []string) error) 
 	return a.store.WaitlistIDs(ctx, next)
 }
 
-// Tally is TallyStore's.
+// Tally calls next with the pieces of a waitlist's tally.
 func (a *Admin) Tally(ctx context.Context, waitlistID string, next func(Tally) error) error {
 	id, ok := ParseID(waitlistID)
 	if !ok {

@@ -9,28 +9,28 @@ import (
 	"waitlist.internal/libs/body"
 )
 
-// Templates knows the owners' mail templates, which are another service's.
+// Templates knows the owners' mail templates, which messaging stores.
 type Templates interface {
-	// Unknown returns those of the assignments that name no template of that
-	// owner and of the mail's type.
+	// Unknown returns the assignments that name no template of the owner of the mail's
+	// type.
 	Unknown(ctx context.Context, ownerID string, of []Assignment) ([]Assignment, error)
 }
 
-// errAskAgain says that a template of the owner was deleted after the answer.
-var errAskAgain = errors.New("signup: templates changed meanwhile")
+// errAskAgain says that the owner deleted a template after the answer.
+var errAskAgain = errors.New("signup: templates changed")
 
-// askedTemplates is what came back about the templates that a body assigns.
+// askedTemplates is the answer about the templates that a body assigns.
 type askedTemplates struct {
-	// any is false where the body assigns none.
+	// any is false if the body assigns none.
 	any     bool
 	unknown []Assignment
-	// err is why nothing is known.
+	// err says why there is no answer.
 	err error
-	// deleted is how many of the owner's templates had been deleted before.
+	// deleted is how many of the owner's templates were deleted before the answer.
 	deleted int64
 }
 
-// holds returns errAskAgain where the owner has deleted templates since.
+// holds returns errAskAgain if the owner has deleted templates since.
 func (a askedTemplates) holds(deleted int64) error {
 	if a.any && a.deleted != deleted {
 		return errAskAgain
@@ -38,9 +38,9 @@ func (a askedTemplates) holds(deleted int64) error {
 	return nil
 }
 
-// asking runs store with what is known about the templates that the body of a
-// request assigns. It asks before there is a lock that others would wait for
-// meanwhile, and again where a template was deleted between answer and lock.
+// asking runs store with the answer about the templates that a request body assigns.
+// It asks before store takes a lock, so that nobody waits for the call, and asks again
+// if a template was deleted between the answer and the lock.
 func (o *Owners) asking(ctx context.Context, owner access.Grant, raw []byte, store func(askedTemplates) error) error {
 	for {
 		asked, err := o.ask(ctx, owner, raw)
@@ -53,15 +53,15 @@ func (o *Owners) asking(ctx context.Context, owner access.Grant, raw []byte, sto
 	}
 }
 
-// ask asks about the templates that a body assigns. What is no id is not asked
-// about; draft refuses it.
+// ask asks about the templates that a body assigns. It skips invalid ids, which draft
+// rejects.
 func (o *Owners) ask(ctx context.Context, owner access.Grant, raw []byte) (askedTemplates, error) {
 	of := assignments(raw)
 	if len(of) == 0 {
 		return askedTemplates{}, nil
 	}
-	// Deletions are counted for owners that are stored, which before their first
-	// waitlist they are not.
+	// The store counts deletions only for owners that it has. An owner without a
+	// waitlist is not stored yet.
 	if err := o.store.SetOwner(ctx, owner.OwnerID, owner.Entitlement); err != nil {
 		return askedTemplates{}, err
 	}
@@ -76,7 +76,7 @@ func (o *Owners) ask(ctx context.Context, owner access.Grant, raw []byte) (asked
 	return asked, nil
 }
 
-// assignments are those of a request's body that may be valid.
+// assignments returns the assignments of a request body that have valid ids.
 func assignments(raw []byte) (of []Assignment) {
 	in, err := body.Parse(raw)
 	if err != nil {

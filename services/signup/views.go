@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// flushViewsEvery is how long a view waits in the process at most.
+	// flushViewsEvery is the longest a view waits in the process.
 	flushViewsEvery = 500 * time.Millisecond
-	// flushViewsTimeout bounds one flush, the last one too.
+	// flushViewsTimeout bounds a flush, including the last one.
 	flushViewsTimeout = 5 * time.Second
-	// viewsAtOnce bounds the waitlists of one statement.
+	// viewsAtOnce bounds the counts of one statement.
 	viewsAtOnce = 1000
-	// closedCount marks a counter that is collected no more; what is added to
-	// it stays below zero.
+	// closedCount marks a counter that is no longer collected. Additions leave it below
+	// zero.
 	closedCount = math.MinInt64 / 2
 )
 
@@ -37,28 +37,28 @@ type ViewCount struct {
 	At time.Time
 }
 
-// ViewStore takes what was counted.
+// ViewStore publishes counts.
 type ViewStore interface {
-	// CountViews publishes counts, all or none. A count that comes again, by its
-	// ID, has no further effect.
+	// CountViews publishes all counts or none. Repeating a count, by its ID, has no
+	// effect.
 	CountViews(ctx context.Context, counts []ViewCount) error
 }
 
-// Views counts the views of forms: in process, so that a view costs its request
-// two atomic operations, and published twice a second while Run runs. Only the
-// death of the process loses counts, those of the last half second.
+// Views counts the views of forms in process, so that a view costs its request two
+// atomic operations. Run publishes the counts twice a second. A crash loses the counts
+// of the last half second.
 type Views struct {
 	store ViewStore
 	now   func() time.Time
 	log   *slog.Logger
-	// counts has a *atomic.Int64 for each viewKey that was seen of late.
+	// counts maps recent viewKeys to *atomic.Int64.
 	counts sync.Map
-	// unsent was collected and may or may not have been published: it is sent
-	// again as it is, and not added to. Only Run touches it.
+	// unsent holds collected counts that may have been published. They are sent again
+	// unchanged. Only Run uses it.
 	unsent []ViewCount
 }
 
-// viewKey is a waitlist on a day since 1970.
+// viewKey is a waitlist on a UTC day, counted from 1970.
 type viewKey struct {
 	waitlistID string
 	day        int64
@@ -66,7 +66,7 @@ type viewKey struct {
 
 const secondsOfDay = 24 * 60 * 60
 
-// NewViews returns counters that are at zero.
+// NewViews returns counters at zero.
 func NewViews(store ViewStore, now func() time.Time, log *slog.Logger) *Views {
 	return &Views{store: store, now: now, log: log}
 }
@@ -82,13 +82,13 @@ func (v *Views) Add(waitlistID string) {
 		if count.(*atomic.Int64).Add(1) > 0 { //nolint:forcetypeassert // the only type stored
 			return
 		}
-		// It was closed in between: the next one counts.
+		// The counter was closed meanwhile. Use a new one.
 		v.counts.CompareAndDelete(key, count)
 	}
 }
 
-// Run publishes what is counted until ctx ends, then the rest, and returns. Let
-// the last request end before.
+// Run publishes the counts until ctx ends, then the rest, and returns. End ctx after
+// the last request.
 func (v *Views) Run(ctx context.Context) error {
 	failing := false
 	for range loop.Every(ctx, flushViewsEvery) {
@@ -99,13 +99,12 @@ func (v *Views) Run(ctx context.Context) error {
 		failing = err != nil
 	}
 	if err := v.flush(context.WithoutCancel(ctx)); err != nil {
-		v.log.ErrorContext(ctx, "page views lost at the end", telemetry.Err(err))
+		v.log.ErrorContext(ctx, "last page views lost", telemetry.Err(err))
 	}
 	return nil
 }
 
-// flush publishes what an earlier flush could not, and then what was counted
-// since.
+// flush publishes the counts that an earlier flush could not, and then the new ones.
 func (v *Views) flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushViewsTimeout)
 	defer cancel()
@@ -130,8 +129,8 @@ func (v *Views) send(ctx context.Context) error {
 	return nil
 }
 
-// collect takes the counts over into unsent. A counter that stood still since
-// the last time goes.
+// collect moves the counts to unsent. It drops the counters that did not move since the
+// last time.
 func (v *Views) collect() (err error) {
 	now := v.now()
 	v.counts.Range(func(k, c any) bool {
@@ -142,7 +141,7 @@ func (v *Views) collect() (err error) {
 		}
 		var id uuid.UUID
 		if id, err = uuid.NewV7(); err != nil {
-			err = fmt.Errorf("id of page views: %w", err)
+			err = fmt.Errorf("create id of page views: %w", err)
 			return false
 		}
 		v.unsent = append(v.unsent, ViewCount{
@@ -153,7 +152,7 @@ func (v *Views) collect() (err error) {
 	return err
 }
 
-// within returns now, or the last moment of a day that is over.
+// within returns now, or the last millisecond of a day that is over.
 func within(day int64, now time.Time) time.Time {
 	if now.Unix()/secondsOfDay == day {
 		return now

@@ -12,16 +12,15 @@ type Waitlist struct {
 	ID      string
 	OwnerID string
 	Name    string
-	// Settings are as the owner chose them; Settings.Effective says what of it
-	// the owner's tier allows.
+	// Settings are the owner's choices. Settings.Effective limits them to the tier.
 	Settings Settings
 	// Version counts the changes of name and settings.
 	Version int64
-	// Owner is the projection of the owner's entitlement.
+	// Owner is the owner's entitlement as last heard from account.
 	Owner access.Entitlement
-	// SignupCount is the counter that the contract calls signup_count.
+	// SignupCount is the displayed counter, signup_count in the API.
 	SignupCount int64
 	CreatedAt   time.Time
-	// Deleted is set from the moment of deletion until the rows are purged.
+	// Deleted is set from the deletion until the rows are purged.
 	Deleted bool
 }
