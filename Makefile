@@ -59,7 +59,15 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 .PHONY: quick
 quick: PKG = $(patsubst %,./%/...,$(filter-out tools/%,$(filter-out tools,$(MODULES))))
 quick: ## Run the tests of libs and services without -race, between two edits (SINCE=HEAD, PKG=…, ARGS=…)
-	@go run ./tools/test/run -cached -since '$(SINCE)' -packages '$(PKG)' -- -short $(ARGS)
+	@go run ./tools/test/run -cached -since '$(SINCE)' -packages '$(PKG)' -- -short -p 4 $(ARGS)
+
+.PHONY: watch
+watch: ## Run make quick SINCE=HEAD after each change of a file
+	@state() { git ls-files -mo --exclude-standard | xargs -rd '\n' stat -c '%Y %n' 2>&1; git rev-parse HEAD; }; \
+	while true; do \
+		seen=$$(state); $(MAKE) quick SINCE=HEAD || true; \
+		while [ "$$seen" = "$$(state)" ]; do sleep 1; done; \
+	done
 
 .PHONY: test
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)

@@ -33,8 +33,12 @@ const BinaryVariable = "E2E_STANDALONE"
 // run share. The first one to need a program builds it.
 const programsVariable = "TEST_PROGRAMS"
 
+// raceVariable asks for a program with the race detector where the tests run
+// without it.
+const raceVariable = "TEST_RACE"
+
 // Build returns the path of the standalone program. The program reports data
-// races if the tests do.
+// races if the tests do or if TEST_RACE is set.
 func Build(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(BinaryVariable); path != "" {
@@ -57,7 +61,7 @@ func Build(t testing.TB) string {
 		return path
 	}
 	args := []string{"build", "-o", path + ".new"}
-	if raceDetector {
+	if raceDetector || os.Getenv(raceVariable) != "" {
 		args = append(args, "-race")
 	}
 	cmd := exec.CommandContext(t.Context(), "go", append(args, "waitlist.internal/tools/cmd/standalone")...)

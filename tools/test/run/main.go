@@ -43,7 +43,8 @@ func run(ctx context.Context, args []string) (err error) {
 	broker := flags.String("kafka", "embedded", "broker for the tests: embedded (one in each test binary) or apache (one for all)")
 	since := flags.String("since", "", "test only what the change since this git revision reaches, committed or not")
 	patterns := flags.String("packages", "work", "packages to test, separated by spaces")
-	cached := flags.Bool("cached", false, "allow cached results; the cache does not notice a change of the programs that the tests of tools build")
+	cached := flags.Bool("cached", false,
+		"allow cached results (not for tools: the cache does not notice a change of the programs that those tests build)")
 	data := flags.String("data", ".data", "folder that keeps downloaded servers")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -103,7 +104,44 @@ func run(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("-kafka is %q: choose embedded or apache", *broker)
 	}
 
-	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test"}, flags.Args(), targets)...)
+	args = flags.Args()
+	race := slices.Index(args, "-race")
+	if race < 0 {
+		return goTest(ctx, env, args, targets)
+	}
+	clients, others, err := splitClients(ctx, targets)
+	if err != nil {
+		return err
+	}
+	err = goTest(ctx, env, args, others)
+	return errors.Join(err, goTest(ctx, append(env, "TEST_RACE=1"), slices.Delete(slices.Clone(args), race, race+1), clients))
+}
+
+// splitClients separates the packages whose tests are clients of the standalone
+// program. With -race the program has the race detector and its clients do not:
+// checking an answer against the contract would cost more than giving it.
+func splitClients(ctx context.Context, patterns []string) (clients, others []string, err error) {
+	out, err := output(ctx, ".", "go", append([]string{"list"}, patterns...)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	for path := range strings.FieldsSeq(string(out)) {
+		switch path {
+		case modules + "tools/test/e2e", modules + "tools/test/chaos":
+			clients = append(clients, path)
+		default:
+			others = append(others, path)
+		}
+	}
+	return clients, others, nil
+}
+
+// goTest runs go test, unless there are no packages.
+func goTest(ctx context.Context, env, args, packages []string) error {
+	if len(packages) == 0 || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test"}, args, packages)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
 	// The tests get a process group of their own. Ctrl-C then reaches this process
 	// first, and the servers keep running until the tests have ended.

@@ -33,7 +33,9 @@ func workspace() []*goPackage {
 		at("services/billing/cmd/billing", goPackage{Imports: []string{modules + "services/billing", modules + "services/billing/postgres"}}),
 		at("tools/test/e2e", goPackage{programs: []string{modules + "services/"}, TestGoFiles: tests}),
 		at("tools/test/chaos", goPackage{Imports: []string{modules + "tools/test/e2e"}, TestGoFiles: tests}),
-		at("tools/test/charts", goPackage{TestGoFiles: tests, testNames: map[string]bool{"charts": true, "README.md": true, "Makefile": true, "go.mod": true}}),
+		at("tools/test/charts", goPackage{TestGoFiles: tests, testNames: map[string]bool{
+			"charts": true, "README.md": true, "Makefile": true, "go.mod": true,
+		}}),
 		at("tools/stripesim", goPackage{TestGoFiles: tests}),
 	}
 }
@@ -51,7 +53,10 @@ func TestReached(t *testing.T) {
 		want    []string
 	}{
 		{"nothing", nil, nil},
-		{"a package reaches its importers and the tests that import it", []string{"libs/pg/pg.go"}, append([]string{"libs/pg", "libs/testenv", "libs/token"}, programs...)},
+		{
+			"a package reaches its importers and the tests that import it",
+			[]string{"libs/pg/pg.go"}, append([]string{"libs/pg", "libs/testenv", "libs/token"}, programs...),
+		},
 		{"what only tests import reaches no importer of theirs", []string{"libs/testenv/x.go"}, []string{"libs/testenv", "libs/token"}},
 		{"a test reaches its own package", []string{"libs/pg/pg_test.go"}, []string{"libs/pg"}},
 		{"a program reaches the tests that start it", []string{"services/billing/cmd/billing/main.go"}, programs},
@@ -95,7 +100,10 @@ func TestReachedOfThisWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ changed, runs, spares string }{
-		{"services/billing/postgres/migrations/00099_new.sql", "tools/test/e2e tools/test/deploy services/billing/app services/billing/postgres", "services/signup libs/pg"},
+		{
+			"services/billing/postgres/migrations/00099_new.sql",
+			"tools/test/e2e tools/test/deploy services/billing/app services/billing/postgres", "services/signup libs/pg",
+		},
 		{"services/signup/rank.go", "services/signup tools/test/chaos tools/test/e2e", "services/billing libs/kafka"},
 		{"libs/ratelimit/bucket.lua", "libs/ratelimit services/account/http tools/test/e2e", "libs/token"},
 		{"proto/openapi/openapi.yaml", "tools/test/e2e", "libs/token"},

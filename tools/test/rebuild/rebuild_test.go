@@ -1,4 +1,6 @@
-package e2e
+// Package rebuild tests that admin-analytics rebuilds its sums from signup and
+// Kafka. Both services run in the test's process, so the race detector sees them.
+package rebuild
 
 import (
 	"bytes"
@@ -30,6 +32,8 @@ import (
 	analyticsapp "waitlist.internal/services/admin-analytics/app"
 	signupapp "waitlist.internal/services/signup/app"
 )
+
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // pairing is signup and admin-analytics beside each other, without the rest.
 type pairing struct {
@@ -248,7 +252,7 @@ func (p *pairing) settled() {
 	p.t.Helper()
 	// What was counted in process is in the outbox after half a second.
 	<-time.After(700 * time.Millisecond)
-	Await(p.t, 30*time.Second, "everything is counted", func() bool {
+	testenv.Within(p.t, 30*time.Second, "everything is counted", func() bool {
 		var waiting int
 		if err := p.pool.QueryRow(p.t.Context(), `SELECT count(*) FROM signup.outbox`).Scan(&waiting); err != nil {
 			p.t.Fatal(err)
@@ -342,7 +346,7 @@ func TestRebuild(t *testing.T) {
 	p.exec(`UPDATE signup.waitlist SET deleted_at = now() WHERE id = $1`, gone)
 	p.rebuild()
 	stop = p.analytics()
-	Await(t, 10*time.Second, "the deleted waitlist's sums have gone", func() bool {
+	testenv.Within(t, 10*time.Second, "the deleted waitlist's sums have gone", func() bool {
 		var n int
 		if err := p.pool.QueryRow(t.Context(), `
 			SELECT count(*) FROM admin_analytics.day d FULL JOIN admin_analytics.waitlist w USING (waitlist_id) WHERE waitlist_id = $1`, gone).Scan(&n); err != nil {
