@@ -24,7 +24,11 @@ func TestEntitlementOverTime(t *testing.T) {
 		{"trial has ended", trial, end, Inactive, Basic, apierr.TrialExpired},
 		{"canceling", canceling, end.Add(cancelGrace - 1), Canceling, Advanced, ""},
 		{"canceled", canceling, end.Add(cancelGrace), Inactive, Basic, apierr.Forbidden},
-		{"active does not end by itself", Entitlement{Tier: Advanced, Status: Active, ValidUntil: end}, end.AddDate(1, 0, 0), Active, Advanced, ""},
+		{
+			"active does not end by itself",
+			Entitlement{Tier: Advanced, Status: Active, ValidUntil: end},
+			end.AddDate(1, 0, 0), Active, Advanced, "",
+		},
 		{"inactive", Entitlement{Tier: Pro, Status: Inactive}, end, Inactive, Basic, apierr.Forbidden},
 		{"active without end", Entitlement{Tier: Pro, Status: Active}, end, Active, Pro, ""},
 	} {

@@ -1,9 +1,9 @@
-// Package emailaddr reads e-mail addresses: one form in which they are stored,
-// compared and returned, and whether a domain belongs to a free provider.
+// Package emailaddr parses email addresses into the one form that is stored,
+// compared and returned, and knows the domains of free providers.
 //
-// Accepted is what people's addresses look like: a dot-atom local part in
-// ASCII and a domain of two labels or more, internationalized ones as A-labels.
-// Display names, comments, quoted local parts and IP literals are refused.
+// It accepts an ASCII dot-atom as the local part and a domain of at least two
+// labels; internationalized labels become A-labels. It refuses display names,
+// comments, quoted local parts and IP literals.
 package emailaddr
 
 import (
@@ -23,11 +23,11 @@ const (
 	maxLabel  = 63
 )
 
-// ErrInvalid is returned for whatever is no acceptable address or domain.
-var ErrInvalid = errors.New("not a valid e-mail address")
+// ErrInvalid means that the text is not an acceptable address or domain.
+var ErrInvalid = errors.New("not a valid email address")
 
-// Parse returns s as it is stored: trimmed, lower-cased, its domain in ASCII.
-// Parsing a result again returns the same.
+// Parse returns s in its stored form: trimmed, lower case, the domain in ASCII. It
+// is idempotent.
 func Parse(s string) (string, error) {
 	s = strings.TrimSpace(s)
 	at := strings.LastIndexByte(s, '@')
@@ -45,16 +45,16 @@ func Parse(s string) (string, error) {
 	return addr, nil
 }
 
-// ParseDomain returns a mail domain as it is stored: lower-cased A-labels, two
-// or more, the last of them no number.
+// ParseDomain returns a mail domain in its stored form: at least two A-labels in
+// lower case, the last of them not a number.
 func ParseDomain(s string) (string, error) {
-	// Four bytes a character are more than any domain within its bound needs.
+	// A character has at most four bytes, so a longer domain exceeds maxDomain.
 	if len(s) > 4*maxDomain || !utf8.ValidString(s) {
 		return "", ErrInvalid
 	}
 	domain := strings.ToLower(s)
-	// ASCII labels are judged below; Lookup would also refuse names in use,
-	// such as those with hyphens in the third and fourth place.
+	// ASCII labels are checked below: Lookup would refuse some names in use, such as
+	// those with hyphens in the third and fourth position.
 	if !ascii(s) || strings.Contains(domain, "xn--") {
 		var err error
 		if domain, err = idna.Lookup.ToASCII(s); err != nil {
@@ -76,7 +76,7 @@ func ParseDomain(s string) (string, error) {
 	return domain, nil
 }
 
-// Domain returns what follows the last @ of a parsed address.
+// Domain returns the domain of a parsed address.
 func Domain(addr string) string {
 	return addr[strings.LastIndexByte(addr, '@')+1:]
 }
@@ -97,7 +97,7 @@ func dotAtom(s string) bool {
 	return s != ""
 }
 
-// label reports whether s is a host name's label.
+// label reports whether s is a valid label of a host name.
 func label(s string) bool {
 	for i := range len(s) {
 		if !alphanumeric(s[i]) && (s[i] != '-' || i == 0 || i == len(s)-1) {

@@ -234,7 +234,8 @@ func TestRequestID(t *testing.T) {
 
 func TestAllowedOriginsAreChecked(t *testing.T) {
 	for origin, ok := range map[string]bool{
-		"*": true, "https://app.example.com": true, "http://localhost:3000": true, "null": false, "app.example.com": false, "https://app.example.com/": false,
+		"*": true, "https://app.example.com": true, "http://localhost:3000": true, "null": false,
+		"app.example.com": false, "https://app.example.com/": false,
 		"https://App.example.com": false, "https://app.example.com/x": false, "https://u@app.example.com": false, "https://": false, "": false,
 	} {
 		if _, err := httpapi.NewEngine(httpapi.Config{AllowedOrigins: []string{"https://x.example", origin}}); (err == nil) != ok {
@@ -257,12 +258,14 @@ func TestCORS(t *testing.T) {
 		vary         string
 		status       int
 	}{
-		"public":                 {nil, "GET", public, "https://a.example", "*", "", 200},
-		"public, configured":     {origins("https://x.example"), "GET", public, "https://a.example", "*", "", 200},
-		"public 404":             {origins("https://x.example"), "GET", "/v1/public/nothing", "", "*", "", 404},
-		"public preflight":       {origins("https://x.example"), "OPTIONS", "/v1/public/nothing/at/all", "", "*", "", 204},
-		"private default":        {nil, "GET", private, "https://a.example", "*", "Origin", 200},
-		"private configured":     {origins("https://x.example", "https://y.example"), "GET", private, "https://y.example", "https://y.example", "Origin", 200},
+		"public":             {nil, "GET", public, "https://a.example", "*", "", 200},
+		"public, configured": {origins("https://x.example"), "GET", public, "https://a.example", "*", "", 200},
+		"public 404":         {origins("https://x.example"), "GET", "/v1/public/nothing", "", "*", "", 404},
+		"public preflight":   {origins("https://x.example"), "OPTIONS", "/v1/public/nothing/at/all", "", "*", "", 204},
+		"private default":    {nil, "GET", private, "https://a.example", "*", "Origin", 200},
+		"private configured": {
+			origins("https://x.example", "https://y.example"), "GET", private, "https://y.example", "https://y.example", "Origin", 200,
+		},
 		"private stranger":       {origins("https://x.example"), "GET", private, "https://a.example", "https://x.example", "Origin", 200},
 		"private without origin": {origins("https://x.example"), "GET", private, "", "https://x.example", "Origin", 200},
 		"private 404":            {origins("https://x.example"), "GET", "/v1/nothing", "https://x.example", "https://x.example", "Origin", 404},
@@ -337,16 +340,22 @@ func TestErrors(t *testing.T) {
 		retry  string
 		logged bool
 	}{
-		"contract":  {func(context.Context) error { return apierr.New(apierr.Forbidden, "no") }, 403, apierr.Forbidden, "", false},
-		"wrapped":   {func(context.Context) error { return fmt.Errorf("x: %w", apierr.NotFoundf("no")) }, 404, apierr.NotFound, "", false},
-		"validated": {func(context.Context) error { return apierr.Validation(apierr.Field{Field: "f", Message: "m"}) }, 400, apierr.ValidationError, "", false},
+		"contract": {func(context.Context) error { return apierr.New(apierr.Forbidden, "no") }, 403, apierr.Forbidden, "", false},
+		"wrapped":  {func(context.Context) error { return fmt.Errorf("x: %w", apierr.NotFoundf("no")) }, 404, apierr.NotFound, "", false},
+		"validated": {
+			func(context.Context) error { return apierr.Validation(apierr.Field{Field: "f", Message: "m"}) },
+			400, apierr.ValidationError, "", false,
+		},
 		"retry 1 ms": {func(context.Context) error {
 			return apierr.New(apierr.RateLimited, "no").WithRetryAfter(time.Millisecond)
 		}, 429, apierr.RateLimited, "1", false},
 		"retry 1.001 s": {func(context.Context) error {
 			return apierr.New(apierr.RateLimited, "no").WithRetryAfter(1001 * time.Millisecond)
 		}, 429, apierr.RateLimited, "2", false},
-		"unmapped":     {func(context.Context) error { return errors.New("secret reason of x@example.com") }, 500, apierr.InternalError, "", true},
+		"unmapped": {
+			func(context.Context) error { return errors.New("secret reason of x@example.com") },
+			500, apierr.InternalError, "", true,
+		},
 		"Postgres off": {refused, 500, apierr.InternalError, "2", true},
 		"timeout":      {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, 500, apierr.InternalError, "2", true},
 		"panic":        {func(context.Context) error { panic("secret reason") }, 500, apierr.InternalError, "", true},

@@ -33,7 +33,9 @@ func database(t *testing.T) *pgxpool.Pool {
 }
 
 // do runs one request in a transaction of its own; its effect is effect.
-func do(t *testing.T, pool *pgxpool.Pool, r idempotency.Request, effect func() ([]byte, error)) (response string, replayed bool, err error) {
+func do(
+	t *testing.T, pool *pgxpool.Pool, r idempotency.Request, effect func() ([]byte, error),
+) (response string, replayed bool, err error) {
 	t.Helper()
 	err = pg.InTx(t.Context(), pool, func(tx pgx.Tx) error {
 		var raw []byte
@@ -84,7 +86,8 @@ func TestDo(t *testing.T) {
 			effect = func() ([]byte, error) { t.Errorf("%s: has an effect", step.name); return nil, nil }
 		}
 		response, replayed, err := do(t, pool, step.request, effect)
-		if (step.code == "") != (err == nil) || (err != nil && !apierr.Is(err, step.code)) || response != step.response || replayed != step.replayed {
+		if (step.code == "") != (err == nil) || (err != nil && !apierr.Is(err, step.code)) ||
+			response != step.response || replayed != step.replayed {
 			t.Errorf("%s: %q, %t, %v", step.name, response, replayed, err)
 		}
 	}

@@ -32,8 +32,8 @@ import (
 
 const scope = "waitlist.internal/libs/kafka"
 
-// InboxSchema is the table of events that a consumer has handled, for the
-// migrations of each service that consumes.
+// InboxSchema creates the table of handled events. Services with a consumer add it
+// to their migrations.
 const InboxSchema = `
 CREATE TABLE inbox (
     consumer    text        NOT NULL,
@@ -53,58 +53,58 @@ const (
 
 	retryFirst = 100 * time.Millisecond
 	outageMax  = 10 * time.Second
-	// drain is how long a batch and its commit may take after the end was asked for.
+	// drain bounds a batch and its commit after the consumer was told to stop.
 	drain = 5 * time.Second
 
-	// inboxRetention is longer than any topic but the dead letters' keeps a
-	// message; those are replayed by the replay's own offset.
+	// inboxRetention is longer than the retention of any topic except dead letters,
+	// which the offsets of Replay keep from being delivered twice.
 	inboxRetention = 14 * 24 * time.Hour
 	pruneEvery     = time.Hour
 	pruneRows      = 10_000
 
 	lagEvery = 10 * time.Second
-	// stalled is how long nothing may come while there is lag, until the reader is
-	// replaced (kafka-go issues 387 and 955).
+	// stalled is how long a reader with lag may deliver nothing before it is replaced
+	// (kafka-go issues 387 and 955).
 	stalled = 45 * time.Second
 )
 
-// Handler applies ev in tx. It has no effect outside tx: the transaction may be
-// rolled back and the event handled again, also together with others in one
-// transaction. It returns nil for payloads that it does not care for. ctx has
-// the trace of the event's cause.
+// Handler applies ev in tx. It must have no effect outside tx: the transaction may
+// be rolled back and the event handled again, also in one transaction with others.
+// It returns nil for payloads that it ignores. ctx carries the trace of the event.
 //
-// An error that says a dependency is away (outage.Is) is waited out; after
-// any other, and after a panic, the event is tried again a few times and then
-// dead-lettered.
+// If a dependency is unavailable (outage.Is), the consumer tries again until it is
+// back. After any other error, or a panic, it tries a few times and then
+// dead-letters the event.
 type Handler func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error
 
-// ConsumerConfig says what a consumer reads and what it does.
+// ConsumerConfig configures a consumer.
 type ConsumerConfig struct {
 	Config
-	// Group is the service's name; it also stands in the inbox.
+	// Group is the name of the service; inbox rows carry it.
 	Group string
-	// Topics without the prefix.
+	// Topics have no prefix.
 	Topics []string
 	// Pool reaches the schema that has the inbox.
 	Pool    *pgxpool.Pool
 	Handler Handler
 	Logger  *slog.Logger
-	// Attempts before a failing event is dead-lettered; 0 means 5, about three seconds.
+	// Attempts is how often a failing event is tried before it is dead-lettered; 0
+	// means 5, which take about three seconds.
 	Attempts int
-	// AfterCommit, if set, is called when handled events have been committed.
+	// AfterCommit, if set, is called after each commit of handled events.
 	AfterCommit func()
 }
 
-// Consumer handles the events of some topics as one member of its group.
+// Consumer handles the events of some topics as a member of its group.
 type Consumer struct {
 	cfg     ConsumerConfig
 	log     *slog.Logger
 	tracer  trace.Tracer
 	dead    *Writer
 	metrics consumerMetrics
-	// fetched is when the last message came, Unix nanoseconds.
+	// fetched is when the last message arrived, in Unix nanoseconds.
 	fetched atomic.Int64
-	// waiting says that the consumer has nothing in hand.
+	// waiting is true while the consumer has no batch.
 	waiting atomic.Bool
 }
 
@@ -122,19 +122,21 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	cfg.Attempts = cmp.Or(cfg.Attempts, 5)
 	c := &Consumer{cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: otel.Tracer(scope)}
 	m := otel.Meter(scope)
+	describe := metric.WithDescription
 	var errs [6]error
-	c.metrics.handled, errs[0] = m.Int64Counter("kafka.consumer.handled", metric.WithDescription("Events whose effect was committed."))
-	c.metrics.duplicates, errs[1] = m.Int64Counter("kafka.consumer.duplicates", metric.WithDescription("Deliveries that the inbox knew."))
-	c.metrics.retries, errs[2] = m.Int64Counter("kafka.consumer.retries", metric.WithDescription("Failed attempts, by kind."))
-	c.metrics.dead, errs[3] = m.Int64Counter("kafka.consumer.dead_letters", metric.WithDescription("Messages moved to the dead-letter topic. Alert above 0."))
-	c.metrics.lag, errs[4] = m.Int64Gauge("kafka.consumer.lag", metric.WithDescription("Messages behind the end of a topic."))
-	c.metrics.duration, errs[5] = m.Float64Histogram("kafka.consumer.batch.duration", metric.WithUnit("s"), metric.WithDescription("Time of one transaction."))
+	c.metrics.handled, errs[0] = m.Int64Counter("kafka.consumer.handled", describe("Events whose effect was committed."))
+	c.metrics.duplicates, errs[1] = m.Int64Counter("kafka.consumer.duplicates", describe("Deliveries that the inbox knew."))
+	c.metrics.retries, errs[2] = m.Int64Counter("kafka.consumer.retries", describe("Failed attempts, by kind."))
+	c.metrics.dead, errs[3] = m.Int64Counter("kafka.consumer.dead_letters",
+		describe("Messages moved to the dead-letter topic. Alert above 0."))
+	c.metrics.lag, errs[4] = m.Int64Gauge("kafka.consumer.lag", describe("Messages behind the end of a topic."))
+	c.metrics.duration, errs[5] = m.Float64Histogram("kafka.consumer.batch.duration",
+		metric.WithUnit("s"), describe("Time of one transaction."))
 	return c, errors.Join(errs[:]...)
 }
 
-// Run consumes until ctx is done; then it finishes the batch in hand, commits
-// its offsets and leaves the group. Outages of Kafka and Postgres are waited
-// out.
+// Run consumes until ctx is done; then it finishes the current batch, commits its
+// offsets and leaves the group. It survives outages of Kafka and Postgres.
 func (c *Consumer) Run(ctx context.Context) (err error) {
 	// A reader that starts before its topics exist may never see them.
 	if err := EnsureTopics(ctx, c.cfg.Config); err != nil {
@@ -156,13 +158,13 @@ func (c *Consumer) Run(ctx context.Context) (err error) {
 		if ctx.Err() != nil {
 			break
 		}
-		c.log.WarnContext(ctx, "Kafka reader is replaced", telemetry.Err(err))
+		c.log.WarnContext(ctx, "replacing the Kafka reader", telemetry.Err(err))
 		loop.Wait(ctx, time.Second)
 	}
 	return nil
 }
 
-var errStalled = errors.New("lag, but nothing comes")
+var errStalled = errors.New("reader has lag but delivers nothing")
 
 // read consumes with one reader until it fails, stalls or ctx is done.
 func (c *Consumer) read(ctx context.Context) error {
@@ -198,7 +200,7 @@ func (c *Consumer) read(ctx context.Context) error {
 	return errors.Join(cause, reader.Close())
 }
 
-// fetch moves messages from the reader to the channel until one of them ends.
+// fetch moves messages from the reader to the channel until reader or ctx ends.
 func (c *Consumer) fetch(ctx context.Context, reader *kafkago.Reader, messages chan<- kafkago.Message) error {
 	for {
 		m, err := reader.FetchMessage(ctx)
@@ -214,8 +216,8 @@ func (c *Consumer) fetch(ctx context.Context, reader *kafkago.Reader, messages c
 	}
 }
 
-// process handles what comes, as many messages at once as are there, and commits
-// their offsets.
+// process handles messages in batches of all that are waiting, and commits their
+// offsets.
 func (c *Consumer) process(ctx context.Context, reader *kafkago.Reader, messages <-chan kafkago.Message) {
 	for {
 		c.waiting.Store(true)
@@ -239,8 +241,8 @@ func (c *Consumer) process(ctx context.Context, reader *kafkago.Reader, messages
 		work, stop := loop.Drain(ctx, drain)
 		ok := c.handleBatch(ctx, work, batch)
 		if ok {
-			// A failed commit means a second delivery, which the inbox knows. It blocks
-			// while the group rebalances.
+			// After a failed commit, the messages come again and the inbox drops them. The
+			// call blocks while the group rebalances.
 			commit, cancel := context.WithTimeout(work, drain)
 			if err := reader.CommitMessages(commit, batch...); err != nil {
 				c.log.InfoContext(ctx, "offsets not committed", telemetry.Err(err))
@@ -254,16 +256,16 @@ func (c *Consumer) process(ctx context.Context, reader *kafkago.Reader, messages
 	}
 }
 
-// delivery is one message with what came out of it.
+// delivery is a message with its decoded event.
 type delivery struct {
 	msg   kafkago.Message
 	event *eventv1.Event
 	id    uuid.UUID
 }
 
-// handleBatch handles all of batch, in order, each with an effect or dead-lettered, and
-// reports whether it did; it does not only when ctx ended during an outage.
-// work is for what is to be finished then.
+// handleBatch handles batch in order: each message has its effect or is
+// dead-lettered. It returns false only if ctx ends during an outage. work is the
+// context for what must finish after that.
 func (c *Consumer) handleBatch(ctx, work context.Context, batch []kafkago.Message) bool {
 	var good []delivery
 	for _, m := range batch {
@@ -293,9 +295,9 @@ func (c *Consumer) handleBatch(ctx, work context.Context, batch []kafkago.Messag
 		if err == nil {
 			return true
 		}
-		// One of them spoils the transaction for all; alone each shows what it is.
+		// One event fails the transaction of all; handling them one by one finds it.
 		c.countRetry(work, err)
-		c.log.InfoContext(ctx, "events are handled one by one", slog.Int("events", len(good)), telemetry.Err(err))
+		c.log.InfoContext(ctx, "batch failed; handling its events one by one", slog.Int("events", len(good)), telemetry.Err(err))
 	}
 	for _, d := range good {
 		if !c.handleOne(ctx, work, d) {
@@ -353,7 +355,7 @@ func (c *Consumer) countRetry(ctx context.Context, err error) {
 	c.metrics.retries.Add(ctx, 1, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("kind", kind)))
 }
 
-// waitOut reports whether err passes by itself.
+// waitOut reports whether err is temporary.
 func waitOut(err error) bool {
 	if _, ok := errors.AsType[*panicError](err); ok {
 		return false
@@ -361,12 +363,13 @@ func waitOut(err error) bool {
 	if outage.Is(err) || pg.Retryable(err) || errors.Is(err, context.Canceled) {
 		return true
 	}
-	// Out of disk, memory or connections; credentials that are being rotated.
+	// Class 53 is a lack of disk, memory or connections; class 28 occurs while
+	// credentials rotate.
 	code := pg.SQLState(err)
 	return strings.HasPrefix(code, "53") || strings.HasPrefix(code, "28")
 }
 
-// handle applies the events that the inbox does not know in one transaction.
+// handle applies, in one transaction, the events that the inbox does not have.
 func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 	start := time.Now()
 	ids := make([]uuid.UUID, len(batch))
@@ -393,7 +396,7 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 			if !fresh[d.id] {
 				continue
 			}
-			// The same event twice in one batch has its effect once.
+			// An event that occurs twice in the batch has its effect once.
 			fresh[d.id] = false
 			if err := c.apply(ctx, tx, d); err != nil {
 				return err
@@ -414,21 +417,23 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 	return nil
 }
 
-// panicError is a handler's panic.
+// panicError is the panic of a handler.
 type panicError struct{ value any }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
-// apply calls the handler within the trace of the event's cause.
+// apply calls the handler in the trace of the event.
 func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, d delivery) (err error) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{HeaderTraceparent: header(d.msg, HeaderTraceparent)})
 	ctx, span := c.tracer.Start(ctx, "process "+c.baseTopic(d.msg.Topic), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-		attribute.String("messaging.system", "kafka"), attribute.String("messaging.consumer.group.name", c.cfg.Group), attribute.String("event.id", d.event.GetId()),
+		attribute.String("messaging.system", "kafka"), attribute.String("messaging.consumer.group.name", c.cfg.Group),
+		attribute.String("event.id", d.event.GetId()),
 		attribute.Int("messaging.destination.partition.id", d.msg.Partition), attribute.Int64("messaging.kafka.offset", d.msg.Offset)))
 	defer func() {
 		if v := recover(); v != nil {
 			p := &panicError{v}
-			c.log.ErrorContext(ctx, "event handler panicked", slog.String("event_id", d.event.GetId()), telemetry.Err(p), slog.String("stack", string(debug.Stack())))
+			c.log.ErrorContext(ctx, "event handler panicked", slog.String("event_id", d.event.GetId()), telemetry.Err(p),
+				slog.String("stack", string(debug.Stack())))
 			err = p
 		}
 		if err != nil {
@@ -443,8 +448,8 @@ func (c *Consumer) baseTopic(topic string) string {
 	return strings.TrimPrefix(topic, c.cfg.TopicPrefix)
 }
 
-// watch records the lag, and returns errStalled when there is some but nothing
-// comes.
+// watch records the lag. It returns errStalled if the reader has lag but delivers
+// nothing.
 func (c *Consumer) watch(ctx context.Context) error {
 	t := c.cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
@@ -468,8 +473,8 @@ func (c *Consumer) watch(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Lag returns how many messages a service's group has not committed yet, by
-// topic without prefix.
+// Lag returns how many messages a group has not committed, by topic (without
+// prefix).
 func Lag(ctx context.Context, cfg Config, group string, topics ...string) (map[string]int64, error) {
 	t := cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
@@ -492,21 +497,23 @@ func groupLag(ctx context.Context, client *kafkago.Client, cfg Config, group str
 	}
 	lag := map[string]int64{}
 	for at, end := range ends {
-		// Nothing committed: the group starts at the first message there is.
+		// Without a commit, the group starts at the first message.
 		lag[strings.TrimPrefix(at.topic, cfg.TopicPrefix)] += max(0, end-max(committed[at], starts[at]))
 	}
 	return lag, nil
 }
 
-// committedOffsets returns what a group has committed; a partition without is
-// missing.
-func committedOffsets(ctx context.Context, client *kafkago.Client, group string, partitions map[string][]int) (map[topicPartition]int64, error) {
+// committedOffsets returns the committed offsets of a group; partitions without one
+// are missing.
+func committedOffsets(
+	ctx context.Context, client *kafkago.Client, group string, partitions map[string][]int,
+) (map[topicPartition]int64, error) {
 	res, err := client.OffsetFetch(ctx, &kafkago.OffsetFetchRequest{GroupID: group, Topics: partitions})
 	if err != nil {
 		return nil, fmt.Errorf("fetch offsets: %w", err)
 	}
 	out := map[topicPartition]int64{}
-	// A group that never was has committed nothing; brokers say so differently.
+	// A group that never existed has committed nothing; some brokers report an error.
 	if res.Error != nil && !errors.Is(res.Error, kafkago.GroupIdNotFound) {
 		return nil, fmt.Errorf("fetch offsets: %w", res.Error)
 	}
@@ -525,9 +532,11 @@ type topicPartition struct {
 	partition int
 }
 
-// offsets returns the first or last offset of every partition, and the
+// offsets returns the first or last offset (which) of every partition, and the
 // partitions by topic.
-func offsets(ctx context.Context, client *kafkago.Client, topics []string, which int64) (map[topicPartition]int64, map[string][]int, error) {
+func offsets(
+	ctx context.Context, client *kafkago.Client, topics []string, which int64,
+) (map[topicPartition]int64, map[string][]int, error) {
 	md, err := client.Metadata(ctx, &kafkago.MetadataRequest{Topics: topics})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read topics: %w", err)
@@ -563,7 +572,7 @@ func offsets(ctx context.Context, client *kafkago.Client, topics []string, which
 	return out, partitions, nil
 }
 
-// prune deletes inbox rows that are too old to be delivered again.
+// prune periodically deletes inbox rows of events too old to come again.
 func (c *Consumer) prune(ctx context.Context) {
 	for loop.Wait(ctx, pruneEvery) {
 		for {
@@ -578,12 +587,13 @@ func (c *Consumer) prune(ctx context.Context) {
 	}
 }
 
-// PruneInbox deletes some of a consumer's inbox rows from before a time, and
-// returns how many; 0 when none are left.
+// PruneInbox deletes a chunk of a consumer's inbox rows older than before and
+// returns their number; 0 when none are left.
 func PruneInbox(ctx context.Context, pool *pgxpool.Pool, consumer string, before time.Time) (int64, error) {
 	tag, err := pool.Exec(ctx, `
 		DELETE FROM inbox WHERE (consumer, event_id) IN (
-			SELECT consumer, event_id FROM inbox WHERE received_at < $2 AND consumer = $1 ORDER BY received_at LIMIT $3)`, consumer, before, pruneRows)
+			SELECT consumer, event_id FROM inbox WHERE received_at < $2 AND consumer = $1
+			ORDER BY received_at LIMIT $3)`, consumer, before, pruneRows)
 	if err != nil {
 		return 0, fmt.Errorf("prune inbox: %w", err)
 	}

@@ -64,7 +64,8 @@ func openEnv(t testing.TB, url string, cfg kafka.Config) *env {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA consumer; CREATE TABLE effect (no bigserial, consumer text, event_id text, key text);`+kafka.InboxSchema+outbox.Schema); err != nil {
+	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA consumer;
+		CREATE TABLE effect (no bigserial, consumer text, event_id text, key text);`+kafka.InboxSchema+outbox.Schema); err != nil {
 		t.Fatal(err)
 	}
 	w := kafka.NewWriter(cfg)
@@ -107,7 +108,8 @@ func (e *env) run(group string, h kafka.Handler) func() {
 // record is the effect of an event in these tests.
 func record(group string) kafka.Handler {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
-		_, err := tx.Exec(ctx, "INSERT INTO effect (consumer, event_id, key) VALUES ($1, $2, $3)", group, ev.GetId(), ev.GetSignupCreated().GetWaitlistId())
+		_, err := tx.Exec(ctx, "INSERT INTO effect (consumer, event_id, key) VALUES ($1, $2, $3)",
+			group, ev.GetId(), ev.GetSignupCreated().GetWaitlistId())
 		return err
 	}
 }
@@ -295,7 +297,8 @@ func TestPoisonIsDeadLetteredAndReplayedOnce(t *testing.T) {
 		if !ok || string(m.Value) != string(want.Value) || string(m.Key) != "k" || got["mine"] != "kept" {
 			t.Errorf("%s: not the original message", reason)
 		}
-		if got[kafka.HeaderTopic] != kafka.SignupsTopic || got[kafka.HeaderPartition] == "" || got[kafka.HeaderOffset] == "" || got[kafka.HeaderAttempt] != "1" || got[kafka.HeaderError] == "" {
+		if got[kafka.HeaderTopic] != kafka.SignupsTopic || got[kafka.HeaderPartition] == "" || got[kafka.HeaderOffset] == "" ||
+			got[kafka.HeaderAttempt] != "1" || got[kafka.HeaderError] == "" {
 			t.Errorf("%s: headers %v", reason, got)
 		}
 	}
@@ -314,7 +317,8 @@ func TestPoisonIsDeadLetteredAndReplayedOnce(t *testing.T) {
 	h.mu.Unlock()
 	e.replay("2", 7)
 	e.consumed("one")
-	if got := e.effects("one"); len(got) != len(good)+3 || !slices.Contains(got, h.fails) || !slices.Contains(got, h.panics) || !slices.Contains(got, h.violates) {
+	if got := e.effects("one"); len(got) != len(good)+3 || !slices.Contains(got, h.fails) ||
+		!slices.Contains(got, h.panics) || !slices.Contains(got, h.violates) {
 		t.Fatalf("%d effects after the replay", len(got))
 	}
 	// Once: what is replayed again is known, and what never decodes stays dead.
@@ -485,7 +489,9 @@ func TestTheTraceGoesFromCauseToEffect(t *testing.T) {
 		got <- trace.SpanContextFromContext(ctx)
 		return nil
 	})
-	cause := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1, 2, 3}, SpanID: trace.SpanID{4, 5}, TraceFlags: trace.FlagsSampled})
+	cause := trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: trace.TraceID{1, 2, 3}, SpanID: trace.SpanID{4, 5}, TraceFlags: trace.FlagsSampled,
+	})
 	ctx := trace.ContextWithSpanContext(t.Context(), cause)
 	r, err := outbox.NewRelay(e.pool, e.writer, "consumer", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
@@ -520,7 +526,8 @@ func TestTheTraceGoesFromCauseToEffect(t *testing.T) {
 func TestOldInboxRowsGo(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	if _, err := e.pool.Exec(t.Context(), `INSERT INTO inbox SELECT 'g', gen_random_uuid(), now() - make_interval(days => n) FROM generate_series(0, 29) n`); err != nil {
+	if _, err := e.pool.Exec(t.Context(), `INSERT INTO inbox
+		SELECT 'g', gen_random_uuid(), now() - make_interval(days => n) FROM generate_series(0, 29) n`); err != nil {
 		t.Fatal(err)
 	}
 	n, err := kafka.PruneInbox(t.Context(), e.pool, "g", time.Now().Add(-14*24*time.Hour))

@@ -18,7 +18,7 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// Why a message was dead-lettered.
+// The reasons for dead-lettering a message.
 const (
 	reasonUndecodable = "undecodable"
 	reasonUnknown     = "unknown_version"
@@ -40,11 +40,11 @@ func reasonOf(err error) string {
 	return reasonFailure
 }
 
-// deadLetter moves m out of the way, however long Kafka is away, and reports
-// whether it did; it does not only when ctx ends first.
+// deadLetter moves m to the dead-letter topic, however long Kafka is unavailable.
+// It returns false only if ctx ends first.
 func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reason string, cause error) bool {
 	attempt, _ := strconv.Atoi(header(m, HeaderAttempt))
-	// Without addresses: the letter stays for weeks.
+	// telemetry.Err removes email addresses: the letter stays for weeks.
 	text := telemetry.Err(cause).Value.String()
 	if len(text) > maxErrorHeader {
 		text = strings.ToValidUTF8(text[:maxErrorHeader], "")
@@ -71,7 +71,8 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 		err := c.dead.WriteMessages(work, letter)
 		if err == nil {
 			c.metrics.dead.Add(work, 1, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("reason", reason)))
-			c.log.ErrorContext(ctx, "message dead-lettered", slog.String("topic", m.Topic), slog.Int("partition", m.Partition), slog.Int64("offset", m.Offset),
+			c.log.ErrorContext(ctx, "message dead-lettered",
+				slog.String("topic", m.Topic), slog.Int("partition", m.Partition), slog.Int64("offset", m.Offset),
 				slog.String("reason", reason), slog.String("error", text))
 			return true
 		}
@@ -91,14 +92,14 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 	}
 }
 
-// replayGroup remembers how far the dead letters have been replayed.
+// replayGroup holds the offsets up to which dead letters have been replayed.
 const replayGroup = "replay"
 
-// Replay sends the dead letters of topic (without prefix or suffix) to it again,
-// each for the group that failed, and returns how many. A letter is replayed
-// once: the next Replay goes on behind it. One that fails again is a new dead
-// letter, with its attempt counted. Consumers that have handled an event
-// meanwhile know it by its id.
+// Replay sends the dead letters of topic (without prefix or suffix) to topic again,
+// each for the group that failed, and returns their number. It replays each letter
+// once: the next Replay continues after it. A message that fails again becomes a
+// new dead letter with a higher attempt. Consumers skip an event that they have
+// handled in the meantime, by its id.
 func Replay(ctx context.Context, cfg Config, topic string) (n int, err error) {
 	t := cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
@@ -107,7 +108,7 @@ func Replay(ctx context.Context, cfg Config, topic string) (n int, err error) {
 	defer func() { err = errors.Join(err, w.Close()) }()
 	dlq := cfg.TopicPrefix + topic + DeadLetterSuffix
 	group := cfg.TopicPrefix + replayGroup
-	// Up to here and no further: what fails again comes behind.
+	// Stop at the current ends: letters that fail again come after them.
 	ends, partitions, err := offsets(ctx, client, []string{dlq}, kafkago.LastOffset)
 	if err != nil {
 		return 0, err
@@ -130,8 +131,10 @@ func Replay(ctx context.Context, cfg Config, topic string) (n int, err error) {
 	return n, nil
 }
 
-// replayPartition replays the letters from an offset up to, not including, end.
-func replayPartition(ctx context.Context, cfg Config, w *Writer, client *kafkago.Client, group string, at topicPartition, from, end int64) (n int, err error) {
+// replayPartition replays the letters from offset from up to, not including, end.
+func replayPartition(
+	ctx context.Context, cfg Config, w *Writer, client *kafkago.Client, group string, at topicPartition, from, end int64,
+) (n int, err error) {
 	if from >= end {
 		return 0, nil
 	}
@@ -165,7 +168,8 @@ func replayPartition(ctx context.Context, cfg Config, w *Writer, client *kafkago
 			return n, fmt.Errorf("replay to %s: %w", topic, err)
 		}
 		n++
-		// A crash before this replays the letter again; the inbox knows it.
+		// After a crash before this commit, the letter is replayed again; the inbox of the
+		// consumer knows it.
 		res, err := client.OffsetCommit(ctx, &kafkago.OffsetCommitRequest{
 			GroupID: group, GenerationID: -1,
 			Topics: map[string][]kafkago.OffsetCommit{at.topic: {{Partition: at.partition, Offset: next}}},

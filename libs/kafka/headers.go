@@ -5,7 +5,7 @@ import kafkago "github.com/segmentio/kafka-go"
 // HeaderTraceparent carries the W3C trace context of a message's cause.
 const HeaderTraceparent = "traceparent"
 
-// The headers that a dead letter has beside the original's.
+// The headers that a dead letter has in addition to those of the original.
 const (
 	// HeaderConsumer is the group that failed.
 	HeaderConsumer  = "dlq-consumer"
@@ -16,7 +16,7 @@ const (
 	HeaderOffset    = "dlq-offset"
 	// HeaderAttempt counts how often the message was dead-lettered, from 1.
 	HeaderAttempt = "dlq-attempt"
-	// HeaderReplayFor is on a replayed message: the one group it is for.
+	// HeaderReplayFor names the one group that a replayed message is for.
 	HeaderReplayFor = "replay-for"
 )
 

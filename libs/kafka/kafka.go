@@ -1,13 +1,13 @@
-// Package kafka is how services take part in the event log: the topics, the
-// writer under the outbox's relay, consumers whose effects happen once, and
-// the dead-letter topics with their replay.
+// Package kafka connects services to the event log: the topics, the writer of the
+// outbox relay, consumers whose effects happen once, and the dead-letter topics
+// with their replay.
 //
 //	outbox.Relay ─► Writer ─► topic ─► Consumer ─┬─► inbox row + effect, one transaction
 //	                            ▲                └─► topic.dlq (deterministic failures)
 //	                            └────── Replay ◄───────┘
 //
-// Delivery is at least once, in order per key. A consumer's effect happens once
-// because the row in its inbox commits with it.
+// Kafka delivers each message at least once, in order per key. A consumer's effect
+// happens once because its inbox row commits in the same transaction.
 package kafka
 
 import (
@@ -25,49 +25,48 @@ import (
 	"waitlist.internal/libs/loop"
 )
 
-// The topics. A cluster's names have Config.TopicPrefix before them.
+// The topics. On a cluster, their names begin with Config.TopicPrefix.
 const (
 	// SignupsTopic is keyed by waitlist id.
 	SignupsTopic = "waitlist.signups.v1"
 	// AccountsTopic is keyed by account id.
 	AccountsTopic = "waitlist.accounts.v1"
-	// BlastsTopic is keyed by blast and batch, so that the batches of one blast are
-	// spread over its partitions.
+	// BlastsTopic is keyed by blast and batch, which spreads the batches of a blast
+	// over the partitions.
 	BlastsTopic = "waitlist.blasts.v1"
-	// DeadLetterSuffix makes a topic's name that of its dead letters.
+	// DeadLetterSuffix is appended to the name of a topic for its dead letters.
 	DeadLetterSuffix = ".dlq"
 )
 
-// Topics returns all of them.
+// Topics returns all topics.
 func Topics() []string { return []string{SignupsTopic, AccountsTopic, BlastsTopic} }
 
 const (
-	// MaxMessageBytes is the largest message, and the largest batch, that is
-	// written: below the broker's default of 1 MiB, with room for the headers
-	// that a dead letter adds.
+	// MaxMessageBytes bounds messages and batches: below the broker's default of 1 MiB,
+	// with room for the headers of a dead letter.
 	MaxMessageBytes = 900 << 10
-	// MaxBatchMessages is how many messages one call of WriteMessages may have to be
-	// written all or none by partition. kafka-go allocates this much for each
-	// batch, also of one message.
+	// MaxBatchMessages is how many messages one call of WriteMessages may have and
+	// still write all or none of each partition. kafka-go allocates this many for
+	// every batch, even of one message.
 	MaxBatchMessages = 500
-	// deadLetterRetention outlives a long holiday; the broker's default is a week.
+	// deadLetterRetention gives people time to react; the broker's default is a week.
 	deadLetterRetention = 30 * 24 * time.Hour
 	dialTimeout         = 5 * time.Second
 	requestTimeout      = 10 * time.Second
 )
 
-// Config is how to reach a cluster and how to create topics there.
+// Config tells how to reach a cluster and how to create topics there.
 type Config struct {
 	Brokers []string
-	// TopicPrefix stands before every topic and consumer group, so that several
-	// suites (or tests) share a cluster.
+	// TopicPrefix begins the names of all topics and consumer groups, so that several
+	// installations, or tests, can share a cluster.
 	TopicPrefix string
-	// TLS, if set, is how connections are encrypted and the brokers' names checked.
+	// TLS, if set, encrypts connections and verifies the brokers.
 	TLS *tls.Config
-	// SASL, if set, says who we are.
+	// SASL, if set, authenticates the process.
 	SASL sasl.Mechanism
-	// Partitions and Replication of topics that are missing; 0 means 6 and 1. Existing
-	// topics stay as they are.
+	// Partitions and Replication apply to missing topics; 0 means 6 and 1. Existing
+	// topics do not change.
 	Partitions  int
 	Replication int
 }
@@ -81,9 +80,8 @@ func (c Config) names(topics []string) []string {
 	return out
 }
 
-// EnsureTopics creates the suite's topics and their dead-letter topics where
-// they are missing, and returns when every partition has a leader. While Kafka
-// is away it goes on trying, until ctx is done.
+// EnsureTopics creates missing topics and dead-letter topics and returns when every
+// partition has a leader. It keeps trying until ctx is done.
 func EnsureTopics(ctx context.Context, cfg Config) error {
 	t := cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
@@ -119,8 +117,8 @@ func ensureTopics(ctx context.Context, cfg Config, t *kafkago.Transport) error {
 	for i, tc := range missing {
 		names[i] = tc.Topic
 	}
-	// Looked up first: where an operator made the topics, the service may not
-	// have the right to create any.
+	// Look first: if an operator made the topics, the service may not have the right
+	// to create any.
 	ready, err := topicsReady(ctx, client, names)
 	if err != nil {
 		return err
@@ -154,7 +152,7 @@ func ensureTopics(ctx context.Context, cfg Config, t *kafkago.Transport) error {
 	return nil
 }
 
-// topicsReady tells which of names exist with a leader for every partition.
+// topicsReady tells which topics exist with a leader for every partition.
 func topicsReady(ctx context.Context, client *kafkago.Client, names []string) (map[string]bool, error) {
 	md, err := client.Metadata(ctx, &kafkago.MetadataRequest{Topics: names})
 	if err != nil {
@@ -171,15 +169,14 @@ func topicsReady(ctx context.Context, client *kafkago.Client, names []string) (m
 	return ready, nil
 }
 
-// Topic is one of a cluster's.
+// Topic describes a topic of a cluster.
 type Topic struct {
 	// Name has the prefix.
 	Name                    string
 	Partitions, Replication int
 }
 
-// Describe returns the suite's topics and their dead-letter topics as the cluster
-// has them.
+// Describe returns the topics and their dead-letter topics as the cluster has them.
 func Describe(ctx context.Context, cfg Config) ([]Topic, error) {
 	t := cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
@@ -207,19 +204,19 @@ func Describe(ctx context.Context, cfg Config) ([]Topic, error) {
 	return out, nil
 }
 
-// Transport returns a connection pool of its own: kafka-go's default one is
-// global and never closed. CloseIdleConnections ends its goroutines.
+// Transport returns a new connection pool, since kafka-go's default pool is global
+// and never closed. CloseIdleConnections ends its goroutines.
 func (c Config) Transport(clientID string) *kafkago.Transport {
 	d := &net.Dialer{Timeout: dialTimeout}
 	return &kafkago.Transport{Dial: d.DialContext, DialTimeout: dialTimeout, ClientID: clientID, TLS: c.TLS, SASL: c.SASL}
 }
 
-// Dialer is what readers connect with.
+// Dialer returns the dialer for readers.
 func (c Config) Dialer(clientID string) *kafkago.Dialer {
 	return &kafkago.Dialer{Timeout: dialTimeout, DualStack: true, ClientID: clientID, TLS: c.TLS, SASLMechanism: c.SASL}
 }
 
-// Reachable is nil when a broker takes us in, with all that TLS and SASL ask.
+// Reachable returns nil if a broker accepts a connection, including TLS and SASL.
 func Reachable(ctx context.Context, cfg Config) error {
 	var errs []error
 	for _, b := range cfg.Brokers {

@@ -21,7 +21,8 @@ import (
 func secured(t *testing.T, mechanism string) []string {
 	t.Helper()
 	cert := testenv.NewCertificate(t, t.TempDir())
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.TLS(cert.Server), kfake.EnableSASL(), kfake.Superuser(mechanism, "waitlist", "secret"))
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.TLS(cert.Server), kfake.EnableSASL(),
+		kfake.Superuser(mechanism, "waitlist", "secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +121,10 @@ func with(environ []string, instead ...string) []string {
 }
 
 func TestMisconfigured(t *testing.T) {
-	good := []string{"KAFKA_BROKERS=a:1", "KAFKA_TLS=", "KAFKA_CA_FILE=", "KAFKA_SASL_MECHANISM=", "KAFKA_USERNAME=", "KAFKA_PASSWORD=", "KAFKA_PARTITIONS=", "KAFKA_REPLICATION="}
+	good := []string{
+		"KAFKA_BROKERS=a:1", "KAFKA_TLS=", "KAFKA_CA_FILE=", "KAFKA_SASL_MECHANISM=", "KAFKA_USERNAME=",
+		"KAFKA_PASSWORD=", "KAFKA_PARTITIONS=", "KAFKA_REPLICATION=",
+	}
 	if cfg, err := configured(t, good); err != nil || cfg.TLS != nil || cfg.SASL != nil || cfg.Partitions != 6 || cfg.Replication != 1 {
 		t.Errorf("%+v, %v", cfg, err)
 	}

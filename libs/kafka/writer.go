@@ -10,9 +10,9 @@ import (
 	kafkago "github.com/segmentio/kafka-go"
 )
 
-// Writer writes messages durably (acknowledged by all in-sync replicas), those
-// of one key to one partition. Share one per process; it is safe for concurrent
-// use.
+// Writer writes messages durably: all in-sync replicas acknowledge them. Messages
+// with one key go to one partition. A Writer is safe for concurrent use; share one
+// per process.
 type Writer struct {
 	cfg       Config
 	transport *kafkago.Transport
@@ -20,7 +20,8 @@ type Writer struct {
 	topicsOK  atomic.Bool
 }
 
-// NewWriter connects with the first message, and then also sees to the topics.
+// NewWriter returns a writer that connects, and creates missing topics, with its
+// first message.
 func NewWriter(cfg Config) *Writer {
 	t := cfg.Transport("waitlist")
 	return &Writer{cfg: cfg, transport: t, writer: &kafkago.Writer{
@@ -31,7 +32,7 @@ func NewWriter(cfg Config) *Writer {
 		Compression:  kafkago.Snappy,
 		BatchSize:    MaxBatchMessages,
 		BatchBytes:   MaxMessageBytes,
-		// A call hands over all its messages at once; there is nothing to wait for.
+		// A call hands over all its messages at once, so waiting for more gains nothing.
 		BatchTimeout: time.Millisecond,
 		MaxAttempts:  3,
 		WriteTimeout: requestTimeout,
@@ -39,11 +40,11 @@ func NewWriter(cfg Config) *Writer {
 	}}
 }
 
-// WriteMessages writes msgs, whose topics are given without the prefix. Messages
-// of one partition keep their order. If a call has at most MaxBatchMessages and
-// MaxMessageBytes, those of one partition are written all or none. The error is kafka-go's: a
-// WriteErrors has one entry a message. After ctx is done the messages may still
-// be written.
+// WriteMessages writes msgs, whose topics have no prefix. Messages of one partition
+// keep their order. If a call has at most MaxBatchMessages and MaxMessageBytes,
+// either all messages of a partition are written or none. The error is kafka-go's:
+// a WriteErrors has one entry per message. If ctx ends, the messages may still be
+// written.
 func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) error {
 	if !w.topicsOK.Load() {
 		if err := ensureTopics(ctx, w.cfg, w.transport); err != nil {
@@ -59,16 +60,16 @@ func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) err
 	return w.writer.WriteMessages(ctx, prefixed...) //nolint:wrapcheck // the caller looks into kafka-go's types
 }
 
-// Close writes what is under way and closes the connections. Let every
-// WriteMessages return first.
+// Close finishes pending writes and closes the connections. Call it after every
+// WriteMessages has returned.
 func (w *Writer) Close() error {
 	err := w.writer.Close()
 	w.transport.CloseIdleConnections()
-	return err //nolint:wrapcheck // says all there is
+	return err //nolint:wrapcheck // the error needs no context
 }
 
-// Unsendable reports whether err says that this very message will be refused
-// however often it is sent.
+// Unsendable reports whether err means that Kafka will refuse the message however
+// often it is sent.
 func Unsendable(err error) bool {
 	if _, ok := errors.AsType[kafkago.MessageTooLargeError](err); ok {
 		return true

@@ -149,7 +149,8 @@ func TestTLS(t *testing.T) {
 	server := testenv.PostgresServer(t, devservers.PostgresOptions{Dir: dir, Settings: settings})
 	url := strings.Replace(server.URL("postgres"), "sslmode=disable", "sslmode=verify-full", 1)
 	var encrypted bool
-	err := pool(t, url+"&sslrootcert="+cert.CAFile).QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted)
+	err := pool(t, url+"&sslrootcert="+cert.CAFile).
+		QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted)
 	if err != nil || !encrypted {
 		t.Errorf("encrypted %v, %v", encrypted, err)
 	}

@@ -1,20 +1,20 @@
-// Package ratelimit is the global limit: one token bucket over all services,
-// replicas and endpoints, kept in Redis.
+// Package ratelimit is the global rate limit: one token bucket in Redis for all
+// services, replicas and endpoints.
 //
-//	request → denied until t? ─yes→ refuse, nobody is asked
+//	request → denied until t? ─yes→ refuse without asking
 //	              │no
 //	        breaker open? ─yes→ local bucket of limit ÷ replicas
 //	              │no
-//	        one EVALSHA for all that wait now ─error or 50 ms→ local bucket
+//	        one EVALSHA for all waiting requests ─error or 50 ms→ local bucket
 //
-// The bucket is exact: after a pause it admits the burst, then the rate, no
-// matter how many processes ask. The count is integer and the clock is Redis'.
-// Worked example, 100/s and burst 200: 250 requests at once admit 200; of the
-// others each is told to come back when the next token comes, in 10 ms; a second
-// later 100 more pass.
+// The bucket is exact: after a pause it admits the burst, then the rate, however
+// many processes ask. It counts in integers by the clock of Redis. An example with
+// 100 requests a second and a burst of 200: of 250 simultaneous requests, 200 pass
+// and 50 are told to retry in 10 ms, when the next token comes; a second later, 100
+// more pass.
 //
-// The local bucket also pays for what Redis granted to this process, so that a
-// late answer now and then admits next to nothing twice.
+// Tokens that Redis grants to this process are taken from the local bucket, too,
+// so that an occasional late answer admits hardly any request twice.
 package ratelimit
 
 import (
@@ -34,15 +34,15 @@ import (
 )
 
 const (
-	// Timeout is how long a request waits for the bucket at most.
+	// Timeout bounds how long a request waits for the bucket.
 	Timeout = 50 * time.Millisecond
 	// key holds the bucket.
 	key = "ratelimit:{global}"
-	// breakAfter failures in a row open the breaker for openFor; then one
-	// request tries again.
+	// breakAfter consecutive failures open the breaker for openFor; then one request
+	// tries again.
 	breakAfter = 3
 	openFor    = time.Second
-	// maxBurst keeps the bucket's numbers exact in Lua's doubles.
+	// maxBurst keeps the bucket's numbers exact as Lua doubles.
 	maxBurst = 1_000_000_000
 )
 
@@ -51,31 +51,30 @@ var bucketScript string
 
 // Limiter decides whether a request may pass.
 type Limiter interface {
-	// Allow takes a token. Without one, retryAfter is when there may be one. It
-	// answers within about 50 ms, whatever state Redis is in.
+	// Allow takes a token. If there is none, retryAfter is the time until there may be
+	// one. Allow answers within about 50 ms, whatever the state of Redis.
 	Allow(ctx context.Context) (ok bool, retryAfter time.Duration)
 }
 
 // Options configures New.
 type Options struct {
-	// RPS tokens a second flow into a bucket that holds Burst.
+	// RPS tokens a second flow into a bucket that holds Burst tokens.
 	RPS, Burst int
-	// Replicas is the number of processes that share the limit; without Redis
-	// each admits its part.
+	// Replicas is the number of processes that share the limit; without Redis, each
+	// admits an equal part.
 	Replicas int
-	// Key is the bucket's key in Redis; empty means the one that all services
-	// share.
+	// Key is the bucket's key in Redis; empty means the key that all services share.
 	Key string
-	// Timeout bounds the wait for Redis; 0 means the constant of that name.
+	// Timeout bounds the wait for Redis; 0 means the constant Timeout.
 	Timeout time.Duration
-	// Registerer takes the metrics; nil means none.
+	// Registerer receives the metrics; nil means none.
 	Registerer prometheus.Registerer
-	// Log is told when Redis goes and comes; nil means nobody is.
+	// Log records when Redis becomes unavailable and available; nil means no log.
 	Log *slog.Logger
 }
 
-// OpenRedis returns a client for New's own use: one try, no longer than
-// Timeout, few connections. caFile is redisconn's.
+// OpenRedis returns a client for New: one attempt within Timeout and few
+// connections. caFile is that of package redisconn.
 func OpenRedis(url, caFile string) (redis.UniversalClient, error) {
 	return redisconn.Open(url, redisconn.Options{Timeout: Timeout, PoolSize: 2, CAFile: caFile})
 }
@@ -85,8 +84,8 @@ type answer struct {
 	retry   time.Duration
 }
 
-// batch is the requests that wait for one call of the script. The first
-// granted of them pass, in the order of their arrival.
+// batch holds the requests that wait for one call of the script. The first
+// granted requests pass, in order of arrival.
 type batch struct {
 	n    int
 	done chan struct{}
@@ -117,8 +116,7 @@ type limiter struct {
 	calls    prometheus.Histogram
 }
 
-// New returns a limiter on the bucket in rdb. RPS, Burst and Replicas below 1
-// count as 1.
+// New returns a limiter on a bucket in rdb. RPS, Burst and Replicas are at least 1.
 func New(rdb redis.Scripter, o Options) Limiter {
 	o.RPS, o.Burst, o.Replicas = max(o.RPS, 1), min(max(o.Burst, 1), maxBurst), max(o.Replicas, 1)
 	l := &limiter{
@@ -132,7 +130,7 @@ func New(rdb redis.Scripter, o Options) Limiter {
 			Name: "ratelimit_fallback_total", Help: "Requests decided by the local bucket because Redis did not answer.",
 		}, []string{"decision"}),
 		calls: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "ratelimit_call_duration_seconds", Help: "Duration of a call of the bucket in Redis.",
+			Name: "ratelimit_call_duration_seconds", Help: "Duration of a call to the bucket in Redis.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1},
 		}),
 	}
@@ -145,7 +143,7 @@ func New(rdb redis.Scripter, o Options) Limiter {
 	l.allowed, l.denied, l.memo = l.requests.WithLabelValues("allowed"),
 		l.requests.WithLabelValues("denied"), l.requests.WithLabelValues("denied_locally")
 	open := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "ratelimit_breaker_open", Help: "1 while Redis is not asked.",
+		Name: "ratelimit_breaker_open", Help: "1 while the breaker keeps requests from Redis.",
 	})
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(l.requests, l.fallback, l.calls, open)
@@ -165,7 +163,7 @@ func New(rdb redis.Scripter, o Options) Limiter {
 			case from == gobreaker.StateClosed:
 				open.Set(1)
 				if o.Log != nil {
-					o.Log.Warn("rate limit: Redis does not answer, limiting locally")
+					o.Log.Warn("rate limit: Redis does not answer; limiting locally")
 				}
 			}
 		},
@@ -173,9 +171,9 @@ func New(rdb redis.Scripter, o Options) Limiter {
 	return l
 }
 
-// Allow implements Limiter. Requests that arrive while a call is under way go
-// with the next one together: under load Redis sees far fewer calls than there
-// are requests, and each still counts exactly once.
+// Allow implements Limiter. Requests that arrive during a call share the next one:
+// under load, Redis gets far fewer calls than there are requests, and still counts
+// each request once.
 func (l *limiter) Allow(ctx context.Context) (bool, time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -195,12 +193,12 @@ func (l *limiter) Allow(ctx context.Context) (bool, time.Duration) {
 	l.mu.Unlock()
 
 	if lead {
-		l.run(b, now) //nolint:contextcheck // it serves others than its own caller
+		l.run(b, now) //nolint:contextcheck // it serves other callers, too
 	} else {
 		select {
 		case <-b.done:
 		case <-ctx.Done():
-			// The token, if it got one, is spent on a caller who has gone.
+			// If this request got a token, the token is lost.
 			return false, 0
 		}
 	}
@@ -216,8 +214,8 @@ func (l *limiter) Allow(ctx context.Context) (bool, time.Duration) {
 	}
 }
 
-// run closes b for further requests once no other call is under way, and asks
-// for all of it.
+// run waits until no other call is in flight, closes b to further requests, and
+// takes tokens for all of b.
 func (l *limiter) run(b *batch, since time.Time) {
 	defer close(b.done)
 	ctx, cancel := context.WithDeadline(context.Background(), since.Add(l.timeout))
@@ -281,7 +279,7 @@ func (l *limiter) allowLocally(now time.Time) (bool, time.Duration) {
 // bucket is the token bucket of one process.
 type bucket struct {
 	mu       sync.Mutex
-	rate     int64 // nanotokens a second; so that a part of the rate stays exact
+	rate     int64 // nanotokens a second, so that a part of the rate is exact
 	capacity int64
 	tokens   int64
 	last     time.Time
@@ -298,7 +296,7 @@ func newBucket(rps, burst, parts int) *bucket {
 	return b
 }
 
-// take is a request that this process decides.
+// take takes one token. If there is none, it returns the time until the next.
 func (b *bucket) take(now time.Time) (bool, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -310,9 +308,9 @@ func (b *bucket) take(now time.Time) (bool, time.Duration) {
 	return false, time.Duration(float64(nano-b.tokens) / float64(b.rate) * float64(time.Second))
 }
 
-// spend takes n tokens that were granted elsewhere, as far as there are any. A
-// process that has had its part from Redis has no second one to give away when
-// a single call is late.
+// spend removes n tokens, or all if there are fewer, because Redis granted n. A
+// process that got its part from Redis thus has no second part to grant when a
+// single call is late.
 func (b *bucket) spend(now time.Time, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -322,17 +320,16 @@ func (b *bucket) spend(now time.Time, n int) {
 
 func (b *bucket) refill(now time.Time) {
 	if d := now.Sub(b.last); d > 0 {
-		// In floating point, since the product of a long pause overflows.
+		// In floating point, since the product overflows after a long pause.
 		b.tokens = int64(min(float64(b.capacity), float64(b.tokens)+d.Seconds()*float64(b.rate)))
 		b.last = now
 	}
 }
 
-// Local is a limiter of this process alone, for tests and where there is no
-// Redis.
+// Local is a limiter of one process, for tests and systems without Redis.
 type Local struct{ b *bucket }
 
-// NewLocal returns a full bucket.
+// NewLocal returns a limiter whose bucket is full.
 func NewLocal(rps, burst int) *Local {
 	return &Local{newBucket(max(rps, 1), max(burst, 1), 1)}
 }

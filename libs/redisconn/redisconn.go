@@ -1,5 +1,5 @@
-// Package redisconn opens Redis clients that give up soon: whoever asks Redis
-// here has another way to its answer.
+// Package redisconn opens Redis clients that give up quickly: every caller has a
+// fallback without Redis.
 package redisconn
 
 import (
@@ -15,33 +15,34 @@ import (
 
 // Options bounds what one command may cost.
 type Options struct {
-	// Timeout bounds dialling, writing and reading, each; the context of a
-	// command bounds them further.
+	// Timeout bounds dialling, writing and reading, each; so does the context of a
+	// command.
 	Timeout time.Duration
-	// Retries is how often a command that failed is repeated; 0: never.
+	// Retries is how often a failed command is repeated.
 	Retries int
-	// PoolSize is the number of connections to each node; 0: the driver's
-	// default, ten for each CPU.
+	// PoolSize is the number of connections to each node; 0 means the driver's
+	// default, ten per CPU.
 	PoolSize int
-	// CAFile has the authorities of a rediss:// server in PEM; "": the machine's.
+	// CAFile has the PEM certificates of the authorities for rediss://; "" means the
+	// system's.
 	CAFile string
 }
 
-// Open returns a client for a URL redis://user:password@host:port/db, or rediss://
-// for TLS. With further nodes in it, ?addr=host2:port&addr=host3:port, it is a client of a
-// Redis Cluster. It connects when it is first used.
+// Open returns a client for the URL redis://user:password@host:port/db, or rediss://
+// for TLS. A URL with more nodes, ?addr=host2:port&addr=host3:port, stands for a
+// Redis Cluster. The client connects on first use.
 func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		// The cause would quote the URL, and so the password.
+		// The cause quotes the URL, which has the password.
 		return nil, fmt.Errorf("parse Redis URL: not a URL")
 	}
 	retries := o.Retries
 	if retries == 0 {
-		retries = -1 // go-redis' word for never
+		retries = -1 // go-redis: never
 	}
 	if o.CAFile != "" && u.Scheme != "rediss" {
-		return nil, fmt.Errorf("a file of authorities is for rediss://, the Redis URL has %s://", u.Scheme)
+		return nil, fmt.Errorf("a CA file requires a rediss:// URL, and the Redis URL has %s://", u.Scheme)
 	}
 	roots, err := tlsroots.Read(o.CAFile)
 	if err != nil {

@@ -188,7 +188,10 @@ func TestCallersOption(t *testing.T) {
 	if got := rpc.Callers("/waitlist.account.v1.AccountService/SetEntitlement"); !slices.Equal(got, []string{"billing"}) {
 		t.Errorf("Callers = %q", got)
 	}
-	for _, m := range []string{"", "/", "/x/y", "/waitlist.account.v1.AccountService/X", "/waitlist.account.v1.AuthorizeRequest/X", "/grpc.health.v1.Health/Check"} {
+	for _, m := range []string{
+		"", "/", "/x/y", "/waitlist.account.v1.AccountService/X", "/waitlist.account.v1.AuthorizeRequest/X",
+		"/grpc.health.v1.Health/Check",
+	} {
 		if got := rpc.Callers(m); got != nil {
 			t.Errorf("Callers(%q) = %q", m, got)
 		}
@@ -275,7 +278,10 @@ func TestErrorsCross(t *testing.T) {
 		},
 		"wrapped with fields": {
 			fmt.Errorf("x: %w", apierr.Validation(apierr.Field{Field: "a.b", Message: "m"}, apierr.Field{Field: "c", Message: "n"})),
-			&apierr.Error{Code: apierr.ValidationError, Kind: apierr.Invalid, Message: "m", Fields: []apierr.Field{{Field: "a.b", Message: "m"}, {Field: "c", Message: "n"}}},
+			&apierr.Error{
+				Code: apierr.ValidationError, Kind: apierr.Invalid, Message: `Check the field "a.b". m`,
+				Fields: []apierr.Field{{Field: "a.b", Message: "m"}, {Field: "c", Message: "n"}},
+			},
 			false,
 		},
 		"retry after": {

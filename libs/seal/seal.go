@@ -1,5 +1,5 @@
-// Package seal encrypts secrets that are stored: AES-256-GCM with a random
-// nonce, under a ring of keys of which the first encrypts.
+// Package seal encrypts stored secrets: AES-256-GCM with a random nonce, under the
+// first key of a ring.
 //
 //	s1.<key id>.<nonce and ciphertext, base64url>
 package seal
@@ -20,8 +20,8 @@ const (
 	keyLen  = 32 // AES-256
 )
 
-// ErrCorrupt is returned for a value that no key of the ring opens.
-var ErrCorrupt = errors.New("seal: value cannot be opened")
+// ErrCorrupt means that no key of the ring opens a value.
+var ErrCorrupt = errors.New("seal: no key opens the value")
 
 type key struct {
 	id   string
@@ -31,8 +31,8 @@ type key struct {
 // Ring encrypts with its first key and decrypts with any of them.
 type Ring struct{ keys []key }
 
-// ParseRing reads a ring as package keyring has it, with keys of exactly 32
-// bytes.
+// ParseRing parses a ring in the format of package keyring; each key has exactly
+// 32 bytes.
 func ParseRing(s string) (*Ring, error) {
 	keys, err := keyring.Parse(s, keyLen, keyLen)
 	if err != nil {
@@ -53,8 +53,8 @@ func ParseRing(s string) (*Ring, error) {
 	return &r, nil
 }
 
-// Seal encrypts plain. aad names the place where the value is kept, so that it
-// opens nowhere else.
+// Seal encrypts plain. aad names the place of the value, so that it opens nowhere
+// else.
 func (r *Ring) Seal(plain []byte, aad string) string {
 	k := r.keys[0]
 	return strings.Join([]string{
@@ -62,7 +62,7 @@ func (r *Ring) Seal(plain []byte, aad string) string {
 	}, ".")
 }
 
-// Open returns what Seal encrypted for the same aad, or ErrCorrupt.
+// Open decrypts what Seal encrypted with the same aad, or returns ErrCorrupt.
 func (r *Ring) Open(sealed, aad string) ([]byte, error) {
 	parts := strings.Split(sealed, ".")
 	if len(parts) != 3 || parts[0] != version {

@@ -1,4 +1,4 @@
-// Package tlsroots reads the authorities that a server of ours is trusted by.
+// Package tlsroots reads the certificate authorities that a client trusts.
 package tlsroots
 
 import (
@@ -8,12 +8,12 @@ import (
 	"os"
 )
 
-// Read returns the certificates of a PEM file, which stand in place of the
-// machine's; nil, the machine's, for "". The file is read once: a new authority
-// counts from the next start on, so name the old one beside it until then.
+// Read returns the certificates of a PEM file, which replace the system's. For ""
+// it returns nil, the system's. A running process does not notice changes of the
+// file, so keep the old authority beside a new one until every process restarted.
 func Read(file string) (*x509.CertPool, error) {
 	if file == "" {
-		return nil, nil //nolint:nilnil // what crypto/tls takes for the machine's
+		return nil, nil //nolint:nilnil // in crypto/tls, nil means the system's
 	}
 	pem, err := os.ReadFile(file)
 	if err != nil {

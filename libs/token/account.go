@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// MintAccount returns the token of an account mail's link. It says itself whose
-// it is, since the request that brings it names no account:
+// MintAccount returns a token for a link in an account mail. The token names its
+// account, since the request with the token does not:
 //
 //	<account id>.<generation>.<token for AccountSubject>
 //
@@ -16,9 +16,8 @@ func (r *Ring) MintAccount(p Purpose, accountID string, generation int64, expire
 	return accountID + "." + strconv.FormatInt(generation, 10) + "." + r.Mint(p, AccountSubject(accountID, generation), expires)
 }
 
-// ParseAccount splits what MintAccount made. It checks nothing but the form:
-// what it returns is to be trusted after Verify of inner for
-// AccountSubject(accountID, generation).
+// ParseAccount splits a token from MintAccount. It checks only the form: trust the
+// results after Verify of inner for AccountSubject(accountID, generation).
 func ParseAccount(token string) (accountID string, generation int64, inner string, err error) {
 	accountID, rest, ok := strings.Cut(token, ".")
 	number, inner, ok2 := strings.Cut(rest, ".")
@@ -26,7 +25,7 @@ func ParseAccount(token string) (accountID string, generation int64, inner strin
 		return "", 0, "", ErrInvalid
 	}
 	generation, err = strconv.ParseInt(number, 10, 64)
-	// One spelling for each number: a token has no second form.
+	// Accept one spelling of each number, so that a token has no second form.
 	if err != nil || strconv.FormatInt(generation, 10) != number {
 		return "", 0, "", ErrInvalid
 	}

@@ -1,12 +1,10 @@
-// Package token mints and checks the HMAC tokens in mail links. A token is
-// bound to one purpose and one subject, so that a token for one thing opens
-// no other:
+// Package token mints and verifies the HMAC tokens in mail links. A token is valid
+// for one purpose and one subject only:
 //
 //	v1.<key id>.<purpose>.<expiry, Unix seconds or 0>.<mac, base64url>
 //
-// The subject stands in the URL or body beside the token and is under the MAC,
-// not in the token. Each purpose has its own key, derived by HKDF from the
-// ring's key.
+// The MAC covers the subject, which is not in the token but beside it in the URL
+// or body. Each purpose has its own key, derived by HKDF from the key of the ring.
 package token
 
 import (
@@ -23,7 +21,7 @@ import (
 	"waitlist.internal/libs/keyring"
 )
 
-// Purpose is what a token is good for.
+// Purpose is what a token authorizes.
 type Purpose string
 
 // The purposes in use.
@@ -37,20 +35,20 @@ const (
 
 const (
 	version = "v1"
-	// maxLen bounds what Verify looks at; a true token has about 90 bytes.
+	// maxLen bounds the length of a token, in bytes; a real one has about 90.
 	maxLen = 256
 	keyLen = 32
 )
 
-// ErrInvalid is the answer to every token that is not exactly what it should
-// be, whatever the reason.
+// ErrInvalid means that a token is not valid, for whatever reason.
 var ErrInvalid = errors.New("token: invalid or expired")
 
-// Ring signs with its first key and accepts all of them, so that keys rotate
-// without breaking links that are out.
+// Ring signs with its first key and accepts all keys, so that a rotation does not
+// break links in mails already sent.
 type Ring struct{ keys []keyring.Key }
 
-// ParseRing reads a ring as package keyring has it; keys have at least 32 bytes.
+// ParseRing parses a ring in the format of package keyring; each key has at least
+// 32 bytes.
 func ParseRing(s string) (*Ring, error) {
 	keys, err := keyring.Parse(s, keyLen, 0)
 	if err != nil {
@@ -59,8 +57,8 @@ func ParseRing(s string) (*Ring, error) {
 	return &Ring{keys}, nil
 }
 
-// Mint returns a token for subject that is good until expires; the zero time
-// means for ever.
+// Mint returns a token for subject that is valid until expires; the zero time
+// means forever.
 func (r *Ring) Mint(p Purpose, subject string, expires time.Time) string {
 	var exp int64
 	if !expires.IsZero() {
@@ -70,8 +68,8 @@ func (r *Ring) Mint(p Purpose, subject string, expires time.Time) string {
 	return head + "." + base64.RawURLEncoding.EncodeToString(mac(r.keys[0], p, head, subject))
 }
 
-// Verify returns nil if token was minted by a key of the ring for exactly this
-// purpose and subject and has not expired at now, else ErrInvalid.
+// Verify returns nil if a key of the ring minted token for this purpose and subject
+// and the token has not expired at now. It returns ErrInvalid otherwise.
 func (r *Ring) Verify(p Purpose, subject, token string, now time.Time) error {
 	if len(token) > maxLen {
 		return ErrInvalid
@@ -114,13 +112,13 @@ func mac(k keyring.Key, p Purpose, head, subject string) []byte {
 	return m.Sum(nil)
 }
 
-// SignupSubject names one signup: its waitlist and its number there.
+// SignupSubject names one signup by its waitlist and its number there.
 func SignupSubject(waitlistID string, number int64) string {
 	return waitlistID + ":" + strconv.FormatInt(number, 10)
 }
 
-// AccountSubject names one verification cycle, or one password generation, of
-// an account, so that a token ends with it.
+// AccountSubject names one verification cycle, or one password generation, of an
+// account. Its tokens end with it.
 func AccountSubject(accountID string, generation int64) string {
 	return accountID + ":" + strconv.FormatInt(generation, 10)
 }

@@ -1,5 +1,5 @@
-// Package kafkatest has what tests of consumers share, above all the one that
-// each consumer of the suite passes: TakesPoison.
+// Package kafkatest has helpers for tests of consumers, above all TakesPoison,
+// which every consumer must pass.
 package kafkatest
 
 import (
@@ -24,27 +24,27 @@ import (
 // patience bounds the wait for each step: a failing event takes three seconds.
 const patience = time.Minute
 
-// Consumer is a consumer that runs, and what shows its effects.
+// Consumer is a running consumer and the statements that show its effects.
 type Consumer struct {
 	kafka.Config
-	// Group and Topic are without the prefix.
+	// Group and Topic have no prefix.
 	Group, Topic string
-	// Pool reaches the schema that has the inbox and the effects.
+	// Pool reaches the schema with the inbox and the effects.
 	Pool *pgxpool.Pool
-	// Event returns an event about something with an id, such as an account. One
-	// about an id that is no UUID can never be handled.
+	// Event returns an event about the object with an id, such as an account. The
+	// consumer can never handle an id that is not a UUID.
 	Event func(id string) *eventv1.Event
-	// Effects is a statement whose rows are the ids that events had their effect on,
-	// as text, once for each effect.
+	// Effects is a statement that returns, as text, the id of the object of each
+	// effect, once per effect.
 	Effects string
-	// Undo is a statement that takes all effects back.
+	// Undo is a statement that undoes all effects.
 	Undo string
 }
 
-// TakesPoison publishes to one partition what the consumer cannot decode, does
-// not know, can never handle and cannot handle yet, with good events around. The
-// good ones have their effect, the others become dead letters. A replay has
-// an effect where the cause has gone, and what was handled is not handled again.
+// TakesPoison publishes to one partition messages that the consumer cannot decode,
+// does not know, can never handle and cannot handle yet, among good events. The good
+// events must have their effect, and the others must become dead letters. A replay
+// must handle the events whose cause of failure has gone, and no event twice.
 func TakesPoison(t *testing.T, c Consumer) {
 	t.Helper()
 	if err := kafka.EnsureTopics(t.Context(), c.Config); err != nil {
@@ -62,7 +62,8 @@ func TakesPoison(t *testing.T, c Consumer) {
 	c.wait(t)
 	c.check(t, first, last)
 	reasons := map[string]string{
-		string(undecodable.Value): "undecodable", string(unknown.Value): "unknown_version", string(never.Value): "constraint", string(delayed.Value): "constraint",
+		string(undecodable.Value): "undecodable", string(unknown.Value): "unknown_version",
+		string(never.Value): "constraint", string(delayed.Value): "constraint",
 	}
 	letters := c.checkLetters(t, "1", reasons)
 
@@ -75,14 +76,14 @@ func TakesPoison(t *testing.T, c Consumer) {
 	delete(reasons, string(delayed.Value))
 	c.checkLetters(t, "2", reasons)
 
-	// Also effects that are the same when they come twice would show now.
+	// This also shows repeated effects that would otherwise be invisible.
 	c.exec(t, c.Undo)
 	c.write(t, before, delayed, behind)
 	c.wait(t)
 	c.check(t)
 }
 
-// message gives an event what every one has. All go to one partition.
+// message completes an event. All messages go to one partition.
 func (c Consumer) message(t *testing.T, ev *eventv1.Event) kafkago.Message {
 	t.Helper()
 	ev.Id, ev.OccurredAt = uuid.Must(uuid.NewV7()).String(), timestamppb.Now()
@@ -108,11 +109,11 @@ func (c Consumer) write(t *testing.T, msgs ...kafkago.Message) {
 			t.Error(err)
 		}
 	}()
-	// All or none: they are of one partition. It may have no leader yet.
+	// One partition takes all messages or none. It may have no leader yet.
 	eventually(t, "messages are written", func() error { return w.WriteMessages(t.Context(), msgs...) })
 }
 
-// wait waits until the group has nothing left.
+// wait waits until the group has no lag.
 func (c Consumer) wait(t *testing.T) {
 	t.Helper()
 	eventually(t, c.Group+" has consumed "+c.Topic, func() error {
@@ -141,9 +142,9 @@ func (c Consumer) check(t *testing.T, want ...string) {
 	}
 }
 
-// checkLetters compares the dead letters of one attempt with the reasons for each
-// value, and returns how many there are: where the group was rebalanced just
-// then, a message may have two.
+// checkLetters compares the dead letters of one attempt with the expected reason of
+// each value, and returns their number: a message may have two letters if the group
+// rebalanced in between.
 func (c Consumer) checkLetters(t *testing.T, attempt string, want map[string]string) (n int) {
 	t.Helper()
 	got := map[string]string{}
@@ -178,7 +179,7 @@ func eventually(t *testing.T, what string, try func() error) {
 	}
 }
 
-// DeadLetters returns those of a topic, replayed ones too.
+// DeadLetters returns all dead letters of a topic, including replayed ones.
 func DeadLetters(t testing.TB, cfg kafka.Config, topic string) []kafkago.Message {
 	t.Helper()
 	ctx := t.Context()
@@ -204,7 +205,9 @@ func DeadLetters(t testing.TB, cfg kafka.Config, topic string) []kafkago.Message
 	return msgs
 }
 
-func readPartition(ctx context.Context, dialer *kafkago.Dialer, brokers []string, topic string, partition int) (msgs []kafkago.Message, err error) {
+func readPartition(
+	ctx context.Context, dialer *kafkago.Dialer, brokers []string, topic string, partition int,
+) (msgs []kafkago.Message, err error) {
 	leader, err := dialer.DialLeader(ctx, "tcp", brokers[0], topic, partition)
 	if err != nil {
 		return nil, err
@@ -226,7 +229,7 @@ func readPartition(ctx context.Context, dialer *kafkago.Dialer, brokers []string
 	return msgs, nil
 }
 
-// Headers returns a message's headers by key.
+// Headers returns the headers of a message by key.
 func Headers(m kafkago.Message) map[string]string {
 	h := map[string]string{}
 	for _, kv := range m.Headers {
