@@ -8,22 +8,21 @@ import (
 	"time"
 )
 
-// TopReferrers is how many of them analytics show.
+// TopReferrers is how many top referrers analytics show.
 const TopReferrers = 10
 
 const (
-	// maxOrigins is how many values of a field are shown by name.
+	// maxOrigins is how many values of a field analytics show by name.
 	maxOrigins = 1000
-	// OtherOrigins stands for the values beyond those. A value that is called so
-	// is counted among them.
+	// OtherOrigins stands for all further values. A value of this name counts among
+	// them.
 	OtherOrigins = "(other)"
-	// defaultRange is used where no range is given.
+	// defaultRange applies if a request names no range.
 	defaultRange = "30d"
 )
 
-// ParseRange returns the days that a range in the contract's words has, and the
-// range, which is the default where it is empty; false where there is no such
-// range.
+// ParseRange returns the range, which is the default for "", and its number of
+// days. It returns false if there is no such range.
 func ParseRange(s string) (word string, days int, ok bool) {
 	if s == "" {
 		s = defaultRange
@@ -48,16 +47,16 @@ type Count struct {
 	Views           int64
 	Signups         int64
 	ReferralSignups int64
-	// Number is the highest number of the signups that are counted; 0 for views.
+	// Number is the highest number of the counted signups; 0 for views.
 	Number int64
-	// Where they come from; empty: not known.
+	// Source, Medium and Campaign are the signup's origin; "": unknown.
 	Source, Medium, Campaign string
 }
 
 // DayOf returns the first moment of t's UTC day.
 func DayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
-// Day is one UTC day of a waitlist.
+// Day has the sums of a waitlist's UTC day.
 type Day struct {
 	Day             time.Time
 	Views           int64
@@ -65,8 +64,8 @@ type Day struct {
 	ReferralSignups int64
 }
 
-// Conversion is signups by views: 0 without views, at most 1, with four
-// decimals.
+// Conversion returns signups divided by views, with four decimals: 0 without views,
+// at most 1.
 func (d Day) Conversion() float64 {
 	if d.Views == 0 {
 		return 0
@@ -80,20 +79,20 @@ type Origin struct {
 	Count int64
 }
 
-// Origins are the values of each field, most frequent first; of equal ones the
-// one that got there first.
+// Origins are the values of each field, the most frequent first. Of two values with
+// the same count, the one that reached it first comes first.
 type Origins struct{ Sources, Mediums, Campaigns []Origin }
 
 // Store reads the sums.
 type Store interface {
-	// Days returns the days from first on that have a count, in no order.
+	// Days returns the days from first on that have a count, in any order.
 	Days(ctx context.Context, waitlistID string, first time.Time) ([]Day, error)
-	// Origins returns the first limit values of each field by name and the rest
-	// as OtherOrigins, last.
+	// Origins returns the first limit values of each field by name, then the others as
+	// OtherOrigins.
 	Origins(ctx context.Context, waitlistID string, limit int) (Origins, error)
 }
 
-// Analytics answers what an owner asks about a waitlist.
+// Analytics answers owners' queries about a waitlist.
 type Analytics struct {
 	store Store
 	now   func() time.Time
@@ -102,8 +101,8 @@ type Analytics struct {
 // NewAnalytics returns the analytics of store.
 func NewAnalytics(store Store, now func() time.Time) *Analytics { return &Analytics{store, now} }
 
-// Series returns the last days of a waitlist, each of them, the present one
-// last.
+// Series returns a waitlist's last days, today last. Days without counts are
+// included.
 func (a *Analytics) Series(ctx context.Context, waitlistID string, days int) ([]Day, error) {
 	first := DayOf(a.now()).AddDate(0, 0, 1-days)
 	counted, err := a.store.Days(ctx, waitlistID, first)
@@ -115,7 +114,7 @@ func (a *Analytics) Series(ctx context.Context, waitlistID string, days int) ([]
 		series[i].Day = first.AddDate(0, 0, i)
 	}
 	for _, d := range counted {
-		// What comes from a clock that is ahead shows tomorrow.
+		// A day from a clock that is ahead appears tomorrow.
 		if i := int(d.Day.Sub(first) / (24 * time.Hour)); i >= 0 && i < days {
 			series[i] = d
 		}
@@ -123,8 +122,8 @@ func (a *Analytics) Series(ctx context.Context, waitlistID string, days int) ([]
 	return series, nil
 }
 
-// Origins returns where a waitlist's signups come from. OtherOrigins stands where
-// its count puts it, behind values with the same count.
+// Origins returns the origins of a waitlist's signups. OtherOrigins is sorted in by
+// its count, after values with the same count.
 func (a *Analytics) Origins(ctx context.Context, waitlistID string) (Origins, error) {
 	o, err := a.store.Origins(ctx, waitlistID, maxOrigins)
 	for _, field := range [][]Origin{o.Sources, o.Mediums, o.Campaigns} {

@@ -12,14 +12,14 @@ import (
 const (
 	// clockSkew is how far apart the clocks of two processes may be.
 	clockSkew = 5 * time.Minute
-	// inboxKnown is how long the inbox surely knows an event that was counted;
-	// it is pruned after 14 days.
+	// inboxKnown is how long the inbox is sure to remember a counted event. It is
+	// pruned after 14 days.
 	inboxKnown = 13 * 24 * time.Hour
 )
 
-// Tally is a piece of what a waitlist's signups add up to.
+// Tally is a part of a waitlist's counts.
 type Tally struct {
-	// LastNumber is set in the first piece: every signup up to it is counted.
+	// LastNumber is set in the first part. The tally includes every signup up to it.
 	LastNumber int64
 	// Days have no views.
 	Days   []Day
@@ -34,16 +34,16 @@ type OriginTally struct {
 	LastNumber   int64
 }
 
-// Signups is where tallies come from.
+// Signups reads tallies from the signup service.
 type Signups interface {
-	// WaitlistIDs calls next with the ids of all waitlists, in pieces.
+	// WaitlistIDs calls next with the ids of all waitlists, in several parts.
 	WaitlistIDs(ctx context.Context, next func(ids []string) error) error
-	// Tally calls next with the pieces of one waitlist's tally, which are of one
-	// moment. NOT_FOUND where it has gone.
+	// Tally calls next with the parts of a waitlist's tally, all of the same moment. It
+	// returns NOT_FOUND if the waitlist was deleted.
 	Tally(ctx context.Context, waitlistID string, next func(Tally) error) error
 }
 
-// ViewEvent is a count of page views as it was published.
+// ViewEvent is a published count of page views.
 type ViewEvent struct {
 	ID         string
 	WaitlistID string
@@ -51,33 +51,31 @@ type ViewEvent struct {
 	Views      int64
 }
 
-// ViewLog is the page views that were published and are still held.
+// ViewLog reads the published page views that Kafka still holds.
 type ViewLog interface {
-	// Read calls next with what came since the last Read, from the oldest that is
-	// held to the newest at the time of the call, in pieces. An event may come
-	// more than once.
+	// Read calls next with the events since the last Read, up to the newest at the
+	// time of the call; the first Read begins with the oldest. An event may occur more
+	// than once.
 	Read(ctx context.Context, next func([]ViewEvent) error) error
-	// Since is a moment after which everything published is held; it is known
-	// once Read has returned.
+	// Since returns a time after which the log is complete. Call it after Read.
 	Since() time.Time
 }
 
-// RebuildStore replaces sums. What is counted meanwhile waits, and is counted
-// afterwards where it is not in the new sums.
+// RebuildStore replaces sums. Events that arrive meanwhile are added afterwards,
+// unless the new sums include them.
 type RebuildStore interface {
-	// RebuildSignups replaces all that a waitlist counts, apart from views, by
-	// what tally gives. Where tally finds that the waitlist has gone, it is
-	// forgotten.
+	// RebuildSignups replaces a waitlist's sums, except views, by the tally. If tally
+	// finds that the waitlist was deleted, its sums are deleted, too.
 	RebuildSignups(ctx context.Context, waitlistID string, tally func(next func(Tally) error) error) error
-	// RebuildViews replaces the views of one waitlist, or of all for "", by those
-	// of the log that were counted before. Days before full(log's Since) keep
-	// what they have where that is more.
+	// RebuildViews replaces the views of one waitlist (of all for "") by those events
+	// of the log that were counted before. A day before full(log.Since()) keeps its
+	// views if they are more.
 	RebuildViews(ctx context.Context, waitlistID string, log ViewLog, full func(since time.Time) time.Time) error
 	// WaitlistIDs calls next with the ids of the waitlists that have sums.
 	WaitlistIDs(ctx context.Context, next func(id string) error) error
 }
 
-// Rebuild makes sums again, from what they were made of.
+// Rebuild computes sums again from their sources.
 type Rebuild struct {
 	Store   RebuildStore
 	Signups Signups
@@ -85,8 +83,8 @@ type Rebuild struct {
 	Now     func() time.Time
 }
 
-// All counts the signups of every waitlist again, and forgets the waitlists that
-// are no more.
+// All counts the signups of every waitlist again and deletes the sums of deleted
+// waitlists.
 func (r *Rebuild) All(ctx context.Context) error {
 	done := map[string]struct{}{}
 	one := func(id string) error {
@@ -109,7 +107,7 @@ func (r *Rebuild) All(ctx context.Context) error {
 	if err := r.Store.WaitlistIDs(ctx, one); err != nil {
 		return err
 	}
-	r.Log.InfoContext(ctx, "rebuilt", slog.Int("waitlists", len(done)))
+	r.Log.InfoContext(ctx, "sums rebuilt", slog.Int("waitlists", len(done)))
 	return nil
 }
 
@@ -124,7 +122,7 @@ func (r *Rebuild) One(ctx context.Context, waitlistID string) error {
 	return nil
 }
 
-// Views adds up again the page views of one waitlist, or of all for "".
+// Views counts the page views of one waitlist (of all for "") again.
 func (r *Rebuild) Views(ctx context.Context, waitlistID string, log ViewLog) error {
 	return r.Store.RebuildViews(ctx, waitlistID, log, func(since time.Time) time.Time {
 		if known := r.Now().Add(-inboxKnown); known.After(since) {
@@ -134,8 +132,8 @@ func (r *Rebuild) Views(ctx context.Context, waitlistID string, log ViewLog) err
 	})
 }
 
-// firstFullDay is the first day of which everything was published after since,
-// whichever process's clock that was.
+// firstFullDay returns the first day whose events were all published after since,
+// by any process's clock.
 func firstFullDay(since time.Time) time.Time {
 	since = since.Add(clockSkew)
 	day := DayOf(since)
@@ -145,5 +143,5 @@ func firstFullDay(since time.Time) time.Time {
 	return day
 }
 
-// Gone tells whether err says that a waitlist is no more.
+// Gone reports whether err says that the waitlist was deleted.
 func Gone(err error) bool { return apierr.Is(err, apierr.NotFound) }

@@ -12,19 +12,19 @@ import (
 const (
 	// batchRows bounds one statement.
 	batchRows = 256
-	// A statement that fails is tried again after retryFirst, doubled each time up
-	// to retryMax.
+	// A failed statement is repeated after retryFirst, then after pauses that double
+	// up to retryMax.
 	retryFirst = 50 * time.Millisecond
 	retryMax   = 2 * time.Second
 )
 
-// batch runs single requests together: what comes while a statement is under
-// way is the next one.
+// batch combines requests: those that arrive while a statement runs share the next
+// one.
 type batch[T, R any] struct {
 	what string
 	in   chan request[T, R]
-	// run does all of them or returns an error; it may be called again with the
-	// same.
+	// run executes all requests or returns an error. It may be called again with the
+	// same requests.
 	run func(ctx context.Context, at time.Time, all []T) ([]R, error)
 	log *slog.Logger
 }
@@ -43,8 +43,8 @@ func newBatch[T, R any](what string, log *slog.Logger, run func(ctx context.Cont
 	return &batch[T, R]{what: what, in: make(chan request[T, R]), run: run, log: log}
 }
 
-// do returns once the request was run; false when it was not, because ctx or
-// the loop's ended.
+// do waits until the request has run. It returns false if ctx or the loop ended
+// first.
 func (b *batch[T, R]) do(ctx context.Context, value T) (R, bool) {
 	answer := make(chan result[R], 1)
 	select {
@@ -57,7 +57,7 @@ func (b *batch[T, R]) do(ctx context.Context, value T) (R, bool) {
 	}
 }
 
-// loop runs requests until ctx ends. Failures are tried again until then.
+// loop runs requests until ctx ends, and repeats failed statements until then.
 func (b *batch[T, R]) loop(ctx context.Context) {
 	for {
 		var all []request[T, R]
@@ -98,7 +98,7 @@ func (b *batch[T, R]) insist(ctx context.Context, values []T) ([]R, bool) {
 		if err == nil {
 			return out, true
 		}
-		b.log.WarnContext(ctx, "ledger not written", slog.String("what", b.what), telemetry.Err(err))
+		b.log.WarnContext(ctx, "write deliveries failed; trying again", slog.String("what", b.what), telemetry.Err(err))
 		if !backoff.Wait(ctx) {
 			return nil, false
 		}

@@ -17,7 +17,7 @@ import (
 // die makes a holder one that has been silent for long.
 func (e *env) die(p *process) {
 	e.Helper()
-	if _, err := e.pool.Exec(context.Background(), "UPDATE holder SET seen_at = now() - interval '1 minute' WHERE id = $1", p.ledger.Holder()); err != nil {
+	if _, err := e.pool.Exec(context.Background(), "UPDATE holder SET seen_at = now() - interval '1 minute' WHERE id = $1", p.deliveries.Holder()); err != nil {
 		e.Fatal(err)
 	}
 }
@@ -28,12 +28,12 @@ func TestAKilledProcessLeavesNoSecondAttempt(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	dead := e.process(notifier.Limits{}) // never runs: its deliveries stay where the test puts them
-	if err := dead.ledger.Beat(t.Context()); err != nil {
+	if err := dead.deliveries.Beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	queued, claimed := created(notifier.Webhook, 1), created(notifier.Webhook, 2)
 	e.queue(dead, queued, claimed)
-	mine, err := dead.ledger.Claim(t.Context(), time.Now(), []notifier.Key{claimed.Key})
+	mine, err := dead.deliveries.Claim(t.Context(), time.Now(), []notifier.Key{claimed.Key})
 	if err != nil || !mine[claimed.Key] {
 		t.Fatalf("%v, %v", mine, err)
 	}
@@ -45,11 +45,11 @@ func TestAKilledProcessLeavesNoSecondAttempt(t *testing.T) {
 	e.want(map[string]int{"unknown": 1, "delivered": 2})
 	// It was only slow: what it holds no more it cannot claim, what came of its
 	// attempt is known after all.
-	again, err := dead.ledger.Claim(t.Context(), time.Now(), []notifier.Key{queued.Key, claimed.Key})
+	again, err := dead.deliveries.Claim(t.Context(), time.Now(), []notifier.Key{queued.Key, claimed.Key})
 	if err != nil || len(again) > 0 {
 		t.Errorf("%v, %v", again, err)
 	}
-	if err := dead.ledger.End(t.Context(), []notifier.Ended{{Delivery: claimed, Result: notifier.Result{Outcome: notifier.Delivered, Attempted: true, Status: 200}}}); err != nil {
+	if err := dead.deliveries.End(t.Context(), []notifier.Ended{{Delivery: claimed, Result: notifier.Result{Outcome: notifier.Delivered, Attempted: true, Status: 200}}}); err != nil {
 		t.Fatal(err)
 	}
 	e.want(map[string]int{"delivered": 3})
@@ -67,20 +67,20 @@ func TestAnAdoptedDeliveryIsTheOthers(t *testing.T) {
 	slow, other := e.process(notifier.Limits{}), e.process(notifier.Limits{})
 	d := created(notifier.Webhook, 1)
 	e.queue(slow, d)
-	if queued, unknown, err := other.ledger.Adopt(t.Context(), 10); err != nil || len(queued) != 1 || unknown != 0 || queued[0].Key != d.Key {
+	if queued, unknown, err := other.deliveries.Adopt(t.Context(), 10); err != nil || len(queued) != 1 || unknown != 0 || queued[0].Key != d.Key {
 		t.Fatalf("%v %d, %v", queued, unknown, err)
 	}
-	mine, err := slow.ledger.Claim(t.Context(), time.Now(), []notifier.Key{d.Key})
+	mine, err := slow.deliveries.Claim(t.Context(), time.Now(), []notifier.Key{d.Key})
 	if err != nil || mine[d.Key] {
 		t.Errorf("claimed by both: %v", err)
 	}
 	for _, o := range []notifier.Outcome{notifier.Skipped, notifier.Gone} {
-		if err := slow.ledger.End(t.Context(), []notifier.Ended{{Delivery: d, Result: notifier.Result{Outcome: o}}}); err != nil {
+		if err := slow.deliveries.End(t.Context(), []notifier.Ended{{Delivery: d, Result: notifier.Result{Outcome: o}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	e.want(map[string]int{"queued": 1})
-	if mine, err := other.ledger.Claim(t.Context(), time.Now(), []notifier.Key{d.Key}); err != nil || !mine[d.Key] {
+	if mine, err := other.deliveries.Claim(t.Context(), time.Now(), []notifier.Key{d.Key}); err != nil || !mine[d.Key] {
 		t.Errorf("not claimed by the new holder: %v", err)
 	}
 }
@@ -97,7 +97,7 @@ func TestAClaimMayBeRepeated(t *testing.T) {
 		at   time.Time
 		want bool
 	}{{at, true}, {at, true}, {at.Add(time.Microsecond), false}} {
-		mine, err := p.ledger.Claim(t.Context(), tc.at, []notifier.Key{d.Key})
+		mine, err := p.deliveries.Claim(t.Context(), tc.at, []notifier.Key{d.Key})
 		if err != nil || mine[d.Key] != tc.want {
 			t.Errorf("%v, %v", mine, err)
 		}

@@ -25,39 +25,37 @@ import (
 const (
 	scope = "waitlist.internal/services/notifier"
 
-	// beatEvery is how often the holder says that it lives, and looks for what the
-	// dead have left. A ledger takes a holder for dead after many times that.
+	// beatEvery is how often the holder records that it is alive and looks for
+	// deliveries of dead holders. A holder counts as dead after many missed beats.
 	beatEvery = 2 * time.Second
-	// adoptRows bounds what is adopted at a time.
+	// adoptRows bounds one call of Adopt.
 	adoptRows = 1000
-	// pause is how long nothing is begun after the source was found away.
+	// pause is how long no attempt starts after a failed call to the source.
 	pause = time.Second
-	// drain is how long what is under way may take after the end was asked for: an
-	// attempt, and its record.
+	// drain bounds the shutdown: one attempt and the record of its result.
 	drain = Timeout + 5*time.Second
 
 	trimEvery = 5 * time.Second
 	// trimLists bounds the waitlists of one trim.
 	trimLists = 200
-	// Keep is how long results stay for support, where newer ones do not push them
-	// out.
+	// keep is how long results stay for support, unless newer ones replace them.
 	keep      = 14 * 24 * time.Hour
 	pruneWait = time.Hour
 )
 
-// Config is what a Dispatcher works with.
+// Config has the dependencies of a Dispatcher.
 type Config struct {
-	Ledger Ledger
-	Source Source
-	Poster Poster
-	Limits Limits
-	Log    *slog.Logger
-	// Now is the clock that ages are measured by.
+	Deliveries Deliveries
+	Source     Source
+	Poster     Poster
+	Limits     Limits
+	Log        *slog.Logger
+	// Now is the clock for the age of events.
 	Now func() time.Time
 }
 
-// Dispatcher makes the attempts of one process. Several processes may work side
-// by side.
+// Dispatcher makes the attempts of one process. Several processes may run at the
+// same time.
 type Dispatcher struct {
 	Config
 	tracer  trace.Tracer
@@ -71,12 +69,12 @@ type Dispatcher struct {
 	staged []Delivery
 	// resume is when the pause ends.
 	resume time.Time
-	// begun and ended are set when Run begins, and when it begins nothing more.
+	// begun is set when Run begins, ended when it starts no more attempts.
 	begun, ended bool
-	// stop ends what is not claimed yet, work what is.
+	// stop ends deliveries that are not claimed yet, work those that are.
 	stop, work       context.Context
 	endStop, endWork context.CancelFunc
-	// touched are the waitlists that have new results.
+	// touched are the waitlists with new results.
 	touched map[string]struct{}
 }
 
@@ -97,10 +95,14 @@ func New(cfg Config) (*Dispatcher, error) {
 	d.ends = newBatch("results", cfg.Log, d.end)
 	m := otel.Meter(scope)
 	var errs [4]error
-	d.metrics.deliveries, errs[0] = m.Int64Counter("notifier.deliveries", metric.WithDescription("Deliveries that ended, by channel, event and outcome."))
-	d.metrics.duration, errs[1] = m.Float64Histogram("notifier.attempt.duration", metric.WithUnit("s"), metric.WithDescription("Time of one attempt, by channel and outcome."))
-	d.metrics.delay, errs[2] = m.Float64Histogram("notifier.delay", metric.WithUnit("s"), metric.WithDescription("Time from an event to the begin of its attempt."))
-	_, errs[3] = m.Int64ObservableGauge("notifier.deliveries.open", metric.WithDescription("Deliveries in this process, by state: queued, running."),
+	d.metrics.deliveries, errs[0] = m.Int64Counter("notifier.deliveries",
+		metric.WithDescription("Deliveries that ended, by channel, event and outcome."))
+	d.metrics.duration, errs[1] = m.Float64Histogram("notifier.attempt.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time of one attempt, by channel and outcome."))
+	d.metrics.delay, errs[2] = m.Float64Histogram("notifier.delay", metric.WithUnit("s"),
+		metric.WithDescription("Time from an event to the start of its attempt."))
+	_, errs[3] = m.Int64ObservableGauge("notifier.deliveries.open",
+		metric.WithDescription("Deliveries in this process, by state: queued, running."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -111,15 +113,15 @@ func New(cfg Config) (*Dispatcher, error) {
 	return d, errors.Join(errs[:]...)
 }
 
-// Stage notes deliveries whose rows are being written; Commit begins them. Rows
-// that are never committed do no harm: there is nothing to claim.
+// Stage holds deliveries back while a transaction writes their rows. Commit queues
+// them. A delivery whose row is never committed does no harm: no claim finds it.
 func (d *Dispatcher) Stage(ds ...Delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.staged = append(d.staged, ds...)
 }
 
-// Commit says that the rows of what was staged have been written.
+// Commit queues the staged deliveries, whose rows are committed now.
 func (d *Dispatcher) Commit() {
 	d.mu.Lock()
 	staged := d.staged
@@ -128,16 +130,16 @@ func (d *Dispatcher) Commit() {
 	d.add(staged)
 }
 
-// add queues deliveries, and ends those for which there is no room.
+// add queues deliveries and ends those that find no room as Dropped.
 func (d *Dispatcher) add(ds []Delivery) {
 	var drops sync.WaitGroup
-	// Whoever brings more than fits waits until that is recorded.
+	// A caller that adds too many waits until the drops are recorded.
 	defer drops.Wait()
 	d.mu.Lock()
 	seen := make(map[Key]bool, len(ds))
 	for _, one := range ds {
 		if d.ended {
-			break // the rest stays queued in the ledger, for the next holder
+			break // the rest stays queued in the database, for the next holder
 		}
 		if seen[one.Key] || d.lanes.add(one) {
 			seen[one.Key] = true
@@ -149,8 +151,8 @@ func (d *Dispatcher) add(ds []Delivery) {
 	d.dispatch()
 }
 
-// Run works until ctx ends. Then it finishes the attempts under way and leaves
-// what is queued to others.
+// Run makes attempts until ctx ends. Then it finishes the attempts under way and
+// leaves queued deliveries to other holders.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { d.claims.loop(d.work) })
@@ -172,32 +174,32 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	late.Stop()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), beatEvery)
 	defer cancel()
-	if err := d.Ledger.Leave(leaving); err != nil {
-		d.Log.WarnContext(ctx, "queued deliveries are free only later", telemetry.Err(err))
+	if err := d.Deliveries.Leave(leaving); err != nil {
+		d.Log.WarnContext(ctx, "leave failed; others adopt the queued deliveries only after a while", telemetry.Err(err))
 	}
 	d.endWork()
 	loops.Wait()
 	return nil
 }
 
-// adopt keeps the holder alive and takes over from the dead until ctx ends.
+// adopt records the heartbeat and takes over from dead holders until ctx ends.
 func (d *Dispatcher) adopt(ctx context.Context) {
 	for {
-		err := d.Ledger.Beat(ctx)
+		err := d.Deliveries.Beat(ctx)
 		for err == nil && d.room() {
 			var queued []Delivery
 			var unknown int64
-			if queued, unknown, err = d.Ledger.Adopt(ctx, adoptRows); err != nil {
+			if queued, unknown, err = d.Deliveries.Adopt(ctx, adoptRows); err != nil {
 				break
 			}
 			d.metrics.deliveries.Add(ctx, unknown, metric.WithAttributes(attribute.String("outcome", string(Unknown))))
-			d.add(queued) //nolint:contextcheck // deliveries end with the dispatcher, not with who brought them
+			d.add(queued) //nolint:contextcheck // deliveries end with the dispatcher, not with the caller
 			if len(queued) < adoptRows {
 				break
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			d.Log.WarnContext(ctx, "deliveries of others not looked for", telemetry.Err(err))
+			d.Log.WarnContext(ctx, "heartbeat or adoption failed; trying again", telemetry.Err(err))
 		}
 		if !loop.Wait(ctx, beatEvery) {
 			return
@@ -205,14 +207,14 @@ func (d *Dispatcher) adopt(ctx context.Context) {
 	}
 }
 
-// room reports whether there is room for what others have left.
+// room reports whether there is room for deliveries of dead holders.
 func (d *Dispatcher) room() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.lanes.queued <= d.lanes.limits.Queued/2
 }
 
-// dispatch begins what may begin.
+// dispatch starts every delivery that may start.
 func (d *Dispatcher) dispatch() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -226,7 +228,7 @@ func (d *Dispatcher) dispatch() {
 	}
 }
 
-// away stops the beginning of others for a while.
+// away starts no deliveries for a pause, because the source is down.
 func (d *Dispatcher) away() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -240,12 +242,13 @@ func (d *Dispatcher) away() {
 	})
 }
 
-// deliver takes one delivery to its end, or puts it back. at is the host where
-// its lane has a place for it.
+// deliver ends one delivery or puts it back into its lane. at is the host where it
+// holds a place.
 func (d *Dispatcher) deliver(l *lane, one Delivery, at string) {
 	ctx := propagation.TraceContext{}.Extract(d.work, propagation.MapCarrier{"traceparent": one.Traceparent})
 	ctx, span := d.tracer.Start(ctx, "notify", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("event.id", one.EventID), attribute.String("notifier.channel", string(one.Channel)), attribute.String("notifier.event", string(one.Event))))
+		attribute.String("event.id", one.EventID), attribute.String("notifier.channel", string(one.Channel)),
+		attribute.String("notifier.event", string(one.Event))))
 	defer span.End()
 	place := &at
 	res, again := d.attempt(ctx, l, one, place)
@@ -259,19 +262,21 @@ func (d *Dispatcher) deliver(l *lane, one Delivery, at string) {
 	if again || res.Outcome == "" {
 		return
 	}
-	span.SetAttributes(attribute.String("notifier.outcome", string(res.Outcome)), attribute.String("server.address", res.Host), attribute.Int("http.response.status_code", res.Status))
+	span.SetAttributes(attribute.String("notifier.outcome", string(res.Outcome)), attribute.String("server.address", res.Host),
+		attribute.Int("http.response.status_code", res.Status))
 	if res.Outcome == Failed {
 		span.SetStatus(codes.Error, res.Reason)
 	}
 	d.record(Ended{one, res})
 }
 
-// attempt makes the one attempt of a delivery. No outcome: another holder has
-// it. again says that it was not claimed and is to be tried later.
+// attempt makes the one attempt of a delivery. An empty outcome means that another
+// holder has it. again means that it was not claimed and is due later.
 func (d *Dispatcher) attempt(ctx context.Context, l *lane, one Delivery, place *string) (res Result, again bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			d.Log.ErrorContext(ctx, "delivery panicked", slog.String("event_id", one.EventID), telemetry.Panic(p), slog.String("stack", string(debug.Stack())))
+			d.Log.ErrorContext(ctx, "delivery panicked", slog.String("event_id", one.EventID), telemetry.Panic(p),
+				slog.String("stack", string(debug.Stack())))
 			res.Outcome, res.Reason, again = Failed, "panic", false
 		}
 	}()
@@ -297,7 +302,7 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, one Delivery, place *
 	if d.stop.Err() != nil {
 		return Result{}, true
 	}
-	// From here on it is attempted, or never.
+	// After the claim this attempt is the only one, even if the process dies here.
 	mine, ok := d.claims.do(ctx, one.Key)
 	if !ok || !mine {
 		return Result{}, false
@@ -309,17 +314,18 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, one Delivery, place *
 	defer cancel()
 	res.Outcome, res.Reason, res.Status = d.Poster.Post(posting, target, body)
 	res.Took = time.Since(start)
-	d.metrics.duration.Record(ctx, res.Took.Seconds(), metric.WithAttributes(attribute.String("channel", string(one.Channel)), attribute.String("outcome", string(res.Outcome))))
+	d.metrics.duration.Record(ctx, res.Took.Seconds(), metric.WithAttributes(
+		attribute.String("channel", string(one.Channel)), attribute.String("outcome", string(res.Outcome))))
 	return res, false
 }
 
-// build asks for what the message says and where it goes. An outcome says that
-// there is none.
+// build reads what the message says and where it goes. A result with an outcome
+// means that there is no message.
 func (d *Dispatcher) build(ctx context.Context, one Delivery) (target string, body []byte, res Result, again bool) {
-	// Unlike an attempt it is given up at the end.
+	// A shutdown cancels this call, though not an attempt.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(d.stop, cancel)() //nolint:contextcheck // ctx goes on beyond the stop
+	defer context.AfterFunc(d.stop, cancel)() //nolint:contextcheck // ctx outlives stop
 	n, err := d.Source.Notice(ctx, one.WaitlistID, one.Number, one.Event == ReferralCredited)
 	switch {
 	case errors.Is(err, ErrGone):
@@ -327,11 +333,12 @@ func (d *Dispatcher) build(ctx context.Context, one Delivery) (target string, bo
 	case err != nil && ctx.Err() != nil:
 		return "", nil, Result{}, true
 	case outage.Is(err):
-		d.Log.WarnContext(ctx, "signups are away", telemetry.Err(err))
-		d.away() //nolint:contextcheck // the pause is everybody's
+		d.Log.WarnContext(ctx, "signup service unavailable; pausing", telemetry.Err(err))
+		d.away() //nolint:contextcheck // the pause applies to all deliveries
 		return "", nil, Result{}, true
 	case err != nil:
-		d.Log.ErrorContext(ctx, "notice not read", slog.String("event_id", one.EventID), slog.String("waitlist_id", one.WaitlistID), telemetry.Err(err))
+		d.Log.ErrorContext(ctx, "read notice failed", slog.String("event_id", one.EventID),
+			slog.String("waitlist_id", one.WaitlistID), telemetry.Err(err))
 		return "", nil, Result{Outcome: Failed, Reason: "settings"}, false
 	}
 	target, why := n.url(one)
@@ -339,13 +346,13 @@ func (d *Dispatcher) build(ctx context.Context, one Delivery) (target string, bo
 		return "", nil, Result{Outcome: Skipped, Reason: why}, false
 	}
 	if body, err = message(one, n); err != nil {
-		d.Log.ErrorContext(ctx, "message not built", slog.String("event_id", one.EventID), telemetry.Err(err))
+		d.Log.ErrorContext(ctx, "build message failed", slog.String("event_id", one.EventID), telemetry.Err(err))
 		return "", nil, Result{Outcome: Failed, Reason: "message"}, false
 	}
 	return target, body, Result{}, false
 }
 
-// hostOf is what tells endpoints' servers apart.
+// hostOf returns the host of an endpoint's URL in lower case.
 func hostOf(target string) string {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -354,30 +361,31 @@ func hostOf(target string) string {
 	return strings.ToLower(u.Hostname())
 }
 
-// record counts a result and keeps it.
+// record counts a result and stores it.
 func (d *Dispatcher) record(e Ended) {
 	d.metrics.deliveries.Add(d.work, 1, metric.WithAttributes(
-		attribute.String("channel", string(e.Channel)), attribute.String("event", string(e.Event)), attribute.String("outcome", string(e.Outcome))))
+		attribute.String("channel", string(e.Channel)), attribute.String("event", string(e.Event)),
+		attribute.String("outcome", string(e.Outcome))))
 	if _, ok := d.ends.do(d.work, e); !ok && e.Attempted {
-		d.Log.ErrorContext(d.work, "result not kept", slog.String("event_id", e.EventID), slog.String("outcome", string(e.Outcome)))
+		d.Log.ErrorContext(d.work, "result lost", slog.String("event_id", e.EventID), slog.String("outcome", string(e.Outcome)))
 	}
 }
 
 func (d *Dispatcher) claim(ctx context.Context, at time.Time, keys []Key) ([]bool, error) {
-	mine, err := d.Ledger.Claim(ctx, at, keys)
+	mine, err := d.Deliveries.Claim(ctx, at, keys)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]bool, len(keys))
 	for i, k := range keys {
 		out[i] = mine[k]
-		delete(mine, k) // the same twice is attempted once
+		delete(mine, k) // a key that occurs twice is attempted once
 	}
 	return out, nil
 }
 
 func (d *Dispatcher) end(ctx context.Context, _ time.Time, all []Ended) ([]struct{}, error) {
-	if err := d.Ledger.End(ctx, all); err != nil {
+	if err := d.Deliveries.End(ctx, all); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
@@ -388,7 +396,7 @@ func (d *Dispatcher) end(ctx context.Context, _ time.Time, all []Ended) ([]struc
 	return make([]struct{}, len(all)), nil
 }
 
-// trim keeps the log of each waitlist short until ctx ends.
+// trim deletes old results of waitlists with new ones until ctx ends.
 func (d *Dispatcher) trim(ctx context.Context) {
 	for loop.Wait(ctx, trimEvery) {
 		d.mu.Lock()
@@ -400,8 +408,8 @@ func (d *Dispatcher) trim(ctx context.Context) {
 		d.mu.Unlock()
 		for len(ids) > 0 {
 			n := min(len(ids), trimLists)
-			if err := d.Ledger.Trim(ctx, ids[:n]); err != nil {
-				d.Log.InfoContext(ctx, "log of deliveries not trimmed", telemetry.Err(err))
+			if err := d.Deliveries.Trim(ctx, ids[:n]); err != nil {
+				d.Log.InfoContext(ctx, "trim log of deliveries failed", telemetry.Err(err))
 			}
 			ids = ids[n:]
 		}
@@ -412,9 +420,9 @@ func (d *Dispatcher) trim(ctx context.Context) {
 func (d *Dispatcher) prune(ctx context.Context) {
 	for {
 		for {
-			n, err := d.Ledger.Prune(ctx, d.Now().Add(-keep))
+			n, err := d.Deliveries.Prune(ctx, d.Now().Add(-keep))
 			if err != nil && ctx.Err() == nil {
-				d.Log.InfoContext(ctx, "log of deliveries not pruned", telemetry.Err(err))
+				d.Log.InfoContext(ctx, "prune log of deliveries failed", telemetry.Err(err))
 			}
 			if err != nil || n == 0 {
 				break

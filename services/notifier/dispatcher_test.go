@@ -97,8 +97,8 @@ func (e *env) count() int {
 // process is a dispatcher with a holder of its own.
 type process struct {
 	*notifier.Dispatcher
-	ledger *postgres.Ledger
-	stop   func()
+	deliveries *postgres.Deliveries
+	stop       func()
 }
 
 // start runs a dispatcher.
@@ -116,14 +116,14 @@ func (e *env) run(p *process) {
 
 func (e *env) process(limits notifier.Limits) *process {
 	e.Helper()
-	ledger := postgres.New(e.pool)
+	deliveries := postgres.New(e.pool)
 	d, err := notifier.New(notifier.Config{
-		Ledger: ledger, Source: e, Poster: e, Limits: limits, Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
+		Deliveries: deliveries, Source: e, Poster: e, Limits: limits, Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
 	})
 	if err != nil {
 		e.Fatal(err)
 	}
-	return &process{Dispatcher: d, ledger: ledger}
+	return &process{Dispatcher: d, deliveries: deliveries}
 }
 
 // created is a delivery about a new signup.
@@ -143,7 +143,7 @@ func of(d notifier.Delivery, waitlistID, ownerID string) notifier.Delivery {
 // queue writes deliveries as the consumer does.
 func (e *env) queue(p *process, ds ...notifier.Delivery) {
 	e.Helper()
-	if err := pg.InTx(e.Context(), e.pool, func(tx pgx.Tx) error { return p.ledger.Queue(e.Context(), tx, ds...) }); err != nil {
+	if err := pg.InTx(e.Context(), e.pool, func(tx pgx.Tx) error { return p.deliveries.Queue(e.Context(), tx, ds...) }); err != nil {
 		e.Fatal(err)
 	}
 	p.Stage(ds...)

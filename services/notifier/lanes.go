@@ -2,25 +2,24 @@ package notifier
 
 import "cmp"
 
-// Limits bound what waits and what is under way. Zero fields mean the defaults.
+// Limits bound queued and running deliveries. Zero fields mean the defaults.
 type Limits struct {
-	// Running is how many deliveries are under way in this process; default 512.
+	// Running bounds the deliveries under way in this process; default 512.
 	Running int
-	// OwnerRunning is how many of them one owner may have; default 32.
+	// OwnerRunning bounds those of one owner; default 32.
 	OwnerRunning int
-	// HostRunning is how many of them may go to one host; default 64.
+	// HostRunning bounds those to one host; default 64.
 	HostRunning int
-	// LaneRunning is how many of them one endpoint may have while it answers in
-	// time; default 16. Each time-out halves that, each answer adds one.
+	// LaneRunning bounds those to one endpoint that answers in time; default 16. Each
+	// timeout halves the endpoint's bound, each answer adds one.
 	LaneRunning int
-	// Queued is how many may wait in this process, OwnerQueued for one owner,
-	// LaneQueued for one endpoint; defaults 100,000, 5,000 and 1,000. More are
-	// dropped.
+	// Queued bounds the deliveries that wait in this process, OwnerQueued those of one
+	// owner, LaneQueued those to one endpoint; defaults 100,000, 5,000 and 1,000.
+	// Further ones are dropped.
 	Queued, OwnerQueued, LaneQueued int
 }
 
-// spared is the length up to which an endpoint's queue grows in spite of the
-// limits of others.
+// spared is the queue length up to which only LaneQueued limits an endpoint.
 const spared = 10
 
 func (l Limits) withDefaults() Limits {
@@ -41,16 +40,16 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// lanes decides which delivery is next: owners take turns, and so do the
-// endpoints of an owner. It is not safe for concurrent use. An endpoint is a
-// channel of a waitlist. A step costs the same however many wait, but for one
-// that many endpoints of a full host wait for.
+// lanes chooses the next delivery: owners take turns, and so do the endpoints of an
+// owner. An endpoint is a channel of a waitlist. Each step takes constant time,
+// except when a full host becomes free: that costs a step per waiting endpoint. Not
+// safe for concurrent use.
 type lanes struct {
 	limits Limits
 	lanes  map[laneKey]*lane
 	owners map[string]*owner
 	hosts  map[string]*host
-	// ready are the owners that may start something, in the order of their turns.
+	// ready are the owners that may start a delivery, in order of their turns.
 	ready           []*owner
 	running, queued int
 }
@@ -66,17 +65,17 @@ type lane struct {
 	owner   *owner
 	queue   []Delivery
 	running int
-	// limit is how many may be under way, at least 1.
+	// limit bounds the deliveries under way; at least 1.
 	limit int
-	// host is the last one known; "" before the first attempt.
+	// host is the last known host; "" before the first attempt.
 	host string
-	// listed is set while the lane is in its owner's ready, or waits for its host.
+	// listed is set while the lane is in its owner's ready list or waits for its host.
 	listed bool
 }
 
 type owner struct {
 	id string
-	// ready are the lanes that may start something.
+	// ready are the lanes that may start a delivery.
 	ready                  []*lane
 	lanes, running, queued int
 	listed                 bool
@@ -91,7 +90,7 @@ func newLanes(l Limits) *lanes {
 	return &lanes{limits: l.withDefaults(), lanes: map[laneKey]*lane{}, owners: map[string]*owner{}, hosts: map[string]*host{}}
 }
 
-// add queues d, or returns false where there is no room for it.
+// add queues d. It returns false if there is no room.
 func (s *lanes) add(d Delivery) bool {
 	key := laneKey{d.WaitlistID, d.Channel}
 	l := s.lanes[key]
@@ -105,7 +104,8 @@ func (s *lanes) add(d Delivery) bool {
 		s.lanes[key] = l
 		o.lanes++
 	}
-	if n := len(l.queue); n >= s.limits.LaneQueued || (n >= spared && (l.owner.queued >= s.limits.OwnerQueued || s.queued >= s.limits.Queued)) {
+	full := l.owner.queued >= s.limits.OwnerQueued || s.queued >= s.limits.Queued
+	if n := len(l.queue); n >= s.limits.LaneQueued || n >= spared && full {
 		return false
 	}
 	l.queue = append(l.queue, d)
@@ -115,8 +115,8 @@ func (s *lanes) add(d Delivery) bool {
 	return true
 }
 
-// next takes the next delivery out, which is then under way until done; nil:
-// there is none that may start.
+// next removes the next delivery from its queue. The delivery is under way until
+// done. A nil lane means that no delivery may start.
 func (s *lanes) next() (*lane, Delivery) {
 	for s.running < s.limits.Running && len(s.ready) > 0 {
 		o := s.ready[0]
@@ -146,8 +146,8 @@ func (s *lanes) next() (*lane, Delivery) {
 	return nil, Delivery{}
 }
 
-// enter takes a place at name for l, or makes l wait for one; "" has places for
-// all.
+// enter takes a place at the host for l, or makes l wait for one. The host "" always
+// has a place.
 func (s *lanes) enter(l *lane, name string) bool {
 	if name == "" {
 		return true
@@ -168,8 +168,8 @@ func (s *lanes) enter(l *lane, name string) bool {
 	return true
 }
 
-// leave gives a place at name back, and lets those who wait for one try again as
-// soon as several are free.
+// leave returns a place at the host. Once several places are free, waiting lanes may
+// try again.
 func (s *lanes) leave(name string) {
 	h := s.hosts[name]
 	if h == nil {
@@ -189,8 +189,8 @@ func (s *lanes) leave(name string) {
 	}
 }
 
-// move exchanges the place that a delivery of l has at from, the host that l
-// had, for one at to. Without a free one the delivery has to be put back.
+// move exchanges a delivery's place at from for one at to. It returns false if to
+// has no free place; the caller then puts the delivery back.
 func (s *lanes) move(l *lane, from, to string) bool {
 	if from == to {
 		return true
@@ -200,15 +200,15 @@ func (s *lanes) move(l *lane, from, to string) bool {
 	return s.enter(l, to)
 }
 
-// back puts a delivery that was taken out first in its queue again.
+// back puts a delivery at the front of its queue again.
 func (s *lanes) back(l *lane, d Delivery) {
 	l.queue = append([]Delivery{d}, l.queue...)
 	l.owner.queued++
 	s.queued++
 }
 
-// done ends what next began; name is the host where it has a place. slow says
-// that there was no answer in time, quick that there was one.
+// done ends a delivery that next returned; name is the host where it has a place.
+// slow means that the attempt timed out, quick that it got an answer.
 func (s *lanes) done(l *lane, name string, slow, quick bool) {
 	switch {
 	case slow:

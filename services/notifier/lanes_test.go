@@ -253,7 +253,7 @@ func TestTheLogIsBounded(t *testing.T) {
 	if _, err := e.pool.Exec(t.Context(), "UPDATE delivery SET ended_at = ended_at - interval '15 days' WHERE waitlist_id = $1", other); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := p.ledger.Prune(t.Context(), time.Now().Add(-14*24*time.Hour)); n != 100 || err != nil {
+	if n, err := p.deliveries.Prune(t.Context(), time.Now().Add(-14*24*time.Hour)); n != 100 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 	e.want(map[string]int{"delivered": 100})

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// timeLayout is the contract's: UTC with milliseconds.
+// timeLayout is the API's format: UTC with milliseconds.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// discordColor is #6366f1 as the contract writes it.
+// discordColor is #6366f1 as a decimal number.
 const discordColor = 6513393
 
-// url returns where d is to be sent with what n says, or why it is not sent.
+// url returns the URL for d, or the reason why d is not sent.
 func (n Notice) url(d Delivery) (url, why string) {
 	switch {
 	case n.URLs[d.Channel] == "":
@@ -26,7 +26,7 @@ func (n Notice) url(d Delivery) (url, why string) {
 	return n.URLs[d.Channel], ""
 }
 
-// message returns the body of d, exactly as the contract has it.
+// message returns the request body of d.
 func message(d Delivery, n Notice) ([]byte, error) {
 	var body any
 	switch {
@@ -126,14 +126,14 @@ func discordMessage(d Delivery, n Notice) discordBody {
 	}}}
 }
 
-// escapeSlack writes the three characters that Slack reads as markup, links and
-// mentions among it, as entities; Slack knows no others.
+// escapeSlack replaces the three characters that begin Slack's markup, links and
+// mentions by entities. Slack has no other entities.
 func escapeSlack(s string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(s)
 }
 
-// escapeDiscord puts a backslash before each character that Discord's markdown,
-// mentions and emoji are made of.
+// escapeDiscord puts a backslash before each character that Discord's Markdown,
+// mentions and emoji use.
 func escapeDiscord(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -1,19 +1,19 @@
-// Package notifier tells owners of signups on the channels that they have set:
-// a webhook, a team chat, a community chat. Nothing is ever repeated; what
-// fails is lost, and nothing of it reaches the signup.
+// Package notifier sends owners a message about signups on the channels they set
+// up: a webhook, Slack, Discord. Each message is attempted at most once. A message
+// that fails is lost, and a failure never affects the signup.
 //
-//	event ─► kafka ─► delivery row a channel ─► Dispatcher ─► Source: URL, signup
-//	                   (queued, its holder)        │ a lane an endpoint
-//	                                               ├─► Ledger.Claim  commits before
-//	                                               ├─► Poster.Post   the one attempt
-//	                                               └─► Ledger.End    what came of it
+//	event ─► kafka ─► a delivery row ─► Dispatcher ─► Source: URL, signup
+//	                   per channel         │ a lane per endpoint
+//	                   (queued, holder)    ├─► Deliveries.Claim  commits first
+//	                                       ├─► Poster.Post       the one attempt
+//	                                       └─► Deliveries.End    its result
 //
-// A delivery is claimed in the database before its attempt, so that no crash
-// makes a second one: whoever finds an attempt whose process died ends it as
-// unknown. Rows hold neither addresses nor URLs; what a message says is asked
-// for when it is built.
+// The Dispatcher claims a delivery in the database before its attempt, so a crash
+// causes no second attempt: another process that finds an attempt of a dead process
+// ends it as unknown. Rows hold neither addresses nor URLs; the Dispatcher asks the
+// signup service for them when it builds a message.
 //
-//	kafka/ postgres/ grpc/ http/   what it stands on
+//	kafka/ postgres/ grpc/ http/   adapters
 //	app/                           wires the service
 //	cmd/notifier/                  its process
 package notifier
@@ -27,7 +27,7 @@ import (
 // Service is the service's name: in identities, logs and metrics.
 const Service = "notifier"
 
-// Channel is one of the ways in which owners are told.
+// Channel is a way to reach an owner.
 type Channel string
 
 // The channels.
@@ -37,7 +37,7 @@ const (
 	Discord Channel = "discord"
 )
 
-// Event is what owners are told of, as the contract names it.
+// Event is the kind of event that a message is about, with its name in the API.
 type Event string
 
 // The events.
@@ -53,72 +53,71 @@ type Key struct {
 	Channel Channel
 }
 
-// Delivery is one message that is to be sent, without what the message says of
-// people.
+// Delivery is one message to send, without the personal data in its text.
 type Delivery struct {
 	Key
 	Event      Event
 	WaitlistID string
 	OwnerID    string
-	// Number is that of the signup that the message is about.
+	// Number is the number of the signup that the message is about.
 	Number int64
-	// Position is the displayed one at the moment of a signup. Only for
-	// SignupCreated.
+	// Position is the displayed position right after the signup. It is set for
+	// SignupCreated only.
 	Position int64
-	// ReferralCount is the one that the credit made. Only for ReferralCredited.
+	// ReferralCount is the count after the credit. It is set for ReferralCredited only.
 	ReferralCount int64
 	OccurredAt    time.Time
-	// Traceparent is the trace context of the event.
+	// Traceparent is the event's W3C trace context.
 	Traceparent string
 }
 
 // Outcome is how a delivery ended.
 type Outcome string
 
-// The outcomes. The first five are those of an attempt.
+// The outcomes. An attempt ends with one of the first five.
 const (
-	// Delivered: answered with 2xx.
+	// Delivered: the endpoint answered with 2xx.
 	Delivered Outcome = "delivered"
-	// Rejected: answered with anything else, redirects included.
+	// Rejected: the endpoint answered with another status, redirects included.
 	Rejected Outcome = "rejected"
 	// TimedOut: no answer within Timeout.
 	TimedOut Outcome = "timeout"
-	// Unreachable: no connection, or one that broke before the answer.
+	// Unreachable: there was no connection, or it broke before the answer.
 	Unreachable Outcome = "unreachable"
-	// Blocked: the address is not public.
+	// Blocked: the endpoint's address is not public.
 	Blocked Outcome = "blocked"
-	// Unknown: the process died between the claim and the record.
+	// Unknown: the process died between the claim and the recorded result.
 	Unknown Outcome = "unknown"
-	// Skipped: the owner does not want it any more, or may not have it.
+	// Skipped: the owner has switched the channel or the event off.
 	Skipped Outcome = "skipped"
-	// Dropped: too many others were waiting for the same endpoint or owner.
+	// Dropped: the queue of the endpoint, the owner or the process was full.
 	Dropped Outcome = "dropped"
-	// Expired: older than MaxAge when its turn came.
+	// Expired: the event was older than MaxAge when its turn came.
 	Expired Outcome = "expired"
-	// Failed: something of ours, which the log tells of.
+	// Failed: an error in this service; the log has its cause.
 	Failed Outcome = "failed"
-	// Gone: the waitlist or the signup was deleted; such a delivery leaves no row.
+	// Gone: the waitlist or the signup was deleted. No row is kept.
 	Gone Outcome = "gone"
 )
 
 const (
-	// Timeout bounds an attempt: lookup, connection, request and the answer's head.
+	// Timeout bounds an attempt: name lookup, connection, request, response header.
 	Timeout = 5 * time.Second
-	// MaxAge is the age beyond which an event, held up by an outage of ours, is no
-	// news any more.
+	// MaxAge is the age of an event, delayed by an outage here, after which its
+	// message is no longer sent.
 	MaxAge = 24 * time.Hour
 )
 
-// Result is how a delivery ended, and what support may see of it.
+// Result is how a delivery ended, as support sees it.
 type Result struct {
 	Outcome Outcome
-	// Reason is one of a few words; "" where the outcome says all.
+	// Reason is one word from a small set, or "".
 	Reason string
-	// Attempted is set when the claim had been made.
+	// Attempted is set if the delivery was claimed.
 	Attempted bool
-	// Host is the endpoint's, without port; of its URL nothing else is kept.
+	// Host is the endpoint's host without port, the only part of its URL that is kept.
 	Host string
-	// Status is the answer's; 0: none.
+	// Status is the response's HTTP status; 0: there was no response.
 	Status int
 	// Took is the attempt's duration.
 	Took time.Duration
@@ -130,54 +129,54 @@ type Ended struct {
 	Result
 }
 
-// Ledger keeps deliveries for one holder, which is one run of a process.
-// *postgres.Ledger is one.
-type Ledger interface {
-	// Claim records that attempts are made now, and returns which of the deliveries
-	// were queued with this holder: those may be attempted, once. Calling it again
-	// with the same at returns the same.
+// Deliveries stores the deliveries of one holder, which is one run of a process.
+// *postgres.Deliveries implements it.
+type Deliveries interface {
+	// Claim records that attempts begin at at. It returns the deliveries that were
+	// queued with this holder; the caller may attempt each of them once. A second
+	// call with the same at returns the same.
 	Claim(ctx context.Context, at time.Time, keys []Key) (map[Key]bool, error)
-	// End records results. What was not attempted must still be this holder's.
+	// End records results. A delivery that was not attempted is left alone if it has
+	// another holder by now. A failed call may be repeated.
 	End(ctx context.Context, ended []Ended) error
-	// Beat says that the holder lives.
+	// Beat records that the holder is alive.
 	Beat(ctx context.Context) error
-	// Adopt takes over up to limit queued deliveries of holders that are dead, and
-	// ends their attempts as unknown; it returns how many of those there were.
+	// Adopt takes over up to limit queued deliveries of dead holders. It ends those
+	// holders' attempts as Unknown and returns how many there were.
 	Adopt(ctx context.Context, limit int) (queued []Delivery, unknown int64, err error)
-	// Leave makes what the holder leaves queued free for others at once.
+	// Leave lets others adopt the holder's queued deliveries at once.
 	Leave(ctx context.Context) error
-	// Trim leaves each waitlist its newest rows.
+	// Trim deletes all but the newest ended deliveries of each waitlist.
 	Trim(ctx context.Context, waitlistIDs []string) error
-	// Prune deletes some rows that ended before a time and returns how many.
+	// Prune deletes some deliveries that ended before a time and returns how many.
 	Prune(ctx context.Context, before time.Time) (int64, error)
 }
 
-// ErrGone is returned for a waitlist or signup that is not there any more.
-var ErrGone = errors.New("waitlist or signup has gone")
+// ErrGone says that the waitlist or the signup was deleted.
+var ErrGone = errors.New("waitlist or signup was deleted")
 
-// Notice is what is said of a signup, and where.
+// Notice is what a message about a signup says, and where it goes.
 type Notice struct {
-	// URLs by channel; a channel without one is off.
+	// URLs has the endpoint of each channel. A channel without one is off.
 	URLs map[Channel]string
-	// WebhookEvents are those that the webhook is told of.
+	// WebhookEvents are the events that the webhook receives.
 	WebhookEvents []Event
 	Email         string
 	FirstName     string
 	LastName      string
 	ReferralToken string
-	// Position is the present one, where it was asked for.
+	// Position is the present position, if the caller asked for it.
 	Position int64
 }
 
-// Source knows the present settings and signups. *grpc.Source is one.
+// Source reads present settings and signups. *grpc.Source implements it.
 type Source interface {
-	// Notice returns ErrGone, an outage (outage.Is), or what is wrong.
+	// Notice returns ErrGone, an outage (outage.Is) or another error.
 	Notice(ctx context.Context, waitlistID string, number int64, withPosition bool) (Notice, error)
 }
 
-// Poster makes attempts. *http.Poster is one.
+// Poster makes attempts. *http.Poster implements it.
 type Poster interface {
-	// Post sends body once and returns the outcome of the attempt, its reason and
-	// the status.
+	// Post sends body once. It returns the outcome, its reason and the HTTP status.
 	Post(ctx context.Context, url string, body []byte) (o Outcome, reason string, status int)
 }

@@ -1,4 +1,4 @@
-// Package grpc reads signup's tallies.
+// Package grpc reads tallies from the signup service.
 package grpc
 
 import (
@@ -17,7 +17,7 @@ import (
 // Signups implements adminanalytics.Signups.
 type Signups struct{ client signupv1.AdminServiceClient }
 
-// NewSignups returns the tallies that client gives.
+// NewSignups returns the Signups of a client.
 func NewSignups(client signupv1.AdminServiceClient) *Signups { return &Signups{client} }
 
 // WaitlistIDs implements adminanalytics.Signups.
@@ -49,7 +49,9 @@ func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(admina
 			t.Days = append(t.Days, adminanalytics.Day{Day: day, Signups: d.GetSignups(), ReferralSignups: d.GetReferralSignups()})
 		}
 		for _, v := range r.GetValues() {
-			t.Values = append(t.Values, adminanalytics.OriginTally{Field: v.GetField(), Value: v.GetValue(), Count: v.GetCount(), LastNumber: v.GetLastNumber()})
+			t.Values = append(t.Values, adminanalytics.OriginTally{
+				Field: v.GetField(), Value: v.GetValue(), Count: v.GetCount(), LastNumber: v.GetLastNumber(),
+			})
 		}
 		return next(t)
 	})

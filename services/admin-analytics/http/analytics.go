@@ -12,13 +12,13 @@ import (
 	adminanalytics "waitlist.internal/services/admin-analytics"
 )
 
-// analyticsRoutes adds analytics to the group of the waitlists.
+// analyticsRoutes adds the routes of analytics to the waitlists' group.
 func (h handler) analyticsRoutes(g gin.IRouter) {
 	g.GET("/:waitlist_id/analytics", httpapi.H(h.series))
 	g.GET("/:waitlist_id/analytics/utm", httpapi.H(h.origins))
 }
 
-// series are a waitlist's days, by date.
+// series has a waitlist's sums by date.
 type series struct {
 	WaitlistID      string             `json:"waitlist_id"`
 	Range           string             `json:"range"`
@@ -43,7 +43,7 @@ func (h handler) series(c *gin.Context) error {
 	req := &signupv1.AuthorizeAnalyticsRequest{Actor: authn.Actor(c).Proto(), WaitlistId: id, Referrers: adminanalytics.TopReferrers}
 	word, days, ok := adminanalytics.ParseRange(httpapi.Query(c, "range"))
 	if !ok {
-		req.InvalidParameter, req.InvalidMessage = "range", "must be 7d, 30d or 90d"
+		req.InvalidParameter, req.InvalidMessage = "range", "Choose 7d, 30d or 90d."
 	}
 	res, err := h.signups.AuthorizeAnalytics(c.Request.Context(), req)
 	if err != nil {
@@ -100,7 +100,7 @@ func (h handler) origins(c *gin.Context) error {
 	return nil
 }
 
-// shownOrigins is an empty list, not null, where there are none.
+// shownOrigins returns an empty list, which is not null in JSON, for no origins.
 func shownOrigins(in []adminanalytics.Origin) []origin {
 	out := make([]origin, len(in))
 	for i, o := range in {

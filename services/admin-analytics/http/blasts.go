@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// blastTimeout bounds a request for a blast, which messaging answers after five
-	// seconds at the latest, and the calls around that.
+	// blastTimeout bounds a request for a blast: the messaging service answers within
+	// five seconds, and other calls precede it.
 	blastTimeout = 10 * time.Second
 	// blastCall bounds the call to messaging within it.
 	blastCall = 9 * time.Second
 )
 
-// blast is a blast as the list shows it.
+// blast is a blast in the list.
 type blast struct {
 	BlastID        string `json:"blast_id"`
 	Subject        string `json:"subject"`
@@ -30,7 +30,7 @@ type blast struct {
 	Status         string `json:"status"`
 }
 
-// newBlast is a blast as POST shows it.
+// newBlast is a blast in the response to POST.
 type newBlast struct {
 	BlastID        string `json:"blast_id"`
 	RecipientCount int64  `json:"recipient_count"`
@@ -38,7 +38,7 @@ type newBlast struct {
 	Status         string `json:"status"`
 }
 
-// blastRoutes adds the routes to the group of waitlists.
+// blastRoutes adds the routes of blasts to the waitlists' group.
 func (h handler) blastRoutes(g gin.IRouter) {
 	g.POST("/:waitlist_id/blasts", httpapi.Timeout(blastTimeout), httpapi.H(h.createBlast))
 	g.GET("/:waitlist_id/blasts", httpapi.H(h.listBlasts))
@@ -60,7 +60,9 @@ func (h handler) createBlast(c *gin.Context) error {
 		c.Header("Idempotent-Replayed", "true")
 	}
 	b := res.GetBlast()
-	httpapi.JSON(c, http.StatusOK, newBlast{BlastID: b.GetBlastId(), RecipientCount: b.GetRecipientCount(), FailedCount: b.GetFailedCount(), Status: b.GetStatus()})
+	httpapi.JSON(c, http.StatusOK, newBlast{
+		BlastID: b.GetBlastId(), RecipientCount: b.GetRecipientCount(), FailedCount: b.GetFailedCount(), Status: b.GetStatus(),
+	})
 	return nil
 }
 

@@ -35,12 +35,13 @@ type handler struct {
 	signups   signupv1.AdminServiceClient
 	analytics *adminanalytics.Analytics
 	messaging messagingv1.MessagingServiceClient
-	// stall is how long a client may take for a piece of a transfer.
+	// stall bounds the time a client may take for one piece of a transfer.
 	stall time.Duration
 }
 
-// Routes adds the routes to an engine of package httpapi. signup, and messaging
-// about blasts, decide about every request but for its credentials.
+// Routes adds the routes to an engine of package httpapi. They check credentials
+// only; the signup service, or messaging for blasts, validates and authorizes each
+// request.
 func Routes(e gin.IRouter, b Backends) {
 	h := handler{waitlists: b.Waitlists, signups: b.Signups, analytics: b.Analytics, messaging: b.Messaging, stall: stallTimeout}
 	g := e.Group("/v1/waitlists", authn.Middleware(b.Accounts))
@@ -58,17 +59,17 @@ func Routes(e gin.IRouter, b Backends) {
 	h.blastRoutes(g)
 }
 
-// summary is a waitlist as POST and the list show it.
+// summary is a waitlist in the list and in the response to POST.
 type summary struct {
 	WaitlistID  string `json:"waitlist_id"`
 	Name        string `json:"name"`
 	SignupCount int64  `json:"signup_count"`
 	CreatedAt   string `json:"created_at"`
-	// Role is the caller's; only in the list.
+	// Role is the caller's role; only the list has it.
 	Role string `json:"role,omitempty"`
 }
 
-// waitlist is a waitlist as GET and PATCH show it.
+// waitlist is a waitlist in the responses to GET and PATCH.
 type waitlist struct {
 	WaitlistID  string          `json:"waitlist_id"`
 	Name        string          `json:"name"`
@@ -141,14 +142,16 @@ func (h handler) remove(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.waitlists.DeleteWaitlist(c.Request.Context(), &signupv1.DeleteWaitlistRequest{Actor: authn.Actor(c).Proto(), WaitlistId: id}); err != nil {
+	if _, err := h.waitlists.DeleteWaitlist(c.Request.Context(), &signupv1.DeleteWaitlistRequest{
+		Actor: authn.Actor(c).Proto(), WaitlistId: id,
+	}); err != nil {
 		return err
 	}
 	httpapi.NoContent(c)
 	return nil
 }
 
-// waitlistID returns the path's waitlist. What is no id names no waitlist.
+// waitlistID returns the waitlist's id in the path. Text that is no id is NOT_FOUND.
 func waitlistID(c *gin.Context) (string, error) {
 	s := c.Param("waitlist_id")
 	id, err := uuid.Parse(s)
@@ -158,20 +161,21 @@ func waitlistID(c *gin.Context) (string, error) {
 	return id.String(), nil
 }
 
-// header returns a header as gRPC can carry it. Bytes that are no UTF-8 are
-// valid in none of them, nor is what replaces them.
+// header returns a header as gRPC can carry it: U+FFFD replaces bytes that are not
+// UTF-8. No header that is read here may contain either.
 func header(c *gin.Context, name string) string {
 	return strings.ToValidUTF8(c.GetHeader(name), "\uFFFD")
 }
 
-// query returns a query parameter as header does.
+// query returns a query parameter in the same form as header.
 func query(c *gin.Context, name string) string {
 	return strings.ToValidUTF8(httpapi.Query(c, name), "\uFFFD")
 }
 
-// bodyError is err, told more exactly where the body could not be read: it was
-// sent on empty, so that signup refuses it when its turn in the order comes. A
-// client that is too slow also ends the request's context, and so the call.
+// bodyError returns unread, the more exact error, if the body could not be read. An
+// unreadable body is forwarded as an empty one, so that the service rejects it after
+// the checks that come first. A client that is too slow also cancels the request's
+// context, and so the call.
 func bodyError(err, unread error) error {
 	if unread != nil && (apierr.Is(err, apierr.InvalidBody) || errors.Is(err, context.Canceled)) {
 		return unread
@@ -193,7 +197,7 @@ func detail(w *signupv1.Waitlist) waitlist {
 	}
 }
 
-// timestamp is the contract's form: UTC, milliseconds.
+// timestamp returns the API's format: UTC with milliseconds.
 func timestamp(t *timestamppb.Timestamp) string {
 	return t.AsTime().Format("2006-01-02T15:04:05.000Z")
 }

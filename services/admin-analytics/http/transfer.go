@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	// transferTimeout bounds an export, importTimeout an import, which a client may
-	// have to send for a while.
+	// transferTimeout bounds an export, importTimeout an import, upload included.
 	transferTimeout = time.Hour
 	importTimeout   = 5 * time.Minute
-	// stallTimeout is how long a client may take for one piece, in either direction.
+	// stallTimeout bounds the time for one piece, in either direction.
 	stallTimeout = 30 * time.Second
-	// answerTimeout bounds what signup takes to begin.
+	// answerTimeout bounds the time until the signup service starts to answer.
 	answerTimeout = httpapi.DefaultTimeout
-	// piece is how many bytes of a body are passed on at a time.
+	// piece is how many bytes of a body are forwarded at a time.
 	piece = 64 << 10
-	// drainTimeout bounds how long the rest of a refused import is read away, so
-	// that a client that is still sending gets to see the answer.
+	// drainTimeout bounds how long the rest of a rejected import is read and
+	// discarded, so that a client that is still sending sees the response.
 	drainTimeout = 5 * time.Second
 )
 
-// transferRoutes adds export and import.
+// transferRoutes adds the routes of export and import.
 func (h handler) transferRoutes(e gin.IRouter, accounts authn.Authorizer) {
 	e.GET("/v1/waitlists/:waitlist_id/export", authn.WithQueryToken(accounts), httpapi.Timeout(transferTimeout), httpapi.H(h.export))
-	e.POST("/v1/waitlists/:waitlist_id/import", drained, authn.Middleware(accounts), httpapi.Timeout(importTimeout), httpapi.H(h.importSignups))
+	e.POST("/v1/waitlists/:waitlist_id/import",
+		drained, authn.Middleware(accounts), httpapi.Timeout(importTimeout), httpapi.H(h.importSignups))
 }
 
-// export hands on what signup sends. A download that breaks off, on either side,
-// ends without the end of the body.
+// export forwards the signup service's stream. If either side breaks off, the
+// response ends without the terminator of its body, so the client notices.
 func (h handler) export(c *gin.Context) error {
 	id, err := waitlistID(c)
 	if err != nil {
@@ -65,8 +65,8 @@ func (h handler) export(c *gin.Context) error {
 	}
 	out := http.NewResponseController(c.Writer)
 	for ; err == nil; res, err = stream.Recv() {
-		// Only against who stopped reading; a recorder in a test has no deadline. The
-		// server lifts it after the answer.
+		// The deadline ends a download whose client stopped reading. A test's recorder has
+		// no deadline. The server lifts it after the response.
 		_ = out.SetWriteDeadline(time.Now().Add(h.stall))
 		if _, err := c.Writer.Write(res.GetCsv()); err != nil {
 			return gone(err)
@@ -86,9 +86,9 @@ func gone(err error) error {
 	return apierr.New(apierr.InternalError, "The client stopped reading.").WithKind(apierr.Abandoned).WithCause(err)
 }
 
-// opening gives a call that may take long a context that ends if its beginning
-// takes too long. begun says that it has begun, or turns the error with which
-// that failed into the one to answer with.
+// opening returns the context of a call that may take long. The context ends if the
+// call does not begin within answerTimeout. begun says that the call has begun, or
+// translates the error with which it failed.
 func opening(parent context.Context) (ctx context.Context, begun func(error) error, end context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	late := time.AfterFunc(answerTimeout, cancel)
@@ -96,12 +96,12 @@ func opening(parent context.Context) (ctx context.Context, begun func(error) err
 		if late.Stop() || parent.Err() != nil {
 			return err
 		}
-		return fmt.Errorf("signup has not answered: %w", context.DeadlineExceeded)
+		return fmt.Errorf("wait for signup's answer: %w", context.DeadlineExceeded)
 	}
 	return ctx, begun, func() { late.Stop(); cancel() }
 }
 
-// imported is the answer to an import.
+// imported is the response to an import.
 type imported struct {
 	Imported int64         `json:"imported"`
 	Skipped  int64         `json:"skipped"`
@@ -114,8 +114,8 @@ type importError struct {
 	Error string `json:"error"`
 }
 
-// importSignups passes the body on as it comes. signup may refuse the request
-// before it has read it.
+// importSignups forwards the body as it arrives. The signup service may reject the
+// request before it has read all of it.
 func (h handler) importSignups(c *gin.Context) error {
 	id, err := waitlistID(c)
 	if err != nil {
@@ -143,11 +143,12 @@ func (h handler) importSignups(c *gin.Context) error {
 	return nil
 }
 
-// passOn sends the request's body in pieces, up to the first byte over the limit,
-// until send fails: signup then has an answer. An error means that the body
-// could not be read; signup gets something that is no JSON in place of the rest,
-// so that it refuses the request when its turn in the order comes. The deadline
-// then stays: the server looks for the rest, too, before it answers.
+// passOn sends the request's body in pieces, up to the first byte over the limit. It
+// stops when send fails, which means that the signup service has answered. An error
+// means that the body could not be read. The signup service then gets a byte that is
+// no JSON instead of the rest, so that it rejects the request after the checks that
+// come first. The read deadline stays: the server, too, reads the rest before it
+// answers.
 func (h handler) passOn(c *gin.Context, send func([]byte) error) error {
 	in := http.NewResponseController(c.Writer)
 	body := io.LimitReader(c.Request.Body, httpapi.ImportBodyLimit+1)
@@ -171,8 +172,9 @@ func (h handler) passOn(c *gin.Context, send func([]byte) error) error {
 	}
 }
 
-// drained reads away what a client still sends that was refused, be it for its
-// credentials, so that it gets to see the answer.
+// drained discards the rest of the body after a rejection, so that a client that is
+// still sending sees the response. It covers requests rejected for their
+// credentials, too.
 func drained(c *gin.Context) {
 	c.Next()
 	in := http.NewResponseController(c.Writer)

@@ -1,5 +1,5 @@
-// Package kafka reads what signup publishes: event by event for the sums, and
-// over again for a rebuild.
+// Package kafka reads the signup service's events: one by one for the sums, and from
+// the beginning for a rebuild.
 package kafka
 
 import (
@@ -11,14 +11,15 @@ import (
 	adminanalytics "waitlist.internal/services/admin-analytics"
 )
 
-// Counts keeps sums; every method works within tx. *postgres.Store is one.
+// Counts changes sums within the transaction of an event. *postgres.Store
+// implements it.
 type Counts interface {
 	Count(ctx context.Context, tx pgx.Tx, eventID string, c adminanalytics.Count) error
 	Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error
 }
 
-// Handler counts what happens on waitlists, and forgets those that were deleted.
-// Removals take nothing back.
+// Handler counts signups and page views, and forgets deleted waitlists. The removal
+// of a signup does not reduce a count.
 func Handler(counts Counts) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		c := adminanalytics.Count{Day: adminanalytics.DayOf(ev.GetOccurredAt().AsTime())}

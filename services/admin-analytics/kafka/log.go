@@ -18,15 +18,15 @@ import (
 const (
 	requestTimeout = 10 * time.Second
 	maxBytes       = 4 << 20
-	// leaderWait bounds the wait for a partition's leader, leaderPause is between
-	// two looks.
+	// leaderWait bounds the wait for a partition's leader; leaderPause is the pause
+	// between two requests.
 	leaderWait  = 10 * time.Second
 	leaderPause = 200 * time.Millisecond
-	// piece is how many events are handed on at a time.
+	// piece is how many events a call of next gets.
 	piece = 1000
 )
 
-// Log reads the signups' topic beside its consumers, from its beginning. It
+// Log reads the signups topic from its beginning, independently of its consumers. It
 // implements adminanalytics.ViewLog.
 type Log struct {
 	cfg kafka.Config
@@ -35,14 +35,14 @@ type Log struct {
 }
 
 type partition struct {
-	// start is the oldest offset that was held at first, next the first that was
-	// not read.
+	// start is the oldest offset at the time of the first Read, next the first unread
+	// offset.
 	start, next int64
-	// oldest is the time of the message at start; zero: there was none.
+	// oldest is the time of the message at start; zero if there was none.
 	oldest time.Time
 }
 
-// NewLog returns the log of a cluster. It connects when it is read.
+// NewLog returns the log of a cluster. Read connects to it.
 func NewLog(cfg kafka.Config) *Log { return &Log{cfg: cfg, partitions: map[int]*partition{}} }
 
 // Read implements adminanalytics.ViewLog.
@@ -59,16 +59,15 @@ func (l *Log) Read(ctx context.Context, next func([]adminanalytics.ViewEvent) er
 	return nil
 }
 
-// Since implements adminanalytics.ViewLog. Where the log has lost its beginning,
-// everything after the oldest message that is left is held. Where it has not,
-// there may have been another one before it, which its own oldest message is
-// younger than.
+// Since implements adminanalytics.ViewLog. A partition that has lost its beginning
+// is complete from its oldest message on. A partition with its beginning may belong
+// to a topic that was created anew, so messages before its oldest one may be missing.
 func (l *Log) Since() time.Time {
 	var first, cut time.Time
 	for _, p := range l.partitions {
 		switch {
 		case p.start > 0 && p.oldest.IsZero():
-			// All that there was has gone, nobody knows when.
+			// All messages were deleted, at an unknown time.
 			return time.Now()
 		case p.start > 0 && p.oldest.After(cut):
 			cut = p.oldest
@@ -77,7 +76,7 @@ func (l *Log) Since() time.Time {
 		}
 	}
 	if first.IsZero() && cut.IsZero() {
-		return time.Now() // nothing is held
+		return time.Now() // the topic is empty
 	}
 	if first.After(cut) {
 		return first
@@ -85,9 +84,9 @@ func (l *Log) Since() time.Time {
 	return cut
 }
 
-// offsets returns the partitions' ends, and takes note of new ones' starts. What
-// Kafka itself calls temporary, such as a partition whose leader is being
-// chosen, is waited out for a while.
+// offsets returns the end of each partition and records the start of new ones. It
+// repeats requests that fail with a temporary error, such as a partition without a
+// leader, for up to leaderWait.
 func (l *Log) offsets(ctx context.Context) (map[int]int64, error) {
 	until := time.Now().Add(leaderWait)
 	for {
@@ -101,7 +100,7 @@ func (l *Log) offsets(ctx context.Context) (map[int]int64, error) {
 	}
 }
 
-// askOffsets is one attempt. It knows nothing of earlier ones' leaders.
+// askOffsets is one attempt of offsets. Its client has no cached leaders.
 func (l *Log) askOffsets(ctx context.Context) (map[int]int64, error) {
 	transport := l.cfg.Transport("waitlist-rebuild")
 	defer transport.CloseIdleConnections()
@@ -139,7 +138,7 @@ func (l *Log) askOffsets(ctx context.Context) (map[int]int64, error) {
 
 func (l *Log) topic() string { return l.cfg.TopicPrefix + kafka.SignupsTopic }
 
-// read reads one partition up to, not including, end.
+// read reads one partition up to end, exclusive.
 func (l *Log) read(ctx context.Context, id int, end int64, next func([]adminanalytics.ViewEvent) error) (err error) {
 	p := l.partitions[id]
 	if p.next >= end {
@@ -166,7 +165,7 @@ func (l *Log) read(ctx context.Context, id int, end int64, next func([]adminanal
 		p.next = m.Offset + 1
 		var ev eventv1.Event
 		if err := proto.Unmarshal(m.Value, &ev); err != nil {
-			continue // the consumer's dead letter
+			continue // the consumer has put it on the dead-letter topic
 		}
 		if v := ev.GetPageViewsCounted(); v != nil {
 			events = append(events, adminanalytics.ViewEvent{

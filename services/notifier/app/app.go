@@ -71,16 +71,16 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		}
 		poster := notifierhttp.New(cfg.HTTP)
 		rt.OnClose("connections to owners", func(context.Context) error { poster.Close(); return nil })
-		ledger := postgres.New(rt.Pool)
+		deliveries := postgres.New(rt.Pool)
 		dispatcher, err := notifier.New(notifier.Config{
-			Ledger: ledger, Source: grpc.NewSource(signupv1.NewSignupServiceClient(signups)), Poster: poster,
+			Deliveries: deliveries, Source: grpc.NewSource(signupv1.NewSignupServiceClient(signups)), Poster: poster,
 			Limits: notifier.Limits{Running: cfg.Concurrency}, Log: rt.Log, Now: time.Now,
 		})
 		if err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
-			Topics: []string{kafka.SignupsTopic}, Handler: notifierkafka.Handler(ledger, dispatcher.Stage), AfterCommit: dispatcher.Commit,
+			Topics: []string{kafka.SignupsTopic}, Handler: notifierkafka.Handler(deliveries, dispatcher.Stage), AfterCommit: dispatcher.Commit,
 		}); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-// Package grpc asks signup for what messages say.
+// Package grpc reads the content of messages from the signup service.
 package grpc
 
 import (
@@ -28,7 +28,8 @@ func (s *Source) Notice(ctx context.Context, waitlistID string, number int64, wi
 		URLs: map[notifier.Channel]string{
 			notifier.Webhook: r.GetWebhookUrl(), notifier.Slack: r.GetSlackWebhookUrl(), notifier.Discord: r.GetDiscordWebhookUrl(),
 		},
-		Email: r.GetEmail(), FirstName: r.GetFirstName(), LastName: r.GetLastName(), ReferralToken: r.GetReferralToken(), Position: r.GetPosition(),
+		Email: r.GetEmail(), FirstName: r.GetFirstName(), LastName: r.GetLastName(),
+		ReferralToken: r.GetReferralToken(), Position: r.GetPosition(),
 	}
 	for _, e := range r.GetWebhookEvents() {
 		n.WebhookEvents = append(n.WebhookEvents, notifier.Event(e))

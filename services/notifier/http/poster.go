@@ -1,5 +1,4 @@
-// Package http makes the attempts: one POST, to a public address, without
-// redirects.
+// Package http makes attempts: one POST to a public address, without redirects.
 package http
 
 import (
@@ -20,14 +19,14 @@ import (
 )
 
 const (
-	// maxURL bounds a URL, in code points; signup takes none that is longer.
+	// maxURL bounds a URL in code points; the signup service accepts none that is longer.
 	maxURL = 2000
-	// maxHeader and maxBody bound what is read of an answer, in bytes. A body is
-	// read only so that its connection can be used again.
+	// maxHeader and maxBody bound the bytes that are read of a response. Its body is
+	// read only to reuse the connection.
 	maxHeader = 64 << 10
 	maxBody   = 4 << 10
-	// idle is how long a connection is kept for the next message: shorter than any
-	// server keeps one, since a message that meets its end would be lost.
+	// idle is how long a connection waits for the next message. Servers wait longer: a
+	// message on a connection that the server is closing would be lost.
 	idle    = time.Second
 	perHost = 16
 	allIdle = 512
@@ -35,17 +34,16 @@ const (
 	userAgent = "Waitlist-Notifier/1"
 )
 
-// Config says how targets are reached.
+// Config says how to reach endpoints.
 type Config struct {
-	// Allowed are networks that are reached although they are not public.
+	// Allowed are networks that are permitted although they are not public.
 	Allowed []netip.Prefix
-	// Proxy chooses an operator's proxy for a URL; nil, or a nil answer: none. What
-	// goes through one is judged by its URL alone.
+	// Proxy chooses an operator's proxy for a URL; nil, or a nil result, means none.
+	// Only the URL of a proxied request is checked.
 	Proxy func(*url.URL) (*url.URL, error)
-	// Roots are the authorities that targets may have their certificates from; nil:
-	// the system's.
+	// Roots are the authorities for endpoints' certificates; nil: the system's.
 	Roots *x509.CertPool
-	// Resolver looks names up; nil: the system's.
+	// Resolver looks up names; nil: the system's.
 	Resolver *net.Resolver
 }
 
@@ -63,13 +61,13 @@ func New(cfg Config) *Poster {
 	}
 	guarded := &net.Dialer{Timeout: notifier.Timeout, Resolver: cfg.Resolver, ControlContext: netguard.Guard{Allowed: cfg.Allowed}.Control}
 	p.direct = transport(guarded, cfg.Roots)
-	// Its connections go to the operator's proxy, wherever that stands.
+	// The operator's proxy may have a private address.
 	p.proxied = transport(&net.Dialer{Timeout: notifier.Timeout, Resolver: cfg.Resolver}, cfg.Roots)
 	p.proxied.Proxy = func(r *http.Request) (*url.URL, error) { return p.proxy(r.URL) }
 	return p
 }
 
-// transport speaks HTTP/1.1 alone: HTTP/2 sends some requests again by itself.
+// transport uses HTTP/1.1 only: an HTTP/2 client repeats some requests by itself.
 func transport(d *net.Dialer, roots *x509.CertPool) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -80,14 +78,14 @@ func transport(d *net.Dialer, roots *x509.CertPool) *http.Transport {
 	}
 }
 
-// Close ends what is idle.
+// Close closes idle connections.
 func (p *Poster) Close() {
 	p.direct.CloseIdleConnections()
 	p.proxied.CloseIdleConnections()
 }
 
-// Post implements notifier.Poster. ctx bounds the whole attempt; the transport
-// repeats a request only where nothing of it was written.
+// Post implements notifier.Poster. ctx bounds the whole attempt. The transport
+// repeats a request only if it has written no byte of it.
 func (p *Poster) Post(ctx context.Context, target string, body []byte) (notifier.Outcome, string, int) {
 	if netguard.CheckURL(target, netguard.Options{MaxLength: maxURL}) != "" {
 		return notifier.Blocked, "url", 0
@@ -106,7 +104,7 @@ func (p *Poster) Post(ctx context.Context, target string, body []byte) (notifier
 	if proxy != nil {
 		via = p.proxied
 	}
-	// Not a Client: that one follows redirects.
+	// An http.Client would follow redirects.
 	res, err := via.RoundTrip(req)
 	if err != nil {
 		o, reason := classify(ctx, err)
@@ -120,8 +118,8 @@ func (p *Poster) Post(ctx context.Context, target string, body []byte) (notifier
 	return notifier.Delivered, "", res.StatusCode
 }
 
-// classify puts an attempt without an answer into a few words, which are all
-// that is kept of the error: its text may have the URL.
+// classify names the cause of an attempt without a response. Only that name is
+// kept: the error's text may contain the URL.
 func classify(ctx context.Context, err error) (notifier.Outcome, string) {
 	if errors.Is(err, netguard.ErrBlocked) {
 		return notifier.Blocked, "address"

@@ -11,17 +11,18 @@ import (
 	"waitlist.internal/services/notifier"
 )
 
-// Ledger keeps deliveries; every method works within tx. *postgres.Ledger is
-// one.
-type Ledger interface {
+// Queue stores deliveries within the transaction of an event. *postgres.Deliveries
+// implements it.
+type Queue interface {
 	Queue(ctx context.Context, tx pgx.Tx, ds ...notifier.Delivery) error
-	// Forget deletes everything about a waitlist.
+	// Forget deletes every delivery of a waitlist.
 	Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error
 }
 
-// Handler queues a delivery for each channel that an event names, and hands
-// them to stage, which may see some again or in vain.
-func Handler(l Ledger, stage func(...notifier.Delivery)) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+// Handler queues a delivery for each channel that an event names and passes them to
+// stage. stage sees them again if the transaction is repeated, and may see deliveries
+// that are never committed.
+func Handler(q Queue, stage func(...notifier.Delivery)) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		d := notifier.Delivery{OccurredAt: ev.GetOccurredAt().AsTime(), Traceparent: traceparent(ctx)}
 		d.EventID = ev.GetId()
@@ -29,14 +30,16 @@ func Handler(l Ledger, stage func(...notifier.Delivery)) func(ctx context.Contex
 		switch p := ev.GetPayload().(type) {
 		case *eventv1.Event_SignupCreated:
 			e := p.SignupCreated
-			d.Event, d.WaitlistID, d.OwnerID, d.Number, d.Position = notifier.SignupCreated, e.GetWaitlistId(), e.GetOwnerId(), e.GetNumber(), e.GetPosition()
+			d.Event, d.WaitlistID, d.OwnerID = notifier.SignupCreated, e.GetWaitlistId(), e.GetOwnerId()
+			d.Number, d.Position = e.GetNumber(), e.GetPosition()
 			channels = e.GetChannels()
 		case *eventv1.Event_ReferralCredited:
 			e := p.ReferralCredited
-			d.Event, d.WaitlistID, d.OwnerID, d.Number, d.ReferralCount = notifier.ReferralCredited, e.GetWaitlistId(), e.GetOwnerId(), e.GetNumber(), e.GetReferralCount()
+			d.Event, d.WaitlistID, d.OwnerID = notifier.ReferralCredited, e.GetWaitlistId(), e.GetOwnerId()
+			d.Number, d.ReferralCount = e.GetNumber(), e.GetReferralCount()
 			channels = e.GetChannels()
 		case *eventv1.Event_WaitlistDeleted:
-			return l.Forget(ctx, tx, p.WaitlistDeleted.GetWaitlistId())
+			return q.Forget(ctx, tx, p.WaitlistDeleted.GetWaitlistId())
 		}
 		var ds []notifier.Delivery
 		for _, c := range channels {
@@ -47,7 +50,7 @@ func Handler(l Ledger, stage func(...notifier.Delivery)) func(ctx context.Contex
 		if len(ds) == 0 {
 			return nil
 		}
-		if err := l.Queue(ctx, tx, ds...); err != nil {
+		if err := q.Queue(ctx, tx, ds...); err != nil {
 			return err
 		}
 		stage(ds...)
@@ -55,7 +58,7 @@ func Handler(l Ledger, stage func(...notifier.Delivery)) func(ctx context.Contex
 	}
 }
 
-// channel is "" for one that this version does not know.
+// channel returns "" for a channel that this version does not know.
 func channel(c eventv1.Channel) notifier.Channel {
 	switch c {
 	case eventv1.Channel_CHANNEL_WEBHOOK:

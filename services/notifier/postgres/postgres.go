@@ -1,4 +1,4 @@
-// Package postgres keeps the notifier's deliveries.
+// Package postgres stores the notifier's deliveries. Its queries are in queries/.
 package postgres
 
 import (
@@ -18,7 +18,7 @@ import (
 	"waitlist.internal/services/notifier/postgres/db"
 )
 
-// Schema is the service's schema.
+// Schema is the name of the service's schema.
 const Schema = "notifier"
 
 //go:embed migrations/*.sql
@@ -28,36 +28,36 @@ var files embed.FS
 func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 
 const (
-	// deadAfter is how long a holder may be silent. Each attempt of a holder that is
-	// silent for so long has ended.
+	// deadAfter is how long a holder without a heartbeat counts as alive. By then each
+	// of its attempts has ended.
 	deadAfter = 20 * time.Second
-	// logRows is how many ended deliveries stay of each waitlist.
+	// logRows is how many ended deliveries each waitlist keeps.
 	logRows = 100
 	// pruneRows bounds one deletion.
 	pruneRows = 10_000
 )
 
-// Ledger implements notifier.Ledger, and kafka.Ledger in the transaction of an
-// event.
-type Ledger struct {
+// Deliveries implements notifier.Deliveries, and kafka.Queue in the transaction of
+// an event.
+type Deliveries struct {
 	db     *db.Queries
 	holder string
 }
 
-// New returns a Ledger of a pool whose search path is Schema, with a new holder.
-func New(pool *pgxpool.Pool) *Ledger { return &Ledger{db.New(pool), uuid.NewString()} }
+// New returns a Deliveries of a pool whose search path is Schema, with a new holder.
+func New(pool *pgxpool.Pool) *Deliveries { return &Deliveries{db.New(pool), uuid.NewString()} }
 
 // Holder returns the holder's id.
-func (l *Ledger) Holder() string { return l.holder }
+func (s *Deliveries) Holder() string { return s.holder }
 
 // Queue adds deliveries of one event in tx. Deliveries that are already there
 // stay as they are.
-func (l *Ledger) Queue(ctx context.Context, tx pgx.Tx, ds ...notifier.Delivery) error {
+func (s *Deliveries) Queue(ctx context.Context, tx pgx.Tx, ds ...notifier.Delivery) error {
 	for _, d := range ds {
-		err := l.db.WithTx(tx).QueueDelivery(ctx, db.QueueDeliveryParams{
+		err := s.db.WithTx(tx).QueueDelivery(ctx, db.QueueDeliveryParams{
 			EventID: d.EventID, Channel: d.Channel, Event: d.Event, WaitlistID: d.WaitlistID, OwnerID: d.OwnerID,
 			Number: d.Number, Position: d.Position, ReferralCount: d.ReferralCount,
-			OccurredAt: d.OccurredAt, Traceparent: d.Traceparent, Holder: l.holder,
+			OccurredAt: d.OccurredAt, Traceparent: d.Traceparent, Holder: s.holder,
 		})
 		if err != nil {
 			return fmt.Errorf("queue delivery: %w", err)
@@ -68,19 +68,19 @@ func (l *Ledger) Queue(ctx context.Context, tx pgx.Tx, ds ...notifier.Delivery) 
 
 // Forget deletes every delivery of a waitlist in tx. Those that are still queued
 // are never attempted.
-func (l *Ledger) Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error {
-	if err := l.db.WithTx(tx).ForgetWaitlist(ctx, waitlistID); err != nil {
+func (s *Deliveries) Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error {
+	if err := s.db.WithTx(tx).ForgetWaitlist(ctx, waitlistID); err != nil {
 		return fmt.Errorf("delete deliveries of a waitlist: %w", err)
 	}
 	return nil
 }
 
-// Claim implements notifier.Ledger.
-func (l *Ledger) Claim(ctx context.Context, at time.Time, keys []notifier.Key) (map[notifier.Key]bool, error) {
+// Claim implements notifier.Deliveries.
+func (s *Deliveries) Claim(ctx context.Context, at time.Time, keys []notifier.Key) (map[notifier.Key]bool, error) {
 	keys = slices.SortedFunc(slices.Values(keys), compareKeys)
 	ids, channels := columns(keys)
-	rows, err := l.db.ClaimDeliveries(ctx, db.ClaimDeliveriesParams{
-		At: at.UTC().Truncate(time.Microsecond), Holder: l.holder, EventIDs: ids, Channels: channels,
+	rows, err := s.db.ClaimDeliveries(ctx, db.ClaimDeliveriesParams{
+		At: at.UTC().Truncate(time.Microsecond), Holder: s.holder, EventIDs: ids, Channels: channels,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim deliveries: %w", err)
@@ -106,10 +106,10 @@ func columns(keys []notifier.Key) (ids, channels []string) {
 	return ids, channels
 }
 
-// End implements notifier.Ledger.
-func (l *Ledger) End(ctx context.Context, ended []notifier.Ended) error {
+// End implements notifier.Deliveries.
+func (s *Deliveries) End(ctx context.Context, ended []notifier.Ended) error {
 	ended = slices.SortedFunc(slices.Values(ended), func(a, b notifier.Ended) int { return compareKeys(a.Key, b.Key) })
-	rows := db.EndDeliveriesParams{Holder: l.holder}
+	rows := db.EndDeliveriesParams{Holder: s.holder}
 	var keys, gone []notifier.Key
 	for _, e := range ended {
 		if e.Outcome == notifier.Gone {
@@ -124,13 +124,13 @@ func (l *Ledger) End(ctx context.Context, ended []notifier.Ended) error {
 	// Both statements may run again: the caller repeats a failed call.
 	if len(keys) > 0 {
 		rows.EventIDs, rows.Channels = columns(keys)
-		if err := l.db.EndDeliveries(ctx, rows); err != nil {
+		if err := s.db.EndDeliveries(ctx, rows); err != nil {
 			return fmt.Errorf("end deliveries: %w", err)
 		}
 	}
 	if len(gone) > 0 {
 		ids, channels := columns(gone)
-		err := l.db.DeleteQueued(ctx, db.DeleteQueuedParams{EventIDs: ids, Channels: channels, Holder: l.holder})
+		err := s.db.DeleteQueued(ctx, db.DeleteQueuedParams{EventIDs: ids, Channels: channels, Holder: s.holder})
 		if err != nil {
 			return fmt.Errorf("delete deliveries about what was deleted: %w", err)
 		}
@@ -138,35 +138,35 @@ func (l *Ledger) End(ctx context.Context, ended []notifier.Ended) error {
 	return nil
 }
 
-// Beat implements notifier.Ledger.
-func (l *Ledger) Beat(ctx context.Context) error {
-	if err := l.db.Beat(ctx, l.holder); err != nil {
+// Beat implements notifier.Deliveries.
+func (s *Deliveries) Beat(ctx context.Context) error {
+	if err := s.db.Beat(ctx, s.holder); err != nil {
 		return fmt.Errorf("record the holder's heartbeat: %w", err)
 	}
 	return nil
 }
 
-// Leave implements notifier.Ledger.
-func (l *Ledger) Leave(ctx context.Context) error {
-	if err := l.db.Leave(ctx, l.holder); err != nil {
+// Leave implements notifier.Deliveries.
+func (s *Deliveries) Leave(ctx context.Context) error {
+	if err := s.db.Leave(ctx, s.holder); err != nil {
 		return fmt.Errorf("delete the holder: %w", err)
 	}
 	return nil
 }
 
-// Adopt implements notifier.Ledger.
-func (l *Ledger) Adopt(ctx context.Context, limit int) (queued []notifier.Delivery, unknown int64, err error) {
-	dead, err := l.db.DeadHolders(ctx, l.holder, deadAfter)
+// Adopt implements notifier.Deliveries.
+func (s *Deliveries) Adopt(ctx context.Context, limit int) (queued []notifier.Delivery, unknown int64, err error) {
+	dead, err := s.db.DeadHolders(ctx, s.holder, deadAfter)
 	if err != nil {
 		return nil, 0, fmt.Errorf("look for dead holders: %w", err)
 	}
 	for _, id := range dead {
-		n, err := l.db.EndAttemptsOf(ctx, id)
+		n, err := s.db.EndAttemptsOf(ctx, id)
 		if err != nil {
 			return queued, unknown, fmt.Errorf("end attempts of a dead holder: %w", err)
 		}
 		unknown += n
-		rows, err := l.db.AdoptDeliveries(ctx, db.AdoptDeliveriesParams{Holder: l.holder, Dead: id, Most: int32(limit - len(queued))})
+		rows, err := s.db.AdoptDeliveries(ctx, db.AdoptDeliveriesParams{Holder: s.holder, Dead: id, Most: int32(limit - len(queued))})
 		if err != nil {
 			return queued, unknown, fmt.Errorf("adopt deliveries: %w", err)
 		}
@@ -184,20 +184,20 @@ func (l *Ledger) Adopt(ctx context.Context, limit int) (queued []notifier.Delive
 	return queued, unknown, nil
 }
 
-// Trim implements notifier.Ledger.
-func (l *Ledger) Trim(ctx context.Context, waitlistIDs []string) error {
-	if err := l.db.TrimLog(ctx, waitlistIDs, logRows-1); err != nil {
+// Trim implements notifier.Deliveries.
+func (s *Deliveries) Trim(ctx context.Context, waitlistIDs []string) error {
+	if err := s.db.TrimLog(ctx, waitlistIDs, logRows-1); err != nil {
 		return fmt.Errorf("trim log of deliveries: %w", err)
 	}
 	return nil
 }
 
-// Prune implements notifier.Ledger.
-func (l *Ledger) Prune(ctx context.Context, before time.Time) (int64, error) {
-	if err := l.db.PruneHolders(ctx); err != nil {
+// Prune implements notifier.Deliveries.
+func (s *Deliveries) Prune(ctx context.Context, before time.Time) (int64, error) {
+	if err := s.db.PruneHolders(ctx); err != nil {
 		return 0, fmt.Errorf("prune holders: %w", err)
 	}
-	n, err := l.db.PruneLog(ctx, before, pruneRows)
+	n, err := s.db.PruneLog(ctx, before, pruneRows)
 	if err != nil {
 		return 0, fmt.Errorf("prune log of deliveries: %w", err)
 	}

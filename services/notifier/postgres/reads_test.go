@@ -21,13 +21,13 @@ func TestStatementsHaveIndexes(t *testing.T) {
 	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations), "db/*.sql.go", 13)
 }
 
-// What a statement reads does not grow with the tables, also where its plan was
+// The rows that a statement reads do not grow with the tables, even if its plan was
 // made when they were empty.
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
-	ledger := postgres.New(pool)
+	deliveries := postgres.New(pool)
 	lists := []string{"0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-000000000002"}
 	var keys []notifier.Key
 	var ended []notifier.Ended
@@ -55,26 +55,27 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	}{
 		{"queue", func() error {
 			ds := fill()
-			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return ledger.Queue(ctx, tx, ds...) })
+			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return deliveries.Queue(ctx, tx, ds...) })
 		}, 100},
-		{"claim", func() error { _, err := ledger.Claim(ctx, time.Now(), keys); return err }, 100},
-		{"end", func() error { return ledger.End(ctx, ended) }, 100},
-		{"beat", func() error { return ledger.Beat(ctx) }, 100},
-		{"adopt", func() error { _, _, err := ledger.Adopt(ctx, 10); return err }, 100},
-		{"trim", func() error { return ledger.Trim(ctx, lists) }, 1500},
-		{"prune", func() error { _, err := ledger.Prune(ctx, time.Now().Add(-time.Hour)); return err }, 100},
+		{"claim", func() error { _, err := deliveries.Claim(ctx, time.Now(), keys); return err }, 100},
+		{"end", func() error { return deliveries.End(ctx, ended) }, 100},
+		{"beat", func() error { return deliveries.Beat(ctx) }, 100},
+		{"adopt", func() error { _, _, err := deliveries.Adopt(ctx, 10); return err }, 100},
+		{"trim", func() error { return deliveries.Trim(ctx, lists) }, 1500},
+		{"prune", func() error { _, err := deliveries.Prune(ctx, time.Now().Add(-time.Hour)); return err }, 100},
 		{"forget", func() error {
-			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return ledger.Forget(ctx, tx, lists[0]) })
+			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return deliveries.Forget(ctx, tx, lists[0]) })
 		}, 500},
 	}
-	for range 10 { // then the plans are kept
+	for range 10 { // enough for Postgres to keep the plans
 		for _, s := range steps {
 			if err := s.do(); err != nil {
 				t.Fatalf("%s: %v", s.name, err)
 			}
 		}
 	}
-	// 100,000 of another holder that lives, and 100,000 that ended, of 1000 lists.
+	// 100,000 open deliveries of another live holder and 100,000 ended ones, of 1000
+	// waitlists.
 	if _, err := pool.Exec(ctx, "SET statement_timeout = 0"); err != nil {
 		t.Fatal(err)
 	}
