@@ -62,19 +62,25 @@ func TestAdminOrder(t *testing.T) {
 		{"waitlist that is not", owner, uuid.NewString(), "bad", apierr.NotFound, "list stats remove move"},
 		{"id that is none", owner, "x", "bad", apierr.NotFound, "list stats remove move"},
 		{"stranger", access.Actor{AccountID: uuid.NewString(), EmailVerified: true}, "", "bad", apierr.Forbidden, "list stats remove move"},
-		{"trial is over", actor(access.Owner, access.Pro, access.Inactive, true, true), "", "bad", apierr.TrialExpired, "list stats remove move"},
+		{"trial is over", actor(access.Owner, access.Pro, access.Inactive, true, true), "", "bad", apierr.TrialExpired,
+			"list stats remove move"},
 		{"inactive", actor(access.Owner, access.Basic, access.Inactive, false, true), "", "bad", apierr.Forbidden, "list stats remove move"},
-		{"member without verified address", actor(access.Admin, access.Pro, access.Active, false, false), "", "bad", apierr.EmailNotVerified, "list stats remove move"},
-		{"member of an owner below pro", actor(access.Admin, access.Advanced, access.Active, false, true), "", "bad", apierr.TierRequired, "list stats remove move"},
+		{"member without verified address", actor(access.Admin, access.Pro, access.Active, false, false), "", "bad", apierr.EmailNotVerified,
+			"list stats remove move"},
+		{"member of an owner below pro", actor(access.Admin, access.Advanced, access.Active, false, true), "", "bad", apierr.TierRequired,
+			"list stats remove move"},
 		{"viewer writes", actor(access.Viewer, access.Pro, access.Active, false, true), "", "bad", apierr.Forbidden, "remove move"},
 		{"viewer reads badly", actor(access.Viewer, access.Pro, access.Active, false, true), "", "bad", apierr.ValidationError, "list"},
 		{"viewer reads", actor(access.Viewer, access.Pro, access.Active, false, true), "", "", "", "list stats"},
-		{"body that is none, below the tier", actor(access.Owner, access.Basic, access.Active, false, true), "", "bad", apierr.InvalidBody, "move"},
-		{"body without position, below the tier", actor(access.Owner, access.Basic, access.Active, false, true), "", "{}", apierr.ValidationError, "move"},
+		{"body that is none, below the tier", actor(access.Owner, access.Basic, access.Active, false, true), "", "bad", apierr.InvalidBody,
+			"move"},
+		{"body without position, below the tier", actor(access.Owner, access.Basic, access.Active, false, true), "", "{}",
+			apierr.ValidationError, "move"},
 		{"below the tier", actor(access.Owner, access.Basic, access.Active, false, true), "", `{"position":1}`, apierr.TierRequired, "move"},
 		{"nobody, basic", actor(access.Owner, access.Basic, access.Active, false, true), "", "", apierr.NotFound, "remove"},
 		{"nobody, advanced", actor(access.Owner, access.Advanced, access.Active, false, true), "", `{"position":1}`, apierr.NotFound, "move"},
-		{"nobody, for a team's admin", actor(access.Admin, access.Pro, access.Active, false, true), "", `{"position":1}`, apierr.NotFound, "remove move"},
+		{"nobody, for a team's admin", actor(access.Admin, access.Pro, access.Active, false, true), "", `{"position":1}`, apierr.NotFound,
+			"remove move"},
 		{"basic reads", actor(access.Owner, access.Basic, access.Active, false, true), "", "", "", "list stats"},
 	} {
 		for name := range strings.FieldsSeq(tt.calls) {
@@ -105,7 +111,8 @@ func TestAdminMove(t *testing.T) {
 		`{}`, `{"position":null}`, `{"position":0}`, `{"position":-1}`, `{"position":1.5}`, `{"position":"2"}`, `{"position":true}`,
 		`{"position":[1]}`, `{"position":9007199254740993}`, `{"position":1e300}`, `{"position":9007199254740994.0}`,
 	} {
-		if _, _, err := w.admin.Move(t.Context(), w.owner, w.list.ID, "p1@example.com", []byte(bad)); !slices.Equal(fields(err), []string{"position"}) {
+		if _, _, err := w.admin.Move(t.Context(), w.owner, w.list.ID, "p1@example.com", []byte(bad)); !slices.Equal(fields(err),
+			[]string{"position"}) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -201,7 +208,8 @@ func TestAdminList(t *testing.T) {
 		{"0", key + "=", []string{"limit", "last_key"}},
 		{"1", strings.ToLower(key), []string{"last_key"}},
 	} {
-		if _, _, err := w.admin.List(t.Context(), w.owner, w.list.ID, tt.limit, tt.key); !slices.Equal(fields(err), tt.fields) || !apierr.Is(err, apierr.ValidationError) {
+		if _, _, err := w.admin.List(t.Context(), w.owner, w.list.ID, tt.limit, tt.key); !slices.Equal(fields(err), tt.fields) ||
+			!apierr.Is(err, apierr.ValidationError) {
 			t.Errorf("limit %q, key %q: %v", tt.limit, tt.key, err)
 		}
 	}

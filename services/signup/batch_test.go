@@ -140,7 +140,8 @@ func TestBatchIsolation(t *testing.T) {
 // locked reports whether somebody waits for the waitlist's row.
 func (w *world) locked(t *testing.T) bool {
 	t.Helper()
-	return w.count(t, `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND $1 <> ''`) > 0
+	return w.count(t, `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND $1 <> `+
+		`''`) > 0
 }
 
 // uncertain answers the first Join of a store with an error after it was
@@ -182,7 +183,8 @@ func TestSettingsAreCurrent(t *testing.T) {
 	w := newWorld(t, 1)
 	set := func(settings string) {
 		t.Helper()
-		if _, err := w.pool.Exec(t.Context(), `UPDATE waitlist SET settings = $2, version = version + 1 WHERE id = $1`, w.list.ID, settings); err != nil {
+		if _, err := w.pool.Exec(t.Context(), `UPDATE waitlist SET settings = $2, version = version + 1 WHERE id = $1`, w.list.ID,
+			settings); err != nil {
 			t.Fatal(err)
 		}
 	}

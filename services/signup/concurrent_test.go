@@ -20,7 +20,8 @@ func TestConcurrent(t *testing.T) {
 	const writers, each = 16, 40
 	w := newWorld(t, 3)
 	quiet := slog.New(slog.DiscardHandler)
-	replicas := []*signup.Service{w.svc, signup.New(signup.Config{SmallList: -1, MaxBatch: 5}, w.store, signup.NewIndex(w.sets, w.store, quiet), w.ring, time.Now, quiet, signup.Metrics{})}
+	replicas := []*signup.Service{w.svc, signup.New(signup.Config{SmallList: -1, MaxBatch: 5}, w.store, signup.NewIndex(w.sets, w.store,
+		quiet), w.ring, time.Now, quiet, signup.Metrics{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	var second sync.WaitGroup
 	second.Go(func() { _ = replicas[1].Run(ctx) })
@@ -41,14 +42,16 @@ func TestConcurrent(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	run(each, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *signup.Service, email string) {
+	run(each, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *signup.Service,
+		email string) {
 		mu.Lock()
 		referrer := ""
 		if len(tokens) > 0 {
 			referrer = tokens[r.IntN(len(tokens))]
 		}
 		mu.Unlock()
-		receipt, err := svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": %q, "referred_by_token": %q}`, email, referrer), signup.Header{})
+		receipt, err := svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": %q, "referred_by_token": %q}`, email, referrer),
+			signup.Header{})
 		if err != nil || !receipt.Created {
 			t.Errorf("join: %+v, %v", receipt, err)
 			return
@@ -72,7 +75,8 @@ func TestConcurrent(t *testing.T) {
 			t.Fatalf("the places told to %d signups: %v", writers*each, told)
 		}
 	}
-	run(each/2, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *signup.Service, email string) {
+	run(each/2, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *signup.Service,
+		email string) {
 		var err error
 		if r.IntN(2) == 0 {
 			err = svc.Remove(t.Context(), w.list.ID, email)

@@ -37,7 +37,8 @@ func (w *world) page(t tester, limit int) {
 		if at >= int64(len(w.queue)) || row.Position != at+1 {
 			t.Fatalf("row %d of the page has position %d, the first one %d, of %d", i, row.Position, rows[0].Position, len(w.queue))
 		}
-		if m := w.queue[at]; row.Number != m.number || row.Email != m.email || row.Token != m.token || row.ReferralCount != m.referrals || (row.ReferredBy != nil) != m.referred {
+		if m := w.queue[at]; row.Number != m.number || row.Email != m.email || row.Token != m.token || row.ReferralCount != m.referrals ||
+			(row.ReferredBy != nil) != m.referred {
 			t.Fatalf("place %d is %+v, want %+v", at+1, row, m)
 		}
 		if w.reader.seen[row.Number] && !w.reader.moved[row.Number] {
@@ -163,7 +164,8 @@ func TestShiftsAreTrimmed(t *testing.T) {
 	w := newWorld(t, 1)
 	if _, err := w.pool.Exec(t.Context(), `
 		INSERT INTO queue_shift (waitlist_id, no, first_key, end_key, old_keys, new_keys, created_at)
-		SELECT $1, n, 0, 1, '{}', '{}', now() - interval '25 hours' + interval '1 hour' * (n - 5.5) FROM generate_series(1, 10) n`, w.list.ID); err != nil {
+		SELECT $1, n, 0, 1, '{}', '{}', now() - interval '25 hours' + interval '1 hour' * (n - 5.5)
+		    FROM generate_series(1, 10) n`, w.list.ID); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []int64{3, 2, 0} {

@@ -106,8 +106,9 @@ func TestDecide(t *testing.T) {
 			t.Parallel()
 			l := &signup.Locked{
 				State: signup.State{Change: 5, Live: 10, Total: 15, Credited: 3, LastNumber: 20}, LastKey: 500,
-				Present:   map[string]signup.PresentRow{"old": {Token: tokenOf(9), Number: 4}},
-				Referrers: map[signup.Token]signup.ReferrerRow{tokenOf(8): {Number: 2, Count: 5, Email: "two"}, tokenOf(7): {Number: 3, Email: "three"}},
+				Present: map[string]signup.PresentRow{"old": {Token: tokenOf(9), Number: 4}},
+				Referrers: map[signup.Token]signup.ReferrerRow{tokenOf(8): {Number: 2, Count: 5, Email: "two"}, tokenOf(7): {Number: 3,
+					Email: "three"}},
 			}
 			before := *l
 			before.Present, before.Referrers = maps.Clone(l.Present), maps.Clone(l.Referrers)
@@ -140,7 +141,8 @@ func TestDecide(t *testing.T) {
 			if !slices.Equal(events, tc.events) {
 				t.Errorf("events %v, want %v", events, tc.events)
 			}
-			if l.State != before.State || l.LastKey != before.LastKey || !maps.Equal(l.Present, before.Present) || !maps.Equal(l.Referrers, before.Referrers) {
+			if l.State != before.State || l.LastKey != before.LastKey || !maps.Equal(l.Present, before.Present) || !maps.Equal(l.Referrers,
+				before.Referrers) {
 				t.Errorf("Decide changed what was read: %+v", l)
 			}
 		})
@@ -163,7 +165,8 @@ func TestDecideEvents(t *testing.T) {
 		j.FirstName, j.LastName, j.UTMSource, j.UTMMedium, j.UTMCampaign = "Ada", "L", "x", "y", "z"
 		l := &signup.Locked{Referrers: map[signup.Token]signup.ReferrerRow{tokenOf(8): {Number: 2, Count: 4, Email: "two"}}}
 		b := l.Decide([]*signup.Join{j}, nil, counting())
-		if len(b.Events) != 2 || !b.Events[0].GetOccurredAt().AsTime().Equal(j.CreatedAt) || !b.Events[1].GetOccurredAt().AsTime().Equal(j.CreatedAt) {
+		if len(b.Events) != 2 || !b.Events[0].GetOccurredAt().AsTime().Equal(j.CreatedAt) ||
+			!b.Events[1].GetOccurredAt().AsTime().Equal(j.CreatedAt) {
 			t.Fatalf("events %v", b.Events)
 		}
 		return b.Events[0].GetSignupCreated(), b.Events[1].GetReferralCredited(), j
@@ -213,7 +216,8 @@ func TestDecideProperties(t *testing.T) {
 		boost := rapid.IntRange(1, 5).Draw(t, "boost")
 		w := proList(boost)
 		l := &signup.Locked{
-			State: signup.State{Change: 5, Live: 10, Total: 15, Credited: 3, LastNumber: 20}, LastKey: rapid.Int64Range(-1<<40, 1<<50).Draw(t, "last key"),
+			State: signup.State{Change: 5, Live: 10, Total: 15, Credited: 3, LastNumber: 20}, LastKey: rapid.Int64Range(-1<<40, 1<<50).Draw(t,
+				"last key"),
 			Present: map[string]signup.PresentRow{}, Referrers: map[signup.Token]signup.ReferrerRow{},
 		}
 		for n := range rapid.IntRange(0, 4).Draw(t, "members") {
@@ -291,11 +295,13 @@ func TestDecideImport(t *testing.T) {
 	present := map[string]signup.Token{"theirs": tokenOf(1), "mine": tokenOf(2)}
 	row := func(email string, b byte) signup.ImportRow { return signup.ImportRow{Email: email, Token: tokenOf(b)} }
 	b := signup.DecideImport(st, 500, present, []signup.ImportRow{row("a", 5), row("theirs", 6), row("mine", 2), row("b", 7)})
-	if !slices.Equal(b.Rows, []signup.ImportRow{row("a", 5), row("b", 7)}) || !slices.Equal(b.Keys, []int64{500 + spacing, 500 + 2*spacing}) ||
+	if !slices.Equal(b.Rows, []signup.ImportRow{row("a", 5), row("b", 7)}) || !slices.Equal(b.Keys, []int64{500 + spacing,
+		500 + 2*spacing}) ||
 		b.Imported != 3 || b.FirstNumber != 21 || b.State != (signup.State{Change: 6, Live: 12, Total: 17, Credited: 3, LastNumber: 22}) {
 		t.Errorf("%+v", b)
 	}
-	if b := signup.DecideImport(st, 500, present, []signup.ImportRow{row("theirs", 6), row("mine", 2)}); len(b.Rows) != 0 || b.Imported != 1 || b.State != st {
+	if b := signup.DecideImport(st, 500, present, []signup.ImportRow{row("theirs", 6), row("mine", 2)}); len(b.Rows) != 0 ||
+		b.Imported != 1 || b.State != st {
 		t.Errorf("nothing new: %+v", b)
 	}
 }
@@ -339,7 +345,8 @@ func TestDecideRemoval(t *testing.T) {
 	} {
 		gone.Referred = tc.referred
 		state, ev := signup.DecideRemoval(st, tc.list, gone, tc.why, now)
-		if got := ev.GetSignupRemoved(); state != tc.state || got.String() != tc.event.String() || !ev.GetOccurredAt().AsTime().Equal(now) || ev.GetId() == "" {
+		if got := ev.GetSignupRemoved(); state != tc.state || got.String() != tc.event.String() || !ev.GetOccurredAt().AsTime().Equal(now) ||
+			ev.GetId() == "" {
 			t.Errorf("%s: %+v, %s; want %s", tc.name, state, got, tc.event)
 		}
 	}

@@ -214,7 +214,8 @@ func (x *Index) Rebuild(ctx context.Context, waitlistID string) error {
 		b.Discard(context.WithoutCancel(ctx))
 		return err
 	}
-	x.log.InfoContext(ctx, "index rebuilt", "waitlist_id", waitlistID, "live", mark.Live, "change", mark.Change, "took", time.Since(start).String())
+	x.log.InfoContext(ctx, "index rebuilt", "waitlist_id", waitlistID, "live", mark.Live, "change", mark.Change,
+		"took", time.Since(start).String())
 	return nil
 }
 

@@ -50,7 +50,8 @@ type RecipientStore interface {
 	OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error)
 	// Recipients returns the signups among numbers that are live and have not opted
 	// out, ascending, with the waitlist's name and its owner's entitlement.
-	Recipients(ctx context.Context, waitlistID string, numbers []int64) (waitlistName string, owner access.Entitlement, _ []Recipient, err error)
+	Recipients(ctx context.Context, waitlistID string, numbers []int64) (
+		waitlistName string, owner access.Entitlement, _ []Recipient, err error)
 }
 
 // Mailing returns what the mails about a signup need. Number 0 asks for the waitlist

@@ -22,7 +22,8 @@ const (
 )
 
 // everyMail are the settings that ask for all mails.
-const everyMail = `{"notify_referrer": true, "sms_notify_referrer": true, "referral_milestones": [2, 3, 2], "position_offset": 100, "email_templates":
+const everyMail = `{"notify_referrer": true, "sms_notify_referrer": true, "referral_milestones": [2, 3, 2], "position_offset": 100, ` +
+	`"email_templates":
 	{"signup_confirmation": "` + confirmationID + `", "referral_milestone": "` + milestoneID + `", "offboarding": "` + offboardingID + `"}}`
 
 // set stores other settings and another plan, past what is kept in process.
@@ -35,7 +36,8 @@ func (w *world) set(t *testing.T, settings, tier, status string) {
 // signUp signs somebody up and returns their referral token.
 func (w *world) signUp(t *testing.T, email, referredBy string) string {
 	t.Helper()
-	r, err := w.svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": %q, "first_name": "Ada", "last_name": "Byron", "referred_by_token": %q}`, email, referredBy), signup.Header{})
+	r, err := w.svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil,
+		`{"email": %q, "first_name": "Ada", "last_name": "Byron", "referred_by_token": %q}`, email, referredBy), signup.Header{})
 	if err != nil || !r.Created {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -64,8 +66,10 @@ func TestEventsSayWhichMailsAreWanted(t *testing.T) {
 		{"fifth, below Pro", everyMail, "advanced", "active", wanted{}},
 		{"sixth, inactive", everyMail, "pro", "inactive", wanted{}},
 		{"seventh, no template", `{"referral_milestones": [7], "notify_referrer": true}`, "pro", "active", wanted{notify: true}},
-		{"eighth, the template alone", `{"referral_milestones": [9], "email_templates": {"referral_milestone": "` + milestoneID + `"}}`, "pro", "active", wanted{}},
-		{"ninth, with the milestone", `{"referral_milestones": [9], "email_templates": {"referral_milestone": "` + milestoneID + `"}}`, "pro", "active", wanted{milestone: 9}},
+		{"eighth, the template alone", `{"referral_milestones": [9], "email_templates": {"referral_milestone": "` + milestoneID + `"}}`, "pro",
+			"active", wanted{}},
+		{"ninth, with the milestone", `{"referral_milestones": [9], "email_templates": {"referral_milestone": "` + milestoneID + `"}}`, "pro",
+			"active", wanted{milestone: 9}},
 	} {
 		w.set(t, tt.settings, tt.tier, tt.status)
 		email := fmt.Sprintf("p%d@example.com", i)
@@ -171,7 +175,8 @@ func TestGetMailing(t *testing.T) {
 		!m.GetNotifyReferrer() || !m.GetSmsNotifyReferrer() || !slices.Equal(m.GetReferralMilestones(), []int64{2, 3, 2}) {
 		t.Errorf("%v", m)
 	}
-	if p.GetNumber() != 2 || p.GetEmail() != "ada@example.com" || p.GetFirstName() != "Ada" || p.GetLastName() != "Byron" || p.GetPhone() != "+4912345" ||
+	if p.GetNumber() != 2 || p.GetEmail() != "ada@example.com" || p.GetFirstName() != "Ada" || p.GetLastName() != "Byron" ||
+		p.GetPhone() != "+4912345" ||
 		p.GetPosition() != 101 || p.GetReferralCount() != 1 || p.GetReferralToken() != token || p.GetEmailVerified() || p.GetEmailOptOut() {
 		t.Errorf("%v", p)
 	}
@@ -191,7 +196,8 @@ func TestGetMailing(t *testing.T) {
 	for _, plan := range [][2]string{{"advanced", "active"}, {"pro", "inactive"}} {
 		w.set(t, everyMail, plan[0], plan[1])
 		if m := get(2); m.GetPro() || m.GetSignupConfirmation() != "" || m.GetReferralMilestone() != "" || m.GetOffboarding() != "" ||
-			m.GetNotifyReferrer() || m.GetSmsNotifyReferrer() || len(m.GetReferralMilestones()) != 0 || m.GetSignup().GetEmail() != "ada@example.com" {
+			m.GetNotifyReferrer() || m.GetSmsNotifyReferrer() || len(m.GetReferralMilestones()) != 0 ||
+			m.GetSignup().GetEmail() != "ada@example.com" {
 			t.Errorf("%v: %v", plan, m)
 		}
 	}
@@ -300,19 +306,23 @@ func TestRecipients(t *testing.T) {
 		}
 	}
 	for _, limit := range []int32{-1, 0, 10_001} {
-		if _, err := server.ListRecipients(t.Context(), &signupv1.ListRecipientsRequest{WaitlistId: w.list.ID, Limit: limit}); !apierr.Is(err, apierr.ValidationError) {
+		if _, err := server.ListRecipients(t.Context(), &signupv1.ListRecipientsRequest{WaitlistId: w.list.ID, Limit: limit}); !apierr.Is(err,
+			apierr.ValidationError) {
 			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
-	if _, err := server.GetRecipients(t.Context(), &signupv1.GetRecipientsRequest{WaitlistId: w.list.ID, Numbers: make([]int64, 1001)}); !apierr.Is(err, apierr.ValidationError) {
+	if _, err := server.GetRecipients(t.Context(), &signupv1.GetRecipientsRequest{WaitlistId: w.list.ID, Numbers: make([]int64,
+		1001)}); !apierr.Is(err, apierr.ValidationError) {
 		t.Errorf("too many: %v", err)
 	}
 	w.exec(t, `UPDATE waitlist SET deleted_at = now() WHERE id = $1`, w.list.ID)
 	for _, id := range []string{w.list.ID, uuid.NewString(), "x"} {
-		if _, err := server.ListRecipients(t.Context(), &signupv1.ListRecipientsRequest{WaitlistId: id, Limit: 1}); !apierr.Is(err, apierr.NotFound) {
+		if _, err := server.ListRecipients(t.Context(), &signupv1.ListRecipientsRequest{WaitlistId: id, Limit: 1}); !apierr.Is(err,
+			apierr.NotFound) {
 			t.Errorf("list of %s: %v", id, err)
 		}
-		if _, err := server.GetRecipients(t.Context(), &signupv1.GetRecipientsRequest{WaitlistId: id, Numbers: []int64{1}}); !apierr.Is(err, apierr.NotFound) {
+		if _, err := server.GetRecipients(t.Context(), &signupv1.GetRecipientsRequest{WaitlistId: id, Numbers: []int64{1}}); !apierr.Is(err,
+			apierr.NotFound) {
 			t.Errorf("recipients of %s: %v", id, err)
 		}
 	}

@@ -119,7 +119,8 @@ func (w *world) open(boost int) {
 	settings := fmt.Sprintf(`{"referral_boost": %d}`, boost)
 	for _, sql := range []string{
 		fmt.Sprintf(`INSERT INTO owner (id, tier, status, trial, version) VALUES ('%s', 'pro', 'active', false, 1)`, owner),
-		fmt.Sprintf(`INSERT INTO waitlist (id, owner_id, name, settings, created_at) VALUES ('%s', '%s', 'Launch', '%s', now())`, list, owner, settings),
+		fmt.Sprintf(`INSERT INTO waitlist (id, owner_id, name, settings, created_at) VALUES ('%s', '%s', 'Launch', '%s', now())`, list, owner,
+			settings),
 	} {
 		if _, err := w.pool.Exec(w.t.Context(), sql); err != nil {
 			w.t.Fatal(err)

@@ -92,7 +92,9 @@ func settingsTable(assignable func(Assignment) bool) []setting {
 // invalid values. gated is TIER_REQUIRED if a change needs a higher tier; the
 // caller returns it once patch has no errors. assignable reports whether a template
 // that s does not have may be assigned.
-func (s Settings) Merge(patch *body.Object, id string, tier access.Tier, secrets Secrets, assignable func(Assignment) bool) (merged []byte, gated, err error) {
+func (s Settings) Merge(
+	patch *body.Object, id string, tier access.Tier, secrets Secrets, assignable func(Assignment) bool,
+) (merged []byte, gated, err error) {
 	values, err := s.values()
 	if err != nil {
 		return nil, nil, err

@@ -56,7 +56,9 @@ type TallyStore interface {
 
 // Analytics authorizes the actor to see a waitlist's analytics, and returns the id and
 // at most limit top referrers. invalid is a fault of the request's parameters, or nil.
-func (a *Admin) Analytics(ctx context.Context, actor access.Actor, waitlistID string, limit int, invalid *apierr.Field) (id string, top []Referrer, err error) {
+func (a *Admin) Analytics(
+	ctx context.Context, actor access.Actor, waitlistID string, limit int, invalid *apierr.Field,
+) (id string, top []Referrer, err error) {
 	w, grant, err := a.owners.Authorize(ctx, actor, waitlistID)
 	if err != nil {
 		return "", nil, err

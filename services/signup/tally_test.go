@@ -135,7 +135,8 @@ func TestWaitlistIDs(t *testing.T) {
 	const many = 1200 // in three pieces
 	if _, err := w.pool.Exec(t.Context(), `
 		INSERT INTO waitlist (id, owner_id, name, settings, created_at, deleted_at)
-		SELECT gen_random_uuid(), $1, 'x', '{}', now(), CASE WHEN n % 100 = 0 THEN now() END FROM generate_series(1, $2::int) n`, w.list.OwnerID, many); err != nil {
+		SELECT gen_random_uuid(), $1, 'x', '{}', now(), CASE WHEN n % 100 = 0 THEN now() END
+		    FROM generate_series(1, $2::int) n`, w.list.OwnerID, many); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -192,7 +193,8 @@ func TestAnalyticsOrder(t *testing.T) {
 		if !apierr.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
-		if e := apierr.From(err); tt.want == apierr.ValidationError && (e.Message != "range must be 7d, 30d or 90d." || len(e.Fields) != 1 || e.Fields[0] != *bad) {
+		if e := apierr.From(err); tt.want == apierr.ValidationError && (e.Message != "range must be 7d, 30d or 90d." || len(e.Fields) != 1 ||
+			e.Fields[0] != *bad) {
 			t.Errorf("%s: %+v", tt.name, e)
 		}
 	}
@@ -230,7 +232,8 @@ func TestCountViews(t *testing.T) {
 	for _, c := range counts {
 		var topic string
 		var payloads [][]byte
-		if err := w.pool.QueryRow(t.Context(), `SELECT topic, payloads FROM outbox WHERE key = $1`, c.WaitlistID).Scan(&topic, &payloads); err != nil {
+		if err := w.pool.QueryRow(t.Context(), `SELECT topic, payloads FROM outbox WHERE key = $1`, c.WaitlistID).Scan(&topic,
+			&payloads); err != nil {
 			t.Fatal(err)
 		}
 		var ev eventv1.Event

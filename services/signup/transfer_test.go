@@ -66,8 +66,10 @@ func TestExport(t *testing.T) {
 	w.exec(t, `UPDATE waitlist SET settings = $2 WHERE id = $1`, w.list.ID, `{"custom_questions": [
 		{"id": "b", "label": "Size", "type": "text"}, {"id": "a", "label": "Size", "type": "checkbox"},
 		{"id": "c", "label": "=x, \"y\"", "type": "text"}]}`)
-	const head = "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by,utm_source,utm_medium,utm_campaign,utm_term,utm_content," +
-		"Size,Size,\"'=x, \"\"y\"\"\",email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,privacy_policy_version,email_verified,created_at\r\n"
+	const head = "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by,utm_source,utm_medium,utm_campaign," +
+		"utm_term,utm_content," +
+		"Size,Size,\"'=x, \"\"y\"\"\",email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,privacy_policy_version," +
+		"email_verified,created_at\r\n"
 	if got := w.export(t); got != head {
 		t.Errorf("of an empty list: %q", got)
 	}
@@ -82,12 +84,14 @@ func TestExport(t *testing.T) {
 	full.Answers = []byte(`{"a": true, "b": "+5, \"6\"\r\n7", "gone": "not asked any more"}`)
 	full.ConsentAt, full.ConsentVersion, full.PolicyVersion = at, "0123456789ab", "=1"
 	w.join(t, []*signup.Join{full})
-	w.exec(t, `UPDATE signup SET email_verified_at = $2, email_opt_out_at = $2 WHERE waitlist_id = $1 AND email = 'b@example.com'`, w.list.ID, at)
+	w.exec(t, `UPDATE signup SET email_verified_at = $2, email_opt_out_at = $2 WHERE waitlist_id = $1 AND email = 'b@example.com'`,
+		w.list.ID, at)
 	w.move(t, 1, 1)
 
 	want := head +
 		"b@example.com,\"\"\"A\"\", B\",,'+1 555,1,0," + full.Token.String() + "," + plain.Token.String() + ",,,,,," +
-		"\"'+5, \"\"6\"\"\r\n7\",true,,true,2026-03-01T12:00:00.005Z,2026-03-01T12:00:00.005Z,0123456789ab,'=1,true,2026-03-01T12:00:00.005Z\r\n" +
+		"\"'+5, \"\"6\"\"\r\n7\",true,,true,2026-03-01T12:00:00.005Z,2026-03-01T12:00:00.005Z,0123456789ab,'=1,true," +
+		"2026-03-01T12:00:00.005Z\r\n" +
 		"'=me@example.com,O'Hara,'-1,+15550100,2,1," + plain.Token.String() + ",,\"a\nb\",,,,'@x,,,,false,,,,,false,2026-03-01T12:00:00.005Z\r\n"
 	if got := w.export(t); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -119,7 +123,8 @@ func TestExportIsASnapshot(t *testing.T) {
 			if _, err := w.imports(t.Context(), `{"signups": [{"email": "late@example.com"}]}`); err != nil {
 				t.Error(err)
 			}
-			w.exec(t, `UPDATE waitlist SET settings = '{"custom_questions": [{"id": "a", "label": "Late", "type": "text"}]}' WHERE id = $1`, w.list.ID)
+			w.exec(t, `UPDATE waitlist SET settings = '{"custom_questions": [{"id": "a", "label": "Late", "type": "text"}]}' WHERE id = $1`,
+				w.list.ID)
 		}
 		return nil
 	})
@@ -147,11 +152,13 @@ func TestExportEnds(t *testing.T) {
 	w := newWorld(t, 1)
 	// More than the buffers between Postgres and here hold.
 	w.exec(t, `INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at, first_name)
-		SELECT $1::uuid, n, n << 20, n || '@example.com', md5(n::text)::uuid, now(), repeat('x', 1000) FROM generate_series(1, 30000::bigint) AS n`, w.list.ID)
+		SELECT $1::uuid, n, n << 20, n || '@example.com', md5(n::text)::uuid, now(), repeat('x', 1000)
+		    FROM generate_series(1, 30000::bigint) AS n`, w.list.ID)
 	idle := func() {
 		t.Helper()
 		testenv.Eventually(t, "the snapshot is gone", func() bool {
-			return w.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid() AND $1 <> ''`) == 0
+			return w.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid `+
+				`<> pg_backend_pid() AND $1 <> ''`) == 0
 		})
 		// The pool closes a broken one beside.
 		testenv.Eventually(t, "no connection is in use", func() bool { return w.pool.Stat().AcquiredConns() == 0 })
@@ -188,7 +195,8 @@ func TestExportEnds(t *testing.T) {
 	sent := 0
 	err := w.admin.Export(t.Context(), w.owner, w.list.ID, func([]byte) error {
 		if sent++; sent == 2 {
-			w.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()`)
+			w.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND backend_xmin IS NOT NULL `+
+				`AND pid <> pg_backend_pid()`)
 		}
 		return nil
 	})
@@ -235,10 +243,12 @@ func TestTransferOrder(t *testing.T) {
 		})
 	}
 	body := []byte(`{"signups": []}`)
-	if _, err := w.admin.Import(t.Context(), member(access.Owner, "", access.Active), w.list.ID, pieces(body, 1)); !apierr.Is(err, apierr.TierRequired) {
+	if _, err := w.admin.Import(t.Context(), member(access.Owner, "", access.Active), w.list.ID, pieces(body, 1)); !apierr.Is(err,
+		apierr.TierRequired) {
 		t.Errorf("good body without a plan: %v", err)
 	}
-	if res, err := w.admin.Import(t.Context(), member(access.Owner, access.Basic, access.Active), w.list.ID, pieces(body, 1)); err != nil || res.Imported+res.Skipped != 0 || res.Errors != nil {
+	if res, err := w.admin.Import(t.Context(), member(access.Owner, access.Basic, access.Active), w.list.ID, pieces(body, 1)); err != nil ||
+		res.Imported+res.Skipped != 0 || res.Errors != nil {
 		t.Errorf("nobody: %+v, %v", res, err)
 	}
 }
@@ -271,9 +281,12 @@ func TestImportRefuses(t *testing.T) {
 		{"string", `{"signups": "a@example.com"}`, []string{"signups"}},
 		{"too many", many(100_001, `{}`), []string{"signups"}},
 		{"too many of anything", many(10_000_000, `1`), []string{"signups"}},
-		{"no objects", `{"signups": [{"email": "a@example.com"}, "b@example.com", null, [], 5]}`, []string{"signups[1]", "signups[2]", "signups[3]", "signups[4]"}},
-		{"wrong types", `{"signups": [{"email": 5, "first_name": true, "last_name": {}, "phone": []}]}`, []string{"signups[0].email", "signups[0].first_name", "signups[0].last_name", "signups[0].phone"}},
-		{"too long", `{"signups": [{"email": "a@example.com"}, {"first_name": "` + long + `", "phone": "` + long[:66] + `"}]}`, []string{"signups[1].first_name", "signups[1].phone"}},
+		{"no objects", `{"signups": [{"email": "a@example.com"}, "b@example.com", null, [], 5]}`, []string{"signups[1]", "signups[2]",
+			"signups[3]", "signups[4]"}},
+		{"wrong types", `{"signups": [{"email": 5, "first_name": true, "last_name": {}, "phone": []}]}`, []string{"signups[0].email",
+			"signups[0].first_name", "signups[0].last_name", "signups[0].phone"}},
+		{"too long", `{"signups": [{"email": "a@example.com"}, {"first_name": "` + long + `", "phone": "` + long[:66] + `"}]}`,
+			[]string{"signups[1].first_name", "signups[1].phone"}},
 		{"U+0000", `{"signups": [{"email": "a@example.com", "last_name": "a\u0000"}]}`, []string{"signups[0].last_name"}},
 		{"wrong from the first to the last", many(100_000, `7`), fifty},
 		{"last of equal names", `{"signups": [{"email": "a@example.com"}], "signups": 7}`, []string{"signups"}},
@@ -306,7 +319,8 @@ func TestImportRefuses(t *testing.T) {
 func TestImport(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.exec(t, `UPDATE waitlist SET settings = '{"status": "closed", "name_field": "required", "allowed_email_domains": ["example.org"]}' WHERE id = $1`, w.list.ID)
+	w.exec(t, `UPDATE waitlist SET settings = '{"status": "closed", "name_field": "required", "allowed_email_domains": ["example.org"]}' `+
+		`WHERE id = $1`, w.list.ID)
 	first := w.newJoin(signup.Token{}, false)
 	first.Email = "here@example.com"
 	w.join(t, []*signup.Join{first})
@@ -339,7 +353,8 @@ func TestImport(t *testing.T) {
 		t.Fatalf("%q, %v", rows, err)
 	}
 	for i, want := range [][]string{
-		{"here@example.com", "", "", "", "1"}, {"a@example.com", "Ada", "Lovelace", "+15550100", "2"}, {"b@xn--mller-kva.example", "\ufffd", "", "", "3"},
+		{"here@example.com", "", "", "", "1"}, {"a@example.com", "Ada", "Lovelace", "+15550100", "2"}, {"b@xn--mller-kva.example", "\ufffd",
+			"", "", "3"},
 	} {
 		if !slices.Equal(rows[i+1][:5], want) {
 			t.Errorf("row %d: %q, want %q", i, rows[i+1], want)
@@ -512,7 +527,8 @@ type interrupted struct {
 	chunk  int
 }
 
-func (s *interrupted) Import(ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token) (int64, error) {
+func (s *interrupted) Import(ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token) (int64,
+	error) {
 	s.chunk++
 	if s.before != nil {
 		s.before(s.chunk)

@@ -93,7 +93,9 @@ func NewOwners(store WaitlistStore, secrets Secrets, templates Templates, now fu
 // Create makes a waitlist for the owner with the address accountEmail, or for the
 // actor if that is empty. raw is the request body, key its Idempotency-Key. replayed
 // says that an earlier request with that key made the waitlist.
-func (o *Owners) Create(ctx context.Context, actor access.Actor, accountEmail string, raw []byte, key string) (w OwnedWaitlist, replayed bool, err error) {
+func (o *Owners) Create(
+	ctx context.Context, actor access.Actor, accountEmail string, raw []byte, key string,
+) (w OwnedWaitlist, replayed bool, err error) {
 	if parsed, err := emailaddr.Parse(accountEmail); err == nil {
 		accountEmail = parsed
 	}

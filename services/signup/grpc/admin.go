@@ -10,7 +10,7 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// Admin serves AdminService. Errors are the contract's; package rpc carries
+// Admin serves AdminService. Errors are those of package apierr; package rpc carries
 // them.
 type Admin struct {
 	signupv1.UnimplementedAdminServiceServer

@@ -72,7 +72,7 @@ func (s *Signups) GetRecipients(ctx context.Context, r *signupv1.GetRecipientsRe
 	if err != nil {
 		return nil, err
 	}
-	out := &signupv1.GetRecipientsResponse{WaitlistName: a.WaitlistName, Pro: a.Pro, Recipients: make([]*signupv1.Recipient, 0, len(a.Recipients))}
+	out := &signupv1.GetRecipientsResponse{WaitlistName: a.WaitlistName, Pro: a.Pro}
 	for _, p := range a.Recipients {
 		out.Recipients = append(out.Recipients, &signupv1.Recipient{Number: p.Number, Email: p.Email})
 	}

@@ -13,7 +13,9 @@ import (
 )
 
 // AuthorizeAnalytics implements the service.
-func (s *Admin) AuthorizeAnalytics(ctx context.Context, r *signupv1.AuthorizeAnalyticsRequest) (*signupv1.AuthorizeAnalyticsResponse, error) {
+func (s *Admin) AuthorizeAnalytics(
+	ctx context.Context, r *signupv1.AuthorizeAnalyticsRequest,
+) (*signupv1.AuthorizeAnalyticsResponse, error) {
 	var invalid *apierr.Field
 	if r.GetInvalidParameter() != "" {
 		invalid = &apierr.Field{Field: r.GetInvalidParameter(), Message: r.GetInvalidMessage()}
@@ -30,7 +32,9 @@ func (s *Admin) AuthorizeAnalytics(ctx context.Context, r *signupv1.AuthorizeAna
 }
 
 // ListWaitlistIds implements the service.
-func (s *Admin) ListWaitlistIds(_ *signupv1.ListWaitlistIdsRequest, out grpc.ServerStreamingServer[signupv1.ListWaitlistIdsResponse]) error {
+func (s *Admin) ListWaitlistIds(
+	_ *signupv1.ListWaitlistIdsRequest, out grpc.ServerStreamingServer[signupv1.ListWaitlistIdsResponse],
+) error {
 	return s.admin.WaitlistIDs(out.Context(), func(ids []string) error {
 		return out.Send(&signupv1.ListWaitlistIdsResponse{WaitlistIds: ids})
 	})

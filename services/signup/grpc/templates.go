@@ -9,10 +9,10 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// templatesTimeout leaves time for the rest of the request.
+// templatesTimeout leaves the rest of the request enough time.
 const templatesTimeout = 3 * time.Second
 
-// Templates implements signup.Templates by calls to messaging.
+// Templates implements signup.Templates with calls to messaging.
 type Templates struct {
 	Messaging messagingv1.MessagingServiceClient
 }

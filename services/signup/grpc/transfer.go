@@ -11,7 +11,7 @@ import (
 // ExportSignups implements the service.
 func (s *Admin) ExportSignups(r *signupv1.ExportSignupsRequest, out grpc.ServerStreamingServer[signupv1.ExportSignupsResponse]) error {
 	return s.admin.Export(out.Context(), access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), func(csv []byte) error {
-		// Send has written csv into a buffer of its own when it returns.
+		// Send copies csv before it returns.
 		return out.Send(&signupv1.ExportSignupsResponse{Csv: csv})
 	})
 }

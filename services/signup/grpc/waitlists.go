@@ -1,4 +1,4 @@
-// Package grpc is signup's internal interface.
+// Package grpc serves signup's internal interface.
 package grpc
 
 import (
@@ -11,7 +11,7 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// Waitlists serves WaitlistService. Errors are the contract's; package rpc
+// Waitlists serves WaitlistService. Errors are those of package apierr; package rpc
 // carries them.
 type Waitlists struct {
 	signupv1.UnimplementedWaitlistServiceServer

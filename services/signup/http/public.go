@@ -14,13 +14,13 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// Bounds and default of the leaderboard's limit.
+// Default and bound of the leaderboard's limit.
 const (
 	leaderboardDefault = 10
 	leaderboardMax     = 50
 )
 
-// timeLayout is how the contract writes moments.
+// timeLayout is how the API writes times.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
 // Routes adds the public routes to an engine. views counts the forms that
@@ -47,15 +47,15 @@ type handler struct {
 
 const paramID = "waitlist_id"
 
-// knownID refuses what cannot be a waitlist's id.
+// knownID answers NOT_FOUND if the path has no valid waitlist id.
 func knownID(c *gin.Context) {
 	if !canonicalID(c) {
 		httpapi.Fail(c, signup.ErrNoWaitlist())
 	}
 }
 
-// canonicalID puts the path's id into its canonical form; false where it is
-// none.
+// canonicalID replaces the waitlist id in the path by its canonical form. It returns
+// false for an invalid id.
 func canonicalID(c *gin.Context) bool {
 	for i := range c.Params {
 		if p := &c.Params[i]; p.Key == paramID {
@@ -69,7 +69,7 @@ func canonicalID(c *gin.Context) bool {
 
 func formatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
 
-// shown returns what only some may see: absent in JSON when show is false.
+// shown returns v, or nil, which JSON omits, if show is false.
 func shown(v int64, show bool) *int64 {
 	if !show {
 		return nil
@@ -95,7 +95,7 @@ func (h handler) join(c *gin.Context) error {
 		return err
 	}
 	if !canonicalID(c) {
-		// A body that is no JSON comes before a waitlist that is not there.
+		// An invalid body takes precedence over an unknown waitlist.
 		if _, err := body.Parse(raw); err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (h handler) verifyQuery(c *gin.Context) error {
 	tok := httpapi.Query(c, "token")
 	var invalid error
 	if tok == "" {
-		invalid = apierr.Validation(apierr.Field{Field: "token", Message: "token is required."})
+		invalid = apierr.Validation(apierr.Field{Field: "token", Message: "This field is required."})
 	}
 	return h.verify(c, tok, invalid)
 }
@@ -164,16 +164,16 @@ func (h handler) verify(c *gin.Context, tok string, invalid error) error {
 	if err != nil {
 		return err
 	}
-	message := "Your e-mail address is verified."
+	message := "Your email address is verified."
 	if already {
-		message = "Your e-mail address was already verified."
+		message = "Your email address was already verified."
 	}
 	httpapi.JSON(c, http.StatusOK, gin.H{"verified": true, "message": message})
 	return nil
 }
 
-// orNoWaitlist returns the error of a request's fields, unless there is no such
-// waitlist, which comes first.
+// orNoWaitlist returns invalid, the error about a request's fields, unless there is no
+// such waitlist, which takes precedence.
 func (h handler) orNoWaitlist(c *gin.Context, invalid error) error {
 	if err := h.svc.Exists(c.Request.Context(), c.Param(paramID)); err != nil {
 		return err
@@ -286,13 +286,13 @@ func (h handler) unsubscribe(c *gin.Context) error {
 		return err
 	}
 	httpapi.JSON(c, http.StatusOK, gin.H{
-		"success": true, "message": "You will get no more marketing e-mail from this waitlist. Your place is kept.",
+		"success": true, "message": "You will get no more marketing email from this waitlist. You keep your place.",
 		"delete_token": deleteToken,
 	})
 	return nil
 }
 
-// emailAndToken reads {email, token}, or both from the query where the body is
+// emailAndToken reads both values from the JSON body, or from the query if the body is
 // the form of a one-click unsubscription (RFC 8058).
 func emailAndToken(c *gin.Context) (email, tok string, err error) {
 	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
@@ -302,10 +302,10 @@ func emailAndToken(c *gin.Context) (email, tok string, err error) {
 	if oneClick(raw) {
 		var missing []apierr.Field
 		if email = httpapi.Query(c, "email"); email == "" {
-			missing = append(missing, apierr.Field{Field: "email", Message: "email is required."})
+			missing = append(missing, apierr.Field{Field: "email", Message: "This field is required."})
 		}
 		if tok = httpapi.Query(c, "token"); tok == "" {
-			missing = append(missing, apierr.Field{Field: "token", Message: "token is required."})
+			missing = append(missing, apierr.Field{Field: "token", Message: "This field is required."})
 		}
 		if missing != nil {
 			return "", "", apierr.Validation(missing...)
@@ -320,8 +320,8 @@ func emailAndToken(c *gin.Context) (email, tok string, err error) {
 	return email, tok, form.Err()
 }
 
-// oneClick recognises the form that RFC 8058 asks mail clients to send, in
-// either of the encodings of HTML forms.
+// oneClick reports whether raw is the form that RFC 8058 asks mail clients to send, in
+// either encoding of HTML forms.
 func oneClick(raw []byte) bool {
 	text := strings.TrimSpace(string(raw[:min(len(raw), 1024)]))
 	if strings.HasPrefix(text, "{") {

@@ -165,7 +165,8 @@ func TestVerify(t *testing.T) {
 	if !strings.Contains(again.body, "already") {
 		t.Errorf("the second time: %s", again.body)
 	}
-	e.get(t, e.path("/signups/b@example.com/verify?token="+e.mint(token.VerifySignup, 2))).is(t, http.StatusOK, `{"verified":true,"message":"*"}`)
+	e.get(t, e.path("/signups/b@example.com/verify?token="+e.mint(token.VerifySignup, 2))).is(t, http.StatusOK,
+		`{"verified":true,"message":"*"}`)
 	e.get(t, e.path("/signups/eve@example.com/verify?token="+tok)).fails(t, http.StatusNotFound, apierr.NotFound)
 }
 
@@ -251,7 +252,8 @@ func TestUnsubscribeAndDelete(t *testing.T) {
 	form := func(email, tok string) string { return fmt.Sprintf(`{"email":%q,"token":%q}`, email, tok) }
 	for _, path := range []string{"/unsubscribe", "/delete-my-data"} {
 		for body, fields := range map[string][]string{
-			`{}`: {"email", "token"}, `{"email":"a@example.com"}`: {"token"}, `{"email":null,"token":"x"}`: {"email"}, `{"email":1,"token":""}`: {"email", "token"},
+			`{}`: {"email", "token"}, `{"email":"a@example.com"}`: {"token"}, `{"email":null,"token":"x"}`: {"email"}, `{"email":1,` +
+				`"token":""}`: {"email", "token"},
 		} {
 			e.post(t, e.path(path), body).fails(t, http.StatusBadRequest, apierr.ValidationError, fields...)
 		}

@@ -1,4 +1,4 @@
-// Package kafka applies what other services publish.
+// Package kafka applies the events of other services.
 package kafka
 
 import (
@@ -10,22 +10,21 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// Owners keeps the projection of owners; every method works within tx.
-// *postgres.Waitlists is one.
+// Owners stores what signup knows of owners. Every method works within tx.
+// *postgres.Waitlists implements it.
 type Owners interface {
-	// UpdateOwner stores an entitlement unless the stored one is as new.
+	// UpdateOwner stores an entitlement unless the stored one is at least as new.
 	UpdateOwner(ctx context.Context, tx pgx.Tx, ownerID string, e access.Entitlement) error
-	// CloseOwnerIn deletes everything of an owner. Again is harmless.
+	// CloseOwnerIn deletes everything of an owner. It may be called again.
 	CloseOwnerIn(ctx context.Context, tx pgx.Tx, ownerID string) error
-	// RemoveTemplate takes a deleted template out of an owner's settings. Again is
-	// harmless.
+	// RemoveTemplate removes a deleted template from the settings of an owner's
+	// waitlists. It may be called again.
 	RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, templateID string) error
 }
 
-// Handler applies the accounts' events to owners: what they may use, which of
-// their templates have gone, and that they have gone themselves. The last is
-// also called by account directly; the event is for when that call did not come
-// through.
+// Handler applies the events about accounts: new entitlements, deleted templates and
+// deleted accounts. account also announces a deletion by a call; the event covers a
+// call that was lost.
 func Handler(owners Owners) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		switch p := ev.GetPayload().(type) {

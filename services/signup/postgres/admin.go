@@ -12,11 +12,10 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// pageSQL reads the first $4 signups behind the key $2 of change $3, with the
-// place of the first of them and the number of the newest change. One statement
-// has one snapshot, and the STABLE functions in it share that. The rows come by
-// the index signup_queue_key, from the key on. There is a row without a signup
-// where nobody is behind the key, and where the key is lost, which found tells.
+// pageSQL reads the first $4 signups behind the key $2 of change $3, the rank of the
+// first one, and the number of the newest change. The STABLE functions share the
+// statement's snapshot. It reads signup_queue_key from the key on. If nobody is behind
+// the key, or the key is lost (column 1 is false), it returns one row without a signup.
 const pageSQL = `
 WITH since AS MATERIALIZED (
     SELECT queue_key_since($1, $2, $3) AS key
@@ -37,7 +36,7 @@ ORDER BY page.queue_key`
 
 // Page implements signup.AdminStore.
 func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.PageEnd, limit int) (signup.Page, error) {
-	// Before every key, after every change.
+	// Start before every key, as of the newest change.
 	begin := signup.PageEnd{Key: math.MinInt64, Change: math.MaxInt64}
 	if after != nil {
 		begin = *after
@@ -60,7 +59,7 @@ func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.Pag
 		&found, &page.Change, &first, &number, &key, &email, &firstName, &lastName, &phone, &token, &referrals, &createdAt, &verifiedAt,
 		&optOutAt, &referrer, &source, &medium, &campaign, &term, &content, &answers, &device,
 	}, func() error {
-		// A change that is yet to come is from a history that was undone.
+		// A change with a higher number belongs to a history that a restore undid.
 		page.Lost = !found || (after != nil && after.Change > page.Change)
 		if number == nil || page.Lost {
 			return nil
@@ -92,13 +91,13 @@ func (s *Signups) Counters(ctx context.Context, waitlistID string) (total, credi
 	return st.Total, st.Credited, nil
 }
 
-// By queue_shift_created_at.
+// trimShiftsSQL uses queue_shift_created_at.
 const trimShiftsSQL = `
 DELETE FROM queue_shift WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM queue_shift WHERE created_at < now() - interval '25 hours' ORDER BY created_at LIMIT $1))`
 
-// TrimShifts deletes what of the queue's shifts no cursor needs any more: a
-// cursor lives 24 hours. It returns how many rows it deleted, at most limit.
+// TrimShifts deletes the queue's shifts that no cursor needs: a cursor lives 24 hours.
+// It returns how many rows it deleted, at most limit.
 func (s *Signups) TrimShifts(ctx context.Context, limit int) (int64, error) {
 	tag, err := s.pool.Exec(ctx, trimShiftsSQL, limit)
 	if err != nil {

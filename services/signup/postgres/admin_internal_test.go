@@ -28,7 +28,8 @@ func blocks(t *testing.T, conn *pgxpool.Conn, name string, args ...any) int {
 		t.Fatal(err)
 	}
 	var plan string
-	if err := conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+execute, pgx.QueryExecModeSimpleProtocol).Scan(&plan); err != nil {
+	if err := conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+execute,
+		pgx.QueryExecModeSimpleProtocol).Scan(&plan); err != nil {
 		t.Fatal(err)
 	}
 	var nodes []struct {
@@ -95,7 +96,8 @@ func TestReadsOfALongQueue(t *testing.T) {
 	}
 	for _, sql := range []string{
 		`INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at, referral_count, referral_at)
-		 SELECT '` + id + `', n, n::bigint << 20, 'p' || n || '@example.com', gen_random_uuid(), now(), n % 3, now() FROM generate_series(1, 50000) n`,
+		 SELECT '` + id + `', n, n::bigint << 20, 'p' || n || '@example.com', gen_random_uuid(), now(), n % 3, now()
+		     FROM generate_series(1, 50000) n`,
 		`INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at)
 		 SELECT w, n, n::bigint << 20, 'p' || n || '@example.com', gen_random_uuid(), now() FROM generate_series(1, 500) n,
 		 (SELECT gen_random_uuid() w FROM generate_series(1, 20)) ws`,

@@ -29,18 +29,16 @@ WHERE waitlist_id = $1
 ORDER BY queue_key`
 }
 
-// exportSettings: whoever downloads may be slow. A sort would hold the first row
-// up until the last one was read, and one download is not worth several
-// processes.
+// exportSettings lifts the timeouts, since the client may be slow, and forbids a sort,
+// which would delay the first row until the last one is read, and parallel workers.
 const exportSettings = `
 SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
        set_config('enable_sort', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`
 
-// exportColumns is how many columns stand before the answers.
+// exportColumns is the number of columns before the answers.
 const exportColumns = 18
 
-// errFormat is returned where the connection does not speak Postgres' binary
-// format.
+// errFormat says that Postgres did not send values in the binary format.
 var errFormat = errors.New("export: values are not in the binary format")
 
 // Export implements signup.ExportStore.
@@ -53,7 +51,7 @@ func (s *Signups) Export(ctx context.Context, waitlistID string, begin func(*sig
 			return err
 		}
 		if _, err := tx.Exec(ctx, exportSettings); err != nil {
-			return fmt.Errorf("prepare for the export: %w", err)
+			return fmt.Errorf("configure export: %w", err)
 		}
 		questions := w.Settings.CustomQuestions
 		args := []any{binaryFormat(exportColumns + len(questions)), waitlistID}
@@ -62,14 +60,14 @@ func (s *Signups) Export(ctx context.Context, waitlistID string, begin func(*sig
 		}
 		rows, err := tx.Query(ctx, exportSQL(len(questions)), args...)
 		if err != nil {
-			return fmt.Errorf("read the queue: %w", err)
+			return fmt.Errorf("read queue: %w", err)
 		}
 		defer rows.Close()
 		begin(w)
 		r := signup.ExportRow{Answers: make([][]byte, len(questions))}
 		for rows.Next() {
 			if err := scanExport(rows, &r); err != nil {
-				cancel() // else Close reads the queue to its end
+				cancel() // otherwise Close reads the rest of the queue
 				return err
 			}
 			if err := row(&r); err != nil {
@@ -78,7 +76,7 @@ func (s *Signups) Export(ctx context.Context, waitlistID string, begin func(*sig
 			}
 		}
 		if err := rows.Err(); err != nil {
-			return fmt.Errorf("read the queue: %w", err)
+			return fmt.Errorf("read queue: %w", err)
 		}
 		return nil
 	})
@@ -92,8 +90,8 @@ func binaryFormat(columns int) pgx.QueryResultFormats {
 	return formats
 }
 
-// scanExport reads a row as it came, which is several times faster than Scan:
-// nothing is copied.
+// scanExport reads a row in place, without copying, which is several times faster than
+// Scan.
 func scanExport(rows pgx.Rows, r *signup.ExportRow) error {
 	v := rows.RawValues()
 	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode || len(v) != exportColumns+len(r.Answers) {
@@ -113,7 +111,7 @@ func scanExport(rows pgx.Rows, r *signup.ExportRow) error {
 	return nil
 }
 
-// rawMoment reads a timestamptz: microseconds since 2000. NULL is the zero time.
+// rawMoment decodes a timestamptz: microseconds since 2000. NULL is the zero time.
 func rawMoment(v []byte) time.Time {
 	if v == nil {
 		return time.Time{}

@@ -58,12 +58,12 @@ func (s *Signups) Present(ctx context.Context, waitlistID string, rows []signup.
 		return tx.SendBatch(ctx, &b).Close()
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read who is there: %w", err)
+		return nil, fmt.Errorf("read members: %w", err)
 	}
 	return present, nil
 }
 
-// queuePresent reads who of rows is on the list.
+// queuePresent adds to b a read of the rows that are on the list.
 func queuePresent(b *pgx.Batch, waitlistID string, rows []signup.ImportRow, present map[string]signup.Token) {
 	emails := make([]string, len(rows))
 	for i, r := range rows {
@@ -85,7 +85,9 @@ func queuePresent(b *pgx.Batch, waitlistID string, rows []signup.ImportRow, pres
 }
 
 // Import implements signup.ImportStore.
-func (s *Signups) Import(ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token) (imported int64, err error) {
+func (s *Signups) Import(
+	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token,
+) (imported int64, err error) {
 	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
 		there, lastKey := present, int64(0)
 		var b pgx.Batch

@@ -120,7 +120,9 @@ func (s *Signups) Join(ctx context.Context, waitlistID string, joins []*signup.J
 	return nil
 }
 
-func join(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch) error {
+func join(
+	ctx context.Context, conn *pgxpool.Conn, waitlistID string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch,
+) error {
 	l, err := lockAndRead(ctx, conn, waitlistID, joins)
 	if err != nil {
 		return err

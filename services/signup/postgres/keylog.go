@@ -10,18 +10,18 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// maxDelta is the most members that are brought up to date by changes; above
-// it a rebuild is cheaper and does not hold Redis up.
+// maxDelta is the most members that one catch-up changes. Beyond it, a rebuild is
+// cheaper and does not block Redis.
 const maxDelta = 20_000
 
-// maxChanges bounds the changes read at a time.
+// maxChanges bounds the changes that one catch-up reads.
 const maxChanges = 10_000
 
 // chunk is how many keys a rebuild reads at a time.
 const chunk = 5_000
 
-// sinceSQL reads, of one snapshot, the newest mark and the present keys of
-// everything that the changes after $2 touched. No row for a number: it left.
+// sinceSQL reads, in one snapshot, the newest mark and the present keys of the signups
+// that the changes after $2 touched. A removed signup has no key.
 const sinceSQL = `
 WITH tail AS MATERIALIZED (
     SELECT no, nonce, live, first_number, last_number, touched FROM change
@@ -42,10 +42,10 @@ SELECT (SELECT nonce FROM tail WHERE no = $2), (SELECT count(*) FROM tail),
        newest.no, newest.nonce, newest.live, newest.total, m.number, s.queue_key
 FROM newest
 LEFT JOIN members m ON true
--- Each by itself: a join may be planned to read the whole waitlist.
+-- One lookup per signup: a plain join may be planned to read the whole waitlist.
 LEFT JOIN LATERAL (SELECT queue_key FROM signup WHERE waitlist_id = $1 AND number = m.number LIMIT 1) s ON true`
 
-// Since implements signup.KeyLog.
+// Since implements signup.ChangeLog.
 func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark) (signup.Delta, error) {
 	rows, err := s.pool.Query(ctx, sinceSQL, waitlistID, from.Change, maxChanges, maxDelta+1)
 	if err != nil {
@@ -79,31 +79,31 @@ func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark
 		return signup.Delta{}, signup.ErrStale
 	case from.Change > 0 && (nonce == nil || *nonce != from.Nonce):
 		return signup.Delta{}, signup.ErrStale
-	// The log must hold every change in between: its retention may have cut
-	// the first ones off, or there are too many.
+	// The log must hold every change in between. Its retention may have deleted the
+	// first ones, or there are too many.
 	case from.Change > 0 && tail != d.To.Change-from.Change+1, from.Change == 0 && tail != d.To.Change:
 		return signup.Delta{}, signup.ErrStale
 	}
 	return d, nil
 }
 
-// Holds implements signup.KeyLog.
+// Holds implements signup.ChangeLog.
 func (s *Signups) Holds(ctx context.Context, waitlistID string, m signup.Mark) (held bool, err error) {
 	err = s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM change WHERE waitlist_id = $1 AND no = $2 AND nonce = $3)`,
 		waitlistID, m.Change, m.Nonce).Scan(&held)
 	if err != nil {
-		return false, fmt.Errorf("look a change up: %w", err)
+		return false, fmt.Errorf("find change: %w", err)
 	}
 	return held, nil
 }
 
-// All implements signup.KeyLog.
+// All implements signup.ChangeLog.
 func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.Key) error) (signup.Mark, error) {
 	var m signup.Mark
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		// The whole queue takes longer than a request may.
+		// Reading the whole queue takes longer than a request may.
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-			return fmt.Errorf("lift time-outs: %w", err)
+			return fmt.Errorf("lift timeouts: %w", err)
 		}
 		err := tx.QueryRow(ctx, `
 			SELECT no, nonce, live, total FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1`, waitlistID).
@@ -140,9 +140,9 @@ func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.
 	return m, err
 }
 
-// TrimChanges deletes what of the change log is older than an hour, apart from
-// each waitlist's newest row, which holds its counters. A running rebuild began
-// later than that. It returns how many rows it deleted, at most limit.
+// TrimChanges deletes changes that are older than an hour, except each waitlist's newest
+// one, which holds its counters. Rebuilds take less than that. It returns how many rows
+// it deleted, at most limit.
 func (s *Signups) TrimChanges(ctx context.Context, limit int) (int64, error) {
 	tag, err := s.pool.Exec(ctx, `
 		DELETE FROM change WHERE ctid = ANY (ARRAY(

@@ -12,12 +12,12 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// inOrder goes before optedInSQL, in its transaction. A plan made while the table
-// was small, and kept, would sort the rest of the waitlist for each page.
+// inOrder precedes optedInSQL in its transaction. Without it, a cached plan from when
+// the table was small would sort the rest of the waitlist for each page.
 const inOrder = `SELECT set_config('enable_sort', 'off', true)`
 
-// By waitlist_pkey, and from signup_pkey in its order. Who opted out is read on
-// the way, each once over all pages.
+// optedInSQL uses waitlist_pkey and reads signup_pkey in its order. It skips the
+// signups that opted out; all pages together read each of them once.
 const optedInSQL = `
 SELECT ARRAY(
     SELECT s.number FROM signup s
@@ -43,8 +43,8 @@ func (s *Signups) OptedIn(ctx context.Context, waitlistID string, after int64, l
 	return numbers, nil
 }
 
-// By waitlist_pkey, owner_pkey, and by signup_pkey number by number; see presentSQL for why
-// not = ANY. A waitlist without any of them has one row with nulls.
+// recipientsSQL uses waitlist_pkey, owner_pkey, and signup_pkey number by number, for the
+// reason given at presentSQL. Without recipients it returns one row with nulls.
 const recipientsSQL = `
 SELECT w.name, o.tier, o.status, o.valid_until, r.number, r.email
 FROM waitlist w JOIN owner o ON o.id = w.owner_id LEFT JOIN (unnest($2::bigint[]) AS n (number) CROSS JOIN LATERAL (
@@ -55,7 +55,9 @@ WHERE w.id = $1 AND w.deleted_at IS NULL
 ORDER BY r.number`
 
 // Recipients implements signup.RecipientStore.
-func (s *Signups) Recipients(ctx context.Context, waitlistID string, numbers []int64) (string, access.Entitlement, []signup.Recipient, error) {
+func (s *Signups) Recipients(
+	ctx context.Context, waitlistID string, numbers []int64,
+) (string, access.Entitlement, []signup.Recipient, error) {
 	rows, err := s.pool.Query(ctx, recipientsSQL, waitlistID, numbers)
 	if err != nil {
 		return "", access.Entitlement{}, nil, fmt.Errorf("read recipients: %w", err)

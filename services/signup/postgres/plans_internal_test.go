@@ -52,7 +52,8 @@ func TestPlansOfAnEmptyTable(t *testing.T) {
 		}
 		plan := strings.Join(lines, "\n") + "\n\n"
 		found := scan.FindStringSubmatch(plan)
-		if found == nil || !strings.Contains(found[1], "Index Cond: ") || !strings.Contains(found[1], " AND ") || strings.Contains(found[2], "Filter: ") {
+		if found == nil || !strings.Contains(found[1], "Index Cond: ") || !strings.Contains(found[1], " AND ") || strings.Contains(found[2],
+			"Filter: ") {
 			t.Errorf("%s reads more than the rows that it names:\n%s", name, plan)
 		}
 	}

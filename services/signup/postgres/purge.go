@@ -15,34 +15,32 @@ import (
 	"waitlist.internal/libs/pg"
 )
 
-// purgeChunk bounds the rows of one transaction: tens of milliseconds.
+// purgeChunk bounds the rows of one transaction, which takes tens of milliseconds.
 const purgeChunk = 5000
 
-// purgedTables are what a waitlist owns, beside its own row.
+// purgedTables lists the tables with rows of a waitlist, except waitlist itself.
 func purgedTables() []string {
 	return []string{"signup", "queue_bucket", "queue_shift", "change", "removed_day", "removed_value"}
 }
 
-// Purge deletes what deleted waitlists and closed owners leave behind, and old
-// idempotency keys:
+// Purge deletes the rows of deleted waitlists and closed owners, and old idempotency
+// keys:
 //
-//	first look    everything but the ids
-//	after Kept    the ids too, with whatever was still made meanwhile
+//	first run     everything but the ids
+//	after Kept    the ids, and rows that were created meanwhile
 //
-// It keeps no state but the tables: the row of a waitlist or owner goes last, so
-// that a purge that stopped midway goes on where it was. Replicas may run it
-// together.
+// Its only state is in the tables. It deletes the row of a waitlist or owner last, so an
+// interrupted purge resumes where it stopped. Several replicas may run it.
 type Purge struct {
 	Pool *pgxpool.Pool
-	// Forget removes what a waitlist has outside of Postgres; it is called more
-	// than once.
+	// Forget removes the data of a waitlist outside Postgres. It is called more than
+	// once.
 	Forget func(ctx context.Context, waitlistID string) error
-	// Every is how often the purge looks for work. What it deletes has been
-	// invisible all the time.
+	// Every is how often the purge looks for work. The rows that it deletes are already
+	// invisible.
 	Every time.Duration
-	// Kept is how long the ids stay: requests that were authorized before the end
-	// find the owner closed, and indexes of a queue that were being built then are
-	// there to be forgotten, too.
+	// Kept is how long the ids stay. Until then, requests that were authorized before
+	// the deletion find the owner closed, and rebuilds of the index come to their end.
 	Kept time.Duration
 	Log  *slog.Logger
 }
@@ -52,9 +50,9 @@ func (p *Purge) Run(ctx context.Context) error {
 	return loop.Job{Name: "purge", Every: p.Every, Log: p.Log, Do: loop.Whole(p.Once)}.Run(ctx)
 }
 
-// Once deletes all there is to delete.
+// Once deletes everything that is due.
 func (p *Purge) Once(ctx context.Context) error {
-	// One failing waitlist does not keep the others: the next look begins behind it.
+	// A failing waitlist does not block the others; the next read begins behind it.
 	var failed []error
 	for after := (purgeCursor{}); ; {
 		next, err := p.next(ctx, after)
@@ -84,14 +82,14 @@ func (p *Purge) Once(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// purgeCursor is a place in the order in which waitlists were deleted.
+// purgeCursor is a place in the order of deletion.
 type purgeCursor struct {
 	at time.Time
 	id string
 }
 
-// next returns the next waitlist with something to do: one that has not been
-// emptied yet, or whose time has come. By waitlist_deleted.
+// next returns the next waitlist that still has rows, or whose id is due. It uses
+// waitlist_deleted.
 func (p *Purge) next(ctx context.Context, after purgeCursor) (c purgeCursor, err error) {
 	if after.id == "" {
 		after.id = "00000000-0000-0000-0000-000000000000"
@@ -104,8 +102,8 @@ func (p *Purge) next(ctx context.Context, after purgeCursor) (c purgeCursor, err
 	return c, err
 }
 
-// waitlist deletes everything of one deleted waitlist, its row at the end of its
-// time; until then the row has an id but no name.
+// waitlist deletes the rows of one deleted waitlist. It deletes the waitlist's own row
+// once that is due, and until then clears its name and settings.
 func (p *Purge) waitlist(ctx context.Context, id string) error {
 	for _, table := range purgedTables() {
 		for {
@@ -118,8 +116,8 @@ func (p *Purge) waitlist(ctx context.Context, id string) error {
 			}
 		}
 	}
-	// Now that there are no rows, nothing derived is built from them any more.
-	// What was read before may still be on its way; hence the second time.
+	// Nothing new is derived from the deleted rows. A rebuild that read them earlier may
+	// still be running, so Forget is called again when the id is due.
 	if err := p.Forget(ctx, id); err != nil {
 		return err
 	}
@@ -130,7 +128,7 @@ func (p *Purge) waitlist(ctx context.Context, id string) error {
 	return err
 }
 
-// keys deletes the idempotency keys of closed owners. By owner_closed and
+// keys deletes the idempotency keys of closed owners. It uses owner_closed and
 // idempotency_key_pkey.
 func (p *Purge) keys(ctx context.Context) error {
 	for {
@@ -147,8 +145,8 @@ func (p *Purge) keys(ctx context.Context) error {
 // chunk deletes up to purgeChunk rows of a waitlist from a table.
 func (p *Purge) chunk(ctx context.Context, table, id string) (n int64, err error) {
 	err = pg.InTx(ctx, p.Pool, func(tx pgx.Tx) error {
-		// A statement under way when the waitlist was deleted has its row's lock;
-		// replicas that purge the same waitlist take turns by it, too.
+		// Wait for writers that have not yet seen the deletion. Replicas that purge the
+		// same waitlist take turns by this lock, too.
 		if _, err := tx.Exec(ctx, `SELECT FROM waitlist WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil {
 			return err
 		}

@@ -80,7 +80,8 @@ func TestPurge(t *testing.T) {
 	if err := purge.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if rows(t, o, stuck.ID) != 0 || rows(t, o, kept.ID) != 3*n+1 || forgotten[gone.ID] != 1 || forgotten[stuck.ID] != 1 || len(forgotten) != 2 {
+	if rows(t, o, stuck.ID) != 0 || rows(t, o, kept.ID) != 3*n+1 || forgotten[gone.ID] != 1 || forgotten[stuck.ID] != 1 ||
+		len(forgotten) != 2 {
 		t.Fatalf("left: %d, %d; forgotten %v", rows(t, o, stuck.ID), rows(t, o, kept.ID), forgotten)
 	}
 }
@@ -132,19 +133,22 @@ func TestPurgeKeepsIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		var left string
-		if err := o.pool.QueryRow(t.Context(), `SELECT name || settings FROM waitlist`).Scan(&left); err != nil || left != "{}" || rows(t, o, w.ID) != 1 || forgotten != 1 {
+		if err := o.pool.QueryRow(t.Context(), `SELECT name || settings FROM waitlist`).Scan(&left); err != nil || left != "{}" ||
+			rows(t, o, w.ID) != 1 || forgotten != 1 {
 			t.Fatalf("%q, %v, %d rows, forgotten %d times", left, err, rows(t, o, w.ID), forgotten)
 		}
 	}
 	fill(t, o, w.ID, 1)
-	if _, err := o.pool.Exec(t.Context(), `UPDATE waitlist SET deleted_at = now() - interval '61 minutes'; UPDATE owner SET closed_at = now() - interval '61 minutes'`); err != nil {
+	if _, err := o.pool.Exec(t.Context(), `UPDATE waitlist SET deleted_at = now() - interval '61 minutes'; UPDATE owner SET closed_at = `+
+		`now() - interval '61 minutes'`); err != nil {
 		t.Fatal(err)
 	}
 	if err := purge.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var owners int
-	if err := o.pool.QueryRow(t.Context(), `SELECT count(*) FROM owner`).Scan(&owners); err != nil || owners != 0 || rows(t, o, w.ID) != 0 || forgotten != 2 {
+	if err := o.pool.QueryRow(t.Context(), `SELECT count(*) FROM owner`).Scan(&owners); err != nil || owners != 0 ||
+		rows(t, o, w.ID) != 0 || forgotten != 2 {
 		t.Fatalf("%d owners, %v, %d rows, forgotten %d times", owners, err, rows(t, o, w.ID), forgotten)
 	}
 }
@@ -164,7 +168,8 @@ func TestPurgeOwnersAndKeys(t *testing.T) {
 		`UPDATE owner SET closed_at = now() - interval '2 hours' WHERE id = $1`:                     {ada.AccountID},
 		`UPDATE idempotency_key SET created_at = now() - interval '25 hours' WHERE account_id = $1`: {eve.AccountID},
 		// Two chunks of them.
-		`INSERT INTO idempotency_key (scope, account_id, key, request_hash, response) SELECT 'x', $1, i, '', '' FROM generate_series(1, 6000) i`: {bob.AccountID},
+		`INSERT INTO idempotency_key (scope, account_id, key, request_hash, response) SELECT 'x', $1, i, '', '' FROM generate_series(1, ` +
+			`6000) i`: {bob.AccountID},
 	} {
 		if _, err := o.pool.Exec(t.Context(), sql, args...); err != nil {
 			t.Fatal(err)
@@ -188,7 +193,8 @@ func TestPurgeOwnersAndKeys(t *testing.T) {
 	if len(keys) != 1 || keys[0] != fay.AccountID {
 		t.Errorf("keys of %v, want those of %s", keys, fay.AccountID)
 	}
-	if _, err := o.pool.Exec(t.Context(), `UPDATE waitlist SET deleted_at = now() - interval '2 hours' WHERE owner_id = $1`, ada.AccountID); err != nil {
+	if _, err := o.pool.Exec(t.Context(), `UPDATE waitlist SET deleted_at = now() - interval '2 hours' WHERE owner_id = $1`,
+		ada.AccountID); err != nil {
 		t.Fatal(err)
 	}
 	if err := purge.Once(t.Context()); err != nil {

@@ -1,6 +1,6 @@
-// Package postgres keeps waitlists, signups and their order. Whatever changes
-// the order locks the waitlist's row first and appends one row to the change
-// log; see migrations for the tables and the arithmetic of the queue.
+// Package postgres stores waitlists, signups and their order. Every transaction that
+// changes the order locks the waitlist's row first and appends one row to the change
+// log. See migrations for the tables and the arithmetic of the queue.
 package postgres
 
 import (
@@ -149,7 +149,7 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 		var here bool
 		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM signup WHERE waitlist_id = $1 AND number = $2)`,
 			w.ID, number).Scan(&here); err != nil {
-			return fmt.Errorf("look for signup: %w", err)
+			return fmt.Errorf("find signup: %w", err)
 		}
 		if !here {
 			return errNoSignup()
@@ -189,7 +189,9 @@ func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, 
 
 // mark sets a timestamp of one signup unless it is set, and then publishes ev. The
 // queue does not change, so this needs no lock on the waitlist.
-func (s *Signups) mark(ctx context.Context, sql, waitlistID string, number int64, at time.Time, ev *eventv1.Event) (first bool, err error) {
+func (s *Signups) mark(
+	ctx context.Context, sql, waitlistID string, number int64, at time.Time, ev *eventv1.Event,
+) (first bool, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sql, waitlistID, number, at)
 		if err != nil {
@@ -271,7 +273,7 @@ func moment(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// By signup_leaderboard.
+// leaderboardSQL uses signup_leaderboard.
 const leaderboardSQL = `
 SELECT referral_count FROM signup
 WHERE waitlist_id = $1 AND referral_count > 0

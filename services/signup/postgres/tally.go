@@ -12,8 +12,8 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// tallyPiece bounds the rows of one piece of a tally, and the ids of one piece
-// of the list of waitlists: 255 characters a value are well below 1 MiB.
+// tallyPiece bounds the rows of one piece of a tally, and the ids of one piece of the
+// list of waitlists. With 255 characters a value, a piece is well below 1 MiB.
 const tallyPiece = 500
 
 // topReferrersSQL reads the first rows of signup_leaderboard.
@@ -36,9 +36,7 @@ func (s *Signups) TopReferrers(ctx context.Context, waitlistID string, limit int
 	return top, nil
 }
 
-// removedSQL adds a signup that leaves to the sums of those that have left. Its
-// arguments are the waitlist, created_at, whether it had a credited referrer, its
-// number, and its source, medium and campaign.
+// removedDaySQL and removedValueSQL add a removed signup to the sums of removed signups.
 const (
 	removedDaySQL = `
 INSERT INTO removed_day AS d (waitlist_id, day, signups, referral_signups)
@@ -55,7 +53,7 @@ ON CONFLICT (waitlist_id, field, value) DO UPDATE
 SET count = v.count + 1, last_number = greatest(v.last_number, excluded.last_number)`
 )
 
-// queueRemoved adds a signup that leaves to the sums of those that have left.
+// queueRemoved adds to b the statements that count a removed signup.
 func queueRemoved(b *pgx.Batch, waitlistID string, number int64, createdAt time.Time, credited bool, source, medium, campaign string) {
 	b.Queue(removedDaySQL, waitlistID, createdAt, credited)
 	if source != "" || medium != "" || campaign != "" {
@@ -100,7 +98,8 @@ ORDER BY day`
 	valueTallySQL = `
 SELECT field, value, sum(count)::bigint, max(last_number) FROM (
     SELECT u.field, u.value, count(*) AS count, max(s.number) AS last_number
-    FROM signup s, LATERAL (VALUES ('utm_source', s.utm_source), ('utm_medium', s.utm_medium), ('utm_campaign', s.utm_campaign)) AS u (field, value)
+    FROM signup s, LATERAL (VALUES
+        ('utm_source', s.utm_source), ('utm_medium', s.utm_medium), ('utm_campaign', s.utm_campaign)) AS u (field, value)
     WHERE s.waitlist_id = $1 AND u.value <> ''
     GROUP BY u.field, u.value
     UNION ALL
@@ -112,9 +111,9 @@ GROUP BY field, value`
 // Tally implements signup.TallyStore.
 func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(signup.Tally) error) error {
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		// The whole list takes longer than a request may.
+		// Reading the whole list takes longer than a request may.
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-			return fmt.Errorf("lift time-outs: %w", err)
+			return fmt.Errorf("lift timeouts: %w", err)
 		}
 		var first signup.Tally
 		err := tx.QueryRow(ctx, `
@@ -143,7 +142,7 @@ func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(signup
 	})
 }
 
-// pieces hands a query's rows over, tallyPiece at a time. A piece is valid only
+// pieces passes a query's rows to next, tallyPiece at a time. A piece is valid only
 // during the call.
 func pieces[T any](ctx context.Context, tx pgx.Tx, sql, waitlistID string, next func([]T) error) error {
 	rows, err := tx.Query(ctx, sql, waitlistID)
@@ -170,8 +169,7 @@ func pieces[T any](ctx context.Context, tx pgx.Tx, sql, waitlistID string, next 
 	return next(piece)
 }
 
-// countViewsSQL inserts one row for each waitlist; the relay does not need
-// views in any order.
+// countViewsSQL inserts one row per count. The order of views does not matter.
 const countViewsSQL = `
 INSERT INTO outbox (topic, key, payloads, traceparent)
 SELECT $1, v.key, ARRAY[v.payload], '' FROM unnest($2::text[], $3::bytea[]) AS v (key, payload)`

@@ -10,8 +10,8 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// By waitlist_owner. In one order, so that two of an owner's deletions do not
-// wait for each other; locked, so that a change of settings goes before or after.
+// assignedSQL uses waitlist_owner. It locks in the order of ids, so that two deletions
+// of one owner do not deadlock. The lock orders the removal and changes of settings.
 const assignedSQL = `
 SELECT id, settings FROM waitlist
 WHERE owner_id = $1 AND deleted_at IS NULL AND $2 IN (
@@ -21,17 +21,17 @@ WHERE owner_id = $1 AND deleted_at IS NULL AND $2 IN (
 ORDER BY id
 FOR NO KEY UPDATE`
 
-// RemoveTemplate takes a deleted template out of the settings of its owner's
-// waitlists, within tx.
+// RemoveTemplate removes a deleted template from the settings of its owner's waitlists,
+// within tx.
 func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, templateID string) error {
-	// Waits for whoever is assigning templates of this owner, and is seen by whoever
-	// comes after.
+	// This waits for transactions that are assigning templates of this owner. Later ones
+	// see the new count.
 	if _, err := tx.Exec(ctx, `UPDATE owner SET templates_deleted = templates_deleted + 1 WHERE id = $1`, ownerID); err != nil {
-		return fmt.Errorf("count a deleted template: %w", err)
+		return fmt.Errorf("count deleted template: %w", err)
 	}
 	rows, err := tx.Query(ctx, assignedSQL, ownerID, templateID)
 	if err != nil {
-		return fmt.Errorf("look for a template: %w", err)
+		return fmt.Errorf("find template: %w", err)
 	}
 	type assigned struct {
 		ID       string
@@ -39,7 +39,7 @@ func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, temp
 	}
 	lists, err := pgx.CollectRows(rows, pgx.RowToStructByPos[assigned])
 	if err != nil {
-		return fmt.Errorf("look for a template: %w", err)
+		return fmt.Errorf("find template: %w", err)
 	}
 	var b pgx.Batch
 	for _, w := range lists {
@@ -55,7 +55,7 @@ func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, temp
 		b.Queue(`UPDATE waitlist SET settings = $2, version = version + 1 WHERE id = $1`, w.ID, stored)
 	}
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return fmt.Errorf("remove a template: %w", err)
+		return fmt.Errorf("remove template: %w", err)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (s *Waitlists) TemplatesDeleted(ctx context.Context, ownerID string) (int64
 	return templatesDeleted(ctx, s.pool, ownerID)
 }
 
-// templatesDeleted reads the count, by owner_pkey.
+// templatesDeleted uses owner_pkey.
 func templatesDeleted(ctx context.Context, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, ownerID string,

@@ -162,7 +162,8 @@ func TestMessagingAway(t *testing.T) {
 	const mail = "signup_confirmation"
 	id, second := o.templates.add(ada.AccountID, mail), o.templates.add(ada.AccountID, mail)
 	w := create(t, o, ada, string(assign(mail, id)))
-	away := apierr.New(apierr.InternalError, "Something went wrong on our side.").WithRetryAfter(2 * time.Second).WithCause(errors.New("away"))
+	away := apierr.New(apierr.InternalError, "Something went wrong on our "+
+		"side.").WithRetryAfter(2 * time.Second).WithCause(errors.New("away"))
 	o.templates.set(func(m *templates) { m.away = away })
 	change := func(body []byte) error {
 		_, err := o.Update(t.Context(), ada, w.ID, body)
@@ -204,9 +205,12 @@ func TestTemplateDeleted(t *testing.T) {
 	t.Parallel()
 	o, ada, eve := newOwners(t), account(access.Pro), account(access.Pro)
 	gone, stays := o.templates.add(ada.AccountID, "offboarding"), o.templates.add(ada.AccountID, "referral_milestone")
-	o.templates.set(func(m *templates) { m.known[eve.AccountID] = slices.Clone(m.known[ada.AccountID]) }) // so that ids alone do not tell them apart
+	o.templates.set(func(m *templates) {
+		m.known[eve.AccountID] = slices.Clone(m.known[ada.AccountID])
+	}) // so that ids alone do not tell them apart
 	only := create(t, o, ada, string(assign("offboarding", gone)))
-	both := create(t, o, ada, fmt.Sprintf(`{"name":"x","settings":{"headline":"A","email_templates":{"offboarding":%q,"referral_milestone":%q}}}`, gone, stays))
+	both := create(t, o, ada, fmt.Sprintf(`{"name":"x","settings":{"headline":"A","email_templates":{"offboarding":%q,`+
+		`"referral_milestone":%q}}}`, gone, stays))
 	none := create(t, o, ada, string(assign("referral_milestone", stays)))
 	foreign := create(t, o, eve, string(assign("offboarding", gone)))
 	deleted := create(t, o, ada, string(assign("offboarding", gone)))
@@ -236,14 +240,16 @@ func TestTemplateDeleted(t *testing.T) {
 		t.Errorf("another setting: %v, %v", got, err)
 	}
 	var stored string
-	if err := o.pool.QueryRow(t.Context(), `SELECT settings::text FROM waitlist WHERE id = $1`, only.ID).Scan(&stored); err != nil || stored != "{}" {
+	if err := o.pool.QueryRow(t.Context(), `SELECT settings::text FROM waitlist WHERE id = $1`, only.ID).Scan(&stored); err != nil ||
+		stored != "{}" {
 		t.Errorf("stored %s, %v", stored, err)
 	}
 }
 
 // remove is what signup does about a deleted template.
 func (o *owners) remove(ctx context.Context, ownerID, templateID string) error {
-	ev := &eventv1.Event{Payload: &eventv1.Event_TemplateDeleted{TemplateDeleted: &eventv1.TemplateDeleted{AccountId: ownerID, TemplateId: templateID}}}
+	ev := &eventv1.Event{Payload: &eventv1.Event_TemplateDeleted{TemplateDeleted: &eventv1.TemplateDeleted{AccountId: ownerID,
+		TemplateId: templateID}}}
 	return pg.InTx(ctx, o.pool, func(tx pgx.Tx) error { return kafka.Handler(o.store)(ctx, tx, ev) })
 }
 
@@ -300,7 +306,8 @@ func TestTemplateDeletedWhileItIsAssigned(t *testing.T) {
 				if len(removed) > 0 {
 					return signup.Draft{}, errors.New("the deletion does not wait")
 				}
-				if err := o.pool.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waits); err != nil {
+				if err := o.pool.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = `+
+					`current_database()`).Scan(&waits); err != nil {
 					return signup.Draft{}, err
 				}
 			}

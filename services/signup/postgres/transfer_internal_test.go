@@ -19,7 +19,8 @@ func TestPlansOfTransfers(t *testing.T) {
 	// Keys without any order among the rows, which makes an index costly to follow.
 	if _, err := pool.Exec(t.Context(), `
 		INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at, first_name)
-		SELECT $1::uuid, n, (n * 7919 % 20000) << 20, n || '@example.com', md5(n::text)::uuid, now(), repeat('x', 100) FROM generate_series(1, 20000::bigint) AS n`, list); err != nil {
+		SELECT $1::uuid, n, (n * 7919 % 20000) << 20, n || '@example.com', md5(n::text)::uuid, now(), repeat('x', 100)
+		    FROM generate_series(1, 20000::bigint) AS n`, list); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(t.Context(), `ANALYZE signup`); err != nil {
@@ -59,7 +60,8 @@ func TestPlansOfTransfers(t *testing.T) {
 		}
 	}
 	plan := explain("SET LOCAL plan_cache_mode = force_generic_plan", presentSQL, list, []string{"1@example.com"})
-	if !strings.Contains(plan, "Index Scan using signup_email_key") || !strings.Contains(plan, "Index Cond: ((waitlist_id = $1") && !strings.Contains(plan, "AND (email = e.email)") {
+	if !strings.Contains(plan, "Index Scan using signup_email_key") || !strings.Contains(plan, "Index Cond: ((waitlist_id = $1") &&
+		!strings.Contains(plan, "AND (email = e.email)") {
 		t.Errorf("look-up of an import:\n%s", plan)
 	}
 }

@@ -35,7 +35,8 @@ func NewWaitlists(pool *pgxpool.Pool, wake func(), now func() time.Time) *Waitli
 	return &Waitlists{pool: pool, now: now, wake: wake}
 }
 
-// waitlistSQL selects what scanWaitlist reads. A waitlist never has no owner row.
+// waitlistSQL selects the columns that scanWaitlist reads. Every waitlist has an owner
+// row.
 const waitlistSQL = `
 	SELECT w.id, w.owner_id, w.name, w.settings, w.version, w.created_at,
 	       o.tier, o.status, o.valid_until, o.trial, o.version,
@@ -73,7 +74,7 @@ func (s *Waitlists) Waitlist(ctx context.Context, id string) (*signup.Waitlist, 
 
 // Waitlists implements signup.WaitlistStore.
 func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) ([]*signup.Waitlist, error) {
-	// UUIDv7s are in order of creation.
+	// UUIDv7s sort by creation.
 	rows, err := s.pool.Query(ctx, waitlistSQL+`w.owner_id = $1 ORDER BY w.id`, ownerID)
 	if err != nil {
 		return nil, fmt.Errorf("list waitlists: %w", err)
@@ -85,7 +86,7 @@ func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) ([]*signup.Wa
 	return out, nil
 }
 
-// creation is what an Idempotency-Key remembers of a new waitlist.
+// creation is what is stored about a new waitlist under its Idempotency-Key.
 type creation struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
@@ -93,13 +94,15 @@ type creation struct {
 }
 
 // CreateWaitlist implements signup.WaitlistStore.
-func (s *Waitlists) CreateWaitlist(ctx context.Context, c signup.Creation, build func(templatesDeleted int64) (signup.Draft, error)) (w *signup.Waitlist, replayed bool, err error) {
+func (s *Waitlists) CreateWaitlist(
+	ctx context.Context, c signup.Creation, build func(templatesDeleted int64) (signup.Draft, error),
+) (w *signup.Waitlist, replayed bool, err error) {
 	req := idempotency.Request{Scope: createScope, AccountID: c.AccountID, Key: c.Key, Content: c.Content}
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		var response []byte
 		response, replayed, err = idempotency.Do(ctx, tx, req, func() ([]byte, error) {
-			// Takes the owner's lock, so that a closing owner, or a deleted template, is
-			// either seen here or finds the new waitlist.
+			// setOwner locks the owner. A concurrent closing of the owner or deletion of a
+			// template is either visible here or sees the new waitlist.
 			if err := setOwner(ctx, tx, c.OwnerID, c.Owner); err != nil {
 				return nil, err
 			}
@@ -140,10 +143,12 @@ func (s *Waitlists) CreateWaitlist(ctx context.Context, c signup.Creation, build
 }
 
 // ChangeWaitlist implements signup.WaitlistStore.
-func (s *Waitlists) ChangeWaitlist(ctx context.Context, id string, change func(w signup.Waitlist, templatesDeleted int64) (signup.Draft, error)) (w *signup.Waitlist, err error) {
+func (s *Waitlists) ChangeWaitlist(
+	ctx context.Context, id string, change func(w signup.Waitlist, templatesDeleted int64) (signup.Draft, error),
+) (w *signup.Waitlist, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		// The owner's lock goes before the waitlist's. A template that is deleted from
-		// here on finds what was assigned.
+		// The owner is locked before the waitlist. A later deletion of a template sees the
+		// assignment.
 		var deleted int64
 		err := tx.QueryRow(ctx, `
 			SELECT templates_deleted FROM owner WHERE id = (SELECT owner_id FROM waitlist WHERE id = $1)
@@ -154,8 +159,8 @@ func (s *Waitlists) ChangeWaitlist(ctx context.Context, id string, change func(w
 		if err != nil {
 			return fmt.Errorf("lock owner: %w", err)
 		}
-		// Whatever happens to a waitlist waits for this lock; the row is read by a
-		// statement of its own, which sees what was committed meanwhile.
+		// Every change of a waitlist waits for this lock. A statement of its own reads the
+		// row and sees what was committed meanwhile.
 		tag, err := tx.Exec(ctx, `SELECT FROM waitlist WHERE id = $1 FOR NO KEY UPDATE`, id)
 		if err != nil {
 			return fmt.Errorf("lock waitlist: %w", err)
@@ -205,8 +210,8 @@ func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string) error {
 	return err
 }
 
-// remove marks the waitlists that match as deleted and publishes each. must
-// says that there has to be one.
+// remove marks the matching waitlists as deleted and announces each. If must is set and
+// none matches, it returns NOT_FOUND.
 func (s *Waitlists) remove(ctx context.Context, tx pgx.Tx, where, id string, must bool) error {
 	rows, err := tx.Query(ctx, `
 		UPDATE waitlist SET deleted_at = now() WHERE deleted_at IS NULL AND `+where+`
@@ -239,7 +244,7 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// setOwner stores e unless the stored entitlement is as new, and locks the
+// setOwner stores e unless the stored entitlement is at least as new. It locks the
 // owner's row either way.
 func setOwner(ctx context.Context, db execer, ownerID string, e access.Entitlement) error {
 	var validUntil *time.Time
@@ -258,8 +263,8 @@ func setOwner(ctx context.Context, db execer, ownerID string, e access.Entitleme
 	return nil
 }
 
-// UpdateOwner is SetOwner for events: within tx, and only of an owner that is
-// known here. Others are stored with their first waitlist.
+// UpdateOwner is SetOwner for events, within tx. It ignores owners that are not stored;
+// they are stored with their first waitlist.
 func (s *Waitlists) UpdateOwner(ctx context.Context, tx pgx.Tx, ownerID string, e access.Entitlement) error {
 	var known bool
 	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM owner WHERE id = $1)`, ownerID).Scan(&known)
@@ -283,8 +288,8 @@ func (s *Waitlists) CloseOwner(ctx context.Context, ownerID string) error {
 
 // CloseOwnerIn is CloseOwner within tx.
 func (s *Waitlists) CloseOwnerIn(ctx context.Context, tx pgx.Tx, ownerID string) error {
-	// An owner that is not known yet is stored closed: a request that was
-	// authorized before may still want to create a waitlist.
+	// An unknown owner is stored as closed, because a request that was authorized
+	// earlier may still try to create a waitlist.
 	_, err := tx.Exec(ctx, `
 		INSERT INTO owner (id, tier, status, trial, version, closed_at) VALUES ($1, '', 'inactive', false, 0, now())
 		ON CONFLICT (id) DO UPDATE SET closed_at = coalesce(owner.closed_at, now())`, ownerID)

@@ -125,7 +125,8 @@ func TestCreateGetUpdateList(t *testing.T) {
 	}
 	changed, err := o.Update(t.Context(), ada, first.ID, []byte(`{"settings":{"referral_boost":3,"headline":null}}`))
 	want(t, err, "")
-	if s := settings(t, changed); changed.Name != "Launch" || changed.Version != 2 || s.Headline != "" || s.ReferralBoost != 3 || s.WebhookURL != "https://a.example/x" {
+	if s := settings(t, changed); changed.Name != "Launch" || changed.Version != 2 || s.Headline != "" || s.ReferralBoost != 3 ||
+		s.WebhookURL != "https://a.example/x" {
 		t.Fatalf("%+v %+v", changed, s)
 	}
 	changed, err = o.Update(t.Context(), ada, first.ID, []byte(`{"name":" Renamed ","settings":null}`))
@@ -133,7 +134,8 @@ func TestCreateGetUpdateList(t *testing.T) {
 	if changed.Name != "Renamed" || changed.Version != 3 || !changed.CreatedAt.Equal(first.CreatedAt) {
 		t.Fatalf("%+v", changed)
 	}
-	for _, same := range []string{`{}`, `{"name":null}`, `{"name":"Renamed","settings":{"referral_boost":3,"webhook_url":"https://a.example/x","headline":""}}`} {
+	for _, same := range []string{`{}`, `{"name":null}`,
+		`{"name":"Renamed","settings":{"referral_boost":3,"webhook_url":"https://a.example/x","headline":""}}`} {
 		changed, err = o.Update(t.Context(), ada, first.ID, []byte(same))
 		want(t, err, "")
 		if changed.Version != 3 {
@@ -182,7 +184,8 @@ func TestBodies(t *testing.T) {
 		{"name with U+0000", `{"name":"a\u0000"}`, apierr.ValidationError, []string{"name"}, true},
 		{"name too long", `{"name":"` + long + `a"}`, apierr.ValidationError, []string{"name"}, true},
 		{"settings of the wrong type", `{"name":"x","settings":[]}`, apierr.ValidationError, []string{"settings"}, true},
-		{"name and setting", `{"name":"","settings":{"referral_boost":0,"hide_branding":true}}`, apierr.ValidationError, []string{"name", "settings.referral_boost"}, true},
+		{"name and setting", `{"name":"","settings":{"referral_boost":0,"hide_branding":true}}`, apierr.ValidationError,
+			[]string{"name", "settings.referral_boost"}, true},
 		{"gated", `{"name":"y","settings":{"headline":"x","hide_branding":true}}`, apierr.TierRequired, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -212,7 +215,8 @@ func TestRefusedChangesNothing(t *testing.T) {
 	t.Parallel()
 	o, ada := newOwners(t), account(access.Basic)
 	w := create(t, o, ada, `{"name":"x","settings":{"headline":"A"}}`)
-	for _, body := range []string{`{"settings":{"headline":"B","referral_boost":0}}`, `{"settings":{"headline":"B","hide_position":true}}`, `{"name":"","settings":{"headline":"B"}}`} {
+	for _, body := range []string{`{"settings":{"headline":"B","referral_boost":0}}`, `{"settings":{"headline":"B","hide_position":true}}`,
+		`{"name":"","settings":{"headline":"B"}}`} {
 		if _, err := o.Update(t.Context(), ada, w.ID, []byte(body)); err == nil {
 			t.Fatalf("%s is accepted", body)
 		}
@@ -412,7 +416,8 @@ func TestIdempotencyKey(t *testing.T) {
 	_, err = o.Update(t.Context(), ada, first.ID, []byte(`{"name":"renamed"}`))
 	want(t, err, "")
 	again, replayed, err := post(ada, "", body, key)
-	if want(t, err, ""); !replayed || again.ID != first.ID || again.Name != "x" || !again.CreatedAt.Equal(first.CreatedAt) || again.SignupCount != 0 {
+	if want(t, err, ""); !replayed || again.ID != first.ID || again.Name != "x" || !again.CreatedAt.Equal(first.CreatedAt) ||
+		again.SignupCount != 0 {
 		t.Fatalf("%t %+v", replayed, again)
 	}
 	for _, other := range []string{`{"name":"y"}`, `{"name":"x" }`, ``, `{"name":""}`} {
@@ -592,14 +597,16 @@ func TestCloseOwnerAgainstCreate(t *testing.T) {
 				}
 				return
 			}
-			if _, _, err := o.Create(t.Context(), ada, "", []byte(`{"name":"x"}`), ""); err != nil && !apierr.Is(err, apierr.AuthenticationRequired) {
+			if _, _, err := o.Create(t.Context(), ada, "", []byte(`{"name":"x"}`), ""); err != nil &&
+				!apierr.Is(err, apierr.AuthenticationRequired) {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
 	var visible, deleted int
-	err := o.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*) FILTER (WHERE deleted_at IS NOT NULL) FROM waitlist`).Scan(&visible, &deleted)
+	err := o.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*) FILTER (WHERE deleted_at IS NOT `+
+		`NULL) FROM waitlist`).Scan(&visible, &deleted)
 	if err != nil || visible != 0 || deleted != len(deletedEvents(t, o.pool)) {
 		t.Fatalf("%v: %d visible, %d deleted", err, visible, deleted)
 	}
@@ -624,7 +631,8 @@ func TestOwnerProjection(t *testing.T) {
 		want(t, pg.InTx(t.Context(), o.pool, func(tx pgx.Tx) error { return handle(t.Context(), tx, ev) }), "")
 	}
 	changed := func(id string, e access.Entitlement) *eventv1.Event {
-		return &eventv1.Event{Payload: &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{AccountId: id, Entitlement: e.Proto()}}}
+		return &eventv1.Event{Payload: &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{AccountId: id,
+			Entitlement: e.Proto()}}}
 	}
 	event(changed(ada.AccountID, v3))
 	if got := stored(); got != v3 {
@@ -675,11 +683,15 @@ func TestIndexes(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	for name, sql := range map[string]string{
-		"list":           `SELECT id FROM waitlist w WHERE deleted_at IS NULL AND owner_id = '0193d4a2-5c1e-7a41-8000-000000000001' ORDER BY id`,
-		"close":          `UPDATE waitlist SET deleted_at = now() WHERE deleted_at IS NULL AND owner_id = '0193d4a2-5c1e-7a41-8000-000000000001'`,
-		"template":       `SELECT id FROM waitlist WHERE owner_id = '0193d4a2-5c1e-7a41-8000-000000000001' AND deleted_at IS NULL AND 'x' IN (settings #>> '{email_templates,offboarding}') ORDER BY id FOR NO KEY UPDATE`,
-		"next to purge":  `SELECT deleted_at, id FROM waitlist WHERE deleted_at IS NOT NULL AND (deleted_at, id) > (now(), '0193d4a2-5c1e-7a41-8000-000000000001') AND (name <> '' OR deleted_at < now()) ORDER BY deleted_at, id LIMIT 1`,
-		"closed keys":    `SELECT k.key FROM owner o JOIN idempotency_key k ON k.account_id = o.id WHERE o.closed_at IS NOT NULL LIMIT 10 FOR UPDATE OF k SKIP LOCKED`,
+		"list": `SELECT id FROM waitlist w WHERE deleted_at IS NULL AND owner_id = '0193d4a2-5c1e-7a41-8000-000000000001' ORDER BY id`,
+		"close": `UPDATE waitlist SET deleted_at = now() WHERE deleted_at IS NULL AND owner_id = ` +
+			`'0193d4a2-5c1e-7a41-8000-000000000001'`,
+		"template": `SELECT id FROM waitlist WHERE owner_id = '0193d4a2-5c1e-7a41-8000-000000000001' AND deleted_at IS NULL AND 'x' ` +
+			`IN (settings #>> '{email_templates,offboarding}') ORDER BY id FOR NO KEY UPDATE`,
+		"next to purge": `SELECT deleted_at, id FROM waitlist WHERE deleted_at IS NOT NULL AND (deleted_at, id) > (now(), ` +
+			`'0193d4a2-5c1e-7a41-8000-000000000001') AND (name <> '' OR deleted_at < now()) ORDER BY deleted_at, id LIMIT 1`,
+		"closed keys": `SELECT k.key FROM owner o JOIN idempotency_key k ON k.account_id = o.id WHERE o.closed_at IS NOT NULL LIMIT 10 ` +
+			`FOR UPDATE OF k SKIP LOCKED`,
 		"closed owners":  `DELETE FROM owner o WHERE closed_at < now() AND NOT EXISTS (SELECT FROM waitlist w WHERE w.owner_id = o.id)`,
 		"old keys":       `SELECT key FROM idempotency_key WHERE created_at <= now() ORDER BY created_at LIMIT 10`,
 		"signup count":   `SELECT total FROM change WHERE waitlist_id = '0193d4a2-5c1e-7a41-8000-000000000001' ORDER BY no DESC LIMIT 1`,

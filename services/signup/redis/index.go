@@ -1,7 +1,7 @@
-// Package redis keeps the position index: for each waitlist a sorted set of
-// its signups' numbers by queue key, beside a hash that says which change of
-// the log it is at. Both keys share the hash tag {waitlist id}. Everything here
-// is derived from Postgres and may be lost at any time.
+// Package redis stores the position index: for each waitlist a sorted set of its
+// signups' numbers by queue key, and a hash with the mark of the set. Both keys share
+// the hash tag {waitlist id}. All of it is derived from Postgres and may be lost at any
+// time.
 package redis
 
 import (
@@ -29,23 +29,23 @@ func setKey(waitlistID string) string   { return "queue:{" + waitlistID + "}:key
 func markKey(waitlistID string) string  { return "queue:{" + waitlistID + "}:mark" }
 func leaseKey(waitlistID string) string { return "queue:{" + waitlistID + "}:lease" }
 
-// KeysOf returns the keys that a waitlist has here, for its purge.
+// KeysOf returns all Redis keys of a waitlist: set, mark, lease.
 func KeysOf(waitlistID string) []string {
 	return []string{setKey(waitlistID), markKey(waitlistID), leaseKey(waitlistID)}
 }
 
-// The scripts return -1 where the caller has to look again and -2 where the
-// index is not what its mark says, which only a rebuild mends. In the latter
-// case the mark is dropped, so that nobody believes the set until then.
+// The scripts return again if the caller has to look again, and wrong if the index
+// contradicts its mark. They then drop the mark, so that nobody trusts the set until it
+// is rebuilt.
 const (
 	again = -1
 	wrong = -2
 )
 
 // rankScript: KEYS set, mark; ARGV change, nonce, number, queue key. It returns
-// the rank and the index's change, nonce (a text: Lua's numbers end at 2^53), live and
-// total. The nonce and the member's score are compared only at the very change of
-// which the caller knows them.
+// the rank and the index's change, nonce (a text: Lua's numbers are exact only to 2^53),
+// live and total. It compares the nonce and the member's score only if the index is at
+// the caller's change.
 var rankScript = goredis.NewScript(`
 local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce', 'live', 'total')
 if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return {-1, 0, '0', 0, 0} end
@@ -77,9 +77,8 @@ redis.call('HSET', KEYS[2], 'change', ARGV[3], 'nonce', ARGV[4], 'live', ARGV[5]
 return 1`)
 
 // swapScript: KEYS set, mark, new set; ARGV change, nonce, live, total. A present index
-// at a later change stays, but not one of another history: the log's nonce of
-// its change would have told, so the caller asks to overwrite by dropping the
-// mark first (ErrStale does).
+// with a later mark stays. An index of another history has no mark here: Build dropped
+// it.
 var swapScript = goredis.NewScript(`
 if redis.call('ZCARD', KEYS[3]) ~= tonumber(ARGV[3]) then
   redis.call('UNLINK', KEYS[3])
@@ -170,11 +169,11 @@ var releaseScript = goredis.NewScript(`
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0`)
 
-// builderTTL bounds how long an abandoned half-built index stays.
+// builderTTL bounds the life of an abandoned new index.
 const builderTTL = 15 * time.Minute
 
-// Build implements signup.IndexStore. It drops the present mark: whoever asks for a
-// new index has found the present one wrong.
+// Build implements signup.IndexStore. It drops the mark of the present index, which was
+// found wrong.
 func (x *Index) Build(ctx context.Context, waitlistID string) (signup.Builder, error) {
 	if err := x.rdb.Del(ctx, markKey(waitlistID)).Err(); err != nil {
 		return nil, fmt.Errorf("drop mark: %w", err)
@@ -206,12 +205,13 @@ func (b *builder) Put(ctx context.Context, keys []signup.Key) error {
 	return nil
 }
 
-// errShort says that a new index lost members before it could be used.
+// errShort says that a new index lost members before the swap.
 var errShort = errors.New("redis: new index is incomplete")
 
 // Swap implements signup.Builder.
 func (b *builder) Swap(ctx context.Context, m signup.Mark) error {
-	code, err := swapScript.Run(ctx, b.rdb, []string{setKey(b.waitlistID), markKey(b.waitlistID), b.key}, m.Change, m.Nonce, m.Live, m.Total).Int()
+	code, err := swapScript.Run(ctx, b.rdb, []string{setKey(b.waitlistID), markKey(b.waitlistID), b.key},
+		m.Change, m.Nonce, m.Live, m.Total).Int()
 	if err != nil {
 		return fmt.Errorf("swap index: %w", err)
 	}
