@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: waitlist/access/v1/access.proto
 
-// Who calls, and for which owners they may act. account answers it; every
-// owner-facing service decides on it.
+// Callers and the owners that they may act for. The account service returns them;
+// every owner-facing service decides by them.
 
 package accessv1
 
@@ -135,9 +135,9 @@ type Entitlement struct {
 	// trialing, active, canceling or inactive, as last stored: a trial whose
 	// valid_until has passed still says trialing here.
 	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
-	// The end of the trial or of the paid period; unset: no end known.
+	// The end of the trial or of the paid period; unset if it is unknown.
 	ValidUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=valid_until,json=validUntil,proto3" json:"valid_until,omitempty"`
-	// Whether the entitlement is (or was, when it has run out) a trial.
+	// Whether the entitlement is, or was before it ended, a trial.
 	Trial         bool  `protobuf:"varint,4,opt,name=trial,proto3" json:"trial,omitempty"`
 	Version       int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields

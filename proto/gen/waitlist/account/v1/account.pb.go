@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: waitlist/account/v1/account.proto
 
-// account's internal interface.
+// The internal interface of the account service.
 
 package accountv1
 
@@ -25,8 +25,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AuthorizeRequest carries both credentials as sent. The bearer token decides
-// when both are there.
+// AuthorizeRequest carries both credentials as sent. If both are present, the
+// bearer token decides.
 type AuthorizeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	BearerToken   string                 `protobuf:"bytes,1,opt,name=bearer_token,json=bearerToken,proto3" json:"bearer_token,omitempty"`
@@ -312,7 +312,7 @@ func (x *StartTrialResponse) GetEntitlement() *v1.Entitlement {
 type SetPaymentCustomerRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	AccountId string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
-	// Empty: nobody any more.
+	// Empty removes the customer.
 	CustomerId    string `protobuf:"bytes,2,opt,name=customer_id,json=customerId,proto3" json:"customer_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

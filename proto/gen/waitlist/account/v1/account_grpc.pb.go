@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: waitlist/account/v1/account.proto
 
-// account's internal interface.
+// The internal interface of the account service.
 
 package accountv1
 
@@ -32,16 +32,16 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type AccountServiceClient interface {
 	// Authorize turns one credential into its actor, by one indexed query and
-	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED where the
-	// credential is none of ours, expired or revoked.
+	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED if the
+	// credential is unknown, expired or revoked.
 	Authorize(ctx context.Context, in *AuthorizeRequest, opts ...grpc.CallOption) (*AuthorizeResponse, error)
 	// SetEntitlement stores an entitlement if its version is above the stored
 	// one, and publishes it.
 	SetEntitlement(ctx context.Context, in *SetEntitlementRequest, opts ...grpc.CallOption) (*SetEntitlementResponse, error)
 	// StartTrial starts the account's one trial and publishes it. ALREADY_EXISTS
-	// with CONFLICT where it was used, or a subscription is in force.
+	// with CONFLICT if the trial was used or a subscription is in force.
 	StartTrial(ctx context.Context, in *StartTrialRequest, opts ...grpc.CallOption) (*StartTrialResponse, error)
-	// SetPaymentCustomer stores who the account is at the payment provider.
+	// SetPaymentCustomer stores the account's customer id at the payment provider.
 	SetPaymentCustomer(ctx context.Context, in *SetPaymentCustomerRequest, opts ...grpc.CallOption) (*SetPaymentCustomerResponse, error)
 }
 
@@ -98,16 +98,16 @@ func (c *accountServiceClient) SetPaymentCustomer(ctx context.Context, in *SetPa
 // for forward compatibility.
 type AccountServiceServer interface {
 	// Authorize turns one credential into its actor, by one indexed query and
-	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED where the
-	// credential is none of ours, expired or revoked.
+	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED if the
+	// credential is unknown, expired or revoked.
 	Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error)
 	// SetEntitlement stores an entitlement if its version is above the stored
 	// one, and publishes it.
 	SetEntitlement(context.Context, *SetEntitlementRequest) (*SetEntitlementResponse, error)
 	// StartTrial starts the account's one trial and publishes it. ALREADY_EXISTS
-	// with CONFLICT where it was used, or a subscription is in force.
+	// with CONFLICT if the trial was used or a subscription is in force.
 	StartTrial(context.Context, *StartTrialRequest) (*StartTrialResponse, error)
-	// SetPaymentCustomer stores who the account is at the payment provider.
+	// SetPaymentCustomer stores the account's customer id at the payment provider.
 	SetPaymentCustomer(context.Context, *SetPaymentCustomerRequest) (*SetPaymentCustomerResponse, error)
 	mustEmbedUnimplementedAccountServiceServer()
 }

@@ -29,7 +29,7 @@ type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One of the contract's error codes, for instance VALIDATION_ERROR.
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	// The HTTP status; the contract gives some codes two.
+	// The HTTP status, since the contract gives some codes two.
 	HttpStatus int32         `protobuf:"varint,2,opt,name=http_status,json=httpStatus,proto3" json:"http_status,omitempty"`
 	Message    string        `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	Fields     []*FieldError `protobuf:"bytes,4,rep,name=fields,proto3" json:"fields,omitempty"`

@@ -27,7 +27,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Channel is one of the ways in which owners are told of signups.
+// Channel is a way of notifying owners of signups.
 type Channel int32
 
 const (
@@ -464,20 +464,20 @@ type SignupCreated struct {
 	Email     string `protobuf:"bytes,4,opt,name=email,proto3" json:"email,omitempty"`
 	FirstName string `protobuf:"bytes,5,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
 	LastName  string `protobuf:"bytes,6,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
-	// As handed out: offset added.
+	// The position that the person sees, with the offset.
 	Position      int64  `protobuf:"varint,7,opt,name=position,proto3" json:"position,omitempty"`
 	ReferralToken string `protobuf:"bytes,8,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
 	UtmSource     string `protobuf:"bytes,9,opt,name=utm_source,json=utmSource,proto3" json:"utm_source,omitempty"`
 	UtmMedium     string `protobuf:"bytes,10,opt,name=utm_medium,json=utmMedium,proto3" json:"utm_medium,omitempty"`
 	UtmCampaign   string `protobuf:"bytes,11,opt,name=utm_campaign,json=utmCampaign,proto3" json:"utm_campaign,omitempty"`
-	// Whether a referrer was credited for it.
+	// Whether a referrer got a credit for the signup.
 	Referred bool `protobuf:"varint,12,opt,name=referred,proto3" json:"referred,omitempty"`
 	// Whether the waitlist asks for an address verification.
 	VerificationRequired bool   `protobuf:"varint,13,opt,name=verification_required,json=verificationRequired,proto3" json:"verification_required,omitempty"`
 	WaitlistName         string `protobuf:"bytes,14,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
-	// The owner's channels that were to be told at that moment.
+	// The owner's channels to notify, as of the signup.
 	Channels []Channel `protobuf:"varint,15,rep,packed,name=channels,proto3,enum=waitlist.event.v1.Channel" json:"channels,omitempty"`
-	// Whether a confirmation mail was assigned at that moment.
+	// Whether a confirmation mail was assigned, as of the signup.
 	Confirmation  bool `protobuf:"varint,16,opt,name=confirmation,proto3" json:"confirmation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -638,8 +638,8 @@ type ReferralCredited struct {
 	ReferredNumber int64 `protobuf:"varint,6,opt,name=referred_number,json=referredNumber,proto3" json:"referred_number,omitempty"`
 	// See SignupCreated.channels.
 	Channels []Channel `protobuf:"varint,7,rep,packed,name=channels,proto3,enum=waitlist.event.v1.Channel" json:"channels,omitempty"`
-	// What the referrer was to get at that moment: a mail, an SMS, and a mail for
-	// the milestone that the credit reached (0: none, or no template).
+	// What the referrer was to get, as of the credit: a mail, an SMS, and a mail for
+	// the milestone that the credit reached (0: no milestone, or no template).
 	NotifyReferrer    bool  `protobuf:"varint,8,opt,name=notify_referrer,json=notifyReferrer,proto3" json:"notify_referrer,omitempty"`
 	SmsNotifyReferrer bool  `protobuf:"varint,9,opt,name=sms_notify_referrer,json=smsNotifyReferrer,proto3" json:"sms_notify_referrer,omitempty"`
 	Milestone         int64 `protobuf:"varint,10,opt,name=milestone,proto3" json:"milestone,omitempty"`
@@ -877,7 +877,7 @@ type SignupRemoved struct {
 	Email     string `protobuf:"bytes,5,opt,name=email,proto3" json:"email,omitempty"`
 	FirstName string `protobuf:"bytes,6,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
 	LastName  string `protobuf:"bytes,7,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
-	// Whether an offboarding mail was assigned at that moment.
+	// Whether an offboarding mail was assigned, as of the removal.
 	Offboarding   bool `protobuf:"varint,8,opt,name=offboarding,proto3" json:"offboarding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1021,8 +1021,8 @@ func (x *WaitlistDeleted) GetOwnerId() string {
 	return ""
 }
 
-// SignupsImported: a part of an import was stored. Nobody is told; only the
-// analytics count it. The event's time is the signups' created_at.
+// SignupsImported: a part of an import was stored. It causes no notification; only
+// the analytics count it. The event's time is the signups' created_at.
 type SignupsImported struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
@@ -1152,7 +1152,7 @@ type AccountVerificationRequested struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	AccountId string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
 	Email     string                 `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
-	// What the token is bound to beside the account; a new cycle has a new one.
+	// The token is bound to the account and to this; each cycle has a new one.
 	Cycle         int64                  `protobuf:"varint,3,opt,name=cycle,proto3" json:"cycle,omitempty"`
 	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1223,7 +1223,7 @@ type PasswordResetRequested struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	AccountId string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
 	Email     string                 `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
-	// What the token is bound to beside the account; spent by its use.
+	// The token is bound to the account and to this; using the token ends it.
 	Generation    int64                  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1455,7 +1455,7 @@ func (x *TeamMemberInvited) GetRole() string {
 	return ""
 }
 
-// TemplateDeleted: an owner's mail template has gone.
+// TemplateDeleted: an owner deleted a mail template.
 type TemplateDeleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The owner's.
@@ -1509,7 +1509,7 @@ func (x *TemplateDeleted) GetTemplateId() string {
 	return ""
 }
 
-// TrialEnding asks for one mail that tells an account of the end of its trial.
+// TrialEnding asks for one mail that reminds an account of the end of its trial.
 type TrialEnding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AccountId     string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`

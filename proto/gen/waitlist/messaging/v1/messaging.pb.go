@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: waitlist/messaging/v1/messaging.proto
 
-// messaging's internal interface: blasts for the owners' edge, templates for
-// the settings of a waitlist.
+// The internal interface of the messaging service: blasts for the owners' REST
+// interface, templates for the settings of a waitlist.
 
 package messagingv1
 
@@ -31,10 +31,10 @@ type CreateBlastRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
 	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// The request body as sent. Empty where it could not be read within its
-	// limit, which is INVALID_BODY once its turn comes.
+	// The request body as sent. Empty if it exceeded its limit or could not be read:
+	// that is INVALID_BODY, after the checks that come before the body.
 	Body []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
-	// The Idempotency-Key header; empty: none.
+	// The Idempotency-Key header; empty if there is none.
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -101,7 +101,7 @@ func (x *CreateBlastRequest) GetIdempotencyKey() string {
 type CreateBlastResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Blast *Blast                 `protobuf:"bytes,1,opt,name=blast,proto3" json:"blast,omitempty"`
-	// Set when an earlier response to the same Idempotency-Key is given again.
+	// Set for a replayed response to the same Idempotency-Key.
 	Replayed      bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -252,7 +252,7 @@ type Blast struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	BlastId string                 `protobuf:"bytes,1,opt,name=blast_id,json=blastId,proto3" json:"blast_id,omitempty"`
 	Subject string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
-	// When it was sent, or asked for where it is under way.
+	// When the blast was sent, or requested if it is not sent yet.
 	SentAt         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
 	RecipientCount int64                  `protobuf:"varint,4,opt,name=recipient_count,json=recipientCount,proto3" json:"recipient_count,omitempty"`
 	FailedCount    int64                  `protobuf:"varint,5,opt,name=failed_count,json=failedCount,proto3" json:"failed_count,omitempty"`
@@ -441,7 +441,7 @@ func (x *TemplateRef) GetTemplateType() string {
 
 type CheckTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Those that are unknown, of another owner or of another type.
+	// The ids that are unknown, of another owner or of another type.
 	Unknown       []*TemplateRef `protobuf:"bytes,1,rep,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,8 +4,8 @@
 // - protoc             (unknown)
 // source: waitlist/messaging/v1/messaging.proto
 
-// messaging's internal interface: blasts for the owners' edge, templates for
-// the settings of a waitlist.
+// The internal interface of the messaging service: blasts for the owners' REST
+// interface, templates for the settings of a waitlist.
 
 package messagingv1
 
@@ -33,11 +33,11 @@ const (
 type MessagingServiceClient interface {
 	// CreateBlast decides, in the contract's order: the waitlist exists, the actor
 	// may act for its owner, the owner's subscription, the role, the body, the
-	// tier. It answers when the blast has been sent, or after five seconds with
-	// the state it has then.
+	// tier. It answers when the blast has been sent, or after five seconds with its
+	// current state.
 	CreateBlast(ctx context.Context, in *CreateBlastRequest, opts ...grpc.CallOption) (*CreateBlastResponse, error)
 	ListBlasts(ctx context.Context, in *ListBlastsRequest, opts ...grpc.CallOption) (*ListBlastsResponse, error)
-	// CheckTemplates tells which ids name no template of that owner and type.
+	// CheckTemplates returns the ids that name no template of that owner and type.
 	CheckTemplates(ctx context.Context, in *CheckTemplatesRequest, opts ...grpc.CallOption) (*CheckTemplatesResponse, error)
 }
 
@@ -85,11 +85,11 @@ func (c *messagingServiceClient) CheckTemplates(ctx context.Context, in *CheckTe
 type MessagingServiceServer interface {
 	// CreateBlast decides, in the contract's order: the waitlist exists, the actor
 	// may act for its owner, the owner's subscription, the role, the body, the
-	// tier. It answers when the blast has been sent, or after five seconds with
-	// the state it has then.
+	// tier. It answers when the blast has been sent, or after five seconds with its
+	// current state.
 	CreateBlast(context.Context, *CreateBlastRequest) (*CreateBlastResponse, error)
 	ListBlasts(context.Context, *ListBlastsRequest) (*ListBlastsResponse, error)
-	// CheckTemplates tells which ids name no template of that owner and type.
+	// CheckTemplates returns the ids that name no template of that owner and type.
 	CheckTemplates(context.Context, *CheckTemplatesRequest) (*CheckTemplatesResponse, error)
 	mustEmbedUnimplementedMessagingServiceServer()
 }

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: waitlist/options/v1/options.proto
 
-// Options that annotate the suite's internal gRPC methods.
+// Options that annotate the internal gRPC methods.
 
 package optionsv1
 

@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: waitlist/signup/v1/signup.proto
 
-// signup's internal interface: waitlists for the owners' edge, signups for
-// messaging, closing an owner for account.
+// The internal interface of the signup service: waitlists for the owners' REST
+// interface, signups for messaging, closing an owner for account.
 
 package signupv1
 
@@ -30,12 +30,12 @@ const (
 type CreateWaitlistRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Actor *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	// The X-Account-Email header; empty: the actor's own account.
+	// The X-Account-Email header; empty means the actor's own account.
 	AccountEmail string `protobuf:"bytes,2,opt,name=account_email,json=accountEmail,proto3" json:"account_email,omitempty"`
-	// The request body as sent. Empty where it could not be read within its
-	// limit, which is INVALID_BODY once its turn comes.
+	// The request body as sent. Empty if it exceeded its limit or could not be read:
+	// that is INVALID_BODY, after the checks that come before the body.
 	Body []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
-	// The Idempotency-Key header; empty: none.
+	// The Idempotency-Key header; empty if there is none.
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -102,7 +102,7 @@ func (x *CreateWaitlistRequest) GetIdempotencyKey() string {
 type CreateWaitlistResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Waitlist *Waitlist              `protobuf:"bytes,1,opt,name=waitlist,proto3" json:"waitlist,omitempty"`
-	// Set when an earlier response to the same Idempotency-Key is given again.
+	// Set for a replayed response to the same Idempotency-Key.
 	Replayed      bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -198,8 +198,8 @@ func (x *ListWaitlistsRequest) GetActor() *v1.Actor {
 
 type ListWaitlistsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Own waitlists first, then each owner's that the actor is a member of; in
-	// order of creation.
+	// The actor's own waitlists first, then those of each owner whose team the actor
+	// is a member of; in order of creation.
 	Waitlists     []*Waitlist `protobuf:"bytes,1,rep,name=waitlists,proto3" json:"waitlists,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -709,7 +709,7 @@ func (x *Waitlist) GetOwnerId() string {
 type GetMailingRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// The signup's number within its waitlist; 0: only the waitlist is asked for.
+	// The signup's number within its waitlist; 0 asks for the waitlist only.
 	Number        int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -763,15 +763,15 @@ type GetMailingResponse struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	OwnerId      string                 `protobuf:"bytes,1,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
 	WaitlistName string                 `protobuf:"bytes,2,opt,name=waitlist_name,json=waitlistName,proto3" json:"waitlist_name,omitempty"`
-	// Whether the owner's plan is Pro. The rest of the settings is empty below it.
+	// Whether the owner's plan is Pro. If not, the other settings are empty.
 	Pro bool `protobuf:"varint,3,opt,name=pro,proto3" json:"pro,omitempty"`
-	// Ids of templates; empty: none is assigned.
+	// Ids of templates; empty if none is assigned.
 	SignupConfirmation string `protobuf:"bytes,4,opt,name=signup_confirmation,json=signupConfirmation,proto3" json:"signup_confirmation,omitempty"`
 	ReferralMilestone  string `protobuf:"bytes,5,opt,name=referral_milestone,json=referralMilestone,proto3" json:"referral_milestone,omitempty"`
 	Offboarding        string `protobuf:"bytes,6,opt,name=offboarding,proto3" json:"offboarding,omitempty"`
 	NotifyReferrer     bool   `protobuf:"varint,7,opt,name=notify_referrer,json=notifyReferrer,proto3" json:"notify_referrer,omitempty"`
 	SmsNotifyReferrer  bool   `protobuf:"varint,8,opt,name=sms_notify_referrer,json=smsNotifyReferrer,proto3" json:"sms_notify_referrer,omitempty"`
-	// Unset where the signup has gone.
+	// Unset if the signup is gone.
 	Signup             *MailedSignup `protobuf:"bytes,9,opt,name=signup,proto3" json:"signup,omitempty"`
 	ReferralMilestones []int64       `protobuf:"varint,10,rep,packed,name=referral_milestones,json=referralMilestones,proto3" json:"referral_milestones,omitempty"`
 	unknownFields      protoimpl.UnknownFields
@@ -885,8 +885,7 @@ type MailedSignup struct {
 	FirstName string                 `protobuf:"bytes,3,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
 	LastName  string                 `protobuf:"bytes,4,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
 	Phone     string                 `protobuf:"bytes,5,opt,name=phone,proto3" json:"phone,omitempty"`
-	// Displayed position: offset added. 0 when the waitlist hides positions from
-	// signups.
+	// The displayed position, with the offset; 0 if the waitlist hides positions.
 	Position      int64  `protobuf:"varint,6,opt,name=position,proto3" json:"position,omitempty"`
 	ReferralCount int64  `protobuf:"varint,7,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
 	ReferralToken string `protobuf:"bytes,8,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
@@ -1060,7 +1059,7 @@ func (x *ListRecipientsRequest) GetLimit() int32 {
 
 type ListRecipientsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Fewer than the limit: there are no more.
+	// Fewer than the limit means that there are no more.
 	Numbers       []int64 `protobuf:"varint,1,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1331,21 +1330,21 @@ func (x *GetNoticeRequest) GetWithPosition() bool {
 	return false
 }
 
-// GetNoticeResponse: the URLs are secrets. They are empty where there is none,
-// and all of them below Pro.
+// GetNoticeResponse carries URLs, which are secrets. A URL is empty if it is not
+// set or the owner is below Pro.
 type GetNoticeResponse struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	WebhookUrl        string                 `protobuf:"bytes,1,opt,name=webhook_url,json=webhookUrl,proto3" json:"webhook_url,omitempty"`
 	SlackWebhookUrl   string                 `protobuf:"bytes,2,opt,name=slack_webhook_url,json=slackWebhookUrl,proto3" json:"slack_webhook_url,omitempty"`
 	DiscordWebhookUrl string                 `protobuf:"bytes,3,opt,name=discord_webhook_url,json=discordWebhookUrl,proto3" json:"discord_webhook_url,omitempty"`
-	// What the webhook is told of: signup.created, referral.credited.
+	// The events for the webhook: signup.created, referral.credited.
 	WebhookEvents []string `protobuf:"bytes,4,rep,name=webhook_events,json=webhookEvents,proto3" json:"webhook_events,omitempty"`
 	Email         string   `protobuf:"bytes,5,opt,name=email,proto3" json:"email,omitempty"`
 	FirstName     string   `protobuf:"bytes,6,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
 	LastName      string   `protobuf:"bytes,7,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
 	ReferralToken string   `protobuf:"bytes,8,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
-	// Displayed position, also where the waitlist hides it from signups; 0 when it
-	// was not asked for.
+	// The displayed position, even if the waitlist hides it; 0 if the request did not
+	// ask for it.
 	Position      int64 `protobuf:"varint,9,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1448,7 +1447,8 @@ type ListSignupsRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
 	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// The query's limit and last_key as sent; empty: the default, the first page.
+	// The query's limit and last_key as sent; empty means the default limit, the
+	// first page.
 	Limit         string `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	LastKey       string `protobuf:"bytes,4,opt,name=last_key,json=lastKey,proto3" json:"last_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1566,7 +1566,7 @@ func (x *ListSignupsResponse) GetLastKey() string {
 	return ""
 }
 
-// AdminSignup is a signup as its owner sees it.
+// AdminSignup is a signup as the owner sees it.
 type AdminSignup struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Email     string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
@@ -1577,7 +1577,7 @@ type AdminSignup struct {
 	Position      int64  `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
 	ReferralToken string `protobuf:"bytes,6,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
 	ReferralCount int64  `protobuf:"varint,7,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
-	// The credited referrer's token; empty: none.
+	// The credited referrer's token; empty if there is none.
 	ReferredBy  string `protobuf:"bytes,8,opt,name=referred_by,json=referredBy,proto3" json:"referred_by,omitempty"`
 	UtmSource   string `protobuf:"bytes,9,opt,name=utm_source,json=utmSource,proto3" json:"utm_source,omitempty"`
 	UtmMedium   string `protobuf:"bytes,10,opt,name=utm_medium,json=utmMedium,proto3" json:"utm_medium,omitempty"`
@@ -1588,7 +1588,7 @@ type AdminSignup struct {
 	CustomAnswersJson []byte `protobuf:"bytes,14,opt,name=custom_answers_json,json=customAnswersJson,proto3" json:"custom_answers_json,omitempty"`
 	EmailVerified     bool   `protobuf:"varint,15,opt,name=email_verified,json=emailVerified,proto3" json:"email_verified,omitempty"`
 	EmailOptOut       bool   `protobuf:"varint,16,opt,name=email_opt_out,json=emailOptOut,proto3" json:"email_opt_out,omitempty"`
-	// Unset: not opted out.
+	// Unset if the person has not opted out.
 	EmailOptOutAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=email_opt_out_at,json=emailOptOutAt,proto3" json:"email_opt_out_at,omitempty"`
 	DeviceType    string                 `protobuf:"bytes,18,opt,name=device_type,json=deviceType,proto3" json:"device_type,omitempty"`
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
@@ -2196,8 +2196,8 @@ func (x *ExportSignupsResponse) GetCsv() []byte {
 }
 
 // ImportSignupsRequest: the first message has actor and waitlist_id and no
-// body; each further one has the next piece of the body. A body over the limit
-// is not sent to its end.
+// body; each further one has the next piece of the body. The client stops sending
+// a body that exceeds the limit.
 type ImportSignupsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
@@ -2261,7 +2261,7 @@ func (x *ImportSignupsRequest) GetBody() []byte {
 type ImportSignupsResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Imported int64                  `protobuf:"varint,1,opt,name=imported,proto3" json:"imported,omitempty"`
-	// Addresses that were on the list, or earlier in the file.
+	// The number of addresses that were on the list, or earlier in the file.
 	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// At most 50.
 	Errors        []*ImportError `protobuf:"bytes,3,rep,name=errors,proto3" json:"errors,omitempty"`
@@ -2386,10 +2386,10 @@ type AuthorizeAnalyticsRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
 	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// How many top referrers are wanted, 0 to 10.
+	// How many top referrers to return, 0 to 10.
 	Referrers int32 `protobuf:"varint,3,opt,name=referrers,proto3" json:"referrers,omitempty"`
-	// Set when a query parameter is out of bounds, with what is wrong with it: it
-	// is refused when its turn in the order comes.
+	// The error in a query parameter, if any: VALIDATION_ERROR, after the checks that
+	// come before the parameters.
 	InvalidParameter string `protobuf:"bytes,4,opt,name=invalid_parameter,json=invalidParameter,proto3" json:"invalid_parameter,omitempty"`
 	InvalidMessage   string `protobuf:"bytes,5,opt,name=invalid_message,json=invalidMessage,proto3" json:"invalid_message,omitempty"`
 	unknownFields    protoimpl.UnknownFields
@@ -2464,7 +2464,7 @@ func (x *AuthorizeAnalyticsRequest) GetInvalidMessage() string {
 type AuthorizeAnalyticsResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// Most referrals first; who reached the number first goes first.
+	// Most referrals first; of equal numbers, the first to reach it.
 	TopReferrers  []*Referrer `protobuf:"bytes,2,rep,name=top_referrers,json=topReferrers,proto3" json:"top_referrers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

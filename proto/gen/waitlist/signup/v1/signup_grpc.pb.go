@@ -4,8 +4,8 @@
 // - protoc             (unknown)
 // source: waitlist/signup/v1/signup.proto
 
-// signup's internal interface: waitlists for the owners' edge, signups for
-// messaging, closing an owner for account.
+// The internal interface of the signup service: waitlists for the owners' REST
+// interface, signups for messaging, closing an owner for account.
 
 package signupv1
 
@@ -34,8 +34,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WaitlistService answers the owners' edge. Every request carries the actor;
-// signup decides, in the contract's order: the waitlist exists, the actor may
+// WaitlistService serves the owners' REST interface. Every request carries the
+// actor; signup decides, in the contract's order: the waitlist exists, the actor may
 // act for its owner, the owner's subscription, the role, the body, the tier.
 type WaitlistServiceClient interface {
 	CreateWaitlist(ctx context.Context, in *CreateWaitlistRequest, opts ...grpc.CallOption) (*CreateWaitlistResponse, error)
@@ -120,8 +120,8 @@ func (c *waitlistServiceClient) CloseOwner(ctx context.Context, in *CloseOwnerRe
 // All implementations must embed UnimplementedWaitlistServiceServer
 // for forward compatibility.
 //
-// WaitlistService answers the owners' edge. Every request carries the actor;
-// signup decides, in the contract's order: the waitlist exists, the actor may
+// WaitlistService serves the owners' REST interface. Every request carries the
+// actor; signup decides, in the contract's order: the waitlist exists, the actor may
 // act for its owner, the owner's subscription, the role, the body, the tier.
 type WaitlistServiceServer interface {
 	CreateWaitlist(context.Context, *CreateWaitlistRequest) (*CreateWaitlistResponse, error)
@@ -341,8 +341,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AdminService answers the owners' edge about the signups of a waitlist. Every
-// request carries the actor, and signup decides as in WaitlistService.
+// AdminService serves the owners' REST interface to the signups of a waitlist.
+// Every request carries the actor, and signup decides as in WaitlistService.
 type AdminServiceClient interface {
 	ListSignups(ctx context.Context, in *ListSignupsRequest, opts ...grpc.CallOption) (*ListSignupsResponse, error)
 	RemoveSignup(ctx context.Context, in *RemoveSignupRequest, opts ...grpc.CallOption) (*RemoveSignupResponse, error)
@@ -355,14 +355,14 @@ type AdminServiceClient interface {
 	// row is stored.
 	ImportSignups(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportSignupsRequest, ImportSignupsResponse], error)
 	// AuthorizeAnalytics decides whether the actor may see a waitlist's analytics,
-	// and gives what they show of the signups themselves.
+	// and returns the part that comes from the signups themselves.
 	AuthorizeAnalytics(ctx context.Context, in *AuthorizeAnalyticsRequest, opts ...grpc.CallOption) (*AuthorizeAnalyticsResponse, error)
-	// ListWaitlistIds streams the ids of all waitlists, in order. It serves the
-	// rebuilding of aggregates.
+	// ListWaitlistIds streams the ids of all waitlists, in order. It serves
+	// to rebuild aggregates.
 	ListWaitlistIds(ctx context.Context, in *ListWaitlistIdsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListWaitlistIdsResponse], error)
 	// TallySignups counts the signups of a waitlist, the removed ones too, from one
-	// snapshot. It serves the rebuilding of aggregates. NOT_FOUND where the
-	// waitlist has gone.
+	// snapshot. It serves to rebuild aggregates. NOT_FOUND if the waitlist
+	// is gone.
 	TallySignups(ctx context.Context, in *TallySignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TallySignupsResponse], error)
 }
 
@@ -498,8 +498,8 @@ type AdminService_TallySignupsClient = grpc.ServerStreamingClient[TallySignupsRe
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// AdminService answers the owners' edge about the signups of a waitlist. Every
-// request carries the actor, and signup decides as in WaitlistService.
+// AdminService serves the owners' REST interface to the signups of a waitlist.
+// Every request carries the actor, and signup decides as in WaitlistService.
 type AdminServiceServer interface {
 	ListSignups(context.Context, *ListSignupsRequest) (*ListSignupsResponse, error)
 	RemoveSignup(context.Context, *RemoveSignupRequest) (*RemoveSignupResponse, error)
@@ -512,14 +512,14 @@ type AdminServiceServer interface {
 	// row is stored.
 	ImportSignups(grpc.ClientStreamingServer[ImportSignupsRequest, ImportSignupsResponse]) error
 	// AuthorizeAnalytics decides whether the actor may see a waitlist's analytics,
-	// and gives what they show of the signups themselves.
+	// and returns the part that comes from the signups themselves.
 	AuthorizeAnalytics(context.Context, *AuthorizeAnalyticsRequest) (*AuthorizeAnalyticsResponse, error)
-	// ListWaitlistIds streams the ids of all waitlists, in order. It serves the
-	// rebuilding of aggregates.
+	// ListWaitlistIds streams the ids of all waitlists, in order. It serves
+	// to rebuild aggregates.
 	ListWaitlistIds(*ListWaitlistIdsRequest, grpc.ServerStreamingServer[ListWaitlistIdsResponse]) error
 	// TallySignups counts the signups of a waitlist, the removed ones too, from one
-	// snapshot. It serves the rebuilding of aggregates. NOT_FOUND where the
-	// waitlist has gone.
+	// snapshot. It serves to rebuild aggregates. NOT_FOUND if the waitlist
+	// is gone.
 	TallySignups(*TallySignupsRequest, grpc.ServerStreamingServer[TallySignupsResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
@@ -773,20 +773,19 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SignupService answers messaging and notifier.
+// SignupService serves messaging and notifier.
 type SignupServiceClient interface {
 	// GetMailing returns what the mails about one signup need at this moment.
-	// NOT_FOUND where the waitlist has gone.
+	// NOT_FOUND if the waitlist is gone.
 	GetMailing(ctx context.Context, in *GetMailingRequest, opts ...grpc.CallOption) (*GetMailingResponse, error)
-	// ListRecipients returns who gets a blast: numbers of live signups that have
-	// not opted out, ascending. NOT_FOUND where the waitlist has gone.
+	// ListRecipients returns the recipients of a blast: the numbers of live signups
+	// that have not opted out, ascending. NOT_FOUND if the waitlist is gone.
 	ListRecipients(ctx context.Context, in *ListRecipientsRequest, opts ...grpc.CallOption) (*ListRecipientsResponse, error)
-	// GetRecipients returns those of some signups that are live and have not opted
-	// out at this moment. NOT_FOUND where the waitlist has gone.
+	// GetRecipients returns, of the given signups, those that are now live and have
+	// not opted out. NOT_FOUND if the waitlist is gone.
 	GetRecipients(ctx context.Context, in *GetRecipientsRequest, opts ...grpc.CallOption) (*GetRecipientsResponse, error)
-	// GetNotice returns where the owner of a waitlist is told of its signups at
-	// this moment, and what is said of one of them. NOT_FOUND where the waitlist or
-	// the signup has gone.
+	// GetNotice returns the current notification channels of a waitlist and the
+	// data about one signup. NOT_FOUND if the waitlist or the signup is gone.
 	GetNotice(ctx context.Context, in *GetNoticeRequest, opts ...grpc.CallOption) (*GetNoticeResponse, error)
 }
 
@@ -842,20 +841,19 @@ func (c *signupServiceClient) GetNotice(ctx context.Context, in *GetNoticeReques
 // All implementations must embed UnimplementedSignupServiceServer
 // for forward compatibility.
 //
-// SignupService answers messaging and notifier.
+// SignupService serves messaging and notifier.
 type SignupServiceServer interface {
 	// GetMailing returns what the mails about one signup need at this moment.
-	// NOT_FOUND where the waitlist has gone.
+	// NOT_FOUND if the waitlist is gone.
 	GetMailing(context.Context, *GetMailingRequest) (*GetMailingResponse, error)
-	// ListRecipients returns who gets a blast: numbers of live signups that have
-	// not opted out, ascending. NOT_FOUND where the waitlist has gone.
+	// ListRecipients returns the recipients of a blast: the numbers of live signups
+	// that have not opted out, ascending. NOT_FOUND if the waitlist is gone.
 	ListRecipients(context.Context, *ListRecipientsRequest) (*ListRecipientsResponse, error)
-	// GetRecipients returns those of some signups that are live and have not opted
-	// out at this moment. NOT_FOUND where the waitlist has gone.
+	// GetRecipients returns, of the given signups, those that are now live and have
+	// not opted out. NOT_FOUND if the waitlist is gone.
 	GetRecipients(context.Context, *GetRecipientsRequest) (*GetRecipientsResponse, error)
-	// GetNotice returns where the owner of a waitlist is told of its signups at
-	// this moment, and what is said of one of them. NOT_FOUND where the waitlist or
-	// the signup has gone.
+	// GetNotice returns the current notification channels of a waitlist and the
+	// data about one signup. NOT_FOUND if the waitlist or the signup is gone.
 	GetNotice(context.Context, *GetNoticeRequest) (*GetNoticeResponse, error)
 	mustEmbedUnimplementedSignupServiceServer()
 }
