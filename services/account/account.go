@@ -1,23 +1,22 @@
-// Package account is the domain of accounts: who exists, how they prove who
-// they are, and what they may use.
+// Package account is the domain of accounts, credentials and entitlements.
 //
-//	register.go      a new account with its trial
-//	login.go         passwords in, tokens out; refresh, logout
-//	password.go      argon2id, a bounded number at once
-//	bruteforce.go    how many wrong passwords are too many
+//	register.go      registration and the trial that starts with it
+//	login.go         login, refresh and logout
+//	password.go      argon2id hashing with bounded concurrency
+//	bruteforce.go    limits on failed logins
 //	idtoken.go       ID tokens (JWT, ES256) and their key ring
 //	apikey.go        API keys
-//	authorize.go     credential → actor, for every request of the suite
-//	verification.go  proving the e-mail address
-//	reset.go         a forgotten password
+//	authorize.go     credential → actor, for every request to the platform
+//	verification.go  email verification
+//	reset.go         password reset
 //	entitlement.go   tiers, statuses, trials; the profile
-//	trial.go         telling people that their trial ends
-//	team.go          who else may act for an account
-//	deletion.go      the end of an account
-//	events.go        what other services learn of it
+//	trial.go         reminders that a trial is about to end
+//	team.go          team members
+//	deletion.go      account deletion
+//	events.go        events for other services
 //
-// The package knows no transport and no database. Its Store is implemented by
-// package postgres, against which the tests run.
+// The package depends on no transport and no database. Package postgres
+// implements Store, and the tests run against it.
 package account
 
 import (
@@ -32,190 +31,185 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// ErrNotFound is what a Store answers where there is no such row.
+// ErrNotFound means that the Store has no such row.
 var ErrNotFound = errors.New("account: not found")
 
 // Account is one stored account.
 type Account struct {
 	// ID is a UUIDv7.
 	ID string
-	// Email is normalised as by package emailaddr, and unique.
+	// Email is unique and normalized by package emailaddr.
 	Email string
-	// EmailVerifiedAt is zero until the address is proven.
+	// EmailVerifiedAt is zero until the address is verified.
 	EmailVerifiedAt time.Time
 	// PasswordHash is an argon2id PHC string.
 	PasswordHash string
-	// PasswordGeneration counts the passwords. Reset tokens are bound to it.
+	// PasswordGeneration increases with each new password. Reset tokens are bound
+	// to it.
 	PasswordGeneration int64
-	// APIKey finds and checks the API key.
-	APIKey APIKeyRecord
+	APIKey             APIKeyRecord
 	// Entitlement is as stored; see access.Entitlement.At.
 	Entitlement access.Entitlement
-	// TrialEndsAt stays when the trial is over; zero where there never was one.
+	// TrialEndsAt remains set after the trial. It is zero if there was none.
 	TrialEndsAt  time.Time
 	HasUsedTrial bool
-	// PaymentCustomerID is who the account is at the payment provider; empty:
-	// nobody yet.
+	// PaymentCustomerID is the account's customer at the payment provider. It is
+	// empty before the first checkout.
 	PaymentCustomerID string
 	Verification      Verification
-	// ResetSentAt is when the last password reset was mailed; zero: never.
+	// ResetSentAt is when the last reset mail was requested; zero if never.
 	ResetSentAt time.Time
 	CreatedAt   time.Time
 }
 
-// Session is one login: the family of refresh tokens that descends from it.
+// Session is one login and the refresh tokens derived from it.
 type Session struct {
 	ID        string
 	AccountID string
-	// ExpiresAt moves on with each refresh.
+	// ExpiresAt is extended by each refresh.
 	ExpiresAt time.Time
 }
 
-// TrialEnding is a trial about whose end its owner is told.
+// TrialEnding is a trial whose owner gets a reminder.
 type TrialEnding struct {
 	AccountID, Email string
 	EndsAt           time.Time
 }
 
-// Store keeps accounts. Its methods are single statements, each on an index.
-// Where a row is missing they return ErrNotFound.
+// Store persists accounts. Each method is one statement that uses an index. A
+// method returns ErrNotFound if its row is missing.
 type Store interface {
-	// InTx runs fn in one transaction, again when Postgres gave it up for a
-	// conflict. What fn publishes is committed with it.
+	// InTx runs fn in a transaction and retries it after a serialization conflict.
+	// Events that fn publishes commit with the transaction.
 	InTx(ctx context.Context, fn func(Tx) error) error
 
-	// AccountByEmail finds by normalised address.
+	// AccountByEmail takes a normalized address.
 	AccountByEmail(ctx context.Context, email string) (Account, error)
-	// Account finds by id.
 	Account(ctx context.Context, id string) (Account, error)
-	// ActorBySession returns the actor behind a session of this account that
-	// has not ended at now.
+	// ActorBySession returns the actor of an account's session that has not
+	// expired at now.
 	ActorBySession(ctx context.Context, sessionID, accountID string, now time.Time) (access.Actor, error)
-	// ActorByAPIKey returns the actor whose API key has this lookup part, and
-	// the hash that the key must have.
+	// ActorByAPIKey finds an actor by the lookup part of an API key. It also
+	// returns the stored hash of the key.
 	ActorByAPIKey(ctx context.Context, lookup string) (access.Actor, []byte, error)
-	// SetAPIKey replaces the API key.
 	SetAPIKey(ctx context.Context, accountID string, key APIKeyRecord) error
 	// SetPasswordHash stores another hash of the same password.
 	SetPasswordHash(ctx context.Context, accountID string, generation int64, hash string) error
 
-	// LoginFailures tells the failures after since that concern an attempt.
+	// LoginFailures counts the failures after since that apply to an attempt.
 	LoginFailures(ctx context.Context, a Attempt, since time.Time) (Failures, error)
 	AddLoginFailure(ctx context.Context, a Attempt, at time.Time) error
 
-	// QueueReset remembers a wish to reset the password of whoever has this
-	// address, if anybody.
+	// QueueReset queues a password reset for an address, which may have no account.
 	QueueReset(ctx context.Context, email string, at time.Time) error
 
-	// Members returns the team of an account in order of invitation.
+	// Members returns an account's team in order of invitation.
 	Members(ctx context.Context, ownerID string) ([]Member, error)
 	DeleteMember(ctx context.Context, ownerID, email string) error
 
-	// DeleteSessionByToken ends the session that a refresh token belongs to.
+	// DeleteSessionByToken deletes the session that owns a refresh token.
 	DeleteSessionByToken(ctx context.Context, tokenHash []byte) error
 
-	// TakeClosing claims one closing that is due, until retryAt, and returns
-	// the deleted account's id.
+	// TakeClosing claims one due closing until retryAt and returns the deleted
+	// account's id.
 	TakeClosing(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
-	// DeleteClosing says that a closing is done.
+	// DeleteClosing removes a completed closing.
 	DeleteClosing(ctx context.Context, accountID string) error
 
-	// Sweep deletes what has expired at now, a bounded number of rows at a
-	// time, and reports whether there may be more.
+	// Sweep deletes a bounded number of rows that expired by now and reports
+	// whether more may remain.
 	Sweep(ctx context.Context, now time.Time) (more bool, err error)
 }
 
-// Tx is what happens within a transaction.
+// Tx is a transaction of a Store.
 type Tx interface {
-	// UseTrial marks the trial of an address as used and reports whether it
-	// was still unused.
+	// UseTrial marks an address's trial as used and reports whether it was unused
+	// before.
 	UseTrial(ctx context.Context, addressHash []byte, at time.Time) (bool, error)
-	// InsertAccount returns ErrEmailTaken where the address has an account.
+	// InsertAccount returns ErrEmailTaken if the address has an account.
 	InsertAccount(ctx context.Context, a Account) error
-	// LockAccount reads an account and keeps others from changing it.
+	// LockAccount reads an account and locks its row.
 	LockAccount(ctx context.Context, id string) (Account, error)
-	// LockAccountByEmail is LockAccount by normalised address.
+	// LockAccountByEmail is LockAccount for a normalized address.
 	LockAccountByEmail(ctx context.Context, email string) (Account, error)
-	// UpdateVerification stores the state of a locked account's verification.
+	// UpdateVerification stores the verification state of a locked account.
 	UpdateVerification(ctx context.Context, accountID string, verifiedAt time.Time, v Verification) error
-	// SetPassword stores a new password of a locked account and begins the
-	// next generation.
+	// SetPassword stores a locked account's new password hash and increments the
+	// password generation.
 	SetPassword(ctx context.Context, accountID, hash string) error
-	// SetResetSent remembers when a reset was mailed.
+	// SetResetSent records when a reset mail was requested.
 	SetResetSent(ctx context.Context, accountID string, at time.Time) error
-	// SetEntitlement stores the entitlement of a locked account and what it
-	// says of its trial.
+	// SetEntitlement stores a locked account's entitlement and trial.
 	SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error
-	// SetPaymentCustomer stores who a locked account is at the payment provider.
+	// SetPaymentCustomer stores an account's customer at the payment provider.
 	SetPaymentCustomer(ctx context.Context, accountID, customerID string) error
-	// TakeTrialEnding marks one trial that ends after now and not after until as
-	// told of, the first that nobody else has. It leaves out those of accounts that
-	// are to be younger than shortest at the trial's end.
+	// TakeTrialEnding marks a trial as reminded and returns it: the earliest that
+	// ends after now and no later than until, and that no other transaction holds.
+	// It skips trials that end less than shortest after registration.
 	TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (TrialEnding, error)
-	// InsertMember returns ErrMemberExists where the address is in the team.
+	// InsertMember returns ErrMemberExists if the address is on the team.
 	InsertMember(ctx context.Context, ownerID string, m Member) error
-	// CountInvitation counts one more invitation by a locked account at now and
-	// returns how many there were in the window, and when it began. Windows that
-	// began before oldest are over.
+	// CountInvitation counts an invitation that a locked account sends at now. It
+	// returns the number in the current window and the start of the window. A
+	// window that started at or before oldest has ended.
 	CountInvitation(ctx context.Context, ownerID string, now, oldest time.Time) (n int, since time.Time, err error)
-	// DeleteAccount removes an account with all its credentials and
-	// memberships, and leaves a closing that is due at dueAt.
+	// DeleteAccount deletes an account with its credentials and memberships, and
+	// inserts a closing that is due at dueAt.
 	DeleteAccount(ctx context.Context, a Account, dueAt time.Time) error
 
-	// InsertSession begins a session of an account whose password generation
-	// is still the given one, else ErrNotFound.
+	// InsertSession returns ErrNotFound if the account's password generation is no
+	// longer the given one.
 	InsertSession(ctx context.Context, s Session, generation int64, at time.Time) error
 	// InsertRefreshToken adds the newest token of a session.
 	InsertRefreshToken(ctx context.Context, sessionID string, hash []byte, at, expires time.Time) error
-	// LockSessionByToken returns the session that a refresh token, spent or
-	// not, belongs to, and keeps others from changing it.
+	// LockSessionByToken locks and returns the session that owns a refresh token,
+	// which may be spent.
 	LockSessionByToken(ctx context.Context, tokenHash []byte) (Session, error)
-	// SpendRefreshToken marks a token as used and reports whether it was still
-	// good at now.
+	// SpendRefreshToken marks a token as spent and reports whether it was valid at
+	// now.
 	SpendRefreshToken(ctx context.Context, hash []byte, now time.Time) (bool, error)
-	// ExtendSession moves a session's end.
 	ExtendSession(ctx context.Context, sessionID string, expires time.Time) error
 	DeleteSession(ctx context.Context, sessionID string) error
-	// DeleteSessions ends every session of an account.
+	// DeleteSessions deletes every session of an account.
 	DeleteSessions(ctx context.Context, accountID string) error
 
-	// TakeReset takes one queued wish, the oldest that nobody else has.
+	// TakeReset removes and returns the oldest queued reset that no other
+	// transaction holds.
 	TakeReset(ctx context.Context) (email string, at time.Time, err error)
 
 	// Publish sends events about one account when the transaction commits.
 	Publish(ctx context.Context, accountID string, events ...*eventv1.Event) error
 }
 
-// OwnerCloser makes everything of an account invisible in the service that
-// holds the waitlists. Repeating it is harmless.
+// OwnerCloser hides all waitlists of an account. It is idempotent.
 type OwnerCloser interface {
 	CloseOwner(ctx context.Context, accountID string) error
 }
 
-// Config is what a Service is made of.
+// Config configures a Service.
 type Config struct {
 	Store Store
 	Owner OwnerCloser
-	// Tokens checks the tokens of mail links.
+	// Tokens verifies the tokens in mail links.
 	Tokens *token.Ring
-	// Keys signs and checks ID tokens.
+	// Keys signs and verifies ID tokens.
 	Keys *Keys
-	// Issuer and Audience are the iss and aud of ID tokens.
+	// Issuer and Audience are the iss and aud claims of ID tokens.
 	Issuer, Audience string
 	IDTokenTTL       time.Duration
-	// RefreshTokenTTL is how long a session lives without a refresh.
+	// RefreshTokenTTL is how long a session lasts without a refresh.
 	RefreshTokenTTL time.Duration
 	TrialDuration   time.Duration
-	// EnforceVerification asks for a verified address before an invitation.
+	// EnforceVerification requires a verified address for invitations.
 	EnforceVerification bool
-	// AddressKey is the key of the hashes that outlive addresses. It is never
-	// rotated: another key forgets which addresses have had their trial.
+	// AddressKey keys the hashes that outlive addresses. Do not rotate it: with
+	// another key, every address gets a second trial.
 	AddressKey []byte
-	// HashConcurrency bounds the passwords hashed at once; each takes 19 MiB
+	// HashConcurrency bounds concurrent password hashing. Each hash takes 19 MiB
 	// and one core.
 	HashConcurrency int
-	// HashPatience is how long a request waits for its turn to hash; the end of
-	// its context ends the wait too. RATE_LIMITED comes after it.
+	// HashPatience bounds how long a request waits to hash a password. It then gets
+	// RATE_LIMITED, as it does when its deadline ends the wait.
 	HashPatience time.Duration
 	Logger       *slog.Logger
 	// Now is the clock.
@@ -224,7 +218,7 @@ type Config struct {
 	Wait func(ctx context.Context, d time.Duration) bool
 }
 
-// Service is every use case of accounts. It is safe for concurrent use.
+// Service implements the use cases of accounts. It is safe for concurrent use.
 type Service struct {
 	Config
 	passwords *passwords
@@ -241,7 +235,7 @@ func New(cfg Config) (*Service, error) {
 	return &Service{Config: cfg, passwords: p, resets: loop.NewSignal()}, nil
 }
 
-// now is the clock in UTC, in the milliseconds that the interface shows.
+// now returns the time in UTC, truncated to the milliseconds that the API shows.
 func (s *Service) now() time.Time { return s.Now().UTC().Truncate(time.Millisecond) }
 
 // work calls do at once, whenever wake says so, and after each pause until ctx is

@@ -14,13 +14,13 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// An API key is
+// apiKey is an API key, in base 32:
 //
 //	wl_live_<lookup, 13><secret, 52><checksum, 7>
 //
-// in base 32. The lookup part finds the row, the secret (260 bits) proves the
-// key, the checksum (CRC-32) lets scanners and typing errors be told without a
-// query. Only a hash of the whole is stored.
+// The lookup part finds the row and the secret (260 bits) authenticates. The
+// checksum (CRC-32) rejects typing errors and guesses without a query. The store
+// has only a hash of the key.
 type apiKey string
 
 const (
@@ -31,11 +31,11 @@ const (
 	apiKeyLen    = len(apiKeyPrefix) + lookupLen + secretLen + checksumLen
 )
 
-// APIKeyRecord is what is stored of an API key.
+// APIKeyRecord is the stored form of an API key.
 type APIKeyRecord struct {
 	// Lookup is unique.
 	Lookup string
-	// Hash is SHA-256 of the key.
+	// Hash is the SHA-256 of the key.
 	Hash []byte
 }
 
@@ -60,7 +60,7 @@ func (k apiKey) record() APIKeyRecord {
 	return APIKeyRecord{Lookup: string(k[len(apiKeyPrefix) : len(apiKeyPrefix)+lookupLen]), Hash: h[:]}
 }
 
-// parseAPIKey reports whether s has the form of a key.
+// parseAPIKey checks the format and the checksum of a key.
 func parseAPIKey(s string) (apiKey, bool) {
 	if len(s) != apiKeyLen || !strings.HasPrefix(s, apiKeyPrefix) {
 		return "", false
@@ -69,7 +69,7 @@ func parseAPIKey(s string) (apiKey, bool) {
 	return apiKey(s), s[apiKeyLen-checksumLen:] == checksum(body)
 }
 
-// actorByAPIKey returns the actor of a key, or ErrNotFound.
+// actorByAPIKey returns the actor of a key or ErrNotFound.
 func (s *Service) actorByAPIKey(ctx context.Context, raw string) (access.Actor, error) {
 	key, ok := parseAPIKey(raw)
 	if !ok {
@@ -87,12 +87,12 @@ func (s *Service) actorByAPIKey(ctx context.Context, raw string) (access.Actor, 
 	return actor, nil
 }
 
-// RegenerateAPIKey gives an account another API key; the old one stops working
-// at once. FORBIDDEN to a caller that used an API key: who stole one must not
-// be able to take the account over.
+// RegenerateAPIKey replaces an account's API key. The old key stops working at
+// once. It returns FORBIDDEN if the caller used an API key, so that a stolen key
+// cannot take over the account.
 func (s *Service) RegenerateAPIKey(ctx context.Context, actor access.Actor) (string, error) {
 	if actor.APIKey {
-		return "", apierr.New(apierr.Forbidden, "An API key can't regenerate itself. Please use an ID token.")
+		return "", apierr.New(apierr.Forbidden, "You cannot regenerate an API key with an API key. Please use an ID token.")
 	}
 	key := newAPIKey()
 	err := s.Store.SetAPIKey(ctx, actor.AccountID, key.record())

@@ -9,9 +9,9 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// Authorize turns a credential into its actor, by one query. The ID token
-// decides where both are given. AUTHENTICATION_REQUIRED where the one that
-// decides is missing, none of ours, expired or revoked.
+// Authorize returns the actor of a credential, with one query. If both credentials
+// are given, only the ID token counts. It returns AUTHENTICATION_REQUIRED if the
+// credential is missing, unknown, expired or revoked.
 func (s *Service) Authorize(ctx context.Context, idToken, apiKey string) (access.Actor, error) {
 	var actor access.Actor
 	var err error

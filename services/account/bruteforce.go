@@ -9,38 +9,38 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// The limits on wrong passwords. They hold for addresses without an account
-// too, so that an answer does not tell which is which.
+// The limits on failed logins. They also apply to addresses without an account, so
+// that responses do not reveal which addresses have one.
 const (
 	// FailureWindow is how long a failure counts.
 	FailureWindow = 15 * time.Minute
-	// PairLimit failures for one account from one network address lock the
-	// two of them.
+	// PairLimit failures lock an account for one network address.
 	PairLimit = 10
-	// AddressLimit failures from one network address lock it.
+	// AddressLimit failures lock a network address for all accounts.
 	AddressLimit = 100
 
-	// slowAfter failures for one account from elsewhere slow its answers. They
-	// lock nothing: else a stranger could lock the owner out.
+	// More than slowAfter failures from other network addresses delay an account's
+	// logins, by slowStep each up to slowMax. They do not lock the account, because
+	// a stranger could then lock out its owner.
 	slowAfter = 10
 	slowStep  = 50 * time.Millisecond
 	slowMax   = 2 * time.Second
-	// CountedElsewhere is where slowMax is reached, so that nobody need count
-	// further.
+	// CountedElsewhere is the number of failures that reaches slowMax. Counting
+	// stops there.
 	CountedElsewhere = slowAfter + int(slowMax/slowStep)
 )
 
-// Attempt is a login attempt as failures are counted: keyed hashes of the
-// e-mail address and of the network address.
+// Attempt identifies a login attempt by keyed hashes of the email address and of
+// the network address.
 type Attempt struct{ Account, Address []byte }
 
-// Failures are those within the window that concern an attempt.
+// Failures are the failures within the window that apply to an attempt.
 type Failures struct {
-	// Pair is the time of the PairLimit-th newest failure of the account from
-	// the address, Address that of the AddressLimit-th newest from the address;
-	// zero where there are fewer.
+	// Pair is the time of the PairLimit-th newest failure for the account from the
+	// network address. Address is the time of the AddressLimit-th newest failure
+	// from the network address. Each is zero if there are fewer.
 	Pair, Address time.Time
-	// Elsewhere counts the account's failures from other addresses.
+	// Elsewhere counts the account's failures from other network addresses.
 	Elsewhere int
 }
 
@@ -51,8 +51,8 @@ func (s *Service) attempt(email, clientIP string) Attempt {
 	}
 }
 
-// network is the part of a client's address that one client does not choose
-// freely: an IPv4 address, or the /64 of an IPv6 address.
+// network returns the part of a client's address that the client cannot vary: an
+// IPv4 address or the /64 prefix of an IPv6 address.
 func network(clientIP string) string {
 	ip, err := netip.ParseAddr(clientIP)
 	if err != nil {
@@ -69,8 +69,8 @@ func network(clientIP string) string {
 	return p.String()
 }
 
-// admit returns RATE_LIMITED where an attempt comes after too many failures,
-// else how long its answer is to be held back.
+// admit returns RATE_LIMITED after too many failures, and otherwise how long to
+// delay the attempt.
 func (s *Service) admit(ctx context.Context, a Attempt) (time.Duration, error) {
 	now := s.now()
 	f, err := s.Store.LoginFailures(ctx, a, now.Add(-FailureWindow))

@@ -12,18 +12,17 @@ import (
 )
 
 const (
-	// closeTimeout bounds one call.
+	// closeTimeout bounds one attempt to close an account's waitlists.
 	closeTimeout = 3 * time.Second
-	// closeLease keeps others away from a closing while one tries, the deleting
-	// request first of all.
+	// closeLease reserves a closing for one attempt. The deleting request makes the
+	// first one.
 	closeLease = 2 * closeTimeout
 )
 
-// Delete removes the actor's account with its credentials, sessions, team and
-// memberships, in the transaction that tells the other services, and then
-// closes what it owned. Where the closing fails it is tried again until it is
-// done; the account is gone all the same. Only a keyed hash of the address
-// stays, for the trial that was used.
+// Delete deletes the actor's account with its credentials, sessions, team and
+// memberships, and publishes the deletion in the same transaction. It then closes
+// the account's waitlists; RunClosings retries a closing that fails. Only a keyed
+// hash of the address remains, to remember that its trial was used.
 func (s *Service) Delete(ctx context.Context, actor access.Actor) error {
 	now := s.now()
 	err := s.Store.InTx(ctx, func(tx Tx) error {
@@ -42,15 +41,15 @@ func (s *Service) Delete(ctx context.Context, actor access.Actor) error {
 	if err != nil {
 		return fmt.Errorf("delete an account: %w", err)
 	}
-	// The client may hang up; this is its last request either way.
+	// Close the waitlists even if the client hangs up: it cannot repeat the request.
 	if err := s.close(context.WithoutCancel(ctx), actor.AccountID); err != nil {
-		s.Logger.LogAttrs(ctx, slog.LevelWarn, "closing a deleted account's waitlists failed; it is tried again",
+		s.Logger.LogAttrs(ctx, slog.LevelWarn, "failed to close a deleted account's waitlists; retrying later",
 			slog.String("account_id", actor.AccountID), telemetry.Err(err))
 	}
 	return nil
 }
 
-// close makes what an account owned invisible, and ends its closing.
+// close hides an account's waitlists and removes its closing.
 func (s *Service) close(ctx context.Context, accountID string) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
@@ -60,7 +59,7 @@ func (s *Service) close(ctx context.Context, accountID string) error {
 	return s.Store.DeleteClosing(ctx, accountID)
 }
 
-// RunClosings repeats failed closings until ctx is done.
+// RunClosings retries failed closings until ctx is done.
 func (s *Service) RunClosings(ctx context.Context) error {
 	return s.work(ctx, "closings of deleted accounts", nil, time.Second, func(ctx context.Context) (bool, error) {
 		now := s.now()
@@ -75,7 +74,7 @@ func (s *Service) RunClosings(ctx context.Context) error {
 	})
 }
 
-// RunSweep deletes what has expired, until ctx is done.
+// RunSweep deletes expired rows until ctx is done.
 func (s *Service) RunSweep(ctx context.Context) error {
 	return s.work(ctx, "sweep", nil, time.Minute, func(ctx context.Context) (bool, error) {
 		return s.Store.Sweep(ctx, s.now())

@@ -12,7 +12,7 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// Profile returns the actor's own account with its entitlement as it is now.
+// Profile returns the actor's account with its entitlement as of now.
 func (s *Service) Profile(ctx context.Context, actor access.Actor) (Account, error) {
 	a, err := s.Store.Account(ctx, actor.AccountID)
 	if errors.Is(err, ErrNotFound) {
@@ -25,17 +25,17 @@ func (s *Service) Profile(ctx context.Context, actor access.Actor) (Account, err
 	return a, nil
 }
 
-// SetEntitlement stores e if its version is above the stored one, publishes it,
-// and returns the entitlement in force afterwards. NOT_FOUND where there is no
-// such account, VALIDATION_ERROR where e is no entitlement.
+// SetEntitlement stores and publishes e if its version is higher than the stored
+// one. It returns the entitlement in force afterwards. Errors: NOT_FOUND if there
+// is no such account, VALIDATION_ERROR on tier or status.
 func (s *Service) SetEntitlement(ctx context.Context, accountID string, e access.Entitlement) (access.Entitlement, error) {
 	if !e.Tier.Valid() {
-		return access.Entitlement{}, apierr.Validation(apierr.Field{Field: "tier", Message: "must be basic, advanced or pro"})
+		return access.Entitlement{}, apierr.Validation(apierr.Field{Field: "tier", Message: "Choose basic, advanced or pro."})
 	}
 	switch e.Status {
 	case access.Trialing, access.Active, access.Canceling, access.Inactive:
 	default:
-		return access.Entitlement{}, apierr.Validation(apierr.Field{Field: "status", Message: "must be trialing, active, canceling or inactive"})
+		return access.Entitlement{}, apierr.Validation(apierr.Field{Field: "status", Message: "Choose trialing, active, canceling or inactive."})
 	}
 	unknown := apierr.NotFoundf("There is no such account.")
 	if uuid.Validate(accountID) != nil {
@@ -71,9 +71,9 @@ func (s *Service) SetEntitlement(ctx context.Context, accountID string, e access
 	return inForce, nil
 }
 
-// StartTrial starts the one trial of an account and publishes it. CONFLICT where
-// the trial was used, by this account or an earlier one with its address, or a
-// subscription is in force; NOT_FOUND where there is no such account.
+// StartTrial starts and publishes the single trial of an account. Errors: CONFLICT
+// if a subscription is in force, or if this account or an earlier one with the
+// same address used the trial; NOT_FOUND if there is no such account.
 func (s *Service) StartTrial(ctx context.Context, accountID string) (access.Entitlement, error) {
 	unknown := apierr.NotFoundf("There is no such account.")
 	if uuid.Validate(accountID) != nil {
@@ -87,12 +87,12 @@ func (s *Service) StartTrial(ctx context.Context, accountID string) (access.Enti
 			return err
 		}
 		if a.Entitlement.At(now).Status != access.Inactive {
-			return apierr.New(apierr.Conflict, "There is a subscription already.")
+			return apierr.New(apierr.Conflict, "You already have a subscription or a trial.")
 		}
 		if a.HasUsedTrial {
-			return apierr.New(apierr.Conflict, "The trial was used already.")
+			return apierr.New(apierr.Conflict, "You have already used your trial.")
 		}
-		// So that the address has no other by registering again.
+		// The address must not get another trial by registering again.
 		if _, err := tx.UseTrial(ctx, s.addressHash("trial", a.Email), now); err != nil {
 			return fmt.Errorf("use the trial: %w", err)
 		}
@@ -113,8 +113,8 @@ func (s *Service) StartTrial(ctx context.Context, accountID string) (access.Enti
 	return trial, nil
 }
 
-// SetPaymentCustomer stores who an account is at the payment provider; empty is
-// nobody. NOT_FOUND where there is no such account.
+// SetPaymentCustomer stores an account's customer at the payment provider; empty
+// means none. It returns NOT_FOUND if there is no such account.
 func (s *Service) SetPaymentCustomer(ctx context.Context, accountID, customerID string) error {
 	unknown := apierr.NotFoundf("There is no such account.")
 	if uuid.Validate(accountID) != nil {

@@ -10,7 +10,7 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// newEvent returns an envelope; its id is a UUIDv7.
+// newEvent returns an event without a payload. Its id is a UUIDv7.
 func newEvent(at time.Time) *eventv1.Event {
 	return &eventv1.Event{Id: uuid.Must(uuid.NewV7()).String(), OccurredAt: timestamppb.New(at)}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// maxIDToken bounds what is parsed; a true token has about 450 bytes.
+// maxIDToken bounds the bytes of a token to parse. Issued tokens have about 450.
 const maxIDToken = 2048
 
-// Keys is the ring of ID token keys. The first signs, all of them verify. A
-// key's id is its RFC 7638 thumbprint, so that equal keys have equal ids
-// everywhere. To rotate: append the new key on every replica, then move it to
-// the front, then drop the old one after the lifetime of an ID token.
+// Keys is the key ring for ID tokens. The first key signs; every key verifies. A
+// key's id is its RFC 7638 thumbprint, so a key has the same id on every replica.
+// To rotate, append the new key on every replica, move it to the front, and remove
+// the old key after the lifetime of an ID token.
 type Keys struct {
 	signer *ecdsa.PrivateKey
 	id     string
@@ -31,7 +31,7 @@ type Keys struct {
 	jwks   []byte
 }
 
-// jwk is a P-256 key as JSON. Thumbprints need crv, kty, x, y in this order.
+// jwk is a P-256 public key as JSON. Thumbprints need crv, kty, x, y in this order.
 type jwk struct {
 	Crv string `json:"crv"`
 	Kty string `json:"kty"`
@@ -42,8 +42,8 @@ type jwk struct {
 	Alg string `json:"alg,omitempty"`
 }
 
-// ParseKeys reads P-256 private keys: PEM blocks (PKCS #8 or SEC 1), or
-// base64 of 32-byte scalars separated by commas.
+// ParseKeys parses P-256 private keys: PEM blocks (PKCS #8 or SEC 1), or 32-byte
+// scalars in base64, separated by commas.
 func ParseKeys(s string) (*Keys, error) {
 	var private []*ecdsa.PrivateKey
 	if strings.Contains(s, "-----BEGIN") {
@@ -68,7 +68,7 @@ func ParseKeys(s string) (*Keys, error) {
 		}
 	}
 	if len(private) == 0 {
-		return nil, errors.New("ID token keys: none given")
+		return nil, errors.New("there is no ID token key")
 	}
 	ring := &Keys{signer: private[0], public: map[string]*ecdsa.PublicKey{}}
 	set := struct {
@@ -80,7 +80,7 @@ func ParseKeys(s string) (*Keys, error) {
 			return nil, fmt.Errorf("ID token key %d: %w", i+1, err)
 		}
 		if ring.public[j.Kid] != nil {
-			return nil, fmt.Errorf("ID token key %d stands there twice", i+1)
+			return nil, fmt.Errorf("ID token key %d repeats an earlier key", i+1)
 		}
 		ring.public[j.Kid] = &k.PublicKey
 		set.Keys = append(set.Keys, j)
@@ -103,14 +103,14 @@ func parseDER(der []byte) (*ecdsa.PrivateKey, error) {
 	}
 	ec, ok := k.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, errors.New("want an EC key")
+		return nil, errors.New("the key is not an EC key")
 	}
 	return requireP256(ec)
 }
 
 func requireP256(k *ecdsa.PrivateKey) (*ecdsa.PrivateKey, error) {
 	if k.Curve != elliptic.P256() {
-		return nil, errors.New("want the curve P-256")
+		return nil, errors.New("the key is not on the curve P-256")
 	}
 	return k, nil
 }
@@ -130,10 +130,10 @@ func publicJWK(k *ecdsa.PublicKey) (jwk, error) {
 	return j, nil
 }
 
-// JWKS is the public half of the ring, as JSON Web Key Set.
+// JWKS returns the public keys as a JSON Web Key Set.
 func (k *Keys) JWKS() []byte { return k.jwks }
 
-// claims are those of an ID token: sub is the account, sid the session.
+// claims are the claims of an ID token: sub is the account, sid the session.
 type claims struct {
 	jwt.RegisteredClaims
 	SessionID string `json:"sid"`
@@ -157,12 +157,11 @@ func (s *Service) issue(session Session, now time.Time) (string, error) {
 	return signed, nil
 }
 
-// parseIDToken returns the account and the session that an ID token is for. An
-// error means that it is none of ours or has expired; it says nothing of
-// whether the session has ended.
+// parseIDToken verifies an ID token and returns its account and session. It does
+// not check whether the session still exists.
 func (s *Service) parseIDToken(raw string) (accountID, sessionID string, err error) {
 	if len(raw) > maxIDToken {
-		return "", "", errors.New("ID token too long")
+		return "", "", errors.New("the ID token is too long")
 	}
 	var c claims
 	_, err = jwt.ParseWithClaims(raw, &c, func(t *jwt.Token) (any, error) {
@@ -176,7 +175,7 @@ func (s *Service) parseIDToken(raw string) (accountID, sessionID string, err err
 		jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}),
 		jwt.WithIssuer(s.Issuer), jwt.WithAudience(s.Audience),
 		jwt.WithExpirationRequired(), jwt.WithTimeFunc(s.Now),
-		// Without it the unused last bits of the signature could be changed.
+		// Without strict decoding, the unused last bits of the signature could vary.
 		jwt.WithStrictDecoding())
 	if err != nil {
 		return "", "", err

@@ -16,21 +16,21 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// Tokens are what a login or a refresh hands out.
+// Tokens are the result of a login or a refresh.
 type Tokens struct {
 	IDToken   string
 	ExpiresIn time.Duration
-	// RefreshToken is good for one refresh.
+	// RefreshToken is valid for one refresh.
 	RefreshToken string
 }
 
-// recordTimeout bounds the writes that happen though the client has gone.
+// recordTimeout bounds writes that continue after the client hangs up.
 const recordTimeout = 3 * time.Second
 
-// Login exchanges an address and its password for tokens.
-// AUTHENTICATION_REQUIRED for a wrong pair, after the same time and with the
-// same words whether the account exists or not; RATE_LIMITED after too many
-// failures.
+// Login exchanges an email address and a password for tokens. It returns
+// AUTHENTICATION_REQUIRED for a wrong pair, with the same message and after the
+// same time whether the account exists or not. It returns RATE_LIMITED after too
+// many failures.
 func (s *Service) Login(ctx context.Context, email, password, clientIP string) (Tokens, error) {
 	address, fields := parseEmail(email)
 	if len(password) > MaxPassword {
@@ -50,8 +50,8 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 	var a Account
 	var match, outdated bool
 	err = s.passwords.turn(ctx, func() error {
-		// Once more, for those that failed while this one waited: a burst of
-		// guesses gets no further than a sequence of them.
+		// Check again: others may have failed while this attempt waited. A burst of
+		// guesses gets no further than a sequence.
 		if _, err := s.admit(ctx, attempt); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 		if match {
 			return nil
 		}
-		// Hanging up does not make a failure undone.
+		// Record the failure even if the client hangs up.
 		record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 		defer cancel()
 		if err := s.Store.AddLoginFailure(record, attempt, s.now()); err != nil {
@@ -77,7 +77,7 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 	if err != nil {
 		return Tokens{}, err
 	}
-	wrong := apierr.New(apierr.AuthenticationRequired, "The e-mail address or the password is wrong.")
+	wrong := apierr.New(apierr.AuthenticationRequired, "The email address or the password is wrong.")
 	if !match {
 		return Tokens{}, wrong
 	}
@@ -97,7 +97,7 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 		}
 		return tx.InsertRefreshToken(ctx, session.ID, refreshHash(refresh), now, session.ExpiresAt)
 	})
-	if errors.Is(err, ErrNotFound) { // deleted, or its password reset, meanwhile
+	if errors.Is(err, ErrNotFound) { // the account was deleted or its password reset meanwhile
 		return Tokens{}, wrong
 	}
 	if err != nil {
@@ -106,9 +106,9 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 	return s.tokens(session, refresh, now)
 }
 
-// Refresh exchanges a refresh token for new tokens. Using one a second time
-// means that somebody has a copy, so it ends the session. It is
-// AUTHENTICATION_REQUIRED for every token that is not the newest of a session.
+// Refresh exchanges a refresh token for new tokens. A token that is used twice has
+// been copied, so the second use ends the session. Refresh returns
+// AUTHENTICATION_REQUIRED for every token but the newest of a session.
 func (s *Service) Refresh(ctx context.Context, refreshToken string) (Tokens, error) {
 	now := s.now()
 	hash := refreshHash(refreshToken)
@@ -116,7 +116,7 @@ func (s *Service) Refresh(ctx context.Context, refreshToken string) (Tokens, err
 	var session Session
 	var good bool
 	err := s.Store.InTx(ctx, func(tx Tx) (err error) {
-		// The session's lock comes first, as where sessions are deleted.
+		// Lock the session before the token, in the same order as session deletion.
 		if session, err = tx.LockSessionByToken(ctx, hash); err != nil {
 			return err
 		}
@@ -136,12 +136,13 @@ func (s *Service) Refresh(ctx context.Context, refreshToken string) (Tokens, err
 		return Tokens{}, fmt.Errorf("refresh a session: %w", err)
 	}
 	if err != nil || !good {
-		return Tokens{}, apierr.New(apierr.AuthenticationRequired, "The refresh token is invalid, spent or expired. Please log in again.")
+		return Tokens{}, apierr.New(apierr.AuthenticationRequired,
+			"The refresh token is invalid, has expired or was already used. Please log in again.")
 	}
 	return s.tokens(session, next, now)
 }
 
-// Logout ends the session of a refresh token. An unknown token is fine.
+// Logout ends the session of a refresh token. It ignores unknown tokens.
 func (s *Service) Logout(ctx context.Context, refreshToken string) error {
 	err := s.Store.DeleteSessionByToken(ctx, refreshHash(refreshToken))
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -158,24 +159,24 @@ func (s *Service) tokens(session Session, refresh string, now time.Time) (Tokens
 	return Tokens{IDToken: id, ExpiresIn: s.IDTokenTTL, RefreshToken: refresh}, nil
 }
 
-// rehash stores the password under today's parameters. Where that fails the
-// next login does it.
+// rehash stores the password's hash with the current parameters. If it fails, the
+// next login tries again.
 func (s *Service) rehash(ctx context.Context, a Account, password string) {
 	hash, err := s.passwords.hash(ctx, password)
 	if err == nil {
 		err = s.Store.SetPasswordHash(ctx, a.ID, a.PasswordGeneration, hash)
 	}
 	if err != nil && !errors.Is(err, ErrNotFound) {
-		s.Logger.LogAttrs(ctx, slog.LevelWarn, "a password keeps its old hash", telemetry.Err(err))
+		s.Logger.LogAttrs(ctx, slog.LevelWarn, "failed to update an outdated password hash", telemetry.Err(err))
 	}
 }
 
-// refreshHash is what is stored of a refresh token. Tokens have 260 random
-// bits, so that a plain hash is enough.
+// refreshHash returns the stored form of a refresh token. Tokens have 260 random
+// bits, so an unsalted hash suffices.
 func refreshHash(refreshToken string) []byte {
 	h := sha256.Sum256([]byte(refreshToken))
 	return h[:]
 }
 
-// encode is how binary parts stand in tokens and keys.
+// encode writes binary data as unpadded base64url.
 func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }

@@ -11,22 +11,22 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// hashParams is OWASP's minimum for argon2id: 19 MiB, two passes, one lane.
+// hashParams are OWASP's minimum for argon2id: 19 MiB, two passes, one lane.
 var hashParams = argon2id.Params{Memory: 19456, Iterations: 2, Parallelism: 1, SaltLength: 16, KeyLength: 32}
 
-// The bounds of a password, in bytes.
+// The bounds on a password, in bytes.
 const (
 	MinPassword = 8
 	MaxPassword = 1024
 )
 
-// passwords hashes and compares, a bounded number at once.
+// passwords hashes and compares passwords with bounded concurrency.
 type passwords struct {
 	slots chan struct{}
-	// patience is how long a request waits for its turn.
+	// patience bounds how long a request waits for a slot.
 	patience time.Duration
-	// dummy is compared with where there is no account, so that the answer
-	// takes as long.
+	// dummy is the hash to compare with if there is no account, so that the
+	// response takes as long.
 	dummy string
 }
 
@@ -38,14 +38,13 @@ func newPasswords(concurrency int, patience time.Duration) (*passwords, error) {
 	return &passwords{slots: make(chan struct{}, max(concurrency, 1)), patience: patience, dummy: dummy}, nil
 }
 
-// turn calls fn when it is this request's turn to hash. RATE_LIMITED where
-// that takes too long.
+// turn calls fn once a slot is free. It returns RATE_LIMITED if that takes too long.
 func (p *passwords) turn(ctx context.Context, fn func() error) error {
 	busy := apierr.New(apierr.RateLimited, "Too many logins at the moment. Please try again.").WithRetryAfter(time.Second)
 	t := time.NewTimer(p.patience)
 	defer t.Stop()
 	select {
-	case p.slots <- struct{}{}: // a free turn goes before a time-out that is due too
+	case p.slots <- struct{}{}: // a free slot wins over an expired timeout
 	default:
 		select {
 		case p.slots <- struct{}{}:
@@ -62,7 +61,7 @@ func (p *passwords) turn(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// hash returns the PHC string of password.
+// hash returns the PHC string of a password.
 func (p *passwords) hash(ctx context.Context, password string) (phc string, err error) {
 	err = p.turn(ctx, func() error {
 		phc, err = argon2id.CreateHash(password, &hashParams)
@@ -71,9 +70,9 @@ func (p *passwords) hash(ctx context.Context, password string) (phc string, err 
 	return phc, err
 }
 
-// compare reports whether password has the given hash, and whether the hash
-// was made with other parameters than today's. It needs a turn. An empty hash
-// fits no password and takes as long.
+// compare reports whether a password matches a hash and whether the hash uses
+// outdated parameters. Call it within turn. An empty hash matches no password and
+// takes the same time.
 func (p *passwords) compare(password, phc string) (match, outdated bool, err error) {
 	known := phc != ""
 	if !known {
@@ -86,15 +85,14 @@ func (p *passwords) compare(password, phc string) (match, outdated bool, err err
 	return match && known, *params != hashParams, nil
 }
 
-// CheckPassword returns the field error of a password that can't be chosen.
+// CheckPassword returns the field error of a password that is too short or too long.
 func CheckPassword(password string) []apierr.Field {
 	switch n := len(password); {
 	case n < MinPassword:
-		return []apierr.Field{{Field: "password", Message: "must have at least 8 characters"}}
+		return []apierr.Field{{Field: "password", Message: "This must have at least 8 characters."}}
 	case n > MaxPassword:
-		return []apierr.Field{{Field: "password", Message: "must have at most 1024 bytes"}}
+		return []apierr.Field{{Field: "password", Message: "This must have at most 1024 bytes."}}
 	default:
 		return nil
 	}
 }
-

@@ -14,26 +14,25 @@ import (
 	"waitlist.internal/libs/emailaddr"
 )
 
-// ErrEmailTaken is what a Store answers to a second account with one address.
+// ErrEmailTaken means that the Store already has an account with the address.
 var ErrEmailTaken = errors.New("account: address taken")
 
-// Registration is the answer to a new account. The API key is shown here only.
+// Registration is a new account with its API key, which is never shown again.
 type Registration struct {
 	Account Account
 	APIKey  string
 }
 
-// Register creates an account and starts its trial. Whoever had an account
-// with this address before starts inactive: the trial is used once.
-// VALIDATION_ERROR on email and password, CONFLICT where the address has an
-// account.
+// Register creates an account and starts its trial. The account starts inactive
+// if an earlier account with the same address used the trial. Errors:
+// VALIDATION_ERROR on email or password, CONFLICT if the address has an account.
 func (s *Service) Register(ctx context.Context, email, password string) (Registration, error) {
 	address, fields := CheckRegistration(email, password)
 	if len(fields) > 0 {
 		return Registration{}, apierr.Validation(fields...)
 	}
-	taken := apierr.New(apierr.Conflict, "An account with this e-mail address exists already.")
-	// Spares the hashing; the constraint decides.
+	taken := apierr.New(apierr.Conflict, "An account with this email address already exists.")
+	// This check only saves hashing the password; the unique constraint decides.
 	switch _, err := s.Store.AccountByEmail(ctx, address); {
 	case err == nil:
 		return Registration{}, taken
@@ -82,26 +81,26 @@ func (s *Service) Register(ctx context.Context, email, password string) (Registr
 	return Registration{Account: a, APIKey: string(key)}, nil
 }
 
-// CheckRegistration returns the normalised address, or what is wrong with the
-// two fields.
+// CheckRegistration returns the normalized address and the field errors of both
+// arguments.
 func CheckRegistration(email, password string) (address string, fields []apierr.Field) {
 	address, fields = parseEmail(email)
 	return address, append(fields, CheckPassword(password)...)
 }
 
-// addressHash is a keyed hash of an e-mail or network address, different for
-// every use.
+// addressHash returns a keyed hash of an email or network address. Each use has
+// hashes of its own.
 func (s *Service) addressHash(use, address string) []byte {
 	m := hmac.New(sha256.New, s.AddressKey)
 	m.Write([]byte(use + "\x00" + address))
 	return m.Sum(nil)
 }
 
-// parseEmail normalises an address, or returns its field error.
+// parseEmail normalizes an address or returns its field error.
 func parseEmail(email string) (string, []apierr.Field) {
 	address, err := emailaddr.Parse(email)
 	if err != nil {
-		return "", []apierr.Field{{Field: "email", Message: "must be a valid e-mail address"}}
+		return "", []apierr.Field{{Field: "email", Message: "Enter a valid email address."}}
 	}
 	return address, nil
 }

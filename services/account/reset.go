@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// ResetTTL is how long a reset token lasts.
+	// ResetTTL is the lifetime of a reset token.
 	ResetTTL = time.Hour
-	// ResetInterval is the least time between two reset mails to one account.
-	// Requests within it are accepted and send nothing.
+	// ResetInterval is the minimum time between two reset mails to one account.
+	// Requests within it are accepted but send nothing.
 	ResetInterval = time.Minute
 )
 
-// ForgotPassword asks for a password reset mail. The work is the same for
-// every well-formed address: a queued wish, that RunResets looks at later.
+// ForgotPassword queues a password reset, which RunResets processes. It does the
+// same work for every valid address, so its timing does not reveal accounts.
 func (s *Service) ForgotPassword(ctx context.Context, email string) error {
 	address, fields := parseEmail(email)
 	if len(fields) > 0 {
@@ -32,12 +32,12 @@ func (s *Service) ForgotPassword(ctx context.Context, email string) error {
 	return nil
 }
 
-// RunResets turns queued wishes into events, until ctx is done.
+// RunResets turns queued resets into events until ctx is done.
 func (s *Service) RunResets(ctx context.Context) error {
 	return s.work(ctx, "password resets", s.resets, time.Second, s.requestReset)
 }
 
-// requestReset handles one queued wish and reports whether there was one.
+// requestReset processes one queued reset and reports whether there was one.
 func (s *Service) requestReset(ctx context.Context) (bool, error) {
 	err := s.Store.InTx(ctx, func(tx Tx) error {
 		email, at, err := tx.TakeReset(ctx)
@@ -65,10 +65,10 @@ func (s *Service) requestReset(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// ResetPassword takes the token of a reset mail and stores another password.
-// Every session and every other reset token of the account ends.
-// VALIDATION_ERROR on password, INVALID_TOKEN where the token is damaged,
-// expired or was used.
+// ResetPassword redeems the token of a reset mail and stores a new password. It
+// ends every session and invalidates every other reset token of the account. It
+// returns VALIDATION_ERROR on password, and INVALID_TOKEN if the token is
+// malformed, expired or used.
 func (s *Service) ResetPassword(ctx context.Context, raw, password string) error {
 	if fields := CheckPassword(password); len(fields) > 0 {
 		return apierr.Validation(fields...)

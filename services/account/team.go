@@ -13,33 +13,32 @@ import (
 )
 
 // InviteLimit is how many invitations an account may send within InviteWindow.
-// Each is a mail to an address that its owner has not asked for.
+// Each one is an unsolicited mail.
 const (
 	InviteLimit  = 100
 	InviteWindow = 24 * time.Hour
 )
 
-// ErrMemberExists is what a Store answers to a second membership of one
-// address.
+// ErrMemberExists means that the address is already on the team.
 var ErrMemberExists = errors.New("account: member exists")
 
-// Member is who may act for an account besides its owner: whoever has an
-// account with this address and has verified it, now or later.
+// Member is an address that may act for an account besides its owner. The role
+// applies once an account has verified the address.
 type Member struct {
-	// Email is normalised as by package emailaddr.
+	// Email is normalized by package emailaddr.
 	Email     string
 	Role      access.Role
 	InvitedAt time.Time
 }
 
-// Invite adds a member to the team of the actor's own account and asks for a
-// mail that says so. raw is the request's body: email and, viewer by default,
-// role. It decides in the contract's order: with EnforceVerification the actor's
-// address, the subscription, the body, the tier; then DUPLICATE for a member, and
-// RATE_LIMITED above InviteLimit.
+// Invite adds a member to the team of the actor's own account and requests an
+// invitation mail. raw is the request body: email and role, which defaults to
+// viewer. Invite checks in the order of the API: the actor's verified address (with
+// EnforceVerification), the subscription, the body, the tier, DUPLICATE for a
+// member, RATE_LIMITED above InviteLimit.
 func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (Member, error) {
 	if s.EnforceVerification && !actor.EmailVerified {
-		return Member{}, apierr.New(apierr.EmailNotVerified, "Please verify your e-mail address first.")
+		return Member{}, apierr.New(apierr.EmailNotVerified, "Please verify your email address first.")
 	}
 	own, err := s.team(actor)
 	if err != nil {
@@ -73,7 +72,7 @@ func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (M
 	})
 	switch {
 	case errors.Is(err, ErrMemberExists):
-		return Member{}, apierr.New(apierr.Duplicate, "This address is a member of your team already.")
+		return Member{}, apierr.New(apierr.Duplicate, "This address is already a member of your team.")
 	case errors.Is(err, ErrNotFound):
 		return Member{}, errCredentials()
 	case err != nil:
@@ -82,7 +81,7 @@ func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (M
 	return m, nil
 }
 
-// Members returns the team of the actor's own account in order of invitation.
+// Members returns the team of the actor's own account, in order of invitation.
 func (s *Service) Members(ctx context.Context, actor access.Actor) ([]Member, error) {
 	own, err := s.team(actor)
 	if err == nil {
@@ -98,9 +97,9 @@ func (s *Service) Members(ctx context.Context, actor access.Actor) ([]Member, er
 	return members, nil
 }
 
-// RemoveMember takes somebody off the team of the actor's own account, with
-// effect on the member's next request. NOT_FOUND where the address is no
-// member's.
+// RemoveMember removes a member from the team of the actor's own account. It takes
+// effect on the member's next request. It returns NOT_FOUND if the address is not
+// on the team.
 func (s *Service) RemoveMember(ctx context.Context, actor access.Actor, email string) error {
 	own, err := s.team(actor)
 	if err == nil {
@@ -124,8 +123,8 @@ func (s *Service) RemoveMember(ctx context.Context, actor access.Actor, email st
 	return nil
 }
 
-// team returns the actor's grant on its own account, past the subscription:
-// nobody manages the team of another, whatever the role there.
+// team returns the actor's grant on its own account if the subscription allows
+// access. No role lets an actor manage the team of another account.
 func (s *Service) team(actor access.Actor) (access.Grant, error) {
 	own, ok := actor.Grant(actor.AccountID)
 	if !ok {
@@ -138,8 +137,8 @@ func requireTeam(own access.Grant) error {
 	return access.RequireTier(own.Entitlement, access.Pro, "A team")
 }
 
-// readMember reads the body of an invitation by the account with the address
-// own.
+// readMember reads the body of an invitation. own is the address of the inviting
+// account.
 func readMember(raw []byte, own string) (Member, error) {
 	o, err := body.Parse(raw)
 	if err != nil {
@@ -150,14 +149,14 @@ func readMember(raw []byte, own string) (Member, error) {
 	if !o.Failed("email") {
 		switch m.Email, err = emailaddr.Parse(email); {
 		case err != nil:
-			o.Fail("email", "must be a valid e-mail address")
+			o.Fail("email", "Enter a valid email address.")
 		case m.Email == own:
-			o.Fail("email", "must not be your own")
+			o.Fail("email", "You cannot invite yourself.")
 		}
 	}
 	if role, ok := o.String("role", 0); ok {
 		if m.Role = access.ParseRole(role); m.Role != access.Admin && m.Role != access.Viewer {
-			o.Fail("role", "must be admin or viewer")
+			o.Fail("role", "Choose admin or viewer.")
 		}
 	}
 	return m, o.Err()

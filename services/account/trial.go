@@ -7,23 +7,24 @@ import (
 )
 
 const (
-	// TrialNotice is how long before the end of a trial its account is told.
+	// TrialNotice is how long before the end of a trial its reminder is sent.
 	TrialNotice = 24 * time.Hour
-	// shortestTrial is that of which anybody is told: the end of a shorter one is
-	// still in mind from its beginning.
+	// shortestTrial is the shortest trial that gets a reminder. Owners of shorter
+	// trials still remember the end date.
 	shortestTrial = 2 * TrialNotice
-	// trialLook is the pause between looks for trials that end soon.
-	trialLook = time.Minute
+	// trialInterval is the pause between queries for trials that end soon.
+	trialInterval = time.Minute
 )
 
-// RunTrialEndings tells, until ctx is done, the accounts whose trial ends within
-// TrialNotice: once a trial, and only while it lasts. Several may run at once.
+// RunTrialEndings publishes one reminder for each trial that ends within
+// TrialNotice, until ctx is done. A trial that has ended gets none. Several
+// replicas may run it.
 func (s *Service) RunTrialEndings(ctx context.Context) error {
-	return s.work(ctx, "trials that end", nil, trialLook, s.tellTrialEnding)
+	return s.work(ctx, "trial reminders", nil, trialInterval, s.remindOfTrialEnd)
 }
 
-// tellTrialEnding tells one account and reports whether there may be more.
-func (s *Service) tellTrialEnding(ctx context.Context) (bool, error) {
+// remindOfTrialEnd publishes one reminder and reports whether more may be due.
+func (s *Service) remindOfTrialEnd(ctx context.Context) (bool, error) {
 	now := s.now()
 	err := s.Store.InTx(ctx, func(tx Tx) error {
 		e, err := tx.TakeTrialEnding(ctx, now, now.Add(TrialNotice), shortestTrial)

@@ -13,29 +13,29 @@ import (
 
 // The limits on verification mails.
 const (
-	// VerificationTTL is how long a verification token, and a cycle, lasts.
+	// VerificationTTL is the lifetime of a verification token and of a cycle.
 	VerificationTTL = 24 * time.Hour
-	// ResendInterval is the least time between two mails asked for.
+	// ResendInterval is the minimum time between two requested mails.
 	ResendInterval = time.Minute
-	// ResendLimit is how many mails can be asked for in one cycle.
+	// ResendLimit is how many mails an account can request per cycle.
 	ResendLimit = 10
 )
 
-// Verification is how far the proof of an address has come. A cycle ends when
-// the address is verified or VerificationTTL after its start; the next mail
-// then begins another.
+// Verification is the state of an address verification. A cycle ends when the
+// address is verified, or VerificationTTL after it started. The next mail then
+// starts another cycle.
 type Verification struct {
-	// Cycle numbers the cycles from 1. Tokens are bound to it.
+	// Cycle counts the cycles from 1. Tokens are bound to it.
 	Cycle          int64
 	CycleStartedAt time.Time
-	// Resends counts the mails asked for in this cycle; that of the
-	// registration is not among them.
+	// Resends counts the mails requested in this cycle. The mail after registration
+	// does not count.
 	Resends int
-	// ResentAt is when the last of them was asked for; zero: never.
+	// ResentAt is when the last of them was requested; zero if never.
 	ResentAt time.Time
 }
 
-// next returns the state after another mail at now, or RATE_LIMITED.
+// next returns the state after another mail at now or RATE_LIMITED.
 func (v Verification) next(now time.Time) (Verification, error) {
 	if wait := v.ResentAt.Add(ResendInterval).Sub(now); wait > 0 {
 		return v, apierr.New(apierr.RateLimited, "A verification mail was just sent. Please wait a moment.").WithRetryAfter(wait)
@@ -50,9 +50,9 @@ func (v Verification) next(now time.Time) (Verification, error) {
 	return v, nil
 }
 
-// ResendVerification asks for another verification mail. It reports false,
-// and sends nothing, where the address is verified already. RATE_LIMITED
-// beyond one in ResendInterval and ResendLimit in a cycle.
+// ResendVerification requests another verification mail. It reports false and
+// sends nothing if the address is already verified. It returns RATE_LIMITED above
+// one mail per ResendInterval or ResendLimit per cycle.
 func (s *Service) ResendVerification(ctx context.Context, actor access.Actor) (sent bool, err error) {
 	now := s.now()
 	err = s.Store.InTx(ctx, func(tx Tx) error {
@@ -82,8 +82,8 @@ func (s *Service) ResendVerification(ctx context.Context, actor access.Actor) (s
 	return sent, nil
 }
 
-// VerifyEmail takes the token of a verification mail. INVALID_TOKEN where it
-// is damaged, expired or was used.
+// VerifyEmail redeems the token of a verification mail. It returns INVALID_TOKEN if
+// the token is malformed, expired or used.
 func (s *Service) VerifyEmail(ctx context.Context, raw string) error {
 	now := s.now()
 	accountID, cycle, err := s.mailToken(token.VerifyAccount, raw, now)
@@ -95,8 +95,8 @@ func (s *Service) VerifyEmail(ctx context.Context, raw string) error {
 		if err != nil {
 			return err
 		}
-		// The mails of the cycle before may be younger than a token's lifetime.
-		// Those of earlier ones have expired.
+		// Mails of the previous cycle may still be valid. Mails of earlier cycles have
+		// expired.
 		if !a.EmailVerifiedAt.IsZero() || cycle > a.Verification.Cycle || cycle < a.Verification.Cycle-1 {
 			return errToken()
 		}
@@ -111,8 +111,8 @@ func (s *Service) VerifyEmail(ctx context.Context, raw string) error {
 	return nil
 }
 
-// mailToken returns the account and the generation that a mail link's token is
-// for, or INVALID_TOKEN.
+// mailToken verifies the token of a mail link and returns its account and its
+// generation, or INVALID_TOKEN.
 func (s *Service) mailToken(p token.Purpose, raw string, now time.Time) (accountID string, generation int64, err error) {
 	accountID, generation, inner, err := token.ParseAccount(raw)
 	if err != nil {
@@ -125,5 +125,5 @@ func (s *Service) mailToken(p token.Purpose, raw string, now time.Time) (account
 }
 
 func errToken() *apierr.Error {
-	return apierr.New(apierr.InvalidToken, "The token is invalid, expired or already used.")
+	return apierr.New(apierr.InvalidToken, "The token is invalid, has expired or was already used.")
 }

@@ -1,5 +1,4 @@
-// Package grpc is account's side of the suite's internal calls: it serves
-// AccountService and calls signup.
+// Package grpc serves AccountService and calls signup.
 package grpc
 
 import (
@@ -48,14 +47,16 @@ func (s *Server) StartTrial(ctx context.Context, in *accountv1.StartTrialRequest
 }
 
 // SetPaymentCustomer implements accountv1.AccountServiceServer.
-func (s *Server) SetPaymentCustomer(ctx context.Context, in *accountv1.SetPaymentCustomerRequest) (*accountv1.SetPaymentCustomerResponse, error) {
+func (s *Server) SetPaymentCustomer(
+	ctx context.Context, in *accountv1.SetPaymentCustomerRequest,
+) (*accountv1.SetPaymentCustomerResponse, error) {
 	if err := s.svc.SetPaymentCustomer(ctx, in.GetAccountId(), in.GetCustomerId()); err != nil {
 		return nil, err
 	}
 	return &accountv1.SetPaymentCustomerResponse{}, nil
 }
 
-// OwnerCloser implements account.OwnerCloser by a call to signup.
+// OwnerCloser implements account.OwnerCloser with a call to signup.
 type OwnerCloser struct {
 	Waitlists signupv1.WaitlistServiceClient
 }

@@ -17,13 +17,13 @@ import (
 	"waitlist.internal/services/account"
 )
 
-// jwksMaxAge is how long a verifier may keep the key set. A new key is in the
-// set before it signs.
+// jwksMaxAge is how long verifiers may cache the key set. A new key is published
+// before it signs.
 const jwksMaxAge = "public, max-age=300"
 
 type handler struct{ svc *account.Service }
 
-// Routes adds the routes to an engine of package httpapi.
+// Routes adds the routes to an engine from package httpapi.
 func Routes(e gin.IRouter, svc *account.Service) {
 	h := handler{svc}
 	auth := e.Group("/v1/auth")
@@ -36,8 +36,8 @@ func Routes(e gin.IRouter, svc *account.Service) {
 	auth.POST("/verify-email", httpapi.H(h.verifyEmail))
 	auth.GET("/jwks.json", httpapi.H(h.jwks))
 
-	// None of these asks for a subscription: whoever has none must be able to
-	// see that, to get one and to leave.
+	// None of these requires a subscription: an account without one must be able to
+	// see its state, to subscribe and to leave.
 	user := auth.Group("", authn.Middleware(local{svc}))
 	user.GET("/me", httpapi.H(h.profile))
 	user.DELETE("/me", httpapi.H(h.remove))
@@ -48,12 +48,11 @@ func Routes(e gin.IRouter, svc *account.Service) {
 	team.POST("/invite", httpapi.H(h.invite))
 	team.GET("", httpapi.H(h.members))
 	team.DELETE("/:email", httpapi.H(h.removeMember))
-	// The path of invitations is no member's, so that this method is unknown there,
-	// to everybody.
+	// Without this route, DELETE /v1/team/invite would match /v1/team/:email.
 	e.DELETE("/v1/team/invite", httpapi.H(func(*gin.Context) error { return apierr.NotFoundf("There is nothing here.") }))
 }
 
-// local authorizes within the process what others ask for over gRPC.
+// local implements authn.Authorizer without gRPC.
 type local struct{ svc *account.Service }
 
 func (l local) Authorize(ctx context.Context, in *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
@@ -64,7 +63,7 @@ func (l local) Authorize(ctx context.Context, in *accountv1.AuthorizeRequest, _ 
 	return &accountv1.AuthorizeResponse{Actor: actor.Proto()}, nil
 }
 
-// read parses the body as an object.
+// read parses the request body.
 func read(c *gin.Context) (*body.Object, error) {
 	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
 	if err != nil {
@@ -73,7 +72,7 @@ func read(c *gin.Context) (*body.Object, error) {
 	return body.Parse(raw)
 }
 
-// fields reads strings that must be there, by name.
+// fields returns the values of required strings.
 func fields(c *gin.Context, names ...string) ([]string, error) {
 	o, err := read(c)
 	if err != nil {
@@ -86,20 +85,25 @@ func fields(c *gin.Context, names ...string) ([]string, error) {
 	return values, o.Err()
 }
 
+// withFields returns the errors of the body together with those of the domain, at
+// most one of them from the domain for each field.
+func withFields(o *body.Object, fields []apierr.Field) error {
+	for _, f := range fields {
+		if !o.Failed(f.Field) {
+			o.Fail(f.Field, f.Message)
+		}
+	}
+	return o.Err()
+}
+
 func (h handler) register(c *gin.Context) error {
 	o, err := read(c)
 	if err != nil {
 		return err
 	}
 	email, password := o.RequiredString("email", 0), o.RequiredString("password", 0)
-	// One list, with what is wrong in form and in content.
 	_, wrong := account.CheckRegistration(email, password)
-	for _, f := range wrong {
-		if !o.Failed(f.Field) {
-			o.Fail(f.Field, f.Message)
-		}
-	}
-	if err := o.Err(); err != nil {
+	if err := withFields(o, wrong); err != nil {
 		return err
 	}
 	r, err := h.svc.Register(c.Request.Context(), email, password)
@@ -174,7 +178,7 @@ func (h handler) forgotPassword(c *gin.Context) error {
 	if err := h.svc.ForgotPassword(c.Request.Context(), in[0]); err != nil {
 		return err
 	}
-	httpapi.JSON(c, http.StatusAccepted, message{"If this address has an account, a mail is on its way."})
+	httpapi.JSON(c, http.StatusAccepted, message{"If this address has an account, we have sent it a mail."})
 	return nil
 }
 
@@ -184,13 +188,7 @@ func (h handler) resetPassword(c *gin.Context) error {
 		return err
 	}
 	token, password := o.RequiredString("token", 0), o.RequiredString("password", 0)
-	// One list, with what is wrong in form and in content.
-	for _, f := range account.CheckPassword(password) {
-		if !o.Failed(f.Field) {
-			o.Fail(f.Field, f.Message)
-		}
-	}
-	if err := o.Err(); err != nil {
+	if err := withFields(o, account.CheckPassword(password)); err != nil {
 		return err
 	}
 	if err := h.svc.ResetPassword(c.Request.Context(), token, password); err != nil {
@@ -211,7 +209,7 @@ func (h handler) verifyEmail(c *gin.Context) error {
 	httpapi.JSON(c, http.StatusOK, struct {
 		Verified bool `json:"verified"`
 		message
-	}{true, message{"Your e-mail address is verified."}})
+	}{true, message{"Your email address is verified."}})
 	return nil
 }
 
@@ -220,9 +218,9 @@ func (h handler) resendVerification(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	m := message{"A verification mail is on its way."}
+	m := message{"We have sent you a verification mail."}
 	if !sent {
-		m.Message = "Your e-mail address is verified already."
+		m.Message = "Your email address is already verified."
 	}
 	httpapi.JSON(c, http.StatusOK, m)
 	return nil
@@ -245,8 +243,8 @@ func (h handler) jwks(c *gin.Context) error {
 	return nil
 }
 
-// profile is the contract's profile. trial_ends_at and trial_end are the same
-// moment, and stay when it has passed.
+// profile is the profile of the API. trial_ends_at and trial_end are the same time
+// in two formats. Both remain set after the trial.
 type profile struct {
 	Email             string  `json:"email"`
 	HasAPIKey         bool    `json:"has_api_key"`
@@ -278,7 +276,7 @@ func (h handler) profile(c *gin.Context) error {
 	return nil
 }
 
-// timestamp is t as the contract writes it.
+// timestamp formats t as the API shows times.
 func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 func (h handler) remove(c *gin.Context) error {

@@ -10,7 +10,7 @@ import (
 	"waitlist.internal/services/account"
 )
 
-// member is the contract's team member.
+// member is a team member of the API.
 type member struct {
 	Email     string `json:"email"`
 	Role      string `json:"role"`
