@@ -116,9 +116,9 @@ type Store interface {
 	// DeleteClosing removes a completed closing.
 	DeleteClosing(ctx context.Context, accountID string) error
 
-	// Sweep deletes a bounded number of rows that expired by now and reports
-	// whether more may remain.
-	Sweep(ctx context.Context, now time.Time) (more bool, err error)
+	// Sweep deletes a bounded number of sessions and tokens that expired by now and
+	// of login failures up to failures. It reports whether more may remain.
+	Sweep(ctx context.Context, now, failures time.Time) (more bool, err error)
 }
 
 // Tx is a transaction of a Store.
@@ -214,7 +214,7 @@ type Config struct {
 	Logger       *slog.Logger
 	// Now is the clock.
 	Now func() time.Time
-	// Wait waits for d and reports whether ctx is still alive: loop.Wait.
+	// Wait waits for d and reports whether ctx is still alive, as loop.Wait does.
 	Wait func(ctx context.Context, d time.Duration) bool
 }
 
@@ -238,8 +238,10 @@ func New(cfg Config) (*Service, error) {
 // now returns the time in UTC, truncated to the milliseconds that the API shows.
 func (s *Service) now() time.Time { return s.Now().UTC().Truncate(time.Millisecond) }
 
-// work calls do at once, whenever wake says so, and after each pause until ctx is
-// done. do returns whether there is more to do right away.
-func (s *Service) work(ctx context.Context, name string, wake loop.Signal, pause time.Duration, do func(context.Context) (bool, error)) error {
+// work calls do at once, after each wake and after each pause, until ctx is done. It
+// calls do again without a pause while do reports more.
+func (s *Service) work(
+	ctx context.Context, name string, wake loop.Signal, pause time.Duration, do func(context.Context) (bool, error),
+) error {
 	return loop.Job{Name: name, Every: pause, Wake: wake, Log: s.Logger, Do: do}.Run(ctx)
 }

@@ -77,6 +77,7 @@ func (s *Service) RunClosings(ctx context.Context) error {
 // RunSweep deletes expired rows until ctx is done.
 func (s *Service) RunSweep(ctx context.Context) error {
 	return s.work(ctx, "sweep", nil, time.Minute, func(ctx context.Context) (bool, error) {
-		return s.Store.Sweep(ctx, s.now())
+		now := s.now()
+		return s.Store.Sweep(ctx, now, now.Add(-FailureWindow))
 	})
 }

@@ -1,29 +1,29 @@
-// Package billing is the domain of paid subscriptions. The payment provider
-// knows what was paid; this package fetches that and makes account say so.
+// Package billing is the domain of paid subscriptions. It fetches subscriptions
+// from the payment provider, derives entitlements and pushes them to account.
 //
-//	sync.go        what the provider says → the account's entitlement, pushed to account
-//	checkout.go    subscribing, and changing the plan
-//	cancel.go      ending a subscription or a trial
-//	trial.go       starting the one trial
-//	preview.go     what a change would cost
+//	sync.go        fetch subscriptions → entitlement → push to account
+//	checkout.go    subscribing and changing the plan
+//	cancel.go      canceling a subscription or a trial
+//	trial.go       starting the single trial
+//	preview.go     the cost of a change
 //	info.go        invoices, the payment method, the provider's portal
-//	event.go       the provider's events, each of which only asks for a sync
-//	operation.go   calls that change something there, each once
-//	deletion.go    the end of an account
-//	reconcile.go   comparing everybody with the provider
-//	worker.go      what is done without a request
+//	event.go       webhook events, each of which triggers a sync
+//	operation.go   provider calls with an effect, each made once
+//	deletion.go    deleted accounts
+//	reconcile.go   comparing all accounts with the provider
+//	worker.go      background work
 //	prices.go money.go   plans, prices, amounts
-//	provider.go    what the package needs of the provider, and its errors
+//	provider.go    the Provider interface and its errors
 //
-// One lock per account, held in Postgres, orders all that changes an account's
-// subscription, over all replicas. Whoever has it first fetches, then decides.
+// One Postgres lock per account serializes all changes to its subscription across
+// replicas. The holder of the lock fetches first and then decides.
 //
 //	request ─┐                 ┌─ fetch subscriptions ── provider
 //	event ───┼─ lock(account) ─┼─ decide → entitlement, version + 1 ── Postgres
-//	worker ──┘                 └─ SetEntitlement ── account (again later if away)
+//	worker ──┘                 └─ SetEntitlement ── account (retried if away)
 //
-// A crash at any point leaves the provider's state as it is; the next sync of the
-// account finds it. What was to be told to account is in Postgres before.
+// A crash at any point leaves the provider's state intact, and the next sync of the
+// account reads it. Every push to account is in Postgres before it is made.
 package billing
 
 import (
@@ -42,129 +42,133 @@ const Service = "billing"
 const (
 	// lockPatience bounds the wait for an account's lock.
 	lockPatience = 10 * time.Second
-	// workTime bounds what is done under it: several calls of the provider.
+	// workTime bounds the work under the lock, which makes several provider calls.
 	workTime = 20 * time.Second
-	// pushLease keeps the worker away from what a request is just telling account.
+	// pushLease keeps the worker from repeating a push that a request is making.
 	pushLease = 10 * time.Second
 )
 
-// Subscriber is what is kept of one account.
+// Subscriber is the stored state of one account.
 type Subscriber struct {
 	AccountID string
-	// CustomerID is who the account is at the provider; empty: nobody yet.
+	// CustomerID is the account's customer at the provider; empty if there is none.
 	CustomerID string
-	// Subscription is the one that counts, as last fetched; without ID: none.
+	// Subscription is the one that counts, as last fetched. Its ID is empty if there
+	// is none.
 	Subscription Subscription
 	SyncedAt     time.Time
-	// Entitlement is the one last decided here; version 0: none was.
+	// Entitlement is the last one decided here. Its version is 0 if there is none.
 	Entitlement access.Entitlement
-	// PushEntitlement and PushCustomer say what account is still to be told,
-	// PushAt when a worker tries it next.
+	// PushEntitlement and PushCustomer are set while account does not have the
+	// value yet. A worker pushes them at PushAt.
 	PushEntitlement, PushCustomer bool
 	PushAt                        time.Time
-	// CheckAt is when to look at the provider without being told to; zero: never.
+	// CheckAt is when a worker syncs the account without an event; zero for never.
 	CheckAt time.Time
 }
 
-// Deletion is an account that was deleted.
+// Deletion is a deleted account.
 type Deletion struct {
-	// AccountID is a hash of the account's id when the work is done. Either names the
-	// account to Lock and in operations.
+	// AccountID is a hash of the account's id once the deletion is complete. Lock and
+	// operations accept the hash too.
 	AccountID, CustomerID string
 	DeletedAt             time.Time
 }
 
-// Locked is an account's rows while nobody else works on the account. Each method
-// is one short transaction.
+// Locked accesses the rows of an account whose lock is held. Each method is one
+// short transaction.
 type Locked interface {
-	// Subscriber returns the account's row, an empty one where there is none.
+	// Subscriber returns the account's row, or one without values if there is none.
 	Subscriber(ctx context.Context) (Subscriber, error)
-	// Save stores it, together with ids of events that had their effect, and of
-	// subscriptions that were seen.
+	// Save stores sub, the ids of processed events and those of fetched
+	// subscriptions.
 	Save(ctx context.Context, sub Subscriber, events, seen []string) error
-	// Deletion returns ErrNotFound while the account lives.
+	// Deletion returns ErrNotFound if the account is not deleted.
 	Deletion(ctx context.Context) (Deletion, error)
-	// Seen returns the ids of subscriptions that were first saved as seen until then.
+	// Seen returns the ids of subscriptions that Save first stored at or before until.
 	Seen(ctx context.Context, until time.Time) ([]string, error)
-	// EventSeen reports whether an event had its effect.
+	// EventSeen reports whether an event was processed.
 	EventSeen(ctx context.Context, eventID string) (bool, error)
-	// RecordEvents notes events that have none.
+	// RecordEvents marks events as processed.
 	RecordEvents(ctx context.Context, eventIDs []string, now time.Time) error
-	// Begin writes down that a call is about to be made, and returns its epoch. It
-	// is that of the last one as long as nobody knows what became of that: same
-	// wish, begun after oldest.
+	// Begin records an operation before its provider call and returns its epoch. The
+	// epoch is that of the previous attempt if its outcome is unknown, it had the
+	// same wish and it began after oldest.
 	Begin(ctx context.Context, name, wish string, now, oldest time.Time) (epoch int64, err error)
-	// End says that the outcome is known.
+	// End records that the outcome of an operation is known.
 	End(ctx context.Context, name string, now time.Time) error
-	// HeardOf reports whether the account has any row here.
+	// HeardOf reports whether the account has any row.
 	HeardOf(ctx context.Context) (bool, error)
-	// Bury removes all of a deleted account but the deletion, which is then done.
-	// It keeps the customer's id and events that had their effect.
+	// Bury completes a deletion: it deletes every row of the account except the
+	// deletion, the customer's id and the processed events.
 	Bury(ctx context.Context, customerID string, events []string, now time.Time) error
 }
 
 var (
-	// ErrNotFound is what a Store answers where there is no such row.
+	// ErrNotFound means that the Store has no such row.
 	ErrNotFound = errors.New("billing: not found")
-	// ErrBusy is what it answers to who waited too long for an account's turn.
-	ErrBusy = errors.New("billing: too much is under way")
+	// ErrBusy means that the wait for an account's lock took too long.
+	ErrBusy = errors.New("billing: account is busy")
 )
 
-// Store keeps subscribers. Each statement finds its rows by an index.
+// Store persists subscribers. Each statement uses an index.
 type Store interface {
-	// Lock runs fn while nobody else, in any process, works on the account. It
-	// waits for its turn as long as patience; then it is ErrBusy.
+	// Lock runs fn while it holds the account's lock, which excludes all other
+	// processes. It returns ErrBusy after waiting for patience.
 	Lock(ctx context.Context, accountID string, patience time.Duration, fn func(ctx context.Context, l Locked) error) error
-	// Subscriber reads without the lock; an empty one where there is none.
+	// Subscriber reads without the lock. It returns one without values if there is no
+	// row.
 	Subscriber(ctx context.Context, accountID string) (Subscriber, error)
-	// AccountOf returns whose customer this is or, deleted, was; else ErrNotFound.
+	// AccountOf returns the account that has or, if deleted, had a customer. It
+	// returns ErrNotFound for unknown customers.
 	AccountOf(ctx context.Context, customerID string) (accountID string, err error)
-	// EventSeen and RecordEvent are for events that concern nobody.
+	// EventSeen and RecordEvent are for events that concern no account.
 	EventSeen(ctx context.Context, eventID string) (bool, error)
 	RecordEvent(ctx context.Context, eventID string, now time.Time) error
 
-	// TakePush, TakeCheck and TakeDeletion claim what is due, until retryAt.
-	// ErrNotFound: nothing is.
+	// TakePush, TakeCheck and TakeDeletion claim due work until retryAt. They return
+	// ErrNotFound if nothing is due.
 	TakePush(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
 	TakeCheck(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
 	TakeDeletion(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
-	// Customers returns accounts with a customer after an id, in order of id.
+	// Customers returns a page of the accounts with a customer, in order of id.
 	Customers(ctx context.Context, after string, limit int) ([]Subscriber, error)
-	// Deletions returns accounts deleted after since whose work is done, in order of
-	// id after an id.
+	// Deletions returns a page of the complete deletions of accounts deleted after
+	// since, in order of id.
 	Deletions(ctx context.Context, after string, since time.Time, limit int) ([]Deletion, error)
-	// TakeReconciliation claims the next run where the last began before due.
+	// TakeReconciliation claims a run if the last one began at or before due.
 	TakeReconciliation(ctx context.Context, now, due time.Time) (bool, error)
-	// RetryReconciliation has the next run be due at that time.
-	RetryReconciliation(ctx context.Context, at time.Time, every time.Duration) error
-	// Sweep deletes what is too old to matter, a bounded number of rows, and reports
-	// whether there may be more.
-	Sweep(ctx context.Context, now time.Time) (more bool, err error)
+	// RetryReconciliation sets when the last run began, as if it had begun then.
+	RetryReconciliation(ctx context.Context, began time.Time) error
+	// Sweep deletes a bounded number of outdated rows and reports whether more may
+	// remain.
+	Sweep(ctx context.Context, until Retention) (more bool, err error)
 }
 
-// Accounts is the service that everybody asks what an account may use.
+// Accounts is the service that holds entitlements.
 type Accounts interface {
-	// SetEntitlement stores e if its version is above the stored one and returns
-	// what is in force afterwards.
+	// SetEntitlement stores e if its version is higher than the stored one. It
+	// returns the entitlement in force afterwards.
 	SetEntitlement(ctx context.Context, accountID string, e access.Entitlement) (access.Entitlement, error)
-	// SetPaymentCustomer stores who the account is at the provider.
+	// SetPaymentCustomer stores an account's customer at the provider.
 	SetPaymentCustomer(ctx context.Context, accountID, customerID string) error
-	// StartTrial is CONFLICT where the trial was used or something is in force.
+	// StartTrial returns CONFLICT if the trial was used or an entitlement is in
+	// force.
 	StartTrial(ctx context.Context, accountID string) (access.Entitlement, error)
 }
 
-// URLs are where the provider's pages lead back to.
+// URLs are the addresses to which the provider's pages return.
 type URLs struct{ Success, Cancel, Portal string }
 
-// Config is what a Billing is made of.
+// Config configures a Billing.
 type Config struct {
 	Store    Store
 	Accounts Accounts
 	Provider Provider
 	Prices   Prices
 	URLs     URLs
-	// ReconcileEvery is the pause between two comparisons with the provider,
-	// ReconcileRate how many accounts it looks at in a second.
+	// ReconcileEvery is the interval of reconciliations. ReconcileRate bounds the
+	// accounts compared per second.
 	ReconcileEvery time.Duration
 	ReconcileRate  float64
 	Log            *slog.Logger
@@ -172,17 +176,17 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Billing is every use case. It is safe for concurrent use.
+// Billing implements the use cases. It is safe for concurrent use.
 type Billing struct{ Config }
 
 // New returns a Billing.
 func New(cfg Config) *Billing { return &Billing{cfg} }
 
-// now is the clock in UTC.
+// now returns the time in UTC, truncated to milliseconds.
 func (b *Billing) now() time.Time { return b.Now().UTC().Truncate(time.Millisecond) }
 
-// locked runs fn for an account that lives, with its row. What is begun is
-// finished when the caller hangs up: it may have been paid by then.
+// locked runs fn with the lock and the row of an account that is not deleted. It
+// continues if the caller hangs up, because the caller may already have paid.
 func (b *Billing) locked(ctx context.Context, accountID string, fn func(ctx context.Context, l Locked, sub *Subscriber) error) error {
 	return b.alone(ctx, accountID, func(ctx context.Context, l Locked) error {
 		switch _, err := l.Deletion(ctx); {
@@ -199,10 +203,10 @@ func (b *Billing) locked(ctx context.Context, accountID string, fn func(ctx cont
 	})
 }
 
-// errGone: the account was deleted since the caller was authenticated.
+// errGone means that the account was deleted after the caller was authenticated.
 var errGone = apierr.New(apierr.AuthenticationRequired, "Credentials are missing or invalid.")
 
-// alone runs fn for an account that may have been deleted.
+// alone runs fn with the lock of an account that may be deleted.
 func (b *Billing) alone(ctx context.Context, accountID string, fn func(ctx context.Context, l Locked) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockPatience+workTime)
 	defer cancel()
@@ -213,8 +217,8 @@ func (b *Billing) alone(ctx context.Context, accountID string, fn func(ctx conte
 	})
 }
 
-// present is the entitlement in force: the newer of what account said when it
-// authorized the caller, and what was decided here since.
+// present returns the entitlement in force: the newer of the one that account
+// returned when it authorized the caller and the one last decided here.
 func (b *Billing) present(actor access.Actor, sub Subscriber) access.Entitlement {
 	e := sub.Entitlement
 	if g, ok := actor.Grant(actor.AccountID); ok && g.Entitlement.Version > e.Version {

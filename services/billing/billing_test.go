@@ -58,7 +58,8 @@ func TestASubscriberChangesThePlanAtOnce(t *testing.T) {
 		plan   billing.Plan
 		status access.Status
 	}{
-		{plan(access.Pro), access.Active}, {billing.Plan{Tier: access.Pro, Interval: billing.Yearly}, access.Active}, {plan(access.Basic), access.Active},
+		{plan(access.Pro), access.Active}, {billing.Plan{Tier: access.Pro, Interval: billing.Yearly}, access.Active},
+		{plan(access.Basic), access.Active},
 	} {
 		out := e.checkout(ann, step.plan)
 		if want := (billing.Checkout{Upgraded: true, Tier: step.plan.Tier, Status: step.status}); out != want {
@@ -107,7 +108,8 @@ func TestWhatTheProviderSaysDecides(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[string]access.Status{
 		"active": access.Active, "past_due": access.Active, "trialing": access.Active,
-		"unpaid": access.Inactive, "incomplete": access.Inactive, "incomplete_expired": access.Inactive, "canceled": access.Inactive, "paused": access.Inactive,
+		"unpaid": access.Inactive, "incomplete": access.Inactive, "incomplete_expired": access.Inactive, "canceled": access.Inactive,
+		"paused": access.Inactive,
 	} {
 		t.Run(status, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +188,8 @@ func TestACrowdOfClicksIsOneEffect(t *testing.T) {
 	n := 0
 	urls.Range(func(k, _ any) bool { url, _ = k.(string); n++; return true })
 	if n != 1 || e.bank.count("customer") != 1 || e.bank.count("session") != 1 || len(e.accounts.history[ann]) != 1 {
-		t.Errorf("%d pages, %d customers, %d sessions, history %v", n, e.bank.count("customer"), e.bank.count("session"), e.accounts.history[ann])
+		t.Errorf("%d pages, %d customers, %d sessions, history %v", n, e.bank.count("customer"), e.bank.count("session"),
+			e.accounts.history[ann])
 	}
 	e.event(e.bank.pay(t, url).CustomerID)
 	if failed := crowd(func(b *billing.Billing, actor access.Actor) error {
@@ -278,7 +281,8 @@ func TestATrialOutlivesEventsOfAnOldSubscription(t *testing.T) {
 	e.event(sub.CustomerID)
 	e.want(bob, access.Pro, access.Trialing)
 	// Also where nobody wrote down that it began.
-	if _, err := e.pool.Exec(t.Context(), "UPDATE subscriber SET tier = 'basic', status = 'inactive', trial = false, version = version - 1, push_entitlement = true"); err != nil {
+	if _, err := e.pool.Exec(t.Context(), `UPDATE subscriber
+		SET tier = 'basic', status = 'inactive', trial = false, version = version - 1, push_entitlement = true`); err != nil {
 		t.Fatal(err)
 	}
 	e.event(sub.CustomerID)
@@ -302,10 +306,14 @@ func TestPreview(t *testing.T) {
 	e.subscribed(bob, plan(access.Advanced))
 	for want, p := range map[billing.Preview]billing.Plan{
 		{Already: true, New: plan(access.Advanced)}: plan(access.Advanced),
-		{Had: plan(access.Advanced), New: plan(access.Pro), Proration: usd(4000), Recurring: usd(5000), IsUpgrade: true, Charge: true}:         plan(access.Pro),
-		{Had: plan(access.Advanced), New: plan(access.Basic), Proration: usd(-700), Recurring: usd(300)}:                                       plan(access.Basic),
-		{Had: plan(access.Advanced), New: yearly(access.Advanced), Proration: usd(9000), Recurring: usd(10000), IsUpgrade: true, Charge: true}: yearly(access.Advanced),
-		{Had: plan(access.Advanced), New: yearly(access.Basic), Proration: usd(2000), Recurring: usd(3000), Charge: true}:                      yearly(access.Basic),
+		{Had: plan(access.Advanced), New: plan(access.Pro), Proration: usd(4000), Recurring: usd(5000), IsUpgrade: true,
+			Charge: true}: plan(access.Pro),
+		{Had: plan(access.Advanced), New: plan(access.Basic), Proration: usd(-700),
+			Recurring: usd(300)}: plan(access.Basic),
+		{Had: plan(access.Advanced), New: yearly(access.Advanced), Proration: usd(9000), Recurring: usd(10000), IsUpgrade: true,
+			Charge: true}: yearly(access.Advanced),
+		{Had: plan(access.Advanced), New: yearly(access.Basic), Proration: usd(2000), Recurring: usd(3000),
+			Charge: true}: yearly(access.Basic),
 	} {
 		if got, err := e.svc.Preview(t.Context(), e.actor(bob), p); err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", p, got, err, want)
@@ -320,7 +328,8 @@ func TestPreviewCountsCredit(t *testing.T) {
 	e.subscribed(bob, plan(access.Advanced))
 	for credit, charge := range map[int64]bool{3999: true, 4000: false, 9000: false} {
 		e.bank.credit = credit
-		if got, err := e.svc.Preview(t.Context(), e.actor(bob), plan(access.Pro)); err != nil || got.Charge != charge || got.Proration != usd(4000) {
+		if got, err := e.svc.Preview(t.Context(), e.actor(bob), plan(access.Pro)); err != nil || got.Charge != charge ||
+			got.Proration != usd(4000) {
 			t.Errorf("credit of %d: %+v, %v", credit, got, err)
 		}
 	}
@@ -541,7 +550,8 @@ func TestFailuresOfTheProviderAreTheContracts(t *testing.T) {
 	e := newEnv(t)
 	e.subscribed(ann, plan(access.Basic))
 	for reason, want := range map[billing.Reason]apierr.Code{
-		billing.Away: apierr.ExternalServiceError, billing.Refused: apierr.ExternalServiceError, billing.Throttled: apierr.RateLimited, billing.Card: apierr.PaymentRequired,
+		billing.Away: apierr.ExternalServiceError, billing.Refused: apierr.ExternalServiceError,
+		billing.Throttled: apierr.RateLimited, billing.Card: apierr.PaymentRequired,
 	} {
 		end := e.bank.fail("", false, &billing.ProviderError{Reason: reason, RetryAfter: 3 * time.Second})
 		actor := e.actor(ann)
@@ -667,7 +677,8 @@ func TestADeletedAccountEndsAtTheProvider(t *testing.T) {
 	if !e.bank.deleted[sub.CustomerID] || list[0].Status != "canceled" || len(e.bank.refunded) != 0 {
 		t.Errorf("%+v, refunded %v", list, e.bank.refunded)
 	}
-	if n := e.count(`SELECT (SELECT count(*) FROM subscriber) + (SELECT count(*) FROM operation) + (SELECT count(*) FROM deletion WHERE deletion::text LIKE '%' || $1 || '%')
+	if n := e.count(`SELECT (SELECT count(*) FROM subscriber) + (SELECT count(*) FROM operation)
+		+ (SELECT count(*) FROM deletion WHERE deletion::text LIKE '%' || $1 || '%')
 		+ (SELECT count(*) FROM known_subscription k WHERE k::text LIKE '%' || $1 || '%')`, ann); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
@@ -738,7 +749,8 @@ func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	e.bank.mu.Lock()
 	// ann has a second customer, and one is of another installation, one of nobody.
 	e.bank.customers = append(e.bank.customers,
-		billing.Customer{ID: "cus_twin", AccountID: ann}, billing.Customer{ID: "cus_far", AccountID: "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"}, billing.Customer{ID: "cus_none"})
+		billing.Customer{ID: "cus_twin", AccountID: ann}, billing.Customer{ID: "cus_far",
+			AccountID: "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"}, billing.Customer{ID: "cus_none"})
 	twins := e.bank.subscribe("cus_twin", "p_pm")
 	e.bank.mu.Unlock()
 	r, err := e.svc.Reconcile(t.Context())
@@ -753,7 +765,8 @@ func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	if e.accounts.customer[bob] != bobs.ID || e.accounts.customer[ann] != sub.CustomerID {
 		t.Errorf("customers %v", e.accounts.customer)
 	}
-	if !e.bank.deleted["cus_twin"] || e.bank.deleted["cus_far"] || e.bank.deleted["cus_none"] || !slices.Equal(e.bank.refunded, []string{twins.ID}) {
+	if !e.bank.deleted["cus_twin"] || e.bank.deleted["cus_far"] || e.bank.deleted["cus_none"] || !slices.Equal(e.bank.refunded,
+		[]string{twins.ID}) {
 		t.Errorf("deleted %v, refunded %v", e.bank.deleted, e.bank.refunded)
 	}
 	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID = "p_pm" })
@@ -851,8 +864,10 @@ func TestParsePrices(t *testing.T) {
 		t.Errorf("%v, %t", got, ok)
 	}
 	for name, list := range map[string][]string{
-		"one is missing": good[1:], "no tier": append(slices.Clone(good), "gold.monthly=x"), "no interval": append(slices.Clone(good), "pro.daily=x"),
-		"twice": append(slices.Clone(good), "pro.yearly=a"), "no price": append(slices.Clone(good), "pro.yearly="), "nonsense": {"x"}, "nothing": nil,
+		"one is missing": good[1:], "no tier": append(slices.Clone(good), "gold.monthly=x"), "no interval": append(slices.Clone(good),
+			"pro.daily=x"),
+		"twice": append(slices.Clone(good), "pro.yearly=a"), "no price": append(slices.Clone(good), "pro.yearly="), "nonsense": {"x"},
+		"nothing": nil,
 	} {
 		if _, err := billing.ParsePrices(list); err == nil {
 			t.Errorf("%s: taken", name)

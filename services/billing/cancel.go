@@ -8,16 +8,16 @@ import (
 	"waitlist.internal/libs/access"
 )
 
-// Cancellation is what became of one. A trial ends at once, a subscription with
-// its period.
+// Cancellation is the outcome of a cancellation. A trial ends immediately, a
+// subscription at the end of its period.
 type Cancellation struct {
 	Immediately bool
 	// EndsAt is the end of the period.
 	EndsAt time.Time
 }
 
-// Cancel ends the actor's subscription or trial; again is the same. Without
-// either it is VALIDATION_ERROR.
+// Cancel cancels the actor's subscription or trial. It is idempotent for a
+// subscription. It returns VALIDATION_ERROR if there is neither.
 func (b *Billing) Cancel(ctx context.Context, actor access.Actor) (out Cancellation, err error) {
 	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 		out, err = b.cancel(ctx, l, sub, actor)
@@ -37,7 +37,7 @@ func (b *Billing) cancel(ctx context.Context, l Locked, sub *Subscriber, actor a
 	if live == nil {
 		e := b.present(actor, *sub)
 		if e.Status != access.Trialing {
-			return Cancellation{}, invalid("subscription", "is none that could be canceled")
+			return Cancellation{}, invalid("subscription", "There is no subscription to cancel.")
 		}
 		return Cancellation{Immediately: true}, b.endTrial(ctx, l, sub, e)
 	}
@@ -60,12 +60,12 @@ func (b *Billing) cancel(ctx context.Context, l Locked, sub *Subscriber, actor a
 		}
 	}
 	if err == nil {
-		err = &ProviderError{Reason: Away, Call: "cancel", Code: "without effect"}
+		err = &ProviderError{Reason: Away, Call: "cancel", Code: "no effect"}
 	}
 	return Cancellation{}, err
 }
 
-// endTrial ends a trial at once.
+// endTrial ends a trial immediately.
 func (b *Billing) endTrial(ctx context.Context, l Locked, sub *Subscriber, trial access.Entitlement) error {
 	now := b.now()
 	sub.set(access.Entitlement{Tier: trial.Tier, Status: access.Inactive}, trial.Version, now)

@@ -10,24 +10,25 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// sessionLeft is how long a checkout has to be open yet to be given out again.
+// sessionLeft is the remaining lifetime that a checkout session needs to be reused.
 const sessionLeft = 10 * time.Minute
 
-// Checkout is what became of the wish for a plan: a page to pay at, a change, or
-// a payment that failed.
+// Checkout is the outcome of a checkout: a payment page, a changed subscription or,
+// if it has neither, a failed payment.
 type Checkout struct {
-	// URL is set for who has no subscription.
+	// URL is the payment page for an account without a subscription.
 	URL string
-	// Upgraded and what is in force now, for who has one.
+	// Upgraded is set if the subscription has changed. Tier and Status are then in
+	// force.
 	Upgraded bool
 	Tier     access.Tier
 	Status   access.Status
 }
 
-// Checkout subscribes the actor to a plan or changes the plan. Whoever is in a
-// trial loses it; whoever subscribed gets the change at once, paid at once.
-// VALIDATION_ERROR on tier for the plan that one has, unless it ends: then it goes
-// on.
+// Checkout subscribes the actor to a plan or changes the plan of the subscription.
+// It ends a trial. It changes a subscription and charges for the change at once. For
+// the current plan it returns VALIDATION_ERROR on tier, or resumes the subscription
+// if it is canceling.
 func (b *Billing) Checkout(ctx context.Context, actor access.Actor, plan Plan) (out Checkout, err error) {
 	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 		out, err = b.checkout(ctx, l, sub, actor, plan)
@@ -41,8 +42,8 @@ func (b *Billing) Checkout(ctx context.Context, actor access.Actor, plan Plan) (
 
 func (b *Billing) checkout(ctx context.Context, l Locked, sub *Subscriber, actor access.Actor, plan Plan) (Checkout, error) {
 	price := b.Prices.Sold(plan)
-	// The open checkouts before the subscriptions: one that is paid in between is
-	// among the latter.
+	// List sessions before subscriptions: a session that is paid in between then
+	// appears as a subscription.
 	open, err := b.onlySession(ctx, l, sub, price)
 	if err != nil {
 		return Checkout{}, err
@@ -58,7 +59,7 @@ func (b *Billing) checkout(ctx context.Context, l Locked, sub *Subscriber, actor
 		}
 		return b.change(ctx, l, sub, *live, plan)
 	}
-	// What was never paid, or not any more, must not come back beside the new one.
+	// An unpaid subscription must not become active beside the new one.
 	for _, s := range stale {
 		if err := b.end(ctx, l, sub.AccountID, s); err != nil {
 			return Checkout{}, err
@@ -79,11 +80,11 @@ func (b *Billing) checkout(ctx context.Context, l Locked, sub *Subscriber, actor
 		open, err = b.open(ctx, l, sub, price)
 	}
 	if because(err, Missing) {
-		// The price, as a wrong setting names it, or the customer.
+		// Either the price is missing, because of a wrong setting, or the customer.
 		if _, lookErr := b.Provider.Customer(ctx, sub.CustomerID); !because(lookErr, Missing) {
 			return Checkout{}, errors.Join(err, lookErr)
 		}
-		// Somebody deleted the customer at the provider.
+		// The customer was deleted at the provider.
 		sub.CustomerID = ""
 		if err = b.register(ctx, l, sub, actor); err == nil {
 			open, err = b.open(ctx, l, sub, price)
@@ -95,14 +96,15 @@ func (b *Billing) checkout(ctx context.Context, l Locked, sub *Subscriber, actor
 	return Checkout{URL: open.URL}, nil
 }
 
-// register makes the account a customer of the provider's.
+// register creates the account's customer at the provider.
 func (b *Billing) register(ctx context.Context, l Locked, sub *Subscriber, actor access.Actor) error {
 	err := b.once(ctx, l, sub.AccountID, "customer", "customer", keyKept, func(key string) (err error) {
 		sub.CustomerID, err = b.Provider.CreateCustomer(ctx, key, sub.AccountID, actor.Email)
 		if err != nil {
 			return err
 		}
-		// Before the call counts as over: until then its repetition finds the customer.
+		// Save the customer before the operation ends: until then, a repeated call
+		// returns the same customer.
 		sub.PushCustomer, sub.PushAt = true, b.now().Add(pushLease)
 		return l.Save(ctx, *sub, nil, nil)
 	})
@@ -113,15 +115,15 @@ func (b *Billing) register(ctx context.Context, l Locked, sub *Subscriber, actor
 	return nil
 }
 
-// onlySession returns the open checkout for a price, nil where there is none, and
-// expires all others: no two can be paid.
+// onlySession returns the open checkout session for a price, or nil. It expires all
+// others, so that no two can be paid.
 func (b *Billing) onlySession(ctx context.Context, l Locked, sub *Subscriber, priceID string) (*Session, error) {
 	if sub.CustomerID == "" {
 		return nil, nil
 	}
 	list, err := b.Provider.OpenSessions(ctx, sub.CustomerID)
 	if because(err, Missing) {
-		return nil, nil // the customer has gone, as the next call finds, too
+		return nil, nil // the next call also reports that the customer is missing
 	}
 	if err != nil {
 		return nil, err
@@ -139,20 +141,21 @@ func (b *Billing) onlySession(ctx context.Context, l Locked, sub *Subscriber, pr
 	return kept, nil
 }
 
-// expire closes a checkout. One that was just paid stays so.
+// expire expires a checkout session. It ignores one that was just completed.
 func (b *Billing) expire(ctx context.Context, l Locked, accountID string, s *Session) error {
 	if s == nil {
 		return nil
 	}
-	err := b.once(ctx, l, accountID, "expire/"+s.ID, s.ID, keyKept, func(key string) error { return b.Provider.ExpireSession(ctx, key, s.ID) })
-	if because(err, Refused) || because(err, Missing) {
+	err := b.finally(ctx, l, accountID, "expire/", s.ID, b.Provider.ExpireSession)
+	if because(err, Refused) {
 		return nil
 	}
 	return err
 }
 
-// open opens a checkout. An attempt whose answer got lost may have opened one that
-// was paid or left since, which its key then answers with: the next is another.
+// open creates a checkout session. An earlier attempt whose response was lost may
+// have created one that was completed or expired since. Its key then returns that
+// session, without a page, and open tries once more under another key.
 func (b *Billing) open(ctx context.Context, l Locked, sub *Subscriber, priceID string) (s *Session, err error) {
 	for attempt := 0; attempt < 2 && (s == nil || s.URL == "") && err == nil; attempt++ {
 		err = b.once(ctx, l, sub.AccountID, "session", priceID, settled, func(key string) error {
@@ -165,12 +168,12 @@ func (b *Billing) open(ctx context.Context, l Locked, sub *Subscriber, priceID s
 		})
 	}
 	if err == nil && s.URL == "" {
-		err = &ProviderError{Reason: Away, Call: "session", Code: "without a page"}
+		err = &ProviderError{Reason: Away, Call: "session", Code: "no page"}
 	}
 	return s, err
 }
 
-// change moves a subscription to another plan, or lets one go on that was to end.
+// change moves a subscription to another plan, or resumes a canceling one.
 func (b *Billing) change(ctx context.Context, l Locked, sub *Subscriber, live Subscription, plan Plan) (Checkout, error) {
 	price := b.Prices.Sold(plan)
 	had, known := b.Prices.Plan(live.PriceID)
@@ -178,9 +181,9 @@ func (b *Billing) change(ctx context.Context, l Locked, sub *Subscriber, live Su
 	var err error
 	switch {
 	case known && had == plan && !ending:
-		return Checkout{}, invalid("tier", "is the plan that you have")
+		return Checkout{}, invalid("tier", "You already have this plan.")
 	case had != plan && live.Status == statusPastDue:
-		// The provider would give credit for a period that was not paid.
+		// The provider would credit a period that was not paid.
 		return Checkout{}, nil
 	case known && had == plan:
 		err = b.once(ctx, l, sub.AccountID, "change", live.ID+"/go on", settled, func(key string) error {
@@ -194,7 +197,7 @@ func (b *Billing) change(ctx context.Context, l Locked, sub *Subscriber, live Su
 	if err != nil && !because(err, Card) && !because(err, Away) {
 		return Checkout{}, err
 	}
-	// Whatever the answer was, or none: what is there now counts.
+	// The provider's present state decides, whatever the call returned.
 	now, _, syncErr := b.sync(ctx, l, sub, 0)
 	if syncErr != nil {
 		if err == nil || because(err, Card) {
@@ -216,10 +219,13 @@ func (b *Billing) change(ctx context.Context, l Locked, sub *Subscriber, live Su
 	case err != nil:
 		return Checkout{}, err
 	}
-	return Checkout{}, &ProviderError{Reason: Away, Call: "change", Code: "without effect"}
+	return Checkout{}, &ProviderError{Reason: Away, Call: "change", Code: "no effect"}
 }
 
-// invalid is a VALIDATION_ERROR on one field.
+// invalid returns a VALIDATION_ERROR on one field. Its message stands alone, because
+// most of these fields describe the account's state and are not in the body.
 func invalid(field, message string) error {
-	return apierr.Validation(apierr.Field{Field: field, Message: message})
+	e := apierr.Validation(apierr.Field{Field: field, Message: message})
+	e.Message = message
+	return e
 }

@@ -1,6 +1,7 @@
 package billing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,13 +11,14 @@ import (
 )
 
 const (
-	// deletionRetry is the pause after an attempt that failed.
+	// deletionRetry is the pause after a failed attempt.
 	deletionRetry = 30 * time.Second
-	// lateFor is how long the reconciler looks again at who was deleted.
+	// lateFor is how long reconciliation rechecks a deleted account for late
+	// payments.
 	lateFor = 4 * 24 * time.Hour
 )
 
-// finishDeletion ends a deleted account at the provider, and then here.
+// finishDeletion removes a deleted account at the provider and then from the store.
 func (b *Billing) finishDeletion(ctx context.Context, accountID string) error {
 	return b.alone(ctx, accountID, func(ctx context.Context, l Locked) error {
 		d, err := l.Deletion(ctx)
@@ -30,17 +32,13 @@ func (b *Billing) finishDeletion(ctx context.Context, accountID string) error {
 		if err != nil {
 			return err
 		}
-		customer := sub.CustomerID
-		if customer == "" {
-			customer = d.CustomerID
-		}
-		return b.finish(ctx, l, d, customer)
+		return b.finish(ctx, l, d, cmp.Or(sub.CustomerID, d.CustomerID))
 	})
 }
 
-// finish ends a customer of a deleted account. What the account never had is given
-// back: a subscription that was not seen before the deletion, be it that nobody told
-// of it or that this deletion comes late. Both times are our own clocks'.
+// finish removes a customer of a deleted account. It refunds every subscription that
+// was first seen after the deletion, because the account never used it. Both times
+// come from the clocks of the platform.
 func (b *Billing) finish(ctx context.Context, l Locked, d Deletion, customerID string, events ...string) error {
 	if customerID != "" {
 		known, err := l.Seen(ctx, d.DeletedAt)
@@ -48,14 +46,15 @@ func (b *Billing) finish(ctx context.Context, l Locked, d Deletion, customerID s
 			return err
 		}
 		if err := b.wipe(ctx, l, d.AccountID, customerID, known); err != nil {
-			return fmt.Errorf("end a deleted account's customer: %w", err)
+			return fmt.Errorf("delete a deleted account's customer: %w", err)
 		}
 	}
 	return l.Bury(ctx, customerID, events, b.now())
 }
 
-// wipe ends all that a customer has, gives back what was paid for subscriptions
-// that are not known, and deletes it. It may stop anywhere and be repeated.
+// wipe expires a customer's sessions, refunds the subscriptions that are not known,
+// cancels all subscriptions and deletes the customer. It can be repeated after any
+// failure.
 func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID string, known []string) error {
 	open, err := b.Provider.OpenSessions(ctx, customerID)
 	if err != nil && !because(err, Missing) {
@@ -72,7 +71,7 @@ func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID stri
 	}
 	for _, s := range b.ours(list) {
 		if !slices.Contains(known, s.ID) && s.Status != statusExpired {
-			b.Log.LogAttrs(ctx, slog.LevelWarn, "a subscription was paid for an account that is none any more; it is refunded",
+			b.Log.LogAttrs(ctx, slog.LevelWarn, "a deleted customer's unknown subscription may have been paid; refunding it",
 				slog.String("account_id", accountID), slog.String("subscription_id", s.ID))
 			if err := b.refund(ctx, l, accountID, s); err != nil {
 				return err
@@ -82,9 +81,5 @@ func (b *Billing) wipe(ctx context.Context, l Locked, accountID, customerID stri
 			return err
 		}
 	}
-	err = b.once(ctx, l, accountID, "forget/"+customerID, customerID, keyKept, func(key string) error { return b.Provider.DeleteCustomer(ctx, key, customerID) })
-	if because(err, Missing) {
-		return nil
-	}
-	return err
+	return b.finally(ctx, l, accountID, "forget/", customerID, b.Provider.DeleteCustomer)
 }

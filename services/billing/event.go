@@ -10,17 +10,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is what is read of an event of the provider's: whom it is about. What it
-// says is never believed; it may be late, doubled or out of order.
+// Event identifies the customer of a webhook event. The domain ignores the rest of
+// an event, because events may be late, repeated or out of order.
 type Event struct {
 	ID, Type string
-	// CustomerID is empty where it concerns no customer.
+	// CustomerID is empty if the event concerns no customer.
 	CustomerID string
 }
 
-// Take takes an event that is the provider's. When it returns nil, the account is
-// as the provider has it, or was taken before. An error asks the provider to send
-// it again.
+// Take processes an authentic event. It returns nil once the account is in sync
+// with the provider, or if the event was processed before. After an error, the
+// provider sends the event again.
 func (b *Billing) Take(ctx context.Context, ev Event) error {
 	err := b.take(ctx, ev)
 	if errors.Is(err, ErrBusy) || because(err, Throttled) {
@@ -51,8 +51,8 @@ func (b *Billing) take(ctx context.Context, ev Event) error {
 	})
 }
 
-// whose returns the account of a customer: as we know it, else as the customer
-// itself says. ErrNotFound: it is none of ours.
+// whose returns the account of a customer: from the store, else from the customer's
+// metadata. It returns ErrNotFound if neither names an account.
 func (b *Billing) whose(ctx context.Context, customerID string) (string, error) {
 	if customerID == "" {
 		return "", ErrNotFound
@@ -68,8 +68,7 @@ func (b *Billing) whose(ctx context.Context, customerID string) (string, error) 
 	return c.AccountID, err
 }
 
-// meet looks at an account because of a customer that is its own by what the
-// customer says.
+// meet syncs an account because of a customer whose metadata names it.
 func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID string, events ...string) error {
 	deletion, err := l.Deletion(ctx)
 	if err == nil {
@@ -90,7 +89,7 @@ func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID stri
 	switch sub.CustomerID {
 	case customerID:
 	case "":
-		// Whoever made it died before it was written down.
+		// The process that created the customer crashed before it saved the id.
 		if err := b.adopt(ctx, l, &sub, customerID); err != nil {
 			return err
 		}
@@ -103,17 +102,18 @@ func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID stri
 	return err
 }
 
-// strange leaves a customer alone that names an account nobody here has heard of:
-// that of another installation at the same provider, perhaps.
+// strange ignores a customer that names an unknown account. It may belong to another
+// installation that uses the same provider account.
 func (b *Billing) strange(ctx context.Context, l Locked, accountID, customerID string, events []string) error {
-	b.Log.LogAttrs(ctx, slog.LevelWarn, "a customer is that of an account that nobody here has heard of; it is left alone",
+	b.Log.LogAttrs(ctx, slog.LevelWarn, "customer names an unknown account; ignoring it",
 		slog.String("account_id", accountID), slog.String("customer_id", customerID))
 	return l.RecordEvents(ctx, events, b.now())
 }
 
-// adopt makes a customer that says to be the account's its own.
+// adopt saves a customer that names the account as the account's customer.
 func (b *Billing) adopt(ctx context.Context, l Locked, sub *Subscriber, customerID string) error {
-	b.Log.LogAttrs(ctx, slog.LevelWarn, "a customer that nobody knew of is an account's", slog.String("account_id", sub.AccountID), slog.String("customer_id", customerID))
+	b.Log.LogAttrs(ctx, slog.LevelWarn, "adopted an unknown customer",
+		slog.String("account_id", sub.AccountID), slog.String("customer_id", customerID))
 	sub.CustomerID, sub.PushCustomer, sub.PushAt = customerID, true, b.now().Add(pushLease)
 	if err := l.Save(ctx, *sub, nil, nil); err != nil {
 		return err
@@ -121,9 +121,9 @@ func (b *Billing) adopt(ctx context.Context, l Locked, sub *Subscriber, customer
 	return l.End(ctx, "customer", b.now())
 }
 
-// second ends a customer that is one too many, and gives back what it paid that
-// nobody here knew of. Where the account has nothing but what this one pays for, it
-// is the account's: another key of the provider's had hidden it for a while.
+// second deletes a surplus customer of an account and refunds its unknown
+// subscriptions. If only this customer has a paid subscription that is known, second
+// adopts it instead: another API key had hidden the customer for a while.
 func (b *Billing) second(ctx context.Context, l Locked, sub *Subscriber, customerID string) error {
 	known, err := l.Seen(ctx, b.now())
 	if err != nil {
@@ -137,6 +137,7 @@ func (b *Billing) second(ctx context.Context, l Locked, sub *Subscriber, custome
 	if paid && !sub.Subscription.entitles() {
 		return b.adopt(ctx, l, sub, customerID)
 	}
-	b.Log.LogAttrs(ctx, slog.LevelWarn, "an account has a second customer; it is removed", slog.String("account_id", sub.AccountID), slog.String("customer_id", customerID))
+	b.Log.LogAttrs(ctx, slog.LevelWarn, "account has a second customer; deleting it",
+		slog.String("account_id", sub.AccountID), slog.String("customer_id", customerID))
 	return b.wipe(ctx, l, sub.AccountID, customerID, known)
 }

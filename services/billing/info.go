@@ -8,19 +8,19 @@ import (
 	"waitlist.internal/libs/access"
 )
 
-// maxInvoices is how many invoices are shown, the newest first: eight years of
-// monthly ones.
+// maxInvoices bounds the invoices shown: eight years of monthly ones.
 const maxInvoices = 100
 
-// Info is what an owner sees of the payments.
+// Info is the payment information of an account.
 type Info struct {
+	// Invoices are the newest maxInvoices, newest first.
 	Invoices []Invoice
-	// Method is nil where there is none.
+	// Method is nil if there is none.
 	Method *PaymentMethod
 }
 
-// Info returns the actor's invoices and payment method; without a customer there
-// are none.
+// Info returns the actor's invoices and payment method. It returns neither if the
+// account has no customer.
 func (b *Billing) Info(ctx context.Context, actor access.Actor) (Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
@@ -45,15 +45,15 @@ func (b *Billing) Info(ctx context.Context, actor access.Actor) (Info, error) {
 	return info, nil
 }
 
-// Portal opens the provider's page where the actor looks after cards and
-// invoices. VALIDATION_ERROR without a customer.
+// Portal returns the address of the provider's page where the actor manages cards
+// and invoices. It returns VALIDATION_ERROR if the account has no customer.
 func (b *Billing) Portal(ctx context.Context, actor access.Actor) (url string, err error) {
-	none := invalid("customer", "is none yet: subscribe first")
+	none := invalid("customer", "There are no payments to manage yet. Please subscribe first.")
 	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 		if sub.CustomerID == "" {
 			return none
 		}
-		// A page that nobody got the address of harms nobody.
+		// The memory is short because a portal page whose address was lost is harmless.
 		return b.once(ctx, l, sub.AccountID, "portal", sub.CustomerID, time.Second, func(key string) (err error) {
 			url, err = b.Provider.Portal(ctx, key, sub.CustomerID, b.URLs.Portal)
 			return err

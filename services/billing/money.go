@@ -7,16 +7,16 @@ import (
 	"github.com/bojanz/currency"
 )
 
-// Money is an amount in the smallest unit in which the provider counts it.
+// Money is an amount in the provider's smallest unit of the currency.
 type Money struct {
 	Amount int64
 	// Currency is an ISO 4217 code in any case.
 	Currency string
 }
 
-// digits is how many decimals the provider counts a currency in. Its list is not
-// ISO's: the Malagasy ariary has none there, while the Icelandic króna and the
-// Ugandan shilling, which have none in life, are counted in hundredths.
+// digits returns the number of decimals that the provider gives a currency. Its list
+// differs from ISO 4217: the Malagasy ariary has none, and the Icelandic króna and
+// the Ugandan shilling have two.
 func digits(code string) int {
 	switch code {
 	case "BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF":
@@ -28,18 +28,18 @@ func digits(code string) int {
 	}
 }
 
-// String writes the amount as in English: $1,000.00, -$5.00, ¥1,000.
+// String formats the amount in English: $1,000.00, -$5.00, ¥1,000.
 func (m Money) String() string {
 	code := strings.ToUpper(m.Currency)
 	n := digits(code)
 	value := new(big.Rat).SetFrac(big.NewInt(m.Amount), new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil))
 	amount, err := currency.NewAmount(value.FloatString(n), code)
 	if err != nil {
-		return value.FloatString(n) + " " + code // no currency of this world
+		return value.FloatString(n) + " " + code // not a known currency
 	}
 	f := currency.NewFormatter(currency.NewLocale("en"))
 	if n == 0 {
-		f.MinDigits = 0 // decimals that nobody can pay
+		f.MinDigits = 0
 	}
 	return f.Format(amount)
 }

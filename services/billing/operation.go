@@ -13,20 +13,23 @@ import (
 )
 
 const (
-	// settled is how long after its beginning a call is surely over at the
-	// provider: what was fetched since shows its effect, or that it had none.
+	// settled is the time after which a call is certainly over at the provider. A later
+	// fetch shows whether it took effect.
 	settled = time.Minute
-	// keyKept is how long the provider remembers a key, less some time for safety.
+	// keyKept is how long the provider remembers a key (24 h), less a safety margin.
 	keyKept = 23 * time.Hour
 )
 
-// once makes a call that changes something at the provider under a key that a
-// repetition has too, until the outcome is known. wish is what is asked for; memory
-// is how long an attempt without outcome is repeated rather than begun anew.
+// once makes a provider call that has an effect. Repetitions use the same
+// idempotency key until the outcome is known. wish identifies the requested effect.
+// memory is how long an attempt with an unknown outcome is repeated before another
+// one, with another key, replaces it.
 //
-// A crash before the call leaves an operation without effect, one after it an
-// operation whose repetition finds the effect.
-func (b *Billing) once(ctx context.Context, l Locked, accountID, name, wish string, memory time.Duration, call func(key string) error) error {
+// After a crash before the call, the operation has no effect. After a crash behind
+// it, a repetition returns the effect.
+func (b *Billing) once(
+	ctx context.Context, l Locked, accountID, name, wish string, memory time.Duration, call func(key string) error,
+) error {
 	for attempt := 0; ; attempt++ {
 		now := b.now()
 		epoch, err := l.Begin(ctx, name, wish, now, now.Add(-memory))
@@ -37,27 +40,38 @@ func (b *Billing) once(ctx context.Context, l Locked, accountID, name, wish stri
 		if err != nil && !known(err) {
 			return err
 		}
-		// An answer that failed is remembered by its key; what has happened all the
-		// same is fetched before anything else is done.
+		// The key of a failed response would return it again, so the operation ends. The
+		// next request fetches the provider's state before it makes another call.
 		if endErr := l.End(context.WithoutCancel(ctx), name, b.now()); endErr != nil {
-			b.Log.LogAttrs(ctx, slog.LevelWarn, "the end of a call to the provider was not kept; it may be repeated",
+			b.Log.LogAttrs(ctx, slog.LevelWarn, "failed to record the end of a provider call; it may be repeated",
 				slog.String("operation", name), telemetry.Err(endErr))
 		}
 		if because(err, KeyReused) && attempt == 0 {
-			continue // of another version or configuration
+			continue // another version or configuration used the key
 		}
 		return err
 	}
 }
 
-// known reports whether a failed call has surely had its effect, or none, or was
-// answered in a way that its key remembers.
+// finally makes a call that removes an object, once. A missing object is no error.
+func (b *Billing) finally(
+	ctx context.Context, l Locked, accountID, name, id string, call func(ctx context.Context, key, id string) error,
+) error {
+	err := b.once(ctx, l, accountID, name+id, id, keyKept, func(key string) error { return call(ctx, key, id) })
+	if because(err, Missing) {
+		return nil
+	}
+	return err
+}
+
+// known reports whether the outcome of a failed call is known: the provider
+// responded, and the key returns the same response again.
 func known(err error) bool {
 	e, ok := errors.AsType[*ProviderError](err)
 	return ok && e.Reason != Throttled && (e.Reason != Away || e.Answered)
 }
 
-// idempotencyKey is the same for the same attempt, everywhere.
+// idempotencyKey returns the same key for the same attempt on every replica.
 func idempotencyKey(accountID, name string, epoch int64) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d", accountID, name, epoch))
 	return "waitlist-" + hex.EncodeToString(sum[:])

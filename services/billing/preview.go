@@ -7,21 +7,20 @@ import (
 	"waitlist.internal/libs/access"
 )
 
-// Preview is what a change of plan would cost.
+// Preview is the cost of a change of plan.
 type Preview struct {
-	// Already is set where the plan is the present one; nothing else counts then
-	// but New.
+	// Already is set if New is the current plan. The other fields are then zero.
 	Already   bool
 	Had, New  Plan
 	Proration Money
 	Recurring Money
 	IsUpgrade bool
-	// Charge reports whether something is charged at once.
+	// Charge is set if the change charges something immediately.
 	Charge bool
 }
 
-// Preview says what a change to a plan would cost now, as the provider works it
-// out. Without a paid subscription it is VALIDATION_ERROR.
+// Preview returns the cost of changing to a plan now, as the provider calculates it.
+// It returns VALIDATION_ERROR if there is no paid subscription.
 func (b *Billing) Preview(ctx context.Context, actor access.Actor, plan Plan) (Preview, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
@@ -33,7 +32,7 @@ func (b *Billing) Preview(ctx context.Context, actor access.Actor, plan Plan) (P
 }
 
 func (b *Billing) preview(ctx context.Context, actor access.Actor, plan Plan) (Preview, error) {
-	none := invalid("subscription", "must be an active paid one")
+	none := invalid("subscription", "You need an active paid subscription.")
 	sub, err := b.Store.Subscriber(ctx, actor.AccountID)
 	if err != nil {
 		return Preview{}, err

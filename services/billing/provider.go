@@ -9,7 +9,7 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// The provider's words for the state of a subscription that are told apart.
+// The provider's subscription statuses that the domain distinguishes.
 const (
 	statusActive   = "active"
 	statusPastDue  = "past_due"
@@ -18,34 +18,35 @@ const (
 	statusExpired  = "incomplete_expired"
 )
 
-// Subscription is one as the provider shows it.
+// Subscription is a subscription at the provider.
 type Subscription struct {
 	ID, CustomerID string
-	// AccountID is what we wrote to it; empty: somebody else made it.
+	// AccountID is from the metadata that CreateSession writes. It is empty if the
+	// subscription was created elsewhere.
 	AccountID string
 	// Status is the provider's word.
 	Status string
-	// PriceID is what is paid, ItemID the line of the subscription that says so.
+	// ItemID is the line of the subscription that has the price.
 	PriceID, ItemID   string
 	CreatedAt         time.Time
 	CurrentPeriodEnd  time.Time
 	CancelAtPeriodEnd bool
-	// CancelAt is when it ends, zero where it goes on.
+	// CancelAt is when the subscription ends; zero if it renews.
 	CancelAt time.Time
 }
 
-// busyRetry is the Retry-After while too much is under way.
+// busyRetry is the Retry-After for a busy account.
 const busyRetry = 2 * time.Second
 
-// entitles reports whether s gives the account its plan.
+// entitles reports whether s entitles the account to its plan.
 func (s Subscription) entitles() bool {
 	return s.Status == statusActive || s.Status == statusPastDue || s.Status == statusTrialing
 }
 
-// ended reports whether s can never give anything any more.
+// ended reports whether s can never entitle again.
 func (s Subscription) ended() bool { return s.Status == statusCanceled || s.Status == statusExpired }
 
-// canceling reports whether s ends, and when.
+// canceling reports whether s is going to end, and when.
 func (s Subscription) canceling() (at time.Time, yes bool) {
 	switch {
 	case !s.CancelAt.IsZero():
@@ -56,43 +57,44 @@ func (s Subscription) canceling() (at time.Time, yes bool) {
 	return time.Time{}, false
 }
 
-// Session is a hosted checkout that is open.
+// Session is an open hosted checkout.
 type Session struct {
 	ID, URL, PriceID string
 	ExpiresAt        time.Time
 }
 
-// Customer is one as the provider shows it.
+// Customer is a customer at the provider.
 type Customer struct {
 	ID string
-	// AccountID is what we wrote to it; empty: it is none of ours.
+	// AccountID is from the metadata that CreateCustomer writes. It is empty if the
+	// customer was created elsewhere.
 	AccountID string
 }
 
-// NewSession asks for a hosted checkout.
+// NewSession are the parameters of a hosted checkout.
 type NewSession struct {
 	CustomerID, AccountID, PriceID string
 	SuccessURL, CancelURL          string
 }
 
-// Quote is what a change of price would cost now.
+// Quote is the cost of changing the price now, in the smallest unit.
 type Quote struct {
-	// Amount is in the smallest unit; negative: a credit.
+	// Amount is negative for a credit.
 	Amount int64
-	// Due is what of it is charged, after the credit that there is.
+	// Due is the charge after existing credit is applied.
 	Due      int64
 	Currency string
 }
 
-// Price is one as the provider shows it.
+// Price is a price at the provider.
 type Price struct {
 	ID string
-	// Amount is in the smallest unit, for each interval.
+	// Amount is in the smallest unit, per interval.
 	Amount   int64
 	Currency string
 }
 
-// Invoice is one as the provider shows it.
+// Invoice is an invoice at the provider.
 type Invoice struct {
 	ID        string
 	CreatedAt time.Time
@@ -103,72 +105,72 @@ type Invoice struct {
 	Status, Description, PDF, URL string
 }
 
-// PaymentMethod is the card that is charged.
+// PaymentMethod is a card.
 type PaymentMethod struct {
 	Brand, Last4      string
 	ExpMonth, ExpYear int64
 }
 
-// Provider is the payment provider. A key, where there is one, makes a
-// repetition have its effect once. Errors are *ProviderError.
+// Provider is the payment provider. Calls with the same idempotency key take effect
+// once. Errors are *ProviderError.
 type Provider interface {
 	CreateCustomer(ctx context.Context, key, accountID, email string) (id string, err error)
 	Customer(ctx context.Context, id string) (Customer, error)
-	// DeleteCustomer ends the customer's subscriptions, too.
+	// DeleteCustomer also ends the customer's subscriptions.
 	DeleteCustomer(ctx context.Context, key, id string) error
-	// Customers returns a page of customers after an id, the newest first.
+	// Customers returns the page of customers after an id, newest first.
 	Customers(ctx context.Context, after string) (page []Customer, more bool, err error)
 
-	// Subscriptions are all of a customer, those that have ended too.
+	// Subscriptions returns all subscriptions of a customer, including ended ones.
 	Subscriptions(ctx context.Context, customerID string) ([]Subscription, error)
-	// ChangePlan moves to another price, charging the difference at once, and lets
-	// the subscription go on where it was to end. Where the charge fails nothing
-	// has changed, and the error is Card.
+	// ChangePlan changes the price, charges the difference immediately and resumes a
+	// canceling subscription. If the charge fails, it changes nothing and returns
+	// Card.
 	ChangePlan(ctx context.Context, key string, sub Subscription, priceID string) error
-	// SetCanceling has a subscription end with its period, or go on.
+	// SetCanceling cancels a subscription at the end of its period, or resumes it.
 	SetCanceling(ctx context.Context, key string, sub Subscription, yes bool) error
-	// Cancel ends a subscription at once, without a last invoice.
+	// Cancel ends a subscription immediately, without a final invoice.
 	Cancel(ctx context.Context, key, id string) error
-	// Refund gives back what the newest invoice of a subscription took; nothing
-	// where nothing was paid or all was given back.
+	// Refund refunds the payment of a subscription's newest invoice. It does nothing
+	// if nothing was paid or everything was refunded.
 	Refund(ctx context.Context, key, subscriptionID string) error
 
-	// OpenSessions are a customer's checkouts that can still be paid.
+	// OpenSessions returns a customer's checkouts that can still be paid.
 	OpenSessions(ctx context.Context, customerID string) ([]Session, error)
 	CreateSession(ctx context.Context, key string, s NewSession) (Session, error)
-	// ExpireSession is Refused where the session was completed.
+	// ExpireSession returns Refused if the session was completed.
 	ExpireSession(ctx context.Context, key, id string) error
 
 	Quote(ctx context.Context, sub Subscription, priceID string) (Quote, error)
 	Price(ctx context.Context, id string) (Price, error)
-	// Invoices are a customer's, the newest first, at most limit.
+	// Invoices returns a customer's newest invoices, at most limit, newest first.
 	Invoices(ctx context.Context, customerID string, limit int) ([]Invoice, error)
-	// PaymentMethod is nil where there is none.
+	// PaymentMethod returns nil if there is none.
 	PaymentMethod(ctx context.Context, customerID string) (*PaymentMethod, error)
 	Portal(ctx context.Context, key, customerID, returnURL string) (url string, err error)
 }
 
-// Reason is why the provider did not do what was asked for.
+// Reason is why a call to the provider failed.
 type Reason int
 
 // The reasons.
 const (
-	// Away: it could not be reached, failed or took too long. Whether what was
-	// asked for has happened is not known.
+	// Away means that the provider was unreachable, failed or timed out. The call may
+	// have taken effect.
 	Away Reason = iota
-	// Throttled: too many calls. Nothing has happened.
+	// Throttled means that there were too many calls. The call had no effect.
 	Throttled
-	// Card: a payment was refused.
+	// Card means that a payment was declined.
 	Card
-	// Missing: there is no such object.
+	// Missing means that there is no such object.
 	Missing
-	// KeyReused: the idempotency key belongs to another wish.
+	// KeyReused means that the idempotency key belongs to a different call.
 	KeyReused
-	// Refused: it takes the call for wrong.
+	// Refused means that the provider rejected the call as invalid.
 	Refused
 )
 
-// String is for logs and metrics.
+// String returns the reason for logs and metrics.
 func (r Reason) String() string {
 	switch r {
 	case Away:
@@ -188,13 +190,13 @@ func (r Reason) String() string {
 	}
 }
 
-// ProviderError is what a Provider returns. Its text has nothing that a log must
-// not have.
+// ProviderError is the error of a Provider. Its text is safe to log.
 type ProviderError struct {
 	Reason Reason
-	// Answered: Away, but an answer came. The same key gets it again.
+	// Answered is set if the provider responded although it is Away. The same key
+	// gets the same response again.
 	Answered bool
-	// Call, Code and RequestID say what failed, in the provider's words.
+	// Call is the name of the call. Code and RequestID are the provider's.
 	Call, Code, RequestID string
 	RetryAfter            time.Duration
 	Err                   error
@@ -218,29 +220,30 @@ func (e *ProviderError) Error() string {
 // Unwrap returns the cause.
 func (e *ProviderError) Unwrap() error { return e.Err }
 
-// because reports whether err is the provider's, for that reason.
+// because reports whether err is a ProviderError with a reason.
 func because(err error, r Reason) bool {
 	e, ok := errors.AsType[*ProviderError](err)
 	return ok && e.Reason == r
 }
 
-// outward is err as the contract has it.
+// outward returns err as an error of the API.
 func outward(err error) error {
 	e, ok := errors.AsType[*ProviderError](err)
 	switch {
 	case !ok && errors.Is(err, ErrBusy):
-		return apierr.New(apierr.RateLimited, "Too much is under way. Please try again later.").WithRetryAfter(busyRetry).WithCause(err)
+		return apierr.New(apierr.RateLimited, "Your account is busy with another change. Please try again later.").
+			WithRetryAfter(busyRetry).WithCause(err)
 	case !ok:
 		return err
 	}
 	switch e.Reason {
 	case Card:
-		return apierr.New(apierr.PaymentRequired, "The payment was refused. Please check your card.").WithCause(err)
+		return apierr.New(apierr.PaymentRequired, "The payment was declined. Please check your card.").WithCause(err)
 	case Throttled:
 		return apierr.New(apierr.RateLimited, "The payment provider is busy. Please try again later.").
 			WithRetryAfter(max(e.RetryAfter, time.Second)).WithCause(err)
 	case Away, Missing, KeyReused, Refused:
 	}
-	return apierr.New(apierr.ExternalServiceError, "The payment provider does not answer. Please try again later.").
+	return apierr.New(apierr.ExternalServiceError, "The payment provider is not responding. Please try again later.").
 		WithRetryAfter(e.RetryAfter).WithCause(err)
 }

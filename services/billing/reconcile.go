@@ -14,39 +14,41 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// pageSize is how many rows are read at a time.
+// pageSize is the number of rows per query.
 const pageSize = 100
 
-// Report is what a reconciliation did.
+// Report counts the results of a reconciliation.
 type Report struct {
-	// Customers are those at the provider, Accounts those here, Deleted the deleted
-	// ones that were looked at again.
+	// Customers counts the provider's customers that name an account, Accounts the
+	// accounts compared, Deleted the deleted accounts rechecked.
 	Customers, Accounts, Deleted int
-	// Repaired are accounts whose entitlement was another than what they paid for.
+	// Repaired counts accounts whose entitlement did not match their subscription.
 	Repaired int
-	// Adopted are customers that their accounts did not know of, Removed those of
-	// accounts that are gone or have another.
+	// Adopted counts customers that were unknown to their accounts. Removed counts
+	// customers of deleted accounts and of accounts with another customer.
 	Adopted, Removed int
-	// Strange are customers that name an account nobody here has heard of: those of
-	// another installation, perhaps. They are left alone.
+	// Strange counts customers that name an unknown account. They are ignored,
+	// because they may belong to another installation.
 	Strange int
-	// Failed are accounts that could not be looked at.
+	// Failed counts accounts that could not be compared.
 	Failed int
 }
 
 // LogValue implements slog.LogValuer.
 func (r Report) LogValue() slog.Value {
 	return slog.GroupValue(
-		slog.Int("customers", r.Customers), slog.Int("accounts", r.Accounts), slog.Int("deleted", r.Deleted), slog.Int("repaired", r.Repaired),
-		slog.Int("adopted", r.Adopted), slog.Int("removed", r.Removed), slog.Int("strange", r.Strange), slog.Int("failed", r.Failed))
+		slog.Int("customers", r.Customers), slog.Int("accounts", r.Accounts), slog.Int("deleted", r.Deleted),
+		slog.Int("repaired", r.Repaired), slog.Int("adopted", r.Adopted), slog.Int("removed", r.Removed),
+		slog.Int("strange", r.Strange), slog.Int("failed", r.Failed))
 }
 
-// Reconcile compares everybody with the provider, mends what differs, and says
-// what it did. It may run beside requests, and stop anywhere.
+// Reconcile compares all accounts with the provider and repairs differences. It can
+// run beside requests and stop at any point.
 func (b *Billing) Reconcile(ctx context.Context) (Report, error) {
 	var r Report
 	pace := rate.NewLimiter(rate.Limit(b.ReconcileRate), 1)
-	for _, step := range []func(context.Context, *rate.Limiter, *Report) error{b.reconcileCustomers, b.reconcileAccounts, b.reconcileDeleted} {
+	type step func(context.Context, *rate.Limiter, *Report) error
+	for _, step := range []step{b.reconcileCustomers, b.reconcileAccounts, b.reconcileDeleted} {
 		if err := step(ctx, pace, &r); err != nil {
 			return r, fmt.Errorf("reconcile: %w", err)
 		}
@@ -59,7 +61,7 @@ func (b *Billing) Reconcile(ctx context.Context) (Report, error) {
 	return r, nil
 }
 
-// reconcileCustomers looks for customers at the provider that nobody here knows.
+// reconcileCustomers handles customers at the provider that the store does not know.
 func (b *Billing) reconcileCustomers(ctx context.Context, pace *rate.Limiter, r *Report) error {
 	for after := ""; ; {
 		if err := pace.Wait(ctx); err != nil {
@@ -88,9 +90,9 @@ func (b *Billing) reconcileCustomers(ctx context.Context, pace *rate.Limiter, r 
 func (b *Billing) reconcileCustomer(ctx context.Context, pace *rate.Limiter, c Customer, r *Report) error {
 	if _, err := uuid.Parse(c.AccountID); err != nil {
 		r.Strange++
-		return nil //nolint:nilerr // it is not one of our ids, which is all there is to know
+		return nil //nolint:nilerr // an id of another format is not an error
 	}
-	// One that is known is looked at with its account.
+	// reconcileAccounts handles known customers.
 	if _, err := b.Store.AccountOf(ctx, c.ID); !errors.Is(err, ErrNotFound) {
 		return err
 	}
@@ -98,7 +100,7 @@ func (b *Billing) reconcileCustomer(ctx context.Context, pace *rate.Limiter, c C
 		return err
 	}
 	return b.count(ctx, c.AccountID, r, b.alone(ctx, c.AccountID, func(ctx context.Context, l Locked) error {
-		known, err := b.heardOf(ctx, l)
+		known, err := l.HeardOf(ctx)
 		if err != nil {
 			return err
 		}
@@ -122,16 +124,7 @@ func (b *Billing) reconcileCustomer(ctx context.Context, pace *rate.Limiter, c C
 	}))
 }
 
-// heardOf reports whether the account was ever here: it has a row, an operation
-// that was begun, or a grave.
-func (b *Billing) heardOf(ctx context.Context, l Locked) (bool, error) {
-	if _, err := l.Deletion(ctx); !errors.Is(err, ErrNotFound) {
-		return err == nil, err
-	}
-	return l.HeardOf(ctx)
-}
-
-// reconcileAccounts syncs everybody who has a customer.
+// reconcileAccounts syncs every account that has a customer.
 func (b *Billing) reconcileAccounts(ctx context.Context, pace *rate.Limiter, r *Report) error {
 	for after := uuid.Nil.String(); ; {
 		page, err := b.Store.Customers(ctx, after, pageSize)
@@ -146,14 +139,14 @@ func (b *Billing) reconcileAccounts(ctx context.Context, pace *rate.Limiter, r *
 			}
 			err := b.locked(ctx, row.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 				before := sub.Entitlement
-				// Told again in any case, should account have lost it.
+				// Push even unchanged values, in case account has lost them.
 				sub.PushCustomer, sub.PushEntitlement = true, sub.Entitlement.Version > 0
 				if _, _, err := b.sync(ctx, l, sub, 0); err != nil {
 					return err
 				}
 				if !same(before, sub.Entitlement) || before.Version != sub.Entitlement.Version {
 					r.Repaired++
-					b.Log.LogAttrs(ctx, slog.LevelWarn, "an entitlement was another than what is paid for; it is mended",
+					b.Log.LogAttrs(ctx, slog.LevelWarn, "repaired an entitlement that did not match the subscription",
 						slog.String("account_id", sub.AccountID), slog.Any("had", entitlement(before)), slog.Any("has", entitlement(sub.Entitlement)))
 				}
 				return nil
@@ -168,7 +161,7 @@ func (b *Billing) reconcileAccounts(ctx context.Context, pace *rate.Limiter, r *
 	}
 }
 
-// entitlement is one for a log.
+// entitlement is an access.Entitlement that can be logged.
 type entitlement access.Entitlement
 
 // LogValue implements slog.LogValuer.
@@ -176,7 +169,7 @@ func (e entitlement) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("tier", string(e.Tier)), slog.String("status", string(e.Status)), slog.Int64("version", e.Version))
 }
 
-// reconcileDeleted looks once more at who was deleted lately.
+// reconcileDeleted rechecks the accounts deleted within lateFor.
 func (b *Billing) reconcileDeleted(ctx context.Context, pace *rate.Limiter, r *Report) error {
 	since := b.now().Add(-lateFor)
 	for after := uuid.Nil.String(); ; {
@@ -200,8 +193,8 @@ func (b *Billing) reconcileDeleted(ctx context.Context, pace *rate.Limiter, r *R
 	}
 }
 
-// count notes the failure of one account, so that the others get their turn. It
-// returns what ends the whole.
+// count logs and counts the failure of one account. It returns an error only if the
+// reconciliation must stop.
 func (b *Billing) count(ctx context.Context, accountID string, r *Report, err error) error {
 	switch {
 	case err == nil, errors.Is(err, errGone):
@@ -210,24 +203,24 @@ func (b *Billing) count(ctx context.Context, accountID string, r *Report, err er
 		return ctx.Err()
 	}
 	r.Failed++
-	b.Log.LogAttrs(ctx, slog.LevelError, "an account was not reconciled", slog.String("account_id", accountID), telemetry.Err(err))
+	b.Log.LogAttrs(ctx, slog.LevelError, "failed to reconcile an account", slog.String("account_id", accountID), telemetry.Err(err))
 	if r.Failed >= pageSize && r.Failed > r.Accounts/2 {
-		return fmt.Errorf("too many accounts fail: %w", err)
+		return fmt.Errorf("too many accounts failed: %w", err)
 	}
 	return nil
 }
 
-// minReconcile is the least pause that makes sense.
+// minReconcile is the minimum of RECONCILE_EVERY.
 const minReconcile = time.Minute
 
-// CheckReconcile is nil where the two settings make sense.
+// CheckReconcile validates the two settings of reconciliation.
 func CheckReconcile(every time.Duration, perSecond float64) error {
 	var errs []error
 	if every < minReconcile {
-		errs = append(errs, fmt.Errorf("RECONCILE_EVERY must be at least %s", minReconcile))
+		errs = append(errs, fmt.Errorf("Set RECONCILE_EVERY to at least %s.", minReconcile)) //nolint:staticcheck // an instruction
 	}
 	if perSecond <= 0 {
-		errs = append(errs, errors.New("RECONCILE_RATE must be above 0"))
+		errs = append(errs, errors.New("Set RECONCILE_RATE to a positive number.")) //nolint:staticcheck // an instruction
 	}
 	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package billing
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,21 +15,23 @@ import (
 )
 
 const (
-	// cancelGrace is how long a subscription that was canceled outlives its period
-	// when no event of the provider comes; access.Entitlement.At says the same.
+	// cancelGrace is how long a canceled subscription outlives its period if the
+	// provider sends no event, as in access.Entitlement.At.
 	cancelGrace = time.Hour
-	// renewalGrace is how long after a period the provider has surely tried to
-	// renew it: its invoice is a draft for an hour.
+	// renewalGrace is the time after a period by which the provider has attempted the
+	// renewal. Its invoice is a draft for an hour.
 	renewalGrace = 2 * time.Hour
-	// checkAgain is the pause after a look at the provider that failed.
+	// checkAgain is the pause after a failed check.
 	checkAgain = 5 * time.Minute
 )
 
-// sync fetches the account's subscriptions, stores what follows from them together
-// with the events that were the reason, and tells account. It returns the
-// subscription that counts, nil where there is none, and those that give nothing
-// but have not ended. floor is a version that the entitlement has to be above.
-func (b *Billing) sync(ctx context.Context, l Locked, sub *Subscriber, floor int64, events ...string) (live *Subscription, stale []Subscription, err error) {
+// sync fetches the account's subscriptions, saves the resulting state together with
+// the events that caused the sync, and pushes it to account. It returns the
+// subscription that counts, or nil, and the unpaid subscriptions that have not ended.
+// A changed entitlement gets a version above floor.
+func (b *Billing) sync(
+	ctx context.Context, l Locked, sub *Subscriber, floor int64, events ...string,
+) (live *Subscription, stale []Subscription, err error) {
 	if sub.CustomerID == "" {
 		if len(events) > 0 {
 			return nil, nil, l.RecordEvents(ctx, events, b.now())
@@ -38,16 +41,16 @@ func (b *Billing) sync(ctx context.Context, l Locked, sub *Subscriber, floor int
 	list, err := b.Provider.Subscriptions(ctx, sub.CustomerID)
 	switch {
 	case because(err, Missing):
-		// Somebody deleted the customer at the provider, and so its subscriptions.
+		// The customer was deleted at the provider, and its subscriptions with it.
 		list, sub.CustomerID, sub.PushCustomer = nil, "", true
 	case err != nil:
 		return nil, nil, err
 	}
 	live, extra, stale := choose(b.ours(list))
-	// Two were paid. The later one is given back before it is canceled: what a
-	// crash leaves undone is found again.
+	// More than one was paid. Refund before canceling: after a crash in between, the
+	// next sync finds the subscription again.
 	for _, s := range extra {
-		b.Log.LogAttrs(ctx, slog.LevelWarn, "a second subscription was paid; it is refunded and canceled",
+		b.Log.LogAttrs(ctx, slog.LevelWarn, "a second subscription was paid; refunding and canceling it",
 			slog.String("account_id", sub.AccountID), slog.String("subscription_id", s.ID))
 		if err := b.refund(ctx, l, sub.AccountID, s); err != nil {
 			return nil, nil, err
@@ -74,8 +77,7 @@ func (b *Billing) sync(ctx context.Context, l Locked, sub *Subscriber, floor int
 	return live, stale, nil
 }
 
-// ours are those of the subscriptions that are about our plans: the provider's
-// account may sell other things, too.
+// ours filters out subscriptions to other products of the same provider account.
 func (b *Billing) ours(list []Subscription) []Subscription {
 	return slices.DeleteFunc(slices.Clone(list), func(s Subscription) bool {
 		_, known := b.Prices.Plan(s.PriceID)
@@ -83,8 +85,8 @@ func (b *Billing) ours(list []Subscription) []Subscription {
 	})
 }
 
-// choose picks the subscription that counts: the first that was begun of those
-// that give anything.
+// choose splits subscriptions into the one that counts (the oldest that entitles),
+// the others that entitle, and those that neither entitle nor have ended.
 func choose(list []Subscription) (live *Subscription, extra, stale []Subscription) {
 	var entitling []Subscription
 	for _, s := range list {
@@ -104,7 +106,7 @@ func choose(list []Subscription) (live *Subscription, extra, stale []Subscriptio
 	return &entitling[0], entitling[1:], stale
 }
 
-// decide derives the entitlement, and notes what is to be told and looked at.
+// decide derives the entitlement and schedules the next push and check.
 func (b *Billing) decide(ctx context.Context, sub *Subscriber, live *Subscription, floor int64, now time.Time) {
 	e := sub.Entitlement
 	sub.CheckAt = time.Time{}
@@ -123,13 +125,14 @@ func (b *Billing) decide(ctx context.Context, sub *Subscriber, live *Subscriptio
 			sub.CheckAt = now.Add(cancelGrace)
 		}
 	case e.Version > 0 && !e.Trial && e.Status != access.Inactive:
-		// It was paid, and is not any more. The tier stays to be seen.
+		// The paid subscription has ended. Keep the tier for display.
 		e = access.Entitlement{Tier: e.Tier, Status: access.Inactive}
 	}
 	sub.set(e, floor, now)
 }
 
-// set makes e the entitlement, with the next version, unless it is that already.
+// set stores e as the entitlement under the next version, above floor. It changes
+// nothing if e is already in force.
 func (sub *Subscriber) set(e access.Entitlement, floor int64, now time.Time) {
 	if e.Version = sub.Entitlement.Version; !same(e, sub.Entitlement) || e.Version < floor && e.Version > 0 {
 		e.Version = max(e.Version, floor) + 1
@@ -140,17 +143,18 @@ func (sub *Subscriber) set(e access.Entitlement, floor int64, now time.Time) {
 	}
 }
 
-// same reports whether two entitlements of one version say the same.
+// same reports whether two entitlements differ at most in their version.
 func same(x, y access.Entitlement) bool {
 	return x.Tier == y.Tier && x.Status == y.Status && x.Trial == y.Trial && x.ValidUntil.Equal(y.ValidUntil)
 }
 
-// tier is what a price stands for. One that nobody told us of changes nothing.
+// tier returns the tier of a subscription's price. An unknown price does not change
+// the tier of a paid entitlement.
 func (b *Billing) tier(ctx context.Context, sub Subscriber, live Subscription) access.Tier {
 	if plan, ok := b.Prices.Plan(live.PriceID); ok {
 		return plan.Tier
 	}
-	b.Log.LogAttrs(ctx, slog.LevelError, "a subscription has a price that stands for no plan; name it in STRIPE_PRICES",
+	b.Log.LogAttrs(ctx, slog.LevelError, "subscription has an unknown price; add it to STRIPE_PRICES",
 		slog.String("account_id", sub.AccountID), slog.String("price_id", live.PriceID))
 	if sub.Entitlement.Tier.Valid() && !sub.Entitlement.Trial {
 		return sub.Entitlement.Tier
@@ -158,11 +162,10 @@ func (b *Billing) tier(ctx context.Context, sub Subscriber, live Subscription) a
 	return access.Basic
 }
 
-// push tells account what it does not know yet. What fails is in the row, and a
-// worker goes on with it.
+// push sends pending changes to account. RunPushes retries after a failure.
 func (b *Billing) push(ctx context.Context, l Locked, sub *Subscriber) {
 	if err := b.tryPush(ctx, l, sub); err != nil {
-		b.Log.LogAttrs(ctx, slog.LevelWarn, "account was not told of an entitlement; it is tried again",
+		b.Log.LogAttrs(ctx, slog.LevelWarn, "failed to push to account; retrying later",
 			slog.String("account_id", sub.AccountID), telemetry.Err(err))
 	}
 }
@@ -172,8 +175,7 @@ func (b *Billing) tryPush(ctx context.Context, l Locked, sub *Subscriber) error 
 		return nil
 	}
 	if sub.PushCustomer {
-		// Whoever is not there any more needs to be told nothing; that it was deleted
-		// is told by an event.
+		// A deleted account needs no push. An event reports the deletion.
 		if err := b.Accounts.SetPaymentCustomer(ctx, sub.AccountID, sub.CustomerID); err != nil && !apierr.Is(err, apierr.NotFound) {
 			return fmt.Errorf("set a payment customer: %w", err)
 		}
@@ -187,7 +189,8 @@ func (b *Billing) tryPush(ctx context.Context, l Locked, sub *Subscriber) error 
 	return l.Save(ctx, *sub, nil, nil)
 }
 
-// pushEntitlement goes above what account has until account has ours.
+// pushEntitlement raises the version above account's until account accepts the
+// entitlement.
 func (b *Billing) pushEntitlement(ctx context.Context, l Locked, sub *Subscriber) error {
 	for range 3 {
 		inForce, err := b.Accounts.SetEntitlement(ctx, sub.AccountID, sub.Entitlement)
@@ -199,7 +202,7 @@ func (b *Billing) pushEntitlement(ctx context.Context, l Locked, sub *Subscriber
 		case inForce.Version == sub.Entitlement.Version && same(inForce, sub.Entitlement):
 			return nil
 		case sub.Entitlement.Status == access.Inactive && inForce.At(b.now()).Status == access.Trialing:
-			// A trial that began meanwhile: that nothing is paid does not end it.
+			// A trial started meanwhile. The lack of a subscription does not end it.
 			sub.Entitlement = inForce
 			return nil
 		}
@@ -208,26 +211,18 @@ func (b *Billing) pushEntitlement(ctx context.Context, l Locked, sub *Subscriber
 			return err
 		}
 	}
-	return fmt.Errorf("account has another entitlement each time")
+	return errors.New("account returned a different entitlement each time")
 }
 
-// refund gives back what a subscription took.
+// refund refunds the payment for a subscription.
 func (b *Billing) refund(ctx context.Context, l Locked, accountID string, s Subscription) error {
-	err := b.once(ctx, l, accountID, "refund/"+s.ID, s.ID, keyKept, func(key string) error { return b.Provider.Refund(ctx, key, s.ID) })
-	if because(err, Missing) {
-		return nil
-	}
-	return err
+	return b.finally(ctx, l, accountID, "refund/", s.ID, b.Provider.Refund)
 }
 
-// end cancels a subscription at once.
+// end cancels a subscription immediately.
 func (b *Billing) end(ctx context.Context, l Locked, accountID string, s Subscription) error {
 	if s.ended() {
 		return nil
 	}
-	err := b.once(ctx, l, accountID, "end/"+s.ID, s.ID, keyKept, func(key string) error { return b.Provider.Cancel(ctx, key, s.ID) })
-	if because(err, Missing) {
-		return nil
-	}
-	return err
+	return b.finally(ctx, l, accountID, "end/", s.ID, b.Provider.Cancel)
 }

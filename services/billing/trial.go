@@ -8,15 +8,15 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// StartTrial starts the one trial of the actor's account. CONFLICT where it was
-// used, or something is in force.
+// StartTrial starts the single trial of the actor's account. It returns CONFLICT if
+// the trial was used or an entitlement is in force.
 func (b *Billing) StartTrial(ctx context.Context, actor access.Actor) (trial access.Entitlement, err error) {
 	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 		if b.present(actor, *sub).Status != access.Inactive {
-			return apierr.New(apierr.Conflict, "There is a subscription already.")
+			return apierr.New(apierr.Conflict, "You already have a subscription or a trial.")
 		}
-		// account decides: it knows whether the trial was used. A crash here leaves a
-		// trial that this row does not know of; see pushEntitlement.
+		// account decides, because it knows whether the trial was used. After a crash
+		// here, this row lacks the trial; pushEntitlement handles that.
 		trial, err = b.Accounts.StartTrial(ctx, actor.AccountID)
 		if err != nil {
 			return err

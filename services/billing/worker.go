@@ -14,16 +14,22 @@ const (
 	checkLook    = 10 * time.Second
 	deletionLook = time.Second
 	sweepLook    = 10 * time.Minute
-	// reconcileRetry is the pause after a reconciliation that did not come to its end.
+	// The store keeps rows for longer than the provider needs them: eventsKept exceeds
+	// the time for which it resends an event, operationsKept the time for which it
+	// remembers a key, deletionsKept the lifetime of a checkout and the delay of an
+	// event.
+	eventsKept     = 35 * 24 * time.Hour
+	operationsKept = 35 * 24 * time.Hour
+	deletionsKept  = 35 * 24 * time.Hour
+	// reconcileRetry is the pause after a reconciliation that failed.
 	reconcileRetry = 10 * time.Minute
-	// attemptLease is how long one attempt keeps the others away.
+	// attemptLease reserves a deletion for one attempt.
 	attemptLease = lockPatience + workTime + deletionRetry
 )
 
-// RunPushes tells account what it could not be told in a request, until ctx is
-// done.
+// RunPushes retries pushes to account until ctx is done.
 func (b *Billing) RunPushes(ctx context.Context) error {
-	return b.work(ctx, "pushes of entitlements", pushLook, func(ctx context.Context, now time.Time) error {
+	return b.work(ctx, "pushes to account", pushLook, func(ctx context.Context, now time.Time) error {
 		accountID, err := b.Store.TakePush(ctx, now, now.Add(pushLease))
 		if err != nil {
 			return err
@@ -32,8 +38,8 @@ func (b *Billing) RunPushes(ctx context.Context) error {
 	})
 }
 
-// RunChecks looks, until ctx is done, at subscriptions whose end or renewal no
-// event has told of.
+// RunChecks syncs accounts whose subscription should have ended or renewed, until
+// ctx is done. It makes up for events that did not arrive.
 func (b *Billing) RunChecks(ctx context.Context) error {
 	return b.work(ctx, "checks of subscriptions", checkLook, func(ctx context.Context, now time.Time) error {
 		accountID, err := b.Store.TakeCheck(ctx, now, now.Add(checkAgain))
@@ -44,8 +50,8 @@ func (b *Billing) RunChecks(ctx context.Context) error {
 	})
 }
 
-// check syncs an account. Where the provider is away, the end of a subscription
-// that was canceled needs no word of it.
+// check syncs an account. If the provider is away, it ends a canceled subscription
+// that has expired.
 func (b *Billing) check(ctx context.Context, l Locked, sub *Subscriber) error {
 	_, _, err := b.sync(ctx, l, sub, 0)
 	if err == nil || !because(err, Away) {
@@ -64,9 +70,9 @@ func (b *Billing) check(ctx context.Context, l Locked, sub *Subscriber) error {
 	return nil
 }
 
-// RunDeletions ends deleted accounts at the provider, until ctx is done.
+// RunDeletions removes deleted accounts at the provider until ctx is done.
 func (b *Billing) RunDeletions(ctx context.Context) error {
-	return b.work(ctx, "ends of deleted accounts", deletionLook, func(ctx context.Context, now time.Time) error {
+	return b.work(ctx, "account deletions", deletionLook, func(ctx context.Context, now time.Time) error {
 		accountID, err := b.Store.TakeDeletion(ctx, now, now.Add(attemptLease))
 		if err != nil {
 			return err
@@ -75,10 +81,15 @@ func (b *Billing) RunDeletions(ctx context.Context) error {
 	})
 }
 
-// RunSweep deletes what is too old to matter, until ctx is done.
+// Retention says until when rows are outdated.
+type Retention struct{ Events, Operations, Deletions time.Time }
+
+// RunSweep deletes outdated rows until ctx is done.
 func (b *Billing) RunSweep(ctx context.Context) error {
 	return b.work(ctx, "sweep", sweepLook, func(ctx context.Context, now time.Time) error {
-		more, err := b.Store.Sweep(ctx, now)
+		more, err := b.Store.Sweep(ctx, Retention{
+			Events: now.Add(-eventsKept), Operations: now.Add(-operationsKept), Deletions: now.Add(-deletionsKept),
+		})
 		if err == nil && !more {
 			return ErrNotFound
 		}
@@ -86,8 +97,8 @@ func (b *Billing) RunSweep(ctx context.Context) error {
 	})
 }
 
-// RunReconciliations compares everybody with the provider every ReconcileEvery,
-// in one of all processes, until ctx is done.
+// RunReconciliations runs Reconcile every ReconcileEvery, on one replica at a time,
+// until ctx is done.
 func (b *Billing) RunReconciliations(ctx context.Context) error {
 	return b.work(ctx, "reconciliation", min(b.ReconcileEvery, time.Minute), func(ctx context.Context, now time.Time) error {
 		mine, err := b.Store.TakeReconciliation(ctx, now, now.Add(-b.ReconcileEvery))
@@ -98,15 +109,19 @@ func (b *Billing) RunReconciliations(ctx context.Context) error {
 			return ErrNotFound
 		}
 		if _, err := b.Reconcile(ctx); err != nil {
-			return errors.Join(err, b.Store.RetryReconciliation(context.WithoutCancel(ctx), now.Add(min(reconcileRetry, b.ReconcileEvery)), b.ReconcileEvery))
+			// The next run is due ReconcileEvery after this time.
+			began := now.Add(min(reconcileRetry, b.ReconcileEvery) - b.ReconcileEvery)
+			return errors.Join(err, b.Store.RetryReconciliation(context.WithoutCancel(ctx), began))
 		}
 		return nil
 	})
 }
 
-// work calls do, again at once while it finds something and every interval when it
-// says ErrNotFound, until ctx is done. A failure is logged and waited out.
-func (b *Billing) work(ctx context.Context, what string, interval time.Duration, do func(ctx context.Context, now time.Time) error) error {
+// work calls do until ctx is done. It pauses for interval after ErrNotFound and after
+// a failure, which it logs.
+func (b *Billing) work(
+	ctx context.Context, what string, interval time.Duration, do func(ctx context.Context, now time.Time) error,
+) error {
 	return loop.Job{Name: what, Every: interval, Log: b.Log, Do: func(ctx context.Context) (bool, error) {
 		err := do(ctx, b.now())
 		if errors.Is(err, ErrNotFound) || errors.Is(err, errGone) {

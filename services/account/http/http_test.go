@@ -26,7 +26,8 @@ func TestRegister(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	a := e.post("/register", pair("  Owner@Example.COM ", password)).expect(t, 201, "")
-	if a.str("email") != "owner@example.com" || a.str("subscription_tier") != "pro" || a.str("subscription_status") != "trialing" || len(a.body) != 4 {
+	if a.str("email") != "owner@example.com" || a.str("subscription_tier") != "pro" ||
+		a.str("subscription_status") != "trialing" || len(a.body) != 4 {
 		t.Fatalf("answer %s", a.raw)
 	}
 	if !strings.HasPrefix(a.str("api_key"), "wl_live_") {
@@ -50,7 +51,8 @@ func TestRegister(t *testing.T) {
 		t.Fatalf("%d events", len(events))
 	}
 	ent := events[0].GetEntitlementChanged()
-	if ent.GetEntitlement().GetTier() != "pro" || ent.GetEntitlement().GetVersion() != 1 || !ent.GetEntitlement().GetValidUntil().AsTime().Equal(end) {
+	if ent.GetEntitlement().GetTier() != "pro" || ent.GetEntitlement().GetVersion() != 1 ||
+		!ent.GetEntitlement().GetValidUntil().AsTime().Equal(end) {
 		t.Fatalf("entitlement event %v", ent)
 	}
 	v := events[1].GetAccountVerificationRequested()
@@ -96,7 +98,7 @@ func TestBadBodies(t *testing.T) {
 			entry, _ := e.(map[string]any)
 			named = append(named, fmt.Sprint(entry["field"]))
 		}
-		if got := strings.Join(named, ","); got != tc.field || !strings.HasPrefix(a.str("error"), named[0]) {
+		if got := strings.Join(named, ","); got != tc.field || !strings.HasPrefix(a.str("error"), `Check the field "`+named[0]+`". `) {
 			t.Errorf("%s: %s", name, a.raw)
 		}
 	}
@@ -477,7 +479,8 @@ func TestPasswordReset(t *testing.T) {
 	reset := func(token, password string) answer {
 		return e.post("/reset-password", map[string]string{"token": token, "password": password})
 	}
-	reset(e.tokens.MintAccount(token.VerifyAccount, resets()[0].GetAccountId(), 1, e.clock.Now().Add(time.Hour)), "new password").expect(t, 400, "INVALID_TOKEN")
+	reset(e.tokens.MintAccount(token.VerifyAccount, resets()[0].GetAccountId(), 1, e.clock.Now().Add(time.Hour)),
+		"new password").expect(t, 400, "INVALID_TOKEN")
 	reset(first, "short").expect(t, 400, "VALIDATION_ERROR")
 	e.clock.Add(59 * time.Minute) // an hour after the first mail
 	reset(first, "new password").expect(t, 400, "INVALID_TOKEN")
@@ -505,7 +508,8 @@ func TestEntitlement(t *testing.T) {
 	profile := func(tier, status string) {
 		t.Helper()
 		a := e.me(k).expect(t, 200, "")
-		if a.str("subscription_tier") != tier || a.str("subscription_status") != status || a.body["trial_end"] != trialEnd || a.body["has_used_trial"] != true {
+		if a.str("subscription_tier") != tier || a.str("subscription_status") != status || a.body["trial_end"] != trialEnd ||
+			a.body["has_used_trial"] != true {
 			t.Fatalf("profile %s, want %s %s", a.raw, tier, status)
 		}
 	}
@@ -679,7 +683,8 @@ func TestDeletion(t *testing.T) {
 		t.Fatalf("answer %s", a.raw)
 	}
 	me := e.me(key(a.str("api_key"))).expect(t, 200, "")
-	if me.str("subscription_status") != "inactive" || me.body["has_used_trial"] != true || me.body["trial_ends_at"] != nil || me.body["trial_end"] != nil {
+	if me.str("subscription_status") != "inactive" || me.body["has_used_trial"] != true || me.body["trial_ends_at"] != nil ||
+		me.body["trial_end"] != nil {
 		t.Fatalf("profile %s", me.raw)
 	}
 	e.me(k).expect(t, 401, "AUTHENTICATION_REQUIRED")
@@ -803,7 +808,8 @@ func TestLoginWaitsForReset(t *testing.T) {
 	got := make(chan answer, 1)
 	go func() { got <- e.post("/login", pair("owner@example.com", password)) }()
 	testenv.Eventually(e.t, "the login waits", func() bool {
-		return len(got) > 0 || e.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+		return len(got) > 0 || e.count(`SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	})
 	if err := reset.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -834,7 +840,8 @@ func TestJWKS(t *testing.T) {
 	if err := json.Unmarshal([]byte(a.raw), &set); err != nil {
 		t.Fatal(err)
 	}
-	if len(set.Keys) != 1 || set.Keys[0]["kty"] != "EC" || set.Keys[0]["alg"] != "ES256" || set.Keys[0]["use"] != "sig" || set.Keys[0]["d"] != "" {
+	if len(set.Keys) != 1 || set.Keys[0]["kty"] != "EC" || set.Keys[0]["alg"] != "ES256" || set.Keys[0]["use"] != "sig" ||
+		set.Keys[0]["d"] != "" {
 		t.Fatalf("keys %v", set.Keys)
 	}
 	if got := a.header.Get("Cache-Control"); got != "public, max-age=300" {

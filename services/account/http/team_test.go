@@ -111,7 +111,8 @@ func TestInvitationBodies(t *testing.T) {
 		`{"email": "a@b.co, c@d.co"}`:    "email",
 		`{"email": "a\u0000@b.co"}`:      "email",
 		`{"email": "OWNER@example.com"}`: "email",
-		`{"email": "` + strings.Repeat("a", 64) + `@` + strings.Repeat("b", 63) + `.` + strings.Repeat("c", 63) + `.` + strings.Repeat("d", 63) + `.example"}`: "email",
+		`{"email": "` + strings.Repeat("a", 64) + `@` + strings.Repeat("b", 63) + `.` + strings.Repeat("c",
+			63) + `.` + strings.Repeat("d", 63) + `.example"}`: "email",
 		`{"email": "a@b.co", "role": "owner"}`:   "role",
 		`{"email": "a@b.co", "role": "Admin"}`:   "role",
 		`{"email": "a@b.co", "role": ""}`:        "role",
@@ -149,7 +150,8 @@ func TestTeamOrder(t *testing.T) {
 		}
 	}
 	all := func(options ...option) []answer {
-		return []answer{e.invite(good, options...), e.invite("{", options...), e.members(options...), e.removeMember("x@example.com", options...)}
+		return []answer{e.invite(good, options...), e.invite("{", options...), e.members(options...), e.removeMember("x@example.com",
+			options...)}
 	}
 	is(401, "AUTHENTICATION_REQUIRED", all()...)
 	is(401, "AUTHENTICATION_REQUIRED", all(key("x"))...)
@@ -190,7 +192,8 @@ func TestMembersHaveTeamsOfTheirOwn(t *testing.T) {
 	e.invite(map[string]any{"email": "member@example.com", "role": "admin"}, key(owner)).expect(t, 201, "")
 	theirs := func(r *http.Request) { r.Header.Set("X-Account-Email", "owner@example.com") }
 	e.invite(map[string]any{"email": "friend@example.com"}, bearer(memberID), theirs).expect(t, 201, "")
-	if mine, other := e.team(key(owner)), e.team(key(member), theirs); mine != "member@example.com admin" || other != "friend@example.com viewer" {
+	if mine, other := e.team(key(owner)), e.team(key(member), theirs); mine != "member@example.com admin" ||
+		other != "friend@example.com viewer" {
 		t.Fatalf("%s; %s", mine, other)
 	}
 	e.removeMember("friend@example.com", key(owner)).expect(t, 404, "NOT_FOUND")

@@ -1,5 +1,4 @@
-// Package postgres keeps accounts in Postgres: account.Store, its migrations
-// and its statements (queries.go).
+// Package postgres implements account.Store. Its statements are in queries.go.
 package postgres
 
 import (
@@ -38,8 +37,8 @@ type Store struct {
 	wake func()
 }
 
-// New returns a Store on a pool whose search path is Schema. It calls wake
-// after each transaction that may have left rows in the outbox.
+// New returns a Store on a pool whose search path is Schema. It calls wake after
+// each transaction, which may have written to the outbox.
 func New(pool *pgxpool.Pool, wake func()) *Store { return &Store{pool: pool, wake: wake} }
 
 // InTx implements account.Store.
@@ -72,7 +71,7 @@ func (s *Store) ActorByAPIKey(ctx context.Context, lookup string) (access.Actor,
 	return s.actor(ctx, actorByAPIKey, lookup)
 }
 
-// actor reads the rows of one of the two actor queries.
+// actor runs one of the two actor queries. The actor's own row has the role owner.
 func (s *Store) actor(ctx context.Context, query string, args ...any) (actor access.Actor, keyHash []byte, err error) {
 	rows, err := s.pool.Query(ctx, query, args...)
 	if err != nil {
@@ -174,15 +173,16 @@ func (s *Store) DeleteClosing(ctx context.Context, accountID string) error {
 }
 
 // Sweep implements account.Store.
-func (s *Store) Sweep(ctx context.Context, now time.Time) (more bool, err error) {
+func (s *Store) Sweep(ctx context.Context, now, failures time.Time) (more bool, err error) {
 	for _, query := range []struct {
 		sql   string
 		until time.Time
 	}{
-		// Before the sessions, with which they would go in one large statement.
+		// Tokens before sessions: deleting a session deletes all its tokens in one
+		// statement.
 		{sweepRefreshTokens, now},
 		{sweepSessions, now},
-		{sweepLoginFailures, now.Add(-account.FailureWindow)},
+		{sweepLoginFailures, failures},
 	} {
 		tag, err := s.pool.Exec(ctx, query.sql, query.until, sweepRows)
 		if err != nil {
@@ -325,7 +325,7 @@ func scanAccount(row pgx.Row) (a account.Account, err error) {
 	return a, notFound(err)
 }
 
-// notFound turns the lack of a row into the domain's word for it.
+// notFound maps pgx.ErrNoRows to account.ErrNotFound.
 func notFound(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return account.ErrNotFound
@@ -333,7 +333,7 @@ func notFound(err error) error {
 	return err
 }
 
-// found is notFound for statements without a result.
+// found returns account.ErrNotFound if a statement affected no row.
 func found(tag pgconn.CommandTag, err error) error {
 	if err != nil {
 		return err

@@ -1,9 +1,9 @@
 package postgres
 
-// Every statement of the service, by name. Each finds its rows by the index
-// named beside it.
+// These are all statements of the service. The comment beside each names the indexes
+// that it uses.
 
-// accountColumns are those of account.Account, in scanAccount's order.
+// accountColumns are the columns that scanAccount reads, in its order.
 const accountColumns = `id, email, email_verified_at, password_hash, password_generation,
 	api_key_lookup, api_key_hash,
 	tier, status, valid_until, trial, entitlement_version, trial_ends_at, has_used_trial,
@@ -30,10 +30,9 @@ SELECT ` + accountColumns + ` FROM account WHERE email = $1 FOR UPDATE`
 INSERT INTO account (` + accountColumns + `)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
 
-	// actorRows turns one row of caller into an actor's rows: itself, then
-	// those whose team it is in, by invitation (team_member_email_no, account_pkey).
-	// Anybody can invite anybody, so there is a bound: however many accounts
-	// invite an address, whoever has it can still log in.
+	// actorRows returns the caller's own account, then the accounts whose team the
+	// caller is on, in order of invitation (team_member_email_no, account_pkey). The
+	// limit keeps logins possible for an address that very many accounts invite.
 	actorRows = `
 SELECT c.id, c.email, 'owner', c.tier, c.status, c.valid_until, c.trial, c.entitlement_version, c.verified, c.api_key_hash
 FROM caller c
@@ -86,7 +85,7 @@ UPDATE account SET reset_sent_at = $2 WHERE id = $1`
 	setEntitlement = `-- name: SetEntitlement
 UPDATE account
 SET tier = $2, status = $3, valid_until = $4, trial = $5, entitlement_version = $6, trial_ends_at = $7, has_used_trial = $8,
-	-- Whoever gets another end is told of that, too.
+	-- A trial with another end gets another reminder.
 	trial_ending_at = CASE WHEN trial_ends_at IS NOT DISTINCT FROM $7 THEN trial_ending_at END
 WHERE id = $1`
 
@@ -99,13 +98,14 @@ UPDATE account SET payment_customer_id = $2 WHERE id = $1`
 UPDATE account SET trial_ending_at = $1
 WHERE id = (
 	SELECT id FROM account
-	WHERE status = 'trialing' AND trial_ending_at IS NULL AND valid_until > $1 AND valid_until <= $2 AND created_at + $3::interval <= valid_until
+	WHERE status = 'trialing' AND trial_ending_at IS NULL AND valid_until > $1 AND valid_until <= $2
+		AND created_at + $3::interval <= valid_until
 	ORDER BY valid_until LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 RETURNING id, email, valid_until`
 
-	// By account_pkey; session_account_id, refresh_token_session_id and
-	// team_member_pkey for what goes with it.
+	// By account_pkey; its cascades by session_account_id, refresh_token_session_id
+	// and team_member_pkey.
 	deleteAccount = `-- name: DeleteAccount
 DELETE FROM account WHERE id = $1`
 
@@ -122,7 +122,7 @@ ON CONFLICT (owner_id, email) DO NOTHING`
 	deleteMember = `-- name: DeleteMember
 DELETE FROM team_member WHERE owner_id = $1 AND email = $2`
 
-	// By account_pkey. $3 is when the oldest window began that is not over.
+	// By account_pkey. A window that started at or before $3 has ended.
 	countInvitation = `-- name: CountInvitation
 UPDATE account
 SET invites = CASE WHEN invites_since > $3 THEN invites + 1 ELSE 1 END,
@@ -153,8 +153,8 @@ DELETE FROM closing WHERE account_id = $1`
 	useTrial = `-- name: UseTrial
 INSERT INTO used_trial (address_hash, used_at) VALUES ($1, $2) ON CONFLICT (address_hash) DO NOTHING`
 
-	// By account_pkey. The share lock waits for a password reset that is under
-	// way, after which the generation is another.
+	// By account_pkey. The share lock waits for a concurrent password reset, which
+	// changes the generation.
 	insertSession = `-- name: InsertSession
 INSERT INTO session (id, account_id, created_at, expires_at)
 SELECT $1, a.id, $4, $5 FROM (
@@ -191,8 +191,8 @@ DELETE FROM session WHERE account_id = $1`
 	deleteSessionByToken = `-- name: DeleteSessionByToken
 DELETE FROM session WHERE id = (SELECT session_id FROM refresh_token WHERE hash = $1)`
 
-	// By login_failure_account twice, login_failure_address. $4 and $5 are the
-	// limits less one, $6 where counting ends.
+	// By login_failure_account twice, login_failure_address. $4 and $5 are the limits
+	// minus one. Counting stops at $6.
 	loginFailures = `-- name: LoginFailures
 SELECT
 	(SELECT failed_at FROM login_failure
@@ -217,8 +217,8 @@ WHERE email = (SELECT email FROM reset_request ORDER BY requested_at LIMIT 1 FOR
 RETURNING email, requested_at`
 )
 
-// sweepRows bounds one statement of a sweep. The statements delete at most $2
-// rows that have ended at $1.
+// sweepRows bounds the rows that one statement of a sweep deletes ($2). $1 is the
+// newest time to delete.
 const sweepRows = 1000
 
 const (

@@ -1,4 +1,4 @@
-// Package grpc is billing's side of the suite's internal calls.
+// Package grpc calls account.
 package grpc
 
 import (
@@ -8,7 +8,7 @@ import (
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 )
 
-// Accounts implements billing.Accounts by calls to account.
+// Accounts implements billing.Accounts with calls to account.
 type Accounts struct {
 	Client accountv1.AccountServiceClient
 }

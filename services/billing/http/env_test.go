@@ -53,7 +53,7 @@ type provider struct {
 	fetches          int
 }
 
-// called records a call. The lock is held until the caller is done with the state.
+// called records a call and locks the state until unlock.
 func (p *provider) called(name, key string) (unlock func(), err error) {
 	p.mu.Lock()
 	if key != "" {
@@ -62,7 +62,7 @@ func (p *provider) called(name, key string) (unlock func(), err error) {
 	return p.mu.Unlock, p.fail[name]
 }
 
-// break has a call fail; nil repairs it.
+// fails makes a call fail; nil repairs it.
 func (p *provider) fails(name string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +175,8 @@ func (p *provider) subscribe(priceID string) billing.Subscription {
 	now := time.Now().UTC().Truncate(time.Second)
 	p.sessions = nil
 	p.subs = []billing.Subscription{{
-		ID: "sub_1", CustomerID: "cus_1", Status: "active", PriceID: priceID, ItemID: "si_1", CreatedAt: now, CurrentPeriodEnd: now.AddDate(0, 1, 0),
+		ID: "sub_1", CustomerID: "cus_1", Status: "active", PriceID: priceID, ItemID: "si_1", CreatedAt: now,
+		CurrentPeriodEnd: now.AddDate(0, 1, 0),
 	}}
 	return p.subs[0]
 }
@@ -195,7 +196,8 @@ type accounts struct {
 	trial  error                     // what StartTrial answers
 }
 
-func (a *accounts) Authorize(_ context.Context, in *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
+func (a *accounts) Authorize(_ context.Context, in *accountv1.AuthorizeRequest,
+	_ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	id := cmp.Or(in.GetBearerToken(), in.GetApiKey())
@@ -273,7 +275,7 @@ func newEnv(t *testing.T) *env {
 	return e
 }
 
-// serve makes the engine from the present configuration.
+// serve creates the engine from the current configuration.
 func (e *env) serve() {
 	e.t.Helper()
 	webhook, err := stripe.NewWebhook([]string{oldSecret, newSecret})
@@ -286,14 +288,14 @@ func (e *env) serve() {
 	billinghttp.Routes(e.engine, billing.New(e.cfg), e.accounts, webhook)
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	status int
 	header http.Header
 	raw    string
 }
 
-// expect fails the test where the answer is another.
+// expect fails the test if the answer is different.
 func (a answer) expect(t *testing.T, status int, body string) {
 	t.Helper()
 	if a.status != status || a.raw != body {
@@ -301,8 +303,8 @@ func (a answer) expect(t *testing.T, status int, body string) {
 	}
 }
 
-// fails fails the test where the answer is not an error with that status and code,
-// about those fields alone, or lacks what every error has.
+// fails expects an error with a status, a code and exactly these fields. Every message
+// must be a sentence.
 func (a answer) fails(t *testing.T, status int, code apierr.Code, fields ...string) {
 	t.Helper()
 	var got struct {
@@ -317,6 +319,11 @@ func (a answer) fails(t *testing.T, status int, code apierr.Code, fields ...stri
 	named := make([]string, 0, len(got.Errors))
 	for _, f := range got.Errors {
 		named = append(named, f.Field)
+	}
+	for _, m := range append([]apierr.Field{{Message: got.Error}}, got.Errors...) {
+		if m.Message != strings.ToUpper(m.Message[:1])+m.Message[1:] || !strings.HasSuffix(m.Message, ".") {
+			t.Errorf("%q is not a sentence", m.Message)
+		}
 	}
 	if got.Error == "" || got.RequestID == "" || !slices.Equal(named, append([]string{}, fields...)) {
 		t.Fatalf("got %s, want fields %v", a.raw, fields)

@@ -18,18 +18,18 @@ import (
 
 const (
 	webhookPath = "/v1/billing/webhook"
-	// timeout bounds a request: several calls of the provider, each of which takes
-	// seconds when a card is charged.
+	// timeout bounds a request. A request makes several provider calls, and a call
+	// that charges a card takes seconds.
 	timeout = 32 * time.Second
-	// maxSignature bounds the signature's header, in bytes.
+	// maxSignature bounds the signature header, in bytes.
 	maxSignature = 4 << 10
 )
 
-// Exempt names what does not count against the global limit: a payment event that
-// is dropped is worse than one request more.
+// Exempt reports whether a request is exempt from the global rate limit. The webhook
+// is, because losing a payment event is worse than serving one more request.
 func Exempt(method, path string) bool { return method == http.MethodPost && path == webhookPath }
 
-// Webhook tells the provider's events from those of others.
+// Webhook verifies and parses the provider's events.
 type Webhook interface {
 	Event(raw []byte, signature string) (billing.Event, error)
 }
@@ -39,12 +39,12 @@ type handler struct {
 	webhook Webhook
 }
 
-// Routes adds the routes to an engine of package httpapi.
+// Routes adds the routes to an engine from package httpapi.
 func Routes(e gin.IRouter, svc *billing.Billing, accounts authn.Authorizer, webhook Webhook) {
 	h := handler{svc, webhook}
 	e.POST(webhookPath, httpapi.H(h.receive))
 
-	// None of these asks for a subscription: whoever has none gets one here.
+	// None of these requires a subscription: an account without one subscribes here.
 	g := e.Group("/v1/billing", authn.Middleware(accounts), httpapi.Timeout(timeout))
 	g.POST("/checkout", httpapi.H(h.checkout))
 	g.POST("/preview", httpapi.H(h.preview))
@@ -54,7 +54,7 @@ func Routes(e gin.IRouter, svc *billing.Billing, accounts authn.Authorizer, webh
 	g.GET("/info", httpapi.H(h.info))
 }
 
-// plan reads tier and interval.
+// plan reads the tier and the interval from the body.
 func plan(c *gin.Context) (billing.Plan, error) {
 	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
 	if err != nil {
@@ -66,11 +66,11 @@ func plan(c *gin.Context) (billing.Plan, error) {
 	}
 	p := billing.Plan{Tier: access.Tier(o.RequiredString("tier", 0)), Interval: billing.Monthly}
 	if !o.Failed("tier") && !p.Tier.Valid() {
-		o.Fail("tier", "must be basic, advanced or pro")
+		o.Fail("tier", "Choose basic, advanced or pro.")
 	}
 	if s, ok := o.String("interval", 0); ok {
 		if p.Interval = billing.Interval(s); !p.Interval.Valid() {
-			o.Fail("interval", "must be monthly or yearly")
+			o.Fail("interval", "Choose monthly or yearly.")
 		}
 	}
 	return p, o.Err()
@@ -182,7 +182,7 @@ func (h handler) portal(c *gin.Context) error {
 	return nil
 }
 
-// invoice is one as the contract shows it.
+// invoice is an invoice of the API.
 type invoice struct {
 	ID              string  `json:"id"`
 	Date            int64   `json:"date"`
@@ -212,8 +212,9 @@ func (h handler) info(c *gin.Context) error {
 	}{Invoices: make([]invoice, 0, len(info.Invoices))}
 	for _, in := range info.Invoices {
 		out.Invoices = append(out.Invoices, invoice{
-			ID: in.ID, Date: in.CreatedAt.Unix(), Amount: in.Amount, AmountFormatted: billing.Money{Amount: in.Amount, Currency: in.Currency}.String(),
-			Status: orNull(in.Status), Description: orNull(in.Description), PDF: orNull(in.PDF), URL: orNull(in.URL),
+			ID: in.ID, Date: in.CreatedAt.Unix(), Amount: in.Amount,
+			AmountFormatted: billing.Money{Amount: in.Amount, Currency: in.Currency}.String(),
+			Status:          orNull(in.Status), Description: orNull(in.Description), PDF: orNull(in.PDF), URL: orNull(in.URL),
 		})
 	}
 	if m := info.Method; m != nil {
@@ -230,8 +231,8 @@ func orNull(s string) *string {
 	return &s
 }
 
-// receive takes an event of the provider, which its signature alone proves to be
-// one. Its time is short on purpose: what does not succeed is sent again.
+// receive processes a webhook event, which its signature authenticates. It has the
+// default timeout of the engine, because the provider sends failed events again.
 func (h handler) receive(c *gin.Context) error {
 	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
 	if err != nil {

@@ -71,7 +71,7 @@ func TestStartTrial(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.post("/start-trial", ann, "").fails(t, 409, apierr.Conflict) // one is under way
-	e.accounts.trial = apierr.New(apierr.Conflict, "The trial was used already.")
+	e.accounts.trial = apierr.New(apierr.Conflict, "You have already used your trial.")
 	e.post("/start-trial", bob, "").fails(t, 409, apierr.Conflict)
 	e.accounts.trial = apierr.NotFoundf("There is no such account.")
 	e.post("/start-trial", bob, "").fails(t, 401, apierr.AuthenticationRequired)
@@ -134,7 +134,8 @@ func TestBadBodies(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for _, path := range []string{"/checkout", "/preview"} {
-		for _, body := range []string{"", "{", "[]", "null", "1", `{"tier":"pro"} {}`, "{\"tier\":\"\xff\"}", `{"x":"` + strings.Repeat("x", 1<<20) + `"}`} {
+		for _, body := range []string{"", "{", "[]", "null", "1", `{"tier":"pro"} {}`, "{\"tier\":\"\xff\"}",
+			`{"x":"` + strings.Repeat("x", 1<<20) + `"}`} {
 			e.post(path, ann, body).fails(t, 400, apierr.InvalidBody)
 		}
 		for body, fields := range map[string][]string{
@@ -181,15 +182,15 @@ func TestEveryRouteAsksForCredentials(t *testing.T) {
 		e.do(r.method, r.path, "", r.body).fails(t, 401, apierr.AuthenticationRequired)
 		e.do(r.method, r.path, "nobody", r.body).fails(t, 401, apierr.AuthenticationRequired)
 		e.do(r.method, r.path, ann, r.body, "Authorization", "Bearer nobody").fails(t, 401, apierr.AuthenticationRequired)
-		// The webhook's proof is none of a person's.
+		// The webhook's signature authenticates no account.
 		raw, signature := signed("evt_1", "cus_1", newSecret, time.Now())
 		e.do(r.method, r.path, "", raw, "Stripe-Signature", signature).fails(t, 401, apierr.AuthenticationRequired)
 	}
 	e.do(http.MethodGet, "/info", "", "", "Authorization", "Bearer "+ann).expect(t, 200, `{"invoices":[],"payment_method":null}`)
 }
 
-// Whoever has no subscription gets one here, whatever the tier; and everybody pays
-// for their own account alone.
+// An account needs no subscription to get one, and nobody acts for another account
+// here, whatever the role in its team.
 func TestEveryTierMayAndOnlyForItself(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -236,7 +237,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	}
 }
 
-// What the provider answers becomes the contract's codes, on every route that asks it.
+// Every route maps the provider's failures to the codes of the API.
 func TestFailuresOfTheProvider(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -260,7 +261,8 @@ func TestFailuresOfTheProvider(t *testing.T) {
 		retry  string
 	}{
 		{billing.ProviderError{Reason: billing.Away, Answered: true}, 502, apierr.ExternalServiceError, ""},
-		{billing.ProviderError{Reason: billing.Away, Answered: true, RetryAfter: 9500 * time.Millisecond}, 502, apierr.ExternalServiceError, "10"},
+		{billing.ProviderError{Reason: billing.Away, Answered: true, RetryAfter: 9500 * time.Millisecond}, 502,
+			apierr.ExternalServiceError, "10"},
 		{billing.ProviderError{Reason: billing.Throttled}, 429, apierr.RateLimited, "1"},
 		{billing.ProviderError{Reason: billing.Throttled, RetryAfter: 7 * time.Second}, 429, apierr.RateLimited, "7"},
 		{billing.ProviderError{Reason: billing.Refused}, 502, apierr.ExternalServiceError, ""},
@@ -279,7 +281,7 @@ func TestFailuresOfTheProvider(t *testing.T) {
 	}
 }
 
-// busy has nobody's turn come.
+// busy is a store whose accounts are all locked.
 type busy struct{ billing.Store }
 
 func (busy) Lock(context.Context, string, time.Duration, func(context.Context, billing.Locked) error) error {
@@ -299,7 +301,7 @@ func TestABusyAccount(t *testing.T) {
 			t.Errorf("%s: Retry-After %q", path, got)
 		}
 	}
-	// The provider sends again what is not taken; the webhook has no 429.
+	// The webhook has no 429.
 	raw, signature := signed("evt_1", "cus_1", newSecret, time.Now())
 	e.post("/webhook", "", raw, "Stripe-Signature", signature).fails(t, 502, apierr.ExternalServiceError)
 }
@@ -319,7 +321,7 @@ func TestADeletedAccount(t *testing.T) {
 	}
 }
 
-// gone is a store whose database is away.
+// gone is a store without a database.
 type gone struct{ billing.Store }
 
 var errGone = errors.New("the database is away")
@@ -379,7 +381,7 @@ func TestWebhook(t *testing.T) {
 	if got := e.accounts.of(ann); got.Tier != access.Advanced || got.Status != access.Active {
 		t.Errorf("%s %s", got.Tier, got.Status)
 	}
-	// What concerns nobody is taken, too.
+	// Events that concern no account are accepted.
 	body, signature := signed("evt_2", "cus_of_another", newSecret, time.Now())
 	e.post("/webhook", "", body, "Stripe-Signature", signature).expect(t, 200, `{"received":true}`)
 	body, signature = sign(`{"id":"evt_3","type":"price.created","data":{"object":{"object":"price","id":"p_bm"}}}`, newSecret, time.Now())
@@ -436,7 +438,7 @@ func (e *env) seen() (n int) {
 	return n
 }
 
-// An event that could not be taken is asked for again, and then has its effect.
+// The provider sends a failed event again, which then takes effect.
 func TestEventsThatFailAreSentAgain(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

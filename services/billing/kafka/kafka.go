@@ -1,4 +1,4 @@
-// Package kafka takes the events of other services.
+// Package kafka handles the events of other services.
 package kafka
 
 import (
@@ -10,12 +10,12 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// Graves takes deleted accounts; *postgres.Store is one.
+// Graves records deleted accounts. *postgres.Store implements it.
 type Graves interface {
 	InsertDeletion(ctx context.Context, tx pgx.Tx, accountID string, at time.Time) error
 }
 
-// Handler notes the end of accounts; a worker ends them at the provider.
+// Handler records deleted accounts. A worker then removes them at the provider.
 func Handler(g Graves) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		if e := ev.GetAccountDeleted(); e != nil {

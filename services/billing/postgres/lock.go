@@ -14,11 +14,13 @@ import (
 	"waitlist.internal/services/billing"
 )
 
-// Lock implements billing.Store: by a turn within the process, so that a crowd at
-// one account costs one connection, and by an advisory lock over all processes. The
-// lock is the connection's: it goes with it when the process dies, and when the
-// connection breaks nothing can be stored through it any more.
-func (s *Store) Lock(ctx context.Context, accountID string, patience time.Duration, fn func(ctx context.Context, l billing.Locked) error) error {
+// Lock implements billing.Store. Within the process, requests for one account queue
+// without a connection. Across processes, an advisory lock of the connection excludes
+// others. Postgres releases it when the process dies. After the connection breaks,
+// the former holder can store nothing, because it writes through that connection.
+func (s *Store) Lock(
+	ctx context.Context, accountID string, patience time.Duration, fn func(ctx context.Context, l billing.Locked) error,
+) error {
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := s.locks.lock(waiting, accountID); err != nil {
@@ -39,9 +41,9 @@ func (s *Store) Lock(ctx context.Context, accountID string, patience time.Durati
 	return fn(ctx, &locked{conn: conn, accountID: accountID})
 }
 
-// acquire returns a connection that has the account's advisory lock.
+// acquire returns a connection that holds the account's advisory lock.
 func (s *Store) acquire(ctx context.Context, accountID string) (*pgxpool.Conn, error) {
-	// An unreachable database is no reason to use up the whole patience.
+	// Do not spend the whole patience on an unreachable database.
 	first, cancel := context.WithTimeout(ctx, statementTime)
 	defer cancel()
 	conn, err := s.pool.Acquire(first)
@@ -56,7 +58,7 @@ func (s *Store) acquire(ctx context.Context, accountID string) (*pgxpool.Conn, e
 		case err == nil:
 			return conn, nil
 		case pg.SQLState(err) == lockNotAvailable && ctx.Err() == nil:
-			continue // another process has it
+			continue // another process holds the lock
 		case ctx.Err() != nil:
 			err = billing.ErrBusy
 		}
@@ -68,8 +70,8 @@ func (s *Store) acquire(ctx context.Context, accountID string) (*pgxpool.Conn, e
 // lockNotAvailable is the SQLSTATE of a lock timeout.
 const lockNotAvailable = "55P03"
 
-// release gives the lock back. Where that fails the connection is closed, and the
-// lock gone with it.
+// release releases the lock. If that fails, it closes the connection, which releases
+// the lock too.
 func release(ctx context.Context, conn *pgxpool.Conn, accountID string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTime)
 	defer cancel()
@@ -79,13 +81,13 @@ func release(ctx context.Context, conn *pgxpool.Conn, accountID string) {
 	conn.Release()
 }
 
-// locks are the accounts that this process works on.
+// locks are the accounts that this process has locked or waits for.
 type locks struct {
 	mu   sync.Mutex
 	held map[string]*turn
 }
 
-// turn is one account's: who has put something into the channel has it.
+// turn is a mutex whose Lock can time out. A value in taken means that it is locked.
 type turn struct {
 	taken   chan struct{}
 	waiting int
@@ -105,7 +107,7 @@ func (l *locks) lock(ctx context.Context, accountID string) error {
 		return nil
 	case <-ctx.Done():
 		l.leave(accountID, t)
-		return fmt.Errorf("wait for an account: %w", billing.ErrBusy)
+		return fmt.Errorf("wait for the account: %w", billing.ErrBusy)
 	}
 }
 
@@ -125,7 +127,7 @@ func (l *locks) leave(accountID string, t *turn) {
 	}
 }
 
-// locked implements billing.Locked on the connection that has the lock.
+// locked implements billing.Locked on the connection that holds the lock.
 type locked struct {
 	conn      *pgxpool.Conn
 	accountID string

@@ -80,7 +80,10 @@ func TestACrowdAtOneAccountIsNoOtherOnesTrouble(t *testing.T) {
 		}
 	}
 	another := postgres.New(pool, 1)
-	if err := another.Lock(ctx, ann, 300*time.Millisecond, func(context.Context, billing.Locked) error { return nil }); !errors.Is(err, billing.ErrBusy) {
+	if err := another.Lock(ctx, ann, 300*time.Millisecond, func(context.Context,
+		billing.Locked) error {
+		return nil
+	}); !errors.Is(err, billing.ErrBusy) {
 		t.Errorf("another process: %v", err)
 	}
 	close(let)
@@ -98,7 +101,8 @@ func TestALostConnectionLosesTheLock(t *testing.T) {
 	pool := testenv.Migrated(t, postgres.Schema, 6, postgres.Migrations)
 	store, other := postgres.New(pool, 2), postgres.New(pool, 2)
 	err := store.Lock(ctx, ann, time.Second, func(ctx context.Context, l billing.Locked) error {
-		if _, err := pool.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"); err != nil {
+		if _, err := pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); err != nil {
 			return err
 		}
 		if err := other.Lock(ctx, ann, 5*time.Second, func(ctx context.Context, l billing.Locked) error {
@@ -164,19 +168,23 @@ func TestSweepKeepsWhatMatters(t *testing.T) {
 	for _, sql := range []string{
 		"INSERT INTO provider_event VALUES ('old', now() - interval '36 days'), ('new', now() - interval '34 days')",
 		"INSERT INTO operation VALUES ('" + ann + "', 'old', '', 1, now() - interval '36 days'), ('" + ann + "', 'new', '', 1, now())",
-		"INSERT INTO deletion VALUES ('" + ann + "', NULL, NULL, now() - interval '36 days', NULL), ('" + bob + "', '" + bob + "', NULL, now() - interval '36 days', now())",
+		"INSERT INTO deletion VALUES ('" + ann + "', NULL, NULL, now() - interval '36 days', NULL)",
+		"INSERT INTO deletion VALUES ('" + bob + "', '" + bob + "', NULL, now() - interval '36 days', now())",
 		"INSERT INTO known_subscription VALUES ('" + ann + "', 'sub_1', now()), ('" + bob + "', 'sub_2', now())",
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if more, err := store.Sweep(ctx, time.Now()); err != nil || more {
+	until := time.Now().AddDate(0, 0, -35)
+	if more, err := store.Sweep(ctx, billing.Retention{Events: until, Operations: until, Deletions: until}); err != nil || more {
 		t.Errorf("more %t, %v", more, err)
 	}
 	var left string
-	if err := pool.QueryRow(ctx, `SELECT concat_ws(' ', (SELECT string_agg(id, ',') FROM provider_event), (SELECT string_agg(name, ',') FROM operation),
-		(SELECT string_agg(right(grave::text, 1), ',') FROM deletion), (SELECT string_agg(subscription_id, ',') FROM known_subscription))`).Scan(&left); err != nil {
+	if err := pool.QueryRow(ctx, `SELECT concat_ws(' ',
+		(SELECT string_agg(id, ',') FROM provider_event), (SELECT string_agg(name, ',') FROM operation),
+		(SELECT string_agg(right(grave::text, 1), ',') FROM deletion),
+		(SELECT string_agg(subscription_id, ',') FROM known_subscription))`).Scan(&left); err != nil {
 		t.Fatal(err)
 	}
 	if left != "new new b sub_2" {

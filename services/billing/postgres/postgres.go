@@ -1,5 +1,5 @@
-// Package postgres keeps subscribers in Postgres: billing.Store, its lock
-// (lock.go), its migrations and its statements (queries.go).
+// Package postgres implements billing.Store. The account lock is in lock.go, the
+// statements are in queries.go.
 package postgres
 
 import (
@@ -21,8 +21,7 @@ import (
 // Schema is the service's schema.
 const Schema = "billing"
 
-// statementTime bounds one statement or short transaction, the way to the server
-// included.
+// statementTime bounds one statement or short transaction, including the network.
 const statementTime = 4 * time.Second
 
 //go:embed migrations/*.sql
@@ -35,12 +34,13 @@ func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 type Store struct {
 	pool  *pgxpool.Pool
 	locks *locks
-	// slots bound the connections that are held while an account is worked on.
+	// slots bounds the connections that hold an account's lock.
 	slots chan struct{}
 }
 
-// New returns a Store on a pool whose search path is Schema. At most concurrent
-// accounts are worked on at a time, a connection each; the pool has to have more.
+// New returns a Store on a pool whose search path is Schema. It locks at most
+// concurrent accounts at a time. Each lock takes a connection, so the pool needs
+// more connections than that.
 func New(pool *pgxpool.Pool, concurrent int) *Store {
 	return &Store{pool: pool, locks: &locks{held: map[string]*turn{}}, slots: make(chan struct{}, concurrent)}
 }
@@ -75,7 +75,8 @@ func scanSubscriber(row pgx.Row) (s billing.Subscriber, err error) {
 	err = row.Scan(&s.AccountID, (*zeronull.Text)(&s.CustomerID),
 		&s.Subscription.ID, &s.Subscription.Status, &s.Subscription.PriceID, &s.Subscription.CancelAtPeriodEnd,
 		(*zeronull.Timestamptz)(&s.Subscription.CurrentPeriodEnd), (*zeronull.Timestamptz)(&s.SyncedAt),
-		&s.Entitlement.Tier, &s.Entitlement.Status, (*zeronull.Timestamptz)(&s.Entitlement.ValidUntil), &s.Entitlement.Trial, &s.Entitlement.Version,
+		&s.Entitlement.Tier, &s.Entitlement.Status, (*zeronull.Timestamptz)(&s.Entitlement.ValidUntil), &s.Entitlement.Trial,
+		&s.Entitlement.Version,
 		&s.PushEntitlement, &s.PushCustomer, (*zeronull.Timestamptz)(&s.PushAt), (*zeronull.Timestamptz)(&s.CheckAt))
 	s.Subscription.CustomerID = s.CustomerID
 	return s, err
@@ -113,7 +114,8 @@ func (s *Store) TakeDeletion(ctx context.Context, now, retryAt time.Time) (strin
 
 // Customers implements billing.Store.
 func (s *Store) Customers(ctx context.Context, after string, limit int) ([]billing.Subscriber, error) {
-	return all(ctx, s.pool, "list customers", func(row pgx.CollectableRow) (billing.Subscriber, error) { return scanSubscriber(row) }, customers, after, limit)
+	scan := func(row pgx.CollectableRow) (billing.Subscriber, error) { return scanSubscriber(row) }
+	return all(ctx, s.pool, "list customers", scan, customers, after, limit)
 }
 
 // Deletions implements billing.Store.
@@ -138,28 +140,21 @@ func (s *Store) TakeReconciliation(ctx context.Context, now, due time.Time) (boo
 }
 
 // RetryReconciliation implements billing.Store.
-func (s *Store) RetryReconciliation(ctx context.Context, at time.Time, every time.Duration) error {
-	return exec(ctx, s.pool, "retry a reconciliation", retryReconciliation, at.Add(-every))
+func (s *Store) RetryReconciliation(ctx context.Context, began time.Time) error {
+	return exec(ctx, s.pool, "retry a reconciliation", retryReconciliation, began)
 }
 
-const (
-	// eventsKept is longer than the provider sends an event again.
-	eventsKept = 35 * 24 * time.Hour
-	// operationsKept is longer than the provider remembers a key.
-	operationsKept = 35 * 24 * time.Hour
-	// deletionsKept is longer than any checkout stays open and any event comes.
-	deletionsKept = 35 * 24 * time.Hour
-	sweepRows     = 1000
-)
+// sweepRows bounds the rows that one statement of a sweep deletes.
+const sweepRows = 1000
 
 // Sweep implements billing.Store.
-func (s *Store) Sweep(ctx context.Context, now time.Time) (more bool, err error) {
+func (s *Store) Sweep(ctx context.Context, until billing.Retention) (more bool, err error) {
 	for _, q := range []struct {
-		sql  string
-		kept time.Duration
-	}{{sweepEvents, eventsKept}, {sweepOperations, operationsKept}, {sweepDeletions, deletionsKept}} {
+		sql   string
+		until time.Time
+	}{{sweepEvents, until.Events}, {sweepOperations, until.Operations}, {sweepDeletions, until.Deletions}} {
 		ctx, cancel := context.WithTimeout(ctx, statementTime)
-		tag, err := s.pool.Exec(ctx, q.sql, now.Add(-q.kept), sweepRows)
+		tag, err := s.pool.Exec(ctx, q.sql, q.until, sweepRows)
 		cancel()
 		if err != nil {
 			return false, fmt.Errorf("sweep: %w", err)
@@ -169,8 +164,8 @@ func (s *Store) Sweep(ctx context.Context, now time.Time) (more bool, err error)
 	return more, nil
 }
 
-// InsertDeletion notes, in tx, that an account was deleted: who it was at the
-// provider, and that this is to be ended. The same again does nothing.
+// InsertDeletion records in tx that an account was deleted, together with its
+// customer. It is idempotent.
 func (s *Store) InsertDeletion(ctx context.Context, tx pgx.Tx, accountID string, at time.Time) error {
 	if _, err := tx.Exec(ctx, insertDeletion, accountID, at); err != nil {
 		return fmt.Errorf("insert a deletion: %w", err)
@@ -178,7 +173,8 @@ func (s *Store) InsertDeletion(ctx context.Context, tx pgx.Tx, accountID string,
 	return nil
 }
 
-// one runs a statement that returns one value; ErrNotFound where it returns none.
+// one runs a statement that returns one value. It returns ErrNotFound if there is no
+// row.
 func one[T any](ctx context.Context, on db, what, sql string, args ...any) (v T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTime)
 	defer cancel()

@@ -1,22 +1,22 @@
 package postgres
 
-// Every statement of the service, by name. Each finds its rows by the index named
-// beside it.
+// These are all statements of the service. The comment beside each names the indexes
+// that it uses.
 
 const subscriberColumns = `account_id, customer_id,
 	subscription_id, subscription_status, price_id, cancel_at_period_end, current_period_end, synced_at,
 	tier, status, valid_until, trial, version,
 	push_entitlement, push_customer, push_at, check_at`
 
-// grave is what stays of the account $1's id after its deletion. Who is known by
-// that alone is also called so: graves are either.
+// grave is the hash that replaces the id of account $1 after its deletion. $1 may
+// also be such a hash; graves matches both.
 const (
 	grave  = `encode(substring(sha256(uuid_send($1::uuid)) for 16), 'hex')::uuid`
 	graves = `ANY (ARRAY[$1::uuid, ` + grave + `])`
 )
 
 const (
-	// The lock of an account. It belongs to the connection.
+	// The lock of an account, which the connection holds.
 	lockAccount   = `SELECT pg_advisory_lock(hashtextextended('billing/' || $1::text, 0))`
 	unlockAccount = `SELECT pg_advisory_unlock(hashtextextended('billing/' || $1::text, 0))`
 
@@ -64,8 +64,8 @@ SELECT EXISTS (SELECT FROM provider_event WHERE id = $1)`
 	recordEvents = `-- name: RecordEvents
 INSERT INTO provider_event (id, received_at) SELECT unnest($1::text[]), $2 ON CONFLICT DO NOTHING`
 
-	// By operation_pkey. The epoch moves on unless nobody knows what became of the
-	// same wish, begun after $5; that one keeps its beginning, too.
+	// By operation_pkey. The epoch and the start stay the same if the outcome of the
+	// same wish is unknown and it started after $5. Otherwise a new epoch starts.
 	beginOperation = `-- name: BeginOperation
 INSERT INTO operation AS o (account_id, name, wish, epoch, started_at) VALUES ($1, $2, $3, 1, $4)
 ON CONFLICT (account_id, name) DO UPDATE SET
@@ -106,7 +106,7 @@ INSERT INTO deletion (grave, account_id, customer_id, deleted_at, due_at)
 VALUES (` + grave + `, $1, (SELECT customer_id FROM subscriber WHERE account_id = $1), $2, $2)
 ON CONFLICT (grave) DO NOTHING`
 
-	// By deletion_pkey. A row without work to do stays.
+	// By deletion_pkey. The completed deletion remains.
 	endDeletion = `-- name: EndDeletion
 UPDATE deletion SET account_id = NULL, customer_id = coalesce(customer_id, $2), due_at = NULL WHERE grave = ` + graves
 
@@ -136,7 +136,7 @@ ON CONFLICT (one) DO UPDATE SET started_at = EXCLUDED.started_at WHERE r.started
 UPDATE reconciliation SET started_at = $1 WHERE one`
 )
 
-// The statements of a sweep delete at most $2 rows that are older than $1.
+// The statements of a sweep delete at most $2 rows, up to the time $1.
 const (
 	// By provider_event_received_at, provider_event_pkey.
 	sweepEvents = `-- name: SweepEvents
@@ -148,8 +148,8 @@ DELETE FROM provider_event WHERE id = ANY (ARRAY(
 DELETE FROM operation WHERE (account_id, name) IN (
 	SELECT account_id, name FROM operation WHERE started_at <= $1 ORDER BY started_at LIMIT $2 FOR UPDATE SKIP LOCKED)`
 
-	// By deletion_deleted_at, deletion_pkey, known_subscription_pkey. Only what is
-	// done goes.
+	// By deletion_deleted_at, deletion_pkey, known_subscription_pkey. It keeps
+	// deletions that are not complete.
 	sweepDeletions = `-- name: SweepDeletions
 WITH gone AS (
 	DELETE FROM deletion WHERE grave = ANY (ARRAY(

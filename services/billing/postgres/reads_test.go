@@ -67,8 +67,12 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		{"customers", func() error { _, err := store.Customers(ctx, account, 10); return err }},
 		{"deletions", func() error { _, err := store.Deletions(ctx, account, now.Add(-time.Hour), 10); return err }},
 		{"reconciliation", func() error { _, err := store.TakeReconciliation(ctx, now, now); return err }},
-		{"retry reconciliation", func() error { return store.RetryReconciliation(ctx, now, time.Hour) }},
-		{"sweep", func() error { _, err := store.Sweep(ctx, now.Add(-time.Hour)); return err }},
+		{"retry reconciliation", func() error { return store.RetryReconciliation(ctx, now.Add(-time.Hour)) }},
+		{"sweep", func() error {
+			until := now.AddDate(0, 0, -35)
+			_, err := store.Sweep(ctx, billing.Retention{Events: until, Operations: until, Deletions: until})
+			return err
+		}},
 		{"bury", locked(func(ctx context.Context, l billing.Locked) error {
 			return l.Bury(ctx, "cus_mine", []string{uuid.NewString()}, now)
 		})},
@@ -87,7 +91,8 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		`INSERT INTO known_subscription SELECT gen_random_uuid(), 'sub_' || i, now() FROM generate_series(1, 50000) i`,
 		`INSERT INTO operation SELECT gen_random_uuid(), 'change', '', 1, now() FROM generate_series(1, 50000)`,
 		`INSERT INTO provider_event SELECT 'evt_' || i, now() FROM generate_series(1, 50000) i`,
-		`INSERT INTO deletion SELECT gen_random_uuid(), gen_random_uuid(), 'cus_gone_' || i, now(), now() + interval '1 day' FROM generate_series(1, 50000) i`,
+		`INSERT INTO deletion SELECT gen_random_uuid(), gen_random_uuid(), 'cus_gone_' || i, now(), now() + interval '1 day'
+			FROM generate_series(1, 50000) i`,
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			t.Fatal(err)
@@ -99,7 +104,8 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := pool.QueryRow(context.WithoutCancel(ctx), `
-			SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes) + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables)`).Scan(&n); err != nil {
+			SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes)
+				+ (SELECT sum(seq_tup_read) FROM pg_stat_user_tables)`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// accountKey and priceKey are what we write to objects of ours.
+	// accountKey and priceKey are the metadata keys that calls write.
 	accountKey = "account_id"
 	priceKey   = "price_id"
-	// page is the most that Stripe lists at once.
+	// page is Stripe's maximum page size.
 	page = 100
-	// maxSubscriptions bounds what is read of one customer.
+	// maxSubscriptions bounds the subscriptions to read per customer.
 	maxSubscriptions = 1000
 	all              = "all"
-	// sessionOpen is how long a checkout can be paid, with an hour for clocks that
-	// differ.
+	// sessionOpen is the lifetime of a checkout session (24 h) plus an hour for clock
+	// skew.
 	sessionOpen = 25 * time.Hour
 )
 
@@ -88,7 +88,8 @@ func (p *Provider) Customers(ctx context.Context, after string) ([]billing.Custo
 func (p *Provider) Subscriptions(ctx context.Context, customerID string) ([]billing.Subscription, error) {
 	return call(ctx, p, "list subscriptions", func(ctx context.Context) ([]billing.Subscription, error) {
 		var list []billing.Subscription
-		it := p.api.Subscriptions.List(&api.SubscriptionListParams{ListParams: paged(ctx), Customer: new(customerID), Status: new(all)})
+		params := &api.SubscriptionListParams{ListParams: paged(ctx), Customer: new(customerID), Status: new(all)}
+		it := p.api.Subscriptions.List(params)
 		for len(list) < maxSubscriptions && it.Next() {
 			list = append(list, subscription(it.Subscription()))
 		}
@@ -98,8 +99,8 @@ func (p *Provider) Subscriptions(ctx context.Context, customerID string) ([]bill
 
 func subscription(s *api.Subscription) billing.Subscription {
 	out := billing.Subscription{
-		ID: s.ID, AccountID: s.Metadata[accountKey], Status: string(s.Status), CreatedAt: moment(s.Created), CurrentPeriodEnd: moment(s.CurrentPeriodEnd),
-		CancelAtPeriodEnd: s.CancelAtPeriodEnd, CancelAt: moment(s.CancelAt),
+		ID: s.ID, AccountID: s.Metadata[accountKey], Status: string(s.Status), CreatedAt: moment(s.Created),
+		CurrentPeriodEnd: moment(s.CurrentPeriodEnd), CancelAtPeriodEnd: s.CancelAtPeriodEnd, CancelAt: moment(s.CancelAt),
 	}
 	if s.Customer != nil {
 		out.CustomerID = s.Customer.ID
@@ -119,7 +120,7 @@ func (p *Provider) ChangePlan(ctx context.Context, key string, sub billing.Subsc
 	return p.update(ctx, "change plan", sub, &api.SubscriptionParams{
 		Params: keyed(ctx, key),
 		Items:  []*api.SubscriptionItemsParams{{ID: new(sub.ItemID), Price: new(priceID)}},
-		// The difference is charged now, or nothing changes.
+		// Charge the difference now, or fail without a change.
 		ProrationBehavior: api.String(string(api.SubscriptionSchedulePhaseProrationBehaviorAlwaysInvoice)),
 		PaymentBehavior:   new("error_if_incomplete"),
 	}, false)
@@ -130,11 +131,13 @@ func (p *Provider) SetCanceling(ctx context.Context, key string, sub billing.Sub
 	return p.update(ctx, "set canceling", sub, &api.SubscriptionParams{Params: keyed(ctx, key)}, yes)
 }
 
-func (p *Provider) update(ctx context.Context, name string, sub billing.Subscription, params *api.SubscriptionParams, canceling bool) error {
+func (p *Provider) update(
+	ctx context.Context, name string, sub billing.Subscription, params *api.SubscriptionParams, canceling bool,
+) error {
 	_, err := call(ctx, p, name, func(ctx context.Context) (*api.Subscription, error) {
 		params.Context = ctx
 		if !canceling && !sub.CancelAt.IsZero() && !sub.CancelAtPeriodEnd {
-			params.AddExtra("cancel_at", "") // a day that somebody chose
+			params.AddExtra("cancel_at", "") // a custom date, set in Stripe's dashboard
 		} else {
 			params.CancelAtPeriodEnd = new(canceling)
 		}
@@ -175,8 +178,8 @@ func (p *Provider) Refund(ctx context.Context, key, subscriptionID string) error
 	return err
 }
 
-// OpenSessions implements billing.Provider. The list is the newest first, and no
-// session stays open for longer than sessionOpen.
+// OpenSessions implements billing.Provider. Stripe lists sessions newest first, so
+// reading stops at the first one older than sessionOpen.
 func (p *Provider) OpenSessions(ctx context.Context, customerID string) ([]billing.Session, error) {
 	return call(ctx, p, "list sessions", func(ctx context.Context) ([]billing.Session, error) {
 		var list []billing.Session
@@ -227,8 +230,8 @@ func (p *Provider) ExpireSession(ctx context.Context, key, id string) error {
 	return err
 }
 
-// Quote implements billing.Provider: what the invoice would be that the change
-// makes at once. Lines of periods to come are not charged yet.
+// Quote implements billing.Provider. It sums the lines of the invoice that the change
+// would create now. Lines of later periods are not charged yet.
 func (p *Provider) Quote(ctx context.Context, sub billing.Subscription, priceID string) (billing.Quote, error) {
 	return call(ctx, p, "preview invoice", func(ctx context.Context) (billing.Quote, error) {
 		in, err := p.api.Invoices.Upcoming(&api.InvoiceUpcomingParams{
@@ -245,7 +248,7 @@ func (p *Provider) Quote(ctx context.Context, sub billing.Subscription, priceID 
 				q.Amount += line.Amount
 			}
 		}
-		q.Due = max(0, q.Amount+in.StartingBalance) // a credit is negative there
+		q.Due = max(0, q.Amount+in.StartingBalance) // the balance is negative for a credit
 		return q, nil
 	})
 }
@@ -281,8 +284,8 @@ func (p *Provider) Invoices(ctx context.Context, customerID string, limit int) (
 	})
 }
 
-// PaymentMethod implements billing.Provider: the card of the subscription that
-// goes on, else the customer's.
+// PaymentMethod implements billing.Provider. It returns the card of a current
+// subscription, else the customer's default card.
 func (p *Provider) PaymentMethod(ctx context.Context, customerID string) (*billing.PaymentMethod, error) {
 	return call(ctx, p, "get payment method", func(ctx context.Context) (*billing.PaymentMethod, error) {
 		list := &api.SubscriptionListParams{ListParams: paged(ctx), Customer: new(customerID)}
@@ -326,21 +329,22 @@ func (p *Provider) Portal(ctx context.Context, key, customerID, returnURL string
 	})
 }
 
-// keyed are the parameters of a call that changes something.
+// keyed returns the parameters of a call with an effect.
 func keyed(ctx context.Context, key string) api.Params {
 	return api.Params{Context: ctx, IdempotencyKey: new(key)}
 }
 
-// paged are those of a list that is read page by page, single those of one page.
+// paged returns the parameters of a list to read page by page.
 func paged(ctx context.Context) api.ListParams {
 	return api.ListParams{Context: ctx, Limit: api.Int64(page)}
 }
 
+// single returns the parameters of one page of a list.
 func single(ctx context.Context) api.ListParams {
 	return api.ListParams{Context: ctx, Limit: api.Int64(page), Single: true}
 }
 
-// moment is zero for 0.
+// moment converts Unix seconds. It returns the zero time for 0.
 func moment(unix int64) time.Time {
 	if unix == 0 {
 		return time.Time{}

@@ -45,7 +45,8 @@ func TestRequestsAreWhatStripeTakes(t *testing.T) {
 	if _, _, err := p.Customers(ctx, "cus_1"); err != nil {
 		t.Errorf("customers after one: %v", err)
 	}
-	if list, err := p.Subscriptions(ctx, "cus_1"); err != nil || len(list) != 1 || list[0].ItemID == "" || list[0].PriceID == "" || list[0].CurrentPeriodEnd.IsZero() {
+	if list, err := p.Subscriptions(ctx, "cus_1"); err != nil || len(list) != 1 || list[0].ItemID == "" || list[0].PriceID == "" ||
+		list[0].CurrentPeriodEnd.IsZero() {
 		t.Errorf("subscriptions: %+v, %v", list, err)
 	}
 	if s, err := p.CreateSession(ctx, next(), billing.NewSession{

@@ -1,12 +1,11 @@
-// Package stripe is the payment provider that is Stripe, through its library.
+// Package stripe implements billing.Provider with Stripe's client library.
 //
-//	stripe.go    the client: time-outs, retries, errors, what a call leaves behind
+//	stripe.go    the client: timeouts, retries, errors, logs, spans, metrics
 //	calls.go     billing.Provider
-//	webhook.go   which events are Stripe's
+//	webhook.go   verification of webhook events
 //
-// A call that fails is tried once more under its key by the library. Where several
-// in a row find Stripe away, the breaker answers in its place for a while, so that
-// nobody waits for what does not come.
+// The library retries a failed call once, under the same key. After several calls in
+// a row that find Stripe away, a circuit breaker fails calls at once for a while.
 package stripe
 
 import (
@@ -35,30 +34,31 @@ import (
 const (
 	// defaultTimeout bounds one attempt. Charging a card takes seconds.
 	defaultTimeout = 8 * time.Second
-	// retries of one call; what was not answered comes again with the next request.
+	// retries is the number of retries per call. The next request repeats a call that
+	// still got no response.
 	retries = 1
-	// perHost is how many connections are kept between calls.
+	// perHost is the maximum number of idle connections, each kept for idle.
 	perHost = 16
 	idle    = 30 * time.Second
-	// atOnce bounds the calls under way: what waits for a slow provider is bounded.
+	// atOnce bounds concurrent calls, so that a slow provider does not pile them up.
 	atOnce = 32
 
-	// breakAfter calls in a row that find Stripe away open the breaker, for openFor.
+	// breakAfter calls in a row that find Stripe away open the breaker for openFor.
 	breakAfter = 5
 	openFor    = 10 * time.Second
 )
 
-// Config says which account at Stripe.
+// Config configures a Provider.
 type Config struct {
 	SecretKey string
-	// URL replaces the address of the API; empty: Stripe's.
+	// URL replaces the address of Stripe's API, unless it is empty.
 	URL string
-	// Timeout bounds one attempt; 0: 8 s.
+	// Timeout bounds one attempt. It defaults to 8 s.
 	Timeout time.Duration
 	Log     *slog.Logger
-	// Now is the clock; nil: time.Now.
+	// Now is the clock. It defaults to time.Now.
 	Now func() time.Time
-	// Tracers and Registerer take spans and metrics; nil: nobody does.
+	// Tracers and Registerer receive spans and metrics, unless they are nil.
 	Tracers    trace.TracerProvider
 	Registerer prometheus.Registerer
 }
@@ -75,16 +75,16 @@ type Provider struct {
 	seconds *prometheus.HistogramVec
 }
 
-// New checks cfg; it connects with the first call.
+// New returns a Provider. The first call connects.
 func New(cfg Config) (*Provider, error) {
 	if cfg.SecretKey == "" {
-		return nil, errors.New("stripe: a secret key is required")
+		return nil, errors.New("stripe: there is no secret key")
 	}
 	address := api.APIURL
 	if cfg.URL != "" {
 		u, err := url.Parse(cfg.URL)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return nil, fmt.Errorf("stripe: %q is no absolute http(s) URL", cfg.URL)
+			return nil, fmt.Errorf("stripe: %q is not an absolute http(s) URL", cfg.URL)
 		}
 		address = cfg.URL
 	}
@@ -105,14 +105,15 @@ func New(cfg Config) (*Provider, error) {
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: cfg.Timeout,
 			IdleConnTimeout: idle, MaxIdleConnsPerHost: perHost,
 		},
-		slots: make(chan struct{}, atOnce), log: cfg.Log, now: cfg.Now, tracer: cfg.Tracers.Tracer("waitlist.internal/services/billing/stripe"),
+		slots: make(chan struct{}, atOnce), log: cfg.Log, now: cfg.Now,
+		tracer: cfg.Tracers.Tracer("waitlist.internal/services/billing/stripe"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "billing_provider_call_duration_seconds", Help: "Duration of calls to the payment provider, retries included.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20},
 		}, []string{"call", "outcome"}),
 	}
 	open := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "billing_provider_breaker_open", Help: "1 while calls to the payment provider are refused because it is away.",
+		Name: "billing_provider_breaker_open", Help: "1 while the circuit breaker rejects calls to the payment provider.",
 	})
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(p.seconds, open)
@@ -125,16 +126,16 @@ func New(cfg Config) (*Provider, error) {
 			switch {
 			case to == gobreaker.StateClosed:
 				open.Set(0)
-				cfg.Log.Info("the payment provider is back")
+				cfg.Log.Info("payment provider is back; circuit closed")
 			case from == gobreaker.StateClosed:
 				open.Set(1)
-				cfg.Log.Error("the payment provider is away; calls are refused for a while")
+				cfg.Log.Error("payment provider is away; circuit opened")
 			}
 		},
 	})
 	backend := api.GetBackendWithConfig(api.APIBackend, &api.BackendConfig{
 		URL: new(address), MaxNetworkRetries: api.Int64(retries), EnableTelemetry: new(false),
-		// Its lines have whole answers in them; what matters is logged here.
+		// The library would log whole responses. Package stripe logs what is needed.
 		LeveledLogger: &api.LeveledLogger{Level: api.LevelNull},
 		HTTPClient: &http.Client{
 			Timeout: cfg.Timeout, Transport: p.base,
@@ -145,16 +146,17 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
-// Close ends the connections that are idle.
+// Close closes idle connections.
 func (p *Provider) Close() { p.base.CloseIdleConnections() }
 
-// away reports whether a call failed because Stripe did.
+// away reports whether err says that Stripe is away.
 func away(err error) bool {
 	e, ok := errors.AsType[*billing.ProviderError](err)
 	return ok && e.Reason == billing.Away
 }
 
-// call makes one call by name, with all that surrounds it.
+// call runs f under the concurrency limit and the breaker, with logs, a span and
+// metrics.
 func call[T any](ctx context.Context, p *Provider, name string, f func(ctx context.Context) (T, error)) (v T, err error) {
 	ctx, span := p.tracer.Start(ctx, "stripe "+name, trace.WithSpanKind(trace.SpanKindClient))
 	start := time.Now()
@@ -164,10 +166,12 @@ func call[T any](ctx context.Context, p *Provider, name string, f func(ctx conte
 			outcome = e.Reason.String()
 			span.SetStatus(codes.Error, outcome)
 			span.SetAttributes(attribute.String("stripe.request_id", e.RequestID), attribute.String("error.type", e.Code))
-			p.log.LogAttrs(ctx, level(e.Reason), "call to the payment provider failed", slog.String("call", name), slog.String("reason", outcome),
-				slog.String("code", e.Code), slog.String("request", e.RequestID), slog.Duration("took", time.Since(start)), telemetry.Err(err))
+			p.log.LogAttrs(ctx, level(e.Reason), "call to the payment provider failed",
+				slog.String("call", name), slog.String("reason", outcome), slog.String("code", e.Code),
+				slog.String("request", e.RequestID), slog.Duration("took", time.Since(start)), telemetry.Err(err))
 		} else {
-			p.log.LogAttrs(ctx, slog.LevelDebug, "call to the payment provider", slog.String("call", name), slog.Duration("took", time.Since(start)))
+			p.log.LogAttrs(ctx, slog.LevelDebug, "called the payment provider",
+				slog.String("call", name), slog.Duration("took", time.Since(start)))
 		}
 		p.seconds.WithLabelValues(name, outcome).Observe(time.Since(start).Seconds())
 		span.End()
@@ -191,10 +195,10 @@ func call[T any](ctx context.Context, p *Provider, name string, f func(ctx conte
 	case err != nil:
 		return v, err
 	}
-	return out.(T), nil //nolint:forcetypeassert // f's own
+	return out.(T), nil //nolint:forcetypeassert // f returned a T
 }
 
-// level is how much a failure is worth saying: a refused card is everyday life.
+// level returns the log level of a failure. Declined cards are routine.
 func level(r billing.Reason) slog.Level {
 	switch r {
 	case billing.Card, billing.Missing:
@@ -206,7 +210,8 @@ func level(r billing.Reason) slog.Level {
 	return slog.LevelError
 }
 
-// failure is an error of the library, without what it tells of cards and people.
+// failure converts an error of the library and drops what it says about cards and
+// people.
 func failure(name string, err error) *billing.ProviderError {
 	out := &billing.ProviderError{Call: name}
 	e, ok := errors.AsType[*api.Error](err)
@@ -222,25 +227,25 @@ func failure(name string, err error) *billing.ProviderError {
 	case e.Type == api.ErrorTypeIdempotency && e.HTTPStatusCode == http.StatusBadRequest:
 		out.Reason = billing.KeyReused
 	case e.HTTPStatusCode == http.StatusConflict:
-		out.Code = "conflict" // the same call is under way
+		out.Code = "conflict" // the same call is in progress
 	case e.HTTPStatusCode == http.StatusTooManyRequests:
 		out.Reason, out.RetryAfter = billing.Throttled, retryAfter(e)
 	case e.HTTPStatusCode >= http.StatusInternalServerError:
 		out.Answered = true
 	case e.Type == api.ErrorTypeCard, e.HTTPStatusCode == http.StatusPaymentRequired,
-		// The customer has no card at all; a parameter that is not found is named.
+		// The customer has no card. A missing object would be named by a parameter.
 		e.HTTPStatusCode == http.StatusBadRequest && e.Code == api.ErrorCodeResourceMissing && e.Param == "":
 		out.Reason = billing.Card
 	case e.HTTPStatusCode == http.StatusNotFound, e.Code == api.ErrorCodeResourceMissing:
 		out.Reason = billing.Missing
 	default:
 		out.Reason = billing.Refused
-		out.Err = errors.New(telemetry.Redact(e.Msg)) // about what was asked for, which is ours
+		out.Err = errors.New(telemetry.Redact(e.Msg)) // it describes our request
 	}
 	return out
 }
 
-// retryAfter is what Stripe asks for, 0 where it says nothing.
+// retryAfter returns Stripe's Retry-After, or 0.
 func retryAfter(e *api.Error) time.Duration {
 	if e.LastResponse == nil {
 		return 0
@@ -252,7 +257,7 @@ func retryAfter(e *api.Error) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// refused reports whether the library's error has that code.
+// refused reports whether err is an error of the library with a code.
 func refused(err error, code api.ErrorCode) bool {
 	e, ok := errors.AsType[*api.Error](err)
 	return ok && e.Code == code

@@ -14,37 +14,37 @@ import (
 )
 
 const (
-	// tolerance is how old a signature may be.
+	// tolerance is the maximum age of a signature.
 	tolerance = 300 * time.Second
-	// maxID bounds what is kept of an event.
+	// maxID bounds the bytes of an event's id.
 	maxID = 255
 )
 
-// Webhook tells Stripe's events from those of others.
+// Webhook verifies and parses Stripe's events.
 type Webhook struct{ secrets []string }
 
-// NewWebhook returns a Webhook for events signed with one of some secrets: two
-// while one replaces the other.
+// NewWebhook returns a Webhook that accepts events signed with any of the secrets.
+// There are two during a rotation.
 func NewWebhook(secrets []string) (*Webhook, error) {
 	if len(secrets) == 0 {
-		return nil, errors.New("a signing secret is required")
+		return nil, errors.New("there is no signing secret")
 	}
 	for _, s := range secrets {
 		if len(s) < 8 {
-			return nil, errors.New("a signing secret must have 8 characters or more")
+			return nil, errors.New("a signing secret has fewer than 8 characters")
 		}
 	}
 	return &Webhook{secrets}, nil
 }
 
-// Event reads an event as it was sent. INVALID_TOKEN where its signature is none
-// of ours, or older than five minutes.
+// Event verifies and parses the raw body of an event. It returns INVALID_TOKEN if the
+// signature does not match, is older than five minutes, or signs no valid event.
 func (w *Webhook) Event(raw []byte, signature string) (billing.Event, error) {
 	var ev api.Event
 	var err error
 	for _, secret := range w.secrets {
 		ev, err = webhook.ConstructEventWithOptions(raw, signature, secret, webhook.ConstructEventOptions{
-			// Only whom it is about is read, in which all versions agree.
+			// Event reads only the customer, which is the same in all API versions.
 			Tolerance: tolerance, IgnoreAPIVersionMismatch: true,
 		})
 		if err == nil {
@@ -60,14 +60,15 @@ func (w *Webhook) Event(raw []byte, signature string) (billing.Event, error) {
 		Customer json.RawMessage `json:"customer"`
 	}
 	if err := json.Unmarshal(ev.Data.Raw, &about); err != nil {
-		return billing.Event{}, apierr.New(apierr.InvalidToken, "The event is not understood.").WithCause(fmt.Errorf("read an event's object: %w", err))
+		return billing.Event{}, apierr.New(apierr.InvalidToken, "The event has no valid object.").
+			WithCause(fmt.Errorf("parse an event's object: %w", err))
 	}
 	out := billing.Event{ID: ev.ID, Type: string(ev.Type)}
 	if about.Object == "customer" {
 		out.CustomerID = about.ID
 		return out, nil
 	}
-	// Either an id, or the customer as a whole.
+	// The customer is either an id or an expanded object.
 	if json.Unmarshal(about.Customer, &out.CustomerID) != nil {
 		var whole struct {
 			ID string `json:"id"`
