@@ -239,7 +239,8 @@ func TestEventsAreStripesAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := []byte(`{"id":"evt_1","type":"invoice.paid","api_version":"2030-01-01","data":{"object":{"object":"invoice","id":"in_1","customer":"cus_1"}}}`)
+	body := []byte(`{"id":"evt_1","type":"invoice.paid","api_version":"2030-01-01",` +
+		`"data":{"object":{"object":"invoice","id":"in_1","customer":"cus_1"}}}`)
 	sign := func(key string, at time.Time) string {
 		return webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: body, Secret: key, Timestamp: at}).Header
 	}
