@@ -6,12 +6,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/services/billing"
+	"waitlist.internal/services/billing/postgres/db"
 )
 
 // Lock implements billing.Store. Within the process, requests for one account queue
@@ -38,7 +38,7 @@ func (s *Store) Lock(
 		return err
 	}
 	defer release(ctx, conn, accountID)
-	return fn(ctx, &locked{conn: conn, accountID: accountID})
+	return fn(ctx, &locked{db: db.New(conn), accountID: accountID})
 }
 
 // acquire returns a connection that holds the account's advisory lock.
@@ -52,7 +52,7 @@ func (s *Store) acquire(ctx context.Context, accountID string) (*pgxpool.Conn, e
 	}
 	for {
 		attempt, cancel := context.WithTimeout(ctx, statementTime+time.Second)
-		_, err := conn.Exec(attempt, lockAccount, accountID)
+		err := db.New(conn).LockAccount(attempt, accountID)
 		cancel()
 		switch {
 		case err == nil:
@@ -75,7 +75,7 @@ const lockNotAvailable = "55P03"
 func release(ctx context.Context, conn *pgxpool.Conn, accountID string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTime)
 	defer cancel()
-	if _, err := conn.Exec(ctx, unlockAccount, accountID); err != nil {
+	if err := db.New(conn).UnlockAccount(ctx, accountID); err != nil {
 		_ = conn.Conn().Close(ctx)
 	}
 	conn.Release()
@@ -129,96 +129,81 @@ func (l *locks) leave(accountID string, t *turn) {
 
 // locked implements billing.Locked on the connection that holds the lock.
 type locked struct {
-	conn      *pgxpool.Conn
+	db        *db.Queries
 	accountID string
-}
-
-func (l *locked) inTx(ctx context.Context, what string, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, statementTime)
-	defer cancel()
-	err := pgx.BeginFunc(ctx, l.conn, func(tx pgx.Tx) error { return fn(ctx, tx) })
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
 }
 
 // Subscriber implements billing.Locked.
 func (l *locked) Subscriber(ctx context.Context) (billing.Subscriber, error) {
-	return subscriberOf(ctx, l.conn, l.accountID)
+	return subscriberOf(ctx, l.db, l.accountID)
 }
 
 // Save implements billing.Locked.
 func (l *locked) Save(ctx context.Context, s billing.Subscriber, events, seen []string) error {
-	return l.inTx(ctx, "save a subscriber", func(ctx context.Context, tx pgx.Tx) error {
-		var b pgx.Batch
-		b.Queue(saveSubscriber, l.accountID, zeronull.Text(s.CustomerID),
-			s.Subscription.ID, s.Subscription.Status, s.Subscription.PriceID, s.Subscription.CancelAtPeriodEnd,
-			zeronull.Timestamptz(s.Subscription.CurrentPeriodEnd), zeronull.Timestamptz(s.SyncedAt),
-			s.Entitlement.Tier, s.Entitlement.Status, zeronull.Timestamptz(s.Entitlement.ValidUntil), s.Entitlement.Trial, s.Entitlement.Version,
-			s.PushEntitlement, s.PushCustomer, zeronull.Timestamptz(s.PushAt), zeronull.Timestamptz(s.CheckAt))
-		if len(events) > 0 {
-			b.Queue(recordEvents, events, s.SyncedAt)
-		}
-		if len(seen) > 0 {
-			b.Queue(saveSeen, l.accountID, seen, s.SyncedAt)
-		}
-		return tx.SendBatch(ctx, &b).Close()
+	return exec(ctx, "save a subscriber", func(ctx context.Context) error {
+		return l.db.SaveSubscriber(ctx, db.SaveSubscriberParams{
+			AccountID: l.accountID, CustomerID: zeronull.Text(s.CustomerID), SubscriptionID: s.Subscription.ID,
+			SubscriptionStatus: s.Subscription.Status, PriceID: s.Subscription.PriceID, CancelAtPeriodEnd: s.Subscription.CancelAtPeriodEnd,
+			CurrentPeriodEnd: zeronull.Timestamptz(s.Subscription.CurrentPeriodEnd), SyncedAt: zeronull.Timestamptz(s.SyncedAt),
+			Tier: s.Entitlement.Tier, Status: s.Entitlement.Status, ValidUntil: zeronull.Timestamptz(s.Entitlement.ValidUntil),
+			Trial: s.Entitlement.Trial, Version: s.Entitlement.Version, PushEntitlement: s.PushEntitlement, PushCustomer: s.PushCustomer,
+			PushAt: zeronull.Timestamptz(s.PushAt), CheckAt: zeronull.Timestamptz(s.CheckAt),
+			Events: events, Now: s.SyncedAt, Grave: grave(l.accountID), Seen: seen,
+		})
 	})
 }
 
 // Deletion implements billing.Locked.
 func (l *locked) Deletion(ctx context.Context) (billing.Deletion, error) {
-	list, err := all(ctx, l.conn, "read a deletion", scanDeletion, deletion, l.accountID)
-	if err == nil && len(list) == 0 {
-		return billing.Deletion{}, billing.ErrNotFound
-	}
-	if err != nil {
-		return billing.Deletion{}, err
-	}
-	return list[0], nil
+	row, err := do(ctx, "read a deletion", func(ctx context.Context) (db.GetDeletionRow, error) {
+		return l.db.GetDeletion(ctx, graves(l.accountID))
+	})
+	return deletion(db.DeletionsRow(row)), err
 }
 
 // Seen implements billing.Locked.
 func (l *locked) Seen(ctx context.Context, until time.Time) ([]string, error) {
-	return all(ctx, l.conn, "read known subscriptions", pgx.RowTo[string], seenSubscriptions, l.accountID, until)
+	return do(ctx, "read known subscriptions", func(ctx context.Context) ([]string, error) {
+		return l.db.SeenSubscriptions(ctx, graves(l.accountID), until)
+	})
 }
 
 // HeardOf implements billing.Locked.
 func (l *locked) HeardOf(ctx context.Context) (bool, error) {
-	return one[bool](ctx, l.conn, "look for an account", heardOf, l.accountID)
+	return do(ctx, "look for an account", func(ctx context.Context) (bool, error) {
+		return l.db.HeardOf(ctx, l.accountID, graves(l.accountID))
+	})
 }
 
 // EventSeen implements billing.Locked.
 func (l *locked) EventSeen(ctx context.Context, eventID string) (bool, error) {
-	return one[bool](ctx, l.conn, "look for an event", eventSeen, eventID)
+	return do(ctx, "look for an event", func(ctx context.Context) (bool, error) { return l.db.EventSeen(ctx, eventID) })
 }
 
 // RecordEvents implements billing.Locked.
 func (l *locked) RecordEvents(ctx context.Context, eventIDs []string, now time.Time) error {
-	return exec(ctx, l.conn, "record events", recordEvents, eventIDs, now)
+	return exec(ctx, "record events", func(ctx context.Context) error { return l.db.RecordEvents(ctx, eventIDs, now) })
 }
 
 // Begin implements billing.Locked.
 func (l *locked) Begin(ctx context.Context, name, wish string, now, oldest time.Time) (int64, error) {
-	return one[int64](ctx, l.conn, "begin an operation", beginOperation, l.accountID, name, wish, now, oldest)
+	return do(ctx, "begin an operation", func(ctx context.Context) (int64, error) {
+		return l.db.BeginOperation(ctx, db.BeginOperationParams{AccountID: l.accountID, Name: name, Wish: wish, StartedAt: now, Oldest: oldest})
+	})
 }
 
 // End implements billing.Locked.
 func (l *locked) End(ctx context.Context, name string, now time.Time) error {
-	return exec(ctx, l.conn, "end an operation", endOperation, l.accountID, name, now)
+	return exec(ctx, "end an operation", func(ctx context.Context) error {
+		return l.db.EndOperation(ctx, db.EndOperationParams{AccountID: l.accountID, Name: name, Now: now})
+	})
 }
 
 // Bury implements billing.Locked.
 func (l *locked) Bury(ctx context.Context, customerID string, events []string, now time.Time) error {
-	return l.inTx(ctx, "bury a deleted account", func(ctx context.Context, tx pgx.Tx) error {
-		var b pgx.Batch
-		b.Queue(deleteSubscriber, l.accountID)
-		b.Queue(deleteOperations, l.accountID)
-		b.Queue(endDeletion, l.accountID, zeronull.Text(customerID))
-		if len(events) > 0 {
-			b.Queue(recordEvents, events, now)
-		}
-		return tx.SendBatch(ctx, &b).Close()
+	return exec(ctx, "bury a deleted account", func(ctx context.Context) error {
+		return l.db.Bury(ctx, db.BuryParams{
+			CustomerID: zeronull.Text(customerID), Graves: graves(l.accountID), AccountID: l.accountID, Events: events, Now: now,
+		})
 	})
 }

@@ -1,21 +1,23 @@
-// Package postgres implements billing.Store. The account lock is in lock.go, the
-// statements are in queries.go.
+// Package postgres implements billing.Store. The account lock is in lock.go. The
+// statements are in queries/, from which sqlc generates package db.
 package postgres
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"waitlist.internal/libs/access"
 	"waitlist.internal/services/billing"
+	"waitlist.internal/services/billing/postgres/db"
 )
 
 // Schema is the service's schema.
@@ -33,6 +35,7 @@ func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 // Store implements billing.Store.
 type Store struct {
 	pool  *pgxpool.Pool
+	db    *db.Queries
 	locks *locks
 	// slots bounds the connections that hold an account's lock.
 	slots chan struct{}
@@ -42,106 +45,108 @@ type Store struct {
 // concurrent accounts at a time. Each lock takes a connection, so the pool needs
 // more connections than that.
 func New(pool *pgxpool.Pool, concurrent int) *Store {
-	return &Store{pool: pool, locks: &locks{held: map[string]*turn{}}, slots: make(chan struct{}, concurrent)}
+	return &Store{pool: pool, db: db.New(pool), locks: &locks{held: map[string]*turn{}}, slots: make(chan struct{}, concurrent)}
 }
 
-// db is a pool or a connection.
-type db interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+// grave returns the hash that replaces an account's id after its deletion: the first
+// half of the SHA-256 of the id. It returns a text that is no UUID as it is.
+func grave(accountID string) string {
+	id, err := uuid.Parse(accountID)
+	if err != nil {
+		return accountID
+	}
+	sum := sha256.Sum256(id[:])
+	return uuid.UUID(sum[:16]).String()
 }
+
+// graves returns the graves that an id can stand for: its hash, or the id itself if it
+// is already a hash.
+func graves(id string) []string { return []string{id, grave(id)} }
 
 // Subscriber implements billing.Store.
 func (s *Store) Subscriber(ctx context.Context, accountID string) (billing.Subscriber, error) {
-	return subscriberOf(ctx, s.pool, accountID)
+	return subscriberOf(ctx, s.db, accountID)
 }
 
-func subscriberOf(ctx context.Context, on db, accountID string) (billing.Subscriber, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTime)
-	defer cancel()
-	sub, err := scanSubscriber(on.QueryRow(ctx, subscriber, accountID))
-	if errors.Is(err, pgx.ErrNoRows) {
+func subscriberOf(ctx context.Context, q *db.Queries, accountID string) (billing.Subscriber, error) {
+	row, err := do(ctx, "read a subscriber", func(ctx context.Context) (db.Subscriber, error) { return q.GetSubscriber(ctx, accountID) })
+	if errors.Is(err, billing.ErrNotFound) {
 		return billing.Subscriber{AccountID: accountID}, nil
 	}
-	if err != nil {
-		return billing.Subscriber{}, fmt.Errorf("read a subscriber: %w", err)
-	}
-	return sub, nil
+	return subscriber(row), err
 }
 
-// scanSubscriber reads subscriberColumns.
-func scanSubscriber(row pgx.Row) (s billing.Subscriber, err error) {
-	err = row.Scan(&s.AccountID, (*zeronull.Text)(&s.CustomerID),
-		&s.Subscription.ID, &s.Subscription.Status, &s.Subscription.PriceID, &s.Subscription.CancelAtPeriodEnd,
-		(*zeronull.Timestamptz)(&s.Subscription.CurrentPeriodEnd), (*zeronull.Timestamptz)(&s.SyncedAt),
-		&s.Entitlement.Tier, &s.Entitlement.Status, (*zeronull.Timestamptz)(&s.Entitlement.ValidUntil), &s.Entitlement.Trial,
-		&s.Entitlement.Version,
-		&s.PushEntitlement, &s.PushCustomer, (*zeronull.Timestamptz)(&s.PushAt), (*zeronull.Timestamptz)(&s.CheckAt))
-	s.Subscription.CustomerID = s.CustomerID
-	return s, err
+func subscriber(r db.Subscriber) billing.Subscriber {
+	return billing.Subscriber{
+		AccountID: r.AccountID, CustomerID: string(r.CustomerID), SyncedAt: time.Time(r.SyncedAt),
+		Subscription: billing.Subscription{
+			ID: r.SubscriptionID, CustomerID: string(r.CustomerID), Status: r.SubscriptionStatus, PriceID: r.PriceID,
+			CancelAtPeriodEnd: r.CancelAtPeriodEnd, CurrentPeriodEnd: time.Time(r.CurrentPeriodEnd),
+		},
+		Entitlement: access.Entitlement{
+			Tier: r.Tier, Status: r.Status, ValidUntil: time.Time(r.ValidUntil), Trial: r.Trial, Version: r.Version,
+		},
+		PushEntitlement: r.PushEntitlement, PushCustomer: r.PushCustomer, PushAt: time.Time(r.PushAt), CheckAt: time.Time(r.CheckAt),
+	}
 }
 
 // AccountOf implements billing.Store.
 func (s *Store) AccountOf(ctx context.Context, customerID string) (string, error) {
-	return one[string](ctx, s.pool, "find a customer's account", accountOf, customerID)
+	return do(ctx, "find a customer's account", func(ctx context.Context) (string, error) { return s.db.AccountOf(ctx, customerID) })
 }
 
 // EventSeen implements billing.Store.
 func (s *Store) EventSeen(ctx context.Context, eventID string) (bool, error) {
-	return one[bool](ctx, s.pool, "look for an event", eventSeen, eventID)
+	return do(ctx, "look for an event", func(ctx context.Context) (bool, error) { return s.db.EventSeen(ctx, eventID) })
 }
 
 // RecordEvent implements billing.Store.
 func (s *Store) RecordEvent(ctx context.Context, eventID string, now time.Time) error {
-	return exec(ctx, s.pool, "record an event", recordEvents, []string{eventID}, now)
+	return exec(ctx, "record an event", func(ctx context.Context) error { return s.db.RecordEvents(ctx, []string{eventID}, now) })
 }
 
 // TakePush implements billing.Store.
 func (s *Store) TakePush(ctx context.Context, now, retryAt time.Time) (string, error) {
-	return one[string](ctx, s.pool, "take a push", takePush, now, retryAt)
+	return do(ctx, "take a push", func(ctx context.Context) (string, error) { return s.db.TakePush(ctx, retryAt, now) })
 }
 
 // TakeCheck implements billing.Store.
 func (s *Store) TakeCheck(ctx context.Context, now, retryAt time.Time) (string, error) {
-	return one[string](ctx, s.pool, "take a check", takeCheck, now, retryAt)
+	return do(ctx, "take a check", func(ctx context.Context) (string, error) { return s.db.TakeCheck(ctx, retryAt, now) })
 }
 
 // TakeDeletion implements billing.Store.
 func (s *Store) TakeDeletion(ctx context.Context, now, retryAt time.Time) (string, error) {
-	return one[string](ctx, s.pool, "take a deletion", takeDeletion, now, retryAt)
+	return do(ctx, "take a deletion", func(ctx context.Context) (string, error) { return s.db.TakeDeletion(ctx, retryAt, now) })
 }
 
 // Customers implements billing.Store.
 func (s *Store) Customers(ctx context.Context, after string, limit int) ([]billing.Subscriber, error) {
-	scan := func(row pgx.CollectableRow) (billing.Subscriber, error) { return scanSubscriber(row) }
-	return all(ctx, s.pool, "list customers", scan, customers, after, limit)
+	return all(ctx, "list customers", subscriber, func(ctx context.Context) ([]db.Subscriber, error) {
+		return s.db.Customers(ctx, after, int64(limit))
+	})
 }
 
 // Deletions implements billing.Store.
 func (s *Store) Deletions(ctx context.Context, after string, since time.Time, limit int) ([]billing.Deletion, error) {
-	return all(ctx, s.pool, "list deletions", scanDeletion, deletions, after, since, limit)
+	return all(ctx, "list deletions", deletion, func(ctx context.Context) ([]db.DeletionsRow, error) {
+		return s.db.Deletions(ctx, db.DeletionsParams{After: after, Since: since, Most: int64(limit)})
+	})
 }
 
-func scanDeletion(row pgx.CollectableRow) (d billing.Deletion, err error) {
-	err = row.Scan(&d.AccountID, (*zeronull.Text)(&d.CustomerID), &d.DeletedAt)
-	return d, err
+func deletion(r db.DeletionsRow) billing.Deletion {
+	return billing.Deletion{AccountID: r.AccountID, CustomerID: string(r.CustomerID), DeletedAt: r.DeletedAt}
 }
 
 // TakeReconciliation implements billing.Store.
 func (s *Store) TakeReconciliation(ctx context.Context, now, due time.Time) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTime)
-	defer cancel()
-	tag, err := s.pool.Exec(ctx, takeReconciliation, now, due)
-	if err != nil {
-		return false, fmt.Errorf("take a reconciliation: %w", err)
-	}
-	return tag.RowsAffected() == 1, nil
+	n, err := do(ctx, "take a reconciliation", func(ctx context.Context) (int64, error) { return s.db.TakeReconciliation(ctx, now, due) })
+	return n == 1, err
 }
 
 // RetryReconciliation implements billing.Store.
 func (s *Store) RetryReconciliation(ctx context.Context, began time.Time) error {
-	return exec(ctx, s.pool, "retry a reconciliation", retryReconciliation, began)
+	return exec(ctx, "retry a reconciliation", func(ctx context.Context) error { return s.db.RetryReconciliation(ctx, began) })
 }
 
 // sweepRows bounds the rows that one statement of a sweep deletes.
@@ -150,16 +155,14 @@ const sweepRows = 1000
 // Sweep implements billing.Store.
 func (s *Store) Sweep(ctx context.Context, until billing.Retention) (more bool, err error) {
 	for _, q := range []struct {
-		sql   string
+		sweep func(ctx context.Context, until time.Time, most int64) (int64, error)
 		until time.Time
-	}{{sweepEvents, until.Events}, {sweepOperations, until.Operations}, {sweepDeletions, until.Deletions}} {
-		ctx, cancel := context.WithTimeout(ctx, statementTime)
-		tag, err := s.pool.Exec(ctx, q.sql, q.until, sweepRows)
-		cancel()
+	}{{s.db.SweepEvents, until.Events}, {s.db.SweepOperations, until.Operations}, {s.db.SweepDeletions, until.Deletions}} {
+		n, err := do(ctx, "sweep", func(ctx context.Context) (int64, error) { return q.sweep(ctx, q.until, sweepRows) })
 		if err != nil {
-			return false, fmt.Errorf("sweep: %w", err)
+			return false, err
 		}
-		more = more || tag.RowsAffected() >= sweepRows
+		more = more || n >= sweepRows
 	}
 	return more, nil
 }
@@ -167,18 +170,19 @@ func (s *Store) Sweep(ctx context.Context, until billing.Retention) (more bool, 
 // InsertDeletion records in tx that an account was deleted, together with its
 // customer. It is idempotent.
 func (s *Store) InsertDeletion(ctx context.Context, tx pgx.Tx, accountID string, at time.Time) error {
-	if _, err := tx.Exec(ctx, insertDeletion, accountID, at); err != nil {
+	err := s.db.WithTx(tx).InsertDeletion(ctx, db.InsertDeletionParams{Grave: grave(accountID), AccountID: accountID, DeletedAt: at})
+	if err != nil {
 		return fmt.Errorf("insert a deletion: %w", err)
 	}
 	return nil
 }
 
-// one runs a statement that returns one value. It returns ErrNotFound if there is no
-// row.
-func one[T any](ctx context.Context, on db, what, sql string, args ...any) (v T, err error) {
+// do runs a statement within statementTime. It returns ErrNotFound if a statement for
+// one row finds none.
+func do[T any](ctx context.Context, what string, statement func(ctx context.Context) (T, error)) (v T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTime)
 	defer cancel()
-	err = on.QueryRow(ctx, sql, args...).Scan(&v)
+	v, err = statement(ctx)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return v, billing.ErrNotFound
 	}
@@ -188,27 +192,18 @@ func one[T any](ctx context.Context, on db, what, sql string, args ...any) (v T,
 	return v, nil
 }
 
-// all runs a statement that returns rows.
-func all[T any](ctx context.Context, on db, what string, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTime)
-	defer cancel()
-	rows, err := on.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	list, err := pgx.CollectRows(rows, scan)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return list, nil
+// exec is do for a statement without a result.
+func exec(ctx context.Context, what string, statement func(ctx context.Context) error) error {
+	_, err := do(ctx, what, func(ctx context.Context) (struct{}, error) { return struct{}{}, statement(ctx) })
+	return err
 }
 
-// exec runs a statement that returns nothing.
-func exec(ctx context.Context, on db, what, sql string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, statementTime)
-	defer cancel()
-	if _, err := on.Exec(ctx, sql, args...); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+// all is do for a statement whose rows are converted.
+func all[R, T any](ctx context.Context, what string, convert func(R) T, statement func(ctx context.Context) ([]R, error)) ([]T, error) {
+	rows, err := do(ctx, what, statement)
+	list := make([]T, len(rows))
+	for i, r := range rows {
+		list[i] = convert(r)
 	}
-	return nil
+	return list, err
 }

@@ -10,5 +10,5 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestEveryStatementHasAnIndex(t *testing.T) {
 	t.Parallel()
-	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, Schema, 1, Migrations), "queries.go", 20)
+	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, Schema, 1, Migrations), "db/*.sql.go", 20)
 }
