@@ -1,12 +1,12 @@
 // Package devservers runs the servers that the suite needs on one machine, for
-// development, the standalone runner and tests: Postgres and Redis as child
-// processes from local binaries, Kafka in process or, where the real thing is
-// wanted, Apache Kafka as a child.
+// development, the standalone runner and tests. Postgres and Redis are child
+// processes from local binaries. Kafka is embedded in the process or, if the test
+// needs the real one, an Apache Kafka as a child process.
 //
-// Every server listens on loopback only, keeps its state in one directory and
-// can be started again on that directory after any kind of death. A server
-// that outlived its parent is found by its pid file and stopped first. On
-// Linux children also get a signal when the process that started them dies.
+// Every server listens on loopback only and keeps its state in one directory. It
+// starts again on that directory after a stop, a kill or a crash. A start first
+// stops a server that outlived its parent, which it finds by the pid file. On
+// Linux the kernel also signals the children when their parent dies.
 package devservers
 
 import (
@@ -26,14 +26,13 @@ import (
 )
 
 const (
-	// pollEvery is how often a starting or stopping server is looked at.
+	// pollEvery is the interval between two looks at a starting or stopping server.
 	pollEvery = 20 * time.Millisecond
-	// stopTimeout is how long a server may take to stop by itself before it is
-	// killed.
+	// stopTimeout is how long a server may take to stop before it is killed.
 	stopTimeout = 15 * time.Second
-	// logLimit is the size from which a server's log starts anew at a start.
+	// logLimit is the size in bytes from which a start truncates the server's log.
 	logLimit = 16 << 20
-	// logTail is how much of a server's log an error quotes, in bytes.
+	// logTail is how many bytes from the end of a server's log an error quotes.
 	logTail = 2000
 )
 
@@ -42,12 +41,12 @@ type child struct {
 	name    string
 	cmd     *exec.Cmd
 	logPath string
-	done    chan struct{} // closed when the process is gone
-	err     error         // of Wait; valid after done
+	done    chan struct{} // closed when the process has ended
+	err     error         // the result of Wait, valid after done
 }
 
-// startChild starts cmd with its output appended to logPath. The process lives
-// until it is stopped; it does not depend on any context.
+// startChild starts cmd and appends its output to logPath. No context ends the
+// process, only stop and kill.
 func startChild(name string, cmd *exec.Cmd, logPath string) (*child, error) {
 	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	if info, err := os.Stat(logPath); err == nil && info.Size() > logLimit {
@@ -62,7 +61,7 @@ func startChild(name string, cmd *exec.Cmd, logPath string) (*child, error) {
 	c := &child{name: name, cmd: cmd, logPath: logPath, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The signal at the parent's death is tied to the thread that forked.
+		// The kernel sends the parent-death signal when the forking thread ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -80,7 +79,7 @@ func startChild(name string, cmd *exec.Cmd, logPath string) (*child, error) {
 }
 
 // ready polls check until it passes. It fails when the process ends or ctx is
-// done, and then says what the server wrote last.
+// done; the error then quotes the end of the server's log.
 func (c *child) ready(ctx context.Context, check func(context.Context) error) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -99,7 +98,8 @@ func (c *child) ready(ctx context.Context, check func(context.Context) error) er
 	}
 }
 
-// stop sends sig, waits and at last kills. It returns when the process is gone.
+// stop sends sig and waits until the process has ended. After stopTimeout it kills
+// the process.
 func (c *child) stop(sig syscall.Signal) error {
 	select {
 	case <-c.done:
@@ -118,7 +118,7 @@ func (c *child) stop(sig syscall.Signal) error {
 	}
 }
 
-// kill ends the process as kill -9 does and waits until it is gone.
+// kill sends SIGKILL and waits until the process has ended.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
 	<-c.done
@@ -131,7 +131,7 @@ func exitError(err error) error {
 	return err
 }
 
-// tail is the end of a file, for error messages.
+// tail returns the end of a file, for error messages.
 func tail(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -145,7 +145,7 @@ func tail(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// freePort is a loopback port that nobody listened on a moment ago.
+// freePort returns a loopback port that was free a moment ago.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -155,9 +155,9 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// stopOrphan stops the server whose pid is the first line of pidFile, when such
-// a process still runs and works in dir: one that outlived a killed parent. It
-// leaves every other process alone. The signals are tried in turn.
+// stopOrphan stops a server that outlived a killed parent: the process whose pid is
+// the first line of pidFile, if its working directory is dir. It leaves every
+// other process alone. It tries the signals in turn.
 func stopOrphan(pidFile, dir string, signals ...syscall.Signal) error {
 	pid, ok := readPid(pidFile)
 	if !ok || !worksIn(pid, dir) {
@@ -176,7 +176,7 @@ func stopOrphan(pidFile, dir string, signals ...syscall.Signal) error {
 	return fmt.Errorf("the server left behind with pid %d does not stop", pid)
 }
 
-// readPid is the number in the first line of a pid file, if there is one.
+// readPid returns the pid in the first line of a file, if there is one.
 func readPid(path string) (int, bool) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -187,8 +187,8 @@ func readPid(path string) (int, bool) {
 	return pid, err == nil && pid > 1
 }
 
-// worksIn reports whether process pid runs with dir as its working directory,
-// which both Postgres and Redis make their data directory.
+// worksIn reports whether dir is the working directory of process pid. Postgres
+// and Redis change to their data directory.
 func worksIn(pid int, dir string) bool {
 	cwd, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
 	if err == nil {

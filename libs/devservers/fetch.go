@@ -10,11 +10,11 @@ import (
 	embedded "github.com/fergusstrange/embedded-postgres"
 )
 
-// fetchedMajor is the version that fetchPostgres gets.
+// fetchedMajor is the major version that fetchPostgres downloads.
 const fetchedMajor = 18
 
-// fetchPostgres downloads Postgres' programs into dist, once, and returns
-// where they are.
+// fetchPostgres downloads the Postgres programs into dist unless they are there,
+// and returns their location.
 func fetchPostgres(dist string) (installation, error) {
 	dist, err := filepath.Abs(dist)
 	if err != nil {
@@ -32,8 +32,8 @@ func fetchPostgres(dist string) (installation, error) {
 	if err != nil {
 		return installation{}, err
 	}
-	// The library also starts a server on what it fetched, which fails for root
-	// and is of no use to us; only the programs are.
+	// The library also starts a server, which fails for root. Only the programs
+	// that it downloads are needed.
 	throwaway := filepath.Join(dist, "throwaway")
 	server := embedded.NewDatabase(embedded.DefaultConfig().Version(embedded.V18).Port(uint32(port)).Logger(io.Discard).
 		CachePath(filepath.Join(dist, "cache")).BinariesPath(programs).RuntimePath(throwaway))
@@ -53,7 +53,7 @@ func fetchPostgres(dist string) (installation, error) {
 	return found, nil
 }
 
-// completeMark is a file that exists once everything was unpacked.
+// completeMark is a file that exists once the download is unpacked.
 const completeMark = "complete"
 
 func complete(dir string) bool {

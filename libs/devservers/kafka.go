@@ -11,7 +11,7 @@ import (
 
 // KafkaOptions says what StartKafka starts.
 type KafkaOptions struct {
-	// Dir holds the log; it is made when missing. "" keeps everything in memory.
+	// Dir holds the log and is created if missing. "" keeps everything in memory.
 	Dir string
 	// Port on 127.0.0.1; 0 takes a free one.
 	Port int
@@ -25,9 +25,9 @@ type Kafka struct {
 	kill    func()
 }
 
-// StartKafka starts a broker of one node inside this process. It answers
-// after a write is on disk, so that what it acknowledged survives a kill. It
-// creates no topics by itself.
+// StartKafka starts a single broker inside this process. With Dir set it
+// acknowledges a write once that is on disk, so acknowledged records survive a
+// kill. It does not create topics automatically.
 func StartKafka(_ context.Context, o KafkaOptions) (*Kafka, error) {
 	opts := []kfake.Opt{
 		kfake.NumBrokers(1),
@@ -51,8 +51,8 @@ func StartKafka(_ context.Context, o KafkaOptions) (*Kafka, error) {
 	return &Kafka{Brokers: cluster.ListenAddrs(), stop: func() error { stop(); return nil }, kill: stop}, nil
 }
 
-// Stop ends the broker in order.
+// Stop shuts the broker down.
 func (k *Kafka) Stop() error { return k.stop() }
 
-// Kill ends the broker as kill -9 does. Inside a process that is a stop.
+// Kill ends the broker: an Apache Kafka with SIGKILL, the embedded one as Stop does.
 func (k *Kafka) Kill() { k.kill() }

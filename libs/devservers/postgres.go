@@ -17,29 +17,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrNoPostgres means that no Postgres programs were found on this machine.
-var ErrNoPostgres = errors.New("no Postgres found: install it (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql), or name a running one in POSTGRES_URL")
+// ErrNoPostgres means that Postgres is not installed.
+var ErrNoPostgres = errors.New("no Postgres found: install it (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql), " +
+	"or set POSTGRES_URL to a running one")
 
 const (
-	// postgresStart bounds a start, crash recovery included.
+	// postgresStart bounds a start, including crash recovery.
 	postgresStart = 60 * time.Second
-	// portTries is how often a port taken by somebody else in the meantime is
-	// replaced.
+	// portTries is how many free ports a start tries. Another process may take a
+	// port before the server listens on it.
 	portTries = 5
 )
 
 // PostgresOptions says what StartPostgres starts.
 type PostgresOptions struct {
-	// Dir holds the server's files; it is made when missing. A second start on
-	// it finds what the first wrote.
+	// Dir holds the server's files and is created if missing. A second start on
+	// it finds the data of the first.
 	Dir string
 	// Port on 127.0.0.1; 0 takes a free one.
 	Port int
-	// Dist is where Postgres' programs are kept that are downloaded when none
-	// are installed; "" downloads nothing.
+	// Dist is the folder for Postgres programs that are downloaded if none are
+	// installed. "" downloads nothing.
 	Dist string
-	// Settings of postgresql.conf, which win over the package's own.
-	// fsync=off also initialises the cluster without syncing.
+	// Settings of postgresql.conf override those of this package.
+	// fsync=off also skips syncing in initdb.
 	Settings map[string]string
 }
 
@@ -69,7 +70,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	// SIGINT is Postgres's fast shutdown.
+	// SIGINT is the fast shutdown of Postgres.
 	attr := childAttr(syscall.SIGINT)
 	if err := unprivileged(attr, dir); err != nil {
 		return nil, err
@@ -89,7 +90,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 			return p, nil
 		case try < portTries && o.Port == 0 && strings.Contains(err.Error(), "could not bind"):
 		case ctx.Err() == nil && strings.Contains(err.Error(), "pre-existing shared memory block"):
-			// Backends of a killed server take a moment to notice its death.
+			// The backends of a killed server take a moment to notice its death.
 		default:
 			return nil, err
 		}
@@ -111,7 +112,7 @@ func startPostgres(ctx context.Context, bin, dir, data string, attr *syscall.Sys
 		"max_connections":         "300",
 		"log_min_messages":        "warning",
 		"log_line_prefix":         "%m [%p] %d ",
-		// Short indexed queries only: compiling them costs more than it saves.
+		// All queries are short: compiling them costs more than it saves.
 		"jit": "off",
 	}
 	maps.Copy(settings, o.Settings)
@@ -120,8 +121,8 @@ func startPostgres(ctx context.Context, bin, dir, data string, attr *syscall.Sys
 		args = append(args, "-c", k+"="+v)
 	}
 	cmd := exec.Command(filepath.Join(bin, "postgres"), args...)
-	cmd.Dir, cmd.SysProcAttr, cmd.Env = "/", attr, postgresEnv() // it moves into its data directory itself
-	// Each start has its own log, so that an error quotes only that start's.
+	cmd.Dir, cmd.SysProcAttr, cmd.Env = "/", attr, postgresEnv() // it changes to its data directory
+	// Each start has its own log, so an error quotes only that start.
 	logPath := filepath.Join(dir, "postgres.log")
 	_ = os.Rename(logPath, logPath+".old")
 	c, err := startChild("postgres", cmd, logPath)
@@ -143,9 +144,9 @@ func startPostgres(ctx context.Context, bin, dir, data string, attr *syscall.Sys
 	return p, nil
 }
 
-// removeForeignPid removes a pid file whose number now belongs to a process
-// that is not the server, which Postgres would take for it. The file of a dead
-// process stays: Postgres reads from it which shared memory to look at.
+// removeForeignPid removes a pid file whose pid now belongs to another process,
+// which Postgres would mistake for a running server. The file of a dead process
+// stays: Postgres finds the shared memory to check in it.
 func removeForeignPid(pidFile string) error {
 	pid, ok := readPid(pidFile)
 	if !ok || errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
@@ -165,16 +166,16 @@ func (p *Postgres) URL(database string) string {
 // Port is where the server listens on 127.0.0.1.
 func (p *Postgres) Port() int { return p.port }
 
-// Done is closed when the server is gone, for whatever reason.
+// Done is closed when the server has ended for any reason.
 func (p *Postgres) Done() <-chan struct{} { return p.child.done }
 
-// Stop ends open sessions, writes everything out and stops the server.
+// Stop ends open sessions, writes all data to disk and stops the server.
 func (p *Postgres) Stop() error { return p.child.stop(syscall.SIGINT) }
 
-// Kill ends the server as kill -9 does. Its backends notice and follow.
+// Kill ends the server with SIGKILL. Its backends notice and end, too.
 func (p *Postgres) Kill() { p.child.kill() }
 
-// CreateDatabase makes a database unless it is there.
+// CreateDatabase creates a database unless it exists.
 func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 	conn, err := pgx.Connect(ctx, p.URL("postgres"))
 	if err != nil {
@@ -194,8 +195,8 @@ func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// initdb makes the cluster in data unless it is there. It appears whole or not
-// at all.
+// initdb creates the cluster in data unless it exists. data is either complete or
+// missing, also after a crash.
 func initdb(ctx context.Context, bin, data string, attr *syscall.SysProcAttr, noSync bool) error {
 	if _, err := os.Stat(filepath.Join(data, "PG_VERSION")); err == nil {
 		return nil
@@ -219,8 +220,8 @@ func initdb(ctx context.Context, bin, data string, attr *syscall.SysProcAttr, no
 	return nil
 }
 
-// postgresEnv is the environment without PG* variables, which would change
-// defaults, and in a locale that every machine has.
+// postgresEnv returns the environment without PG* variables, which would change
+// defaults, and with the C locale, which every machine has.
 func postgresEnv() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "PG") || strings.HasPrefix(kv, "LC_") || strings.HasPrefix(kv, "LANG")
@@ -228,9 +229,9 @@ func postgresEnv() []string {
 	return append(env, "LC_ALL=C")
 }
 
-// postgresBin is the folder with initdb and postgres to use for the cluster in
-// data: of the version that wrote it, else the newest. Where none is installed
-// it downloads one into dist, unless that is "".
+// postgresBin returns the folder with the initdb and postgres programs for the
+// cluster in data: of the version that created it, or the newest for a new one. If
+// none is installed it downloads one into dist, unless dist is "".
 func postgresBin(data, dist string) (string, error) {
 	bins := postgresBins()
 	if dist != "" && (len(bins) == 0 || complete(filepath.Join(dist, strconv.Itoa(fetchedMajor)))) {
@@ -259,7 +260,8 @@ func postgresBin(data, dist string) (string, error) {
 			return b.dir, nil
 		}
 	}
-	return "", fmt.Errorf("%s was written by Postgres %d, which is not installed: install postgresql-%d, or move the directory away to start anew", data, major, major)
+	return "", fmt.Errorf("%[1]s was created by Postgres %[2]d, which is not installed: install postgresql-%[2]d, "+
+		"or move the directory away to start with an empty database", data, major)
 }
 
 type installation struct {

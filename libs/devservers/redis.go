@@ -19,23 +19,24 @@ import (
 	"waitlist.internal/libs/redisconn"
 )
 
-// ErrNoRedis means that there is no redis-server on this machine.
-var ErrNoRedis = errors.New("no redis-server found: install it (Debian, Ubuntu: apt-get install redis-server; macOS: brew install redis), or name a running one in REDIS_URL")
+// ErrNoRedis means that redis-server is not installed.
+var ErrNoRedis = errors.New("no redis-server found: install it (Debian, Ubuntu: apt-get install redis-server; macOS: brew install redis), " +
+	"or set REDIS_URL to a running one")
 
-// redisStart bounds a start, reading the append-only file included.
+// redisStart bounds a start, including reading the append-only file.
 const redisStart = 30 * time.Second
 
 // RedisOptions says what StartRedis starts.
 type RedisOptions struct {
-	// Dir holds the append-only file and the log; it is made when missing.
+	// Dir holds the append-only file and the log and is created if missing.
 	Dir string
 	// Port on 127.0.0.1; 0 takes a free one.
 	Port int
 	// Volatile keeps nothing on disk.
 	Volatile bool
-	// Password, if set, is asked of clients.
+	// Password, if set, is required of clients.
 	Password string
-	// CAFile, CertFile and KeyFile, PEM files, have it take TLS alone.
+	// CAFile, CertFile and KeyFile are PEM files. If set, the server accepts only TLS.
 	CAFile, CertFile, KeyFile string
 }
 
@@ -44,7 +45,7 @@ type Redis struct {
 	// URL is what clients connect to.
 	URL  string
 	port int
-	done <-chan struct{} // nil for the stand-in
+	done <-chan struct{} // nil for the embedded one
 	stop func() error
 	kill func()
 }
@@ -127,9 +128,10 @@ func startRedis(ctx context.Context, bin, dir string, o RedisOptions) (*Redis, e
 	return &Redis{URL: address, port: port, done: c.done, stop: func() error { return c.stop(syscall.SIGTERM) }, kill: c.kill}, nil
 }
 
-// EmbeddedRedis starts the stand-in inside this process, for machines without
-// redis-server. It is slow from some ten thousand members of a sorted set on,
-// and keeps nothing: what it holds is derived data, built again after a start.
+// EmbeddedRedis starts a substitute for Redis (miniredis) inside this process, for
+// machines without redis-server. It is slow with sorted sets of more than some ten
+// thousand members and has no persistence. The suite keeps only derived data
+// there and rebuilds it after a start.
 func EmbeddedRedis() (*Redis, error) {
 	mini := miniredis.NewMiniRedis()
 	if err := mini.StartAddr("127.0.0.1:0"); err != nil {
@@ -138,7 +140,7 @@ func EmbeddedRedis() (*Redis, error) {
 	stop := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		// Its keys do not expire by themselves.
+		// miniredis expires keys only when told how much time has passed.
 		const step = 50 * time.Millisecond
 		tick := time.NewTicker(step)
 		defer tick.Stop()
@@ -161,15 +163,15 @@ func EmbeddedRedis() (*Redis, error) {
 	return &Redis{URL: "redis://" + mini.Addr() + "/0", stop: func() error { end(); return nil }, kill: end}, nil
 }
 
-// Port is where the server listens on 127.0.0.1; 0 for the stand-in.
+// Port is the server's port on 127.0.0.1, 0 for the embedded one.
 func (r *Redis) Port() int { return r.port }
 
-// Done is closed when the server is gone, for whatever reason; nil for the
-// stand-in.
+// Done is closed when the server has ended for any reason. It is nil for the
+// embedded one.
 func (r *Redis) Done() <-chan struct{} { return r.done }
 
-// Stop writes everything out and stops the server.
+// Stop writes all data to disk and stops the server.
 func (r *Redis) Stop() error { return r.stop() }
 
-// Kill ends the server as kill -9 does.
+// Kill ends the server with SIGKILL.
 func (r *Redis) Kill() { r.kill() }

@@ -16,22 +16,25 @@ import (
 	"time"
 )
 
-// Certificate is a server's, for localhost and 127.0.0.1, by an authority that
-// nobody else knows.
+// Certificate is a server certificate for localhost and 127.0.0.1, signed by an
+// authority of its own.
 type Certificate struct {
 	// CAFile, CertFile and KeyFile are PEM files.
 	CAFile, CertFile, KeyFile string
-	// Server is for servers in this process.
+	// Server configures TLS servers in this process.
 	Server *tls.Config
 }
 
-// NewCertificate writes a certificate into dir.
+// NewCertificate creates a certificate and writes its files to dir.
 func NewCertificate(t testing.TB, dir string) Certificate {
 	t.Helper()
-	c := Certificate{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "server.pem"), KeyFile: filepath.Join(dir, "server.key")}
+	c := Certificate{
+		CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "server.pem"), KeyFile: filepath.Join(dir, "server.key"),
+	}
 	now := time.Now()
 	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	server := &x509.Certificate{

@@ -1,13 +1,12 @@
 // Package testenv gives tests real servers: Postgres, Redis and a Kafka broker.
 //
-// One Postgres and one Kafka serve a whole test binary; they start when the
-// first test asks and stop in Main. A run over many packages starts them once
-// and hands them down in TEST_POSTGRES_URL and TEST_KAFKA_BROKERS. Within a
-// server each test has its own: a database, a Redis, a prefix of topics. So
-// tests run in parallel and leave nothing behind.
+// A test binary shares one Postgres and one Kafka. They start when the first test
+// needs them and stop in Main. A run over many packages (tools/test/run) starts
+// them once and passes TEST_POSTGRES_URL and TEST_KAFKA_BROKERS to the binaries.
+// Each test gets a database, a Redis and a topic prefix of its own, so tests run
+// in parallel and leave nothing behind.
 //
-// TEST_KAFKA=apache makes the broker an Apache Kafka in place of the embedded
-// one.
+// TEST_KAFKA=apache starts an Apache Kafka in place of the embedded broker.
 package testenv
 
 import (
@@ -38,11 +37,11 @@ import (
 	"waitlist.internal/libs/pg"
 )
 
-// startTimeout bounds the start of a server, a first Apache Kafka included.
+// startTimeout bounds the start of a server, including a first Apache Kafka.
 const startTimeout = 3 * time.Minute
 
-// env is what the tests of one binary share. It is the one package variable of
-// the suite's test code: tests have no main of their own to hold it.
+// env is what the tests of one binary share. It is the only package variable in
+// test code: tests have no main function that could hold it.
 var env shared
 
 type shared struct {
@@ -50,7 +49,7 @@ type shared struct {
 	dir          string
 	dirErr       error
 	postgresOnce sync.Once
-	postgres     *devservers.Postgres // nil when the server came from outside
+	postgres     *devservers.Postgres // nil if TEST_POSTGRES_URL names the server
 	postgresURL  string
 	postgresErr  error
 	kafkaOnce    sync.Once
@@ -67,9 +66,9 @@ type template struct {
 	err  error
 }
 
-// Main runs the tests of a package, stops what they started and fails the run
-// when a goroutine is left over. Use it as the whole of TestMain. The options
-// name goroutines that may stay, each with its reason.
+// Main is the body of TestMain. It runs the tests of a package, stops the servers
+// and fails the run if a goroutine is left over. Use options for the goroutines
+// that may stay, and say why each may.
 func Main(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	if err := env.stop(); err != nil {
@@ -85,9 +84,9 @@ func Main(m *testing.M, options ...goleak.Option) {
 	os.Exit(code)
 }
 
-// leakPatience is how long goroutines have to end after the last test. goleak
-// waits for less than the second that the Redis client's dialler sleeps, closed
-// or not, between two attempts at a server that is gone.
+// leakPatience is how long goroutines have to end after the last test. A closed
+// Redis client's dialer still sleeps for a second between two attempts to reach
+// a stopped server, and goleak by itself does not wait that long.
 const leakPatience = 5 * time.Second
 
 func leaks(options []goleak.Option) error {
@@ -118,8 +117,8 @@ func (s *shared) stop() error {
 	return errors.Join(errs...)
 }
 
-// workDir is the folder of this binary's servers. Folders of binaries that
-// died are removed on the way.
+// workDir returns the folder of this binary's servers. It also removes the
+// folders of binaries that died.
 func (s *shared) workDir() (string, error) {
 	s.dirOnce.Do(func() {
 		const prefix = "waitlist-test-"
@@ -132,14 +131,14 @@ func (s *shared) workDir() (string, error) {
 		}
 		s.dir, s.dirErr = os.MkdirTemp("", prefix+strconv.Itoa(os.Getpid())+"-")
 		if s.dirErr == nil {
-			// The database's own user must get through.
+			// The database's user must be able to enter it.
 			s.dirErr = os.Chmod(s.dir, 0o711)
 		}
 	})
 	return s.dir, s.dirErr
 }
 
-// name is a new name, unique over everything that shares the servers.
+// name returns a name that is unique among all tests that share the servers.
 func (s *shared) name() string {
 	return fmt.Sprintf("t%d_%s", s.number.Add(1), strings.ToLower(rand.Text()[:10]))
 }
@@ -165,22 +164,21 @@ func (s *shared) startPostgres() (string, error) {
 	return s.postgresURL, s.postgresErr
 }
 
-// FastPostgres are the settings for a server whose data may be lost when the
-// machine dies: it never waits for the disk.
+// FastPostgres returns settings for a server that never waits for the disk. A
+// crash of the machine may lose its data.
 func FastPostgres() map[string]string {
 	return map[string]string{"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "10s"}
 }
 
-// Postgres gives the test an empty database of its own and returns its URL. The
-// database goes at the test's end, with whatever is still connected to it.
+// Postgres creates an empty database for the test and returns its URL. The end of
+// the test drops the database and closes the connections to it.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	return database(t, "template1")
 }
 
-// PostgresFrom is Postgres with a database that prepare has filled. prepare runs
-// once per key and test binary, on a database that the tests then get copies
-// of. It must close its connections.
+// PostgresFrom is Postgres with a copy of a template database. prepare fills the
+// template once per key and test binary. It must close its connections.
 func PostgresFrom(t testing.TB, key string, prepare func(ctx context.Context, url string) error) string {
 	t.Helper()
 	server := server(t)
@@ -198,8 +196,9 @@ func PostgresFrom(t testing.TB, key string, prepare func(ctx context.Context, ur
 	return database(t, tmpl.name)
 }
 
-// Migrated gives the test a database with a service's schema and returns a pool
-// of at most conns connections to it. Both go at the test's end.
+// Migrated creates a database with a service's schema for the test and returns a
+// pool of at most conns connections to it. The end of the test closes the pool
+// and drops the database.
 func Migrated(t testing.TB, schema string, conns int32, migrations func() (fs.FS, error)) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pg.Open(t.Context(), MigratedURL(t, Schema{schema, migrations}), schema, conns)
@@ -210,14 +209,14 @@ func Migrated(t testing.TB, schema string, conns int32, migrations func() (fs.FS
 	return pool
 }
 
-// Schema is a service's schema and the migrations that make it.
+// Schema is a service's schema and the migrations that create it.
 type Schema struct {
 	Name       string
 	Migrations func() (fs.FS, error)
 }
 
-// MigratedURL is Postgres with schemas in the database, migrated once per test
-// binary.
+// MigratedURL is Postgres with the given schemas in the database. The migrations
+// run once per test binary.
 func MigratedURL(t testing.TB, schemas ...Schema) string {
 	t.Helper()
 	var key strings.Builder
@@ -292,24 +291,24 @@ func exec(server, sql string) error {
 	return nil
 }
 
-// withDatabase is the server's URL with another database.
+// withDatabase returns the server's URL with another database name.
 func withDatabase(server, name string) string {
 	u, err := url.Parse(server)
 	if err != nil {
-		return server // the driver says what is wrong with it
+		return server // the driver reports what is wrong with it
 	}
 	u.Path = "/" + name
 	return u.String()
 }
 
-// Redis starts a Redis of the test's own, empty and without persistence, and
-// returns its URL.
+// Redis starts an empty Redis without persistence for the test and returns its
+// URL.
 func Redis(t testing.TB) string {
 	t.Helper()
 	return RedisServer(t, devservers.RedisOptions{Volatile: true}).URL
 }
 
-// RedisServer is Redis for tests that stop or kill the server.
+// RedisServer starts a Redis that the test may stop or kill.
 func RedisServer(t testing.TB, o devservers.RedisOptions) *devservers.Redis {
 	t.Helper()
 	if o.Dir == "" {
@@ -327,8 +326,7 @@ func RedisServer(t testing.TB, o devservers.RedisOptions) *devservers.Redis {
 	return r
 }
 
-// PostgresServer starts a Postgres of the test's own, for tests that stop or
-// kill it.
+// PostgresServer starts a Postgres that the test may stop or kill.
 func PostgresServer(t testing.TB, o devservers.PostgresOptions) *devservers.Postgres {
 	t.Helper()
 	if o.Dir == "" {
@@ -380,7 +378,7 @@ func (s *shared) startApache(ctx context.Context) (*devservers.Kafka, error) {
 	})
 }
 
-// workspace is the folder with go.work above the package under test.
+// workspace returns the folder above the package under test that has go.work.
 func workspace() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -396,9 +394,9 @@ func workspace() (string, error) {
 	}
 }
 
-// Kafka returns the brokers and a prefix that the test puts before the names of
-// its topics and groups. Topics with the prefix are deleted at the test's end.
-// No topic is created by itself.
+// Kafka returns the brokers and a prefix for the names of the test's topics and
+// groups. The end of the test deletes the topics with the prefix. The broker does
+// not create topics automatically.
 func Kafka(t testing.TB) (brokers []string, prefix string) {
 	t.Helper()
 	brokers, err := env.startKafka()
@@ -439,8 +437,8 @@ func deleteTopics(brokers []string, prefix string) error {
 	return nil
 }
 
-// StripeMock starts the payment provider's own mock, built from the module that
-// pins it, and returns its URL.
+// StripeMock builds Stripe's stripe-mock from the module that pins it, starts it
+// and returns its URL.
 func StripeMock(t testing.TB) string {
 	t.Helper()
 	root, err := workspace()

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Eventually waits until ok, for a minute at most, and fails the test then. what
-// says what is waited for.
+// Eventually polls ok until it returns true. It fails the test after a minute,
+// with what as the description of the condition.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	Within(t, time.Minute, what, ok)
 }
 
-// Within is Eventually with a limit of the test's own.
+// Within is Eventually with another limit.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(limit)
@@ -30,8 +30,8 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// Run has run go on beside the test, until stop or else the test's end; both
-// wait for it to return. An error of it fails the test.
+// Run starts run in a goroutine. stop and the end of the test cancel its context
+// and wait until it returns. An error from run fails the test.
 func Run(t testing.TB, run func(ctx context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
