@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// account knows the token good and the key key.
+// account accepts the token "good" and the key "key".
 type account struct{}
 
 func (account) Authorize(_ context.Context, in *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {

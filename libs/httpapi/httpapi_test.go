@@ -88,7 +88,7 @@ func newAPI(t *testing.T, change func(*httpapi.Config), routes func(*gin.Engine)
 	return a
 }
 
-// reply is an answer that has been read.
+// reply is an answer with its body.
 type reply struct {
 	StatusCode    int
 	Header        http.Header
@@ -398,8 +398,8 @@ func TestErrorBodyIsExact(t *testing.T) {
 	}
 }
 
-// TestPanicInMiddleware makes sure that a panic in a check ends the request:
-// what the check protects must not run.
+// TestPanicInMiddleware checks that a panic in a check ends the request: the
+// handler behind the check must not run.
 func TestPanicInMiddleware(t *testing.T) {
 	a := newAPI(t, nil, func(g *gin.Engine) {
 		g.GET("/v1/guarded", func(*gin.Context) { panic("check") }, func(c *gin.Context) { c.String(200, "treasure") })
@@ -411,7 +411,7 @@ func TestPanicInMiddleware(t *testing.T) {
 	}
 }
 
-// TestBrokenStream: an answer that fails halfway must not look complete.
+// TestBrokenStream checks that an answer that fails halfway does not look complete.
 func TestBrokenStream(t *testing.T) {
 	for name, broken := range map[string]func(*gin.Context) error{
 		"error": func(*gin.Context) error { return errors.New("lost the cursor") },
@@ -471,7 +471,8 @@ func TestTimeoutReplacesTheDefault(t *testing.T) {
 	}
 }
 
-// TestSlowBody: what a client takes to send is not taken from the work.
+// TestSlowBody checks that the time to receive a body does not count towards the
+// request's timeout.
 func TestSlowBody(t *testing.T) {
 	const timeout = 50 * time.Millisecond
 	over := make(chan struct{})
@@ -533,7 +534,7 @@ func TestReadBody(t *testing.T) {
 			}
 		}
 	}
-	// One that ends before its time.
+	// A body that ends early.
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", a.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -660,7 +661,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// BenchmarkEngine is the cost of everything around a handler.
+// BenchmarkEngine measures the cost of everything around a handler.
 func BenchmarkEngine(b *testing.B) {
 	for name, bare := range map[string]bool{"bare": true, "full": false} {
 		b.Run(name, func(b *testing.B) {

@@ -32,7 +32,7 @@ func database(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-// do runs one request in a transaction of its own; its effect is effect.
+// do runs one request in its own transaction.
 func do(
 	t *testing.T, pool *pgxpool.Pool, r idempotency.Request, effect func() ([]byte, error),
 ) (response string, replayed bool, err error) {
@@ -93,8 +93,8 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestStillRunning: a second request while the first has not committed is
-// refused at once; after the first rolled back it runs.
+// TestStillRunning checks that a second request is refused at once while the first
+// has not committed, and runs after the first rolled back.
 func TestStillRunning(t *testing.T) {
 	t.Parallel()
 	pool := database(t)

@@ -52,8 +52,8 @@ func BenchmarkConsumer(b *testing.B) {
 	b.ReportMetric(float64(events*n*(n+1)/2)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkLatency measures the time from a commit to the begin of the handler
-// in an idle system: outbox, relay, broker, consumer.
+// BenchmarkLatency measures the time from a commit to the start of the handler in
+// an idle system: outbox, relay, broker, consumer.
 func BenchmarkLatency(b *testing.B) {
 	e := newEnv(b)
 	got := make(chan time.Time, 1)

@@ -33,17 +33,17 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// env is one test's database and cluster, with what writes there.
+// env is the database, the cluster and the writers of one test.
 type env struct {
 	testing.TB
 	pool   *pgxpool.Pool
 	cfg    kafka.Config
 	writer *kafka.Writer
-	// failures counts the consumers' failed attempts.
+	// failures counts failed attempts of the consumers.
 	failures atomic.Int64
 }
 
-// Write is where the consumers log to.
+// Write receives the consumers' log.
 func (e *env) Write(p []byte) (int, error) {
 	if strings.Contains(string(p), "event failed") {
 		e.failures.Add(1)
@@ -120,7 +120,7 @@ func newEvent(key string) *eventv1.Event {
 
 func (e *env) write(msgs ...kafkago.Message) {
 	e.Helper()
-	// A broker may take a while to lead the partitions that it has just been given.
+	// A broker may take a while to lead its new partitions.
 	testenv.Eventually(e, "written", func() bool { return e.writer.WriteMessages(e.Context(), msgs...) == nil })
 }
 
@@ -133,7 +133,7 @@ func (e *env) message(key string, ev *eventv1.Event) kafkago.Message {
 	return kafkago.Message{Topic: kafka.SignupsTopic, Key: []byte(key), Value: b}
 }
 
-// effects returns the ids of the events that had an effect, in its order.
+// effects returns the ids of the events in the order of their effects.
 func (e *env) effects(group string) []string {
 	e.Helper()
 	rows, err := e.pool.Query(context.Background(), "SELECT event_id FROM effect WHERE consumer = $1 ORDER BY no", group)
@@ -147,17 +147,17 @@ func (e *env) effects(group string) []string {
 	return ids
 }
 
-// consumed waits until the group has committed all there is.
+// consumed waits until the group has committed all messages.
 func (e *env) consumed(group string) {
 	e.Helper()
 	testenv.Eventually(e, group+" has consumed everything", func() bool {
-		// An error passes: the group may have no coordinator yet.
+		// Ignore errors: the group may have no coordinator yet.
 		lag, err := kafka.Lag(e.Context(), e.cfg, group, kafka.SignupsTopic, kafka.AccountsTopic)
 		return err == nil && len(lag) == 2 && lag[kafka.SignupsTopic] == 0 && lag[kafka.AccountsTopic] == 0
 	})
 }
 
-// deadLetters returns those of the signups topic.
+// deadLetters returns the dead letters of the signups topic.
 func (e *env) deadLetters() []kafkago.Message {
 	e.Helper()
 	return kafkatest.DeadLetters(e, e.cfg, kafka.SignupsTopic)
@@ -178,14 +178,14 @@ func TestEventsHaveTheirEffectOnce(t *testing.T) {
 	stop := e.run("first", record("first"))
 	e.consumed("first")
 	stop()
-	// Everything once more: the topic again for a new member, as after a lost commit.
+	// A new member reads the whole topic again, as after a lost commit.
 	e.write(all...)
 	e.run("first", record("first"))
 	e.consumed("first")
 	if got := e.effects("first"); !slices.Equal(got, want) {
 		t.Fatalf("%d effects of %d events, or out of order", len(got), len(want))
 	}
-	// Another consumer has an inbox of its own.
+	// Another consumer has its own inbox.
 	e.run("second", record("second"))
 	e.consumed("second")
 	if got := e.effects("second"); !slices.Equal(got, want) {
@@ -193,8 +193,8 @@ func TestEventsHaveTheirEffectOnce(t *testing.T) {
 	}
 }
 
-// poison are messages that fail for ever, each in its own way, with the reason
-// that their dead letter must give.
+// poison returns messages that always fail, each in its own way, with the expected
+// reason of their dead letter.
 func (e *env) poison(h *poisonHandler) map[string]kafkago.Message {
 	e.Helper()
 	unknown, err := proto.Marshal(&eventv1.Event{Id: uuid.NewString()})
@@ -241,8 +241,8 @@ func (h *poisonHandler) handle(ctx context.Context, tx pgx.Tx, ev *eventv1.Event
 	return record(h.group)(ctx, tx, ev)
 }
 
-// replay replays the dead letters of an attempt, which want messages have
-// caused. Where a group was rebalanced just then, a message may have two.
+// replay replays the dead letters of an attempt, caused by want messages. A message
+// may have two letters if the group rebalanced in between.
 func (e *env) replay(attempt string, want int) {
 	e.Helper()
 	letters, messages := 0, map[string]bool{}
@@ -277,7 +277,7 @@ func TestPoisonIsDeadLetteredAndReplayedOnce(t *testing.T) {
 	}
 	e.consumed("one")
 	e.consumed("other")
-	// All stand in one partition: it went on behind each.
+	// All are in one partition, so the consumer continued after each.
 	if got := e.effects("one"); !slices.Equal(got, good) {
 		t.Fatalf("%d effects, want %d in order", len(got), len(good))
 	}
@@ -306,12 +306,12 @@ func TestPoisonIsDeadLetteredAndReplayedOnce(t *testing.T) {
 		t.Fatalf("dead letters for %v", seen)
 	}
 
-	// Still broken: they come back, counted.
+	// The code is still broken: the letters come back with a higher attempt.
 	e.replay("1", 7) // 5 of one, 2 of the other
 	e.consumed("one")
 	e.consumed("other")
 
-	// The code was repaired.
+	// The code is repaired.
 	h.mu.Lock()
 	h.cured = true
 	h.mu.Unlock()
@@ -321,7 +321,7 @@ func TestPoisonIsDeadLetteredAndReplayedOnce(t *testing.T) {
 		!slices.Contains(got, h.panics) || !slices.Contains(got, h.violates) {
 		t.Fatalf("%d effects after the replay", len(got))
 	}
-	// Once: what is replayed again is known, and what never decodes stays dead.
+	// Each has its effect once; undecodable messages stay dead letters.
 	e.consumed("other")
 	e.replay("3", 4)
 	e.consumed("one")
@@ -447,8 +447,8 @@ func TestKafkaRestartIsWaitedOut(t *testing.T) {
 	}
 }
 
-// Members come and go while events flow; each has its effect once, in order by
-// key.
+// Members join and leave while events flow; each event has its effect once, in
+// order per key.
 func TestMembersComeAndGo(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

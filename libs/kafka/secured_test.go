@@ -16,8 +16,8 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// secured is a broker that takes TLS and logins alone, and the environment that
-// reaches it.
+// secured starts a broker that requires TLS and a login, and returns the
+// environment for it.
 func secured(t *testing.T, mechanism string) []string {
 	t.Helper()
 	cert := testenv.NewCertificate(t, t.TempDir())
@@ -33,7 +33,7 @@ func secured(t *testing.T, mechanism string) []string {
 	}
 }
 
-// configured is what a service makes of its environment.
+// configured returns the configuration that a service reads from environ.
 func configured(t *testing.T, environ []string) (kafka.Config, error) {
 	t.Helper()
 	cfg, err := service.Load[service.Config](environ)
@@ -43,8 +43,8 @@ func configured(t *testing.T, environ []string) (kafka.Config, error) {
 	return cfg.Kafka()
 }
 
-// Everything that connects does so with TLS and a login: the topics, the writer,
-// a consumer, its dead letters and lag, and the replay.
+// Everything connects with TLS and a login: the topics, the writer, a consumer, its
+// dead letters and lag, and the replay.
 func TestSecured(t *testing.T) {
 	cfg, err := configured(t, secured(t, "SCRAM-SHA-512"))
 	if err != nil {
@@ -95,7 +95,7 @@ func TestLogins(t *testing.T) {
 				}
 				err = kafka.Reachable(t.Context(), cfg)
 				if name == "no login" && err == nil {
-					// The broker takes the connection, and no more.
+					// The broker accepts the connection but nothing further.
 					_, err = kafka.Describe(t.Context(), cfg)
 				}
 				if (err == nil) != c.works {
@@ -106,7 +106,7 @@ func TestLogins(t *testing.T) {
 	}
 }
 
-// with is environ with some variables replaced.
+// with returns environ with some variables replaced.
 func with(environ []string, instead ...string) []string {
 	out := append([]string(nil), environ...)
 	for _, kv := range instead {

@@ -16,7 +16,7 @@ func TestGuard(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		network, address string
-		public, own      bool // whether it is reached, without and with allowed
+		public, own      bool // whether the guard lets it through without and with Allowed
 	}{
 		{"tcp4", "8.8.8.8:443", true, true},
 		{"tcp6", "[2606:4700::1111]:8443", true, true},

@@ -17,7 +17,7 @@ import (
 	"waitlist.internal/libs/testenv"
 )
 
-// files are migrations that run the statements given.
+// files returns migrations that run the given statements.
 func files(statements ...string) fstest.MapFS {
 	out := fstest.MapFS{}
 	for i, sql := range statements {
@@ -26,7 +26,7 @@ func files(statements ...string) fstest.MapFS {
 	return out
 }
 
-// with is url with one more parameter of the connection.
+// with adds a connection parameter to url.
 func with(t *testing.T, raw, name, value string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
@@ -52,8 +52,8 @@ func (h onWarning) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// A migration behind a long transaction gives its place up, so that others pass,
-// and comes again.
+// A migration behind a long transaction gives up its place in the lock queue, so
+// that others pass, and tries again.
 func TestMigrateTriesAgainForLocks(t *testing.T) {
 	p := pool(t, with(t, testenv.Postgres(t), "lock_timeout", "100ms"))
 	quiet := slog.New(slog.DiscardHandler)
@@ -72,13 +72,13 @@ func TestMigrateTriesAgainForLocks(t *testing.T) {
 	warnings := 0
 	log := slog.New(onWarning{slog.NewTextHandler(&out, nil), func() {
 		warnings++
-		// Nothing of ours waits for the table now.
+		// No migration waits for the table now.
 		err := pg.InTx(t.Context(), p, func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), "LOCK TABLE thing IN SHARE MODE NOWAIT")
 			return err
 		})
 		if err != nil {
-			t.Errorf("somebody is in the way: %v", err)
+			t.Errorf("a statement is blocked: %v", err)
 		}
 		if err := long.Rollback(t.Context()); err != nil {
 			t.Error(err)
@@ -133,7 +133,7 @@ func TestCheckMigrated(t *testing.T) {
 	check(old)
 }
 
-// A role that owns its schema and may create none can migrate it.
+// A role that owns its schema can migrate it without the right to create schemas.
 func TestMigrateWithoutTheRightToCreateSchemas(t *testing.T) {
 	server := testenv.PostgresServer(t, devservers.PostgresOptions{Settings: testenv.FastPostgres()})
 	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))

@@ -37,7 +37,7 @@ func migrated(t *testing.T) *pgxpool.Pool {
 CREATE TABLE thing (id int PRIMARY KEY, n int NOT NULL, CONSTRAINT thing_later UNIQUE (n) DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO thing VALUES (1, 1), (2, 2);
 `)}}
-	// Replicas that start together: all succeed, one creates.
+	// Of replicas that start together, all succeed and one creates the schema.
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {
@@ -94,7 +94,8 @@ func TestInTx(t *testing.T) {
 		}
 	})
 	t.Run("a deadlock is tried again", func(t *testing.T) {
-		// Each locks its row, waits until the other has its own, and wants that.
+		// Each locks its row, waits until the other has locked its own, and then locks
+		// the other's.
 		var wg, first sync.WaitGroup
 		first.Add(2)
 		errs := make([]error, 2)
@@ -127,7 +128,7 @@ func TestUnreachable(t *testing.T) {
 	if err := p.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Not Kill: backends outlive their postmaster for a moment.
+	// Not Kill, since backends outlive their postmaster for a moment.
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// The URL says all that TLS needs.
+// The URL has all settings for TLS.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert := testenv.NewCertificate(t, dir)

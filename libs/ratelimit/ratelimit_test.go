@@ -22,8 +22,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// While Redis is away the driver's pool looks once a second whether it is
-	// back, and sees only then that it was closed.
+	// While Redis is unavailable, the driver's pool probes it once a second, and only
+	// then notices that the pool was closed.
 	testenv.Main(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
@@ -37,8 +37,8 @@ func open(t testing.TB, url string) redis.UniversalClient {
 	return c
 }
 
-// patient is a client for tests in which Redis must always answer, however busy
-// the machine is.
+// patient returns a client for tests in which Redis must answer, however busy the
+// machine is.
 func patient(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
 	c, err := redisconn.Open(url, redisconn.Options{Timeout: time.Minute, PoolSize: 2})
@@ -49,15 +49,15 @@ func patient(t testing.TB, url string) redis.UniversalClient {
 	return c
 }
 
-// TestBurstIsExact floods one bucket from four processes' worth of limiters
-// and compares what passed with what the time allows.
+// TestBurstIsExact floods one bucket from as many limiters as four processes have
+// and compares the number of admitted requests with what the time allows.
 func TestBurstIsExact(t *testing.T) {
 	url := testenv.Redis(t)
 	const rps, burst, processes, clients = 100, 200, 4, 8
 	var admitted atomic.Int64
 	start := time.Now()
-	// A client leaves when it is refused after the end, so that the bucket is
-	// empty when the clock is read, however late that is.
+	// A client stops at its first refusal after the end, so that the bucket is empty
+	// when the test reads the clock, however late that is.
 	end := start.Add(2 * time.Second)
 	var wg sync.WaitGroup
 	for range processes {
@@ -127,7 +127,7 @@ func TestDenialIsRemembered(t *testing.T) {
 			t.Fatalf("retry after %v", retry)
 		}
 	}
-	// Each second brings one token, and the denial after it.
+	// Each second brings one token and then one denial.
 	asked := counter(t, reg, "allowed") + counter(t, reg, "denied")
 	if highest := 2 * (1 + math.Ceil(time.Since(start).Seconds())); asked > highest {
 		t.Errorf("asked Redis for %v of 1000 requests", asked)
@@ -163,7 +163,7 @@ func TestRefillAfterPause(t *testing.T) {
 			t.Fatal("the burst is refused")
 		}
 	}
-	// An old state, a state from the future, and rubbish are all survived.
+	// The script survives an old state, a state from the future, and rubbish.
 	for _, state := range []string{"0:1", "0:9000000000000000", "rubbish"} {
 		if err := rdb.Set(t.Context(), "ratelimit:{global}", state, 0).Err(); err != nil {
 			t.Fatal(err)
@@ -195,20 +195,20 @@ func TestRedisAwayAndBack(t *testing.T) {
 			t.Errorf("took %v without Redis", d)
 		}
 	}
-	// A fourth of 80, less the one from Redis, and of 40 a second.
+	// A quarter of 80, less the one from Redis, and of 40 a second.
 	if highest := 20 + 10*time.Since(start).Seconds(); admitted < 19 || float64(admitted) > highest {
 		t.Errorf("admitted %d without Redis, want 19 to %.0f", admitted, highest)
 	}
 	testenv.RedisServer(t, devservers.RedisOptions{Volatile: true, Dir: dir, Port: port(t, server.URL)})
-	// The bucket in Redis is new, and so full: more than the local part passes.
+	// The new bucket in Redis is full: more than the local part passes.
 	testenv.Eventually(t, "the bucket is in Redis", func() bool {
 		_, _ = l.Allow(t.Context())
 		return rdb.Exists(t.Context(), "ratelimit:{global}").Val() == 1
 	})
 }
 
-// TestBlipGivesNoSecondPart: what Redis has granted is not granted again by
-// the local bucket when Redis goes.
+// TestBlipGivesNoSecondPart checks that the local bucket does not grant tokens again
+// that Redis granted before it became unavailable.
 func TestBlipGivesNoSecondPart(t *testing.T) {
 	server := testenv.RedisServer(t, devservers.RedisOptions{Volatile: true})
 	l := ratelimit.New(open(t, server.URL), ratelimit.Options{RPS: 1, Burst: 30, Replicas: 1})
@@ -244,7 +244,8 @@ func port(t *testing.T, url string) int {
 	return n
 }
 
-// TestRedisStalled holds the answers of Redis back and looks at the waiting.
+// TestRedisStalled withholds the answers of Redis and measures how long requests
+// wait.
 func TestRedisStalled(t *testing.T) {
 	url := testenv.Redis(t)
 	l := ratelimit.New(open(t, url), ratelimit.Options{RPS: 1_000_000, Burst: 1_000_000, Replicas: 1})
@@ -289,7 +290,7 @@ func TestCallerWhoLeaves(t *testing.T) {
 	}
 }
 
-// failing is a Redis that is not there.
+// failing is a client whose every command fails.
 type failing struct{ redis.Scripter }
 
 func (failing) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {

@@ -19,8 +19,7 @@ import (
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 )
 
-// nameServer answers for every name with the same addresses, or that there is no
-// such name.
+// nameServer answers every query with the same addresses, or with NXDOMAIN.
 type nameServer struct {
 	addr string
 
@@ -81,7 +80,7 @@ func (n *nameServer) answer(query []byte) ([]byte, error) {
 	return m.Pack()
 }
 
-// set says which hosts there are.
+// set replaces the addresses.
 func (n *nameServer) set(hosts ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,7 +99,7 @@ func (n *nameServer) questions() int {
 // patience is shorter than the 30 s of gRPC's own resolver.
 const patience = 15 * time.Second
 
-// replica is one of a service's processes.
+// replica is one process of a service.
 type replica struct {
 	addr  *net.TCPAddr
 	calls atomic.Int64
@@ -121,7 +120,7 @@ func startReplica(t *testing.T, keys rpc.Keys, addr string) *replica {
 	return r
 }
 
-// stop lets what is under way end, as a service does at its end.
+// stop lets calls in flight finish, as a service does.
 func (r *replica) stop(t *testing.T) {
 	t.Helper()
 	r.srv.GracefulStop()
@@ -142,7 +141,7 @@ func TestReplicasComeAndGo(t *testing.T) {
 	}
 	b := start("127.0.0.3")
 
-	// Nobody is there at first: the first calls wait.
+	// There is no replica at first: the first calls wait.
 	conn, err := rpc.Dial(fmt.Sprintf("dns://%s/account.test:%d", dns.addr, a.addr.Port), id, "account")
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +173,7 @@ func TestReplicasComeAndGo(t *testing.T) {
 	b.stop(t)
 	testenv.Within(t, patience, "calls to the new ones", func() bool { return c.calls.Load() > 100 && d.calls.Load() > 100 })
 
-	// A name server that has lost the name takes nobody away.
+	// A name server that has lost the name does not remove known addresses.
 	dns.set()
 	asked := dns.questions()
 	testenv.Within(t, patience, "more questions", func() bool { return dns.questions() >= asked+4 })

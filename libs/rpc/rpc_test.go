@@ -36,7 +36,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// account answers with what the test puts in.
+// account answers as the test configures it.
 type account struct {
 	accountv1.UnimplementedAccountServiceServer
 	authorize func(ctx context.Context) error
@@ -59,11 +59,11 @@ type network struct {
 	ids  map[string]*rpc.Identity
 	impl *account
 	srv  *grpc.Server
-	// logged are the levels of what the server has logged.
+	// logged holds the levels of the server's log lines.
 	logged levels
 }
 
-// levels is a log of which only the levels are kept.
+// levels is a log handler that keeps only the levels.
 type levels chan slog.Level
 
 func (l levels) Enabled(context.Context, slog.Level) bool { return true }
@@ -73,7 +73,7 @@ func (l levels) WithGroup(string) slog.Handler            { return l }
 func (l levels) Handle(_ context.Context, r slog.Record) error {
 	select {
 	case l <- r.Level:
-	default: // nobody asks
+	default: // no test reads it
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (n *network) dial(t *testing.T, id *rpc.Identity) accountv1.AccountServiceC
 	return accountv1.NewAccountServiceClient(conn)
 }
 
-// raw calls with whatever token is given.
+// raw makes a call with any token.
 func (n *network) raw(t *testing.T, token string) codes.Code {
 	t.Helper()
 	conn, err := grpc.NewClient(n.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -144,7 +144,7 @@ func (n *network) raw(t *testing.T, token string) codes.Code {
 	return status.Code(err)
 }
 
-// Anybody can send a token of no one's. The log of failures is for ours.
+// Anybody can send an unknown token; that is not a failure of the service.
 func TestLevelOfCauses(t *testing.T) {
 	n := serve(t)
 	client := n.dial(t, n.ids["billing"])
@@ -198,7 +198,7 @@ func TestCallersOption(t *testing.T) {
 	}
 }
 
-// cause is the status within a client's error.
+// cause returns the status within a client's error.
 func cause(err error) error {
 	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Err != nil {
 		return e.Err
@@ -413,8 +413,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestStreams runs the stream interceptors over the one stream there is
-// without a schema of its own, the health watch, and over an unknown method.
+// TestStreams runs the stream interceptors over the health watch, which needs no
+// schema of its own, and over an unknown method.
 func TestStreams(t *testing.T) {
 	n := serve(t)
 	conn, err := rpc.Dial(n.addr, n.ids["billing"], "account")

@@ -22,7 +22,7 @@ func accountRing(t *testing.T) *token.Ring {
 	return r
 }
 
-// verifyAccount is what the receiver of a link does with its token.
+// verifyAccount verifies a token as the receiver of a link does.
 func verifyAccount(r *token.Ring, p token.Purpose, tok string, now time.Time) (string, int64, error) {
 	id, generation, inner, err := token.ParseAccount(tok)
 	if err != nil {

@@ -59,7 +59,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// Every byte of a token counts, whatever it is changed to (S2).
+// Changing any byte of a token makes it invalid.
 func TestVerifyTampered(t *testing.T) {
 	r := ring(t, "a")
 	good := r.Mint(VerifySignup, "s", time.Time{})

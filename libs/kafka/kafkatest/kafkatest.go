@@ -21,7 +21,7 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// patience bounds the wait for each step: a failing event takes three seconds.
+// patience bounds the wait for each step; a failing event takes three seconds.
 const patience = time.Minute
 
 // Consumer is a running consumer and the statements that show its effects.
