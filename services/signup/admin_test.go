@@ -15,7 +15,7 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// TestAdminOrder: what is wrong with a request is told in the contract's order:
+// TestAdminOrder checks the order in which faults of a request are reported:
 // waitlist, subscription, role, body, tier, signup.
 func TestAdminOrder(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func (w *world) page(t tester, limit int) {
 
 // TestPagesWhileOthersMove: eight writers add, remove and move, half of them at
 // one spot, so that keys around it are spread again and again. Meanwhile the
-// queue is read page by page. Whoever is not moved is on one page each time, and
+// queue is read page by page. A signup that is not moved is on one page each time, and
 // in order.
 func TestPagesWhileOthersMove(t *testing.T) {
 	const writers, each, still, spot = 8, 25, 120, 40

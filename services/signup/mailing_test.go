@@ -135,7 +135,7 @@ func TestRemovalAsksForWhatIsAssignedNow(t *testing.T) {
 	}
 }
 
-// TestOwnRequestAsksForNoMail: whoever deletes their data is written to no more.
+// TestOwnRequestAsksForNoMail checks that people who delete their data get no mail.
 func TestOwnRequestAsksForNoMail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

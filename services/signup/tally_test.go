@@ -148,7 +148,7 @@ func TestWaitlistIDs(t *testing.T) {
 	}
 }
 
-// TestAnalyticsOrder: what is wrong with a request is told in the contract's
+// TestAnalyticsOrder checks that faults of a request are reported in the API's
 // order, and the top referrers are the leaderboard's.
 func TestAnalyticsOrder(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func (w *world) imports(ctx context.Context, body string) (signup.Imported, erro
 	return w.admin.Import(ctx, w.owner, w.list.ID, pieces([]byte(body), 1000))
 }
 
-// TestExport: each column shows what it should, in the contract's order.
+// TestExport checks the columns of the file and their order.
 func TestExport(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -206,7 +206,7 @@ func TestExportEnds(t *testing.T) {
 	idle()
 }
 
-// TestTransferOrder: what is wrong is told in the contract's order.
+// TestTransferOrder checks the order in which faults are reported.
 func TestTransferOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -1,7 +1,7 @@
 -- +goose Up
 
--- What this service knows of the accounts behind its waitlists. account owns
--- the truth; a higher version replaces a lower one.
+-- What signup knows of the accounts that own waitlists. The account service owns
+-- this data; a higher version replaces a lower one.
 CREATE TABLE owner (
     id          uuid        PRIMARY KEY,
     tier        text        NOT NULL,
@@ -9,27 +9,27 @@ CREATE TABLE owner (
     valid_until timestamptz,
     trial       boolean     NOT NULL,
     version     bigint      NOT NULL,
-    -- Set when the account is deleted: nothing is created for it any more.
+    -- Set when the account is deleted. Nothing is created for it after that.
     closed_at   timestamptz
 );
 
--- One row a waitlist. The row's lock orders everything that happens to it.
+-- One row per waitlist. The row's lock orders all changes of the waitlist.
 CREATE TABLE waitlist (
     id         uuid        PRIMARY KEY,
     owner_id   uuid        NOT NULL,
     name       text        NOT NULL,
-    -- What the owner chose, without defaults; channel URLs sealed.
+    -- The settings that differ from their defaults, with sealed channel URLs.
     settings   jsonb       NOT NULL,
     -- Counts the changes of name and settings.
     version    bigint      NOT NULL DEFAULT 1,
     created_at timestamptz NOT NULL,
-    -- Invisible from then on; the row goes last, after everything it owns.
+    -- The waitlist is invisible from then on. Its row is deleted last.
     deleted_at timestamptz
 );
 
--- Lists of an owner, in order of creation (ids are UUIDv7).
+-- The waitlists of an owner in order of creation (ids are UUIDv7).
 CREATE INDEX waitlist_owner ON waitlist (owner_id, id);
--- What the purge has still to do.
+-- The waitlists that the purge still has to delete.
 CREATE INDEX waitlist_deleted ON waitlist (deleted_at, id) WHERE deleted_at IS NOT NULL;
 CREATE INDEX owner_closed ON owner (closed_at) WHERE closed_at IS NOT NULL;
 

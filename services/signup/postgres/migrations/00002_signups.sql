@@ -1,14 +1,14 @@
 -- +goose Up
 
--- One row per live signup. Every statement that inserts, deletes or moves rows
--- holds the waitlist's row lock (FOR NO KEY UPDATE on waitlist) and appends one
--- row to change. There is no foreign key to waitlist: its key-share locks on one
--- hot row would cost more than the insert.
+-- One row per live signup. Every transaction that inserts, deletes or moves rows holds
+-- the waitlist's row lock (FOR NO KEY UPDATE on waitlist) and appends one row to
+-- change. There is no foreign key to waitlist: its key-share locks on one hot row would
+-- cost more than the insert.
 CREATE TABLE signup (
     waitlist_id            uuid        NOT NULL,
     -- 1, 2, 3 … in order of arrival, never used again.
     number                 bigint      NOT NULL,
-    -- Order in the queue; sparse, see the functions below.
+    -- Order in the queue. Keys are sparse; see the functions below.
     queue_key              bigint      NOT NULL,
     email                  text        COLLATE "C" NOT NULL,
     -- The referral token's 16 random bytes.
@@ -25,7 +25,7 @@ CREATE TABLE signup (
     utm_term               text        NOT NULL DEFAULT '',
     utm_content            text        NOT NULL DEFAULT '',
     custom_answers         jsonb,
-    -- The credited referrer, if any; kept when the referrer leaves.
+    -- The credited referrer, if any. It stays when the referrer is removed.
     referrer_number        bigint,
     referrer_token         uuid,
     referral_count         integer     NOT NULL DEFAULT 0,
@@ -46,15 +46,15 @@ CREATE TABLE signup (
 CREATE INDEX signup_leaderboard ON signup (waitlist_id, referral_count DESC, referral_at, number)
     WHERE referral_count > 0;
 
--- Prepared statements keep their plans. To the planner a few signups look the
--- same through every index that begins with waitlist_id; a plan it makes then
--- may read a whole waitlist for one address, and a rush makes that many rows
--- within a minute, long before the statistics are renewed. So it is told to
--- take any waitlist for the whole table, from the start: only an index on all
--- of a query's columns is then good enough. It needs statistics for that, which
--- it makes only of rows, and an empty table counts as one of ten pages only
--- while it has never been counted, hence the savepoint: within it TRUNCATE
--- makes a new table. TestPlansOfAnEmptyTable shows the effect.
+-- Prepared statements keep their plans. While a table is small, the planner sees no
+-- difference between the indexes that begin with waitlist_id. A plan from that time may
+-- read a whole waitlist for one address, and a rush of signups makes that many rows long
+-- before autovacuum renews the statistics. n_distinct = 1 makes the planner take any
+-- waitlist for the whole table, so that it prefers an index on all columns of a query.
+-- The setting takes effect with statistics, which ANALYZE makes only from rows; hence
+-- the row. An empty table counts as ten pages only while it has never been counted;
+-- TRUNCATE within a savepoint makes such a table. TestPlansOfAnEmptyTable shows the
+-- effect.
 ALTER TABLE signup ALTER COLUMN waitlist_id SET (n_distinct = 1);
 INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at)
 VALUES ('00000000-0000-0000-0000-000000000000', 0, 0, '', '00000000-0000-0000-0000-000000000000', now());
@@ -63,23 +63,23 @@ SAVEPOINT uncounted;
 TRUNCATE signup;
 RELEASE SAVEPOINT uncounted;
 
--- The change log. The newest row of a waitlist holds every counter; the tail
--- brings a position index up to date. Rows are only appended: a counter row
--- that is updated in place collapses while any old snapshot is held.
+-- The change log. The newest row of a waitlist holds its counters; the last rows bring
+-- the position index up to date. Rows are only appended: updates of one counter row
+-- would slow down without bound while an old snapshot is held.
 CREATE TABLE change (
     waitlist_id  uuid        NOT NULL,
     no           bigint      NOT NULL,
-    -- Random; tells this history from another one with the same numbers.
+    -- Random. It tells this history from another one with the same numbers.
     nonce        bigint      NOT NULL,
     -- Live signups, the displayed counter, live signups with a credited referrer.
     live         bigint      NOT NULL,
     total        bigint      NOT NULL,
     credited     bigint      NOT NULL,
     last_number  bigint      NOT NULL,
-    -- Numbers first_number..last_number joined by this change; none when
+    -- The signups first_number..last_number joined by this change, none if
     -- first_number = last_number + 1.
     first_number bigint      NOT NULL,
-    -- Other numbers whose queue_key changed or which left.
+    -- Other signups whose queue_key changed or that were removed.
     touched      bigint[]    NOT NULL DEFAULT '{}',
     created_at   timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT change_pkey PRIMARY KEY (waitlist_id, no)
@@ -106,7 +106,7 @@ CREATE TABLE outbox (
     -- W3C trace context of the cause, or ''.
     traceparent text        NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
-    -- Set when Kafka refuses the row for good; an operator decides.
+    -- Set when Kafka rejects the row for good. An operator decides about it.
     parked_at   timestamptz,
     error       text        NOT NULL DEFAULT ''
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);

@@ -1,30 +1,30 @@
 -- +goose Up
 
--- Which keys stand for which places after the keys of signups changed that
--- nobody moved. A page of the queue ends at a key; the next one, maybe hours
--- later, begins behind the key that this log makes of it. Kept longer than a
--- page's cursor lives. Written by the functions below, under the waitlist's lock.
+-- The log of respacings, which change keys without moving anybody. A page of the queue
+-- ends at a key. The next page, maybe hours later, begins behind the key that this log
+-- maps it to. Rows outlive the cursors of pages. The functions below write them under
+-- the waitlist's lock.
 CREATE TABLE queue_shift (
     waitlist_id uuid        NOT NULL,
     -- The change that shifted them, and the order within it.
     no          bigint      NOT NULL,
     id          bigint      GENERATED ALWAYS AS IDENTITY,
-    -- Keys from first_key up to, and without, end_key.
+    -- The range of keys, first_key inclusive, end_key exclusive.
     first_key   bigint      NOT NULL,
     end_key     bigint      NOT NULL,
-    -- Every key in the range, in order, and what has become of each.
+    -- Every key in the range, in order, and the new key of each.
     old_keys    bigint[]    NOT NULL,
     new_keys    bigint[]    NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT queue_shift_pkey PRIMARY KEY (waitlist_id, no, id)
 );
 
--- What is too old, first.
+-- For the deletion of old rows.
 CREATE INDEX queue_shift_created_at ON queue_shift (created_at);
 
 -- +goose StatementBegin
--- queue_next_no returns the number of the change that is being made: it is
--- called before that change is in the log.
+-- queue_next_no returns the number of the change that is being made. It is called
+-- before that change is logged.
 CREATE FUNCTION queue_next_no(p_waitlist uuid) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT coalesce((SELECT no FROM change WHERE waitlist_id = p_waitlist ORDER BY no DESC LIMIT 1), 0) + 1;
@@ -32,9 +32,9 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- queue_cut is called when nobody has p_key any more. Where it was the last one
--- it will be given out again, to somebody behind everyone who is here now: the
--- range behind the last signup is logged as empty.
+-- queue_cut is called when no signup has p_key any more. If p_key was the last key, a
+-- later signup behind all present ones may get it again, so the range behind the last
+-- signup is logged as empty.
 CREATE FUNCTION queue_cut(p_waitlist uuid, p_key bigint) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO queue_shift (waitlist_id, no, first_key, end_key, old_keys, new_keys)
@@ -46,7 +46,7 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- queue_leave does what is left to do when a signup with a key was deleted.
+-- queue_leave updates the queue after a signup with p_key was deleted.
 CREATE FUNCTION queue_leave(p_waitlist uuid, p_key bigint) RETURNS void
 LANGUAGE sql AS $$
     SELECT queue_bucket_add(p_waitlist, p_key, -1);
@@ -55,9 +55,9 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- queue_key_since returns the key that stands at present where p_key stood after
--- change p_no: whoever was not moved since is behind it now if and only if they
--- were behind p_key then. NULL: more has happened since than it is worth reading.
+-- queue_key_since returns the key that now marks the place of p_key after change p_no:
+-- a signup that was not moved since is behind it now if and only if it was behind p_key
+-- then. NULL means that too much has happened since to read it all.
 CREATE FUNCTION queue_key_since(p_waitlist uuid, p_key bigint, p_no bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,14 +1,14 @@
 -- +goose Up
 
--- What the signups that have left would add to a tally. The counts by day and by
--- origin do not fall when somebody leaves, so a tally from the rows needs these
--- sums beside them; nothing else stays of who left.
+-- The sums over removed signups. The counts by day and by origin do not fall when a
+-- signup is removed, so a tally adds these sums to those over the rows. Nothing else of
+-- a removed signup is kept.
 CREATE TABLE removed_day (
     waitlist_id      uuid   NOT NULL,
     -- UTC day of created_at.
     day              date   NOT NULL,
     signups          bigint NOT NULL,
-    -- Those of them with a credited referrer.
+    -- The ones with a credited referrer.
     referral_signups bigint NOT NULL,
     PRIMARY KEY (waitlist_id, day)
 );
@@ -19,7 +19,7 @@ CREATE TABLE removed_value (
     field       text   COLLATE "C" NOT NULL,
     value       text   COLLATE "C" NOT NULL,
     count       bigint NOT NULL,
-    -- The highest number that left.
+    -- The highest number of a removed signup.
     last_number bigint NOT NULL,
     PRIMARY KEY (waitlist_id, field, value)
 );

@@ -1,6 +1,6 @@
 -- +goose Up
--- Counts the owner's mail templates that were deleted. Who assigns a template was
--- told of it before the transaction: the count says whether that still holds.
+-- Counts the owner's deleted mail templates. A request that assigns a template checks
+-- it before its transaction; an unchanged count says that the answer still holds.
 ALTER TABLE owner ADD COLUMN templates_deleted bigint NOT NULL DEFAULT 0;
 
 -- +goose Down
