@@ -17,7 +17,8 @@ import (
 // die makes a holder one that has been silent for long.
 func (e *env) die(p *process) {
 	e.Helper()
-	if _, err := e.pool.Exec(context.Background(), "UPDATE holder SET seen_at = now() - interval '1 minute' WHERE id = $1", p.deliveries.Holder()); err != nil {
+	if _, err := e.pool.Exec(context.Background(), "UPDATE holder SET seen_at = now() - interval '1 minute' WHERE id = $1",
+		p.deliveries.Holder()); err != nil {
 		e.Fatal(err)
 	}
 }
@@ -49,7 +50,8 @@ func TestAKilledProcessLeavesNoSecondAttempt(t *testing.T) {
 	if err != nil || len(again) > 0 {
 		t.Errorf("%v, %v", again, err)
 	}
-	if err := dead.deliveries.End(t.Context(), []notifier.Ended{{Delivery: claimed, Result: notifier.Result{Outcome: notifier.Delivered, Attempted: true, Status: 200}}}); err != nil {
+	if err := dead.deliveries.End(t.Context(), []notifier.Ended{{Delivery: claimed,
+		Result: notifier.Result{Outcome: notifier.Delivered, Attempted: true, Status: 200}}}); err != nil {
 		t.Fatal(err)
 	}
 	e.want(map[string]int{"delivered": 3})
@@ -67,7 +69,8 @@ func TestAnAdoptedDeliveryIsTheOthers(t *testing.T) {
 	slow, other := e.process(notifier.Limits{}), e.process(notifier.Limits{})
 	d := created(notifier.Webhook, 1)
 	e.queue(slow, d)
-	if queued, unknown, err := other.deliveries.Adopt(t.Context(), 10); err != nil || len(queued) != 1 || unknown != 0 || queued[0].Key != d.Key {
+	if queued, unknown, err := other.deliveries.Adopt(t.Context(),
+		10); err != nil || len(queued) != 1 || unknown != 0 || queued[0].Key != d.Key {
 		t.Fatalf("%v %d, %v", queued, unknown, err)
 	}
 	mine, err := slow.deliveries.Claim(t.Context(), time.Now(), []notifier.Key{d.Key})

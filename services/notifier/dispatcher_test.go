@@ -58,7 +58,8 @@ func newEnv(t testing.TB) *env {
 func allChannels(waitlistID string) notifier.Notice {
 	return notifier.Notice{
 		URLs: map[notifier.Channel]string{
-			notifier.Webhook: "https://hooks.example.com/" + waitlistID, notifier.Slack: "https://slack.example.com/" + waitlistID, notifier.Discord: "https://discord.example.com/" + waitlistID,
+			notifier.Webhook: "https://hooks.example.com/" + waitlistID, notifier.Slack: "https://slack.example.com/" + waitlistID,
+			notifier.Discord: "https://discord.example.com/" + waitlistID,
 		},
 		WebhookEvents: []notifier.Event{notifier.SignupCreated, notifier.ReferralCredited},
 		Email:         "ada@example.com", FirstName: "Ada", LastName: "Lovelace", ReferralToken: "0123456789abcdef0123456789abcdef", Position: 3,
@@ -261,10 +262,12 @@ func TestWhatIsNotSent(t *testing.T) {
 		want   map[string]int
 	}{
 		{"channel off", 0, off(func(n *notifier.Notice) { n.URLs = nil }), map[string]int{"skipped: channel is off": 1}},
-		{"event off", 0, off(func(n *notifier.Notice) { n.WebhookEvents = []notifier.Event{notifier.ReferralCredited} }), map[string]int{"skipped: event is off": 1}},
+		{"event off", 0, off(func(n *notifier.Notice) { n.WebhookEvents = []notifier.Event{notifier.ReferralCredited} }),
+			map[string]int{"skipped: event is off": 1}},
 		{"no events", 0, off(func(n *notifier.Notice) { n.WebhookEvents = nil }), map[string]int{"skipped: event is off": 1}},
 		{"signup gone", 0, func(string, int64) (notifier.Notice, error) { return notifier.Notice{}, notifier.ErrGone }, map[string]int{}},
-		{"unreadable", 0, func(string, int64) (notifier.Notice, error) { return notifier.Notice{}, errors.New("broken") }, map[string]int{"failed: settings": 1}},
+		{"unreadable", 0, func(string, int64) (notifier.Notice, error) { return notifier.Notice{}, errors.New("broken") },
+			map[string]int{"failed: settings": 1}},
 		{"panic", 0, func(string, int64) (notifier.Notice, error) { panic("x") }, map[string]int{"failed: panic": 1}},
 		{"old", notifier.MaxAge + time.Second, nil, map[string]int{"expired": 1}},
 	} {
@@ -296,7 +299,8 @@ func TestResultsAreKept(t *testing.T) {
 	var host string
 	var status int
 	var inOrder bool
-	err := e.pool.QueryRow(t.Context(), "SELECT host, status, occurred_at <= attempted_at AND attempted_at <= ended_at FROM delivery").Scan(&host, &status, &inOrder)
+	err := e.pool.QueryRow(t.Context(), `
+		SELECT host, status, occurred_at <= attempted_at AND attempted_at <= ended_at FROM delivery`).Scan(&host, &status, &inOrder)
 	if err != nil || host != "slack.example.com" || status != 500 || !inOrder {
 		t.Errorf("%s %d %t, %v", host, status, inOrder, err)
 	}

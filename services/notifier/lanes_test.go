@@ -250,7 +250,8 @@ func TestTheLogIsBounded(t *testing.T) {
 	if err := e.pool.QueryRow(t.Context(), "SELECT count(*) FROM delivery WHERE number >= 40").Scan(&newest); err != nil || newest < 190 {
 		t.Errorf("%d of the newest, %v", newest, err)
 	}
-	if _, err := e.pool.Exec(t.Context(), "UPDATE delivery SET ended_at = ended_at - interval '15 days' WHERE waitlist_id = $1", other); err != nil {
+	if _, err := e.pool.Exec(t.Context(), "UPDATE delivery SET ended_at = ended_at - interval '15 days' WHERE waitlist_id = $1",
+		other); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := p.deliveries.Prune(t.Context(), time.Now().Add(-14*24*time.Hour)); n != 100 || err != nil {

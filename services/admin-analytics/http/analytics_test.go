@@ -40,7 +40,8 @@ func (*sums) Authorize(context.Context, *accountv1.AuthorizeRequest, ...grpc.Cal
 	return &accountv1.AuthorizeResponse{Actor: actor()}, nil
 }
 
-func (s *sums) AuthorizeAnalytics(_ context.Context, r *signupv1.AuthorizeAnalyticsRequest, _ ...grpc.CallOption) (*signupv1.AuthorizeAnalyticsResponse, error) {
+func (s *sums) AuthorizeAnalytics(_ context.Context, r *signupv1.AuthorizeAnalyticsRequest,
+	_ ...grpc.CallOption) (*signupv1.AuthorizeAnalyticsResponse, error) {
 	s.asked = r
 	return &signupv1.AuthorizeAnalyticsResponse{WaitlistId: r.GetWaitlistId(), TopReferrers: s.referrers}, s.refused
 }
@@ -91,11 +92,14 @@ func TestAnalytics(t *testing.T) {
 	}
 	status, body := s.get(t, "/analytics?range=7d")
 	const want = `{"waitlist_id":"` + id + `","range":"7d",` +
-		`"views_by_day":{"2026-02-23":3,"2026-02-24":3,"2026-02-25":1,"2026-02-26":0,"2026-02-27":1099511627776,"2026-02-28":0,"2026-03-01":2},` +
+		`"views_by_day":{"2026-02-23":3,"2026-02-24":3,"2026-02-25":1,"2026-02-26":0,"2026-02-27":1099511627776,"2026-02-28":0,` +
+		`"2026-03-01":2},` +
 		`"signups_by_day":{"2026-02-23":1,"2026-02-24":2,"2026-02-25":100,"2026-02-26":4,"2026-02-27":1,"2026-02-28":0,"2026-03-01":2},` +
 		`"referral_signups_by_day":{"2026-02-23":0,"2026-02-24":1,"2026-02-25":0,"2026-02-26":0,"2026-02-27":0,"2026-02-28":0,"2026-03-01":0},` +
-		`"conversion_rate_by_day":{"2026-02-23":0.3333,"2026-02-24":0.6667,"2026-02-25":1,"2026-02-26":0,"2026-02-27":0,"2026-02-28":0,"2026-03-01":1},` +
-		`"top_referrers":[{"email":"b@example.com","first_name":"Bo","referral_count":7},{"email":"c@example.com","first_name":"","referral_count":1}]}`
+		`"conversion_rate_by_day":{"2026-02-23":0.3333,"2026-02-24":0.6667,"2026-02-25":1,"2026-02-26":0,"2026-02-27":0,` +
+		`"2026-02-28":0,"2026-03-01":1},` +
+		`"top_referrers":[{"email":"b@example.com","first_name":"Bo","referral_count":7},{"email":"c@example.com","first_name":"",` +
+		`"referral_count":1}]}`
 	if got := strings.TrimSpace(string(body)); status != http.StatusOK || got != want {
 		t.Errorf("%d %s", status, got)
 	}
@@ -124,7 +128,8 @@ func TestAnalyticsRanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		days := slices.Sorted(maps.Keys(doc.Views))
-		if status != http.StatusOK || doc.Range != want.word || len(days) != want.days || doc.Top == nil || days[0] != s.first.Format(time.DateOnly) ||
+		if status != http.StatusOK || doc.Range != want.word || len(days) != want.days || doc.Top == nil ||
+			days[0] != s.first.Format(time.DateOnly) ||
 			days[len(days)-1] != "2026-03-01" || !slices.Equal(days, slices.Sorted(maps.Keys(doc.Signup))) {
 			t.Errorf("%q: %d %s", query, status, body)
 		}
@@ -144,7 +149,8 @@ func TestOrigins(t *testing.T) {
 	t.Parallel()
 	s := &sums{origins: adminanalytics.Origins{Sources: []adminanalytics.Origin{{Value: "<mail>", Count: 2}, {Value: "(other)", Count: 9}}}}
 	status, body := s.get(t, "/analytics/utm")
-	const want = `{"waitlist_id":"` + id + `","by_source":[{"value":"(other)","count":9},{"value":"<mail>","count":2}],"by_medium":[],"by_campaign":[]}`
+	const want = `{"waitlist_id":"` + id + `","by_source":[{"value":"(other)","count":9},{"value":"<mail>","count":2}],` +
+		`"by_medium":[],"by_campaign":[]}`
 	if got := strings.TrimSpace(string(body)); status != http.StatusOK || got != want {
 		t.Errorf("%d %s", status, got)
 	}

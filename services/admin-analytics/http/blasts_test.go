@@ -30,7 +30,8 @@ type bulk struct {
 	err      error
 }
 
-func (b *bulk) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastRequest, _ ...grpc.CallOption) (*messagingv1.CreateBlastResponse, error) {
+func (b *bulk) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastRequest,
+	_ ...grpc.CallOption) (*messagingv1.CreateBlastResponse, error) {
 	b.got = r
 	end, _ := ctx.Deadline()
 	b.within = time.Until(end)
@@ -40,7 +41,8 @@ func (b *bulk) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastReques
 	return &messagingv1.CreateBlastResponse{Blast: b.blasts[0], Replayed: b.replayed}, nil
 }
 
-func (b *bulk) ListBlasts(_ context.Context, r *messagingv1.ListBlastsRequest, _ ...grpc.CallOption) (*messagingv1.ListBlastsResponse, error) {
+func (b *bulk) ListBlasts(_ context.Context, r *messagingv1.ListBlastsRequest,
+	_ ...grpc.CallOption) (*messagingv1.ListBlastsResponse, error) {
 	b.got = r
 	return &messagingv1.ListBlastsResponse{Blasts: b.blasts}, b.err
 }
@@ -48,7 +50,8 @@ func (b *bulk) ListBlasts(_ context.Context, r *messagingv1.ListBlastsRequest, _
 func TestBlastRoutes(t *testing.T) {
 	t.Parallel()
 	sent := []*messagingv1.Blast{{
-		BlastId: "b", Subject: "<News>", RecipientCount: 7, FailedCount: 2, Status: "sent", SentAt: timestamppb.New(time.Date(2026, 3, 1, 12, 0, 0, 5_999_999, time.UTC)),
+		BlastId: "b", Subject: "<News>", RecipientCount: 7, FailedCount: 2, Status: "sent",
+		SentAt: timestamppb.New(time.Date(2026, 3, 1, 12, 0, 0, 5_999_999, time.UTC)),
 	}}
 	const path = "/v1/waitlists/" + id + "/blasts"
 	for _, tt := range []struct {
@@ -69,7 +72,8 @@ func TestBlastRoutes(t *testing.T) {
 			asked: &messagingv1.CreateBlastRequest{Actor: actor(), WaitlistId: id, Body: []byte(`{}`)},
 		},
 		{
-			name: "body over the limit", method: http.MethodPost, path: path, body: strings.Repeat(" ", 1<<20+1), bulk: bulk{err: apierr.New(apierr.InvalidBody, "empty")},
+			name: "body over the limit", method: http.MethodPost, path: path, body: strings.Repeat(" ", 1<<20+1),
+			bulk:   bulk{err: apierr.New(apierr.InvalidBody, "empty")},
 			status: 400, want: "INVALID_BODY", asked: &messagingv1.CreateBlastRequest{Actor: actor(), WaitlistId: id},
 		},
 		{
@@ -78,7 +82,8 @@ func TestBlastRoutes(t *testing.T) {
 		},
 		{
 			name: "list", method: http.MethodGet, path: path, bulk: bulk{blasts: sent},
-			status: 200, want: `{"blasts":[{"blast_id":"b","subject":"<News>","sent_at":"2026-03-01T12:00:00.005Z","recipient_count":7,"failed_count":2,"status":"sent"}]}`,
+			status: 200, want: `{"blasts":[{"blast_id":"b","subject":"<News>","sent_at":"2026-03-01T12:00:00.005Z",` +
+				`"recipient_count":7,"failed_count":2,"status":"sent"}]}`,
 			asked: &messagingv1.ListBlastsRequest{Actor: actor(), WaitlistId: id},
 		},
 		{

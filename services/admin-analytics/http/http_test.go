@@ -49,12 +49,14 @@ func actor() *accessv1.Actor {
 	return &accessv1.Actor{AccountId: "a", Email: "a@example.com", EmailVerified: true, Method: accessv1.Method_METHOD_API_KEY}
 }
 
-func (b *backend) CreateWaitlist(_ context.Context, r *signupv1.CreateWaitlistRequest, _ ...grpc.CallOption) (*signupv1.CreateWaitlistResponse, error) {
+func (b *backend) CreateWaitlist(_ context.Context, r *signupv1.CreateWaitlistRequest,
+	_ ...grpc.CallOption) (*signupv1.CreateWaitlistResponse, error) {
 	b.got = r
 	return &signupv1.CreateWaitlistResponse{Waitlist: b.waitlist, Replayed: b.replayed}, b.err
 }
 
-func (b *backend) ListWaitlists(_ context.Context, r *signupv1.ListWaitlistsRequest, _ ...grpc.CallOption) (*signupv1.ListWaitlistsResponse, error) {
+func (b *backend) ListWaitlists(_ context.Context, r *signupv1.ListWaitlistsRequest,
+	_ ...grpc.CallOption) (*signupv1.ListWaitlistsResponse, error) {
 	b.got = r
 	res := &signupv1.ListWaitlistsResponse{}
 	if b.waitlist != nil {
@@ -63,39 +65,46 @@ func (b *backend) ListWaitlists(_ context.Context, r *signupv1.ListWaitlistsRequ
 	return res, b.err
 }
 
-func (b *backend) GetWaitlist(_ context.Context, r *signupv1.GetWaitlistRequest, _ ...grpc.CallOption) (*signupv1.GetWaitlistResponse, error) {
+func (b *backend) GetWaitlist(_ context.Context, r *signupv1.GetWaitlistRequest,
+	_ ...grpc.CallOption) (*signupv1.GetWaitlistResponse, error) {
 	b.got = r
 	return &signupv1.GetWaitlistResponse{Waitlist: b.waitlist}, b.err
 }
 
-func (b *backend) UpdateWaitlist(_ context.Context, r *signupv1.UpdateWaitlistRequest, _ ...grpc.CallOption) (*signupv1.UpdateWaitlistResponse, error) {
+func (b *backend) UpdateWaitlist(_ context.Context, r *signupv1.UpdateWaitlistRequest,
+	_ ...grpc.CallOption) (*signupv1.UpdateWaitlistResponse, error) {
 	b.got = r
 	return &signupv1.UpdateWaitlistResponse{Waitlist: b.waitlist}, b.err
 }
 
-func (b *backend) DeleteWaitlist(_ context.Context, r *signupv1.DeleteWaitlistRequest, _ ...grpc.CallOption) (*signupv1.DeleteWaitlistResponse, error) {
+func (b *backend) DeleteWaitlist(_ context.Context, r *signupv1.DeleteWaitlistRequest,
+	_ ...grpc.CallOption) (*signupv1.DeleteWaitlistResponse, error) {
 	b.got = r
 	return &signupv1.DeleteWaitlistResponse{}, b.err
 }
 
-func (b *backend) ListSignups(_ context.Context, r *signupv1.ListSignupsRequest, _ ...grpc.CallOption) (*signupv1.ListSignupsResponse, error) {
+func (b *backend) ListSignups(_ context.Context, r *signupv1.ListSignupsRequest,
+	_ ...grpc.CallOption) (*signupv1.ListSignupsResponse, error) {
 	b.got = r
 	return b.page, b.err
 }
 
-func (b *backend) RemoveSignup(_ context.Context, r *signupv1.RemoveSignupRequest, _ ...grpc.CallOption) (*signupv1.RemoveSignupResponse, error) {
+func (b *backend) RemoveSignup(_ context.Context, r *signupv1.RemoveSignupRequest,
+	_ ...grpc.CallOption) (*signupv1.RemoveSignupResponse, error) {
 	b.got = r
 	return &signupv1.RemoveSignupResponse{}, b.err
 }
 
-func (b *backend) MoveSignup(_ context.Context, r *signupv1.MoveSignupRequest, _ ...grpc.CallOption) (*signupv1.MoveSignupResponse, error) {
+func (b *backend) MoveSignup(_ context.Context, r *signupv1.MoveSignupRequest,
+	_ ...grpc.CallOption) (*signupv1.MoveSignupResponse, error) {
 	b.got = r
 	return &signupv1.MoveSignupResponse{Email: r.GetEmail(), Position: 7}, b.err
 }
 
 func (b *backend) GetStats(_ context.Context, r *signupv1.GetStatsRequest, _ ...grpc.CallOption) (*signupv1.GetStatsResponse, error) {
 	b.got = r
-	return &signupv1.GetStatsResponse{WaitlistId: r.GetWaitlistId(), TotalSignups: 5, ReferralSignups: 2, CreatedAt: b.waitlist.GetCreatedAt()}, b.err
+	return &signupv1.GetStatsResponse{WaitlistId: r.GetWaitlistId(), TotalSignups: 5, ReferralSignups: 2,
+		CreatedAt: b.waitlist.GetCreatedAt()}, b.err
 }
 
 func TestRoutes(t *testing.T) {
@@ -106,18 +115,27 @@ func TestRoutes(t *testing.T) {
 	}
 	const (
 		summary = `{"waitlist_id":"` + id + `","name":"<Launch>","signup_count":3,"created_at":"2026-03-01T12:00:00.005Z"}`
-		detail  = `{"waitlist_id":"` + id + `","name":"<Launch>","settings":{"headline":"<&>"},"signup_count":3,"created_at":"2026-03-01T12:00:00.005Z"}`
+		detail  = `{"waitlist_id":"` + id + `","name":"<Launch>","settings":{"headline":"<&>"},"signup_count":3,` +
+			`"created_at":"2026-03-01T12:00:00.005Z"}`
 	)
 	at := timestamppb.New(time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC))
 	const (
-		token  = "0123456789abcdef0123456789abcdef"
-		full   = `{"email":"ada@example.com","first_name":"Ada","last_name":"L","phone":"+1","position":3,"referral_token":"` + token + `","referral_count":4,"referred_by":"` + token + `","utm":{"utm_source":"s","utm_medium":"m","utm_campaign":"c","utm_term":"t","utm_content":"n"},"custom_answers":{"q":"<a>"},"email_verified":true,"email_opt_out":true,"email_opt_out_at":"2026-03-02T12:00:00.000Z","device_type":"tablet","created_at":"2026-03-02T12:00:00.000Z"}`
-		sparse = `{"email":"b@example.com","first_name":"","last_name":"","phone":"","position":4,"referral_token":"` + token + `","referral_count":0,"referred_by":"","utm":{"utm_source":"","utm_medium":"","utm_campaign":"","utm_term":"","utm_content":""},"custom_answers":{},"email_verified":false,"email_opt_out":false,"email_opt_out_at":null,"device_type":"","created_at":"2026-03-02T12:00:00.000Z"}`
+		token = "0123456789abcdef0123456789abcdef"
+		full  = `{"email":"ada@example.com","first_name":"Ada","last_name":"L","phone":"+1","position":3,"referral_token":"` + token +
+			`","referral_count":4,"referred_by":"` + token +
+			`","utm":{"utm_source":"s","utm_medium":"m","utm_campaign":"c","utm_term":"t","utm_content":"n"},` +
+			`"custom_answers":{"q":"<a>"},"email_verified":true,"email_opt_out":true,"email_opt_out_at":"2026-03-02T12:00:00.000Z",` +
+			`"device_type":"tablet","created_at":"2026-03-02T12:00:00.000Z"}`
+		sparse = `{"email":"b@example.com","first_name":"","last_name":"","phone":"","position":4,"referral_token":"` + token +
+			`","referral_count":0,"referred_by":"","utm":{"utm_source":"","utm_medium":"","utm_campaign":"","utm_term":"",` +
+			`"utm_content":""},"custom_answers":{},"email_verified":false,"email_opt_out":false,"email_opt_out_at":null,` +
+			`"device_type":"","created_at":"2026-03-02T12:00:00.000Z"}`
 	)
 	signups := []*signupv1.AdminSignup{
 		{
-			Email: "ada@example.com", FirstName: "Ada", LastName: "L", Phone: "+1", Position: 3, ReferralToken: token, ReferralCount: 4, ReferredBy: token,
-			UtmSource: "s", UtmMedium: "m", UtmCampaign: "c", UtmTerm: "t", UtmContent: "n", CustomAnswersJson: []byte(`{"q":"<a>"}`),
+			Email: "ada@example.com", FirstName: "Ada", LastName: "L", Phone: "+1", Position: 3, ReferralToken: token, ReferralCount: 4,
+			ReferredBy: token,
+			UtmSource:  "s", UtmMedium: "m", UtmCampaign: "c", UtmTerm: "t", UtmContent: "n", CustomAnswersJson: []byte(`{"q":"<a>"}`),
 			EmailVerified: true, EmailOptOut: true, EmailOptOutAt: at, DeviceType: "tablet", CreatedAt: at,
 		},
 		{Email: "b@example.com", Position: 4, ReferralToken: token, CreatedAt: at},
@@ -152,13 +170,15 @@ func TestRoutes(t *testing.T) {
 			status:  400, want: "INVALID_BODY", sent: &signupv1.CreateWaitlistRequest{Actor: actor()},
 		},
 		{
-			name: "body over the limit of someone who may not", method: http.MethodPatch, path: "/v1/waitlists/" + id, body: strings.Repeat(" ", 1<<20+1),
+			name: "body over the limit of someone who may not", method: http.MethodPatch, path: "/v1/waitlists/" + id,
+			body:    strings.Repeat(" ", 1<<20+1),
 			backend: backend{err: apierr.New(apierr.Forbidden, "no")},
 			status:  403, want: "FORBIDDEN", sent: &signupv1.UpdateWaitlistRequest{Actor: actor(), WaitlistId: id},
 		},
 		{
 			name: "list", method: http.MethodGet, path: "/v1/waitlists", backend: backend{waitlist: w},
-			status: 200, want: `{"waitlists":[` + strings.TrimSuffix(summary, "}") + `,"role":"admin"}]}`, sent: &signupv1.ListWaitlistsRequest{Actor: actor()},
+			status: 200, want: `{"waitlists":[` + strings.TrimSuffix(summary, "}") + `,"role":"admin"}]}`,
+			sent: &signupv1.ListWaitlistsRequest{Actor: actor()},
 		},
 		{
 			name: "empty list", method: http.MethodGet, path: "/v1/waitlists",
@@ -187,8 +207,9 @@ func TestRoutes(t *testing.T) {
 			sent: &signupv1.ListSignupsRequest{Actor: actor(), WaitlistId: id, Limit: "2", LastKey: "a-_b"},
 		},
 		{
-			name: "no signups", method: http.MethodGet, path: "/v1/waitlists/" + id + "/signups?limit=&last_key=%ff", backend: backend{page: &signupv1.ListSignupsResponse{}},
-			status: 200, want: `{"signups":[],"count":0,"last_key":null}`,
+			name: "no signups", method: http.MethodGet, path: "/v1/waitlists/" + id + "/signups?limit=&last_key=%ff",
+			backend: backend{page: &signupv1.ListSignupsResponse{}},
+			status:  200, want: `{"signups":[],"count":0,"last_key":null}`,
 			sent: &signupv1.ListSignupsRequest{Actor: actor(), WaitlistId: id, LastKey: "\uFFFD"},
 		},
 		{
@@ -196,12 +217,14 @@ func TestRoutes(t *testing.T) {
 			status: 204, sent: &signupv1.RemoveSignupRequest{Actor: actor(), WaitlistId: id, Email: "a+b/c%@example.com"},
 		},
 		{
-			name: "move a signup", method: http.MethodPatch, path: "/v1/waitlists/" + id + "/signups/a%40example.com/position", body: `{"position":7}`,
+			name: "move a signup", method: http.MethodPatch, path: "/v1/waitlists/" + id + "/signups/a%40example.com/position",
+			body:   `{"position":7}`,
 			status: 200, want: `{"email":"a@example.com","position":7}`,
 			sent: &signupv1.MoveSignupRequest{Actor: actor(), WaitlistId: id, Email: "a@example.com", Body: []byte(`{"position":7}`)},
 		},
 		{
-			name: "move with a body over the limit", method: http.MethodPatch, path: "/v1/waitlists/" + id + "/signups/a@example.com/position", body: strings.Repeat(" ", 1<<20+1),
+			name: "move with a body over the limit", method: http.MethodPatch, path: "/v1/waitlists/" + id +
+				"/signups/a@example.com/position", body: strings.Repeat(" ", 1<<20+1),
 			backend: backend{err: apierr.New(apierr.InvalidBody, "empty")},
 			status:  400, want: "INVALID_BODY", sent: &signupv1.MoveSignupRequest{Actor: actor(), WaitlistId: id, Email: "a@example.com"},
 		},
@@ -212,16 +235,20 @@ func TestRoutes(t *testing.T) {
 		},
 		{name: "signups of an id that is none", method: http.MethodGet, path: "/v1/waitlists/1/signups", status: 404, want: "NOT_FOUND"},
 		{name: "signup of other bytes", method: http.MethodDelete, path: "/v1/waitlists/" + id + "/signups/%ff", status: 404, want: "NOT_FOUND"},
-		{name: "stats without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/stats", header: map[string]string{"X-Api-Key": "bad"}, status: 401, want: "AUTHENTICATION_REQUIRED"},
+		{name: "stats without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/stats",
+			header: map[string]string{"X-Api-Key": "bad"}, status: 401, want: "AUTHENTICATION_REQUIRED"},
 		{name: "id that is none", method: http.MethodGet, path: "/v1/waitlists/1", status: 404, want: "NOT_FOUND"},
 		{name: "id of other bytes", method: http.MethodGet, path: "/v1/waitlists/%ff", status: 404, want: "NOT_FOUND"},
 		{name: "id in braces", method: http.MethodPatch, path: "/v1/waitlists/%7b" + id + "%7d", body: `{`, status: 404, want: "NOT_FOUND"},
-		{name: "id without hyphens", method: http.MethodDelete, path: "/v1/waitlists/" + strings.ReplaceAll(id, "-", ""), status: 404, want: "NOT_FOUND"},
+		{name: "id without hyphens", method: http.MethodDelete, path: "/v1/waitlists/" + strings.ReplaceAll(id, "-", ""), status: 404,
+			want: "NOT_FOUND"},
 		{name: "method", method: http.MethodPut, path: "/v1/waitlists/" + id, status: 404, want: "NOT_FOUND"},
 		{name: "trailing slash", method: http.MethodGet, path: "/v1/waitlists/", status: 404, want: "NOT_FOUND"},
 		{name: "path below", method: http.MethodGet, path: "/v1/waitlists/" + id + "/nothing", status: 404, want: "NOT_FOUND"},
-		{name: "unknown path without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/nothing", header: map[string]string{"X-Api-Key": "bad"}, status: 404, want: "NOT_FOUND"},
-		{name: "no credentials", method: http.MethodGet, path: "/v1/waitlists/1", header: map[string]string{"X-Api-Key": "bad"}, status: 401, want: "AUTHENTICATION_REQUIRED"},
+		{name: "unknown path without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/nothing",
+			header: map[string]string{"X-Api-Key": "bad"}, status: 404, want: "NOT_FOUND"},
+		{name: "no credentials", method: http.MethodGet, path: "/v1/waitlists/1", header: map[string]string{"X-Api-Key": "bad"},
+			status: 401, want: "AUTHENTICATION_REQUIRED"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -181,7 +181,8 @@ func TestExport(t *testing.T) {
 		t.Errorf("HEAD: %d, %v", res.status, res.header)
 	}
 	await(t, ended)
-	for path, want := range map[string]int{exportPath + "?token=bad": 401, exportPath + "?token=": 401, "/v1/waitlists/x/export?token=good": 404} {
+	for path, want := range map[string]int{exportPath + "?token=bad": 401, exportPath + "?token=": 401,
+		"/v1/waitlists/x/export?token=good": 404} {
 		if res := call(t, web, http.MethodGet, path, nil); res.status != want {
 			t.Errorf("%s: %d", path, res.status)
 		}
@@ -278,7 +279,8 @@ func TestHeadOfExport(t *testing.T) {
 	t.Parallel()
 	began, ended := make(chan struct{}), make(chan struct{})
 	web := edge(t, endless(began, ended))
-	if a := call(t, web, http.MethodHead, exportPath, nil); a.status != 200 || a.header.Get("Content-Type") != "text/csv; charset=utf-8" || len(a.body) > 0 {
+	if a := call(t, web, http.MethodHead, exportPath,
+		nil); a.status != 200 || a.header.Get("Content-Type") != "text/csv; charset=utf-8" || len(a.body) > 0 {
 		t.Errorf("%+v", a)
 	}
 	await(t, ended)
@@ -350,7 +352,8 @@ func TestImport(t *testing.T) {
 	body := limit
 	res := &signupv1.ImportSignupsResponse{Imported: 5, Skipped: 7}
 	web := edge(t, taker(func(r received) (*signupv1.ImportSignupsResponse, error) {
-		if !errors.Is(r.err, io.EOF) || !bytes.Equal(r.body, body) || r.first.GetWaitlistId() != list || r.first.GetActor() == nil || len(r.first.GetBody()) > 0 {
+		if !errors.Is(r.err, io.EOF) || !bytes.Equal(r.body,
+			body) || r.first.GetWaitlistId() != list || r.first.GetActor() == nil || len(r.first.GetBody()) > 0 {
 			return nil, fmt.Errorf("%d bytes, %w", len(r.body), r.err)
 		}
 		return res, nil
@@ -360,7 +363,8 @@ func TestImport(t *testing.T) {
 		want   string
 	}{
 		{nil, `{"imported":5,"skipped":7,"errors":[]}`},
-		{[]*signupv1.ImportError{{Row: 3, Email: "<x>", Error: "bad"}, {Row: 4}}, `{"imported":5,"skipped":7,"errors":[{"row":3,"email":"<x>","error":"bad"},{"row":4,"email":"","error":""}]}`},
+		{[]*signupv1.ImportError{{Row: 3, Email: "<x>", Error: "bad"}, {Row: 4}},
+			`{"imported":5,"skipped":7,"errors":[{"row":3,"email":"<x>","error":"bad"},{"row":4,"email":"","error":""}]}`},
 	} {
 		res.Errors = tt.errors
 		got := call(t, web, http.MethodPost, importPath, bytes.NewReader(body))
@@ -390,7 +394,8 @@ func TestImportIsRefused(t *testing.T) {
 	big := strings.Repeat(" ", httpapi.ImportBodyLimit+1)
 	web := edge(t, forbidden)
 	for _, size := range []int{0, 10, 1 << 20, 8 << 20} {
-		if status, code := call(t, web, http.MethodPost, importPath, strings.NewReader(big[:size])).refused(t); status != 403 || code != apierr.Forbidden {
+		if status, code := call(t, web, http.MethodPost, importPath,
+			strings.NewReader(big[:size])).refused(t); status != 403 || code != apierr.Forbidden {
 			t.Errorf("%d bytes: %d %s", size, status, code)
 		}
 	}
@@ -423,7 +428,8 @@ func TestImportIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\nContent-Length: %d\r\n\r\n%s", importPath, 8<<20, big[:8<<20]); err != nil {
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\nContent-Length: %d\r\n\r\n%s",
+		importPath, 8<<20, big[:8<<20]); err != nil {
 		t.Fatal(err)
 	}
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -440,7 +446,8 @@ func TestImportIsRefused(t *testing.T) {
 		got <- r
 		return nil, apierr.New(apierr.InvalidBody, "no")
 	}))
-	if status, code := call(t, web, http.MethodPost, importPath, strings.NewReader(big+big[:1<<20])).refused(t); status != 400 || code != apierr.InvalidBody {
+	if status, code := call(t, web, http.MethodPost, importPath,
+		strings.NewReader(big+big[:1<<20])).refused(t); status != 400 || code != apierr.InvalidBody {
 		t.Errorf("over the limit: %d %s", status, code)
 	}
 	if r := <-got; len(r.body) != len(big) {
@@ -457,7 +464,8 @@ func TestImportIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "POST "+importPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\n"+request); err != nil {
+		if _, err := io.WriteString(conn, "POST "+importPath+" HTTP/1.1\r\nHost: x\r\n"+
+		"Authorization: Bearer good\r\n"+request); err != nil {
 			t.Fatal(err)
 		}
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -478,7 +486,8 @@ func TestImportIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(conn, "POST "+importPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\nContent-Length: 100\r\n\r\n"+whole); err != nil {
+	if _, err := io.WriteString(conn, "POST "+importPath+" HTTP/1.1\r\nHost: x\r\n"+
+		"Authorization: Bearer good\r\nContent-Length: 100\r\n\r\n"+whole); err != nil {
 		t.Fatal(err)
 	}
 	_ = conn.Close()

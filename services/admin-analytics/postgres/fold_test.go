@@ -15,7 +15,8 @@ func TestFoldOfManyWaitlists(t *testing.T) {
 	const many = 20_000
 	if _, err := pool.Exec(t.Context(), `
 		INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign)
-		SELECT gen_random_uuid(), gen_random_uuid(), '2026-03-01', 0, 1, 0, n, 'a' || n, 'b' || n, 'c' || n FROM generate_series(1, $1::int) n`, many); err != nil {
+		SELECT gen_random_uuid(), gen_random_uuid(), '2026-03-01', 0, 1, 0, n, 'a' || n, 'b' || n, 'c' || n
+			FROM generate_series(1, $1::int) n`, many); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
@@ -24,7 +25,8 @@ func TestFoldOfManyWaitlists(t *testing.T) {
 	}
 	t.Logf("%d waitlists in %s", many, time.Since(start))
 	var days, values int
-	if err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM day), (SELECT count(*) FROM utm_value)`).Scan(&days, &values); err != nil {
+	if err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM day), (SELECT count(*) FROM utm_value)`).Scan(&days,
+		&values); err != nil {
 		t.Fatal(err)
 	}
 	if days != many || values != 3*many {

@@ -19,7 +19,8 @@ func blocks(t *testing.T, conn *pgxpool.Conn, name, args string) int {
 	// The first time reads the catalog as well.
 	var plan string
 	for range 2 {
-		if err := conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE "+name+"("+args+")", pgx.QueryExecModeSimpleProtocol).Scan(&plan); err != nil {
+		if err := conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE "+name+"("+args+")",
+			pgx.QueryExecModeSimpleProtocol).Scan(&plan); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
@@ -87,12 +88,16 @@ func TestPlans(t *testing.T) {
 	}
 	for _, sql := range []string{
 		`TRUNCATE arrival, day, utm_value, utm_total`,
-		`INSERT INTO day SELECT w, current_date - n, n, n, n FROM generate_series(0, 999) n, (SELECT gen_random_uuid() w FROM generate_series(1, 50)) ws`,
+		`INSERT INTO day SELECT w, current_date - n, n, n, n FROM generate_series(0, 999) n, (SELECT gen_random_uuid() w
+			FROM generate_series(1, 50)) ws`,
 		`INSERT INTO day SELECT '` + id + `', current_date - n, n, n, n FROM generate_series(0, 999) n`,
-		`INSERT INTO utm_value SELECT '` + id + `', f, 'v' || n, 1 + n % 1000, n FROM generate_series(1, 50000) n, unnest(ARRAY['utm_source', 'utm_medium', 'utm_campaign']) f`,
-		`INSERT INTO utm_value SELECT w, 'utm_source', 'v' || n, n, n FROM generate_series(1, 1000) n, (SELECT gen_random_uuid() w FROM generate_series(1, 50)) ws`,
+		`INSERT INTO utm_value SELECT '` + id + `', f, 'v' || n, 1 + n % 1000, n
+			FROM generate_series(1, 50000) n, unnest(ARRAY['utm_source', 'utm_medium', 'utm_campaign']) f`,
+		`INSERT INTO utm_value SELECT w, 'utm_source', 'v' || n, n, n FROM generate_series(1, 1000) n, (SELECT gen_random_uuid() w
+			FROM generate_series(1, 50)) ws`,
 		`INSERT INTO utm_total SELECT waitlist_id, field, sum(count) FROM utm_value GROUP BY 1, 2`,
-		`INSERT INTO waitlist (waitlist_id, built_to, deleted_at) SELECT gen_random_uuid(), n, CASE WHEN n % 2 = 0 THEN now() END FROM generate_series(1, 5000) n`,
+		`INSERT INTO waitlist (waitlist_id, built_to, deleted_at) SELECT gen_random_uuid(), n, CASE WHEN n % 2 = 0 THEN now() END
+			FROM generate_series(1, 5000) n`,
 		`INSERT INTO tombstone (hash) SELECT sha256(n::text::bytea) FROM generate_series(1, 5000) n`,
 	} {
 		exec(sql)

@@ -113,7 +113,8 @@ func TestAnyOrder(t *testing.T) {
 	pool := database(t)
 	count(t, pool, counts...)
 	var got [3]int64
-	if err := pool.QueryRow(t.Context(), `SELECT sum(views)::bigint, sum(signups)::bigint, sum(referral_signups)::bigint FROM day`).Scan(&got[0], &got[1], &got[2]); err != nil {
+	if err := pool.QueryRow(t.Context(), `SELECT sum(views)::bigint, sum(signups)::bigint, sum(referral_signups)::bigint
+		FROM day`).Scan(&got[0], &got[1], &got[2]); err != nil {
 		t.Fatal(err)
 	}
 	if got != [3]int64{views, signups, referrals} {
@@ -179,7 +180,8 @@ func TestOrigins(t *testing.T) {
 	number := int64(0)
 	add := func(source, medium, campaign string) {
 		number++
-		counts = append(counts, adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: number, Source: source, Medium: medium, Campaign: campaign})
+		counts = append(counts, adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: number, Source: source,
+			Medium: medium, Campaign: campaign})
 	}
 	const many = 1005
 	for i := range many {
@@ -201,11 +203,13 @@ func TestOrigins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []adminanalytics.Origin{{Value: "mail", Count: 2}, {Value: "twitter", Count: 2}, {Value: "ads", Count: 1}, {Value: "news", Count: 1}}; !slices.Equal(got.Sources, want) {
+	if want := []adminanalytics.Origin{{Value: "mail", Count: 2}, {Value: "twitter", Count: 2}, {Value: "ads", Count: 1},
+		{Value: "news", Count: 1}}; !slices.Equal(got.Sources, want) {
 		t.Errorf("sources %v", got.Sources)
 	}
 	// The name of the rest is nobody's.
-	if want := []adminanalytics.Origin{{Value: adminanalytics.OtherOrigins, Count: 2}, {Value: "cpc", Count: 1}}; !slices.Equal(got.Mediums, want) {
+	if want := []adminanalytics.Origin{{Value: adminanalytics.OtherOrigins, Count: 2}, {Value: "cpc",
+		Count: 1}}; !slices.Equal(got.Mediums, want) {
 		t.Errorf("mediums %v", got.Mediums)
 	}
 	want := []adminanalytics.Origin{{Value: adminanalytics.OtherOrigins, Count: 5}, {Value: "c1004", Count: 2}}
@@ -343,7 +347,8 @@ func TestPurgeBesideFold(t *testing.T) {
 	in(t, pool, func(tx pgx.Tx) error { return s.Forget(t.Context(), tx, id) })
 	purged := make(chan error, 1)
 	go func() { purged <- s.PurgeOnce(t.Context()) }()
-	waitFor(t, pool, "the purge waits", `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`)
+	waitFor(t, pool, "the purge waits", `SELECT count(*) > 0
+		FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`)
 	if err := folding.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

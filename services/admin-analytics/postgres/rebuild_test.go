@@ -46,7 +46,8 @@ func TestRebuildSignups(t *testing.T) {
 		}
 		return errors.Join(
 			next(adminanalytics.Tally{LastNumber: 10}),
-			next(adminanalytics.Tally{Days: []adminanalytics.Day{{Day: day("2026-03-01"), Signups: 8, ReferralSignups: 2}, {Day: day("2026-03-02"), Signups: 2}}}),
+			next(adminanalytics.Tally{Days: []adminanalytics.Day{{Day: day("2026-03-01"), Signups: 8, ReferralSignups: 2},
+				{Day: day("2026-03-02"), Signups: 2}}}),
 			next(adminanalytics.Tally{Values: values[:2]}), next(adminanalytics.Tally{Values: values[2:]}),
 		)
 	}
@@ -98,7 +99,8 @@ func TestRebuildSignups(t *testing.T) {
 	if known = slices.Compact(known); !slices.Equal(known, both) {
 		t.Errorf("waitlists %v", known)
 	}
-	if err := s.RebuildSignups(t.Context(), other, func(func(adminanalytics.Tally) error) error { return apierr.NotFoundf("gone") }); err != nil {
+	if err := s.RebuildSignups(t.Context(), other,
+		func(func(adminanalytics.Tally) error) error { return apierr.NotFoundf("gone") }); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.PurgeOnce(t.Context()); err != nil {

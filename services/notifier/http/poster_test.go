@@ -176,7 +176,8 @@ func TestAnswersAreFinal(t *testing.T) {
 	}{
 		{"204", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, notifier.Delivered, "", 204},
 		{"500", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, notifier.Rejected, "", 500},
-		{"503 with Retry-After", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Retry-After", "0"); w.WriteHeader(503) }, notifier.Rejected, "", 503},
+		{"503 with Retry-After", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Retry-After", "0"); w.WriteHeader(503) },
+			notifier.Rejected, "", 503},
 		{"301", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/again", http.StatusMovedPermanently)
 		}, notifier.Rejected, "", 301},
@@ -358,7 +359,8 @@ func TestNobodyThere(t *testing.T) {
 		z := &zone{records: map[string][][]string{"hooks.example.org": {{"127.0.0.1"}}}}
 		p := notifierhttp.New(notifierhttp.Config{Allowed: []netip.Prefix{loopback}, Roots: r.roots, Resolver: z.resolver(t)})
 		defer p.Close()
-		if o, reason, _ := p.Post(t.Context(), "https://hooks.example.org:"+r.port+"/", nil); o != notifier.Unreachable || reason != "certificate" {
+		if o, reason, _ := p.Post(t.Context(), "https://hooks.example.org:"+r.port+"/",
+			nil); o != notifier.Unreachable || reason != "certificate" {
 			t.Errorf("%s %q", o, reason)
 		}
 	})
@@ -374,8 +376,10 @@ func TestNamesOfPrivateAddressesAreRefused(t *testing.T) {
 		"127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.255.255", "169.254.169.254",
 		"172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1", "192.168.0.1", "198.18.0.1", "198.19.255.255", "198.51.100.7",
 		"203.0.113.9", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255",
-		"::", "::1", "::127.0.0.1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe",
-		"64:ff9b:1::1", "100::1", "2001::1", "2001:0:a00:1::", "2001:10::1", "2001:20::1", "2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::1", "3fff::1", "4000::1",
+		"::", "::1", "::127.0.0.1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1",
+		"64:ff9b::a9fe:a9fe",
+		"64:ff9b:1::1", "100::1", "2001::1", "2001:0:a00:1::", "2001:10::1", "2001:20::1", "2001:db8::1", "2002:7f00:1::",
+		"2002:a9fe:a9fe::1", "3fff::1", "4000::1",
 		"5f00::1", "fc00::1", "fd00:ec2::254", "fd12:3456:789a::1", "fe80::1", "fec0::1", "ff02::1",
 	} {
 		t.Run(addr, func(t *testing.T) {
@@ -397,8 +401,10 @@ func TestFormsAreRefusedAgain(t *testing.T) {
 	p := notifierhttp.New(notifierhttp.Config{})
 	defer p.Close()
 	for _, raw := range []string{
-		"http://example.com/", "https://127.0.0.1/", "https://localhost/", "https://a.localhost/", "https://[::1]/", "https://[::ffff:7f00:1]/", "https://2130706433/",
-		"https://0x7f.1/", "https://017700000001/", "https://127.1/", "https://①②⑦.0.0.1/", "https://user@example.com/", "https://127%2e0%2e0%2e1/", "ftp://example.com/",
+		"http://example.com/", "https://127.0.0.1/", "https://localhost/", "https://a.localhost/", "https://[::1]/",
+		"https://[::ffff:7f00:1]/", "https://2130706433/",
+		"https://0x7f.1/", "https://017700000001/", "https://127.1/", "https://①②⑦.0.0.1/", "https://user@example.com/",
+		"https://127%2e0%2e0%2e1/", "ftp://example.com/",
 		"https://169.254.169.254/latest/meta-data/", "", "%", "https://", "https://[fe80::1%25eth0]/",
 	} {
 		if o, reason, _ := p.Post(t.Context(), raw, nil); o != notifier.Blocked || reason != "url" {
@@ -415,7 +421,8 @@ func TestRebinding(t *testing.T) {
 	z := &zone{records: map[string][][]string{"example.com": {{"127.0.0.2"}, {"127.0.0.1"}}}}
 	resolver := z.resolver(t)
 	// 127.0.0.2 stands for a public address here.
-	p := notifierhttp.New(notifierhttp.Config{Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}, Roots: r.roots, Resolver: resolver})
+	p := notifierhttp.New(notifierhttp.Config{Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}, Roots: r.roots,
+		Resolver: resolver})
 	defer p.Close()
 	if o, reason, _ := p.Post(t.Context(), r.url("/"), nil); o != notifier.Unreachable || reason != "connect" {
 		t.Errorf("first: %s %q", o, reason)
@@ -501,7 +508,8 @@ func TestProxy(t *testing.T) {
 	if a := <-asked; a != "CONNECT example.com:443" {
 		t.Error(a)
 	}
-	for target, want := range map[string]string{"https://127.0.0.1/": "url", "https://0x7f.1/": "url", "https://direct.example.com/": "address"} {
+	for target, want := range map[string]string{"https://127.0.0.1/": "url", "https://0x7f.1/": "url",
+		"https://direct.example.com/": "address"} {
 		if o, reason, _ := p.Post(t.Context(), target, nil); o != notifier.Blocked || reason != want {
 			t.Errorf("%s: %s %q", target, o, reason)
 		}

@@ -81,8 +81,10 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	}
 	_, err := pool.Exec(ctx, `
 		WITH h AS (INSERT INTO holder VALUES (gen_random_uuid(), now() + interval '1 hour') RETURNING id)
-		INSERT INTO delivery (event_id, channel, event, waitlist_id, owner_id, number, position, referral_count, occurred_at, traceparent, holder, ended_at, outcome)
-		SELECT gen_random_uuid(), 'webhook', 'signup.created', ('0197f0c4-6d0e-7cc1-a2a3-' || lpad((i % 1000)::text, 12, '0'))::uuid, gen_random_uuid(), i, i, 0, now(), '', h.id,
+		INSERT INTO delivery (event_id, channel, event, waitlist_id, owner_id, number, position, referral_count, occurred_at, traceparent,
+			holder, ended_at, outcome)
+		SELECT gen_random_uuid(), 'webhook', 'signup.created', ('0197f0c4-6d0e-7cc1-a2a3-' || lpad((i % 1000)::text, 12, '0'))::uuid,
+			gen_random_uuid(), i, i, 0, now(), '', h.id,
 			CASE WHEN i % 2 = 0 THEN now() END, CASE WHEN i % 2 = 0 THEN 'delivered' ELSE '' END
 		FROM h, generate_series(1, 200000) i`)
 	if err != nil {
