@@ -18,7 +18,7 @@ import (
 const marker = "@marker.example.com"
 
 // told are the addresses that are told of the end of their trial, sorted.
-func (e *env) told() (out []string) {
+func (e *env) reminded() (out []string) {
 	e.t.Helper()
 	for _, p := range published(e, (*eventv1.Event).GetTrialEnding) {
 		if !strings.HasSuffix(p.GetEmail(), marker) {
@@ -38,7 +38,7 @@ func (e *env) look() {
 	end := e.clock.Now().Add(account.TrialNotice).Truncate(time.Millisecond)
 	e.exec(`UPDATE account SET valid_until = $2, created_at = $3 WHERE email = $1`, email, end, end.Add(-30*24*time.Hour))
 	stop := e.run(e.svc.RunTrialEndings)
-	testenv.Eventually(e.t, "the last one is told", func() bool {
+	testenv.Eventually(e.t, "the last reminder", func() bool {
 		return e.count(`SELECT count(*) FROM account WHERE email = '`+email+`' AND trial_ending_at IS NULL`) == 0
 	})
 	stop()
@@ -78,8 +78,8 @@ func TestTrialEnding(t *testing.T) {
 		t.Helper()
 		e.clock.Add(d)
 		e.look()
-		if got := e.told(); !slices.Equal(got, want) {
-			t.Errorf("at %s: told %v, want %v", e.clock.Now(), got, want)
+		if got := e.reminded(); !slices.Equal(got, want) {
+			t.Errorf("at %s: reminded %v, want %v", e.clock.Now(), got, want)
 		}
 	}
 	step(0)
@@ -92,7 +92,7 @@ func TestTrialEnding(t *testing.T) {
 	if p.GetAccountId() != idOf("ada@example.com") || !p.GetEndsAt().AsTime().Equal(end.Add(-time.Hour).UTC().Truncate(time.Millisecond)) {
 		t.Errorf("%v", p)
 	}
-	// The same trial in a newer version is told of no more, one with another end is.
+	// A newer version of the same trial gets no reminder; a trial with another end does.
 	same := access.Entitlement{Tier: access.Pro, Status: access.Trialing, ValidUntil: p.GetEndsAt().AsTime(), Trial: true, Version: 3}
 	set("ada@example.com", same)
 	step(time.Minute, "ada@example.com", "bob@example.com")
@@ -111,8 +111,8 @@ func TestTrialThatIsOver(t *testing.T) {
 	e.register("bob@example.com")
 	e.clock.Add(e.cfg.TrialDuration - time.Second)
 	e.look()
-	if got := e.told(); !slices.Equal(got, []string{"bob@example.com"}) {
-		t.Errorf("told %v", got)
+	if got := e.reminded(); !slices.Equal(got, []string{"bob@example.com"}) {
+		t.Errorf("reminded %v", got)
 	}
 }
 
@@ -130,8 +130,8 @@ func TestShortTrials(t *testing.T) {
 	}
 	e.clock.Add(account.TrialNotice)
 	e.look()
-	if got := e.told(); !slices.Equal(got, []string{"long@example.com"}) {
-		t.Errorf("told %v", got)
+	if got := e.reminded(); !slices.Equal(got, []string{"long@example.com"}) {
+		t.Errorf("reminded %v", got)
 	}
 }
 
@@ -155,10 +155,10 @@ func TestReplicasTellOnce(t *testing.T) {
 			}
 		})
 	}
-	testenv.Eventually(e.t, "all are told", func() bool { return len(e.told()) >= len(want) })
+	testenv.Eventually(e.t, "all are told", func() bool { return len(e.reminded()) >= len(want) })
 	cancel()
 	replicas.Wait()
-	if got := e.told(); !slices.Equal(got, want) {
-		t.Errorf("told %v", got)
+	if got := e.reminded(); !slices.Equal(got, want) {
+		t.Errorf("reminded %v", got)
 	}
 }
