@@ -465,7 +465,7 @@ func TestImportIsRefused(t *testing.T) {
 		}
 		defer conn.Close()
 		if _, err := io.WriteString(conn, "POST "+importPath+" HTTP/1.1\r\nHost: x\r\n"+
-		"Authorization: Bearer good\r\n"+request); err != nil {
+			"Authorization: Bearer good\r\n"+request); err != nil {
 			t.Fatal(err)
 		}
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
