@@ -298,7 +298,7 @@ func TestABlastWaitsForALapsedPlan(t *testing.T) {
 	id := c.create(c.list(500))
 	c.start(c)
 	testenv.Eventually(c, "the first are told and the others put off",
-		func() bool { return c.ledger(id)["sent"] == 200 && asked.Load() > 10 })
+		func() bool { return c.ledger(id)["sent"] == 200 && c.blast(id).Recipients == 200 && asked.Load() > 10 })
 	if b := c.blast(id); b.State != messaging.BlastSending || b.Recipients != 200 || b.Failed != 0 {
 		t.Errorf("lapsed: %+v", b)
 	}
