@@ -17,6 +17,7 @@ import (
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/postgres/db"
 )
 
 const (
@@ -29,6 +30,7 @@ const (
 // Domains implements messaging.DomainStore and messaging.Senders for the claims of one method.
 type Domains struct {
 	pool   *pgxpool.Pool
+	db     *db.Queries
 	seal   *seal.Ring
 	method string
 	from   stdmail.Address
@@ -37,136 +39,119 @@ type Domains struct {
 // NewDomains returns Domains over a pool whose search path is Schema. Senders have the display name of
 // from; ring seals the keys.
 func NewDomains(pool *pgxpool.Pool, ring *seal.Ring, method string, from stdmail.Address) *Domains {
-	return &Domains{pool: pool, seal: ring, method: method, from: from}
+	return &Domains{pool: pool, db: db.New(pool), seal: ring, method: method, from: from}
 }
 
 // keyPlace returns the place to which a domain's sealed key is bound.
 func keyPlace(id string) string { return "domain/" + id + "/key" }
 
-const domainColumns = "id, owner_id, name, state, since, created_at, records, external_id, registered, selector, key"
-
-func (s *Domains) scan(row pgx.CollectableRow) (d messaging.Domain, err error) {
-	var selector, sealed string
-	if err := row.Scan(&d.ID, &d.OwnerID, &d.Name, &d.State, &d.Since, &d.CreatedAt,
-		&d.Records, &d.ExternalID, &d.Registered, &selector, &sealed); err != nil {
-		return d, err //nolint:wrapcheck // wrapped where it is used
+// open converts a row, and opens its key.
+func (s *Domains) open(row db.Domain) (messaging.Domain, error) {
+	d := messaging.Domain{
+		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, State: row.State, Since: row.Since, CreatedAt: row.CreatedAt,
+		Claim: messaging.Claim{ExternalID: row.ExternalID, Registered: row.Registered},
 	}
-	if sealed != "" {
-		d.Key, err = s.openKey(d.ID, d.Name, selector, sealed)
+	if err := json.Unmarshal(row.Records, &d.Records); err != nil {
+		return d, fmt.Errorf("decode the records of a domain: %w", err)
 	}
-	return d, err
-}
-
-func (s *Domains) openKey(id, name, selector, sealed string) (*messaging.DKIM, error) {
-	der, err := s.seal.Open(sealed, keyPlace(id))
+	if row.Key == "" {
+		return d, nil
+	}
+	der, err := s.seal.Open(row.Key, keyPlace(row.ID))
 	if err != nil {
-		return nil, fmt.Errorf("open the key of a domain: %w", err)
+		return d, fmt.Errorf("open the key of a domain: %w", err)
 	}
 	key, err := x509.ParsePKCS1PrivateKey(der)
 	if err != nil {
-		return nil, fmt.Errorf("parse the key of a domain: %w", err)
+		return d, fmt.Errorf("parse the key of a domain: %w", err)
 	}
-	return &messaging.DKIM{Domain: name, Selector: selector, Key: key}, nil
+	d.Key = &messaging.DKIM{Domain: row.Name, Selector: row.Selector, Key: key}
+	return d, nil
 }
 
-// InsertDomain implements messaging.DomainStore. By gone_pkey, tombstone_pkey and domain_claim.
+// InsertDomain implements messaging.DomainStore.
 func (s *Domains) InsertDomain(ctx context.Context, d messaging.Domain) (messaging.Domain, error) {
 	records, err := json.Marshal(d.Records)
 	if err != nil {
 		return d, fmt.Errorf("encode the records of a domain: %w", err)
 	}
-	var selector, sealed string
-	if d.Key != nil {
-		selector, sealed = d.Key.Selector, s.seal.Seal(x509.MarshalPKCS1PrivateKey(d.Key.Key), keyPlace(d.ID))
+	row := db.InsertDomainParams{
+		ID: d.ID, Method: s.method, OwnerID: d.OwnerID, Name: d.Name, State: d.State, Since: d.Since, CreatedAt: d.CreatedAt,
+		Records: records, ExternalID: d.ExternalID, Registered: d.Registered,
 	}
-	inserted := false
+	if d.Key != nil {
+		row.Selector, row.Key = d.Key.Selector, s.seal.Seal(x509.MarshalPKCS1PrivateKey(d.Key.Key), keyPlace(d.ID))
+	}
+	var inserted int64
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := holdOff(ctx, tx, d.OwnerID); err != nil {
 			return err
 		}
-		var gone bool
-		if err := tx.QueryRow(ctx, `
-			SELECT EXISTS (SELECT FROM gone WHERE id = $1::uuid) OR EXISTS (SELECT FROM tombstone WHERE hash = sha256(uuid_send($1::uuid)))`,
-			d.OwnerID).Scan(&gone); err != nil {
+		gone, err := s.db.WithTx(tx).OwnerGone(ctx, d.OwnerID)
+		if err != nil {
 			return err
 		}
 		if gone {
 			return apierr.New(apierr.AuthenticationRequired, "The account has been deleted.")
 		}
-		tag, err := tx.Exec(ctx, `
-			INSERT INTO domain (id, method, owner_id, name, state, since, created_at, records, external_id, registered, selector, key)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (owner_id, method, name) DO NOTHING`,
-			d.ID, s.method, d.OwnerID, d.Name, d.State, d.Since, d.CreatedAt, records, d.ExternalID, d.Registered, selector, sealed)
-		inserted = tag.RowsAffected() == 1
+		inserted, err = s.db.WithTx(tx).InsertDomain(ctx, row)
 		return err
 	})
 	if err != nil {
 		return d, fmt.Errorf("insert domain: %w", err)
 	}
-	if !inserted {
+	if inserted == 0 {
 		return s.Domain(ctx, d.OwnerID, d.Name)
 	}
 	return d, nil
 }
 
-// Domain implements messaging.DomainStore. By domain_claim.
+// Domain implements messaging.DomainStore.
 func (s *Domains) Domain(ctx context.Context, ownerID, name string) (messaging.Domain, error) {
-	rows, err := s.pool.Query(ctx, "SELECT "+domainColumns+" FROM domain WHERE owner_id = $1 AND method = $2 AND name = $3",
-		ownerID, s.method, name)
+	row, err := s.db.GetDomain(ctx, db.GetDomainParams{OwnerID: ownerID, Method: s.method, Name: name})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return messaging.Domain{}, messaging.ErrNoDomain()
+	}
 	if err != nil {
 		return messaging.Domain{}, fmt.Errorf("read a domain: %w", err)
 	}
-	d, err := pgx.CollectExactlyOneRow(rows, s.scan)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return d, messaging.ErrNoDomain()
-	}
-	if err != nil {
-		return d, fmt.Errorf("read a domain: %w", err)
-	}
-	return d, nil
+	return s.open(row)
 }
 
-// Domains implements messaging.DomainStore. By domain_claim: an owner has about a hundred at most.
+// Domains implements messaging.DomainStore.
 func (s *Domains) Domains(ctx context.Context, ownerID string) ([]messaging.Domain, error) {
-	rows, err := s.pool.Query(ctx, `
-		SELECT id, owner_id, name, state, since, created_at FROM domain WHERE owner_id = $1 AND method = $2 ORDER BY id`, ownerID, s.method)
+	rows, err := s.db.ListDomains(ctx, ownerID, s.method)
 	if err != nil {
 		return nil, fmt.Errorf("list domains: %w", err)
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d messaging.Domain, err error) {
-		err = row.Scan(&d.ID, &d.OwnerID, &d.Name, &d.State, &d.Since, &d.CreatedAt)
-		return d, err //nolint:wrapcheck // wrapped below
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list domains: %w", err)
+	list := make([]messaging.Domain, len(rows))
+	for i, r := range rows {
+		list[i] = messaging.Domain{ID: r.ID, OwnerID: r.OwnerID, Name: r.Name, State: r.State, Since: r.Since, CreatedAt: r.CreatedAt}
 	}
 	return list, nil
 }
 
-// Taken implements messaging.DomainStore. By domain_verified and gone_pkey: the claims of deleted
-// accounts exist until the purge.
-func (s *Domains) Taken(ctx context.Context, ownerID, name string) (taken bool, err error) {
-	err = s.pool.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM domain WHERE method = $1 AND name = $2 AND state = 'verified' AND owner_id <> $3
-			AND NOT EXISTS (SELECT FROM gone WHERE id = owner_id))`, s.method, name, ownerID).Scan(&taken)
+// Taken implements messaging.DomainStore.
+func (s *Domains) Taken(ctx context.Context, ownerID, name string) (bool, error) {
+	taken, err := s.db.DomainTaken(ctx, db.DomainTakenParams{Method: s.method, Name: name, OwnerID: ownerID})
 	if err != nil {
 		return false, fmt.Errorf("read the owner of a domain: %w", err)
 	}
 	return taken, nil
 }
 
-// MoveDomain implements messaging.DomainStore. By domain_pkey.
+// MoveDomain implements messaging.DomainStore.
 func (s *Domains) MoveDomain(
 	ctx context.Context, d messaging.Domain, to messaging.DomainState, now time.Time,
 ) (messaging.DomainState, error) {
-	tag, err := s.pool.Exec(ctx, "UPDATE domain SET state = $2, since = $3 WHERE id = $1 AND state = $4", d.ID, to, now, d.State)
+	n, err := s.db.MoveDomain(ctx, db.MoveDomainParams{ID: d.ID, NewState: to, Since: now, OldState: d.State})
 	if pg.IsUnique(err, "domain_verified") {
 		return d.State, nil
 	}
 	if err != nil {
 		return d.State, fmt.Errorf("change the state of a domain: %w", err)
 	}
-	if tag.RowsAffected() == 1 {
+	if n == 1 {
 		return to, nil
 	}
 	// Another process changed the state first.
@@ -174,18 +159,18 @@ func (s *Domains) MoveDomain(
 	return present.State, err
 }
 
-// DeleteDomain implements messaging.DomainStore. By domain_claim and domain_external.
+// DeleteDomain implements messaging.DomainStore.
 func (s *Domains) DeleteDomain(ctx context.Context, ownerID, name string, release func(externalID string) error) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		var id string
-		err := tx.QueryRow(ctx, "SELECT id FROM domain WHERE owner_id = $1 AND method = $2 AND name = $3", ownerID, s.method, name).Scan(&id)
+		q := s.db.WithTx(tx)
+		d, err := q.GetDomain(ctx, db.GetDomainParams{OwnerID: ownerID, Method: s.method, Name: name})
 		if errors.Is(err, pgx.ErrNoRows) {
 			return messaging.ErrNoDomain()
 		}
 		if err != nil {
 			return err
 		}
-		external, err := removeDomain(ctx, tx, id)
+		external, err := removeDomain(ctx, q, d.ID)
 		if err != nil || external == "" {
 			return err
 		}
@@ -198,34 +183,30 @@ func (s *Domains) DeleteDomain(ctx context.Context, ownerID, name string, releas
 }
 
 // removeDomain deletes a claim. It returns the external id that the mail provider has to remove, or ""
-// if there is none or another claim takes the registration over. By domain_pkey and domain_external.
-func removeDomain(ctx context.Context, tx pgx.Tx, id string) (string, error) {
-	var external string
-	var registered bool
-	err := tx.QueryRow(ctx, "DELETE FROM domain WHERE id = $1 RETURNING external_id, registered", id).Scan(&external, &registered)
+// if there is none or another claim takes the registration over.
+func removeDomain(ctx context.Context, q *db.Queries, id string) (string, error) {
+	d, err := q.DeleteDomain(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil
 	}
-	if err != nil || !registered {
+	if err != nil || !d.Registered {
 		return "", err
 	}
-	tag, err := tx.Exec(ctx, `
-		UPDATE domain SET registered = true WHERE id = (
-			SELECT id FROM domain WHERE external_id = $1 AND external_id <> '' ORDER BY id LIMIT 1 FOR UPDATE)`, external)
-	if err != nil || tag.RowsAffected() > 0 {
+	n, err := q.TakeOverDomain(ctx, d.ExternalID)
+	if err != nil || n > 0 {
 		return "", err
 	}
-	return external, nil
+	return d.ExternalID, nil
 }
 
 // purgeDomains deletes the claims of a deleted account one by one, and queues their domains for
-// ReleaseDomains. By domain_claim.
+// ReleaseDomains.
 func purgeDomains(ctx context.Context, pool *pgxpool.Pool, ownerID string) error {
 	for {
 		more := true
 		err := pg.InTx(ctx, pool, func(tx pgx.Tx) error {
-			var id, method string
-			err := tx.QueryRow(ctx, "SELECT id, method FROM domain WHERE owner_id = $1 LIMIT 1 FOR UPDATE", ownerID).Scan(&id, &method)
+			q := db.New(tx)
+			d, err := q.LockDomainOf(ctx, ownerID)
 			if errors.Is(err, pgx.ErrNoRows) {
 				more = false
 				return nil
@@ -233,12 +214,11 @@ func purgeDomains(ctx context.Context, pool *pgxpool.Pool, ownerID string) error
 			if err != nil {
 				return err
 			}
-			external, err := removeDomain(ctx, tx, id)
+			external, err := removeDomain(ctx, q, d.ID)
 			if err != nil || external == "" {
 				return err
 			}
-			_, err = tx.Exec(ctx, "INSERT INTO domain_release (external_id, method) VALUES ($1, $2) ON CONFLICT DO NOTHING", external, method)
-			return err
+			return q.QueueRelease(ctx, external, d.Method)
 		})
 		if err != nil || !more {
 			return err
@@ -246,35 +226,29 @@ func purgeDomains(ctx context.Context, pool *pgxpool.Pool, ownerID string) error
 	}
 }
 
-// DueDomains implements messaging.DomainStore. By domain_due. If the process ends before it has checked
-// a claim, the claim is checked when it is due again.
+// DueDomains implements messaging.DomainStore. If the process ends before it has checked a claim, the claim
+// is checked when it is due again.
 func (s *Domains) DueDomains(ctx context.Context, limit int, every time.Duration) ([]messaging.Domain, error) {
-	rows, err := s.pool.Query(ctx, `
-		UPDATE domain SET due_at = now() + $3::interval WHERE id = ANY (ARRAY(
-			SELECT id FROM domain WHERE method = $1 AND state <> 'failed' AND due_at <= now()
-			ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED))
-		RETURNING `+domainColumns, s.method, limit, every)
+	rows, err := s.db.ClaimDueDomains(ctx, db.ClaimDueDomainsParams{
+		Method: s.method, Most: int32(limit), Every: every, //nolint:gosec // tens
+	})
 	if err != nil {
 		return nil, fmt.Errorf("claim due domains: %w", err)
 	}
-	list, err := pgx.CollectRows(rows, s.scan)
-	if err != nil {
-		return nil, fmt.Errorf("claim due domains: %w", err)
+	list := make([]messaging.Domain, len(rows))
+	for i, row := range rows {
+		if list[i], err = s.open(row); err != nil {
+			return nil, err
+		}
 	}
 	return list, nil
 }
 
-// ReleaseDomains implements messaging.DomainStore. By domain_release_due and domain_release_pkey.
+// ReleaseDomains implements messaging.DomainStore.
 func (s *Domains) ReleaseDomains(ctx context.Context, limit int, release func(externalID string) error) error {
-	rows, err := s.pool.Query(ctx, `
-		UPDATE domain_release SET due_at = now() + $3::interval WHERE external_id = ANY (ARRAY(
-			SELECT external_id FROM domain_release WHERE method = $1 AND due_at <= now()
-			ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED))
-		RETURNING external_id`, s.method, limit, releaseAgain)
-	if err != nil {
-		return fmt.Errorf("claim domains to release: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	ids, err := s.db.ClaimReleases(ctx, db.ClaimReleasesParams{
+		Method: s.method, Most: int32(limit), Every: releaseAgain, //nolint:gosec // tens
+	})
 	if err != nil {
 		return fmt.Errorf("claim domains to release: %w", err)
 	}
@@ -282,28 +256,24 @@ func (s *Domains) ReleaseDomains(ctx context.Context, limit int, release func(ex
 		if err := release(id); err != nil {
 			return fmt.Errorf("release a domain: %w", err)
 		}
-		if _, err := s.pool.Exec(ctx, "DELETE FROM domain_release WHERE external_id = $1", id); err != nil {
+		if err := s.db.DeleteRelease(ctx, id); err != nil {
 			return fmt.Errorf("delete a released domain: %w", err)
 		}
 	}
 	return nil
 }
 
-// Sender implements messaging.Senders. By domain_claim.
+// Sender implements messaging.Senders.
 func (s *Domains) Sender(ctx context.Context, ownerID string) (stdmail.Address, *messaging.DKIM, error) {
-	rows, err := s.pool.Query(ctx, "SELECT "+domainColumns+` FROM domain
-		WHERE owner_id = $1 AND method = $2 AND state = 'verified' ORDER BY id DESC LIMIT 1`, ownerID, s.method)
-	if err != nil {
-		return stdmail.Address{}, nil, fmt.Errorf("read the sender: %w", err)
-	}
-	d, err := pgx.CollectExactlyOneRow(rows, s.scan)
+	row, err := s.db.SenderDomain(ctx, ownerID, s.method)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return stdmail.Address{}, nil, nil
 	}
 	if err != nil {
 		return stdmail.Address{}, nil, fmt.Errorf("read the sender: %w", err)
 	}
-	return stdmail.Address{Name: s.from.Name, Address: "no-reply@" + d.Name}, d.Key, nil
+	d, err := s.open(row)
+	return stdmail.Address{Name: s.from.Name, Address: "no-reply@" + row.Name}, d.Key, err
 }
 
 // addressHash returns the form in which suppressed addresses are stored.
@@ -312,18 +282,14 @@ func addressHash(email string) []byte {
 	return h[:]
 }
 
-// Suppressed implements messaging.Suppressions. By suppression_pkey.
+// Suppressed implements messaging.Suppressions.
 func (m *Mails) Suppressed(ctx context.Context, emails []string) (map[string]bool, error) {
 	hashes, byHash := make([][]byte, len(emails)), make(map[string]string, len(emails))
 	for i, email := range emails {
 		hashes[i] = addressHash(email)
 		byHash[string(hashes[i])] = email
 	}
-	rows, err := m.pool.Query(ctx, "SELECT hash FROM suppression WHERE hash = ANY ($1)", hashes)
-	if err != nil {
-		return nil, fmt.Errorf("read suppressed addresses: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	found, err := db.New(m.pool).Suppressed(ctx, hashes)
 	if err != nil {
 		return nil, fmt.Errorf("read suppressed addresses: %w", err)
 	}
@@ -334,16 +300,13 @@ func (m *Mails) Suppressed(ctx context.Context, emails []string) (map[string]boo
 	return out, nil
 }
 
-// Suppress suppresses addresses, once per notification id. By notification_pkey and suppression_pkey.
+// Suppress suppresses addresses, once per notification id.
 func (m *Mails) Suppress(ctx context.Context, notificationID string, reason messaging.SuppressionReason, emails []string) error {
 	hashes := make([][]byte, len(emails))
 	for i, email := range emails {
 		hashes[i] = addressHash(email)
 	}
-	_, err := m.pool.Exec(ctx, `
-		WITH taken AS (INSERT INTO notification (id) VALUES ($1) ON CONFLICT DO NOTHING RETURNING id)
-		INSERT INTO suppression (hash, reason) SELECT DISTINCT h, $2::text FROM taken, unnest($3::bytea[]) h ON CONFLICT DO NOTHING`,
-		notificationID, reason, hashes)
+	err := db.New(m.pool).Suppress(ctx, db.SuppressParams{NotificationID: notificationID, Reason: string(reason), Hashes: hashes})
 	if err != nil {
 		return fmt.Errorf("suppress addresses: %w", err)
 	}

@@ -57,6 +57,11 @@ func TestAccountsFirst(t *testing.T) {
 	}
 }
 
+func TestStatementsHaveIndexes(t *testing.T) {
+	t.Parallel()
+	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations), "db/*.sql.go", 24)
+}
+
 // What a statement reads does not grow with the tables, nor with how often one
 // referrer was told, also where its plan was made when they were empty.
 func TestStatementsReadWhatTheyNeed(t *testing.T) {

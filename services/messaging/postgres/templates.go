@@ -15,39 +15,33 @@ import (
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/postgres/db"
 )
 
 // Templates implements messaging.TemplateStore.
 type Templates struct {
 	pool *pgxpool.Pool
+	db   *db.Queries
 	wake func()
 }
 
 // NewTemplates returns Templates over a pool whose search path is Schema. wake is called after each
 // transaction that added rows to the outbox.
 func NewTemplates(pool *pgxpool.Pool, wake func()) *Templates {
-	return &Templates{pool: pool, wake: wake}
+	return &Templates{pool: pool, db: db.New(pool), wake: wake}
 }
 
-const templateColumns = "id, owner_id, template_type, name, subject, html_body, text_body, created_at"
-
-func scanTemplate(row pgx.CollectableRow) (t messaging.Template, err error) {
-	err = row.Scan(&t.ID, &t.OwnerID, &t.Type, &t.Name, &t.Subject, &t.HTML, &t.Text, &t.CreatedAt)
-	return t, err //nolint:wrapcheck // wrapped where it is used
-}
-
-// InsertTemplate implements messaging.TemplateStore. By gone_pkey and tombstone_pkey.
+// InsertTemplate implements messaging.TemplateStore.
 func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := holdOff(ctx, tx, t.OwnerID); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `
-			INSERT INTO template (`+templateColumns+`)
-			SELECT $1::uuid, $2::uuid, $3::text, $4::text, $5::text, $6::text, $7::text, $8::timestamptz
-			WHERE NOT EXISTS (SELECT FROM gone WHERE id = $2) AND NOT EXISTS (SELECT FROM tombstone WHERE hash = sha256(uuid_send($2)))`,
-			t.ID, t.OwnerID, t.Type, t.Name, t.Subject, t.HTML, t.Text, t.CreatedAt)
-		if err == nil && tag.RowsAffected() == 0 {
+		n, err := s.db.WithTx(tx).InsertTemplate(ctx, db.InsertTemplateParams{
+			ID: t.ID, OwnerID: t.OwnerID, Type: string(t.Type), Name: t.Name,
+			Subject: t.Subject, HTML: t.HTML, Text: t.Text, CreatedAt: t.CreatedAt,
+		})
+		if err == nil && n == 0 {
 			return apierr.New(apierr.AuthenticationRequired, "The account has been deleted.")
 		}
 		return err
@@ -58,30 +52,21 @@ func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template) er
 	return nil
 }
 
-// Templates implements messaging.TemplateStore. By template_owner.
+// Templates implements messaging.TemplateStore.
 func (s *Templates) Templates(ctx context.Context, ownerID string) ([]messaging.Template, error) {
-	rows, err := s.pool.Query(ctx, `
-		SELECT id, owner_id, template_type, name, subject, '', '', created_at FROM template WHERE owner_id = $1 ORDER BY id`, ownerID)
+	rows, err := s.db.ListTemplates(ctx, ownerID)
 	if err != nil {
 		return nil, fmt.Errorf("list templates: %w", err)
 	}
-	list, err := pgx.CollectRows(rows, scanTemplate)
-	if err != nil {
-		return nil, fmt.Errorf("list templates: %w", err)
+	list := make([]messaging.Template, len(rows))
+	for i, row := range rows {
+		list[i] = messaging.Template(row)
 	}
 	return list, nil
 }
 
-// one reads one template. By template_pkey.
-func one(ctx context.Context, q interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, lock, ownerID, id string,
-) (messaging.Template, error) {
-	rows, err := q.Query(ctx, "SELECT "+templateColumns+" FROM template WHERE id = $1 AND owner_id = $2"+lock, id, ownerID)
-	if err != nil {
-		return messaging.Template{}, fmt.Errorf("read template: %w", err)
-	}
-	t, err := pgx.CollectExactlyOneRow(rows, scanTemplate)
+// found returns a template that was read, or the error for one that does not exist.
+func found(t messaging.Template, err error) (messaging.Template, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return t, messaging.ErrNoTemplate()
 	}
@@ -93,7 +78,8 @@ func one(ctx context.Context, q interface {
 
 // Template implements messaging.TemplateStore.
 func (s *Templates) Template(ctx context.Context, ownerID, id string) (messaging.Template, error) {
-	return one(ctx, s.pool, "", ownerID, id)
+	row, err := s.db.GetTemplate(ctx, id, ownerID)
+	return found(messaging.Template(row), err)
 }
 
 // ChangeTemplate implements messaging.TemplateStore.
@@ -101,7 +87,8 @@ func (s *Templates) ChangeTemplate(
 	ctx context.Context, ownerID, id string, change func(messaging.Template) (messaging.Template, error),
 ) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		old, err := one(ctx, tx, " FOR UPDATE", ownerID, id)
+		row, err := s.db.WithTx(tx).LockTemplate(ctx, id, ownerID)
+		old, err := found(messaging.Template(row), err)
 		if err != nil {
 			return err
 		}
@@ -109,9 +96,9 @@ func (s *Templates) ChangeTemplate(
 		if err != nil || t == old {
 			return err
 		}
-		_, err = tx.Exec(ctx, "UPDATE template SET template_type = $2, name = $3, subject = $4, html_body = $5, text_body = $6 WHERE id = $1",
-			id, t.Type, t.Name, t.Subject, t.HTML, t.Text)
-		return err
+		return s.db.WithTx(tx).ChangeTemplate(ctx, db.ChangeTemplateParams{
+			ID: id, Type: t.Type, Name: t.Name, Subject: t.Subject, HTML: t.HTML, Text: t.Text,
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("change template: %w", err)
@@ -119,14 +106,14 @@ func (s *Templates) ChangeTemplate(
 	return nil
 }
 
-// DeleteTemplate implements messaging.TemplateStore. By template_pkey.
+// DeleteTemplate implements messaging.TemplateStore.
 func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, "DELETE FROM template WHERE id = $1 AND owner_id = $2", id, ownerID)
+		n, err := s.db.WithTx(tx).DeleteTemplate(ctx, id, ownerID)
 		if err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
+		if n == 0 {
 			return messaging.ErrNoTemplate()
 		}
 		ev, err := outbox.NewEvent(now)
@@ -143,17 +130,15 @@ func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now 
 	return nil
 }
 
-// TemplateTypes implements messaging.TemplateStore. By template_pkey.
+// TemplateTypes implements messaging.TemplateStore.
 func (s *Templates) TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]messaging.TemplateType, error) {
-	rows, err := s.pool.Query(ctx, "SELECT id, template_type FROM template WHERE id = ANY ($2::uuid[]) AND owner_id = $1", ownerID, ids)
+	rows, err := s.db.TemplateTypes(ctx, ids, ownerID)
 	if err != nil {
 		return nil, fmt.Errorf("read the types of templates: %w", err)
 	}
-	types := make(map[string]messaging.TemplateType, len(ids))
-	var id string
-	var t messaging.TemplateType
-	if _, err := pgx.ForEachRow(rows, []any{&id, &t}, func() error { types[id] = t; return nil }); err != nil {
-		return nil, fmt.Errorf("read the types of templates: %w", err)
+	types := make(map[string]messaging.TemplateType, len(rows))
+	for _, row := range rows {
+		types[row.ID] = row.Type
 	}
 	return types, nil
 }
@@ -162,6 +147,5 @@ func (s *Templates) TemplateTypes(ctx context.Context, ownerID string, ids []str
 // rows for one calls holdOff and then checks whether it is deleted. So either the purge finds the rows,
 // or the transaction finds the deletion and inserts none.
 func holdOff(ctx context.Context, tx pgx.Tx, id string) error {
-	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock_shared(hashtextextended('purge/' || $1, 0))", id)
-	return err
+	return db.New(tx).HoldOffPurge(ctx, id)
 }
