@@ -28,7 +28,7 @@ func testAccounts(t *testing.T, d *deployment) {
 	t.Run("deletion", func(t *testing.T) { testAccountDeletion(t, d) })
 }
 
-// long is an address of n characters, n from 202 to 264.
+// long returns an address of n characters, n from 202 to 264.
 func long(n int) string {
 	local := strings.Repeat("a", 52) + strings.ToLower(rand.Text()[:12])
 	rest := strings.Repeat("b", 63) + "." + strings.Repeat("c", 63) + ".example"
@@ -66,7 +66,7 @@ func testRegister(t *testing.T, d *deployment) {
 		}
 		wg.Wait()
 		if got[http.StatusCreated] != 1 || got[http.StatusConflict] != 5 {
-			t.Errorf("answers %v, want one 201 and five 409", got)
+			t.Errorf("statuses %v, want one 201 and five 409", got)
 		}
 	})
 	for _, tc := range []struct {
@@ -122,7 +122,7 @@ func testRegister(t *testing.T, d *deployment) {
 	}
 }
 
-// badAddresses are no addresses by the contract.
+// badAddresses returns addresses that the contract rejects.
 func badAddresses() []string {
 	return []string{
 		"", " ", "ada", "ada@", "@example.com", "ada@localhost", "ada lovelace@example.com", "ada@exam ple.com",
@@ -145,10 +145,10 @@ func testLogin(t *testing.T, d *deployment) {
 			}
 		}
 		if exp, ok := cl["exp"].(float64); !ok || time.Until(time.Unix(int64(exp), 0)).Round(time.Minute) != time.Hour {
-			t.Errorf("exp is %v, want in an hour", cl["exp"])
+			t.Errorf("exp is %v, want one hour from now", cl["exp"])
 		}
 	})
-	t.Run("wrong pair says nothing", func(t *testing.T) {
+	t.Run("a wrong pair reveals nothing", func(t *testing.T) {
 		known := o.Do(t, Post("/auth/login", Obj{"email": o.email, "password": "wrong password"})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		unknown := o.Do(t, Post("/auth/login", Obj{"email": address("nobody"), "password": "wrong password"})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		if a, b := known.Str("error"), unknown.Str("error"); a != b {
@@ -171,7 +171,7 @@ func testLogin(t *testing.T, d *deployment) {
 	})
 }
 
-// signature requires that a JWT is signed by a published key.
+// signature requires that a published key has signed the JWT.
 func signature(t *testing.T, c *Client, jwt string) {
 	t.Helper()
 	var set struct {
@@ -201,7 +201,7 @@ func signature(t *testing.T, c *Client, jwt string) {
 		}
 		return
 	}
-	t.Errorf("no published key %q", head.Kid)
+	t.Errorf("key %q is not published", head.Kid)
 }
 
 func testSessions(t *testing.T, d *deployment) {
@@ -211,9 +211,9 @@ func testSessions(t *testing.T, d *deployment) {
 		o.Do(t, Get("/auth/me").As(first.Str("id_token"))).Want(http.StatusOK)
 		second := o.Do(t, Post("/auth/refresh", Obj{"refresh_token": first.Str("refresh_token")})).Want(http.StatusOK)
 		other := o.refresh
-		o.login(t) // another family
+		o.login(t) // a second family of tokens
 		o.Do(t, Post("/auth/refresh", Obj{"refresh_token": other})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
-		// That was a spent token, so its family is over. The other one goes on.
+		// Using a spent token ends its family. The other family continues.
 		o.Do(t, Post("/auth/refresh", Obj{"refresh_token": second.Str("refresh_token")})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK)
 		o.Do(t, Post("/auth/refresh", Obj{"refresh_token": o.refresh})).Want(http.StatusOK)
@@ -250,7 +250,7 @@ func testCredentials(t *testing.T, d *deployment) {
 					t.Errorf("the trial ends in %s, want 7 days", got)
 				}
 				if me.Int("trial_end") != ends.Unix() {
-					t.Errorf("trial_end %d beside trial_ends_at %s", me.Int("trial_end"), ends)
+					t.Errorf("trial_end is %d but trial_ends_at is %s", me.Int("trial_end"), ends)
 				}
 			})
 		}
@@ -321,7 +321,7 @@ func testCredentials(t *testing.T, d *deployment) {
 	})
 }
 
-// fill puts values into a path template.
+// fill replaces the parameters of a path template.
 func fill(path, id, email string) string {
 	return strings.NewReplacer("{waitlist_id}", id, "{email}", email, "{template_id}", id, "{domain}", "example.com").Replace(path)
 }
@@ -347,7 +347,7 @@ func testAccountVerification(t *testing.T, d *deployment) {
 			d.server.AwaitMails(t, p.email, i+2)
 		}
 		retryAfter(t, p.Do(t, Post("/auth/resend-verification", nil).As(p.token)).WantError(http.StatusTooManyRequests, "RATE_LIMITED"), 24*60*60)
-		// A cycle ends after a day.
+		// A verification cycle ends after a day.
 		d.exec(t, "UPDATE account.account SET verify_started_at = verify_started_at - interval '24 hours 1 second' WHERE email = $1", p.email)
 		p.Do(t, Post("/auth/resend-verification", nil).As(p.token)).Want(http.StatusOK)
 		mails := d.server.AwaitMails(t, p.email, 12)
@@ -364,7 +364,7 @@ func testAccountVerification(t *testing.T, d *deployment) {
 		o.Do(t, verify(5)).Invalid("token")
 		o.Do(t, Post("/auth/verify-email", Obj{}).Invalid()).Invalid("token")
 	})
-	t.Run("not good for a reset", func(t *testing.T) {
+	t.Run("cannot reset the password", func(t *testing.T) {
 		o.Do(t, Post("/auth/reset-password", Obj{"token": link, "password": "12345678"})).WantError(http.StatusBadRequest, "INVALID_TOKEN")
 	})
 	t.Run("verify", func(t *testing.T) {
@@ -374,7 +374,7 @@ func testAccountVerification(t *testing.T, d *deployment) {
 	t.Run("resend after it", func(t *testing.T) {
 		o.Do(t, Post("/auth/resend-verification", nil).As(o.token)).Want(http.StatusOK)
 		o.Do(t, Post("/auth/resend-verification", nil).As(o.token)).Want(http.StatusOK)
-		// Another account's mail comes later than any to this one would.
+		// A mail to this account would arrive before this later mail to another account.
 		d.server.AwaitMails(t, d.owner(t).email, 1)
 		if mails, err := d.server.Mails(o.email); err != nil || len(mails) != 2 {
 			t.Errorf("%d mails, %v; want the two from before", len(mails), err)
@@ -382,7 +382,7 @@ func testAccountVerification(t *testing.T, d *deployment) {
 	})
 }
 
-// retryAfter requires the header, in whole seconds up to most.
+// retryAfter requires the Retry-After header, in whole seconds, with most as its maximum.
 func retryAfter(t *testing.T, r *Response, most int) {
 	t.Helper()
 	s, err := strconv.Atoi(r.Header.Get("Retry-After"))
@@ -446,9 +446,9 @@ func testBruteForce(t *testing.T, d *deployment) {
 		retryAfter(t, attacker.Do(t, login(o.email, o.password)).WantError(http.StatusTooManyRequests, "RATE_LIMITED"), 900)
 		other := d.owner(t)
 		attacker.Do(t, login(other.email, other.password)).Want(http.StatusOK)
-		o.login(t) // a stranger can't lock the owner out
+		o.login(t) // a stranger cannot lock the owner out
 	})
-	t.Run("unknown accounts are locked alike", func(t *testing.T) {
+	t.Run("unknown accounts are locked as well", func(t *testing.T) {
 		attacker, nobody := d.client(t), address("nobody")
 		for range 10 {
 			attacker.Do(t, login(nobody, "wrong")).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
@@ -488,7 +488,7 @@ func testAccountDeletion(t *testing.T, d *deployment) {
 			stranger := d.owner(t)
 			stranger.Do(t, Get("/waitlists/"+list).As(stranger.token)).WantError(http.StatusNotFound, "NOT_FOUND")
 
-			// The address can come back, without a second trial and with nothing of the old.
+			// The address can register again, without a second trial or any old data.
 			r := o.Do(t, Post("/auth/register", Obj{"email": o.email, "password": o.password})).Want(http.StatusCreated)
 			r.WantJSON("subscription_status", "inactive")
 			o.key = r.Str("api_key")

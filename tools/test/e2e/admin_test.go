@@ -24,7 +24,7 @@ func testAdmin(t *testing.T, d *deployment) {
 	t.Run("stats", func(t *testing.T) { testStats(t, d) })
 	t.Run("addresses", func(t *testing.T) { testAdminAddresses(t, d) })
 	t.Run("account header", func(t *testing.T) {
-		// It counts only where it is named.
+		// The header counts only where the document names it.
 		o, other := d.owner(t), d.owner(t)
 		id := o.waitlist(t, nil)
 		for _, r := range []Request{Get("/waitlists/" + id + "/signups"), Get("/waitlists/" + id + "/stats"), Get("/waitlists/" + id + "/analytics")} {
@@ -34,7 +34,7 @@ func testAdmin(t *testing.T, d *deployment) {
 	})
 }
 
-// listed is an entry of the list.
+// listed is an entry of the list of signups.
 type listed struct {
 	Email         string          `json:"email"`
 	FirstName     string          `json:"first_name"`
@@ -60,7 +60,7 @@ type page struct {
 	LastKey *string  `json:"last_key"`
 }
 
-// page reads one page. An empty key is the first one's.
+// page reads one page. An empty key reads the first page.
 func (o *owner) page(t testing.TB, id string, limit int, key string) page {
 	t.Helper()
 	r := Get(fmt.Sprintf("/waitlists/%s/signups?limit=%d", id, limit)).As(o.token)
@@ -70,15 +70,15 @@ func (o *owner) page(t testing.TB, id string, limit int, key string) page {
 	var p page
 	o.Do(t, r).Want(http.StatusOK).Decode(&p)
 	if p.Count != len(p.Signups) || p.Count > limit {
-		t.Fatalf("count %d beside %d signups, limit %d", p.Count, len(p.Signups), limit)
+		t.Fatalf("count is %d but there are %d signups, limit %d", p.Count, len(p.Signups), limit)
 	}
 	if p.LastKey != nil && p.Count < limit {
-		t.Errorf("a short page of %d of %d has a last_key", p.Count, limit)
+		t.Errorf("a page of %d with limit %d has a last_key", p.Count, limit)
 	}
 	return p
 }
 
-// all walks the list to its end, in pages of limit.
+// all reads the whole list in pages of limit entries.
 func (o *owner) all(t testing.TB, id string, limit int) []listed {
 	t.Helper()
 	var out []listed
@@ -94,8 +94,7 @@ func (o *owner) all(t testing.TB, id string, limit int) []listed {
 	}
 }
 
-// emails are the addresses on the list, front first, and requires their
-// positions to be 1, 2, 3 and so on.
+// emails returns the listed addresses in order and requires their positions to be 1, 2, 3 and so on.
 func (o *owner) emails(t testing.TB, id string) []string {
 	t.Helper()
 	out := []string{}
@@ -108,31 +107,31 @@ func (o *owner) emails(t testing.TB, id string) []string {
 	return out
 }
 
-// move puts a signup at a position.
+// move moves a signup to a position.
 func (o *owner) move(t testing.TB, id, email string, position any) *Response {
 	t.Helper()
 	return o.Do(t, Patch(signupPath(id, email)+"/position", Obj{"position": position}).As(o.token).Invalid())
 }
 
-// remove takes a signup away, for its owner.
+// remove deletes a signup as its owner.
 func (o *owner) remove(t testing.TB, id, email string) {
 	t.Helper()
 	o.Do(t, Delete(signupPath(id, email)).As(o.token)).Want(http.StatusNoContent)
 }
 
-// signupPath is the owner's path to a signup.
+// signupPath returns the owners' path of a signup.
 func signupPath(id, email string) string {
 	return "/waitlists/" + id + "/signups/" + url.PathEscape(email)
 }
 
-// deleteMyData takes a signup away, for the one who signed up.
+// deleteMyData deletes a signup on behalf of the person who signed up.
 func (d *deployment) deleteMyData(t testing.TB, c *Client, id, email string) {
 	t.Helper()
 	optOut := c.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": email, "token": d.unsubscribeToken(t, id, email)})).Want(http.StatusOK)
 	c.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": email, "token": optOut.Str("delete_token")})).Want(http.StatusOK)
 }
 
-// testList: every field of an entry.
+// testList checks every field of an entry.
 func testList(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{
@@ -164,7 +163,7 @@ func testList(t *testing.T, d *deployment) {
 		t.Fatalf("list %s", got.Body)
 	}
 	if at := list.Signups[1].EmailOptOutAt; at < second.Str("created_at") {
-		t.Errorf("opted out at %q, signed up at %q", at, second.Str("created_at"))
+		t.Errorf("email_opt_out_at is %q, created_at %q", at, second.Str("created_at"))
 	}
 	list.Signups[1].EmailOptOutAt = ""
 	for i, want := range []listed{
@@ -180,7 +179,7 @@ func testList(t *testing.T, d *deployment) {
 		},
 	} {
 		s := list.Signups[i]
-		// What was not given is empty or not there.
+		// Missing values are empty or absent.
 		maps.DeleteFunc(s.UTM, func(_ string, v any) bool { return v == "" })
 		if len(s.UTM) == 0 {
 			s.UTM = nil
@@ -208,7 +207,7 @@ func testPages(t *testing.T, d *deployment) {
 			for i, s := range o.all(t, id, limit) {
 				got = append(got, s.Email)
 				if s.Position != i+1 {
-					t.Errorf("%s has position %d, want %d", s.Email, s.Position, i+1)
+					t.Errorf("%s is at position %d, want %d", s.Email, s.Position, i+1)
 				}
 			}
 			if !slices.Equal(got, people) {
@@ -231,7 +230,7 @@ func testPages(t *testing.T, d *deployment) {
 		key := *o.page(t, id, 10, "").LastKey
 		for _, limit := range []int{5, 10, 100} {
 			if p := o.page(t, id, limit, key); p.Signups[0].Email != people[10] || p.Signups[0].Position != 11 {
-				t.Errorf("page begins with %+v", p.Signups[0])
+				t.Errorf("the page begins with %+v", p.Signups[0])
 			}
 		}
 	})
@@ -261,8 +260,8 @@ func testPages(t *testing.T, d *deployment) {
 	})
 }
 
-// testPagesUnderChange walks the list while others come, go and move: whoever
-// stays in place is on it once, in order.
+// testPagesUnderChange reads the list while other people join, leave and move. Everybody who stays in place must be listed
+// once and in order.
 func testPagesUnderChange(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -282,7 +281,7 @@ func testPagesUnderChange(t *testing.T, d *deployment) {
 	for w := range 3 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(w), 1))
-			// Each writer has movers of its own, so that each knows who is there.
+			// Each writer moves its own people, so that it knows who is still listed.
 			var mine []string
 			for i := w; i < len(restless); i += 3 {
 				mine = append(mine, restless[i])
@@ -301,7 +300,7 @@ func testPagesUnderChange(t *testing.T, d *deployment) {
 				case 4:
 					mine = append(mine, address("new"))
 					r, want = signup(id, mine[len(mine)-1]), http.StatusCreated
-				case 0, 1: // one spot, so that its keys run out
+				case 0, 1: // always one place, so that its keys run out
 					r = Patch(signupPath(id, mine[i])+"/position", Obj{"position": 40})
 				}
 				if want == http.StatusNoContent {
@@ -325,7 +324,7 @@ func testPagesUnderChange(t *testing.T, d *deployment) {
 			}
 		}
 		if !slices.Equal(got, still) {
-			t.Errorf("limit %d: %d of those that did not move, out of order or not once:\n%v\nwant %v", limit, len(got), got, still)
+			t.Errorf("limit %d: %d people who did not move are out of order or not listed once:\n%v\nwant %v", limit, len(got), got, still)
 		}
 	}
 }
@@ -354,15 +353,15 @@ func testDeleteSignup(t *testing.T, d *deployment) {
 		o.Do(t, Get("/waitlists/"+id).As(o.token)).WantJSON("signup_count", 3)
 		o.Do(t, Get("/waitlists/"+id+"/stats").As(o.token)).WantJSON("total_signups", 3).WantJSON("referral_signups", 1)
 	})
-	t.Run("its tokens are worth nothing", func(t *testing.T) {
+	t.Run("its tokens are invalid", func(t *testing.T) {
 		o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": bob, "token": unsubscribe})).WantError(http.StatusNotFound, "NOT_FOUND")
 		o.join(t, id, address("friend"), Obj{"referred_by_token": bobs}).WantJSON("position", 3).WantJSON("total_signups", 4)
 		o.Do(t, Get("/waitlists/"+id+"/stats").As(o.token)).WantJSON("total_signups", 4).WantJSON("referral_signups", 1)
 	})
-	t.Run("again, last and new", func(t *testing.T) {
+	t.Run("joins again as a new signup, last", func(t *testing.T) {
 		again := o.join(t, id, bob).WantJSON("position", 4).WantJSON("total_signups", 5).WantJSON("referral_count", 0)
 		if again.Str("referral_token") == bobs {
-			t.Error("the old token")
+			t.Error("the new signup has the old token")
 		}
 		o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": bob, "token": unsubscribe})).WantError(http.StatusForbidden, "INVALID_TOKEN")
 	})
@@ -387,7 +386,7 @@ func testDeleteSignup(t *testing.T, d *deployment) {
 		}
 		wg.Wait()
 		if got[http.StatusNoContent] != 1 || got[http.StatusNotFound] != 5 {
-			t.Errorf("answers %v, want one 204 and five 404", got)
+			t.Errorf("statuses %v, want one 204 and five 404", got)
 		}
 	})
 	t.Run("everybody", func(t *testing.T) {
@@ -445,7 +444,7 @@ func testMove(t *testing.T, d *deployment) {
 		d.setTier(t, o, "basic", "active")
 		msg := o.move(t, id, people[0], 1).WantError(http.StatusForbidden, "TIER_REQUIRED").Str("error")
 		if !strings.Contains(msg, "Advanced") {
-			t.Errorf("%q does not name the plan", msg)
+			t.Errorf("message %q does not name the plan", msg)
 		}
 		o.move(t, id, people[0], 0).Invalid("position")
 		o.move(t, id, address("nobody"), 1).WantError(http.StatusForbidden, "TIER_REQUIRED")
@@ -455,8 +454,7 @@ func testMove(t *testing.T, d *deployment) {
 	})
 }
 
-// testOwnersQueue holds a random course of all that changes a queue against a
-// slice.
+// testOwnersQueue makes random changes of every kind and compares the queue with a slice.
 func testOwnersQueue(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	const boost = 2
@@ -515,7 +513,7 @@ func testOwnersQueue(t *testing.T, d *deployment) {
 		}
 		for i, p := range queue {
 			if got[i].Email != p.email || got[i].ReferralToken != p.token || got[i].Position != i+1 {
-				t.Fatalf("step %d: place %d has %+v, want %+v", step, i+1, got[i], p)
+				t.Fatalf("step %d: position %d has %+v, want %+v", step, i+1, got[i], p)
 			}
 			o.status(t, id, p.email).WantJSON("position", i+1).WantJSON("total_signups", total)
 		}
@@ -542,15 +540,15 @@ func testStats(t *testing.T, d *deployment) {
 	o.status(t, id, ada).WantJSON("referral_count", 2)
 	d.deleteMyData(t, o.Client, id, eve)
 	stats().WantJSON("total_signups", 3).WantJSON("referral_signups", 0)
-	// Small numbers are hidden from the public alone, and so is what hide_position hides.
+	// Small counts and hide_position hide positions from the public only.
 	o.set(t, id, Obj{"hide_position": true})
 	stats().WantJSON("total_signups", 3).WantJSON("created_at", created)
 	if at := o.Do(t, Get("/waitlists/"+id+"/stats").Key(o.key)).Want(http.StatusOK).Time("created_at"); time.Since(at) > time.Hour {
-		t.Errorf("created at %s", at)
+		t.Errorf("created_at is %s", at)
 	}
 }
 
-// testAdminAddresses: whatever may stand in an address works in a path.
+// testAdminAddresses checks that every valid address works in a path.
 func testAdminAddresses(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -566,11 +564,11 @@ func testAdminAddresses(t *testing.T, d *deployment) {
 			stored := o.status(t, id, email).Want(http.StatusOK).Str("email")
 			o.move(t, id, email, 1).Want(http.StatusOK).WantJSON("position", 1).WantJSON("email", stored)
 			if first := o.page(t, id, 1, "").Signups[0]; first.Email != stored {
-				t.Errorf("first is %s", first.Email)
+				t.Errorf("the first signup is %s", first.Email)
 			}
 			o.remove(t, id, email)
 			if left := len(o.emails(t, id)); left != len(odd)-i-1 {
-				t.Errorf("%d left", left)
+				t.Errorf("%d signups are left", left)
 			}
 		})
 	}

@@ -23,7 +23,7 @@ func testAnalytics(t *testing.T, d *deployment) {
 		d.setTier(t, o, "advanced", "active")
 		for _, r := range []Request{analyticsOf(id), originsOf(id)} {
 			if msg := o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, "TIER_REQUIRED").Str("error"); !strings.Contains(msg, "Pro") {
-				t.Errorf("%q does not name the plan", msg)
+				t.Errorf("message %q does not name the plan", msg)
 			}
 		}
 	})
@@ -35,7 +35,7 @@ func originsOf(id string) Request { return Get("/waitlists/" + id + "/analytics/
 
 func viewOf(id string) Request { return Get("/public/waitlists/" + id + "/config") }
 
-// series is an answer of the analytics.
+// series is the answer of GET …/analytics.
 type series struct {
 	ID         string             `json:"waitlist_id"`
 	Range      string             `json:"range"`
@@ -50,7 +50,7 @@ type series struct {
 	} `json:"top_referrers"`
 }
 
-// sum adds the days up, so that a test may run over midnight.
+// sum adds the days up, so that a test may run past midnight.
 func sum(days map[string]int) int {
 	n := 0
 	for _, v := range days {
@@ -67,8 +67,7 @@ func (o *owner) series(t testing.TB, id string) series {
 	return s
 }
 
-// awaitSeries waits until views, signups and referred signups are these, and
-// then sees that they stay so.
+// awaitSeries waits until the views, signups and referred signups have these values, and then checks that they stay.
 func (o *owner) awaitSeries(t testing.TB, id string, views, signups, referred int) series {
 	t.Helper()
 	var s series
@@ -83,12 +82,12 @@ func (o *owner) awaitSeries(t testing.TB, id string, views, signups, referred in
 	}
 	Await(t, mailTimeout, fmt.Sprintf("%d views, %d signups, %d referred", views, signups, referred), is)
 	if !is() {
-		t.Error("it did not stay so")
+		t.Error("the sums changed again")
 	}
 	return s
 }
 
-// testSeries: what counts and what does not.
+// testSeries checks what counts and what does not.
 func testSeries(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -109,7 +108,7 @@ func testSeries(t *testing.T, d *deployment) {
 	o.join(t, id, bob, Obj{"referred_by_token": token})
 	o.join(t, id, eve, Obj{"referred_by_token": token})
 	o.join(t, id, address("x"), Obj{"referred_by_token": strings.Repeat("0", 32)})
-	// None of these is a signup, or a view.
+	// None of these counts as a signup or a view.
 	o.Do(t, signup(id, bob, Obj{"referred_by_token": token})).Want(http.StatusOK)
 	o.Do(t, signup(id, address("bot"), Obj{"website": "x", "referred_by_token": token})).Want(http.StatusCreated)
 	o.Do(t, signup(id, "nobody").Invalid()).Want(http.StatusBadRequest)
@@ -122,7 +121,7 @@ func testSeries(t *testing.T, d *deployment) {
 		o.imports(t, id, []any{Obj{"email": address("i")}, Obj{"email": ada}, Obj{"email": address("i")}, Obj{"email": "nobody"}})
 		conversions(t, o.awaitSeries(t, id, 7, 6, 2))
 	})
-	t.Run("removals take nothing away", func(t *testing.T) {
+	t.Run("removals do not lower the sums", func(t *testing.T) {
 		o.remove(t, id, bob)
 		d.deleteMyData(t, o.Client, id, eve)
 		o.join(t, id, bob)
@@ -141,7 +140,7 @@ func testSeries(t *testing.T, d *deployment) {
 		s := o.awaitSeries(t, id, 1, 3, 0)
 		conversions(t, s)
 	})
-	t.Run("of each its own", func(t *testing.T) {
+	t.Run("each waitlist has its own", func(t *testing.T) {
 		other := o.waitlist(t, nil)
 		o.join(t, other, address("x"))
 		o.awaitSeries(t, other, 0, 1, 0)
@@ -158,8 +157,7 @@ func testSeries(t *testing.T, d *deployment) {
 	})
 }
 
-// conversions requires each day's conversion to be signups by views: 0 without
-// views, at most 1, four decimals.
+// conversions requires each day's conversion to be signups divided by views: 0 without views, at most 1, with four decimals.
 func conversions(t testing.TB, s series) {
 	t.Helper()
 	for day, got := range s.Conversion {
@@ -205,7 +203,7 @@ func testRanges(t *testing.T, d *deployment) {
 				"views": keys(s.Views), "signups": keys(s.Signups), "referred": keys(s.Referred), "conversion": keys(s.Conversion),
 			} {
 				if !slices.Equal(got, days(before)) && !slices.Equal(got, days(after)) {
-					t.Errorf("%s has the days %v, want %v", name, got, days(after))
+					t.Errorf("%s covers the days %v, want %v", name, got, days(after))
 				}
 			}
 		})
@@ -225,8 +223,8 @@ func keys[V any](m map[string]V) []string {
 	return out
 }
 
-// testViews: every view counts once, however many come at once, and neither a
-// missing waitlist nor another's.
+// testViews checks that every concurrent view counts once, that views of missing waitlists do not count, and that each
+// waitlist has its own count.
 func testViews(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id, other := o.waitlist(t, nil), o.waitlist(t, Obj{"status": "closed"})
@@ -246,7 +244,7 @@ func testViews(t *testing.T, d *deployment) {
 	o.Do(t, viewOf(other)).Want(http.StatusOK)
 	o.awaitSeries(t, id, 400, 0, 0)
 	o.awaitSeries(t, other, 1, 0, 0)
-	// The public goes on when the owner has no say any more, and so does counting.
+	// When the owner's access ends, the public side and the counting continue.
 	d.setTier(t, o, "basic", "inactive")
 	o.Do(t, viewOf(id)).Want(http.StatusOK)
 	d.setTier(t, o, "pro", "active")
@@ -256,8 +254,7 @@ func testViews(t *testing.T, d *deployment) {
 func testTopReferrers(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{"hide_position": true})
-	// Twelve people; the one with number i gets i/2 referrals, and of two with as
-	// many the later one gets there first.
+	// Twelve people: number i gets i/2 referrals; of two people with equal counts, the later one gets there first.
 	people, tokens := make([]string, 12), make([]string, 12)
 	for i := range people {
 		people[i] = address(fmt.Sprint("p", i))
@@ -277,10 +274,10 @@ func testTopReferrers(t *testing.T, d *deployment) {
 	}
 	for at, i := range want {
 		if got := s.Referrers[at]; got.Email != people[i] || got.FirstName != fmt.Sprint("P", i) || got.ReferralCount != i/2 {
-			t.Errorf("place %d: %+v, want person %d with %d", at+1, got, i, i/2)
+			t.Errorf("referrer %d is %+v, want person %d with %d", at+1, got, i, i/2)
 		}
 	}
-	// Whoever was removed is shown no more.
+	// A removed person is no longer listed.
 	d.deleteMyData(t, o.Client, id, people[11])
 	o.remove(t, id, people[10])
 	if s := o.series(t, id); len(s.Referrers) != 8 || s.Referrers[0].Email != people[9] {
@@ -288,7 +285,7 @@ func testTopReferrers(t *testing.T, d *deployment) {
 	}
 }
 
-// origins is an answer of the UTM analytics.
+// origins is the answer of the UTM analytics.
 type origins struct {
 	ID       string   `json:"waitlist_id"`
 	Source   []origin `json:"by_source"`
@@ -350,7 +347,7 @@ func testOrigins(t *testing.T, d *deployment) {
 	if canonical(got) != canonical(want) {
 		t.Errorf("%s,\nwant %s", canonical(got), canonical(want))
 	}
-	t.Run("removals take nothing away", func(t *testing.T) {
+	t.Run("removals do not lower the sums", func(t *testing.T) {
 		d.deleteMyData(t, o.Client, id, eve)
 		o.join(t, id, address("x"), Obj{"utm_source": "late"})
 		want.Source = []origin{{"often", 3}, {"late", 3}, {"early", 2}}
@@ -358,7 +355,7 @@ func testOrigins(t *testing.T, d *deployment) {
 	})
 }
 
-// testManyOrigins: the thousand most frequent values, and the rest as one.
+// testManyOrigins checks that the thousand most frequent values are listed and the rest is summed up.
 func testManyOrigins(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -378,7 +375,7 @@ func testManyOrigins(t *testing.T, d *deployment) {
 	for i := range n {
 		next <- i
 	}
-	// The last ones again, so that they are among the thousand.
+	// Repeat the last values, so that they are among the thousand.
 	for i := n - 20; i < n; i++ {
 		next <- i
 	}
@@ -395,10 +392,10 @@ func testManyOrigins(t *testing.T, d *deployment) {
 	seen := map[string]int{}
 	for i, s := range got.Source {
 		if _, twice := seen[s.Value]; twice {
-			t.Errorf("%s is there twice", s.Value)
+			t.Errorf("%s is listed twice", s.Value)
 		}
 		if seen[s.Value] = s.Count; i > 0 && s.Count > got.Source[i-1].Count {
-			t.Errorf("%+v stands behind %+v", s, got.Source[i-1])
+			t.Errorf("%+v is listed after %+v", s, got.Source[i-1])
 		}
 	}
 	if seen["(other)"] != n-1000 {

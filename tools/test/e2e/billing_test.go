@@ -21,7 +21,7 @@ import (
 // paymentSecret signs the payment provider's events in every deployment.
 const paymentSecret = "whsec_of_the_suite"
 
-// paymentEvent is a signed event about a customer.
+// paymentEvent returns a signed event about a customer.
 func paymentEvent(id, customer string) Request {
 	return signedEvent(fmt.Sprintf(`{"id":%q,"type":"customer.updated","data":{"object":{"object":"customer","id":%q}}}`, id, customer), paymentSecret, time.Now())
 }
@@ -31,8 +31,7 @@ func signedEvent(body, secret string, at time.Time) Request {
 	return Post("/billing/webhook", nil).Raw(signed.Payload).With("Content-Type", "application/json").With("Stripe-Signature", signed.Header)
 }
 
-// till is a deployment that takes payments at a simulator of the test's own, which
-// stands for the real provider.
+// till is a deployment whose payment provider is a simulator that the test controls.
 type till struct {
 	*deployment
 	sim    *stripesim.Server
@@ -77,7 +76,7 @@ func (s *suite) open(t *testing.T, currency string, monthly [3]int64) *till {
 	return &till{deployment: d, sim: sim, prefix: currency + "_"}
 }
 
-// choose sends the form of a hosted page and returns the status and where it leads.
+// choose submits the form of a hosted page. It returns the status and the Location header.
 func choose(t *testing.T, page, choice string) (status int, location string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, page, strings.NewReader(url.Values{"choice": {choice}}.Encode()))
@@ -93,7 +92,7 @@ func choose(t *testing.T, page, choice string) (status int, location string) {
 	return res.StatusCode, res.Header.Get("Location")
 }
 
-// plan is the body that names one.
+// plan returns a request body that names a plan.
 func plan(tier string, interval ...string) Obj {
 	body := Obj{"tier": tier}
 	if len(interval) > 0 {
@@ -102,7 +101,7 @@ func plan(tier string, interval ...string) Obj {
 	return body
 }
 
-// bill does one of billing's operations.
+// bill calls an operation of billing.
 func (o *owner) bill(t testing.TB, operation string, body any) *Response {
 	t.Helper()
 	if operation == "info" {
@@ -111,7 +110,7 @@ func (o *owner) bill(t testing.TB, operation string, body any) *Response {
 	return o.Do(t, Post("/billing/"+operation, body).As(o.token))
 }
 
-// awaitStatus waits until the profile has a plan and a status.
+// awaitStatus waits until the profile shows a plan and a status.
 func (o *owner) awaitStatus(t *testing.T, tier, status string) {
 	t.Helper()
 	var last *Response
@@ -121,13 +120,13 @@ func (o *owner) awaitStatus(t *testing.T, tier, status string) {
 	})
 }
 
-// status is the present one, at once.
+// wantStatus requires the profile to show a plan and a status now.
 func (o *owner) wantStatus(t *testing.T, tier, status string) *Response {
 	t.Helper()
 	return o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK).WantJSON("subscription_tier", tier).WantJSON("subscription_status", status)
 }
 
-// subscriber is an owner who has paid for a plan with a card.
+// subscriber returns an owner who has paid for a plan with a card.
 func (d *deployment) subscriber(t *testing.T, card, tier string, interval ...string) *owner {
 	t.Helper()
 	o := d.owner(t)
@@ -139,14 +138,14 @@ func (d *deployment) subscriber(t *testing.T, card, tier string, interval ...str
 	return o
 }
 
-// customer is who an owner is at the provider.
+// customer returns the owner's customer id at the provider.
 func (o *owner) customer(t *testing.T) string {
 	t.Helper()
 	return o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK).Str("payment_customer_id")
 }
 
-// testBilling goes through the states of subscriptions, the shapes and the errors
-// of the contract, at a provider that the test has in hand.
+// testBilling tests the states of subscriptions and the answers and errors of the contract, against a provider that the test
+// controls.
 func (s *suite) testBilling(t *testing.T) {
 	d := s.open(t, "usd", [3]int64{300, 1000, 5000})
 	for _, part := range []struct {
@@ -162,7 +161,7 @@ func (s *suite) testBilling(t *testing.T) {
 		{"clicks", testClicks},
 		{"events", testEvents},
 		{"deletion", testDeletedSubscriber},
-		{"time", testTime}, // of everybody
+		{"time", testTime}, // advances time for all accounts
 		{"provider", testProviderFails},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, d) })
@@ -175,15 +174,15 @@ func testCheckout(t *testing.T, d *till) {
 	o.wantStatus(t, "pro", "trialing").WantJSON("payment_customer_id", nil)
 	list := o.waitlist(t, nil)
 	first := o.bill(t, "checkout", plan("advanced")).Want(http.StatusOK).Str("url")
-	// The trial is canceled first.
+	// Cancel the trial first.
 	o.wantStatus(t, "pro", "inactive")
 	o.Do(t, Get("/waitlists/"+list).As(o.token)).WantError(http.StatusForbidden, "FORBIDDEN")
 	if again := o.bill(t, "checkout", plan("advanced")).Str("url"); again != first {
-		t.Errorf("a second click leads to %s, not %s", again, first)
+		t.Errorf("a second click leads to %s, want %s", again, first)
 	}
 	other := o.bill(t, "checkout", plan("advanced", "yearly")).Want(http.StatusOK).Str("url")
 	if status, _ := choose(t, first, "pay"); status != http.StatusGone {
-		t.Errorf("a page that was left can be paid: %d", status)
+		t.Errorf("an abandoned page can still be paid: %d", status)
 	}
 	for choice, want := range map[string]int{"decline": http.StatusPaymentRequired, "cancel": http.StatusSeeOther} {
 		if status, to := choose(t, other, choice); status != want || (choice == "cancel" && to != "https://site.example/plans") {
@@ -196,7 +195,7 @@ func testCheckout(t *testing.T, d *till) {
 	}
 	o.awaitStatus(t, "advanced", "active")
 	if o.customer(t) == "" {
-		t.Error("no payment customer")
+		t.Error("the account has no payment customer")
 	}
 	o.Do(t, Get("/waitlists/"+list).As(o.token)).Want(http.StatusOK)
 	o.Do(t, Get("/templates").As(o.token)).WantError(http.StatusForbidden, "TIER_REQUIRED")
@@ -222,11 +221,11 @@ func testChanges(t *testing.T, d *till) {
 	for _, to := range []Obj{plan("pro"), plan("pro", "yearly"), plan("advanced"), plan("basic")} {
 		o.bill(t, "checkout", to).Want(http.StatusOK).
 			WantJSON("upgraded", true).WantJSON("tier", to["tier"]).WantJSON("status", "active").WantAbsent("url", "payment_failed")
-		// In the same request, on every replica.
+		// The change is visible within the same request, on every replica.
 		o.wantStatus(t, to["tier"].(string), "active")
 		o.bill(t, "checkout", to).Invalid("tier")
 	}
-	// The card pays once and declines later.
+	// This card pays once and is declined afterwards.
 	late := d.subscriber(t, "later", "basic")
 	late.bill(t, "checkout", plan("pro")).Want(http.StatusOK).WantJSON("upgraded", false).WantJSON("payment_failed", true).WantAbsent("tier", "status", "url")
 	late.wantStatus(t, "basic", "active")
@@ -240,7 +239,7 @@ func testPreview(t *testing.T, d *till) {
 	o := d.owner(t)
 	o.bill(t, "preview", plan("basic")).Invalid("subscription") // during the trial
 	o.bill(t, "checkout", plan("basic")).Want(http.StatusOK)
-	o.bill(t, "preview", plan("basic")).Invalid("subscription") // before it is paid
+	o.bill(t, "preview", plan("basic")).Invalid("subscription") // before the payment
 	o = d.subscriber(t, "pay", "advanced")
 	o.bill(t, "preview", plan("advanced")).Want(http.StatusOK).WantJSON("already_on_plan", true).WantJSON("actual_tier", "advanced")
 	for _, tc := range []struct {
@@ -259,11 +258,11 @@ func testPreview(t *testing.T, d *till) {
 			WantJSON("current_plan", "advanced").WantJSON("new_plan", tc.to["tier"]).WantJSON("is_upgrade", tc.upgrade).
 			WantJSON("immediate_charge", tc.charge).WantJSON("new_recurring_price", tc.recurring).WantJSON("new_recurring_formatted", tc.formatted)
 	}
-	// What is shown is what is charged.
+	// The change charges what the preview showed.
 	shown := o.bill(t, "preview", plan("pro")).Want(http.StatusOK)
 	o.bill(t, "checkout", plan("pro")).Want(http.StatusOK)
 	charged := o.bill(t, "info", nil).Want(http.StatusOK)
-	if difference := shown.Int("proration_amount") - charged.Int("invoices.0.amount"); difference < -1 || difference > 1 { // a second may pass
+	if difference := shown.Int("proration_amount") - charged.Int("invoices.0.amount"); difference < -1 || difference > 1 { // a second may pass in between
 		t.Errorf("shown %d, charged %d", shown.Int("proration_amount"), charged.Int("invoices.0.amount"))
 	}
 	if shown.Str("proration_formatted") != fmt.Sprintf("$%d.%02d", shown.Int("proration_amount")/100, shown.Int("proration_amount")%100) {
@@ -293,7 +292,7 @@ func testCancellation(t *testing.T, d *till) {
 	o.Do(t, Get("/templates").As(o.token)).Want(http.StatusOK)
 	o.bill(t, "checkout", plan("pro")).Want(http.StatusOK).WantJSON("upgraded", true).WantJSON("tier", "pro").WantJSON("status", "active")
 	o.wantStatus(t, "pro", "active")
-	// And at the provider's own page.
+	// The provider's own page works as well.
 	portal := o.bill(t, "portal", nil).Want(http.StatusOK).Str("url")
 	choose(t, portal, "cancel")
 	o.awaitStatus(t, "pro", "canceling")
@@ -307,11 +306,11 @@ func testTrials(t *testing.T, d *till) {
 	o.bill(t, "start-trial", nil).WantError(http.StatusConflict, "CONFLICT")
 	o.bill(t, "cancel", nil).Want(http.StatusOK)
 	o.bill(t, "start-trial", nil).WantError(http.StatusConflict, "CONFLICT")
-	// Somebody who never had one.
+	// An account that never had a trial.
 	d.exec(t, "UPDATE account.account SET has_used_trial = false, trial_ends_at = NULL WHERE email = $1", o.email)
 	out := o.bill(t, "start-trial", nil).Want(http.StatusOK).WantJSON("status", "trialing").WantJSON("tier", "pro")
 	if in := time.Until(time.Unix(out.Int("trial_end"), 0)).Round(time.Hour); in != 7*24*time.Hour {
-		t.Errorf("the trial ends in %s", in)
+		t.Errorf("the trial ends after %s", in)
 	}
 	o.wantStatus(t, "pro", "trialing").WantJSON("trial_end", out.Int("trial_end")).WantJSON("has_used_trial", true)
 	o.bill(t, "start-trial", nil).WantError(http.StatusConflict, "CONFLICT")
@@ -328,7 +327,7 @@ func testInfo(t *testing.T, d *till) {
 		WantJSON("payment_method", Obj{"brand": "visa", "last4": "4242", "exp_month": 12, "exp_year": 2034}).
 		WantJSON("invoices.0.amount", 10000).WantJSON("invoices.0.amount_formatted", "$100.00").WantJSON("invoices.0.status", "paid")
 	if age := time.Since(time.Unix(info.Int("invoices.0.date"), 0)); age < -time.Minute || age > time.Minute {
-		t.Errorf("the invoice is of %s ago", age)
+		t.Errorf("the invoice is %s old", age)
 	}
 	for _, page := range []string{info.Str("invoices.0.hosted_invoice_url"), info.Str("invoices.0.invoice_pdf"), o.bill(t, "portal", nil).Want(http.StatusOK).Str("url")} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, page, nil)
@@ -349,7 +348,7 @@ func testInfo(t *testing.T, d *till) {
 	}
 }
 
-// testClicks: whoever clicks twenty times pays once.
+// testClicks checks that twenty clicks pay once.
 func testClicks(t *testing.T, d *till) {
 	o := d.owner(t)
 	crowd := func(operation string, body any) map[string]int {
@@ -381,7 +380,7 @@ func testClicks(t *testing.T, d *till) {
 	}
 	choose(t, o.bill(t, "checkout", plan("basic")).Want(http.StatusOK).Str("url"), "pay")
 	o.awaitStatus(t, "basic", "active")
-	// One does it; the others are told that it is done.
+	// One call upgrades; the others learn that it is already done.
 	if seen := crowd("checkout", plan("pro")); len(seen) != 2 || seen["400"] != 19 {
 		t.Errorf("%v", seen)
 	}
@@ -389,7 +388,7 @@ func testClicks(t *testing.T, d *till) {
 		t.Errorf("%v", seen)
 	}
 	if invoices, _ := o.bill(t, "info", nil).Want(http.StatusOK).Get("invoices").([]any); len(invoices) != 2 {
-		t.Errorf("%d invoices, want that of the beginning and that of the change", len(invoices))
+		t.Errorf("%d invoices, want one for the start and one for the change", len(invoices))
 	}
 	if all := d.sim.Current(o.customer(t)); len(all) != 1 || all[0].Price != d.prefix+"pro_monthly" || !all[0].CancelAtPeriodEnd {
 		t.Errorf("%+v", all)
@@ -401,7 +400,7 @@ func testEvents(t *testing.T, d *till) {
 	c := d.client(t)
 	received := func(r Request) { c.Do(t, r).Want(http.StatusOK).WantJSON("received", true) }
 	event := paymentEvent(address("evt"), o.customer(t))
-	for range 3 { // again does nothing
+	for range 3 { // repetitions do nothing
 		received(event)
 	}
 	received(paymentEvent(address("evt"), "cus_nobody"))
@@ -417,7 +416,7 @@ func testEvents(t *testing.T, d *till) {
 		t.Run(name, func(t *testing.T) { c.Do(t, r.Invalid()).WantError(http.StatusBadRequest, "INVALID_TOKEN") })
 	}
 	c.Do(t, signedEvent(`"`+strings.Repeat("x", 1<<20)+`"`, paymentSecret, time.Now()).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
-	// What an event says is not believed.
+	// The content of an event is not trusted.
 	received(signedEvent(fmt.Sprintf(`{"id":%q,"type":"customer.subscription.deleted","data":{"object":{"object":"subscription","status":"canceled","customer":%q}}}`,
 		address("evt"), o.customer(t)), paymentSecret, time.Now()))
 	o.wantStatus(t, "basic", "active")
@@ -431,12 +430,12 @@ func testDeletedSubscriber(t *testing.T, d *till) {
 	if all := d.sim.Current(customer); len(all) != 1 || all[0].Status != "canceled" {
 		t.Errorf("%+v", all)
 	}
-	// A page that was open when its account went.
+	// A page that was open when its account was deleted.
 	o = d.owner(t)
 	page := o.bill(t, "checkout", plan("pro")).Want(http.StatusOK).Str("url")
 	customer = o.customer(t)
 	o.Do(t, Delete("/auth/me").As(o.token)).Want(http.StatusNoContent)
-	choose(t, page, "pay") // may be too late, or not
+	choose(t, page, "pay") // may or may not be too late
 	Await(t, 30*time.Second, "what was paid is given back", func() bool {
 		return d.sim.Deleted(customer) && !slices.ContainsFunc(d.sim.Payments(customer), func(p stripesim.Payment) bool { return p.Refunded != p.Amount })
 	})
@@ -446,7 +445,7 @@ func testDeletedSubscriber(t *testing.T, d *till) {
 	again.wantStatus(t, "basic", "inactive").WantJSON("payment_customer_id", nil)
 }
 
-// testTime has time pass at the provider.
+// testTime lets time pass at the provider.
 func testTime(t *testing.T, d *till) {
 	loyal := d.subscriber(t, "pay", "pro")
 	leaving := d.subscriber(t, "pay", "advanced")
@@ -466,11 +465,11 @@ func testTime(t *testing.T, d *till) {
 	leaving.Do(t, Get("/waitlists").As(leaving.token)).WantError(http.StatusForbidden, "FORBIDDEN")
 	leaving.bill(t, "cancel", nil).Invalid("subscription")
 	loyal.wantStatus(t, "pro", "active")
-	broke.wantStatus(t, "basic", "active") // past due, while the provider tries
+	broke.wantStatus(t, "basic", "active") // past due, while the provider retries
 	pass(9 * 24 * time.Hour)
 	broke.wantStatus(t, "basic", "inactive") // unpaid
 	broke.bill(t, "preview", plan("pro")).Invalid("subscription")
-	// Both can come back.
+	// Both owners can subscribe again.
 	for _, o := range []*owner{leaving, broke} {
 		choose(t, o.bill(t, "checkout", plan("basic")).Want(http.StatusOK).Str("url"), "pay")
 		o.awaitStatus(t, "basic", "active")
@@ -481,7 +480,7 @@ func testTime(t *testing.T, d *till) {
 	}
 }
 
-// testProviderFails is the last: the breaker stays open for a while.
+// testProviderFails runs last because the circuit breaker stays open for a while.
 func testProviderFails(t *testing.T, d *till) {
 	o := d.subscriber(t, "pay", "basic")
 	everything := map[string]func(t *testing.T) *Response{
@@ -515,15 +514,15 @@ func testProviderFails(t *testing.T, d *till) {
 		t.Run("broken "+name, func(t *testing.T) { do(t).WantError(http.StatusBadGateway, "EXTERNAL_SERVICE_ERROR") })
 	}
 	o.Do(t, paymentEvent(address("evt"), o.customer(t))).WantError(http.StatusBadGateway, "EXTERNAL_SERVICE_ERROR")
-	// By now nobody waits for it any more, and the rest of the suite goes on.
+	// Nobody waits for the provider any more, and the rest of the suite continues.
 	inject(stripesim.Fault{Kind: stripesim.Hang, Times: 1000})
 	if r := o.bill(t, "info", nil).WantError(http.StatusBadGateway, "EXTERNAL_SERVICE_ERROR"); r.Took > time.Second {
-		t.Errorf("took %s", r.Took)
+		t.Errorf("the answer took %s", r.Took)
 	}
 	o.wantStatus(t, "basic", "active")
-	d.owner(t).bill(t, "cancel", nil).Want(http.StatusOK) // a trial is account's alone
+	d.owner(t).bill(t, "cancel", nil).Want(http.StatusOK) // canceling a trial does not involve the provider
 	d.sim.ClearFaults()
-	// By each replica, of which the next request may meet another.
+	// The breaker is per replica, and the next request may reach another one.
 	inRow := 0
 	Await(t, 60*time.Second, "the provider is used again", func() bool {
 		if inRow++; o.bill(t, "info", nil).Status != http.StatusOK {
@@ -534,7 +533,7 @@ func testProviderFails(t *testing.T, d *till) {
 	o.bill(t, "checkout", plan("pro")).Want(http.StatusOK).WantJSON("upgraded", true)
 }
 
-// testYen: a currency without decimals.
+// testYen tests a currency without decimals.
 func (s *suite) testYen(t *testing.T) {
 	d := s.open(t, "jpy", [3]int64{300, 1500, 5000})
 	o := d.subscriber(t, "pay", "advanced")
@@ -544,8 +543,8 @@ func (s *suite) testYen(t *testing.T) {
 	o.bill(t, "info", nil).Want(http.StatusOK).WantJSON("invoices.0.amount", 1500).WantJSON("invoices.0.amount_formatted", "¥1,500")
 }
 
-// testPayments: without a key the program has a simulator of its own, whose pages
-// are at its own address, and which a kill does not make forget.
+// testPayments tests the built-in simulator that the program uses without a key: it serves its pages at the program's own
+// address and keeps its state across a kill.
 func (s *suite) testPayments(t *testing.T) {
 	d := s.deploy(t, nil)
 	o := d.owner(t)

@@ -14,7 +14,7 @@ import (
 	"waitlist.internal/services/messaging/resendtest"
 )
 
-// newBlast is a request for a blast with a text body.
+// newBlast returns a request for a blast with a text body.
 func newBlast(waitlist string, more Obj) Request {
 	body := Obj{"subject": "News", "text_body": "Hello"}
 	for k, v := range more {
@@ -27,7 +27,7 @@ func newBlast(waitlist string, more Obj) Request {
 	return Post("/waitlists/"+waitlist+"/blasts", body)
 }
 
-// blastState is an entry of the list.
+// blastState is an entry of the list of blasts.
 type blastState struct {
 	ID         string `json:"blast_id"`
 	Subject    string `json:"subject"`
@@ -37,7 +37,7 @@ type blastState struct {
 	Status     string `json:"status"`
 }
 
-// blasts are a waitlist's, newest first.
+// blasts returns a waitlist's blasts, newest first.
 func (o *owner) blasts(t testing.TB, waitlist string) []blastState {
 	t.Helper()
 	var list struct {
@@ -47,7 +47,7 @@ func (o *owner) blasts(t testing.TB, waitlist string) []blastState {
 	return list.Blasts
 }
 
-// awaitBlast waits until the newest blast is in a state, and returns it.
+// awaitBlast waits until the newest blast has a status, and returns it.
 func (o *owner) awaitBlast(t testing.TB, waitlist, status string) blastState {
 	t.Helper()
 	var got blastState
@@ -58,8 +58,8 @@ func (o *owner) awaitBlast(t testing.TB, waitlist, status string) blastState {
 	return got
 }
 
-// unsubscribeLinks are the ways out that a mail must offer: the page of its
-// footer, and the API's address for one click (RFC 8058).
+// unsubscribeLinks returns the two unsubscribe links that a mail must have: the footer's page, and the API's address for
+// one-click unsubscription (RFC 8058).
 func (m Mail) unsubscribeLinks(t testing.TB, d *deployment, waitlist string) (page, click *url.URL) {
 	t.Helper()
 	if got := m.Header.Get("List-Unsubscribe-Post"); got != "List-Unsubscribe=One-Click" {
@@ -77,17 +77,17 @@ func (m Mail) unsubscribeLinks(t testing.TB, d *deployment, waitlist string) (pa
 		}
 	}
 	if page == nil || !strings.HasPrefix(page.String(), d.server.URL+"/") || page.Query().Get("waitlist") != waitlist || page.Query().Get("email") != m.To || page.Query().Get("token") == "" {
-		t.Fatalf("footer's link %v in %q", page, m.Text+m.HTML)
+		t.Fatalf("the footer's link is %v in %q", page, m.Text+m.HTML)
 	}
 	for media, body := range map[string]string{"text": m.Text, "HTML": html.UnescapeString(m.HTML)} {
 		if body != "" && !strings.Contains(body, page.String()) {
-			t.Errorf("no way out in the %s: %s", media, body)
+			t.Errorf("no unsubscribe link in the %s: %s", media, body)
 		}
 	}
 	return page, click
 }
 
-// noUnsubscribe: a mail that is no marketing offers no way out.
+// noUnsubscribe requires that a transactional mail has no unsubscribe link.
 func (m Mail) noUnsubscribe(t testing.TB) {
 	t.Helper()
 	if m.Header.Get("List-Unsubscribe") != "" || m.Header.Get("List-Unsubscribe-Post") != "" || strings.Contains(strings.ToLower(m.Text+m.HTML), "unsubscribe") {
@@ -95,19 +95,19 @@ func (m Mail) noUnsubscribe(t testing.TB) {
 	}
 }
 
-// click is the POST of a mail program whose user wants no more mails.
+// click returns the request that a mail client sends for a one-click unsubscription.
 func click(u *url.URL) Request {
 	return Post(strings.TrimPrefix(u.EscapedPath(), basePath)+"?"+u.RawQuery, nil).
 		Raw([]byte("List-Unsubscribe=One-Click")).With("Content-Type", "application/x-www-form-urlencoded")
 }
 
-// optOut is what the page of a footer's link sends.
+// optOut returns the request that the footer's page sends.
 func optOut(page *url.URL) Request {
 	q := page.Query()
 	return Post("/public/waitlists/"+q.Get("waitlist")+"/unsubscribe", Obj{"email": q.Get("email"), "token": q.Get("token")})
 }
 
-// optOutByHand opts somebody out without a mail.
+// optOutByHand opts an address out without a mail.
 func (d *deployment) optOutByHand(t testing.TB, c *Client, waitlist, email string) {
 	t.Helper()
 	c.Do(t, Post("/public/waitlists/"+waitlist+"/unsubscribe", Obj{"email": email, "token": d.unsubscribeToken(t, waitlist, email)})).Want(http.StatusOK)
@@ -140,7 +140,7 @@ func testBlasts(t *testing.T, d *deployment) {
 	t.Run("plans", func(t *testing.T) { testBlastPlans(t, d) })
 }
 
-// testBlastMails: who gets what, and the ways out.
+// testBlastMails checks who gets which mail, and the unsubscribe links.
 func testBlastMails(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{"position_offset": 7})
@@ -169,7 +169,7 @@ func testBlastMails(t *testing.T, d *deployment) {
 			t.Errorf("subject %q", m.Subject)
 		}
 		if !strings.HasPrefix(m.Text, text) || !strings.HasPrefix(m.HTML, markup) {
-			t.Errorf("the body has changed: %q, %q", m.Text, m.HTML)
+			t.Errorf("the bodies were changed: %q, %q", m.Text, m.HTML)
 		}
 		if strings.Count(m.Text, "/unsubscribe?") != 1 || strings.Count(m.HTML, "/unsubscribe?") != 1 {
 			t.Errorf("footers: %q, %q", m.Text, m.HTML)
@@ -181,7 +181,7 @@ func testBlastMails(t *testing.T, d *deployment) {
 		tokens[page.Query().Get("token")] = true
 		if p == ada {
 			golden(t, "blast", d, m, map[string]string{id: "<waitlist>", ada: "<ada>", text: "<text>\n", markup: "<html>\n"})
-			// A GET asks before it does anything.
+			// A GET must not unsubscribe.
 			o.Do(t, Get(strings.TrimPrefix(one.Path, basePath)+"?"+one.RawQuery)).WantError(http.StatusNotFound, "NOT_FOUND")
 			o.Do(t, click(one)).Want(http.StatusOK).WantJSON("success", true)
 			o.Do(t, click(one)).Want(http.StatusOK)
@@ -190,7 +190,7 @@ func testBlastMails(t *testing.T, d *deployment) {
 	if len(tokens) != 3 {
 		t.Errorf("%d tokens for three people", len(tokens))
 	}
-	// The last one, imported, goes by the page; their data goes with them.
+	// The last recipient, who was imported, unsubscribes by the page and then deletes their data.
 	erase := o.Do(t, optOut(page)).Want(http.StatusOK).Str("delete_token")
 	o.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": imported, "token": erase})).Want(http.StatusOK)
 	o.status(t, id, imported).WantError(http.StatusNotFound, "NOT_FOUND")
@@ -216,7 +216,7 @@ func testBlastMails(t *testing.T, d *deployment) {
 	})
 }
 
-// testBlastAnswers: nobody on the list, the list of blasts, and who may see it.
+// testBlastAnswers checks blasts to empty lists, the list of blasts, and who may see it.
 func testBlastAnswers(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -238,16 +238,16 @@ func testBlastAnswers(t *testing.T, d *deployment) {
 		}
 		at, err := time.Parse(time.RFC3339, got[i].SentAt)
 		if err != nil || at.Before(start.Add(-2*time.Second)) || at.After(time.Now().Add(2*time.Second)) {
-			t.Errorf("sent at %s, %v", got[i].SentAt, err)
+			t.Errorf("sent_at is %s: %v", got[i].SentAt, err)
 		}
 	}
 	if got[0].SentAt < got[1].SentAt {
-		t.Errorf("the second at %s, the first at %s", got[0].SentAt, got[1].SentAt)
+		t.Errorf("the second was sent at %s, the first at %s", got[0].SentAt, got[1].SentAt)
 	}
 	o.Do(t, Get("/waitlists/"+id+"/blasts").Key(o.key)).Want(http.StatusOK)
 	o.Do(t, NewRequest(http.MethodHead, "/waitlists/"+id+"/blasts", nil).As(o.token)).Want(http.StatusOK)
 	if other := o.waitlist(t, nil); len(o.blasts(t, other)) != 0 {
-		t.Error("another waitlist's blasts")
+		t.Error("the list shows another waitlist's blasts")
 	}
 
 	stranger, viewer := d.owner(t), d.owner(t)
@@ -294,7 +294,7 @@ func testBlastFields(t *testing.T, d *deployment) {
 				o.Do(t, newBlast(id, Obj{field: bad}).As(o.token).Invalid()).Invalid(field)
 			}
 			if got := len(o.blasts(t, id)); got != had {
-				t.Errorf("%d blasts of refused requests", got-had)
+				t.Errorf("rejected requests created %d blasts", got-had)
 			}
 		})
 	}
@@ -305,7 +305,7 @@ func testBlastFields(t *testing.T, d *deployment) {
 	o.Do(t, newBlast(id, Obj{"text_body": strings.Repeat("x", most), "html_body": strings.Repeat("x", most)}).As(o.token)).WantError(http.StatusBadRequest, "INVALID_BODY")
 }
 
-// testBlastBatches: more people than one batch holds get one mail each.
+// testBlastBatches checks that more people than fit in one batch get one mail each.
 func testBlastBatches(t *testing.T, d *deployment) {
 	const people = 250
 	o := d.owner(t)
@@ -331,7 +331,7 @@ func testBlastBatches(t *testing.T, d *deployment) {
 	}
 }
 
-// count is how many mails came to each of many addresses.
+// count returns the number of mails to each address.
 func (s *Server) count(t testing.TB, emails []string) []int {
 	t.Helper()
 	all, err := s.mails(func(Mail) bool { return true })
@@ -370,7 +370,7 @@ func testBlastIdempotency(t *testing.T, d *deployment) {
 	o.Do(t, send("k2", nil)).Want(http.StatusOK)
 	other := d.owner(t)
 	if r := other.Do(t, newBlast(other.waitlist(t, nil), nil).As(other.token).With("Idempotency-Key", "k1")).Want(http.StatusOK); r.Header.Get("Idempotent-Replayed") != "" {
-		t.Error("one account's key answers another's")
+		t.Error("an account got the stored answer of another account's key")
 	}
 	var mu sync.Mutex
 	ids := map[string]bool{}
@@ -395,7 +395,7 @@ func testBlastIdempotency(t *testing.T, d *deployment) {
 	}
 	wg.Wait()
 	if n := len(o.blasts(t, id)); len(ids) != 1 || n != 3 {
-		t.Errorf("%d answers, %d blasts", len(ids), n)
+		t.Errorf("%d different answers, %d blasts", len(ids), n)
 	}
 	d.server.AwaitMails(t, ada, 3)
 	if got := inBoxes(t, d.server, ada); got[0] != 3 {
@@ -403,7 +403,7 @@ func testBlastIdempotency(t *testing.T, d *deployment) {
 	}
 	d.exec(t, "UPDATE messaging.idempotency_key SET created_at = created_at - interval '25 hours'")
 	if r := o.Do(t, send("k1", Obj{"subject": "Other"})).Want(http.StatusOK); r.Header.Get("Idempotent-Replayed") != "" {
-		t.Error("replayed after 25 hours")
+		t.Error("the answer was replayed after 25 hours")
 	}
 }
 
@@ -417,7 +417,7 @@ func testBlastPlans(t *testing.T, d *deployment) {
 		for _, r := range []Request{newBlast(id, nil), Get("/waitlists/" + id + "/blasts")} {
 			res := o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, code)
 			if code == "TIER_REQUIRED" && !strings.Contains(res.Str("error"), "Pro") {
-				t.Errorf("%s: %q does not name the plan", r, res.Str("error"))
+				t.Errorf("%s: message %q does not name the plan", r, res.Str("error"))
 			}
 		}
 	}
@@ -432,17 +432,17 @@ func testBlastPlans(t *testing.T, d *deployment) {
 	d.exec(t, "UPDATE account.account SET trial = true, status = 'trialing', valid_until = now() - interval '1 second' WHERE email = $1", o.email)
 	both("TRIAL_EXPIRED")
 	if got := inBoxes(t, d.server, ada); got[0] != 0 {
-		t.Errorf("%d mails of refused blasts", got[0])
+		t.Errorf("%d mails of rejected blasts", got[0])
 	}
 	d.setTier(t, o, "pro", "active")
 	o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("recipient_count", 1)
 }
 
-// testBlastCap: a deployment that bounds what trials may send.
+// testBlastCap tests a deployment that limits the blasts of trials.
 func (s *suite) testBlastCap(t *testing.T) {
 	d := s.deploy(t, map[string]string{"BLAST_DAILY_CAP_TRIAL": "3", "RESEND_WEBHOOK_SECRETS": ""})
 	o := d.owner(t)
-	// Without a secret nobody can tell us anything.
+	// Without a secret, notifications from the mail provider are not accepted.
 	o.Do(t, notification(t, resendtest.Secret, "id", "email.bounced", "Permanent", time.Now(), o.email)).WantError(http.StatusNotFound, "NOT_FOUND")
 	id := o.waitlist(t, nil)
 	for range 3 {

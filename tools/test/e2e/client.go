@@ -20,7 +20,7 @@ import (
 // Obj is a JSON object.
 type Obj = map[string]any
 
-// Request is what a test sends. Its methods return changed copies.
+// Request is a request of a test. Its methods return changed copies.
 type Request struct {
 	method  string
 	path    string
@@ -31,8 +31,7 @@ type Request struct {
 	invalid bool
 }
 
-// NewRequest returns a request; path may have a query and stands below the
-// version segment. A nil body is none.
+// NewRequest returns a request. path follows the version segment and may have a query; a nil body means no body.
 func NewRequest(method, path string, body any) Request {
 	r := Request{method: method, path: path, header: http.Header{}}
 	if body != nil {
@@ -53,22 +52,22 @@ func Patch(path string, body any) Request { return NewRequest(http.MethodPatch, 
 // Delete returns a DELETE.
 func Delete(path string) Request { return NewRequest(http.MethodDelete, path, nil) }
 
-// JSON sets the body.
+// JSON encodes body as JSON and sets it.
 func (r Request) JSON(body any) Request {
 	b, err := json.Marshal(body)
 	if err != nil {
-		panic(fmt.Sprintf("a test's body does not marshal: %v", err))
+		panic(fmt.Sprintf("marshal a test's body: %v", err))
 	}
 	return r.Raw(b).With("Content-Type", "application/json")
 }
 
-// Raw sets the body as it is.
+// Raw sets the body verbatim.
 func (r Request) Raw(body []byte) Request {
 	r.body, r.hasBody = body, true
 	return r
 }
 
-// Chunked sends the body without its length.
+// Chunked sends the body without a Content-Length.
 func (r Request) Chunked() Request {
 	r.chunked = true
 	return r
@@ -85,19 +84,19 @@ func (r Request) With(name, value string) Request {
 	return r
 }
 
-// As sends an ID token.
+// As authenticates with an ID token.
 func (r Request) As(token string) Request { return r.With("Authorization", "Bearer "+token) }
 
-// Key sends an API key.
+// Key authenticates with an API key.
 func (r Request) Key(key string) Request { return r.With("X-Api-Key", key) }
 
-// Invalid lets the request violate the contract on purpose.
+// Invalid allows the request to violate the contract.
 func (r Request) Invalid() Request {
 	r.invalid = true
 	return r
 }
 
-// String is the request in a test's log.
+// String describes the request in a test's log.
 func (r Request) String() string {
 	s := r.method + " " + r.path
 	if r.hasBody {
@@ -106,18 +105,16 @@ func (r Request) String() string {
 	return s
 }
 
-// Client sends requests to one server and holds every exchange against the
-// contract.
+// Client sends requests to one server and checks every exchange against the contract.
 type Client struct {
-	// Base is the server's address, without the version segment.
+	// Base is the server's URL without the version segment.
 	Base     string
 	Contract *Contract
-	// Coverage takes what was seen; nil: nothing is kept.
+	// Coverage records the outcomes; nil: it records nothing.
 	Coverage *Coverage
 	// HTTP must not follow redirects.
 	HTTP *http.Client
-	// Address, where set, is the client address that the server is told by
-	// X-Forwarded-For; it believes that only from a trusted proxy.
+	// Address, if set, is sent in X-Forwarded-For as the client's address. Servers believe it only from a trusted proxy.
 	Address string
 }
 
@@ -133,11 +130,10 @@ func NewClient(base string, contract *Contract, coverage *Coverage) *Client {
 	}
 }
 
-// Close ends idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.HTTP.CloseIdleConnections() }
 
-// Do sends r and fails the test where there is no answer, or one outside the
-// contract.
+// Do sends r. It fails the test if there is no answer or the exchange violates the contract.
 func (c *Client) Do(t testing.TB, r Request) *Response {
 	t.Helper()
 	res, err := c.Send(t.Context(), r)
@@ -151,8 +147,7 @@ func (c *Client) Do(t testing.TB, r Request) *Response {
 	return res
 }
 
-// Send sends r. The error tells what is wrong with the exchange by the
-// contract; without any answer the response is nil.
+// Send sends r. The error says how the exchange violates the contract; without an answer the response is nil.
 func (c *Client) Send(ctx context.Context, r Request) (*Response, error) {
 	var body io.Reader
 	if r.hasBody {
@@ -172,12 +167,12 @@ func (c *Client) Send(ctx context.Context, r Request) (*Response, error) {
 	start := time.Now()
 	hres, err := c.HTTP.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no answer: %w", err)
+		return nil, fmt.Errorf("send the request: %w", err)
 	}
 	defer hres.Body.Close()
 	got, err := io.ReadAll(hres.Body)
 	if err != nil {
-		return nil, fmt.Errorf("no whole answer: %w", err)
+		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	res := &Response{Request: r, Status: hres.StatusCode, Header: hres.Header, Body: got, Took: time.Since(start)}
 	operation, outcome, err := c.Contract.Check(ctx, Exchange{
@@ -189,8 +184,7 @@ func (c *Client) Send(ctx context.Context, r Request) (*Response, error) {
 	return res, err
 }
 
-// Response is an answer that the contract allows. Its methods fail the test
-// they were received in.
+// Response is an answer that conforms to the contract. Its methods fail the test that received it.
 type Response struct {
 	Request Request
 	Status  int
@@ -212,7 +206,7 @@ func (r *Response) ErrorCode() string {
 	return b.ErrorCode
 }
 
-// Fields returns the field name of each entry of a validation error, sorted.
+// Fields returns the fields named by a validation error, sorted.
 func (r *Response) Fields() []string {
 	var b struct {
 		Errors []struct {
@@ -239,8 +233,7 @@ func (r *Response) Want(status int) *Response {
 	return r
 }
 
-// WantError requires a status, a code and, where any are named, exactly these
-// fields.
+// WantError requires a status, a code and, if any fields are given, exactly these fields.
 func (r *Response) WantError(status int, code string, fields ...string) *Response {
 	r.t.Helper()
 	if r.Status != status || r.ErrorCode() != code {
@@ -256,13 +249,13 @@ func (r *Response) WantError(status int, code string, fields ...string) *Respons
 	return r
 }
 
-// Invalid requires a VALIDATION_ERROR about exactly these fields.
+// Invalid requires a VALIDATION_ERROR for exactly these fields.
 func (r *Response) Invalid(fields ...string) *Response {
 	r.t.Helper()
 	return r.WantError(http.StatusBadRequest, "VALIDATION_ERROR", fields...)
 }
 
-// lookup walks a dotted path through objects, and arrays by index.
+// lookup follows a dotted path through objects, and through arrays by index.
 func (r *Response) lookup(path string) (any, bool) {
 	d := json.NewDecoder(bytes.NewReader(r.Body))
 	d.UseNumber()
@@ -291,13 +284,13 @@ func (r *Response) lookup(path string) (any, bool) {
 	return v, true
 }
 
-// Has reports whether there is a value, null included, at path.
+// Has reports whether there is a value at path, possibly null.
 func (r *Response) Has(path string) bool {
 	_, ok := r.lookup(path)
 	return ok
 }
 
-// Get returns the value at path, nil where there is none; numbers as float64.
+// Get returns the value at path, numbers as float64, or nil if there is none.
 func (r *Response) Get(path string) any {
 	v, _ := r.lookup(path)
 	return plain(v)
@@ -339,7 +332,7 @@ func (r *Response) Time(path string) time.Time {
 	return ts
 }
 
-// Decode reads the body into v.
+// Decode unmarshals the body into v.
 func (r *Response) Decode(v any) {
 	r.t.Helper()
 	if err := json.Unmarshal(r.Body, v); err != nil {
@@ -347,23 +340,23 @@ func (r *Response) Decode(v any) {
 	}
 }
 
-// WantJSON requires the value at path to equal want, compared as JSON.
+// WantJSON requires that the value at path equals want, compared as JSON.
 func (r *Response) WantJSON(path string, want any) *Response {
 	r.t.Helper()
 	got, ok := r.lookup(path)
 	g, w := canonical(plain(got)), canonical(want)
 	if !ok || g != w {
-		r.t.Errorf("%s → %s is %s, want %s", r.Request, path, g, w)
+		r.t.Errorf("%s → %s has the value %s, want %s", r.Request, path, g, w)
 	}
 	return r
 }
 
-// WantAbsent requires that there is nothing at any of the paths.
+// WantAbsent requires that there is no value at any of the paths.
 func (r *Response) WantAbsent(paths ...string) *Response {
 	r.t.Helper()
 	for _, p := range paths {
 		if r.Has(p) {
-			r.t.Errorf("%s → %s is there: %s", r.Request, p, clip(r.Body))
+			r.t.Errorf("%s → unexpected value at %s: %s", r.Request, p, clip(r.Body))
 		}
 	}
 	return r

@@ -22,48 +22,45 @@ import (
 	"waitlist.internal/proto/openapi"
 )
 
-// basePath is the version segment that every path of the contract starts with.
+// basePath is the version segment that starts every path of the contract.
 const basePath = "/v1"
 
-// Contract judges exchanges by the OpenAPI document. It is safe for concurrent
-// use.
+// Contract checks exchanges against the OpenAPI document. It is safe for concurrent use.
 type Contract struct {
 	doc        *openapi3.T
 	router     routers.Router
 	operations []Operation
 }
 
-// Operation is one line of the contract.
+// Operation is an operation of the document.
 type Operation struct {
 	ID     string
 	Method string
-	// Path is the template, without the version segment.
+	// Path is the path template without the version segment.
 	Path string
-	// Planned is set while the operation does not work yet.
+	// Planned means that the operation is not implemented yet.
 	Planned bool
-	// Schemes names the security schemes that it accepts, any of which will
-	// do; empty: no credentials needed.
+	// Schemes names the accepted security schemes, any one of which is enough; empty: no credentials needed.
 	Schemes []string
-	// Access is what it needs besides credentials; zero without Schemes.
+	// Access is what the operation requires besides credentials; the zero value if Schemes is empty.
 	Access Access
-	// Parameters lists the names of its path, query and header parameters.
+	// Parameters names the path, query and header parameters.
 	Parameters []string
-	// HasBody is set where it takes a request body.
+	// HasBody is set if the operation takes a request body.
 	HasBody bool
-	// Outcomes lists what it may answer: "201", or "400 VALIDATION_ERROR".
+	// Outcomes lists the documented answers, such as "201" or "400 VALIDATION_ERROR".
 	Outcomes []string
 }
 
-// Access is what an operation needs besides credentials, as the document says
-// in openapi.AccessExtension.
+// Access is what an operation requires besides credentials, as stated by openapi.AccessExtension in the document.
 type Access struct {
-	// Role is the least role: viewer, admin or owner.
+	// Role is the lowest role: viewer, admin or owner.
 	Role string `json:"role"`
-	// Gate is subscription, any or none.
+	// Gate is the subscription gate: subscription, any or none.
 	Gate string `json:"gate"`
-	// Tier is the least tier; empty: none.
+	// Tier is the lowest tier; empty: any.
 	Tier string `json:"tier"`
-	// Verified asks for a verified address where the deployment does.
+	// Verified requires a verified address if the deployment does.
 	Verified bool `json:"verified"`
 }
 
@@ -76,7 +73,7 @@ func LoadContract() (*Contract, error) {
 	if err := doc.Validate(context.Background()); err != nil {
 		return nil, fmt.Errorf("validate the OpenAPI document: %w", err)
 	}
-	// Without a host, so that one contract judges servers on any port.
+	// No host, so that one contract fits servers on any port.
 	doc.Servers = openapi3.Servers{{URL: basePath}}
 	router, err := gorillamux.NewRouter(doc)
 	if err != nil {
@@ -89,7 +86,7 @@ func LoadContract() (*Contract, error) {
 	return c, nil
 }
 
-// Operations lists every operation, by path and method.
+// Operations lists all operations, sorted by path and method.
 func (c *Contract) Operations() []Operation { return slices.Clone(c.operations) }
 
 func operations(doc *openapi3.T) ([]Operation, error) {
@@ -134,7 +131,7 @@ func operations(doc *openapi3.T) ([]Operation, error) {
 	return out, nil
 }
 
-// readAccess reads the extension strictly; nil is none.
+// readAccess decodes the extension strictly; nil gives the zero Access.
 func readAccess(extension any) (Access, error) {
 	if extension == nil {
 		return Access{}, nil
@@ -150,8 +147,7 @@ func readAccess(extension any) (Access, error) {
 	return a, err
 }
 
-// errorCodes returns the codes that an error response may carry; none for a
-// success.
+// errorCodes returns the codes that an error response may carry, or none for a success.
 func errorCodes(r *openapi3.Response) []string {
 	media := r.Content.Get("application/json")
 	if media == nil || media.Schema == nil || media.Schema.Value == nil {
@@ -168,24 +164,22 @@ func errorCodes(r *openapi3.Response) []string {
 	return codes
 }
 
-// An Exchange is one request and its answer.
+// An Exchange is a request and its answer.
 type Exchange struct {
 	Request      *http.Request
 	RequestBody  []byte
 	Status       int
 	Header       http.Header
 	ResponseBody []byte
-	// InvalidRequest allows the request to violate the contract. Its answer
-	// never may.
+	// InvalidRequest allows the request to violate the contract. The answer never may.
 	InvalidRequest bool
 }
 
-// sentence is what every message to a person is.
+// sentence matches every message to a person.
 var sentence = regexp.MustCompile(`^[A-Z](?s:.)*[.?!]$`)
 
-// Check returns which operation x belongs to ("" for none) and what it came
-// to, as in Operation.Outcomes, and an error where the contract does not allow
-// it.
+// Check returns the operation of x ("" if it has none) and the outcome as in Operation.Outcomes. The error says how x
+// violates the contract.
 func (c *Contract) Check(ctx context.Context, x Exchange) (operation, outcome string, err error) {
 	outcome = strconv.Itoa(x.Status)
 	var body struct {
@@ -198,7 +192,7 @@ func (c *Contract) Check(ctx context.Context, x Exchange) (operation, outcome st
 	}
 	if x.Status >= http.StatusBadRequest && x.Request.Method != http.MethodHead {
 		if err := json.Unmarshal(x.ResponseBody, &body); err != nil {
-			return "", outcome, fmt.Errorf("an error without the contract's body: %q", clip(x.ResponseBody))
+			return "", outcome, fmt.Errorf("the error body is not the contract's: %q", clip(x.ResponseBody))
 		}
 		outcome += " " + body.ErrorCode
 		messages := []string{body.Error}
@@ -207,7 +201,7 @@ func (c *Contract) Check(ctx context.Context, x Exchange) (operation, outcome st
 		}
 		for _, m := range messages {
 			if !sentence.MatchString(m) {
-				return "", outcome, fmt.Errorf("a message that is no sentence: %q", m)
+				return "", outcome, fmt.Errorf("this message is not a sentence: %q", m)
 			}
 		}
 	}
@@ -247,13 +241,12 @@ func (c *Contract) Check(ctx context.Context, x Exchange) (operation, outcome st
 		return route.Operation.OperationID, outcome, fmt.Errorf("the answer violates the contract: %w", err)
 	}
 	if documented := route.Operation.Responses.Status(x.Status); len(documented.Value.Content) == 0 && len(x.ResponseBody) > 0 {
-		return route.Operation.OperationID, outcome, fmt.Errorf("a body where there is none: %q", clip(x.ResponseBody))
+		return route.Operation.OperationID, outcome, fmt.Errorf("unexpected body: %q", clip(x.ResponseBody))
 	}
 	return route.Operation.OperationID, outcome, nil
 }
 
-// checkUnrouted judges what the document has no operation for: preflights, and
-// paths and methods that do not exist.
+// checkUnrouted checks exchanges without an operation: preflights, and unknown paths and methods.
 func (c *Contract) checkUnrouted(x Exchange, outcome string) error {
 	if x.Request.Method == http.MethodOptions {
 		if x.Status == http.StatusNoContent && len(x.ResponseBody) == 0 {
@@ -264,12 +257,12 @@ func (c *Contract) checkUnrouted(x Exchange, outcome string) error {
 		return nil
 	}
 	if outcome != "404 NOT_FOUND" && outcome != "429 RATE_LIMITED" {
-		return fmt.Errorf("%s %s is not in the contract and answers %s instead of 404 NOT_FOUND",
+		return fmt.Errorf("%s %s is not in the contract but answers %s instead of 404 NOT_FOUND",
 			x.Request.Method, x.Request.URL.EscapedPath(), outcome)
 	}
 	var v any
 	if err := json.Unmarshal(x.ResponseBody, &v); err != nil {
-		return fmt.Errorf("error body: %w", err)
+		return fmt.Errorf("decode the error body: %w", err)
 	}
 	if err := c.doc.Components.Schemas["Error"].Value.VisitJSON(v, openapi3.EnableJSONSchema2020()); err != nil {
 		return fmt.Errorf("the error body violates the contract: %w", err)
@@ -277,24 +270,24 @@ func (c *Contract) checkUnrouted(x Exchange, outcome string) error {
 	return nil
 }
 
-// checkHeaders holds for every answer.
+// checkHeaders checks what applies to every answer.
 func checkHeaders(x Exchange, requestID string) error {
 	id := x.Header.Get("X-Request-Id")
 	if id == "" {
-		return errors.New("no X-Request-Id")
+		return errors.New("the answer has no X-Request-Id")
 	}
 	if requestID != "" && requestID != id {
-		return fmt.Errorf("request_id %q beside X-Request-Id %q", requestID, id)
+		return fmt.Errorf("request_id is %q but X-Request-Id is %q", requestID, id)
 	}
 	if len(x.ResponseBody) > 0 && x.Header.Get("Content-Type") == "" {
-		return errors.New("a body without Content-Type")
+		return errors.New("the body has no Content-Type")
 	}
 	if x.Header.Get("Access-Control-Allow-Credentials") != "" {
 		return errors.New("CORS allows credentials")
 	}
 	public := strings.HasPrefix(x.Request.URL.EscapedPath(), basePath+"/public/")
 	if origin := x.Header.Get("Access-Control-Allow-Origin"); public && origin != "*" {
-		return fmt.Errorf("public path with Access-Control-Allow-Origin %q", origin)
+		return fmt.Errorf("Access-Control-Allow-Origin of a public path is %q", origin)
 	}
 	if n := len(x.Header.Values("Access-Control-Allow-Origin")); n > 1 {
 		return fmt.Errorf("%d Access-Control-Allow-Origin headers", n)
@@ -304,7 +297,7 @@ func checkHeaders(x Exchange, requestID string) error {
 
 func checkHead(x Exchange, op *openapi3.Operation) error {
 	if len(x.ResponseBody) > 0 {
-		return errors.New("HEAD answered with a body")
+		return errors.New("the answer to HEAD has a body")
 	}
 	if op.Responses.Status(x.Status) == nil {
 		return fmt.Errorf("status %d is not documented", x.Status)

@@ -10,7 +10,7 @@ import (
 	"waitlist.internal/proto/routes"
 )
 
-// TestDocument holds what the OpenAPI document must keep while it grows.
+// TestDocument checks rules that every operation of the OpenAPI document must follow.
 func TestDocument(t *testing.T) {
 	contract, err := LoadContract()
 	if err != nil {
@@ -28,7 +28,7 @@ func TestDocument(t *testing.T) {
 	for _, op := range operations {
 		t.Run(op.Method+" "+op.Path, func(t *testing.T) {
 			if op.ID == "" || ids[op.ID] {
-				t.Errorf("operationId %q is missing or there twice", op.ID)
+				t.Errorf("operationId %q is missing or used twice", op.ID)
 			}
 			ids[op.ID] = true
 			if routes.Service(table, basePath+op.Path) == "" {
@@ -58,7 +58,7 @@ func TestDocument(t *testing.T) {
 			}
 			if spec.RequestBody != nil {
 				want = append(want, "400 INVALID_BODY,")
-				// What a provider has signed is as it has to be.
+				// Providers define the bodies that they sign.
 				if op.ID != "receiveMailNotification" && op.ID != "receivePaymentEvent" {
 					want = append(want, "400 VALIDATION_ERROR,")
 				}
@@ -89,8 +89,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// checkAccess requires whatever asks for credentials to say what else it needs,
-// and to document the answers that follow from it.
+// checkAccess requires operations with credentials to state what else they require and to document the resulting answers.
 func checkAccess(t *testing.T, op Operation) {
 	t.Helper()
 	if len(op.Schemes) == 0 {
@@ -105,7 +104,7 @@ func checkAccess(t *testing.T, op Operation) {
 	case rank(op.Access.Role, roles) < 0 || (op.Access.Gate != "none" && !gated) || (op.Access.Tier != "" && rank(op.Access.Tier, tiers) < 0):
 		t.Errorf("access %+v", op.Access)
 	case member && op.Access.Role == "owner", !member && op.Access.Role != "owner" && op.Access.Gate != "any":
-		t.Errorf("role %s, though members can reach it: %t", op.Access.Role, member)
+		t.Errorf("role is %s; members can reach the operation: %t", op.Access.Role, member)
 	}
 	for outcome, want := range map[string]bool{
 		"403 TRIAL_EXPIRED":      gated,
@@ -114,13 +113,13 @@ func checkAccess(t *testing.T, op Operation) {
 		"403 FORBIDDEN":          gated || !slices.Contains(op.Schemes, "apiKey"),
 	} {
 		if slices.Contains(op.Outcomes, outcome) != want {
-			t.Errorf("%s documented: %t, by its access: %t", outcome, !want, want)
+			t.Errorf("%s documented: %t; implied by its access: %t", outcome, !want, want)
 		}
 	}
 }
 
-// checkResponse requires every object in a response to be closed, or to say
-// what its values are, so that the suite notices what leaks.
+// checkResponse requires every object in a response to be closed or to define its values, so that the suite notices leaked
+// fields.
 func checkResponse(t *testing.T, op Operation, status string, contract *Contract) {
 	t.Helper()
 	response := contract.doc.Paths.Value(op.Path).GetOperation(op.Method).Responses.Value(status).Value
@@ -133,7 +132,7 @@ func checkResponse(t *testing.T, op Operation, status string, contract *Contract
 	media := response.Content.Get("application/json")
 	if media == nil {
 		if status == "200" && op.ID != "exportSignups" {
-			t.Error("200 without a body")
+			t.Error("status 200 has no body")
 		}
 		return
 	}
@@ -144,7 +143,7 @@ func checkResponse(t *testing.T, op Operation, status string, contract *Contract
 	}
 	for _, alternative := range alternatives {
 		if has := alternative.Value.AdditionalProperties.Has; has == nil || *has {
-			t.Errorf("%s is not closed", status)
+			t.Errorf("an object in %s is not closed", status)
 		}
 	}
 }
@@ -166,7 +165,7 @@ func TestContractNoticesDepartures(t *testing.T) {
 		invalid, ok                 bool
 	}{
 		{"allowed", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", count, false, true},
-		{"a field too many", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":null,"email":"a@b.c"}`, false, false},
+		{"an extra field", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":null,"email":"a@b.c"}`, false, false},
 		{"a count of ten", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":10}`, false, false},
 		{"no CORS header", "GET", "/public/waitlists/" + id + "/count", "", 200, "", count, false, false},
 		{"another status", "GET", "/public/waitlists/" + id + "/count", "", 202, "*", count, false, false},
@@ -175,12 +174,12 @@ func TestContractNoticesDepartures(t *testing.T) {
 		{"errors on another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"No.","error_code":"NOT_FOUND","request_id":"r","errors":[{"field":"a","message":"b"}]}`, false, false},
 		{"validation error without errors", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*", `{"error":"No.","error_code":"VALIDATION_ERROR","request_id":"r"}`, true, false},
 		{"a request out of bounds", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, false, false},
-		{"the same on purpose", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, true, true},
-		{"an error that is no sentence", "GET", "/public/waitlists/" + id + "/count", "", 404, "*",
+		{"a request out of bounds on purpose", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, true, true},
+		{"an error that is not a sentence", "GET", "/public/waitlists/" + id + "/count", "", 404, "*",
 			`{"error":"waitlist not found","error_code":"NOT_FOUND","request_id":"r"}`, false, false},
 		{"a field error", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
 			invalid + `"This is too large."}]}`, true, true},
-		{"a field error that is no sentence", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
+		{"a field error that is not a sentence", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
 			invalid + `"is too large"}]}`, true, false},
 		{"another request id", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"No.","error_code":"NOT_FOUND","request_id":"other"}`, false, false},
 		{"unknown path", "GET", "/nope", "", 404, "", notFound, false, true},

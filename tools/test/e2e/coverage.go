@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// Coverage counts the outcomes of each operation. It is safe for concurrent
-// use.
+// Coverage counts the outcomes of each operation. It is safe for concurrent use.
 type Coverage struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -22,8 +21,7 @@ func (c *Coverage) add(operation, outcome string) {
 	c.seen[operation+" "+outcome]++
 }
 
-// Missing lists the outcomes of operations that work and that have not been
-// seen, except those for which skip says so.
+// Missing lists the outcomes of implemented operations that have not occurred, except those that skip exempts.
 func (c *Coverage) Missing(operations []Operation, skip func(operation, outcome string) bool) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

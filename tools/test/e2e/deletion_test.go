@@ -25,11 +25,11 @@ import (
 	"waitlist.internal/libs/testenv"
 )
 
-// purgeTimeout is how long the end may take on a busy machine.
+// purgeTimeout bounds the purge on a busy machine.
 const purgeTimeout = 90 * time.Second
 
-// testDeletion: an account, and a waitlist, leave nothing behind. Their purge
-// runs often, and keeps ids for a second.
+// testDeletion checks that a deleted account or waitlist leaves nothing behind. The purge runs often and keeps ids for one
+// second.
 func (s *suite) testDeletion(t *testing.T) {
 	rdb := testenv.RedisServer(t, devservers.RedisOptions{})
 	d := s.deploy(t, map[string]string{"PURGE_EVERY": "100ms", "TOMBSTONE_KEPT": "1s", "REDIS_URL": rdb.URL})
@@ -38,11 +38,11 @@ func (s *suite) testDeletion(t *testing.T) {
 	t.Run("waitlist", func(t *testing.T) {
 		v := w.victim(t)
 		id := v.lists[0]
-		// The friend's address is the account's, not the list's.
+		// The friend's address belongs to the account, not to the list.
 		v.Do(t, removeMember(v.friend).As(v.token)).Want(http.StatusNoContent)
 		v.Do(t, Delete("/waitlists/"+id).As(v.token)).Want(http.StatusNoContent)
 		w.unreachable(t, v, id)
-		// The answers to the Idempotency-Key stay for their day.
+		// Answers stored for an Idempotency-Key stay for a day.
 		for _, service := range []string{"signup", "messaging"} {
 			d.exec(t, "UPDATE "+service+".idempotency_key SET created_at = created_at - interval '25 hours' WHERE key = $1", v.mark)
 		}
@@ -57,7 +57,7 @@ func (s *suite) testDeletion(t *testing.T) {
 	t.Run("account", func(t *testing.T) {
 		v := w.victim(t)
 		v.Do(t, Delete("/auth/me").As(v.token)).Want(http.StatusNoContent)
-		// Whoever was building the index at that moment is done only now.
+		// After the first purge, recreate the index key, like a replica that finishes building the index only now.
 		Await(t, purgeTimeout, "a first purge", func() bool { return d.count(t, v.lists[0]) == 0 })
 		if err := w.redis.ZAdd(t.Context(), "queue:{"+v.lists[0]+"}:keys", redis.Z{Score: 1, Member: 1}).Err(); err != nil {
 			t.Fatal(err)
@@ -75,10 +75,10 @@ func (s *suite) testDeletion(t *testing.T) {
 		w.awaitNothing(t, v, v.traces)
 	})
 	w.unharmed(t, by)
-	// The last one: the program that it starts anew ends with it.
+	// This runs last because the program that it restarts ends with it.
 	t.Run("interrupted", func(t *testing.T) {
 		v := w.victim(t)
-		// Whoever holds this row stops the purge of the waitlist halfway.
+		// A lock on this row stops the purge of the waitlist halfway.
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
 		tx, err := w.pool.Begin(ctx)
@@ -95,7 +95,7 @@ func (s *suite) testDeletion(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := w.find(t, v, v.traces); len(left) == 0 {
-			t.Fatal("the purge was done before the kill")
+			t.Fatal("the purge finished before the kill")
 		}
 		d.restart(t)
 		w.unreachable(t, v, v.lists...)
@@ -104,7 +104,7 @@ func (s *suite) testDeletion(t *testing.T) {
 	})
 }
 
-// warden looks for traces of what was deleted.
+// warden searches for traces of deleted data.
 type warden struct {
 	*deployment
 	pool  *pgxpool.Pool
@@ -128,34 +128,33 @@ func (d *deployment) warden(t *testing.T, redisURL string) *warden {
 	return &warden{deployment: d, pool: pool, redis: rdb}
 }
 
-// victim is an account that has used everything there is.
+// victim is an account that has used every feature.
 type victim struct {
 	*owner
-	// mark stands in everything that was sent about the first list.
+	// mark is a string in everything that was sent to the first list.
 	mark string
-	// lists are waitlists: a large one, and a small one with survivor on it.
+	// lists are a large waitlist and a small one with survivor on it.
 	lists    []string
 	survivor string
-	// friend is invited and has no account.
+	// friend is an invited member without an account.
 	friend string
-	// template and domain are the account's, blast the first list's.
+	// template and domain belong to the account; blast belongs to the first list.
 	template, domain, blast string
-	// traces are what must not be found anywhere, the mark first.
+	// traces are strings that must not be found anywhere; the mark comes first.
 	traces []string
 }
 
 // indexed is a length at which a waitlist has an index in Redis.
 const indexed = 1200
 
-// victim makes an account and everything that one can have, and shows that all
-// of it can be found.
+// victim creates an account with every kind of data and checks that all of it can be found.
 func (w *warden) victim(t *testing.T) *victim {
 	t.Helper()
 	mark := strings.ToLower(rand.Text()[:16])
 	at := func(name string) string { return name + "@" + mark + ".example.com" }
 	v := &victim{owner: w.owner(t), mark: mark, friend: at("friend"), survivor: address("survivor")}
 	w.verify(t, v.owner)
-	// What is the account's, and no list's.
+	// Data of the account itself.
 	v.domain = domainName()
 	v.claim(t, v.domain)
 	v.template = v.owner.template(t, "offboarding", Obj{"name": v.domain, "html_body_template": v.domain})
@@ -170,7 +169,7 @@ func (w *warden) victim(t *testing.T) *victim {
 	id := v.lists[0]
 	v.join(t, v.lists[1], v.survivor)
 
-	// Its people, with all that one can say of them.
+	// People with all data that a signup can have.
 	person := func(name string, more Obj) *Response {
 		return v.join(t, id, at(name), Obj{
 			"first_name": mark, "last_name": mark, "phone": "+4912345", "consent": true, "timezone": "Europe/Berlin",
@@ -199,7 +198,7 @@ func (w *warden) victim(t *testing.T) *victim {
 		v.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK)
 	}
 
-	// Its team, and teams it is in; a forgotten password, a failed login.
+	// The team, memberships in other teams, a forgotten password and a failed login.
 	v.Do(t, invite(v.friend, "admin").As(v.token)).Want(http.StatusCreated)
 	w.server.AwaitMails(t, v.friend, 1)
 	if w.by != nil {
@@ -216,7 +215,7 @@ func (w *warden) victim(t *testing.T) *victim {
 		mark, v.email, v.survivor, sub, v.key, v.token, v.refresh, spent, ada, verification, unsubscribe, deleteToken,
 		v.template, v.domain, v.blast,
 	}, v.lists...)
-	// What is looked for later is there now.
+	// Everything that must be gone later can be found now.
 	missing := ""
 	defer func() {
 		if t.Failed() {
@@ -242,7 +241,7 @@ func (w *warden) victim(t *testing.T) *victim {
 	return v
 }
 
-// unreachable: an account or waitlists are gone from the outside at once.
+// unreachable checks that requests no longer reach an account or its waitlists.
 func (w *warden) unreachable(t *testing.T, v *victim, lists ...string) {
 	t.Helper()
 	account := slices.Equal(lists, v.lists)
@@ -291,7 +290,7 @@ func (w *warden) awaitNothing(t *testing.T, v *victim, traces []string) {
 	})
 }
 
-// find returns where traces of v are: in rows, Redis and files.
+// find returns the places with traces of v: rows, Redis keys and files.
 func (w *warden) find(t *testing.T, v *victim, traces []string) []string {
 	t.Helper()
 	var forms [][]byte
@@ -319,7 +318,7 @@ func (w *warden) find(t *testing.T, v *victim, traces []string) []string {
 	return found
 }
 
-// rows looks at the text of every row of every table.
+// rows passes the text of every row of every table to look.
 func (w *warden) rows(t *testing.T, look func(string, []byte)) {
 	t.Helper()
 	tables, err := w.pool.Query(t.Context(), `
@@ -347,14 +346,14 @@ func (w *warden) rows(t *testing.T, look func(string, []byte)) {
 	}
 }
 
-// keys looks at every key of Redis and what it holds.
+// keys passes every key of Redis with its value to look.
 func (w *warden) keys(t *testing.T, look func(string, []byte)) {
 	t.Helper()
 	iter := w.redis.Scan(t.Context(), 0, "*", 1000).Iterator()
 	for iter.Next(t.Context()) {
-		// A key that is gone by now holds nothing.
+		// A key that has expired holds nothing.
 		dump, err := w.redis.Dump(t.Context(), iter.Val()).Result()
-		if err != nil && err != redis.Nil { //nolint:errorlint // that is how the client says it
+		if err != nil && err != redis.Nil { //nolint:errorlint // the client returns redis.Nil unwrapped
 			t.Fatal(err)
 		}
 		look("Redis", []byte(iter.Val()+" "+dump))
@@ -364,9 +363,8 @@ func (w *warden) keys(t *testing.T, look func(string, []byte)) {
 	}
 }
 
-// files looks at what the program keeps on disk. Kafka's log ends with its
-// retention; mails are the recipients' own; programs hold nobody. What goes
-// meanwhile is gone.
+// files passes the files on disk to look, with four exceptions: Kafka's log is deleted by its retention; mails belong to
+// their recipients; programs contain no data; files may disappear meanwhile.
 func (w *warden) files(t *testing.T, lists []string, look func(string, []byte)) {
 	t.Helper()
 	root := w.options.Dir
@@ -394,8 +392,8 @@ func (w *warden) files(t *testing.T, lists []string, look func(string, []byte)) 
 		if err != nil {
 			return err
 		}
-		// A log may name a waitlist: whoever reads one that is being deleted may
-		// build its index, and says so. It names no person and no secret.
+		// A log may name a waitlist, because a replica that reads a list during its deletion may build the index and log it. It
+		// names no person and no secret.
 		if filepath.Ext(path) == ".log" {
 			for _, id := range lists {
 				content = bytes.ReplaceAll(content, []byte(id), nil)
@@ -409,14 +407,14 @@ func (w *warden) files(t *testing.T, lists []string, look func(string, []byte)) 
 	}
 }
 
-// bystander is an account like a victim, which stays.
+// bystander creates an account like a victim that is not deleted.
 func (w *warden) bystander(t *testing.T) *victim {
 	t.Helper()
 	w.by = w.victim(t)
 	return w.by
 }
 
-// unharmed: what was not deleted is all there.
+// unharmed checks that data that was not deleted is still there.
 func (w *warden) unharmed(t *testing.T, v *victim) {
 	t.Helper()
 	for _, id := range v.lists {
@@ -424,7 +422,7 @@ func (w *warden) unharmed(t *testing.T, v *victim) {
 		v.Do(t, Get("/waitlists/"+id+"/stats").As(v.token)).Want(http.StatusOK)
 		last := v.join(t, id, address("last"), Obj{"consent": true})
 		if got := last.Int("position"); got != int64(live)+1 {
-			t.Errorf("position %d behind %d", got, live)
+			t.Errorf("position %d, after %d people", got, live)
 		}
 	}
 	v.Do(t, Get("/waitlists/"+v.lists[0]+"/signups").As(v.token)).Want(http.StatusOK).WantJSON("count", 50)
@@ -433,8 +431,8 @@ func (w *warden) unharmed(t *testing.T, v *victim) {
 	}
 }
 
-// traffic is other people's requests, to a bystander's waitlist and to those of
-// an account that is about to end. stop ends it.
+// traffic sends other people's requests to a bystander's waitlist and to those of an account about to be deleted. stop ends
+// it.
 func (w *warden) traffic(t *testing.T, v *victim) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -10,7 +10,7 @@ import (
 	"github.com/emersion/go-msgauth/dkim"
 )
 
-// record is a DNS record that a claim asks for.
+// record is a DNS record that verifying a domain requires.
 type record struct {
 	Type, Name, Value, Purpose string
 	TTL                        any
@@ -20,10 +20,10 @@ func newDomain(name any) Request { return Post("/domains/verify", Obj{"domain": 
 
 func domainStatus(name string) Request { return Get("/domains/" + name + "/status") }
 
-// domainName is a name that nobody has claimed.
+// domainName returns an unclaimed name.
 func domainName() string { return strings.Replace(address("mail"), "@", ".", 1) }
 
-// claim starts a domain's verification and returns its records.
+// claim starts the verification of a domain and returns its records.
 func (o *owner) claim(t testing.TB, name string) []record {
 	t.Helper()
 	var claimed struct {
@@ -34,7 +34,7 @@ func (o *owner) claim(t testing.TB, name string) []record {
 	return claimed.Records
 }
 
-// domains are an account's, as "name state" in the list's order.
+// domains returns an account's domains as "name state", in the list's order.
 func (o *owner) domains(t testing.TB) []string {
 	t.Helper()
 	var list struct {
@@ -51,13 +51,13 @@ func (o *owner) domains(t testing.TB) []string {
 	return out
 }
 
-// check asks for a domain's state.
+// check requires a domain's state.
 func (o *owner) check(t testing.TB, name, want string) {
 	t.Helper()
 	o.Do(t, domainStatus(name).As(o.token)).Want(http.StatusOK).WantJSON("domain", name).WantJSON("status", want)
 }
 
-// testDomains: sending domains, proven by a DNS server of the test.
+// testDomains tests sending domains against a DNS server of the test.
 func (s *suite) testDomains(t *testing.T) {
 	names := newNameServer(t)
 	env := map[string]string{"DNS_RESOLVER": names.addr}
@@ -104,7 +104,7 @@ func testDomainLife(t *testing.T, d *deployment, names *nameServer) {
 	}
 	names.publish(t, wrong)
 	o.check(t, name, "pending")
-	names.publish(t, records) // beside the wrong ones
+	names.publish(t, records) // in addition to the wrong ones
 	o.check(t, name, "verified")
 	o.check(t, name, "verified")
 	if got := o.domains(t); !slices.Equal(got, []string{name + " verified"}) {
@@ -114,7 +114,7 @@ func testDomainLife(t *testing.T, d *deployment, names *nameServer) {
 	o.Do(t, domainStatus(strings.ToUpper(name)).Key(o.key)).Want(http.StatusOK).WantJSON("domain", name)
 	o.Do(t, NewRequest(http.MethodHead, "/domains/"+name+"/status", nil).As(o.token)).Want(http.StatusOK)
 
-	// A name server that fails says nothing about the records.
+	// A failing name server says nothing about the records.
 	names.change(func() { names.broken = true })
 	o.check(t, name, "verified")
 	names.change(func() { names.broken, names.silent = false, true })
@@ -133,10 +133,10 @@ func testDomainLife(t *testing.T, d *deployment, names *nameServer) {
 	if got := o.domains(t); len(got) != 0 {
 		t.Errorf("domains %v", got)
 	}
-	// Whoever claims it next has other records to set.
+	// The next account that claims the domain gets other records.
 	other := d.owner(t)
 	if fresh := other.claim(t, name); canonical(fresh) == canonical(records) {
-		t.Error("the same records for another account")
+		t.Error("another account got the same records")
 	}
 	other.check(t, name, "pending")
 	t.Run("unknown paths", func(t *testing.T) {
@@ -169,13 +169,13 @@ func testDomainNames(t *testing.T, d *deployment) {
 	}
 }
 
-// testDomainClaims: a name is whose can prove it; claims block nobody.
+// testDomainClaims checks that a domain belongs to the account that proves it; mere claims block nobody.
 func testDomainClaims(t *testing.T, d *deployment, names *nameServer) {
 	a, b := d.owner(t), d.owner(t)
 	name := domainName()
 	as, bs := a.claim(t, name), b.claim(t, name)
 	if canonical(as) == canonical(bs) {
-		t.Fatal("two accounts with the same records")
+		t.Fatal("two accounts got the same records")
 	}
 	names.publish(t, bs)
 	a.check(t, name, "pending")
@@ -187,14 +187,14 @@ func testDomainClaims(t *testing.T, d *deployment, names *nameServer) {
 	b.check(t, name, "pending")
 	a.check(t, name, "verified")
 	b.check(t, name, "pending")
-	// Both at once: the first stays.
+	// If both are proven at once, the first claim wins.
 	names.publish(t, bs)
 	b.check(t, name, "pending")
 	a.check(t, name, "verified")
 	a.Do(t, Delete("/domains/"+name).As(a.token)).Want(http.StatusNoContent)
 	b.check(t, name, "verified")
 
-	t.Run("given up", func(t *testing.T) {
+	t.Run("abandoned", func(t *testing.T) {
 		o := d.owner(t)
 		late := domainName()
 		records := o.claim(t, late)
@@ -251,7 +251,7 @@ func testDomainPlans(t *testing.T, d *deployment) {
 		for _, r := range []Request{newDomain(name), Get("/domains"), domainStatus(name), Delete("/domains/" + name), domainStatus("nope")} {
 			res := o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, code)
 			if code == "TIER_REQUIRED" && !strings.Contains(res.Str("error"), "Pro") {
-				t.Errorf("%s: %q does not name the plan", r, res.Str("error"))
+				t.Errorf("%s: message %q does not name the plan", r, res.Str("error"))
 			}
 		}
 	}
@@ -269,7 +269,7 @@ func testDomainPlans(t *testing.T, d *deployment) {
 	}
 }
 
-// testSender: mails come from the newest verified domain, signed with its key.
+// testSender checks that mails come from the newest verified domain and are signed with its key.
 func testSender(t *testing.T, d *deployment, names *nameServer) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -318,7 +318,7 @@ func testSender(t *testing.T, d *deployment, names *nameServer) {
 	from("localhost")
 }
 
-// lookup is the resolver of a test that verifies signatures.
+// lookup resolves TXT records for a test that verifies signatures.
 func (n *nameServer) lookup(name string) ([]string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// testBodies sends what no JSON endpoint may take, and what every one must.
-// template is a good body with a place for more members; want is its status.
+// testBodies sends the bodies that every JSON endpoint must reject and those that it must accept. template is a valid body
+// with room for more members; want is its status.
 func testBodies(t *testing.T, c *Client, r Request, template string, want int) {
 	t.Helper()
 	testBodiesUpTo(t, c, r, template, want, 1<<20)
 }
 
-// testBodiesUpTo is testBodies with another limit, in bytes.
+// testBodiesUpTo is testBodies for another body limit, in bytes.
 func testBodiesUpTo(t *testing.T, c *Client, r Request, template string, want, limit int) {
 	t.Helper()
 	r = r.Invalid()
@@ -163,7 +163,7 @@ func testHTTP(t *testing.T, d *deployment) {
 				t.Errorf("%s: Access-Control-Allow-Origin %q", r.Request, got)
 			}
 			if got := r.Header.Get("Access-Control-Allow-Methods"); !strings.Contains(got, op.Method) {
-				t.Errorf("%s: Access-Control-Allow-Methods %q without %s", r.Request, got, op.Method)
+				t.Errorf("%s: Access-Control-Allow-Methods is %q, without %s", r.Request, got, op.Method)
 			}
 			wantList(t, r, "Access-Control-Allow-Headers", "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "X-Account-Email", "X-Request-Id")
 		}
@@ -200,11 +200,11 @@ func testHTTP(t *testing.T, d *deployment) {
 			for _, r := range []Request{Get("/nope"), Get("/auth/me"), Get("/public/waitlists/" + id + "/config"), Get("/auth/jwks.json")} {
 				got := o.Do(t, r.With("X-Request-Id", tc.id)).Header.Get("X-Request-Id")
 				if tc.kept != (got == tc.id) {
-					t.Errorf("%q → %q, kept should be %v", tc.id, got, tc.kept)
+					t.Errorf("%q → %q, want it kept: %v", tc.id, got, tc.kept)
 				}
 				if !tc.kept {
 					if seen[got] {
-						t.Errorf("id %q twice", got)
+						t.Errorf("request id %q was used twice", got)
 					}
 					seen[got] = true
 				}
@@ -231,7 +231,7 @@ func testHTTP(t *testing.T, d *deployment) {
 			_, _ = o.Send(ctx, signup(id, address("gone")))
 			cancel()
 		}
-		// Half a request, then silence, then the end.
+		// Send half a request, pause, and disconnect.
 		var dialer net.Dialer
 		conn, err := dialer.DialContext(t.Context(), "tcp", d.server.Addr)
 		if err != nil {
@@ -252,17 +252,17 @@ func wantList(t *testing.T, r *Response, header string, names ...string) {
 	}
 	for _, n := range names {
 		if !got[strings.ToLower(n)] {
-			t.Errorf("%s: %s %q without %s", r.Request, header, r.Header.Values(header), n)
+			t.Errorf("%s: %s is %q, without %s", r.Request, header, r.Header.Values(header), n)
 		}
 	}
 }
 
-// testConfiguredOrigin: a configured origin instead of the default.
+// testConfiguredOrigin tests a configured origin instead of the default.
 func (s *suite) testConfiguredOrigin(t *testing.T) {
 	const origin = "https://app.example.com"
 	d := s.deploy(t, map[string]string{"CORS_ALLOWED_ORIGIN": origin, "TRUSTED_PROXIES": ""})
 	o := d.owner(t)
-	t.Run("nobody is trusted to name the client", func(t *testing.T) {
+	t.Run("no proxy is trusted to name the client", func(t *testing.T) {
 		for i := range 10 {
 			r := Post("/auth/login", Obj{"email": o.email, "password": "wrong"}).With("X-Forwarded-For", "10.0.0."+strconv.Itoa(i+1))
 			o.Do(t, r).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")

@@ -22,13 +22,12 @@ import (
 	"time"
 )
 
-// mailTimeout is how long a mail may take on a busy machine; the contract's
-// two seconds are those of an idle one.
+// mailTimeout bounds the wait for a mail on a busy machine. The contract's two seconds apply to an idle one.
 const mailTimeout = 30 * time.Second
 
-// Mail is one mail as it arrived.
+// Mail is a received mail.
 type Mail struct {
-	// From and To are addresses without names.
+	// From and To are addresses without display names.
 	From    string
 	To      string
 	Subject string
@@ -36,13 +35,13 @@ type Mail struct {
 	// Text and HTML are the bodies, with line breaks as LF.
 	Text string
 	HTML string
-	// Raw is all of it.
+	// Raw is the whole mail.
 	Raw []byte
 
 	written time.Time
 }
 
-// Links returns the http(s) links of the mail's texts, each once.
+// Links returns the distinct http(s) links of both bodies.
 func (m Mail) Links() []*url.URL {
 	pattern := regexp.MustCompile(`https?://[^\s"'<>()]+`)
 	seen := map[string]bool{}
@@ -56,7 +55,7 @@ func (m Mail) Links() []*url.URL {
 	return out
 }
 
-// Token returns the token of the first link that carries one, or "".
+// Token returns the token of the first link that has one, or "".
 func (m Mail) Token() string {
 	for _, u := range m.Links() {
 		if token := u.Query().Get("token"); token != "" {
@@ -71,12 +70,12 @@ func (s *Server) Mails(to string) ([]Mail, error) {
 	return s.mails(func(m Mail) bool { return m.To == to })
 }
 
-// mails returns those that keep wants, oldest first.
+// mails returns the mails that keep accepts, oldest first.
 func (s *Server) mails(keep func(Mail) bool) ([]Mail, error) {
 	var out []Mail
 	err := filepath.WalkDir(s.MailDir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // nothing sent yet, or a file that has just been renamed
+			return nil // nothing sent yet, or a file was just renamed
 		}
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".eml" {
 			return err
@@ -94,15 +93,15 @@ func (s *Server) mails(keep func(Mail) bool) ([]Mail, error) {
 	return out, err
 }
 
-// AwaitMails waits until there are at least n mails to an address.
+// AwaitMails waits until at least n mails to an address have arrived.
 func (s *Server) AwaitMails(t testing.TB, to string, n int) []Mail {
 	t.Helper()
 	return awaitMails(t, s, to, n)
 }
 
-// mailbox is where mails arrive.
+// mailbox is a place where mails arrive.
 type mailbox interface {
-	// Mails returns those to an address, oldest first.
+	// Mails returns the mails to an address, oldest first.
 	Mails(to string) ([]Mail, error)
 }
 
@@ -133,15 +132,15 @@ func readMail(path string) (Mail, error) {
 	return m, err
 }
 
-// parseMail reads a mail in its Internet format.
+// parseMail parses a mail in Internet Message Format.
 func parseMail(raw []byte) (Mail, error) {
 	msg, err := mail.ReadMessage(bytes.NewReader(raw))
 	if err != nil {
-		return Mail{}, fmt.Errorf("parse: %w", err)
+		return Mail{}, fmt.Errorf("parse the mail: %w", err)
 	}
 	m := Mail{Header: msg.Header, Raw: raw}
 	if m.Subject, err = new(mime.WordDecoder).DecodeHeader(msg.Header.Get("Subject")); err != nil {
-		return Mail{}, fmt.Errorf("subject: %w", err)
+		return Mail{}, fmt.Errorf("decode the subject: %w", err)
 	}
 	for name, into := range map[string]*string{"From": &m.From, "To": &m.To} {
 		a, err := mail.ParseAddress(msg.Header.Get(name))
@@ -153,14 +152,14 @@ func parseMail(raw []byte) (Mail, error) {
 	return m, m.read(msg.Header.Get("Content-Type"), msg.Header.Get("Content-Transfer-Encoding"), msg.Body)
 }
 
-// read adds one part, or the parts within it.
+// read adds a part, or the parts nested in it.
 func (m *Mail) read(contentType, encoding string, body io.Reader) error {
 	if contentType == "" {
 		contentType = "text/plain"
 	}
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil {
-		return fmt.Errorf("content type %q: %w", contentType, err)
+		return fmt.Errorf("parse the content type %q: %w", contentType, err)
 	}
 	if strings.HasPrefix(media, "multipart/") {
 		parts := multipart.NewReader(body, params["boundary"])
@@ -170,7 +169,7 @@ func (m *Mail) read(contentType, encoding string, body io.Reader) error {
 				return nil
 			}
 			if err != nil {
-				return fmt.Errorf("part: %w", err)
+				return fmt.Errorf("read a part: %w", err)
 			}
 			if err := m.read(p.Header.Get("Content-Type"), p.Header.Get("Content-Transfer-Encoding"), p); err != nil {
 				return err
@@ -185,7 +184,7 @@ func (m *Mail) read(contentType, encoding string, body io.Reader) error {
 	}
 	b, err := io.ReadAll(body)
 	if err != nil {
-		return fmt.Errorf("body: %w", err)
+		return fmt.Errorf("read a body: %w", err)
 	}
 	content := strings.ReplaceAll(string(b), "\r\n", "\n")
 	switch media {

@@ -24,8 +24,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata anew")
 
-// golden compares a mail with testdata/mails, where names stand in place of what
-// is new in each run, however it is spelled.
+// golden compares a mail with testdata/mails. Placeholders stand for values that differ between runs, in all their
+// encodings.
 func golden(t testing.TB, name string, d *deployment, m Mail, names map[string]string) {
 	t.Helper()
 	var b strings.Builder
@@ -39,14 +39,14 @@ func golden(t testing.TB, name string, d *deployment, m Mail, names map[string]s
 		}
 	}
 	if m.Header.Get("Message-Id") == "" || m.Header.Get("Date") == "" {
-		t.Errorf("%s without Message-ID or Date", name)
+		t.Errorf("%s has no Message-ID or no Date", name)
 	}
 	fmt.Fprintf(&b, "\n--- text\n%s\n--- HTML\n%s\n", m.Text, m.HTML)
 	got := b.String()
 	old := []string{d.server.URL, "<url>"}
 	for _, from := range slices.Sorted(maps.Keys(names)) {
 		for _, form := range []string{from, url.QueryEscape(from), url.PathEscape(from), strings.ReplaceAll(url.PathEscape(from), "'", "%27")} {
-			// The two packages of the library that escape HTML differ about '+'.
+			// The standard library's two HTML escapers differ on '+'.
 			old = append(old, form, names[from], html.EscapeString(form), names[from], strings.ReplaceAll(html.EscapeString(form), "+", "&#43;"), names[from])
 		}
 	}
@@ -69,15 +69,15 @@ func golden(t testing.TB, name string, d *deployment, m Mail, names map[string]s
 	}
 }
 
-// mailing is a deployment whose mails can be waited for.
+// mailing is a deployment whose mails a test can wait for.
 type mailing struct {
 	*deployment
 	kafka kafka.Config
-	// office is where they go, in a deployment that sends by SMTP.
+	// office receives the mails of a deployment that sends by SMTP.
 	office *postOffice
 }
 
-// mailing is deploy with a broker that the test can ask, and frequent purges.
+// mailing deploys the program with a broker that the test can query, and with frequent purges.
 func (s *suite) mailing(t *testing.T, env map[string]string) *mailing {
 	t.Helper()
 	brokers, prefix := testenv.Kafka(t)
@@ -86,7 +86,7 @@ func (s *suite) mailing(t *testing.T, env map[string]string) *mailing {
 	return &mailing{deployment: s.deploy(t, all), kafka: kafka.Config{Brokers: brokers, TopicPrefix: prefix}}
 }
 
-// testMails: every mail but blasts, from what causes it to where its links lead.
+// testMails tests every mail except blasts, from its cause to the targets of its links.
 func (s *suite) testMails(t *testing.T) {
 	office := newPostOffice(t)
 	m := s.mailing(t, office.env)
@@ -105,7 +105,7 @@ func (s *suite) testMails(t *testing.T) {
 	t.Run("trial", func(t *testing.T) { m.testTrialEnding(t, trial) })
 }
 
-// one waits for the only mail to somebody.
+// one waits for the only mail to an address.
 func (m *mailing) one(t testing.TB, to string) Mail {
 	t.Helper()
 	mails := awaitMails(t, m.office, to, 1)
@@ -115,14 +115,14 @@ func (m *mailing) one(t testing.TB, to string) Mail {
 	return mails[0]
 }
 
-// settled waits until nothing of a waitlist is under way any more.
+// settled waits until no work on a waitlist is pending.
 func (m *mailing) settled(t testing.TB, waitlist string) {
 	t.Helper()
 	m.passed(t)
 	Await(t, mailTimeout, "no mail is queued", func() bool { return m.queued(t, waitlist) == 0 })
 }
 
-// passed waits until messaging has taken every event so far.
+// passed waits until messaging has consumed all events so far.
 func (m *mailing) passed(t testing.TB) {
 	t.Helper()
 	Await(t, mailTimeout, "the outboxes are empty", func() bool {
@@ -137,13 +137,13 @@ func (m *mailing) passed(t testing.TB) {
 	})
 }
 
-// queued is how many mails of a waitlist wait.
+// queued returns the number of a waitlist's queued mails.
 func (m *mailing) queued(t testing.TB, waitlist string) int {
 	t.Helper()
 	return m.query(t, "SELECT count(*) FROM messaging.sent_mail WHERE waitlist_id = $1 AND state = 'queued'", waitlist)
 }
 
-// query is the number that a query returns.
+// query returns the number that an SQL query selects.
 func (d *deployment) query(t testing.TB, sql string, args ...any) int {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), d.db)
@@ -158,7 +158,7 @@ func (d *deployment) query(t testing.TB, sql string, args ...any) int {
 	return n
 }
 
-// away runs f while the mail server takes nothing.
+// away runs f while the mail server refuses connections.
 func (m *mailing) away(f func()) {
 	m.office.change(func() { m.office.away = true })
 	defer m.office.change(func() { m.office.away = false })
@@ -187,7 +187,7 @@ func (m *mailing) testAccountMails(t *testing.T) {
 	asked.noUnsubscribe(t)
 }
 
-// endingTrial is an owner whose trial ends within a day.
+// endingTrial returns an owner whose trial ends within a day.
 func (m *mailing) endingTrial(t *testing.T) *owner {
 	t.Helper()
 	o := m.owner(t)
@@ -242,7 +242,7 @@ func (m *mailing) testVerificationMail(t *testing.T) {
 	m.one(t, bob)
 }
 
-// everything is a template with all that there is.
+// everything returns a template that uses every placeholder.
 func everything(kind string) Obj {
 	const all = "{{email}}|{{ first_name }}|{{last_name}}|{{position}}|{{referral_count}}|{{referral_link}}|{{waitlist_name}}"
 	more := ""
@@ -255,7 +255,7 @@ func everything(kind string) Obj {
 	}
 }
 
-// assigned makes a waitlist with templates of the kinds assigned.
+// assigned creates a waitlist with assigned templates of these kinds.
 func (o *owner) assigned(t testing.TB, settings Obj, kinds ...string) string {
 	t.Helper()
 	templates := Obj{}
@@ -271,7 +271,7 @@ func (m *mailing) testConfirmation(t *testing.T) {
 	o := m.owner(t)
 	id := o.assigned(t, Obj{"position_offset": 100}, "signup_confirmation")
 	ada := "o'hara+x%y-" + address("ada")
-	// Values are somebody else's: they may try to be markup, headers, placeholders.
+	// Values come from strangers: they may contain markup, headers or placeholders.
 	joined := o.join(t, id, ada, Obj{"first_name": "<b>&\"Ada\r\nBcc: eve@example.com", "last_name": "{{email}}"})
 	mail := m.one(t, ada)
 	if want := "For <b>&\"Ada  Bcc: eve@example.com {{email}}: 101 " + emoji; mail.Subject != want || mail.Header.Get("Bcc") != "" {
@@ -286,22 +286,22 @@ func (m *mailing) testConfirmation(t *testing.T) {
 		t.Errorf("HTML %q", mail.HTML)
 	}
 	if mail.Header.Get("List-Unsubscribe") != "" {
-		t.Error("a confirmation is no marketing")
+		t.Error("the confirmation has an unsubscribe header of marketing mails")
 	}
 	golden(t, "signup_confirmation", m.deployment, mail, map[string]string{
 		id: "<waitlist>", ada: "<ada>", joined.Str("referral_token"): "<referral>",
 	})
-	// Its placeholder for a way out works, too.
+	// The placeholder of the unsubscribe link works, too.
 	for _, u := range mail.Links() {
 		if u.Path == "/unsubscribe" {
 			o.Do(t, optOut(u)).Want(http.StatusOK)
 		}
 	}
 	if got := o.Do(t, Get("/waitlists/"+id+"/signups").As(o.token)); !strings.Contains(string(got.Body), `"email_opt_out":true`) {
-		t.Errorf("no way out in %s", mail.Text)
+		t.Errorf("no unsubscribe link in %s", mail.Text)
 	}
 
-	t.Run("nothing to say", func(t *testing.T) {
+	t.Run("template without text", func(t *testing.T) {
 		id := o.assigned(t, Obj{"hide_position": true}, "signup_confirmation")
 		bare := address("bare")
 		o.join(t, id, bare)
@@ -319,7 +319,7 @@ func (m *mailing) testConfirmation(t *testing.T) {
 			}
 		}
 	})
-	t.Run("whom not", func(t *testing.T) {
+	t.Run("who gets none", func(t *testing.T) {
 		imported, bot, plain := address("imported"), address("bot"), address("plain")
 		o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": []any{Obj{"email": imported}}}).As(o.token)).Want(http.StatusOK)
 		o.Do(t, signup(id, bot, Obj{"website": "x"})).Want(http.StatusCreated)
@@ -364,7 +364,7 @@ func (m *mailing) testReferralMail(t *testing.T) {
 	for range 3 {
 		refer(id, ref)
 	}
-	refer(id, friend) // another referrer has an hour of their own
+	refer(id, friend) // the limit is per referrer
 	m.settled(t, id)
 	if got := inBoxes(t, m.office, ada); got[0] != 1 {
 		t.Errorf("%d mails within an hour", got[0])
@@ -402,7 +402,7 @@ func (m *mailing) testReferralMail(t *testing.T) {
 			})
 		}
 	})
-	t.Run("not asked for", func(t *testing.T) {
+	t.Run("switched off", func(t *testing.T) {
 		id := o.waitlist(t, nil)
 		p := address("quiet")
 		refer(id, o.join(t, id, p).Str("referral_token"))
@@ -434,10 +434,10 @@ func (m *mailing) testMilestones(t *testing.T) {
 	if mails := awaitMails(t, m.office, ada, 2); !strings.HasSuffix(mails[1].Subject, "|2") {
 		t.Errorf("subject %q", mails[1].Subject)
 	}
-	// A removal takes nothing back, so that nothing is reached twice.
+	// A removal does not lower the count, so that no milestone is reached twice.
 	o.Do(t, Delete("/waitlists/"+id+"/signups/"+friend).As(o.token)).Want(http.StatusNoContent)
 	refer()
-	o.set(t, id, Obj{"referral_milestones": []any{2, 3}}) // 3 is behind
+	o.set(t, id, Obj{"referral_milestones": []any{2, 3}}) // 3 is already passed
 	m.settled(t, id)
 	if got := inBoxes(t, m.office, ada); got[0] != 2 {
 		t.Errorf("%d mails", got[0])
@@ -449,7 +449,7 @@ func (m *mailing) testMilestones(t *testing.T) {
 	refer()
 	m.settled(t, id)
 	if got := inBoxes(t, m.office, ada); got[0] != 3 {
-		t.Errorf("%d mails, the last to somebody who opted out", got[0])
+		t.Errorf("%d mails, the last one to a person who opted out", got[0])
 	}
 	t.Run("without a template", func(t *testing.T) {
 		id := o.waitlist(t, Obj{"referral_milestones": []any{1}})
@@ -491,8 +491,7 @@ func (m *mailing) testOffboarding(t *testing.T) {
 	}
 }
 
-// testMailPlans: below Pro, or while nothing is paid, a waitlist sends nothing
-// but what signups need.
+// testMailPlans checks that below Pro or without an active plan a waitlist sends only the mails that signups need.
 func (m *mailing) testMailPlans(t *testing.T) {
 	o := m.owner(t)
 	id := o.assigned(t, Obj{"notify_referrer": true, "referral_milestones": []any{1}}, "signup_confirmation", "referral_milestone", "offboarding")
@@ -506,7 +505,7 @@ func (m *mailing) testMailPlans(t *testing.T) {
 		}
 		m.settled(t, id)
 		if got := inBoxes(t, m.office, p, friend); !slices.Equal(got, []int{0, 0}) {
-			t.Errorf("%v: mails %v", state, got)
+			t.Errorf("state %v: mails %v", state, got)
 		}
 	}
 	m.setTier(t, o, "pro", "active")
@@ -515,35 +514,33 @@ func (m *mailing) testMailPlans(t *testing.T) {
 	m.one(t, p)
 }
 
-// list is a waitlist of two who get mails when a friend comes.
+// list is a waitlist with two people who get mails when a friend joins.
 type list struct {
 	*owner
 	id               string
 	ada, bob, friend string
 }
 
-// testMeanwhile: what changes between the moment that a mail is asked for and the
-// moment that it can be sent decides.
+// testMeanwhile checks that the state at the time of sending decides, not the state when the mail was requested.
 func (m *mailing) testMeanwhile(t *testing.T) {
 	cases := []struct {
 		name   string
 		change func(l *list)
-		// ada and bob are how many mails they get all the same, friend how many
-		// besides a blast.
+		// ada and bob are the numbers of mails that they still get; friend is the number besides a blast.
 		ada, bob, friend int
 		list             *list
 	}{
 		{name: "nothing", change: func(*list) {}, ada: 3, bob: 3, friend: 1},
 		{name: "opt-out", change: func(l *list) { m.optOutByHand(t, l.Client, l.id, l.ada) }, bob: 3, friend: 1},
-		// Who is removed is told so.
+		// A removed person is told of the removal.
 		{name: "removal", change: func(l *list) {
 			l.Do(t, Delete("/waitlists/"+l.id+"/signups/"+l.ada).As(l.token)).Want(http.StatusNoContent)
 		}, ada: 1, bob: 3, friend: 1},
-		{name: "deletion of one's data", change: func(l *list) {
+		{name: "deletion of the personal data", change: func(l *list) {
 			token := l.Do(t, Post("/public/waitlists/"+l.id+"/unsubscribe", Obj{"email": l.ada, "token": m.unsubscribeToken(t, l.id, l.ada)})).Want(http.StatusOK).Str("delete_token")
 			l.Do(t, Post("/public/waitlists/"+l.id+"/delete-my-data", Obj{"email": l.ada, "token": token})).Want(http.StatusOK)
 		}, bob: 3, friend: 1},
-		// The blast goes out.
+		// The blast is sent.
 		{name: "other settings", change: func(l *list) { l.set(t, l.id, Obj{"notify_referrer": false, "email_templates": nil}) }, ada: 1, bob: 1},
 		{name: "other milestones", change: func(l *list) { l.set(t, l.id, Obj{"referral_milestones": []any{2}}) }, ada: 2, bob: 2, friend: 1},
 		{name: "end of the templates", change: func(l *list) {
@@ -551,7 +548,7 @@ func (m *mailing) testMeanwhile(t *testing.T) {
 				l.Do(t, Delete("/templates/"+id).As(l.token)).Want(http.StatusNoContent)
 			}
 		}, ada: 2, bob: 2},
-		// The blast waits for another plan for a day, which is over then.
+		// A blast waits up to a day for its plan to return; this one is past that.
 		{name: "end of the plan", change: func(l *list) {
 			m.setTier(t, l.owner, "advanced", "active")
 			m.exec(t, "UPDATE messaging.blast SET created_at = created_at - interval '25 hours' WHERE waitlist_id = $1", l.id)
@@ -615,7 +612,7 @@ func (m *mailing) testMeanwhile(t *testing.T) {
 	}
 }
 
-// testRefusedRecipients: whom the mail server does not know counts as failed.
+// testRefusedRecipients checks that recipients that the mail server rejects count as failed.
 func (m *mailing) testRefusedRecipients(t *testing.T) {
 	o := m.owner(t)
 	id := o.waitlist(t, nil)
@@ -632,7 +629,7 @@ func (m *mailing) testRefusedRecipients(t *testing.T) {
 	}
 }
 
-// testSlowBlast: a blast that takes long is answered as it is, and goes on.
+// testSlowBlast checks that a slow blast is answered before it is done, and then continues.
 func (m *mailing) testSlowBlast(t *testing.T) {
 	const people = 60
 	o := m.owner(t)

@@ -19,15 +19,13 @@ var (
 	tiers = []string{"basic", "advanced", "pro"}
 )
 
-// rank is the place of a word in a list, -1 where it is not in it.
+// rank returns the index of a word in a list, or -1.
 func rank(word string, in []string) int { return slices.Index(in, word) }
 
-// testMatrix calls every operation that asks for credentials in every
-// combination of who calls, with which credential, about whose waitlist, in
-// which state the owner is, and whether the request is well-formed. What is to
-// be answered follows from the document's access extension and the contract's
-// order of checks; which combinations there are follows from the document too,
-// so that a new operation is in it without a line here but a good body.
+// testMatrix calls every operation that requires credentials in every combination of caller, credential, target, state of
+// the owner's subscription, and valid or invalid request. The expected answer follows from the document's access extension
+// and the contract's order of checks. The combinations follow from the document as well, so a new operation only needs an
+// entry in requestBodies.
 func (s *suite) testMatrix(t *testing.T) {
 	d := s.deploy(t, map[string]string{"ENFORCE_EMAIL_VERIFICATION": "true"})
 	pool, err := pgxpool.New(t.Context(), d.db)
@@ -53,73 +51,68 @@ func (s *suite) testMatrix(t *testing.T) {
 	}
 }
 
-// ownerState is an owner's subscription.
+// ownerState is a state of an owner's subscription.
 type ownerState struct {
 	name, tier, status string
 	trial              bool
 	// until is the end of the period as an interval from now; empty: none.
 	until string
-	// refusal is the code that the subscription gate answers; empty: open.
+	// refusal is the code of the subscription gate; empty: it admits the request.
 	refusal string
 }
 
-// member is somebody who calls.
+// member is a caller.
 type member struct {
 	*owner // nil: without credentials
 	name   string
-	// role is what they are to the owner's account; empty: nothing.
+	// role is the caller's role in the owner's account; empty: none.
 	role     string
 	verified bool
-	// state is that of their own account.
+	// state is the state of the caller's own account.
 	state ownerState
-	// template is the id of one that they have.
+	// template is the id of a template in the caller's account.
 	template string
 }
 
-// credential is one way to say who calls.
+// credential is a way to authenticate.
 type credential struct {
 	name  string
 	apply func(Request, *owner) Request
-	// scheme is the one of the document's that it comes to; empty: it is no
-	// credential.
+	// scheme is the security scheme that it satisfies; empty: none.
 	scheme string
-	// rare ones are tried in the plainest case alone.
+	// rare credentials are only tried on plain targets.
 	rare bool
 }
 
-// target is what a request is about.
+// target is the object of a request.
 type target struct {
 	name string
-	// id is the waitlist's, account the X-Account-Email header, email the address
-	// in the path.
+	// id is the waitlist's id, account the X-Account-Email header, email the address in the path.
 	id, account, email string
-	// template and domain stand in the path; empty: one that the account has.
+	// template and domain are path parameters; empty: one of the account's own.
 	template, domain string
-	// missing and foreign are about the waitlist or the account, nobody about what
-	// else is in the path.
+	// missing and foreign describe the waitlist or the account; nobody describes another path parameter.
 	missing, foreign, nobody bool
-	// own is set where the caller's own account is worked on.
+	// own is set if the request is about the caller's own account.
 	own bool
-	// plain ones are tried with a good request alone.
+	// plain targets are only tried with a valid request.
 	plain bool
 }
 
-// bystander is on every waitlist, and in the team of every account, of the
-// matrix.
+// bystander is on every waitlist and in the team of every account of the matrix.
 const bystander = "bystander@example.com"
 
-// Every account of the matrix has claimed commonDomain, and one of them
-// foreignDomain, too.
+// Every account of the matrix has claimed commonDomain, and one has claimed foreignDomain as well.
 const commonDomain, foreignDomain = "common.example.com", "foreign.example.com"
 
-// content is what a request carries.
+// content is the kind of a request's content.
 type content string
 
 const (
 	good    content = "good"
-	head    content = "HEAD"    // a good one, by HEAD
+	head    content = "HEAD"    // a valid request, with HEAD
 	invalid content = "invalid" // a field or query parameter out of bounds
-	broken  content = "broken"  // no JSON
+	broken  content = "broken"  // not JSON
 )
 
 type matrix struct {
@@ -138,7 +131,7 @@ type cell struct {
 	target target
 	with   content
 	bodies bodies
-	// want is a status, and the code of an error.
+	// want is the expected status, with the code if it is an error.
 	want string
 }
 
@@ -148,18 +141,17 @@ type group struct {
 	state  ownerState
 	owner  *member
 	people []*member
-	// id is the owner's waitlist, gone one that is deleted.
+	// id is the owner's waitlist; gone is a deleted one.
 	id, gone string
 }
 
-// run does all cells of one state. Cells about the caller's own account do not
-// depend on the owner's state but for the owner: the others do them in the
-// first group alone.
+// run tries all cells of one state. Cells about the caller's own account depend on the owner's state only if the caller is
+// the owner; for other callers they run in the first group only.
 func (m *matrix) run(t *testing.T, st ownerState, first bool) {
 	g := &group{matrix: m, state: st}
 	paying := ownerState{tier: "pro", status: "active"}
 	lapsed := ownerState{tier: "pro", status: "inactive", refusal: "FORBIDDEN"}
-	// Waitlists can only be made before the owner's state is what it will be.
+	// Waitlists must be created before the owner enters the state.
 	g.owner = g.person(t, member{name: "owner", role: "owner", verified: true, state: st})
 	g.id, g.gone = m.attended(t, g.owner.owner), m.attended(t, g.owner.owner)
 	g.owner.Do(t, Delete("/waitlists/"+g.gone).As(g.owner.token)).Want(http.StatusNoContent)
@@ -175,8 +167,7 @@ func (m *matrix) run(t *testing.T, st ownerState, first bool) {
 	}
 	var differ []string
 	n := 0
-	// Also where something that should have been refused took away what the rest
-	// needs.
+	// Clean up even if a request that should have been rejected removed something.
 	defer func() {
 		t.Logf("%d cells", n)
 		if differ = slices.DeleteFunc(differ, func(line string) bool { return line == "" }); len(differ) > 0 {
@@ -203,7 +194,7 @@ func (m *matrix) run(t *testing.T, st ownerState, first bool) {
 	}
 }
 
-// table lines up what differs, the first of it where it is much.
+// table aligns the rows that differ, and cuts off long lists.
 func table(rows []string) string {
 	const most = 80
 	var b strings.Builder
@@ -228,7 +219,7 @@ func (g *group) cells(t *testing.T, op Operation) []cell {
 	}
 	b, known := requestBodies()[op.ID]
 	if op.HasBody != (b.good != nil) {
-		t.Fatalf("%s takes a body: %t; one is known: %t", op.ID, op.HasBody, b.good != nil)
+		t.Fatalf("%s takes a body: %t; requestBodies has one: %t", op.ID, op.HasBody, b.good != nil)
 	}
 	if known {
 		contents = append(contents, invalid)
@@ -259,7 +250,7 @@ func (g *group) cells(t *testing.T, op Operation) []cell {
 	return out
 }
 
-// targets lists what an operation can be about, the plainest first.
+// targets lists the possible targets of an operation, the plainest first.
 func (g *group) targets(op Operation) []target {
 	has := func(name string) bool { return slices.Contains(op.Parameters, name) }
 	var out []target
@@ -315,12 +306,11 @@ func (g *group) targets(op Operation) []target {
 	return out
 }
 
-// credentials are the ways in which somebody with an account sends theirs to an
-// operation.
+// credentials lists the ways in which a caller with an account can authenticate to an operation.
 func credentials(op Operation) []credential {
 	export := slices.Contains(op.Schemes, "exportToken")
-	// inQuery is a scheme where the query's token counts, and what the request
-	// comes to where it is only one parameter more.
+	// inQuery returns scheme if the operation accepts a token in the query, else otherwise: there the token is just another
+	// parameter.
 	inQuery := func(scheme, otherwise string) string {
 		if export {
 			return scheme
@@ -342,7 +332,7 @@ func credentials(op Operation) []credential {
 	}
 }
 
-// strangeCredentials are those of nobody.
+// strangeCredentials are credentials that belong to nobody.
 func strangeCredentials() []credential {
 	return []credential{
 		{name: "none", apply: func(r Request, _ *owner) Request { return r }},
@@ -362,8 +352,7 @@ func (r Request) query(name, value string) Request {
 	return r
 }
 
-// expect is what the contract has a cell answer: a status, and the code of an
-// error.
+// expect returns the status that the contract requires for a cell, with the code if it is an error.
 func (g *group) expect(t *testing.T, c cell) string {
 	t.Helper()
 	forbidden := func(code string) string { return "403 " + code }
@@ -410,13 +399,13 @@ func (g *group) expect(t *testing.T, c cell) string {
 	}
 	success := slices.DeleteFunc(slices.Clone(c.op.Outcomes), func(outcome string) bool { return outcome[0] != '2' })
 	if len(success) != 1 {
-		t.Fatalf("%s: successes %v, want one", c.op.ID, success)
+		t.Fatalf("%s has the successes %v, want exactly one", c.op.ID, success)
 	}
 	return success[0]
 }
 
-// unpaid is what billing answers to accounts of the matrix, none of which ever
-// paid: their states are made by hand. Empty: the operation's success.
+// unpaid returns billing's answer to accounts of the matrix, which never paid because their states are set directly. Empty:
+// the operation succeeds.
 func unpaid(operation string, account ownerState) string {
 	switch {
 	case operation == "startTrial":
@@ -428,8 +417,8 @@ func unpaid(operation string, account ownerState) string {
 	return ""
 }
 
-// gate is what the subscription gate says: about the caller's address, the
-// account worked on, and members of an account below Pro.
+// gate returns the answer of the subscription gate, which checks the caller's address, the target account, and members of
+// accounts below Pro.
 func gate(role string, account ownerState, verified bool) string {
 	switch {
 	case !verified:
@@ -442,8 +431,7 @@ func gate(role string, account ownerState, verified bool) string {
 	return ""
 }
 
-// differs is the table's line about a cell that was answered otherwise, "" where
-// it was not.
+// differs returns the table's row for a cell with an unexpected answer, else "".
 func (c cell) differs(got string) string {
 	want := c.want
 	if c.with == head {
@@ -455,8 +443,7 @@ func (c cell) differs(got string) string {
 	return strings.Join([]string{c.op.ID, c.who.name, c.cred.name, c.target.name, string(c.with), want, got}, "\t")
 }
 
-// refused sends cells that must change nothing, several at once, and returns
-// lines about those that differ.
+// refused sends cells that must not change anything, several at a time, and returns the rows of those that differ.
 func (g *group) refused(t *testing.T, cells []cell) []string {
 	t.Helper()
 	before := g.digest(t)
@@ -482,8 +469,7 @@ func (g *group) refused(t *testing.T, cells []cell) []string {
 	return out
 }
 
-// allowed sends cells that must work, each on something of its own where it
-// takes something away.
+// allowed sends cells that must succeed, each on an object of its own if it removes something.
 func (g *group) allowed(t *testing.T, cells []cell) []string {
 	t.Helper()
 	var out []string
@@ -519,7 +505,7 @@ func (g *group) allowed(t *testing.T, cells []cell) []string {
 	return out
 }
 
-// send does one cell and returns what it came to.
+// send sends one cell and returns the outcome.
 func (g *group) send(t *testing.T, c cell) (string, *Response) {
 	template, domain := c.target.template, c.target.domain
 	if has := g.owner; template == "" {
@@ -569,15 +555,15 @@ func (g *group) send(t *testing.T, c cell) (string, *Response) {
 	return got, res
 }
 
-// bodies are what an operation is sent: bodies of requests that do no harm
-// twice, or a query out of bounds.
+// bodies are the bodies sent to an operation: valid ones that may be sent repeatedly, and invalid ones or queries out of
+// bounds.
 type bodies struct {
 	good    func() any
 	invalid any
 	query   map[string]string
 }
 
-// requestBodies are by operation.
+// requestBodies returns the bodies by operation.
 func requestBodies() map[string]bodies {
 	always := func(body Obj) func() any { return func() any { return body } }
 	return map[string]bodies{
@@ -597,7 +583,7 @@ func requestBodies() map[string]bodies {
 	}
 }
 
-// attended makes a waitlist with a bystander.
+// attended creates a waitlist with the bystander on it.
 func (m *matrix) attended(t *testing.T, o *owner) string {
 	t.Helper()
 	id := o.waitlist(t, nil)
@@ -605,8 +591,7 @@ func (m *matrix) attended(t *testing.T, o *owner) string {
 	return id
 }
 
-// person registers somebody with a session and a role in the owner's team. The
-// account is that of a trial; see enter.
+// person registers a caller with a session and a role in the owner's team. The account is on trial until enter.
 func (g *group) person(t *testing.T, is member) *member {
 	t.Helper()
 	is.owner = g.deployment.owner(t)
@@ -618,15 +603,14 @@ func (g *group) person(t *testing.T, is member) *member {
 	return &is
 }
 
-// furnish gives somebody's account a template and a domain, and the address its
-// state.
+// furnish gives an account a template and a domain, and sets whether its address is verified.
 func (m *matrix) furnish(t *testing.T, who *member) {
 	t.Helper()
 	who.template = who.owner.template(t, "blast", nil)
 	m.verified(t, who, func() { who.claim(t, commonDomain) })
 }
 
-// verified does something that needs a verified address.
+// verified runs do, which needs a verified address.
 func (m *matrix) verified(t *testing.T, who *member, do func()) {
 	t.Helper()
 	m.sql(t, "UPDATE account.account SET email_verified_at = now() WHERE email = $1", who.email)
@@ -636,7 +620,7 @@ func (m *matrix) verified(t *testing.T, who *member, do func()) {
 	}
 }
 
-// enter brings somebody's account into its state.
+// enter puts an account into its state.
 func (m *matrix) enter(t *testing.T, who *member) *member {
 	t.Helper()
 	m.sql(t, `UPDATE account.account SET tier = $2, status = $3, trial = $4, valid_until = now() + nullif($5, '')::interval,
@@ -644,8 +628,7 @@ func (m *matrix) enter(t *testing.T, who *member) *member {
 	return who
 }
 
-// invite makes somebody a member of a team by hand: the matrix is about what
-// follows from it.
+// invite adds a member to a team directly; invitations are tested elsewhere.
 func (m *matrix) invite(t *testing.T, owner, email, role string) {
 	t.Helper()
 	m.sql(t, `INSERT INTO account.team_member (owner_id, email, role, invited_at) SELECT id, $2, $3, now() FROM account.account WHERE email = $1`,
@@ -659,7 +642,7 @@ func (m *matrix) sql(t *testing.T, statement string, args ...any) {
 	}
 }
 
-// digest tells whether anything changed that requests could change.
+// digest returns a digest of everything that requests could change.
 func (m *matrix) digest(t *testing.T) string {
 	t.Helper()
 	var sum string

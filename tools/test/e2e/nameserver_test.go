@@ -9,15 +9,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// nameServer is a DNS server that knows what the test tells it.
+// nameServer is a DNS server that the test controls.
 type nameServer struct {
-	// addr is host:port.
+	// addr is its host:port.
 	addr string
 
 	mu sync.Mutex
-	// texts are TXT records, by lower-case name without the last dot.
+	// texts are the TXT records by lower-case name without the trailing dot.
 	texts map[string][]string
-	// silent has it answer nothing, broken has it fail.
+	// silent makes it answer nothing; broken makes it fail.
 	silent, broken bool
 	asked          int
 }
@@ -47,8 +47,7 @@ func newNameServer(t testing.TB) *nameServer {
 	return n
 }
 
-// listenBoth listens by UDP and TCP at one port, since long answers are asked for
-// again by TCP.
+// listenBoth listens on one port for UDP and TCP: resolvers repeat truncated queries over TCP.
 func listenBoth(t testing.TB) (net.PacketConn, net.Listener) {
 	t.Helper()
 	var listen net.ListenConfig
@@ -101,7 +100,7 @@ func (n *nameServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	_ = w.WriteMsg(r)
 }
 
-// pieces are the strings of at most 255 bytes that a TXT record is made of.
+// pieces splits a text into the strings of a TXT record, of at most 255 bytes each.
 func pieces(text string) []string {
 	var out []string
 	for len(text) > 255 {
@@ -110,14 +109,14 @@ func pieces(text string) []string {
 	return append(out, text)
 }
 
-// change alters what it knows and does.
+// change changes the records or the behavior.
 func (n *nameServer) change(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()
 }
 
-// publish sets records as the API listed them.
+// publish adds the records that the API listed.
 func (n *nameServer) publish(t testing.TB, records []record) {
 	t.Helper()
 	n.change(func() {

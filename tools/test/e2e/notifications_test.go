@@ -16,15 +16,15 @@ import (
 	"waitlist.internal/tools/internal/webhooksink"
 )
 
-// receiver takes what owners' servers get.
+// receiver receives what is sent to owners' servers.
 type receiver struct {
-	// env makes a program's notifications come here.
+	// env makes the program send its notifications to the receiver.
 	env map[string]string
 
 	mu sync.Mutex
-	// posts are the bodies that came, by path.
+	// posts are the received bodies by path.
 	posts map[string][]string
-	// answers say what a path answers; none: 200.
+	// answers are the handlers by path; default: 200.
 	answers map[string]http.HandlerFunc
 }
 
@@ -62,7 +62,7 @@ func (r *receiver) got(path string) []string {
 	return append([]string(nil), r.posts[path]...)
 }
 
-// await returns what came to path once there are n.
+// await waits for n bodies at a path and returns them.
 func (r *receiver) await(t testing.TB, path string, n int) []string {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -70,14 +70,14 @@ func (r *receiver) await(t testing.TB, path string, n int) []string {
 	defer tick.Stop()
 	for len(r.got(path)) < n {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d messages at %s, want %d", len(r.got(path)), path, n)
+			t.Fatalf("%d messages arrived at %s, want %d", len(r.got(path)), path, n)
 		}
 		<-tick.C
 	}
 	return r.got(path)
 }
 
-// want checks that exactly these came to path, in any order.
+// want requires exactly these bodies at a path, in any order.
 func (r *receiver) want(t testing.TB, path string, bodies ...Obj) {
 	t.Helper()
 	got := map[string]int{}
@@ -93,7 +93,7 @@ func (r *receiver) want(t testing.TB, path string, bodies ...Obj) {
 		want[canonical(b)]++
 	}
 	if !maps.Equal(got, want) {
-		t.Errorf("%s has %v\nwant %v", path, got, want)
+		t.Errorf("%s received %v\nwant %v", path, got, want)
 	}
 }
 
@@ -101,8 +101,7 @@ func hook(event, waitlist, at string, data Obj) Obj {
 	return Obj{"event": event, "waitlist_id": waitlist, "timestamp": at, "data": data}
 }
 
-// testNotifications: owners are told on all three channels, as the contract has
-// it, and of nothing else.
+// testNotifications checks that all three channels notify owners of what the contract lists, and of nothing else.
 func (s *suite) testNotifications(t *testing.T) {
 	r := newReceiver(t)
 	d := s.deploy(t, r.env)
@@ -117,11 +116,11 @@ func (s *suite) testNotifications(t *testing.T) {
 	start := time.Now()
 	r.await(t, "/discord", 1)
 	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("told after %s", took)
+		t.Errorf("the owner was notified after %s", took)
 	}
 	second := o.join(t, id, bob)
 	third := o.join(t, id, eve, Obj{"referred_by_token": second.Str("referral_token")})
-	// What tells nobody: an address that is there, a bot, an import, a removal.
+	// No notifications for an existing address, a bot, an import or a removal.
 	o.Do(t, signup(id, ada)).Want(http.StatusOK)
 	o.Do(t, signup(id, address("bot"), Obj{"website": "x"})).Want(http.StatusCreated)
 	o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": []any{Obj{"email": address("imported")}}}).As(o.token)).Want(http.StatusOK)
@@ -155,7 +154,7 @@ func (s *suite) testNotifications(t *testing.T) {
 	}
 	r.want(t, "/discord", discord(first, 101), discord(second, 102), discord(third, 103))
 
-	t.Run("choice of events", func(t *testing.T) { testChosenEvents(t, d, o, r) })
+	t.Run("chosen events", func(t *testing.T) { testChosenEvents(t, d, o, r) })
 	t.Run("tiers", func(t *testing.T) { testChannelTiers(t, d, r) })
 	t.Run("bad receivers", func(t *testing.T) { testBadReceivers(t, d, r) })
 	t.Run("log", func(t *testing.T) {
@@ -169,14 +168,14 @@ func (s *suite) testNotifications(t *testing.T) {
 		defer tick.Stop()
 		for len(d.deliveries(t, id)) > 0 {
 			if time.Now().After(deadline) {
-				t.Fatalf("after the waitlist's end: %v", d.deliveries(t, id))
+				t.Fatalf("the deleted waitlist's log: %v", d.deliveries(t, id))
 			}
 			<-tick.C
 		}
 	})
 }
 
-// deliveries counts a waitlist's log.
+// deliveries counts the entries of a waitlist's delivery log.
 func (d *deployment) deliveries(t testing.TB, waitlist string) map[string]int {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), d.db)
@@ -197,8 +196,7 @@ func (d *deployment) deliveries(t testing.TB, waitlist string) map[string]int {
 	return out
 }
 
-// testChosenEvents: the webhook has the events that were chosen, by default
-// both.
+// testChosenEvents checks that the webhook gets the chosen events, by default both.
 func testChosenEvents(t *testing.T, _ *deployment, o *owner, r *receiver) {
 	id := o.waitlist(t, Obj{"webhook_url": "https://example.com/chosen"})
 	referrer := o.join(t, id, address("referrer")).Str("referral_token")
@@ -232,8 +230,7 @@ func testChosenEvents(t *testing.T, _ *deployment, o *owner, r *receiver) {
 	}
 }
 
-// testChannelTiers: channels are silent below Pro and while nothing is paid, and
-// come back with the plan.
+// testChannelTiers checks that channels are silent below Pro and without an active plan, and resume with the plan.
 func testChannelTiers(t *testing.T, d *deployment, r *receiver) {
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{"webhook_url": "https://example.com/tiers", "slack_webhook_url": "https://example.com/tiers", "discord_webhook_url": "https://example.com/tiers"})
@@ -245,7 +242,7 @@ func testChannelTiers(t *testing.T, d *deployment, r *receiver) {
 	loud := o.join(t, id, address("loud")).Str("email")
 	for _, b := range r.await(t, "/tiers", 3) {
 		if !strings.Contains(b, loud) && !strings.Contains(b, strings.ReplaceAll(loud, "@", `\\@`)) {
-			t.Errorf("told below Pro: %s", b)
+			t.Errorf("notified below Pro: %s", b)
 		}
 	}
 	if n := len(r.got("/tiers")); n != 3 {
@@ -253,8 +250,7 @@ func testChannelTiers(t *testing.T, d *deployment, r *receiver) {
 	}
 }
 
-// testBadReceivers: whatever an owner's server does, signups go on at their pace,
-// nothing is sent twice, and others are told in time.
+// testBadReceivers checks that no owner's server can slow signups down, cause duplicates, or delay notifications to others.
 func testBadReceivers(t *testing.T, d *deployment, r *receiver) {
 	release := make(chan struct{})
 	defer close(release)
@@ -276,7 +272,7 @@ func testBadReceivers(t *testing.T, d *deployment, r *receiver) {
 					return
 				}
 			}
-			t.Error("10 GB were read")
+			t.Error("the program read 10 GB")
 		},
 	})
 	r.mu.Unlock()
@@ -298,7 +294,7 @@ func testBadReceivers(t *testing.T, d *deployment, r *receiver) {
 	}
 	r.await(t, "/healthy", each)
 	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("others are told after %s", took)
+		t.Errorf("other owners were notified after %s", took)
 	}
 	if slowest > 2*time.Second {
 		t.Errorf("a signup took %s", slowest)
@@ -317,19 +313,18 @@ func testBadReceivers(t *testing.T, d *deployment, r *receiver) {
 			t.Errorf("%s: %v", path, log)
 		}
 		if n := len(r.got(path)); n != each {
-			t.Errorf("%s was asked %d times", path, n)
+			t.Errorf("%s was called %d times", path, n)
 		}
 	}
 	if n := len(r.got("/elsewhere")); n != 0 {
-		t.Error("a redirect was followed")
+		t.Error("the program followed a redirect")
 	}
 }
 
-// testNotificationsKilled: the program is killed again and again while it tells
-// an owner. Nothing comes twice; missing is at most what was under way at a kill,
-// and the log says so.
+// testNotificationsKilled kills the program repeatedly while it notifies an owner. Nothing may be sent twice; at most the
+// notifications in flight at a kill are missing, and the log records them.
 func (s *suite) testNotificationsKilled(t *testing.T) {
-	const kills, each = 4, 20 // the log of one list has room for all
+	const kills, each = 4, 20 // the log keeps that many entries per list
 	r := newReceiver(t)
 	dir := DataDir(t)
 	d := &deployment{suite: s, db: database(t)}
@@ -353,13 +348,13 @@ func (s *suite) testNotificationsKilled(t *testing.T) {
 		for range each {
 			people = append(people, o.join(t, id, address("p")).Str("email"))
 		}
-		r.await(t, "/killed", before+each/4) // in the middle of it
+		r.await(t, "/killed", before+each/4) // while deliveries are in progress
 		server.Kill()
 		server = Run(t, Options{Binary: s.binary, Dir: dir, Addr: server.Addr, Env: env})
 		d.server = server
 	}
 	last := o.join(t, id, address("last")).Str("email")
-	// A dead holder is noticed after a while.
+	// The death of a replica that holds deliveries is noticed after a while.
 	deadline := time.Now().Add(60 * time.Second)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -384,11 +379,11 @@ func (s *suite) testNotificationsKilled(t *testing.T) {
 		case n == 0:
 			missing++
 		case n > 1:
-			t.Errorf("%s came %d times", p, n)
+			t.Errorf("%s was sent %d times", p, n)
 		}
 	}
 	if missing > log["webhook unknown"] {
-		t.Errorf("%d are missing, the log has %v", missing, log)
+		t.Errorf("%d notifications are missing; the log has %v", missing, log)
 	}
 	t.Logf("%d told, %d missing after %d kills; %v", len(got), missing, kills, log)
 }

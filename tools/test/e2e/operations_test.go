@@ -14,8 +14,7 @@ import (
 	"waitlist.internal/services/messaging/resendtest"
 )
 
-// request returns a good request to an operation that works, on a waitlist
-// with a signup.
+// request returns a valid request to an implemented operation, on a waitlist with one signup.
 func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, unsubscribe string) Request {
 	t.Helper()
 	var body any
@@ -38,7 +37,7 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 		body = Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token()}
 	case "resetPassword":
 		if o.reset == "" {
-			had := len(d.server.AwaitMails(t, o.email, 1)) // that of the registration
+			had := len(d.server.AwaitMails(t, o.email, 1)) // the mail of the registration
 			o.Do(t, Post("/auth/forgot-password", Obj{"email": o.email})).Want(http.StatusAccepted)
 			o.reset = d.server.AwaitMails(t, o.email, had+1)[had].Token()
 		}
@@ -77,7 +76,7 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 	return r
 }
 
-// testRateLimit: everything under /v1 counts, health does not.
+// testRateLimit checks that everything under /v1 counts and health checks do not.
 func (s *suite) testRateLimit(t *testing.T) {
 	d := s.deploy(t, map[string]string{"RATE_LIMIT_RPS": "1", "RATE_LIMIT_BURST": "20"})
 	o := d.owner(t)
@@ -94,7 +93,7 @@ func (s *suite) testRateLimit(t *testing.T) {
 		"bad body":        Post("/auth/login", nil).Raw([]byte("{")).Invalid(),
 	}
 	for _, op := range d.contract.Operations() {
-		// A payment event does not count; see testBilling.
+		// Payment events do not count; see testBilling.
 		if !op.Planned && op.ID != "receivePaymentEvent" {
 			requests[op.ID] = d.request(t, op, o, id, ada, "x")
 		}
@@ -102,7 +101,7 @@ func (s *suite) testRateLimit(t *testing.T) {
 	for name, r := range requests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// Many at once, so that one request a second can't have them all.
+			// Send many at once: a rate of one request a second cannot admit them all.
 			Await(t, 20*time.Second, "429", func() bool {
 				res := o.Do(t, r)
 				if res.Status != http.StatusTooManyRequests {
@@ -131,7 +130,7 @@ func (s *suite) testRateLimit(t *testing.T) {
 	})
 }
 
-// testDefaultBucket: 200 at once, then 100 a second.
+// testDefaultBucket checks the default limit: a burst of 200, then 100 a second.
 func (s *suite) testDefaultBucket(t *testing.T) {
 	d := s.deploy(t, map[string]string{"RATE_LIMIT_RPS": "", "RATE_LIMIT_BURST": ""})
 	c := d.client(t)
@@ -162,8 +161,7 @@ func (s *suite) testDefaultBucket(t *testing.T) {
 	}
 }
 
-// testOutages takes the database and Redis away, by closed connections and by
-// silence.
+// testOutages takes the database and Redis away, first by closing connections, then by silence.
 func (s *suite) testOutages(t *testing.T) {
 	db, err := url.Parse(database(t))
 	if err != nil {
@@ -187,7 +185,7 @@ func (s *suite) testOutages(t *testing.T) {
 	unsubscribe := d.unsubscribeToken(t, id, ada)
 	n := 1
 
-	const limit = 5500 * time.Millisecond // the contract's 5 s, and the way
+	const limit = 5500 * time.Millisecond // the contract's 5 s and some latency
 	for name, away := range map[string]func(){"Postgres cut": postgres.Cut, "Postgres silent": postgres.Freeze} {
 		t.Run(name, func(t *testing.T) {
 			requests := map[string]Request{}
@@ -215,14 +213,14 @@ func (s *suite) testOutages(t *testing.T) {
 			}
 			wg.Wait()
 			if status, err := d.server.ready(t.Context()); err == nil && status == http.StatusOK {
-				t.Error("/readyz says 200 without the database")
+				t.Error("/readyz answers 200 without the database")
 			}
 			postgres.Pass()
 			Await(t, 30*time.Second, "ready again", func() bool {
 				status, err := d.server.ready(t.Context())
 				return err == nil && status == http.StatusOK
 			})
-			// Nothing unacknowledged may show up half: whoever is on the list has a place.
+			// An unacknowledged signup must not show up half done: everybody on the list has a position.
 			r := o.Do(t, signup(id, address("after")))
 			Await(t, 15*time.Second, "a signup", func() bool {
 				r = o.Do(t, signup(id, address("after")))
@@ -255,12 +253,12 @@ func (s *suite) testOutages(t *testing.T) {
 	}
 }
 
-// testRestart: everything embedded; an orderly stop and a kill keep the state.
+// testRestart embeds all servers and checks that the state survives an orderly stop and a kill.
 func (s *suite) testRestart(t *testing.T) {
 	dir := DataDir(t)
 	env := map[string]string{"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000"}
 	server := Run(t, Options{Binary: s.binary, Dir: dir, Env: env})
-	// It is ready before it says so.
+	// The program is ready before it prints its URL.
 	Await(t, 10*time.Second, "a banner with the URL", func() bool { return strings.Contains(server.Log(), server.URL) })
 	d := &deployment{suite: s, server: server}
 	o := d.owner(t)
@@ -272,7 +270,7 @@ func (s *suite) testRestart(t *testing.T) {
 	}
 	o.join(t, id, address("friend"), Obj{"referred_by_token": token})
 	people[1], people[2] = people[2], people[1]
-	for range 3 { // counted in the process, and stored when it stops
+	for range 3 { // counted in the process and stored when it stops
 		o.Do(t, viewOf(id)).Want(http.StatusOK)
 	}
 	verify := server.AwaitMails(t, people[0], 1)[0].Token()

@@ -24,28 +24,27 @@ const (
 	mailPassword = "correct horse battery"
 )
 
-// postOffice is an SMTP server with STARTTLS and a login. It keeps what it
-// takes.
+// postOffice is an SMTP server with STARTTLS and authentication. It stores the mails.
 type postOffice struct {
-	// env makes a program send its mails here.
+	// env makes the program send its mails here.
 	env map[string]string
 
 	mu    sync.Mutex
 	mails []Mail
-	// bad are mails that could not be read.
+	// bad joins the errors of mails that could not be parsed.
 	bad error
-	// away has it refuse to talk.
+	// away makes it refuse connections.
 	away bool
-	// refused are recipients it does not take mails for, for ever.
+	// refused are recipients that it rejects permanently.
 	refused map[string]bool
-	// pause is what each mail takes.
+	// pause is the time that each mail takes.
 	pause time.Duration
 }
 
 func newPostOffice(t testing.TB) *postOffice {
 	t.Helper()
 	p := &postOffice{refused: map[string]bool{}}
-	// A certificate for 127.0.0.1 that comes with the standard library.
+	// The standard library has a certificate for 127.0.0.1.
 	web := httptest.NewTLSServer(nil)
 	ca := filepath.Join(t.TempDir(), "postoffice.pem")
 	err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), 0o600)
@@ -80,7 +79,7 @@ func newPostOffice(t testing.TB) *postOffice {
 	return p
 }
 
-// change alters what it does.
+// change changes the behavior.
 func (p *postOffice) change(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +99,7 @@ func (p *postOffice) Mails(to string) ([]Mail, error) {
 	return out, p.bad
 }
 
-// mailSession is one dialogue.
+// mailSession is one SMTP session.
 type mailSession struct {
 	*postOffice
 	authed   bool
@@ -149,7 +148,7 @@ func (s *mailSession) Data(r io.Reader) error {
 	}
 	m, err := parseMail(raw)
 	if err == nil && (m.To != s.to || m.From != s.from) {
-		err = fmt.Errorf("from %s to %s in the envelope, from %s to %s in the mail", s.from, s.to, m.From, m.To)
+		err = fmt.Errorf("the envelope is from %s to %s, the mail from %s to %s", s.from, s.to, m.From, m.To)
 	}
 	s.mu.Lock()
 	pause := s.pause

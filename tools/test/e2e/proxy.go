@@ -9,10 +9,9 @@ import (
 	"testing"
 )
 
-// Proxy stands between the program and one of its servers, so that a test can
-// take the server away.
+// Proxy forwards connections from the program to one of its servers, so that a test can cut the server off.
 type Proxy struct {
-	// Addr is host:port.
+	// Addr is the proxy's host:port.
 	Addr string
 
 	target   string
@@ -55,13 +54,13 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Pass forwards again, new connections only after a cut.
+// Pass resumes forwarding. After a Cut, only new connections pass.
 func (p *Proxy) Pass() { p.set(passing) }
 
-// Cut ends every connection, and every new one at once.
+// Cut closes all connections, and each new one at once.
 func (p *Proxy) Cut() { p.set(cut) }
 
-// Freeze keeps connections open, new ones too, and moves no byte.
+// Freeze keeps old and new connections open but forwards nothing.
 func (p *Proxy) Freeze() { p.set(frozen) }
 
 func (p *Proxy) set(m mode) {
@@ -76,7 +75,7 @@ func (p *Proxy) set(m mode) {
 	p.state.Broadcast()
 }
 
-// flowing waits while the proxy is frozen and returns false when it is cut.
+// flowing blocks while the proxy is frozen. It returns false if the proxy is cut.
 func (p *Proxy) flowing() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +85,7 @@ func (p *Proxy) flowing() bool {
 	return p.mode == passing
 }
 
-// track keeps c for Cut; it closes c where that came first.
+// track registers c for Cut, or closes c if the proxy is already cut.
 func (p *Proxy) track(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceDetector is on in the program under test where it is in the tests.
+// raceDetector: the program under test is built with the race detector if the tests are.
 const raceDetector = true

@@ -17,7 +17,7 @@ import (
 	"waitlist.internal/services/messaging/twiliotest"
 )
 
-// notification is what Resend tells of a mail.
+// notification returns a notification from Resend about a mail.
 func notification(t testing.TB, secret, id, event, bounce string, at time.Time, to ...string) Request {
 	t.Helper()
 	sent, err := resendtest.Notification("http://127.0.0.1", secret, id, event, bounce, at, to...)
@@ -35,7 +35,7 @@ func notification(t testing.TB, secret, id, event, bounce string, at time.Time, 
 	return r
 }
 
-// resendBox is what Resend was given.
+// resendBox holds the mails that Resend received.
 type resendBox struct{ *resendtest.Server }
 
 // Mails implements mailbox.
@@ -58,8 +58,7 @@ func (b resendBox) Mails(to string) ([]Mail, error) {
 	return out, nil
 }
 
-// testResend: a deployment that sends through Resend, and text messages through
-// Twilio.
+// testResend tests a deployment that sends mails through Resend and text messages through Twilio.
 func (s *suite) testResend(t *testing.T) {
 	var away atomic.Bool
 	api := &resendtest.Server{APIKey: "re_e2e", Fail: func(*http.Request) *resendtest.Failure {
@@ -83,7 +82,7 @@ func (s *suite) testResend(t *testing.T) {
 	t.Run("text messages", func(t *testing.T) { testTextMessages(t, d, texts) })
 }
 
-// serve returns the URL of a handler.
+// serve serves a handler and returns its URL.
 func serve(t testing.TB, h http.Handler) string {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -111,7 +110,7 @@ func testResendBlast(t *testing.T, d *deployment, box resendBox) {
 		}
 	}
 	if got := slices.Sorted(maps.Values(batches)); !slices.Equal(got, []int{30, 100, 100}) || batches[""] > 0 {
-		t.Errorf("requests by their keys: %v", batches)
+		t.Errorf("requests by Idempotency-Key: %v", batches)
 	}
 	for _, row := range rows {
 		mails := awaitMails(t, box, row.(Obj)["email"].(string), 1)
@@ -136,7 +135,7 @@ func testResendDomains(t *testing.T, d *deployment, box resendBox, names *nameSe
 	}
 	fails(newDomain(name))
 	if got := o.domains(t); len(got) != 0 {
-		t.Errorf("domains %v of a claim that failed", got)
+		t.Errorf("a failed claim left the domains %v", got)
 	}
 	records := o.claim(t, name)
 	for _, r := range records {
@@ -146,7 +145,7 @@ func testResendDomains(t *testing.T, d *deployment, box resendBox, names *nameSe
 	}
 	o.check(t, name, "pending")
 	names.publish(t, records)
-	o.check(t, name, "pending") // Resend has not found its own
+	o.check(t, name, "pending") // Resend has not found its own records
 	box.SetStatus(name, "verified")
 	fails(domainStatus(name))
 	o.check(t, name, "verified")
@@ -162,16 +161,15 @@ func testResendDomains(t *testing.T, d *deployment, box resendBox, names *nameSe
 	o.check(t, name, "pending")
 	fails(Delete("/domains/" + name))
 	if got := o.domains(t); len(got) != 1 {
-		t.Errorf("domains %v after a deletion that failed", got)
+		t.Errorf("a failed deletion left the domains %v", got)
 	}
 	o.Do(t, Delete("/domains/"+name).As(o.token)).Want(http.StatusNoContent)
 	if _, there := box.Domains()[name]; there {
-		t.Error("Resend still has the domain")
+		t.Error("the domain still exists at Resend")
 	}
 }
 
-// testResendNotifications: whose mails come back, or who complains, gets no
-// marketing any more.
+// testResendNotifications checks that recipients whose mails bounce or who complain get no more marketing.
 func testResendNotifications(t *testing.T, d *mailing, box resendBox) {
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{"notify_referrer": true})
@@ -217,8 +215,8 @@ func testResendNotifications(t *testing.T, d *mailing, box resendBox) {
 	}
 }
 
-// testTextMessages: referrers with an international number are told of their
-// referrals, once an hour.
+// testTextMessages checks that referrers with an international phone number get a text message about their referrals, at
+// most once an hour.
 func testTextMessages(t *testing.T, d *mailing, texts *twiliotest.Server) {
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{"sms_notify_referrer": true, "phone_field": "optional"})
@@ -248,6 +246,6 @@ func testTextMessages(t *testing.T, d *mailing, texts *twiliotest.Server) {
 		t.Errorf("text messages to %v", to)
 	}
 	if log := d.server.Log(); strings.Contains(log, "30123456") || strings.Contains(log, "5005550009") {
-		t.Error("the log has a phone number")
+		t.Error("the log contains a phone number")
 	}
 }

@@ -18,27 +18,26 @@ import (
 )
 
 const (
-	// pollEvery is how often a condition is looked at.
+	// pollEvery is the interval at which conditions are checked.
 	pollEvery = 20 * time.Millisecond
-	// readyTimeout bounds a start, a first initdb on a busy machine included.
+	// readyTimeout bounds a start, including the first initdb on a busy machine.
 	readyTimeout = 90 * time.Second
-	// stopTimeout is how long an orderly stop may take.
+	// stopTimeout bounds an orderly stop.
 	stopTimeout = 45 * time.Second
 )
 
-// BinaryVariable names a standalone program to test in place of a fresh build.
+// BinaryVariable names a standalone program to test instead of a fresh build.
 const BinaryVariable = "E2E_STANDALONE"
 
-// programsVariable names a folder for built programs that all packages of a test
-// run share. The first one to need a program builds it.
+// programsVariable names a directory for built programs that all packages of a test run share. The first package that needs
+// a program builds it.
 const programsVariable = "TEST_PROGRAMS"
 
-// raceVariable asks for a program with the race detector where the tests run
-// without it.
+// raceVariable requests a program with the race detector although the tests run without it.
 const raceVariable = "TEST_RACE"
 
-// Build returns the path of the standalone program. The program reports data
-// races if the tests do or if TEST_RACE is set.
+// Build builds the standalone program and returns its path. It has the race detector if the tests have it or TEST_RACE is
+// set.
 func Build(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(BinaryVariable); path != "" {
@@ -74,36 +73,34 @@ func Build(t testing.TB) string {
 	return path
 }
 
-// Options says what Start starts.
+// Options configures Start.
 type Options struct {
-	// Binary is what Build returned.
+	// Binary is the program's path, as returned by Build.
 	Binary string
-	// Dir holds the data, the mails and the log. A second start on it finds
-	// what the first left.
+	// Dir holds the data, the mails and the log. A second start in the same Dir finds what the first left.
 	Dir string
-	// Addr is host:port to listen on; empty takes a free loopback port.
+	// Addr is the host:port to listen on; empty: a free loopback port.
 	Addr string
-	// Env is added to what the program needs in any case.
+	// Env is added to the variables that the program always needs.
 	Env map[string]string
 }
 
 // Server is a running standalone program.
 type Server struct {
-	// URL is its address, without the version segment.
+	// URL is the program's URL without the version segment.
 	URL string
-	// MailDir is where its mails are.
+	// MailDir is the directory that receives its mails.
 	MailDir string
-	// Addr is host:port.
+	// Addr is the host:port it listens on.
 	Addr string
 
 	cmd     *exec.Cmd
 	logPath string
-	done    chan struct{} // closed when the process is gone
-	err     error         // of Wait; valid after done
+	done    chan struct{} // closed when the process has ended
+	err     error         // from Wait; valid after done
 }
 
-// Start starts the program and returns once it says that it is ready. The
-// process lives until it is stopped; ctx bounds the start alone.
+// Start starts the program and returns when it is ready. The process lives until it is stopped; ctx bounds the start only.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Addr == "" {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,11 +127,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	env := map[string]string{
 		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "TMPDIR": os.TempDir(),
 		"HTTP_ADDR": o.Addr, "DATA_DIR": filepath.Join(o.Dir, "data"), "MAIL_DIR": s.MailDir, "LOG_FILE": "-",
-		// No test tells a stranger of its signups.
+		// A dead proxy keeps the tests from notifying real servers of signups.
 		"HTTPS_PROXY": "http://127.0.0.1:9",
 	}
 	maps.Copy(env, o.Env)
-	// What a program in place of the standalone one needs; see tools/test/lab.
+	// For a program that replaces the standalone one; see tools/test/lab.
 	for _, kv := range os.Environ() {
 		if k, v, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "LAB_") {
 			env[k] = v
@@ -159,8 +156,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run is Start for a test: it ends with the test, in order, and then its log
-// must not tell of a panic or a data race.
+// Run starts the program for the duration of a test. At the end it stops the program in order and fails the test if the log
+// reports a panic or a data race.
 func Run(t testing.TB, o Options) *Server {
 	t.Helper()
 	if o.Dir == "" {
@@ -177,7 +174,7 @@ func Run(t testing.TB, o Options) *Server {
 		log := s.Log()
 		for _, bad := range []string{"DATA RACE", "panic:", "goroutine 1 ["} {
 			if strings.Contains(log, bad) {
-				t.Errorf("the log has %q", bad)
+				t.Errorf("the log contains %q", bad)
 			}
 		}
 		if t.Failed() {
@@ -187,7 +184,7 @@ func Run(t testing.TB, o Options) *Server {
 	return s
 }
 
-// DataDir is a temporary directory that a database's own user gets through.
+// DataDir returns a temporary directory that the database's own user may enter.
 func DataDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -199,8 +196,7 @@ func DataDir(t testing.TB) string {
 	return dir
 }
 
-// AwaitReady returns once /readyz answers 200, or the process ends, or ctx is
-// done.
+// AwaitReady waits until /readyz answers 200. It fails if the process ends or ctx is done first.
 func (s *Server) AwaitReady(ctx context.Context) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -236,8 +232,8 @@ func (s *Server) ready(ctx context.Context) (int, error) {
 	return res.StatusCode, nil
 }
 
-// Stop ends the program in order, as Ctrl-C does, and fails where it does not
-// end with success. A program that is gone is left alone.
+// Stop stops the program in order, like Ctrl-C, and fails unless it exits successfully. It does nothing if the program has
+// already ended.
 func (s *Server) Stop() error {
 	select {
 	case <-s.done:
@@ -254,18 +250,18 @@ func (s *Server) Stop() error {
 		return fmt.Errorf("the standalone program did not stop within %s", stopTimeout)
 	}
 	if s.err != nil {
-		return fmt.Errorf("the standalone program ended badly: %w", s.err)
+		return fmt.Errorf("the standalone program failed: %w", s.err)
 	}
 	return nil
 }
 
-// Kill ends the program as kill -9 does and waits until it is gone.
+// Kill kills the program with SIGKILL and waits for its end.
 func (s *Server) Kill() {
 	_ = s.cmd.Process.Kill()
 	<-s.done
 }
 
-// Log is what the program wrote, earlier starts on the same directory included.
+// Log returns the program's log, including earlier starts in the same directory.
 func (s *Server) Log() string {
 	b, err := os.ReadFile(s.logPath)
 	if err != nil {
@@ -274,7 +270,7 @@ func (s *Server) Log() string {
 	return string(b)
 }
 
-// failures are the lines about errors.
+// failures returns the log lines about errors.
 func failures(log string) string {
 	var b strings.Builder
 	for line := range strings.Lines(log) {
@@ -293,7 +289,7 @@ func tail(log string) string {
 	return log
 }
 
-// Await polls until done says so; it fails the test after timeout.
+// Await polls done until it returns true, and fails the test after timeout.
 func Await(t testing.TB, timeout time.Duration, what string, done func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(timeout)
@@ -303,7 +299,7 @@ func Await(t testing.TB, timeout time.Duration, what string, done func() bool) {
 	for !done() {
 		select {
 		case <-deadline.C:
-			t.Fatalf("not within %s: %s", timeout, what)
+			t.Fatalf("did not happen within %s: %s", timeout, what)
 		case <-tick.C:
 		}
 	}

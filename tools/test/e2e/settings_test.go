@@ -149,7 +149,7 @@ func testSettings(t *testing.T, d *deployment) {
 					}
 					after := o.Do(t, Get("/waitlists/"+id).As(o.token))
 					if string(before.Body) != string(after.Body) {
-						t.Errorf("a refused change changed %s to %s", before.Body, after.Body)
+						t.Errorf("a rejected request changed %s to %s", before.Body, after.Body)
 					}
 				})
 			}
@@ -181,10 +181,10 @@ func testSettings(t *testing.T, d *deployment) {
 	})
 }
 
-// nil2 is a value of no setting's type.
+// nil2 returns a value that has no setting's type.
 func nil2() any { return []any{nil} }
 
-// testChannelURLs sends every form of a host that must not be called.
+// testChannelURLs sends every notation of hosts that must not be called.
 func testChannelURLs(t *testing.T, o *owner, id string) {
 	refused := []string{
 		"http://example.com/hook", "ftp://example.com/hook", "example.com/hook", "https://", "https:///hook", "https:example.com", "//example.com/hook",
@@ -224,7 +224,7 @@ func testChannelURLs(t *testing.T, o *owner, id string) {
 			}
 			after := o.Do(t, Get("/waitlists/"+id).As(o.token))
 			if string(before.Body) != string(after.Body) {
-				t.Errorf("refused URLs changed %s to %s", before.Body, after.Body)
+				t.Errorf("rejected URLs changed %s to %s", before.Body, after.Body)
 			}
 			o.set(t, id, Obj{setting: nil}).WantJSON("settings."+setting, "")
 		})

@@ -50,7 +50,7 @@ func testSignupAnswers(t *testing.T, d *deployment) {
 	second := o.join(t, id, address("bob"))
 	second.WantJSON("first_name", "").WantJSON("last_name", "").WantJSON("position", 2).WantJSON("total_signups", 2)
 	if first.Str("referral_token") == second.Str("referral_token") {
-		t.Error("two signups with one token")
+		t.Error("two signups have the same token")
 	}
 	t.Run("existing address", func(t *testing.T) {
 		r := o.Do(t, signup(id, strings.ToUpper(ada), Obj{"first_name": "Other"})).Want(http.StatusOK)
@@ -64,7 +64,7 @@ func testSignupAnswers(t *testing.T, d *deployment) {
 			WantJSON("created_at", first.Str("created_at"))
 		alias := o.Do(t, Get(statusPath(id, ada)+"/status")).Want(http.StatusOK)
 		if string(alias.Body) != string(r.Body) {
-			t.Errorf("with /status %s, without %s", alias.Body, r.Body)
+			t.Errorf("with /status: %s; without: %s", alias.Body, r.Body)
 		}
 		o.status(t, id, strings.ToUpper(ada)).Want(http.StatusOK).WantJSON("email", ada)
 		o.status(t, strings.ToUpper(id), ada).Want(http.StatusOK).WantJSON("email", ada)
@@ -399,7 +399,7 @@ func testReferrals(t *testing.T, d *deployment) {
 	}
 	refer(4)
 	o.status(t, id, people[4]).WantJSON("referral_count", 1)
-	people[3], people[4] = people[4], people[3] // 4 moved up by one
+	people[3], people[4] = people[4], people[3] // the referral moved number 4 up by one
 	tokens[3], tokens[4] = tokens[4], tokens[3]
 	want(10, people...)
 	o.set(t, id, Obj{"referral_boost": 2})
@@ -487,11 +487,11 @@ func testSignupsAtOnce(t *testing.T, d *deployment) {
 	wg.Wait()
 	for i := int64(1); i <= 200; i++ {
 		if positions[i] == "" {
-			t.Fatalf("nobody got position %d", i)
+			t.Fatalf("no signup got position %d", i)
 		}
 		o.status(t, id, positions[i]).WantJSON("position", i).WantJSON("total_signups", 200)
 	}
-	t.Run("beside clients that go away", func(t *testing.T) {
+	t.Run("while clients disconnect", func(t *testing.T) {
 		id := o.waitlist(t, nil)
 		stay, leave := make([]string, 100), make([]string, 100)
 		for i := range stay {
@@ -542,7 +542,7 @@ func testSignupsAtOnce(t *testing.T, d *deployment) {
 		}
 		wg.Wait()
 		if codes[http.StatusCreated] != 1 || codes[http.StatusOK] != 19 || len(tokens) != 1 {
-			t.Errorf("answers %v with %d tokens, want one 201, nineteen 200, one token", codes, len(tokens))
+			t.Errorf("statuses %v and %d tokens, want one 201, nineteen 200 and one token", codes, len(tokens))
 		}
 	})
 }

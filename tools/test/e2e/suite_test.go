@@ -30,8 +30,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// TestSuite runs everything against the contract and then asks whether it saw
-// every answer that the contract lists.
+// TestSuite runs all groups of tests and then checks that every documented answer has occurred.
 func TestSuite(t *testing.T) {
 	contract, err := LoadContract()
 	if err != nil {
@@ -56,14 +55,14 @@ func TestSuite(t *testing.T) {
 		{"templates", testTemplates},
 		{"blasts", testBlasts},
 	}
-	// Parallel groups have ended when this runs.
+	// This runs after the parallel groups have ended.
 	t.Cleanup(func() {
 		if t.Failed() || testing.Short() || !wholeRun() {
 			return
 		}
 		missing := s.coverage.Missing(contract.Operations(), unreachable)
 		if len(missing) > 0 {
-			t.Errorf("answers of the contract that no test has produced:\n%s", strings.Join(missing, "\n"))
+			t.Errorf("no test has produced these answers of the contract:\n%s", strings.Join(missing, "\n"))
 		}
 	})
 	for _, deployed := range []struct {
@@ -96,7 +95,7 @@ func TestSuite(t *testing.T) {
 		{"billing", s.testBilling},
 		{"payments", s.testPayments},
 	} {
-		// Each has a program, a database and a broker's topics of its own.
+		// Each deployment has its own program, database and topics.
 		t.Run(deployed.name, func(t *testing.T) {
 			t.Parallel()
 			deployed.run(t)
@@ -104,9 +103,9 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-// unreachable lists answers that no test can bring about, by operation.
+// unreachable lists, by operation, the answers that no test can cause.
 func unreachable(operation, outcome string) bool {
-	// The keys are in the process: no server that is away keeps them.
+	// The keys are in the process, so no outage makes this fail.
 	return operation == "getKeys" && outcome == "500 INTERNAL_ERROR"
 }
 
@@ -115,24 +114,23 @@ type suite struct {
 	contract *Contract
 	coverage *Coverage
 	binary   string
-	// names is the name server of every deployment without one of its own.
+	// names is the name server of every deployment that has none of its own.
 	names *nameServer
 }
 
-// deployment is one running program.
+// deployment is a running program.
 type deployment struct {
 	*suite
 	server *Server
-	// options are what server was started with.
+	// options are the Options that server was started with.
 	options Options
-	// db is the URL of its database.
+	// db is the URL of the program's database.
 	db string
-	// links mints and checks the tokens of mail links, as the program does.
+	// links creates and checks the tokens of mail links, as the program does.
 	links *token.Ring
 }
 
-// deploy starts the program with its own database and a rate limit that tests
-// do not meet. env wins.
+// deploy starts the program with its own database and a rate limit that no test reaches. env overrides the defaults.
 func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 	t.Helper()
 	d := &deployment{suite: s}
@@ -148,8 +146,7 @@ func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 		"TRUSTED_PROXIES": "127.0.0.1/32", "TOKEN_KEYS": keys, "DNS_RESOLVER": s.names.addr,
 		"RESEND_WEBHOOK_SECRETS": resendtest.Secret, "STRIPE_WEBHOOK_SECRETS": paymentSecret + ",whsec_the_one_before",
 	}
-	// A run that is about another broker than the embedded one has it named, or
-	// named by its kind; see testenv.
+	// A run against another broker than the embedded one names its brokers or its kind; see testenv.
 	if os.Getenv("TEST_KAFKA_BROKERS") != "" || os.Getenv("TEST_KAFKA") == "apache" {
 		brokers, prefix := testenv.Kafka(t)
 		all["KAFKA_BROKERS"], all["KAFKA_TOPIC_PREFIX"] = strings.Join(brokers, ","), prefix
@@ -164,9 +161,8 @@ func (s *suite) deploy(t *testing.T, env map[string]string) *deployment {
 	return d
 }
 
-// database is a database with the schemas of all services, so that a start finds
-// nothing to migrate. A program that a run brings along migrates by itself: its
-// schemas may be others or belong to others.
+// database returns a database with the schemas of all services, so that no start has to migrate. A program that replaces the
+// standalone one gets an empty database: it migrates by itself and may have other schemas or owners.
 func database(t *testing.T) string {
 	t.Helper()
 	if os.Getenv(BinaryVariable) != "" {
@@ -182,15 +178,14 @@ func database(t *testing.T) string {
 	)
 }
 
-// restart starts a program that was stopped or killed, at its old address and on
-// its old data.
+// restart starts a stopped or killed program again, at the same address and on the same data.
 func (d *deployment) restart(t *testing.T) {
 	t.Helper()
 	d.options.Addr = d.server.Addr
 	d.server = Run(t, d.options)
 }
 
-// count is how many signups a waitlist has, by the database.
+// count returns the number of a waitlist's signups, from the database.
 func (d *deployment) count(t testing.TB, waitlist string) int {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), d.db)
@@ -205,7 +200,7 @@ func (d *deployment) count(t testing.TB, waitlist string) int {
 	return n
 }
 
-// client returns a client with a network address of its own.
+// client returns a client with its own network address.
 func (d *deployment) client(t testing.TB) *Client {
 	t.Helper()
 	c := NewClient(d.server.URL, d.contract, d.coverage)
@@ -214,7 +209,7 @@ func (d *deployment) client(t testing.TB) *Client {
 	return c
 }
 
-// exec changes the database by hand, for states that no endpoint reaches yet.
+// exec changes the database directly, for states that no endpoint produces yet.
 func (d *deployment) exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), d.db)
@@ -227,13 +222,12 @@ func (d *deployment) exec(t testing.TB, sql string, args ...any) {
 		t.Fatal(err)
 	}
 	if tag.RowsAffected() == 0 {
-		t.Fatalf("no row: %s", sql)
+		t.Fatalf("no row was changed by %s", sql)
 	}
 }
 
-// setTier makes an account by hand what billing makes it: a paying one of a tier,
-// or an inactive one. The public side of its waitlists learns it by the
-// owner's next call.
+// setTier changes an account directly to what billing would make of it: active in a tier, or inactive. The public side of
+// its waitlists learns of the change with the owner's next call.
 func (d *deployment) setTier(t testing.TB, o *owner, tier, status string) {
 	t.Helper()
 	d.exec(t, `UPDATE account.account SET tier = $2, status = $3, trial = false, valid_until = NULL,
@@ -241,8 +235,7 @@ func (d *deployment) setTier(t testing.TB, o *owner, tier, status string) {
 	o.Do(t, Get("/waitlists").As(o.token))
 }
 
-// number is a signup's number within its waitlist, which its tokens are bound
-// to.
+// number returns a signup's number within its waitlist, which its tokens are bound to.
 func (d *deployment) number(t testing.TB, waitlist, email string) int64 {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), d.db)
@@ -257,7 +250,7 @@ func (d *deployment) number(t testing.TB, waitlist, email string) int64 {
 	return n
 }
 
-// unsubscribeToken is the token that mails to a signup carry.
+// unsubscribeToken returns the token that mails to a signup carry.
 func (d *deployment) unsubscribeToken(t testing.TB, waitlist, email string) string {
 	t.Helper()
 	return d.links.Mint(token.Unsubscribe, token.SignupSubject(waitlist, d.number(t, waitlist, email)), time.Time{})
@@ -267,7 +260,7 @@ func (d *deployment) unsubscribeToken(t testing.TB, waitlist, email string) stri
 type owner struct {
 	*Client
 	email, password, key, token, refresh string
-	// reset is a token from a mail, "" before one was asked for.
+	// reset is a token from a password reset mail; "" until one is requested.
 	reset string
 }
 
@@ -286,8 +279,7 @@ func (o *owner) login(t testing.TB) {
 	o.token, o.refresh = r.Str("id_token"), r.Str("refresh_token")
 }
 
-// waitlist creates a waitlist with settings, which may be nil, and returns its
-// id.
+// waitlist creates a waitlist with settings, which may be nil, and returns its id.
 func (o *owner) waitlist(t testing.TB, settings Obj) string {
 	t.Helper()
 	body := Obj{"name": "Launch"}
@@ -303,7 +295,7 @@ func (o *owner) set(t testing.TB, waitlist string, settings Obj) *Response {
 	return o.Do(t, Patch("/waitlists/"+waitlist, Obj{"settings": settings}).As(o.token)).Want(http.StatusOK)
 }
 
-// join signs an address up and returns the answer.
+// join signs an address up.
 func (c *Client) join(t testing.TB, waitlist, email string, more ...Obj) *Response {
 	t.Helper()
 	return c.Do(t, signup(waitlist, email, more...)).Want(http.StatusCreated)
@@ -327,7 +319,7 @@ func statusPath(waitlist, email string) string {
 	return "/public/waitlists/" + waitlist + "/signups/" + url.PathEscape(email)
 }
 
-// address returns an e-mail address that nobody has used.
+// address returns an unused email address.
 func address(name string) string {
 	return name + "-" + strings.ToLower(rand.Text()[:12]) + "@example.com"
 }
@@ -340,12 +332,12 @@ func random(n int64) int64 {
 	return i.Int64()
 }
 
-// claims reads the payload of a JWT without checking it.
+// claims decodes the payload of a JWT without verifying it.
 func claims(t testing.TB, jwt string) Obj {
 	t.Helper()
 	parts := strings.Split(jwt, ".")
 	if len(parts) != 3 {
-		t.Fatalf("no JWT: %q", jwt)
+		t.Fatalf("not a JWT: %q", jwt)
 	}
 	b, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
@@ -363,5 +355,5 @@ const (
 	emoji     = "🚀"
 )
 
-// wholeRun reports whether no part of the suite was left out by -run.
+// wholeRun reports whether -run selects the whole suite.
 func wholeRun() bool { return !strings.Contains(flag.Lookup("test.run").Value.String(), "/") }

@@ -18,7 +18,7 @@ func invite(email, role string) Request {
 
 func removeMember(email string) Request { return Delete("/team/" + url.PathEscape(email)) }
 
-// members is an account's team, as "address role" in the list's order.
+// members returns an account's team as "address role", in the list's order.
 func (o *owner) members(t testing.TB) string {
 	t.Helper()
 	var list struct {
@@ -32,7 +32,7 @@ func (o *owner) members(t testing.TB) string {
 	return strings.Join(out, ", ")
 }
 
-// verify proves an account's address by the mail of its registration.
+// verify verifies an account's address with the mail sent at registration.
 func (d *deployment) verify(t testing.TB, o *owner) {
 	t.Helper()
 	o.Do(t, Post("/auth/verify-email", Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token()})).Want(http.StatusOK)
@@ -49,13 +49,13 @@ func testTeam(t *testing.T, d *deployment) {
 func testInvite(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	if got := o.members(t); got != "" {
-		t.Fatalf("a new team has %s", got)
+		t.Fatalf("a new team has the members %s", got)
 	}
 	ada, bob, eve := address("ada"), "b/o'b+%#?@example.com", address("eve")
 	r := o.Do(t, invite(" "+strings.ToUpper(ada)+" ", "admin").As(o.token)).Want(http.StatusCreated).
 		WantJSON("email", ada).WantJSON("role", "admin")
 	if age := time.Since(r.Time("invited_at")); age < -time.Second || age > time.Minute {
-		t.Errorf("invited_at is %s ago", age)
+		t.Errorf("invited_at is %s old", age)
 	}
 	o.Do(t, invite(bob, "").Key(o.key)).Want(http.StatusCreated).WantJSON("email", bob).WantJSON("role", "viewer")
 	o.Do(t, Post("/team/invite", Obj{"email": eve, "role": nil, "name": "ignored"}).As(o.token)).Want(http.StatusCreated).WantJSON("role", "viewer")
@@ -65,7 +65,7 @@ func testInvite(t *testing.T, d *deployment) {
 	o.Do(t, Get("/team").Key(o.key)).Want(http.StatusOK)
 	o.Do(t, NewRequest(http.MethodHead, "/team", nil).As(o.token)).Want(http.StatusOK)
 
-	// Another role is another invitation, after a removal.
+	// A role changes by removal and a new invitation.
 	o.Do(t, invite(ada, "viewer").As(o.token)).WantError(http.StatusConflict, "DUPLICATE")
 	o.Do(t, invite(strings.ToUpper(ada), "admin").As(o.token)).WantError(http.StatusConflict, "DUPLICATE")
 	for _, own := range []string{o.email, strings.ToUpper(o.email), " " + o.email} {
@@ -74,7 +74,7 @@ func testInvite(t *testing.T, d *deployment) {
 	for _, stranger := range []string{address("nobody"), o.email, "nobody", "%", " "} {
 		o.Do(t, removeMember(stranger).As(o.token).Invalid()).WantError(http.StatusNotFound, "NOT_FOUND")
 	}
-	// A team is its owner's alone.
+	// A team is visible to its owner only.
 	other := d.owner(t)
 	other.Do(t, removeMember(ada).As(other.token)).WantError(http.StatusNotFound, "NOT_FOUND")
 	other.Do(t, invite(ada, "admin").As(other.token)).Want(http.StatusCreated)
@@ -150,19 +150,18 @@ func testInviteMail(t *testing.T, d *deployment) {
 	reader := address("reader")
 	o.Do(t, invite(reader, "").As(o.token)).Want(http.StatusCreated)
 	if m := d.server.AwaitMails(t, reader, 1)[0]; strings.Contains(m.Text, "change") {
-		t.Errorf("a viewer is told %s", m.Text)
+		t.Errorf("the mail to a viewer says %s", m.Text)
 	}
 	if mails, err := d.server.Mails(email); err != nil || len(mails) != 1 {
-		t.Errorf("%d mails of one invitation and a refused one, %v", len(mails), err)
+		t.Errorf("%d mails after one invitation and a rejected one, %v", len(mails), err)
 	}
 }
 
-// testMembership: what an invitation gives, from the moment that the address is
-// proven until the removal.
+// testMembership checks what an invitation grants, from the verification of the address to the removal.
 func testMembership(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
-	// Invited before there is an account.
+	// The invitation comes before the account exists.
 	email := address("member")
 	o.Do(t, invite(email, "viewer").As(o.token)).Want(http.StatusCreated)
 	c := d.client(t)
@@ -172,7 +171,7 @@ func testMembership(t *testing.T, d *deployment) {
 	read, write := Get("/waitlists/"+id), Patch("/waitlists/"+id, Obj{"name": "Theirs"})
 	m.Do(t, read.As(m.token)).WantError(http.StatusForbidden, "EMAIL_NOT_VERIFIED")
 	m.Do(t, read.Key(m.key)).WantError(http.StatusForbidden, "EMAIL_NOT_VERIFIED")
-	// The last mail is the one about the account.
+	// The last mail is the one from the registration.
 	var confirm string
 	Await(t, mailTimeout, "the verification mail", func() bool {
 		mails, err := d.server.Mails(m.email)
@@ -200,8 +199,7 @@ func testMembership(t *testing.T, d *deployment) {
 	theirs := Post("/waitlists", Obj{"name": "New"}).As(m.token).With("X-Account-Email", o.email)
 	m.Do(t, theirs).Want(http.StatusCreated)
 
-	// The team stays the owner's: an admin sees and changes the own one alone,
-	// whatever X-Account-Email says.
+	// The team stays the owner's: an admin sees and changes only their own team, whatever X-Account-Email says.
 	friend := address("friend")
 	m.Do(t, invite(friend, "").As(m.token).With("X-Account-Email", o.email)).Want(http.StatusCreated)
 	m.Do(t, removeMember(email).As(m.token).With("X-Account-Email", o.email)).WantError(http.StatusNotFound, "NOT_FOUND")
@@ -212,10 +210,10 @@ func testMembership(t *testing.T, d *deployment) {
 		t.Errorf("the owner's team is %s, want %s", got, want)
 	}
 
-	// A membership ends with the member's account; a new one is nobody's member.
+	// A membership ends with the member's account; a new account with that address is nobody's member.
 	m.Do(t, Delete("/auth/me").As(m.token)).Want(http.StatusNoContent)
 	if got := o.members(t); got != "" {
-		t.Errorf("members after the account's end: %s", got)
+		t.Errorf("members after the account's deletion: %s", got)
 	}
 }
 
@@ -228,13 +226,13 @@ func testTeamPlans(t *testing.T, d *deployment) {
 		for _, r := range []Request{invite(address("x"), ""), Get("/team"), removeMember(member), removeMember("nobody@example.com")} {
 			res := o.Do(t, r.As(o.token)).WantError(status, code)
 			if code == "TIER_REQUIRED" && !strings.Contains(res.Str("error"), "Pro") {
-				t.Errorf("%s: %q does not name the plan", r, res.Str("error"))
+				t.Errorf("%s: message %q does not name the plan", r, res.Str("error"))
 			}
 		}
 	}
 	d.setTier(t, o, "advanced", "active")
 	all(http.StatusForbidden, "TIER_REQUIRED")
-	// The body goes before the tier, the subscription before the body.
+	// The body is checked before the tier, and the subscription before the body.
 	broken := Post("/team/invite", nil).Raw([]byte("{")).As(o.token).Invalid()
 	o.Do(t, broken).WantError(http.StatusBadRequest, "INVALID_BODY")
 	o.Do(t, invite(o.email, "").As(o.token).Invalid()).Invalid("email")
@@ -246,12 +244,11 @@ func testTeamPlans(t *testing.T, d *deployment) {
 	all(http.StatusForbidden, "TRIAL_EXPIRED")
 	d.setTier(t, o, "pro", "canceling")
 	if got, want := o.members(t), member+" viewer"; got != want {
-		t.Errorf("after all that: %s, want %s", got, want)
+		t.Errorf("members %s, want %s", got, want)
 	}
 }
 
-// testVerifiedOnly: a deployment that lets nobody write to strangers before the
-// own address is proven.
+// testVerifiedOnly tests a deployment in which only accounts with a verified address may write to other people.
 func (s *suite) testVerifiedOnly(t *testing.T) {
 	d := s.deploy(t, map[string]string{"ENFORCE_EMAIL_VERIFICATION": "true"})
 	o := d.owner(t)
@@ -276,7 +273,7 @@ func (s *suite) testVerifiedOnly(t *testing.T) {
 	d.server.AwaitMails(t, member, 1)
 	o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("recipient_count", 1)
 	if got := inBoxes(t, d.server, ada); got[0] != 1 {
-		t.Errorf("%d mails of a refused blast and another", got[0])
+		t.Errorf("%d mails after a rejected blast and an accepted one", got[0])
 	}
 	o.claim(t, name)
 }

@@ -10,7 +10,7 @@ import (
 // kinds are the template types.
 var kinds = []string{"signup_confirmation", "referral_milestone", "offboarding", "blast"}
 
-// newTemplate is a request for a template with a text body.
+// newTemplate returns a request for a template with a text body.
 func newTemplate(kind string, more Obj) Request {
 	body := Obj{"template_type": kind, "subject_template": "Hello", "text_body_template": "Hello {{first_name}}"}
 	for k, v := range more {
@@ -23,13 +23,13 @@ func newTemplate(kind string, more Obj) Request {
 	return Post("/templates", body)
 }
 
-// template makes one and returns its id.
+// template creates a template and returns its id.
 func (o *owner) template(t testing.TB, kind string, more Obj) string {
 	t.Helper()
 	return o.Do(t, newTemplate(kind, more).As(o.token)).Want(http.StatusCreated).Str("template_id")
 }
 
-// templates are the ids in the list's order.
+// templates returns the ids in the list's order.
 func (o *owner) templates(t testing.TB) []string {
 	t.Helper()
 	var list struct {
@@ -93,9 +93,9 @@ func testTemplateLife(t *testing.T, d *deployment) {
 	o.Do(t, Get("/templates").Key(o.key)).Want(http.StatusOK).WantJSON("templates", summaries)
 	id := o.templates(t)[0]
 	o.Do(t, NewRequest(http.MethodHead, "/templates/"+id, nil).As(o.token)).Want(http.StatusOK)
-	// Two alike are two.
+	// Two equal templates are two templates.
 	if twin := o.template(t, kinds[0], nil); twin == o.template(t, kinds[0], nil) {
-		t.Error("one id twice")
+		t.Error("two templates have the same id")
 	}
 	o.Do(t, Delete("/templates/"+id).Key(o.key)).Want(http.StatusNoContent)
 	for _, none := range []string{id, unknownID, "nope", "%00", strings.Repeat("x", 1000), "%F0%9F%9A%80", id + "0"} {
@@ -109,7 +109,7 @@ func testTemplateLife(t *testing.T, d *deployment) {
 	}
 }
 
-// testTemplateFields: every bound, at POST and at PATCH.
+// testTemplateFields tests the bounds of every field, with POST and PATCH.
 func testTemplateFields(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.template(t, "offboarding", Obj{"html_body_template": "<p>Hi"})
@@ -151,12 +151,12 @@ func testTemplateFields(t *testing.T, d *deployment) {
 				o.Do(t, Patch("/templates/"+id, Obj{field: bad}).As(o.token).Invalid()).Invalid(field)
 			}
 			if after := o.Do(t, Get("/templates/"+id).As(o.token)); string(after.Body) != string(before.Body) {
-				t.Errorf("refused changes changed %s to %s", clip(before.Body), clip(after.Body))
+				t.Errorf("rejected requests changed %s to %s", clip(before.Body), clip(after.Body))
 			}
 		})
 	}
 	if n := len(o.templates(t)); n != 1 {
-		t.Errorf("%d templates after all that", n)
+		t.Errorf("the rejected requests left %d templates", n)
 	}
 	for _, tc := range []struct {
 		name   string
@@ -175,7 +175,7 @@ func testTemplateFields(t *testing.T, d *deployment) {
 	o.Do(t, newTemplate("blast", Obj{"name": " "}).As(o.token)).Want(http.StatusCreated).WantJSON("name", "blast")
 }
 
-// testPlaceholders: which ones there are, in which fields and types.
+// testPlaceholders tests which placeholders each field and type allows.
 func testPlaceholders(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	fields := []string{"subject_template", "html_body_template", "text_body_template"}
@@ -213,8 +213,7 @@ func testPlaceholders(t *testing.T, d *deployment) {
 	o.Do(t, newTemplate("signup_confirmation", Obj{"subject_template": "{{a}}", "html_body_template": "{{b}}", "text_body_template": "{{c}}"}).As(o.token)).Invalid(fields...)
 }
 
-// testTemplateChanges: only what is sent changes, and what results must be good
-// as a whole.
+// testTemplateChanges checks that only the sent fields change and that the result must be valid as a whole.
 func testTemplateChanges(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.template(t, "referral_milestone", Obj{"text_body_template": "{{milestone}}", "name": "Mine"})
@@ -245,7 +244,7 @@ func testTemplateChanges(t *testing.T, d *deployment) {
 	read().WantJSON("template_type", "offboarding").WantJSON("name", "Mine")
 }
 
-// testTemplateAccounts: whose template it is.
+// testTemplateAccounts checks which account owns a template.
 func testTemplateAccounts(t *testing.T, d *deployment) {
 	o, admin, viewer, stranger := d.owner(t), d.owner(t), d.owner(t), d.owner(t)
 	id := o.template(t, "blast", nil)
@@ -254,7 +253,7 @@ func testTemplateAccounts(t *testing.T, d *deployment) {
 		o.Do(t, invite(m.email, role).As(o.token)).Want(http.StatusCreated)
 	}
 	for _, m := range []*owner{admin, viewer, stranger} {
-		// Without the header it is one's own account, which has none.
+		// Without the header, the request is about the caller's own account, which has no template.
 		for _, r := range []Request{Get("/templates/" + id), Patch("/templates/"+id, Obj{"name": "x"}), Delete("/templates/" + id)} {
 			m.Do(t, r.As(m.token)).WantError(http.StatusNotFound, "NOT_FOUND")
 		}
@@ -296,7 +295,7 @@ func testTemplatePlans(t *testing.T, d *deployment) {
 		for _, r := range []Request{newTemplate("blast", nil), Get("/templates"), Get("/templates/" + id), Patch("/templates/"+id, Obj{"name": "x"}), Delete("/templates/" + id), Get("/templates/" + unknownID)} {
 			res := o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, code)
 			if code == "TIER_REQUIRED" && !strings.Contains(res.Str("error"), "Pro") {
-				t.Errorf("%s: %q does not name the plan", r, res.Str("error"))
+				t.Errorf("%s: message %q does not name the plan", r, res.Str("error"))
 			}
 		}
 	}
@@ -314,8 +313,7 @@ func testTemplatePlans(t *testing.T, d *deployment) {
 	o.Do(t, Get("/templates/"+id).As(o.token)).Want(http.StatusOK).WantJSON("name", "blast")
 }
 
-// testAssignment: which templates a waitlist may have, and that a deleted one
-// leaves it.
+// testAssignment checks which templates a waitlist may use and that a deleted template leaves the waitlist.
 func testAssignment(t *testing.T, d *deployment) {
 	o, other := d.owner(t), d.owner(t)
 	ids := Obj{}
@@ -347,7 +345,7 @@ func testAssignment(t *testing.T, d *deployment) {
 	o.Do(t, change(Obj{"signup_confirmation": ids["signup_confirmation"]})).Invalid("settings.email_templates.signup_confirmation")
 	o.set(t, id, Obj{"email_templates": Obj{"referral_milestone": nil, "offboarding": ids["offboarding"]}}).WantJSON("settings.email_templates", Obj{"offboarding": ids["offboarding"]})
 	o.set(t, id, Obj{"email_templates": nil}).WantJSON("settings.email_templates", Obj{})
-	// Invalid goes before gated, and what does not change is not gated.
+	// Validation comes before the tier's gate, and unchanged values are not gated.
 	o.set(t, id, Obj{"email_templates": all})
 	d.setTier(t, o, "advanced", "active")
 	o.Do(t, change(all)).Want(http.StatusOK)

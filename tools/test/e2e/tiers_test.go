@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// gatedSettings are values other than the defaults, by the lowest tier that
-// may set them.
+// gatedSettings returns values other than the defaults, by the lowest tier that may set them.
 func gatedSettings() map[string]Obj {
 	return map[string]Obj{
 		"advanced": {
@@ -52,7 +51,7 @@ func testTiers(t *testing.T, d *deployment) {
 		for _, r := range gated(id) {
 			res := o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, "FORBIDDEN")
 			if !strings.Contains(strings.ToLower(res.Str("error")), "subscri") {
-				t.Errorf("%s: %q does not ask to subscribe", r, res.Str("error"))
+				t.Errorf("%s: message %q does not ask to subscribe", r, res.Str("error"))
 			}
 		}
 		o.Do(t, Get("/auth/me").As(o.token)).WantJSON("subscription_status", "inactive").WantJSON("subscription_tier", "pro")
@@ -63,7 +62,7 @@ func testTiers(t *testing.T, d *deployment) {
 	})
 }
 
-// gated are the requests that need an active subscription.
+// gated returns the requests that require an active subscription.
 func gated(id string) []Request {
 	return []Request{
 		Get("/waitlists"), Post("/waitlists", Obj{"name": "x"}), Get("/waitlists/" + id),
@@ -75,7 +74,7 @@ func testTierSettings(t *testing.T, d *deployment) {
 	for _, tc := range []struct {
 		tier    string
 		allowed []string
-		refused map[string]string // the settings' tier → the plan that the message names
+		refused map[string]string // the setting's tier → the plan that the message names
 	}{
 		{"basic", nil, map[string]string{"advanced": "Advanced", "pro": "Pro"}},
 		{"advanced", []string{"advanced"}, map[string]string{"pro": "Pro"}},
@@ -90,7 +89,7 @@ func testTierSettings(t *testing.T, d *deployment) {
 					for _, r := range []Request{Patch("/waitlists/"+id, Obj{"settings": Obj{name: v}}), Post("/waitlists", Obj{"name": "x", "settings": Obj{name: v}})} {
 						res := o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, "TIER_REQUIRED")
 						if msg := res.Str("error"); !strings.Contains(msg, plan) || !strings.Contains(msg, name) {
-							t.Errorf("%s: %q does not name %s and %s", r, msg, plan, name)
+							t.Errorf("%s: message %q does not name %s and %s", r, msg, plan, name)
 						}
 					}
 					o.set(t, id, Obj{name: nil})
@@ -108,7 +107,7 @@ func testTierSettings(t *testing.T, d *deployment) {
 	}
 }
 
-// testDowngrade: what is above the tier stays stored, without effect.
+// testDowngrade checks that settings above the tier stay stored without effect.
 func testDowngrade(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -134,12 +133,12 @@ func testDowngrade(t *testing.T, d *deployment) {
 	o.status(t, id, ada).WantJSON("position", 1).WantJSON("total_signups", 1)
 	gmail := o.join(t, id, "ada@gmail.com").WantJSON("position", 2).WantAbsent("redirect_url")
 	if gmail.Str("email") != "ada@gmail.com" {
-		t.Error("another address")
+		t.Error("the answer has another address")
 	}
 	if mails, err := d.server.Mails("ada@gmail.com"); err != nil || len(mails) > 0 {
 		t.Errorf("%d verification mails on basic, %v", len(mails), err)
 	}
-	// Unchanged values pass, changed ones do not, and null clears.
+	// Unchanged values are accepted, changed ones are not, and null clears.
 	o.set(t, id, stored).WantJSON("settings", stored)
 	o.Do(t, Patch("/waitlists/"+id, Obj{"settings": Obj{"headline": "x", "hide_branding": false}}).As(o.token)).WantError(http.StatusForbidden, "TIER_REQUIRED")
 	o.set(t, id, Obj{"hide_branding": nil, "webhook_url": nil}).WantJSON("settings.hide_branding", false).WantJSON("settings.webhook_url", "").WantJSON("settings.headline", "")
@@ -149,7 +148,7 @@ func testDowngrade(t *testing.T, d *deployment) {
 	o.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK).WantJSON("require_email_verification", true)
 }
 
-// testMembers: what a member of a team may do on its waitlists, and when.
+// testMembers checks what a team member may do on the team's waitlists, and when.
 func testMembers(t *testing.T, d *deployment) {
 	o, m := d.owner(t), d.owner(t)
 	link := d.server.AwaitMails(t, m.email, 1)[0].Token()
@@ -214,7 +213,7 @@ func testMembers(t *testing.T, d *deployment) {
 	is("two of the owner's", map[string]string{own: "owner", id: "admin", theirs: "admin"})
 	m.Do(t, Delete("/waitlists/"+theirs).As(m.token)).Want(http.StatusNoContent)
 
-	// The owner's tier counts, and the owner's state.
+	// The owner's tier and state count, not the member's.
 	d.setTier(t, m, "basic", "inactive")
 	m.Do(t, Patch("/waitlists/"+id, Obj{"settings": Obj{"notify_referrer": true}}).As(m.token)).Want(http.StatusOK)
 	is("own subscription over", map[string]string{id: "admin"})
@@ -258,7 +257,7 @@ func (s *suite) testTrialEnds(t *testing.T) {
 	stranger := d.owner(t)
 	stranger.Do(t, Get("/waitlists/"+id).As(stranger.token)).WantError(http.StatusForbidden, "FORBIDDEN")
 
-	// The public side goes on, with basic features.
+	// The public side continues with the basic features.
 	o.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK).WantJSON("position_offset", 0).
 		WantAbsent("hide_branding", "hide_position", "require_email_verification")
 	o.status(t, id, ada).WantJSON("position", 1)

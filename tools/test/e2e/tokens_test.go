@@ -28,8 +28,7 @@ func testTokens(t *testing.T, d *deployment) {
 		testBodies(t, o.Client, Post("/auth/verify-email", nil), `{"token":"x"%s}`, http.StatusBadRequest)
 		testBodies(t, o.Client, Post("/auth/reset-password", nil), `{"token":"x","password":"12345678"%s}`, http.StatusBadRequest)
 		testBodies(t, o.Client, Post("/auth/register", nil), `{"email":"`+o.email+`","password":"12345678"%s}`, http.StatusConflict)
-		// The one-click form has another content type and tokens in the query;
-		// without them it is JSON like any other.
+		// The one-click form has its own content type and tokens in the query; without them the body is JSON as everywhere.
 		unsub := Post("/public/waitlists/"+id+"/unsubscribe", nil)
 		o.Do(t, unsub.Raw([]byte("{")).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
 		o.Do(t, unsub.Raw(nil).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
@@ -37,7 +36,7 @@ func testTokens(t *testing.T, d *deployment) {
 	})
 }
 
-// badTokens are good for nothing, although made from a good one.
+// badTokens returns invalid tokens derived from a valid one.
 func badTokens(good string) map[string]string {
 	flip := func(i int) string {
 		b := []byte(good)
@@ -100,13 +99,13 @@ func testSignupVerification(t *testing.T, d *deployment) {
 		first := o.Do(t, post(ada, good)).Want(http.StatusOK).WantJSON("verified", true)
 		again := o.Do(t, post(strings.ToUpper(ada), good)).Want(http.StatusOK).WantJSON("verified", true)
 		if first.Str("message") == again.Str("message") || !strings.Contains(strings.ToLower(again.Str("message")), "already") {
-			t.Errorf("%q at first, %q again", first.Str("message"), again.Str("message"))
+			t.Errorf("first answer %q, second %q", first.Str("message"), again.Str("message"))
 		}
 		o.Do(t, get(ada, good)).Want(http.StatusOK).WantJSON("message", again.Str("message"))
 		o.Do(t, get(bob, bobs)).Want(http.StatusOK).WantJSON("verified", true).WantJSON("message", first.Str("message"))
 		o.Do(t, get(ada, bobs)).WantError(http.StatusBadRequest, "INVALID_TOKEN")
 	})
-	t.Run("by the mail's link", func(t *testing.T) {
+	t.Run("with the mail's link", func(t *testing.T) {
 		odd := "o'x/y+z%20&?#" + address("")
 		o.join(t, id, odd)
 		for _, link := range d.server.AwaitMails(t, odd, 1)[0].Links() {
@@ -115,9 +114,9 @@ func testSignupVerification(t *testing.T, d *deployment) {
 				return
 			}
 		}
-		t.Error("no link of the mail leads here")
+		t.Error("no link of the mail leads to the program")
 	})
-	t.Run("only where it is asked for", func(t *testing.T) {
+	t.Run("only if the setting requires it", func(t *testing.T) {
 		o.set(t, id, Obj{"require_email_verification": false})
 		o.join(t, id, quiet)
 		o.set(t, id, Obj{"require_email_verification": true})
@@ -175,7 +174,7 @@ func testUnsubscribe(t *testing.T, d *deployment) {
 
 	first := o.Do(t, out(strings.ToUpper(ada), good)).Want(http.StatusOK).WantJSON("success", true).Str("delete_token")
 	second := o.Do(t, out(ada, good)).Want(http.StatusOK).WantJSON("success", true).Str("delete_token")
-	o.status(t, id, ada).WantJSON("position", 1) // the place is kept
+	o.status(t, id, ada).WantJSON("position", 1) // the position is kept
 	for _, wrong := range []string{first, second} {
 		o.Do(t, out(ada, wrong)).WantError(http.StatusForbidden, "INVALID_TOKEN")
 		o.Do(t, del(bob, wrong)).WantError(http.StatusForbidden, "INVALID_TOKEN")
@@ -203,10 +202,10 @@ func testUnsubscribe(t *testing.T, d *deployment) {
 		o.status(t, id, bob).WantJSON("position", 1).WantJSON("total_signups", 2)
 		o.status(t, id, eve).WantJSON("position", 2).WantJSON("total_signups", 2)
 		o.Do(t, Get("/waitlists/"+id).As(o.token)).WantJSON("signup_count", 2)
-		// The address may come back: last, and as somebody else.
+		// The address may join again: last, and as a new person.
 		back := o.join(t, id, ada).WantJSON("position", 3).WantJSON("referral_count", 0).WantJSON("total_signups", 3)
 		if back.Time("created_at").Before(token.Time("created_at")) {
-			t.Error("created_at of the removed signup")
+			t.Error("the new signup has the created_at of the removed one")
 		}
 		o.Do(t, del(ada, first)).WantError(http.StatusForbidden, "INVALID_TOKEN")
 		o.Do(t, out(ada, good)).WantError(http.StatusForbidden, "INVALID_TOKEN")
@@ -217,7 +216,7 @@ func testUnsubscribe(t *testing.T, d *deployment) {
 		o.Do(t, del(eve, dt)).Want(http.StatusOK)
 		fresh := o.join(t, id, eve).Str("referral_token")
 		if fresh == old {
-			t.Error("the same token again")
+			t.Error("the new signup has the old token")
 		}
 		o.join(t, id, address("friend"), Obj{"referred_by_token": old})
 		o.status(t, id, eve).WantJSON("referral_count", 0)

@@ -31,7 +31,7 @@ func testTransfer(t *testing.T, d *deployment) {
 	t.Run("import's limits", func(t *testing.T) { testImportLimits(t, d) })
 	t.Run("import beside others", func(t *testing.T) { testImportBeside(t, d) })
 	t.Run("tier", func(t *testing.T) {
-		// Every paying tier will do; the trial is one of Pro.
+		// Every active tier may export and import; a trial counts as Pro.
 		o := d.owner(t)
 		id := o.waitlist(t, nil)
 		d.setTier(t, o, "basic", "active")
@@ -42,7 +42,7 @@ func testTransfer(t *testing.T, d *deployment) {
 	})
 }
 
-// columns are the export's, before and behind those of the questions.
+// columns returns the export's columns before and after those of the questions.
 func columns() (before, behind []string) {
 	return []string{
 		"email", "first_name", "last_name", "phone", "position", "referral_count", "referral_token", "referred_by",
@@ -52,7 +52,7 @@ func columns() (before, behind []string) {
 	}
 }
 
-// parse reads a file strictly: its header and the rows behind it.
+// parse parses a file strictly and returns the header and the rows.
 func parse(t testing.TB, file []byte) (header []string, rows [][]string) {
 	t.Helper()
 	if !bytes.HasSuffix(file, []byte("\r\n")) {
@@ -65,8 +65,7 @@ func parse(t testing.TB, file []byte) (header []string, rows [][]string) {
 	return records[0], records[1:]
 }
 
-// export downloads the list: each row by column. Of columns with one name it has
-// the last.
+// export downloads the list and returns each row by column name. Of columns with the same name the last one counts.
 func (o *owner) export(t testing.TB, id string) []map[string]string {
 	t.Helper()
 	header, rows := parse(t, o.Do(t, Get("/waitlists/"+id+"/export").As(o.token)).Want(http.StatusOK).Body)
@@ -84,14 +83,13 @@ func (o *owner) export(t testing.TB, id string) []map[string]string {
 	return out
 }
 
-// imports sends rows, which must be good.
+// imports imports rows, all of which must be valid.
 func (o *owner) imports(t testing.TB, id string, rows []any) *Response {
 	t.Helper()
 	return o.Do(t, importRequest(id, rows).As(o.token)).Want(http.StatusOK)
 }
 
-// importRequest is an import. One of many rows is not held against the contract,
-// which would take longer than the import.
+// importRequest returns an import. Imports of many rows skip the contract check, which would take longer than the import.
 func importRequest(id string, rows []any) Request {
 	r := Post("/waitlists/"+id+"/import", Obj{"signups": rows})
 	if len(rows) > 1000 {
@@ -100,7 +98,7 @@ func importRequest(id string, rows []any) Request {
 	return r
 }
 
-// strangers are rows with n fresh addresses, whose order can be told.
+// strangers returns n rows with fresh addresses that sort in their order.
 func strangers(n int) (rows []any, emails []string) {
 	run := address("")
 	for i := range n {
@@ -126,7 +124,7 @@ func testExport(t *testing.T, d *deployment) {
 	before, behind := columns()
 	labels := []string{"Why?", "Gone", "Same", "Same"}
 	path := "/waitlists/" + id + "/export"
-	t.Run("of nobody", func(t *testing.T) {
+	t.Run("empty list", func(t *testing.T) {
 		r := o.Do(t, Get(path).As(o.token)).Want(http.StatusOK)
 		if want := strings.Join(slices.Concat(before, labels, behind), ",") + "\r\n"; string(r.Body) != want {
 			t.Errorf("%q, want %q", r.Body, want)
@@ -141,7 +139,7 @@ func testExport(t *testing.T, d *deployment) {
 	})
 	o.Do(t, Get(statusPath(id, bob)+"/verify?token="+url.QueryEscape(d.server.AwaitMails(t, bob, 1)[0].Token()))).Want(http.StatusOK)
 	o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": bob, "token": d.unsubscribeToken(t, id, bob)})).Want(http.StatusOK)
-	// A question that was removed takes its answers along.
+	// A removed question takes its answers with it.
 	o.set(t, id, Obj{"custom_questions": slices.Delete(questions, 1, 2)})
 	labels = []string{"Why?", "Same", "Same"}
 	var list page
@@ -173,7 +171,7 @@ func testExport(t *testing.T, d *deployment) {
 	}
 	consentAt := slices.Index(header, "consent_given_at")
 	for i := range want {
-		// The consent is as old as the signup, give or take.
+		// The consent is about as old as the signup.
 		given, err := time.Parse("2006-01-02T15:04:05.000Z", rows[i][consentAt])
 		created, _ := time.Parse("2006-01-02T15:04:05.000Z", want[i][consentAt])
 		if err != nil || created.Sub(given).Abs() > time.Minute {
@@ -188,13 +186,13 @@ func testExport(t *testing.T, d *deployment) {
 		file := string(r.Body)
 		for name, with := range map[string]Request{"key": Get(path).Key(o.key), "token in the query": Get(path).query("token", o.token), "blank header": Get(path+"?token="+o.token).With("Authorization", "")} {
 			if got := o.Do(t, with).Want(http.StatusOK); string(got.Body) != file {
-				t.Errorf("%s: another file", name)
+				t.Errorf("%s: the file differs", name)
 			}
 		}
 		for _, bad := range []string{"", "x", o.key, o.refresh, o.token + "x"} {
 			o.Do(t, Get(path).query("token", bad)).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		}
-		// The header decides, and only the export takes the query.
+		// The header takes precedence, and only the export reads the query.
 		o.Do(t, Get(path).query("token", o.token).As("x")).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		o.Do(t, Get("/waitlists/"+id+"/stats").query("token", o.token)).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 	})
@@ -228,8 +226,7 @@ func testExport(t *testing.T, d *deployment) {
 	})
 }
 
-// testExportCells: what a spreadsheet must not run, and what a CSV reader must
-// not stumble over.
+// testExportCells checks that no cell runs as a formula in a spreadsheet or breaks a CSV parser.
 func testExportCells(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	texts := []string{
@@ -258,7 +255,7 @@ func testExportCells(t *testing.T, d *deployment) {
 	if len(rows) != len(texts) {
 		t.Fatalf("%d rows, want %d", len(rows), len(texts))
 	}
-	// What was stored may be trimmed; the list has it as it is.
+	// Stored values may be trimmed; the list has them as stored.
 	list := o.page(t, id, 100, "").Signups
 	for i, s := range texts {
 		row, stored := rows[i], list[i]
@@ -269,7 +266,7 @@ func testExportCells(t *testing.T, d *deployment) {
 		want := map[string]any{"email": stored.Email, "last_name": stored.LastName, "Why?": answers["q4"], safe(labels[0]): answers["q0"]}
 		maps.Copy(want, stored.UTM)
 		for column, v := range want {
-			// An empty text needs no apostrophe, and a reader makes \n of \r\n.
+			// An empty text needs no apostrophe, and CSV parsers read \r\n as \n.
 			text, _ := v.(string)
 			if text != "" {
 				text = safe(text)
@@ -312,8 +309,8 @@ func testExportCells(t *testing.T, d *deployment) {
 	})
 }
 
-// testExportOfMany: one moment's queue, whatever happens meanwhile, and nothing
-// that a slow or vanished client could hold on to.
+// testExportOfMany checks that an export shows the queue at one moment whatever happens meanwhile, and that slow or vanished
+// clients hold no resources.
 func testExportOfMany(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	o.HTTP.Timeout = 2 * time.Minute
@@ -321,7 +318,7 @@ func testExportOfMany(t *testing.T, d *deployment) {
 	rows, emails := strangers(60_000)
 	o.imports(t, id, rows).WantJSON("imported", len(rows))
 	path := "/waitlists/" + id + "/export"
-	t.Run("while it changes", func(t *testing.T) {
+	t.Run("while the list changes", func(t *testing.T) {
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -344,7 +341,7 @@ func testExportOfMany(t *testing.T, d *deployment) {
 				seen[row["email"]] = true
 			}
 			if len(seen) != len(emails) {
-				t.Errorf("%d people in the file, want %d", len(seen), len(emails))
+				t.Errorf("the file has %d people, want %d", len(seen), len(emails))
 			}
 		}
 		close(stop)
@@ -369,10 +366,10 @@ func testExportOfMany(t *testing.T, d *deployment) {
 			open = append(open, res.Body)
 		}
 		if !refused {
-			t.Errorf("%d exports at once", len(open))
+			t.Errorf("%d exports ran at once", len(open))
 		}
-		t.Logf("%d exports at once", len(open))
-		// Everything else goes on meanwhile.
+		t.Logf("%d exports ran at once", len(open))
+		// Other requests continue meanwhile.
 		for range 20 {
 			if r := o.join(t, id, address("x")); r.Took > 5*time.Second {
 				t.Errorf("%s took %s", r.Request, r.Took)
@@ -387,19 +384,17 @@ func testExportOfMany(t *testing.T, d *deployment) {
 		})
 	})
 	t.Run("first byte", func(t *testing.T) {
-		// The bound of the contract is measured by the bench; here it is about the
-		// order of magnitude alone.
+		// The bench measures the contract's bound; this checks the order of magnitude.
 		start := time.Now()
 		res := o.begin(t, path)
 		defer res.Body.Close()
 		if _, err := io.ReadFull(res.Body, make([]byte, 100)); err != nil || time.Since(start) > 5*time.Second {
-			t.Errorf("first bytes after %s, %v", time.Since(start), err)
+			t.Errorf("the first byte took %s: %v", time.Since(start), err)
 		}
 	})
 }
 
-// begin sends a GET and returns once the head of the answer is there. The
-// caller closes the body.
+// begin sends a GET and returns when the headers of the answer have arrived. The caller closes the body.
 func (o *owner) begin(t testing.TB, path string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, o.Base+basePath+path, nil)
@@ -466,7 +461,7 @@ func testImport(t *testing.T, d *deployment) {
 	t.Run("again", func(t *testing.T) {
 		rows := []any{Obj{"email": ada}, Obj{"email": bob}}
 		o.imports(t, id, rows).WantJSON("imported", 0).WantJSON("skipped", 2).WantJSON("errors", []any{})
-		// Who was removed comes back, last.
+		// A removed person joins again, at the end.
 		o.imports(t, id, append(rows, Obj{"email": eve})).WantJSON("imported", 1).WantJSON("skipped", 2)
 		o.status(t, id, eve).WantJSON("position", 5)
 	})
@@ -484,8 +479,8 @@ func testImport(t *testing.T, d *deployment) {
 			t.Errorf("%v", rows)
 		}
 	})
-	t.Run("nobody gets mail", func(t *testing.T) {
-		// Whoever signs up afterwards gets theirs, and so would have the others by now.
+	t.Run("imported people get no mail", func(t *testing.T) {
+		// A later signup gets its mail; by then the others would have got theirs.
 		d.server.AwaitMails(t, o.join(t, id, address("late")).Str("email"), 1)
 		for _, email := range []string{bob, eve, joe} {
 			if mails, err := d.server.Mails(email); err != nil || len(mails) > 0 {
@@ -495,7 +490,7 @@ func testImport(t *testing.T, d *deployment) {
 	})
 }
 
-// importErrors are the entries as "row email", each with its reason.
+// importErrors returns the entries as "row email", and requires a reason for each.
 func importErrors(r *Response) []string {
 	var b struct {
 		Errors []struct {
@@ -512,7 +507,7 @@ func importErrors(r *Response) []string {
 	return out
 }
 
-// testImportMistakes: what refuses the whole import changes nothing.
+// testImportMistakes checks that mistakes that reject the whole import change nothing.
 func testImportMistakes(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -527,7 +522,7 @@ func testImportMistakes(t *testing.T, d *deployment) {
 		{"object", Obj{"signups": good}, []string{"signups"}},
 		{"string", Obj{"signups": "x"}, []string{"signups"}},
 		{"number", Obj{"signups": 5}, []string{"signups"}},
-		{"rows that are no objects", Obj{"signups": []any{good, 5, nil, "x", []any{}, true}}, []string{"signups[1]", "signups[2]", "signups[3]", "signups[4]", "signups[5]"}},
+		{"rows that are not objects", Obj{"signups": []any{good, 5, nil, "x", []any{}, true}}, []string{"signups[1]", "signups[2]", "signups[3]", "signups[4]", "signups[5]"}},
 		{"wrong types", Obj{"signups": []any{good, Obj{"email": 5, "first_name": true, "last_name": []any{}, "phone": 1.5}}}, []string{
 			"signups[1].email", "signups[1].first_name", "signups[1].last_name", "signups[1].phone",
 		}},
@@ -550,10 +545,10 @@ func testImportMistakes(t *testing.T, d *deployment) {
 		}
 	})
 	if got := o.emails(t, id); len(got) != 0 {
-		t.Errorf("stored: %v", got)
+		t.Errorf("stored anyway: %v", got)
 	}
 	o.Do(t, Get("/waitlists/"+id).As(o.token)).WantJSON("signup_count", 0)
-	t.Run("lengths that will do", func(t *testing.T) {
+	t.Run("maximum lengths", func(t *testing.T) {
 		o.imports(t, id, []any{Obj{"email": long(254), "first_name": strings.Repeat(emoji, 100), "last_name": strings.Repeat("x", 100), "phone": strings.Repeat("1", 32)}}).
 			WantJSON("imported", 1)
 	})
@@ -584,7 +579,7 @@ func testImportAddresses(t *testing.T, d *deployment) {
 		t.Errorf("list %v", got)
 	}
 	t.Run("more than fifty", func(t *testing.T) {
-		// Good, bad, good, bad …, and every tenth a duplicate.
+		// Valid and invalid rows alternate; every tenth row is a duplicate.
 		var rows []any
 		first := address("first")
 		for i := range 200 {
@@ -629,15 +624,14 @@ func testImportLimits(t *testing.T, d *deployment) {
 		got := o.export(t, id)
 		for i, email := range emails {
 			if got[i]["email"] != email {
-				t.Fatalf("place %d has %s, want %s", i+1, got[i]["email"], email)
+				t.Fatalf("position %d has %s, want %s", i+1, got[i]["email"], email)
 			}
 		}
 		o.status(t, id, emails[54_321]).WantJSON("position", 54_322)
 		o.join(t, id, address("late")).WantJSON("position", 100_001)
 	})
 	t.Run("too many at once", func(t *testing.T) {
-		// Bodies that go on and on, small ones first: only what has come of them
-		// keeps others out.
+		// Bodies that never end, small ones first: only the part received so far may keep others out.
 		var open []*io.PipeWriter
 		var wg sync.WaitGroup
 		refused := make(chan *http.Response, 1)
@@ -661,7 +655,7 @@ func testImportLimits(t *testing.T, d *deployment) {
 					}
 				}
 			})
-			wg.Go(func() { // ends with the pipe
+			wg.Go(func() { // ends when the pipe is closed
 				tick := time.NewTicker(100 * time.Millisecond)
 				defer tick.Stop()
 				_, err := io.WriteString(w, `{"signups":[`+strings.Repeat(" ", size))
@@ -675,7 +669,7 @@ func testImportLimits(t *testing.T, d *deployment) {
 			upload(0)
 		}
 		o.Do(t, importRequest(id, []any{}).As(o.token)).Want(http.StatusOK)
-		// More than two processes take, each for itself.
+		// More imports than two replicas accept at a time.
 		for range 16 {
 			upload(24 << 20)
 		}
@@ -685,7 +679,7 @@ func testImportLimits(t *testing.T, d *deployment) {
 				t.Errorf("status %d, Retry-After %q", res.StatusCode, res.Header.Get("Retry-After"))
 			}
 		case <-time.After(time.Minute):
-			t.Error("sixteen large imports at once")
+			t.Error("no large import was rejected")
 		}
 		cancel()
 		for _, w := range open {
@@ -698,7 +692,7 @@ func testImportLimits(t *testing.T, d *deployment) {
 	})
 }
 
-// testImportBeside: imports, signups and removals at once leave an exact list.
+// testImportBeside checks that concurrent imports, signups and removals leave an exact list.
 func testImportBeside(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
@@ -707,7 +701,7 @@ func testImportBeside(t *testing.T, d *deployment) {
 	imported, skipped := int64(0), int64(0)
 	joined := map[string]bool{}
 	var wg sync.WaitGroup
-	for range 2 { // the same file twice
+	for range 2 { // send the same file twice
 		wg.Go(func() {
 			r, err := o.Send(t.Context(), importRequest(id, rows).As(o.token))
 			if err != nil || r.Status != http.StatusOK {
@@ -747,15 +741,14 @@ func testImportBeside(t *testing.T, d *deployment) {
 	}
 	slices.Sort(inOrder)
 	if !slices.Equal(inOrder, emails) || len(joined) > 0 {
-		t.Errorf("%d imported people in the file, %d signups missing", len(inOrder), len(joined))
+		t.Errorf("the file has %d imported people and lacks %d signups", len(inOrder), len(joined))
 	}
 	o.Do(t, Get("/waitlists/"+id+"/stats").As(o.token)).WantJSON("total_signups", 6120)
 }
 
-// testTransferInterrupted takes the database away, and kills the program, while
-// rows come and go.
+// testTransferInterrupted takes the database away, and kills the program, during imports and exports.
 func (s *suite) testTransferInterrupted(t *testing.T) {
-	whole := t // whose end is the end of a program that is started again
+	whole := t // a restarted program lives as long as this test
 	db, err := url.Parse(database(t))
 	if err != nil {
 		t.Fatal(err)
@@ -768,15 +761,14 @@ func (s *suite) testTransferInterrupted(t *testing.T) {
 	d.db = direct
 	o := d.owner(t)
 	rows, emails := strangers(40_000)
-	// interrupted imports all rows, with something happening once a part is stored,
-	// and then again.
+	// interrupted imports all rows, runs happen once a part is stored, and then imports all rows again.
 	interrupted := func(t *testing.T, id string, happen, mend func()) {
 		t.Helper()
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			r, err := o.Send(t.Context(), importRequest(id, rows).As(o.token))
 			if r == nil {
-				return // the connection went with the program
+				return // the connection ended with the program
 			}
 			if err != nil || (r.Status != http.StatusInternalServerError && r.Status != http.StatusOK) {
 				t.Errorf("%v %v", r, err)
@@ -799,7 +791,7 @@ func (s *suite) testTransferInterrupted(t *testing.T) {
 		}
 		for i, row := range o.export(t, id) {
 			if row["email"] != emails[i] {
-				t.Fatalf("place %d has %s, want %s", i+1, row["email"], emails[i])
+				t.Fatalf("position %d has %s, want %s", i+1, row["email"], emails[i])
 			}
 		}
 		if n := d.count(t, id); n != len(rows) {
@@ -818,7 +810,7 @@ func (s *suite) testTransferInterrupted(t *testing.T) {
 		interrupted(t, id, postgres.Cut, func() { postgres.Pass(); ready() })
 	})
 	t.Run("export, database cut", func(t *testing.T) {
-		// Slow enough that there is something left to read when the database goes.
+		// Read slowly, so that something is left to read when the database goes away.
 		res := o.begin(t, "/waitlists/"+id+"/export")
 		defer res.Body.Close()
 		got := 0
@@ -832,7 +824,7 @@ func (s *suite) testTransferInterrupted(t *testing.T) {
 		}
 		whole := len(rows) * 100
 		if errors.Is(err, io.EOF) && got < whole {
-			t.Errorf("a part of %d bytes ended like a whole file", got)
+			t.Errorf("a truncated file of %d bytes ended without an error", got)
 		}
 		t.Logf("%d bytes, %v", got, err)
 		postgres.Pass()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// defaults is what GET answers for a waitlist without settings.
+// defaults returns the settings that GET answers for a waitlist without settings.
 func defaults() Obj {
 	return Obj{
 		"headline": "", "subheadline": "", "hero_image_url": "", "name_field": "optional", "phone_field": "hidden",
@@ -78,7 +78,7 @@ func testWaitlistLife(t *testing.T, d *deployment) {
 		want["headline"], want["referral_boost"] = "", 1
 		patch(Obj{"settings": Obj{"headline": nil, "referral_boost": nil, "status": nil}}).WantJSON("settings", want)
 		o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("settings", want).WantJSON("name", "Renamed")
-		// What was read can be sent back as it is.
+		// An answer can be sent back unchanged.
 		patch(Obj{"settings": want}).WantJSON("settings", want)
 	})
 	t.Run("one bad setting changes nothing", func(t *testing.T) {
@@ -87,7 +87,7 @@ func testWaitlistLife(t *testing.T, d *deployment) {
 		o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("settings", want).WantJSON("name", "Renamed")
 	})
 	t.Run("all replaced at once", func(t *testing.T) {
-		// Concurrent changes of different settings all stay.
+		// Concurrent changes to different settings are all kept.
 		var wg sync.WaitGroup
 		for name, v := range map[string]any{"headline": "a", "subheadline": "b", "referral_boost": 7, "show_social_proof": false, "name_field": "hidden", "consent_text": "c"} {
 			want[name] = v
@@ -128,7 +128,7 @@ func testWaitlistNames(t *testing.T, d *deployment) {
 	for _, tc := range []struct {
 		name   string
 		value  any
-		stored string // "": refused
+		stored string // "": rejected
 	}{
 		{"one", "x", "x"},
 		{"200", strings.Repeat("x", 200), strings.Repeat("x", 200)},
@@ -196,14 +196,14 @@ func testStrangers(t *testing.T, d *deployment) {
 		stranger.Do(t, create.With("X-Account-Email", o.email)).WantError(http.StatusForbidden, "FORBIDDEN")
 		stranger.Do(t, create.With("X-Account-Email", address("nobody"))).WantError(http.StatusForbidden, "FORBIDDEN")
 		stranger.Do(t, create.With("X-Account-Email", strings.ToUpper(stranger.email))).Want(http.StatusCreated)
-		// It counts only where it is named.
+		// The header counts only where the document names it.
 		stranger.Do(t, Get("/waitlists").As(stranger.token).With("X-Account-Email", o.email)).Want(http.StatusOK)
 	})
 	o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("name", "Launch")
 }
 
-// testOwnerOrder: 401, then the waitlist, then the subscription, then the
-// body, invalid settings before those above the tier.
+// testOwnerOrder checks the order of errors: 401, then the waitlist, then the subscription, then the body, and invalid
+// settings before those above the tier.
 func testOwnerOrder(t *testing.T, d *deployment) {
 	o, stranger := d.owner(t), d.owner(t)
 	id := o.waitlist(t, nil)
@@ -249,7 +249,7 @@ func testIdempotency(t *testing.T, d *deployment) {
 	other := d.owner(t)
 	fresh := other.Do(t, create(other, "k1", Obj{"name": "One"})).Want(http.StatusCreated)
 	if fresh.Header.Get("Idempotent-Replayed") != "" || fresh.Str("waitlist_id") == first.Str("waitlist_id") {
-		t.Error("one account's key answers another's")
+		t.Error("an account got the stored answer of another account's key")
 	}
 	t.Run("bounds", func(t *testing.T) {
 		o.Do(t, create(o, strings.Repeat("k", 255), Obj{"name": "One"})).Want(http.StatusCreated)
@@ -295,7 +295,7 @@ func testIdempotency(t *testing.T, d *deployment) {
 		d.exec(t, "UPDATE signup.idempotency_key SET created_at = created_at - interval '25 hours'")
 		r := o.Do(t, create(o, "k1", Obj{"name": "Two"})).Want(http.StatusCreated)
 		if r.Header.Get("Idempotent-Replayed") != "" {
-			t.Error("replayed after 25 hours")
+			t.Error("the answer was replayed after 25 hours")
 		}
 	})
 }

@@ -35,7 +35,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// pairing is signup and admin-analytics beside each other, without the rest.
+// pairing is signup and admin-analytics without the other services.
 type pairing struct {
 	t       *testing.T
 	pool    *pgxpool.Pool
@@ -138,7 +138,7 @@ func (p *pairing) analytics() (stop func()) {
 	return p.run(a)
 }
 
-// rebuild runs the command.
+// rebuild runs the command that rebuilds the sums.
 func (p *pairing) rebuild(args ...string) {
 	p.t.Helper()
 	r, err := analyticsapp.NewRebuild(p.t.Context(), p.config(), args)
@@ -157,7 +157,7 @@ func (p *pairing) exec(sql string, args ...any) {
 	}
 }
 
-// waitlist makes one.
+// waitlist creates a waitlist.
 func (p *pairing) waitlist() string {
 	p.t.Helper()
 	id, err := uuid.NewV7()
@@ -169,7 +169,7 @@ func (p *pairing) waitlist() string {
 	return id.String()
 }
 
-// call makes a request and returns a field of its answer.
+// call sends a request and returns a field of the answer.
 func (p *pairing) call(method, path, body, field string) string {
 	p.t.Helper()
 	req, err := http.NewRequestWithContext(p.t.Context(), method, p.web+"/v1/public/waitlists/"+path, strings.NewReader(body))
@@ -229,7 +229,7 @@ func (p *pairing) remove(id, email string) {
 	}
 }
 
-// sums are all of the analytics' sums, as text.
+// sums returns all sums of the analytics as text.
 func (p *pairing) sums() []string {
 	p.t.Helper()
 	rows, err := p.pool.Query(p.t.Context(), `
@@ -247,10 +247,10 @@ func (p *pairing) sums() []string {
 	return out
 }
 
-// settled waits until everything that happened is counted.
+// settled waits until all events are counted.
 func (p *pairing) settled() {
 	p.t.Helper()
-	// What was counted in process is in the outbox after half a second.
+	// Views counted in the process reach the outbox within half a second.
 	<-time.After(700 * time.Millisecond)
 	testenv.Within(p.t, 30*time.Second, "everything is counted", func() bool {
 		var waiting int
@@ -271,8 +271,7 @@ func (p *pairing) settled() {
 	})
 }
 
-// traffic makes everything happen to a waitlist that analytics count, and
-// removals.
+// traffic causes every event that analytics count, and removals.
 func (p *pairing) traffic(id, label string, n int) {
 	p.t.Helper()
 	token := ""
@@ -290,16 +289,15 @@ func (p *pairing) traffic(id, label string, n int) {
 	}
 }
 
-// TestRebuild: sums that were dropped are built again as they were, from what
-// signup and Kafka have; while everything goes on, too, and beside a consumer
-// that comes and goes.
+// TestRebuild checks that dropped sums are rebuilt from signup's data and Kafka to what they were, also during traffic and
+// beside a consumer that comes and goes.
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	p := newPairing(t)
 	stop := p.analytics()
 	one, two, gone := p.waitlist(), p.waitlist(), p.waitlist()
 	p.traffic(one, "a", 40)
-	p.imports(one, "i", 2500) // in two chunks
+	p.imports(one, "i", 2500) // two chunks
 	p.traffic(two, "b", 10)
 	p.traffic(gone, "c", 4)
 	p.settled()
@@ -309,9 +307,9 @@ func TestRebuild(t *testing.T) {
 		"day " + one + " " + day + " v40 s2540 r39", "day " + two + " " + day + " v10 s10 r9",
 		"value " + one + " utm_source s0 14 #40", "total " + one + " utm_source 40", "value " + one + " utm_medium mail 20 #40",
 	} {
-		// A test that begins before midnight and ends after it has two days.
+		// A test that runs past midnight has two days.
 		if !slices.Contains(before, want) && day == time.Now().UTC().Format(time.DateOnly) {
-			t.Errorf("%q is not among\n%s", want, strings.Join(before, "\n"))
+			t.Errorf("%q is missing in\n%s", want, strings.Join(before, "\n"))
 		}
 	}
 	drop := func() {
@@ -340,7 +338,7 @@ func TestRebuild(t *testing.T) {
 	p.rebuild("-waitlist", strings.ToUpper(two), "-views")
 	same("one was rebuilt", of(two))
 
-	// Nobody was told that a waitlist has gone.
+	// Delete a waitlist without an event.
 	stop()
 	p.rebuild("-views")
 	p.exec(`UPDATE signup.waitlist SET deleted_at = now() WHERE id = $1`, gone)
@@ -357,7 +355,7 @@ func TestRebuild(t *testing.T) {
 	before = slices.DeleteFunc(before, func(line string) bool { return strings.Contains(line, gone) })
 	same("one has gone", before)
 
-	// Now beside traffic, and with a consumer that is cut off now and then.
+	// Now with traffic, and with a consumer that is interrupted now and then.
 	var wg sync.WaitGroup
 	for i, id := range []string{one, two, one} {
 		wg.Go(func() { p.traffic(id, fmt.Sprint("t", i), 60) })
