@@ -45,7 +45,8 @@ func testRegister(t *testing.T, d *deployment) {
 	t.Run("existing address", func(t *testing.T) {
 		email := address("taken")
 		c.Do(t, Post("/auth/register", Obj{"email": email, "password": "12345678"})).Want(http.StatusCreated)
-		c.Do(t, Post("/auth/register", Obj{"email": strings.ToUpper(email), "password": "another one"})).WantError(http.StatusConflict, "CONFLICT")
+		c.Do(t, Post("/auth/register", Obj{"email": strings.ToUpper(email), "password": "another one"})).
+			WantError(http.StatusConflict, "CONFLICT")
 	})
 	t.Run("the same address at once", func(t *testing.T) {
 		email := address("race")
@@ -149,8 +150,10 @@ func testLogin(t *testing.T, d *deployment) {
 		}
 	})
 	t.Run("a wrong pair reveals nothing", func(t *testing.T) {
-		known := o.Do(t, Post("/auth/login", Obj{"email": o.email, "password": "wrong password"})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
-		unknown := o.Do(t, Post("/auth/login", Obj{"email": address("nobody"), "password": "wrong password"})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+		known := o.Do(t, Post("/auth/login", Obj{"email": o.email, "password": "wrong password"})).
+			WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+		unknown := o.Do(t, Post("/auth/login", Obj{"email": address("nobody"), "password": "wrong password"})).
+			WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		if a, b := known.Str("error"), unknown.Str("error"); a != b {
 			t.Errorf("%q for a known address, %q for an unknown one", a, b)
 		}
@@ -214,7 +217,8 @@ func testSessions(t *testing.T, d *deployment) {
 		o.login(t) // a second family of tokens
 		o.Do(t, Post("/auth/refresh", Obj{"refresh_token": other})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		// Using a spent token ends its family. The other family continues.
-		o.Do(t, Post("/auth/refresh", Obj{"refresh_token": second.Str("refresh_token")})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+		o.Do(t, Post("/auth/refresh", Obj{"refresh_token": second.Str("refresh_token")})).
+			WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK)
 		o.Do(t, Post("/auth/refresh", Obj{"refresh_token": o.refresh})).Want(http.StatusOK)
 	})
@@ -233,7 +237,8 @@ func testSessions(t *testing.T, d *deployment) {
 	}
 	t.Run("unknown refresh token", func(t *testing.T) {
 		c.Do(t, Post("/auth/refresh", Obj{"refresh_token": "unknown"})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
-		c.Do(t, Post("/auth/refresh", Obj{"refresh_token": strings.Repeat("x", 10000)})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+		c.Do(t, Post("/auth/refresh", Obj{"refresh_token": strings.Repeat("x", 10000)})).
+			WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 	})
 }
 

@@ -27,7 +27,9 @@ func testAdmin(t *testing.T, d *deployment) {
 		// The header counts only where the document names it.
 		o, other := d.owner(t), d.owner(t)
 		id := o.waitlist(t, nil)
-		for _, r := range []Request{Get("/waitlists/" + id + "/signups"), Get("/waitlists/" + id + "/stats"), Get("/waitlists/" + id + "/analytics")} {
+		for _, r := range []Request{
+			Get("/waitlists/" + id + "/signups"), Get("/waitlists/" + id + "/stats"), Get("/waitlists/" + id + "/analytics"),
+		} {
 			o.Do(t, r.As(o.token).With("X-Account-Email", other.email)).Want(http.StatusOK)
 			other.Do(t, r.As(other.token).With("X-Account-Email", o.email)).WantError(http.StatusForbidden, "FORBIDDEN")
 		}
@@ -127,7 +129,8 @@ func signupPath(id, email string) string {
 // deleteMyData deletes a signup on behalf of the person who signed up.
 func (d *deployment) deleteMyData(t testing.TB, c *Client, id, email string) {
 	t.Helper()
-	optOut := c.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": email, "token": d.unsubscribeToken(t, id, email)})).Want(http.StatusOK)
+	optOut := c.Do(t,
+		Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": email, "token": d.unsubscribeToken(t, id, email)})).Want(http.StatusOK)
 	c.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": email, "token": optOut.Str("delete_token")})).Want(http.StatusOK)
 }
 
@@ -143,10 +146,12 @@ func testList(t *testing.T, d *deployment) {
 		},
 	})
 	var empty page
-	o.Do(t, Get("/waitlists/"+id+"/signups").As(o.token)).Want(http.StatusOK).WantJSON("signups", []any{}).WantJSON("count", 0).WantJSON("last_key", nil).Decode(&empty)
+	o.Do(t, Get("/waitlists/"+id+"/signups").As(o.token)).Want(http.StatusOK).WantJSON("signups", []any{}).WantJSON("count", 0).
+		WantJSON("last_key", nil).Decode(&empty)
 
 	ada, bob := address("ada"), address("bob")
-	iPhone := "Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/17.0 Mobile/15E148 Safari/604.1"
+	iPhone := "Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) " +
+		"Version/17.0 Mobile/15E148 Safari/604.1"
 	first := o.Do(t, signup(id, ada).With("User-Agent", "")).Want(http.StatusCreated)
 	second := o.Do(t, signup(id, bob, Obj{
 		"first_name": "Bob", "last_name": "Ross & <b>", "phone": "+4930123456", "referred_by_token": first.Str("referral_token"),
@@ -363,9 +368,12 @@ func testDeleteSignup(t *testing.T, d *deployment) {
 		if again.Str("referral_token") == bobs {
 			t.Error("the new signup has the old token")
 		}
-		o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": bob, "token": unsubscribe})).WantError(http.StatusForbidden, "INVALID_TOKEN")
+		o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": bob, "token": unsubscribe})).
+			WantError(http.StatusForbidden, "INVALID_TOKEN")
 	})
-	for _, none := range []string{address("nobody"), "nope", "x@y", strings.Repeat("x", 300) + "@example.com", "a b@example.com", "\x00", emoji} {
+	for _, none := range []string{
+		address("nobody"), "nope", "x@y", strings.Repeat("x", 300) + "@example.com", "a b@example.com", "\x00", emoji,
+	} {
 		o.Do(t, Delete(signupPath(id, none)).As(o.token)).WantError(http.StatusNotFound, "NOT_FOUND")
 	}
 	t.Run("at once", func(t *testing.T) {
@@ -418,7 +426,9 @@ func testMove(t *testing.T, d *deployment) {
 		}
 	}
 	path := signupPath(id, people[0]) + "/position"
-	for _, bad := range []any{0, -1, 1.5, "1", true, []any{1}, Obj{}, int64(1<<53 + 1), json.Number("1e100"), json.Number("-9223372036854775809"), nil} {
+	for _, bad := range []any{
+		0, -1, 1.5, "1", true, []any{1}, Obj{}, int64(1<<53 + 1), json.Number("1e100"), json.Number("-9223372036854775809"), nil,
+	} {
 		o.move(t, id, people[0], bad).Invalid("position")
 	}
 	o.Do(t, Patch(path, Obj{}).As(o.token).Invalid()).Invalid("position")
@@ -497,7 +507,8 @@ func testOwnersQueue(t *testing.T, d *deployment) {
 			total--
 		default:
 			rows := []any{Obj{"email": address("i")}, Obj{"email": queue[i].email}, Obj{"email": address("i")}}
-			o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": rows}).As(o.token)).Want(http.StatusOK).WantJSON("imported", 2).WantJSON("skipped", 1)
+			o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": rows}).As(o.token)).Want(http.StatusOK).WantJSON("imported", 2).
+				WantJSON("skipped", 1)
 			for _, j := range []int{0, 2} {
 				email, _ := rows[j].(Obj)["email"].(string)
 				queue = append(queue, person{email: email, token: o.Do(t, signup(id, email)).Want(http.StatusOK).Str("referral_token")})

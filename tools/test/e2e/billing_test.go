@@ -23,7 +23,8 @@ const paymentSecret = "whsec_of_the_suite"
 
 // paymentEvent returns a signed event about a customer.
 func paymentEvent(id, customer string) Request {
-	return signedEvent(fmt.Sprintf(`{"id":%q,"type":"customer.updated","data":{"object":{"object":"customer","id":%q}}}`, id, customer), paymentSecret, time.Now())
+	return signedEvent(fmt.Sprintf(`{"id":%q,"type":"customer.updated","data":{"object":{"object":"customer","id":%q}}}`, id,
+		customer), paymentSecret, time.Now())
 }
 
 func signedEvent(body, secret string, at time.Time) Request {
@@ -69,7 +70,8 @@ func (s *suite) open(t *testing.T, currency string, monthly [3]int64) *till {
 		named = append(named, tier+"."+interval+"="+p.ID)
 	}
 	d := s.deploy(t, map[string]string{
-		"STRIPE_SECRET_KEY": key, "STRIPE_URL": "http://" + listener.Addr().String(), "STRIPE_PRICES": strings.Join(named, ","), "STRIPE_TIMEOUT": "1s",
+		"STRIPE_SECRET_KEY": key, "STRIPE_URL": "http://" + listener.Addr().String(), "STRIPE_PRICES": strings.Join(named, ","),
+		"STRIPE_TIMEOUT":      "1s",
 		"BILLING_SUCCESS_URL": "https://site.example/thanks", "BILLING_CANCEL_URL": "https://site.example/plans",
 	})
 	sim.SetWebhook(d.server.URL+"/v1/billing/webhook", paymentSecret)
@@ -227,7 +229,8 @@ func testChanges(t *testing.T, d *till) {
 	}
 	// This card pays once and is declined afterwards.
 	late := d.subscriber(t, "later", "basic")
-	late.bill(t, "checkout", plan("pro")).Want(http.StatusOK).WantJSON("upgraded", false).WantJSON("payment_failed", true).WantAbsent("tier", "status", "url")
+	late.bill(t, "checkout", plan("pro")).Want(http.StatusOK).WantJSON("upgraded", false).WantJSON("payment_failed", true).
+		WantAbsent("tier", "status", "url")
 	late.wantStatus(t, "basic", "active")
 	if err := d.sim.SetCard(late.customer(t), "4242"); err != nil {
 		t.Fatal(err)
@@ -262,13 +265,15 @@ func testPreview(t *testing.T, d *till) {
 	shown := o.bill(t, "preview", plan("pro")).Want(http.StatusOK)
 	o.bill(t, "checkout", plan("pro")).Want(http.StatusOK)
 	charged := o.bill(t, "info", nil).Want(http.StatusOK)
-	if difference := shown.Int("proration_amount") - charged.Int("invoices.0.amount"); difference < -1 || difference > 1 { // a second may pass in between
+	if difference := shown.Int("proration_amount") - charged.Int("invoices.0.amount"); difference < -1 ||
+		difference > 1 { // a second may pass in between
 		t.Errorf("shown %d, charged %d", shown.Int("proration_amount"), charged.Int("invoices.0.amount"))
 	}
 	if shown.Str("proration_formatted") != fmt.Sprintf("$%d.%02d", shown.Int("proration_amount")/100, shown.Int("proration_amount")%100) {
 		t.Errorf("%s", shown.Body)
 	}
-	if down := o.bill(t, "preview", plan("basic")).Want(http.StatusOK); down.Int("proration_amount") >= 0 || !strings.HasPrefix(down.Str("proration_formatted"), "-$") {
+	if down := o.bill(t, "preview", plan("basic")).Want(http.StatusOK); down.Int("proration_amount") >= 0 ||
+		!strings.HasPrefix(down.Str("proration_formatted"), "-$") {
 		t.Errorf("%s", down.Body)
 	}
 }
@@ -329,7 +334,10 @@ func testInfo(t *testing.T, d *till) {
 	if age := time.Since(time.Unix(info.Int("invoices.0.date"), 0)); age < -time.Minute || age > time.Minute {
 		t.Errorf("the invoice is %s old", age)
 	}
-	for _, page := range []string{info.Str("invoices.0.hosted_invoice_url"), info.Str("invoices.0.invoice_pdf"), o.bill(t, "portal", nil).Want(http.StatusOK).Str("url")} {
+	for _, page := range []string{
+		info.Str("invoices.0.hosted_invoice_url"), info.Str("invoices.0.invoice_pdf"),
+		o.bill(t, "portal", nil).Want(http.StatusOK).Str("url"),
+	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, page, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -404,7 +412,8 @@ func testEvents(t *testing.T, d *till) {
 		received(event)
 	}
 	received(paymentEvent(address("evt"), "cus_nobody"))
-	received(signedEvent(`{"id":"`+address("evt")+`","type":"price.created","data":{"object":{"object":"price"}}}`, "whsec_the_one_before", time.Now()))
+	received(signedEvent(`{"id":"`+address("evt")+`","type":"price.created","data":{"object":{"object":"price"}}}`,
+		"whsec_the_one_before", time.Now()))
 	body := `{"id":"` + address("evt") + `","type":"customer.updated","data":{"object":{"object":"customer","id":"x"}}}`
 	for name, r := range map[string]Request{
 		"stranger": signedEvent(body, "whsec_somebody_else", time.Now()),
@@ -415,9 +424,11 @@ func testEvents(t *testing.T, d *till) {
 	} {
 		t.Run(name, func(t *testing.T) { c.Do(t, r.Invalid()).WantError(http.StatusBadRequest, "INVALID_TOKEN") })
 	}
-	c.Do(t, signedEvent(`"`+strings.Repeat("x", 1<<20)+`"`, paymentSecret, time.Now()).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
+	c.Do(t, signedEvent(`"`+strings.Repeat("x", 1<<20)+`"`, paymentSecret, time.Now()).Invalid()).
+		WantError(http.StatusBadRequest, "INVALID_BODY")
 	// The content of an event is not trusted.
-	received(signedEvent(fmt.Sprintf(`{"id":%q,"type":"customer.subscription.deleted","data":{"object":{"object":"subscription","status":"canceled","customer":%q}}}`,
+	received(signedEvent(fmt.Sprintf(`{"id":%q,"type":"customer.subscription.deleted",
+		"data":{"object":{"object":"subscription","status":"canceled","customer":%q}}}`,
 		address("evt"), o.customer(t)), paymentSecret, time.Now()))
 	o.wantStatus(t, "basic", "active")
 }
@@ -437,7 +448,8 @@ func testDeletedSubscriber(t *testing.T, d *till) {
 	o.Do(t, Delete("/auth/me").As(o.token)).Want(http.StatusNoContent)
 	choose(t, page, "pay") // may or may not be too late
 	Await(t, 30*time.Second, "what was paid is given back", func() bool {
-		return d.sim.Deleted(customer) && !slices.ContainsFunc(d.sim.Payments(customer), func(p stripesim.Payment) bool { return p.Refunded != p.Amount })
+		return d.sim.Deleted(customer) &&
+			!slices.ContainsFunc(d.sim.Payments(customer), func(p stripesim.Payment) bool { return p.Refunded != p.Amount })
 	})
 	again := &owner{Client: d.client(t), email: o.email, password: o.password}
 	again.Do(t, Post("/auth/register", Obj{"email": o.email, "password": o.password})).Want(http.StatusCreated)
@@ -538,7 +550,8 @@ func (s *suite) testYen(t *testing.T) {
 	d := s.open(t, "jpy", [3]int64{300, 1500, 5000})
 	o := d.subscriber(t, "pay", "advanced")
 	o.bill(t, "preview", plan("pro")).Want(http.StatusOK).
-		WantJSON("new_recurring_price", 5000).WantJSON("new_recurring_formatted", "¥5,000").WantJSON("proration_amount", 3500).WantJSON("proration_formatted", "¥3,500")
+		WantJSON("new_recurring_price", 5000).WantJSON("new_recurring_formatted", "¥5,000").WantJSON("proration_amount", 3500).
+		WantJSON("proration_formatted", "¥3,500")
 	o.bill(t, "preview", plan("basic")).Want(http.StatusOK).WantJSON("proration_amount", -1200).WantJSON("proration_formatted", "-¥1,200")
 	o.bill(t, "info", nil).Want(http.StatusOK).WantJSON("invoices.0.amount", 1500).WantJSON("invoices.0.amount_formatted", "¥1,500")
 }

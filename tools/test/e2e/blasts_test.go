@@ -76,7 +76,8 @@ func (m Mail) unsubscribeLinks(t testing.TB, d *deployment, waitlist string) (pa
 			page = u
 		}
 	}
-	if page == nil || !strings.HasPrefix(page.String(), d.server.URL+"/") || page.Query().Get("waitlist") != waitlist || page.Query().Get("email") != m.To || page.Query().Get("token") == "" {
+	if page == nil || !strings.HasPrefix(page.String(), d.server.URL+"/") || page.Query().Get("waitlist") != waitlist ||
+		page.Query().Get("email") != m.To || page.Query().Get("token") == "" {
 		t.Fatalf("the footer's link is %v in %q", page, m.Text+m.HTML)
 	}
 	for media, body := range map[string]string{"text": m.Text, "HTML": html.UnescapeString(m.HTML)} {
@@ -90,7 +91,8 @@ func (m Mail) unsubscribeLinks(t testing.TB, d *deployment, waitlist string) (pa
 // noUnsubscribe requires that a transactional mail has no unsubscribe link.
 func (m Mail) noUnsubscribe(t testing.TB) {
 	t.Helper()
-	if m.Header.Get("List-Unsubscribe") != "" || m.Header.Get("List-Unsubscribe-Post") != "" || strings.Contains(strings.ToLower(m.Text+m.HTML), "unsubscribe") {
+	if m.Header.Get("List-Unsubscribe") != "" || m.Header.Get("List-Unsubscribe-Post") != "" ||
+		strings.Contains(strings.ToLower(m.Text+m.HTML), "unsubscribe") {
 		t.Errorf("%q offers to unsubscribe: %s", m.Subject, m.Raw)
 	}
 }
@@ -110,7 +112,8 @@ func optOut(page *url.URL) Request {
 // optOutByHand opts an address out without a mail.
 func (d *deployment) optOutByHand(t testing.TB, c *Client, waitlist, email string) {
 	t.Helper()
-	c.Do(t, Post("/public/waitlists/"+waitlist+"/unsubscribe", Obj{"email": email, "token": d.unsubscribeToken(t, waitlist, email)})).Want(http.StatusOK)
+	c.Do(t, Post("/public/waitlists/"+waitlist+"/unsubscribe",
+		Obj{"email": email, "token": d.unsubscribeToken(t, waitlist, email)})).Want(http.StatusOK)
 }
 
 // inBoxes counts the mails to each address.
@@ -135,7 +138,8 @@ func testBlasts(t *testing.T, d *deployment) {
 	t.Run("idempotency", func(t *testing.T) { testBlastIdempotency(t, d) })
 	t.Run("bodies", func(t *testing.T) {
 		o := d.owner(t)
-		testBodies(t, o.Client, Post("/waitlists/"+o.waitlist(t, nil)+"/blasts", nil).As(o.token), `{"subject":"x","text_body":"x"%s}`, http.StatusOK)
+		testBodies(t, o.Client, Post("/waitlists/"+o.waitlist(t, nil)+"/blasts", nil).As(o.token),
+			`{"subject":"x","text_body":"x"%s}`, http.StatusOK)
 	})
 	t.Run("plans", func(t *testing.T) { testBlastPlans(t, d) })
 }
@@ -144,18 +148,22 @@ func testBlasts(t *testing.T, d *deployment) {
 func testBlastMails(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{"position_offset": 7})
-	ada, bob, out, removed, gone, imported := address("o'hara+x%y"), address("bob"), address("out"), address("removed"), address("gone"), address("imported")
+	ada, bob, out := address("o'hara+x%y"), address("bob"), address("out")
+	removed, gone, imported := address("removed"), address("gone"), address("imported")
 	for _, p := range []string{ada, bob, out, removed, gone} {
 		o.join(t, id, p, Obj{"first_name": "Ada"})
 	}
 	o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": []any{Obj{"email": imported}}}).As(o.token)).Want(http.StatusOK)
 	d.optOutByHand(t, o.Client, id, out)
 	o.Do(t, Delete("/waitlists/"+id+"/signups/"+removed).As(o.token)).Want(http.StatusNoContent)
-	token := o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": gone, "token": d.unsubscribeToken(t, id, gone)})).Want(http.StatusOK).Str("delete_token")
+	token := o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": gone, "token": d.unsubscribeToken(t, id, gone)})).
+		Want(http.StatusOK).Str("delete_token")
 	o.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": gone, "token": token})).Want(http.StatusOK)
 
 	everyone := []string{ada, bob, imported, out, removed, gone}
-	subject, text, markup := "Hello {{first_name}} =?utf-8?q?x?= "+emoji, "Hi {{first_name}},\n\n.\n  it's on — "+strings.Repeat("long ", 300)+"\n", "<p>Hi {{first_name}} &amp; all</p>\n<script>1</script>"
+	subject := "Hello {{first_name}} =?utf-8?q?x?= " + emoji
+	text := "Hi {{first_name}},\n\n.\n  it's on — " + strings.Repeat("long ", 300) + "\n"
+	markup := "<p>Hi {{first_name}} &amp; all</p>\n<script>1</script>"
 	r := o.Do(t, newBlast(id, Obj{"subject": subject, "text_body": text, "html_body": markup}).As(o.token)).Want(http.StatusOK)
 	r.WantJSON("status", "sent").WantJSON("recipient_count", 3).WantJSON("failed_count", 0)
 	if got, want := inBoxes(t, d.server, everyone...), []int{1, 1, 1, 0, 0, 0}; !slices.Equal(got, want) {
@@ -207,7 +215,8 @@ func testBlastMails(t *testing.T, d *deployment) {
 		m.unsubscribeLinks(t, d, id)
 	})
 	t.Run("HTML alone", func(t *testing.T) {
-		o.Do(t, newBlast(id, Obj{"text_body": absent, "html_body": "<!DOCTYPE html><html><body><p>Hi</p></body></html>"}).As(o.token)).Want(http.StatusOK)
+		o.Do(t, newBlast(id, Obj{"text_body": absent, "html_body": "<!DOCTYPE html><html><body><p>Hi</p></body></html>"}).
+			As(o.token)).Want(http.StatusOK)
 		m := d.server.AwaitMails(t, bob, 3)[2]
 		if m.Text != "" || !strings.Contains(m.HTML, "<body><p>Hi</p>") {
 			t.Errorf("%q, %q", m.Text, m.HTML)
@@ -227,7 +236,8 @@ func testBlastAnswers(t *testing.T, d *deployment) {
 	first := o.Do(t, newBlast(id, Obj{"subject": "First"}).Key(o.key)).Want(http.StatusOK).
 		WantJSON("recipient_count", 0).WantJSON("failed_count", 0).WantJSON("status", "sent").Str("blast_id")
 	o.join(t, id, address("ada"))
-	second := o.Do(t, newBlast(id, Obj{"subject": "Second"}).As(o.token)).Want(http.StatusOK).WantJSON("recipient_count", 1).WantJSON("status", "sent").Str("blast_id")
+	second := o.Do(t, newBlast(id, Obj{"subject": "Second"}).As(o.token)).Want(http.StatusOK).WantJSON("recipient_count", 1).
+		WantJSON("status", "sent").Str("blast_id")
 	got := o.blasts(t, id)
 	if len(got) != 2 || got[0].ID != second || got[1].ID != first {
 		t.Fatalf("blasts %+v", got)
@@ -302,7 +312,8 @@ func testBlastFields(t *testing.T, d *deployment) {
 		o.Do(t, newBlast(id, none).As(o.token).Invalid()).Invalid("html_body")
 	}
 	o.Do(t, Post("/waitlists/"+id+"/blasts", Obj{}).As(o.token).Invalid()).Invalid("subject", "html_body")
-	o.Do(t, newBlast(id, Obj{"text_body": strings.Repeat("x", most), "html_body": strings.Repeat("x", most)}).As(o.token)).WantError(http.StatusBadRequest, "INVALID_BODY")
+	o.Do(t, newBlast(id, Obj{"text_body": strings.Repeat("x", most), "html_body": strings.Repeat("x", most)}).As(o.token)).
+		WantError(http.StatusBadRequest, "INVALID_BODY")
 }
 
 // testBlastBatches checks that more people than fit in one batch get one mail each.
@@ -369,7 +380,8 @@ func testBlastIdempotency(t *testing.T, d *deployment) {
 	o.Do(t, send("ключ", nil).Invalid()).Invalid("Idempotency-Key")
 	o.Do(t, send("k2", nil)).Want(http.StatusOK)
 	other := d.owner(t)
-	if r := other.Do(t, newBlast(other.waitlist(t, nil), nil).As(other.token).With("Idempotency-Key", "k1")).Want(http.StatusOK); r.Header.Get("Idempotent-Replayed") != "" {
+	if r := other.Do(t, newBlast(other.waitlist(t, nil), nil).As(other.token).With("Idempotency-Key", "k1")).
+		Want(http.StatusOK); r.Header.Get("Idempotent-Replayed") != "" {
 		t.Error("an account got the stored answer of another account's key")
 	}
 	var mu sync.Mutex
@@ -429,7 +441,7 @@ func testBlastPlans(t *testing.T, d *deployment) {
 	d.setTier(t, o, "pro", "inactive")
 	both("FORBIDDEN")
 	o.Do(t, broken).WantError(http.StatusForbidden, "FORBIDDEN")
-	d.exec(t, "UPDATE account.account SET trial = true, status = 'trialing', valid_until = now() - interval '1 second' WHERE email = $1", o.email)
+	d.endTrial(t, o)
 	both("TRIAL_EXPIRED")
 	if got := inBoxes(t, d.server, ada); got[0] != 0 {
 		t.Errorf("%d mails of rejected blasts", got[0])
@@ -443,7 +455,8 @@ func (s *suite) testBlastCap(t *testing.T) {
 	d := s.deploy(t, map[string]string{"BLAST_DAILY_CAP_TRIAL": "3", "RESEND_WEBHOOK_SECRETS": ""})
 	o := d.owner(t)
 	// Without a secret, notifications from the mail provider are not accepted.
-	o.Do(t, notification(t, resendtest.Secret, "id", "email.bounced", "Permanent", time.Now(), o.email)).WantError(http.StatusNotFound, "NOT_FOUND")
+	o.Do(t, notification(t, resendtest.Secret, "id", "email.bounced", "Permanent", time.Now(), o.email)).
+		WantError(http.StatusNotFound, "NOT_FOUND")
 	id := o.waitlist(t, nil)
 	for range 3 {
 		o.join(t, id, address("p"))

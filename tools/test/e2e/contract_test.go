@@ -165,32 +165,75 @@ func TestContractNoticesDepartures(t *testing.T) {
 		invalid, ok                 bool
 	}{
 		{"allowed", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", count, false, true},
-		{"an extra field", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":null,"email":"a@b.c"}`, false, false},
+		{
+			"an extra field", "GET", "/public/waitlists/" + id + "/count", "", 200, "*",
+			`{"waitlist_id":"` + id + `","count":null,"email":"a@b.c"}`, false, false,
+		},
 		{"a count of ten", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":10}`, false, false},
 		{"no CORS header", "GET", "/public/waitlists/" + id + "/count", "", 200, "", count, false, false},
 		{"another status", "GET", "/public/waitlists/" + id + "/count", "", 202, "*", count, false, false},
-		{"another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"No.","error_code":"FORBIDDEN","request_id":"r"}`, false, false},
+		{
+			"another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*",
+			`{"error":"No.","error_code":"FORBIDDEN","request_id":"r"}`, false, false,
+		},
 		{"a code of the operation", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", notFound, false, true},
-		{"errors on another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"No.","error_code":"NOT_FOUND","request_id":"r","errors":[{"field":"a","message":"b"}]}`, false, false},
-		{"validation error without errors", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*", `{"error":"No.","error_code":"VALIDATION_ERROR","request_id":"r"}`, true, false},
-		{"a request out of bounds", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, false, false},
-		{"a request out of bounds on purpose", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*", `{"waitlist_id":"` + id + `","leaderboard":[]}`, true, true},
-		{"an error that is not a sentence", "GET", "/public/waitlists/" + id + "/count", "", 404, "*",
-			`{"error":"waitlist not found","error_code":"NOT_FOUND","request_id":"r"}`, false, false},
-		{"a field error", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
-			invalid + `"This is too large."}]}`, true, true},
-		{"a field error that is not a sentence", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
-			invalid + `"is too large"}]}`, true, false},
-		{"another request id", "GET", "/public/waitlists/" + id + "/count", "", 404, "*", `{"error":"No.","error_code":"NOT_FOUND","request_id":"other"}`, false, false},
+		{
+			"errors on another code", "GET", "/public/waitlists/" + id + "/count", "", 404, "*",
+			`{"error":"No.","error_code":"NOT_FOUND","request_id":"r","errors":[{"field":"a","message":"b"}]}`, false, false,
+		},
+		{
+			"validation error without errors", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
+			`{"error":"No.","error_code":"VALIDATION_ERROR","request_id":"r"}`, true, false,
+		},
+		{
+			"a request out of bounds", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*",
+			`{"waitlist_id":"` + id + `","leaderboard":[]}`, false, false,
+		},
+		{
+			"a request out of bounds on purpose", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 200, "*",
+			`{"waitlist_id":"` + id + `","leaderboard":[]}`, true, true,
+		},
+		{
+			"an error that is not a sentence", "GET", "/public/waitlists/" + id + "/count", "", 404, "*",
+			`{"error":"waitlist not found","error_code":"NOT_FOUND","request_id":"r"}`, false, false,
+		},
+		{
+			"a field error", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
+			invalid + `"This is too large."}]}`, true, true,
+		},
+		{
+			"a field error that is not a sentence", "GET", "/public/waitlists/" + id + "/leaderboard?limit=99", "", 400, "*",
+			invalid + `"is too large"}]}`, true, false,
+		},
+		{
+			"another request id", "GET", "/public/waitlists/" + id + "/count", "", 404, "*",
+			`{"error":"No.","error_code":"NOT_FOUND","request_id":"other"}`, false, false,
+		},
 		{"unknown path", "GET", "/nope", "", 404, "", notFound, false, true},
 		{"unknown path with another answer", "GET", "/nope", "", 405, "", notFound, false, false},
 		{"no error body", "GET", "/nope", "", 404, "", "404 page not found", false, false},
 		{"a body beside 204", "POST", "/auth/logout", `{"refresh_token":"x"}`, 204, "", "{}", false, false},
-		{"unknown setting sent", "POST", "/waitlists", `{"name":"a","settings":{"nope":1}}`, 201, "", `{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, false},
-		{"null setting sent", "POST", "/waitlists", `{"name":"a","settings":{"headline":null}}`, 201, "", `{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, true},
-		{"no milliseconds", "POST", "/waitlists", `{"name":"a"}`, 201, "", `{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00Z"}`, false, false},
-		{"position without total", "GET", "/public/waitlists/" + id + "/signups/a%2Fb@example.com", "", 200, "*", `{"email":"a/b@example.com","first_name":"","last_name":"","referral_count":0,"position":1,"created_at":"2026-11-20T12:00:00.000Z"}`, false, false},
-		{"hidden position", "GET", "/public/waitlists/" + id + "/signups/a%2Fb@example.com", "", 200, "*", `{"email":"a/b@example.com","first_name":"","last_name":"","referral_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, true},
+		{
+			"unknown setting sent", "POST", "/waitlists", `{"name":"a","settings":{"nope":1}}`, 201, "",
+			`{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, false,
+		},
+		{
+			"null setting sent", "POST", "/waitlists", `{"name":"a","settings":{"headline":null}}`, 201, "",
+			`{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, true,
+		},
+		{
+			"no milliseconds", "POST", "/waitlists", `{"name":"a"}`, 201, "",
+			`{"waitlist_id":"` + id + `","name":"a","signup_count":0,"created_at":"2026-11-20T12:00:00Z"}`, false, false,
+		},
+		{
+			"position without total", "GET", "/public/waitlists/" + id + "/signups/a%2Fb@example.com", "", 200, "*",
+			`{"email":"a/b@example.com","first_name":"","last_name":"","referral_count":0,"position":1,` +
+				`"created_at":"2026-11-20T12:00:00.000Z"}`, false, false,
+		},
+		{
+			"hidden position", "GET", "/public/waitlists/" + id + "/signups/a%2Fb@example.com", "", 200, "*",
+			`{"email":"a/b@example.com","first_name":"","last_name":"","referral_count":0,"created_at":"2026-11-20T12:00:00.000Z"}`, false, true,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			req, err := http.NewRequestWithContext(t.Context(), tc.method, "http://127.0.0.1:1"+basePath+tc.path, strings.NewReader(tc.request))

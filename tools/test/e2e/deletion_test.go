@@ -183,11 +183,13 @@ func (w *warden) victim(t *testing.T) *victim {
 	verification := w.server.AwaitMails(t, at("ada"), 1)[0].Token()
 	v.Do(t, Post(statusPath(id, at("ada"))+"/verify", Obj{"token": verification})).Want(http.StatusOK)
 	unsubscribe := w.unsubscribeToken(t, id, at("friend0"))
-	deleteToken := v.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": at("friend0"), "token": unsubscribe})).Want(http.StatusOK).Str("delete_token")
+	deleteToken := v.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": at("friend0"), "token": unsubscribe})).
+		Want(http.StatusOK).Str("delete_token")
 	v.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": at("friend0"), "token": deleteToken})).Want(http.StatusOK)
 	v.Do(t, Delete("/waitlists/"+id+"/signups/"+at("friend1")).As(v.token)).Want(http.StatusNoContent)
 	w.server.AwaitMails(t, at("friend1"), 2)
-	v.blast = v.Do(t, newBlast(id, Obj{"subject": mark, "text_body": mark, "html_body": mark}).As(v.token).With("Idempotency-Key", mark)).Want(http.StatusOK).Str("blast_id")
+	v.blast = v.Do(t, newBlast(id, Obj{"subject": mark, "text_body": mark, "html_body": mark}).As(v.token).
+		With("Idempotency-Key", mark)).Want(http.StatusOK).Str("blast_id")
 	rows := make([]any, indexed)
 	for i := range rows {
 		rows[i] = Obj{"email": at(fmt.Sprint("imported", i)), "first_name": mark}
@@ -206,7 +208,8 @@ func (w *warden) victim(t *testing.T) *victim {
 		v.Do(t, Get("/waitlists/"+w.by.lists[0]).As(v.token)).Want(http.StatusOK)
 	}
 	v.Do(t, Post("/auth/forgot-password", Obj{"email": v.email})).Want(http.StatusAccepted)
-	v.Do(t, Post("/auth/login", Obj{"email": v.email, "password": "wrong password"})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+	v.Do(t, Post("/auth/login", Obj{"email": v.email, "password": "wrong password"})).
+		WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 	spent := v.refresh
 	v.refresh = v.Do(t, Post("/auth/refresh", Obj{"refresh_token": spent})).Want(http.StatusOK).Str("refresh_token")
 

@@ -78,7 +78,8 @@ func testDomainLife(t *testing.T, d *deployment, names *nameServer) {
 	o := d.owner(t)
 	o.Do(t, Get("/domains").As(o.token)).Want(http.StatusOK).WantJSON("domains", []any{})
 	name := domainName()
-	r := o.Do(t, newDomain(" "+strings.ToUpper(name)+" ").As(o.token)).Want(http.StatusOK).WantJSON("domain", name).WantJSON("status", "pending")
+	r := o.Do(t, newDomain(" "+strings.ToUpper(name)+" ").As(o.token)).Want(http.StatusOK).WantJSON("domain", name).
+		WantJSON("status", "pending")
 	records := o.claim(t, name)
 	if again := o.Do(t, newDomain(name).Key(o.key)).Want(http.StatusOK); string(again.Body) != string(r.Body) {
 		t.Errorf("claimed again: %s, before %s", again.Body, r.Body)
@@ -140,7 +141,10 @@ func testDomainLife(t *testing.T, d *deployment, names *nameServer) {
 	}
 	other.check(t, name, "pending")
 	t.Run("unknown paths", func(t *testing.T) {
-		for _, r := range []Request{Get("/domains/" + name), Post("/domains", Obj{}), Get("/domains/verify"), Post("/domains/"+name, Obj{}), Post("/domains/"+name+"/status", Obj{}), Get("/domains/" + name + "/status/"), Delete("/domains/" + name + "/")} {
+		for _, r := range []Request{
+			Get("/domains/" + name), Post("/domains", Obj{}), Get("/domains/verify"), Post("/domains/"+name, Obj{}),
+			Post("/domains/"+name+"/status", Obj{}), Get("/domains/" + name + "/status/"), Delete("/domains/" + name + "/"),
+		} {
 			o.Do(t, r).WantError(http.StatusNotFound, "NOT_FOUND")
 			o.Do(t, r.As(o.token)).WantError(http.StatusNotFound, "NOT_FOUND")
 		}
@@ -150,8 +154,10 @@ func testDomainLife(t *testing.T, d *deployment, names *nameServer) {
 func testDomainNames(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	for _, bad := range []any{
-		nil, "", " ", "nope", "example", ".example.com", "example..com", "-x.example.com", "x-.example.com", "exa mple.com", "*.example.com", "ada@example.com", "https://example.com",
-		"example.com/x", "example.com:25", "127.0.0.1", "[::1]", "::1", "exam_ple.com", "a\x00.example.com", strings.Repeat("x", 64) + ".example.com", strings.Repeat("x.", 126) + "com", 5, true,
+		nil, "", " ", "nope", "example", ".example.com", "example..com", "-x.example.com", "x-.example.com", "exa mple.com",
+		"*.example.com", "ada@example.com", "https://example.com",
+		"example.com/x", "example.com:25", "127.0.0.1", "[::1]", "::1", "exam_ple.com", "a\x00.example.com",
+		strings.Repeat("x", 64) + ".example.com", strings.Repeat("x.", 126) + "com", 5, true,
 		[]any{"example.com"},
 		"localhost",
 		"example.com\nx", "%65xample.com",
@@ -163,7 +169,9 @@ func testDomainNames(t *testing.T, d *deployment) {
 		t.Errorf("domains %v", got)
 	}
 	sub := domainName()
-	for given, want := range map[string]string{"Bücher." + sub: "xn--bcher-kva." + sub, "a.b.c." + sub: "a.b.c." + sub, "0-1." + sub: "0-1." + sub} {
+	for given, want := range map[string]string{
+		"Bücher." + sub: "xn--bcher-kva." + sub, "a.b.c." + sub: "a.b.c." + sub, "0-1." + sub: "0-1." + sub,
+	} {
 		o.Do(t, newDomain(given).As(o.token)).Want(http.StatusOK).WantJSON("domain", want)
 		o.Do(t, Delete("/domains/"+want).As(o.token)).Want(http.StatusNoContent)
 	}
@@ -261,7 +269,7 @@ func testDomainPlans(t *testing.T, d *deployment) {
 	o.Do(t, newDomain("nope").As(o.token)).Invalid("domain")
 	d.setTier(t, o, "pro", "inactive")
 	all("FORBIDDEN")
-	d.exec(t, "UPDATE account.account SET trial = true, status = 'trialing', valid_until = now() - interval '1 second' WHERE email = $1", o.email)
+	d.endTrial(t, o)
 	all("TRIAL_EXPIRED")
 	d.setTier(t, o, "pro", "active")
 	if got := o.domains(t); !slices.Equal(got, []string{name + " pending"}) {

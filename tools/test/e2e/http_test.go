@@ -78,7 +78,9 @@ func testBodiesUpTo(t *testing.T, c *Client, r Request, template string, want, l
 	} {
 		t.Run(name, func(t *testing.T) { c.Do(t, r.Raw([]byte(body))).Want(want) })
 	}
-	for _, contentType := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "multipart/form-data", "nonsense"} {
+	for _, contentType := range []string{
+		"", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "multipart/form-data", "nonsense",
+	} {
 		t.Run("content type "+contentType, func(t *testing.T) {
 			c.Do(t, r.Raw([]byte(good)).With("Content-Type", contentType)).Want(want)
 		})
@@ -99,7 +101,8 @@ func testHTTP(t *testing.T, d *deployment) {
 			"/public/waitlists/" + id + "/signups/" + ada + "/", "/public/waitlists/" + id + "/signups/" + ada + "/nope",
 			"/public/waitlists/" + id + "/signups/" + ada + "/status/", "/public/waitlists/" + id + "/signups/" + ada + "/status/x",
 			"/waitlists/", "/waitlists/" + id + "/", "/waitlists/" + id + "/nope", "/waitlists/" + id + "/signups/" + ada + "/nope/x", "/waitlistsx",
-			"/billing", "/billing/nope", "/templates/", "/templates/a/b", "/domains/", "/domains/a/b/c", "/team/", "/team/a/b", "/favicon.ico", "/%2e%2e/auth/me",
+			"/billing", "/billing/nope", "/templates/", "/templates/a/b", "/domains/", "/domains/a/b/c", "/team/", "/team/a/b",
+			"/favicon.ico", "/%2e%2e/auth/me",
 		} {
 			for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 				o.Do(t, NewRequest(method, path, nil)).WantError(http.StatusNotFound, "NOT_FOUND")
@@ -165,7 +168,8 @@ func testHTTP(t *testing.T, d *deployment) {
 			if got := r.Header.Get("Access-Control-Allow-Methods"); !strings.Contains(got, op.Method) {
 				t.Errorf("%s: Access-Control-Allow-Methods is %q, without %s", r.Request, got, op.Method)
 			}
-			wantList(t, r, "Access-Control-Allow-Headers", "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "X-Account-Email", "X-Request-Id")
+			wantList(t, r, "Access-Control-Allow-Headers", "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key",
+				"X-Account-Email", "X-Request-Id")
 		}
 		o.Do(t, NewRequest(http.MethodOptions, "/auth/me", nil)).Want(http.StatusNoContent)
 	})
@@ -267,7 +271,8 @@ func (s *suite) testConfiguredOrigin(t *testing.T) {
 			r := Post("/auth/login", Obj{"email": o.email, "password": "wrong"}).With("X-Forwarded-For", "10.0.0."+strconv.Itoa(i+1))
 			o.Do(t, r).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		}
-		r := Post("/auth/login", Obj{"email": o.email, "password": o.password}).With("X-Forwarded-For", "10.0.0.99").With("X-Real-Ip", "10.0.0.99")
+		r := Post("/auth/login", Obj{"email": o.email, "password": o.password}).With("X-Forwarded-For", "10.0.0.99").
+			With("X-Real-Ip", "10.0.0.99")
 		o.Do(t, r).WantError(http.StatusTooManyRequests, "RATE_LIMITED")
 	})
 	id := o.waitlist(t, nil)

@@ -47,7 +47,8 @@ func golden(t testing.TB, name string, d *deployment, m Mail, names map[string]s
 	for _, from := range slices.Sorted(maps.Keys(names)) {
 		for _, form := range []string{from, url.QueryEscape(from), url.PathEscape(from), strings.ReplaceAll(url.PathEscape(from), "'", "%27")} {
 			// The standard library's two HTML escapers differ on '+'.
-			old = append(old, form, names[from], html.EscapeString(form), names[from], strings.ReplaceAll(html.EscapeString(form), "+", "&#43;"), names[from])
+			old = append(old, form, names[from], html.EscapeString(form), names[from],
+				strings.ReplaceAll(html.EscapeString(form), "+", "&#43;"), names[from])
 		}
 	}
 	got = strings.NewReplacer(old...).Replace(got)
@@ -191,7 +192,8 @@ func (m *mailing) testAccountMails(t *testing.T) {
 func (m *mailing) endingTrial(t *testing.T) *owner {
 	t.Helper()
 	o := m.owner(t)
-	m.exec(t, "UPDATE account.account SET valid_until = now() + interval '23 hours', created_at = now() - interval '6 days' WHERE email = $1", o.email)
+	m.exec(t, `UPDATE account.account SET valid_until = now() + interval '23 hours', created_at = now() - interval '6 days'
+		WHERE email = $1`, o.email)
 	return o
 }
 
@@ -237,7 +239,8 @@ func (m *mailing) testVerificationMail(t *testing.T) {
 	if page == nil || api == nil || page.Query().Get("waitlist") != id || page.Query().Get("email") != ada {
 		t.Fatalf("links %v", mail.Links())
 	}
-	o.Do(t, Post(statusPath(id, page.Query().Get("email"))+"/verify", Obj{"token": page.Query().Get("token")})).Want(http.StatusOK).WantJSON("verified", true)
+	o.Do(t, Post(statusPath(id, page.Query().Get("email"))+"/verify", Obj{"token": page.Query().Get("token")})).
+		Want(http.StatusOK).WantJSON("verified", true)
 	o.Do(t, Get(strings.TrimPrefix(api.EscapedPath(), basePath)+"?"+api.RawQuery)).Want(http.StatusOK).WantJSON("verified", true)
 	m.one(t, bob)
 }
@@ -250,7 +253,8 @@ func everything(kind string) Obj {
 		more = "|{{milestone}}"
 	}
 	return Obj{
-		"subject_template": "For {{first_name}} {{last_name}}: {{position}} " + emoji + more, "text_body_template": all + more + "\n{{unsubscribe_url}}\n",
+		"subject_template":   "For {{first_name}} {{last_name}}: {{position}} " + emoji + more,
+		"text_body_template": all + more + "\n{{unsubscribe_url}}\n",
 		"html_body_template": "<p>" + all + more + "</p>\n<a href=\"{{unsubscribe_url}}\">x</a>",
 	}
 }
@@ -282,7 +286,8 @@ func (m *mailing) testConfirmation(t *testing.T) {
 	if got := strings.SplitAfter(mail.Text, "|Launch")[0]; got != text {
 		t.Errorf("text %q, want %q", got, text)
 	}
-	if !strings.Contains(mail.HTML, "&lt;b&gt;&amp;") || strings.Contains(mail.HTML, "<b>") || !strings.Contains(mail.HTML, "|{{email}}|101|0|") {
+	if !strings.Contains(mail.HTML, "&lt;b&gt;&amp;") || strings.Contains(mail.HTML, "<b>") ||
+		!strings.Contains(mail.HTML, "|{{email}}|101|0|") {
 		t.Errorf("HTML %q", mail.HTML)
 	}
 	if mail.Header.Get("List-Unsubscribe") != "" {
@@ -311,7 +316,8 @@ func (m *mailing) testConfirmation(t *testing.T) {
 	})
 	t.Run("one body", func(t *testing.T) {
 		for field, body := range map[string]string{"text_body_template": "Just text", "html_body_template": "<p>Just HTML"} {
-			tid := o.Do(t, Post("/templates", Obj{"template_type": "signup_confirmation", "subject_template": "x", field: body}).As(o.token)).Want(http.StatusCreated).Str("template_id")
+			tid := o.Do(t, Post("/templates", Obj{"template_type": "signup_confirmation", "subject_template": "x", field: body}).
+				As(o.token)).Want(http.StatusCreated).Str("template_id")
 			p := address("p")
 			o.join(t, o.waitlist(t, Obj{"email_templates": Obj{"signup_confirmation": tid}}), p)
 			if got := m.one(t, p); strings.TrimSpace(got.Text+got.HTML) != body {
@@ -370,7 +376,8 @@ func (m *mailing) testReferralMail(t *testing.T) {
 		t.Errorf("%d mails within an hour", got[0])
 	}
 	o.status(t, id, ada).WantJSON("referral_count", 4)
-	m.exec(t, "UPDATE messaging.sent_mail SET ended_at = ended_at - interval '61 minutes' WHERE waitlist_id = $1 AND kind = 'referral_notification'", id)
+	m.exec(t, `UPDATE messaging.sent_mail SET ended_at = ended_at - interval '61 minutes'
+		WHERE waitlist_id = $1 AND kind = 'referral_notification'`, id)
 	refer(id, ref)
 	refer(id, ref)
 	m.settled(t, id)
@@ -476,7 +483,8 @@ func (m *mailing) testOffboarding(t *testing.T) {
 		o.Do(t, Delete("/waitlists/"+id+"/signups/"+p).As(o.token)).Want(http.StatusNoContent)
 	}
 	o.Do(t, Delete("/waitlists/"+plain+"/signups/"+unnoticed).As(o.token)).Want(http.StatusNoContent)
-	token := o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": own, "token": m.unsubscribeToken(t, id, own)})).Want(http.StatusOK).Str("delete_token")
+	token := o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": own, "token": m.unsubscribeToken(t, id, own)})).
+		Want(http.StatusOK).Str("delete_token")
 	o.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": own, "token": token})).Want(http.StatusOK)
 	mail := m.one(t, ada)
 	if mail.Header.Get("List-Unsubscribe") != "" || !strings.HasPrefix(mail.Subject, "For Ada L:") {
@@ -494,7 +502,8 @@ func (m *mailing) testOffboarding(t *testing.T) {
 // testMailPlans checks that below Pro or without an active plan a waitlist sends only the mails that signups need.
 func (m *mailing) testMailPlans(t *testing.T) {
 	o := m.owner(t)
-	id := o.assigned(t, Obj{"notify_referrer": true, "referral_milestones": []any{1}}, "signup_confirmation", "referral_milestone", "offboarding")
+	id := o.assigned(t, Obj{"notify_referrer": true, "referral_milestones": []any{1}}, "signup_confirmation", "referral_milestone",
+		"offboarding")
 	for _, state := range [][2]string{{"advanced", "active"}, {"pro", "inactive"}} {
 		m.setTier(t, o, state[0], state[1])
 		p, friend := address("p"), address("friend")
@@ -537,7 +546,8 @@ func (m *mailing) testMeanwhile(t *testing.T) {
 			l.Do(t, Delete("/waitlists/"+l.id+"/signups/"+l.ada).As(l.token)).Want(http.StatusNoContent)
 		}, ada: 1, bob: 3, friend: 1},
 		{name: "deletion of the personal data", change: func(l *list) {
-			token := l.Do(t, Post("/public/waitlists/"+l.id+"/unsubscribe", Obj{"email": l.ada, "token": m.unsubscribeToken(t, l.id, l.ada)})).Want(http.StatusOK).Str("delete_token")
+			token := l.Do(t, Post("/public/waitlists/"+l.id+"/unsubscribe",
+				Obj{"email": l.ada, "token": m.unsubscribeToken(t, l.id, l.ada)})).Want(http.StatusOK).Str("delete_token")
 			l.Do(t, Post("/public/waitlists/"+l.id+"/delete-my-data", Obj{"email": l.ada, "token": token})).Want(http.StatusOK)
 		}, bob: 3, friend: 1},
 		// The blast is sent.
@@ -558,7 +568,8 @@ func (m *mailing) testMeanwhile(t *testing.T) {
 	}
 	for i := range cases {
 		l := &list{owner: m.owner(t), ada: address("ada"), bob: address("bob"), friend: address("friend")}
-		l.id = l.assigned(t, Obj{"notify_referrer": true, "referral_milestones": []any{1}}, "signup_confirmation", "referral_milestone", "offboarding")
+		l.id = l.assigned(t, Obj{"notify_referrer": true, "referral_milestones": []any{1}}, "signup_confirmation",
+			"referral_milestone", "offboarding")
 		cases[i].list = l
 	}
 	referrers := map[string]string{}
@@ -622,7 +633,8 @@ func (m *mailing) testRefusedRecipients(t *testing.T) {
 	r := o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK)
 	r.WantJSON("status", "failed").WantJSON("recipient_count", 1).WantJSON("failed_count", 1)
 	o.join(t, id, good)
-	o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("status", "sent").WantJSON("recipient_count", 2).WantJSON("failed_count", 1)
+	o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("status", "sent").WantJSON("recipient_count", 2).
+		WantJSON("failed_count", 1)
 	m.one(t, good)
 	if log := m.server.Log(); strings.Contains(log, bad) || strings.Contains(log, good) {
 		t.Error("the log names a recipient")

@@ -280,7 +280,9 @@ func (g *group) targets(op Operation) []target {
 			out[i] = about
 			continue
 		}
-		for kind, ids := range map[string][]string{"template_id": {g.foreign.template, unknownID, "nope"}, "domain": {foreignDomain, "none.example.com", "nope"}} {
+		for kind, ids := range map[string][]string{
+			"template_id": {g.foreign.template, unknownID, "nope"}, "domain": {foreignDomain, "none.example.com", "nope"},
+		} {
 			for n, id := range ids {
 				if !has(kind) {
 					continue
@@ -320,15 +322,27 @@ func credentials(op Operation) []credential {
 	return []credential{
 		{name: "token", scheme: "bearer", apply: func(r Request, o *owner) Request { return r.As(o.token) }},
 		{name: "key", scheme: "apiKey", apply: func(r Request, o *owner) Request { return r.Key(o.key) }},
-		{name: "token in the query", scheme: inQuery("exportToken", ""), rare: !export, apply: func(r Request, o *owner) Request { return r.query("token", o.token) }},
-		{name: "token, bad key", scheme: "bearer", rare: true, apply: func(r Request, o *owner) Request { return r.As(o.token).Key("wl_live_x") }},
+		{
+			name: "token in the query", scheme: inQuery("exportToken", ""), rare: !export,
+			apply: func(r Request, o *owner) Request { return r.query("token", o.token) },
+		},
+		{
+			name: "token, bad key", scheme: "bearer", rare: true,
+			apply: func(r Request, o *owner) Request { return r.As(o.token).Key("wl_live_x") },
+		},
 		{name: "bad token, key", rare: true, apply: func(r Request, o *owner) Request { return r.As("x").Key(o.key) }},
 		{name: "key as token", rare: true, apply: func(r Request, o *owner) Request { return r.As(o.key) }},
 		{name: "token as key", rare: true, apply: func(r Request, o *owner) Request { return r.Key(o.token) }},
 		{name: "basic", rare: true, apply: func(r Request, o *owner) Request { return r.With("Authorization", "Basic "+o.token) }},
 		{name: "key in the query", rare: true, apply: func(r Request, o *owner) Request { return r.query("token", o.key) }},
-		{name: "bad token in the query, key", scheme: inQuery("", "apiKey"), rare: true, apply: func(r Request, o *owner) Request { return r.query("token", "x").Key(o.key) }},
-		{name: "bad token in the query, token", scheme: "bearer", rare: true, apply: func(r Request, o *owner) Request { return r.query("token", "x").As(o.token) }},
+		{
+			name: "bad token in the query, key", scheme: inQuery("", "apiKey"), rare: true,
+			apply: func(r Request, o *owner) Request { return r.query("token", "x").Key(o.key) },
+		},
+		{
+			name: "bad token in the query, token", scheme: "bearer", rare: true,
+			apply: func(r Request, o *owner) Request { return r.query("token", "x").As(o.token) },
+		},
 	}
 }
 
@@ -567,15 +581,21 @@ type bodies struct {
 func requestBodies() map[string]bodies {
 	always := func(body Obj) func() any { return func() any { return body } }
 	return map[string]bodies{
-		"createWaitlist":          {good: always(Obj{"name": "Another"}), invalid: Obj{"name": ""}},
-		"updateWaitlist":          {good: always(Obj{"settings": Obj{"headline": "Hello"}}), invalid: Obj{"settings": Obj{"headline": 5}}},
-		"listSignups":             {query: map[string]string{"limit": "0"}},
-		"moveSignup":              {good: always(Obj{"position": 1}), invalid: Obj{"position": 0}},
-		"importSignups":           {good: func() any { return Obj{"signups": []any{Obj{"email": address("imported")}}} }, invalid: Obj{"signups": []any{5}}},
-		"getAnalytics":            {query: map[string]string{"range": "5d"}},
-		"inviteMember":            {good: func() any { return Obj{"email": address("invited")} }, invalid: Obj{"email": "nobody"}},
-		"sendBlast":               {good: always(Obj{"subject": "News", "text_body": "Hello"}), invalid: Obj{"subject": 5}},
-		"createTemplate":          {good: always(Obj{"template_type": "blast", "subject_template": "x", "text_body_template": "x"}), invalid: Obj{"template_type": "x"}},
+		"createWaitlist": {good: always(Obj{"name": "Another"}), invalid: Obj{"name": ""}},
+		"updateWaitlist": {good: always(Obj{"settings": Obj{"headline": "Hello"}}), invalid: Obj{"settings": Obj{"headline": 5}}},
+		"listSignups":    {query: map[string]string{"limit": "0"}},
+		"moveSignup":     {good: always(Obj{"position": 1}), invalid: Obj{"position": 0}},
+		"importSignups": {
+			good:    func() any { return Obj{"signups": []any{Obj{"email": address("imported")}}} },
+			invalid: Obj{"signups": []any{5}},
+		},
+		"getAnalytics": {query: map[string]string{"range": "5d"}},
+		"inviteMember": {good: func() any { return Obj{"email": address("invited")} }, invalid: Obj{"email": "nobody"}},
+		"sendBlast":    {good: always(Obj{"subject": "News", "text_body": "Hello"}), invalid: Obj{"subject": 5}},
+		"createTemplate": {
+			good:    always(Obj{"template_type": "blast", "subject_template": "x", "text_body_template": "x"}),
+			invalid: Obj{"template_type": "x"},
+		},
 		"updateTemplate":          {good: always(Obj{"name": "Another"}), invalid: Obj{"name": 5}},
 		"checkout":                {good: always(Obj{"tier": "basic"}), invalid: Obj{"tier": "gold"}},
 		"previewPlan":             {good: always(Obj{"tier": "basic"}), invalid: Obj{"tier": "basic", "interval": "daily"}},
@@ -624,14 +644,16 @@ func (m *matrix) verified(t *testing.T, who *member, do func()) {
 func (m *matrix) enter(t *testing.T, who *member) *member {
 	t.Helper()
 	m.sql(t, `UPDATE account.account SET tier = $2, status = $3, trial = $4, valid_until = now() + nullif($5, '')::interval,
-		entitlement_version = entitlement_version + 1 WHERE email = $1`, who.email, who.state.tier, who.state.status, who.state.trial, who.state.until)
+		entitlement_version = entitlement_version + 1 WHERE email = $1`,
+		who.email, who.state.tier, who.state.status, who.state.trial, who.state.until)
 	return who
 }
 
 // invite adds a member to a team directly; invitations are tested elsewhere.
 func (m *matrix) invite(t *testing.T, owner, email, role string) {
 	t.Helper()
-	m.sql(t, `INSERT INTO account.team_member (owner_id, email, role, invited_at) SELECT id, $2, $3, now() FROM account.account WHERE email = $1`,
+	m.sql(t, `INSERT INTO account.team_member (owner_id, email, role, invited_at)
+		SELECT id, $2, $3, now() FROM account.account WHERE email = $1`,
 		owner, email, role)
 }
 
@@ -652,9 +674,11 @@ func (m *matrix) digest(t *testing.T) string {
 		UNION ALL SELECT a::text FROM account.account a UNION ALL SELECT m::text FROM account.team_member m
 		UNION ALL SELECT t::text FROM messaging.template t JOIN account.account a ON a.id = t.owner_id
 		UNION ALL SELECT d.owner_id || d.name || d.created_at FROM messaging.domain d JOIN account.account a ON a.id = d.owner_id
-		-- Without what events of the payment provider move on their own.
-		UNION ALL SELECT concat_ws(' ', s.account_id, s.customer_id, s.tier, s.status, s.version) FROM billing.subscriber s JOIN account.account a ON a.id = s.account_id
-		UNION ALL SELECT b.id::text FROM messaging.blast b JOIN signup.waitlist w ON w.id = b.waitlist_id WHERE deleted_at IS NULL) AS row (line)`).Scan(&sum)
+		-- Leave out the columns that payment events change on their own.
+		UNION ALL SELECT concat_ws(' ', s.account_id, s.customer_id, s.tier, s.status, s.version)
+			FROM billing.subscriber s JOIN account.account a ON a.id = s.account_id
+		UNION ALL SELECT b.id::text FROM messaging.blast b JOIN signup.waitlist w ON w.id = b.waitlist_id
+			WHERE deleted_at IS NULL) AS row (line)`).Scan(&sum)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -107,8 +107,9 @@ func (s *suite) testNotifications(t *testing.T) {
 	d := s.deploy(t, r.env)
 	o := d.owner(t)
 	on := Obj{
-		"webhook_url": "https://example.com/hook", "slack_webhook_url": "https://example.com/slack", "discord_webhook_url": "https://example.com/discord",
-		"position_offset": 100, "hide_position": true, "referral_boost": 5,
+		"webhook_url": "https://example.com/hook", "slack_webhook_url": "https://example.com/slack",
+		"discord_webhook_url": "https://example.com/discord",
+		"position_offset":     100, "hide_position": true, "referral_boost": 5,
 	}
 	id := o.waitlist(t, on)
 	ada, bob, eve := address("a_da+x"), address("bob"), address("eve")
@@ -127,7 +128,10 @@ func (s *suite) testNotifications(t *testing.T) {
 	o.Do(t, Delete("/waitlists/"+id+"/signups/"+ada).As(o.token)).Want(http.StatusNoContent)
 
 	person := func(r *Response, position int, first, last string) Obj {
-		return Obj{"email": r.Str("email"), "first_name": first, "last_name": last, "position": position, "referral_token": r.Str("referral_token")}
+		return Obj{
+			"email": r.Str("email"), "first_name": first, "last_name": last, "position": position,
+			"referral_token": r.Str("referral_token"),
+		}
 	}
 	at := func(r *Response) string { return r.Str("created_at") }
 	wantHooks := []Obj{
@@ -183,7 +187,8 @@ func (d *deployment) deliveries(t testing.TB, waitlist string) map[string]int {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	rows, err := conn.Query(t.Context(), "SELECT channel || ' ' || outcome, count(*) FROM notifier.delivery WHERE waitlist_id = $1 GROUP BY 1", waitlist)
+	rows, err := conn.Query(t.Context(),
+		"SELECT channel || ' ' || outcome, count(*) FROM notifier.delivery WHERE waitlist_id = $1 GROUP BY 1", waitlist)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +238,10 @@ func testChosenEvents(t *testing.T, _ *deployment, o *owner, r *receiver) {
 // testChannelTiers checks that channels are silent below Pro and without an active plan, and resume with the plan.
 func testChannelTiers(t *testing.T, d *deployment, r *receiver) {
 	o := d.owner(t)
-	id := o.waitlist(t, Obj{"webhook_url": "https://example.com/tiers", "slack_webhook_url": "https://example.com/tiers", "discord_webhook_url": "https://example.com/tiers"})
+	id := o.waitlist(t, Obj{
+		"webhook_url": "https://example.com/tiers", "slack_webhook_url": "https://example.com/tiers",
+		"discord_webhook_url": "https://example.com/tiers",
+	})
 	for _, state := range [][2]string{{"advanced", "active"}, {"basic", "active"}, {"pro", "inactive"}} {
 		d.setTier(t, o, state[0], state[1])
 		o.join(t, id, address("silent"))
@@ -302,7 +310,9 @@ func testBadReceivers(t *testing.T, d *deployment, r *receiver) {
 	for _, path := range paths {
 		r.await(t, path, each)
 	}
-	for path, outcome := range map[string]string{"/500": "rejected", "/301": "rejected", "/308": "rejected", "/reset": "unreachable", "/10GB": "delivered", "/hang": "timeout"} {
+	for path, outcome := range map[string]string{
+		"/500": "rejected", "/301": "rejected", "/308": "rejected", "/reset": "unreachable", "/10GB": "delivered", "/hang": "timeout",
+	} {
 		deadline := time.Now().Add(20 * time.Second)
 		tick := time.NewTicker(pollEvery)
 		for d.deliveries(t, ids[path])["webhook "+outcome] != each && time.Now().Before(deadline) {

@@ -289,7 +289,8 @@ func (s *suite) testRestart(t *testing.T) {
 		d.server = server
 		o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK)
 		o.Do(t, Get("/auth/me").Key(o.key)).Want(http.StatusOK)
-		o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("signup_count", 4+i).WantJSON("settings.slack_webhook_url", "https://example.com/secret")
+		o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("signup_count", 4+i).
+			WantJSON("settings.slack_webhook_url", "https://example.com/secret")
 		o.awaitSeries(t, id, 3, 4+i, 1)
 		for at, p := range people {
 			o.status(t, id, p).WantJSON("position", at+1)

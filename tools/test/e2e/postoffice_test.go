@@ -73,7 +73,8 @@ func newPostOffice(t testing.TB) *postOffice {
 		t.Fatal(err)
 	}
 	p.env = map[string]string{
-		"MAIL_PROVIDER": "smtp", "MAIL_FROM": "Waitlist <no-reply@waitlist.example>", "SMTP_HOST": host, "SMTP_PORT": port, "SMTP_TLS": "starttls",
+		"MAIL_PROVIDER": "smtp", "MAIL_FROM": "Waitlist <no-reply@waitlist.example>", "SMTP_HOST": host, "SMTP_PORT": port,
+		"SMTP_TLS":      "starttls",
 		"SMTP_USERNAME": mailUser, "SMTP_PASSWORD": mailPassword, "SSL_CERT_FILE": ca,
 	}
 	return p

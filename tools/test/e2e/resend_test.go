@@ -72,7 +72,8 @@ func (s *suite) testResend(t *testing.T) {
 	env := map[string]string{
 		"MAIL_PROVIDER": "resend", "MAIL_FROM": "Waitlist <no-reply@waitlist.example>", "RESEND_API_KEY": api.APIKey, "RESEND_URL": serve(t, api),
 		"RESEND_WEBHOOK_SECRETS": "whsec_" + strings.Repeat("bmV3", 8) + "," + resendtest.Secret, "DNS_RESOLVER": names.addr,
-		"SMS_PROVIDER": "twilio", "TWILIO_ACCOUNT_SID": texts.AccountSID, "TWILIO_AUTH_TOKEN": texts.AuthToken, "TWILIO_FROM": "+15005550006", "TWILIO_URL": serve(t, texts),
+		"SMS_PROVIDER": "twilio", "TWILIO_ACCOUNT_SID": texts.AccountSID, "TWILIO_AUTH_TOKEN": texts.AuthToken,
+		"TWILIO_FROM": "+15005550006", "TWILIO_URL": serve(t, texts),
 	}
 	d := s.mailing(t, env)
 	box := resendBox{api}
@@ -205,7 +206,8 @@ func testResendNotifications(t *testing.T, d *mailing, box resendBox) {
 	broken = broken.With("Svix-Signature", resendtest.Sign(resendtest.Secret, "n-5", broken.header.Get("Svix-Timestamp"), broken.body))
 	o.Do(t, broken.Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
 
-	o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("recipient_count", 5).WantJSON("failed_count", 2).WantJSON("status", "sent")
+	o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("recipient_count", 5).WantJSON("failed_count", 2).
+		WantJSON("status", "sent")
 	for _, p := range people {
 		o.join(t, id, address("friend"), Obj{"referred_by_token": refs[p]})
 	}
@@ -222,7 +224,11 @@ func testTextMessages(t *testing.T, d *mailing, texts *twiliotest.Server) {
 	id := o.waitlist(t, Obj{"sms_notify_referrer": true, "phone_field": "optional"})
 	last := ""
 	for _, p := range []struct{ email, phone string }{
-		{address("national"), "030 123456"}, {address("none"), ""}, {address("out"), "+4930000001"}, {address("ada"), "+49 (0)30 123-456"}, {address("bob"), "+15005550009"},
+		{address("national"), "030 123456"},
+		{address("none"), ""},
+		{address("out"), "+4930000001"},
+		{address("ada"), "+49 (0)30 123-456"},
+		{address("bob"), "+15005550009"},
 	} {
 		ref := o.join(t, id, p.email, Obj{"phone": p.phone}).Str("referral_token")
 		if strings.HasPrefix(p.email, "out") {
@@ -237,7 +243,8 @@ func testTextMessages(t *testing.T, d *mailing, texts *twiliotest.Server) {
 	var to []string
 	for _, m := range texts.Messages() {
 		to = append(to, m.To)
-		if m.From != "+15005550006" || !strings.Contains(m.Body, "Launch") || (m.To == "+15005550009" && !strings.Contains(m.Body, "/w/"+id+"?ref="+last)) {
+		if m.From != "+15005550006" || !strings.Contains(m.Body, "Launch") ||
+			(m.To == "+15005550009" && !strings.Contains(m.Body, "/w/"+id+"?ref="+last)) {
 			t.Errorf("%+v", m)
 		}
 	}

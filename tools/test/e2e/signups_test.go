@@ -54,8 +54,10 @@ func testSignupAnswers(t *testing.T, d *deployment) {
 	}
 	t.Run("existing address", func(t *testing.T) {
 		r := o.Do(t, signup(id, strings.ToUpper(ada), Obj{"first_name": "Other"})).Want(http.StatusOK)
-		r.WantJSON("email", ada).WantJSON("first_name", "Ada").WantJSON("last_name", "Lovelace").WantJSON("position", 1).WantJSON("total_signups", 2).
-			WantJSON("referral_token", first.Str("referral_token")).WantJSON("created_at", first.Str("created_at")).WantJSON("redirect_url", "https://example.com/thanks")
+		r.WantJSON("email", ada).WantJSON("first_name", "Ada").WantJSON("last_name", "Lovelace").WantJSON("position", 1).
+			WantJSON("total_signups", 2).
+			WantJSON("referral_token", first.Str("referral_token")).WantJSON("created_at", first.Str("created_at")).
+			WantJSON("redirect_url", "https://example.com/thanks")
 		o.Do(t, signup(strings.ToUpper(id), ada, nil)).Want(http.StatusOK).WantJSON("referral_token", first.Str("referral_token"))
 	})
 	t.Run("status", func(t *testing.T) {
@@ -68,15 +70,22 @@ func testSignupAnswers(t *testing.T, d *deployment) {
 		}
 		o.status(t, id, strings.ToUpper(ada)).Want(http.StatusOK).WantJSON("email", ada)
 		o.status(t, strings.ToUpper(id), ada).Want(http.StatusOK).WantJSON("email", ada)
-		for _, none := range []string{address("nobody"), "nope", "x@y", strings.Repeat("x", 300) + "@example.com", "a b@example.com", "\x00", "status"} {
+		for _, none := range []string{
+			address("nobody"), "nope", "x@y", strings.Repeat("x", 300) + "@example.com", "a b@example.com", "\x00", "status",
+		} {
 			o.status(t, id, none).WantError(http.StatusNotFound, "NOT_FOUND")
 			o.Do(t, Get(statusPath(id, none)+"/status")).WantError(http.StatusNotFound, "NOT_FOUND")
 		}
 	})
 	t.Run("unknown waitlists", func(t *testing.T) {
-		for _, none := range []string{unknownID, "nope", "%00", strings.Repeat("x", 1000), "%F0%9F%9A%80", "..%2f", "0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1d"} {
+		for _, none := range []string{
+			unknownID, "nope", "%00", strings.Repeat("x", 1000), "%F0%9F%9A%80", "..%2f", "0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1d",
+		} {
 			o.Do(t, signup(none, ada)).WantError(http.StatusNotFound, "NOT_FOUND")
-			for _, path := range []string{"/config", "/count", "/leaderboard", "/signups/" + ada, "/signups/" + ada + "/status", "/signups/" + ada + "/verify?token=x"} {
+			for _, path := range []string{
+				"/config", "/count", "/leaderboard", "/signups/" + ada, "/signups/" + ada + "/status",
+				"/signups/" + ada + "/verify?token=x",
+			} {
 				o.Do(t, Get("/public/waitlists/"+none+path)).WantError(http.StatusNotFound, "NOT_FOUND")
 			}
 			for _, path := range []string{"/unsubscribe", "/delete-my-data"} {
@@ -93,7 +102,8 @@ func testSignupAddresses(t *testing.T, d *deployment) {
 	n := 0
 	for _, good := range []string{
 		"a@b.co", "ada+tag@example.com", "o'neil@example.com", "a/b@example.com", "100%@example.com", "a#b@example.com", "who?@example.com",
-		"!#$%&'*+/=?^_`{|}~-@example.com", "a.b.c@sub.sub.example.com", "1@2.example", long(254), "status@example.com", "a%2fb@example.com", "%@example.com",
+		"!#$%&'*+/=?^_`{|}~-@example.com", "a.b.c@sub.sub.example.com", "1@2.example", long(254), "status@example.com",
+		"a%2fb@example.com", "%@example.com",
 	} {
 		t.Run(good, func(t *testing.T) {
 			n++
@@ -112,7 +122,10 @@ func testSignupAddresses(t *testing.T, d *deployment) {
 	for _, bad := range badAddresses() {
 		t.Run(strconv.Quote(bad), func(t *testing.T) { o.Do(t, signup(id, bad).Invalid()).Invalid("email") })
 	}
-	for name, body := range map[string]Obj{"missing": {}, "null": {"email": nil}, "number": {"email": 5}, "array": {"email": []any{"a@b.co"}}, "U+0000": {"email": "a\x00@example.com"}} {
+	for name, body := range map[string]Obj{
+		"missing": {}, "null": {"email": nil}, "number": {"email": 5}, "array": {"email": []any{"a@b.co"}},
+		"U+0000": {"email": "a\x00@example.com"},
+	} {
 		t.Run(name, func(t *testing.T) { o.Do(t, Post("/public/waitlists/"+id+"/signups", body).Invalid()).Invalid("email") })
 	}
 }
@@ -135,7 +148,10 @@ func testSignupFields(t *testing.T, d *deployment) {
 		"utm_source": utm, "utm_medium": utm, "utm_campaign": utm, "utm_term": utm, "utm_content": utm,
 		"timezone": {
 			[]any{nil, "", "UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"},
-			[]any{"Mars/Phobos", "Local", "../etc/passwd", "europe berlin", strings.Repeat("x", 65), 5, false, "UTC\x00", "/UTC", "localtime", "posixrules", "posix/UTC", "right/UTC"},
+			[]any{
+				"Mars/Phobos", "Local", "../etc/passwd", "europe berlin", strings.Repeat("x", 65), 5, false, "UTC\x00", "/UTC", "localtime",
+				"posixrules", "posix/UTC", "right/UTC",
+			},
 		},
 		"referred_by_token": {[]any{nil, "", "unknown", strings.Repeat("0", 32), strings.Repeat("x", 2000)}, []any{5, true, []any{}, "a\x00b"}},
 		"consent":           {[]any{nil, true, false}, []any{"true", 1, 0, []any{}}},
@@ -165,8 +181,10 @@ func testSignupFields(t *testing.T, d *deployment) {
 		o.set(t, id, Obj{"name_field": "required", "phone_field": "required", "require_consent": true, "custom_questions": []any{
 			Obj{"id": "team_size", "label": "Team?", "type": "text", "required": true},
 		}})
-		o.Do(t, Post("/public/waitlists/"+id+"/signups", Obj{"email": "nope", "last_name": 5, "timezone": "x", "utm_term": 1, "custom_answers": Obj{"nope": "x"}}).Invalid()).
-			Invalid("email", "first_name", "last_name", "phone", "timezone", "utm_term", "consent", "custom_answers.team_size", "custom_answers.nope")
+		o.Do(t, Post("/public/waitlists/"+id+"/signups",
+			Obj{"email": "nope", "last_name": 5, "timezone": "x", "utm_term": 1, "custom_answers": Obj{"nope": "x"}}).Invalid()).
+			Invalid("email", "first_name", "last_name", "phone", "timezone", "utm_term", "consent", "custom_answers.team_size",
+				"custom_answers.nope")
 	})
 }
 
@@ -185,7 +203,8 @@ func testFieldModes(t *testing.T, d *deployment) {
 		})
 	}
 	o.Do(t, signup(id, address("x"), Obj{"first_name": "A", "phone": "1"})).Invalid("last_name")
-	o.join(t, id, address("x"), Obj{"first_name": "A", "last_name": "B", "phone": "+49301234"}).WantJSON("first_name", "A").WantJSON("last_name", "B")
+	o.join(t, id, address("x"), Obj{"first_name": "A", "last_name": "B", "phone": "+49301234"}).WantJSON("first_name", "A").
+		WantJSON("last_name", "B")
 	mode("optional", "optional")
 	o.join(t, id, address("x"), Obj{"last_name": " B "}).WantJSON("first_name", "").WantJSON("last_name", "B")
 	mode("hidden", "hidden")
@@ -287,7 +306,9 @@ func testHoneypot(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, Obj{"redirect_url": "https://example.com/thanks", "name_field": "required", "position_offset": 100})
 	o.join(t, id, address("x"), Obj{"first_name": "A", "last_name": "B"})
-	for name, v := range map[string]any{"text": "http://spam.example", "blank": " ", "number": 7, "boolean": true, "array": []any{"x"}, "object": Obj{"a": 1}} {
+	for name, v := range map[string]any{
+		"text": "http://spam.example", "blank": " ", "number": 7, "boolean": true, "array": []any{"x"}, "object": Obj{"a": 1},
+	} {
 		t.Run(name, func(t *testing.T) {
 			bot := address("bot")
 			r := o.join(t, id, bot, Obj{"website": v, "first_name": "Bot", "last_name": "Net"})
@@ -336,7 +357,10 @@ func testDomainRules(t *testing.T, d *deployment) {
 	// Domain rules come before the existing address.
 	o.Do(t, signup(id, "ada@gmail.com")).WantError(http.StatusBadRequest, "DOMAIN_RESTRICTED")
 	o.set(t, id, Obj{"allowed_email_domains": nil})
-	for _, personal := range []string{"gmail.com", "yahoo.com", "hotmail.com", "outlook.com", "icloud.com", "aol.com", "gmx.de", "web.de", "proton.me", "protonmail.com", "mail.ru", "qq.com", "GMAIL.com", "yahoo.co.uk", "live.com", "googlemail.com"} {
+	for _, personal := range []string{
+		"gmail.com", "yahoo.com", "hotmail.com", "outlook.com", "icloud.com", "aol.com", "gmx.de", "web.de", "proton.me",
+		"protonmail.com", "mail.ru", "qq.com", "GMAIL.com", "yahoo.co.uk", "live.com", "googlemail.com",
+	} {
 		o.Do(t, signup(id, "x@"+personal)).WantError(http.StatusBadRequest, "DOMAIN_RESTRICTED")
 	}
 	o.join(t, id, "bob@acme.com")
@@ -386,7 +410,9 @@ func testReferrals(t *testing.T, d *deployment) {
 			o.status(t, id, email).WantJSON("position", i+1).WantJSON("total_signups", count)
 		}
 	}
-	for name, token := range map[string]string{"unknown": strings.Repeat("0", 32), "foreign": foreign, "none": "", "upper": strings.ToUpper(foreign)} {
+	for name, token := range map[string]string{
+		"unknown": strings.Repeat("0", 32), "foreign": foreign, "none": "", "upper": strings.ToUpper(foreign),
+	} {
 		people = append(people, address(name))
 		o.join(t, id, people[len(people)-1], Obj{"referred_by_token": token}).WantJSON("position", len(people))
 	}
@@ -395,7 +421,8 @@ func testReferrals(t *testing.T, d *deployment) {
 	refer := func(i int) {
 		t.Helper()
 		people = append(people, address("friend"))
-		o.join(t, id, people[len(people)-1], Obj{"referred_by_token": tokens[i]}).WantJSON("position", len(people)).WantJSON("total_signups", len(people))
+		o.join(t, id, people[len(people)-1], Obj{"referred_by_token": tokens[i]}).WantJSON("position", len(people)).
+			WantJSON("total_signups", len(people))
 	}
 	refer(4)
 	o.status(t, id, people[4]).WantJSON("referral_count", 1)
@@ -438,7 +465,8 @@ func testPositions(t *testing.T, d *deployment) {
 		if len(queue) > 3 && rng.IntN(6) == 0 {
 			i := rng.IntN(len(queue))
 			p := queue[i]
-			optOut := o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": p.email, "token": d.unsubscribeToken(t, id, p.email)})).Want(http.StatusOK)
+			optOut := o.Do(t,
+				Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": p.email, "token": d.unsubscribeToken(t, id, p.email)})).Want(http.StatusOK)
 			o.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": p.email, "token": optOut.Str("delete_token")})).Want(http.StatusOK)
 			queue = slices.Delete(queue, i, i+1)
 			total--
@@ -583,7 +611,8 @@ func testCounts(t *testing.T, d *deployment) {
 	want(nil)
 	o.set(t, id, Obj{"hide_position": false})
 	want(11)
-	optOut := o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": last, "token": d.unsubscribeToken(t, id, last)})).Want(http.StatusOK)
+	optOut := o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": last, "token": d.unsubscribeToken(t, id, last)})).
+		Want(http.StatusOK)
 	want(11)
 	o.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": last, "token": optOut.Str("delete_token")})).Want(http.StatusOK)
 	want(nil)
@@ -599,7 +628,8 @@ func testLeaderboard(t *testing.T, d *deployment) {
 		for i, n := range counts {
 			want[i] = Obj{"rank": i + 1, "referral_count": n}
 		}
-		o.Do(t, Get("/public/waitlists/"+id+"/leaderboard"+query).Invalid()).Want(http.StatusOK).WantJSON("waitlist_id", id).WantJSON("leaderboard", want)
+		o.Do(t, Get("/public/waitlists/"+id+"/leaderboard"+query).Invalid()).Want(http.StatusOK).WantJSON("waitlist_id", id).
+			WantJSON("leaderboard", want)
 	}
 	board("")
 	tokens := make([]string, 12)
@@ -622,8 +652,10 @@ func testConfig(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	id := o.waitlist(t, nil)
 	plain := Obj{
-		"waitlist_id": id, "name": "Launch", "headline": "", "subheadline": "", "hero_image_url": "", "name_field": "optional", "phone_field": "hidden",
-		"signup_count": nil, "custom_questions": []any{}, "status": "open", "show_social_proof": true, "require_consent": false, "consent_text": "",
+		"waitlist_id": id, "name": "Launch", "headline": "", "subheadline": "", "hero_image_url": "", "name_field": "optional",
+		"phone_field":  "hidden",
+		"signup_count": nil, "custom_questions": []any{}, "status": "open", "show_social_proof": true, "require_consent": false,
+		"consent_text":   "",
 		"referral_boost": 1, "position_offset": 0, "hide_branding": false, "hide_position": false, "require_email_verification": false,
 	}
 	var got Obj
@@ -632,12 +664,17 @@ func testConfig(t *testing.T, d *deployment) {
 		t.Errorf("config %s, want %s", canonical(got), canonical(plain))
 	}
 	changes := Obj{
-		"headline": "Hello", "subheadline": "World", "hero_image_url": "https://example.com/a.png", "name_field": "required", "phone_field": "optional",
-		"custom_questions": []any{question("q", nil)}, "status": "closed", "show_social_proof": false, "require_consent": true, "consent_text": "Yes",
+		"headline": "Hello", "subheadline": "World", "hero_image_url": "https://example.com/a.png", "name_field": "required",
+		"phone_field":      "optional",
+		"custom_questions": []any{question("q", nil)}, "status": "closed", "show_social_proof": false, "require_consent": true,
+		"consent_text":   "Yes",
 		"referral_boost": 9, "position_offset": 5, "hide_branding": true, "hide_position": true, "require_email_verification": true,
 	}
 	o.set(t, id, changes)
-	o.set(t, id, Obj{"webhook_url": "https://example.com/secret", "allowed_email_domains": []any{"acme.com"}, "redirect_url": "https://example.com/x"})
+	o.set(t, id, Obj{
+		"webhook_url": "https://example.com/secret", "allowed_email_domains": []any{"acme.com"},
+		"redirect_url": "https://example.com/x",
+	})
 	maps.Copy(plain, changes)
 	// The next request sees it, on every call.
 	for range 3 {

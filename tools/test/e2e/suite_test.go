@@ -235,6 +235,13 @@ func (d *deployment) setTier(t testing.TB, o *owner, tier, status string) {
 	o.Do(t, Get("/waitlists").As(o.token))
 }
 
+// endTrial makes an account directly one whose trial ended a second ago.
+func (d *deployment) endTrial(t testing.TB, o *owner) {
+	t.Helper()
+	d.exec(t, `UPDATE account.account SET trial = true, status = 'trialing', valid_until = now() - interval '1 second'
+		WHERE email = $1`, o.email)
+}
+
 // number returns a signup's number within its waitlist, which its tokens are bound to.
 func (d *deployment) number(t testing.TB, waitlist, email string) int64 {
 	t.Helper()
@@ -244,7 +251,8 @@ func (d *deployment) number(t testing.TB, waitlist, email string) int64 {
 	}
 	defer conn.Close(t.Context())
 	var n int64
-	if err := conn.QueryRow(t.Context(), "SELECT number FROM signup.signup WHERE waitlist_id = $1 AND email = $2", waitlist, email).Scan(&n); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT number FROM signup.signup WHERE waitlist_id = $1 AND email = $2", waitlist,
+		email).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n

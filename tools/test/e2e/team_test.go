@@ -58,7 +58,8 @@ func testInvite(t *testing.T, d *deployment) {
 		t.Errorf("invited_at is %s old", age)
 	}
 	o.Do(t, invite(bob, "").Key(o.key)).Want(http.StatusCreated).WantJSON("email", bob).WantJSON("role", "viewer")
-	o.Do(t, Post("/team/invite", Obj{"email": eve, "role": nil, "name": "ignored"}).As(o.token)).Want(http.StatusCreated).WantJSON("role", "viewer")
+	o.Do(t, Post("/team/invite", Obj{"email": eve, "role": nil, "name": "ignored"}).As(o.token)).Want(http.StatusCreated).
+		WantJSON("role", "viewer")
 	if got, want := o.members(t), ada+" admin, "+bob+" viewer, "+eve+" viewer"; got != want {
 		t.Fatalf("members %s, want %s", got, want)
 	}
@@ -144,7 +145,8 @@ func testInviteMail(t *testing.T, d *deployment) {
 		}
 	}
 	links := m.Links()
-	if len(links) != 1 || links[0].Path != "/login" || links[0].Query().Get("email") != email || !strings.HasPrefix(links[0].String(), d.server.URL+"/") {
+	if len(links) != 1 || links[0].Path != "/login" || links[0].Query().Get("email") != email ||
+		!strings.HasPrefix(links[0].String(), d.server.URL+"/") {
 		t.Errorf("links %v", links)
 	}
 	reader := address("reader")
@@ -191,7 +193,10 @@ func testMembership(t *testing.T, d *deployment) {
 	m.Do(t, write.As(m.token)).WantError(http.StatusForbidden, "FORBIDDEN")
 
 	o.Do(t, removeMember(email).As(o.token)).Want(http.StatusNoContent)
-	for _, r := range []Request{read.As(m.token), read.Key(m.key), write.As(m.token), Post("/waitlists", Obj{"name": "x"}).As(m.token).With("X-Account-Email", o.email)} {
+	for _, r := range []Request{
+		read.As(m.token), read.Key(m.key), write.As(m.token),
+		Post("/waitlists", Obj{"name": "x"}).As(m.token).With("X-Account-Email", o.email),
+	} {
 		m.Do(t, r).WantError(http.StatusForbidden, "FORBIDDEN")
 	}
 	o.Do(t, invite(email, "admin").As(o.token)).Want(http.StatusCreated)
@@ -240,7 +245,7 @@ func testTeamPlans(t *testing.T, d *deployment) {
 	d.setTier(t, o, "pro", "inactive")
 	all(http.StatusForbidden, "FORBIDDEN")
 	o.Do(t, broken).WantError(http.StatusForbidden, "FORBIDDEN")
-	d.exec(t, "UPDATE account.account SET trial = true, status = 'trialing', valid_until = now() - interval '1 second' WHERE email = $1", o.email)
+	d.endTrial(t, o)
 	all(http.StatusForbidden, "TRIAL_EXPIRED")
 	d.setTier(t, o, "pro", "canceling")
 	if got, want := o.members(t), member+" viewer"; got != want {

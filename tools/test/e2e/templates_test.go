@@ -53,7 +53,8 @@ func testTemplates(t *testing.T, d *deployment) {
 	t.Run("bodies", func(t *testing.T) {
 		o := d.owner(t)
 		id := o.template(t, "blast", nil)
-		testBodies(t, o.Client, Post("/templates", nil).As(o.token), `{"template_type":"blast","subject_template":"x","text_body_template":"x"%s}`, http.StatusCreated)
+		testBodies(t, o.Client, Post("/templates", nil).As(o.token),
+			`{"template_type":"blast","subject_template":"x","text_body_template":"x"%s}`, http.StatusCreated)
 		testBodies(t, o.Client, Patch("/templates/"+id, nil).As(o.token), `{"name":"x"%s}`, http.StatusOK)
 	})
 	t.Run("accounts", func(t *testing.T) { testTemplateAccounts(t, d) })
@@ -78,7 +79,8 @@ func testTemplateLife(t *testing.T, d *deployment) {
 			t.Errorf("created_at is %s ago", age)
 		}
 		summaries = append(summaries, Obj{
-			"template_id": r.Str("template_id"), "template_type": kind, "name": name, "subject_template": body["subject_template"], "created_at": r.Str("created_at"),
+			"template_id": r.Str("template_id"), "template_type": kind, "name": name, "subject_template": body["subject_template"],
+			"created_at": r.Str("created_at"),
 		})
 		got := o.Do(t, Get("/templates/"+r.Str("template_id")).Key(o.key)).Want(http.StatusOK).WantJSON("html_body_template", "<p>"+kind)
 		if i == 0 {
@@ -164,10 +166,25 @@ func testTemplateFields(t *testing.T, d *deployment) {
 		fields []string
 	}{
 		{"nothing", Obj{}, []string{"template_type", "subject_template", "html_body_template"}},
-		{"null", Obj{"template_type": nil, "subject_template": nil, "html_body_template": nil}, []string{"template_type", "subject_template", "html_body_template"}},
+		{
+			"null",
+			Obj{"template_type": nil, "subject_template": nil, "html_body_template": nil},
+			[]string{"template_type", "subject_template", "html_body_template"},
+		},
 		{"no body", Obj{"template_type": "blast", "subject_template": "x"}, []string{"html_body_template"}},
-		{"empty bodies", Obj{"template_type": "blast", "subject_template": "x", "html_body_template": "", "text_body_template": ""}, []string{"html_body_template"}},
-		{"all at once", Obj{"template_type": "x", "subject_template": "a\nb", "html_body_template": 5, "text_body_template": "{{nope}}", "name": 5}, []string{"template_type", "subject_template", "html_body_template", "text_body_template", "name"}},
+		{
+			"empty bodies",
+			Obj{"template_type": "blast", "subject_template": "x", "html_body_template": "", "text_body_template": ""},
+			[]string{"html_body_template"},
+		},
+		{
+			"all at once",
+			Obj{
+				"template_type": "x", "subject_template": "a\nb", "html_body_template": 5,
+				"text_body_template": "{{nope}}", "name": 5,
+			},
+			[]string{"template_type", "subject_template", "html_body_template", "text_body_template", "name"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) { o.Do(t, Post("/templates", tc.body).As(o.token).Invalid()).Invalid(tc.fields...) })
 	}
@@ -199,9 +216,12 @@ func testPlaceholders(t *testing.T, d *deployment) {
 	}
 	id := o.template(t, "signup_confirmation", nil)
 	for _, bad := range []string{
-		"{{nope}}", "{{Email}}", "{{EMAIL}}", "{{.Email}}", "{{.email}}", "{{first name}}", "{{first-name}}", "{{email|html}}", "{{printf email}}", "{{email email}}", "{{\"email\"}}",
-		"{{if email}}x{{end}}", "{{/* email */}}", "{{template \"x\"}}", "{{#each}}", "{{}}", "{{ }}", "{{\t}}", "{{", "x {{", "{{email", "{{email}", "{{email }", "{{email} }",
-		"{{email}} and {{", "{{{{email}}}}", "{{е mail}}", "{{emаil}}", "{{email\u200b}}", "{{token}}", "{{referral_token}}", "{{phone}}", "{{referral_count}} {{x}}",
+		"{{nope}}", "{{Email}}", "{{EMAIL}}", "{{.Email}}", "{{.email}}", "{{first name}}", "{{first-name}}", "{{email|html}}",
+		"{{printf email}}", "{{email email}}", "{{\"email\"}}",
+		"{{if email}}x{{end}}", "{{/* email */}}", "{{template \"x\"}}", "{{#each}}", "{{}}", "{{ }}", "{{\t}}", "{{", "x {{",
+		"{{email", "{{email}", "{{email }", "{{email} }",
+		"{{email}} and {{", "{{{{email}}}}", "{{е mail}}", "{{emаil}}", "{{email\u200b}}", "{{token}}", "{{referral_token}}",
+		"{{phone}}", "{{referral_count}} {{x}}",
 	} {
 		t.Run(bad, func(t *testing.T) {
 			for _, field := range fields {
@@ -210,7 +230,8 @@ func testPlaceholders(t *testing.T, d *deployment) {
 			}
 		})
 	}
-	o.Do(t, newTemplate("signup_confirmation", Obj{"subject_template": "{{a}}", "html_body_template": "{{b}}", "text_body_template": "{{c}}"}).As(o.token)).Invalid(fields...)
+	o.Do(t, newTemplate("signup_confirmation",
+		Obj{"subject_template": "{{a}}", "html_body_template": "{{b}}", "text_body_template": "{{c}}"}).As(o.token)).Invalid(fields...)
 }
 
 // testTemplateChanges checks that only the sent fields change and that the result must be valid as a whole.
@@ -226,7 +247,12 @@ func testTemplateChanges(t *testing.T, d *deployment) {
 		return o.Do(t, Get("/templates/"+id).As(o.token)).Want(http.StatusOK)
 	}
 	before := read()
-	for _, nothing := range []Obj{{}, {"unknown": 1}, {"name": nil, "subject_template": nil, "html_body_template": nil, "text_body_template": nil, "template_type": nil}, {"template_type": "referral_milestone"}} {
+	for _, nothing := range []Obj{
+		{},
+		{"unknown": 1},
+		{"name": nil, "subject_template": nil, "html_body_template": nil, "text_body_template": nil, "template_type": nil},
+		{"template_type": "referral_milestone"},
+	} {
 		patch(nothing).Want(http.StatusOK).WantJSON("template_id", id).WantJSON("updated", true)
 		if after := read(); string(after.Body) != string(before.Body) {
 			t.Errorf("%v changed %s to %s", nothing, before.Body, after.Body)
@@ -236,7 +262,8 @@ func testTemplateChanges(t *testing.T, d *deployment) {
 	patch(Obj{"template_type": "offboarding"}).Invalid("template_type")
 	patch(Obj{"template_type": "offboarding", "text_body_template": "{{milestone}}"}).Invalid("text_body_template")
 	patch(Obj{"subject_template": "New", "html_body_template": "<p>{{milestone}}", "text_body_template": ""}).Want(http.StatusOK)
-	read().WantJSON("subject_template", "New").WantJSON("html_body_template", "<p>{{milestone}}").WantJSON("text_body_template", "").WantJSON("name", "Mine").
+	read().WantJSON("subject_template", "New").WantJSON("html_body_template", "<p>{{milestone}}").
+		WantJSON("text_body_template", "").WantJSON("name", "Mine").
 		WantJSON("created_at", before.Str("created_at")).WantJSON("template_type", "referral_milestone")
 	patch(Obj{"html_body_template": "", "text_body_template": "Hello"}).Want(http.StatusOK)
 	read().WantJSON("html_body_template", "").WantJSON("text_body_template", "Hello")
@@ -267,7 +294,10 @@ func testTemplateAccounts(t *testing.T, d *deployment) {
 		theirs(viewer, r).Want(http.StatusOK)
 		theirs(stranger, r).WantError(http.StatusForbidden, "FORBIDDEN")
 	}
-	for _, r := range []Request{newTemplate("blast", nil), Patch("/templates/"+id, Obj{"name": "x"}), Delete("/templates/" + id), Delete("/templates/" + unknownID)} {
+	for _, r := range []Request{
+		newTemplate("blast", nil), Patch("/templates/"+id, Obj{"name": "x"}), Delete("/templates/" + id),
+		Delete("/templates/" + unknownID),
+	} {
 		theirs(viewer, r).WantError(http.StatusForbidden, "FORBIDDEN")
 		theirs(stranger, r).WantError(http.StatusForbidden, "FORBIDDEN")
 	}
@@ -292,7 +322,10 @@ func testTemplatePlans(t *testing.T, d *deployment) {
 	id := o.template(t, "blast", nil)
 	all := func(code string) {
 		t.Helper()
-		for _, r := range []Request{newTemplate("blast", nil), Get("/templates"), Get("/templates/" + id), Patch("/templates/"+id, Obj{"name": "x"}), Delete("/templates/" + id), Get("/templates/" + unknownID)} {
+		for _, r := range []Request{
+			newTemplate("blast", nil), Get("/templates"), Get("/templates/" + id), Patch("/templates/"+id, Obj{"name": "x"}),
+			Delete("/templates/" + id), Get("/templates/" + unknownID),
+		} {
 			res := o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, code)
 			if code == "TIER_REQUIRED" && !strings.Contains(res.Str("error"), "Pro") {
 				t.Errorf("%s: message %q does not name the plan", r, res.Str("error"))
@@ -307,7 +340,7 @@ func testTemplatePlans(t *testing.T, d *deployment) {
 	d.setTier(t, o, "pro", "inactive")
 	all("FORBIDDEN")
 	o.Do(t, broken).WantError(http.StatusForbidden, "FORBIDDEN")
-	d.exec(t, "UPDATE account.account SET trial = true, status = 'trialing', valid_until = now() - interval '1 second' WHERE email = $1", o.email)
+	d.endTrial(t, o)
 	all("TRIAL_EXPIRED")
 	d.setTier(t, o, "pro", "active")
 	o.Do(t, Get("/templates/"+id).As(o.token)).Want(http.StatusOK).WantJSON("name", "blast")
@@ -321,7 +354,10 @@ func testAssignment(t *testing.T, d *deployment) {
 		ids[kind] = o.template(t, kind, nil)
 	}
 	id := o.waitlist(t, Obj{"email_templates": Obj{"signup_confirmation": ids["signup_confirmation"]}})
-	all := Obj{"signup_confirmation": ids["signup_confirmation"], "referral_milestone": ids["referral_milestone"], "offboarding": ids["offboarding"]}
+	all := Obj{
+		"signup_confirmation": ids["signup_confirmation"], "referral_milestone": ids["referral_milestone"],
+		"offboarding": ids["offboarding"],
+	}
 	o.set(t, id, Obj{"email_templates": all}).WantJSON("settings.email_templates", all)
 	change := func(templates Obj) Request {
 		return Patch("/waitlists/"+id, Obj{"settings": Obj{"email_templates": templates}}).As(o.token)
@@ -334,7 +370,8 @@ func testAssignment(t *testing.T, d *deployment) {
 	}
 	o.Do(t, change(Obj{"signup_confirmation": ids["offboarding"], "offboarding": ids["signup_confirmation"]})).
 		Invalid("settings.email_templates.signup_confirmation", "settings.email_templates.offboarding")
-	o.Do(t, Post("/waitlists", Obj{"name": "x", "settings": Obj{"email_templates": Obj{"offboarding": ids["blast"]}}}).As(o.token)).Invalid("settings.email_templates.offboarding")
+	o.Do(t, Post("/waitlists", Obj{"name": "x", "settings": Obj{"email_templates": Obj{"offboarding": ids["blast"]}}}).
+		As(o.token)).Invalid("settings.email_templates.offboarding")
 	o.Do(t, Get("/waitlists/"+id).As(o.token)).WantJSON("settings.email_templates", all)
 
 	o.Do(t, Delete("/templates/"+ids["signup_confirmation"].(string)).As(o.token)).Want(http.StatusNoContent)
@@ -343,7 +380,8 @@ func testAssignment(t *testing.T, d *deployment) {
 		return canonical(o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).Get("settings.email_templates")) == canonical(all)
 	})
 	o.Do(t, change(Obj{"signup_confirmation": ids["signup_confirmation"]})).Invalid("settings.email_templates.signup_confirmation")
-	o.set(t, id, Obj{"email_templates": Obj{"referral_milestone": nil, "offboarding": ids["offboarding"]}}).WantJSON("settings.email_templates", Obj{"offboarding": ids["offboarding"]})
+	o.set(t, id, Obj{"email_templates": Obj{"referral_milestone": nil, "offboarding": ids["offboarding"]}}).
+		WantJSON("settings.email_templates", Obj{"offboarding": ids["offboarding"]})
 	o.set(t, id, Obj{"email_templates": nil}).WantJSON("settings.email_templates", Obj{})
 	// Validation comes before the tier's gate, and unchanged values are not gated.
 	o.set(t, id, Obj{"email_templates": all})

@@ -86,7 +86,9 @@ func testTierSettings(t *testing.T, d *deployment) {
 			d.setTier(t, o, tc.tier, "active")
 			for tier, plan := range tc.refused {
 				for name, v := range gatedSettings()[tier] {
-					for _, r := range []Request{Patch("/waitlists/"+id, Obj{"settings": Obj{name: v}}), Post("/waitlists", Obj{"name": "x", "settings": Obj{name: v}})} {
+					for _, r := range []Request{
+						Patch("/waitlists/"+id, Obj{"settings": Obj{name: v}}), Post("/waitlists", Obj{"name": "x", "settings": Obj{name: v}}),
+					} {
 						res := o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, "TIER_REQUIRED")
 						if msg := res.Str("error"); !strings.Contains(msg, plan) || !strings.Contains(msg, name) {
 							t.Errorf("%s: message %q does not name %s and %s", r, msg, plan, name)
@@ -128,7 +130,8 @@ func testDowngrade(t *testing.T, d *deployment) {
 
 	d.setTier(t, o, "basic", "active")
 	o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("settings", stored)
-	o.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK).WantAbsent("require_email_verification", "hide_branding", "hide_position").
+	o.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK).
+		WantAbsent("require_email_verification", "hide_branding", "hide_position").
 		WantJSON("position_offset", 0)
 	o.status(t, id, ada).WantJSON("position", 1).WantJSON("total_signups", 1)
 	gmail := o.join(t, id, "ada@gmail.com").WantJSON("position", 2).WantAbsent("redirect_url")
@@ -140,8 +143,10 @@ func testDowngrade(t *testing.T, d *deployment) {
 	}
 	// Unchanged values are accepted, changed ones are not, and null clears.
 	o.set(t, id, stored).WantJSON("settings", stored)
-	o.Do(t, Patch("/waitlists/"+id, Obj{"settings": Obj{"headline": "x", "hide_branding": false}}).As(o.token)).WantError(http.StatusForbidden, "TIER_REQUIRED")
-	o.set(t, id, Obj{"hide_branding": nil, "webhook_url": nil}).WantJSON("settings.hide_branding", false).WantJSON("settings.webhook_url", "").WantJSON("settings.headline", "")
+	o.Do(t, Patch("/waitlists/"+id, Obj{"settings": Obj{"headline": "x", "hide_branding": false}}).As(o.token)).
+		WantError(http.StatusForbidden, "TIER_REQUIRED")
+	o.set(t, id, Obj{"hide_branding": nil, "webhook_url": nil}).WantJSON("settings.hide_branding", false).
+		WantJSON("settings.webhook_url", "").WantJSON("settings.headline", "")
 
 	d.setTier(t, o, "pro", "active")
 	o.status(t, id, ada).WantAbsent("position")
@@ -152,7 +157,10 @@ func testDowngrade(t *testing.T, d *deployment) {
 func testMembers(t *testing.T, d *deployment) {
 	o, m := d.owner(t), d.owner(t)
 	link := d.server.AwaitMails(t, m.email, 1)[0].Token()
-	id := o.waitlist(t, Obj{"webhook_url": "https://example.com/secret-webhook", "slack_webhook_url": "https://example.com/secret-slack", "discord_webhook_url": "https://example.com/secret-discord"})
+	id := o.waitlist(t, Obj{
+		"webhook_url":       "https://example.com/secret-webhook",
+		"slack_webhook_url": "https://example.com/secret-slack", "discord_webhook_url": "https://example.com/secret-discord",
+	})
 	own := m.waitlist(t, nil)
 	role := func(role string) {
 		o.Do(t, removeMember(m.email).As(o.token))
@@ -222,7 +230,7 @@ func testMembers(t *testing.T, d *deployment) {
 	refused("TIER_REQUIRED", all...)
 	d.setTier(t, o, "pro", "inactive")
 	refused("FORBIDDEN", all...)
-	d.exec(t, "UPDATE account.account SET trial = true, status = 'trialing', valid_until = now() - interval '1 second' WHERE email = $1", o.email)
+	d.endTrial(t, o)
 	refused("TRIAL_EXPIRED", all...)
 	d.setTier(t, o, "pro", "active")
 	m.Do(t, Get("/waitlists/"+id).As(m.token)).Want(http.StatusOK)
@@ -237,7 +245,10 @@ func testMembers(t *testing.T, d *deployment) {
 func (s *suite) testTrialEnds(t *testing.T) {
 	d := s.deploy(t, map[string]string{"TRIAL_DURATION": "5s"})
 	o := d.owner(t)
-	id := o.waitlist(t, Obj{"hide_position": true, "position_offset": 50, "redirect_url": "https://example.com/x", "require_email_verification": true, "allowed_email_domains": []any{"acme.com"}})
+	id := o.waitlist(t, Obj{
+		"hide_position": true, "position_offset": 50, "redirect_url": "https://example.com/x",
+		"require_email_verification": true, "allowed_email_domains": []any{"acme.com"},
+	})
 	ada := "ada@acme.com"
 	o.join(t, id, ada).WantAbsent("position")
 	before := o.Do(t, Get("/auth/me").As(o.token)).WantJSON("subscription_status", "trialing")

@@ -32,7 +32,8 @@ func testTokens(t *testing.T, d *deployment) {
 		unsub := Post("/public/waitlists/"+id+"/unsubscribe", nil)
 		o.Do(t, unsub.Raw([]byte("{")).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
 		o.Do(t, unsub.Raw(nil).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
-		o.Do(t, unsub.Raw([]byte(`{"email":"`+ada+`","token":"`+unsubscribe+`"}`)).With("Content-Type", "text/plain").Invalid()).Want(http.StatusOK)
+		o.Do(t, unsub.Raw([]byte(`{"email":"`+ada+`","token":"`+unsubscribe+`"}`)).With("Content-Type", "text/plain").Invalid()).
+			Want(http.StatusOK)
 	})
 }
 
@@ -170,7 +171,8 @@ func testUnsubscribe(t *testing.T, d *deployment) {
 		})
 	}
 	o.Do(t, del(ada, good)).WantError(http.StatusForbidden, "INVALID_TOKEN")
-	o.Do(t, Get("/public/waitlists/"+id+"/unsubscribe?email="+url.QueryEscape(ada)+"&token="+url.QueryEscape(good))).WantError(http.StatusNotFound, "NOT_FOUND")
+	o.Do(t, Get("/public/waitlists/"+id+"/unsubscribe?email="+url.QueryEscape(ada)+"&token="+url.QueryEscape(good))).
+		WantError(http.StatusNotFound, "NOT_FOUND")
 
 	first := o.Do(t, out(strings.ToUpper(ada), good)).Want(http.StatusOK).WantJSON("success", true).Str("delete_token")
 	second := o.Do(t, out(ada, good)).Want(http.StatusOK).WantJSON("success", true).Str("delete_token")

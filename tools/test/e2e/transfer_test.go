@@ -184,7 +184,10 @@ func testExport(t *testing.T, d *deployment) {
 	}
 	t.Run("credentials", func(t *testing.T) {
 		file := string(r.Body)
-		for name, with := range map[string]Request{"key": Get(path).Key(o.key), "token in the query": Get(path).query("token", o.token), "blank header": Get(path+"?token="+o.token).With("Authorization", "")} {
+		for name, with := range map[string]Request{
+			"key": Get(path).Key(o.key), "token in the query": Get(path).query("token", o.token),
+			"blank header": Get(path+"?token="+o.token).With("Authorization", ""),
+		} {
 			if got := o.Do(t, with).Want(http.StatusOK); string(got.Body) != file {
 				t.Errorf("%s: the file differs", name)
 			}
@@ -197,7 +200,9 @@ func testExport(t *testing.T, d *deployment) {
 		o.Do(t, Get("/waitlists/"+id+"/stats").query("token", o.token)).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 	})
 	t.Run("HEAD", func(t *testing.T) {
-		for _, r := range []Request{NewRequest(http.MethodHead, path, nil).As(o.token), NewRequest(http.MethodHead, path, nil).query("token", o.token)} {
+		for _, r := range []Request{
+			NewRequest(http.MethodHead, path, nil).As(o.token), NewRequest(http.MethodHead, path, nil).query("token", o.token),
+		} {
 			res := o.Do(t, r).Want(http.StatusOK)
 			if got := res.Header.Get("Content-Type"); got != "text/csv; charset=utf-8" {
 				t.Errorf("Content-Type %q", got)
@@ -230,8 +235,10 @@ func testExport(t *testing.T, d *deployment) {
 func testExportCells(t *testing.T, d *deployment) {
 	o := d.owner(t)
 	texts := []string{
-		"=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "=", "+", "-", "@", "\t", "x=1", " =1", "'=1", "'", "a,b", "a;b", `say "hi"`, `"`, `""`, "two\nlines",
-		"two\r\nlines", "=two\r\nlines", "\"=1\"", "Zoë 🚀", "null", "true", "007", "1e5", `=HYPERLINK("http://example.com","x")`, "\u00a0=1", "＝1", `\`, "a\\,b", "#REF!",
+		"=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "=", "+", "-", "@", "\t", "x=1", " =1", "'=1", "'", "a,b", "a;b", `say "hi"`,
+		`"`, `""`, "two\nlines",
+		"two\r\nlines", "=two\r\nlines", "\"=1\"", "Zoë 🚀", "null", "true", "007", "1e5", `=HYPERLINK("http://example.com","x")`,
+		"\u00a0=1", "＝1", `\`, "a\\,b", "#REF!",
 	}
 	safe := func(s string) string {
 		if strings.ContainsAny(s[:1], "=+-@\t\r") {
@@ -329,7 +336,8 @@ func testExportOfMany(t *testing.T, d *deployment) {
 				default:
 				}
 				email := emails[len(emails)-1-i%1000]
-				if r, err := o.Send(t.Context(), Patch(signupPath(id, email)+"/position", Obj{"position": 1 + i*97%len(emails)}).As(o.token)); err != nil || r.Status != http.StatusOK {
+				if r, err := o.Send(t.Context(), Patch(signupPath(id, email)+"/position", Obj{"position": 1 + i*97%len(emails)}).
+					As(o.token)); err != nil || r.Status != http.StatusOK {
 					t.Errorf("%v %v", r, err)
 					return
 				}
@@ -438,7 +446,8 @@ func testImport(t *testing.T, d *deployment) {
 		if s := list[0]; s.FirstName != "Ada" {
 			t.Errorf("an existing signup was changed: %+v", s)
 		}
-		if s := list[1]; s.FirstName != "Bob" || s.LastName != "Ross" || s.Phone != "+4930123456" || s.ReferralCount != 0 || s.ReferredBy != "" || s.EmailVerified || s.EmailOptOut || s.DeviceType != "" || len(s.ReferralToken) != 32 {
+		if s := list[1]; s.FirstName != "Bob" || s.LastName != "Ross" || s.Phone != "+4930123456" || s.ReferralCount != 0 ||
+			s.ReferredBy != "" || s.EmailVerified || s.EmailOptOut || s.DeviceType != "" || len(s.ReferralToken) != 32 {
 			t.Errorf("%+v", s)
 		}
 		if age := o.status(t, id, eve).Time("created_at"); time.Since(age).Abs() > time.Minute {
@@ -466,7 +475,8 @@ func testImport(t *testing.T, d *deployment) {
 		o.status(t, id, eve).WantJSON("position", 5)
 	})
 	t.Run("nothing", func(t *testing.T) {
-		o.Do(t, importRequest(id, []any{}).Key(o.key)).Want(http.StatusOK).WantJSON("imported", 0).WantJSON("skipped", 0).WantJSON("errors", []any{})
+		o.Do(t, importRequest(id, []any{}).Key(o.key)).Want(http.StatusOK).WantJSON("imported", 0).WantJSON("skipped", 0).
+			WantJSON("errors", []any{})
 	})
 	t.Run("rules of the form do not apply", func(t *testing.T) {
 		id := o.waitlist(t, Obj{
@@ -522,12 +532,19 @@ func testImportMistakes(t *testing.T, d *deployment) {
 		{"object", Obj{"signups": good}, []string{"signups"}},
 		{"string", Obj{"signups": "x"}, []string{"signups"}},
 		{"number", Obj{"signups": 5}, []string{"signups"}},
-		{"rows that are not objects", Obj{"signups": []any{good, 5, nil, "x", []any{}, true}}, []string{"signups[1]", "signups[2]", "signups[3]", "signups[4]", "signups[5]"}},
+		{
+			"rows that are not objects",
+			Obj{"signups": []any{good, 5, nil, "x", []any{}, true}},
+			[]string{"signups[1]", "signups[2]", "signups[3]", "signups[4]", "signups[5]"},
+		},
 		{"wrong types", Obj{"signups": []any{good, Obj{"email": 5, "first_name": true, "last_name": []any{}, "phone": 1.5}}}, []string{
 			"signups[1].email", "signups[1].first_name", "signups[1].last_name", "signups[1].phone",
 		}},
 		{"long", Obj{"signups": []any{
-			Obj{"email": address("x"), "first_name": strings.Repeat(emoji, 101), "last_name": strings.Repeat("x", 101), "phone": strings.Repeat("1", 33)}, good,
+			Obj{
+				"email": address("x"), "first_name": strings.Repeat(emoji, 101), "last_name": strings.Repeat("x", 101),
+				"phone": strings.Repeat("1", 33),
+			}, good,
 		}}, []string{"signups[0].first_name", "signups[0].last_name", "signups[0].phone"}},
 		{"U+0000", Obj{"signups": []any{Obj{"email": address("x"), "first_name": "a\x00", "last_name": "\x00", "phone": "1\x00"}}}, []string{
 			"signups[0].first_name", "signups[0].last_name", "signups[0].phone",
@@ -539,7 +556,8 @@ func testImportMistakes(t *testing.T, d *deployment) {
 		})
 	}
 	t.Run("many mistakes", func(t *testing.T) {
-		r := o.Do(t, importRequest(id, repeated(1000, func(int) any { return 5 })).As(o.token).Invalid()).WantError(http.StatusBadRequest, "VALIDATION_ERROR")
+		r := o.Do(t, importRequest(id, repeated(1000, func(int) any { return 5 })).As(o.token).Invalid()).
+			WantError(http.StatusBadRequest, "VALIDATION_ERROR")
 		if n := len(r.Fields()); n < 1 || n > 50 {
 			t.Errorf("%d entries, want at most 50", n)
 		}
@@ -549,7 +567,10 @@ func testImportMistakes(t *testing.T, d *deployment) {
 	}
 	o.Do(t, Get("/waitlists/"+id).As(o.token)).WantJSON("signup_count", 0)
 	t.Run("maximum lengths", func(t *testing.T) {
-		o.imports(t, id, []any{Obj{"email": long(254), "first_name": strings.Repeat(emoji, 100), "last_name": strings.Repeat("x", 100), "phone": strings.Repeat("1", 32)}}).
+		o.imports(t, id, []any{Obj{
+			"email": long(254), "first_name": strings.Repeat(emoji, 100),
+			"last_name": strings.Repeat("x", 100), "phone": strings.Repeat("1", 32),
+		}}).
 			WantJSON("imported", 1)
 	})
 	t.Run("lone surrogates and duplicate keys", func(t *testing.T) {

@@ -82,14 +82,18 @@ func testWaitlistLife(t *testing.T, d *deployment) {
 		patch(Obj{"settings": want}).WantJSON("settings", want)
 	})
 	t.Run("one bad setting changes nothing", func(t *testing.T) {
-		o.Do(t, Patch("/waitlists/"+id, Obj{"name": "Other", "settings": Obj{"headline": "Other", "referral_boost": 0, "position_offset": -1}}).As(o.token).Invalid()).
+		o.Do(t, Patch("/waitlists/"+id,
+			Obj{"name": "Other", "settings": Obj{"headline": "Other", "referral_boost": 0, "position_offset": -1}}).As(o.token).Invalid()).
 			Invalid("settings.referral_boost", "settings.position_offset")
 		o.Do(t, Get("/waitlists/"+id).As(o.token)).Want(http.StatusOK).WantJSON("settings", want).WantJSON("name", "Renamed")
 	})
 	t.Run("all replaced at once", func(t *testing.T) {
 		// Concurrent changes to different settings are all kept.
 		var wg sync.WaitGroup
-		for name, v := range map[string]any{"headline": "a", "subheadline": "b", "referral_boost": 7, "show_social_proof": false, "name_field": "hidden", "consent_text": "c"} {
+		for name, v := range map[string]any{
+			"headline": "a", "subheadline": "b", "referral_boost": 7, "show_social_proof": false, "name_field": "hidden",
+			"consent_text": "c",
+		} {
 			want[name] = v
 			wg.Go(func() {
 				r, err := o.Send(t.Context(), Patch("/waitlists/"+id, Obj{"settings": Obj{name: v}}).As(o.token))
@@ -184,7 +188,9 @@ func testStrangers(t *testing.T, d *deployment) {
 		stranger.Do(t, r.As(stranger.token)).WantError(http.StatusForbidden, "FORBIDDEN")
 		stranger.Do(t, r.Key(stranger.key)).WantError(http.StatusForbidden, "FORBIDDEN")
 	}
-	for _, none := range []string{unknownID, "nope", "0", "%00", strings.ToUpper(unknownID), strings.Repeat("x", 1000), "%F0%9F%9A%80", "..%2Fauth"} {
+	for _, none := range []string{
+		unknownID, "nope", "0", "%00", strings.ToUpper(unknownID), strings.Repeat("x", 1000), "%F0%9F%9A%80", "..%2Fauth",
+	} {
 		for _, r := range []Request{
 			Get("/waitlists/" + none), Patch("/waitlists/"+none, Obj{"name": "mine"}), Delete("/waitlists/" + none),
 		} {

@@ -80,7 +80,10 @@ func newPairing(t *testing.T) *pairing {
 	}
 	web, internal := listen(), listen()
 	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))
-	p := &pairing{t: t, web: "http://" + web.Addr().String(), topics: kafka.Config{Brokers: brokers, TopicPrefix: prefix}, http: &http.Client{Transport: new(http.Transport)}}
+	p := &pairing{
+		t: t, web: "http://" + web.Addr().String(), topics: kafka.Config{Brokers: brokers, TopicPrefix: prefix},
+		http: &http.Client{Transport: new(http.Transport)},
+	}
 	p.environ = []string{
 		"POSTGRES_URL=" + testenv.Postgres(t), "REDIS_URL=" + testenv.Redis(t),
 		"KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
@@ -114,7 +117,10 @@ func newPairing(t *testing.T) *pairing {
 	}
 	t.Cleanup(p.pool.Close)
 	p.owner = access.Actor{AccountID: uuid.NewString(), EmailVerified: true}
-	p.owner.Grants = []access.Grant{{OwnerID: p.owner.AccountID, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1}}}
+	p.owner.Grants = []access.Grant{{
+		OwnerID: p.owner.AccountID, Role: access.Owner,
+		Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1},
+	}}
 	return p
 }
 
@@ -164,8 +170,10 @@ func (p *pairing) waitlist() string {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.exec(`INSERT INTO signup.owner (id, tier, status, trial, version) VALUES ($1, 'pro', 'active', false, 1) ON CONFLICT DO NOTHING`, p.owner.AccountID)
-	p.exec(`INSERT INTO signup.waitlist (id, owner_id, name, settings, created_at) VALUES ($1, $2, 'Launch', '{}', now())`, id, p.owner.AccountID)
+	p.exec(`INSERT INTO signup.owner (id, tier, status, trial, version)
+		VALUES ($1, 'pro', 'active', false, 1) ON CONFLICT DO NOTHING`, p.owner.AccountID)
+	p.exec(`INSERT INTO signup.waitlist (id, owner_id, name, settings, created_at) VALUES ($1, $2, 'Launch', '{}', now())`, id,
+		p.owner.AccountID)
 	return id.String()
 }
 
@@ -224,7 +232,8 @@ func (p *pairing) imports(id, label string, n int) {
 
 func (p *pairing) remove(id, email string) {
 	p.t.Helper()
-	if _, err := p.client.RemoveSignup(p.t.Context(), &signupv1.RemoveSignupRequest{Actor: p.owner.Proto(), WaitlistId: id, Email: email}); err != nil {
+	if _, err := p.client.RemoveSignup(p.t.Context(),
+		&signupv1.RemoveSignupRequest{Actor: p.owner.Proto(), WaitlistId: id, Email: email}); err != nil {
 		p.t.Error(err)
 	}
 }
@@ -278,8 +287,9 @@ func (p *pairing) traffic(id, label string, n int) {
 	for i := range n {
 		p.call(http.MethodGet, id+"/config", "", "")
 		email := fmt.Sprintf("%s-%d@example.com", label, i)
-		got := p.call(http.MethodPost, id+"/signups", fmt.Sprintf(`{"email":%q,"referred_by_token":%q,"utm_source":"s%d","utm_medium":%q,"utm_campaign":"%s"}`,
-			email, token, i%3, []string{"", "mail"}[i%2], label), "referral_token")
+		got := p.call(http.MethodPost, id+"/signups",
+			fmt.Sprintf(`{"email":%q,"referred_by_token":%q,"utm_source":"s%d","utm_medium":%q,"utm_campaign":"%s"}`,
+				email, token, i%3, []string{"", "mail"}[i%2], label), "referral_token")
 		if token == "" {
 			token = got
 		}
@@ -347,7 +357,8 @@ func TestRebuild(t *testing.T) {
 	testenv.Within(t, 10*time.Second, "the deleted waitlist's sums have gone", func() bool {
 		var n int
 		if err := p.pool.QueryRow(t.Context(), `
-			SELECT count(*) FROM admin_analytics.day d FULL JOIN admin_analytics.waitlist w USING (waitlist_id) WHERE waitlist_id = $1`, gone).Scan(&n); err != nil {
+			SELECT count(*) FROM admin_analytics.day d FULL JOIN admin_analytics.waitlist w USING (waitlist_id)
+			WHERE waitlist_id = $1`, gone).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 0
@@ -379,7 +390,8 @@ func TestRebuild(t *testing.T) {
 	p.settled()
 	during := p.sums()
 	var views, signups, referred int
-	if err := p.pool.QueryRow(t.Context(), `SELECT sum(views), sum(signups), sum(referral_signups) FROM admin_analytics.day`).Scan(&views, &signups, &referred); err != nil {
+	if err := p.pool.QueryRow(t.Context(), `SELECT sum(views), sum(signups), sum(referral_signups) FROM admin_analytics.day`).
+		Scan(&views, &signups, &referred); err != nil {
 		t.Fatal(err)
 	}
 	if views != 50+180 || signups != 2550+180+10 || referred != 48+177 {
