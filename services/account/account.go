@@ -31,6 +31,10 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
+// Name is the service's name in identities, logs and metrics, and the name of its
+// schema and consumer group.
+const Name = "account"
+
 // ErrNotFound means that the Store has no such row.
 var ErrNotFound = errors.New("account: not found")
 

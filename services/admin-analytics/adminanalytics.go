@@ -13,5 +13,6 @@
 // from the signup service's rows and from the page views that Kafka still holds.
 package adminanalytics
 
-// Service is the service's name in calls and in telemetry.
-const Service = "admin-analytics"
+// Name is the service's name in identities, logs and metrics, and the name of its
+// consumer group.
+const Name = "admin-analytics"

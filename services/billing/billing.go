@@ -36,8 +36,9 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// Service is the service's name: in routes, identities, logs and metrics.
-const Service = "billing"
+// Name is the service's name in identities, logs and metrics, and the name of its
+// schema and consumer group.
+const Name = "billing"
 
 const (
 	// lockPatience bounds the wait for an account's lock.

@@ -446,7 +446,7 @@ type env struct {
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	e := &env{t: t, pool: testenv.Migrated(t, postgres.Schema, 12, postgres.Migrations), clock: time.Now().UTC().Truncate(time.Millisecond)}
+	e := &env{t: t, pool: testenv.Migrated(t, billing.Name, 12, postgres.Migrations), clock: time.Now().UTC().Truncate(time.Millisecond)}
 	e.store = postgres.New(e.pool, 4)
 	e.bank = newBank(e.now)
 	e.accounts = &accounts{

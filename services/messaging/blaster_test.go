@@ -48,7 +48,7 @@ type crowd struct {
 
 func newCrowd(t testing.TB) *crowd {
 	t.Helper()
-	pool := testenv.Migrated(t, postgres.Schema, 20, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 20, postgres.Migrations)
 	return &crowd{TB: t, pool: pool, blasts: postgres.NewBlasts(pool, time.Now), people: map[string]map[int64]bool{},
 		suppressed: map[string]bool{}}
 }

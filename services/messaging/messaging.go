@@ -18,8 +18,9 @@ import (
 	"time"
 )
 
-// Service is the name of the service.
-const Service = "messaging"
+// Name is the service's name in identities, logs and metrics, and the name of its
+// schema and consumer group.
+const Name = "messaging"
 
 // Kind is the purpose of a mail.
 type Kind string

@@ -78,7 +78,7 @@ func newComposer(t testing.TB) *messaging.Composer {
 
 func newEnv(t testing.TB) *env {
 	t.Helper()
-	pool := testenv.Migrated(t, postgres.Schema, 20, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 20, postgres.Migrations)
 	return &env{TB: t, pool: pool, store: postgres.NewMails(pool)}
 }
 

@@ -51,7 +51,7 @@ type env struct {
 
 func newEnv(t testing.TB) *env {
 	t.Helper()
-	pool := testenv.Migrated(t, postgres.Schema, 20, postgres.Migrations)
+	pool := testenv.Migrated(t, notifier.Name, 20, postgres.Migrations)
 	return &env{TB: t, pool: pool}
 }
 

@@ -24,8 +24,9 @@ import (
 	"time"
 )
 
-// Service is the service's name: in identities, logs and metrics.
-const Service = "notifier"
+// Name is the service's name in identities, logs and metrics, and the name of its
+// schema and consumer group.
+const Name = "notifier"
 
 // Channel is a way to reach an owner.
 type Channel string

@@ -34,6 +34,10 @@ import (
 	"waitlist.internal/libs/token"
 )
 
+// Name is the service's name in identities, logs and metrics, and the name of its
+// schema and consumer group.
+const Name = "signup"
+
 // Token is a referral token of 16 random bytes. People see it as 32 hex digits.
 type Token [16]byte
 

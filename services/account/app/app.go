@@ -20,9 +20,6 @@ import (
 	"waitlist.internal/services/account/postgres"
 )
 
-// Service is the service's name.
-const Service = "account"
-
 // hashPatience is how long a login waits for a processor. It leaves time for
 // the rest of the request.
 const hashPatience = 3500 * time.Millisecond
@@ -88,7 +85,7 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, err error) {
 
 func definition() service.Definition {
 	return service.Definition{
-		Name: Service, Migrations: postgres.Migrations,
+		Name: account.Name, Migrations: postgres.Migrations,
 		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true},
 	}
 }

@@ -104,7 +104,7 @@ func secret() string {
 
 func newEnv(t testing.TB) *env {
 	t.Helper()
-	pool := testenv.Migrated(t, postgres.Schema, 8, postgres.Migrations)
+	pool := testenv.Migrated(t, account.Name, 8, postgres.Migrations)
 	tokens, err := token.ParseRing("t:" + secret())
 	if err != nil {
 		t.Fatal(err)

@@ -22,13 +22,10 @@ import (
 	"waitlist.internal/services/account"
 )
 
-// Schema is the service's schema.
-const Schema = "account"
-
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations returns the goose migrations of Schema.
+// Migrations returns the goose migrations of the service's schema.
 func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 
 // Store implements account.Store.
@@ -37,7 +34,7 @@ type Store struct {
 	wake func()
 }
 
-// New returns a Store on a pool whose search path is Schema. It calls wake after
+// New returns a Store on a pool whose search path is the schema. It calls wake after
 // each transaction, which may have written to the outbox.
 func New(pool *pgxpool.Pool, wake func()) *Store { return &Store{pool: pool, wake: wake} }
 

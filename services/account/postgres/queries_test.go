@@ -4,11 +4,12 @@ import (
 	"testing"
 
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/account"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestEveryStatementHasAnIndex(t *testing.T) {
 	t.Parallel()
-	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, Schema, 1, Migrations), "queries.go", 25)
+	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, account.Name, 1, Migrations), "queries.go", 25)
 }

@@ -34,7 +34,7 @@ type Config struct {
 
 func definition() service.Definition {
 	return service.Definition{
-		Name: adminanalytics.Service, Migrations: postgres.Migrations,
+		Name: adminanalytics.Name, Migrations: postgres.Migrations,
 		Options: service.Options{Schema: postgres.Schema, HTTP: true, Kafka: true, Calls: true},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	adminanalytics "waitlist.internal/services/admin-analytics"
 	"waitlist.internal/services/admin-analytics/app"
 	"waitlist.internal/services/admin-analytics/postgres"
 )
@@ -101,7 +102,7 @@ func TestPoison(t *testing.T) {
 	}
 	defer pool.Close()
 	kafkatest.TakesPoison(t, kafkatest.Consumer{
-		Config: kafka.Config{Brokers: cfg.KafkaBrokers, TopicPrefix: cfg.KafkaTopicPrefix}, Group: postgres.Consumer, Topic: kafka.SignupsTopic, Pool: pool,
+		Config: kafka.Config{Brokers: cfg.KafkaBrokers, TopicPrefix: cfg.KafkaTopicPrefix}, Group: adminanalytics.Name, Topic: kafka.SignupsTopic, Pool: pool,
 		Event: func(id string) *eventv1.Event {
 			return &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{WaitlistId: id, Number: 1}}}
 		},

@@ -212,7 +212,7 @@ func TestConsumer(t *testing.T) {
 	store := postgres.New(pool)
 	start := func() (stop func()) {
 		consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
-			Config: cfg, Group: postgres.Consumer, Topics: []string{kafka.SignupsTopic}, Pool: pool,
+			Config: cfg, Group: adminanalytics.Name, Topics: []string{kafka.SignupsTopic}, Pool: pool,
 			Handler: analyticskafka.Handler(store), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 		if err != nil {
@@ -290,7 +290,7 @@ func TestConsumer(t *testing.T) {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			lag, err := kafka.Lag(t.Context(), cfg, postgres.Consumer, kafka.SignupsTopic)
+			lag, err := kafka.Lag(t.Context(), cfg, adminanalytics.Name, kafka.SignupsTopic)
 			if err == nil && lag[kafka.SignupsTopic] == 0 {
 				return
 			}

@@ -16,9 +16,6 @@ import (
 	"waitlist.internal/services/admin-analytics/postgres/db"
 )
 
-// Consumer is the consumer's name in the inbox.
-const Consumer = adminanalytics.Service
-
 // patient lifts the timeouts of requests: a rebuild reads whole waitlists and waits
 // for the signup service meanwhile. It waits for the lock no longer than a fold or
 // another rebuild holds it.
@@ -173,7 +170,7 @@ func (s *Store) RebuildViews(
 			  AND NOT EXISTS (SELECT FROM arrival WHERE event_id = h.event_id) -- not folded yet
 			  AND takes_counts(h.waitlist_id)
 			GROUP BY h.waitlist_id, h.day
-			ON CONFLICT (waitlist_id, day) DO UPDATE SET views = greatest(d.views, excluded.views)`, Consumer)
+			ON CONFLICT (waitlist_id, day) DO UPDATE SET views = greatest(d.views, excluded.views)`, adminanalytics.Name)
 		b.Queue(`DELETE FROM day WHERE views = 0 AND signups = 0`+these, waitlistID, first)
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("replace page views: %w", err)

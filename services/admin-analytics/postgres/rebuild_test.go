@@ -177,7 +177,7 @@ func TestRebuildViews(t *testing.T) {
 				adminanalytics.Count{WaitlistID: two, Day: day("2026-03-05"), Views: 8}) // nobody knows them
 			know := func(events ...adminanalytics.ViewEvent) {
 				for _, e := range events {
-					if _, err := pool.Exec(t.Context(), `INSERT INTO inbox (consumer, event_id) VALUES ($1, $2)`, postgres.Consumer, e.ID); err != nil {
+					if _, err := pool.Exec(t.Context(), `INSERT INTO inbox (consumer, event_id) VALUES ($1, $2)`, adminanalytics.Name, e.ID); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -125,7 +125,7 @@ type parts struct {
 
 func definition() service.Definition {
 	return service.Definition{
-		Name: billing.Service, Migrations: postgres.Migrations,
+		Name: billing.Name, Migrations: postgres.Migrations,
 		Options: service.Options{HTTP: true, Kafka: true, Calls: true, RateLimitExempt: billinghttp.Exempt},
 	}
 }

@@ -253,7 +253,7 @@ type env struct {
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := &env{
-		t: t, pool: testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations),
+		t: t, pool: testenv.Migrated(t, billing.Name, 4, postgres.Migrations),
 		provider: &provider{fail: map[string]error{}, keys: map[string][]string{}},
 		accounts: &accounts{grants: map[string][]access.Grant{}, has: map[string]access.Entitlement{
 			ann: {Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Now().Add(time.Hour), Version: 1},

@@ -22,7 +22,7 @@ const (
 func TestOneAtATimeWorksOnAnAccount(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 12, postgres.Migrations)
+	pool := testenv.Migrated(t, billing.Name, 12, postgres.Migrations)
 	replicas := []*postgres.Store{postgres.New(pool, 4), postgres.New(pool, 4)}
 	var inside, done atomic.Int64
 	var crowd sync.WaitGroup
@@ -58,7 +58,7 @@ func TestOneAtATimeWorksOnAnAccount(t *testing.T) {
 func TestACrowdAtOneAccountIsNoOtherOnesTrouble(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	pool := testenv.Migrated(t, billing.Name, 4, postgres.Migrations)
 	store := postgres.New(pool, 2)
 	entered, let := make(chan struct{}), make(chan struct{})
 	var crowd sync.WaitGroup
@@ -98,7 +98,7 @@ func TestACrowdAtOneAccountIsNoOtherOnesTrouble(t *testing.T) {
 func TestALostConnectionLosesTheLock(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 6, postgres.Migrations)
+	pool := testenv.Migrated(t, billing.Name, 6, postgres.Migrations)
 	store, other := postgres.New(pool, 2), postgres.New(pool, 2)
 	err := store.Lock(ctx, ann, time.Second, func(ctx context.Context, l billing.Locked) error {
 		if _, err := pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()
@@ -124,7 +124,7 @@ func TestALostConnectionLosesTheLock(t *testing.T) {
 func TestEpochsAdvanceWhenTheOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	store := postgres.New(testenv.Migrated(t, postgres.Schema, 3, postgres.Migrations), 1)
+	store := postgres.New(testenv.Migrated(t, billing.Name, 3, postgres.Migrations), 1)
 	start := time.Now().UTC().Truncate(time.Microsecond)
 	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
 	err := store.Lock(ctx, ann, time.Second, func(ctx context.Context, l billing.Locked) error {
@@ -163,7 +163,7 @@ func TestEpochsAdvanceWhenTheOutcomeIsKnown(t *testing.T) {
 func TestSweepKeepsWhatMatters(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 2, postgres.Migrations)
+	pool := testenv.Migrated(t, billing.Name, 2, postgres.Migrations)
 	store := postgres.New(pool, 1)
 	for _, sql := range []string{
 		"INSERT INTO provider_event VALUES ('old', now() - interval '36 days'), ('new', now() - interval '34 days')",

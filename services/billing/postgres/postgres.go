@@ -20,16 +20,13 @@ import (
 	"waitlist.internal/services/billing/postgres/db"
 )
 
-// Schema is the service's schema.
-const Schema = "billing"
-
 // statementTime bounds one statement or short transaction, including the network.
 const statementTime = 4 * time.Second
 
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations returns the goose migrations of Schema.
+// Migrations returns the goose migrations of the service's schema.
 func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 
 // Store implements billing.Store.
@@ -41,7 +38,7 @@ type Store struct {
 	slots chan struct{}
 }
 
-// New returns a Store on a pool whose search path is Schema. It locks at most
+// New returns a Store on a pool whose search path is the schema. It locks at most
 // concurrent accounts at a time. Each lock takes a connection, so the pool needs
 // more connections than that.
 func New(pool *pgxpool.Pool, concurrent int) *Store {

@@ -20,7 +20,7 @@ import (
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	pool := testenv.Migrated(t, billing.Name, 1, postgres.Migrations)
 	// The lock and what is done under it share the one connection of the pool.
 	store := postgres.New(pool, 1)
 	const account = "0197f0c4-6d0e-7cc1-a2a3-000000000001"

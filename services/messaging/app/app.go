@@ -97,7 +97,7 @@ type Config struct {
 
 func definition() service.Definition {
 	return service.Definition{
-		Name: messaging.Service, Migrations: postgres.Migrations,
+		Name: messaging.Name, Migrations: postgres.Migrations,
 		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true, Seal: true},
 	}
 }

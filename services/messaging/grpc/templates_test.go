@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func TestCheckTemplates(t *testing.T) {
 	t.Parallel()
 	const owner, other = "0193d4a2-5c1e-7a41-8000-00000000000a", "0193d4a2-5c1e-7a41-8000-00000000000b"
-	store := postgres.NewTemplates(testenv.Migrated(t, postgres.Schema, 2, postgres.Migrations), func() {})
+	store := postgres.NewTemplates(testenv.Migrated(t, messaging.Name, 2, postgres.Migrations), func() {})
 	insert := func(ownerID string, kind messaging.TemplateType) string {
 		t.Helper()
 		id := uuid.Must(uuid.NewV7()).String()

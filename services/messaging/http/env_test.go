@@ -55,7 +55,7 @@ type env struct {
 
 func newEnv(t testing.TB) *env {
 	t.Helper()
-	e := &env{t: t, pool: testenv.Migrated(t, postgres.Schema, 8, postgres.Migrations), actors: map[string]access.Actor{}}
+	e := &env{t: t, pool: testenv.Migrated(t, messaging.Name, 8, postgres.Migrations), actors: map[string]access.Actor{}}
 	engine, err := httpapi.NewEngine(httpapi.Config{})
 	if err != nil {
 		t.Fatal(err)

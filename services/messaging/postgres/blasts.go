@@ -52,7 +52,7 @@ type Blasts struct {
 	now  func() time.Time
 }
 
-// NewBlasts returns Blasts over a pool whose search path is Schema.
+// NewBlasts returns Blasts over a pool whose search path is the schema.
 func NewBlasts(pool *pgxpool.Pool, now func() time.Time) *Blasts { return &Blasts{pool, now} }
 
 // firstAnswer is the response that an Idempotency-Key stores. State is empty until the request has been

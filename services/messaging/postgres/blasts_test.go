@@ -19,7 +19,7 @@ import (
 func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
 	blasts := postgres.NewBlasts(pool, time.Now)
 	const list, owner, large = "0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-00000000000a", "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"
 	batch := messaging.Batch{BlastID: large, Number: 500, Claim: uuid.NewString(), First: 50_001, Last: 50_100}

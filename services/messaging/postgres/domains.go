@@ -36,7 +36,7 @@ type Domains struct {
 	from   stdmail.Address
 }
 
-// NewDomains returns Domains over a pool whose search path is Schema. Senders have the display name of
+// NewDomains returns Domains over a pool whose search path is the schema. Senders have the display name of
 // from; ring seals the keys.
 func NewDomains(pool *pgxpool.Pool, ring *seal.Ring, method string, from stdmail.Address) *Domains {
 	return &Domains{pool: pool, db: db.New(pool), seal: ring, method: method, from: from}

@@ -62,7 +62,7 @@ func forget(t *testing.T, pool *pgxpool.Pool, id string) {
 
 func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
 	s := domains(t, pool, "resend")
 	owners := []string{uuid.NewString(), uuid.NewString(), uuid.NewString()}
 	for i, owner := range owners {
@@ -99,7 +99,7 @@ func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
 
 func TestReleasesAreRepeated(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
 	s, owner := domains(t, pool, "resend"), uuid.NewString()
 	claimed(t, s, owner, "example.com", "ext1", true)
 	forget(t, pool, owner)
@@ -146,7 +146,7 @@ func (p *provider) Release(_ context.Context, id string) error {
 
 func TestTheProviderForgetsWhatGoesWithAnAccount(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
 	s, p, owner := domains(t, pool, "resend"), new(provider), uuid.NewString()
 	owners := messaging.NewDomains(messaging.DomainsConfig{Store: s, Prover: p, Every: time.Hour,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now})
@@ -161,7 +161,7 @@ func TestTheProviderForgetsWhatGoesWithAnAccount(t *testing.T) {
 
 func TestClaimsBelongToTheirMethod(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
 	dns, resend, owner := domains(t, pool, "dns"), domains(t, pool, "resend"), uuid.NewString()
 	d := claimed(t, dns, owner, "example.com", "", false)
 	if state, err := dns.MoveDomain(t.Context(), d, messaging.DomainVerified, time.Now()); state != messaging.DomainVerified || err != nil {
@@ -183,7 +183,7 @@ func TestClaimsBelongToTheirMethod(t *testing.T) {
 
 func TestMovesAreDecidedByTheLatestState(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
 	s, one, two := domains(t, pool, "dns"), uuid.NewString(), uuid.NewString()
 	first, second := claimed(t, s, one, "example.com", "", false), claimed(t, s, two, "example.com", "", false)
 	if state, err := s.MoveDomain(t.Context(), first, messaging.DomainVerified, time.Now()); state != messaging.DomainVerified || err != nil {
@@ -213,7 +213,7 @@ func TestMovesAreDecidedByTheLatestState(t *testing.T) {
 
 func TestSuppressedAddresses(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Migrated(t, postgres.Schema, 4, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
 	l := postgres.NewMails(pool)
 	suppress := func(id string, reason messaging.SuppressionReason, emails ...string) {
 		t.Helper()
@@ -254,7 +254,7 @@ func TestSuppressedAddresses(t *testing.T) {
 // With many claims every statement goes by an index.
 func TestClaimsAreFoundByIndexes(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := pool.Exec(t.Context(), sql); err != nil {

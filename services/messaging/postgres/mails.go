@@ -16,13 +16,10 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// Schema is the schema of the service.
-const Schema = "messaging"
-
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations returns the goose migrations of Schema.
+// Migrations returns the goose migrations of the service's schema.
 func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 
 // pruneRows limits one deletion.
@@ -31,7 +28,7 @@ const pruneRows = 10_000
 // Mails implements messaging.MailQueue, messaging.Suppressions and kafka.Intake.
 type Mails struct{ pool *pgxpool.Pool }
 
-// NewMails returns Mails over a pool whose search path is Schema.
+// NewMails returns Mails over a pool whose search path is the service's schema.
 func NewMails(pool *pgxpool.Pool) *Mails { return &Mails{pool} }
 
 // Queue implements kafka.Intake. By sent_mail_pkey, gone_pkey and tombstone_pkey.

@@ -19,7 +19,7 @@ import (
 func TestAccountsFirst(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
 	mails := postgres.NewMails(pool)
 	owner, list := uuid.NewString(), uuid.NewString()
 	err := pg.InTx(ctx, pool, func(tx pgx.Tx) error {
@@ -59,7 +59,7 @@ func TestAccountsFirst(t *testing.T) {
 
 func TestStatementsHaveIndexes(t *testing.T) {
 	t.Parallel()
-	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations), "db/*.sql.go", 24)
+	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, messaging.Name, 1, postgres.Migrations), "db/*.sql.go", 24)
 }
 
 // What a statement reads does not grow with the tables, nor with how often one
@@ -67,7 +67,7 @@ func TestStatementsHaveIndexes(t *testing.T) {
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
 	mails, templates := postgres.NewMails(pool), postgres.NewTemplates(pool, func() {})
 	const list, owner = "0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
 	// star was told very often, fan never.

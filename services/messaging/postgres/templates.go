@@ -25,7 +25,7 @@ type Templates struct {
 	wake func()
 }
 
-// NewTemplates returns Templates over a pool whose search path is Schema. wake is called after each
+// NewTemplates returns Templates over a pool whose search path is the schema. wake is called after each
 // transaction that added rows to the outbox.
 func NewTemplates(pool *pgxpool.Pool, wake func()) *Templates {
 	return &Templates{pool: pool, db: db.New(pool), wake: wake}

@@ -40,7 +40,7 @@ type Config struct {
 
 func definition() service.Definition {
 	return service.Definition{
-		Name: notifier.Service, Migrations: postgres.Migrations,
+		Name: notifier.Name, Migrations: postgres.Migrations,
 		Options: service.Options{Kafka: true, Calls: true},
 	}
 }

@@ -18,13 +18,10 @@ import (
 	"waitlist.internal/services/notifier/postgres/db"
 )
 
-// Schema is the name of the service's schema.
-const Schema = "notifier"
-
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations returns the goose migrations of Schema.
+// Migrations returns the goose migrations of the service's schema.
 func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 
 const (
@@ -44,7 +41,7 @@ type Deliveries struct {
 	holder string
 }
 
-// New returns a Deliveries of a pool whose search path is Schema, with a new holder.
+// New returns a Deliveries of a pool whose search path is the schema, with a new holder.
 func New(pool *pgxpool.Pool) *Deliveries { return &Deliveries{db.New(pool), uuid.NewString()} }
 
 // Holder returns the holder's id.

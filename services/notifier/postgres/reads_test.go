@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestStatementsHaveIndexes(t *testing.T) {
 	t.Parallel()
-	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations), "db/*.sql.go", 13)
+	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, notifier.Name, 1, postgres.Migrations), "db/*.sql.go", 13)
 }
 
 // The rows that a statement reads do not grow with the tables, even if its plan was
@@ -26,7 +26,7 @@ func TestStatementsHaveIndexes(t *testing.T) {
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, postgres.Schema, 1, postgres.Migrations)
+	pool := testenv.Migrated(t, notifier.Name, 1, postgres.Migrations)
 	deliveries := postgres.New(pool)
 	lists := []string{"0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-000000000002"}
 	var keys []notifier.Key

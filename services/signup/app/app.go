@@ -17,9 +17,6 @@ import (
 	"waitlist.internal/services/signup/redis"
 )
 
-// Service is the service's name, and that of its schema.
-const Service = "signup"
-
 // Config is the service's environment.
 type Config struct {
 	service.Config
@@ -47,7 +44,7 @@ type Config struct {
 
 func definition() service.Definition {
 	return service.Definition{
-		Name: Service, Migrations: postgres.Migrations,
+		Name: signup.Name, Migrations: postgres.Migrations,
 		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Redis: true, Kafka: true, Tokens: true, Seal: true},
 	}
 }

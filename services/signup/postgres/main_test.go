@@ -9,17 +9,16 @@ import (
 
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres"
 )
-
-const schema = "signup"
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // database returns a pool of a migrated schema of the test's own.
 func database(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	pool := testenv.Migrated(t, schema, 16, postgres.Migrations)
+	pool := testenv.Migrated(t, signup.Name, 16, postgres.Migrations)
 	return pool
 }
 

@@ -31,6 +31,7 @@ import (
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	"waitlist.internal/services/billing"
 	"waitlist.internal/services/billing/app"
 	billingpostgres "waitlist.internal/services/billing/postgres"
 	"waitlist.internal/tools/internal/stripesim"
@@ -380,7 +381,7 @@ func (s *suite) delete(id string, at time.Time) {
 // query runs do on billing's database.
 func (s *suite) query(do func(ctx context.Context, pool *pgxpool.Pool) error) {
 	s.Helper()
-	pool, err := pg.Open(s.Context(), s.database, billingpostgres.Schema, 2)
+	pool, err := pg.Open(s.Context(), s.database, billing.Name, 2)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -117,20 +117,20 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 	w.sim.SetChaos(stripesim.Chaos{Hold: true})
 	w.accounts = newAccounts(w.sim.clock.now)
 	w.accounts.shown = w.judge
-	url := testenv.PostgresFrom(t, billingpostgres.Schema, func(ctx context.Context, url string) error {
+	url := testenv.PostgresFrom(t, billing.Name, func(ctx context.Context, url string) error {
 		files, err := billingpostgres.Migrations()
 		if err != nil {
 			return err
 		}
-		pool, err := pg.Open(ctx, url, billingpostgres.Schema, 2)
+		pool, err := pg.Open(ctx, url, billing.Name, 2)
 		if err != nil {
 			return err
 		}
 		defer pool.Close()
-		return pg.Migrate(ctx, pool, billingpostgres.Schema, files, slog.New(slog.DiscardHandler))
+		return pg.Migrate(ctx, pool, billing.Name, files, slog.New(slog.DiscardHandler))
 	})
 	var err error
-	if w.pool, err = pg.Open(t.Context(), url, billingpostgres.Schema, 6); err != nil {
+	if w.pool, err = pg.Open(t.Context(), url, billing.Name, 6); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.pool.Close)

@@ -169,11 +169,11 @@ func database(t *testing.T) string {
 		return testenv.Postgres(t)
 	}
 	return testenv.MigratedURL(t,
-		testenv.Schema{Name: accountdb.Schema, Migrations: accountdb.Migrations},
+		testenv.Schema{Name: "account", Migrations: accountdb.Migrations},
 		testenv.Schema{Name: admindb.Schema, Migrations: admindb.Migrations},
-		testenv.Schema{Name: billingdb.Schema, Migrations: billingdb.Migrations},
-		testenv.Schema{Name: messagingdb.Schema, Migrations: messagingdb.Migrations},
-		testenv.Schema{Name: notifierdb.Schema, Migrations: notifierdb.Migrations},
+		testenv.Schema{Name: "billing", Migrations: billingdb.Migrations},
+		testenv.Schema{Name: "messaging", Migrations: messagingdb.Migrations},
+		testenv.Schema{Name: "notifier", Migrations: notifierdb.Migrations},
 		testenv.Schema{Name: "signup", Migrations: signupdb.Migrations},
 	)
 }
