@@ -58,7 +58,8 @@ func TestASubscriberChangesThePlanAtOnce(t *testing.T) {
 		plan   billing.Plan
 		status access.Status
 	}{
-		{plan(access.Pro), access.Active}, {billing.Plan{Tier: access.Pro, Interval: billing.Yearly}, access.Active},
+		{plan(access.Pro), access.Active},
+		{billing.Plan{Tier: access.Pro, Interval: billing.Yearly}, access.Active},
 		{plan(access.Basic), access.Active},
 	} {
 		out := e.checkout(ann, step.plan)
@@ -306,14 +307,22 @@ func TestPreview(t *testing.T) {
 	e.subscribed(bob, plan(access.Advanced))
 	for want, p := range map[billing.Preview]billing.Plan{
 		{Already: true, New: plan(access.Advanced)}: plan(access.Advanced),
-		{Had: plan(access.Advanced), New: plan(access.Pro), Proration: usd(4000), Recurring: usd(5000), IsUpgrade: true,
-			Charge: true}: plan(access.Pro),
-		{Had: plan(access.Advanced), New: plan(access.Basic), Proration: usd(-700),
-			Recurring: usd(300)}: plan(access.Basic),
-		{Had: plan(access.Advanced), New: yearly(access.Advanced), Proration: usd(9000), Recurring: usd(10000), IsUpgrade: true,
-			Charge: true}: yearly(access.Advanced),
-		{Had: plan(access.Advanced), New: yearly(access.Basic), Proration: usd(2000), Recurring: usd(3000),
-			Charge: true}: yearly(access.Basic),
+		{
+			Had: plan(access.Advanced), New: plan(access.Pro), Proration: usd(4000), Recurring: usd(5000), IsUpgrade: true,
+			Charge: true,
+		}: plan(access.Pro),
+		{
+			Had: plan(access.Advanced), New: plan(access.Basic), Proration: usd(-700),
+			Recurring: usd(300),
+		}: plan(access.Basic),
+		{
+			Had: plan(access.Advanced), New: yearly(access.Advanced), Proration: usd(9000), Recurring: usd(10000), IsUpgrade: true,
+			Charge: true,
+		}: yearly(access.Advanced),
+		{
+			Had: plan(access.Advanced), New: yearly(access.Basic), Proration: usd(2000), Recurring: usd(3000),
+			Charge: true,
+		}: yearly(access.Basic),
 	} {
 		if got, err := e.svc.Preview(t.Context(), e.actor(bob), p); err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", p, got, err, want)
@@ -749,8 +758,10 @@ func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	e.bank.mu.Lock()
 	// ann has a second customer, and one is of another installation, one of nobody.
 	e.bank.customers = append(e.bank.customers,
-		billing.Customer{ID: "cus_twin", AccountID: ann}, billing.Customer{ID: "cus_far",
-			AccountID: "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"}, billing.Customer{ID: "cus_none"})
+		billing.Customer{ID: "cus_twin", AccountID: ann}, billing.Customer{
+			ID:        "cus_far",
+			AccountID: "0197f0c4-6d0e-7cc1-a2a3-0000000000ff",
+		}, billing.Customer{ID: "cus_none"})
 	twins := e.bank.subscribe("cus_twin", "p_pm")
 	e.bank.mu.Unlock()
 	r, err := e.svc.Reconcile(t.Context())

@@ -47,8 +47,10 @@ type bank struct {
 }
 
 func newBank(now func() time.Time) *bank {
-	return &bank{now: now, deleted: map[string]bool{}, sessions: map[string]*billing.Session{}, owner: map[string]string{},
-		keys: map[string]string{}}
+	return &bank{
+		now: now, deleted: map[string]bool{}, sessions: map[string]*billing.Session{}, owner: map[string]string{},
+		keys: map[string]string{},
+	}
 }
 
 func (b *bank) id(prefix string) string {
@@ -419,8 +421,10 @@ func (a *accounts) StartTrial(_ context.Context, id string) (access.Entitlement,
 		return access.Entitlement{}, apierr.New(apierr.Conflict, "no")
 	}
 	a.usedUp[id] = true
-	e := access.Entitlement{Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: a.now().AddDate(0, 0, 7),
-		Version: had.Version + 1}
+	e := access.Entitlement{
+		Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: a.now().AddDate(0, 0, 7),
+		Version: had.Version + 1,
+	}
 	a.has[id] = e
 	return e, nil
 }
@@ -498,8 +502,10 @@ func (e *env) account(id string, status access.Status) {
 func (e *env) actor(id string) access.Actor {
 	e.accounts.mu.Lock()
 	defer e.accounts.mu.Unlock()
-	return access.Actor{AccountID: id, Email: "x@example.com", Grants: []access.Grant{{OwnerID: id, Role: access.Owner,
-		Entitlement: e.accounts.has[id]}}}
+	return access.Actor{AccountID: id, Email: "x@example.com", Grants: []access.Grant{{
+		OwnerID: id, Role: access.Owner,
+		Entitlement: e.accounts.has[id],
+	}}}
 }
 
 func plan(tier access.Tier) billing.Plan { return billing.Plan{Tier: tier, Interval: billing.Monthly} }

@@ -104,7 +104,7 @@ func (b *Blaster) run(ctx context.Context, batch Batch) {
 		log.InfoContext(work, "mails of a blast not sent", slog.Int("mails", a.unsent), telemetry.Err(a.reason))
 	}
 	// If this fails, the lease expires, and the next claim finds what remains.
-	if err := b.finish(work, a, err); err != nil { //nolint:contextcheck // going tells whether the attempt was cut short
+	if err := b.finish(work, a, err); err != nil {
 		log.WarnContext(work, "batch not recorded", telemetry.Err(err))
 	}
 }

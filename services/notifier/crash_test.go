@@ -50,8 +50,10 @@ func TestAKilledProcessLeavesNoSecondAttempt(t *testing.T) {
 	if err != nil || len(again) > 0 {
 		t.Errorf("%v, %v", again, err)
 	}
-	if err := dead.deliveries.End(t.Context(), []notifier.Ended{{Delivery: claimed,
-		Result: notifier.Result{Outcome: notifier.Delivered, Attempted: true, Status: 200}}}); err != nil {
+	if err := dead.deliveries.End(t.Context(), []notifier.Ended{{
+		Delivery: claimed,
+		Result:   notifier.Result{Outcome: notifier.Delivered, Attempted: true, Status: 200},
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	e.want(map[string]int{"delivered": 3})

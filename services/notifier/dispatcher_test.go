@@ -262,12 +262,16 @@ func TestWhatIsNotSent(t *testing.T) {
 		want   map[string]int
 	}{
 		{"channel off", 0, off(func(n *notifier.Notice) { n.URLs = nil }), map[string]int{"skipped: channel is off": 1}},
-		{"event off", 0, off(func(n *notifier.Notice) { n.WebhookEvents = []notifier.Event{notifier.ReferralCredited} }),
-			map[string]int{"skipped: event is off": 1}},
+		{
+			"event off", 0, off(func(n *notifier.Notice) { n.WebhookEvents = []notifier.Event{notifier.ReferralCredited} }),
+			map[string]int{"skipped: event is off": 1},
+		},
 		{"no events", 0, off(func(n *notifier.Notice) { n.WebhookEvents = nil }), map[string]int{"skipped: event is off": 1}},
 		{"signup gone", 0, func(string, int64) (notifier.Notice, error) { return notifier.Notice{}, notifier.ErrGone }, map[string]int{}},
-		{"unreadable", 0, func(string, int64) (notifier.Notice, error) { return notifier.Notice{}, errors.New("broken") },
-			map[string]int{"failed: settings": 1}},
+		{
+			"unreadable", 0, func(string, int64) (notifier.Notice, error) { return notifier.Notice{}, errors.New("broken") },
+			map[string]int{"failed: settings": 1},
+		},
 		{"panic", 0, func(string, int64) (notifier.Notice, error) { panic("x") }, map[string]int{"failed: panic": 1}},
 		{"old", notifier.MaxAge + time.Second, nil, map[string]int{"expired": 1}},
 	} {

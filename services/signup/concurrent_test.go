@@ -43,7 +43,8 @@ func TestConcurrent(t *testing.T) {
 		wg.Wait()
 	}
 	run(each, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *signup.Service,
-		email string) {
+		email string,
+	) {
 		mu.Lock()
 		referrer := ""
 		if len(tokens) > 0 {
@@ -76,7 +77,8 @@ func TestConcurrent(t *testing.T) {
 		}
 	}
 	run(each/2, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *signup.Service,
-		email string) {
+		email string,
+	) {
 		var err error
 		if r.IntN(2) == 0 {
 			err = svc.Remove(t.Context(), w.list.ID, email)

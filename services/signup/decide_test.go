@@ -91,8 +91,11 @@ func TestDecide(t *testing.T) {
 				newcomer(w, "a", 1, 8), newcomer(w, "b", 2, 7), newcomer(w, "c", 3, 8), newcomer(w, "d", 4, 99), newcomer(w, "old", 5, 8),
 			},
 			outcomes: []signup.Outcome{
-				{Number: 21, Position: 11, Total: 16}, {Number: 22, Position: 12, Total: 17}, {Number: 23, Position: 13, Total: 18},
-				{Number: 24, Position: 14, Total: 19}, {Existing: true, Number: 4},
+				{Number: 21, Position: 11, Total: 16},
+				{Number: 22, Position: 12, Total: 17},
+				{Number: 23, Position: 13, Total: 18},
+				{Number: 24, Position: 14, Total: 19},
+				{Existing: true, Number: 4},
 			},
 			keys:    []int64{500 + spacing, 500 + 2*spacing, 500 + 3*spacing, 500 + 4*spacing},
 			credits: []signup.Credit{{Number: 2, Count: 2, Places: 4}, {Number: 3, Count: 1, Places: 2}},
@@ -107,8 +110,10 @@ func TestDecide(t *testing.T) {
 			l := &signup.Locked{
 				State: signup.State{Change: 5, Live: 10, Total: 15, Credited: 3, LastNumber: 20}, LastKey: 500,
 				Present: map[string]signup.PresentRow{"old": {Token: tokenOf(9), Number: 4}},
-				Referrers: map[signup.Token]signup.ReferrerRow{tokenOf(8): {Number: 2, Count: 5, Email: "two"}, tokenOf(7): {Number: 3,
-					Email: "three"}},
+				Referrers: map[signup.Token]signup.ReferrerRow{tokenOf(8): {Number: 2, Count: 5, Email: "two"}, tokenOf(7): {
+					Number: 3,
+					Email:  "three",
+				}},
 			}
 			before := *l
 			before.Present, before.Referrers = maps.Clone(l.Present), maps.Clone(l.Referrers)
@@ -295,8 +300,10 @@ func TestDecideImport(t *testing.T) {
 	present := map[string]signup.Token{"theirs": tokenOf(1), "mine": tokenOf(2)}
 	row := func(email string, b byte) signup.ImportRow { return signup.ImportRow{Email: email, Token: tokenOf(b)} }
 	b := signup.DecideImport(st, 500, present, []signup.ImportRow{row("a", 5), row("theirs", 6), row("mine", 2), row("b", 7)})
-	if !slices.Equal(b.Rows, []signup.ImportRow{row("a", 5), row("b", 7)}) || !slices.Equal(b.Keys, []int64{500 + spacing,
-		500 + 2*spacing}) ||
+	if !slices.Equal(b.Rows, []signup.ImportRow{row("a", 5), row("b", 7)}) || !slices.Equal(b.Keys, []int64{
+		500 + spacing,
+		500 + 2*spacing,
+	}) ||
 		b.Imported != 3 || b.FirstNumber != 21 || b.State != (signup.State{Change: 6, Live: 12, Total: 17, Credited: 3, LastNumber: 22}) {
 		t.Errorf("%+v", b)
 	}
@@ -325,18 +332,21 @@ func TestDecideRemoval(t *testing.T) {
 		event    *eventv1.SignupRemoved
 	}{
 		{
-			"own request", w, signup.OwnRequest, true, signup.State{Change: 6, Live: 9, Total: 14, Credited: 2, LastNumber: 20},
+			"own request", w, signup.OwnRequest, true,
+			signup.State{Change: 6, Live: 9, Total: 14, Credited: 2, LastNumber: 20},
 			&eventv1.SignupRemoved{WaitlistId: "list", OwnerId: "owner", Number: 4, Reason: eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST},
 		},
 		{
-			"by the owner", w, signup.ByAdmin, false, signup.State{Change: 6, Live: 9, Total: 15, Credited: 3, LastNumber: 20},
+			"by the owner", w, signup.ByAdmin, false,
+			signup.State{Change: 6, Live: 9, Total: 15, Credited: 3, LastNumber: 20},
 			&eventv1.SignupRemoved{
 				WaitlistId: "list", OwnerId: "owner", Number: 4, Reason: eventv1.RemovalReason_REMOVAL_REASON_ADMIN,
 				Email: "a", FirstName: "Ada", LastName: "L", Offboarding: true,
 			},
 		},
 		{
-			"below Pro", &basic, signup.ByAdmin, true, signup.State{Change: 6, Live: 9, Total: 15, Credited: 2, LastNumber: 20},
+			"below Pro", &basic, signup.ByAdmin, true,
+			signup.State{Change: 6, Live: 9, Total: 15, Credited: 2, LastNumber: 20},
 			&eventv1.SignupRemoved{
 				WaitlistId: "list", OwnerId: "owner", Number: 4, Reason: eventv1.RemovalReason_REMOVAL_REASON_ADMIN,
 				Email: "a", FirstName: "Ada", LastName: "L",

@@ -48,8 +48,8 @@ func SignupsImported(w *Waitlist, first, last int64, at time.Time) *eventv1.Even
 	return ev
 }
 
-// SignupVerified announces a verified address.
-func SignupVerified(w *Waitlist, number int64, at time.Time) *eventv1.Event {
+// Verified announces a verified address.
+func Verified(w *Waitlist, number int64, at time.Time) *eventv1.Event {
 	ev := newEvent(NewEventID(), at)
 	ev.Payload = &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{
 		WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number,
@@ -57,8 +57,8 @@ func SignupVerified(w *Waitlist, number int64, at time.Time) *eventv1.Event {
 	return ev
 }
 
-// SignupOptedOut announces an opt-out.
-func SignupOptedOut(w *Waitlist, number int64, at time.Time) *eventv1.Event {
+// OptedOut announces an opt-out.
+func OptedOut(w *Waitlist, number int64, at time.Time) *eventv1.Event {
 	ev := newEvent(NewEventID(), at)
 	ev.Payload = &eventv1.Event_SignupOptedOut{SignupOptedOut: &eventv1.SignupOptedOut{
 		WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number,

@@ -58,8 +58,10 @@ func records(csv []byte) (out [][]string, ok bool) {
 // FuzzCSV: whatever stands in the cells, a reader of RFC 4180 finds it there
 // again, and no spreadsheet a formula.
 func FuzzCSV(f *testing.F) {
-	for _, s := range []string{"", "Ada", "=1+1", "+1", "-1", "@x", "\tx", "\rx", "\nx", "'=1", `"`, `a"b,c`, "a\r\nb", ",", "é, ü",
-		"=\"x\"", "+15550100", "+", "++1"} {
+	for _, s := range []string{
+		"", "Ada", "=1+1", "+1", "-1", "@x", "\tx", "\rx", "\nx", "'=1", `"`, `a"b,c`, "a\r\nb", ",", "é, ü",
+		"=\"x\"", "+15550100", "+", "++1",
+	} {
 		f.Add([]byte(s), []byte(s+"x"))
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {

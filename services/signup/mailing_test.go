@@ -66,10 +66,16 @@ func TestEventsSayWhichMailsAreWanted(t *testing.T) {
 		{"fifth, below Pro", everyMail, "advanced", "active", wanted{}},
 		{"sixth, inactive", everyMail, "pro", "inactive", wanted{}},
 		{"seventh, no template", `{"referral_milestones": [7], "notify_referrer": true}`, "pro", "active", wanted{notify: true}},
-		{"eighth, the template alone", `{"referral_milestones": [9], "email_templates": {"referral_milestone": "` + milestoneID + `"}}`, "pro",
-			"active", wanted{}},
-		{"ninth, with the milestone", `{"referral_milestones": [9], "email_templates": {"referral_milestone": "` + milestoneID + `"}}`, "pro",
-			"active", wanted{milestone: 9}},
+		{
+			"eighth, the template alone", `{"referral_milestones": [9], "email_templates": {"referral_milestone": "` + milestoneID + `"}}`, "pro",
+			"active",
+			wanted{},
+		},
+		{
+			"ninth, with the milestone", `{"referral_milestones": [9], "email_templates": {"referral_milestone": "` + milestoneID + `"}}`, "pro",
+			"active",
+			wanted{milestone: 9},
+		},
 	} {
 		w.set(t, tt.settings, tt.tier, tt.status)
 		email := fmt.Sprintf("p%d@example.com", i)

@@ -89,24 +89,36 @@ func TestMergeAccepts(t *testing.T) {
 		{"no events", `{}`, `{"webhook_events":[]}`, `{"webhook_events":[]}`},
 		{"one event twice", `{}`, `{"webhook_events":["referral.credited","referral.credited"]}`, `{"webhook_events":["referral.credited"]}`},
 		{"no events to unset", `{"webhook_events":[]}`, `{"webhook_events":null}`, `{}`},
-		{"domains", `{}`, `{"allowed_email_domains":["Example.COM","bücher.example","example.com"]}`,
-			`{"allowed_email_domains":["example.com","xn--bcher-kva.example"]}`},
-		{"arrays are replaced", `{"allowed_email_domains":["a.example"]}`, `{"allowed_email_domains":["b.example"]}`,
-			`{"allowed_email_domains":["b.example"]}`},
+		{
+			"domains", `{}`, `{"allowed_email_domains":["Example.COM","bücher.example","example.com"]}`,
+			`{"allowed_email_domains":["example.com","xn--bcher-kva.example"]}`,
+		},
+		{
+			"arrays are replaced", `{"allowed_email_domains":["a.example"]}`, `{"allowed_email_domains":["b.example"]}`,
+			`{"allowed_email_domains":["b.example"]}`,
+		},
 		{"milestones keep their order", `{}`, `{"referral_milestones":[5,1,10000,5]}`, `{"referral_milestones":[5,1,10000,5]}`},
 		{"no milestones", `{"referral_milestones":[5]}`, `{"referral_milestones":[]}`, `{}`},
 		{"no templates", `{}`, `{"email_templates":{}}`, `{}`},
 		{"null templates", `{}`, `{"email_templates":{"signup_confirmation":null,"offboarding":""}}`, `{}`},
-		{"template", `{}`, `{"email_templates":{"signup_confirmation":"` + strings.ToUpper(confirmationTemplate) + `"}}`,
-			`{"email_templates":{"signup_confirmation":"` + confirmationTemplate + `"}}`},
-		{"templates are replaced", `{"email_templates":{"offboarding":"` + listID + `"}}`,
+		{
+			"template", `{}`, `{"email_templates":{"signup_confirmation":"` + strings.ToUpper(confirmationTemplate) + `"}}`,
 			`{"email_templates":{"signup_confirmation":"` + confirmationTemplate + `"}}`,
-			`{"email_templates":{"signup_confirmation":"` + confirmationTemplate + `"}}`},
-		{"template that is there stays", `{"email_templates":{"offboarding":"` + listID + `"}}`,
-			`{"email_templates":{"offboarding":"` + listID + `"}}`, `{"email_templates":{"offboarding":"` + listID + `"}}`},
+		},
+		{
+			"templates are replaced", `{"email_templates":{"offboarding":"` + listID + `"}}`,
+			`{"email_templates":{"signup_confirmation":"` + confirmationTemplate + `"}}`,
+			`{"email_templates":{"signup_confirmation":"` + confirmationTemplate + `"}}`,
+		},
+		{
+			"template that is there stays", `{"email_templates":{"offboarding":"` + listID + `"}}`,
+			`{"email_templates":{"offboarding":"` + listID + `"}}`, `{"email_templates":{"offboarding":"` + listID + `"}}`,
+		},
 		{"no templates any more", `{"email_templates":{"offboarding":"` + listID + `"}}`, `{"email_templates":{"offboarding":""}}`, `{}`},
-		{"hero image over http", `{}`, `{"hero_image_url":"http://img.example/a.png?x=1&y=2"}`,
-			`{"hero_image_url":"http://img.example/a.png?x=1\u0026y=2"}`},
+		{
+			"hero image over http", `{}`, `{"hero_image_url":"http://img.example/a.png?x=1&y=2"}`,
+			`{"hero_image_url":"http://img.example/a.png?x=1\u0026y=2"}`,
+		},
 		{
 			"questions", `{}`,
 			`{"custom_questions":[{"id":"a","label":" Why? ","type":"text"},{"id":"B_-9","label":"Size","type":"dropdown","required":true,` +
@@ -186,11 +198,15 @@ func TestMergeRefuses(t *testing.T) {
 		{"milestone above", `{"referral_milestones":[10001]}`, "referral_milestones[0]"},
 		{"milestone as text", `{"referral_milestones":["5"]}`, "referral_milestones[0]"},
 		{"milestones of the wrong type", `{"referral_milestones":{}}`, "referral_milestones"},
-		{"template that does not exist", `{"email_templates":{"offboarding":"0193d4a2-5c1e-7a41-8000-000000000001"}}`,
-			"email_templates.offboarding"},
+		{
+			"template that does not exist", `{"email_templates":{"offboarding":"0193d4a2-5c1e-7a41-8000-000000000001"}}`,
+			"email_templates.offboarding",
+		},
 		{"template of another mail", `{"email_templates":{"offboarding":"` + confirmationTemplate + `"}}`, "email_templates.offboarding"},
-		{"template without an id", `{"email_templates":{"signup_confirmation":"urn:uuid:` + confirmationTemplate + `"}}`,
-			"email_templates.signup_confirmation"},
+		{
+			"template without an id", `{"email_templates":{"signup_confirmation":"urn:uuid:` + confirmationTemplate + `"}}`,
+			"email_templates.signup_confirmation",
+		},
 		{"template of the wrong type", `{"email_templates":{"signup_confirmation":5}}`, "email_templates.signup_confirmation"},
 		{"unknown mail", `{"email_templates":{"blast":null}}`, "email_templates.blast"},
 		{"templates of the wrong type", `{"email_templates":[]}`, "email_templates"},
@@ -203,22 +219,32 @@ func TestMergeRefuses(t *testing.T) {
 		{"question's id twice", question(`{"id":"a","label":"a","type":"text"},{"id":"a","label":"b","type":"text"}`), "custom_questions[1].id"},
 		{"question without label", question(`{"id":"a","type":"text"}`), "custom_questions[0].label"},
 		{"question with a blank label", question(`{"id":"a","label":"  ","type":"text"}`), "custom_questions[0].label"},
-		{"question's label too long", question(`{"id":"a","label":"` + strings.Repeat("a", 201) + `","type":"text"}`),
-			"custom_questions[0].label"},
+		{
+			"question's label too long", question(`{"id":"a","label":"` + strings.Repeat("a", 201) + `","type":"text"}`),
+			"custom_questions[0].label",
+		},
 		{"question without type", question(`{"id":"a","label":"a"}`), "custom_questions[0].type"},
 		{"question of an unknown type", question(`{"id":"a","label":"a","type":"radio"}`), "custom_questions[0].type"},
 		{"question's required as text", question(`{"id":"a","label":"a","type":"text","required":"yes"}`), "custom_questions[0].required"},
 		{"question with an unknown key", question(`{"id":"a","label":"a","type":"text","requird":true}`), "custom_questions[0].requird"},
 		{"dropdown without options", question(`{"id":"a","label":"a","type":"dropdown"}`), "custom_questions[0].options"},
 		{"dropdown with no options", question(`{"id":"a","label":"a","type":"dropdown","options":[]}`), "custom_questions[0].options"},
-		{"dropdown with 51 options", question(`{"id":"a","label":"a","type":"dropdown","options":[` + many(51, `"x"`) + `]}`),
-			"custom_questions[0].options"},
-		{"dropdown with an empty option", question(`{"id":"a","label":"a","type":"dropdown","options":["x"," "]}`),
-			"custom_questions[0].options[1]"},
-		{"dropdown with an option twice", question(`{"id":"a","label":"a","type":"dropdown","options":["x","y","x"]}`),
-			"custom_questions[0].options[2]"},
-		{"dropdown with a long option", question(`{"id":"a","label":"a","type":"dropdown","options":["` + strings.Repeat("a", 201) + `"]}`),
-			"custom_questions[0].options[0]"},
+		{
+			"dropdown with 51 options", question(`{"id":"a","label":"a","type":"dropdown","options":[` + many(51, `"x"`) + `]}`),
+			"custom_questions[0].options",
+		},
+		{
+			"dropdown with an empty option", question(`{"id":"a","label":"a","type":"dropdown","options":["x"," "]}`),
+			"custom_questions[0].options[1]",
+		},
+		{
+			"dropdown with an option twice", question(`{"id":"a","label":"a","type":"dropdown","options":["x","y","x"]}`),
+			"custom_questions[0].options[2]",
+		},
+		{
+			"dropdown with a long option", question(`{"id":"a","label":"a","type":"dropdown","options":["` + strings.Repeat("a", 201) + `"]}`),
+			"custom_questions[0].options[0]",
+		},
 		{"text with options", question(`{"id":"a","label":"a","type":"text","options":["x"]}`), "custom_questions[0].options"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -235,8 +261,10 @@ func TestMergeRefuses(t *testing.T) {
 func TestMergeReportsAllAtOnceAndBounded(t *testing.T) {
 	t.Parallel()
 	_, err := merge(t, `{}`, `{"headline":5,"referral_boost":0,"nope":1,"redirect_url":"x"}`, access.Basic)
-	if want := []string{"settings.headline", "settings.redirect_url", "settings.referral_boost",
-		"settings.nope"}; !slices.Equal(fields(err), want) {
+	if want := []string{
+		"settings.headline", "settings.redirect_url", "settings.referral_boost",
+		"settings.nope",
+	}; !slices.Equal(fields(err), want) {
 		t.Fatalf("fields %v, want %v", fields(err), want)
 	}
 	var unknown []string

@@ -281,12 +281,18 @@ func TestImportRefuses(t *testing.T) {
 		{"string", `{"signups": "a@example.com"}`, []string{"signups"}},
 		{"too many", many(100_001, `{}`), []string{"signups"}},
 		{"too many of anything", many(10_000_000, `1`), []string{"signups"}},
-		{"no objects", `{"signups": [{"email": "a@example.com"}, "b@example.com", null, [], 5]}`, []string{"signups[1]", "signups[2]",
-			"signups[3]", "signups[4]"}},
-		{"wrong types", `{"signups": [{"email": 5, "first_name": true, "last_name": {}, "phone": []}]}`, []string{"signups[0].email",
-			"signups[0].first_name", "signups[0].last_name", "signups[0].phone"}},
-		{"too long", `{"signups": [{"email": "a@example.com"}, {"first_name": "` + long + `", "phone": "` + long[:66] + `"}]}`,
-			[]string{"signups[1].first_name", "signups[1].phone"}},
+		{"no objects", `{"signups": [{"email": "a@example.com"}, "b@example.com", null, [], 5]}`, []string{
+			"signups[1]", "signups[2]",
+			"signups[3]", "signups[4]",
+		}},
+		{"wrong types", `{"signups": [{"email": 5, "first_name": true, "last_name": {}, "phone": []}]}`, []string{
+			"signups[0].email",
+			"signups[0].first_name", "signups[0].last_name", "signups[0].phone",
+		}},
+		{
+			"too long", `{"signups": [{"email": "a@example.com"}, {"first_name": "` + long + `", "phone": "` + long[:66] + `"}]}`,
+			[]string{"signups[1].first_name", "signups[1].phone"},
+		},
 		{"U+0000", `{"signups": [{"email": "a@example.com", "last_name": "a\u0000"}]}`, []string{"signups[0].last_name"}},
 		{"wrong from the first to the last", many(100_000, `7`), fifty},
 		{"last of equal names", `{"signups": [{"email": "a@example.com"}], "signups": 7}`, []string{"signups"}},
@@ -353,8 +359,10 @@ func TestImport(t *testing.T) {
 		t.Fatalf("%q, %v", rows, err)
 	}
 	for i, want := range [][]string{
-		{"here@example.com", "", "", "", "1"}, {"a@example.com", "Ada", "Lovelace", "+15550100", "2"}, {"b@xn--mller-kva.example", "\ufffd",
-			"", "", "3"},
+		{"here@example.com", "", "", "", "1"}, {"a@example.com", "Ada", "Lovelace", "+15550100", "2"}, {
+			"b@xn--mller-kva.example", "\ufffd",
+			"", "", "3",
+		},
 	} {
 		if !slices.Equal(rows[i+1][:5], want) {
 			t.Errorf("row %d: %q, want %q", i, rows[i+1], want)
@@ -528,7 +536,8 @@ type interrupted struct {
 }
 
 func (s *interrupted) Import(ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token) (int64,
-	error) {
+	error,
+) {
 	s.chunk++
 	if s.before != nil {
 		s.before(s.chunk)

@@ -41,7 +41,8 @@ func (*sums) Authorize(context.Context, *accountv1.AuthorizeRequest, ...grpc.Cal
 }
 
 func (s *sums) AuthorizeAnalytics(_ context.Context, r *signupv1.AuthorizeAnalyticsRequest,
-	_ ...grpc.CallOption) (*signupv1.AuthorizeAnalyticsResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.AuthorizeAnalyticsResponse, error) {
 	s.asked = r
 	return &signupv1.AuthorizeAnalyticsResponse{WaitlistId: r.GetWaitlistId(), TopReferrers: s.referrers}, s.refused
 }

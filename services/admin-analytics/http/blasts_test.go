@@ -31,7 +31,8 @@ type bulk struct {
 }
 
 func (b *bulk) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastRequest,
-	_ ...grpc.CallOption) (*messagingv1.CreateBlastResponse, error) {
+	_ ...grpc.CallOption,
+) (*messagingv1.CreateBlastResponse, error) {
 	b.got = r
 	end, _ := ctx.Deadline()
 	b.within = time.Until(end)
@@ -42,7 +43,8 @@ func (b *bulk) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastReques
 }
 
 func (b *bulk) ListBlasts(_ context.Context, r *messagingv1.ListBlastsRequest,
-	_ ...grpc.CallOption) (*messagingv1.ListBlastsResponse, error) {
+	_ ...grpc.CallOption,
+) (*messagingv1.ListBlastsResponse, error) {
 	b.got = r
 	return &messagingv1.ListBlastsResponse{Blasts: b.blasts}, b.err
 }

@@ -50,13 +50,15 @@ func actor() *accessv1.Actor {
 }
 
 func (b *backend) CreateWaitlist(_ context.Context, r *signupv1.CreateWaitlistRequest,
-	_ ...grpc.CallOption) (*signupv1.CreateWaitlistResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.CreateWaitlistResponse, error) {
 	b.got = r
 	return &signupv1.CreateWaitlistResponse{Waitlist: b.waitlist, Replayed: b.replayed}, b.err
 }
 
 func (b *backend) ListWaitlists(_ context.Context, r *signupv1.ListWaitlistsRequest,
-	_ ...grpc.CallOption) (*signupv1.ListWaitlistsResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.ListWaitlistsResponse, error) {
 	b.got = r
 	res := &signupv1.ListWaitlistsResponse{}
 	if b.waitlist != nil {
@@ -66,45 +68,53 @@ func (b *backend) ListWaitlists(_ context.Context, r *signupv1.ListWaitlistsRequ
 }
 
 func (b *backend) GetWaitlist(_ context.Context, r *signupv1.GetWaitlistRequest,
-	_ ...grpc.CallOption) (*signupv1.GetWaitlistResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.GetWaitlistResponse, error) {
 	b.got = r
 	return &signupv1.GetWaitlistResponse{Waitlist: b.waitlist}, b.err
 }
 
 func (b *backend) UpdateWaitlist(_ context.Context, r *signupv1.UpdateWaitlistRequest,
-	_ ...grpc.CallOption) (*signupv1.UpdateWaitlistResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.UpdateWaitlistResponse, error) {
 	b.got = r
 	return &signupv1.UpdateWaitlistResponse{Waitlist: b.waitlist}, b.err
 }
 
 func (b *backend) DeleteWaitlist(_ context.Context, r *signupv1.DeleteWaitlistRequest,
-	_ ...grpc.CallOption) (*signupv1.DeleteWaitlistResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.DeleteWaitlistResponse, error) {
 	b.got = r
 	return &signupv1.DeleteWaitlistResponse{}, b.err
 }
 
 func (b *backend) ListSignups(_ context.Context, r *signupv1.ListSignupsRequest,
-	_ ...grpc.CallOption) (*signupv1.ListSignupsResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.ListSignupsResponse, error) {
 	b.got = r
 	return b.page, b.err
 }
 
 func (b *backend) RemoveSignup(_ context.Context, r *signupv1.RemoveSignupRequest,
-	_ ...grpc.CallOption) (*signupv1.RemoveSignupResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.RemoveSignupResponse, error) {
 	b.got = r
 	return &signupv1.RemoveSignupResponse{}, b.err
 }
 
 func (b *backend) MoveSignup(_ context.Context, r *signupv1.MoveSignupRequest,
-	_ ...grpc.CallOption) (*signupv1.MoveSignupResponse, error) {
+	_ ...grpc.CallOption,
+) (*signupv1.MoveSignupResponse, error) {
 	b.got = r
 	return &signupv1.MoveSignupResponse{Email: r.GetEmail(), Position: 7}, b.err
 }
 
 func (b *backend) GetStats(_ context.Context, r *signupv1.GetStatsRequest, _ ...grpc.CallOption) (*signupv1.GetStatsResponse, error) {
 	b.got = r
-	return &signupv1.GetStatsResponse{WaitlistId: r.GetWaitlistId(), TotalSignups: 5, ReferralSignups: 2,
-		CreatedAt: b.waitlist.GetCreatedAt()}, b.err
+	return &signupv1.GetStatsResponse{
+		WaitlistId: r.GetWaitlistId(), TotalSignups: 5, ReferralSignups: 2,
+		CreatedAt: b.waitlist.GetCreatedAt(),
+	}, b.err
 }
 
 func TestRoutes(t *testing.T) {
@@ -235,20 +245,28 @@ func TestRoutes(t *testing.T) {
 		},
 		{name: "signups of an id that is none", method: http.MethodGet, path: "/v1/waitlists/1/signups", status: 404, want: "NOT_FOUND"},
 		{name: "signup of other bytes", method: http.MethodDelete, path: "/v1/waitlists/" + id + "/signups/%ff", status: 404, want: "NOT_FOUND"},
-		{name: "stats without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/stats",
-			header: map[string]string{"X-Api-Key": "bad"}, status: 401, want: "AUTHENTICATION_REQUIRED"},
+		{
+			name: "stats without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/stats",
+			header: map[string]string{"X-Api-Key": "bad"}, status: 401, want: "AUTHENTICATION_REQUIRED",
+		},
 		{name: "id that is none", method: http.MethodGet, path: "/v1/waitlists/1", status: 404, want: "NOT_FOUND"},
 		{name: "id of other bytes", method: http.MethodGet, path: "/v1/waitlists/%ff", status: 404, want: "NOT_FOUND"},
 		{name: "id in braces", method: http.MethodPatch, path: "/v1/waitlists/%7b" + id + "%7d", body: `{`, status: 404, want: "NOT_FOUND"},
-		{name: "id without hyphens", method: http.MethodDelete, path: "/v1/waitlists/" + strings.ReplaceAll(id, "-", ""), status: 404,
-			want: "NOT_FOUND"},
+		{
+			name: "id without hyphens", method: http.MethodDelete, path: "/v1/waitlists/" + strings.ReplaceAll(id, "-", ""), status: 404,
+			want: "NOT_FOUND",
+		},
 		{name: "method", method: http.MethodPut, path: "/v1/waitlists/" + id, status: 404, want: "NOT_FOUND"},
 		{name: "trailing slash", method: http.MethodGet, path: "/v1/waitlists/", status: 404, want: "NOT_FOUND"},
 		{name: "path below", method: http.MethodGet, path: "/v1/waitlists/" + id + "/nothing", status: 404, want: "NOT_FOUND"},
-		{name: "unknown path without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/nothing",
-			header: map[string]string{"X-Api-Key": "bad"}, status: 404, want: "NOT_FOUND"},
-		{name: "no credentials", method: http.MethodGet, path: "/v1/waitlists/1", header: map[string]string{"X-Api-Key": "bad"},
-			status: 401, want: "AUTHENTICATION_REQUIRED"},
+		{
+			name: "unknown path without credentials", method: http.MethodGet, path: "/v1/waitlists/" + id + "/nothing",
+			header: map[string]string{"X-Api-Key": "bad"}, status: 404, want: "NOT_FOUND",
+		},
+		{
+			name: "no credentials", method: http.MethodGet, path: "/v1/waitlists/1", header: map[string]string{"X-Api-Key": "bad"},
+			status: 401, want: "AUTHENTICATION_REQUIRED",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

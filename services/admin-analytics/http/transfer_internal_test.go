@@ -181,8 +181,10 @@ func TestExport(t *testing.T) {
 		t.Errorf("HEAD: %d, %v", res.status, res.header)
 	}
 	await(t, ended)
-	for path, want := range map[string]int{exportPath + "?token=bad": 401, exportPath + "?token=": 401,
-		"/v1/waitlists/x/export?token=good": 404} {
+	for path, want := range map[string]int{
+		exportPath + "?token=bad": 401, exportPath + "?token=": 401,
+		"/v1/waitlists/x/export?token=good": 404,
+	} {
 		if res := call(t, web, http.MethodGet, path, nil); res.status != want {
 			t.Errorf("%s: %d", path, res.status)
 		}
@@ -363,8 +365,10 @@ func TestImport(t *testing.T) {
 		want   string
 	}{
 		{nil, `{"imported":5,"skipped":7,"errors":[]}`},
-		{[]*signupv1.ImportError{{Row: 3, Email: "<x>", Error: "bad"}, {Row: 4}},
-			`{"imported":5,"skipped":7,"errors":[{"row":3,"email":"<x>","error":"bad"},{"row":4,"email":"","error":""}]}`},
+		{
+			[]*signupv1.ImportError{{Row: 3, Email: "<x>", Error: "bad"}, {Row: 4}},
+			`{"imported":5,"skipped":7,"errors":[{"row":3,"email":"<x>","error":"bad"},{"row":4,"email":"","error":""}]}`,
+		},
 	} {
 		res.Errors = tt.errors
 		got := call(t, web, http.MethodPost, importPath, bytes.NewReader(body))

@@ -57,18 +57,30 @@ func TestHandler(t *testing.T) {
 		{"signup", &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
 			WaitlistId: "w", Number: 7, UtmSource: "s", UtmMedium: "m", UtmCampaign: "c",
 		}}}, []string{on + ` v0 s1 r0 #7 "s" "m" "c"`}},
-		{"referred", &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{WaitlistId: "w",
-			Number: 8, Referred: true}}}, []string{on + ` v0 s1 r1 #8 "" "" ""`}},
-		{"import", &eventv1.Event{Payload: &eventv1.Event_SignupsImported{SignupsImported: &eventv1.SignupsImported{WaitlistId: "w",
-			FirstNumber: 9, LastNumber: 12}}}, []string{on + ` v0 s4 r0 #12 "" "" ""`}},
-		{"views", &eventv1.Event{Payload: &eventv1.Event_PageViewsCounted{PageViewsCounted: &eventv1.PageViewsCounted{WaitlistId: "w",
-			Views: 5}}}, []string{on + ` v5 s0 r0 #0 "" "" ""`}},
-		{"deleted", &eventv1.Event{Payload: &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: "w"}}},
-			[]string{"forget w"}},
-		{"removal", &eventv1.Event{Payload: &eventv1.Event_SignupRemoved{SignupRemoved: &eventv1.SignupRemoved{WaitlistId: "w",
-			Number: 7}}}, nil},
-		{"credit", &eventv1.Event{Payload: &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{WaitlistId: "w",
-			Number: 7}}}, nil},
+		{"referred", &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
+			WaitlistId: "w",
+			Number:     8, Referred: true,
+		}}}, []string{on + ` v0 s1 r1 #8 "" "" ""`}},
+		{"import", &eventv1.Event{Payload: &eventv1.Event_SignupsImported{SignupsImported: &eventv1.SignupsImported{
+			WaitlistId:  "w",
+			FirstNumber: 9, LastNumber: 12,
+		}}}, []string{on + ` v0 s4 r0 #12 "" "" ""`}},
+		{"views", &eventv1.Event{Payload: &eventv1.Event_PageViewsCounted{PageViewsCounted: &eventv1.PageViewsCounted{
+			WaitlistId: "w",
+			Views:      5,
+		}}}, []string{on + ` v5 s0 r0 #0 "" "" ""`}},
+		{
+			"deleted", &eventv1.Event{Payload: &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: "w"}}},
+			[]string{"forget w"},
+		},
+		{"removal", &eventv1.Event{Payload: &eventv1.Event_SignupRemoved{SignupRemoved: &eventv1.SignupRemoved{
+			WaitlistId: "w",
+			Number:     7,
+		}}}, nil},
+		{"credit", &eventv1.Event{Payload: &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
+			WaitlistId: "w",
+			Number:     7,
+		}}}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -237,14 +249,18 @@ func TestConsumer(t *testing.T) {
 		}
 		for n := range int64(each) {
 			add(func(e *eventv1.Event) {
-				e.Payload = &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{WaitlistId: ids[l], Number: n + 1,
-					UtmSource: fmt.Sprint("s", n%3), Referred: n%2 == 0}}
+				e.Payload = &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
+					WaitlistId: ids[l], Number: n + 1,
+					UtmSource: fmt.Sprint("s", n%3), Referred: n%2 == 0,
+				}}
 			})
 			add(views(ids[l], 2))
 		}
 		add(func(e *eventv1.Event) {
-			e.Payload = &eventv1.Event_SignupsImported{SignupsImported: &eventv1.SignupsImported{WaitlistId: ids[l], FirstNumber: each + 1,
-				LastNumber: 2 * each}}
+			e.Payload = &eventv1.Event_SignupsImported{SignupsImported: &eventv1.SignupsImported{
+				WaitlistId: ids[l], FirstNumber: each + 1,
+				LastNumber: 2 * each,
+			}}
 		})
 	}
 	// All three times, once in order, once backwards, and one list has gone.

@@ -180,8 +180,10 @@ func TestOrigins(t *testing.T) {
 	number := int64(0)
 	add := func(source, medium, campaign string) {
 		number++
-		counts = append(counts, adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: number, Source: source,
-			Medium: medium, Campaign: campaign})
+		counts = append(counts, adminanalytics.Count{
+			WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: number, Source: source,
+			Medium: medium, Campaign: campaign,
+		})
 	}
 	const many = 1005
 	for i := range many {
@@ -203,13 +205,19 @@ func TestOrigins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []adminanalytics.Origin{{Value: "mail", Count: 2}, {Value: "twitter", Count: 2}, {Value: "ads", Count: 1},
-		{Value: "news", Count: 1}}; !slices.Equal(got.Sources, want) {
+	if want := []adminanalytics.Origin{
+		{Value: "mail", Count: 2},
+		{Value: "twitter", Count: 2},
+		{Value: "ads", Count: 1},
+		{Value: "news", Count: 1},
+	}; !slices.Equal(got.Sources, want) {
 		t.Errorf("sources %v", got.Sources)
 	}
 	// The name of the rest is nobody's.
-	if want := []adminanalytics.Origin{{Value: adminanalytics.OtherOrigins, Count: 2}, {Value: "cpc",
-		Count: 1}}; !slices.Equal(got.Mediums, want) {
+	if want := []adminanalytics.Origin{{Value: adminanalytics.OtherOrigins, Count: 2}, {
+		Value: "cpc",
+		Count: 1,
+	}}; !slices.Equal(got.Mediums, want) {
 		t.Errorf("mediums %v", got.Mediums)
 	}
 	want := []adminanalytics.Origin{{Value: adminanalytics.OtherOrigins, Count: 5}, {Value: "c1004", Count: 2}}

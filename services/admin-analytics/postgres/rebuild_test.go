@@ -46,8 +46,10 @@ func TestRebuildSignups(t *testing.T) {
 		}
 		return errors.Join(
 			next(adminanalytics.Tally{LastNumber: 10}),
-			next(adminanalytics.Tally{Days: []adminanalytics.Day{{Day: day("2026-03-01"), Signups: 8, ReferralSignups: 2},
-				{Day: day("2026-03-02"), Signups: 2}}}),
+			next(adminanalytics.Tally{Days: []adminanalytics.Day{
+				{Day: day("2026-03-01"), Signups: 8, ReferralSignups: 2},
+				{Day: day("2026-03-02"), Signups: 2},
+			}}),
 			next(adminanalytics.Tally{Values: values[:2]}), next(adminanalytics.Tally{Values: values[2:]}),
 		)
 	}

@@ -35,21 +35,21 @@ func TestCheckout(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	page := `{"url":"https://pay.example/p_am?back=https://example.com/s"}`
-	e.post("/checkout", ann, `{"tier":"advanced"}`).expect(t, 200, page)
-	if got := e.accounts.of(ann).Status; got != access.Inactive {
+	e.post("/checkout", ann, `{"tier":"advanced"}`).ok(t, page)
+	if got := e.accounts.ofAnn().Status; got != access.Inactive {
 		t.Errorf("the trial is %s after the checkout", got)
 	}
 	// A second click leads to the same page, and makes no second customer.
-	e.post("/checkout", ann, `{"tier":"advanced","interval":null}`).expect(t, 200, page)
+	e.post("/checkout", ann, `{"tier":"advanced","interval":null}`).ok(t, page)
 	if n := len(e.provider.usedKeys("customer")); n != 1 {
 		t.Errorf("%d customers", n)
 	}
 	e.provider.subscribe("p_am")
-	e.post("/checkout", ann, `{"tier":"pro","interval":"yearly"}`).expect(t, 200, `{"upgraded":true,"tier":"pro","status":"active"}`)
+	e.post("/checkout", ann, `{"tier":"pro","interval":"yearly"}`).ok(t, `{"upgraded":true,"tier":"pro","status":"active"}`)
 	e.post("/checkout", ann, `{"tier":"pro","interval":"yearly"}`).fails(t, 400, apierr.ValidationError, "tier")
 	e.provider.fails("plan", failure(billing.Card))
-	e.post("/checkout", ann, `{"tier":"basic"}`).expect(t, 200, `{"upgraded":false,"payment_failed":true}`)
-	if got := e.accounts.of(ann); got.Tier != access.Pro || got.Status != access.Active {
+	e.post("/checkout", ann, `{"tier":"basic"}`).ok(t, `{"upgraded":false,"payment_failed":true}`)
+	if got := e.accounts.ofAnn(); got.Tier != access.Pro || got.Status != access.Active {
 		t.Errorf("%s %s after a payment that failed", got.Tier, got.Status)
 	}
 }
@@ -58,13 +58,13 @@ func TestPreview(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.post("/preview", ann, `{"tier":"pro"}`).fails(t, 400, apierr.ValidationError, "subscription")
-	e.customer(ann)
+	e.customer()
 	e.post("/preview", ann, `{"tier":"pro"}`).fails(t, 400, apierr.ValidationError, "subscription")
 	e.provider.subscribe("p_am")
-	e.post("/preview", ann, `{"tier":"pro","interval":"yearly"}`).expect(t, 200, `{"current_plan":"advanced","new_plan":"pro",`+
+	e.post("/preview", ann, `{"tier":"pro","interval":"yearly"}`).ok(t, `{"current_plan":"advanced","new_plan":"pro",`+
 		`"proration_amount":1234,"proration_formatted":"$12.34","new_recurring_price":500000,"new_recurring_formatted":"$5,000.00",`+
 		`"is_upgrade":true,"immediate_charge":true}`)
-	e.post("/preview", ann, `{"tier":"advanced"}`).expect(t, 200, `{"already_on_plan":true,"actual_tier":"advanced"}`)
+	e.post("/preview", ann, `{"tier":"advanced"}`).ok(t, `{"already_on_plan":true,"actual_tier":"advanced"}`)
 }
 
 func TestStartTrial(t *testing.T) {
@@ -76,20 +76,20 @@ func TestStartTrial(t *testing.T) {
 	e.accounts.trial = apierr.NotFoundf("There is no such account.")
 	e.post("/start-trial", bob, "").fails(t, 401, apierr.AuthenticationRequired)
 	e.accounts.trial = nil
-	e.post("/start-trial", bob, "").expect(t, 200, `{"status":"trialing","tier":"pro","trial_end":1900000000}`)
+	e.post("/start-trial", bob, "").ok(t, `{"status":"trialing","tier":"pro","trial_end":1900000000}`)
 }
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.post("/cancel", bob, "").fails(t, 400, apierr.ValidationError, "subscription")
-	e.post("/cancel", ann, "").expect(t, 200, `{"status":"inactive","canceled_immediately":true}`)
+	e.post("/cancel", ann, "").ok(t, `{"status":"inactive","canceled_immediately":true}`)
 	e.post("/cancel", ann, "").fails(t, 400, apierr.ValidationError, "subscription")
-	e.customer(ann)
+	e.customer()
 	end := e.provider.subscribe("p_bm").CurrentPeriodEnd.Unix()
 	want := fmt.Sprintf(`{"status":"canceling","canceled_immediately":false,"cancel_at":%d,"current_period_end":%d}`, end, end)
-	e.post("/cancel", ann, "").expect(t, 200, want)
-	e.post("/cancel", ann, "").expect(t, 200, want)
+	e.post("/cancel", ann, "").ok(t, want)
+	e.post("/cancel", ann, "").ok(t, want)
 	if n := len(e.provider.usedKeys("canceling")); n != 1 {
 		t.Errorf("%d calls cancel once", n)
 	}
@@ -99,8 +99,8 @@ func TestPortal(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.post("/portal", ann, "").fails(t, 400, apierr.ValidationError, "customer")
-	e.customer(ann)
-	e.post("/portal", ann, "").expect(t, 200, `{"url":"https://portal.example/cus_1?back=https://example.com/p"}`)
+	e.customer()
+	e.post("/portal", ann, "").ok(t, `{"url":"https://portal.example/cus_1?back=https://example.com/p"}`)
 	e.provider.fails("portal", failure(billing.Missing))
 	e.post("/portal", ann, "").fails(t, 400, apierr.ValidationError, "customer")
 }
@@ -109,9 +109,9 @@ func TestInfo(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	none := `{"invoices":[],"payment_method":null}`
-	e.do(http.MethodGet, "/info", ann, "").expect(t, 200, none)
-	e.customer(ann)
-	e.do(http.MethodGet, "/info", ann, "").expect(t, 200, none)
+	e.do(http.MethodGet, "/info", ann, "").ok(t, none)
+	e.customer()
+	e.do(http.MethodGet, "/info", ann, "").ok(t, none)
 	e.provider.method = &billing.PaymentMethod{Brand: "visa", Last4: "4242", ExpMonth: 2, ExpYear: 2031}
 	e.provider.invoices = []billing.Invoice{
 		{ID: "in_2", CreatedAt: time.Unix(1_700_000_001, 0), Amount: -500, Currency: "usd"},
@@ -120,22 +120,24 @@ func TestInfo(t *testing.T) {
 			Status: "paid", Description: "Basic", PDF: "https://pay.example/1.pdf", URL: "https://pay.example/1",
 		},
 	}
-	e.do(http.MethodGet, "/info", ann, "").expect(t, 200, `{"invoices":[`+
+	e.do(http.MethodGet, "/info", ann, "").ok(t, `{"invoices":[`+
 		`{"id":"in_2","date":1700000001,"amount":-500,"amount_formatted":"-$5.00","status":null,"description":null,`+
 		`"invoice_pdf":null,"hosted_invoice_url":null},`+
 		`{"id":"in_1","date":1700000000,"amount":1000,"amount_formatted":"¥1,000","status":"paid","description":"Basic",`+
 		`"invoice_pdf":"https://pay.example/1.pdf","hosted_invoice_url":"https://pay.example/1"}],`+
 		`"payment_method":{"brand":"visa","last4":"4242","exp_month":2,"exp_year":2031}}`)
 	e.provider.fails("method", failure(billing.Missing))
-	e.do(http.MethodGet, "/info", ann, "").expect(t, 200, none)
+	e.do(http.MethodGet, "/info", ann, "").ok(t, none)
 }
 
 func TestBadBodies(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for _, path := range []string{"/checkout", "/preview"} {
-		for _, body := range []string{"", "{", "[]", "null", "1", `{"tier":"pro"} {}`, "{\"tier\":\"\xff\"}",
-			`{"x":"` + strings.Repeat("x", 1<<20) + `"}`} {
+		for _, body := range []string{
+			"", "{", "[]", "null", "1", `{"tier":"pro"} {}`, "{\"tier\":\"\xff\"}",
+			`{"x":"` + strings.Repeat("x", 1<<20) + `"}`,
+		} {
 			e.post(path, ann, body).fails(t, 400, apierr.InvalidBody)
 		}
 		for body, fields := range map[string][]string{
@@ -186,7 +188,7 @@ func TestEveryRouteAsksForCredentials(t *testing.T) {
 		raw, signature := signed("evt_1", "cus_1", newSecret, time.Now())
 		e.do(r.method, r.path, "", raw, "Stripe-Signature", signature).fails(t, 401, apierr.AuthenticationRequired)
 	}
-	e.do(http.MethodGet, "/info", "", "", "Authorization", "Bearer "+ann).expect(t, 200, `{"invoices":[],"payment_method":null}`)
+	e.do(http.MethodGet, "/info", "", "", "Authorization", "Bearer "+ann).ok(t, `{"invoices":[],"payment_method":null}`)
 }
 
 // An account needs no subscription to get one, and nobody acts for another account
@@ -196,9 +198,9 @@ func TestEveryTierMayAndOnlyForItself(t *testing.T) {
 	e := newEnv(t)
 	for _, tier := range []access.Tier{"", access.Basic, access.Advanced, access.Pro} {
 		e.accounts.has[bob] = access.Entitlement{Tier: tier, Status: access.Inactive, Version: 1}
-		e.do(http.MethodGet, "/info", bob, "").expect(t, 200, `{"invoices":[],"payment_method":null}`)
+		e.do(http.MethodGet, "/info", bob, "").ok(t, `{"invoices":[],"payment_method":null}`)
 	}
-	e.customer(ann)
+	e.customer()
 	e.provider.subscribe("p_bm")
 	for _, role := range []access.Role{access.Viewer, access.Admin} {
 		e.accounts.grants[bob] = []access.Grant{{OwnerID: ann, OwnerEmail: "ann@example.com", Role: role, Entitlement: e.accounts.has[ann]}}
@@ -241,7 +243,7 @@ func TestIdempotencyKeys(t *testing.T) {
 func TestFailuresOfTheProvider(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.customer(ann)
+	e.customer()
 	e.provider.subscribe("p_bm")
 	calls := []struct{ method, path, body, call string }{
 		{http.MethodPost, "/checkout", `{"tier":"pro"}`, "sessions"},
@@ -261,8 +263,11 @@ func TestFailuresOfTheProvider(t *testing.T) {
 		retry  string
 	}{
 		{billing.ProviderError{Reason: billing.Away, Answered: true}, 502, apierr.ExternalServiceError, ""},
-		{billing.ProviderError{Reason: billing.Away, Answered: true, RetryAfter: 9500 * time.Millisecond}, 502,
-			apierr.ExternalServiceError, "10"},
+		{
+			billing.ProviderError{Reason: billing.Away, Answered: true, RetryAfter: 9500 * time.Millisecond},
+			502,
+			apierr.ExternalServiceError, "10",
+		},
 		{billing.ProviderError{Reason: billing.Throttled}, 429, apierr.RateLimited, "1"},
 		{billing.ProviderError{Reason: billing.Throttled, RetryAfter: 7 * time.Second}, 429, apierr.RateLimited, "7"},
 		{billing.ProviderError{Reason: billing.Refused}, 502, apierr.ExternalServiceError, ""},
@@ -291,7 +296,7 @@ func (busy) Lock(context.Context, string, time.Duration, func(context.Context, b
 func TestABusyAccount(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.customer(ann)
+	e.customer()
 	e.cfg.Store = busy{e.cfg.Store}
 	e.serve()
 	for _, path := range []string{"/checkout", "/cancel", "/portal"} {
@@ -368,24 +373,24 @@ func sign(body, secret string, at time.Time) (string, string) {
 func TestWebhook(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.customer(ann)
+	e.customer()
 	e.provider.subscribe("p_am")
 	fetched := e.provider.fetches
 	for _, secret := range []string{newSecret, oldSecret, newSecret} {
 		body, signature := signed("evt_1", "cus_1", secret, time.Now())
-		e.post("/webhook", "", body, "Stripe-Signature", signature).expect(t, 200, `{"received":true}`)
+		e.post("/webhook", "", body, "Stripe-Signature", signature).ok(t, `{"received":true}`)
 		if n := e.provider.fetches - fetched; n != 1 {
 			t.Errorf("the same event had its effect %d times", n)
 		}
 	}
-	if got := e.accounts.of(ann); got.Tier != access.Advanced || got.Status != access.Active {
+	if got := e.accounts.ofAnn(); got.Tier != access.Advanced || got.Status != access.Active {
 		t.Errorf("%s %s", got.Tier, got.Status)
 	}
 	// Events that concern no account are accepted.
 	body, signature := signed("evt_2", "cus_of_another", newSecret, time.Now())
-	e.post("/webhook", "", body, "Stripe-Signature", signature).expect(t, 200, `{"received":true}`)
+	e.post("/webhook", "", body, "Stripe-Signature", signature).ok(t, `{"received":true}`)
 	body, signature = sign(`{"id":"evt_3","type":"price.created","data":{"object":{"object":"price","id":"p_bm"}}}`, newSecret, time.Now())
-	e.post("/webhook", "", body, "Stripe-Signature", signature).expect(t, 200, `{"received":true}`)
+	e.post("/webhook", "", body, "Stripe-Signature", signature).ok(t, `{"received":true}`)
 	if n := e.provider.fetches - fetched; n != 1 {
 		t.Errorf("%d fetches", n)
 	}
@@ -394,7 +399,7 @@ func TestWebhook(t *testing.T) {
 func TestForgedEvents(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.customer(ann)
+	e.customer()
 	e.provider.subscribe("p_am")
 	fetched := e.provider.fetches
 	body, good := signed("evt_1", "cus_1", newSecret, time.Now())
@@ -442,7 +447,7 @@ func (e *env) seen() (n int) {
 func TestEventsThatFailAreSentAgain(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.customer(ann)
+	e.customer()
 	e.provider.subscribe("p_am")
 	for _, reason := range []billing.Reason{billing.Away, billing.Throttled} {
 		e.provider.fails("subscriptions", failure(reason))
@@ -454,8 +459,8 @@ func TestEventsThatFailAreSentAgain(t *testing.T) {
 		t.Errorf("%d events are remembered that had no effect", n)
 	}
 	body, signature := signed("evt_1", "cus_1", newSecret, time.Now())
-	e.post("/webhook", "", body, "Stripe-Signature", signature).expect(t, 200, `{"received":true}`)
-	if got := e.accounts.of(ann).Status; got != access.Active {
+	e.post("/webhook", "", body, "Stripe-Signature", signature).ok(t, `{"received":true}`)
+	if got := e.accounts.ofAnn().Status; got != access.Active {
 		t.Errorf("%s", got)
 	}
 }

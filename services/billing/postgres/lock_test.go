@@ -81,7 +81,8 @@ func TestACrowdAtOneAccountIsNoOtherOnesTrouble(t *testing.T) {
 	}
 	another := postgres.New(pool, 1)
 	if err := another.Lock(ctx, ann, 300*time.Millisecond, func(context.Context,
-		billing.Locked) error {
+		billing.Locked,
+	) error {
 		return nil
 	}); !errors.Is(err, billing.ErrBusy) {
 		t.Errorf("another process: %v", err)

@@ -68,15 +68,21 @@ func TestFailuresAreToldApart(t *testing.T) {
 		"card":           {refuse(402, `{"error":{"type":"card_error","code":"card_declined","message":"no"}}`), billing.Card, false, 0, 1},
 		"no card":        {refuse(402, `{"error":{"type":"invalid_request_error","message":"no"}}`), billing.Card, false, 0, 1},
 		"no card at all": {refuse(400, `{"error":{"type":"invalid_request_error","code":"resource_missing"}}`), billing.Card, false, 0, 1},
-		"throttled": {refuse(429, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, "Retry-After", "7"),
-			billing.Throttled, false, 7 * time.Second, 1},
+		"throttled": {
+			refuse(429, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, "Retry-After", "7"),
+			billing.Throttled, false, 7 * time.Second, 1,
+		},
 		"missing": {refuse(404, `{"error":{"type":"invalid_request_error","code":"resource_missing"}}`), billing.Missing, false, 0, 1},
-		"missing param": {refuse(400, `{"error":{"type":"invalid_request_error","code":"resource_missing","param":"customer"}}`),
-			billing.Missing, false, 0, 1},
+		"missing param": {
+			refuse(400, `{"error":{"type":"invalid_request_error","code":"resource_missing","param":"customer"}}`),
+			billing.Missing, false, 0, 1,
+		},
 		"key reused": {refuse(400, `{"error":{"type":"idempotency_error"}}`), billing.KeyReused, false, 0, 1},
 		"under way":  {refuse(409, `{"error":{"type":"idempotency_error"}}`), billing.Away, false, 0, 2},
-		"wrong": {refuse(400, `{"error":{"type":"invalid_request_error","message":"ann@example.com"}}`), billing.Refused,
-			false, 0, 1},
+		"wrong": {
+			refuse(400, `{"error":{"type":"invalid_request_error","message":"ann@example.com"}}`), billing.Refused,
+			false, 0, 1,
+		},
 		"wrong key":         {refuse(401, `{"error":{"type":"invalid_request_error"}}`), billing.Refused, false, 0, 1},
 		"broken":            {refuse(500, `{"error":{"type":"api_error"}}`), billing.Away, true, 0, 1},
 		"broken on the way": {refuse(502, `<html>`), billing.Away, false, 0, 2},
@@ -115,8 +121,10 @@ func TestQuotes(t *testing.T) {
 				{"amount":-1000,"proration":true,"period":{"start":%[2]d}},{"amount":5000,"proration":true,"period":{"start":%[2]d}},
 				{"amount":500,"period":{"start":%[3]d}},{"amount":7000,"period":{"start":%[2]d}}]}}`, balance, end.Unix(), end.Unix()-1)
 		})
-		q, err := provider(t, a.URL).Quote(t.Context(), billing.Subscription{ID: "sub_1", CustomerID: "cus_1", ItemID: "si_1",
-			CurrentPeriodEnd: end}, "price_2")
+		q, err := provider(t, a.URL).Quote(t.Context(), billing.Subscription{
+			ID: "sub_1", CustomerID: "cus_1", ItemID: "si_1",
+			CurrentPeriodEnd: end,
+		}, "price_2")
 		if want := (billing.Quote{Amount: 4500, Due: due, Currency: "usd"}); err != nil || q != want {
 			t.Errorf("balance %d: %+v, %v; want %+v", balance, q, err, want)
 		}
@@ -133,8 +141,10 @@ func TestTimeIsBounded(t *testing.T) {
 		}
 	})
 	defer close(hang)
-	p, err := stripe.New(stripe.Config{SecretKey: "sk_test_123", URL: a.URL, Timeout: 50 * time.Millisecond,
-		Log: slog.New(slog.DiscardHandler)})
+	p, err := stripe.New(stripe.Config{
+		SecretKey: "sk_test_123", URL: a.URL, Timeout: 50 * time.Millisecond,
+		Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +168,10 @@ func TestTheBreakerSparesWhoIsAway(t *testing.T) {
 	})
 	registry := prometheus.NewRegistry()
 	var log bytes.Buffer
-	p, err := stripe.New(stripe.Config{SecretKey: "sk_test_secret", URL: a.URL, Log: slog.New(slog.NewTextHandler(&log, nil)),
-		Registerer: registry})
+	p, err := stripe.New(stripe.Config{
+		SecretKey: "sk_test_secret", URL: a.URL, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Registerer: registry,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -176,8 +176,10 @@ func TestAnswersAreFinal(t *testing.T) {
 	}{
 		{"204", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, notifier.Delivered, "", 204},
 		{"500", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, notifier.Rejected, "", 500},
-		{"503 with Retry-After", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Retry-After", "0"); w.WriteHeader(503) },
-			notifier.Rejected, "", 503},
+		{
+			"503 with Retry-After", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Retry-After", "0"); w.WriteHeader(503) },
+			notifier.Rejected, "", 503,
+		},
 		{"301", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/again", http.StatusMovedPermanently)
 		}, notifier.Rejected, "", 301},
@@ -421,8 +423,10 @@ func TestRebinding(t *testing.T) {
 	z := &zone{records: map[string][][]string{"example.com": {{"127.0.0.2"}, {"127.0.0.1"}}}}
 	resolver := z.resolver(t)
 	// 127.0.0.2 stands for a public address here.
-	p := notifierhttp.New(notifierhttp.Config{Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}, Roots: r.roots,
-		Resolver: resolver})
+	p := notifierhttp.New(notifierhttp.Config{
+		Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}, Roots: r.roots,
+		Resolver: resolver,
+	})
 	defer p.Close()
 	if o, reason, _ := p.Post(t.Context(), r.url("/"), nil); o != notifier.Unreachable || reason != "connect" {
 		t.Errorf("first: %s %q", o, reason)
@@ -508,8 +512,10 @@ func TestProxy(t *testing.T) {
 	if a := <-asked; a != "CONNECT example.com:443" {
 		t.Error(a)
 	}
-	for target, want := range map[string]string{"https://127.0.0.1/": "url", "https://0x7f.1/": "url",
-		"https://direct.example.com/": "address"} {
+	for target, want := range map[string]string{
+		"https://127.0.0.1/": "url", "https://0x7f.1/": "url",
+		"https://direct.example.com/": "address",
+	} {
 		if o, reason, _ := p.Post(t.Context(), target, nil); o != notifier.Blocked || reason != want {
 			t.Errorf("%s: %s %q", target, o, reason)
 		}

@@ -176,14 +176,14 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) (bool, error) {
 	return s.mark(ctx, `
 		UPDATE signup SET email_verified_at = $3
-		WHERE waitlist_id = $1 AND number = $2 AND email_verified_at IS NULL`, w.ID, number, at, signup.SignupVerified(w, number, s.now()))
+		WHERE waitlist_id = $1 AND number = $2 AND email_verified_at IS NULL`, w.ID, number, at, signup.Verified(w, number, s.now()))
 }
 
 // OptOut implements signup.Store.
 func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) error {
 	_, err := s.mark(ctx, `
 		UPDATE signup SET email_opt_out_at = $3
-		WHERE waitlist_id = $1 AND number = $2 AND email_opt_out_at IS NULL`, w.ID, number, at, signup.SignupOptedOut(w, number, s.now()))
+		WHERE waitlist_id = $1 AND number = $2 AND email_opt_out_at IS NULL`, w.ID, number, at, signup.OptedOut(w, number, s.now()))
 	return err
 }
 

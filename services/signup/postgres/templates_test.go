@@ -248,8 +248,10 @@ func TestTemplateDeleted(t *testing.T) {
 
 // remove is what signup does about a deleted template.
 func (o *owners) remove(ctx context.Context, ownerID, templateID string) error {
-	ev := &eventv1.Event{Payload: &eventv1.Event_TemplateDeleted{TemplateDeleted: &eventv1.TemplateDeleted{AccountId: ownerID,
-		TemplateId: templateID}}}
+	ev := &eventv1.Event{Payload: &eventv1.Event_TemplateDeleted{TemplateDeleted: &eventv1.TemplateDeleted{
+		AccountId:  ownerID,
+		TemplateId: templateID,
+	}}}
 	return pg.InTx(ctx, o.pool, func(tx pgx.Tx) error { return kafka.Handler(o.store)(ctx, tx, ev) })
 }
 

@@ -134,8 +134,10 @@ func TestCreateGetUpdateList(t *testing.T) {
 	if changed.Name != "Renamed" || changed.Version != 3 || !changed.CreatedAt.Equal(first.CreatedAt) {
 		t.Fatalf("%+v", changed)
 	}
-	for _, same := range []string{`{}`, `{"name":null}`,
-		`{"name":"Renamed","settings":{"referral_boost":3,"webhook_url":"https://a.example/x","headline":""}}`} {
+	for _, same := range []string{
+		`{}`, `{"name":null}`,
+		`{"name":"Renamed","settings":{"referral_boost":3,"webhook_url":"https://a.example/x","headline":""}}`,
+	} {
 		changed, err = o.Update(t.Context(), ada, first.ID, []byte(same))
 		want(t, err, "")
 		if changed.Version != 3 {
@@ -184,8 +186,11 @@ func TestBodies(t *testing.T) {
 		{"name with U+0000", `{"name":"a\u0000"}`, apierr.ValidationError, []string{"name"}, true},
 		{"name too long", `{"name":"` + long + `a"}`, apierr.ValidationError, []string{"name"}, true},
 		{"settings of the wrong type", `{"name":"x","settings":[]}`, apierr.ValidationError, []string{"settings"}, true},
-		{"name and setting", `{"name":"","settings":{"referral_boost":0,"hide_branding":true}}`, apierr.ValidationError,
-			[]string{"name", "settings.referral_boost"}, true},
+		{
+			"name and setting", `{"name":"","settings":{"referral_boost":0,"hide_branding":true}}`, apierr.ValidationError,
+			[]string{"name", "settings.referral_boost"},
+			true,
+		},
 		{"gated", `{"name":"y","settings":{"headline":"x","hide_branding":true}}`, apierr.TierRequired, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -215,8 +220,10 @@ func TestRefusedChangesNothing(t *testing.T) {
 	t.Parallel()
 	o, ada := newOwners(t), account(access.Basic)
 	w := create(t, o, ada, `{"name":"x","settings":{"headline":"A"}}`)
-	for _, body := range []string{`{"settings":{"headline":"B","referral_boost":0}}`, `{"settings":{"headline":"B","hide_position":true}}`,
-		`{"name":"","settings":{"headline":"B"}}`} {
+	for _, body := range []string{
+		`{"settings":{"headline":"B","referral_boost":0}}`, `{"settings":{"headline":"B","hide_position":true}}`,
+		`{"name":"","settings":{"headline":"B"}}`,
+	} {
 		if _, err := o.Update(t.Context(), ada, w.ID, []byte(body)); err == nil {
 			t.Fatalf("%s is accepted", body)
 		}
@@ -631,8 +638,10 @@ func TestOwnerProjection(t *testing.T) {
 		want(t, pg.InTx(t.Context(), o.pool, func(tx pgx.Tx) error { return handle(t.Context(), tx, ev) }), "")
 	}
 	changed := func(id string, e access.Entitlement) *eventv1.Event {
-		return &eventv1.Event{Payload: &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{AccountId: id,
-			Entitlement: e.Proto()}}}
+		return &eventv1.Event{Payload: &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{
+			AccountId:   id,
+			Entitlement: e.Proto(),
+		}}}
 	}
 	event(changed(ada.AccountID, v3))
 	if got := stored(); got != v3 {

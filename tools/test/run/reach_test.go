@@ -55,7 +55,8 @@ func TestReached(t *testing.T) {
 		{"nothing", nil, nil},
 		{
 			"a package reaches its importers and the tests that import it",
-			[]string{"libs/pg/pg.go"}, append([]string{"libs/pg", "libs/testenv", "libs/token"}, programs...),
+			[]string{"libs/pg/pg.go"},
+			append([]string{"libs/pg", "libs/testenv", "libs/token"}, programs...),
 		},
 		{"what only tests import reaches no importer of theirs", []string{"libs/testenv/x.go"}, []string{"libs/testenv", "libs/token"}},
 		{"a test reaches its own package", []string{"libs/pg/pg_test.go"}, []string{"libs/pg"}},

@@ -5,7 +5,6 @@ package db
 
 import (
 	"context"
-
 	"time"
 )
 
