@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceDetector: the program under test is built with the race detector if the tests are.
+// raceDetector reports whether the tests, and so the program under test, run with the race detector.
 const raceDetector = true

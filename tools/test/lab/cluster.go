@@ -29,29 +29,28 @@ const (
 	pollEvery    = 50 * time.Millisecond
 )
 
-// Cluster is a running control plane without nodes. There is one in a network
-// namespace: its ports are fixed.
+// Cluster is a running control plane without nodes. A network namespace holds only one because its ports are fixed.
 type Cluster struct {
-	// Kubeconfig is the path of an administrator's.
+	// Kubeconfig is the path of an administrator's kubeconfig.
 	Kubeconfig string
-	// Config is the same for clients in Go.
+	// Config is the same access for Go clients.
 	Config *rest.Config
-	// Client is an administrator's.
+	// Client is an administrator's client.
 	Client kubernetes.Interface
 
 	dir       string
 	processes []*process
 }
 
-// process is a part of the control plane.
+// process is a process of the control plane.
 type process struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{}
 }
 
-// StartCluster starts the control plane from the binaries in bin; its state and
-// logs are in dir. Stop must be called.
+// StartCluster starts the control plane from the binaries in bin and keeps its state and logs in dir. The caller must call
+// Stop.
 func StartCluster(ctx context.Context, bin, dir string) (_ *Cluster, err error) {
 	c := &Cluster{dir: dir, Kubeconfig: filepath.Join(dir, "kubeconfig")}
 	defer func() {
@@ -60,7 +59,7 @@ func StartCluster(ctx context.Context, bin, dir string) (_ *Cluster, err error) 
 		}
 	}()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the cluster's folder: %w", err)
+		return nil, fmt.Errorf("create the cluster's directory: %w", err)
 	}
 	token := rand.Text()
 	key, err := serviceAccountKey()
@@ -131,7 +130,7 @@ func (c *Cluster) start(bin, name string, args []string) error {
 	return nil
 }
 
-// connect makes the clients and waits for the API server.
+// connect creates the clients and waits for the API server.
 func (c *Cluster) connect(ctx context.Context) (err error) {
 	if c.Config, c.Client, err = connect(c.Kubeconfig); err != nil {
 		return err
@@ -148,13 +147,13 @@ func (c *Cluster) connect(ctx context.Context) (err error) {
 		case <-server.done:
 			return fmt.Errorf("%s ended; see its log in %s", server.name, c.dir)
 		case <-ctx.Done():
-			return fmt.Errorf("the API server is not ready: %w", err)
+			return fmt.Errorf("wait for the API server: %w", err)
 		case <-time.After(pollEvery):
 		}
 	}
 }
 
-// connect returns clients that are not held back.
+// connect returns a client without rate limits.
 func connect(kubeconfig string) (*rest.Config, kubernetes.Interface, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -163,12 +162,12 @@ func connect(kubeconfig string) (*rest.Config, kubernetes.Interface, error) {
 	cfg.QPS, cfg.Burst = 500, 1000
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a client: %w", err)
+		return nil, nil, fmt.Errorf("create a client: %w", err)
 	}
 	return cfg, client, nil
 }
 
-// Stop stops the control plane, last started first.
+// Stop stops the processes in the reverse order of their start.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, p := range slices.Backward(c.processes) {
@@ -197,7 +196,7 @@ current-context: lab
 func serviceAccountKey() (string, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		return "", fmt.Errorf("make the key of service accounts: %w", err)
+		return "", fmt.Errorf("create the key of service accounts: %w", err)
 	}
 	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})), nil
 }

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containerCommand is the argument by which this program starts a container.
+// containerCommand is the argument that makes this program start a container.
 const containerCommand = "container"
 
-// container says what a process of a pod sees and who it is.
+// container describes the file system, user and command of a pod's process.
 type container struct {
-	// Root is the folder that becomes its file system.
+	// Root is the directory that becomes the root of its file system.
 	Root     string
 	ReadOnly bool
 	Mounts   []mount
@@ -27,19 +27,19 @@ type container struct {
 	Env      []string
 }
 
-// mount shows a folder or file of the machine in a container.
+// mount makes a directory or file of the machine visible in a container.
 type mount struct {
 	Source, Target string
 	ReadOnly       bool
 }
 
-// runContainer turns this process, which was started in a mount namespace of
-// its own, into that of a container. It returns only with an error.
+// runContainer turns this process, which runs in its own mount namespace, into the container's process. It returns only with
+// an error.
 func runContainer(spec string) error {
 	runtime.LockOSThread()
 	var c container
 	if err := json.Unmarshal([]byte(spec), &c); err != nil {
-		return fmt.Errorf("read the container: %w", err)
+		return fmt.Errorf("decode the container: %w", err)
 	}
 	parent := os.Getppid()
 	mounts := append([]mount{{Source: "/proc", Target: "/proc"}, {Source: "/dev", Target: "/dev"}}, c.Mounts...)
@@ -48,7 +48,7 @@ func runContainer(spec string) error {
 	}
 	for _, m := range mounts {
 		m.Target = filepath.Join(c.Root, m.Target)
-		// Here, since it may be within a folder that was mounted just now.
+		// Not earlier: the mount point may be inside a directory that was mounted just now.
 		if err := errors.Join(mountPoint(m), bind(m)); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func runContainer(spec string) error {
 	if err := errors.Join(
 		unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
 		syscall.Setgroups(nil), syscall.Setgid(c.GID), syscall.Setuid(c.UID),
-		// A change of users has it forgotten.
+		// The kernel clears the parent-death signal when the user changes, so set it after that.
 		unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0),
 	); err != nil {
 		return fmt.Errorf("become user %d: %w", c.UID, err)
@@ -75,7 +75,7 @@ func runContainer(spec string) error {
 	return fmt.Errorf("run %s: %w", c.Args[0], syscall.Exec(c.Args[0], c.Args, c.Env))
 }
 
-// mountPoint makes what m is mounted on.
+// mountPoint creates the mount point of m.
 func mountPoint(m mount) error {
 	info, err := os.Stat(m.Source)
 	if err != nil {
@@ -87,7 +87,7 @@ func mountPoint(m mount) error {
 	return errors.Join(os.MkdirAll(filepath.Dir(m.Target), 0o755), os.WriteFile(m.Target, nil, 0o644))
 }
 
-// bind makes m.Source visible at m.Target, which must not be missing.
+// bind makes m.Source visible at m.Target, which must exist.
 func bind(m mount) error {
 	if err := syscall.Mount(m.Source, m.Target, "", syscall.MS_BIND|syscall.MS_REC, ""); err != nil {
 		return fmt.Errorf("mount %s: %w", m.Target, err)
@@ -101,9 +101,8 @@ func bind(m mount) error {
 	return nil
 }
 
-// ContainerMain turns a process that was started as a container's into that. It
-// returns true where this failed, and the program ends with ContainerFailed.
-// Every program that starts nodes calls it first.
+// ContainerMain becomes the container's process if this program was started for that. It returns true on failure; the
+// program must then exit with ContainerFailed. Every program that starts nodes calls it first.
 func ContainerMain() (failed bool) {
 	if len(os.Args) != 2 || os.Args[1] != containerCommand || os.Getenv(containerVariable) == "" {
 		return false
@@ -112,5 +111,5 @@ func ContainerMain() (failed bool) {
 	return true
 }
 
-// ContainerFailed is the exit code after that.
+// ContainerFailed is the exit code for a container that could not start.
 const ContainerFailed = 128

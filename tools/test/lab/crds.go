@@ -21,13 +21,12 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// gatewayModule is where the definitions of the Gateway API come from.
+// gatewayModule is the module that contains the Gateway API's definitions.
 const gatewayModule = "sigs.k8s.io/gateway-api"
 
-// AddGatewayAPI installs the standard definitions of the Gateway API, of the
-// version that this module requires, and waits until they are served and listed:
-// the API server serves a kind before its list of kinds, from which clients
-// learn how to ask for one, has it.
+// AddGatewayAPI installs the Gateway API's standard definitions in the version that go.mod requires, and waits until they
+// are served and listed: the API server serves a new kind before its discovery lists it, and clients need discovery to find
+// the kind.
 func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", gatewayModule).Output()
 	if err != nil {
@@ -35,11 +34,11 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 	}
 	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "config/crd/standard/gateway.networking.k8s.io_*.yaml"))
 	if err != nil || len(files) == 0 {
-		return fmt.Errorf("no definitions in %s: %w", out, err)
+		return fmt.Errorf("find definitions in %s: %w", out, err)
 	}
 	client, err := dynamic.NewForConfig(c.Config)
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create a client: %w", err)
 	}
 	var kinds []schema.GroupKind
 	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -76,14 +75,13 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the Gateway API is not served: %w", err)
+			return fmt.Errorf("wait for the Gateway API: %w", err)
 		case <-time.After(pollEvery):
 		}
 	}
 }
 
-// listed asks the API server anew for all its kinds, and for the objects of
-// each of these.
+// listed checks that the API server's discovery lists the kinds and that each kind's objects can be listed.
 func (c *Cluster) listed(ctx context.Context, client dynamic.Interface, kinds []schema.GroupKind) error {
 	groups, err := restmapper.GetAPIGroupResources(c.Client.Discovery())
 	if err != nil {

@@ -34,37 +34,36 @@ const (
 	Release = "suite"
 	// helmTimeout bounds an install or upgrade on a busy machine.
 	helmTimeout = 75 * time.Second
-	// namespaceTimeout bounds the removal of everything in a namespace.
+	// namespaceTimeout bounds the removal of a namespace's objects.
 	namespaceTimeout = time.Minute
-	// certificates is the Secret with the authorities that SSL_CERT_FILE names.
+	// certificates is the Secret with the certificate authorities from SSL_CERT_FILE.
 	certificates = "certificates"
 )
 
-// Settings say how the chart is deployed. They come from the environment, since
-// the program that deploys is started in place of the standalone one.
+// Settings configure how the chart is deployed. They come from the environment because the deploying program is started in
+// place of the standalone one.
 type Settings struct {
 	Kubeconfig string `env:"LAB_KUBECONFIG,required"`
-	// Bin is the folder with helm.
+	// Bin is the directory that contains helm.
 	Bin string `env:"LAB_BIN,required"`
-	// Chart is the umbrella chart: a folder with its dependencies, or a package.
+	// Chart is the umbrella chart: a directory with its dependencies, or a package.
 	Chart string `env:"LAB_CHART,required"`
-	// Values are more files of values, the digests of the images among them.
+	// Values are additional values files, among them the one with the images' digests.
 	Values []string `env:"LAB_VALUES"`
-	// Roles is the file of SQL that makes the services' roles in Postgres.
+	// Roles is the SQL file that creates the services' roles in Postgres.
 	Roles string `env:"LAB_ROLES,required"`
-	// Images is a folder for the files of images.
+	// Images is a directory for the files of images.
 	Images string `env:"LAB_IMAGES,required"`
-	// Gateway is the form of the routes: httproute or ingress.
+	// Gateway is the kind of the routes: httproute or ingress.
 	Gateway string `env:"LAB_GATEWAY" envDefault:"httproute"`
-	// Replicas of each service.
+	// Replicas is the number of replicas of each service.
 	Replicas int `env:"LAB_REPLICAS" envDefault:"2"`
 }
 
-// LoadSettings reads an environment.
+// LoadSettings loads the settings from an environment.
 func LoadSettings(environ []string) (Settings, error) { return service.Load[Settings](environ) }
 
-// Deployment is the suite, deployed by its chart to a namespace of its own with
-// nodes of its own.
+// Deployment is the suite, deployed by its chart to a namespace with its own nodes.
 type Deployment struct {
 	Namespace string
 	Client    kubernetes.Interface
@@ -74,11 +73,10 @@ type Deployment struct {
 	settings Settings
 	log      *slog.Logger
 	output   io.Writer
-	values   string // file of the values that Deploy made
+	values   string // values file that Deploy wrote
 }
 
-// Deploy deploys the suite. A second Deploy with the same folder of data after
-// the death of the first process finds the namespace as it left it.
+// Deploy deploys the suite. If a process dies, the next Deploy with the same data directory takes over its namespace.
 func Deploy(ctx context.Context, settings Settings, suite standalone.Suite) (_ *Deployment, err error) {
 	dir := filepath.Join(suite.DataDir, "lab")
 	if dir, err = filepath.Abs(dir); err != nil {
@@ -91,7 +89,7 @@ func Deploy(ctx context.Context, settings Settings, suite standalone.Suite) (_ *
 	if _, d.Client, err = connect(settings.Kubeconfig); err != nil {
 		return nil, err
 	}
-	defer func() { //nolint:contextcheck // it is removed also when ctx is why
+	defer func() { //nolint:contextcheck // clean up even if ctx ended
 		if err != nil {
 			err = errors.Join(err, d.Stop())
 		}
@@ -101,7 +99,7 @@ func Deploy(ctx context.Context, settings Settings, suite standalone.Suite) (_ *
 	}
 	var shared []string
 	if mails := suite.Env["MAIL_DIR"]; mails != "" {
-		// Written by the containers' user.
+		// The containers' user writes to this directory.
 		if mails, err = filepath.Abs(mails); err != nil {
 			return nil, err
 		}
@@ -134,13 +132,11 @@ func Deploy(ctx context.Context, settings Settings, suite standalone.Suite) (_ *
 	if err := d.Upgrade(ctx, settings.Chart); err != nil {
 		return nil, err
 	}
-	// Those that this replaced still serve while they drain, with the former
-	// process's environment.
+	// Pods of the former process still serve, with its environment, while they drain.
 	return d, d.awaitNone(ctx, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-// makeNamespace makes a namespace that takes restricted pods only, or takes over
-// the one that the file kept names.
+// makeNamespace creates a namespace that admits restricted pods only, or takes over the one that the file kept names.
 func (d *Deployment) makeNamespace(ctx context.Context, kept string) error {
 	if raw, err := os.ReadFile(kept); err == nil {
 		d.Namespace = string(raw)
@@ -156,13 +152,13 @@ func (d *Deployment) makeNamespace(ctx context.Context, kept string) error {
 		Annotations: map[string]string{"scheduler.alpha.kubernetes.io/node-selector": namespaceLabel + "=" + name},
 	}}, metav1.CreateOptions{})
 	if err != nil {
-		return fmt.Errorf("make the namespace: %w", err)
+		return fmt.Errorf("create the namespace: %w", err)
 	}
 	d.Namespace = name
 	return nil
 }
 
-// secretKeys are the variables that the suite keeps in Secrets.
+// secretKeys returns the variables that the suite stores in Secrets.
 func secretKeys() []string {
 	return []string{
 		"TOKEN_KEYS", "SEAL_KEYS", "ADDRESS_KEY", "JWT_KEYS", "SERVICE_KEYS", "REDIS_URL", "STRIPE_SECRET_KEY",
@@ -170,12 +166,11 @@ func secretKeys() []string {
 	}
 }
 
-// makeRoles gives each service its own role in Postgres, as an operator does, and
-// returns the address of the database by service.
+// makeRoles creates a Postgres role for each service, as an operator does, and returns each service's database URL.
 func (d *Deployment) makeRoles(ctx context.Context, suite standalone.Suite) (map[string]string, error) {
 	admin, err := url.Parse(suite.Env["POSTGRES_URL"])
 	if err != nil {
-		return nil, fmt.Errorf("POSTGRES_URL: %w", err)
+		return nil, fmt.Errorf("parse POSTGRES_URL: %w", err)
 	}
 	sql, err := os.ReadFile(d.settings.Roles)
 	if err != nil {
@@ -187,14 +182,14 @@ func (d *Deployment) makeRoles(ctx context.Context, suite standalone.Suite) (map
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	if _, err := conn.PgConn().Exec(ctx, string(sql)).ReadAll(); err != nil {
-		return nil, fmt.Errorf("make the roles: %w", err)
+		return nil, fmt.Errorf("create the roles: %w", err)
 	}
 	out := map[string]string{}
 	for name := range suite.Seeds {
 		role := "waitlist_" + strings.ReplaceAll(name, "-", "_")
-		// The same for all suites of a server, since roles are.
+		// Passwords are the same for all suites on a server because they share the roles.
 		if _, err := conn.Exec(ctx, "ALTER ROLE "+role+" PASSWORD '"+role+"'"); err != nil {
-			return nil, fmt.Errorf("let %s in: %w", role, err)
+			return nil, fmt.Errorf("set the password of %s: %w", role, err)
 		}
 		own := *admin
 		own.User = url.UserPassword(role, role)
@@ -228,18 +223,21 @@ func (d *Deployment) makeSecrets(ctx context.Context, suite standalone.Suite, da
 			_, err = d.Client.CoreV1().Secrets(d.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
 		}
 		if err != nil {
-			return fmt.Errorf("make the secret %s: %w", name, err)
+			return fmt.Errorf("create the secret %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// writeValues writes what this deployment sets in the chart.
+// writeValues writes the chart values of this deployment.
 func (d *Deployment) writeValues(suite standalone.Suite) error {
 	env := maps.Clone(suite.Env)
 	maps.DeleteFunc(env, func(k, v string) bool {
 		return v == "" || slices.Contains(secretKeys(), k) || strings.HasPrefix(k, "LAB_") ||
-			slices.Contains([]string{"POSTGRES_URL", "HTTP_ADDR", "GRPC_ADDR", "INTERNAL_ADDR", "DATA_DIR", "LOG_FILE", "PATH", "HOME", "TMPDIR", "STRIPESIM_ADDR"}, k)
+			slices.Contains([]string{
+				"POSTGRES_URL", "HTTP_ADDR", "GRPC_ADDR", "INTERNAL_ADDR", "DATA_DIR", "LOG_FILE", "PATH", "HOME",
+				"TMPDIR", "STRIPESIM_ADDR",
+			}, k)
 	})
 	setDefault(env, "CORS_ALLOWED_ORIGIN", "*")
 	for k, v := range map[string]string{"ENFORCE_EMAIL_VERIFICATION": "false", "BLAST_DAILY_CAP_TRIAL": "0", "KAFKA_REPLICATION": "1"} {
@@ -256,7 +254,7 @@ func (d *Deployment) writeValues(suite standalone.Suite) error {
 	}
 	for name := range suite.Seeds {
 		values[name] = map[string]any{
-			// Also here, where the chart has defaults of a service's own.
+			// Set here as well, because the chart has defaults per service.
 			"env": env, "existingSecret": name, "replicas": d.settings.Replicas,
 			"shutdown": map[string]any{"delaySeconds": 3, "drainSeconds": 20},
 			"rollout":  map[string]any{"minReadySeconds": 0},
@@ -278,8 +276,8 @@ func setDefault(env map[string]string, name, value string) {
 	}
 }
 
-// Upgrade installs a chart, or makes a former release into it, and waits until
-// its pods are ready. more are arguments to helm.
+// Upgrade installs a chart, or upgrades an earlier release to it, and waits until its pods are ready. more are additional
+// arguments for helm.
 func (d *Deployment) Upgrade(ctx context.Context, chart string, more ...string) error {
 	args := []string{"upgrade", "--install", Release, chart, "--namespace", d.Namespace, "--wait", "--timeout", helmTimeout.String()}
 	for _, file := range append([]string{d.values}, d.settings.Values...) {
@@ -291,10 +289,10 @@ func (d *Deployment) Upgrade(ctx context.Context, chart string, more ...string) 
 	return nil
 }
 
-// Values is the file of the values that this deployment made.
+// Values returns the path of the values file that this deployment wrote.
 func (d *Deployment) Values() string { return d.values }
 
-// Explain describes the pods that are not ready, and the namespace's warnings.
+// Explain describes the pods that are not ready and the namespace's warning events.
 func (d *Deployment) Explain(ctx context.Context) string {
 	var b strings.Builder
 	pods, err := d.Client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{})
@@ -334,22 +332,21 @@ func (d *Deployment) Helm(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Handler is the gateway.
+// Handler returns the gateway.
 func (d *Deployment) Handler() http.Handler { return d.Gateway }
 
-// Ready is nil while all pods that stay say, this moment, that they are ready, and
-// the gateway leads to each service.
+// Ready returns nil if all pods that are not terminating are ready right now and the gateway routes to each service.
 func (d *Deployment) Ready(ctx context.Context) error {
 	pods, err := d.Client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=server"})
 	if err != nil {
-		return err //nolint:wrapcheck // says all there is
+		return err //nolint:wrapcheck // the error needs no context
 	}
 	if len(pods.Items) == 0 {
 		return errors.New("nothing is deployed")
 	}
 	for _, p := range pods.Items {
 		if p.DeletionTimestamp == nil && !podReady(ctx, p.Status.PodIP) {
-			return fmt.Errorf("%s is not ready", p.Name)
+			return fmt.Errorf("pod %s is not ready", p.Name)
 		}
 	}
 	return d.Gateway.Ready()
@@ -377,7 +374,8 @@ func (d *Deployment) Stop() error {
 		d.Gateway.Stop()
 	}
 	if d.Nodes != nil {
-		errs = append(errs, d.Helm(ctx, "uninstall", Release, "--namespace", d.Namespace, "--ignore-not-found", "--wait", "--timeout", namespaceTimeout.String()))
+		errs = append(errs,
+			d.Helm(ctx, "uninstall", Release, "--namespace", d.Namespace, "--ignore-not-found", "--wait", "--timeout", namespaceTimeout.String()))
 	}
 	if d.Nodes != nil {
 		errs = append(errs, d.awaitNone(ctx, func(corev1.Pod) bool { return true }))
@@ -393,7 +391,7 @@ func (d *Deployment) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(filepath.Dir(d.values)))...)
 }
 
-// awaitNone waits until the pods that match have ended in order.
+// awaitNone waits until no pod matches.
 func (d *Deployment) awaitNone(ctx context.Context, match func(corev1.Pod) bool) error {
 	for {
 		pods, err := d.Client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{})
@@ -402,7 +400,7 @@ func (d *Deployment) awaitNone(ctx context.Context, match func(corev1.Pod) bool)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("pods do not end: %w", errors.Join(ctx.Err(), err))
+			return fmt.Errorf("wait for pods to end: %w", errors.Join(ctx.Err(), err))
 		case <-time.After(pollEvery):
 		}
 	}

@@ -14,23 +14,22 @@ import (
 
 const (
 	clusterDomain = "cluster.local"
-	// nameTTL is how long, in seconds, an answer may be used.
+	// nameTTL is how long an answer may be cached, in seconds.
 	nameTTL = 1
 )
 
-// names answers for the services of all namespaces: each name resolves to the
-// addresses of its ready pods, also that of a service with a cluster address,
-// behind which nothing would answer here.
+// names answers DNS queries for the services of all namespaces. Every name resolves to the addresses of the service's ready
+// pods, even if the service has a cluster address, because nothing would answer at that address here.
 type names struct {
 	slices discoverylisters.EndpointSliceLister
 	server *dns.Server
 }
 
-// startNames listens at addr, host:53.
+// startNames listens on addr, a host:53.
 func startNames(ctx context.Context, addr string, slices discoverylisters.EndpointSliceLister) (*names, error) {
 	conn, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen for names: %w", err)
+		return nil, fmt.Errorf("listen for DNS queries: %w", err)
 	}
 	n := &names{slices: slices}
 	n.server = &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(n.answer)}
@@ -60,7 +59,7 @@ func (n *names) answer(w dns.ResponseWriter, q *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
-// lookup returns the addresses behind service.namespace.svc.cluster.local.
+// lookup returns the addresses of service.namespace.svc.cluster.local.
 func (n *names) lookup(name string) (addresses []string, known bool) {
 	service, found := strings.CutSuffix(strings.ToLower(name), ".svc."+clusterDomain+".")
 	service, namespace, both := strings.Cut(service, ".")
@@ -77,7 +76,7 @@ func (n *names) lookup(name string) (addresses []string, known bool) {
 	return addresses, true
 }
 
-// readyAddresses are those of the endpoints that take new connections.
+// readyAddresses returns the endpoints that accept new connections.
 func readyAddresses(s *discoveryv1.EndpointSlice) []string {
 	var addresses []string
 	for _, e := range s.Endpoints {

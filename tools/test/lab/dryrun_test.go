@@ -24,8 +24,7 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// warnings are what the API server says beside its answers, as of a pod that the
-// namespace's security would refuse.
+// warnings collects the warnings in the API server's answers, such as that the namespace's pod security would reject a pod.
 type warnings struct {
 	mu   sync.Mutex
 	said []string
@@ -37,9 +36,8 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.said = append(w.said, text)
 }
 
-// TestDryRun has the API server judge every object of the charts, with every
-// file of values, without making it: unknown and doubled fields are errors, and
-// so is a warning.
+// TestDryRun submits every object of the charts, with every values file, as a dry run. Unknown and duplicate fields are
+// errors, and so are warnings.
 func TestDryRun(t *testing.T) {
 	w := newCluster(t)
 	said := new(warnings)
@@ -52,12 +50,13 @@ func TestDryRun(t *testing.T) {
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(w.cluster.Client.Discovery()))
 	const namespace = "dry-run"
 	_, err = w.cluster.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted"},
+		Name:   namespace,
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted"},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Kinds of projects whose definitions no module has.
+	// No Go module has the definitions of these kinds.
 	foreign := []string{"monitoring.coreos.com", "keda.sh"}
 	files, err := filepath.Glob(filepath.Join(w.root, "charts/*/ci/*-values.yaml"))
 	if err != nil || len(files) < 2 {
@@ -104,7 +103,7 @@ func TestDryRun(t *testing.T) {
 			}
 			t.Logf("%d objects", judged)
 			if judged < 5 {
-				t.Error("too few to be the chart")
+				t.Error("too few objects for the chart")
 			}
 		})
 	}

@@ -29,12 +29,12 @@ import (
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 )
 
-// GatewayLag is how long a change of routes or pods takes to reach requests: as
-// a gateway does that collects changes before it loads them.
+// GatewayLag is how long a change of routes or pods takes to affect requests: real gateways also collect changes before they
+// load them.
 const GatewayLag = time.Second
 
-// Gateway leads requests to the ready pods of one namespace, as its HTTPRoutes
-// and Ingresses say. It repeats no request.
+// Gateway routes requests to the ready pods of one namespace, following its HTTPRoutes and Ingresses. It never retries a
+// request.
 type Gateway struct {
 	log       *slog.Logger
 	routes    gatewaylisters.HTTPRouteLister
@@ -50,10 +50,10 @@ type Gateway struct {
 	stop    []func()
 }
 
-// rule is a path prefix and what answers it.
+// rule is a path prefix and its backends.
 type rule struct {
 	prefix   string
-	timeout  time.Duration // of a whole request; 0: none
+	timeout  time.Duration // limit of a whole request; 0: none
 	backends []backend
 	next     *atomic.Uint64
 }
@@ -64,7 +64,7 @@ type backend struct {
 	weight  int32
 }
 
-// StartGateway follows the namespace until Stop.
+// StartGateway watches the namespace until Stop.
 func StartGateway(ctx context.Context, kubeconfig, namespace string, log *slog.Logger) (*Gateway, error) {
 	cfg, client, err := connect(kubeconfig)
 	if err != nil {
@@ -72,7 +72,7 @@ func StartGateway(ctx context.Context, kubeconfig, namespace string, log *slog.L
 	}
 	gatewayClient, err := gateway.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of the Gateway API: %w", err)
+		return nil, fmt.Errorf("create a client of the Gateway API: %w", err)
 	}
 	core := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
 	own := gatewayinformers.NewSharedInformerFactoryWithOptions(gatewayClient, 0, gatewayinformers.WithNamespace(namespace))
@@ -80,7 +80,7 @@ func StartGateway(ctx context.Context, kubeconfig, namespace string, log *slog.L
 		log: log, routes: own.Gateway().V1().HTTPRoutes().Lister(), ingresses: core.Networking().V1().Ingresses().Lister(),
 		services: core.Core().V1().Services().Lister(), slices: core.Discovery().V1().EndpointSlices().Lister(),
 		transport: &http.Transport{
-			// From the address that the services trust to name the client.
+			// The services trust this source address to name the client.
 			DialContext:         (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, Timeout: 5 * time.Second}).DialContext,
 			MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
 		},
@@ -108,7 +108,7 @@ func StartGateway(ctx context.Context, kubeconfig, namespace string, log *slog.L
 	return g, nil
 }
 
-// Stop ends the watch; no request must be under way.
+// Stop ends the watch. No request may be in progress.
 func (g *Gateway) Stop() {
 	g.cancel()
 	<-g.done
@@ -141,8 +141,7 @@ func (g *Gateway) follow(ctx context.Context) {
 	}
 }
 
-// load makes the table anew: longest prefix first, as both kinds of routes want
-// it.
+// load rebuilds the routing table, longest prefix first, as both kinds of routes require.
 func (g *Gateway) load() {
 	var table []rule
 	routes, err1 := g.routes.List(labels.Everything())
@@ -207,7 +206,7 @@ func (g *Gateway) fromIngress(i *networkingv1.Ingress) []rule {
 	return out
 }
 
-// backends are the ready pods behind a port of a service, by number or name.
+// backends returns the ready pods behind a port of a service, given by number or name.
 func (g *Gateway) backends(service string, number int32, name string, weight int32) []backend {
 	all, err := g.services.List(labels.Everything())
 	if err != nil {
@@ -240,19 +239,19 @@ func (g *Gateway) backends(service string, number int32, name string, weight int
 	return out
 }
 
-// Ready is nil while each route leads to a pod.
+// Ready returns nil if every route has a ready pod.
 func (g *Gateway) Ready() error {
 	table := *g.table.Load()
 	if len(table) == 0 {
-		return errors.New("no routes")
+		return errors.New("the gateway has no routes")
 	}
 	if i := slices.IndexFunc(table, func(r rule) bool { return len(r.backends) == 0 }); i >= 0 {
-		return fmt.Errorf("%s leads nowhere", table[i].prefix)
+		return fmt.Errorf("route %s has no ready pod", table[i].prefix)
 	}
 	return nil
 }
 
-// ServeHTTP answers 404 where no route is and 503 where no pod is ready.
+// ServeHTTP answers 404 if no route matches and 503 if no pod is ready.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
 	table := *g.table.Load()
@@ -274,9 +273,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
-	// A refusal reaches who is still sending.
+	// A client that is still sending must be able to read an early error.
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
-		g.log.WarnContext(r.Context(), "an answer waits for the whole request", "error", err)
+		g.log.WarnContext(r.Context(), "cannot answer before the request is read", "error", err)
 	}
 	proxy := &httputil.ReverseProxy{
 		Transport: g.transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
@@ -287,7 +286,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				g.log.ErrorContext(r.Context(), "no answer from a pod", "pod", address, "path", path, "error", err)
+				g.log.ErrorContext(r.Context(), "pod did not answer", "pod", address, "path", path, "error", err)
 			}
 			w.WriteHeader(http.StatusBadGateway)
 		},
@@ -295,7 +294,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// pick takes the pods in turn, by weight.
+// pick selects the pods in turn, by weight.
 func (r *rule) pick() string {
 	var total uint64
 	for _, b := range r.backends {

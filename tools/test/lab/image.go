@@ -18,27 +18,26 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// images keeps the files of pulled images.
+// images stores the files of pulled images.
 type images struct {
 	dir string
 	mu  sync.Mutex
-	// pulled has one entry for each digest that is complete.
+	// pulled has the images that are complete, by digest.
 	pulled map[string]*image
 }
 
 // image is a pulled image.
 type image struct {
-	// files is the folder of its files.
+	// files is the directory of its files.
 	files  string
 	config v1.Config
 }
 
-// pull returns the image that ref names. Only digests are taken: what a tag
-// means may change between two pods.
+// pull returns the image that ref names. Only digests are accepted: a tag may change its meaning between two pods.
 func (i *images) pull(ctx context.Context, ref string) (*image, error) {
 	digest, err := name.NewDigest(ref, name.Insecure)
 	if err != nil {
-		return nil, fmt.Errorf("image %q is not named by digest: %w", ref, err)
+		return nil, fmt.Errorf("image %q must be named by digest: %w", ref, err)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -62,8 +61,7 @@ func (i *images) pull(ctx context.Context, ref string) (*image, error) {
 	return done, nil
 }
 
-// unpack writes the files of an image to dir. Another process may do the same;
-// whoever comes later finds it done.
+// unpack writes an image's files to dir. If several processes do so at once, the later ones find it done.
 func unpack(img v1.Image, dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -75,7 +73,7 @@ func unpack(img v1.Image, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(half) }() // gone already where all went well
+	defer func() { _ = os.RemoveAll(half) }() // already renamed on success
 	if err := os.Chmod(half, 0o755); err != nil {
 		return err
 	}
@@ -125,7 +123,7 @@ func writeFile(root *os.Root, path string, from io.Reader, mode os.FileMode) err
 	return errors.Join(err, f.Close())
 }
 
-// link makes dir a file tree like the image's, from the same files.
+// link creates the image's file tree in dir from hard links.
 func (i *image) link(dir string) error {
 	return filepath.WalkDir(i.files, func(path string, d os.DirEntry, err error) error {
 		if err != nil {

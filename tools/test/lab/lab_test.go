@@ -30,27 +30,26 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// services are those with an image.
+// services returns the services that have an image.
 func services() []string {
 	return []string{"account", "signup", "messaging", "admin-analytics", "billing", "notifier"}
 }
 
-// world is what all tests share: a cluster, a registry with the images, the
-// folders of the workspace and of its tools.
+// world is what all tests share: a cluster, a registry with the images, and the directories of the workspace and its tools.
 type world struct {
 	root, bin, dir string
 	cluster        *lab.Cluster
 	registry       *lab.Registry
-	// images is the file of values with the images' digests.
+	// images is the values file with the images' digests.
 	images string
 }
 
-// chart is the umbrella chart.
+// chart returns the umbrella chart.
 func (w *world) chart() string { return filepath.Join(w.root, "charts/waitlist") }
 
 func (w *world) roles() string { return filepath.Join(w.root, "k8s/postgres/roles.sql") }
 
-// TestLab is one test, since its parts share the cluster.
+// TestLab is a single test because its parts share the cluster.
 func TestLab(t *testing.T) {
 	w := newWorld(t)
 	t.Run("images", w.testImages)
@@ -66,7 +65,7 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// newCluster is a world without images.
+// newCluster returns a world without images.
 func newCluster(t *testing.T) *world {
 	t.Helper()
 	root, err := filepath.Abs("../../..")
@@ -75,7 +74,7 @@ func newCluster(t *testing.T) *world {
 	}
 	w := &world{root: root, bin: os.Getenv("LAB_BIN"), dir: t.TempDir()}
 	if w.bin == "" {
-		t.Fatal("LAB_BIN names the folder that make lab-tools fills; make test-k8s sets it")
+		t.Fatal("Set LAB_BIN to the directory that make lab-tools fills, or run make test-k8s.")
 	}
 	reachable(t, w.dir)
 	if w.cluster, err = lab.StartCluster(t.Context(), w.bin, filepath.Join(w.dir, "cluster")); err != nil {
@@ -109,8 +108,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// reachable lets everybody into a temporary folder: pods have users of their
-// own.
+// reachable lets all users enter a temporary directory: pods run as users of their own.
 func reachable(t *testing.T, dir string) {
 	t.Helper()
 	for ; dir != os.TempDir(); dir = filepath.Dir(dir) {
@@ -120,8 +118,7 @@ func reachable(t *testing.T, dir string) {
 	}
 }
 
-// buildImages builds and pushes the images as a release does and writes their
-// digests to file.
+// buildImages builds and pushes the images as a release does, and writes their digests to file.
 func (w *world) buildImages(t *testing.T, file string) {
 	t.Helper()
 	cmd := w.make(t.Context(), "images", "IMAGES="+file)
@@ -130,8 +127,7 @@ func (w *world) buildImages(t *testing.T, file string) {
 	}
 }
 
-// make is a call of the Makefile with the lab's registry; args come last and
-// win.
+// make returns a call of the Makefile with the lab's registry. args come last and override the rest.
 func (w *world) make(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "make", append([]string{
 		"BIN=" + w.bin, "VERSION=lab", "REPO=" + w.registry.Address + "/waitlist", "KOFLAGS=--insecure-registry",
@@ -141,7 +137,7 @@ func (w *world) make(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// testImages: the same source gives the same images.
+// testImages checks that the same source gives the same images.
 func (w *world) testImages(t *testing.T) {
 	again := filepath.Join(t.TempDir(), "images.yaml")
 	w.buildImages(t, again)
@@ -151,12 +147,11 @@ func (w *world) testImages(t *testing.T) {
 		t.Fatal(err1, err2)
 	}
 	if string(first) != string(second) || strings.Count(string(first), "sha256:") != len(services()) {
-		t.Errorf("built once:\n%s\nonce more:\n%s", first, second)
+		t.Errorf("the first build gave\n%s\nthe second\n%s", first, second)
 	}
 }
 
-// endToEnd runs the whole end-to-end suite against the chart with one form of
-// routes. LAB_E2E_ARGS are more of its flags.
+// endToEnd runs the end-to-end suite against the chart with one kind of routes. LAB_E2E_ARGS adds flags.
 func (w *world) endToEnd(ctx context.Context, kind string) error {
 	args := append([]string{"-test.v", "-test.timeout=60m", "-test.parallel=1"}, strings.Fields(os.Getenv("LAB_E2E_ARGS"))...)
 	cmd := exec.CommandContext(ctx, filepath.Join(w.bin, "e2e.test"), args...)

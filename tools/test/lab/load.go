@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Load sends requests at a constant rate, however long answers take, to every
-// public service. Each request has one right status; anything else failed.
+// Load sends requests to every public service at a constant rate, however long answers take. Each request has one correct
+// status; every other answer is a failure.
 type Load struct {
 	url    string
 	client *http.Client
@@ -27,23 +27,23 @@ type Load struct {
 	mu     sync.Mutex
 	sent   int
 	failed []string
-	// joined are the addresses whose signup was acknowledged.
+	// joined are the addresses whose signups were acknowledged.
 	joined []string
 	slow   time.Duration
 	number atomic.Int64
 }
 
-// loadTimeout bounds one request: longer is a failure.
+// loadTimeout bounds one request; a slower answer is a failure.
 const loadTimeout = 10 * time.Second
 
-// StartLoad registers an owner with a waitlist and sends rate requests a second
-// until Stop.
+// StartLoad registers an owner with a waitlist and sends rate requests per second until Stop.
 func StartLoad(ctx context.Context, url string, rate int) (*Load, error) {
 	l := &Load{url: url, done: make(chan struct{}), client: &http.Client{
 		Timeout: loadTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 256, DialContext: (&net.Dialer{Timeout: loadTimeout}).DialContext},
 	}}
 	email := fmt.Sprintf("load-%d@example.com", time.Now().UnixNano())
-	account, err := l.call(ctx, http.MethodPost, "/auth/register", http.StatusCreated, map[string]any{"email": email, "password": "correct horse battery"})
+	account, err := l.call(ctx, http.MethodPost, "/auth/register", http.StatusCreated,
+		map[string]any{"email": email, "password": "correct horse battery"})
 	if err != nil {
 		return nil, err
 	}
@@ -70,12 +70,12 @@ func (l *Load) run(ctx context.Context, rate int) {
 			return
 		case <-tick.C:
 		}
-		// Not ctx: what was sent is waited for.
+		// Without ctx's cancellation: every request that was sent is waited for.
 		all.Go(func() { l.one(context.WithoutCancel(ctx), l.number.Add(1)) })
 	}
 }
 
-// one sends the nth request.
+// one sends request number n.
 func (l *Load) one(ctx context.Context, n int64) {
 	public := "/public/waitlists/" + l.waitlist
 	email := fmt.Sprintf("person-%d@example.com", n)
@@ -121,7 +121,7 @@ func (l *Load) one(ctx context.Context, n int64) {
 	}
 }
 
-// call sends one request and returns the JSON object of the answer.
+// call sends one request and returns the answer's JSON object.
 func (l *Load) call(ctx context.Context, method, path string, want int, body any) (map[string]any, error) {
 	var content io.Reader = http.NoBody
 	if body != nil {
@@ -135,7 +135,7 @@ func (l *Load) call(ctx context.Context, method, path string, want int, body any
 	if err != nil {
 		return nil, err
 	}
-	// Once it was sent the client must not send it again: that would hide failures.
+	// The HTTP client must not retry a request: that would hide failures.
 	req.GetBody = nil
 	req.Header.Set("Content-Type", "application/json")
 	if l.key != "" {
@@ -163,26 +163,25 @@ func (l *Load) call(ctx context.Context, method, path string, want int, body any
 	return answer, nil
 }
 
-// Sent is how many requests have been answered or failed so far.
+// Sent returns the number of requests answered or failed so far.
 func (l *Load) Sent() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sent
 }
 
-// Report is what a load found.
+// Report is the result of a load.
 type Report struct {
 	Sent   int
 	Failed []string
 	// Slowest is the longest time to an answer.
 	Slowest time.Duration
-	// Waitlist has signups of everybody in Joined, and perhaps of some whose answer
-	// was lost.
+	// Waitlist has the signups of everybody in Joined, and possibly signups whose answer was lost.
 	Waitlist string
 	Joined   []string
 }
 
-// Stop waits for the requests under way.
+// Stop waits for the requests in progress.
 func (l *Load) Stop() Report {
 	l.cancel()
 	<-l.done

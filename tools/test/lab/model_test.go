@@ -22,19 +22,18 @@ import (
 )
 
 const (
-	// modelSteps is about how many random steps testModel takes; MODEL_STEPS sets
-	// another number. TestModel of services/signup takes more than 10^5.
+	// modelSteps is the approximate number of random steps of testModel; MODEL_STEPS overrides it. TestModel of services/signup
+	// takes more than 10^5.
 	modelSteps = 20_000
-	// walks go side by side.
+	// walks is the number of walks that run concurrently.
 	walks = 4
-	// large is a list whose positions come from the index in Redis.
+	// large is a list size at which positions come from the index in Redis.
 	large = 1_050
-	// mostListed is the highest limit of a page, pageEvery how many steps go between
-	// two.
+	// mostListed is the largest limit of a page; pageEvery is the number of steps between two pages.
 	mostListed, pageEvery = 100, 5
 )
 
-// walker takes one walk; it is on one list at a time, of which it has an oracle.
+// walker takes one walk. It works on one list at a time and keeps an oracle of it.
 type walker struct {
 	client
 
@@ -42,14 +41,14 @@ type walker struct {
 	rdb  *goredis.Client
 
 	key, list string
-	// queue are the people in order, total all that ever came.
+	// queue are the people in order; total is how many ever joined.
 	queue []*person
 	total int
 	names int
-	// steps are those of all walks, checks the calls of check.
+	// steps counts the steps of all walks, checks the calls of check.
 	steps  *atomic.Int64
 	checks int
-	// snapshot is an older copy of the index.
+	// snapshot is an earlier copy of the index.
 	snapshot [2]string
 }
 
@@ -58,8 +57,8 @@ type person struct {
 	referrals    int
 }
 
-// testModel is R1 through the gateway: after each random step a slice, Postgres
-// and what any replica answers are the same, whatever happens to the index.
+// testModel checks through the gateway that positions are exact: after each random step, a slice, Postgres and the answers
+// of every replica agree, whatever happens to the index.
 func (w *world) testModel(t *testing.T) {
 	s := w.deploy(t, w.chart(), w.images)
 	steps := modelSteps
@@ -107,7 +106,7 @@ func (w *world) testModel(t *testing.T) {
 	t.Logf("%d steps", taken.Load())
 }
 
-// walk takes one list from its beginning.
+// walk works on one list from its creation.
 func (w *walker) walk(t *rapid.T) {
 	w.t = t
 	boost := rapid.SampledFrom([]int{1, 2, 7, 100}).Draw(t, "boost")
@@ -120,7 +119,7 @@ func (w *walker) walk(t *rapid.T) {
 	}
 	here := func(t *rapid.T) {
 		if len(w.queue) == 0 {
-			t.Skip("nobody is on the list")
+			t.Skip("the list is empty")
 		}
 	}
 	t.Repeat(map[string]func(*rapid.T){
@@ -168,7 +167,7 @@ func (w *walker) someone(t *rapid.T) *person {
 
 func (w *walker) at(p *person) int { return slices.Index(w.queue, p) }
 
-// place moves somebody of the oracle.
+// place moves a person in the oracle.
 func (w *walker) place(p *person, to int) {
 	at := w.at(p)
 	w.queue = slices.Insert(slices.Delete(w.queue, at, at+1), to, p)
@@ -179,13 +178,14 @@ func (w *walker) newEmail() string {
 	return fmt.Sprintf("p%d@example.com", w.names)
 }
 
-// join signs somebody up whom referrer, if not nil, has referred.
+// join signs a person up, referred by referrer unless that is nil.
 func (w *walker) join(referrer *person, boost int) {
 	p := &person{email: w.newEmail()}
 	body := map[string]any{"email": p.email}
 	if referrer != nil {
-		if referrer.token == "" { // was imported
-			referrer.token = w.do(http.StatusOK, "", http.MethodPost, w.public("/signups"), map[string]any{"email": referrer.email})["referral_token"].(string)
+		if referrer.token == "" { // imported
+			referrer.token = w.do(http.StatusOK, "", http.MethodPost, w.public("/signups"),
+				map[string]any{"email": referrer.email})["referral_token"].(string)
 		}
 		body["referred_by_token"] = referrer.token
 	}
@@ -200,7 +200,7 @@ func (w *walker) join(referrer *person, boost int) {
 	}
 }
 
-// imports adds n people, and sends one who is there already.
+// imports imports n new people and one who is already on the list.
 func (w *walker) imports(n int, present *person) {
 	var rows []map[string]any
 	for range n {
@@ -215,11 +215,11 @@ func (w *walker) imports(n int, present *person) {
 	w.total += n
 	answer := w.do(http.StatusOK, w.key, http.MethodPost, w.admin("/import"), map[string]any{"signups": rows})
 	if answer["imported"] != float64(n) || answer["skipped"] != float64(skipped) {
-		w.t.Fatalf("import of %d and %d who are there: %v", n, skipped, answer)
+		w.t.Fatalf("import of %d new and %d existing people: %v", n, skipped, answer)
 	}
 }
 
-// same compares an answer about somebody, as far as it says something.
+// same compares an answer about a person with the oracle, as far as the answer has the fields.
 func (w *walker) same(p *person, answer map[string]any) {
 	w.t.Helper()
 	for field, want := range map[string]any{
@@ -230,25 +230,25 @@ func (w *walker) same(p *person, answer map[string]any) {
 		}
 	}
 	if answer["position"] == nil {
-		w.t.Fatalf("no position: %v", answer)
+		w.t.Fatalf("the answer has no position: %v", answer)
 	}
 }
 
-// check compares Postgres, the answers about somebody and often the first page
-// with the oracle.
+// check compares the oracle with Postgres, with the answers about one person and, often, with the first page.
 func (w *walker) check(t *rapid.T) {
 	var stored []string
-	err := w.pool.QueryRow(t.Context(), "SELECT coalesce(array_agg(email ORDER BY queue_key), '{}') FROM signup.signup WHERE waitlist_id = $1", w.list).Scan(&stored)
+	err := w.pool.QueryRow(t.Context(),
+		"SELECT coalesce(array_agg(email ORDER BY queue_key), '{}') FROM signup.signup WHERE waitlist_id = $1", w.list).Scan(&stored)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.EqualFunc(stored, w.queue, func(email string, p *person) bool { return email == p.email }) {
-		t.Fatalf("Postgres has another order: %v", stored)
+		t.Fatalf("the order in Postgres differs: %v", stored)
 	}
 	if len(w.queue) == 0 {
 		return
 	}
-	// Twice: of one replica and of the other.
+	// Ask twice, to reach both replicas.
 	i := w.names % len(w.queue)
 	for range 2 {
 		w.same(w.queue[i], w.do(http.StatusOK, "", http.MethodGet, w.public("/signups/"+w.queue[i].email), nil))
@@ -265,7 +265,7 @@ func (w *walker) check(t *rapid.T) {
 	}
 }
 
-// damage does to the index what can happen to a Redis.
+// damage does to the index what an outage of Redis can do.
 func (w *walker) damage(t *rapid.T) {
 	ctx := context.WithoutCancel(t.Context())
 	keys := redis.KeysOf(w.list)
@@ -273,17 +273,17 @@ func (w *walker) damage(t *rapid.T) {
 	switch rapid.SampledFrom([]string{"flush", "evict", "forget", "lose", "save", "restore"}).Draw(t, "damage") {
 	case "flush":
 		w.rdb.FlushDB(ctx)
-	case "evict": // the set goes, its mark stays
+	case "evict": // the set is lost, its mark stays
 		w.rdb.Del(ctx, set)
 	case "forget":
 		w.rdb.Del(ctx, mark)
-	case "lose": // one member goes
+	case "lose": // one member is lost
 		w.rdb.ZPopMin(ctx, set)
 	case "save":
 		for i, k := range keys[:2] {
 			w.snapshot[i] = w.rdb.Dump(ctx, k).Val()
 		}
-	case "restore": // an old snapshot of both
+	case "restore": // an old snapshot of both returns
 		for i, k := range keys[:2] {
 			w.rdb.Del(ctx, k)
 			if w.snapshot[i] != "" {

@@ -13,20 +13,18 @@ import (
 const (
 	// inside marks a process that Enter started.
 	inside = "LAB_INSIDE"
-	// podNetwork holds the addresses of pods: the range that is set aside for
-	// measurements between networks, so nobody's.
+	// podNetwork contains the pods' addresses. The range is reserved for benchmarks of networks, so nobody else uses it.
 	podNetwork = "198.18.0.0/16"
 )
 
-// Enter starts this program once more in network and mount namespaces of its
-// own, waits and returns its exit code. Nothing in there reaches any other
-// network. For the program inside it returns done = false: go on.
+// Enter starts this program again in new network and mount namespaces, waits for it and returns its exit code. Nothing in
+// there can reach another network. In the inner program it returns done = false, and the program goes on.
 func Enter() (code int, done bool, err error) {
 	if os.Getenv(inside) != "" {
 		return 0, false, setUpNetwork()
 	}
 	if os.Geteuid() != 0 {
-		return 0, true, errors.New("the lab needs root: it makes a network namespace, and pods have users of their own")
+		return 0, true, errors.New("run the lab as root: it creates a network namespace and runs pods as other users")
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -57,10 +55,10 @@ func Enter() (code int, done bool, err error) {
 	}
 }
 
-// setUpNetwork makes loopback work and every address of a pod a local one.
+// setUpNetwork enables loopback and makes all pod addresses local.
 func setUpNetwork() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keep mounts to this namespace: %w", err)
+		return fmt.Errorf("make mounts private: %w", err)
 	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -68,14 +66,14 @@ func setUpNetwork() error {
 	}
 	for _, i := range interfaces {
 		if i.Flags&net.FlagLoopback == 0 && i.Flags&net.FlagUp != 0 {
-			return fmt.Errorf("%s is up: this is no network namespace of the lab's own", i.Name)
+			return fmt.Errorf("interface %s is up: this is not the lab's network namespace", i.Name)
 		}
 	}
-	// Who does not read holds its pod up as soon as without a gateway between: each
-	// further hop would buffer megabytes.
+	// Small buffers make a client that does not read block the pod about as soon as without a gateway: each hop would otherwise
+	// buffer megabytes.
 	for name, value := range map[string]string{"tcp_wmem": "4096 16384 262144", "tcp_rmem": "4096 131072 262144"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644); err != nil {
-			return fmt.Errorf("bound the buffers of connections: %w", err)
+			return fmt.Errorf("limit the buffers of connections: %w", err)
 		}
 	}
 	for _, args := range [][]string{

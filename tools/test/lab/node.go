@@ -23,40 +23,39 @@ import (
 )
 
 const (
-	// namespaceLabel on a node says whose pods it runs.
+	// namespaceLabel is the label of a node that names the namespace of its pods.
 	namespaceLabel = "lab.waitlist/namespace"
-	// firstAddress and lastAddress bound the last byte of pods' addresses.
+	// firstAddress and lastAddress bound the last byte of pod addresses.
 	firstAddress, lastAddress = 10, 250
-	// mostNetworks is how many sets of nodes there may be at a time.
+	// mostNetworks is the maximum number of concurrent sets of nodes.
 	mostNetworks = 250
 )
 
-// NodesConfig says what StartNodes starts.
+// NodesConfig configures StartNodes.
 type NodesConfig struct {
 	Kubeconfig string
-	// Namespace is the one whose pods run on these nodes; no others do.
+	// Namespace is the only namespace whose pods run on these nodes.
 	Namespace string
-	// Count is how many nodes, each a zone of its own.
+	// Count is the number of nodes; each is a zone of its own.
 	Count int
-	// Dir takes the files of pods, Images those of images, which several sets of
-	// nodes may share.
+	// Dir receives the files of pods, Images those of images. Several sets of nodes may share Images.
 	Dir, Images string
-	// Shared are folders that every container sees at their own path.
+	// Shared are directories that every container sees at the same path.
 	Shared []string
-	// Output takes the lines that containers write.
+	// Output receives the lines that containers write.
 	Output io.Writer
 	Log    *slog.Logger
 }
 
-// Nodes are some nodes of one namespace, all in this process: when it dies
-// they lose their pods as machines do that lose power.
+// Nodes are the nodes of one namespace, all in this process. If the process dies, their pods die, as on machines that lose
+// power.
 type Nodes struct {
 	cfg       NodesConfig
 	client    kubernetes.Interface
 	informers informers.SharedInformerFactory
 	images    *images
 	names     *names
-	number    int // of the network, 198.18.number.0/24
+	number    int // the network is 198.18.number.0/24
 	nodes     map[string]bool
 
 	ctx    context.Context
@@ -65,11 +64,11 @@ type Nodes struct {
 
 	mu        sync.Mutex
 	pods      map[types.UID]*pod
-	addresses map[string]bool // in use
+	addresses map[string]bool // taken by pods
 	output    sync.Mutex
 }
 
-// StartNodes registers the nodes and runs what is scheduled to them, until Stop.
+// StartNodes registers the nodes and runs the pods scheduled to them until Stop.
 func StartNodes(ctx context.Context, cfg NodesConfig) (_ *Nodes, err error) {
 	_, client, err := connect(cfg.Kubeconfig)
 	if err != nil {
@@ -106,13 +105,13 @@ func StartNodes(ctx context.Context, cfg NodesConfig) (_ *Nodes, err error) {
 	return n, nil
 }
 
-// register takes a free network and makes the nodes. The first node's name is
-// what reserves the network; nodes of a process that died are taken over.
+// register claims a free network and registers the nodes. The first node's name reserves the network. It takes over the
+// nodes of a process that died.
 func (n *Nodes) register(ctx context.Context) error {
 	kept := filepath.Join(n.cfg.Dir, "network")
 	if raw, err := os.ReadFile(kept); err == nil {
 		if _, err := fmt.Sscan(string(raw), &n.number); err != nil {
-			return fmt.Errorf("read the network's number: %w", err)
+			return fmt.Errorf("read the number of the network: %w", err)
 		}
 	}
 	for number := max(n.number, 1); number <= mostNetworks; number++ {
@@ -125,7 +124,7 @@ func (n *Nodes) register(ctx context.Context) error {
 		}
 		n.number = number
 		if err := errors.Join(os.MkdirAll(n.cfg.Dir, 0o755), os.WriteFile(kept, fmt.Append(nil, number), 0o644)); err != nil {
-			return fmt.Errorf("keep the network's number: %w", err)
+			return fmt.Errorf("store the number of the network: %w", err)
 		}
 		for i := range n.cfg.Count {
 			if err := n.addNode(ctx, number, i); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -135,7 +134,7 @@ func (n *Nodes) register(ctx context.Context) error {
 		}
 		return nil
 	}
-	return errors.New("no network is free: too many sets of nodes")
+	return errors.New("all networks are taken: too many sets of nodes")
 }
 
 func nodeName(network, i int) string { return fmt.Sprintf("node-%d-%d", network, i) }
@@ -143,34 +142,40 @@ func nodeName(network, i int) string { return fmt.Sprintf("node-%d-%d", network,
 func (n *Nodes) addNode(ctx context.Context, network, i int) error {
 	name := nodeName(network, i)
 	_, err := n.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-		corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelTopologyZone: fmt.Sprint("zone-", i), namespaceLabel: n.cfg.Namespace,
+		corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelTopologyZone: fmt.Sprint("zone-", i),
+		namespaceLabel: n.cfg.Namespace,
 	}}}, metav1.CreateOptions{})
 	if err != nil {
-		return err //nolint:wrapcheck // the caller looks into it
+		return err //nolint:wrapcheck // the caller inspects it
 	}
 	size := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
+		corev1.ResourcePods:             resource.MustParse("110"),
 		corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"),
 	}
 	now := metav1.Now()
 	patch, err := json.Marshal(map[string]any{"status": corev1.NodeStatus{
 		Capacity: size, Allocatable: size,
-		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.host(network)}},
-		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "LabReady", LastHeartbeatTime: now, LastTransitionTime: now}},
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.host(network)}},
+		Conditions: []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "LabReady",
+			LastHeartbeatTime: now, LastTransitionTime: now,
+		}},
 	}})
 	if err != nil {
-		return fmt.Errorf("write the status of %s: %w", name, err)
+		return fmt.Errorf("encode the status of %s: %w", name, err)
 	}
-	if _, err := n.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := n.client.CoreV1().Nodes().
+		Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
 		return fmt.Errorf("set the status of %s: %w", name, err)
 	}
 	return nil
 }
 
-// host is the address of the nodes themselves.
+// host returns the nodes' own address.
 func (n *Nodes) host(network int) string { return fmt.Sprintf("198.18.%d.1", network) }
 
-// sync looks at a pod that was made or changed.
+// sync handles a created or changed pod.
 func (n *Nodes) sync(o any) {
 	obj, ok := o.(*corev1.Pod)
 	if !ok || !n.nodes[obj.Spec.NodeName] {
@@ -198,7 +203,7 @@ func (n *Nodes) sync(o any) {
 	}
 }
 
-// gone forgets a pod that is no more, with force if it still runs.
+// gone handles a deleted pod, and kills it if it still runs.
 func (n *Nodes) gone(o any) {
 	if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = d.Obj
@@ -215,7 +220,7 @@ func (n *Nodes) gone(o any) {
 	}
 }
 
-// address returns an address that no pod has, preferring wanted. n.mu is held.
+// address returns a free address, wanted if possible. The caller holds n.mu.
 func (n *Nodes) address(wanted string) string {
 	if wanted != "" && !n.addresses[wanted] {
 		n.addresses[wanted] = true
@@ -228,10 +233,10 @@ func (n *Nodes) address(wanted string) string {
 			return a
 		}
 	}
-	return "" // the API server refuses it
+	return "" // the API server rejects an empty address
 }
 
-// Kill ends a container's process as kill -9 does, if the pod runs here.
+// Kill kills a container's process with SIGKILL if the pod runs here.
 func (n *Nodes) Kill(pod types.UID) {
 	n.mu.Lock()
 	p := n.pods[pod]
@@ -241,8 +246,7 @@ func (n *Nodes) Kill(pod types.UID) {
 	}
 }
 
-// Stop ends all pods as kill -9 does and removes the nodes. Whoever wants them
-// to end in order deletes them first.
+// Stop kills all pods with SIGKILL and removes the nodes. Delete the pods first if they should end in order.
 func (n *Nodes) Stop(ctx context.Context) error {
 	n.cancel()
 	n.mu.Lock()

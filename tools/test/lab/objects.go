@@ -10,24 +10,24 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Objects lists everything in a namespace as resource/name.
+// Objects lists all objects of a namespace as resource/name.
 func (c *Cluster) Objects(ctx context.Context, namespace string) ([]string, error) {
 	client, err := dynamic.NewForConfig(c.Config)
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, fmt.Errorf("create a client: %w", err)
 	}
 	kinds, err := c.Client.Discovery().ServerPreferredNamespacedResources()
 	if err != nil {
-		return nil, fmt.Errorf("ask for the kinds of objects: %w", err)
+		return nil, fmt.Errorf("list the kinds of objects: %w", err)
 	}
 	var out []string
 	for _, list := range kinds {
 		group, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
-			return nil, fmt.Errorf("read a group: %w", err)
+			return nil, fmt.Errorf("parse an API group: %w", err)
 		}
 		for _, kind := range list.APIResources {
-			// Events are in two groups, the same ones.
+			// Two API groups serve the same events.
 			if !slices.Contains(kind.Verbs, "list") || (kind.Name == "events" && group.Group != "") {
 				continue
 			}

@@ -27,10 +27,10 @@ import (
 )
 
 const (
-	// firstRestart and lastRestart bound the pause before a container that ended
-	// is started again. A kubelet takes 10 s to 5 min, which no test waits for.
+	// firstRestart and lastRestart bound the pause before a container restarts. A kubelet waits 10 s to 5 min, too long for
+	// tests.
 	firstRestart, lastRestart = 200 * time.Millisecond, 5 * time.Second
-	// statusPause is the pause between attempts to report a pod's state.
+	// statusPause is the pause between attempts to report a pod's status.
 	statusPause = 100 * time.Millisecond
 )
 
@@ -41,8 +41,8 @@ type pod struct {
 	ip   string
 	dir  string
 
-	stop  chan struct{} // closed at its termination
-	force chan struct{} // closed when its time is over
+	stop  chan struct{} // closed when the pod is terminated
+	force chan struct{} // closed when its grace period is over
 
 	mu         sync.Mutex
 	stopOnce   sync.Once
@@ -50,11 +50,11 @@ type pod struct {
 	forced     bool
 	containers []*podContainer
 	initial    []*podContainer
-	reported   []byte // the status last sent
+	reported   []byte // the last status sent
 	dirty      chan struct{}
 }
 
-// podContainer is a container of a pod; its pod's mu guards what changes.
+// podContainer is a container of a pod. The pod's mu guards its changing fields.
 type podContainer struct {
 	spec     corev1.Container
 	process  *os.Process // while it runs
@@ -65,7 +65,7 @@ type podContainer struct {
 	last     corev1.ContainerState
 }
 
-// newPod is called with n.mu held.
+// newPod creates a pod. The caller holds n.mu.
 func newPod(n *Nodes, obj *corev1.Pod) *pod {
 	p := &pod{
 		node: n, spec: obj, ip: n.address(obj.Status.PodIP), dir: filepath.Join(n.cfg.Dir, "pods", string(obj.UID)),
@@ -75,7 +75,7 @@ func newPod(n *Nodes, obj *corev1.Pod) *pod {
 		var all []*podContainer
 		for i, s := range specs {
 			c := &podContainer{spec: s, state: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}
-			// A pod that ran on a node that died goes on as after a restart.
+			// A pod of a node that died continues as after a restart.
 			if i < len(old) {
 				c.restarts = old[i].RestartCount + 1
 			}
@@ -87,7 +87,7 @@ func newPod(n *Nodes, obj *corev1.Pod) *pod {
 	return p
 }
 
-// terminate asks the pod to end and has it killed after grace.
+// terminate asks the pod to stop and kills it after grace.
 func (p *pod) terminate(grace time.Duration) {
 	p.stopOnce.Do(func() { close(p.stop) })
 	p.mu.Lock()
@@ -106,7 +106,7 @@ func (p *pod) terminate(grace time.Duration) {
 	p.forceTimer = time.AfterFunc(grace, end)
 }
 
-// kill ends its processes; what its policy says happens next.
+// kill kills the pod's processes. The restart policy decides what happens next.
 func (p *pod) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,10 +117,10 @@ func (p *pod) kill() {
 	}
 }
 
-// run runs the pod until it has ended for good or was terminated. A pod that
-// had ended before only waits for its removal.
+// run runs the pod until it has ended for good or was terminated. If the pod has already ended, it only waits for the pod's
+// removal.
 func (p *pod) run(ended bool) {
-	defer func() { _ = os.RemoveAll(p.dir) }() // what stays is only in the way
+	defer func() { _ = os.RemoveAll(p.dir) }() // leftovers only waste space
 	var reporter sync.WaitGroup
 	done := make(chan struct{})
 	if !ended {
@@ -144,7 +144,7 @@ func (p *pod) run(ended bool) {
 	reporter.Wait()
 	<-p.stop
 	if p.node.ctx.Err() != nil {
-		return // the node dies: nobody tells of it
+		return // the node dies without reporting
 	}
 	err := p.node.client.CoreV1().Pods(p.spec.Namespace).Delete(context.WithoutCancel(p.node.ctx), p.spec.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(p.spec.UID)),
@@ -154,8 +154,8 @@ func (p *pod) run(ended bool) {
 	}
 }
 
-// keepRunning runs a container as often as the pod's policy says, and reports
-// whether it ended well. Initial containers end.
+// keepRunning runs a container and restarts it as the pod's policy requires, an init container only after a failure. It
+// reports whether the container succeeded.
 func (p *pod) keepRunning(c *podContainer, initial bool) bool {
 	pause := firstRestart
 	for {
@@ -170,7 +170,10 @@ func (p *pod) keepRunning(c *podContainer, initial bool) bool {
 		}
 		p.mu.Lock()
 		c.process, c.ready, c.started = nil, false, false
-		end := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: int32(code), Reason: reason, FinishedAt: metav1.Now()}}
+		end := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: int32(code), Reason: reason,
+			FinishedAt: metav1.Now(),
+		}}
 		if err != nil {
 			end.Terminated.Message = err.Error()
 		}
@@ -206,7 +209,7 @@ func (p *pod) keepRunning(c *podContainer, initial bool) bool {
 	}
 }
 
-// runOnce runs a container's process to its end and returns its exit code.
+// runOnce runs a container's process until it exits and returns the exit code.
 func (p *pod) runOnce(c *podContainer) (code int, err error) {
 	cmd, err := p.prepare(c)
 	if err != nil {
@@ -264,7 +267,7 @@ func (p *pod) runOnce(c *podContainer) (code int, err error) {
 	return 0, err
 }
 
-// prepare makes the files of a container and returns its process, not started.
+// prepare creates a container's files and returns its process, which is not started yet.
 func (p *pod) prepare(c *podContainer) (*exec.Cmd, error) {
 	ctx := p.node.ctx
 	img, err := p.node.images.pull(ctx, c.spec.Image)
@@ -315,10 +318,10 @@ func (p *pod) prepare(c *podContainer) (*exec.Cmd, error) {
 	}
 	spec.Args = append(slices.Clone(command), args...)
 	if len(spec.Args) == 0 {
-		return nil, errors.New("neither the image nor the pod says what to run")
+		return nil, errors.New("neither the image nor the pod has a command")
 	}
 	if !filepath.IsAbs(spec.Args[0]) {
-		return nil, fmt.Errorf("the lab runs commands with their whole path only: %q", spec.Args[0])
+		return nil, fmt.Errorf("the lab needs commands with absolute paths, not %q", spec.Args[0])
 	}
 	if spec.Dir == "" {
 		spec.Dir = "/"
@@ -337,18 +340,17 @@ func (p *pod) prepare(c *podContainer) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// user is who the container runs as: the container's word, the pod's, the
-// image's.
+// user returns the user and group that the container runs as, from the container's security context, the pod's or the image.
 func (p *pod) user(c *podContainer, img *image) (uid, gid int, err error) {
 	uid, gid = -1, -1
 	if name, group, _ := strings.Cut(img.config.User, ":"); name != "" {
 		if uid, err = strconv.Atoi(name); err != nil {
-			return 0, 0, fmt.Errorf("the image's user %q is no number", name)
+			return 0, 0, fmt.Errorf("the image's user %q is not a number", name)
 		}
 		gid = uid
 		if group != "" {
 			if gid, err = strconv.Atoi(group); err != nil {
-				return 0, 0, fmt.Errorf("the image's group %q is no number", group)
+				return 0, 0, fmt.Errorf("the image's group %q is not a number", group)
 			}
 		}
 	}
@@ -371,12 +373,12 @@ func (p *pod) user(c *podContainer, img *image) (uid, gid int, err error) {
 		}
 	}
 	if nonRoot && uid <= 0 {
-		return 0, 0, errors.New("the container has runAsNonRoot and its image is root's")
+		return 0, 0, errors.New("the container has runAsNonRoot but its image runs as root")
 	}
 	return max(uid, 0), max(gid, 0), nil
 }
 
-// copyLines hands on what a container writes, line by line.
+// copyLines copies a container's output line by line.
 func (p *pod) copyLines(out *os.File) {
 	scanner := bufio.NewScanner(out)
 	scanner.Buffer(make([]byte, 64<<10), 4<<20)
@@ -387,8 +389,7 @@ func (p *pod) copyLines(out *os.File) {
 	}
 }
 
-// probe asks the container's probes until it ends. A startup or liveness probe
-// that fails too often ends it.
+// probe runs the container's probes until it ends. A startup or liveness probe that fails too often kills it.
 func (p *pod) probe(c *podContainer, process *os.Process, ended <-chan struct{}) {
 	end := func(which string) {
 		p.node.cfg.Log.Warn("probe failed", "probe", which, "pod", p.spec.Name, "container", c.spec.Name)
@@ -455,8 +456,7 @@ func failures(p *corev1.Probe) int32 {
 	return p.FailureThreshold
 }
 
-// every asks a probe in its period until ended, or fn says to stop. row is how
-// often in a row the answer was the same.
+// every runs a probe at its period until ended or until fn returns false. row is how often in a row the result was the same.
 func (p *pod) every(probe *corev1.Probe, ended <-chan struct{}, fn func(ok bool, row int32) bool) {
 	client := &http.Client{
 		Timeout:   time.Duration(max(probe.TimeoutSeconds, 1)) * time.Second,
@@ -485,7 +485,7 @@ func (p *pod) every(probe *corev1.Probe, ended <-chan struct{}, fn func(ok bool,
 	}
 }
 
-// ask makes one HTTP probe; other kinds fail.
+// ask performs an HTTP probe; other kinds fail.
 func (p *pod) ask(client *http.Client, probe *corev1.Probe) bool {
 	if probe.HTTPGet == nil {
 		return false
@@ -513,7 +513,7 @@ func (p *pod) ask(client *http.Client, probe *corev1.Probe) bool {
 	return res.StatusCode >= 200 && res.StatusCode < 400
 }
 
-// changed has the pod's state reported.
+// changed triggers a report of the pod's status.
 func (p *pod) changed() {
 	select {
 	case p.dirty <- struct{}{}:
@@ -521,7 +521,7 @@ func (p *pod) changed() {
 	}
 }
 
-// report tells the API server of every change until done, and then of the last.
+// report sends every status change to the API server until done, and then the last one.
 func (p *pod) report(done <-chan struct{}) {
 	for {
 		last := false
@@ -535,7 +535,7 @@ func (p *pod) report(done <-chan struct{}) {
 			if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 				break
 			}
-			p.node.cfg.Log.Warn("pod's state not reported", slog.String("pod", p.spec.Name), slog.Any("error", err))
+			p.node.cfg.Log.Warn("pod status not reported", slog.String("pod", p.spec.Name), slog.Any("error", err))
 			select {
 			case <-p.node.ctx.Done():
 			case <-time.After(statusPause):
@@ -555,14 +555,15 @@ func (p *pod) send() error {
 	if string(patch) == string(p.reported) {
 		return nil
 	}
-	_, err = p.node.client.CoreV1().Pods(p.spec.Namespace).Patch(p.node.ctx, p.spec.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = p.node.client.CoreV1().Pods(p.spec.Namespace).
+		Patch(p.node.ctx, p.spec.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err == nil {
 		p.reported = patch
 	}
 	return err
 }
 
-// status is the pod's state as the API server wants it.
+// status returns the pod's status in the form of the API.
 func (p *pod) status() corev1.PodStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()

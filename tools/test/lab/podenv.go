@@ -14,11 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// containerVariable carries a container's description to its process.
+// containerVariable passes a container's description to its process.
 const containerVariable = "LAB_CONTAINER"
 
-// environment is what the image, envFrom and env say, the later before the
-// earlier, with $(NAME) expanded as the API documents it.
+// environment merges the variables of the image, envFrom and env; later ones override earlier ones. $(NAME) is expanded as
+// the Kubernetes API documents.
 func (p *pod) environment(ctx context.Context, c *podContainer, img *image) ([]string, error) {
 	env := map[string]string{}
 	for _, kv := range img.config.Env {
@@ -46,7 +46,7 @@ func (p *pod) environment(ctx context.Context, c *podContainer, img *image) ([]s
 		if e.ValueFrom != nil {
 			var err error
 			if value, err = p.valueFrom(ctx, c, e.ValueFrom); err != nil {
-				return nil, fmt.Errorf("environment variable %s: %w", e.Name, err)
+				return nil, fmt.Errorf("set environment variable %s: %w", e.Name, err)
 			}
 		}
 		env[e.Name] = value
@@ -58,7 +58,7 @@ func (p *pod) environment(ctx context.Context, c *podContainer, img *image) ([]s
 	return out, nil
 }
 
-// expand replaces $(NAME) by a variable that was set before; $$( is $(.
+// expand replaces $(NAME) with a variable set earlier; $$( becomes $(.
 func expand(s string, env map[string]string) string {
 	var b strings.Builder
 	for {
@@ -100,7 +100,7 @@ func (p *pod) valueFrom(ctx context.Context, c *podContainer, from *corev1.EnvVa
 		case "status.podIP":
 			return p.ip, nil
 		}
-		return "", fmt.Errorf("the lab does not know the field %s", from.FieldRef.FieldPath)
+		return "", fmt.Errorf("the lab does not support the field %s", from.FieldRef.FieldPath)
 	case from.ResourceFieldRef != nil:
 		name, kind, _ := strings.Cut(from.ResourceFieldRef.Resource, ".")
 		list := map[string]corev1.ResourceList{"limits": c.spec.Resources.Limits, "requests": c.spec.Resources.Requests}[name]
@@ -117,7 +117,7 @@ func (p *pod) valueFrom(ctx context.Context, c *podContainer, from *corev1.EnvVa
 		content, err := p.configMap(ctx, from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Optional)
 		return content[from.ConfigMapKeyRef.Key], err
 	}
-	return "", fmt.Errorf("the lab does not know this source")
+	return "", fmt.Errorf("the lab does not support this source")
 }
 
 func (p *pod) secret(ctx context.Context, name string, optional *bool) (map[string]string, error) {
@@ -126,7 +126,7 @@ func (p *pod) secret(ctx context.Context, name string, optional *bool) (map[stri
 		if optional != nil && *optional {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("secret %s: %w", name, err)
+		return nil, fmt.Errorf("read secret %s: %w", name, err)
 	}
 	out := map[string]string{}
 	for k, v := range s.Data {
@@ -141,22 +141,22 @@ func (p *pod) configMap(ctx context.Context, name string, optional *bool) (map[s
 		if optional != nil && *optional {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("config map %s: %w", name, err)
+		return nil, fmt.Errorf("read config map %s: %w", name, err)
 	}
 	return m.Data, nil
 }
 
-// mounts makes the pod's volumes and says where the container sees them.
+// mounts creates the pod's volumes and returns their mounts in the container.
 func (p *pod) mounts(ctx context.Context, c *podContainer, gid int) ([]mount, error) {
 	var out []mount
 	for _, m := range c.spec.VolumeMounts {
 		i := slices.IndexFunc(p.spec.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 		if i < 0 {
-			return nil, fmt.Errorf("no volume %s", m.Name)
+			return nil, fmt.Errorf("the pod has no volume %s", m.Name)
 		}
 		dir, err := p.volume(ctx, &p.spec.Spec.Volumes[i], gid)
 		if err != nil {
-			return nil, fmt.Errorf("volume %s: %w", m.Name, err)
+			return nil, fmt.Errorf("create volume %s: %w", m.Name, err)
 		}
 		out = append(out, mount{Source: filepath.Join(dir, m.SubPath), Target: m.MountPath, ReadOnly: m.ReadOnly})
 	}
@@ -187,7 +187,7 @@ func (p *pod) volume(ctx context.Context, v *corev1.Volume, gid int) (string, er
 		items = v.ConfigMap.Items
 		content, err = p.configMap(ctx, v.ConfigMap.Name, v.ConfigMap.Optional)
 	default:
-		return "", fmt.Errorf("the lab does not know this kind")
+		return "", fmt.Errorf("the lab does not support this kind of volume")
 	}
 	if err != nil {
 		return "", err

@@ -22,14 +22,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Registry is an image registry in this process, for what ko builds.
+// Registry is an image registry in this process for the images that ko builds.
 type Registry struct {
-	// Address is host:port.
+	// Address is the registry's host:port.
 	Address string
 	server  *http.Server
 }
 
-// StartRegistry serves an empty registry with a base image in it, until Stop.
+// StartRegistry serves a registry that contains only a base image, until Stop.
 func StartRegistry(ctx context.Context) (*Registry, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -46,12 +46,11 @@ func StartRegistry(ctx context.Context) (*Registry, error) {
 	return r, nil
 }
 
-// Stop ends the registry; its images are gone.
+// Stop stops the registry and discards its images.
 func (r *Registry) Stop() error { return r.server.Close() }
 
-// Base is the image that ko puts binaries on. The one that releases use comes
-// from the internet; this has what matters of it: an unprivileged user, and
-// both platforms.
+// Base returns the base image for ko. Releases use one from the internet; this one has what matters of it: an unprivileged
+// user and both platforms.
 func (r *Registry) Base() string { return r.Address + "/base:nonroot" }
 
 func (r *Registry) pushBase(ctx context.Context) error {

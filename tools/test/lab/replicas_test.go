@@ -16,7 +16,7 @@ import (
 // rounds is how often each write is followed by a read from another replica.
 const rounds = 50
 
-// testReplicas: what one replica acknowledged every other shows at once.
+// testReplicas checks that a change acknowledged by one replica is visible on every other at once.
 func (w *world) testReplicas(t *testing.T) {
 	s := w.deploy(t, w.chart(), w.images)
 	replicas := map[string][2]client{}
@@ -33,7 +33,7 @@ func (w *world) testReplicas(t *testing.T) {
 		}
 	}
 	for i := range rounds {
-		// one writes, the other reads; they take turns.
+		// One replica writes and the other reads, in turns.
 		pick := func(service string) (one, other client) {
 			pair := replicas[service]
 			return pair[i%2], pair[(i+1)%2]
@@ -69,7 +69,7 @@ func (w *world) testReplicas(t *testing.T) {
 			}
 		}
 
-		// Three people; the last is referred by the second, who moves up.
+		// Three people; the second refers the third and moves up.
 		referrer := ""
 		for n, c := range []client{signup, signup2, signup} {
 			body := map[string]any{"email": fmt.Sprintf("p%d@example.com", n)}
@@ -87,7 +87,7 @@ func (w *world) testReplicas(t *testing.T) {
 			for _, c := range []client{signup, signup2} {
 				for email, position := range want {
 					if got := c.do(http.StatusOK, "", http.MethodGet, public+"/signups/"+email, nil)["position"]; got != position {
-						t.Errorf("%s is at %v, want %v", email, got, position)
+						t.Errorf("%s is at position %v, want %v", email, got, position)
 					}
 				}
 			}
@@ -109,12 +109,12 @@ func (w *world) testReplicas(t *testing.T) {
 		admin2.do(http.StatusNotFound, key, http.MethodGet, path, nil)
 		signup2.do(http.StatusNotFound, "", http.MethodGet, public+"/config", nil)
 		if t.Failed() {
-			t.Fatalf("in round %d", i)
+			t.Fatalf("failed in round %d", i)
 		}
 	}
 }
 
-// client talks to one replica, or to a gateway.
+// client talks to one replica or to a gateway.
 type client struct {
 	t interface {
 		Helper()
@@ -127,8 +127,7 @@ type client struct {
 	transport *http.Transport
 }
 
-// do sends a request with an API key, a session or nothing, and returns the
-// object of the answer.
+// do sends a request with an API key, a session or no credential, and returns the answer's JSON object.
 func (c client) do(want int, credential, method, path string, body any) map[string]any {
 	c.t.Helper()
 	raw, err := json.Marshal(body)

@@ -22,23 +22,22 @@ import (
 )
 
 const (
-	// rate is how many requests a second a rollout meets.
+	// rate is the number of requests per second during a rollout.
 	rate = 150
-	// atLeast is how long a load goes on, so that it sees what comes after.
+	// atLeast is the minimum duration of a load, so that it covers the time after a change.
 	atLeast = 10 * time.Second
-	// patience bounds what a rollout does on a busy machine.
+	// patience bounds a rollout on a busy machine.
 	patience = 2 * time.Minute
 )
 
-// suite is the suite as the chart deploys it, in this process.
+// suite is the suite in this process, deployed by the chart.
 type suite struct {
 	*lab.Deployment
 	url, db, redis string
 	stop           func()
 }
 
-// deploy installs a chart with images. It is removed at the test's end, if not
-// before.
+// deploy installs a chart with images. It is removed at the end of the test if not earlier.
 func (w *world) deploy(t *testing.T, chart, images string) *suite {
 	t.Helper()
 	s := &suite{db: testenv.Postgres(t)}
@@ -46,7 +45,8 @@ func (w *world) deploy(t *testing.T, chart, images string) *suite {
 	reachable(t, dir)
 	brokers, prefix := testenv.Kafka(t)
 	environ := []string{
-		"HTTP_ADDR=127.0.0.1:0", "DATA_DIR=" + filepath.Join(dir, "data"), "POSTGRES_URL=" + s.db, "RATE_LIMIT_RPS=100000", "RATE_LIMIT_BURST=100000",
+		"HTTP_ADDR=127.0.0.1:0", "DATA_DIR=" + filepath.Join(dir, "data"), "POSTGRES_URL=" + s.db, "RATE_LIMIT_RPS=100000",
+		"RATE_LIMIT_BURST=100000",
 		"TRUSTED_PROXIES=127.0.0.1/32", "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
 	}
 	cfg, err := standalone.Load(environ)
@@ -92,7 +92,7 @@ func (w *world) deploy(t *testing.T, chart, images string) *suite {
 	return s
 }
 
-// load sends requests until change has come to its end, and a while after.
+// load sends requests until change has finished, and a while longer.
 func (s *suite) load(t *testing.T, change func()) lab.Report {
 	t.Helper()
 	l, err := lab.StartLoad(t.Context(), s.url, rate)
@@ -106,7 +106,8 @@ func (s *suite) load(t *testing.T, change func()) lab.Report {
 	sent := l.Sent()
 	testenv.Within(t, patience, "the load went on", func() bool { return l.Sent() > sent+rate*int(atLeast/time.Second) })
 	r := l.Stop()
-	t.Logf("%d requests, %d failed, the slowest took %s; the change took %s", r.Sent, len(r.Failed), r.Slowest.Round(time.Millisecond), took.Round(time.Millisecond))
+	t.Logf("%d requests, %d failed, the slowest took %s; the change took %s", r.Sent, len(r.Failed),
+		r.Slowest.Round(time.Millisecond), took.Round(time.Millisecond))
 	for _, f := range r.Failed[:min(len(r.Failed), 5)] {
 		t.Log(f)
 	}
@@ -114,8 +115,7 @@ func (s *suite) load(t *testing.T, change func()) lab.Report {
 	return r
 }
 
-// audit compares what a load was told with the tables: nobody who was
-// acknowledged is missing, and positions have no gaps.
+// audit compares what a load was told with the tables: no acknowledged signup is missing, and positions have no gaps.
 func (s *suite) audit(t *testing.T, r lab.Report) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.db)
@@ -134,11 +134,11 @@ func (s *suite) audit(t *testing.T, r lab.Report) {
 	slices.Sort(stored)
 	for _, email := range r.Joined {
 		if _, found := slices.BinarySearch(stored, email); !found {
-			t.Errorf("%s was acknowledged and is not there", email)
+			t.Errorf("the signup of %s was acknowledged but is missing", email)
 		}
 	}
 	if len(slices.Compact(stored)) != len(stored) {
-		t.Error("an address is there twice")
+		t.Error("an address is stored twice")
 	}
 }
 
@@ -153,7 +153,7 @@ func (w *world) testRollouts(t *testing.T) {
 			t.Errorf("%d requests failed", len(r.Failed))
 		}
 	}
-	// replaced: the change fails no request and leaves none of the pods.
+	// replaced checks that the change fails no request and replaces all pods.
 	replaced := func(t *testing.T, change func()) {
 		t.Helper()
 		before := s.pods(t)
@@ -163,7 +163,7 @@ func (w *world) testRollouts(t *testing.T) {
 		}
 		for _, p := range s.pods(t) {
 			if slices.ContainsFunc(before, func(old corev1.Pod) bool { return old.UID == p.UID }) {
-				t.Errorf("%s is still of the other release", p.Name)
+				t.Errorf("pod %s is from the other release", p.Name)
 			}
 		}
 	}
@@ -172,7 +172,8 @@ func (w *world) testRollouts(t *testing.T) {
 	})
 	t.Run("roll back", func(t *testing.T) {
 		replaced(t, func() {
-			if err := s.Helm(t.Context(), "rollback", lab.Release, "--namespace", s.Namespace, "--wait", "--timeout", patience.String()); err != nil {
+			if err := s.Helm(t.Context(), "rollback", lab.Release, "--namespace", s.Namespace, "--wait", "--timeout",
+				patience.String()); err != nil {
 				t.Errorf("%v\n%s", err, s.Explain(t.Context()))
 			}
 		})
@@ -206,11 +207,11 @@ func (w *world) testRollouts(t *testing.T) {
 				})
 			}
 		})
-		// A kill loses what the process had in hand, and what the gateway sends it
-		// until it knows: half of a service's share of the rate for the lag.
+		// A kill loses the requests in the process and those that the gateway sends until it notices: half of a service's share of
+		// the rate for the gateway's lag.
 		most := len(services()) * rate / 2 * int(2*lab.GatewayLag/time.Second)
 		if len(r.Failed) > most {
-			t.Errorf("%d requests failed, more than were on their way to what was killed (%d)", len(r.Failed), most)
+			t.Errorf("%d requests failed; at most %d were on their way to killed pods", len(r.Failed), most)
 		}
 	})
 	t.Run("scale", func(t *testing.T) {
@@ -234,7 +235,7 @@ func (w *world) testRollouts(t *testing.T) {
 		}))
 	})
 	t.Run("stop and start", func(t *testing.T) {
-		// As for a restore; the upgrades that follow must still be taken.
+		// As for a restore. The upgrades that follow must still work.
 		for _, replicas := range []int32{0, 2} {
 			deployments := s.Client.AppsV1().Deployments(s.Namespace)
 			for _, service := range services() {
@@ -242,7 +243,7 @@ func (w *world) testRollouts(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// As kubectl does: whatever its controller wrote meanwhile.
+				// Like kubectl, overwrite what the controller wrote meanwhile.
 				scale.ResourceVersion, scale.Spec.Replicas = "", replicas
 				if _, err := deployments.UpdateScale(t.Context(), scale.Name, scale, metav1.UpdateOptions{}); err != nil {
 					t.Fatal(err)
@@ -260,8 +261,7 @@ func (w *world) testRollouts(t *testing.T) {
 		}
 	})
 	t.Run("drain too short", func(t *testing.T) {
-		// Pods that stop listening before the gateway knows: this must show, or the
-		// figures above say nothing.
+		// Pods that stop listening before the gateway knows must fail requests; otherwise the checks above prove nothing.
 		hasty := []string{"--values", w.images}
 		for _, service := range services() {
 			hasty = append(hasty, "--set", service+".shutdown.delaySeconds=0")
@@ -294,8 +294,9 @@ func (w *world) testRollouts(t *testing.T) {
 			t.Fatal(err)
 		}
 		left = slices.DeleteFunc(left, func(o string) bool {
-			// What the namespace had before, and the record of what happened.
-			return strings.HasPrefix(o, "events/") || o == "serviceaccounts/default" || o == "configmaps/kube-root-ca.crt" || strings.HasPrefix(o, "secrets/") && !strings.Contains(o, "helm")
+			// Kubernetes' own objects and the record of events.
+			return strings.HasPrefix(o, "events/") || o == "serviceaccounts/default" || o == "configmaps/kube-root-ca.crt" ||
+				strings.HasPrefix(o, "secrets/") && !strings.Contains(o, "helm")
 		})
 		if len(left) > 0 {
 			t.Errorf("left behind: %s", strings.Join(left, ", "))
@@ -303,9 +304,8 @@ func (w *world) testRollouts(t *testing.T) {
 	})
 }
 
-// former is the chart and the images that are upgraded from: those of the last
-// release, LAB_FORMER, or where there was none yet this very source under
-// another version.
+// former returns the chart and images to upgrade from: those of the last release (LAB_FORMER), or if there is none, those of
+// this source under another version.
 func (w *world) former(t *testing.T) (chart, images string) {
 	t.Helper()
 	root, dir := w.root, t.TempDir()
@@ -313,7 +313,7 @@ func (w *world) former(t *testing.T) (chart, images string) {
 		root = filepath.Join(dir, "source")
 		out, err := exec.CommandContext(t.Context(), "git", "-C", w.root, "worktree", "add", "--detach", root, ref).CombinedOutput()
 		if err != nil {
-			t.Fatalf("check %s out: %v\n%s", ref, err, out)
+			t.Fatalf("check out %s: %v\n%s", ref, err, out)
 		}
 		t.Cleanup(func() {
 			if out, err := exec.Command("git", "-C", w.root, "worktree", "remove", "--force", root).CombinedOutput(); err != nil {
@@ -330,15 +330,16 @@ func (w *world) former(t *testing.T) (chart, images string) {
 	pack := exec.CommandContext(t.Context(), filepath.Join(w.bin, "helm"), "package", "--dependency-update",
 		"--version", "0.0.1-former", "--destination", dir, filepath.Join(root, "charts/waitlist"))
 	if out, err := pack.CombinedOutput(); err != nil {
-		t.Fatalf("pack the former chart: %v\n%s", err, out)
+		t.Fatalf("package the former chart: %v\n%s", err, out)
 	}
 	return filepath.Join(dir, "waitlist-0.0.1-former.tgz"), images
 }
 
-// upgrade brings a suite to the present chart and images, as operators do.
+// upgrade upgrades a suite to the present chart and images, as operators do.
 func (w *world) upgrade(t *testing.T, s *suite) {
 	t.Helper()
-	cmd := w.make(t.Context(), "deploy", "RELEASE="+lab.Release, "NAMESPACE="+s.Namespace, "IMAGES="+filepath.Join(t.TempDir(), "images.yaml"), "VALUES="+s.Values())
+	cmd := w.make(t.Context(), "deploy", "RELEASE="+lab.Release, "NAMESPACE="+s.Namespace,
+		"IMAGES="+filepath.Join(t.TempDir(), "images.yaml"), "VALUES="+s.Values())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("make deploy: %v\n%s", err, out)
 	}
@@ -353,18 +354,20 @@ func (s *suite) pods(t *testing.T) []corev1.Pod {
 	return list.Items
 }
 
-// podsOf are a service's pods that are not on their way out.
+// podsOf returns a service's pods that are not terminating.
 func (s *suite) podsOf(t *testing.T, service string) []corev1.Pod {
 	t.Helper()
 	return slices.DeleteFunc(s.pods(t), func(p corev1.Pod) bool {
-		return p.DeletionTimestamp != nil || p.Labels["app.kubernetes.io/name"] != service || p.Labels["app.kubernetes.io/component"] != "server" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		return p.DeletionTimestamp != nil || p.Labels["app.kubernetes.io/name"] != service ||
+			p.Labels["app.kubernetes.io/component"] != "server" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	})
 }
 
 func ready(pods []corev1.Pod) int {
 	n := 0
 	for _, p := range pods {
-		if slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+		if slices.ContainsFunc(p.Status.Conditions,
+			func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
 			n++
 		}
 	}

@@ -1,7 +1,6 @@
-// Command lab deploys the suite to a Kubernetes cluster in place of the
-// standalone program: it takes the same environment, answers at the same
-// address and stops alike, so that whatever tests that program tests the
-// chart. More of its environment is in package lab (Settings).
+// Command lab deploys the suite to a Kubernetes cluster in place of the standalone program. It takes the same environment,
+// listens at the same address and stops the same way, so that tests of that program test the chart. Package lab documents
+// its additional variables (Settings).
 package main
 
 import (
