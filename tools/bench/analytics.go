@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// viewConns is how many connections look at a form.
+	// viewConns is the number of connections that request a form.
 	viewConns = 32
-	// analyticsConns is how many connections the questions take turns on.
+	// analyticsConns is the number of connections that the analytics requests use in turn.
 	analyticsConns = 16
-	// analyticsGoal is what 99 of 100 questions may take.
+	// analyticsGoal is the goal for the p99 of analytics requests.
 	analyticsGoal = 50 * time.Millisecond
-	// Of the waitlist whose analytics are asked for, beside its signups.
+	// The data of the waitlist whose analytics are requested, besides its signups.
 	analyticsDays = 90
-	originValues  = 10_000 // in each field
+	originValues  = 10_000 // per field
 	referrers     = 100_000
 )
 
-// views measures A1: what counting costs who looks at a form.
+// views measures A1: the cost of counting views for a form's visitors.
 func (b *bench) views(ctx context.Context) (err error) {
 	const database = "views"
 	conn, err := b.database(ctx, database)
@@ -57,7 +57,8 @@ func (b *bench) views(ctx context.Context) (err error) {
 	}
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
-		id: "A1", what: fmt.Sprintf("a form's config, %d connections, with views counted against without", viewConns), goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		id: "A1", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		what: fmt.Sprintf("Requests a second for a form's config over %d connections, with views counted against without.", viewConns),
 		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 	})
 	return nil
@@ -83,7 +84,7 @@ func look(ctx context.Context, addr string, request []byte, conns int, d time.Du
 				_ = c.conn.SetDeadline(now.Add(answerTimeout))
 				status, body, err := c.do(request)
 				if err == nil && status != http.StatusOK {
-					err = fmt.Errorf("answered %d: %s", status, body)
+					err = fmt.Errorf("request was answered %d: %s", status, body)
 				}
 				if err != nil {
 					errs[i] = err
@@ -106,7 +107,7 @@ func look(ctx context.Context, addr string, request []byte, conns int, d time.Du
 	return s, nil
 }
 
-// analytics measures A2: questions to the whole suite about a large waitlist.
+// analytics measures A2: requests to the whole suite for the analytics of a large waitlist.
 func (b *bench) analytics(ctx context.Context) (err error) {
 	const database = "analytics"
 	s, conn, err := b.openSuite(ctx, database)
@@ -145,8 +146,8 @@ func (b *bench) analytics(ctx context.Context) (err error) {
 		return fmt.Errorf("settle the tables: %w", err)
 	}
 	for _, q := range []struct{ id, what, path string }{
-		{"A2", fmt.Sprintf("p99 of analytics of %d days at %d signups", analyticsDays, b.rows), "/analytics?range=90d"},
-		{"A2 origins", fmt.Sprintf("p99 of the origins, %d values a field", originValues), "/analytics/utm"},
+		{"A2", fmt.Sprintf("p99 of the analytics of %d days for %d signups", analyticsDays, b.rows), "/analytics?range=90d"},
+		{"A2 origins", fmt.Sprintf("p99 of the origins with %d values per field", originValues), "/analytics/utm"},
 	} {
 		request := []byte("GET /v1/waitlists/" + l.id + q.path + " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer " + s.idToken + "\r\n\r\n")
 		var answers sample
@@ -155,7 +156,7 @@ func (b *bench) analytics(ctx context.Context) (err error) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", q.id, err)
 			}
-			if i > 0 { // the first one warmed up
+			if i > 0 { // the first one only warms up
 				answers.latencies = append(answers.latencies, got.latencies...)
 			}
 		}
@@ -163,15 +164,15 @@ func (b *bench) analytics(ctx context.Context) (err error) {
 		p99 := answers.quantile(.99)
 		goal := milliseconds(analyticsGoal)
 		b.add(row{
-			id: q.id, what: fmt.Sprintf("%s, %.0f a second", q.what, b.rate/4), goal: "< 1 ×", ratio: p99 / goal, met: p99 < goal,
+			id: q.id, goal: "< 1 ×", ratio: p99 / goal, met: p99 < goal,
+			what: fmt.Sprintf("%s, at %.0f requests a second, against the goal.", q.what, b.rate/4),
 			ours: fmt.Sprintf("%.1f ms (p50 %.1f)", p99, answers.quantile(.5)), theirs: fmt.Sprintf("%.0f ms", goal),
 		})
 	}
 	return nil
 }
 
-// arrive lets requests arrive at a constant rate for d, as crowd.ask does. Each
-// answer must be 200.
+// arrive sends requests at a constant rate for d, as crowd.ask does. Each answer must be 200.
 func arrive(ctx context.Context, addr string, request []byte, rate float64, d time.Duration) (sample, error) {
 	var (
 		all       sync.WaitGroup
@@ -191,12 +192,12 @@ func arrive(ctx context.Context, addr string, request []byte, rate float64, d ti
 				began := due
 				if wait := time.Until(due); wait > 0 {
 					<-time.After(wait)
-					began = time.Now() // a late timer is the client's own
+					began = time.Now() // do not count the client's late timer
 				}
 				_ = c.conn.SetDeadline(began.Add(answerTimeout))
 				status, body, err := c.do(request)
 				if err == nil && status != http.StatusOK {
-					err = fmt.Errorf("answered %d: %s", status, body)
+					err = fmt.Errorf("request was answered %d: %s", status, body)
 				}
 				if err != nil {
 					errs[i] = err

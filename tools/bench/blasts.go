@@ -20,24 +20,27 @@ import (
 )
 
 const (
-	// blastWorkers is how many connections both sides have: what a blast has where
-	// nothing else is set.
+	// blastWorkers is the number of SMTP connections on both sides: a blast's default.
 	blastWorkers = 4
-	// blastLook is the pause between two looks at a blast.
+	// blastLook is the pause between two checks of a blast's status.
 	blastLook = 200 * time.Millisecond
-	// The mail of both sides.
+	// Both sides send this mail.
 	blastSubject = "We are live"
 	blastText    = "Hello,\n\nthe doors are open. Come and see: https://example.com\n"
-	blastHTML    = `<!DOCTYPE html><html><body><p>Hello,</p><p>the doors are open. <a href="https://example.com">Come and see</a>.</p></body></html>`
-	// What the footer adds.
-	blastFooterText = "\n\n-- \nYou get this mail because you joined the waitlist \"Launch\" with this\naddress. If you want no more of them:\n\n"
+	blastHTML    = `<!DOCTYPE html><html><body><p>Hello,</p><p>the doors are open. ` +
+		`<a href="https://example.com">Come and see</a>.</p></body></html>`
+	// The footer adds this.
+	blastFooterText = "\n\n-- \nYou get this mail because you joined the waitlist \"Launch\" with this\n" +
+		"address. If you want no more of them:\n\n"
 	blastFooterHTML = `
 <hr style="margin:32px 0 16px;border:0;border-top:1px solid #d1d5db">
-<p style="font-family:sans-serif;font-size:13px;line-height:1.5;color:#6b7280">You get this mail because you joined the waitlist &ldquo;Launch&rdquo; with this address. <a href="`
-	blastLink = "https://example.com/unsubscribe?waitlist=0197f0c4-6d0e-7cc1-a2a3-bbbbbbbbbbbb&email=a0000000001%40example.com&token=v1.k1.unsub.0.0123456789012345678901234567890123456789012"
+<p style="font-family:sans-serif;font-size:13px;line-height:1.5;color:#6b7280">` +
+		`You get this mail because you joined the waitlist &ldquo;Launch&rdquo; with this address. <a href="`
+	blastLink = "https://example.com/unsubscribe?waitlist=0197f0c4-6d0e-7cc1-a2a3-bbbbbbbbbbbb" +
+		"&email=a0000000001%40example.com&token=v1.k1.unsub.0.0123456789012345678901234567890123456789012"
 )
 
-// devNull takes every mail and forgets it.
+// devNull accepts every mail and discards it.
 type devNull struct{}
 
 // Mail implements gosmtp.Session.
@@ -55,8 +58,7 @@ func (devNull) Reset() {}
 // Logout implements gosmtp.Session.
 func (devNull) Logout() error { return nil }
 
-// smtpSink is an SMTP server that forgets what it takes, until standard input
-// ends.
+// smtpSink runs an SMTP server that discards mails until standard input ends.
 func smtpSink(ctx context.Context) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -76,7 +78,7 @@ func smtpSink(ctx context.Context) error {
 	return nil
 }
 
-// blasts measures B11, through the whole suite.
+// blasts measures B11 through the whole suite.
 func (b *bench) blasts(ctx context.Context) (err error) {
 	sink, err := b.role(ctx, roleSMTP)
 	if err != nil {
@@ -84,7 +86,7 @@ func (b *bench) blasts(ctx context.Context) (err error) {
 	}
 	host, port, err := net.SplitHostPort(sink)
 	if err != nil {
-		return fmt.Errorf("address of the sink: %w", err)
+		return fmt.Errorf("parse the sink's address: %w", err)
 	}
 	s, conn, err := b.openSuite(ctx, "blasts", "MAIL_PROVIDER=smtp", "SMTP_HOST="+host, "SMTP_PORT="+port, "SMTP_TLS=none",
 		"MAIL_FROM=Launch <no-reply@example.com>", "BLAST_WORKERS="+strconv.Itoa(blastWorkers))
@@ -127,8 +129,10 @@ func (b *bench) blasts(ctx context.Context) (err error) {
 	}
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
-		id: "B11", what: fmt.Sprintf("blast to %d recipients, mails a second, ledger and footer included, against a bare loop of the same SMTP library over as many connections (%d)", small, blastWorkers),
-		goal: "≥ 0.6 ×", ratio: ratio, met: ratio >= .6, ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
+		id: "B11", goal: "≥ 0.6 ×", ratio: ratio, met: ratio >= .6,
+		what: fmt.Sprintf("Mails a second of a blast to %d recipients, ledger and footer included, against a bare loop of the same "+
+			"SMTP library over as many connections (%d).", small, blastWorkers),
+		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 	})
 	if err := s.resetPeak(); err != nil {
 		return err
@@ -141,18 +145,18 @@ func (b *bench) blasts(ctx context.Context) (err error) {
 	}
 	ratio = float64(peaks[large]) / float64(peaks[small])
 	b.add(row{
-		id: "B11 memory", what: fmt.Sprintf("peak memory of the whole suite in one process during a blast to %d recipients against one to %d", large, small), goal: "≤ 1.2 ×", ratio: ratio, met: ratio <= 1.2,
+		id: "B11 memory", goal: "≤ 1.2 ×", ratio: ratio, met: ratio <= 1.2,
+		what: fmt.Sprintf("Peak memory of the whole suite in one process during a blast to %d recipients against %d.", large, small),
 		ours: fmt.Sprintf("%d MiB", peaks[large]>>20), theirs: fmt.Sprintf("%d MiB", peaks[small]>>20),
 	})
 	return nil
 }
 
-// blast sends one to a waitlist with n signups and returns when it has been
-// sent.
+// blast sends a blast to a waitlist with n signups and returns when it is sent.
 func (s *suite) blast(ctx context.Context, l *list, n int) error {
 	body, err := json.Marshal(map[string]string{"subject": blastSubject, "text_body": blastText, "html_body": blastHTML})
 	if err != nil {
-		return fmt.Errorf("write a blast: %w", err)
+		return fmt.Errorf("encode a blast: %w", err)
 	}
 	path := "/v1/waitlists/" + l.id + "/blasts"
 	var made struct {
@@ -181,7 +185,7 @@ func (s *suite) blast(ctx context.Context, l *list, n int) error {
 		newest := list.Blasts[0]
 		switch {
 		case newest.ID != made.ID || newest.Status == "failed" || newest.Failed > 0:
-			return false, fmt.Errorf("the newest blast is %+v", newest)
+			return false, fmt.Errorf("unexpected newest blast %+v", newest)
 		case newest.Status != "sent":
 			return false, nil
 		case newest.Recipients != n:
@@ -191,11 +195,11 @@ func (s *suite) blast(ctx context.Context, l *list, n int) error {
 	})
 }
 
-// bareLoop sends n mails as a plain program does that keeps no account of them.
+// bareLoop sends n mails without any bookkeeping.
 func bareLoop(ctx context.Context, host, port string, n int) error {
 	number, err := strconv.Atoi(port)
 	if err != nil {
-		return fmt.Errorf("port of the sink: %w", err)
+		return fmt.Errorf("parse the sink's port: %w", err)
 	}
 	var (
 		next atomic.Int64

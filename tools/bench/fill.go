@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// owner stands behind every waitlist of the run.
+// owner owns every waitlist of the run.
 const owner = "00000000-0000-4000-8000-0000000000aa"
 
 // newList inserts a waitlist with default settings.
@@ -29,9 +29,8 @@ func newList(ctx context.Context, conn *pgx.Conn) (*list, error) {
 	return l, nil
 }
 
-// fill puts n signups, address(1) to address(n), on a waitlist, whose database
-// must have no others, as if they had come one by one. The indexes are made
-// afterwards, which is several times faster.
+// fill inserts n signups, address(1) to address(n), into a waitlist as if they had joined one by one. The database must have
+// no other signups. It creates the indexes afterwards, which is several times faster.
 func fill(ctx context.Context, conn *pgx.Conn, l *list, n int) (took time.Duration, err error) {
 	start := time.Now()
 	rows, err := conn.Query(ctx, `
@@ -84,7 +83,9 @@ func fill(ctx context.Context, conn *pgx.Conn, l *list, n int) (took time.Durati
 	if err != nil {
 		return 0, err
 	}
-	for _, sql := range []string{"VACUUM ANALYZE signup.signup", "VACUUM ANALYZE signup.queue_bucket", "VACUUM ANALYZE signup.change", "CHECKPOINT"} {
+	for _, sql := range []string{
+		"VACUUM ANALYZE signup.signup", "VACUUM ANALYZE signup.queue_bucket", "VACUUM ANALYZE signup.change", "CHECKPOINT",
+	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return 0, fmt.Errorf("settle the tables: %w", err)
 		}

@@ -14,14 +14,13 @@ import (
 	"time"
 )
 
-// The client shares the machine with what it measures, so it is a small one:
-// requests are bytes made beforehand in which only digits change, and of an
-// answer it reads the status, the length and at most one number.
+// The client shares the machine with the system under test, so it is small: requests are prepared bytes in which only digits
+// change, and of an answer it reads the status, the length and at most one number.
 
-// answerTimeout bounds one exchange. The contract answers within five seconds.
+// answerTimeout bounds one exchange. The API answers within five seconds.
 const answerTimeout = 10 * time.Second
 
-// client is one kept connection. It is not safe for concurrent use.
+// client is a kept-alive connection. It is not safe for concurrent use.
 type client struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -38,8 +37,8 @@ func dial(ctx context.Context, addr string) (*client, error) {
 
 func (c *client) close() { _ = c.conn.Close() }
 
-// do sends a request and returns the answer's status and body, which is valid
-// until the next call. It understands answers with a Content-Length only.
+// do sends a request and returns the answer's status and body, which is valid until the next call. Answers must have a
+// Content-Length.
 func (c *client) do(request []byte) (status int, body []byte, err error) {
 	if _, err := c.conn.Write(request); err != nil {
 		return 0, nil, fmt.Errorf("send request: %w", err)
@@ -53,7 +52,7 @@ func (c *client) do(request []byte) (status int, body []byte, err error) {
 		line = bytes.TrimRight(line, "\r\n")
 		if first {
 			if len(line) < 12 {
-				return 0, nil, fmt.Errorf("answer begins with %q", line)
+				return 0, nil, fmt.Errorf("unexpected start of an answer: %q", line)
 			}
 			status = number(line[9:12])
 			continue
@@ -66,7 +65,7 @@ func (c *client) do(request []byte) (status int, body []byte, err error) {
 		}
 	}
 	if length < 0 {
-		return 0, nil, fmt.Errorf("answer %d has no Content-Length", status)
+		return 0, nil, fmt.Errorf("answer with status %d has no Content-Length", status)
 	}
 	c.body = slices.Grow(c.body[:0], length)[:length]
 	for n := 0; n < length; {
@@ -79,7 +78,7 @@ func (c *client) do(request []byte) (status int, body []byte, err error) {
 	return status, c.body, nil
 }
 
-// number reads digits; anything else gives a wrong number, which is found out.
+// number parses digits. Other bytes give a wrong number, which the checks detect.
 func number(digits []byte) int {
 	n := 0
 	for _, d := range digits {
@@ -88,7 +87,7 @@ func number(digits []byte) int {
 	return n
 }
 
-// field returns the integer behind a name in flat JSON, 0 where it is not.
+// field returns an integer field of flat JSON, or 0 if it is missing.
 func field(body []byte, name string) int {
 	at := bytes.Index(body, []byte(name))
 	if at < 0 {
@@ -107,10 +106,10 @@ const addressDigits = 10
 
 func address(n int64) string { return fmt.Sprintf("a%0*d@example.com", addressDigits, n) }
 
-// template is a request with the digits of an address in it.
+// template is a request with a placeholder for the digits of an address.
 type template struct {
 	bytes  []byte
-	digits int // where they begin
+	digits int // offset of the digits
 }
 
 func newTemplate(text string) template {
@@ -118,7 +117,7 @@ func newTemplate(text string) template {
 	return template{b, bytes.Index(b, []byte(address(0))) + 1}
 }
 
-// with puts in a number and returns the request.
+// with inserts a number and returns the request.
 func (t template) with(n int64) []byte {
 	for i := t.digits + addressDigits - 1; i >= t.digits; i-- {
 		t.bytes[i] = byte('0' + n%10)
@@ -137,28 +136,28 @@ func statusRequest(waitlistID string) template {
 	return newTemplate("GET /v1/public/waitlists/" + waitlistID + "/signups/" + address(0) + "/status HTTP/1.1\r\nHost: bench\r\n\r\n")
 }
 
-// list is a waitlist under load, with the positions that were handed out.
+// list is a waitlist under load with the positions it has assigned.
 type list struct {
 	id   string
 	mu   sync.Mutex
-	seen []uint64 // one bit a position
+	seen []uint64 // one bit per position
 	n    int
 	max  int
 }
 
-// took notes positions of acknowledged signups. An error is a position twice.
+// took records the positions of acknowledged signups. A duplicate position is an error.
 func (l *list) took(positions []int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range positions {
 		if p < 1 {
-			return fmt.Errorf("waitlist %s handed out the position %d", l.id, p)
+			return fmt.Errorf("waitlist %s assigned the invalid position %d", l.id, p)
 		}
 		for p/64 >= len(l.seen) {
 			l.seen = append(l.seen, make([]uint64, 1+len(l.seen))...)
 		}
 		if l.seen[p/64]&(1<<(p%64)) != 0 {
-			return fmt.Errorf("waitlist %s handed out position %d twice", l.id, p)
+			return fmt.Errorf("waitlist %s assigned position %d twice", l.id, p)
 		}
 		l.seen[p/64] |= 1 << (p % 64)
 		l.n++
@@ -167,22 +166,22 @@ func (l *list) took(positions []int) error {
 	return nil
 }
 
-// exact is nil if exactly the positions 1..n were handed out.
+// exact returns nil if exactly the positions 1 to n were assigned.
 func (l *list) exact() error {
 	if l.n != l.max {
-		return fmt.Errorf("waitlist %s handed out %d positions, the last of which is %d", l.id, l.n, l.max)
+		return fmt.Errorf("waitlist %s assigned %d positions, the last one being %d", l.id, l.n, l.max)
 	}
 	return nil
 }
 
-// sample is what one slice of load gave.
+// sample is the result of one slice of load.
 type sample struct {
 	perSecond float64
-	// latencies in microseconds, sorted.
+	// latencies are in microseconds, sorted.
 	latencies []int
 }
 
-// quantile returns milliseconds.
+// quantile returns a quantile in milliseconds.
 func (s sample) quantile(q float64) float64 {
 	if len(s.latencies) == 0 {
 		return 0
@@ -191,15 +190,14 @@ func (s sample) quantile(q float64) float64 {
 	return float64(s.latencies[at]) / 1000
 }
 
-// generator makes signups with addresses that it never repeats.
+// generator creates signups with addresses that it never repeats.
 type generator struct {
 	addr string
 	next atomic.Int64
 }
 
-// signUp keeps conns connections busy for d, connection i with the waitlist
-// lists[i % len(lists)], and lets the last answers come in. Every answer must
-// be 201 with a new position.
+// signUp keeps conns connections busy for d and waits for the last answers. Connection i uses the waitlist lists[i %
+// len(lists)]. Every answer must be 201 with a new position.
 func (g *generator) signUp(ctx context.Context, lists []*list, conns int, d time.Duration) (sample, error) {
 	clients := make([]*client, conns)
 	for i := range clients {
@@ -230,7 +228,7 @@ func (g *generator) signUp(ctx context.Context, lists []*list, conns int, d time
 					return
 				}
 				if status != http.StatusCreated {
-					errs[i] = fmt.Errorf("signup answered %d: %s", status, body)
+					errs[i] = fmt.Errorf("signup was answered %d: %s", status, body)
 					return
 				}
 				done := time.Now()
@@ -252,12 +250,11 @@ func (g *generator) signUp(ctx context.Context, lists []*list, conns int, d time
 	return s, nil
 }
 
-// first returns the first of the connections' errors, with how many there are,
-// else the one given.
+// first returns the first error of the connections with their number, or otherwise if there is none.
 func first(errs []error, otherwise error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 0 {
 		return otherwise
 	}
-	return fmt.Errorf("%d connections failed, one of them: %w", len(errs), errs[0])
+	return fmt.Errorf("%d connections failed, the first with: %w", len(errs), errs[0])
 }

@@ -1,10 +1,8 @@
-// Command bench measures the suite against its goals, every figure beside what
-// it is compared with: in the same run, on the same machine, in turns. It
-// starts Postgres (durable), Redis, Kafka and the service, each a process of
-// its own, prints one table and keeps it in docs/performance.md.
+// Command bench measures the suite against its goals. It measures every figure and its reference in the same run, on the
+// same machine, in turns. It starts Postgres (durable), Redis, Kafka and the service as separate processes, prints one table
+// and writes it to docs/performance.md.
 //
-// It fails when something is wrong (an error, a position that is not exact),
-// never because a figure misses its goal.
+// It fails if something is wrong (an error, an inexact position), never because a figure misses its goal.
 package main
 
 import (
@@ -54,7 +52,8 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.only, "only", "", "comma-separated ids of what to measure, such as B1,B3; empty: everything")
-	flags.StringVar(&o.which, "program", signupProgram, "what is measured: "+signupProgram+", or "+standaloneProgram+" with all services in one process")
+	flags.StringVar(&o.which, "program", signupProgram,
+		"the program under test: "+signupProgram+", or "+standaloneProgram+" with all services in one process")
 	flags.IntVar(&o.conns, "conns", 256, "connections that sign up")
 	flags.IntVar(&o.pairs, "pairs", 5, "how often the two sides of a ratio take turns; the median counts")
 	flags.DurationVar(&o.slice, "slice", 10*time.Second, "how long one turn of B1 and B2 takes; the others are derived from it")
@@ -93,7 +92,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// repository is the folder of go.work.
+// repository returns the directory of go.work.
 func repository(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOWORK").Output()
 	if err != nil {
@@ -102,7 +101,7 @@ func repository(ctx context.Context) (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
-// wants reports whether a row was asked for.
+// wants reports whether a row was requested.
 func (o options) wants(id string) bool {
 	return o.only == "" || slices.Contains(strings.Split(strings.ToUpper(o.only), ","), id)
 }

@@ -24,8 +24,7 @@ const (
 	extraDelay   = time.Millisecond
 	// warmUp is how long each side runs before the first turn that counts.
 	warmUp = 3 * time.Second
-	// settleTimeout bounds how long the outbox may take to drain between turns,
-	// rebuildTimeout how long an index may take.
+	// settleTimeout bounds the draining of the outbox between turns, rebuildTimeout the building of an index.
 	settleTimeout  = 2 * time.Minute
 	rebuildTimeout = 5 * time.Minute
 )
@@ -41,7 +40,7 @@ type bench struct {
 	busy    string // see load
 }
 
-// row is a line of the table.
+// row is a row of the table.
 type row struct {
 	id, what, goal string
 	ours, theirs   string
@@ -65,7 +64,7 @@ func (b *bench) add(r row) {
 func (b *bench) measure(ctx context.Context) (err error) {
 	pkg := packages()[b.which]
 	if pkg == "" {
-		return fmt.Errorf("there is no program %q", b.which)
+		return fmt.Errorf("unknown program %q", b.which)
 	}
 	if b.program, err = b.build(ctx, pkg); err != nil {
 		return err
@@ -107,12 +106,14 @@ func (b *bench) measure(ctx context.Context) (err error) {
 	return nil
 }
 
-// pair is one measurement of both sides.
+// pair holds one measurement of each side.
 type pair struct{ ours, theirs sample }
 
-// turns lets both sides take turns, who begins taking turns too. settle runs
-// before each.
-func (b *bench) turns(ctx context.Context, name string, settle func(context.Context) error, ours, theirs func(context.Context, time.Duration) (sample, error), d time.Duration) ([]pair, error) {
+// turns lets both sides run in turns; each side goes first equally often. settle runs before each turn.
+func (b *bench) turns(
+	ctx context.Context, name string, settle func(context.Context) error,
+	ours, theirs func(context.Context, time.Duration) (sample, error), d time.Duration,
+) ([]pair, error) {
 	for _, side := range []func(context.Context, time.Duration) (sample, error){theirs, ours} {
 		if _, err := side(ctx, min(warmUp, d)); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -143,7 +144,7 @@ func (b *bench) turns(ctx context.Context, name string, settle func(context.Cont
 	return pairs, nil
 }
 
-// median of f over pairs.
+// median returns the median of f over pairs.
 func median(pairs []pair, f func(pair) float64) float64 {
 	values := make([]float64, len(pairs))
 	for i, p := range pairs {
@@ -162,7 +163,7 @@ func at(q float64) func(sample) float64 {
 	return func(s sample) float64 { return s.quantile(q) }
 }
 
-// of applies a measure to both sides: the median of each, and of the ratios.
+// of applies a measure to both sides and returns the median of each side and of the ratios.
 func of(pairs []pair, measure func(sample) float64) (ours, theirs, ratio float64) {
 	return median(pairs, func(p pair) float64 { return measure(p.ours) }),
 		median(pairs, func(p pair) float64 { return measure(p.theirs) }),
@@ -208,10 +209,12 @@ func (b *bench) signups(ctx context.Context) (err error) {
 	}
 	throughput := func(id, what string, pairs []pair) {
 		ours, theirs, ratio := of(pairs, rate)
+		p50ours, p50theirs, _ := of(pairs, at(.5))
+		p99ours, p99theirs, _ := of(pairs, at(.99))
 		b.add(row{
 			id: id, what: what, goal: "≥ 8 ×", ratio: ratio, met: ratio >= 8,
-			ours:   fmt.Sprintf("%.0f/s (p50 %.1f, p99 %.1f ms)", ours, median(pairs, func(p pair) float64 { return p.ours.quantile(.5) }), median(pairs, func(p pair) float64 { return p.ours.quantile(.99) })),
-			theirs: fmt.Sprintf("%.0f/s (p50 %.1f, p99 %.1f ms)", theirs, median(pairs, func(p pair) float64 { return p.theirs.quantile(.5) }), median(pairs, func(p pair) float64 { return p.theirs.quantile(.99) })),
+			ours:   fmt.Sprintf("%.0f/s (p50 %.1f, p99 %.1f ms)", ours, p50ours, p99ours),
+			theirs: fmt.Sprintf("%.0f/s (p50 %.1f, p99 %.1f ms)", theirs, p50theirs, p99theirs),
 		})
 	}
 
@@ -222,7 +225,8 @@ func (b *bench) signups(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		throughput("B1", fmt.Sprintf("signups into one hot waitlist, %d connections, against pgbench doing the same naively, %d clients", b.conns, naiveClients), pairs)
+		throughput("B1", fmt.Sprintf("Signups into one hot waitlist over %d connections, against naive signups by pgbench with %d clients.",
+			b.conns, naiveClients), pairs)
 	}
 	if b.wants("B2") {
 		lists := make([]*list, manyLists)
@@ -246,7 +250,8 @@ func (b *bench) signups(ctx context.Context) (err error) {
 		}
 		ours, theirs, ratio := of(pairs, rate)
 		b.add(row{
-			id: "B2", what: fmt.Sprintf("one hot waitlist against the same load over %d", manyLists), goal: "≥ 0.8 ×", ratio: ratio, met: ratio >= .8,
+			id: "B2", goal: "≥ 0.8 ×", ratio: ratio, met: ratio >= .8,
+			what: fmt.Sprintf("Signups into one hot waitlist, against the same load over %d waitlists.", manyLists),
 			ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 		})
 	}
@@ -257,7 +262,8 @@ func (b *bench) signups(ctx context.Context) (err error) {
 		}
 		ours, theirs, ratio := of(pairs, at(.5))
 		b.add(row{
-			id: "B3", what: "p50 of signups one at a time on one connection, against pgbench's single transaction, one client", goal: "≤ 2 ×", ratio: ratio, met: ratio <= 2,
+			id: "B3", goal: "≤ 2 ×", ratio: ratio, met: ratio <= 2,
+			what: "p50 of one signup at a time on one connection, against pgbench's single transaction with one client.",
 			ours: fmt.Sprintf("%.2f ms", ours), theirs: fmt.Sprintf("%.2f ms", theirs),
 		})
 	}
@@ -268,7 +274,7 @@ func (b *bench) signups(ctx context.Context) (err error) {
 		return nil
 	}
 
-	// Once more with a longer way to Postgres, for both.
+	// Again with a longer round trip to Postgres, for both sides.
 	far, err := b.role(ctx, roleProxy, direct, extraDelay.String())
 	if err != nil {
 		return err
@@ -293,12 +299,12 @@ func (b *bench) signups(ctx context.Context) (err error) {
 	if err := remote.exact(); err != nil {
 		return err
 	}
-	throughput("B1 + 1 ms", "the same with 1 ms more for each round trip to Postgres, on both sides", pairs)
+	throughput("B1 + 1 ms", "B1 with 1 ms more for each round trip to Postgres, on both sides.", pairs)
 	return nil
 }
 
-// settle waits until the last turn has no more work to do, so that it takes
-// nothing from the next, and lets Postgres write out what it holds.
+// settle waits until the last turn's work is done, so that it does not slow the next turn down, and lets Postgres write out
+// its buffers.
 func (b *bench) settle(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -331,12 +337,12 @@ func (b *bench) audit(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("audit: %w", err)
 	}
 	if wrong > 0 {
-		return fmt.Errorf("audit: %d waitlists whose counters are not their rows", wrong)
+		return fmt.Errorf("audit: the counters of %d waitlists differ from their rows", wrong)
 	}
 	return nil
 }
 
-// trips notes what a round trip to Postgres takes with and without the proxy.
+// trips notes the round-trip time to Postgres with and without the proxy.
 func (b *bench) trips(ctx context.Context, database string, addrs ...string) error {
 	took := make([]time.Duration, len(addrs))
 	for i, addr := range addrs {
@@ -349,20 +355,21 @@ func (b *bench) trips(ctx context.Context, database string, addrs ...string) err
 		for j := range each {
 			start := time.Now()
 			if _, err := conn.Exec(ctx, "SELECT 1"); err != nil {
-				return fmt.Errorf("round trip: %w", err)
+				return fmt.Errorf("measure the round trip: %w", err)
 			}
 			each[j] = time.Since(start)
 		}
 		slices.Sort(each)
 		took[i] = each[len(each)/2]
 	}
-	b.notes = append(b.notes, fmt.Sprintf("A round trip to Postgres (`SELECT 1`, median): %.2f ms directly, %.2f ms through the delaying proxy.",
-		float64(took[0].Microseconds())/1000, float64(took[1].Microseconds())/1000))
+	b.notes = append(b.notes,
+		fmt.Sprintf("A round trip to Postgres (`SELECT 1`, median): %.2f ms directly, %.2f ms through the delaying proxy.",
+			float64(took[0].Microseconds())/1000, float64(took[1].Microseconds())/1000))
 	return nil
 }
 
-// profiles keeps the service's profiles in the folder asked for: CPU while the
-// first turns run, the heap at the end. It returns what waits for them.
+// profiles writes the service's profiles to the requested directory: CPU during the first turns, the heap at the end. stop
+// waits for them.
 func (b *bench) profiles(ctx context.Context, srv *server) (stop func()) {
 	if b.profile == "" {
 		return func() {}
@@ -433,7 +440,7 @@ func (b *bench) statuses(ctx context.Context) (err error) {
 	}
 	pairs := make([]pair, b.pairs+1)
 	for i := range pairs {
-		// Both at once, so that whatever else the machine does befalls both.
+		// Both at the same time, so that other load on the machine affects both.
 		var large, small error
 		var both sync.WaitGroup
 		both.Go(func() { pairs[i].ours, large = crowds[0].ask(ctx, b.rate, b.slice) })
@@ -443,21 +450,23 @@ func (b *bench) statuses(ctx context.Context) (err error) {
 			return fmt.Errorf("B4: %w", err)
 		}
 		o, t := pairs[i].ours, pairs[i].theirs
-		b.say("B4 %d/%d: p50 %.2f ms p99 %.2f ms | p50 %.2f ms p99 %.2f ms", i, b.pairs, o.quantile(.5), o.quantile(.99), t.quantile(.5), t.quantile(.99))
+		b.say("B4 %d/%d: p50 %.2f ms p99 %.2f ms | p50 %.2f ms p99 %.2f ms", i, b.pairs, o.quantile(.5), o.quantile(.99),
+			t.quantile(.5), t.quantile(.99))
 	}
-	pairs = pairs[1:] // the first one warmed up
+	pairs = pairs[1:] // the first one only warms up
 	ours, theirs, ratio := of(pairs, at(.99))
 	p50ours, p50theirs, _ := of(pairs, at(.5))
 	b.add(row{
-		id: "B4", what: fmt.Sprintf("p99 of a status at %d signups against %d, %.0f a second, random people", b.rows, b.small, b.rate), goal: "≤ 1.3 ×", ratio: ratio, met: ratio <= 1.3,
+		id: "B4", goal: "≤ 1.3 ×", ratio: ratio, met: ratio <= 1.3,
+		what: fmt.Sprintf("p99 of a random person's status at %d signups against %d, at %.0f requests a second each.",
+			b.rows, b.small, b.rate),
 		ours:   fmt.Sprintf("%.2f ms (p50 %.2f ms)", ours, p50ours),
 		theirs: fmt.Sprintf("%.2f ms (p50 %.2f ms)", theirs, p50theirs),
 	})
 	return nil
 }
 
-// index waits until the waitlist has its index, which the first question for a
-// status begins to build.
+// index waits until the waitlist has its index, which the first status request starts to build.
 func (b *bench) index(ctx context.Context, c crowd) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// notifyConns is how many connections sign up for notifications.
+	// notifyConns is the number of connections that sign up in the measurements of notifications.
 	notifyConns = 16
-	// notifyRate is how many signups a second there are of each list.
+	// notifyRate is the number of signups per second on each list.
 	notifyRate = 200
-	// notifyGoal is what 95 of 100 notifications may take from the signup.
+	// notifyGoal is the goal for the p95 of the time from signup to notification.
 	notifyGoal = 150 * time.Millisecond
-	// notifyLate is how long notifications are waited for after the last signup.
+	// notifyLate is how long the bench waits for notifications after the last signup.
 	notifyLate = 2 * time.Second
 )
 
-// inbox is what owners' servers have received: the time of each address.
+// inbox records what owners' servers received: the arrival time for each address.
 type inbox struct {
 	mu   sync.Mutex
 	came map[string]time.Time
@@ -55,8 +55,8 @@ func (in *inbox) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// notifications measures B8 and B12: from the begin of a signup to its arrival at
-// the owner's server, through the whole suite.
+// notifications measures B8 and B12: the time from the start of a signup to the notification's arrival at the owner's
+// server, through the whole suite.
 func (b *bench) notifications(ctx context.Context) (err error) {
 	const database = "notifications"
 	in := &inbox{came: map[string]time.Time{}, hang: make(chan struct{})}
@@ -80,7 +80,8 @@ func (b *bench) notifications(ctx context.Context) (err error) {
 		if lists[path], err = s.newList(ctx); err != nil {
 			return err
 		}
-		res, err := s.do(ctx, http.MethodPatch, "/v1/waitlists/"+lists[path].id, []byte(`{"settings":{"webhook_url":"`+webhooksink.URL+path+`"}}`))
+		res, err := s.do(ctx, http.MethodPatch, "/v1/waitlists/"+lists[path].id,
+			[]byte(`{"settings":{"webhook_url":"`+webhooksink.URL+path+`"}}`))
 		if err != nil {
 			return err
 		}
@@ -116,13 +117,15 @@ func (b *bench) notifications(ctx context.Context) (err error) {
 	}
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
-		id: "B12", what: fmt.Sprintf("notifications of a healthy endpoint, %d/s, beside one as busy that hangs, against one that answers", notifyRate), goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		id: "B12", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		what: fmt.Sprintf("Notifications of a healthy endpoint, at %d signups a second, beside an equally busy one that hangs "+
+			"against one that answers.", notifyRate),
 		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 	})
 	return nil
 }
 
-// delays measures B8, with and without a transaction that is held open.
+// delays measures B8, with and without a transaction held open.
 func (b *bench) delays(ctx context.Context, conn *pgx.Conn, tell func(context.Context, time.Duration, ...string) (sample, error)) error {
 	pairs, err := b.turns(ctx, "B8", func(context.Context) error { return nil },
 		func(ctx context.Context, d time.Duration) (sample, error) {
@@ -146,20 +149,21 @@ func (b *bench) delays(ctx context.Context, conn *pgx.Conn, tell func(context.Co
 	_, p50, _ := of(pairs, at(.5))
 	goal := milliseconds(notifyGoal)
 	b.add(row{
-		id: "B8", what: fmt.Sprintf("p95 from the begin of a signup to its webhook, %d signups/s", notifyRate), goal: "≤ 1 ×", ratio: p95 / goal, met: p95 <= goal,
+		id: "B8", goal: "≤ 1 ×", ratio: p95 / goal, met: p95 <= goal,
+		what: fmt.Sprintf("p95 from the start of a signup to its webhook, at %d signups a second, against the goal.", notifyRate),
 		ours: fmt.Sprintf("%.1f ms (p50 %.1f)", p95, p50), theirs: fmt.Sprintf("%.0f ms", goal),
 	})
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
-		id: "B8 held", what: fmt.Sprintf("webhooks, %d signups/s, with a transaction held open for %s", notifyRate, b.slice), goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		id: "B8 held", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+		what: fmt.Sprintf("Webhooks at %d signups a second, with a transaction held open for %s against without.", notifyRate, b.slice),
 		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 	})
 	return nil
 }
 
-// tell signs n addresses up at a constant rate, from number first on, and returns
-// when their notifications came. Those that did not come in time count for
-// nothing.
+// tell signs up n addresses at a constant rate, starting at number first, and returns the delays of their notifications. It
+// leaves out those that did not arrive in time.
 func (in *inbox) tell(ctx context.Context, addr, waitlistID string, first, n int64) (sample, error) {
 	var (
 		all   sync.WaitGroup
@@ -184,7 +188,7 @@ func (in *inbox) tell(ctx context.Context, addr, waitlistID string, first, n int
 				_ = c.conn.SetDeadline(began[k].Add(answerTimeout))
 				status, body, err := c.do(request.with(first + k))
 				if err == nil && status != http.StatusCreated {
-					err = fmt.Errorf("answered %d: %s", status, body)
+					err = fmt.Errorf("signup was answered %d: %s", status, body)
 				}
 				if err != nil {
 					errs[i] = err

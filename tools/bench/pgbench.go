@@ -18,11 +18,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The other side of B1 and B3: what a plain implementation does for a signup,
-// in the same Postgres. One transaction each updates the waitlist's counter,
-// whose new value is the position, inserts the signup and inserts the event.
-// The tables are copies of the service's, without the index that keeps the
-// queue sortable; there is no foreign key to the counter's row.
+// The reference for B1 and B3: a plain implementation of a signup in the same Postgres. One transaction updates the
+// waitlist's counter, whose new value is the position, inserts the signup and inserts the event. The tables are copies of
+// the service's, without the index that sorts the queue and without a foreign key to the counter's row.
 const naiveTables = `
 CREATE SCHEMA naive;
 CREATE TABLE naive.counter (waitlist_id uuid PRIMARY KEY, signups bigint NOT NULL);
@@ -46,11 +44,14 @@ INSERT INTO naive.counter VALUES ('` + naiveList + `', 0);
 
 const naiveList = "00000000-0000-4000-8000-000000000001"
 
-// naiveScript is one such signup; its event has the size of the real one.
+// naiveScript is one such signup. Its event has the size of a real one.
 var naiveScript = `BEGIN;
 UPDATE naive.counter SET signups = signups + 1 WHERE waitlist_id = '` + naiveList + `' RETURNING signups \gset
-INSERT INTO naive.signup (waitlist_id, number, queue_key, email, token, created_at, first_name, last_name, utm_source, utm_medium) VALUES ('` + naiveList + `', :signups, :signups, 'a' || :signups || '@example.com', gen_random_uuid(), now(), 'Ann', 'Example', 'launch', 'mail');
-INSERT INTO naive.outbox (topic, key, payloads, traceparent) VALUES ('waitlist.signups.v1', '` + naiveList + `', ARRAY['` + strings.Repeat("x", 260) + `'::bytea], '');
+INSERT INTO naive.signup (waitlist_id, number, queue_key, email, token, created_at, first_name, last_name, utm_source, utm_medium)
+	VALUES ('` + naiveList + `', :signups, :signups, 'a' || :signups || '@example.com',
+		gen_random_uuid(), now(), 'Ann', 'Example', 'launch', 'mail');
+INSERT INTO naive.outbox (topic, key, payloads, traceparent)
+	VALUES ('waitlist.signups.v1', '` + naiveList + `', ARRAY['` + strings.Repeat("x", 260) + `'::bytea], '');
 COMMIT;
 `
 
@@ -65,7 +66,7 @@ func newNaive(ctx context.Context, conn *pgx.Conn, dir string) (*naive, error) {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, naiveTables); err != nil {
-		return nil, fmt.Errorf("make the tables of the other side: %w", err)
+		return nil, fmt.Errorf("create the reference's tables: %w", err)
 	}
 	script := filepath.Join(dir, "naive.sql")
 	if err := os.WriteFile(script, []byte(naiveScript), 0o600); err != nil {
@@ -75,14 +76,14 @@ func newNaive(ctx context.Context, conn *pgx.Conn, dir string) (*naive, error) {
 }
 
 func pgbenchPath() (string, error) {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench") // fails on a malformed pattern only
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench") // fails only on a malformed pattern
 	slices.Sort(found)
 	if len(found) > 0 {
 		return found[len(found)-1], nil
 	}
 	path, err := exec.LookPath("pgbench")
 	if err != nil {
-		return "", errors.New("no pgbench found: install Postgres' programs (Debian, Ubuntu: apt-get install postgresql)")
+		return "", errors.New("cannot find pgbench; install Postgres' programs (Debian, Ubuntu: apt-get install postgresql)")
 	}
 	return path, nil
 }
@@ -101,17 +102,17 @@ func (n *naive) run(ctx context.Context, addr, database string, clients int, d t
 		"-h", host, "-p", port, "-U", "postgres", database)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return sample{}, fmt.Errorf("pgbench: %w\n%s", err, out)
+		return sample{}, fmt.Errorf("run pgbench: %w\n%s", err, out)
 	}
 	match := tps.FindSubmatch(out)
 	if match == nil {
-		return sample{}, fmt.Errorf("pgbench says no tps:\n%s", out)
+		return sample{}, fmt.Errorf("pgbench printed no tps:\n%s", out)
 	}
 	var s sample
 	if s.perSecond, err = strconv.ParseFloat(string(match[1]), 64); err != nil {
-		return sample{}, fmt.Errorf("read pgbench's tps: %w", err)
+		return sample{}, fmt.Errorf("parse pgbench's tps: %w", err)
 	}
-	logs, _ := filepath.Glob(prefix + ".*") // fails on a malformed pattern only
+	logs, _ := filepath.Glob(prefix + ".*") // fails only on a malformed pattern
 	for _, log := range logs {
 		if s.latencies, err = readLog(s.latencies, log); err != nil {
 			return sample{}, err
@@ -124,7 +125,7 @@ func (n *naive) run(ctx context.Context, addr, database string, clients int, d t
 	return s, nil
 }
 
-// readLog appends the third column, microseconds.
+// readLog appends the log's third column, in microseconds.
 func readLog(to []int, path string) ([]int, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -135,7 +136,7 @@ func readLog(to []int, path string) ([]int, error) {
 	for lines.Scan() {
 		columns := strings.Fields(lines.Text())
 		if len(columns) < 3 {
-			return nil, fmt.Errorf("pgbench's log has the line %q", lines.Text())
+			return nil, fmt.Errorf("unexpected line in pgbench's log: %q", lines.Text())
 		}
 		us, err := strconv.Atoi(columns[2])
 		if err != nil {

@@ -12,36 +12,63 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
-// The part of docs/performance.md that a run replaces stands between these.
+// These lines enclose the part of docs/performance.md that a run replaces.
 const (
 	tableBegins = "<!-- written by make bench: begin -->"
 	tableEnds   = "<!-- written by make bench: end -->"
 )
 
-// table is the run's report in Markdown.
+// lineWidth is the maximum length of the report's lines, in characters.
+const lineWidth = 120
+
+// table returns the run's report in Markdown.
 func (b *bench) table(ctx context.Context) string {
 	var t strings.Builder
 	fmt.Fprintf(&t, "Measured on %s: %d processors, %s %s/%s, %s, %s.\n\n", b.start.UTC().Format("2006-01-02"), runtime.NumCPU(),
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, version(ctx, b.pgbench(), "--version"), version(ctx, "redis-server", "--version"))
-	t.WriteString("| | What | Here | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n")
+	t.WriteString("| | Here | Against | Ratio | Goal | |\n|---|---|---|---|---|---|\n")
+	var explained strings.Builder
 	for _, r := range b.results {
 		verdict := "met"
 		if !r.met {
 			verdict = "**missed**"
 		}
-		fmt.Fprintf(&t, "| %s | %s | %s | %s | %.2f × | %s | %s |\n", r.id, r.what, r.ours, r.theirs, r.ratio, r.goal, verdict)
+		fmt.Fprintf(&t, "| %s | %s | %s | %.2f × | %s | %s |\n", r.id, r.ours, r.theirs, r.ratio, r.goal, verdict)
+		explained.WriteString(wrap("- **"+r.id+"**: "+r.what, "  ") + "\n")
 	}
-	fmt.Fprintf(&t, "\nMedians of %d turns of %s each a side. Settings of Postgres, the same for both sides: %s. Of the service, where they are not its defaults: %s.",
-		b.pairs, b.slice, listed(settings()), listed(serverSettings()))
+	fmt.Fprintf(&t, "\n%s\n", explained.String())
+	paragraph := fmt.Sprintf("Medians of %d turns of %s for each side. Settings of Postgres, the same for both sides: %s. "+
+		"Settings of the service other than its defaults: %s.", b.pairs, b.slice, listed(settings()), listed(serverSettings()))
 	if b.busy != "" {
-		fmt.Fprintf(&t, " The machine was not the run's alone: load average %s at its start.", b.busy)
+		paragraph += " Other processes used the machine as well: the load average was " + b.busy + " at the start."
 	}
-	for _, n := range b.notes {
-		t.WriteString(" " + n)
-	}
+	t.WriteString(wrap(strings.Join(append([]string{paragraph}, b.notes...), " "), ""))
 	return t.String()
+}
+
+// wrap breaks text at spaces into lines of at most lineWidth characters, where no word is longer. indent starts every
+// line but the first.
+func wrap(text, indent string) string {
+	var out strings.Builder
+	width := 0
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case width+1+n > lineWidth:
+			out.WriteString("\n" + indent)
+			width = utf8.RuneCountInString(indent)
+		default:
+			out.WriteByte(' ')
+			width++
+		}
+		out.WriteString(word)
+		width += n
+	}
+	return out.String()
 }
 
 func (b *bench) pgbench() string {
@@ -52,7 +79,7 @@ func (b *bench) pgbench() string {
 	return path
 }
 
-// version is the first words of what a program says about itself.
+// version returns the first three words of a program's version message.
 func version(ctx context.Context, program string, args ...string) string {
 	out, err := exec.CommandContext(ctx, program, args...).Output()
 	if err != nil {
@@ -70,7 +97,7 @@ func listed(settings map[string]string) string {
 	return strings.Join(items, ", ")
 }
 
-// keep replaces the report in a file, which must have its place.
+// keep replaces the report in a file, which must contain the markers.
 func keep(path, table string) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -79,7 +106,7 @@ func keep(path, table string) error {
 	before, rest, ok1 := strings.Cut(string(raw), tableBegins)
 	_, after, ok2 := strings.Cut(rest, tableEnds)
 	if !ok1 || !ok2 {
-		return fmt.Errorf("%s has no place for the table", path)
+		return fmt.Errorf("%s has no markers for the table", path)
 	}
 	text := before + tableBegins + "\n\n" + table + "\n\n" + tableEnds + after
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -88,8 +115,7 @@ func keep(path, table string) error {
 	return nil
 }
 
-// load is how many processes wanted a processor over the last minute, "" where
-// the system does not say or it was less than half of one.
+// load returns the load average over the last minute, or "" if it is below 0.5 or unknown.
 func load() string {
 	raw, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -102,5 +128,5 @@ func load() string {
 	return one
 }
 
-// clock is how long something took, in seconds.
+// clock returns the time since start in seconds.
 func clock(start time.Time) float64 { return time.Since(start).Seconds() }

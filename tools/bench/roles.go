@@ -12,15 +12,14 @@ import (
 	"waitlist.internal/libs/devservers"
 )
 
-// The roles that this program also plays, as processes of their own, so that
-// neither is served by the scheduler of the load's client.
+// Roles that this program also plays in separate processes, so that the scheduler of the load's client does not run them.
 const (
 	roleKafka = "role-kafka" // directory
 	roleProxy = "role-proxy" // target, delay
 	roleSMTP  = "role-smtp"
 )
 
-// playRole does so until standard input ends. It reports whether args name one.
+// playRole plays the role that args name until standard input ends. It reports whether args name one.
 func playRole(ctx context.Context, args []string) (bool, error) {
 	if len(args) == 0 {
 		return false, nil
@@ -39,16 +38,15 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 	case roleProxy:
 		delay, err := time.ParseDuration(args[2])
 		if err != nil {
-			return true, fmt.Errorf("read the delay: %w", err)
+			return true, fmt.Errorf("parse the delay: %w", err)
 		}
 		return true, proxy(ctx, args[1], delay)
 	}
 	return false, nil
 }
 
-// proxy copies TCP connections to target and hands what comes back on no
-// earlier than delay after it came: a round trip takes delay longer, and no
-// bandwidth is lost.
+// proxy forwards TCP connections to target and delays everything that comes back by delay: a round trip takes delay longer
+// without loss of bandwidth.
 func proxy(ctx context.Context, target string, delay time.Duration) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -97,7 +95,7 @@ func delayed(to io.Writer, from io.Reader, delay time.Duration) {
 		}
 	}()
 	broken := false
-	for p := range pieces { // to the end, so that the reader is not left waiting
+	for p := range pieces { // read to the end, so that the reader does not block
 		if broken {
 			continue
 		}

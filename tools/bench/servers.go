@@ -27,10 +27,10 @@ import (
 	"waitlist.internal/libs/rpc"
 )
 
-// startTimeout bounds how long the service may take to become ready.
+// startTimeout bounds the service's start.
 const startTimeout = 60 * time.Second
 
-// settings are Postgres' own for both sides: durable, and with room.
+// settings returns the Postgres settings for both sides: durable, with enough memory and WAL.
 func settings() map[string]string {
 	return map[string]string{
 		"fsync":                "on",
@@ -43,7 +43,7 @@ func settings() map[string]string {
 	}
 }
 
-// lab is the servers of one run.
+// lab holds the servers of one run.
 type lab struct {
 	root, dir string
 	postgres  *devservers.Postgres
@@ -52,7 +52,7 @@ type lab struct {
 	closers   []func() error
 }
 
-// newLab starts Postgres, Redis and, in a process of its own, Kafka.
+// newLab starts Postgres, Redis and, in its own process, Kafka.
 func newLab(ctx context.Context, root string) (_ *lab, err error) {
 	l := &lab{root: root, dir: filepath.Join(root, ".data", "bench")}
 	defer func() {
@@ -61,12 +61,13 @@ func newLab(ctx context.Context, root string) (_ *lab, err error) {
 		}
 	}()
 	if err := os.RemoveAll(l.dir); err != nil {
-		return nil, fmt.Errorf("remove what the last run left: %w", err)
+		return nil, fmt.Errorf("remove the last run's data: %w", err)
 	}
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the folder of the run: %w", err)
+		return nil, fmt.Errorf("create the run's directory: %w", err)
 	}
-	if l.postgres, err = devservers.StartPostgres(ctx, devservers.PostgresOptions{Dir: filepath.Join(l.dir, "postgres"), Settings: settings()}); err != nil {
+	if l.postgres, err = devservers.StartPostgres(ctx,
+		devservers.PostgresOptions{Dir: filepath.Join(l.dir, "postgres"), Settings: settings()}); err != nil {
 		return nil, err
 	}
 	l.closers = append(l.closers, l.postgres.Stop)
@@ -78,8 +79,7 @@ func newLab(ctx context.Context, root string) (_ *lab, err error) {
 	return l, err
 }
 
-// close stops everything, last started first. What they wrote stays until the
-// next run, or clean.
+// close stops all servers in the reverse order of their start. Their data stays until the next run or clean.
 func (l *lab) close() error {
 	var errs []error
 	for _, c := range slices.Backward(l.closers) {
@@ -89,7 +89,7 @@ func (l *lab) close() error {
 	return errors.Join(errs...)
 }
 
-// clean removes what the run wrote.
+// clean removes the run's data.
 func (l *lab) clean() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return fmt.Errorf("clean up: %w", err)
@@ -97,8 +97,8 @@ func (l *lab) clean() error {
 	return nil
 }
 
-// role runs this program again as a helper process (see roles) and returns the
-// address that it prints. The helper ends with its standard input.
+// role starts this program as a helper process (see playRole) and returns the address that it prints. The helper ends when
+// its standard input is closed.
 func (l *lab) role(ctx context.Context, args ...string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -119,7 +119,7 @@ func (l *lab) role(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
-// build compiles the package of a program and returns the file.
+// build builds a program's package and returns the binary.
 func (l *lab) build(ctx context.Context, pkg string) (string, error) {
 	file := filepath.Join(l.dir, filepath.Base(pkg))
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, pkg)
@@ -130,14 +130,14 @@ func (l *lab) build(ctx context.Context, pkg string) (string, error) {
 	return file, nil
 }
 
-// server is the service under test, a process of its own.
+// server is the service under test, in its own process.
 type server struct {
 	addr, internal string
 	cmd            *exec.Cmd
 	ended          chan error
 }
 
-// serverSettings are what differs from the service's defaults.
+// serverSettings returns the settings that differ from the service's defaults.
 func serverSettings() map[string]string {
 	return map[string]string{
 		"RATE_LIMIT_RPS":     "1000000",
@@ -146,19 +146,19 @@ func serverSettings() map[string]string {
 	}
 }
 
-// The programs that can be measured.
+// The programs under test.
 const (
 	signupProgram     = "signup"     // the service alone
 	standaloneProgram = "standalone" // all services in one process
 )
 
-// packages of the programs.
+// packages returns the programs' packages.
 func packages() map[string]string {
 	return map[string]string{signupProgram: "./services/signup/cmd/signup", standaloneProgram: "./tools/cmd/standalone"}
 }
 
-// start runs a program made by build on a database until stop. name is the
-// instance's; extra goes before the settings of all.
+// start runs a built program on a database until stop. name is the name of the instance; settings common to all instances
+// override extra.
 func (l *lab) start(ctx context.Context, program, postgresURL, name string, extra ...string) (*server, error) {
 	addrs := make([]string, 3)
 	for i := range addrs {
@@ -172,11 +172,11 @@ func (l *lab) start(ctx context.Context, program, postgresURL, name string, extr
 		"POSTGRES_URL": postgresURL, "REDIS_URL": l.redis.URL, "KAFKA_BROKERS": l.brokers, "KAFKA_TOPIC_PREFIX": name + ".",
 	}
 	if filepath.Base(program) == standaloneProgram {
-		env["DATA_DIR"] = filepath.Join(l.dir, name) // it makes its own keys there
+		env["DATA_DIR"] = filepath.Join(l.dir, name) // it creates its own keys there
 	} else {
 		public, _, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {
-			return nil, fmt.Errorf("make a key: %w", err)
+			return nil, fmt.Errorf("create a key: %w", err)
 		}
 		env["GRPC_ADDR"] = addrs[2]
 		env["TOKEN_KEYS"], env["SEAL_KEYS"] = "k1:"+secret(), "k1:"+secret()
@@ -189,7 +189,7 @@ func (l *lab) start(ctx context.Context, program, postgresURL, name string, extr
 		return nil, fmt.Errorf("open the service's log: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.Command(program) // by stop, not by a context: it drains
+	cmd := exec.Command(program) // stop ends it, not a context, so that it drains
 	cmd.Env = os.Environ()
 	for k, v := range env {
 		cmd.Env = append(cmd.Env, k+"="+v)
@@ -214,7 +214,7 @@ func (s *server) awaitReady(ctx context.Context) error {
 	return poll(ctx, 50*time.Millisecond, func() (bool, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.internal+"/readyz", nil)
 		if err != nil {
-			return false, fmt.Errorf("ask for readiness: %w", err)
+			return false, fmt.Errorf("request readiness: %w", err)
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
@@ -223,7 +223,7 @@ func (s *server) awaitReady(ctx context.Context) error {
 				s.ended <- err
 				return false, fmt.Errorf("the service ended while starting: %w", err)
 			default:
-				return false, nil // not there yet
+				return false, nil // not listening yet
 			}
 		}
 		defer resp.Body.Close()
@@ -232,16 +232,16 @@ func (s *server) awaitReady(ctx context.Context) error {
 	})
 }
 
-// stop lets the service drain.
+// stop stops the service and lets it drain.
 func (s *server) stop() error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	if err := <-s.ended; err != nil {
-		return fmt.Errorf("the service ended with: %w", err)
+		return fmt.Errorf("the service failed: %w", err)
 	}
 	return nil
 }
 
-// poll calls done until it is true, fails, or ctx ends.
+// poll calls done until it returns true or an error, or ctx ends.
 func poll(ctx context.Context, every time.Duration, done func() (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -257,7 +257,7 @@ func poll(ctx context.Context, every time.Duration, done func() (bool, error)) e
 	}
 }
 
-// freeAddr is a loopback address that nobody listened on a moment ago.
+// freeAddr returns a loopback address that was free a moment ago.
 func freeAddr(ctx context.Context) (string, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -273,7 +273,7 @@ func secret() string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// database makes a database and returns a connection to it.
+// database creates a database and returns a connection to it.
 func (l *lab) database(ctx context.Context, name string) (*pgx.Conn, error) {
 	if err := l.postgres.CreateDatabase(ctx, name); err != nil {
 		return nil, err
@@ -285,10 +285,10 @@ func (l *lab) database(ctx context.Context, name string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// through is a database's URL by way of a proxy.
+// through returns a database URL that goes through a proxy.
 func through(url, from, to string) string { return strings.Replace(url, from, to, 1) }
 
-// postgresAddr is where the server listens.
+// postgresAddr returns the server's listen address.
 func (l *lab) postgresAddr() string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.postgres.Port()))
 }

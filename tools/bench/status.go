@@ -10,20 +10,18 @@ import (
 	"time"
 )
 
-// statusConns is how many connections the arrivals of one list take turns on.
+// statusConns is the number of connections that the requests for one list use in turn.
 const statusConns = 16
 
-// crowd asks for the status of random people on a waitlist of size members.
+// crowd requests the status of random people on a waitlist with size members.
 type crowd struct {
 	addr string
 	list *list
 	size int
 }
 
-// ask lets requests arrive at a constant rate for d, whatever becomes of those
-// before (an open model): one that has to wait for its connection has waited
-// since it was due. Each must be 200; on these lists everybody's position is
-// the number in the address.
+// ask sends requests at a constant rate for d, whatever happens to earlier ones (an open model): a request's latency
+// includes the wait for its connection. Each answer must be 200 with the position that equals the number in the address.
 func (c crowd) ask(ctx context.Context, rate float64, d time.Duration) (sample, error) {
 	var (
 		all       sync.WaitGroup
@@ -44,7 +42,7 @@ func (c crowd) ask(ctx context.Context, rate float64, d time.Duration) (sample, 
 				began := due
 				if wait := time.Until(due); wait > 0 {
 					<-time.After(wait)
-					began = time.Now() // a late timer is the client's own
+					began = time.Now() // do not count the client's late timer
 				}
 				_ = conn.conn.SetDeadline(began.Add(answerTimeout))
 				who := 1 + rand.Int64N(int64(c.size))
@@ -52,9 +50,9 @@ func (c crowd) ask(ctx context.Context, rate float64, d time.Duration) (sample, 
 				switch position := field(body, `"position":`); {
 				case err != nil:
 				case status != http.StatusOK:
-					err = fmt.Errorf("status answered %d: %s", status, body)
+					err = fmt.Errorf("status request was answered %d: %s", status, body)
 				case int64(position) != who:
-					err = fmt.Errorf("number %d of %d is told position %d", who, c.size, position)
+					err = fmt.Errorf("number %d of %d got position %d", who, c.size, position)
 				}
 				if err != nil {
 					errs[i] = err

@@ -19,38 +19,37 @@ import (
 )
 
 const (
-	// importRows are the rows of one import, the most that one may have.
+	// importRows is the number of rows of one import, the maximum.
 	importRows = 100_000
-	// largestImport is the largest body of one, in bytes.
+	// largestImport is the largest body of an import, in bytes.
 	largestImport = 32 << 20
-	// firstByteGoal is how soon a download is to begin.
+	// firstByteGoal is the goal for the time to the first byte of a download.
 	firstByteGoal = 200 * time.Millisecond
-	// downloads is how many times a download is begun.
+	// downloads is how many downloads are started.
 	downloads = 21
 )
 
-// stagedTables are the other side of B10: a plain import stages the rows and
-// inserts those that are new, in one transaction. Its table is a copy of the
-// service's with all of its indexes.
+// stagedTables are the tables of B10's reference: a plain import stages the rows and inserts the new ones in one
+// transaction. The table is a copy of the service's with all of its indexes.
 const stagedTables = `
 CREATE SCHEMA staged;
 CREATE TABLE staged.signup (LIKE signup.signup INCLUDING ALL);
 CREATE TABLE staged.input (n bigint, email text, first_name text, last_name text, phone text);
 `
 
-// exportedColumns are what an export shows, without the position.
-const exportedColumns = `email, first_name, last_name, phone, referral_count, token, referrer_token, utm_source, utm_medium, utm_campaign, utm_term, utm_content,
-	email_opt_out_at, consent_given_at, consent_text_version, privacy_policy_version, email_verified_at, created_at`
+// exportedColumns are the columns of an export without the position.
+const exportedColumns = `email, first_name, last_name, phone, referral_count, token, referrer_token, utm_source, utm_medium,
+	utm_campaign, utm_term, utm_content, email_opt_out_at, consent_given_at, consent_text_version,
+	privacy_policy_version, email_verified_at, created_at`
 
-// suite is the whole suite in one process, and an owner there.
+// suite is the whole suite in one process, with an owner.
 type suite struct {
 	*server
 	idToken string
 	http    *http.Client
 }
 
-// openSuite starts the whole suite on a database of its own, to which conn leads,
-// with a registered owner.
+// openSuite starts the whole suite on its own database, registers an owner and returns a connection to the database.
 func (b *bench) openSuite(ctx context.Context, database string, environ ...string) (s *suite, conn *pgx.Conn, err error) {
 	program, err := b.build(ctx, packages()[standaloneProgram])
 	if err != nil {
@@ -70,14 +69,13 @@ func (b *bench) openSuite(ctx context.Context, database string, environ ...strin
 	return s, conn, nil
 }
 
-// close ends what openSuite began.
+// close stops what openSuite started.
 func (s *suite) close(ctx context.Context, conn *pgx.Conn) error {
 	s.http.CloseIdleConnections()
 	return errors.Join(s.stop(), conn.Close(context.WithoutCancel(ctx)))
 }
 
-// transfers measures B9 and B10, from the client's side: through the owners'
-// edge and signup.
+// transfers measures B9 and B10 at the client, through the owners' edge and signup.
 func (b *bench) transfers(ctx context.Context) (err error) {
 	const database = "transfers"
 	s, conn, err := b.openSuite(ctx, database)
@@ -110,7 +108,7 @@ func (b *bench) transfers(ctx context.Context) (err error) {
 	return nil
 }
 
-// register makes the owner, whose trial has every feature.
+// register registers the owner, whose trial has every feature.
 func (s *suite) register(ctx context.Context) error {
 	const who = `{"email":"owner@example.com","password":"correct horse battery staple"}`
 	if err := s.post(ctx, "/v1/auth/register", []byte(who), nil); err != nil {
@@ -132,11 +130,11 @@ func (s *suite) newList(ctx context.Context) (*list, error) {
 	return &list{id: w.ID}, err
 }
 
-// do sends a request as the owner. The answer must be a good one.
+// do sends a request as the owner. Error statuses are errors.
 func (s *suite) do(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.addr+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("make request: %w", err)
+		return nil, fmt.Errorf("create the request: %w", err)
 	}
 	if s.idToken != "" {
 		req.Header.Set("Authorization", "Bearer "+s.idToken)
@@ -148,7 +146,7 @@ func (s *suite) do(ctx context.Context, method, path string, body []byte) (*http
 	if res.StatusCode >= http.StatusBadRequest {
 		defer res.Body.Close()
 		raw, _ := io.ReadAll(res.Body)
-		return nil, fmt.Errorf("%s %s answered %d: %s", method, path, res.StatusCode, raw)
+		return nil, fmt.Errorf("%s %s was answered %d: %s", method, path, res.StatusCode, raw)
 	}
 	return res, nil
 }
@@ -169,7 +167,7 @@ func (s *suite) post(ctx context.Context, path string, body []byte, to any) erro
 	return nil
 }
 
-// lines counts the lines that are written to it.
+// lines counts the lines written to it.
 type lines int
 
 func (l *lines) Write(b []byte) (int, error) {
@@ -177,7 +175,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// download exports a waitlist that has n signups.
+// download exports a waitlist with n signups.
 func (s *suite) download(ctx context.Context, l *list, n int) error {
 	res, err := s.do(ctx, http.MethodGet, "/v1/waitlists/"+l.id+"/export", nil)
 	if err != nil {
@@ -194,7 +192,7 @@ func (s *suite) download(ctx context.Context, l *list, n int) error {
 	return nil
 }
 
-// firstByte begins a download and gives it up.
+// firstByte starts a download and cancels it after the first byte.
 func (s *suite) firstByte(ctx context.Context, l *list) (time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -222,9 +220,12 @@ func (b *bench) downloads(ctx context.Context, conn *pgx.Conn, s *suite, lists m
 	}, func(ctx context.Context, _ time.Duration) (sample, error) {
 		start := time.Now()
 		var got lines
-		_, err := conn.PgConn().CopyTo(ctx, &got, "COPY (SELECT "+exportedColumns+" FROM signup.signup WHERE waitlist_id = '"+lists[size].id+"' ORDER BY queue_key) TO STDOUT (FORMAT csv)")
+		_, err := conn.PgConn().
+			CopyTo(ctx, &got,
+				"COPY (SELECT "+exportedColumns+" FROM signup.signup WHERE waitlist_id = '"+lists[size].id+
+					"' ORDER BY queue_key) TO STDOUT (FORMAT csv)")
 		if err == nil && int(got) != size {
-			err = fmt.Errorf("COPY gave %d lines", got)
+			err = fmt.Errorf("COPY returned %d lines", got)
 		}
 		return sample{perSecond: float64(size) / clock(start)}, err
 	}, 0)
@@ -233,7 +234,8 @@ func (b *bench) downloads(ctx context.Context, conn *pgx.Conn, s *suite, lists m
 	}
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
-		id: "B9", what: fmt.Sprintf("export of %d signups, rows a second, against COPY of the same columns in the same order", size), goal: "≥ 0.5 ×", ratio: ratio, met: ratio >= .5,
+		id: "B9", goal: "≥ 0.5 ×", ratio: ratio, met: ratio >= .5,
+		what: fmt.Sprintf("Rows a second of an export of %d signups, against COPY of the same columns in the same order.", size),
 		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 	})
 
@@ -251,7 +253,8 @@ func (b *bench) downloads(ctx context.Context, conn *pgx.Conn, s *suite, lists m
 	}
 	ratio = float64(peaks[large]) / float64(peaks[small])
 	b.add(row{
-		id: "B9 memory", what: fmt.Sprintf("peak memory of the whole suite in one process during an export of %d signups against one of %d", large, small), goal: "≤ 1.2 ×", ratio: ratio, met: ratio <= 1.2,
+		id: "B9 memory", goal: "≤ 1.2 ×", ratio: ratio, met: ratio <= 1.2,
+		what: fmt.Sprintf("Peak memory of the whole suite in one process during an export of %d signups against %d.", large, small),
 		ours: fmt.Sprintf("%d MiB", peaks[large]>>20), theirs: fmt.Sprintf("%d MiB", peaks[small]>>20),
 	})
 
@@ -264,7 +267,8 @@ func (b *bench) downloads(ctx context.Context, conn *pgx.Conn, s *suite, lists m
 	slices.Sort(first)
 	worst := first[len(first)-1]
 	b.add(row{
-		id: "B9 first byte", what: fmt.Sprintf("the slowest of %d downloads of %d signups to begin", downloads, large), goal: "< 1 ×", ratio: float64(worst) / float64(firstByteGoal), met: worst < firstByteGoal,
+		id: "B9 first byte", goal: "< 1 ×", ratio: float64(worst) / float64(firstByteGoal), met: worst < firstByteGoal,
+		what: fmt.Sprintf("Time to the first byte of the slowest of %d downloads of %d signups, against the goal.", downloads, large),
 		ours: fmt.Sprintf("%.1f ms (median %.1f)", milliseconds(worst), milliseconds(first[len(first)/2])), theirs: firstByteGoal.String(),
 	})
 	return nil
@@ -272,8 +276,7 @@ func (b *bench) downloads(ctx context.Context, conn *pgx.Conn, s *suite, lists m
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// upload is the body of an import of rows that nobody has sent yet, each with
-// pad characters more.
+// upload returns the body of an import of new rows, each padded with pad characters.
 func upload(turn, pad int) []byte {
 	var body bytes.Buffer
 	body.WriteString(`{"signups":[`)
@@ -281,7 +284,8 @@ func upload(turn, pad int) []byte {
 		if i > 0 {
 			body.WriteByte(',')
 		}
-		fmt.Fprintf(&body, `{"email":"i%d-%d@example.com","first_name":"Ann","last_name":"Example","phone":"+15550100","note":"%*s"}`, turn, i, pad, "")
+		fmt.Fprintf(&body, `{"email":"i%d-%d@example.com","first_name":"Ann","last_name":"Example","phone":"+15550100","note":"%*s"}`,
+			turn, i, pad, "")
 	}
 	body.WriteString(`]}`)
 	return body.Bytes()
@@ -298,14 +302,13 @@ func (s *suite) upload(ctx context.Context, l *list, body []byte) error {
 	return nil
 }
 
-// uploads measures B10 on a waitlist, and what somebody who signs up there has
-// to wait meanwhile.
+// uploads measures B10 on a waitlist, and how long signups on that list take meanwhile.
 func (b *bench) uploads(ctx context.Context, conn *pgx.Conn, s *suite, l *list) error {
 	if _, err := conn.Exec(ctx, stagedTables); err != nil {
-		return fmt.Errorf("make the tables of the other side: %w", err)
+		return fmt.Errorf("create the reference's tables: %w", err)
 	}
 	if _, err := conn.Exec(ctx, `INSERT INTO staged.signup SELECT * FROM signup.signup WHERE waitlist_id = $1`, l.id); err != nil {
-		return fmt.Errorf("fill the table of the other side: %w", err)
+		return fmt.Errorf("fill the reference's table: %w", err)
 	}
 	for _, sql := range []string{"VACUUM ANALYZE staged.signup", "CHECKPOINT"} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
@@ -343,11 +346,13 @@ func (b *bench) uploads(ctx context.Context, conn *pgx.Conn, s *suite, l *list) 
 	}
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
-		id: "B10", what: fmt.Sprintf("import of %d rows into a list of %d or more, rows a second, against staging them by COPY and INSERT … ON CONFLICT", importRows, b.exports/5), goal: "≥ 0.8 ×", ratio: ratio, met: ratio >= .8,
+		id: "B10", goal: "≥ 0.8 ×", ratio: ratio, met: ratio >= .8,
+		what: fmt.Sprintf("Rows a second of an import of %d rows into a list of %d or more, against staging them by COPY and "+
+			"INSERT … ON CONFLICT.", importRows, b.exports/5),
 		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 	})
 
-	// Beside signups on the same list.
+	// Import while people sign up on the same list.
 	gen := &generator{addr: s.addr}
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -378,9 +383,11 @@ func (b *bench) uploads(ctx context.Context, conn *pgx.Conn, s *suite, l *list) 
 	if err != nil {
 		return err
 	}
-	b.notes = append(b.notes, fmt.Sprintf("Who signs up on a list while %d rows are imported there, one after the other on one connection, waits %.0f ms (median) to %.0f ms (p99).",
+	b.notes = append(b.notes, fmt.Sprintf("Signups on a list into which %d rows are being imported, one after the other on one connection, "+
+		"take %.0f ms (median) to %.0f ms (p99).",
 		importRows, beside.quantile(.5), beside.quantile(.99)),
-		fmt.Sprintf("An import of %d rows in %.1f MiB takes the whole suite in one process from %d to %d MiB at most.", importRows, float64(len(body))/(1<<20), before>>20, peak>>20))
+		fmt.Sprintf("An import of %d rows in %.1f MiB raises the memory of the whole suite in one process from %d to at most %d MiB.",
+			importRows, float64(len(body))/(1<<20), before>>20, peak>>20))
 	return nil
 }
 
@@ -391,7 +398,7 @@ func (g *generator) besides(ctx context.Context, l *list) (sample, error) {
 		return sample{}, err
 	}
 	defer c.close()
-	g.next.Store(9_000_000_000) // behind those of fill
+	g.next.Store(9_000_000_000) // beyond those of fill
 	request := signupRequest(l.id)
 	var s sample
 	for ctx.Err() == nil {
@@ -402,7 +409,7 @@ func (g *generator) besides(ctx context.Context, l *list) (sample, error) {
 			return sample{}, err
 		}
 		if status != http.StatusCreated {
-			return sample{}, fmt.Errorf("signup answered %d: %s", status, body)
+			return sample{}, fmt.Errorf("signup was answered %d: %s", status, body)
 		}
 		s.latencies = append(s.latencies, int(time.Since(start).Microseconds()))
 	}
@@ -433,7 +440,7 @@ func staged(ctx context.Context, conn *pgx.Conn, waitlistID string, turn int) er
 			FROM staged.input, (SELECT max(number) AS number FROM staged.signup WHERE waitlist_id = $1::uuid) m
 			ON CONFLICT (waitlist_id, email) DO NOTHING`, waitlistID)
 		if err == nil && tag.RowsAffected() != importRows {
-			err = fmt.Errorf("%d rows were inserted", tag.RowsAffected())
+			err = fmt.Errorf("staged import inserted %d rows", tag.RowsAffected())
 		}
 		return err
 	})
@@ -443,7 +450,7 @@ func staged(ctx context.Context, conn *pgx.Conn, waitlistID string, turn int) er
 	return nil
 }
 
-// resetPeak lets the process' peak memory begin anew.
+// resetPeak resets the process's peak memory.
 func (s *server) resetPeak() error {
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.cmd.Process.Pid), []byte("5"), 0); err != nil {
 		return fmt.Errorf("reset the peak of memory: %w", err)
@@ -451,7 +458,7 @@ func (s *server) resetPeak() error {
 	return nil
 }
 
-// peak is the most memory that the process had since resetPeak, in bytes.
+// peak returns the process's peak memory since resetPeak, in bytes.
 func (s *server) peak() (int, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	if err != nil {
@@ -460,7 +467,7 @@ func (s *server) peak() (int, error) {
 	_, rest, _ := strings.Cut(string(raw), "VmHWM:")
 	words := strings.Fields(rest)
 	if len(words) == 0 {
-		return 0, errors.New("the system does not say how much memory a process has")
+		return 0, errors.New("the system does not report a process's peak memory")
 	}
 	kib, err := strconv.Atoi(words[0])
 	if err != nil {
