@@ -162,7 +162,7 @@ func (u *uncertain) Join(ctx context.Context, id string, joins []*signup.Join, d
 func TestUnknownOutcome(t *testing.T) {
 	w := newWorld(t, 1)
 	quiet := slog.New(slog.DiscardHandler)
-	svc := signup.New(signup.Config{}, &uncertain{Signups: w.store}, nil, w.ring, time.Now, quiet, signup.Metrics{})
+	svc := signup.New(signup.Config{Store: &uncertain{Signups: w.store}, Tokens: w.ring, Now: time.Now, Log: quiet})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = svc.Run(ctx) })
@@ -212,7 +212,7 @@ func TestSettingsAreCurrent(t *testing.T) {
 func TestStopAnswersAll(t *testing.T) {
 	w := newWorld(t, 1)
 	quiet := slog.New(slog.DiscardHandler)
-	svc := signup.New(signup.Config{MaxBatch: 8}, w.store, nil, w.ring, time.Now, quiet, signup.Metrics{})
+	svc := signup.New(signup.Config{MaxBatch: 8, Store: w.store, Tokens: w.ring, Now: time.Now, Log: quiet})
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); _ = svc.Run(ctx) }()

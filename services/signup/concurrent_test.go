@@ -20,8 +20,9 @@ func TestConcurrent(t *testing.T) {
 	const writers, each = 16, 40
 	w := newWorld(t, 3)
 	quiet := slog.New(slog.DiscardHandler)
-	replicas := []*signup.Service{w.svc, signup.New(signup.Config{SmallList: -1, MaxBatch: 5}, w.store, signup.NewIndex(w.sets, w.store,
-		quiet), w.ring, time.Now, quiet, signup.Metrics{})}
+	replicas := []*signup.Service{w.svc, signup.New(signup.Config{
+		SmallList: -1, MaxBatch: 5, Store: w.store, Index: signup.NewIndex(w.sets, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
+	})}
 	ctx, cancel := context.WithCancel(context.Background())
 	var second sync.WaitGroup
 	second.Go(func() { _ = replicas[1].Run(ctx) })

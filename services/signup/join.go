@@ -163,7 +163,7 @@ func (s *Service) work() {
 		start := time.Now()
 		s.commit(ctx, ln.id, batch)
 		cancel()
-		s.metric.Batch(len(batch), time.Since(start))
+		s.cfg.Committed(len(batch), time.Since(start))
 		s.lanes.put(ln)
 	}
 }

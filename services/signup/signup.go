@@ -130,8 +130,18 @@ type Store interface {
 	RecipientStore
 }
 
-// Config configures a Service. A zero field means its default.
+// Config configures a Service. A number of 0 means the default.
 type Config struct {
+	Store Store
+	// Index holds the ranks. If it is nil, every rank comes from Postgres.
+	Index *Index
+	// Tokens signs the links in emails.
+	Tokens *token.Ring
+	Now    func() time.Time
+	Log    *slog.Logger
+	// Committed, if set, is called after each commit with the batch's size and duration.
+	Committed func(size int, took time.Duration)
+
 	// Workers is how many batches are committed at a time, each on its own
 	// connection. Default 4.
 	Workers int
@@ -150,39 +160,32 @@ type Config struct {
 
 // Service is the public side of waitlists. Join needs a running Run.
 type Service struct {
-	cfg    Config
-	store  Store
-	index  *Index
-	ring   *token.Ring
-	now    func() time.Time
-	log    *slog.Logger
-	lanes  *lanes
-	lists  *waitlistCache
-	zones  sync.Map // known IANA names
-	metric Metrics
+	cfg   Config
+	store Store
+	index *Index
+	ring  *token.Ring
+	now   func() time.Time
+	log   *slog.Logger
+	lanes *lanes
+	lists *waitlistCache
+	zones sync.Map // known IANA names
 }
 
-// Metrics receives what the write path measures.
-type Metrics struct {
-	// Batch is called after each commit with its size and duration.
-	Batch func(size int, took time.Duration)
-}
-
-// New returns a service. If index is nil, every rank comes from Postgres.
-func New(cfg Config, store Store, index *Index, ring *token.Ring, now func() time.Time, log *slog.Logger, m Metrics) *Service {
+// New returns a Service.
+func New(cfg Config) *Service {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
 	cfg.MaxQueue = cmp.Or(cfg.MaxQueue, 4096)
 	cfg.SmallList = cmp.Or(cfg.SmallList, 1000)
-	if index == nil {
+	if cfg.Index == nil {
 		cfg.SmallList = math.MaxInt64
 	}
-	if m.Batch == nil {
-		m.Batch = func(int, time.Duration) {}
+	if cfg.Committed == nil {
+		cfg.Committed = func(int, time.Duration) {}
 	}
 	return &Service{
-		cfg: cfg, store: store, index: index, ring: ring, now: now, log: log,
-		lanes: newLanes(cfg.MaxBatch, cfg.MaxQueue), lists: newWaitlistCache(), metric: m,
+		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, now: cfg.Now, log: cfg.Log,
+		lanes: newLanes(cfg.MaxBatch, cfg.MaxQueue), lists: newWaitlistCache(),
 	}
 }
 

@@ -550,7 +550,7 @@ func (s *interrupted) Import(ctx context.Context, w *signup.Waitlist, rows []sig
 }
 
 func (w *world) over(store signup.Store) *signup.Service {
-	return signup.New(signup.Config{}, store, nil, w.ring, time.Now, slog.New(slog.DiscardHandler), signup.Metrics{})
+	return signup.New(signup.Config{Store: store, Tokens: w.ring, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 }
 
 // TestImportInterrupted: a lost answer to COMMIT counts nobody twice or not at

@@ -1,4 +1,4 @@
-// Package app puts the account service together.
+// Package app wires the account service.
 package app
 
 import (
@@ -20,8 +20,8 @@ import (
 	"waitlist.internal/services/account/postgres"
 )
 
-// hashPatience is how long a login waits for a processor. It leaves time for
-// the rest of the request.
+// hashPatience is how long a login waits for its turn to hash. It leaves time for the
+// rest of the request.
 const hashPatience = 3500 * time.Millisecond
 
 // Config is the service's environment.
@@ -53,7 +53,8 @@ type Config struct {
 	PasswordConcurrency int `env:"PASSWORD_CONCURRENCY" envDefault:"0"`
 }
 
-// parse checks what only this service has, and reports all problems at once.
+// parse checks and parses the settings that only account has. It reports all problems
+// at once.
 func (c Config) parse() (keys *account.Keys, addressKey []byte, err error) {
 	var problems []error
 	keys, err = account.ParseKeys(c.JWTKeys)
@@ -62,20 +63,20 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, err error) {
 	}
 	addressKey, err = base64.StdEncoding.DecodeString(c.AddressKey)
 	if err != nil || len(addressKey) < 32 {
-		problems = append(problems, errors.New("ADDRESS_KEY: want base64 of at least 32 bytes"))
+		problems = append(problems, errors.New("Set ADDRESS_KEY to base64 of at least 32 bytes.")) //nolint:staticcheck // an instruction
 	}
 	for name, d := range map[string]time.Duration{
 		"ID_TOKEN_TTL": c.IDTokenTTL, "REFRESH_TOKEN_TTL": c.RefreshTokenTTL, "TRIAL_DURATION": c.TrialDuration,
 	} {
 		if d < time.Second {
-			problems = append(problems, fmt.Errorf("%s: want at least 1s", name))
+			problems = append(problems, fmt.Errorf("Set %s to at least 1s.", name)) //nolint:staticcheck // an instruction
 		}
 	}
 	if c.JWTIssuer == "" || c.JWTAudience == "" {
-		problems = append(problems, errors.New("JWT_ISSUER and JWT_AUDIENCE are required"))
+		problems = append(problems, errors.New("Set JWT_ISSUER and JWT_AUDIENCE.")) //nolint:staticcheck // an instruction
 	}
 	if c.PasswordConcurrency < 0 {
-		problems = append(problems, errors.New("PASSWORD_CONCURRENCY must not be negative"))
+		problems = append(problems, errors.New("Set PASSWORD_CONCURRENCY to 0 or more.")) //nolint:staticcheck // an instruction
 	}
 	if len(problems) > 0 {
 		return nil, nil, fmt.Errorf("configuration: %w", errors.Join(problems...))
@@ -96,7 +97,7 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 // App is the service.
 type App = service.Runtime
 
-// New opens what the service uses and registers its routes.
+// New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	keys, addressKey, err := cfg.parse()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package app puts the admin-analytics service together.
+// Package app wires the admin-analytics service.
 package app
 
 import (
@@ -45,7 +45,7 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 // App is the service.
 type App = service.Runtime
 
-// New opens what the service uses and registers its routes.
+// New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
 		accounts, err := rt.Dial(cfg.AccountTarget, "account")

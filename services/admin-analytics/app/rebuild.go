@@ -17,9 +17,9 @@ import (
 	"waitlist.internal/services/admin-analytics/postgres"
 )
 
-// Rebuild is the command that makes the sums of analytics again, while the
-// service runs or not. It may be repeated, and run for several waitlists at
-// once.
+// Rebuild is the command that rebuilds the sums of analytics. The service may run at
+// the same time. It is safe to repeat the command and to run it for several waitlists
+// at once.
 type Rebuild struct {
 	rt       *service.Runtime
 	signups  signupv1.AdminServiceClient
@@ -27,13 +27,13 @@ type Rebuild struct {
 	views    bool
 }
 
-// NewRebuild opens what the command uses. args are its flags.
+// NewRebuild parses the flags in args and opens the command's connections.
 func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err error) {
 	r := &Rebuild{}
 	flags := flag.NewFlagSet("rebuild", flag.ContinueOnError)
 	flags.SetOutput(cfg.LogOutput)
-	flags.StringVar(&r.waitlist, "waitlist", "", "the id of the one waitlist to rebuild; empty: all")
-	flags.BoolVar(&r.views, "views", false, "also add up the page views that Kafka still holds")
+	flags.StringVar(&r.waitlist, "waitlist", "", "id of the waitlist to rebuild (default: all waitlists)")
+	flags.BoolVar(&r.views, "views", false, "also count the page views that Kafka still holds")
 	if err := flags.Parse(args); err != nil {
 		return nil, fmt.Errorf("rebuild: %w", err)
 	}
@@ -57,8 +57,8 @@ func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err
 	return r, nil
 }
 
-// Run rebuilds, and closes what NewRebuild opened. What was rebuilt before an
-// error stays.
+// Run rebuilds the sums and closes the connections. After an error, the waitlists that
+// were rebuilt before it keep their new sums.
 func (r *Rebuild) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, r.rt.Close(context.WithoutCancel(ctx))) }()
 	job := adminanalytics.Rebuild{

@@ -1,7 +1,8 @@
-// Package app puts the billing service together.
+// Package app wires the billing service.
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,8 @@ import (
 	"waitlist.internal/services/billing/stripe"
 )
 
-// otherConns is how many connections to Postgres there are, where nothing else is
-// set, beside those that hold an account's lock.
+// otherConns is how many connections the default pool has in addition to those that
+// hold an account's lock.
 const otherConns = 6
 
 // Config is the service's environment.
@@ -57,18 +58,19 @@ type Config struct {
 	// Accounts that a comparison looks at in a second.
 	ReconcileRate float64 `env:"RECONCILE_RATE" envDefault:"10"`
 
-	// Output can be given in code only: what the command prints to; nil: standard
-	// output.
+	// Output takes the output of the command reconcile. Only code can set it; nil means
+	// standard output.
 	Output io.Writer `env:"-"`
 }
 
-// parsed is what only this service has.
+// parsed holds the settings that only billing has, in parsed form.
 type parsed struct {
 	prices  billing.Prices
 	webhook *stripe.Webhook
 }
 
-// parse reports all problems at once.
+// parse checks and parses the settings that only billing has. It reports all problems
+// at once.
 func (c Config) parse() (p parsed, err error) {
 	var problems []error
 	add := func(variable string, err error) {
@@ -77,7 +79,7 @@ func (c Config) parse() (p parsed, err error) {
 		}
 	}
 	if c.StripeSecretKey == "" {
-		problems = append(problems, errors.New("STRIPE_SECRET_KEY is required"))
+		problems = append(problems, errors.New("Set STRIPE_SECRET_KEY.")) //nolint:staticcheck // an instruction
 	}
 	p.webhook, err = stripe.NewWebhook(c.StripeWebhookSecrets)
 	add("STRIPE_WEBHOOK_SECRETS", err)
@@ -92,10 +94,10 @@ func (c Config) parse() (p parsed, err error) {
 		add("STRIPE_URL", absolute(c.StripeURL))
 	}
 	if c.StripeTimeout < time.Second || c.StripeTimeout > 10*time.Second {
-		problems = append(problems, errors.New("STRIPE_TIMEOUT must be from 1s to 10s"))
+		problems = append(problems, errors.New("Set STRIPE_TIMEOUT to a duration from 1s to 10s.")) //nolint:staticcheck // an instruction
 	}
 	if c.Concurrency < 1 {
-		problems = append(problems, errors.New("BILLING_CONCURRENCY must be above 0"))
+		problems = append(problems, errors.New("Set BILLING_CONCURRENCY to a positive number.")) //nolint:staticcheck // an instruction
 	}
 	if err := billing.CheckReconcile(c.ReconcileEvery, c.ReconcileRate); err != nil {
 		problems = append(problems, err)
@@ -109,12 +111,12 @@ func (c Config) parse() (p parsed, err error) {
 func absolute(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return errors.New("want an absolute http(s) URL")
+		return errors.New("not an absolute http(s) URL")
 	}
 	return nil
 }
 
-// parts are what the service and its command are made of.
+// parts are shared by the service and the reconcile command.
 type parts struct {
 	rt       *service.Runtime
 	svc      *billing.Billing
@@ -133,17 +135,15 @@ func definition() service.Definition {
 // Migrate brings the schema and the topics up to date; see service.Migrate.
 func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
 
-// open opens what d asks for and what billing itself needs, and passes it to wire.
+// open opens d's connections and billing's own, and passes them to wire.
 func open(ctx context.Context, cfg Config, d service.Definition, wire func(p *parts) error) (*App, error) {
 	in, err := cfg.parse()
 	if err != nil {
 		return nil, err
 	}
-	if cfg.PostgresMaxConns == 0 {
-		cfg.PostgresMaxConns = int32(cfg.Concurrency) + otherConns
-	}
+	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.Concurrency)+otherConns)
 	if int(cfg.PostgresMaxConns) <= cfg.Concurrency {
-		return nil, errors.New("configuration: POSTGRES_MAX_CONNS must be above BILLING_CONCURRENCY")
+		return nil, errors.New("configuration: Set POSTGRES_MAX_CONNS to more than BILLING_CONCURRENCY.") //nolint:staticcheck // an instruction
 	}
 	return d.Open(ctx, cfg.Config, func(rt *service.Runtime) error {
 		conn, err := rt.Dial(cfg.AccountTarget, "account")
@@ -173,7 +173,7 @@ func open(ctx context.Context, cfg Config, d service.Definition, wire func(p *pa
 // App is the service.
 type App = service.Runtime
 
-// New opens what the service uses and registers its routes.
+// New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	return open(ctx, cfg, definition(), func(p *parts) error {
 		if err := p.rt.Consume("consumer", kafka.ConsumerConfig{

@@ -9,6 +9,7 @@
 package stripe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,12 +89,8 @@ func New(cfg Config) (*Provider, error) {
 		}
 		address = cfg.URL
 	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = defaultTimeout
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}

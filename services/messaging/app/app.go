@@ -1,7 +1,8 @@
-// Package app puts the messaging service together.
+// Package app wires the messaging service.
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,8 +86,8 @@ type Config struct {
 	// Pause between two looks for mails of deleted waitlists and accounts.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 
-	// BlastLease can be given in code only: how long a batch stays with a process that
-	// is not heard of; 0: the ordinary time.
+	// BlastLease is how long a batch stays with a process that no longer renews it. Only
+	// code can set it; 0 means the default.
 	BlastLease time.Duration `env:"-"`
 
 	// Your site, which has the pages that links in mails lead to.
@@ -108,21 +109,21 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 // App is the service.
 type App = service.Runtime
 
-// otherConns is how many connections to Postgres there are, where nothing else
-// is set, beside those of the mails and blasts that are sent.
+// otherConns is how many connections the default pool has in addition to one for each
+// worker that sends mails or blasts.
 const otherConns = 8
 
-// New opens what the service uses.
+// New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	if cfg.PurgeEvery <= 0 || cfg.MailWorkers < 1 || cfg.BlastWorkers < 1 {
-		return nil, errors.New("configuration: PURGE_EVERY, MAIL_WORKERS and BLAST_WORKERS must be above 0")
+		//nolint:staticcheck // an instruction
+		return nil, errors.New("configuration: Set PURGE_EVERY, MAIL_WORKERS and BLAST_WORKERS to more than 0.")
 	}
 	if cfg.BlastRate < 0 || cfg.BlastDailyCapTrial < 0 {
-		return nil, errors.New("configuration: BLAST_RATE and BLAST_DAILY_CAP_TRIAL must not be below 0")
+		//nolint:staticcheck // an instruction
+		return nil, errors.New("configuration: Set BLAST_RATE and BLAST_DAILY_CAP_TRIAL to 0 or more.")
 	}
-	if cfg.PostgresMaxConns == 0 {
-		cfg.PostgresMaxConns = int32(cfg.MailWorkers) + int32(cfg.BlastWorkers) + otherConns
-	}
+	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.MailWorkers)+int32(cfg.BlastWorkers)+otherConns)
 	from, err := cfg.sender()
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
@@ -140,10 +141,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
 		wired = true
 		rt.OnClose("mail provider", func(context.Context) error { return provider.Close() })
-		api := cfg.PublicAPIURL
-		if api == "" {
-			api = strings.TrimRight(cfg.PublicFormURL, "/") + "/v1"
-		}
+		api := cmp.Or(cfg.PublicAPIURL, strings.TrimRight(cfg.PublicFormURL, "/")+"/v1")
 		composer, err := messaging.NewComposer(rt.Tokens, cfg.PublicFormURL, api)
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
@@ -188,13 +186,17 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		}); err != nil {
 			return err
 		}
-		blasts, err := bulk(rt, cfg, composer, provider, grpc.NewLists(signups), senders, mails, wake)
+		blasts, err := openBlasts(rt, cfg, messaging.BlasterConfig{
+			Lists: grpc.NewLists(signups), Provider: provider, Composer: composer, Senders: senders, Suppressions: mails, Published: wake,
+		})
 		if err != nil {
 			return err
 		}
 		owners := messaging.NewTemplates(templates, time.Now)
 		messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
-		messaginghttp.Routes(rt.Engine, messaginghttp.Backends{Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications})
+		messaginghttp.Routes(rt.Engine, messaginghttp.Backends{
+			Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications,
+		})
 		rt.Go("mail sender", sender.Run)
 		purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
 		rt.Go("purge", purge.Run)

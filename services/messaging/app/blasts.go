@@ -11,24 +11,26 @@ import (
 	"waitlist.internal/services/messaging/postgres"
 )
 
-// bulk adds what sends blasts and returns the owners' side of them.
-func bulk(rt *service.Runtime, cfg Config, composer *messaging.Composer, provider messaging.Provider, lists messaging.Lists, senders messaging.Senders, suppressions messaging.Suppressions, wake func()) (*messaging.Blasts, error) {
+// openBlasts starts the goroutines that send blasts and returns the owners' side of
+// blasts. It completes sending with the settings and the store.
+func openBlasts(rt *service.Runtime, cfg Config, sending messaging.BlasterConfig) (*messaging.Blasts, error) {
 	store := postgres.NewBlasts(rt.Pool, time.Now)
-	blaster, err := messaging.NewBlaster(messaging.BlasterConfig{
-		Queue: store, Lists: lists, Provider: provider, Composer: composer, Workers: cfg.BlastWorkers, Rate: cfg.BlastRate, Lease: cfg.BlastLease,
-		Senders: senders, Suppressions: suppressions, Published: wake, Log: rt.Log, Now: time.Now,
-	})
+	sending.Queue, sending.Workers, sending.Rate, sending.Lease = store, cfg.BlastWorkers, cfg.BlastRate, cfg.BlastLease
+	sending.Log, sending.Now = rt.Log, time.Now
+	blaster, err := messaging.NewBlaster(sending)
 	if err != nil {
 		return nil, fmt.Errorf("blast metrics: %w", err)
 	}
-	// A group of its own: the batches of a long blast hold up no other mail.
+	// With a group of their own, the batches of a long blast delay no other mail.
 	if err := rt.Consume("batches", kafka.ConsumerConfig{
-		Group: rt.Name + "-blasts", Topics: []string{kafka.BlastsTopic}, Handler: messagingkafka.BlastHandler(store), AfterCommit: blaster.Wake,
+		Group: rt.Name + "-blasts", Topics: []string{kafka.BlastsTopic}, Handler: messagingkafka.BlastHandler(store),
+		AfterCommit: blaster.Wake,
 	}); err != nil {
 		return nil, err
 	}
 	rt.Go("blasts", blaster.Run)
 	return messaging.NewBlasts(messaging.BlastsConfig{
-		Store: store, Lists: lists, EnforceVerification: cfg.EnforceEmailVerification, TrialCap: cfg.BlastDailyCapTrial, Wake: blaster.Wake, Log: rt.Log, Now: time.Now,
+		Store: store, Lists: sending.Lists, EnforceVerification: cfg.EnforceEmailVerification, TrialCap: cfg.BlastDailyCapTrial,
+		Wake: blaster.Wake, Log: rt.Log, Now: time.Now,
 	}), nil
 }

@@ -21,7 +21,7 @@ import (
 	"waitlist.internal/services/messaging/twilio"
 )
 
-// sender is in whose name mails go out that have no other.
+// sender returns the sender of mails that have no other.
 func (c Config) sender() (stdmail.Address, error) {
 	from := c.MailFrom
 	if from == "" && c.MailProvider == "maildir" {
@@ -39,38 +39,44 @@ func (c Config) provider(sender stdmail.Address) (messaging.Provider, error) {
 	switch c.MailProvider {
 	case "maildir":
 		if c.MailDir == "" {
-			return nil, errors.New("MAIL_DIR is required")
+			return nil, errors.New("Set MAIL_DIR.") //nolint:staticcheck // an instruction
 		}
 		return maildir.New(c.MailDir, sender)
 	case "smtp":
 		return smtp.New(smtp.Config{
-			Host: c.SMTPHost, Port: c.SMTPPort, Username: c.SMTPUsername, Password: c.SMTPPassword, TLS: c.SMTPTLS, From: sender, Connections: c.MailWorkers + c.BlastWorkers,
+			Host: c.SMTPHost, Port: c.SMTPPort, Username: c.SMTPUsername, Password: c.SMTPPassword, TLS: c.SMTPTLS, From: sender,
+			Connections: c.MailWorkers + c.BlastWorkers,
 		})
 	case "resend":
 		return resend.New(resend.Config{APIKey: c.ResendAPIKey, BaseURL: c.ResendURL, From: sender})
 	}
-	return nil, errors.New("MAIL_PROVIDER must be smtp, resend or maildir")
+	return nil, errors.New("Set MAIL_PROVIDER to smtp, resend or maildir.") //nolint:staticcheck // an instruction
 }
 
-// sms returns the configured provider of text messages, and what ends it.
+// sms returns the configured provider of text messages and a function that closes it.
 func (c Config) sms(log *slog.Logger) (messaging.SMSProvider, func(), error) {
 	switch c.SMSProvider {
 	case "log":
 		return smslog.Provider{Log: log}, func() {}, nil
 	case "twilio":
-		p, err := twilio.New(twilio.Config{AccountSID: c.TwilioAccountSID, AuthToken: c.TwilioAuthToken, From: c.TwilioFrom, BaseURL: c.TwilioURL})
+		p, err := twilio.New(twilio.Config{
+			AccountSID: c.TwilioAccountSID, AuthToken: c.TwilioAuthToken, From: c.TwilioFrom, BaseURL: c.TwilioURL,
+		})
 		if err != nil {
-			return nil, nil, err //nolint:wrapcheck // it says whose it is
+			return nil, nil, err //nolint:wrapcheck // the error names Twilio
 		}
 		return p, p.Close, nil
 	}
-	return nil, nil, errors.New("SMS_PROVIDER must be twilio or log")
+	return nil, nil, errors.New("Set SMS_PROVIDER to twilio or log.") //nolint:staticcheck // an instruction
 }
 
-// domains are the owners' sending domains, as the mail provider has them proven.
-func domains(rt *service.Runtime, cfg Config, provider messaging.Provider, from stdmail.Address) (*postgres.Domains, *messaging.Domains, error) {
+// domains opens the owners' sending domains. The mail provider decides how owners prove
+// them.
+func domains(
+	rt *service.Runtime, cfg Config, provider messaging.Provider, from stdmail.Address,
+) (*postgres.Domains, *messaging.Domains, error) {
 	if cfg.DomainCheckEvery <= 0 {
-		return nil, nil, errors.New("configuration: DOMAIN_CHECK_EVERY must be above 0")
+		return nil, nil, errors.New("configuration: Set DOMAIN_CHECK_EVERY to a positive duration.") //nolint:staticcheck // an instruction
 	}
 	texts, err := dns.New(cfg.DNSResolver)
 	if err != nil {
@@ -89,10 +95,11 @@ func domains(rt *service.Runtime, cfg Config, provider messaging.Provider, from 
 	return store, owners, nil
 }
 
-// notifications is the intake of the mail provider's, nil without a secret.
+// notifications returns the receiver of the mail provider's notifications, or nil if no
+// secret is set.
 func (c Config) notifications(mails *postgres.Mails) (messaginghttp.Notifications, error) {
 	if len(c.ResendWebhookSecrets) == 0 {
-		return nil, nil //nolint:nilnil // none is configured
+		return nil, nil //nolint:nilnil // nil means that none is configured
 	}
 	n, err := resend.NewNotifications(c.ResendWebhookSecrets, mails)
 	if err != nil {

@@ -1,8 +1,9 @@
-// Package app puts the notifier service together.
+// Package app wires the notifier service.
 package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,8 +20,8 @@ import (
 	"waitlist.internal/services/notifier/postgres"
 )
 
-// Config is the service's environment, beside HTTPS_PROXY, NO_PROXY and
-// SSL_CERT_FILE, which are Go's own.
+// Config is the service's environment. Go itself also reads HTTPS_PROXY, NO_PROXY and
+// SSL_CERT_FILE.
 type Config struct {
 	service.Config
 
@@ -33,8 +34,8 @@ type Config struct {
 	// Notifications under way at a time in one process.
 	Concurrency int `env:"NOTIFIER_CONCURRENCY" envDefault:"512"`
 
-	// HTTP can be given in code only: how targets are reached. Its zero fields are
-	// filled from the environment.
+	// HTTP says how to reach targets. Only code can set it; the environment fills its
+	// zero fields.
 	HTTP notifierhttp.Config `env:"-"`
 }
 
@@ -51,14 +52,14 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 // App is the service.
 type App = service.Runtime
 
-// New opens what the service uses.
+// New opens the service's connections.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	allowed, err := netguard.ParseNetworks(cfg.AllowedNetworks)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: NOTIFIER_ALLOWED_NETWORKS: %w", err)
 	}
 	if cfg.Concurrency < 1 {
-		return nil, fmt.Errorf("configuration: NOTIFIER_CONCURRENCY must be above 0")
+		return nil, errors.New("configuration: Set NOTIFIER_CONCURRENCY to a positive number.") //nolint:staticcheck // an instruction
 	}
 	cfg.HTTP.Allowed = append(cfg.HTTP.Allowed, allowed...)
 	if cfg.HTTP.Proxy == nil {

@@ -1,11 +1,12 @@
-// Package app puts the signup service together.
+// Package app wires the signup service.
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
-	_ "time/tzdata" // IANA names are checked on machines without a zone database
+	_ "time/tzdata" // some machines have no zone database
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -55,26 +56,25 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 // App is the service.
 type App = service.Runtime
 
-// readerConns is how many connections there are, where nothing else is set,
-// beside one for each batch: a full queue of signups must not hold up reads, nor
-// must downloads, of which there are four at a time.
+// readerConns is how many connections the default pool has in addition to one for each
+// batch. Neither a full queue of signups nor downloads, at most four at a time, may
+// delay reads.
 const readerConns = 16
 
-// trimEvery is the pause between deletions from the change log, trimRows the
-// most rows of one.
+// trimEvery is the interval between deletions from the change log. trimRows is the
+// most rows that one statement deletes.
 const (
 	trimEvery = 10 * time.Second
 	trimRows  = 10_000
 )
 
-// New opens what the service uses and registers its routes.
+// New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	if cfg.PurgeEvery <= 0 || cfg.TombstoneKept < 0 {
-		return nil, errors.New("configuration: PURGE_EVERY must be above 0, TOMBSTONE_KEPT not below")
+		//nolint:staticcheck // an instruction
+		return nil, errors.New("configuration: Set PURGE_EVERY to a positive duration and TOMBSTONE_KEPT to 0 or longer.")
 	}
-	if cfg.PostgresMaxConns == 0 {
-		cfg.PostgresMaxConns = int32(cfg.BatchWorkers) + readerConns
-	}
+	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.BatchWorkers)+readerConns)
 	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
 		wake, err := rt.Outbox()
 		if err != nil {
@@ -83,8 +83,9 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		store := postgres.NewSignups(rt.Pool, wake, time.Now)
 		index := signup.NewIndex(redis.NewIndex(rt.Redis), store, rt.Log)
 		svc := signup.New(signup.Config{
+			Store: store, Index: index, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log, Committed: metrics(rt.Telemetry.Registerer),
 			Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
-		}, store, index, rt.Tokens, time.Now, rt.Log, metrics(rt.Telemetry.Registerer))
+		})
 		rt.Go("signup batches", svc.Run)
 		rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
 		var views *signup.Views
@@ -97,14 +98,14 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	})
 }
 
-// trim keeps the change log and its shifts short until ctx ends.
+// trim deletes old rows of the change log and its shifts until ctx ends.
 func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) error {
 	for range loop.Every(ctx, trimEvery) {
 		for _, trim := range []func(context.Context, int) (int64, error){store.TrimChanges, store.TrimShifts} {
 			for {
 				n, err := trim(ctx, trimRows)
 				if err != nil {
-					rt.Log.WarnContext(ctx, "change log not trimmed", "error", err)
+					rt.Log.WarnContext(ctx, "trimming the change log failed", "error", err)
 				}
 				if err != nil || n < trimRows {
 					break
@@ -115,7 +116,8 @@ func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) err
 	return nil
 }
 
-func metrics(reg prometheus.Registerer) signup.Metrics {
+// metrics returns a function that records the size and duration of a batch.
+func metrics(reg prometheus.Registerer) func(size int, took time.Duration) {
 	size := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "signup_batch_size", Help: "Signups committed in one transaction.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 9),
@@ -125,8 +127,8 @@ func metrics(reg prometheus.Registerer) signup.Metrics {
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 	})
 	reg.MustRegister(size, took)
-	return signup.Metrics{Batch: func(n int, d time.Duration) {
+	return func(n int, d time.Duration) {
 		size.Observe(float64(n))
 		took.Observe(d.Seconds())
-	}}
+	}
 }

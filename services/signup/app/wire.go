@@ -15,8 +15,8 @@ import (
 	"waitlist.internal/services/signup/redis"
 )
 
-// wire adds what the owners' side of waitlists needs: the internal interface,
-// the events about accounts, and the purge.
+// wire adds the owners' side of waitlists: the internal interface, the consumer of
+// account events, and the purge.
 func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
 	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
 	messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")

@@ -58,7 +58,8 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, views *signup.Views) *
 	e.exec(t, `INSERT INTO waitlist (id, owner_id, name, settings, created_at) VALUES ($1, $2, 'Launch', '{}', now())`, e.list, e.owner)
 	store := postgres.NewSignups(e.pool, func() {}, now)
 	quiet := slog.New(slog.DiscardHandler)
-	e.svc = signup.New(cfg, store, nil, e.ring, now, quiet, signup.Metrics{})
+	cfg.Store, cfg.Tokens, cfg.Now, cfg.Log = store, e.ring, now, quiet
+	e.svc = signup.New(cfg)
 	e.stop = func() {}
 	if cfg.MaxQueue == 0 {
 		e.stop = testenv.Run(t, e.svc.Run)

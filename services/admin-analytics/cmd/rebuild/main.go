@@ -1,6 +1,6 @@
-// Command rebuild makes the sums of analytics again, from signup's rows and,
-// with -views, from the page views that Kafka still holds. Its environment is the
-// service's (app.Config); it runs beside the service.
+// Command rebuild rebuilds the sums of analytics from signup's rows and, with -views,
+// from the page views that Kafka still holds. It has the service's environment
+// (app.Config) and may run while the service runs.
 package main
 
 import (

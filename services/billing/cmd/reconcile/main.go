@@ -1,5 +1,5 @@
-// Command reconcile compares all customers with the payment provider and mends
-// what differs. Its environment is app.Config.
+// Command reconcile compares all customers with the payment provider and repairs
+// differences. app.Config lists its environment.
 package main
 
 import (

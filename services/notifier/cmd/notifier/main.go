@@ -1,5 +1,5 @@
-// Command notifier runs the notifier service; with the argument migrate it brings its
-// schema and topics up to date and ends. Its environment is app.Config.
+// Command notifier runs the notifier service. With the argument migrate, it updates the schema and
+// creates missing topics instead. app.Config lists its environment.
 package main
 
 import (
