@@ -13,6 +13,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -88,12 +89,8 @@ type engine struct {
 // NewEngine returns an engine without routes. It returns an error if
 // TrustedProxies or AllowedOrigins are not valid.
 func NewEngine(cfg Config) (*gin.Engine, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = DefaultTimeout
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	if cfg.Tracers == nil {
 		cfg.Tracers = noop.NewTracerProvider()
 	}

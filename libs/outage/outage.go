@@ -1,5 +1,5 @@
-// Package outage tells a dependency that is away from a failure that would
-// happen again: the first is waited out, the second is not.
+// Package outage distinguishes the outage of a dependency, which callers wait out, from a
+// failure that a retry would repeat.
 package outage
 
 import (
@@ -14,9 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Is reports whether err says that Postgres, Redis, Kafka or a service could
-// not be reached, was shutting down or did not answer in time. A canceled
-// context is no outage.
+// Is reports whether err means that Postgres, Redis, Kafka or a service was unreachable,
+// was shutting down or did not answer in time. A canceled context is not an outage.
 func Is(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return false
@@ -38,17 +37,17 @@ func Is(err error) bool {
 		error
 		GRPCStatus() *status.Status
 	}](err); ok {
-		switch s.GRPCStatus().Code() { //nolint:exhaustive // the others are answers
+		switch s.GRPCStatus().Code() { //nolint:exhaustive // other codes mean that the service answered
 		case codes.Unavailable, codes.DeadlineExceeded:
 			return true
 		}
 	}
-	// A connection that broke mid-query has no type of its own in pgx.
+	// pgx has no error type for a connection that broke during a query.
 	return pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
 }
 
-// away reports whether a SQLSTATE means that the server or its connection
-// went, or that a statement ran out of its time.
+// away reports whether a SQLSTATE means that the server or the connection is gone, or
+// that a statement timed out.
 func away(sqlState string) bool {
 	switch sqlState {
 	case "57P01", "57P02", "57P03", // shutdown, crash, starting up
@@ -56,7 +55,7 @@ func away(sqlState string) bool {
 		"57014", // statement timeout
 		"55P03", // lock timeout
 		"25P03", // idle-in-transaction timeout
-		"25006": // read only: a primary that was demoted
+		"25006": // read only: the primary was demoted
 		return true
 	}
 	return strings.HasPrefix(sqlState, "08")

@@ -1,16 +1,15 @@
-// Package outbox carries events from a service's transactions to Kafka. The
-// transaction that causes an event inserts it into the table outbox; the
-// schema's Relay publishes it afterwards, at least once.
+// Package outbox carries events from a service's transactions to Kafka. The transaction
+// that causes an event inserts it into the table outbox. The schema's Relay publishes it
+// after the commit, at least once.
 //
-// Order: rows of one key must be inserted under a lock that serialises that
-// key's writers (the waitlist's or account's row), so that their ids are in
-// commit order. They then reach Kafka in that order. Rows of different keys have
-// no order, and may commit with ids lower than some that were published
-// already; the relay finds those too.
+// Order: insert the rows of a key under a lock that serialises the key's writers (the
+// waitlist's or account's row), so that their ids are in commit order. They reach Kafka in
+// that order. Rows of different keys have no order. A row may commit after the relay has
+// published higher ids; the relay finds such rows too.
 //
-// A crash between publish and delete publishes again. The first delivery of
-// each event is in order all the same, since every relay sends what is left in
-// order of id.
+// After a crash between publish and delete, the relay publishes the rows again. The first
+// delivery of each event is still in order, because every relay sends the remaining rows
+// by id.
 package outbox
 
 import (
@@ -30,8 +29,8 @@ import (
 
 // Schema is the table, for the migrations of each service that produces events.
 //
-// The relay deletes a row when Kafka has acknowledged all of its payloads. A
-// vacuum that starts early keeps the index's dead front short.
+// The relay deletes a row when Kafka has acknowledged all its payloads. Early vacuums keep
+// the dead entries at the front of the index few.
 const Schema = `
 CREATE TABLE outbox (
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -49,11 +48,11 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
 `
 
-// InsertSQL inserts one Row; its arguments are Row's results in their order. It
-// is for transactions that send it within a batch of their own.
+// InsertSQL inserts one Row. Its arguments are Row's results, in order. Use it in a
+// transaction that sends its own batch.
 const InsertSQL = `INSERT INTO outbox (topic, key, payloads, traceparent) VALUES ($1, $2, $3, $4)`
 
-// Message is events of one topic and key, published in this order.
+// Message holds events of one topic and key in the order of publication.
 type Message struct {
 	// Topic without the cluster's prefix.
 	Topic string
@@ -62,7 +61,7 @@ type Message struct {
 	Events []*eventv1.Event
 }
 
-// NewEvent returns an event without payload, with a new id and the time now.
+// NewEvent returns an event with a new id and the time now, without a payload.
 func NewEvent(now time.Time) (*eventv1.Event, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -71,7 +70,7 @@ func NewEvent(now time.Time) (*eventv1.Event, error) {
 	return &eventv1.Event{Id: id.String(), OccurredAt: timestamppb.New(now)}, nil
 }
 
-// Row returns the arguments of InsertSQL for m; the trace context is ctx's.
+// Row returns the arguments of InsertSQL for m, with the trace context of ctx.
 func Row(ctx context.Context, m Message) (topic, key string, payloads [][]byte, traceparent string, err error) {
 	if m.Topic == "" || m.Key == "" || len(m.Events) == 0 {
 		return "", "", nil, "", errors.New("outbox: message without topic, key or events")
@@ -88,7 +87,7 @@ func Row(ctx context.Context, m Message) (topic, key string, payloads [][]byte, 
 	return m.Topic, m.Key, payloads, carrier["traceparent"], nil
 }
 
-// Queue adds the inserts of msgs to a batch.
+// Queue adds one insert for each of msgs to b.
 func Queue(ctx context.Context, b *pgx.Batch, msgs ...Message) error {
 	for _, m := range msgs {
 		topic, key, payloads, traceparent, err := Row(ctx, m)

@@ -25,46 +25,45 @@ import (
 const (
 	scope = "waitlist.internal/libs/outbox"
 
-	// pageRows and pageBytes bound what is read at once.
+	// pageRows and pageBytes bound one read of the outbox.
 	pageRows  = 1000
 	pageBytes = 8 << 20
-	// chunkOverhead is counted for each message beside its own bytes. One call to
-	// Kafka stays below kafka's MaxBatchMessages and MaxMessageBytes, so that what
-	// goes to one partition is one batch there: all of it or nothing, and no later
-	// message overtakes a failed one.
+	// chunkOverhead is added to the size of each message. One call to Kafka stays below
+	// kafka's MaxBatchMessages and MaxMessageBytes, so that the messages for a partition
+	// form one batch. Kafka writes a batch entirely or not at all, so no later message
+	// overtakes a failed one.
 	chunkOverhead = 128
 
-	// sweepEvery is the longest that a row with a late lower id waits. A sweep
-	// reads from the lowest id, so it also steps over index entries of deleted
-	// rows that a long transaction keeps; it then gets rarer, to stay below a
-	// tenth of the relay's time.
+	// sweepEvery is how long a row that committed late with a lower id waits. A sweep
+	// reads from the lowest id and therefore also steps over index entries of deleted
+	// rows, which a long transaction keeps. Slow sweeps run less often, so that they take
+	// less than a tenth of the relay's time.
 	sweepEvery = time.Second
 	sweepShare = 10
 
-	// standbyPoll is how long a hand-over may take after the leader has gone.
+	// standbyPoll bounds how long a stand-by takes to notice that the leader is gone.
 	standbyPoll = 250 * time.Millisecond
-	// wakePause coalesces what a stand-by passes on.
+	// wakePause coalesces the wake-ups that a stand-by forwards.
 	wakePause = 10 * time.Millisecond
 
-	// gather is the pause after a publication without more behind it: what is
-	// committed meanwhile goes together, instead of each commit costing a query, a
-	// write and a deletion that the next one competes with.
+	// gather is the pause after publishing the last row. Commits during the pause are
+	// published together, which saves a query, a write and a deletion for each.
 	gather = 5 * time.Millisecond
 
 	holdFirst   = 100 * time.Millisecond
 	holdLongest = 5 * time.Second
-	// drain is how long a batch under way may take after the end was asked for.
+	// drain is how long a batch in progress may take after the shutdown has begun.
 	drain = 5 * time.Second
 )
 
-// Writer is what the relay publishes with: kafka.Writer, or a test's.
+// Writer publishes messages. kafka.Writer implements it.
 type Writer interface {
 	WriteMessages(ctx context.Context, msgs ...kafkago.Message) error
 }
 
-// Relay publishes the outbox of one schema. Each replica of a service runs one;
-// the one that holds the schema's advisory lock works, the others stand by. It
-// has a connection of its own, outside the pool.
+// Relay publishes the outbox of one schema. Each replica of a service runs a Relay. The
+// one that holds the schema's advisory lock publishes, the others stand by. A Relay has
+// its own connection outside the pool.
 type Relay struct {
 	cfg     *pgx.ConnConfig
 	writer  Writer
@@ -83,62 +82,64 @@ type metrics struct {
 	leader    metric.Int64Gauge
 }
 
-// NewRelay returns the relay of the pool's schema; schema names its lock.
+// NewRelay returns a Relay for the pool's schema. The name of its lock contains schema.
 func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger) (*Relay, error) {
 	r := &Relay{
 		cfg: pool.Config().ConnConfig.Copy(), writer: w, schema: schema, log: log,
 		wake: loop.NewSignal(), tracer: otel.Tracer(scope),
 	}
-	// A sweep over many dead index entries may take longer than a request may.
+	// A sweep over many dead index entries may take longer than a request's timeout.
 	r.cfg.RuntimeParams["statement_timeout"] = "60s"
 	r.cfg.RuntimeParams["application_name"] = schema + " outbox relay"
-	// A deletion that a crash of Postgres undoes publishes again, which a crash of
-	// the relay does too; waiting for the disk would delay the service's commits.
+	// If a crash of Postgres undoes a deletion, the relay publishes the row again, as after
+	// a crash of the relay. Waiting for the disk would delay the service's commits.
 	r.cfg.RuntimeParams["synchronous_commit"] = "off"
 	m := otel.Meter(scope)
 	var errs [5]error
 	r.metrics.published, errs[0] = m.Int64Counter("outbox.published", metric.WithDescription("Events acknowledged by Kafka."))
 	r.metrics.failures, errs[1] = m.Int64Counter("outbox.failures", metric.WithDescription("Failed writes to Kafka; rows stay."))
 	r.metrics.parked, errs[2] = m.Int64Gauge("outbox.parked", metric.WithDescription("Rows that Kafka refuses for good. Alert above 0."))
-	r.metrics.age, errs[3] = m.Float64Gauge("outbox.oldest", metric.WithUnit("s"), metric.WithDescription("Age of the oldest row to publish."))
+	r.metrics.age, errs[3] = m.Float64Gauge("outbox.oldest",
+		metric.WithUnit("s"), metric.WithDescription("Age of the oldest row to publish."))
 	r.metrics.leader, errs[4] = m.Int64Gauge("outbox.leader", metric.WithDescription("1 on the replica that publishes."))
 	return r, errors.Join(errs[:]...)
 }
 
-// Wake tells the relay that rows were committed. It never blocks.
+// Wake tells the relay that a transaction has committed rows. It never blocks.
 func (r *Relay) Wake() { r.wake.Send() }
 
-// Run publishes until ctx is done; a batch under way is finished first. Outages
-// of Postgres or Kafka are waited out.
+// Run publishes until ctx ends and then finishes the batch in progress. It waits out
+// outages of Postgres and Kafka.
 func (r *Relay) Run(ctx context.Context) error {
 	for backoff := newBackoff(); ; {
 		start := time.Now()
 		err := r.session(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end was asked for
+			return nil //nolint:nilerr // a shutdown is not an error
 		}
 		if time.Since(start) > holdLongest {
 			backoff.Reset()
 		}
 		wait := backoff.Next()
-		r.log.WarnContext(ctx, "outbox relay lost its connection", slog.String("schema", r.schema), slog.Duration("retry_in", wait), telemetry.Err(err))
+		r.log.WarnContext(ctx, "outbox relay lost its connection; reconnecting",
+			slog.String("schema", r.schema), slog.Duration("retry_in", wait), telemetry.Err(err))
 		if !loop.Wait(ctx, wait) {
 			return nil
 		}
 	}
 }
 
-// newBackoff returns the pauses after failures.
+// newBackoff returns the backoff after failures.
 func newBackoff() loop.Backoff { return loop.Backoff{Min: holdFirst, Max: holdLongest} }
 
-// session holds one connection: it stands by for the lock, then leads until the
-// connection breaks or ctx is done.
+// session opens a connection, stands by for the lock, and leads until the connection
+// breaks or ctx ends.
 func (r *Relay) session(ctx context.Context) error {
 	conn, err := pgx.ConnectConfig(ctx, r.cfg)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	// Closing it frees the lock for the next relay.
+	// Closing the connection releases the lock for the next relay.
 	defer func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -155,8 +156,8 @@ func (r *Relay) session(ctx context.Context) error {
 	return l.run(ctx)
 }
 
-// standBy returns when the lock is this connection's. It polls: a session that
-// blocked on the lock would hold a snapshot, and with it vacuum.
+// standBy returns when conn holds the lock. It polls, because a session that blocks on the
+// lock holds a snapshot, which delays vacuum.
 func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		var ok bool
@@ -174,8 +175,8 @@ func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn) error {
 		case <-timer.C:
 		case <-r.wake:
 			timer.Stop()
-			// Outside any transaction of the service: NOTIFY serialises the commits
-			// of all who use it.
+			// This runs outside the service's transactions, because NOTIFY serialises the
+			// commits of all transactions that use it.
 			if _, err := conn.Exec(ctx, "SELECT pg_notify($1, '')", r.channel()); err != nil {
 				return fmt.Errorf("wake the leading relay: %w", err)
 			}
@@ -194,7 +195,7 @@ func lockID(schema string) int64 {
 	return int64(h.Sum64())
 }
 
-// row is one outbox row under way.
+// row is one row of the outbox.
 type row struct {
 	id          int64
 	topic       string
@@ -202,22 +203,22 @@ type row struct {
 	payloads    [][]byte
 	traceparent string
 	createdAt   time.Time
-	// acked says that Kafka has acknowledged all payloads.
+	// acked means that Kafka has acknowledged all payloads.
 	acked bool
 }
 
-// hold keeps a topic back after a failure.
+// hold delays a topic after a failure.
 type hold struct {
 	until   time.Time
 	backoff loop.Backoff
 }
 
-// leader is the state of the relay that has the lock.
+// leader is the state of the relay that holds the lock.
 type leader struct {
 	*Relay
 	conn *pgx.Conn
-	// after is the last id that was handled: the next page starts above it. Going
-	// on there instead of at the lowest id spares the index entries of deleted rows.
+	// after is the last handled id. The next page starts above it, which skips the index
+	// entries of deleted rows.
 	after int64
 	held  map[string]hold
 	attrs metric.MeasurementOption
@@ -230,7 +231,7 @@ func (l *leader) run(ctx context.Context) error {
 	var (
 		sweepAt, sweepStart time.Time
 		sweeping            bool
-		resume              int64 // where the sweep meets what was handled before it
+		resume              int64 // the id at which the sweep ends: rows up to it were handled before
 	)
 	for ctx.Err() == nil {
 		now := time.Now()
@@ -261,7 +262,7 @@ func (l *leader) run(ctx context.Context) error {
 			l.after = max(l.after, resume)
 			sweepAt = time.Now().Add(max(sweepEvery, sweepShare*time.Since(sweepStart)))
 		}
-		// Rows of a topic that was held stand below after: only a sweep finds them.
+		// The ids of a held topic's rows are below after, so only a sweep finds them.
 		for _, h := range l.held {
 			if h.until.After(now) && h.until.Before(sweepAt) {
 				sweepAt = h.until
@@ -276,8 +277,8 @@ func (l *leader) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// page reads the next rows after l.after in order of id, but for topics that are
-// held; more says that there may be others behind them.
+// page reads the next rows after l.after in order of id, except those of held topics.
+// more means that further rows may follow.
 func (l *leader) page(ctx context.Context, now time.Time) (rows []*row, more bool, err error) {
 	heldTopics := []string{}
 	for topic, h := range l.held {
@@ -332,14 +333,15 @@ func (l *leader) observe(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// publish sends rows and deletes those that were acknowledged. It finishes its
-// batch when ctx ends meanwhile, within bounds. The error is Postgres's; what
-// Kafka refuses stays in the table.
+// publish sends rows and deletes those that Kafka acknowledges. If ctx ends, it still has
+// the time of drain to finish. It returns only errors of Postgres; rows that Kafka does
+// not accept stay in the table.
 func (l *leader) publish(ctx context.Context, rows []*row) error {
 	work, stop := loop.Drain(ctx, drain)
 	defer stop()
 	work, span := l.tracer.Start(work, "outbox publish", trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(attribute.String("messaging.system", "kafka"), attribute.String("schema", l.schema), attribute.Int("outbox.rows", len(rows))))
+		trace.WithAttributes(attribute.String("messaging.system", "kafka"),
+			attribute.String("schema", l.schema), attribute.Int("outbox.rows", len(rows))))
 	defer span.End()
 
 	byTopic := map[string][]*row{}
@@ -356,7 +358,7 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 		case err == nil:
 			delete(l.held, topic)
 		case ctx.Err() != nil:
-			// Given up for the shutdown; the next leader sends it again.
+			// The shutdown interrupted it; the next leader sends the rows again.
 		default:
 			h, ok := l.held[topic]
 			if !ok {
@@ -365,9 +367,11 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 			wait := h.backoff.Next()
 			h.until = time.Now().Add(wait)
 			l.held[topic] = h
-			l.metrics.failures.Add(work, 1, metric.WithAttributes(attribute.String("schema", l.schema), attribute.String("topic", topic)))
+			l.metrics.failures.Add(work, 1,
+				metric.WithAttributes(attribute.String("schema", l.schema), attribute.String("topic", topic)))
 			span.SetStatus(codes.Error, "kafka write failed")
-			l.log.WarnContext(work, "outbox rows not published", slog.String("topic", topic), slog.Duration("retry_in", wait), telemetry.Err(err))
+			l.log.WarnContext(work, "publishing outbox rows failed; retrying",
+				slog.String("topic", topic), slog.Duration("retry_in", wait), telemetry.Err(err))
 		}
 	}
 	var done []int64
@@ -388,9 +392,9 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 	return nil
 }
 
-// publishTopic sends the rows of one topic in order, and parks those that Kafka
-// refuses for good. It stops at the first other failure and returns it: nothing
-// behind the failed rows was sent but to other partitions in the same chunk.
+// publishTopic sends the rows of one topic in order and parks those that Kafka refuses
+// permanently. It returns the first other error and sends no further chunk. Of the rows
+// after a failed one, only those of the same chunk for other partitions have been sent.
 func (l *leader) publishTopic(ctx context.Context, rows []*row) error {
 	for len(rows) > 0 {
 		n, messages, size := 0, 0, 0
@@ -417,7 +421,7 @@ func (l *leader) publishTopic(ctx context.Context, rows []*row) error {
 	return nil
 }
 
-// sendChunk writes rows that fit into one batch.
+// sendChunk sends rows that fit into one batch.
 func (l *leader) sendChunk(ctx context.Context, rows []*row) error {
 	var msgs []kafkago.Message
 	for _, w := range rows {
@@ -438,7 +442,7 @@ func (l *leader) sendChunk(ctx context.Context, rows []*row) error {
 			for range w.payloads {
 				if werr[i] != nil {
 					w.acked = false
-					// One that passes by itself decides: then what failed waits together.
+					// A temporary error takes precedence: all failed rows then wait together.
 					if !unsendable || !kafka.Unsendable(werr[i]) {
 						err, unsendable = werr[i], kafka.Unsendable(werr[i])
 					}
@@ -450,7 +454,7 @@ func (l *leader) sendChunk(ctx context.Context, rows []*row) error {
 	if !unsendable {
 		return fmt.Errorf("write to Kafka: %w", err)
 	}
-	// Which of them it is shows when each goes alone.
+	// Send each row alone to find out which one Kafka refuses.
 	for _, w := range rows {
 		if w.acked {
 			continue
@@ -462,7 +466,7 @@ func (l *leader) sendChunk(ctx context.Context, rows []*row) error {
 	return nil
 }
 
-// sendAlone writes one row, of any size, and parks it if it is refused for good.
+// sendAlone sends one row of any size and parks it if Kafka refuses it permanently.
 func (l *leader) sendAlone(ctx context.Context, w *row) error {
 	for rest := w.payloads; len(rest) > 0; {
 		n, size := 0, 0
@@ -517,14 +521,15 @@ func (w *row) size() (n int) {
 }
 
 func (l *leader) park(ctx context.Context, w *row, cause error) error {
-	l.log.ErrorContext(ctx, "outbox row parked: Kafka refuses it for good", slog.String("schema", l.schema), slog.Int64("id", w.id), slog.String("topic", w.topic), slog.String("key", w.key), telemetry.Err(cause))
+	l.log.ErrorContext(ctx, "outbox row parked: Kafka refuses it permanently",
+		slog.String("schema", l.schema), slog.Int64("id", w.id), slog.String("topic", w.topic), slog.String("key", w.key), telemetry.Err(cause))
 	if _, err := l.conn.Exec(ctx, "UPDATE outbox SET parked_at = now(), error = $2 WHERE id = $1", w.id, cause.Error()); err != nil {
 		return fmt.Errorf("park outbox row: %w", err)
 	}
 	return nil
 }
 
-// wait returns after d, a Wake, or a stand-by's notification.
+// wait returns after d, or earlier on a Wake or a stand-by's notification.
 func (l *leader) wait(ctx context.Context, d time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -544,15 +549,15 @@ func (l *leader) wait(ctx context.Context, d time.Duration) error {
 	if err != nil && !ended {
 		return fmt.Errorf("wait for notifications: %w", err)
 	}
-	// Those that came together count once; a done context only takes what is there.
+	// Drain notifications that have already arrived; waiting has ended, so this does not block.
 	for err == nil {
 		_, err = l.conn.WaitForNotification(waiting)
 	}
 	return nil
 }
 
-// Release gives parked rows another try, after their cause was removed, and
-// returns how many there were.
+// Release unparks all parked rows and returns their number. Call it after the cause is
+// fixed.
 func Release(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
 	tag, err := pool.Exec(ctx, "UPDATE outbox SET parked_at = NULL, error = '' WHERE parked_at IS NOT NULL")
 	if err != nil {

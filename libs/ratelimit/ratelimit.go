@@ -18,6 +18,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -134,12 +135,7 @@ func New(rdb redis.Scripter, o Options) Limiter {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1},
 		}),
 	}
-	if l.key == "" {
-		l.key = key
-	}
-	if l.timeout == 0 {
-		l.timeout = Timeout
-	}
+	l.key, l.timeout = cmp.Or(l.key, key), cmp.Or(l.timeout, Timeout)
 	l.allowed, l.denied, l.memo = l.requests.WithLabelValues("allowed"),
 		l.requests.WithLabelValues("denied"), l.requests.WithLabelValues("denied_locally")
 	open := prometheus.NewGauge(prometheus.GaugeOpts{

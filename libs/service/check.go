@@ -13,14 +13,13 @@ import (
 )
 
 const (
-	// checkFor is how long an answer may take to become the one that is wanted.
+	// checkFor is how long checkAnswers waits for the wanted statuses.
 	checkFor   = 30 * time.Second
 	checkPause = 500 * time.Millisecond
 )
 
-// checkAnswers asks each of answers, as 200=http://host/path, until the status is the
-// one before the equals sign: what a chart's test needs, in the image that is
-// there anyway.
+// checkAnswers requests the URL of each answer, such as 200=http://host/path, until the
+// response has the wanted status. Helm tests use it, so that they need no other image.
 func checkAnswers(ctx context.Context, answers []string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkFor)
 	defer cancel()
@@ -44,17 +43,17 @@ func checkAnswers(ctx context.Context, answers []string) error {
 	return nil
 }
 
-// statusOf makes one request, straight to where the URL says.
+// statusOf makes one request. It uses no proxy and follows no redirect.
 func statusOf(ctx context.Context, url string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil) //nolint:gosec // whoever starts the program says where
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil) //nolint:gosec // the URL comes from the command line
 	if err != nil {
-		return 0, err //nolint:wrapcheck // checkAnswers says which
+		return 0, err //nolint:wrapcheck // checkAnswers adds the URL
 	}
 	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // checkAnswers says which
+		return 0, err //nolint:wrapcheck // checkAnswers adds the URL
 	}
 	return res.StatusCode, res.Body.Close()
 }

@@ -1,22 +1,21 @@
 // Package service is the runtime that the six services share: configuration,
 // connections, servers, health, and an orderly start and stop.
 //
-//	New     configuration checked, Postgres migrated (or its migrations checked),
-//	  │     clients opened; waits a minute for Postgres, and nobody listens yet
+//	New     checks the configuration, waits up to a minute for Postgres, migrates it
+//	  │     (or checks its migrations) and opens clients; nothing listens yet
 //	  │     the app registers routes, gRPC services, goroutines, closers
 //	Run     listeners → goroutines → ready
 //	  │     … until its context ends or a goroutine fails
 //	stop    not ready → SHUTDOWN_DELAY → HTTP and gRPC drain → goroutines end
 //	        → closers, last opened first → telemetry; all within SHUTDOWN_DRAIN
 //
-// During SHUTDOWN_DELAY everything goes on, new connections too: only /readyz
-// fails. /livez is 200 for as long as somebody listens. Before that nobody
-// answers either, so a prober needs patience with the start of more than
-// startTimeout.
+// During SHUTDOWN_DELAY the service works as before and accepts connections; only /readyz
+// fails. /livez answers 200 while the internal listener is open. It opens after New, so a
+// startup probe must allow more than startTimeout.
 //
 // An app package declares its service with a Definition, whose comment shows how.
 //
-// Everything can be given in code, so that one process can run all six.
+// Code can set every field of Config, so that one process can run all six services.
 package service
 
 import (
@@ -40,8 +39,8 @@ import (
 	"waitlist.internal/libs/tlsroots"
 )
 
-// Config is what every service reads from its environment. A service embeds
-// it in its own.
+// Config is the environment that all services share. Each service embeds it in its own
+// Config.
 type Config struct {
 	// Where the public interface listens. In code, empty means nowhere: callers use Runtime.Handler.
 	HTTPAddr string `env:"HTTP_ADDR" run:"the standalone's" deployed:"set by the chart"`
@@ -111,24 +110,24 @@ type Config struct {
 	// Where spans go. Empty: nowhere.
 	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 
-	// What follows can be given in code only; nil means the ordinary.
+	// Only code can set the following fields; nil means the default.
 
-	// LogOutput takes the log lines; nil: standard error.
+	// LogOutput takes the log lines; nil means standard error.
 	LogOutput io.Writer `env:"-"`
-	// Telemetry is used, and left open, instead of an own one.
+	// Telemetry replaces the service's own. The service does not close it.
 	Telemetry *telemetry.Telemetry `env:"-"`
-	// Limiter is used instead of the one in Redis.
+	// Limiter replaces the one in Redis.
 	Limiter ratelimit.Limiter `env:"-"`
-	// HTTPListener, GRPCListener, InternalListener go before the addresses.
+	// HTTPListener, GRPCListener and InternalListener take precedence over the addresses.
 	// Run closes them.
 	HTTPListener     net.Listener `env:"-"`
 	GRPCListener     net.Listener `env:"-"`
 	InternalListener net.Listener `env:"-"`
 }
 
-// Load reads an environment (KEY=value) into a struct with env tags. All
-// problems are in the one error. Unset variables get their defaults, so
-// Load[Config](nil) is the default configuration.
+// Load reads an environment (KEY=value) into a struct with env tags. Its error lists all
+// problems. Unset and empty variables get their defaults, so Load[Config](nil) returns
+// the default configuration.
 func Load[C any](environ []string) (C, error) {
 	vars := make(map[string]string, len(environ))
 	for _, kv := range environ {
@@ -143,21 +142,23 @@ func Load[C any](environ []string) (C, error) {
 	return cfg, nil
 }
 
-// Kafka is how to reach the cluster that c names.
+// Kafka returns the configuration of the Kafka cluster.
 func (c *Config) Kafka() (kafka.Config, error) {
-	k := kafka.Config{Brokers: c.KafkaBrokers, TopicPrefix: c.KafkaTopicPrefix, Partitions: c.KafkaPartitions, Replication: c.KafkaReplication}
+	k := kafka.Config{
+		Brokers: c.KafkaBrokers, TopicPrefix: c.KafkaTopicPrefix, Partitions: c.KafkaPartitions, Replication: c.KafkaReplication,
+	}
 	var p problems
 	p.check(len(c.KafkaBrokers) > 0, "Set KAFKA_BROKERS.")
 	p.check(c.KafkaPartitions > 0, "Set KAFKA_PARTITIONS to a positive number.")
 	p.check(c.KafkaReplication > 0, "Set KAFKA_REPLICATION to a positive number.")
-	p.check(c.KafkaTLS || c.KafkaCAFile == "", "KAFKA_CA_FILE needs KAFKA_TLS=true")
+	p.check(c.KafkaTLS || c.KafkaCAFile == "", "Set KAFKA_TLS to true to use KAFKA_CA_FILE.")
 	if c.KafkaTLS {
 		roots, err := tlsroots.Read(c.KafkaCAFile)
 		p.add(named("KAFKA_CA_FILE", err))
 		k.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
 	}
 	if c.KafkaSASLMechanism != "" {
-		p.check(c.KafkaUsername != "" && c.KafkaPassword != "", "KAFKA_USERNAME and KAFKA_PASSWORD are required")
+		p.check(c.KafkaUsername != "" && c.KafkaPassword != "", "Set KAFKA_USERNAME and KAFKA_PASSWORD to use KAFKA_SASL_MECHANISM.")
 	} else {
 		p.check(c.KafkaUsername == "" && c.KafkaPassword == "", "Set KAFKA_SASL_MECHANISM to use a user name and password.")
 	}
@@ -171,13 +172,13 @@ func (c *Config) Kafka() (kafka.Config, error) {
 	case "SCRAM-SHA-512":
 		k.SASL, err = scram.Mechanism(scram.SHA512, c.KafkaUsername, c.KafkaPassword)
 	default:
-		p.check(false, "KAFKA_SASL_MECHANISM must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+		p.check(false, "Set KAFKA_SASL_MECHANISM to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
 	}
 	p.add(named("KAFKA_USERNAME, KAFKA_PASSWORD", err))
 	return k, p.err()
 }
 
-// problems collects what is wrong with a configuration.
+// problems collects the errors of a configuration.
 type problems []error
 
 func (p *problems) check(ok bool, message string) {

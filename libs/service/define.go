@@ -10,8 +10,8 @@ import (
 	"waitlist.internal/libs/outbox"
 )
 
-// Definition says what a service is called and what it uses. An app package wires
-// a service in three declarations:
+// Definition declares a service's name and what it uses. An app package wires a service
+// in three declarations:
 //
 //	func definition() service.Definition {
 //		return service.Definition{Name: "greeter", Migrations: postgres.Migrations, Options: service.Options{HTTP: true}}
@@ -26,12 +26,12 @@ import (
 //
 //	func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
 type Definition struct {
-	// Name is the service's name in traces, calls between services and Kafka, and the
-	// default of Options.Schema.
+	// Name is the service's name in traces, in calls between services and in Kafka. It is
+	// also the default of Options.Schema.
 	Name string
 	// Migrations returns the schema's migrations.
 	Migrations func() (fs.FS, error)
-	// Options is what else the service uses. Its Migrations are the ones above.
+	// Options lists what else the service uses. Open and Migrate set its Migrations.
 	Options Options
 }
 
@@ -45,8 +45,8 @@ func (d Definition) options() (Options, error) {
 	return o, nil
 }
 
-// Open is New with the definition's options, followed by wire. When wire fails,
-// Open closes what it opened.
+// Open calls New with the definition's options, then wire. If wire fails, Open closes
+// what it opened.
 func (d Definition) Open(ctx context.Context, cfg Config, wire func(rt *Runtime) error) (*Runtime, error) {
 	o, err := d.options()
 	if err != nil {
@@ -63,7 +63,7 @@ func (d Definition) Open(ctx context.Context, cfg Config, wire func(rt *Runtime)
 	return rt, nil
 }
 
-// Migrate brings the schema and the topics up to date; see the function Migrate.
+// Migrate updates the schema and creates missing topics; see the function Migrate.
 func (d Definition) Migrate(ctx context.Context, cfg Config) error {
 	o, err := d.options()
 	if err != nil {
@@ -72,8 +72,8 @@ func (d Definition) Migrate(ctx context.Context, cfg Config) error {
 	return Migrate(ctx, d.Name, cfg, o)
 }
 
-// Outbox publishes the outbox in the service's schema while the service runs. Call
-// wake after a commit that wrote to it.
+// Outbox registers a relay that publishes the outbox in the service's schema. Call wake
+// after a commit that wrote to the outbox.
 func (r *Runtime) Outbox() (wake func(), err error) {
 	writer := kafka.NewWriter(r.Kafka)
 	r.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
@@ -90,8 +90,8 @@ func (r *Runtime) Outbox() (wake func(), err error) {
 	return relay.Wake, nil
 }
 
-// Consume handles events while the service runs. It fills in c's cluster, pool,
-// logger and, if it is empty, the group.
+// Consume registers a consumer of events. It sets c's cluster, pool and logger and, if c
+// has none, the group.
 func (r *Runtime) Consume(goroutine string, c kafka.ConsumerConfig) error {
 	c.Config, c.Pool, c.Logger, c.Group = r.Kafka, r.Pool, r.Log, cmp.Or(c.Group, r.Name)
 	consumer, err := kafka.NewConsumer(c)

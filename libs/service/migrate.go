@@ -13,10 +13,9 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// Migrate does before a rollout what New does without MIGRATE=false: it brings
-// the schema of o up to date, and where o asks for Kafka also creates the topics
-// that are missing. It needs POSTGRES_URL and KAFKA_* alone, of cfg and of o. It
-// waits a minute for each server.
+// Migrate prepares a rollout whose services run with MIGRATE=false: it updates o.Schema
+// and, if o.Kafka is set, creates missing topics. Of cfg, it needs only POSTGRES_URL and
+// KAFKA_*. It waits up to a minute for each server.
 func Migrate(ctx context.Context, name string, cfg Config, o Options) (err error) {
 	var p problems
 	p.check(cfg.PostgresURL != "", "Set POSTGRES_URL.")
@@ -58,8 +57,8 @@ func Migrate(ctx context.Context, name string, cfg Config, o Options) (err error
 	return nil
 }
 
-// migrateTopics creates the topics that are missing. Existing ones stay as they
-// are: more partitions would take the order from the keys of those there.
+// migrateTopics creates missing topics. It does not change existing ones: more
+// partitions would break the order of the keys in them.
 func migrateTopics(ctx context.Context, cfg kafka.Config, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -73,9 +72,10 @@ func migrateTopics(ctx context.Context, cfg kafka.Config, log *slog.Logger) erro
 	for _, t := range topics {
 		level := slog.LevelInfo
 		if t.Replication < cfg.Replication || t.Partitions < cfg.Partitions {
-			level = slog.LevelWarn // it loses more with a broker, or is slower, than was wanted
+			level = slog.LevelWarn // less durable or slower than configured
 		}
-		log.LogAttrs(ctx, level, "topic is there", slog.String("topic", t.Name), slog.Int("partitions", t.Partitions), slog.Int("replication", t.Replication),
+		log.LogAttrs(ctx, level, "topic exists", slog.String("topic", t.Name),
+			slog.Int("partitions", t.Partitions), slog.Int("replication", t.Replication),
 			slog.Int("wanted_partitions", cfg.Partitions), slog.Int("wanted_replication", cfg.Replication))
 	}
 	return nil

@@ -23,11 +23,10 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// Main is the main function of a service: it returns the process' exit code.
-// Without arguments it is Command(newApp), with the one argument migrate it calls
-// migrate and ends. Then only Config is read from the environment, so what else
-// the service needs may be missing. With check STATUS=URL… it waits for these
-// answers and reads no configuration.
+// Main is the main function of a service and returns the exit code of the process.
+// Without arguments it is Command(newApp). With the argument migrate it calls migrate
+// and reads only Config from the environment; the service's other variables may be
+// unset. With check STATUS=URL… it waits for these answers and reads no environment.
 func Main[C any, A interface {
 	Run(ctx context.Context) error
 }](newApp func(ctx context.Context, cfg C) (A, error), migrate func(ctx context.Context, cfg Config) error) int {
@@ -49,8 +48,8 @@ func Main[C any, A interface {
 	return 2
 }
 
-// Command loads C from the environment, makes the app and runs it. It returns
-// the process' exit code. Arguments are the app's.
+// Command loads C from the environment, creates the app and runs it. It returns the exit
+// code of the process. It leaves the arguments to the app.
 func Command[C any, A interface {
 	Run(ctx context.Context) error
 }](newApp func(ctx context.Context, cfg C) (A, error)) int {
@@ -67,8 +66,8 @@ func Command[C any, A interface {
 	})
 }
 
-// process runs fn until SIGINT or SIGTERM, of which a second ends the process at
-// once.
+// process runs fn. SIGINT or SIGTERM ends fn's context; a second signal kills the
+// process.
 func process(fn func(ctx context.Context) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -80,11 +79,11 @@ func process(fn func(ctx context.Context) error) int {
 	return 0
 }
 
-// Run serves until ctx ends, which is no error, or something fails. It returns
-// when everything has stopped and is closed.
+// Run serves until ctx ends, which is not an error, or until a server or goroutine
+// fails. It returns after everything has stopped and is closed.
 func (r *Runtime) Run(ctx context.Context) error {
 	s := &servers{r: r, failed: make(chan error, 1)}
-	// Goroutines outlive ctx: requests that drain may need them.
+	// Goroutines outlive ctx, because draining requests may need them.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	err := s.listen(ctx)
@@ -116,7 +115,7 @@ func (r *Runtime) setServing(yes bool) {
 	r.health.SetServingStatus("", state)
 }
 
-// servers is one run.
+// servers is the state of one Run.
 type servers struct {
 	r                  *Runtime
 	http, internal     *http.Server
@@ -178,8 +177,8 @@ func (s *servers) listen(ctx context.Context) error {
 	return nil
 }
 
-// newServer returns a server without WriteTimeout, since an export may take
-// long; handlers have deadlines of their own.
+// newServer returns a server without WriteTimeout, because an export may take long.
+// Handlers set their own deadlines.
 func (r *Runtime) newServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
@@ -187,9 +186,9 @@ func (r *Runtime) newServer(h http.Handler) *http.Server {
 	}
 }
 
-// leaving tells clients that keep their connection to open another, elsewhere,
-// once the service is about to stop. Closing idle ones at that moment would cut
-// off who is just sending on one.
+// leaving asks clients to reconnect to another replica once the service is about to
+// stop. Closing idle connections instead would cut off a client that has just started to
+// send a request.
 func (r *Runtime) leaving(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !r.serving.Load() {
@@ -220,8 +219,8 @@ func (s *servers) serve() {
 	}
 }
 
-// stop ends the run in order. What does not end within SHUTDOWN_DRAIN is cut
-// off and reported.
+// stop ends the run in order. It aborts and reports what takes longer than
+// SHUTDOWN_DRAIN.
 func (s *servers) stop(ctx context.Context, stopWork context.CancelFunc) error {
 	r := s.r
 	r.setServing(false)
@@ -282,7 +281,7 @@ func (s *servers) stop(ctx context.Context, stopWork context.CancelFunc) error {
 	return errors.Join(errs...)
 }
 
-// within waits for fn until ctx ends; then fn goes on alone.
+// within waits for fn until ctx ends. After that, fn continues in the background.
 func within(ctx context.Context, fn func()) error {
 	done := make(chan struct{})
 	go func() { defer close(done); fn() }()
@@ -306,8 +305,8 @@ func (r *Runtime) InternalHandler() http.Handler {
 	return mux
 }
 
-// readyz answers 200 or 503 with the state of each check; soft ones never fail
-// the whole.
+// readyz answers 200 or 503 with the state of each check. A failed soft check does not
+// change the status.
 func (r *Runtime) readyz(w http.ResponseWriter, req *http.Request) {
 	serving := r.serving.Load()
 	status, state := http.StatusOK, map[string]string{}

@@ -35,8 +35,8 @@ import (
 const (
 	// checkTimeout bounds one readiness check.
 	checkTimeout = 2 * time.Second
-	// redisTimeout bounds one command or pipeline, as a rebuilt index is written;
-	// who waits for an answer gives its context less.
+	// redisTimeout bounds one command or pipeline, such as one that writes a rebuilt
+	// index. Requests set a shorter deadline in their context.
 	redisTimeout = time.Second
 	// startTimeout bounds how long New waits for Postgres.
 	startTimeout = 60 * time.Second
@@ -46,30 +46,30 @@ const (
 	maxHeaderBytes    = 32 << 10
 )
 
-// Options says what a service uses. What it uses must be configured.
+// Options lists what a service uses. The configuration must cover all of it.
 type Options struct {
-	// Schema is the service's schema in Postgres; empty: no Postgres.
+	// Schema is the service's schema in Postgres; empty means no Postgres.
 	Schema string
-	// Migrations are Schema's: applied at start, or checked; nil: none.
+	// Migrations are the migrations of Schema, which New applies or checks; nil means none.
 	Migrations fs.FS
-	// HTTP asks for the public interface, and so for Redis' token bucket.
+	// HTTP opens the public interface. It needs Redis for the rate limit.
 	HTTP bool
-	// RateLimitExempt names public requests that do not count; nil: none.
+	// RateLimitExempt reports public requests that the rate limit ignores; nil means none.
 	RateLimitExempt func(method, path string) bool
-	// GRPC asks for the internal interface.
+	// GRPC opens the internal interface.
 	GRPC bool
-	// Calls asks for an identity, to call others.
+	// Calls loads the service's identity, which calls to other services need.
 	Calls bool
-	// Redis asks for a client beside the limiter's.
+	// Redis opens a client in addition to the rate limiter's.
 	Redis bool
 	Kafka bool
-	// Tokens and Seal ask for the key rings.
+	// Tokens and Seal load the key rings.
 	Tokens bool
 	Seal   bool
 }
 
-// Runtime is a service's connections and servers. Fields that Options did not
-// ask for are nil.
+// Runtime holds a service's connections and servers. Fields that Options does not select
+// are nil.
 type Runtime struct {
 	Name      string
 	Config    Config
@@ -82,7 +82,7 @@ type Runtime struct {
 	Engine *gin.Engine
 	// GRPC takes the internal services.
 	GRPC *grpc.Server
-	// Identity is the service's own.
+	// Identity is the service's own identity.
 	Identity *rpc.Identity
 	Tokens   *token.Ring
 	Seal     *seal.Ring
@@ -112,9 +112,8 @@ type check struct {
 	ok   func(context.Context) error
 }
 
-// New checks cfg against o, reporting every problem at once, opens what o asks
-// for and brings the schema up to date. After an error nothing stays open;
-// otherwise Run or Close must be called.
+// New checks cfg against o and reports all problems at once. It opens what o selects and
+// updates the schema. After an error, nothing stays open; otherwise call Run or Close.
 func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, err error) {
 	r := &Runtime{Name: name, Config: cfg}
 	seed, keys, err := r.validate(o)
@@ -170,8 +169,8 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 	return r, nil
 }
 
-// redisLog takes the driver's own words. Whoever uses Redis reports what
-// matters of them.
+// redisLog logs the Redis driver's messages at debug level. Callers of Redis report the
+// errors that matter.
 type redisLog struct{ log *slog.Logger }
 
 // Printf implements go-redis' logger.
@@ -181,7 +180,7 @@ func (l redisLog) Printf(ctx context.Context, format string, v ...any) {
 	}
 }
 
-// validate parses what New needs in parsed form.
+// validate checks the configuration and parses its keys.
 func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	var p problems
 	c := &r.Config
@@ -248,7 +247,7 @@ func (r *Runtime) openPostgres(ctx context.Context, o Options) error {
 	return pg.Migrate(ctx, pool, o.Schema, o.Migrations, r.Log)
 }
 
-// awaitPostgres waits for a database that starts at the same time.
+// awaitPostgres waits up to startTimeout for a database that starts at the same time.
 func awaitPostgres(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -257,7 +256,7 @@ func awaitPostgres(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) er
 		if err == nil {
 			return nil
 		}
-		log.LogAttrs(ctx, slog.LevelWarn, "Postgres is not there yet", telemetry.Err(err))
+		log.LogAttrs(ctx, slog.LevelWarn, "Postgres is not reachable yet; retrying", telemetry.Err(err))
 		if !loop.Wait(ctx, 500*time.Millisecond) {
 			return fmt.Errorf("reach Postgres: %w", err)
 		}
@@ -304,30 +303,30 @@ func (r *Runtime) openHTTP(o Options) (err error) {
 	return nil
 }
 
-// Go registers a goroutine that Run starts and waits for. fn returns soon
-// after its context ends, which is after the servers have drained. An error
-// before that stops the service; nil ends only the goroutine.
+// Go registers a goroutine that Run starts and waits for. Its context ends after the
+// servers have drained; fn must then return soon. If fn returns an error before that, the
+// service stops. If it returns nil, only the goroutine ends.
 func (r *Runtime) Go(name string, fn func(ctx context.Context) error) {
 	r.workers = append(r.workers, worker{name, fn})
 }
 
-// OnClose registers what runs at the very end, last registered first.
+// OnClose registers a function that Close calls. Close calls the last one first.
 func (r *Runtime) OnClose(name string, fn func(ctx context.Context) error) {
 	r.closers = append(r.closers, closer{name, fn})
 }
 
-// AddReady registers a check without which the service is not ready.
+// AddReady registers a check that must pass for the service to be ready.
 func (r *Runtime) AddReady(name string, fn func(ctx context.Context) error) {
 	r.checks = append(r.checks, check{name, fn})
 }
 
-// AddSoftReady registers a check that /readyz reports, without failing: for
-// what the service goes on without.
+// AddSoftReady registers a check that /readyz reports but that does not affect readiness,
+// for dependencies that the service can work without.
 func (r *Runtime) AddSoftReady(name string, fn func(ctx context.Context) error) {
 	r.soft = append(r.soft, check{name, fn})
 }
 
-// Dial returns a connection to another service, closed at the end.
+// Dial returns a connection to another service. Close closes it.
 func (r *Runtime) Dial(target, callee string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if r.Identity == nil {
 		return nil, fmt.Errorf("dial %s: Options.Calls is not set", callee)
@@ -340,7 +339,7 @@ func (r *Runtime) Dial(target, callee string, opts ...grpc.DialOption) (*grpc.Cl
 	return conn, nil
 }
 
-// Handler is the public interface.
+// Handler returns the handler of the public interface.
 func (r *Runtime) Handler() http.Handler {
 	if r.Engine == nil {
 		return http.NotFoundHandler()
@@ -348,8 +347,7 @@ func (r *Runtime) Handler() http.Handler {
 	return r.Engine
 }
 
-// Ready returns nil while the service serves and every check of AddReady
-// passes.
+// Ready returns nil while the service serves and all checks of AddReady pass.
 func (r *Runtime) Ready(ctx context.Context) error {
 	if !r.serving.Load() {
 		return errors.New("not serving")
@@ -363,7 +361,7 @@ func (r *Runtime) Ready(ctx context.Context) error {
 	})...)
 }
 
-// run runs checks side by side and returns an error or nil for each.
+// run runs checks concurrently and returns an error or nil for each.
 func run(ctx context.Context, checks []check) []error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -380,8 +378,8 @@ func run(ctx context.Context, checks []check) []error {
 	return errs
 }
 
-// Close closes what is open, last opened first. Run does it by itself; Close
-// is for a service that fails between New and Run. Only the first call counts.
+// Close closes what is open, last opened first. Run calls it; call it yourself only if
+// the service fails between New and Run. Later calls return the first call's result.
 func (r *Runtime) Close(ctx context.Context) error {
 	r.closed.Do(func() {
 		var errs []error

@@ -7,15 +7,16 @@ import (
 )
 
 const (
-	// linesBuffered is how many bytes of log wait for one write.
+	// linesBuffered is the size of the buffer in bytes.
 	linesBuffered = 64 << 10
-	// linesDelay is how long a line waits at most, and so what a kill loses.
+	// linesDelay is the longest time that a line stays in the buffer. A kill loses the
+	// lines in the buffer.
 	linesDelay = 200 * time.Millisecond
 )
 
-// lineWriter collects lines and writes them together: at a few thousand
-// requests a second one system call per line is a good part of their cost. It
-// never cuts a line, so that several may share a file.
+// lineWriter collects lines and writes them together. At a few thousand requests a
+// second, a system call for each line is a considerable part of a request's cost. A write
+// never splits a line, so several lineWriters may share a file.
 type lineWriter struct {
 	mu   sync.Mutex
 	out  io.Writer
@@ -59,14 +60,14 @@ func (w *lineWriter) Write(line []byte) (int, error) {
 	w.buf = append(w.buf, line...)
 	select {
 	case <-w.stop:
-		// Closed: nobody comes to write it later.
+		// After Close, no goroutine flushes the buffer.
 		w.flush()
 	default:
 	}
 	return len(line), nil
 }
 
-// Flush writes what waits.
+// Flush writes the buffered lines.
 func (w *lineWriter) Flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,14 +76,14 @@ func (w *lineWriter) Flush() {
 
 func (w *lineWriter) flush() {
 	if len(w.buf) > 0 {
-		// A log that cannot be written has nowhere to complain.
+		// There is nowhere to report that the log cannot be written.
 		_, _ = w.out.Write(w.buf)
 		w.buf = w.buf[:0]
 	}
 }
 
-// Close writes what waits and ends the goroutine. Later lines are written
-// unbuffered.
+// Close writes the buffered lines and ends the goroutine. Write does not buffer later
+// lines.
 func (w *lineWriter) Close() {
 	w.once.Do(func() { close(w.stop) })
 	<-w.done

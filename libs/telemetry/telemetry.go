@@ -1,10 +1,9 @@
 // Package telemetry gives one service its logger, tracer and metrics.
 //
-// Nothing here is global but what Install sets: six services in one process
-// have six registries, each of whose metrics carry the label service, so that
-// they can be exposed apart or together. Spans leave the process only when
-// OTEL_EXPORTER_OTLP_ENDPOINT is set; without it they are never sampled, but
-// trace ids are still kept, logged and passed on.
+// Only Install sets global state. Six services in one process have six registries, and
+// every metric has the label service, so the registries can be exposed separately or
+// together. Spans leave the process only if OTEL_EXPORTER_OTLP_ENDPOINT is set. Without
+// it, no span is sampled, but trace ids are still logged and propagated.
 package telemetry
 
 import (
@@ -36,20 +35,20 @@ import (
 // -ldflags '-X waitlist.internal/libs/telemetry.version=v1.2.3'.
 var version = "dev"
 
-// Version is the version that the program was built as.
+// Version returns the version of the program.
 func Version() string { return version }
 
-// Telemetry is what one service logs, traces and measures with.
+// Telemetry holds the logger, tracer and metrics of one service.
 type Telemetry struct {
-	// Log writes JSON lines with the ids in the context; see NewHandler.
+	// Log writes JSON lines with the ids from the context; see NewHandler.
 	Log *slog.Logger
 	// Tracers never samples unless an exporter is configured.
 	Tracers *sdktrace.TracerProvider
 	// Meters feeds OpenTelemetry instruments into Registry.
 	Meters *sdkmetric.MeterProvider
-	// Registry is where the service's metrics are gathered.
+	// Registry gathers the service's metrics.
 	Registry *prometheus.Registry
-	// Registerer adds the label service to what is registered with it.
+	// Registerer registers collectors with the label service.
 	Registerer prometheus.Registerer
 
 	logs   *lineWriter
@@ -62,14 +61,14 @@ type Options struct {
 	Service string
 	// Output takes the log lines.
 	Output io.Writer
-	// Level is the lowest level that is logged.
+	// Level is the lowest level to log.
 	Level slog.Level
-	// OTLPEndpoint is OTEL_EXPORTER_OTLP_ENDPOINT; the exporter and the sampler
-	// read that and their other settings from the environment themselves.
+	// OTLPEndpoint is OTEL_EXPORTER_OTLP_ENDPOINT. The exporter and the sampler read it and
+	// their other settings from the environment.
 	OTLPEndpoint string
 }
 
-// New returns a service's telemetry. Close must be called.
+// New returns a service's telemetry. The caller must call Close.
 func New(ctx context.Context, o Options) (*Telemetry, error) {
 	t := &Telemetry{Registry: prometheus.NewRegistry(), logs: newLineWriter(o.Output)}
 	t.Log = slog.New(newHandler(t.logs, o.Level, t.logs.Flush)).With(slog.String("service", o.Service))
@@ -101,16 +100,15 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	return t, nil
 }
 
-// Install makes t what libraries use that take no provider. Where several
-// services share a process, the last one installed serves them.
+// Install makes t the global default for libraries that accept no provider. If several
+// services share a process, the last one installed wins.
 func (t *Telemetry) Install() {
 	otel.SetTracerProvider(t.Tracers)
 	otel.SetMeterProvider(t.Meters)
 	otel.SetTextMapPropagator(propagation.TraceContext{})
 }
 
-// Close sends what is buffered; ctx bounds how long that may take. Only the
-// first call counts.
+// Close sends buffered spans and log lines until ctx ends. Later calls do nothing.
 func (t *Telemetry) Close(ctx context.Context) error {
 	var errs []error
 	t.closed.Do(func() {
@@ -127,7 +125,7 @@ func (t *Telemetry) Close(ctx context.Context) error {
 
 type requestIDKey struct{}
 
-// WithRequestID returns a context whose log lines carry a request's id.
+// WithRequestID returns a context that adds a request's id to log lines.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
 }
@@ -138,11 +136,11 @@ func RequestID(ctx context.Context) string {
 	return id
 }
 
-// HashAddress returns what logs and spans show in place of an e-mail address
-// or phone number: equal for equal addresses, and too short to be looked up
-// with confidence.
+// HashAddress returns the hash that logs and spans show instead of an email address or
+// phone number. Equal addresses have equal hashes. The hash is too short to identify an
+// address with confidence.
 func HashAddress(address string) string {
-	// A fixed key, so that hashes of several services can be matched.
+	// The key is fixed, so that the hashes of all services match.
 	m := hmac.New(sha256.New, []byte("waitlist telemetry"))
 	m.Write([]byte(address))
 	return hex.EncodeToString(m.Sum(nil)[:6])
@@ -150,11 +148,10 @@ func HashAddress(address string) string {
 
 var addresses = regexp.MustCompile(`[^\s"'<>()=,;]+@[^\s"'<>()=,;]+`)
 
-// Redact returns text without what looks like an address, or like the
-// credentials of a URL.
+// Redact replaces what looks like an email address or the credentials of a URL.
 func Redact(text string) string { return addresses.ReplaceAllString(text, "<address>") }
 
-// Err returns the attribute for an error's text, redacted.
+// Err returns an attribute with the redacted text of an error.
 func Err(err error) slog.Attr {
 	if err == nil {
 		return slog.String("error", "")
@@ -162,7 +159,7 @@ func Err(err error) slog.Attr {
 	return slog.String("error", Redact(err.Error()))
 }
 
-// Panic returns the attribute for the value of a panic, redacted.
+// Panic returns an attribute with the redacted value of a panic.
 func Panic(p any) slog.Attr { return slog.String("panic", Redact(fmt.Sprint(p))) }
 
 // handler adds the ids of the context to each record.
@@ -171,7 +168,7 @@ type handler struct {
 	flush func()
 }
 
-// NewHandler returns a handler of JSON lines that adds trace_id, span_id and
+// NewHandler returns a handler that writes JSON lines and adds trace_id, span_id and
 // request_id from the context.
 func NewHandler(w io.Writer, level slog.Leveler) slog.Handler {
 	return newHandler(w, level, func() {})
@@ -181,7 +178,7 @@ func newHandler(w io.Writer, level slog.Leveler, flush func()) slog.Handler {
 	return &handler{slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}), flush}
 }
 
-// Handle implements slog.Handler. A warning or worse is written out at once.
+// Handle implements slog.Handler. It flushes after a warning or error.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
 		r.AddAttrs(slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String()))
