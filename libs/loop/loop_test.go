@@ -134,7 +134,7 @@ func TestWhole(t *testing.T) {
 }
 
 func TestBackoff(t *testing.T) {
-	spread := map[time.Duration]bool{}
+	shortest, longest := 1., 0. // shares of the pause without jitter
 	for range 100 {
 		b := loop.Backoff{Min: 100 * time.Millisecond, Max: 500 * time.Millisecond}
 		for round := range 2 {
@@ -143,14 +143,16 @@ func TestBackoff(t *testing.T) {
 				if d := b.Next(); d < most/2 || d > most {
 					t.Errorf("round %d, pause %d = %v, want %v to %v", round, i+1, d, most/2, most)
 				} else {
-					spread[d] = true
+					share := float64(d) / float64(most)
+					shortest, longest = min(shortest, share), max(longest, share)
 				}
 			}
 			b.Reset()
 		}
 	}
-	if len(spread) < 100 {
-		t.Errorf("%d different pauses among 1000, want jitter", len(spread))
+	// All of 1000 uniform shares miss a fifth of the range with a probability of 1e-97.
+	if shortest > 0.6 || longest < 0.9 {
+		t.Errorf("pauses are %.2f to %.2f of the full ones, want jitter from 0.5 to 1", shortest, longest)
 	}
 }
 
