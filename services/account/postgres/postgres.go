@@ -1,4 +1,5 @@
-// Package postgres implements account.Store. Its statements are in queries.go.
+// Package postgres implements account.Store. The statements are in queries/, from which
+// sqlc generates package db.
 package postgres
 
 import (
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -20,6 +20,7 @@ import (
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/account"
+	"waitlist.internal/services/account/postgres/db"
 )
 
 //go:embed migrations/*.sql
@@ -31,16 +32,19 @@ func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 // Store implements account.Store.
 type Store struct {
 	pool *pgxpool.Pool
+	db   *db.Queries
 	wake func()
 }
 
 // New returns a Store on a pool whose search path is the schema. It calls wake after
 // each transaction, which may have written to the outbox.
-func New(pool *pgxpool.Pool, wake func()) *Store { return &Store{pool: pool, wake: wake} }
+func New(pool *pgxpool.Pool, wake func()) *Store {
+	return &Store{pool: pool, db: db.New(pool), wake: wake}
+}
 
 // InTx implements account.Store.
 func (s *Store) InTx(ctx context.Context, fn func(account.Tx) error) error {
-	err := pg.InTx(ctx, s.pool, func(t pgx.Tx) error { return fn(tx{t}) })
+	err := pg.InTx(ctx, s.pool, func(t pgx.Tx) error { return fn(tx{s.db.WithTx(t), t}) })
 	if err == nil {
 		s.wake()
 	}
@@ -49,53 +53,45 @@ func (s *Store) InTx(ctx context.Context, fn func(account.Tx) error) error {
 
 // AccountByEmail implements account.Store.
 func (s *Store) AccountByEmail(ctx context.Context, email string) (account.Account, error) {
-	return scanAccount(s.pool.QueryRow(ctx, accountByEmail, email))
+	return stored(s.db.AccountByEmail(ctx, email))
 }
 
 // Account implements account.Store.
 func (s *Store) Account(ctx context.Context, id string) (account.Account, error) {
-	return scanAccount(s.pool.QueryRow(ctx, accountByID, id))
+	return stored(s.db.GetAccount(ctx, id))
 }
 
 // ActorBySession implements account.Store.
 func (s *Store) ActorBySession(ctx context.Context, sessionID, accountID string, now time.Time) (access.Actor, error) {
-	actor, _, err := s.actor(ctx, actorBySession, sessionID, accountID, now)
+	actor, _, err := actor(s.db.ActorBySession(ctx, sessionID, accountID, now))
 	return actor, err
 }
 
 // ActorByAPIKey implements account.Store.
 func (s *Store) ActorByAPIKey(ctx context.Context, lookup string) (access.Actor, []byte, error) {
-	return s.actor(ctx, actorByAPIKey, lookup)
+	return actor(s.db.ActorByAPIKey(ctx, lookup))
 }
 
-// actor runs one of the two actor queries. The actor's own row has the role owner.
-func (s *Store) actor(ctx context.Context, query string, args ...any) (actor access.Actor, keyHash []byte, err error) {
-	rows, err := s.pool.Query(ctx, query, args...)
+// actor converts the rows of one of the two actor queries. The actor's own row has the
+// role owner.
+func actor[R db.ActorBySessionRow | db.ActorByAPIKeyRow](rows []R, err error) (actor access.Actor, keyHash []byte, _ error) {
 	if err != nil {
 		return access.Actor{}, nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var g access.Grant
-		var role string
-		var until zeronull.Timestamptz
-		var verified bool
-		var hash []byte
-		if err := rows.Scan(&g.OwnerID, &g.OwnerEmail, &role, &g.Entitlement.Tier, &g.Entitlement.Status, &until,
-			&g.Entitlement.Trial, &g.Entitlement.Version, &verified, &hash); err != nil {
-			return access.Actor{}, nil, err
+	for _, row := range rows {
+		r := db.ActorBySessionRow(row)
+		g := access.Grant{OwnerID: r.ID, OwnerEmail: r.Email, Role: access.ParseRole(r.Role), Entitlement: access.Entitlement{
+			Tier: access.Tier(r.Tier), Status: access.Status(r.Status), Trial: r.Trial, Version: r.EntitlementVersion,
+		}}
+		if r.ValidUntil != nil {
+			g.Entitlement.ValidUntil = *r.ValidUntil
 		}
-		g.Role = access.ParseRole(role)
-		g.Entitlement.ValidUntil = time.Time(until)
 		if g.Role != access.Owner {
 			actor.Grants = append(actor.Grants, g)
 			continue
 		}
-		actor.AccountID, actor.Email, actor.EmailVerified, keyHash = g.OwnerID, g.OwnerEmail, verified, hash
+		actor.AccountID, actor.Email, actor.EmailVerified, keyHash = r.ID, r.Email, r.Verified, r.APIKeyHash
 		actor.Grants = append([]access.Grant{g}, actor.Grants...)
-	}
-	if err := rows.Err(); err != nil {
-		return access.Actor{}, nil, err
 	}
 	if actor.AccountID == "" {
 		return access.Actor{}, nil, account.ErrNotFound
@@ -105,106 +101,110 @@ func (s *Store) actor(ctx context.Context, query string, args ...any) (actor acc
 
 // SetAPIKey implements account.Store.
 func (s *Store) SetAPIKey(ctx context.Context, accountID string, key account.APIKeyRecord) error {
-	return found(s.pool.Exec(ctx, setAPIKey, accountID, key.Lookup, key.Hash))
+	return found(s.db.SetAPIKey(ctx, accountID, key.Lookup, key.Hash))
 }
 
 // SetPasswordHash implements account.Store.
 func (s *Store) SetPasswordHash(ctx context.Context, accountID string, generation int64, hash string) error {
-	return found(s.pool.Exec(ctx, setPasswordHash, accountID, generation, hash))
+	return found(s.db.SetPasswordHash(ctx, accountID, generation, hash))
 }
 
 // LoginFailures implements account.Store.
-func (s *Store) LoginFailures(ctx context.Context, a account.Attempt, since time.Time) (f account.Failures, err error) {
-	err = s.pool.QueryRow(ctx, loginFailures, a.Account, a.Address, since,
-		account.PairLimit-1, account.AddressLimit-1, account.CountedElsewhere).
-		Scan((*zeronull.Timestamptz)(&f.Pair), (*zeronull.Timestamptz)(&f.Address), &f.Elsewhere)
-	return f, err
+func (s *Store) LoginFailures(ctx context.Context, a account.Attempt, since time.Time) (account.Failures, error) {
+	row, err := s.db.LoginFailures(ctx, db.LoginFailuresParams{
+		Account: a.Account, Address: a.Address, Since: since,
+		PairOffset: account.PairLimit - 1, AddressOffset: account.AddressLimit - 1, Most: int64(account.CountedElsewhere),
+	})
+	return account.Failures{Pair: time.Time(row.Pair), Address: time.Time(row.Address), Elsewhere: int(row.Elsewhere)}, err
 }
 
 // AddLoginFailure implements account.Store.
 func (s *Store) AddLoginFailure(ctx context.Context, a account.Attempt, at time.Time) error {
-	_, err := s.pool.Exec(ctx, addLoginFailure, a.Account, a.Address, at)
-	return err
+	return s.db.AddLoginFailure(ctx, a.Account, a.Address, at)
 }
 
 // QueueReset implements account.Store.
 func (s *Store) QueueReset(ctx context.Context, email string, at time.Time) error {
-	_, err := s.pool.Exec(ctx, queueReset, email, at)
-	return err
+	return s.db.QueueReset(ctx, email, at)
 }
 
 // Members implements account.Store.
 func (s *Store) Members(ctx context.Context, ownerID string) ([]account.Member, error) {
-	rows, err := s.pool.Query(ctx, members, ownerID)
-	if err != nil {
-		return nil, err
+	rows, err := s.db.Members(ctx, ownerID)
+	members := make([]account.Member, len(rows))
+	for i, r := range rows {
+		members[i] = account.Member{Email: r.Email, Role: access.ParseRole(r.Role), InvitedAt: r.InvitedAt}
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m account.Member, err error) {
-		var role string
-		err = row.Scan(&m.Email, &role, &m.InvitedAt)
-		m.Role = access.ParseRole(role)
-		return m, err
-	})
+	return members, err
 }
 
 // DeleteMember implements account.Store.
 func (s *Store) DeleteMember(ctx context.Context, ownerID, email string) error {
-	return found(s.pool.Exec(ctx, deleteMember, ownerID, email))
+	return found(s.db.DeleteMember(ctx, ownerID, email))
 }
 
 // DeleteSessionByToken implements account.Store.
 func (s *Store) DeleteSessionByToken(ctx context.Context, tokenHash []byte) error {
-	return found(s.pool.Exec(ctx, deleteSessionByToken, tokenHash))
+	return found(s.db.DeleteSessionByToken(ctx, tokenHash))
 }
 
 // TakeClosing implements account.Store.
 func (s *Store) TakeClosing(ctx context.Context, now, retryAt time.Time) (accountID string, err error) {
-	err = s.pool.QueryRow(ctx, takeClosing, now, retryAt).Scan(&accountID)
+	accountID, err = s.db.TakeClosing(ctx, retryAt, now)
 	return accountID, notFound(err)
 }
 
 // DeleteClosing implements account.Store.
 func (s *Store) DeleteClosing(ctx context.Context, accountID string) error {
-	_, err := s.pool.Exec(ctx, deleteClosing, accountID)
-	return err
+	return s.db.DeleteClosing(ctx, accountID)
 }
+
+// sweepRows bounds the rows that one statement of a sweep deletes.
+const sweepRows = 1000
 
 // Sweep implements account.Store.
 func (s *Store) Sweep(ctx context.Context, now, failures time.Time) (more bool, err error) {
-	for _, query := range []struct {
-		sql   string
+	for _, q := range []struct {
+		sweep func(ctx context.Context, until time.Time, most int64) (int64, error)
 		until time.Time
 	}{
 		// Tokens before sessions: deleting a session deletes all its tokens in one
 		// statement.
-		{sweepRefreshTokens, now},
-		{sweepSessions, now},
-		{sweepLoginFailures, failures},
+		{s.db.SweepRefreshTokens, now},
+		{s.db.SweepSessions, now},
+		{s.db.SweepLoginFailures, failures},
 	} {
-		tag, err := s.pool.Exec(ctx, query.sql, query.until, sweepRows)
+		n, err := q.sweep(ctx, q.until, sweepRows)
 		if err != nil {
 			return false, err
 		}
-		more = more || tag.RowsAffected() == sweepRows
+		more = more || n == sweepRows
 	}
 	return more, nil
 }
 
-// tx implements account.Tx.
-type tx struct{ pgx.Tx }
+// tx implements account.Tx. DeleteSessions and InsertRefreshToken are methods of Queries.
+type tx struct {
+	*db.Queries
+	tx pgx.Tx
+}
 
 func (t tx) UseTrial(ctx context.Context, addressHash []byte, at time.Time) (bool, error) {
-	tag, err := t.Exec(ctx, useTrial, addressHash, at)
-	return tag.RowsAffected() == 1, err
+	n, err := t.Queries.UseTrial(ctx, addressHash, at)
+	return n == 1, err
 }
 
 func (t tx) InsertAccount(ctx context.Context, a account.Account) error {
-	_, err := t.Exec(ctx, insertAccount, a.ID, a.Email, zeronull.Timestamptz(a.EmailVerifiedAt), a.PasswordHash, a.PasswordGeneration,
-		a.APIKey.Lookup, a.APIKey.Hash,
-		a.Entitlement.Tier, a.Entitlement.Status, zeronull.Timestamptz(a.Entitlement.ValidUntil), a.Entitlement.Trial, a.Entitlement.Version,
-		zeronull.Timestamptz(a.TrialEndsAt), a.HasUsedTrial,
-		a.Verification.Cycle, a.Verification.CycleStartedAt, a.Verification.Resends, zeronull.Timestamptz(a.Verification.ResentAt),
-		zeronull.Timestamptz(a.ResetSentAt), a.CreatedAt, zeronull.Text(a.PaymentCustomerID))
+	e, v := a.Entitlement, a.Verification
+	err := t.Queries.InsertAccount(ctx, db.InsertAccountParams{
+		ID: a.ID, Email: a.Email, EmailVerifiedAt: zeronull.Timestamptz(a.EmailVerifiedAt), CreatedAt: a.CreatedAt,
+		PasswordHash: a.PasswordHash, PasswordGeneration: a.PasswordGeneration, ResetSentAt: zeronull.Timestamptz(a.ResetSentAt),
+		APIKeyLookup: a.APIKey.Lookup, APIKeyHash: a.APIKey.Hash,
+		Tier: e.Tier, Status: e.Status, ValidUntil: zeronull.Timestamptz(e.ValidUntil), Trial: e.Trial, EntitlementVersion: e.Version,
+		TrialEndsAt: zeronull.Timestamptz(a.TrialEndsAt), HasUsedTrial: a.HasUsedTrial,
+		VerifyCycle: v.Cycle, VerifyStartedAt: v.CycleStartedAt, VerifyResends: v.Resends, VerifyResentAt: zeronull.Timestamptz(v.ResentAt),
+		PaymentCustomerID: zeronull.Text(a.PaymentCustomerID),
+	})
 	if pg.IsUnique(err, "account_email_key") {
 		return account.ErrEmailTaken
 	}
@@ -212,114 +212,115 @@ func (t tx) InsertAccount(ctx context.Context, a account.Account) error {
 }
 
 func (t tx) LockAccount(ctx context.Context, id string) (account.Account, error) {
-	return scanAccount(t.QueryRow(ctx, lockAccount, id))
+	return stored(t.Queries.LockAccount(ctx, id))
 }
 
 func (t tx) LockAccountByEmail(ctx context.Context, email string) (account.Account, error) {
-	return scanAccount(t.QueryRow(ctx, lockAccountByEmail, email))
+	return stored(t.Queries.LockAccountByEmail(ctx, email))
 }
 
 func (t tx) UpdateVerification(ctx context.Context, accountID string, verifiedAt time.Time, v account.Verification) error {
-	return found(t.Exec(ctx, updateVerification, accountID, zeronull.Timestamptz(verifiedAt),
-		v.Cycle, v.CycleStartedAt, v.Resends, zeronull.Timestamptz(v.ResentAt)))
+	return found(t.Queries.UpdateVerification(ctx, db.UpdateVerificationParams{
+		ID: accountID, EmailVerifiedAt: zeronull.Timestamptz(verifiedAt), VerifyCycle: v.Cycle,
+		VerifyStartedAt: v.CycleStartedAt, VerifyResends: v.Resends, VerifyResentAt: zeronull.Timestamptz(v.ResentAt),
+	}))
 }
 
 func (t tx) SetPassword(ctx context.Context, accountID, hash string) error {
-	return found(t.Exec(ctx, setPassword, accountID, hash))
+	return found(t.Queries.SetPassword(ctx, accountID, hash))
 }
 
 func (t tx) SetResetSent(ctx context.Context, accountID string, at time.Time) error {
-	return found(t.Exec(ctx, setResetSent, accountID, at))
+	return found(t.Queries.SetResetSent(ctx, accountID, zeronull.Timestamptz(at)))
 }
 
 func (t tx) SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error {
-	return found(t.Exec(ctx, setEntitlement, accountID, e.Tier, e.Status, zeronull.Timestamptz(e.ValidUntil), e.Trial, e.Version,
-		zeronull.Timestamptz(trialEndsAt), usedTrial))
+	return found(t.Queries.SetEntitlement(ctx, db.SetEntitlementParams{
+		ID: accountID, Tier: e.Tier, Status: e.Status, ValidUntil: zeronull.Timestamptz(e.ValidUntil), Trial: e.Trial,
+		EntitlementVersion: e.Version, TrialEndsAt: zeronull.Timestamptz(trialEndsAt), HasUsedTrial: usedTrial,
+	}))
 }
 
 func (t tx) SetPaymentCustomer(ctx context.Context, accountID, customerID string) error {
-	return found(t.Exec(ctx, setPaymentCustomer, accountID, zeronull.Text(customerID)))
+	return found(t.Queries.SetPaymentCustomer(ctx, accountID, zeronull.Text(customerID)))
 }
 
-func (t tx) TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (e account.TrialEnding, err error) {
-	err = t.QueryRow(ctx, takeTrialEnding, now, until, shortest).Scan(&e.AccountID, &e.Email, &e.EndsAt)
-	return e, notFound(err)
+func (t tx) TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (account.TrialEnding, error) {
+	row, err := t.Queries.TakeTrialEnding(ctx, now, until, shortest)
+	return account.TrialEnding(row), notFound(err)
 }
 
 func (t tx) InsertMember(ctx context.Context, ownerID string, m account.Member) error {
-	tag, err := t.Exec(ctx, insertMember, ownerID, m.Email, m.Role.String(), m.InvitedAt)
-	if err == nil && tag.RowsAffected() == 0 {
+	n, err := t.Queries.InsertMember(ctx, ownerID, m.Email, m.Role.String(), m.InvitedAt)
+	if err == nil && n == 0 {
 		return account.ErrMemberExists
 	}
 	return err
 }
 
 func (t tx) CountInvitation(ctx context.Context, ownerID string, now, oldest time.Time) (n int, since time.Time, err error) {
-	err = t.QueryRow(ctx, countInvitation, ownerID, now, oldest).Scan(&n, &since)
-	return n, since, notFound(err)
+	row, err := t.Queries.CountInvitation(ctx, oldest, now, ownerID)
+	return row.Invites, row.Since, notFound(err)
 }
 
 func (t tx) DeleteAccount(ctx context.Context, a account.Account, dueAt time.Time) error {
-	if _, err := t.Exec(ctx, deleteMemberships, a.Email); err != nil {
+	if err := t.DeleteMemberships(ctx, a.Email); err != nil {
 		return err
 	}
-	if err := found(t.Exec(ctx, deleteAccount, a.ID)); err != nil {
+	if err := found(t.Queries.DeleteAccount(ctx, a.ID)); err != nil {
 		return err
 	}
-	_, err := t.Exec(ctx, insertClosing, a.ID, dueAt)
-	return err
+	return t.InsertClosing(ctx, a.ID, dueAt)
 }
 
 func (t tx) InsertSession(ctx context.Context, s account.Session, generation int64, at time.Time) error {
-	return found(t.Exec(ctx, insertSession, s.ID, s.AccountID, generation, at, s.ExpiresAt))
+	return found(t.Queries.InsertSession(ctx, db.InsertSessionParams{
+		ID: s.ID, AccountID: s.AccountID, Generation: generation, CreatedAt: at, ExpiresAt: s.ExpiresAt,
+	}))
 }
 
-func (t tx) InsertRefreshToken(ctx context.Context, sessionID string, hash []byte, at, expires time.Time) error {
-	_, err := t.Exec(ctx, insertRefreshToken, hash, sessionID, at, expires)
-	return err
-}
-
-func (t tx) LockSessionByToken(ctx context.Context, tokenHash []byte) (s account.Session, err error) {
-	err = t.QueryRow(ctx, lockSessionByToken, tokenHash).Scan(&s.ID, &s.AccountID, &s.ExpiresAt)
-	return s, notFound(err)
+func (t tx) LockSessionByToken(ctx context.Context, tokenHash []byte) (account.Session, error) {
+	row, err := t.Queries.LockSessionByToken(ctx, tokenHash)
+	return account.Session(row), notFound(err)
 }
 
 func (t tx) SpendRefreshToken(ctx context.Context, hash []byte, now time.Time) (bool, error) {
-	tag, err := t.Exec(ctx, spendRefreshToken, hash, now)
-	return tag.RowsAffected() == 1, err
+	n, err := t.Queries.SpendRefreshToken(ctx, now, hash)
+	return n == 1, err
 }
 
 func (t tx) ExtendSession(ctx context.Context, sessionID string, expires time.Time) error {
-	return found(t.Exec(ctx, extendSession, sessionID, expires))
+	return found(t.Queries.ExtendSession(ctx, sessionID, expires))
 }
 
 func (t tx) DeleteSession(ctx context.Context, sessionID string) error {
-	return found(t.Exec(ctx, deleteSession, sessionID))
-}
-
-func (t tx) DeleteSessions(ctx context.Context, accountID string) error {
-	_, err := t.Exec(ctx, deleteSessions, accountID)
-	return err
+	return found(t.Queries.DeleteSession(ctx, sessionID))
 }
 
 func (t tx) TakeReset(ctx context.Context) (email string, at time.Time, err error) {
-	err = t.QueryRow(ctx, takeReset).Scan(&email, &at)
-	return email, at, notFound(err)
+	row, err := t.Queries.TakeReset(ctx)
+	return row.Email, row.RequestedAt, notFound(err)
 }
 
 func (t tx) Publish(ctx context.Context, accountID string, events ...*eventv1.Event) error {
-	return outbox.Insert(ctx, t.Tx, outbox.Message{Topic: kafka.AccountsTopic, Key: accountID, Events: events})
+	return outbox.Insert(ctx, t.tx, outbox.Message{Topic: kafka.AccountsTopic, Key: accountID, Events: events})
 }
 
-func scanAccount(row pgx.Row) (a account.Account, err error) {
-	err = row.Scan(&a.ID, &a.Email, (*zeronull.Timestamptz)(&a.EmailVerifiedAt), &a.PasswordHash, &a.PasswordGeneration,
-		&a.APIKey.Lookup, &a.APIKey.Hash,
-		&a.Entitlement.Tier, &a.Entitlement.Status, (*zeronull.Timestamptz)(&a.Entitlement.ValidUntil), &a.Entitlement.Trial,
-		&a.Entitlement.Version, (*zeronull.Timestamptz)(&a.TrialEndsAt), &a.HasUsedTrial,
-		&a.Verification.Cycle, &a.Verification.CycleStartedAt, &a.Verification.Resends,
-		(*zeronull.Timestamptz)(&a.Verification.ResentAt), (*zeronull.Timestamptz)(&a.ResetSentAt), &a.CreatedAt,
-		(*zeronull.Text)(&a.PaymentCustomerID))
-	return a, notFound(err)
+// stored converts the result of a query for one account.
+func stored(r db.Account, err error) (account.Account, error) {
+	return account.Account{
+		ID: r.ID, Email: r.Email, EmailVerifiedAt: time.Time(r.EmailVerifiedAt), CreatedAt: r.CreatedAt,
+		PasswordHash: r.PasswordHash, PasswordGeneration: r.PasswordGeneration, ResetSentAt: time.Time(r.ResetSentAt),
+		APIKey: account.APIKeyRecord{Lookup: r.APIKeyLookup, Hash: r.APIKeyHash},
+		Entitlement: access.Entitlement{
+			Tier: r.Tier, Status: r.Status, ValidUntil: time.Time(r.ValidUntil), Trial: r.Trial, Version: r.EntitlementVersion,
+		},
+		TrialEndsAt: time.Time(r.TrialEndsAt), HasUsedTrial: r.HasUsedTrial,
+		Verification: account.Verification{
+			Cycle: r.VerifyCycle, CycleStartedAt: r.VerifyStartedAt, Resends: r.VerifyResends, ResentAt: time.Time(r.VerifyResentAt),
+		},
+		PaymentCustomerID: string(r.PaymentCustomerID),
+	}, notFound(err)
 }
 
 // notFound maps pgx.ErrNoRows to account.ErrNotFound.
@@ -331,12 +332,9 @@ func notFound(err error) error {
 }
 
 // found returns account.ErrNotFound if a statement affected no row.
-func found(tag pgconn.CommandTag, err error) error {
-	if err != nil {
-		return err
-	}
-	if tag.RowsAffected() == 0 {
+func found(rows int64, err error) error {
+	if err == nil && rows == 0 {
 		return fmt.Errorf("%w: no row", account.ErrNotFound)
 	}
-	return nil
+	return err
 }

@@ -1,0 +1,16 @@
+-- name: Members :many
+-- By team_member_pkey.
+SELECT email, role, invited_at FROM team_member WHERE owner_id = $1 ORDER BY no;
+
+-- name: InsertMember :execrows
+-- By team_member_pkey.
+INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (owner_id, email) DO NOTHING;
+
+-- name: DeleteMember :execrows
+-- By team_member_pkey.
+DELETE FROM team_member WHERE owner_id = $1 AND email = $2;
+
+-- name: DeleteMemberships :exec
+-- By team_member_email_no.
+DELETE FROM team_member WHERE email = $1;
