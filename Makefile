@@ -97,8 +97,14 @@ providers: ## Fetch the newest list of free mail providers (needs npm)
 	@libs/emailaddr/update.sh
 
 .PHONY: lint
-lint: $(LINTER) ## Run the linters over every module
+lint: $(LINTER) lines ## Run the linters over every module
 	@$(BIN)/golangci-lint run $(patsubst %,./%/...,$(MODULES))
+
+# Generated files and test data may be wider.
+WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md */testdata/*
+.PHONY: lines
+lines: ## Fail on lines of more than 140 characters
+	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))
 
 .PHONY: fix
 fix: $(LINTER) ## Format and let the linters mend what they can

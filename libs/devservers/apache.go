@@ -190,7 +190,7 @@ func javaPath() (string, error) {
 	}
 	java, err := exec.LookPath("java")
 	if err != nil {
-		return "", errors.New("no java found, which Apache Kafka runs on: install version 17 or newer (Debian: apt-get install openjdk-17-jre-headless)")
+		return "", errors.New("no Java found: install version 17 or newer for Apache Kafka (Debian: apt-get install openjdk-17-jre-headless)")
 	}
 	return java, nil
 }

@@ -18,6 +18,7 @@ func TestApacheKafkaKeepsItsLog(t *testing.T) {
 	}
 	dir := t.TempDir()
 	keepsItsLog(t, func() (*devservers.Kafka, error) {
-		return devservers.StartApacheKafka(t.Context(), devservers.ApacheOptions{Dir: dir, Dist: filepath.Join("..", "..", ".data", "kafka-dist")})
+		dist := filepath.Join("..", "..", ".data", "kafka-dist")
+		return devservers.StartApacheKafka(t.Context(), devservers.ApacheOptions{Dir: dir, Dist: dist})
 	})
 }

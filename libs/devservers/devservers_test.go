@@ -222,7 +222,8 @@ func keepsItsLog(t *testing.T, start func() (*devservers.Kafka, error)) {
 		transport := new(kafka.Transport)
 		client := &kafka.Client{Addr: kafka.TCP(k.Brokers...), Transport: transport}
 		if round == 0 {
-			made, err := client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}}})
+			one := []kafka.TopicConfig{{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}}
+			made, err := client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: one})
 			if err != nil || made.Errors[topic] != nil {
 				t.Fatal(err, made)
 			}
@@ -244,7 +245,8 @@ func keepsItsLog(t *testing.T, start func() (*devservers.Kafka, error)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		offsets, err := client.ListOffsets(t.Context(), &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(0)}}})
+		last := map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(0)}}
+		offsets, err := client.ListOffsets(t.Context(), &kafka.ListOffsetsRequest{Topics: last})
 		if err != nil {
 			t.Fatal(err)
 		}

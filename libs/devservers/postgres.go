@@ -18,7 +18,8 @@ import (
 )
 
 // ErrNoPostgres means that Postgres is not installed.
-var ErrNoPostgres = errors.New("no Postgres found: install it (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql), " +
+var ErrNoPostgres = errors.New("no Postgres found: " +
+	"install it (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql), " +
 	"or set POSTGRES_URL to a running one")
 
 const (

@@ -20,7 +20,8 @@ import (
 )
 
 // ErrNoRedis means that redis-server is not installed.
-var ErrNoRedis = errors.New("no redis-server found: install it (Debian, Ubuntu: apt-get install redis-server; macOS: brew install redis), " +
+var ErrNoRedis = errors.New("no redis-server found: " +
+	"install it (Debian, Ubuntu: apt-get install redis-server; macOS: brew install redis), " +
 	"or set REDIS_URL to a running one")
 
 // redisStart bounds a start, including reading the append-only file.

@@ -117,8 +117,9 @@ func TestJob(t *testing.T) {
 		if !slices.Equal(at, want) {
 			t.Errorf("runs at %v, want %v", at, want)
 		}
-		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "work=counting") || !strings.Contains(log.String(), "no luck") {
-			t.Errorf("%d lines of log, want the one failure:\n%s", n, log.String())
+		line := log.String()
+		if strings.Count(line, "\n") != 1 || !strings.Contains(line, "work=counting") || !strings.Contains(line, "no luck") {
+			t.Errorf("%d lines of log, want the one failure:\n%s", strings.Count(line, "\n"), log.String())
 		}
 		if err := job.Run(ctx); err != nil || len(at) != len(want) {
 			t.Errorf("Run with an ended context: %v after %d runs", err, len(at)-len(want))

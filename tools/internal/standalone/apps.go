@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"waitlist.internal/libs/ratelimit"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/telemetry"
 	account "waitlist.internal/services/account/app"
@@ -24,66 +25,50 @@ import (
 	signup "waitlist.internal/services/signup/app"
 )
 
-// app is what every service's app package returns.
-type app interface {
-	Run(ctx context.Context) error
-	Handler() http.Handler
-	Ready(ctx context.Context) error
-}
-
-// runningApp is a service that runs.
-type runningApp struct {
-	app
-	name string
-	// telemetry is the service's own; its apps leave it open.
-	telemetry *telemetry.Telemetry
-}
-
-// Suite is what the six services need to run elsewhere.
+// Suite has everything that the six services need to run elsewhere.
 type Suite struct {
-	// Env is what all read: addresses of real servers, keys, settings.
+	// Env is their common environment: addresses of real servers, keys, settings.
 	Env map[string]string
-	// Seeds are the SERVICE_KEY by service.
+	// Seeds has the SERVICE_KEY of each service.
 	Seeds map[string]string
-	// DataDir is the runner's.
+	// DataDir is the data folder of the standalone process.
 	DataDir string
-	// Output takes the services' log lines.
+	// Output receives the services' log lines.
 	Output io.Writer
 	Log    *slog.Logger
 }
 
-// Deployed are the six services elsewhere.
+// Deployed controls six services that run elsewhere.
 type Deployed interface {
-	// Handler leads to their public interface.
+	// Handler forwards requests to their public interfaces.
 	Handler() http.Handler
-	// Ready is nil while all are.
+	// Ready returns nil while all services are ready.
 	Ready(ctx context.Context) error
-	// Stop ends them.
+	// Stop stops the services.
 	Stop() error
 }
 
-// launcher makes the six apps: it knows what their environment is.
+// launcher opens the six services in this process.
 type launcher struct {
-	env       map[string]string // what all read
+	env       map[string]string // common environment
 	seeds     map[string]string // SERVICE_KEY by service
 	listeners map[string]net.Listener
-	shared    service.Config // what can be given in code only
+	limiter   ratelimit.Limiter
 	output    io.Writer
 }
 
-// startApps makes and runs the services and returns their public interfaces.
-// At Stop they drain side by side.
+// startApps opens and runs the services and returns their public interfaces.
+// Stop drains them side by side.
 func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[string]http.Handler, error) {
 	shared, seeds, err := Keys(filepath.Join(s.cfg.DataDir, "keys"))
 	if err != nil {
 		return nil, err
 	}
 	l := &launcher{
-		env: shared, seeds: seeds, output: output, listeners: map[string]net.Listener{},
-		shared: service.Config{Limiter: s.limiter},
+		env: shared, seeds: seeds, output: output, listeners: map[string]net.Listener{}, limiter: s.limiter,
 	}
-	// The operator's environment goes before what is made here, but for the
-	// addresses, which were resolved already.
+	// The operator's environment wins over generated values, except for the
+	// addresses, which are resolved already.
 	for _, kv := range s.cfg.Environ {
 		if k, v, ok := strings.Cut(kv, "="); ok && v != "" {
 			l.env[k] = v
@@ -129,7 +114,7 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		stop()
 		apps.Wait()
 		for _, a := range s.apps {
-			errs = append(errs, a.telemetry.Close(context.WithoutCancel(running)))
+			errs = append(errs, a.Telemetry.Close(context.WithoutCancel(running)))
 		}
 		return errors.Join(errs...)
 	})
@@ -156,8 +141,8 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 	return handlers, nil
 }
 
-// launch makes one service.
-func (l *launcher) launch(ctx context.Context, name string) (runningApp, error) {
+// launch opens one service.
+func (l *launcher) launch(ctx context.Context, name string) (*service.Runtime, error) {
 	switch name {
 	case "account":
 		return launch(ctx, l, name, account.New, func(c *account.Config) *service.Config { return &c.Config })
@@ -172,30 +157,35 @@ func (l *launcher) launch(ctx context.Context, name string) (runningApp, error) 
 	case "notifier":
 		return launch(ctx, l, name, notifier.New, func(c *notifier.Config) *service.Config { return &c.Config })
 	}
-	return runningApp{}, errors.New("no such service")
+	return nil, errors.New("no such service")
 }
 
-func launch[C any, A app](ctx context.Context, l *launcher, name string, newApp func(context.Context, C) (A, error), base func(*C) *service.Config) (runningApp, error) {
+// launch loads the service's Config, whose common part base returns, and opens it.
+// The caller closes the telemetry after the service has stopped.
+func launch[C any](
+	ctx context.Context, l *launcher, name string,
+	open func(context.Context, C) (*service.Runtime, error), base func(*C) *service.Config,
+) (*service.Runtime, error) {
 	environ := []string{"SERVICE_KEY=" + l.seeds[name]}
 	for _, k := range slices.Sorted(maps.Keys(l.env)) {
 		environ = append(environ, k+"="+l.env[k])
 	}
 	cfg, err := service.Load[C](environ)
 	if err != nil {
-		return runningApp{}, err
+		return nil, err
 	}
 	b := base(&cfg)
 	tel, err := telemetry.New(ctx, telemetry.Options{Service: name, Output: l.output, Level: b.LogLevel, OTLPEndpoint: b.OTLPEndpoint})
 	if err != nil {
-		return runningApp{}, err
+		return nil, err
 	}
 	tel.Install()
-	b.Telemetry, b.Limiter, b.GRPCListener = tel, l.shared.Limiter, l.listeners[name]
-	a, err := newApp(ctx, cfg)
+	b.Telemetry, b.Limiter, b.GRPCListener = tel, l.limiter, l.listeners[name]
+	rt, err := open(ctx, cfg)
 	if err != nil {
-		return runningApp{}, errors.Join(err, tel.Close(ctx))
+		return nil, errors.Join(err, tel.Close(ctx))
 	}
-	return runningApp{app: a, name: name, telemetry: tel}, nil
+	return rt, nil
 }
 
 func setDefault(env map[string]string, name, value string) {

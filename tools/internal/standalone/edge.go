@@ -68,7 +68,7 @@ func (s *Standalone) readyz(w http.ResponseWriter, r *http.Request) {
 func (s *Standalone) internal(tel *telemetry.Telemetry) http.Handler {
 	all := prometheus.Gatherers{tel.Registry}
 	for _, a := range s.apps {
-		all = append(all, a.telemetry.Registry)
+		all = append(all, a.Telemetry.Registry)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })

@@ -139,7 +139,7 @@ type Standalone struct {
 	limiter ratelimit.Limiter
 	redis   redis.UniversalClient
 	parts   []part
-	apps    []runningApp
+	apps    []*service.Runtime
 	// deployed is set if the services run outside this process.
 	deployed Deployed
 	// pages serves the payment simulator's pages; nil without a simulator.
@@ -302,7 +302,7 @@ func (s *Standalone) Ready(ctx context.Context) error {
 		}
 	}
 	for _, a := range s.apps {
-		checks[a.name] = a.Ready
+		checks[a.Name] = a.Ready
 	}
 	if s.deployed != nil {
 		checks["services"] = s.deployed.Ready
