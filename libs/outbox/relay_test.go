@@ -219,7 +219,11 @@ func TestKilledBetweenPublishAndDelete(t *testing.T) {
 			return
 		}
 		kills--
-		if _, err := pool.Exec(context.Background(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1", schema+" outbox relay"); err != nil {
+		if _, err := pool.Exec(
+			context.Background(),
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1",
+			schema+" outbox relay",
+		); err != nil {
 			t.Error(err)
 		}
 	}
@@ -317,7 +321,13 @@ func TestOrderByKeyWithFailures(t *testing.T) {
 				key := fmt.Sprint("k", (w+i)%keys)
 				err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error {
 					var n int
-					if err := tx.QueryRow(t.Context(), "INSERT INTO parent (key, n) VALUES ($1, 2) ON CONFLICT (key) DO UPDATE SET n = parent.n + 2 RETURNING n", key).Scan(&n); err != nil {
+					if err := tx.QueryRow(
+						t.Context(),
+						"INSERT INTO parent (key, n) VALUES ($1, 2) ON CONFLICT (key) DO UPDATE SET n = parent.n + 2 RETURNING n",
+						key,
+					).Scan(
+						&n,
+					); err != nil {
 						return err
 					}
 					return outbox.Insert(t.Context(), tx, message(key, fmt.Sprint(n-2), fmt.Sprint(n-1)))
@@ -374,7 +384,13 @@ func TestUnsendableRowsAreParked(t *testing.T) {
 		t.Fatalf("published %v", got)
 	}
 	var reason string
-	if err := pool.QueryRow(t.Context(), "SELECT DISTINCT error FROM outbox").Scan(&reason); err != nil || !strings.Contains(reason, "Too Large") {
+	if err := pool.QueryRow(
+		t.Context(),
+		"SELECT DISTINCT error FROM outbox",
+	).Scan(
+		&reason,
+	); err != nil ||
+		!strings.Contains(reason, "Too Large") {
 		t.Fatalf("reason %q, %v", reason, err)
 	}
 	// The limit was raised.

@@ -28,7 +28,11 @@ func TestCheck(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := checkAnswers(ctx, []string{"200=" + server.URL, "200=" + server.URL + "/nothing"}); err == nil || !strings.Contains(err.Error(), "status 404, want 200") {
+	if err := checkAnswers(
+		ctx,
+		[]string{"200=" + server.URL, "200=" + server.URL + "/nothing"},
+	); err == nil ||
+		!strings.Contains(err.Error(), "status 404, want 200") {
 		t.Error(err)
 	}
 	for _, bad := range []string{"200", "=http://x", "http://x"} {

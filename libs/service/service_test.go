@@ -90,13 +90,20 @@ func TestLoad(t *testing.T) {
 		Own string `env:"OWN,required"`
 	}
 	cfg, err := service.Load[config]([]string{
-		"OWN=x", "HTTP_ADDR=:1", "KAFKA_BROKERS=a:1,b:2", "LOG_LEVEL=WARN", "SHUTDOWN_DRAIN=3s", "REPLICAS=", "CORS_ALLOWED_ORIGIN=https://a.example,https://b.example",
+		"OWN=x",
+		"HTTP_ADDR=:1",
+		"KAFKA_BROKERS=a:1,b:2",
+		"LOG_LEVEL=WARN",
+		"SHUTDOWN_DRAIN=3s",
+		"REPLICAS=",
+		"CORS_ALLOWED_ORIGIN=https://a.example,https://b.example",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if cfg.Own != "x" || cfg.HTTPAddr != ":1" || len(cfg.KafkaBrokers) != 2 || cfg.LogLevel != slog.LevelWarn ||
-		cfg.ShutdownDrain != 3*time.Second || cfg.RateLimitRPS != 100 || cfg.RateLimitBurst != 200 || cfg.Replicas != 1 || len(cfg.CORSAllowedOrigin) != 2 {
+		cfg.ShutdownDrain != 3*time.Second || cfg.RateLimitRPS != 100 || cfg.RateLimitBurst != 200 || cfg.Replicas != 1 ||
+		len(cfg.CORSAllowedOrigin) != 2 {
 		t.Errorf("%+v", cfg)
 	}
 	_, err = service.Load[config]([]string{"RATE_LIMIT_RPS=x", "SHUTDOWN_DRAIN=y", "LOG_LEVEL=z"})
@@ -115,7 +122,8 @@ func TestProblemsComeTogether(t *testing.T) {
 		Schema: "x", HTTP: true, GRPC: true, Calls: true, Kafka: true, Redis: true, Tokens: true, Seal: true,
 	})
 	for _, want := range []string{
-		"POSTGRES_URL", "REDIS_URL", "KAFKA_BROKERS", "RATE_LIMIT_RPS", "REPLICAS", "GRPC_ADDR", "TOKEN_KEYS", "SEAL_KEYS", "SERVICE_KEY:", "SERVICE_KEYS",
+		"POSTGRES_URL", "REDIS_URL", "KAFKA_BROKERS", "RATE_LIMIT_RPS", "REPLICAS", "GRPC_ADDR",
+		"TOKEN_KEYS", "SEAL_KEYS", "SERVICE_KEY:", "SERVICE_KEYS",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
@@ -224,7 +232,11 @@ func TestLife(t *testing.T) {
 	if s, body := get(t, public+"/v1/fast"); s != 200 || body != "fast" {
 		t.Error(s, body)
 	}
-	if s, body := get(t, internal+"/metrics"); s != 200 || !strings.Contains(body, `http_server_request_duration_seconds_count{method="GET",route="/v1/fast",service="account",status="200"} 1`) {
+	if s, body := get(
+		t,
+		internal+"/metrics",
+	); s != 200 ||
+		!strings.Contains(body, `http_server_request_duration_seconds_count{method="GET",route="/v1/fast",service="account",status="200"} 1`) {
 		t.Error(s, body)
 	}
 	conn, err := r.Dial(cfg.GRPCListener.Addr().String(), "account")

@@ -252,7 +252,13 @@ func TestInternalInterface(t *testing.T) {
 	if got := w.signup.got(); len(got) != 1 || got[0] != accountID {
 		t.Errorf("closed %v", got)
 	}
-	if _, err := billing.Authorize(t.Context(), &accountv1.AuthorizeRequest{BearerToken: token}); !apierr.Is(err, apierr.AuthenticationRequired) {
+	if _, err := billing.Authorize(
+		t.Context(),
+		&accountv1.AuthorizeRequest{BearerToken: token},
+	); !apierr.Is(
+		err,
+		apierr.AuthenticationRequired,
+	) {
 		t.Errorf("after the deletion: %v", err)
 	}
 	if _, err := billing.SetEntitlement(t.Context(), paid); !apierr.Is(err, apierr.NotFound) {
@@ -299,18 +305,30 @@ func TestOutages(t *testing.T) {
 	key := w.register("owner@example.com")
 	w.redis.Kill()
 	for range 10 {
-		if status, a, _ := w.do(http.MethodPost, "/login", `{"email": "owner@example.com", "password": "wrong"}`, ""); status != http.StatusUnauthorized {
+		if status, a, _ := w.do(
+			http.MethodPost,
+			"/login",
+			`{"email": "owner@example.com", "password": "wrong"}`,
+			"",
+		); status != http.StatusUnauthorized {
 			t.Fatalf("login without Redis: %d %v", status, a)
 		}
 	}
-	if status, a, h := w.do(http.MethodPost, "/login", `{"email": "owner@example.com", "password": "correct horse"}`, ""); status != http.StatusTooManyRequests || h.Get("Retry-After") == "" {
+	if status, a, h := w.do(
+		http.MethodPost,
+		"/login",
+		`{"email": "owner@example.com", "password": "correct horse"}`,
+		"",
+	); status != http.StatusTooManyRequests ||
+		h.Get("Retry-After") == "" {
 		t.Fatalf("locked login without Redis: %d %v", status, a)
 	}
 	w.postgres.Kill()
 	for path, method := range map[string]string{"/me": http.MethodGet, "/resend-verification": http.MethodPost} {
 		begin := time.Now()
 		status, a, h := w.do(method, path, "", key)
-		if status != http.StatusInternalServerError || a["error_code"] != "INTERNAL_ERROR" || h.Get("Retry-After") == "" || time.Since(begin) > 5*time.Second {
+		if status != http.StatusInternalServerError || a["error_code"] != "INTERNAL_ERROR" || h.Get("Retry-After") == "" ||
+			time.Since(begin) > 5*time.Second {
 			t.Errorf("%s without Postgres: %d %v after %v", path, status, a, time.Since(begin))
 		}
 	}

@@ -102,13 +102,20 @@ func TestPoison(t *testing.T) {
 	}
 	defer pool.Close()
 	kafkatest.TakesPoison(t, kafkatest.Consumer{
-		Config: kafka.Config{Brokers: cfg.KafkaBrokers, TopicPrefix: cfg.KafkaTopicPrefix}, Group: adminanalytics.Name, Topic: kafka.SignupsTopic, Pool: pool,
+		Config: kafka.Config{
+			Brokers:     cfg.KafkaBrokers,
+			TopicPrefix: cfg.KafkaTopicPrefix,
+		},
+		Group: adminanalytics.Name,
+		Topic: kafka.SignupsTopic,
+		Pool:  pool,
 		Event: func(id string) *eventv1.Event {
 			return &eventv1.Event{Payload: &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{WaitlistId: id, Number: 1}}}
 		},
 		// Folded or not.
-		Effects: "SELECT waitlist_id::text FROM (SELECT waitlist_id, signups FROM arrival UNION ALL SELECT waitlist_id, signups FROM day) _, generate_series(1, signups)",
-		Undo:    "TRUNCATE arrival, day",
+		Effects: "SELECT waitlist_id::text FROM " +
+			"(SELECT waitlist_id, signups FROM arrival UNION ALL SELECT waitlist_id, signups FROM day) _, generate_series(1, signups)",
+		Undo: "TRUNCATE arrival, day",
 	})
 }
 

@@ -58,7 +58,11 @@ func (a *account) Authorize(_ context.Context, in *accountv1.AuthorizeRequest) (
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	actor := access.Actor{AccountID: ann, Email: "ann@example.com", Grants: []access.Grant{{OwnerID: ann, Role: access.Owner, Entitlement: a.has}}}
+	actor := access.Actor{
+		AccountID: ann,
+		Email:     "ann@example.com",
+		Grants:    []access.Grant{{OwnerID: ann, Role: access.Owner, Entitlement: a.has}},
+	}
 	return &accountv1.AuthorizeResponse{Actor: actor.Proto()}, nil
 }
 
@@ -71,7 +75,10 @@ func (a *account) SetEntitlement(_ context.Context, in *accountv1.SetEntitlement
 	return &accountv1.SetEntitlementResponse{Entitlement: a.has.Proto()}, nil
 }
 
-func (a *account) SetPaymentCustomer(_ context.Context, in *accountv1.SetPaymentCustomerRequest) (*accountv1.SetPaymentCustomerResponse, error) {
+func (a *account) SetPaymentCustomer(
+	_ context.Context,
+	in *accountv1.SetPaymentCustomerRequest,
+) (*accountv1.SetPaymentCustomerResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.customer = in.GetCustomerId()
@@ -137,10 +144,21 @@ func (s *stripe) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *stripe) subscribe(price string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.subs = []map[string]any{{
-		"id": "sub_1", "object": "subscription", "status": "active", "customer": "cus_1", "created": time.Now().Unix(),
-		"current_period_end": time.Now().AddDate(0, 1, 0).Unix(), "items": map[string]any{"data": []any{map[string]any{"id": "si_1", "price": map[string]any{"id": price}}}},
-	}}
+	s.subs = []map[string]any{
+		{
+			"id":       "sub_1",
+			"object":   "subscription",
+			"status":   "active",
+			"customer": "cus_1",
+			"created":  time.Now().Unix(),
+			"current_period_end": time.Now().AddDate(
+				0,
+				1,
+				0,
+			).Unix(),
+			"items": map[string]any{"data": []any{map[string]any{"id": "si_1", "price": map[string]any{"id": price}}}},
+		},
+	}
 }
 
 func (s *stripe) was(call string) bool {
@@ -168,8 +186,12 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, stripe: newStripe(t), kafka: kafka.Config{Brokers: brokers, TopicPrefix: prefix},
-		account: &account{has: access.Entitlement{Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Now().Add(time.Hour), Version: 1}},
+		t:      t,
+		stripe: newStripe(t),
+		kafka:  kafka.Config{Brokers: brokers, TopicPrefix: prefix},
+		account: &account{
+			has: access.Entitlement{Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Now().Add(time.Hour), Version: 1},
+		},
 	}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -186,11 +208,25 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 	w.env = []string{
-		"POSTGRES_URL=" + testenv.Postgres(t), "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
-		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(seed("billing")), "ACCOUNT_GRPC=" + listener.Addr().String(), "RATE_LIMIT_RPS=1", "RATE_LIMIT_BURST=10",
-		"STRIPE_SECRET_KEY=sk_test_123", "STRIPE_WEBHOOK_SECRETS=whsec_before," + secret, "STRIPE_URL=" + w.stripe.URL,
+		"POSTGRES_URL=" + testenv.Postgres(
+			t,
+		),
+		"REDIS_URL=" + testenv.Redis(t),
+		"KAFKA_BROKERS=" + strings.Join(brokers, ","),
+		"KAFKA_TOPIC_PREFIX=" + prefix,
+		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(
+			seed("billing"),
+		),
+		"ACCOUNT_GRPC=" + listener.Addr().String(),
+		"RATE_LIMIT_RPS=1",
+		"RATE_LIMIT_BURST=10",
+		"STRIPE_SECRET_KEY=sk_test_123",
+		"STRIPE_WEBHOOK_SECRETS=whsec_before," + secret,
+		"STRIPE_URL=" + w.stripe.URL,
 		"STRIPE_PRICES=basic.monthly=bm,basic.yearly=by,advanced.monthly=am,advanced.yearly=ay,pro.monthly=pm,pro.yearly=py",
-		"BILLING_SUCCESS_URL=https://example.com/s", "BILLING_CANCEL_URL=https://example.com/c", "BILLING_PORTAL_RETURN_URL=https://example.com/p",
+		"BILLING_SUCCESS_URL=https://example.com/s",
+		"BILLING_CANCEL_URL=https://example.com/c",
+		"BILLING_PORTAL_RETURN_URL=https://example.com/p",
 	}
 	return w
 }
@@ -236,8 +272,12 @@ func do(t *testing.T, h http.Handler, method, path, key, body string, header ...
 // event is a signed event about the customer.
 func event(id string) (body, signature string) {
 	signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{
-		Payload: fmt.Appendf(nil, `{"id":%q,"type":"customer.subscription.created","data":{"object":{"object":"subscription","customer":"cus_1"}}}`, id),
-		Secret:  secret,
+		Payload: fmt.Appendf(
+			nil,
+			`{"id":%q,"type":"customer.subscription.created","data":{"object":{"object":"subscription","customer":"cus_1"}}}`,
+			id,
+		),
+		Secret: secret,
 	})
 	return string(signed.Payload), signed.Header
 }
@@ -256,7 +296,17 @@ func TestTheLifeOfASubscription(t *testing.T) {
 	}
 	w.stripe.subscribe("am")
 	body, signature := event("evt_1")
-	if status, answer := do(t, h, http.MethodPost, "/webhook", "", body, "Stripe-Signature", signature); status != http.StatusOK || answer != `{"received":true}` {
+	if status, answer := do(
+		t,
+		h,
+		http.MethodPost,
+		"/webhook",
+		"",
+		body,
+		"Stripe-Signature",
+		signature,
+	); status != http.StatusOK ||
+		answer != `{"received":true}` {
 		t.Fatalf("%d %s", status, answer)
 	}
 	if got := w.account.status(); got != access.Active {
@@ -345,20 +395,22 @@ func TestRequestsAreChecked(t *testing.T) {
 		status                  int
 		code, field             string
 	}{
-		"no credentials":   {http.MethodPost, "/checkout", "", `{"tier":"pro"}`, nil, 401, "AUTHENTICATION_REQUIRED", ""},
-		"no body":          {http.MethodPost, "/checkout", "ann", ``, nil, 400, "INVALID_BODY", ""},
-		"no tier":          {http.MethodPost, "/checkout", "ann", `{}`, nil, 400, "VALIDATION_ERROR", "tier"},
-		"a strange tier":   {http.MethodPost, "/preview", "ann", `{"tier":"gold"}`, nil, 400, "VALIDATION_ERROR", "tier"},
-		"a number":         {http.MethodPost, "/checkout", "ann", `{"tier":5}`, nil, 400, "VALIDATION_ERROR", "tier"},
-		"an interval":      {http.MethodPost, "/checkout", "ann", `{"tier":"pro","interval":"daily"}`, nil, 400, "VALIDATION_ERROR", "interval"},
-		"nothing paid":     {http.MethodPost, "/preview", "ann", `{"tier":"pro","interval":null}`, nil, 400, "VALIDATION_ERROR", "subscription"},
-		"no customer":      {http.MethodPost, "/portal", "ann", ``, nil, 400, "VALIDATION_ERROR", "customer"},
-		"a used trial":     {http.MethodPost, "/start-trial", "ann", ``, nil, 409, "CONFLICT", ""},
-		"no signature":     {http.MethodPost, "/webhook", "", body, nil, 400, "INVALID_TOKEN", ""},
-		"another's":        {http.MethodPost, "/webhook", "", body + " ", []string{"Stripe-Signature", signature}, 400, "INVALID_TOKEN", ""},
-		"a long signature": {http.MethodPost, "/webhook", "", body, []string{"Stripe-Signature", strings.Repeat("x", 5000)}, 400, "INVALID_TOKEN", ""},
-		"a long event":     {http.MethodPost, "/webhook", "", strings.Repeat("x", 1<<20+1), nil, 400, "INVALID_BODY", ""},
-		"no such path":     {http.MethodPost, "/nope", "ann", ``, nil, 404, "NOT_FOUND", ""},
+		"no credentials": {http.MethodPost, "/checkout", "", `{"tier":"pro"}`, nil, 401, "AUTHENTICATION_REQUIRED", ""},
+		"no body":        {http.MethodPost, "/checkout", "ann", ``, nil, 400, "INVALID_BODY", ""},
+		"no tier":        {http.MethodPost, "/checkout", "ann", `{}`, nil, 400, "VALIDATION_ERROR", "tier"},
+		"a strange tier": {http.MethodPost, "/preview", "ann", `{"tier":"gold"}`, nil, 400, "VALIDATION_ERROR", "tier"},
+		"a number":       {http.MethodPost, "/checkout", "ann", `{"tier":5}`, nil, 400, "VALIDATION_ERROR", "tier"},
+		"an interval":    {http.MethodPost, "/checkout", "ann", `{"tier":"pro","interval":"daily"}`, nil, 400, "VALIDATION_ERROR", "interval"},
+		"nothing paid":   {http.MethodPost, "/preview", "ann", `{"tier":"pro","interval":null}`, nil, 400, "VALIDATION_ERROR", "subscription"},
+		"no customer":    {http.MethodPost, "/portal", "ann", ``, nil, 400, "VALIDATION_ERROR", "customer"},
+		"a used trial":   {http.MethodPost, "/start-trial", "ann", ``, nil, 409, "CONFLICT", ""},
+		"no signature":   {http.MethodPost, "/webhook", "", body, nil, 400, "INVALID_TOKEN", ""},
+		"another's":      {http.MethodPost, "/webhook", "", body + " ", []string{"Stripe-Signature", signature}, 400, "INVALID_TOKEN", ""},
+		"a long signature": {
+			http.MethodPost, "/webhook", "", body, []string{"Stripe-Signature", strings.Repeat("x", 5000)}, 400, "INVALID_TOKEN", "",
+		},
+		"a long event": {http.MethodPost, "/webhook", "", strings.Repeat("x", 1<<20+1), nil, 400, "INVALID_BODY", ""},
+		"no such path": {http.MethodPost, "/nope", "ann", ``, nil, 404, "NOT_FOUND", ""},
 	} {
 		status, answer := do(t, h, tc.method, tc.path, tc.key, tc.body, tc.header...)
 		var got struct {
@@ -372,7 +424,15 @@ func TestRequestsAreChecked(t *testing.T) {
 			t.Errorf("%s: %s", name, answer)
 		}
 	}
-	if status, answer := do(t, h, http.MethodGet, "/info", "ann", ""); status != http.StatusOK || answer != `{"invoices":[],"payment_method":null}` {
+	if status, answer := do(
+		t,
+		h,
+		http.MethodGet,
+		"/info",
+		"ann",
+		"",
+	); status != http.StatusOK ||
+		answer != `{"invoices":[],"payment_method":null}` {
 		t.Errorf("%d %s", status, answer)
 	}
 }
@@ -425,13 +485,16 @@ func TestTheCommandMendsWhatNobodyToldOf(t *testing.T) {
 
 func TestSaysAllThatIsMissing(t *testing.T) {
 	t.Parallel()
-	cfg, err := service.Load[app.Config]([]string{"STRIPE_TIMEOUT=1h", "RECONCILE_EVERY=1s", "RECONCILE_RATE=0", "BILLING_CONCURRENCY=0", "STRIPE_URL=x"})
+	cfg, err := service.Load[app.Config](
+		[]string{"STRIPE_TIMEOUT=1h", "RECONCILE_EVERY=1s", "RECONCILE_RATE=0", "BILLING_CONCURRENCY=0", "STRIPE_URL=x"},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = app.New(t.Context(), cfg)
 	for _, want := range []string{
-		"STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_PRICES", "STRIPE_URL", "STRIPE_TIMEOUT", "BILLING_SUCCESS_URL", "BILLING_CANCEL_URL",
+		"STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_PRICES", "STRIPE_URL", "STRIPE_TIMEOUT",
+		"BILLING_SUCCESS_URL", "BILLING_CANCEL_URL",
 		"BILLING_PORTAL_RETURN_URL", "BILLING_CONCURRENCY", "RECONCILE_EVERY", "RECONCILE_RATE",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -116,19 +116,31 @@ func TestEventsBecomeMails(t *testing.T) {
 		}}}
 	}
 	msgs := []kafkago.Message{
-		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_AccountVerificationRequested{AccountVerificationRequested: &eventv1.AccountVerificationRequested{
-			AccountId: accountID, Email: "owner@example.com", Cycle: 1, ExpiresAt: expires,
-		}}}),
-		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_PasswordResetRequested{PasswordResetRequested: &eventv1.PasswordResetRequested{
-			AccountId: accountID, Email: "owner@example.com", Generation: 1, ExpiresAt: expires,
-		}}}),
+		message(
+			t,
+			kafka.AccountsTopic,
+			&eventv1.Event{Payload: &eventv1.Event_AccountVerificationRequested{AccountVerificationRequested: &eventv1.AccountVerificationRequested{
+				AccountId: accountID, Email: "owner@example.com", Cycle: 1, ExpiresAt: expires,
+			}}},
+		),
+		message(
+			t,
+			kafka.AccountsTopic,
+			&eventv1.Event{Payload: &eventv1.Event_PasswordResetRequested{PasswordResetRequested: &eventv1.PasswordResetRequested{
+				AccountId: accountID, Email: "owner@example.com", Generation: 1, ExpiresAt: expires,
+			}}},
+		),
 		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_TeamMemberInvited{TeamMemberInvited: &eventv1.TeamMemberInvited{
 			AccountId: accountID, OwnerEmail: "owner@example.com", Email: "member@example.com", Role: "admin",
 		}}}),
 		message(t, kafka.SignupsTopic, signup("asked@example.com", true)),
 		message(t, kafka.SignupsTopic, signup("unasked@example.com", false)),
 		message(t, kafka.SignupsTopic, signup("a@example.com\r\nBcc: b@example.com", true)),
-		message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: uuid.NewString(), Number: 7}}}),
+		message(
+			t,
+			kafka.SignupsTopic,
+			&eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: uuid.NewString(), Number: 7}}},
+		),
 	}
 	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), append(msgs, msgs...)...) == nil })
 	consumed := func() bool {
@@ -262,8 +274,16 @@ func TestDeletionsReachTheMails(t *testing.T) {
 	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), asked()...) == nil })
 	testenv.Eventually(t, "sent", func() bool { return ledger("SELECT count(*) FROM sent_mail WHERE state = 'sent'") >= 2 })
 	gone := []kafkago.Message{
-		message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: accountID}}}),
-		message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: waitlistID}}}),
+		message(
+			t,
+			kafka.AccountsTopic,
+			&eventv1.Event{Payload: &eventv1.Event_AccountDeleted{AccountDeleted: &eventv1.AccountDeleted{AccountId: accountID}}},
+		),
+		message(
+			t,
+			kafka.SignupsTopic,
+			&eventv1.Event{Payload: &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: waitlistID}}},
+		),
 	}
 	late := asked()
 	if err := w.WriteMessages(t.Context(), append(gone, late...)...); err != nil {
@@ -288,7 +308,8 @@ func TestWhatIsServed(t *testing.T) {
 	_, _, env := environ(t)
 	a, _ := start(t, env)
 	for path, want := range map[string]string{
-		"/v1/templates": "401 AUTHENTICATION_REQUIRED", "/v1/templates/x": "401 AUTHENTICATION_REQUIRED", "/v1/templates/x/y": "404 NOT_FOUND", "/v1/templates/": "404 NOT_FOUND",
+		"/v1/templates": "401 AUTHENTICATION_REQUIRED", "/v1/templates/x": "401 AUTHENTICATION_REQUIRED",
+		"/v1/templates/x/y": "404 NOT_FOUND", "/v1/templates/": "404 NOT_FOUND",
 	} {
 		rec := httptest.NewRecorder()
 		a.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))

@@ -42,8 +42,15 @@ func (s *signups) GetMailing(_ context.Context, r *signupv1.GetMailingRequest) (
 	}
 	a := s.about
 	return &signupv1.GetMailingResponse{
-		OwnerId: a.GetOwnerId(), WaitlistName: a.GetWaitlistName(), Pro: a.GetPro(), SignupConfirmation: a.GetSignupConfirmation(), ReferralMilestone: a.GetReferralMilestone(),
-		Offboarding: a.GetOffboarding(), NotifyReferrer: a.GetNotifyReferrer(), ReferralMilestones: a.GetReferralMilestones(), Signup: s.people[r.GetNumber()],
+		OwnerId:            a.GetOwnerId(),
+		WaitlistName:       a.GetWaitlistName(),
+		Pro:                a.GetPro(),
+		SignupConfirmation: a.GetSignupConfirmation(),
+		ReferralMilestone:  a.GetReferralMilestone(),
+		Offboarding:        a.GetOffboarding(),
+		NotifyReferrer:     a.GetNotifyReferrer(),
+		ReferralMilestones: a.GetReferralMilestones(),
+		Signup:             s.people[r.GetNumber()],
 	}, nil
 }
 
@@ -72,7 +79,14 @@ func TestMailsAboutSignups(t *testing.T) {
 	cfg, dir, env := environ(t)
 	ownerID := uuid.NewString()
 	s := &signups{
-		waitlistID: uuid.NewString(), about: &signupv1.GetMailingResponse{OwnerId: ownerID, WaitlistName: "Launch", Pro: true, NotifyReferrer: true, ReferralMilestones: []int64{5}},
+		waitlistID: uuid.NewString(),
+		about: &signupv1.GetMailingResponse{
+			OwnerId:            ownerID,
+			WaitlistName:       "Launch",
+			Pro:                true,
+			NotifyReferrer:     true,
+			ReferralMilestones: []int64{5},
+		},
 		people: map[int64]*signupv1.MailedSignup{
 			1: {Number: 1, Email: "ann@example.com", FirstName: "Ann", Position: 3, ReferralCount: 5, ReferralToken: strings.Repeat("a", 32)},
 			2: {Number: 2, Email: "bob@example.com", EmailOptOut: true},
@@ -100,7 +114,13 @@ func TestMailsAboutSignups(t *testing.T) {
 		}
 		return id
 	}
-	s.about.SignupConfirmation, s.about.ReferralMilestone, s.about.Offboarding = template("signup_confirmation"), template("referral_milestone"), template("offboarding")
+	s.about.SignupConfirmation, s.about.ReferralMilestone, s.about.Offboarding = template(
+		"signup_confirmation",
+	), template(
+		"referral_milestone",
+	), template(
+		"offboarding",
+	)
 
 	w := kafka.NewWriter(cfg)
 	defer func() {
@@ -115,12 +135,24 @@ func TestMailsAboutSignups(t *testing.T) {
 	}
 	credited := func(number int64) kafkago.Message {
 		return message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
-			WaitlistId: s.waitlistID, OwnerId: ownerID, Number: number, ReferralCount: 5, NotifyReferrer: true, SmsNotifyReferrer: true, Milestone: 5,
+			WaitlistId:        s.waitlistID,
+			OwnerId:           ownerID,
+			Number:            number,
+			ReferralCount:     5,
+			NotifyReferrer:    true,
+			SmsNotifyReferrer: true,
+			Milestone:         5,
 		}}})
 	}
 	removed := func(number int64, reason eventv1.RemovalReason) kafkago.Message {
 		return message(t, kafka.SignupsTopic, &eventv1.Event{Payload: &eventv1.Event_SignupRemoved{SignupRemoved: &eventv1.SignupRemoved{
-			WaitlistId: s.waitlistID, OwnerId: ownerID, Number: number, Reason: reason, Email: "gone@example.com", FirstName: "Gus", Offboarding: true,
+			WaitlistId:  s.waitlistID,
+			OwnerId:     ownerID,
+			Number:      number,
+			Reason:      reason,
+			Email:       "gone@example.com",
+			FirstName:   "Gus",
+			Offboarding: true,
 		}}})
 	}
 	msgs := []kafkago.Message{
@@ -130,7 +162,13 @@ func TestMailsAboutSignups(t *testing.T) {
 	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), append(msgs, msgs...)...) == nil })
 	testenv.Eventually(t, "worked off", func() bool {
 		var open, inbox int
-		if err := pool.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM sent_mail WHERE state = 'queued'), (SELECT count(*) FROM inbox)").Scan(&open, &inbox); err != nil {
+		if err := pool.QueryRow(
+			t.Context(),
+			"SELECT (SELECT count(*) FROM sent_mail WHERE state = 'queued'), (SELECT count(*) FROM inbox)",
+		).Scan(
+			&open,
+			&inbox,
+		); err != nil {
 			t.Fatal(err)
 		}
 		return open == 0 && inbox == len(msgs)
@@ -152,8 +190,11 @@ func TestMailsAboutSignups(t *testing.T) {
 		got[m.Header.Get("To")+" "+m.Header.Get("Subject")]++
 	}
 	want := []string{
-		"<ann@example.com> signup_confirmation for Ann", "<bob@example.com> signup_confirmation for", "<ann@example.com> Somebody joined Launch through your link",
-		"<ann@example.com> referral_milestone for Ann", "<gone@example.com> offboarding for Gus",
+		"<ann@example.com> signup_confirmation for Ann",
+		"<bob@example.com> signup_confirmation for",
+		"<ann@example.com> Somebody joined Launch through your link",
+		"<ann@example.com> referral_milestone for Ann",
+		"<gone@example.com> offboarding for Gus",
 	}
 	for _, m := range want {
 		if got[m] != 1 {
@@ -164,7 +205,13 @@ func TestMailsAboutSignups(t *testing.T) {
 		t.Errorf("mails: %v", got)
 	}
 	var addresses int
-	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM sent_mail WHERE recipient <> '' OR first_name <> '' OR last_name <> '' OR waitlist_name <> ''").Scan(&addresses); err != nil || addresses != 0 {
+	if err := pool.QueryRow(
+		t.Context(),
+		"SELECT count(*) FROM sent_mail WHERE recipient <> '' OR first_name <> '' OR last_name <> '' OR waitlist_name <> ''",
+	).Scan(
+		&addresses,
+	); err != nil ||
+		addresses != 0 {
 		t.Errorf("%d rows with names or addresses, %v", addresses, err)
 	}
 }

@@ -20,26 +20,51 @@ func TestMailsGoThroughResend(t *testing.T) {
 	api := &resendtest.Server{APIKey: "re_key"}
 	h := httptest.NewServer(api)
 	defer h.Close()
-	a, _ := start(t, append(env, "MAIL_PROVIDER=resend", "RESEND_API_KEY=re_key", "RESEND_URL="+h.URL, "MAIL_FROM=Waitlist <no-reply@example.org>", "RESEND_WEBHOOK_SECRETS="+resendtest.Secret))
+	a, _ := start(
+		t,
+		append(
+			env,
+			"MAIL_PROVIDER=resend",
+			"RESEND_API_KEY=re_key",
+			"RESEND_URL="+h.URL,
+			"MAIL_FROM=Waitlist <no-reply@example.org>",
+			"RESEND_WEBHOOK_SECRETS="+resendtest.Secret,
+		),
+	)
 	w := kafka.NewWriter(cfg)
 	defer func() {
 		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	ev := message(t, kafka.AccountsTopic, &eventv1.Event{Payload: &eventv1.Event_PasswordResetRequested{PasswordResetRequested: &eventv1.PasswordResetRequested{
-		AccountId: uuid.NewString(), Email: "owner@example.com", Generation: 1, ExpiresAt: timestamppb.New(time.Now().Add(time.Hour)),
-	}}})
+	ev := message(
+		t,
+		kafka.AccountsTopic,
+		&eventv1.Event{Payload: &eventv1.Event_PasswordResetRequested{PasswordResetRequested: &eventv1.PasswordResetRequested{
+			AccountId: uuid.NewString(), Email: "owner@example.com", Generation: 1, ExpiresAt: timestamppb.New(time.Now().Add(time.Hour)),
+		}}},
+	)
 	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), ev) == nil })
 	testenv.Eventually(t, "a mail", func() bool { return len(api.Emails()) > 0 })
-	if got := api.Emails()[0]; got.To[0] != "owner@example.com" || got.From != `"Waitlist" <no-reply@example.org>` || got.Subject != "Reset your password" || got.HTML == "" || got.Text == "" {
+	if got := api.Emails()[0]; got.To[0] != "owner@example.com" || got.From != `"Waitlist" <no-reply@example.org>` ||
+		got.Subject != "Reset your password" ||
+		got.HTML == "" ||
+		got.Text == "" {
 		t.Errorf("%+v", got)
 	}
 	for _, tc := range []struct {
 		secret string
 		status int
 	}{{resendtest.Secret, http.StatusNoContent}, {"whsec_bm90IG91cnMgYXQgYWxsLCBidXQgbG9uZyBlbm91Z2g=", http.StatusBadRequest}} {
-		r, err := resendtest.Notification("/v1/domains/notifications/resend", tc.secret, "msg_1", "email.bounced", "Permanent", time.Now(), "gone@example.com")
+		r, err := resendtest.Notification(
+			"/v1/domains/notifications/resend",
+			tc.secret,
+			"msg_1",
+			"email.bounced",
+			"Permanent",
+			time.Now(),
+			"gone@example.com",
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

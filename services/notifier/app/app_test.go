@@ -188,7 +188,11 @@ func (e *env) consumed() bool {
 
 func message(t *testing.T, key string, ev *eventv1.Event) kafkago.Message {
 	t.Helper()
-	ev.Id, ev.OccurredAt = uuid.Must(uuid.NewV7()).String(), timestamppb.New(time.Date(time.Now().Year(), time.Now().Month(), time.Now().Day(), 0, 0, 0, 0, time.UTC))
+	ev.Id, ev.OccurredAt = uuid.Must(
+		uuid.NewV7(),
+	).String(), timestamppb.New(
+		time.Date(time.Now().Year(), time.Now().Month(), time.Now().Day(), 0, 0, 0, 0, time.UTC),
+	)
 	b, err := proto.Marshal(ev)
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +214,11 @@ func (e *env) created(waitlistID string, number int64, channels ...eventv1.Chann
 func (e *env) credited(waitlistID string) kafkago.Message {
 	e.Helper()
 	return message(e.T, waitlistID, &eventv1.Event{Payload: &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
-		WaitlistId: waitlistID, OwnerId: uuid.NewString(), Number: 1, ReferralCount: 3, Channels: []eventv1.Channel{eventv1.Channel_CHANNEL_WEBHOOK},
+		WaitlistId:    waitlistID,
+		OwnerId:       uuid.NewString(),
+		Number:        1,
+		ReferralCount: 3,
+		Channels:      []eventv1.Channel{eventv1.Channel_CHANNEL_WEBHOOK},
 	}}})
 }
 
@@ -231,12 +239,19 @@ func TestEventsReachTheChannelsOnce(t *testing.T) {
 	failing := e.created("no-uuid", 1, allChannels()...)
 	failing.Key = []byte(id)
 	msgs := []kafkago.Message{
-		e.created(id, 1, allChannels()...), undecodable, unknown, failing,
+		e.created(id, 1, allChannels()...),
+		undecodable,
+		unknown,
+		failing,
 		e.created(id, 2), // has no channels
 		e.created(id, 101, allChannels()...),
 		e.created(uuid.NewString(), 1, allChannels()...),
 		e.credited(id),
-		message(t, id, &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: id, Number: 1}}}),
+		message(
+			t,
+			id,
+			&eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: id, Number: 1}}},
+		),
 	}
 	testenv.Eventually(e, "written", func() bool {
 		return w.WriteMessages(t.Context(), append(slices.Clone(msgs), msgs[0], msgs[7])...) == nil
@@ -252,10 +267,14 @@ func TestEventsReachTheChannelsOnce(t *testing.T) {
 	testenv.Eventually(e, "consumed", e.consumed)
 	day := time.Now().UTC().Format(time.DateOnly) + "T00:00:00.000Z"
 	want := map[string]int{
-		`/hook {"event":"signup.created","waitlist_id":"` + id + `","timestamp":"` + day + `","data":{"email":"ada@example.com","first_name":"Ada","last_name":"","position":7,"referral_token":""}}`:                   1,
-		`/hook {"event":"referral.credited","waitlist_id":"` + id + `","timestamp":"` + day + `","data":{"email":"ada@example.com","referral_count":3,"position":41}}`:                                                  1,
-		`/slack {"text":"New signup on waitlist ` + id + `: ada@example.com","blocks":[{"type":"section","text":{"type":"mrkdwn","text":"*New Signup*\nWaitlist: ` + id + `\nEmail: ada@example.com\nPosition: #7"}}]}`: 1,
-		`/discord {"embeds":[{"title":"New Signup","description":"Email: ada\\@example.com\nPosition: #7","color":6513393,"timestamp":"` + day + `"}]}`:                                                                 1,
+		`/hook {"event":"signup.created","waitlist_id":"` + id + `","timestamp":"` + day +
+			`","data":{"email":"ada@example.com","first_name":"Ada","last_name":"","position":7,"referral_token":""}}`: 1,
+		`/hook {"event":"referral.credited","waitlist_id":"` + id + `","timestamp":"` + day +
+			`","data":{"email":"ada@example.com","referral_count":3,"position":41}}`: 1,
+		`/slack {"text":"New signup on waitlist ` + id + `: ada@example.com",` +
+			`"blocks":[{"type":"section","text":{"type":"mrkdwn","text":"*New Signup*\nWaitlist: ` + id + `\nEmail: ada@example.com\nPosition: #7"}}]}`: 1,
+		`/discord {"embeds":[{"title":"New Signup","description":"Email: ada\\@example.com\nPosition: #7",` +
+			`"color":6513393,"timestamp":"` + day + `"}]}`: 1,
 	}
 	if got := e.seen(); !maps.Equal(got, want) {
 		t.Errorf("%v\nwant %v", got, want)
@@ -331,7 +350,9 @@ func ready(t *testing.T, url string) bool {
 
 func TestConfigurationIsChecked(t *testing.T) {
 	e := newEnv(t)
-	for _, bad := range []string{"NOTIFIER_ALLOWED_NETWORKS=10.0.0.0/33", "NOTIFIER_ALLOWED_NETWORKS=x", "NOTIFIER_CONCURRENCY=0", "SERVICE_KEY=x"} {
+	for _, bad := range []string{
+		"NOTIFIER_ALLOWED_NETWORKS=10.0.0.0/33", "NOTIFIER_ALLOWED_NETWORKS=x", "NOTIFIER_CONCURRENCY=0", "SERVICE_KEY=x",
+	} {
 		cfg, err := service.Load[app.Config](append(slices.Clone(e.environ), bad))
 		if err != nil {
 			continue

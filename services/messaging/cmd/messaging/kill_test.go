@@ -325,9 +325,17 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	database := testenv.Postgres(t)
 	secret := "k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
 	env := append([]string{
-		"POSTGRES_URL=" + database, "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
-		"TOKEN_KEYS=" + secret, "SEAL_KEYS=" + secret, "PUBLIC_FORM_URL=https://join.example.com", "SIGNUP_GRPC=" + l.Addr().String(),
-		"SERVICE_KEY=" + seed, "SERVICE_KEYS=" + rpc.Keys{"admin-analytics": edge.Public()}.String(), "LOG_LEVEL=WARN",
+		"POSTGRES_URL=" + database,
+		"REDIS_URL=" + testenv.Redis(t),
+		"KAFKA_BROKERS=" + strings.Join(brokers, ","),
+		"KAFKA_TOPIC_PREFIX=" + prefix,
+		"TOKEN_KEYS=" + secret,
+		"SEAL_KEYS=" + secret,
+		"PUBLIC_FORM_URL=https://join.example.com",
+		"SIGNUP_GRPC=" + l.Addr().String(),
+		"SERVICE_KEY=" + seed,
+		"SERVICE_KEYS=" + rpc.Keys{"admin-analytics": edge.Public()}.String(),
+		"LOG_LEVEL=WARN",
 	}, to.env...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -366,7 +374,15 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	var state string
 	var recipients, failed int64
 	testenv.Within(t, patience, "the blast ends", func() bool {
-		err := pool.QueryRow(t.Context(), "SELECT state, recipient_count, failed_count FROM blast WHERE id = $1", id).Scan(&state, &recipients, &failed)
+		err := pool.QueryRow(
+			t.Context(),
+			"SELECT state, recipient_count, failed_count FROM blast WHERE id = $1",
+			id,
+		).Scan(
+			&state,
+			&recipients,
+			&failed,
+		)
 		return err == nil && state != "queued" && state != "sending"
 	})
 	if state != "sent" || recipients != people || failed != 0 {
