@@ -272,7 +272,8 @@ func TestEventsReachTheChannelsOnce(t *testing.T) {
 		`/hook {"event":"referral.credited","waitlist_id":"` + id + `","timestamp":"` + day +
 			`","data":{"email":"ada@example.com","referral_count":3,"position":41}}`: 1,
 		`/slack {"text":"New signup on waitlist ` + id + `: ada@example.com",` +
-			`"blocks":[{"type":"section","text":{"type":"mrkdwn","text":"*New Signup*\nWaitlist: ` + id + `\nEmail: ada@example.com\nPosition: #7"}}]}`: 1,
+			`"blocks":[{"type":"section","text":{"type":"mrkdwn","text":"*New Signup*\nWaitlist: ` + id +
+			`\nEmail: ada@example.com\nPosition: #7"}}]}`: 1,
 		`/discord {"embeds":[{"title":"New Signup","description":"Email: ada\\@example.com\nPosition: #7",` +
 			`"color":6513393,"timestamp":"` + day + `"}]}`: 1,
 	}
