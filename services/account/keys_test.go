@@ -35,7 +35,7 @@ func TestParseKeys(t *testing.T) {
 	pkcs8 := func(k any) string {
 		return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(k))}))
 	}
-	// Every form of a key has the same id.
+	// Every encoding of a key has the same id.
 	want, err := ParseKeys(scalar(one) + "," + scalar(two))
 	if err != nil {
 		t.Fatal(err)

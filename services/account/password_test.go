@@ -36,7 +36,7 @@ func TestPasswords(t *testing.T) {
 		}
 	}
 	if _, _, err := p.compare("x", "no hash"); err == nil {
-		t.Error("a damaged hash was compared")
+		t.Error("compared a damaged hash without an error")
 	}
 }
 
@@ -68,7 +68,7 @@ func TestTurnsAreBounded(t *testing.T) {
 	if !errors.Is(err, failed) {
 		t.Errorf("error %v", err)
 	}
-	// The turn was given back.
+	// The slot is free again.
 	if err := p.turn(t.Context(), func() error { return nil }); err != nil {
 		t.Error(err)
 	}

@@ -18,9 +18,9 @@ func TestANewSubscriberPaysAtAPage(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	first := e.checkout(ann, plan(access.Basic))
-	e.want(ann, access.Pro, access.Inactive) // the trial ends first
+	e.want(ann, access.Pro, access.Inactive) // the trial ends before the payment
 	if e.accounts.customer[ann] == "" {
-		t.Error("account was not told of the customer")
+		t.Error("account did not get the customer")
 	}
 	if again := e.checkout(ann, plan(access.Basic)); again != first {
 		t.Errorf("%+v, want the page that is open: %+v", again, first)
@@ -79,7 +79,7 @@ func TestASubscriberChangesThePlanAtOnce(t *testing.T) {
 	}
 	e.want(ann, access.Basic, access.Canceling)
 	if out := e.checkout(ann, plan(access.Basic)); !out.Upgraded || out.Status != access.Active {
-		t.Errorf("the present plan takes the cancellation back: %+v", out)
+		t.Errorf("choosing the current plan did not undo the cancellation: %+v", out)
 	}
 	e.want(ann, access.Basic, access.Active)
 	if _, err := e.svc.Cancel(t.Context(), e.actor(ann)); err != nil {
@@ -122,7 +122,7 @@ func TestWhatTheProviderSaysDecides(t *testing.T) {
 			if want == access.Active {
 				return
 			}
-			// A new one can be had, and the old one does not come back.
+			// The account can subscribe again. The old subscription does not come back.
 			next := e.subscribed(ann, plan(access.Basic))
 			list, _ := e.bank.Subscriptions(t.Context(), sub.CustomerID)
 			for _, s := range list {
@@ -141,23 +141,23 @@ func TestPricesThatAreNotSoldAnyMoreStillCount(t *testing.T) {
 	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID = "p_old" })
 	e.event(sub.CustomerID)
 	e.want(ann, access.Pro, access.Active)
-	// One that nobody named, but which we began, changes nothing.
+	// An unknown price in a subscription that billing started changes nothing.
 	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID, s.AccountID = "p_strange", ann })
 	e.event(sub.CustomerID)
 	e.want(ann, access.Pro, access.Active)
-	// Something else that is sold to the same customer is none of ours.
+	// Billing ignores other products that are sold to the same customer.
 	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID, s.AccountID = "p_mug", "" })
 	e.event(sub.CustomerID)
 	e.want(ann, access.Pro, access.Inactive)
 }
 
-// The click that comes twice, and the one on another replica.
+// A repeated click, also on another replica, has its effect once.
 func TestACrowdOfClicksIsOneEffect(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	crowd := func(do func(b *billing.Billing, actor access.Actor) error) (failed int) {
 		t.Helper()
-		actor := e.actor(ann) // all were authorized before the first came through
+		actor := e.actor(ann) // every request is authorized before the first one completes
 		var all sync.WaitGroup
 		var errs atomic.Int64
 		for i := range 20 {
@@ -224,7 +224,7 @@ func TestCancel(t *testing.T) {
 	e.wantCode(err, apierr.ValidationError)
 
 	sub := e.subscribed(ann, plan(access.Basic))
-	for range 2 { // again is the same
+	for range 2 { // repeating it changes nothing
 		out, err := e.svc.Cancel(t.Context(), e.actor(ann))
 		if err != nil || out.Immediately || !out.EndsAt.Equal(sub.CurrentPeriodEnd) {
 			t.Errorf("%+v, %v", out, err)
@@ -234,7 +234,7 @@ func TestCancel(t *testing.T) {
 	if e.bank.count("canceling") != 1 {
 		t.Errorf("%d calls", e.bank.count("canceling"))
 	}
-	// A day that somebody chose at the provider.
+	// An end date chosen in the provider's dashboard.
 	e.bank.set(sub.ID, func(s *billing.Subscription) {
 		s.CancelAtPeriodEnd, s.CancelAt = false, s.CurrentPeriodEnd.AddDate(0, 0, -3)
 	})
@@ -246,7 +246,7 @@ func TestCancel(t *testing.T) {
 func TestStartTrial(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	for _, id := range []string{ann, bob} { // in its trial, and after it
+	for _, id := range []string{ann, bob} { // during its trial, and after it
 		_, err := e.svc.StartTrial(t.Context(), e.actor(id))
 		e.wantCode(err, apierr.Conflict)
 	}
@@ -266,8 +266,7 @@ func TestStartTrial(t *testing.T) {
 	e.wantCode(err, apierr.Conflict)
 }
 
-// A subscription that ended long ago, and an event of it that comes late, do not
-// end a trial.
+// Neither a subscription that ended long ago nor its late event ends a trial.
 func TestATrialOutlivesEventsOfAnOldSubscription(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -281,7 +280,7 @@ func TestATrialOutlivesEventsOfAnOldSubscription(t *testing.T) {
 	}
 	e.event(sub.CustomerID)
 	e.want(bob, access.Pro, access.Trialing)
-	// Also where nobody wrote down that it began.
+	// The same holds if billing never recorded the start of the subscription.
 	if _, err := e.pool.Exec(t.Context(), `UPDATE subscriber
 		SET tier = 'basic', status = 'inactive', trial = false, version = version - 1, push_entitlement = true`); err != nil {
 		t.Fatal(err)
@@ -330,7 +329,7 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-// A credit pays first.
+// A credit reduces the charge.
 func TestPreviewCountsCredit(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -344,7 +343,7 @@ func TestPreviewCountsCredit(t *testing.T) {
 	}
 }
 
-// TestAPriceThatIsMissing costs nobody their customer.
+// TestAPriceThatIsMissing: a missing price does not make billing forget the customer.
 func TestAPriceThatIsMissing(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -453,7 +452,7 @@ func TestEachEventHasItsEffectOnce(t *testing.T) {
 		t.Errorf("%d fetches for one event", n)
 	}
 	e.want(ann, access.Basic, access.Active)
-	// Those that concern nobody, or a stranger, are taken and forgotten.
+	// Billing accepts and ignores events about no account or an unknown customer.
 	for _, customer := range []string{"", "cus_unknown"} {
 		if err := e.svc.Take(t.Context(), billing.Event{ID: "evt_" + customer, CustomerID: customer}); err != nil {
 			t.Error(err)
@@ -464,7 +463,7 @@ func TestEachEventHasItsEffectOnce(t *testing.T) {
 	}
 }
 
-// If two are paid all the same, the later one is given back.
+// If a customer pays for two subscriptions anyway, billing refunds the later one.
 func TestASecondSubscriptionIsRefunded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -472,7 +471,7 @@ func TestASecondSubscriptionIsRefunded(t *testing.T) {
 	e.bank.mu.Lock()
 	second := e.bank.subscribe(first.CustomerID, "p_pm")
 	e.bank.mu.Unlock()
-	// A crash between the two steps leaves the second to be done.
+	// After a crash between the two steps, the second step is still due.
 	end := e.bank.fail("cancel", false, errors.New("killed"))
 	if err := e.svc.Take(t.Context(), billing.Event{ID: "evt_two", CustomerID: first.CustomerID}); err == nil {
 		t.Error("no error")
@@ -489,12 +488,12 @@ func TestASecondSubscriptionIsRefunded(t *testing.T) {
 func TestAnswersThatGetLost(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	// The customer was made, but nobody heard of it: the same key finds it.
+	// The customer was created but the response was lost. The same key finds it.
 	end := e.bank.fail("customer", true, away(false))
 	_, err := e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
 	e.wantCode(err, apierr.ExternalServiceError)
 	key := e.bank.last("customer")
-	e.want(ann, access.Pro, access.Trialing) // nothing was lost for nothing
+	e.want(ann, access.Pro, access.Trialing) // the trial goes on
 	end()
 	e.subscribed(ann, plan(access.Basic))
 	if e.bank.last("customer") != key || len(e.bank.customers) != 1 {
@@ -514,7 +513,7 @@ func TestAnswersThatGetLost(t *testing.T) {
 	e.bank.mu.Unlock()
 	e.subscribed(bob, plan(access.Pro))
 
-	// The plan was changed, but the answer got lost: what is there counts.
+	// The plan changed but the response was lost. The provider's state counts.
 	end = e.bank.fail("plan", true, away(false))
 	out := e.checkout(ann, plan(access.Pro))
 	end()
@@ -531,7 +530,7 @@ func TestAnswersThatGetLost(t *testing.T) {
 	key = e.bank.last("plan")
 	_, _ = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
 	if e.bank.last("plan") != key {
-		t.Error("another key while the first attempt may still come")
+		t.Error("another key while the first attempt may still take effect")
 	}
 	end()
 	end = e.bank.fail("plan", false, away(true))
@@ -542,7 +541,7 @@ func TestAnswersThatGetLost(t *testing.T) {
 	}
 	e.want(ann, access.Basic, access.Active)
 
-	// Back and forth has a key each time.
+	// Each change back and forth has its own key.
 	seen := map[string]bool{}
 	for range 3 {
 		for _, tier := range []access.Tier{access.Pro, access.Basic} {
@@ -632,7 +631,7 @@ func TestVersionsRiseAboveWhatAccountHas(t *testing.T) {
 	pushes := e.accounts.pushes
 	e.event(sub.CustomerID)
 	if e.accounts.pushes != pushes {
-		t.Error("account is told what it knows")
+		t.Error("account got an entitlement that it already has")
 	}
 }
 
@@ -648,7 +647,7 @@ func TestACanceledSubscriptionEndsWithoutAWord(t *testing.T) {
 	e.want(ann, access.Basic, access.Canceling)
 	e.pass(2 * time.Minute)
 	e.want(ann, access.Basic, access.Inactive)
-	// And everybody is told so.
+	// RunChecks pushes the new status to account.
 	e.run(e.svc.RunChecks, func() bool {
 		e.accounts.mu.Lock()
 		defer e.accounts.mu.Unlock()
@@ -672,12 +671,12 @@ func TestADeletedAccountEndsAtTheProvider(t *testing.T) {
 	sub := e.subscribed(ann, plan(access.Basic))
 	e.remove(ann)
 	done := func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 }
-	// As often as it takes.
+	// Billing retries until it succeeds.
 	end := e.bank.fail("forget", false, away(false))
 	tried := e.bank.count("forget")
 	e.run(e.svc.RunDeletions, func() bool { return e.bank.count("forget") > tried })
 	if done() {
-		t.Error("done without being done")
+		t.Error("the deletion completed without its effects")
 	}
 	end()
 	e.pass(2 * time.Minute)
@@ -691,7 +690,7 @@ func TestADeletedAccountEndsAtTheProvider(t *testing.T) {
 		+ (SELECT count(*) FROM known_subscription k WHERE k::text LIKE '%' || $1 || '%')`, ann); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
-	// Whoever was authenticated a moment ago gets nothing any more.
+	// A request that was authorized before the deletion is rejected.
 	_, err := e.svc.Checkout(t.Context(), access.Actor{AccountID: ann}, plan(access.Pro))
 	e.wantCode(err, apierr.AuthenticationRequired)
 }
@@ -708,7 +707,7 @@ func TestWhatIsPaidForADeletedAccountIsRefunded(t *testing.T) {
 	if !slices.Equal(e.bank.refunded, []string{late.ID}) {
 		t.Errorf("refunded %v, want %s", e.bank.refunded, late.ID)
 	}
-	// The provider may still tell of one that was paid after all was done.
+	// The provider may report a payment after the deletion is complete.
 	e.bank.mu.Lock()
 	later := e.bank.subscribe(late.CustomerID, "p_pm")
 	e.bank.mu.Unlock()
@@ -716,7 +715,7 @@ func TestWhatIsPaidForADeletedAccountIsRefunded(t *testing.T) {
 	if !slices.Equal(e.bank.refunded, []string{late.ID, later.ID}) {
 		t.Errorf("refunded %v, want %s, too", e.bank.refunded, later.ID)
 	}
-	// And where nobody told of it.
+	// The same holds if no event reports the payment.
 	e.bank.mu.Lock()
 	latest := e.bank.subscribe(late.CustomerID, "p_pm")
 	e.bank.mu.Unlock()
@@ -728,7 +727,7 @@ func TestWhatIsPaidForADeletedAccountIsRefunded(t *testing.T) {
 	}
 }
 
-// The news of a deletion may come after that of a payment.
+// The event of a deletion may arrive after the event of a payment.
 func TestWhatIsPaidBeforeADeletionIsHeardOfIsRefunded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -750,7 +749,7 @@ func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL) // no event comes
-	// bob's customer was made by a process that died before it wrote that down.
+	// A process created bob's customer and died before it recorded it.
 	end := e.bank.fail("customer", true, errors.New("killed"))
 	_, _ = e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Basic))
 	end()
@@ -836,7 +835,7 @@ func TestACustomerThatWasDeletedThereIsMadeAnew(t *testing.T) {
 		t.Error("the same customer")
 	}
 	if e.accounts.customer[ann] == sub.CustomerID {
-		t.Error("account was not told")
+		t.Error("account did not get the new customer")
 	}
 }
 

@@ -41,7 +41,7 @@ func random() []byte {
 
 func b64(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
-// signup stands for the service that holds the waitlists.
+// signup is a fake of the signup service.
 type signup struct {
 	signupv1.UnimplementedWaitlistServiceServer
 	mu     sync.Mutex
@@ -61,7 +61,7 @@ func (s *signup) got() []string {
 	return append([]string(nil), s.closed...)
 }
 
-// world is the running service and whom it talks to.
+// world is the running service and its dependencies.
 type world struct {
 	t        *testing.T
 	app      *app.App
@@ -83,8 +83,8 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// start runs the service until the test ends. ownPostgres gives it a server
-// that the test may stop.
+// start runs the service until the test ends. With ownPostgres, the service gets its
+// own Postgres server, which the test may stop.
 func start(t *testing.T, ownPostgres bool) *world {
 	t.Helper()
 	w := &world{t: t, seeds: map[string][]byte{}, signup: &signup{}}
@@ -144,7 +144,7 @@ func (w *world) identity(name string) *rpc.Identity {
 	return id
 }
 
-// client calls the service as another.
+// client returns a client that calls as another service.
 func (w *world) client(id *rpc.Identity) accountv1.AccountServiceClient {
 	w.t.Helper()
 	conn, err := rpc.Dial(w.grpc, id, "account")
@@ -221,7 +221,7 @@ func TestInternalInterface(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Who is not listed, or is not who it says, gets nothing.
+	// Callers that are not listed or not authenticated are rejected.
 	stranger, err := rpc.NewIdentity("billing", random())
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestInternalInterface(t *testing.T) {
 	w.expectEvents(accountID)
 }
 
-// expectEvents reads what has reached Kafka, in order.
+// expectEvents compares the events in Kafka, in order.
 func (w *world) expectEvents(accountID string) {
 	w.t.Helper()
 	r := kafkago.NewReader(kafkago.ReaderConfig{
@@ -298,7 +298,7 @@ func (w *world) expectEvents(accountID string) {
 	}
 }
 
-// Without Redis everything goes on; without Postgres there is an answer soon.
+// Without Redis, the service works on. Without Postgres, it answers soon.
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	w := start(t, true)

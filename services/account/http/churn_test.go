@@ -10,18 +10,19 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// Many register, log in and delete one address at once. Whatever the order, it
-// has one account at a time, has its trial once, and every end is told once.
+// Many clients register, log in with and delete one address at once. In any order,
+// the address has one account at a time and one trial, and each deletion is
+// published once.
 func TestChurn(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	const email = "owner@example.com"
-	// turn is one round; deleted tells that it registered the address itself.
+	// turn is one round. deleted reports whether the round registered the address itself.
 	turn := func(ctx context.Context) (deleted bool, err error) {
 		r, err := e.svc.Register(ctx, email, password)
 		switch {
 		case apierr.Is(err, apierr.Conflict):
-			// Somebody else's account: it may go while this one logs in.
+			// Another client owns the account and may delete it during this login.
 			t, err := e.svc.Login(ctx, email, password, "192.0.2.1")
 			if apierr.Is(err, apierr.AuthenticationRequired) || apierr.Is(err, apierr.RateLimited) {
 				return false, nil

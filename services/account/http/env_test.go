@@ -48,7 +48,7 @@ func (c *clock) Add(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// closer stands for signup.
+// closer is a fake of signup.
 type closer struct {
 	mu     sync.Mutex
 	away   bool
@@ -77,10 +77,10 @@ func (c *closer) got() []string {
 	return append([]string(nil), c.closed...)
 }
 
-// patience is for machines with much other work.
+// patience is long enough for a loaded machine.
 const patience = time.Minute
 
-// env is the service on a database of its own.
+// env is the service with its own database.
 type env struct {
 	t      testing.TB
 	pool   *pgxpool.Pool
@@ -132,7 +132,7 @@ func newEnv(t testing.TB) *env {
 	return e
 }
 
-// serve makes the service and its engine from the present configuration.
+// serve creates the service and its engine from the current configuration.
 func (e *env) serve() {
 	e.t.Helper()
 	var err error
@@ -145,7 +145,7 @@ func (e *env) serve() {
 	accounthttp.Routes(e.engine, e.svc)
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	status int
 	header http.Header
@@ -155,7 +155,7 @@ type answer struct {
 
 func (a answer) str(name string) string { s, _ := a.body[name].(string); return s }
 
-// expect fails the test where the status, or the error code, is another.
+// expect fails the test unless the status and the error code are as given.
 func (a answer) expect(t testing.TB, status int, code string) answer {
 	t.Helper()
 	if a.status != status || a.str("error_code") != code {
@@ -177,8 +177,8 @@ func key(k string) option { return func(r *http.Request) { r.Header.Set("X-Api-K
 
 func from(ip string) option { return func(r *http.Request) { r.RemoteAddr = ip + ":4000" } }
 
-// do sends a request below /v1/auth. body is a string as it is, or anything as
-// JSON.
+// do sends a request below /v1/auth. It sends a string body as it is and encodes any
+// other body as JSON.
 func (e *env) do(method, path string, body any, options ...option) answer {
 	e.t.Helper()
 	return e.send(method, "/v1/auth"+path, body, options...)
@@ -230,7 +230,7 @@ func pair(email, password string) map[string]string {
 	return map[string]string{"email": email, "password": password}
 }
 
-// register returns the API key of a new account.
+// register creates an account and returns its API key.
 func (e *env) register(email string) string {
 	e.t.Helper()
 	return e.post("/register", pair(email, password)).expect(e.t, 201, "").str("api_key")
@@ -242,7 +242,7 @@ func (e *env) login(email string) (idToken, refreshToken string) {
 	return a.str("id_token"), a.str("refresh_token")
 }
 
-// events returns all that was published.
+// events returns all published events.
 func (e *env) events() []*eventv1.Event {
 	e.t.Helper()
 	rows, err := e.pool.Query(e.t.Context(), `SELECT payloads FROM outbox WHERE topic = 'waitlist.accounts.v1' ORDER BY id`)
@@ -270,7 +270,7 @@ func (e *env) events() []*eventv1.Event {
 	return out
 }
 
-// published returns the payloads of one kind.
+// published returns the payloads of all published events of one type.
 func published[T any](e *env, get func(*eventv1.Event) *T) []*T {
 	e.t.Helper()
 	var out []*T
@@ -282,7 +282,7 @@ func published[T any](e *env, get func(*eventv1.Event) *T) []*T {
 	return out
 }
 
-// run runs a worker until the test ends, or stop is called.
+// run runs a worker until the test ends or calls stop.
 func (e *env) run(worker func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

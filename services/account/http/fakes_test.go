@@ -21,7 +21,7 @@ func (s lateReset) InTx(ctx context.Context, fn func(account.Tx) error) error {
 	return s.Store.InTx(ctx, fn)
 }
 
-// cancelling cancels the request when the account is read.
+// cancelling cancels the request when the service reads the account.
 type cancelling struct {
 	*postgres.Store
 	cancel func()

@@ -158,7 +158,7 @@ func TestLoginAndCredentials(t *testing.T) {
 	e.me().expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.me(bearer("x")).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.me(key("x")).expect(t, 401, "AUTHENTICATION_REQUIRED")
-	// The token decides where both are there.
+	// With both credentials, the token decides.
 	e.me(bearer(id), key("x")).expect(t, 200, "")
 	e.me(bearer(id[:len(id)-2]), key(k)).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.me(func(r *http.Request) { r.Header.Set("Authorization", "Basic eDp5") }, key(k)).expect(t, 401, "AUTHENTICATION_REQUIRED")
@@ -194,11 +194,11 @@ func TestRefresh(t *testing.T) {
 		refresh(dead).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	}
 	e.me(bearer(id)).expect(t, 401, "AUTHENTICATION_REQUIRED")
-	// Another login is another family.
+	// Another login starts another token family.
 	e.me(bearer(otherID)).expect(t, 200, "")
 	other = refresh(other).expect(t, 200, "").str("refresh_token")
 
-	// Each refresh makes the session live on from there.
+	// Each refresh extends the session.
 	e.clock.Add(29 * 24 * time.Hour)
 	other = refresh(other).expect(t, 200, "").str("refresh_token")
 	e.clock.Add(29 * 24 * time.Hour)
@@ -269,7 +269,7 @@ func TestAPIKeyTampering(t *testing.T) {
 	for _, bad := range []string{k[:len(k)-1], k + "A", strings.ToLower(k), " " + k + "x"} {
 		e.me(key(bad)).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	}
-	// A key of the right form and lookup part, but with another secret.
+	// A key with the right format and lookup part but another secret.
 	e.exec(`UPDATE account SET api_key_hash = sha256('other')`)
 	e.me(key(k)).expect(t, 401, "AUTHENTICATION_REQUIRED")
 }
@@ -283,13 +283,13 @@ func TestBruteForce(t *testing.T) {
 		e.post("/login", pair("nobody@example.com", "wrong password"), from("192.0.2.7")).expect(t, 401, "AUTHENTICATION_REQUIRED")
 		e.clock.Add(time.Second)
 	}
-	// Locked: also with the right password, also where there is no account.
+	// The lock also holds for the right password and for an address without an account.
 	a := e.post("/login", pair("owner@example.com", password), from("192.0.2.7")).expect(t, 429, "RATE_LIMITED")
 	if got := a.header.Get("Retry-After"); got != strconv.Itoa(15*60-10) {
 		t.Errorf("Retry-After %q", got)
 	}
 	e.post("/login", pair("nobody@example.com", password), from("192.0.2.7")).expect(t, 429, "RATE_LIMITED")
-	// Attempts while locked don't prolong it, and only this pair is locked.
+	// Attempts during the lock do not prolong it. Only this pair is locked.
 	e.post("/login", pair("third@example.com", password), from("192.0.2.7")).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.post("/login", pair("owner@example.com", password), from("192.0.2.8")).expect(t, 200, "")
 	e.clock.Add(15*time.Minute - 10*time.Second)
@@ -308,7 +308,7 @@ func TestBruteForceByAddress(t *testing.T) {
 	e := newEnv(t)
 	e.register("owner@example.com")
 	e.post("/login", pair("a@example.com", "wrong password"), from("192.0.2.7")).expect(t, 401, "AUTHENTICATION_REQUIRED")
-	// 98 more, each for another account.
+	// 98 more failures, each for another account.
 	e.exec(`INSERT INTO login_failure (account, address, failed_at)
 		SELECT sha256(n::text::bytea), f.address, f.failed_at FROM login_failure f, generate_series(1, 98) n`)
 	e.post("/login", pair("owner@example.com", password), from("192.0.2.7")).expect(t, 200, "")
@@ -332,7 +332,7 @@ func TestStrangersOnlySlowAnOwner(t *testing.T) {
 	}
 }
 
-// A burst of guesses gets no further than guesses one after the other.
+// A burst of guesses gets no more attempts than guesses in sequence.
 func TestBruteForceBurst(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -348,7 +348,7 @@ func TestBruteForceBurst(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Those hashed at once may pass the limit by one less than their number.
+	// Guesses that are hashed concurrently may exceed the limit by their number minus one.
 	if got[401] < 10 || got[401] > 11 || got[401]+got[429] != 30 {
 		t.Errorf("statuses %v", got)
 	}
@@ -371,7 +371,7 @@ func TestVerification(t *testing.T) {
 	first := e.verificationToken(0)
 
 	e.post("/resend-verification", nil).expect(t, 401, "AUTHENTICATION_REQUIRED")
-	// The mail at registration does not count.
+	// The mail sent at registration does not count.
 	for i := range 10 {
 		if a := e.post("/resend-verification", nil, k).expect(t, 200, ""); a.str("message") == "" {
 			t.Fatal("no message")
@@ -391,8 +391,8 @@ func TestVerification(t *testing.T) {
 	if n := len(published(e, (*eventv1.Event).GetAccountVerificationRequested)); n != 11 {
 		t.Fatalf("%d mails", n)
 	}
-	// The next cycle begins 24 hours after the first. A mail of the old one
-	// stays good for its own 24 hours.
+	// The next cycle starts 24 hours after the first. A mail of the old cycle
+	// stays valid for its own 24 hours.
 	tenth := e.verificationToken(10)
 	e.clock.Add(24*time.Hour - 10*time.Minute)
 	verify(first).expect(t, 400, "INVALID_TOKEN")
@@ -423,7 +423,7 @@ func TestVerification(t *testing.T) {
 	}
 	verify(tenth).expect(t, 400, "INVALID_TOKEN")
 	verify(e.verificationToken(len(mails)-1)).expect(t, 400, "INVALID_TOKEN")
-	// Verified: nothing more is sent, and no limit applies.
+	// After verification, the service sends no more mails and applies no limit.
 	for range 2 {
 		e.post("/resend-verification", nil, k).expect(t, 200, "")
 	}
@@ -460,7 +460,7 @@ func TestPasswordReset(t *testing.T) {
 	forgot("Owner@example.com")
 	testenv.Eventually(e.t, "a reset mail", func() bool { return len(resets()) == 1 })
 	idle := func() bool { return e.count(`SELECT count(*) FROM reset_request`) == 0 }
-	// Within a minute nothing more is sent, and nothing is said of it.
+	// A second request within a minute sends no mail and gets the same response.
 	e.clock.Add(59 * time.Second)
 	forgot("owner@example.com")
 	testenv.Eventually(e.t, "an empty queue", idle)
@@ -516,7 +516,7 @@ func TestEntitlement(t *testing.T) {
 	e.clock.Add(7*24*time.Hour - time.Second)
 	profile("pro", "trialing")
 	e.clock.Add(time.Second)
-	// The gate does not concern the account's own routes.
+	// The gate does not apply to the account's own routes.
 	profile("pro", "inactive")
 	e.post("/resend-verification", nil, k).expect(t, 200, "")
 
@@ -563,8 +563,8 @@ func TestEntitlement(t *testing.T) {
 	}
 }
 
-// The one trial that billing may start: once, however many ask at a time, and not
-// beside anything that is in force.
+// Billing may start one trial per account: once, even with concurrent requests, and
+// not while another entitlement is in force.
 func TestStartTrial(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -581,11 +581,11 @@ func TestStartTrial(t *testing.T) {
 		}
 		return trial
 	}
-	start(apierr.Conflict) // in the trial of the registration
+	start(apierr.Conflict) // during the registration's trial
 	e.clock.Add(8 * 24 * time.Hour)
-	start(apierr.Conflict) // after it
+	start(apierr.Conflict) // after that trial
 	e.exec(`UPDATE account SET has_used_trial = false, status = 'active', trial = false, valid_until = NULL, trial_ends_at = NULL`)
-	start(apierr.Conflict) // beside something that is paid
+	start(apierr.Conflict) // during a paid subscription
 	e.exec(`UPDATE account SET status = 'inactive'`)
 	e.exec(`DELETE FROM used_trial`)
 	var all sync.WaitGroup
@@ -613,7 +613,7 @@ func TestStartTrial(t *testing.T) {
 		t.Errorf("%v", last)
 	}
 	if e.count("SELECT count(*) FROM used_trial") != 1 {
-		t.Error("the address may have another")
+		t.Error("the address can get another trial")
 	}
 	for _, id := range []string{"x", "0198c0de-0000-7000-8000-000000000001"} {
 		if _, err := e.svc.StartTrial(t.Context(), id); !apierr.Is(err, apierr.NotFound) {
@@ -677,7 +677,7 @@ func TestDeletion(t *testing.T) {
 	e.post("/login", pair("owner@example.com", password)).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.post("/verify-email", map[string]string{"token": e.verificationToken(0)}).expect(t, 400, "INVALID_TOKEN")
 
-	// The same address again: another account, without a second trial.
+	// The same address gets another account but no second trial.
 	a := e.post("/register", pair("owner@example.com", "another password")).expect(t, 201, "")
 	if a.str("subscription_status") != "inactive" {
 		t.Fatalf("answer %s", a.raw)
@@ -705,7 +705,7 @@ func TestDeletionWhileSignupIsAway(t *testing.T) {
 	if n := e.count(`SELECT count(*) FROM closing`); n != 1 {
 		t.Fatalf("%d closings", n)
 	}
-	// Another process takes it up.
+	// Another process retries the closing.
 	e.serve()
 	e.run(e.svc.RunClosings)
 	e.owner.setAway(false)
@@ -737,7 +737,7 @@ func TestTeamGrants(t *testing.T) {
 			t.Fatalf("method of %+v", actor)
 		}
 	}
-	// Memberships end with either account.
+	// A membership ends with the member's or the owner's account.
 	e.do(http.MethodDelete, "/me", nil, key(member)).expect(t, 204, "")
 	if n := e.count(`SELECT count(*) FROM team_member`); n != 0 {
 		t.Fatalf("%d memberships", n)
@@ -768,8 +768,8 @@ func TestSweep(t *testing.T) {
 	e.post("/refresh", map[string]string{"refresh_token": live}).expect(t, 200, "")
 }
 
-// A login whose password was reset between the comparison and the session gets
-// none.
+// A login gets no session if the password is reset between the comparison and the
+// creation of the session.
 func TestSessionNeedsTheGeneration(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -817,7 +817,7 @@ func TestLoginWaitsForReset(t *testing.T) {
 	(<-got).expect(t, 401, "AUTHENTICATION_REQUIRED")
 }
 
-// An old hash is replaced at login.
+// A login replaces an outdated hash.
 func TestRehash(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -849,9 +849,9 @@ func TestJWKS(t *testing.T) {
 	}
 }
 
-// The times of a login with a known and with an unknown address do not tell
-// which is which. The bound is wide, for machines with other work; the ratio is
-// measured exactly where benchmarks are.
+// Login times do not reveal whether an address has an account. The bound is wide
+// because the machine may be loaded; BenchmarkKnownAgainstUnknown measures the ratio
+// exactly.
 func TestLoginTiming(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -100,7 +100,7 @@ func TestForgedIDTokens(t *testing.T) {
 
 	kid := map[string]any{"kid": header["kid"]}
 	es256 := jwt.SigningMethodES256
-	// The control: signing so gives a good token.
+	// Control: a token signed this way is valid.
 	e.me(bearer(forge(t, es256, ours, kid, claims(nil)))).expect(t, 200, "")
 
 	public, err := ours.PublicKey.Bytes()
@@ -208,7 +208,7 @@ func TestKeyRotation(t *testing.T) {
 	e.me(bearer(second)).expect(t, 200, "")
 }
 
-// A token from here is good for whoever has only the key set, as any verifier.
+// Any standard verifier can verify an ID token with the published key set alone.
 func TestJWKSVerifies(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -30,7 +30,7 @@ func (e *env) removeMember(email string, options ...option) answer {
 	return e.send(http.MethodDelete, "/v1/team/"+url.PathEscape(email), nil, options...)
 }
 
-// team is the list of members as one text.
+// team returns the list of members as one string.
 func (e *env) team(options ...option) string {
 	e.t.Helper()
 	list, ok := e.members(options...).expect(e.t, 200, "").body["members"].([]any)
@@ -65,7 +65,7 @@ func TestTeam(t *testing.T) {
 	if fmt.Sprint(a.body) != fmt.Sprint(want) {
 		t.Fatalf("answer %s, want %v", a.raw, want)
 	}
-	// In order of invitation, also when the clock goes back.
+	// Members come in order of invitation, even if the clock goes back.
 	e.clock.Add(-time.Hour)
 	e.invite(map[string]any{"email": "a/b%c+d@example.com"}, owner).expect(t, 201, "")
 	e.invite(map[string]any{"email": "c@example.com", "role": nil}, owner).expect(t, 201, "")
@@ -89,7 +89,7 @@ func TestTeam(t *testing.T) {
 	if got := e.team(owner); got != "c@example.com viewer" {
 		t.Fatalf("members %s", got)
 	}
-	// Whoever was removed can be invited again, and is last.
+	// A removed member can be invited again and is then last.
 	e.invite(map[string]any{"email": "a/b%c+d@example.com", "role": "admin"}, owner).expect(t, 201, "")
 	if got := e.team(owner); got != "c@example.com viewer, a/b%c+d@example.com admin" {
 		t.Fatalf("members %s", got)
@@ -134,8 +134,8 @@ func TestInvitationBodies(t *testing.T) {
 	}
 }
 
-// What is refused first: credentials, verification, subscription, body, tier,
-// and then the member.
+// An invitation is checked in this order: credentials, verification, subscription,
+// body, tier, member.
 func TestTeamOrder(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -183,7 +183,7 @@ func TestTeamOrder(t *testing.T) {
 	}
 }
 
-// A member manages a team as well: the own one, whatever the role elsewhere.
+// A member manages the team of its own account, whatever its role in other teams.
 func TestMembersHaveTeamsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -197,7 +197,7 @@ func TestMembersHaveTeamsOfTheirOwn(t *testing.T) {
 		t.Fatalf("%s; %s", mine, other)
 	}
 	e.removeMember("friend@example.com", key(owner)).expect(t, 404, "NOT_FOUND")
-	// Each in the other's team.
+	// Each account is on the other's team.
 	e.invite(map[string]any{"email": "owner@example.com"}, key(member)).expect(t, 201, "")
 
 	actor, err := e.svc.Authorize(t.Context(), memberID, "")
@@ -216,8 +216,8 @@ func TestMembersHaveTeamsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Strangers cannot make somebody's requests large by inviting the address from
-// very many accounts; the oldest invitations count.
+// Strangers cannot make an address's requests expensive by inviting it from very many
+// accounts. Only the oldest invitations count.
 func TestMembershipsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -269,7 +269,7 @@ func TestInvitationsAreBounded(t *testing.T) {
 	}
 	for i := range account.InviteLimit {
 		invite(i).expect(t, 201, "")
-		// Refused ones do not count, and removals make no room.
+		// Rejected invitations do not count. Removing a member does not free an invitation.
 		e.invite(map[string]any{"email": "m" + strconv.Itoa(i) + "@example.com"}, owner).expect(t, 409, "DUPLICATE")
 		if i%2 == 0 {
 			e.removeMember("m"+strconv.Itoa(i)+"@example.com", owner).expect(t, 204, "")

@@ -17,7 +17,7 @@ import (
 
 const marker = "@marker.example.com"
 
-// told are the addresses that are told of the end of their trial, sorted.
+// reminded returns the sorted addresses that got a reminder of the end of their trial.
 func (e *env) reminded() (out []string) {
 	e.t.Helper()
 	for _, p := range published(e, (*eventv1.Event).GetTrialEnding) {
@@ -29,8 +29,8 @@ func (e *env) reminded() (out []string) {
 	return out
 }
 
-// look looks for all trials that end soon, once. A trial that ends last of those
-// shows that it is through.
+// look runs the worker until it has sent every reminder that is due. It registers a
+// marker whose trial ends last and waits for the marker's reminder.
 func (e *env) look() {
 	e.t.Helper()
 	email := fmt.Sprint(e.clock.Now().UnixNano(), marker)
@@ -45,8 +45,7 @@ func (e *env) look() {
 	e.exec(`DELETE FROM account WHERE email = $1`, email)
 }
 
-// TestTrialEnding: whoever's trial ends within a day is told, once, while it
-// lasts.
+// TestTrialEnding: each trial that ends within a day gets one reminder before its end.
 func TestTrialEnding(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -101,8 +100,8 @@ func TestTrialEnding(t *testing.T) {
 	step(time.Minute, "ada@example.com", "ada@example.com", "bob@example.com")
 }
 
-// TestTrialThatIsOver: nobody is told afterwards, be it that nobody looked in
-// time.
+// TestTrialThatIsOver: a trial that has ended gets no reminder, even if no worker ran
+// in time.
 func TestTrialThatIsOver(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -116,7 +115,7 @@ func TestTrialThatIsOver(t *testing.T) {
 	}
 }
 
-// TestShortTrials: the end of a trial of less than two days is not told.
+// TestShortTrials: a trial of less than two days gets no reminder.
 func TestShortTrials(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -135,8 +134,8 @@ func TestShortTrials(t *testing.T) {
 	}
 }
 
-// TestReplicasTellOnce: several replicas look at the same time.
-func TestReplicasTellOnce(t *testing.T) {
+// TestReplicasRemindOnce: replicas that run at the same time send each reminder once.
+func TestReplicasRemindOnce(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	want := []string{}
@@ -155,7 +154,7 @@ func TestReplicasTellOnce(t *testing.T) {
 			}
 		})
 	}
-	testenv.Eventually(e.t, "all are told", func() bool { return len(e.reminded()) >= len(want) })
+	testenv.Eventually(e.t, "all reminders", func() bool { return len(e.reminded()) >= len(want) })
 	cancel()
 	replicas.Wait()
 	if got := e.reminded(); !slices.Equal(got, want) {
