@@ -364,8 +364,8 @@ func TestAPriceThatIsMissing(t *testing.T) {
 	}
 }
 
-// TestAHiddenCustomerComesBack: what was paid with another key of the provider's
-// stays, and what it paid before is not given back.
+// TestAHiddenCustomerComesBack: after a time with another secret key, the subscription
+// goes on and earlier payments are not refunded.
 func TestAHiddenCustomerComesBack(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -391,8 +391,8 @@ func TestAHiddenCustomerComesBack(t *testing.T) {
 	}
 }
 
-// TestNoChangeWhileAPaymentIsOpen: the provider gives credit for the rest of a
-// period, paid or not.
+// TestNoChangeWhileAPaymentIsOpen: the provider credits the rest of a period even if
+// it was never paid.
 func TestNoChangeWhileAPaymentIsOpen(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -500,7 +500,8 @@ func TestAnswersThatGetLost(t *testing.T) {
 		t.Errorf("%d customers", len(e.bank.customers))
 	}
 
-	// A page was opened, but nobody saw it before it was left: its key is used up.
+	// The provider opened a page but the response was lost and the page expired. Its key
+	// cannot be used again.
 	if _, err := e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Basic)); err != nil {
 		t.Fatal(err)
 	}
@@ -522,8 +523,9 @@ func TestAnswersThatGetLost(t *testing.T) {
 	}
 	e.want(ann, access.Pro, access.Active)
 
-	// It was not: the next attempt has the same key while it may still come, another
-	// one where an answer came that the key would repeat.
+	// The plan did not change. The next attempt reuses the key while the first one may
+	// still take effect, and takes another key after a response, which the old key
+	// would repeat.
 	end = e.bank.fail("plan", false, away(false))
 	_, err = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
 	e.wantCode(err, apierr.ExternalServiceError)
@@ -590,7 +592,7 @@ func TestAccountIsToldWhenItIsBack(t *testing.T) {
 	e.accounts.mu.Lock()
 	e.accounts.away = true
 	e.accounts.mu.Unlock()
-	if out := e.checkout(ann, plan(access.Pro)); !out.Upgraded { // it was paid
+	if out := e.checkout(ann, plan(access.Pro)); !out.Upgraded { // the change was paid
 		t.Errorf("%+v", out)
 	}
 	e.want(ann, access.Basic, access.Active)
@@ -604,7 +606,7 @@ func TestAccountIsToldWhenItIsBack(t *testing.T) {
 	e.want(ann, access.Pro, access.Active)
 }
 
-// account may be ahead: what is paid comes above it.
+// Account may have a higher version. Billing then assigns one above it.
 func TestVersionsRiseAboveWhatAccountHas(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -621,7 +623,8 @@ func TestVersionsRiseAboveWhatAccountHas(t *testing.T) {
 	if v := e.accounts.has[ann].Version; v <= had.Version+7 {
 		t.Errorf("version %d", v)
 	}
-	// A request sees it at once, by the version that it was authorized with.
+	// A request raises the version at once because it carries the one that it was
+	// authorized with.
 	e.accounts.mu.Lock()
 	e.accounts.has[ann] = access.Entitlement{Tier: access.Pro, Status: access.Inactive, Version: had.Version + 20}
 	e.accounts.mu.Unlock()
@@ -702,7 +705,7 @@ func TestWhatIsPaidForADeletedAccountIsRefunded(t *testing.T) {
 	e.bank.set(old.ID, func(s *billing.Subscription) { s.Status = "canceled" })
 	url := e.checkout(ann, plan(access.Pro)).URL
 	e.remove(ann)
-	late := e.bank.pay(t, url) // before anybody could close the page
+	late := e.bank.pay(t, url) // before billing closes the page
 	e.run(e.svc.RunDeletions, func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 })
 	if !slices.Equal(e.bank.refunded, []string{late.ID}) {
 		t.Errorf("refunded %v, want %s", e.bank.refunded, late.ID)
@@ -748,14 +751,15 @@ func TestWhatIsPaidBeforeADeletionIsHeardOfIsRefunded(t *testing.T) {
 func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL) // no event comes
+	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL) // the event is lost
 	// A process created bob's customer and died before it recorded it.
 	end := e.bank.fail("customer", true, errors.New("killed"))
 	_, _ = e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Basic))
 	end()
 	bobs := e.bank.customers[1]
 	e.bank.mu.Lock()
-	// ann has a second customer, and one is of another installation, one of nobody.
+	// ann has a second customer. Another customer belongs to another installation, and
+	// one has no account.
 	e.bank.customers = append(e.bank.customers,
 		billing.Customer{ID: "cus_twin", AccountID: ann}, billing.Customer{
 			ID:        "cus_far",
@@ -768,7 +772,7 @@ func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := (billing.Report{Customers: 4, Accounts: 2, Repaired: 0, Adopted: 1, Removed: 1, Strange: 1}); r != want {
-		// ann's entitlement is mended with her twin's removal, before her turn comes.
+		// The removal of the second customer already corrects ann's entitlement.
 		t.Errorf("%+v, want %+v", r, want)
 	}
 	e.want(ann, access.Basic, access.Active)

@@ -22,11 +22,11 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// call is one that changed something, or was to.
+// call is a call that changed something or tried to.
 type call struct{ name, key string }
 
-// bank is a payment provider in memory. before and after, if set, may have a call
-// fail without or with its effect.
+// bank is a payment provider in memory. before and after, if set, may make a call
+// fail before or after its effect.
 type bank struct {
 	mu        sync.Mutex
 	now       func() time.Time
@@ -40,7 +40,7 @@ type bank struct {
 	keys      map[string]string // key → id that it made
 	calls     []call
 	declines  bool
-	credit    int64 // what every customer has
+	credit    int64 // of every customer
 	before    func(name string) error
 	after     func(name string) error
 	fetches   int
@@ -299,7 +299,7 @@ func (b *bank) pay(t *testing.T, url string) billing.Subscription {
 	return billing.Subscription{}
 }
 
-// subscribe begins a subscription. The lock is held.
+// subscribe starts a subscription. The caller holds the lock.
 func (b *bank) subscribe(customerID, priceID string) billing.Subscription {
 	now := b.now().Truncate(time.Second)
 	sub := billing.Subscription{
@@ -310,7 +310,7 @@ func (b *bank) subscribe(customerID, priceID string) billing.Subscription {
 	return sub
 }
 
-// set changes a subscription behind our back.
+// set changes a subscription at the provider without telling billing.
 func (b *bank) set(id string, f func(s *billing.Subscription)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -343,8 +343,7 @@ func (b *bank) last(name string) string {
 	return ""
 }
 
-// fail has one call fail, before or after its effect, for as long as the function
-// that it returns is not called.
+// fail makes one call fail, before or after its effect, until the test calls end.
 func (b *bank) fail(name string, after bool, err error) (end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -370,7 +369,7 @@ func away(answered bool) error {
 	return &billing.ProviderError{Reason: billing.Away, Answered: answered, Call: "x"}
 }
 
-// accounts stand for account.
+// accounts is a fake of the account service.
 type accounts struct {
 	mu       sync.Mutex
 	now      func() time.Time
@@ -434,7 +433,7 @@ const (
 	bob = "0197f0c4-6d0e-7cc1-a2a3-00000000000b"
 )
 
-// env is billing with one replica or two on a database of their own.
+// env is billing with one or two replicas and their own database.
 type env struct {
 	t        *testing.T
 	pool     *pgxpool.Pool
@@ -488,7 +487,7 @@ func (e *env) pass(d time.Duration) {
 	e.clock = e.clock.Add(d)
 }
 
-// account makes one in its trial, or after it.
+// account creates an account during or after its trial.
 func (e *env) account(id string, status access.Status) {
 	ends := e.now().AddDate(0, 0, 7)
 	if status == access.Inactive {
@@ -498,7 +497,7 @@ func (e *env) account(id string, status access.Status) {
 	e.accounts.usedUp[id] = true
 }
 
-// actor is an account as account authorizes it now.
+// actor returns an account's actor as the account service authorizes it now.
 func (e *env) actor(id string) access.Actor {
 	e.accounts.mu.Lock()
 	defer e.accounts.mu.Unlock()
@@ -519,7 +518,7 @@ func (e *env) checkout(id string, p billing.Plan) billing.Checkout {
 	return out
 }
 
-// event takes an event about a customer that was not sent before.
+// event delivers a new event about a customer.
 func (e *env) event(customerID string) {
 	e.t.Helper()
 	e.events++
@@ -528,7 +527,7 @@ func (e *env) event(customerID string) {
 	}
 }
 
-// subscribed pays for a plan and has the provider tell of it.
+// subscribed pays for a plan and delivers the provider's event.
 func (e *env) subscribed(id string, p billing.Plan) billing.Subscription {
 	e.t.Helper()
 	sub := e.bank.pay(e.t, e.checkout(id, p).URL)
@@ -537,7 +536,7 @@ func (e *env) subscribed(id string, p billing.Plan) billing.Subscription {
 	return sub
 }
 
-// want checks what account says now.
+// want checks the account's current entitlement.
 func (e *env) want(id string, tier access.Tier, status access.Status) {
 	e.t.Helper()
 	e.accounts.mu.Lock()
@@ -554,7 +553,7 @@ func (e *env) wantCode(err error, code apierr.Code) {
 	}
 }
 
-// run runs a worker until done.
+// run runs a worker until done returns true.
 func (e *env) run(worker func(context.Context) error, done func() bool) {
 	e.t.Helper()
 	ctx, stop := context.WithCancel(e.t.Context())
@@ -563,7 +562,7 @@ func (e *env) run(worker func(context.Context) error, done func() bool) {
 	for deadline := time.Now().Add(20 * time.Second); !done(); {
 		if time.Now().After(deadline) {
 			stop()
-			e.t.Fatal("never done")
+			e.t.Fatal("the worker did not finish in time")
 		}
 	}
 	stop()
@@ -580,13 +579,13 @@ func (e *env) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// remove deletes an account, as account says it.
+// remove delivers the deletion of an account.
 func (e *env) remove(id string) {
 	e.t.Helper()
 	e.removeAt(id, e.now())
 }
 
-// removeAt is remove with news that may be old.
+// removeAt is remove with the time of the deletion.
 func (e *env) removeAt(id string, at time.Time) {
 	e.t.Helper()
 	e.accounts.mu.Lock()

@@ -43,12 +43,12 @@ const (
 	secret = "whsec_of_the_test"
 )
 
-// account stands for the service that everybody asks. The key "ann" is ann's.
+// account is a fake of the account service. Ann's API key is "ann".
 type account struct {
 	accountv1.UnimplementedAccountServiceServer
 	mu  sync.Mutex
 	has access.Entitlement
-	// customer is what was last said of her.
+	// customer is the last customer that billing set for her.
 	customer string
 }
 
@@ -95,7 +95,7 @@ func (a *account) status() access.Status {
 	return a.has.Status
 }
 
-// stripe is as much of the provider as one customer with one subscription needs.
+// stripe is a fake of the provider for one customer with one subscription.
 type stripe struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -140,7 +140,7 @@ func (s *stripe) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// subscribe has the customer pay.
+// subscribe makes the customer pay.
 func (s *stripe) subscribe(price string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *stripe) was(call string) bool {
 
 func seed(name string) []byte { return []byte(strings.Repeat(name[:1], 32)) }
 
-// world is everything around the service.
+// world is the service's dependencies.
 type world struct {
 	t       *testing.T
 	account *account
@@ -244,11 +244,11 @@ func (w *world) start() http.Handler {
 		w.t.Fatal(err)
 	}
 	if a.Ready(w.t.Context()) == nil {
-		w.t.Error("ready before it serves")
+		w.t.Error("the service is ready before it serves")
 	}
 	w.t.Cleanup(func() {
 		if a.Ready(context.Background()) == nil {
-			w.t.Error("ready after its end")
+			w.t.Error("the service is ready after it stopped")
 		}
 	})
 	testenv.Run(w.t, a.Run)
@@ -269,7 +269,7 @@ func do(t *testing.T, h http.Handler, method, path, key, body string, header ...
 	return rec.Code, strings.TrimSpace(rec.Body.String())
 }
 
-// event is a signed event about the customer.
+// event returns a signed event about the customer.
 func event(id string) (body, signature string) {
 	signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{
 		Payload: fmt.Appendf(
@@ -282,7 +282,7 @@ func event(id string) (body, signature string) {
 	return string(signed.Payload), signed.Header
 }
 
-// From the first click to the account's end, with everything around it.
+// An account's life from the first checkout to the deletion, with every dependency.
 func TestTheLifeOfASubscription(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -310,7 +310,7 @@ func TestTheLifeOfASubscription(t *testing.T) {
 		t.Fatalf("%d %s", status, answer)
 	}
 	if got := w.account.status(); got != access.Active {
-		t.Errorf("the same request tells account: %s", got)
+		t.Errorf("after the event, account has the status %s", got)
 	}
 
 	writer := kafka.NewWriter(w.kafka)
@@ -327,24 +327,24 @@ func TestTheLifeOfASubscription(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, "the account's end is told", func() bool {
+	testenv.Eventually(t, "the record of the deletion", func() bool {
 		return writer.WriteMessages(t.Context(), kafkago.Message{Topic: kafka.AccountsTopic, Key: []byte(ann), Value: raw}) == nil
 	})
-	testenv.Eventually(t, "the customer is deleted", func() bool { return w.stripe.was("DELETE /v1/customers/cus_1") })
+	testenv.Eventually(t, "the deletion of the customer", func() bool { return w.stripe.was("DELETE /v1/customers/cus_1") })
 	if !w.stripe.was("DELETE /v1/subscriptions/sub_1") {
-		t.Error("the subscription goes on")
+		t.Error("the subscription was not canceled")
 	}
 	if status, body := do(t, h, http.MethodPost, "/checkout", "ann", `{"tier":"pro"}`); status != http.StatusUnauthorized {
-		t.Errorf("after the end: %d %s", status, body)
+		t.Errorf("after the deletion: %d %s", status, body)
 	}
 }
 
-// The consumer goes on behind what it cannot handle, and handles it once when it
-// can.
+// The consumer continues behind events that it cannot handle, and handles each of
+// them once when it can.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	// The ends of those who have paid stay while the provider is away.
+	// Deletions of paying accounts wait while the provider is unavailable.
 	w.stripe.Close()
 	w.start()
 	url, _ := strings.CutPrefix(w.env[0], "POSTGRES_URL=")
@@ -371,7 +371,7 @@ func TestEventsAreTakenWhateverTheLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.start()
-	testenv.Eventually(t, "the limit is met", func() bool {
+	testenv.Eventually(t, "the rate limit", func() bool {
 		status, _ := do(t, h, http.MethodGet, "/info", "nobody", "")
 		return status == http.StatusTooManyRequests
 	})
@@ -460,7 +460,7 @@ func TestTheCommandMendsWhatNobodyToldOf(t *testing.T) {
 		}
 	}
 	reconcile("customers 1, accounts 0, deleted 0; repaired 0, adopted 0, removed 0, left alone 1, failed 0")
-	// So that the service does not do the same at its start.
+	// The service then skips its own reconciliation at the start.
 	url, _ := strings.CutPrefix(w.env[0], "POSTGRES_URL=")
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
@@ -498,7 +498,7 @@ func TestSaysAllThatIsMissing(t *testing.T) {
 		"BILLING_PORTAL_RETURN_URL", "BILLING_CONCURRENCY", "RECONCILE_EVERY", "RECONCILE_RATE",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("nothing of %s in %v", want, err)
+			t.Errorf("%s is missing in %v", want, err)
 		}
 	}
 }

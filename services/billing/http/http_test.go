@@ -354,7 +354,7 @@ func TestFailuresOfTheStore(t *testing.T) {
 	for _, a := range answers {
 		a.fails(t, 500, apierr.InternalError)
 		if strings.Contains(a.raw, "database") {
-			t.Errorf("the cause is told: %s", a.raw)
+			t.Errorf("the response reveals the cause: %s", a.raw)
 		}
 	}
 }

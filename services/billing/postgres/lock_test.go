@@ -18,7 +18,8 @@ const (
 	bob = "0197f0c4-6d0e-7cc1-a2a3-00000000000b"
 )
 
-// Two processes, a crowd at one account: one at a time, and none left out.
+// Many callers in two processes lock one account. They run one at a time, and each
+// gets its turn.
 func TestOneAtATimeWorksOnAnAccount(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -53,8 +54,8 @@ func TestOneAtATimeWorksOnAnAccount(t *testing.T) {
 	}
 }
 
-// A crowd at one account does not keep others from theirs, and who waits too long
-// is told so.
+// Many callers of one account do not block other accounts. A caller that waits too
+// long gets an error.
 func TestACrowdAtOneAccountIsNoOtherOnesTrouble(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -94,8 +95,8 @@ func TestACrowdAtOneAccountIsNoOtherOnesTrouble(t *testing.T) {
 	}
 }
 
-// The lock goes with the connection, as when the process is killed: the other
-// goes on, and who lost it stores nothing.
+// The lock ends with its connection, as when a process is killed. Another process
+// then gets it, and the one that lost it stores nothing.
 func TestALostConnectionLosesTheLock(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -121,7 +122,7 @@ func TestALostConnectionLosesTheLock(t *testing.T) {
 	}
 }
 
-// An attempt keeps its number until somebody knows what became of it.
+// An attempt keeps its epoch until its outcome is known.
 func TestEpochsAdvanceWhenTheOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -137,9 +138,9 @@ func TestEpochsAdvanceWhenTheOutcomeIsKnown(t *testing.T) {
 			want   int64
 		}{
 			{"pro", 0, 5, false, 1},
-			{"pro", 1, 5, false, 1},   // nobody knows what became of it
-			{"pro", 4, 5, true, 1},    // still the one that began at 0
-			{"pro", 4, 5, false, 2},   // it is over: another attempt
+			{"pro", 1, 5, false, 1},   // the outcome is unknown
+			{"pro", 4, 5, true, 1},    // the same attempt, started at 0
+			{"pro", 4, 5, false, 2},   // it ended: a new attempt
 			{"basic", 4, 5, false, 3}, // another wish
 			{"basic", 10, 5, true, 4}, // too old
 			{"basic", 10, 5, true, 5},

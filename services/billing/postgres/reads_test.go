@@ -15,13 +15,13 @@ import (
 	"waitlist.internal/services/billing/postgres"
 )
 
-// What a statement reads does not grow with the tables, also where its plan was
-// made when they were empty.
+// The rows that a statement reads do not grow with the tables, even if Postgres
+// planned it when they were empty.
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, billing.Name, 1, postgres.Migrations)
-	// The lock and what is done under it share the one connection of the pool.
+	// The lock and the statements under it share the pool's only connection.
 	store := postgres.New(pool, 1)
 	const account = "0197f0c4-6d0e-7cc1-a2a3-000000000001"
 	now := time.Now()
@@ -77,7 +77,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			return l.Bury(ctx, "cus_mine", []string{uuid.NewString()}, now)
 		})},
 	}
-	for range 10 { // then the plans are kept
+	for range 10 { // then Postgres keeps the plans
 		for _, s := range steps {
 			if err := s.do(); err != nil {
 				t.Fatalf("%s: %v", s.name, err)

@@ -23,8 +23,8 @@ func provider(t *testing.T, url string) *stripe.Provider {
 	return p
 }
 
-// Stripe's own mock knows the official description of the API: every request
-// that billing makes is one that Stripe takes.
+// Stripe's own mock checks requests against the official description of the API. It
+// must accept every request that billing makes.
 func TestRequestsAreWhatStripeTakes(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -70,7 +70,7 @@ func TestRequestsAreWhatStripeTakes(t *testing.T) {
 		t.Errorf("portal: %q, %v", url, err)
 	}
 	ended := sub
-	ended.CancelAt = ended.CreatedAt.AddDate(1, 0, 0) // a day that somebody chose
+	ended.CancelAt = ended.CreatedAt.AddDate(1, 0, 0) // an end date chosen at the provider
 	for name, do := range map[string]func() error{
 		"sessions":                 func() error { _, err := p.OpenSessions(ctx, "cus_1"); return err },
 		"change":                   func() error { return p.ChangePlan(ctx, next(), sub, "price_2") },

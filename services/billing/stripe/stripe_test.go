@@ -22,7 +22,7 @@ import (
 	"waitlist.internal/services/billing/stripe"
 )
 
-// answers serves one answer to every call, and notes what was asked.
+// answers serves one response to every call and records the requests.
 type answers struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -111,7 +111,7 @@ func TestFailuresAreToldApart(t *testing.T) {
 	}
 }
 
-// A quote is of what is charged now, which a credit pays first.
+// A quote is the amount to charge now. A credit reduces it.
 func TestQuotes(t *testing.T) {
 	t.Parallel()
 	end := time.Unix(2_000_000_000, 0)
@@ -155,7 +155,8 @@ func TestTimeIsBounded(t *testing.T) {
 	}
 }
 
-// Where it is away nobody waits for it, and what is refused is no outage.
+// While the provider is unavailable, calls fail without waiting. A rejected call does
+// not count as an outage.
 func TestTheBreakerSparesWhoIsAway(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
@@ -207,7 +208,7 @@ func TestTheBreakerSparesWhoIsAway(t *testing.T) {
 	}
 }
 
-// A crowd waits outside: at most 32 calls are under way.
+// At most 32 calls run at once. Further calls wait.
 func TestCallsUnderWayAreBounded(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
@@ -317,7 +318,7 @@ func TestEventsSayWhomTheyAreAbout(t *testing.T) {
 	}
 }
 
-// Whatever comes is an event or refused, and nothing else.
+// Any input is either an event or rejected with an error.
 func FuzzSignature(f *testing.F) {
 	w, err := stripe.NewWebhook([]string{secret})
 	if err != nil {
