@@ -289,7 +289,7 @@ func (m *Mails) Suppressed(ctx context.Context, emails []string) (map[string]boo
 		hashes[i] = addressHash(email)
 		byHash[string(hashes[i])] = email
 	}
-	found, err := db.New(m.pool).Suppressed(ctx, hashes)
+	found, err := m.db.Suppressed(ctx, hashes)
 	if err != nil {
 		return nil, fmt.Errorf("read suppressed addresses: %w", err)
 	}
@@ -306,7 +306,7 @@ func (m *Mails) Suppress(ctx context.Context, notificationID string, reason mess
 	for i, email := range emails {
 		hashes[i] = addressHash(email)
 	}
-	err := db.New(m.pool).Suppress(ctx, db.SuppressParams{NotificationID: notificationID, Reason: string(reason), Hashes: hashes})
+	err := m.db.Suppress(ctx, db.SuppressParams{NotificationID: notificationID, Reason: string(reason), Hashes: hashes})
 	if err != nil {
 		return fmt.Errorf("suppress addresses: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/loop"
+	"waitlist.internal/services/messaging/postgres/db"
 )
 
 const (
@@ -95,7 +96,7 @@ func (p *Purge) rows(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	if err := purgeBlasts(ctx, p.Pool, id); err != nil {
+	if err := purgeBlasts(ctx, db.New(p.Pool), id); err != nil {
 		return err
 	}
 	if err := purgeDomains(ctx, p.Pool, id); err != nil {
