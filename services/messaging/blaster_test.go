@@ -26,23 +26,22 @@ import (
 	"waitlist.internal/services/messaging/postgres"
 )
 
-// crowd is a ledger of blasts, the people on waitlists, and a provider that does
-// as it is told.
+// crowd is a store of blasts, the people on waitlists, and a scripted provider.
 type crowd struct {
 	testing.TB
 	pool   *pgxpool.Pool
 	blasts *postgres.Blasts
 
 	scripted
-	// people are the numbers on each waitlist; those that are false have opted out.
+	// people are the numbers on each waitlist; false means opted out.
 	people map[string]map[int64]bool
-	away   error // what Lists answers
-	// lapsed is the number of the first who is asked for when the owner's plan has no
-	// blasts any more; 0: it has.
+	away   error // the error of Lists
+	// lapsed is the first number for which Recipients reports that the owner's plan no longer includes blasts;
+	// 0 means that the plan includes them.
 	lapsed     int64
 	suppressed map[string]bool
 	rate       float64
-	// asked is called before recipients are looked up.
+	// asked runs before each look-up of recipients.
 	asked func(numbers []int64)
 }
 
@@ -53,7 +52,7 @@ func newCrowd(t testing.TB) *crowd {
 		suppressed: map[string]bool{}}
 }
 
-// list makes a waitlist with the numbers from 1 to n.
+// list creates a waitlist with the numbers from 1 to n.
 func (c *crowd) list(n int64) (waitlistID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +131,7 @@ func (c *crowd) Suppressed(_ context.Context, emails []string) (map[string]bool,
 	return out, nil
 }
 
-// start runs a blaster and returns it and what stops it.
+// start runs a blaster and returns it with a function that stops it.
 func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) {
 	c.Helper()
 	var b *messaging.Blaster
@@ -148,7 +147,7 @@ func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) 
 	return b, testenv.Run(c, b.Run)
 }
 
-// deliver is Kafka: every event comes, and the last one twice.
+// deliver stands in for Kafka: it delivers every event, and the last one twice.
 func (c *crowd) deliver(b *messaging.Blaster) {
 	err := pg.InTx(context.Background(), c.pool, func(tx pgx.Tx) error {
 		rows, err := tx.Query(context.Background(), "DELETE FROM outbox RETURNING topic, payloads")
@@ -209,7 +208,7 @@ func (c *crowd) blast(id string) messaging.Blast {
 	return b
 }
 
-// ended waits for a blast's end and compares it.
+// ended waits until a blast has ended, and compares its state and counts.
 func (c *crowd) ended(id string, state messaging.BlastState, recipients, failed int64) {
 	c.Helper()
 	testenv.Eventually(c, "the blast ends", func() bool {
@@ -248,8 +247,7 @@ func (c *crowd) received() map[string]int {
 	return out
 }
 
-// once checks that everybody got exactly one mail, and all of them have ids of
-// their own.
+// once checks that every recipient got exactly one mail, and that the mails' ids differ.
 func (c *crowd) once(n int) {
 	c.Helper()
 	got := c.received()
@@ -287,8 +285,8 @@ func TestABlastReachesEverybodyOnce(t *testing.T) {
 	}
 }
 
-// TestABlastWaitsForALapsedPlan: what is left of it goes out when the owner
-// subscribes again, each mail once, and fails after a day.
+// When the owner subscribes again, the rest of a paused blast is sent, each mail once. After a day without
+// a subscription, the rest fails.
 func TestABlastWaitsForALapsedPlan(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -357,8 +355,8 @@ func TestABlastSaysItsBodyAndAFooter(t *testing.T) {
 	}
 }
 
-// Whoever opts out or goes between the plan and the batch's turn gets nothing and
-// does not count; a suppressed address fails.
+// A recipient who opts out or leaves after the plan was made gets no mail and is not counted. A suppressed
+// address counts as failed.
 func TestWhoOptsOutMeanwhileIsSkipped(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -376,7 +374,7 @@ func TestWhoOptsOutMeanwhileIsSkipped(t *testing.T) {
 		}
 		return nil
 	}
-	// The third batch's turn comes after the first mail went out.
+	// The third batch is claimed after the first mail was sent.
 	c.asked = func(numbers []int64) {
 		if numbers[0] > 200 {
 			<-changed
@@ -418,7 +416,7 @@ func TestRefusedMailsAreCounted(t *testing.T) {
 	}
 }
 
-// What the provider defers is tried again, and what it has taken is not.
+// Deferred mails are sent again; accepted mails are not.
 func TestDeferredMailsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -438,7 +436,7 @@ func TestDeferredMailsAreTriedAgain(t *testing.T) {
 	c.once(150)
 }
 
-// A provider that is away pauses all blasts, and signup one that asks it.
+// An outage of the provider pauses all blasts; an outage of signup pauses the blasts that need it.
 func TestWhatIsAwayIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -461,7 +459,7 @@ func TestWhatIsAwayIsWaitedFor(t *testing.T) {
 	c.once(150)
 }
 
-// A short blast does not wait for a long one that was first.
+// A short blast does not wait for a long one that started earlier.
 func TestAShortBlastIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -495,14 +493,14 @@ func TestTheRateHoldsOverProcesses(t *testing.T) {
 	c.start(c)
 	c.start(c)
 	c.ended(id, messaging.BlastSent, 600, 0)
-	// 600 at 400 a second, less the first.
+	// 600 mails at 400 a second; the first one does not wait.
 	if took := time.Since(start); took < 1490*time.Millisecond {
 		t.Errorf("600 mails took %s", took)
 	}
 	c.once(600)
 }
 
-// A deleted waitlist or account ends its blasts, and the purge leaves nothing.
+// Deleting a waitlist or account ends its blasts, and the purge deletes all their rows.
 func TestABlastEndsWithItsWaitlist(t *testing.T) {
 	t.Parallel()
 	for _, column := range []string{"waitlist", "owner", "not found"} {
@@ -557,7 +555,7 @@ func TestABlastEndsWithItsWaitlist(t *testing.T) {
 	}
 }
 
-// The end of a process finishes its mails and gives the rest back at once.
+// A stopping process finishes its mails in flight and returns the rest at once.
 func TestABlasterHandsOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)

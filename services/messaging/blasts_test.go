@@ -17,7 +17,7 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// owners is the owners' side of a crowd's blasts.
+// owners requests the blasts of a crowd.
 func (c *crowd) owners(change func(*messaging.BlastsConfig)) *messaging.Blasts {
 	cfg := messaging.BlastsConfig{Store: c.blasts, Lists: c, Wake: func() {}, Log: slog.New(slog.NewTextHandler(c.Output(), nil)),
 		Now: time.Now, Wait: 20 * time.Millisecond}
@@ -40,14 +40,14 @@ func paying(role access.Role, change func(*access.Actor, *access.Grant)) access.
 	return a
 }
 
-// forgetful is a store that is away once a blast was made.
+// forgetful is a store that fails after it has created a blast.
 type forgetful struct{ messaging.BlastStore }
 
 func (forgetful) Blast(context.Context, string) (messaging.Blast, error) {
 	return messaging.Blast{}, errors.New("away")
 }
 
-// TestABlastThatWasMadeIsNoError: who repeats an error would send it twice.
+// A blast that was created is never answered with an error: a caller that repeats the request would send it twice.
 func TestABlastThatWasMadeIsNoError(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -65,7 +65,7 @@ func TestABlastThatWasMadeIsNoError(t *testing.T) {
 
 const news = `{"subject":"News","text_body":"We are live"}`
 
-// Each refusal goes before those behind it.
+// Each refusal takes precedence over the later ones in the list.
 func TestTheOrderOfChecksOfABlast(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -214,7 +214,7 @@ func TestARepeatedBlastIsTheSame(t *testing.T) {
 	}
 }
 
-// An answer that nobody got, for the process died, is made up for.
+// If the process dies before it answers, a repeated request gets the answer.
 func TestABlastWhoseAnswerWasLostIsAnswered(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -273,10 +273,10 @@ func TestATrialHasItsCap(t *testing.T) {
 	}
 }
 
-// onceProvider takes requests once by their key, and may lose its answers.
+// onceProvider accepts each idempotency key once, and can lose its answers.
 type onceProvider struct {
 	*crowd
-	keys map[string]int // mails of each request
+	keys map[string]int // the number of mails by key
 	lose func(call int) bool
 }
 
@@ -307,8 +307,8 @@ func (o *onceProvider) SendBatch(_ context.Context, key string, mails []messagin
 	return errs
 }
 
-// A batch whose answer was lost is asked for again as the same request, also when
-// somebody opts out in between.
+// After a lost answer, the blaster repeats the batch as the same request, even if a recipient has opted out
+// in the meantime.
 func TestABatchIsRequestedOnce(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
@@ -353,8 +353,8 @@ func TestABatchIsRequestedOnce(t *testing.T) {
 	}
 }
 
-// What a provider defers of a batch is asked for under another key: the first
-// request's answer stands.
+// The deferred mails of a batch are sent under another key, because the provider repeats its first answer
+// under the first key.
 func TestTheDeferredOfABatchAreAnotherRequest(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)

@@ -25,8 +25,8 @@ import (
 
 const templateOwner = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
 
-// world is what mails about signups are decided upon. Fields may be changed
-// before a sender starts, or under the lock.
+// world holds the facts that decide about mails about signups. Change its fields before a sender starts, or
+// under the lock.
 type world struct {
 	*env
 	mu         sync.Mutex
@@ -107,7 +107,7 @@ func (w *world) SendSMS(_ context.Context, m messaging.SMS) error {
 	return nil
 }
 
-// event handles an event as the consumer does.
+// event handles an event like the consumer.
 func (w *world) event(ev *eventv1.Event) error {
 	w.Helper()
 	if ev.GetId() == "" {
@@ -154,7 +154,7 @@ func removedEvent(reason eventv1.RemovalReason, offboarding bool) *eventv1.Event
 	}}}
 }
 
-// queued are the kinds that wait to be sent.
+// queued returns the kinds of the queued mails.
 func (w *world) queued() string {
 	w.Helper()
 	rows, err := w.pool.Query(w.Context(), "SELECT kind FROM sent_mail WHERE state = 'queued' ORDER BY kind")
@@ -168,7 +168,7 @@ func (w *world) queued() string {
 	return strings.Join(kinds, " ")
 }
 
-// ends are the kinds that ended, with how and why.
+// ends returns the kinds of the ended mails, with their states and reasons.
 func (w *world) ends() string {
 	w.Helper()
 	rows, err := w.pool.Query(w.Context(), "SELECT concat_ws(' ', kind, state, nullif(error, '')) FROM sent_mail WHERE state <> "+
@@ -250,8 +250,7 @@ func TestEventsWithoutAnAddressAreRefused(t *testing.T) {
 	}
 }
 
-// A referrer is told once an hour, whatever became of mails that did not reach
-// them.
+// A referrer gets one notification an hour. Mails that were not sent do not count.
 func TestReferrersAreToldOnceAnHour(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -272,7 +271,7 @@ func TestReferrersAreToldOnceAnHour(t *testing.T) {
 			t.Errorf("told by SMS %d times, want %d", n, want)
 		}
 	}
-	// While one waits there is no second, however long.
+	// While a notification is queued, no second one is queued, however long that takes.
 	w.events(creditedEvent(true, false, 0), creditedEvent(true, false, 0))
 	if _, err := w.pool.Exec(t.Context(), "UPDATE sent_mail SET requested_at = now() - interval '2 hours', due_at = now() - interval "+
 		"'2 hours'"); err != nil {
@@ -288,13 +287,13 @@ func TestReferrersAreToldOnceAnHour(t *testing.T) {
 	told(1)
 	age("2 minutes")
 	told(2)
-	// Another referrer, another waitlist.
+	// Other referrers and other waitlists are independent.
 	other := creditedEvent(true, true, 0)
 	other.GetReferralCredited().Number = 2
 	w.people[2] = &messaging.Person{Email: "bob@example.com", Phone: "+4915112345678", ReferralToken: "x"}
 	w.events(other)
 	told(3)
-	// What was never sent does not count.
+	// Mails that were never sent do not count.
 	age("61 minutes")
 	w.set(func() { w.about.NotifyReferrer, w.about.SMSNotifyReferrer = false, false })
 	told(3)
@@ -308,7 +307,7 @@ func (w *world) set(change func()) {
 	change()
 }
 
-// What was asked for is decided upon again when it is sent.
+// The sender checks a queued mail again before it sends the mail.
 func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 	t.Parallel()
 	const all = "offboarding %s; referral_milestone %s; referral_notification %s; signup_confirmation %s; sms %s"
@@ -332,7 +331,7 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 		want   string
 	}{
 		"as it was": {func(*world) {}, say("sent", "sent", "sent", "sent", "sent")},
-		// Confirmation and offboarding are no marketing.
+		// Confirmation and offboarding are not marketing.
 		"opted out": {
 			func(w *world) { w.people[1].OptedOut = true },
 			say("sent", "the signup opted out", "the signup opted out", "sent", "the signup opted out"),
@@ -389,7 +388,7 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.events(createdEvent(false, true), creditedEvent(true, true, 5))
-			// The offboarding of somebody else, so that it cancels nothing.
+			// The offboarding of another signup, so that it cancels nothing.
 			removed := removedEvent(eventv1.RemovalReason_REMOVAL_REASON_ADMIN, true)
 			removed.GetSignupRemoved().Number = 9
 			w.events(removed)
@@ -411,7 +410,7 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 	}
 }
 
-// Mails to people come from the owner's domain, in the waitlist's name.
+// Mails to signups come from the owner's domain, in the waitlist's name.
 func TestSenders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -436,7 +435,7 @@ func TestSenders(t *testing.T) {
 	}
 }
 
-// While signup is away the mails that need it wait, and the others go out.
+// During an outage of signup, the mails that need it wait; the others are sent.
 func TestSignupThatIsAwayHoldsUpItsMailsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -448,7 +447,7 @@ func TestSignupThatIsAwayHoldsUpItsMailsAlone(t *testing.T) {
 	w.queue(accountMail(), accountMail(), signupMail(7))
 	s, _ := w.start()
 	w.eventually("the others are sent", func() bool { return w.states()["sent"] == 3 })
-	// One failure at a time counts, so it is asked a few times and not forty.
+	// Concurrent failures count once, so the sender calls signup a few times, not forty.
 	s.Wake()
 	w.set(func() {
 		if w.asked > 20 {
@@ -463,8 +462,7 @@ func TestSignupThatIsAwayHoldsUpItsMailsAlone(t *testing.T) {
 	}
 }
 
-// A failure that is no outage is a mail's own: it comes again, and later ones
-// are not held up.
+// A failure that is not an outage concerns one mail: it is sent again later, and does not delay the others.
 func TestWhatSignupCannotAnswerComesAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -494,7 +492,7 @@ func TestSMSProviders(t *testing.T) {
 			w.events(creditedEvent(false, true, 0))
 			w.queue(accountMail())
 			_, stop := w.start()
-			// It delays no mail.
+			// It does not delay other mails.
 			w.eventually("the mail is sent", func() bool { return w.states()["sent"] == 1 })
 			w.eventually("tried", func() bool {
 				return w.count("SELECT count(*) FROM sent_mail WHERE kind = 'sms' AND state = "+

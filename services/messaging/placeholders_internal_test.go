@@ -18,7 +18,7 @@ func TestRender(t *testing.T) {
 		{"{{email}}", "a@example.com", "a@example.com"},
 		{"-{{ \tposition }}-{{position}}", "-12-12", "-12-12"},
 		{"{{first_name}}", vars["first_name"], "&lt;b&gt;&#34;Ann&#34; &amp; &#39;Lee&#39;&lt;/b&gt;"},
-		// A value is no template.
+		// Values are not expanded as templates.
 		{"{{last_name}}", "{{email}}", "{{email}}"},
 		{"{{milestone}}|{{unsubscribe_url}}|", "||", "||"},
 		{`<a href="{{referral_link}}">`, `<a href="https://x.example/w/1?ref=a&b=c">`, `<a href="https://x.example/w/1?ref=a&amp;b=c">`},
@@ -56,8 +56,8 @@ func TestPhoneNumbers(t *testing.T) {
 	}
 }
 
-// FuzzTemplate: what is taken comes apart without a loss, only known pieces are
-// values, and no value gets out of its place in HTML or in a subject.
+// FuzzTemplate checks that an accepted template is split without loss, that only known placeholders become
+// values, and that no value escapes its place in HTML or in a subject.
 func FuzzTemplate(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"Hello {{first_name}}", "Ann"},

@@ -24,24 +24,24 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// env is a mail queue and a provider that does as it is told.
+// env is a mail queue and a scripted provider.
 type env struct {
 	testing.TB
 	pool  *pgxpool.Pool
 	store *postgres.Mails
-	// world is what is known of signups; nil: nothing is asked for.
+	// world stands in for signup; nil means that no mail needs it.
 	world *world
 	noSMS bool
 
 	scripted
 }
 
-// scripted is a mail provider that does as it is told.
+// scripted is a scripted mail provider.
 type scripted struct {
 	mu    sync.Mutex
 	calls int
 	mails []messaging.Mail
-	// reply, if set, decides about a mail.
+	// reply, if set, decides the outcome of a mail.
 	reply func(call int, m messaging.Mail) error
 }
 
@@ -82,7 +82,7 @@ func newEnv(t testing.TB) *env {
 	return &env{TB: t, pool: pool, store: postgres.NewMails(pool)}
 }
 
-// start runs a sender and returns what stops it.
+// start runs a sender and returns a function that stops it.
 func (e *env) start() (*messaging.Sender, func()) {
 	e.Helper()
 	cfg := messaging.SenderConfig{
@@ -177,7 +177,7 @@ func (e *env) ended(n int) {
 	})
 }
 
-// sentOnce checks that every queued mail went out exactly once.
+// sentOnce checks that every queued mail was sent exactly once.
 func (e *env) sentOnce(n int) {
 	e.Helper()
 	e.mu.Lock()
@@ -201,7 +201,7 @@ func TestEachRequestIsSentOnceByManySenders(t *testing.T) {
 	e.queue(requests...)
 	e.start()
 	s, _ := e.start()
-	e.queue(requests[:100]...) // delivered again
+	e.queue(requests[:100]...) // redelivered events
 	e.queue(accountMail())
 	s.Wake()
 	e.ended(301)
@@ -291,8 +291,8 @@ func TestAProviderThatIsAwayIsWaitedFor(t *testing.T) {
 	}
 }
 
-// The process dies after the provider took the mail: the lease ends, and the
-// mail goes out again as the same mail.
+// If the process dies after the provider accepted the mail, the lease ends and the mail is sent again with
+// the same Message-ID.
 func TestAMailUnderWayAtACrashIsSentAgainWithItsID(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -329,12 +329,12 @@ func TestStoppingFinishesWhatIsUnderWay(t *testing.T) {
 		e.queue(signupMail(int64(i)))
 	}
 	_, stop := e.start()
-	for range 4 { // every worker has one
+	for range 4 { // one for every worker
 		<-entered
 	}
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); stop() }()
-	// The rest is handed back while those four are under way.
+	// The sender returns the rest while those four are in flight.
 	e.eventually("handed back", func() bool {
 		var n int
 		if err := e.pool.QueryRow(context.Background(), "SELECT count(*) FROM sent_mail WHERE state = 'queued' AND due_at <= "+
@@ -365,7 +365,7 @@ func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
 		return errors.Join(e.store.Forget(t.Context(), tx, accountID), e.store.Forget(t.Context(), tx, waitlistID),
 			e.store.CancelSignup(t.Context(), tx, other.WaitlistID, 9, ""))
 	})
-	// Events that come late queue nothing.
+	// Late events queue nothing.
 	e.queue(accountMail(), signupMail(3), teamMail())
 	e.start()
 	e.eventually("the others have ended", func() bool {
@@ -413,16 +413,16 @@ func TestPurge(t *testing.T) {
 		FROM generate_series(1, 16100) i`, waitlistID); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // also when it is said again
+	for range 2 { // a repeated deletion changes nothing
 		e.tx(func(tx pgx.Tx) error {
 			return errors.Join(e.store.Forget(t.Context(), tx, accountID), e.store.Forget(t.Context(), tx, waitlistID))
 		})
 	}
-	// A first purge ended midway.
+	// A first purge was interrupted.
 	if _, err := e.pool.Exec(t.Context(), "DELETE FROM sent_mail WHERE number > 16000"); err != nil {
 		t.Fatal(err)
 	}
-	// Replicas purge side by side.
+	// Replicas purge concurrently.
 	var replicas sync.WaitGroup
 	for range 3 {
 		replicas.Go(func() {
@@ -453,7 +453,7 @@ func TestPurge(t *testing.T) {
 	}
 }
 
-// A mail under way when its row is purged goes out, and leaves nothing.
+// A mail in flight whose row is purged is sent, and leaves no row.
 func TestPurgeWhileAMailIsUnderWay(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -484,7 +484,7 @@ func TestPurgeWhileAMailIsUnderWay(t *testing.T) {
 	}
 }
 
-// What has gone by the thousands does not hold up what is to be sent.
+// Thousands of mails of deleted accounts do not delay the others.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -12,7 +12,7 @@ import (
 func TestWithinTrial(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	uses := func(pairs ...int64) (out []messaging.TrialUse) { // hours ago, mails
+	uses := func(pairs ...int64) (out []messaging.TrialUse) { // pairs of hours ago and mails
 		for i := 0; i < len(pairs); i += 2 {
 			out = append(out, messaging.TrialUse{At: now.Add(-time.Duration(pairs[i]) * time.Hour), Mails: pairs[i+1]})
 		}
@@ -22,7 +22,7 @@ func TestWithinTrial(t *testing.T) {
 		name    string
 		reserve int64
 		uses    []messaging.TrialUse
-		wait    time.Duration // 0: it fits
+		wait    time.Duration // 0 means that the blast fits
 	}{
 		{"the whole cap at once", 100, nil, 0},
 		{"exactly the rest", 60, uses(20, 30, 1, 10), 0},

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// environ is a whole environment, as the command would read it.
+// environ is a complete environment of the command.
 func environ(t *testing.T) (cfg kafka.Config, dir string, env []string) {
 	t.Helper()
 	brokers, prefix := testenv.Kafka(t)
@@ -46,7 +46,7 @@ func environ(t *testing.T) (cfg kafka.Config, dir string, env []string) {
 	}
 }
 
-// seed is the service's own key.
+// seed is the seed of the service's key.
 func seed() []byte { return []byte(strings.Repeat("s", 32)) }
 
 func keys(t *testing.T) rpc.Keys {
@@ -72,7 +72,7 @@ func start(t *testing.T, env []string) (*app.App, func()) {
 	return a, testenv.Run(t, a.Run)
 }
 
-// open returns a pool on the service's schema.
+// open returns a pool whose search path is the service's schema.
 func open(t *testing.T, env []string) *pgxpool.Pool {
 	t.Helper()
 	var url string
@@ -144,7 +144,7 @@ func TestEventsBecomeMails(t *testing.T) {
 	}
 	testenv.Eventually(t, "written", func() bool { return w.WriteMessages(t.Context(), append(msgs, msgs...)...) == nil })
 	consumed := func() bool {
-		// An error passes: the group may have no coordinator yet.
+		// Ignore errors: the group may have no coordinator yet.
 		lag, err := kafka.Lag(t.Context(), cfg, "messaging", kafka.AccountsTopic, kafka.SignupsTopic)
 		return err == nil && lag[kafka.AccountsTopic]+lag[kafka.SignupsTopic] == 0
 	}
@@ -157,7 +157,7 @@ func TestEventsBecomeMails(t *testing.T) {
 	}
 	testenv.Eventually(t, "mails", func() bool { return consumed() && len(files()) >= 4 })
 	stop()
-	// Another replica reads everything once more.
+	// Another replica reads all events again.
 	if err := w.WriteMessages(t.Context(), msgs...); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestEventsBecomeMails(t *testing.T) {
 	}
 }
 
-// Both groups go on behind what they cannot handle, and handle it once when they
+// Both consumer groups continue past an event that they cannot handle, and handle it once as soon as they
 // can.
 func TestPoison(t *testing.T) {
 	cfg, _, env := environ(t)
@@ -219,7 +219,7 @@ func TestPoison(t *testing.T) {
 			Group: "messaging-blasts", Topic: kafka.BlastsTopic,
 			Event: func(id string) *eventv1.Event {
 				if uuid.Validate(id) == nil {
-					// It has ended, so that nobody takes its batch.
+					// The blast has ended, so that no blaster claims its batch.
 					if _, err := pool.Exec(t.Context(), `
 						WITH ended AS (
 							INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, state, created_at, ended_at)
@@ -242,7 +242,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// What is deleted takes its mails along, those that come late included.
+// Deleting an account or waitlist deletes its mails, also those whose events arrive late.
 func TestDeletionsReachTheMails(t *testing.T) {
 	cfg, _, env := environ(t)
 	start(t, append(env, "PURGE_EVERY=20ms"))

@@ -23,7 +23,7 @@ import (
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 )
 
-// signups is signup's side, with one waitlist.
+// signups stands in for signup, with one waitlist.
 type signups struct {
 	signupv1.UnimplementedSignupServiceServer
 	waitlistID string
@@ -54,7 +54,7 @@ func (s *signups) GetMailing(_ context.Context, r *signupv1.GetMailingRequest) (
 	}, nil
 }
 
-// serve runs signup and returns where.
+// serve runs signups and returns its address.
 func (s *signups) serve(t *testing.T) string {
 	t.Helper()
 	srv := rpc.NewServer("signup", keys(t), slog.New(slog.NewTextHandler(t.Output(), nil)))
@@ -74,7 +74,7 @@ func (s *signups) serve(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// All mails about signups, from their events to the folder.
+// Every kind of mail about signups gets from its event into the folder.
 func TestMailsAboutSignups(t *testing.T) {
 	cfg, dir, env := environ(t)
 	ownerID := uuid.NewString()

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve runs a name server, by UDP and TCP at one port.
+// serve runs a name server on one port, over UDP and TCP.
 func serve(t *testing.T, answer func(q *mdns.Msg, tcp bool) *mdns.Msg) string {
 	t.Helper()
 	packets, streams := listen(t)
@@ -45,7 +45,7 @@ func serve(t *testing.T, answer func(q *mdns.Msg, tcp bool) *mdns.Msg) string {
 	return packets.LocalAddr().String()
 }
 
-// listen takes a port that is free for UDP and TCP.
+// listen opens a port that is free for both UDP and TCP.
 func listen(t *testing.T) (net.PacketConn, net.Listener) {
 	t.Helper()
 	for range 50 {
@@ -57,7 +57,7 @@ func listen(t *testing.T) (net.PacketConn, net.Listener) {
 		if err == nil {
 			return packets, streams
 		}
-		_ = packets.Close() // somebody else's by TCP
+		_ = packets.Close() // the port is taken over TCP
 	}
 	t.Fatal("no port is free")
 	return nil, nil
@@ -125,7 +125,7 @@ func TestTexts(t *testing.T) {
 			if !slices.Equal(got, tc.want) || (err == nil) != tc.known || (err != nil && !errors.Is(err, messaging.ErrNoAnswer)) {
 				t.Errorf("%q, %v", got, err)
 			}
-			// An owner waits for it.
+			// The owner's request waits for the answer.
 			if took := time.Since(began); took > 4500*time.Millisecond {
 				t.Errorf("took %s", took)
 			}

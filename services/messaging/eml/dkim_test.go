@@ -66,7 +66,7 @@ func TestSignaturesVerify(t *testing.T) {
 				t.Errorf("%s: %s is not signed", name, signed)
 			}
 		}
-		// A second Subject or another body is not by us.
+		// A second Subject or a changed body invalidates the signature.
 		for what, forged := range map[string][]byte{
 			"header": append([]byte("Subject: other\r\n"), first...),
 			"body":   bytes.Replace(first, []byte("\r\n\r\n"), []byte("\r\n\r\nother "), 1),

@@ -219,7 +219,7 @@ func TestNamesInjectNothing(t *testing.T) {
 	}
 }
 
-// TestSubjectsArriveAsTheyAre: but for what would break a line.
+// Subjects arrive unchanged, except for characters that would break a line.
 func TestSubjectsArriveAsTheyAre(t *testing.T) {
 	for _, subject := range []string{
 		"News", strings.Repeat(" ", 998), " x", strings.Repeat("x", 70) + strings.Repeat(" ", 200) + "y", strings.Repeat("x", 998), "=?",
@@ -262,7 +262,7 @@ func TestInvitationsInjectNothing(t *testing.T) {
 			}
 		}
 	}
-	// No address has these; an event could.
+	// No valid address has these characters, but an event could.
 	for _, owner := range []string{"x\r\nBcc: victim@example.com", "<script>alert(1)</script>@example.com", `"><img src=x>`, "{{.Link}}",
 		"\u2028--part-" + eventID + "--"} {
 		r.OwnerEmail = owner

@@ -21,7 +21,7 @@ import (
 	"waitlist.internal/services/messaging/eml"
 )
 
-// letter is a mail about a signup, with all that it is made of.
+// letter is a mail about a signup, with its inputs.
 type letter struct {
 	request  messaging.Request
 	about    messaging.Mailing
@@ -104,7 +104,7 @@ func (l letter) build(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// golden compares with a file of testdata, or writes it.
+// golden compares a mail with a file in testdata, or writes the file if UPDATE_GOLDEN is set.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	got = bytes.ReplaceAll(got, []byte("\r\n"), []byte("\n"))
@@ -152,7 +152,7 @@ func TestGoldenSMS(t *testing.T) {
 	golden(t, "sms.txt", fmt.Appendf(nil, "%s to %s: %s\n", m.ID, m.To, m.Text))
 }
 
-// The foot's page and the header's URL opt the signup out, and nobody else.
+// The links in the footer and in the header opt out this signup and no other.
 func TestUnsubscribeLinks(t *testing.T) {
 	r := ring(t)
 	page := regexp.MustCompile(`https://join\.example\.com/unsubscribe\?[^\s"]+`)
@@ -196,7 +196,7 @@ func TestUnsubscribeLinks(t *testing.T) {
 	}
 }
 
-// What people call themselves breaks no header, no line of the foot, no tag.
+// Names that people choose cannot break a header, a line of the footer or a tag.
 func TestSignupsInjectNothing(t *testing.T) {
 	for name, l := range letters() {
 		clean, cleanParts := stdparse(t, l.build(t))

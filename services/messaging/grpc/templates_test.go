@@ -37,7 +37,7 @@ func TestCheckTemplates(t *testing.T) {
 	bad := []*messagingv1.TemplateRef{
 		ref(mine, offboarding), ref(bye, confirmation), ref(bye, ""), ref(theirs, confirmation), ref(uuid.NewString(), confirmation),
 		ref("", confirmation), ref("x", confirmation),
-		// The same template has one name, or its deletion would not find all of them.
+		// A template has one spelling of its id, so that its deletion finds every use of it.
 		ref(strings.ToUpper(mine), confirmation), ref(strings.ReplaceAll(mine, "-", ""), confirmation), ref("{"+mine+"}", confirmation),
 		ref("urn:uuid:"+mine, confirmation),
 	}

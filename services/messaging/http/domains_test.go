@@ -14,11 +14,11 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-// zone is what the world's name servers say. It implements messaging.Texts.
+// zone holds the TXT records of all name servers. It implements messaging.Texts.
 type zone struct {
 	mu    sync.Mutex
 	texts map[string][]string
-	// silent has nobody answer.
+	// silent means that no name server answers.
 	silent bool
 	asked  int
 }
@@ -39,7 +39,7 @@ func (z *zone) change(f func()) {
 	f()
 }
 
-// publish sets what an answer of POST /domains/verify lists.
+// publish adds the records that an answer of POST /domains/verify lists.
 func (z *zone) publish(t testing.TB, a answer) {
 	t.Helper()
 	records, _ := a.body["dns_records"].([]any)
@@ -81,7 +81,7 @@ func TestDomainsLiveAndDie(t *testing.T) {
 	}
 	e.zone.publish(t, claimed)
 	all := maps.Clone(e.zone.texts)
-	// Each record that proves something is needed.
+	// Every proving record is required.
 	for name := range all {
 		want := "pending"
 		if strings.HasPrefix(name, "_dmarc.") {
@@ -95,7 +95,7 @@ func TestDomainsLiveAndDie(t *testing.T) {
 				t.Errorf("%s at %s: %s", what, name, s)
 			}
 		}
-		// As some name servers' pages rewrite it, and beside others.
+		// The value as some DNS control panels rewrite it, beside other values.
 		e.zone.change(func() { e.zone.texts[name] = []string{"v=spf1 -all", strings.ReplaceAll(value, "; ", ";") + ";"} })
 		if s := e.status("owner", "news.example.com"); s != "verified" {
 			t.Errorf("rewritten at %s: %s", name, s)
@@ -114,7 +114,7 @@ func TestDomainsLiveAndDie(t *testing.T) {
 		key.Domain != "news.example.com" {
 		t.Fatalf("%v %v %v", from, key, err)
 	}
-	// Nobody answers: nothing changes.
+	// No name server answers: nothing changes.
 	e.zone.change(func() { e.zone.silent = true })
 	if s := e.status("owner", "news.example.com"); s != "verified" {
 		t.Error(s)
@@ -162,14 +162,14 @@ func TestADomainIsOneAccounts(t *testing.T) {
 	e := newEnv(t)
 	first, second := e.claim("owner", "example.com").want(http.StatusOK, ""), e.claim("other", "example.com").want(http.StatusOK, "")
 	e.zone.publish(t, second)
-	// What the other has set proves nothing for the owner.
+	// The other account's records prove nothing for the owner.
 	if s := e.status("owner", "example.com"); s != "pending" {
 		t.Error(s)
 	}
 	if s := e.status("other", "example.com"); s != "verified" {
 		t.Error(s)
 	}
-	// Both have set theirs: the first to be verified stays.
+	// Both accounts have published their records: the one that was verified first stays verified.
 	e.zone.publish(t, first)
 	if s := e.status("owner", "example.com"); s != "pending" {
 		t.Error(s)
@@ -177,7 +177,7 @@ func TestADomainIsOneAccounts(t *testing.T) {
 	e.do("owner", remove, "/domains/example.com", nil).want(http.StatusNoContent, "")
 	e.claim("owner", "example.com").want(http.StatusConflict, "DUPLICATE")
 	e.claim("other", "example.com").want(http.StatusOK, "")
-	e.claim("owner", "mail.example.org").want(http.StatusConflict, "DUPLICATE") // our own
+	e.claim("owner", "mail.example.org").want(http.StatusConflict, "DUPLICATE") // the owner's own claim
 	e.do("other", remove, "/domains/example.com", nil).want(http.StatusNoContent, "")
 	e.claim("owner", "example.com").want(http.StatusOK, "")
 	for _, path := range []string{"/domains/example.com/status", "/domains/nowhere.example/status", "/domains/%20/status",
@@ -255,7 +255,7 @@ func TestWhoMayDoWhatWithDomains(t *testing.T) {
 		{"nobody", get, "/domains/verify", nil, "", 404, "NOT_FOUND"},
 		{"nobody", get, "/domains/example.com", nil, "", 404, "NOT_FOUND"},
 		{"nobody", post, "/domains", claim, "", 404, "NOT_FOUND"},
-		{"nobody", post, "/domains/notifications/resend", "{}", "", 404, "NOT_FOUND"}, // none is configured
+		{"nobody", post, "/domains/notifications/resend", "{}", "", 404, "NOT_FOUND"}, // no such provider is configured
 		{"other", get, list, nil, own, 403, "FORBIDDEN"},
 		{"other", post, "/domains/verify", "no JSON", own, 403, "FORBIDDEN"},
 		{"viewer", post, "/domains/verify", "no JSON", own, 403, "FORBIDDEN"},
@@ -298,12 +298,12 @@ func TestDomainsAreLookedAfter(t *testing.T) {
 	if n := e.count("SELECT count(*) FROM domain WHERE state = 'verified'"); n != 3 {
 		t.Errorf("%d verified", n)
 	}
-	// The newest speaks for the owner.
+	// The newest domain is the owner's sender.
 	if from, key, err := e.domains.Sender(t.Context(), ownerID); err != nil || from.Address != "no-reply@c.example" ||
 		key.Domain != "c.example" {
 		t.Errorf("%v %v", from, err)
 	}
-	// Each was looked at just now.
+	// All domains were checked just now.
 	asked := e.zone.asked
 	if n, err := e.owners.Once(t.Context()); n != 0 || err != nil || e.zone.asked != asked {
 		t.Error(n, err)
@@ -323,7 +323,7 @@ func TestKeysAreKeptSealed(t *testing.T) {
 	if n := e.count("SELECT count(*) FROM domain WHERE key LIKE 's1.k1.%' AND selector LIKE 'wl%'"); n != 1 {
 		t.Error(n)
 	}
-	// It opens in its own row alone.
+	// The sealed key opens only in its own row.
 	e.claim("owner", "example.net").want(http.StatusOK, "")
 	if _, err := e.pool.Exec(t.Context(), "UPDATE domain d SET state = 'verified', key = o.key FROM domain o WHERE o.id <> "+
 		"d.id"); err != nil {

@@ -38,8 +38,7 @@ const (
 	memberID = "0193d4a2-5c1e-7a41-8000-00000000000c"
 )
 
-// env is the routes on a database of their own. actors stand for account: whom a
-// key belongs to.
+// env is the routes with their own database. actors stands in for account: it maps keys to their holders.
 type env struct {
 	t      testing.TB
 	pool   *pgxpool.Pool
@@ -83,7 +82,7 @@ func newEnv(t testing.TB) *env {
 
 func pro() access.Entitlement { return access.Entitlement{Tier: access.Pro, Status: access.Active} }
 
-// actor is somebody with an own account, and a role in those of others.
+// actor is a person with an account and roles in other accounts.
 func actor(id, email string, own access.Entitlement, teams ...access.Grant) access.Actor {
 	return access.Actor{
 		AccountID: id, Email: email, EmailVerified: true,
@@ -108,8 +107,8 @@ type answer struct {
 	body   map[string]any
 }
 
-// do sends a request as somebody, for the owner with an address where there is
-// one. body is text as it is, or anything that JSON takes.
+// do sends a request as an actor, on behalf of the owner with an address if one is given. body is raw text or
+// a value to encode as JSON.
 func (e *env) do(who, method, path string, body any, account ...string) answer {
 	e.t.Helper()
 	text, ok := body.(string)
@@ -136,7 +135,7 @@ func (e *env) do(who, method, path string, body any, account ...string) answer {
 	return a
 }
 
-// want checks the status, and the error code where there is one.
+// want checks the status and, if code is not empty, the error code.
 func (a answer) want(status int, code string) answer {
 	a.t.Helper()
 	got, _ := a.body["error_code"].(string)
@@ -155,7 +154,7 @@ func (a answer) str(name string) string {
 	return s
 }
 
-// fields are those that a validation error names.
+// fields returns the fields that a validation error names.
 func (a answer) fields() string {
 	var out []string
 	list, _ := a.body["errors"].([]any)
@@ -174,7 +173,7 @@ func (e *env) count(sql string) (n int) {
 	return n
 }
 
-// forget deletes an account, and everything of it.
+// forget deletes an account and all its data.
 func (e *env) forget(ownerID string) {
 	e.t.Helper()
 	mails := postgres.NewMails(e.pool)

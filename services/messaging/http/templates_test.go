@@ -87,13 +87,13 @@ func TestTemplates(t *testing.T) {
 		got.str("name") != "Welcome" {
 		t.Errorf("after the changes %s", got.raw)
 	}
-	// The last body stays.
+	// The last body cannot be removed.
 	if f := e.do("owner", patch, "/templates/"+id, obj{"text_body_template": ""}).want(400,
 		"VALIDATION_ERROR").fields(); f != "html_body_template" {
 		t.Errorf("fields %s", f)
 	}
 
-	// Nobody else has it, whatever the way.
+	// No other account can reach the template by any route.
 	for _, id := range []string{id, strings.ToUpper(id), strings.ReplaceAll(id, "-", ""), uuid.NewString(), "x", "%00", "%ff", "a%2Fb"} {
 		who := "other"
 		for _, a := range []answer{
@@ -203,7 +203,7 @@ func TestTemplateBodies(t *testing.T) {
 	}
 }
 
-// A change of the type must fit to what stays.
+// A new type must fit the fields that do not change.
 func TestTemplateTypeChanges(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -227,7 +227,7 @@ func TestTemplateTypeChanges(t *testing.T) {
 		t.Errorf("changed by what was refused: %s", got.raw)
 	}
 	e.do("owner", patch, path, `{"template_type":"offboarding","subject_template":"x","text_body_template":"y"}`).want(200, "")
-	// A name that was the type's by default goes with it.
+	// A default name follows the type.
 	if got := e.do("owner", get, path, nil); got.str("template_type") != "offboarding" || got.str("name") != "offboarding" {
 		t.Errorf("%s", got.raw)
 	}
@@ -237,8 +237,7 @@ func TestTemplateTypeChanges(t *testing.T) {
 	}
 }
 
-// What is refused first: credentials, the account, its subscription, the role,
-// the body, the tier, the template.
+// The order of refusals: credentials, account, subscription, role, body, tier, template.
 func TestTemplateOrder(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -285,7 +284,7 @@ func TestTemplateOrder(t *testing.T) {
 		t.Errorf("%q does not name the plan", text)
 	}
 
-	// A member: its own state does not count, the owner's does.
+	// For a member, the owner's subscription counts, not the member's own.
 	const theirs = " OWNER@example.com "
 	member := actor(memberID, "member@example.com", inactive, at(pro()))
 	e.actors["member"] = member
@@ -314,7 +313,7 @@ func TestTemplateOrder(t *testing.T) {
 	e.do("other", get, "/templates/"+answers["create"].str("template_id"), nil).want(404, "NOT_FOUND")
 }
 
-// Of an account that is deleted while templates come nothing stays.
+// No template of an account remains if the account is deleted while templates are inserted.
 func TestTemplatesOfADeletedAccount(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -333,7 +332,7 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // where the test fails before its commit
+		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // if the test fails before the commit
 		return tx
 	}
 	waits := func(done <-chan error) {
@@ -346,8 +345,8 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 			}
 		}
 	}
-	// One template is on its way when the purge begins: the purge waits. Another's
-	// request looks whether the account has gone only then.
+	// The purge waits for the template whose insertion began before it. A later request checks for the deletion
+	// only then.
 	inserts, holds := lock("_shared"), lock("_shared")
 	if _, err := inserts.Exec(t.Context(), "INSERT INTO template SELECT gen_random_uuid(), owner_id, template_type, name, subject, "+
 		"html_body, text_body, created_at FROM template WHERE owner_id = $1 LIMIT 1", ownerID); err != nil {
@@ -376,7 +375,7 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 	}
 	e.do("other", get, "/templates/"+kept, nil).want(200, "")
 
-	// A request that waits for a purge finds the account gone.
+	// A request that waits for a purge finds the account deleted.
 	exclusive := lock("")
 	inserted := make(chan error, 1)
 	go func() {

@@ -30,7 +30,7 @@ func TestOneWholeFilePerMail(t *testing.T) {
 	}
 	defer func() { _ = p.Close() }()
 	var wg sync.WaitGroup
-	for range 8 { // a redelivery, and one that another process sends at the same time
+	for range 8 { // redeliveries, some of them by another process at the same time
 		wg.Go(func() {
 			if err := p.Send(t.Context(), mail("0197f0c4")); err != nil {
 				t.Error(err)

@@ -14,8 +14,8 @@ import (
 	"waitlist.internal/services/messaging/postgres"
 )
 
-// What a statement about blasts reads does not grow with their recipients or
-// number, also where its plan was made when there were none.
+// The rows that a statement about blasts reads do not grow with the number of blasts or recipients, even if
+// its plan was made while the tables were empty.
 func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -63,7 +63,7 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 		{"pace", func() error { _, err := blasts.Pace(ctx, 1, 1e6); return err }},
 		{"prune", func() error { _, err := blasts.PruneBlasts(ctx, time.Now().Add(-24*time.Hour)); return err }},
 	}
-	for range 10 { // then the plans are kept
+	for range 10 { // so that Postgres keeps generic plans
 		for _, s := range steps {
 			if err := s.do(); err != nil {
 				t.Fatalf("%s: %v", s.name, err)
@@ -79,7 +79,7 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 			SELECT '` + large + `', i, i * 100 + 1, i * 100 + 100, CASE WHEN i < 400 THEN 'ended' ELSE 'ready' END,
 				now() + CASE WHEN i < 600 THEN interval '1 hour' ELSE interval '-1 hour' END, CASE WHEN i = 500 THEN '` + batch.Claim + `'::uuid END
 			FROM generate_series(0, 999) i`,
-		// Others' that ended.
+		// Ended blasts of other owners.
 		`INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at, planned, state, ended_at)
 			SELECT gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), '', '', '', '', now(), true, 'sent', now() FROM generate_series(1, 20000)`,
 		`INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at) SELECT gen_random_uuid(), gen_random_uuid(), 1, now() FROM generate_series(1, 20000)`,

@@ -32,7 +32,7 @@ func domains(t *testing.T, pool *pgxpool.Pool, method string) *postgres.Domains 
 	return postgres.NewDomains(pool, ring, method, stdmail.Address{Name: "Waitlist", Address: "no-reply@example.org"})
 }
 
-// claimed is an owner's claim of what the mail provider knows by an id.
+// claimed is an owner's claim of a domain that the mail provider knows by an id.
 func claimed(t *testing.T, s *postgres.Domains, owner, name, external string, registered bool) messaging.Domain {
 	t.Helper()
 	id, err := uuid.NewV7()
@@ -72,7 +72,7 @@ func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
 	claimed(t, s, owners[0], "of-the-operator.example", "ext3", false)
 	var released []string
 	release := func(id string) error { released = append(released, id); return nil }
-	// The first account goes: another claim takes over what it has registered.
+	// The first account is deleted: another claim takes over its registration.
 	forget(t, pool, owners[0])
 	if err := s.ReleaseDomains(t.Context(), 10, release); err != nil || !slices.Equal(released, []string{"ext2"}) {
 		t.Fatalf("%v, %v", released, err)
@@ -80,7 +80,7 @@ func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
 	if err := s.DeleteDomain(t.Context(), owners[1], "example.com", release); err != nil || len(released) != 1 {
 		t.Fatalf("%v, %v", released, err)
 	}
-	// A provider that is away keeps the claim.
+	// During an outage of the provider the claim is kept.
 	away := errors.New("away")
 	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", func(string) error { return away }); !errors.Is(err, away) {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestReleasesAreRepeated(t *testing.T) {
 	if err := s.ReleaseDomains(t.Context(), 10, fail); !errors.Is(err, away) || calls != 1 {
 		t.Fatal(err, calls)
 	}
-	// Not at once, and not by one that does not know the provider.
+	// Not at once, and not by a store of another method.
 	if err := s.ReleaseDomains(t.Context(), 10, fail); err != nil || calls != 1 {
 		t.Fatal(err, calls)
 	}
@@ -130,8 +130,7 @@ func TestReleasesAreRepeated(t *testing.T) {
 	}
 }
 
-// provider is a mail provider that forgets domains. It implements
-// messaging.Prover.
+// provider is a mail provider that deletes domains. It implements messaging.Prover.
 type provider struct {
 	messaging.Records
 	forgot []string
@@ -189,7 +188,7 @@ func TestMovesAreDecidedByTheLatestState(t *testing.T) {
 	if state, err := s.MoveDomain(t.Context(), first, messaging.DomainVerified, time.Now()); state != messaging.DomainVerified || err != nil {
 		t.Fatal(state, err)
 	}
-	// A look that began before knows nothing of it.
+	// A check that began earlier does not overwrite the change.
 	if state, err := s.MoveDomain(t.Context(), first, messaging.DomainFailed, time.Now()); state != messaging.DomainVerified || err != nil {
 		t.Error(state, err)
 	}
@@ -202,7 +201,7 @@ func TestMovesAreDecidedByTheLatestState(t *testing.T) {
 	if taken, err := s.Taken(t.Context(), one, "example.com"); taken || err != nil {
 		t.Error(taken, err)
 	}
-	// An account that has gone has nothing, though its rows are still there.
+	// A deleted account has no domains, although its rows still exist.
 	if _, err := pool.Exec(t.Context(), "INSERT INTO gone (id) VALUES ($1)", one); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +222,7 @@ func TestSuppressedAddresses(t *testing.T) {
 	}
 	suppress("n1", messaging.Bounced, "a@example.org", "a@example.org", "b@example.org")
 	suppress("n2", messaging.Complained, "a@example.org")
-	suppress("n1", messaging.Bounced, "c@example.org") // the same one again
+	suppress("n1", messaging.Bounced, "c@example.org") // a repeated notification
 	got, err := l.Suppressed(t.Context(), []string{"a@example.org", "b@example.org", "c@example.org", "d@example.org"})
 	if err != nil || len(got) != 2 || !got["a@example.org"] || !got["b@example.org"] {
 		t.Errorf("%v, %v", got, err)
@@ -236,7 +235,7 @@ func TestSuppressedAddresses(t *testing.T) {
 		"'%example%'").Scan(&n); err != nil || n != 0 {
 		t.Error(n, err)
 	}
-	// Notifications are forgotten, addresses are not.
+	// Notifications are deleted; suppressed addresses are kept.
 	if _, err := pool.Exec(t.Context(), "UPDATE notification SET received_at = now() - interval '8 days' WHERE id = 'n1'"); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +250,7 @@ func TestSuppressedAddresses(t *testing.T) {
 	}
 }
 
-// With many claims every statement goes by an index.
+// With many claims, every statement uses an index.
 func TestClaimsAreFoundByIndexes(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)

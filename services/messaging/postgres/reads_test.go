@@ -15,7 +15,7 @@ import (
 	"waitlist.internal/services/messaging/postgres"
 )
 
-// Nobody waits for a password behind a waitlist that went viral.
+// Password resets do not wait behind the mails of a viral waitlist.
 func TestAccountsFirst(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -62,15 +62,15 @@ func TestStatementsHaveIndexes(t *testing.T) {
 	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, messaging.Name, 1, postgres.Migrations), "db/*.sql.go", 68)
 }
 
-// What a statement reads does not grow with the tables, nor with how often one
-// referrer was told, also where its plan was made when they were empty.
+// The rows that a statement reads do not grow with the tables or with one referrer's notifications, even if
+// its plan was made while the tables were empty.
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
 	mails, templates := postgres.NewMails(pool), postgres.NewTemplates(pool, func() {})
 	const list, owner = "0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
-	// star was told very often, fan never.
+	// star has had very many notifications, fan none.
 	const star, fan = 1, 2
 	in := func(do func(tx pgx.Tx) error) func() error {
 		return func() error { return pg.InTx(ctx, pool, do) }
@@ -119,7 +119,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 				Type: messaging.BlastTemplate, Text: "x"})
 		}},
 	}
-	for range 10 { // then the plans are kept
+	for range 10 { // so that Postgres keeps generic plans
 		for _, s := range steps {
 			if err := s.do(); err != nil {
 				t.Fatalf("%s: %v", s.name, err)
@@ -129,8 +129,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	for _, sql := range []string{
 		"SET statement_timeout = 0",
 		"DELETE FROM sent_mail",
-		// 50,000 that were sent long ago, 50,000 of others that wait for their pause, but
-		// for 20.
+		// 50,000 mails were sent long ago; 50,000 of other referrers are deferred, except for 20 that are due.
 		`INSERT INTO sent_mail (event_id, kind, state, recipient, generation, waitlist_id, waitlist_name, number, requested_at, traceparent, due_at, ended_at)
 			SELECT gen_random_uuid(), 'sms', CASE WHEN i % 2 = 0 THEN 'sent' ELSE 'queued' END, '', 0, '` + list + `', '', CASE WHEN i % 2 = 0 THEN 1 ELSE i END, now(), '',
 				now() + CASE WHEN i > 40 THEN interval '1 hour' ELSE interval '-1 hour' END, CASE WHEN i % 2 = 0 THEN now() - interval '2 hours' END

@@ -15,7 +15,7 @@ import (
 	"waitlist.internal/services/messaging/resendtest"
 )
 
-// zone is what name servers say. It implements messaging.Texts.
+// zone holds the TXT records that name servers answer with. It implements messaging.Texts.
 type zone map[string]string
 
 func (z zone) Texts(_ context.Context, name string) ([]string, error) {
@@ -56,7 +56,7 @@ func TestDomainsAreProvenThroughTheAPI(t *testing.T) {
 		"resend._domainkey.news.example.com\n" || first.Records[1].Value != "10 feedback-smtp.us-east-1.amazonses.com" {
 		t.Errorf("%s%+v", got, first.Records)
 	}
-	// Another account of ours claims it as well: the same domain, another proof.
+	// Another account claims the same domain and gets another proof.
 	second, err := d.Begin(t.Context(), "news.example.com")
 	if err != nil || second.Registered || second.ExternalID != first.ExternalID || second.Records[0].Value == first.Records[0].Value {
 		t.Fatalf("%+v, %v", second, err)
@@ -81,7 +81,7 @@ func TestDomainsAreProvenThroughTheAPI(t *testing.T) {
 			t.Errorf("%s: %v, %v", tc.name, proven, err)
 		}
 	}
-	// Resend looks when it is asked to.
+	// Resend checks the records on request.
 	s.SetStatus("news.example.com", "not_started")
 	d.Texts = published(first)
 	if _, err := d.Proven(t.Context(), messaging.Domain{Claim: first}); err != nil || s.Domains()["news.example.com"].Status != "pending" {
@@ -218,7 +218,7 @@ func TestForgedNotificationsAreRefused(t *testing.T) {
 			b[i] ^= 1
 			h.Set(name, string(b))
 			if name == "Svix-Signature" && i < len("v1") {
-				continue // which scheme it is: ours is the only one
+				continue // the scheme's name; there is only one scheme
 			}
 			refused("another "+name, h, raw)
 		}
@@ -255,7 +255,7 @@ func TestSecretsAreChecked(t *testing.T) {
 	}
 }
 
-// FuzzTake looks for a body or a header that is taken without being signed.
+// FuzzTake looks for an unsigned body or header that is accepted.
 func FuzzTake(f *testing.F) {
 	now := time.Now()
 	header, raw := notified(f, resendtest.Secret, "id", "email.complained", "", now, "a@example.org")

@@ -121,7 +121,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A batch that is too large as a whole goes out mail by mail, and once.
+// A batch that is too large is sent mail by mail, each mail once.
 func TestBatchesThatAreTooLarge(t *testing.T) {
 	s, p := start(t)
 	s.BodyLimit = 2000

@@ -34,7 +34,7 @@ const (
 	password = "correct horse"
 )
 
-// server is a real SMTP server that keeps what it takes.
+// server is a real SMTP server that stores the mails that it accepts.
 type server struct {
 	*gosmtp.Server
 	port int
@@ -44,12 +44,12 @@ type server struct {
 	sessions int
 	mails    []string
 	rcpts    []string
-	// reply, if set, answers a step: mail, rcpt, data.
+	// reply, if set, answers the steps mail, rcpt and data.
 	reply func(step string) error
-	// lose has the server hang up when it has taken a mail.
+	// lose makes the server close the connection after it has accepted a mail.
 	lose bool
 	auth bool
-	// mechanisms are the ways to log in; empty: PLAIN.
+	// mechanisms are the AUTH mechanisms; empty means PLAIN.
 	mechanisms []string
 	froms      []string
 	open       map[*gosmtp.Conn]bool
@@ -85,7 +85,7 @@ func start(t *testing.T, m mode) *server {
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {
 		_ = s.Close()
-		_ = l.Close() // Close does not know it before Serve began
+		_ = l.Close() // Close does not know the listener before Serve has begun
 		if err := <-done; err != nil && !errors.Is(err, gosmtp.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
@@ -246,7 +246,7 @@ func (s *session) Logout() error {
 	return nil
 }
 
-// hangUp closes the connections that are open.
+// hangUp closes all open connections.
 func (s *server) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,7 +318,7 @@ func TestEveryWayToConnect(t *testing.T) {
 				}
 				return
 			}
-			// The server, not the mail, is what fails: it is waited for.
+			// The server fails, not the mail: the sender waits for it.
 			_, refused := errors.AsType[*messaging.RefusedError](err)
 			_, deferred := errors.AsType[*messaging.DeferredError](err)
 			if err == nil || refused || deferred || mails != 0 {
@@ -345,7 +345,7 @@ func TestEveryWayToLogIn(t *testing.T) {
 			}
 		}
 	}
-	// None that we know: away, and the password went nowhere.
+	// No mechanism is supported: the server counts as away, and the password is not sent.
 	s := start(t, mode{starttls: true, auth: true})
 	s.mechanisms = []string{"GSSAPI"}
 	if err := provider(t, s, func(c *smtp.Config) { c.TLS, c.Username, c.Password = smtp.StartTLS, user, password }).Send(t.Context(),
@@ -372,9 +372,9 @@ func TestReplies(t *testing.T) {
 		for code, want := range map[int]string{550: "refused", 554: "refused", 450: "deferred", 452: "deferred", 421: "away", 530: "away"} {
 			switch {
 			case code == 421 && step != "mail":
-				want = "deferred" // it may be about this mail alone
+				want = "deferred" // the error may concern this mail alone
 			case code >= 500 && step == "mail":
-				want = "away" // a limit, or a sender that it takes nothing of: about us
+				want = "away" // a limit, or a rejected sender: the error concerns all mails
 			}
 			s := start(t, mode{})
 			p := provider(t, s, nil)
@@ -397,7 +397,7 @@ func TestReplies(t *testing.T) {
 			if want != "away" && (strings.Contains(err.Error(), "@") || !strings.Contains(err.Error(), "7.1")) {
 				t.Errorf("%d at %s: %v", code, step, err)
 			}
-			// And the next mail goes through.
+			// The next mail is accepted.
 			s.mu.Lock()
 			s.reply = nil
 			s.mu.Unlock()
@@ -408,7 +408,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-// TestHangUps: a server that hangs up over one mail holds up no other.
+// A server that closes the connection over one mail does not delay the others.
 func TestHangUps(t *testing.T) {
 	for _, step := range []string{"rcpt", "data"} {
 		s := start(t, mode{})
@@ -439,7 +439,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	if sessions, mails := s.count(); sessions != 1 || mails != 20 {
 		t.Fatalf("%d connections for %d mails", sessions, mails)
 	}
-	// The server hangs up on what is idle.
+	// The server closes idle connections.
 	s.hangUp()
 	if err := p.Send(t.Context(), mail("id")); err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func TestMessagesArrive(t *testing.T) {
 		if err := p.SendSMS(t.Context(), messaging.SMS{ID: "1", To: number, Text: "Grüße & more: https://a.example/?x=1&y=%20"}); err != nil {
 			t.Fatal(err)
 		}
-		// A text that is too long is cut between characters.
+		// A long text is cut between characters.
 		if err := p.SendSMS(t.Context(), messaging.SMS{ID: "2", To: number, Text: strings.Repeat("x", 1599) + "😀" + "y"}); err != nil {
 			t.Fatal(err)
 		}

@@ -38,8 +38,7 @@ import (
 	"waitlist.internal/services/messaging/resendtest"
 )
 
-// asService makes this test program the service itself, a process that can be
-// killed.
+// asService makes this test program run the service, as a process that can be killed.
 const asService = "MESSAGING_TEST_AS_SERVICE"
 
 func TestMain(m *testing.M) {
@@ -55,14 +54,13 @@ func TestMain(m *testing.M) {
 const (
 	waitlistID = "0197f0c4-6d0e-7cc1-a2a3-bbbbbbbbbbbb"
 	ownerID    = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
-	// inFlight is how many mails of one process may be sent and not recorded: four for
-	// each of its workers.
+	// inFlight is how many mails one process can have sent but not recorded: four for each of its workers.
 	inFlight = 4 * 4
-	// patience bounds a blast.
+	// patience limits the duration of a blast.
 	patience = 10 * time.Minute
 )
 
-// signups is signup, with n people on one waitlist.
+// signups stands in for signup, with n people on one waitlist.
 type signups struct {
 	signupv1.UnimplementedSignupServiceServer
 	n int64
@@ -93,8 +91,7 @@ func (s *signups) GetRecipients(_ context.Context, r *signupv1.GetRecipientsRequ
 	return out, nil
 }
 
-// arrivals are mails as they came: the Message-IDs, or what else names a mail, by
-// recipient.
+// arrivals are the Message-IDs, or other identifiers, of the received mails by recipient.
 type arrivals struct {
 	mu  sync.Mutex
 	ids map[string][]string
@@ -112,15 +109,14 @@ func (a *arrivals) count() int {
 	return len(a.ids)
 }
 
-// sink is where one provider's mails arrive.
+// sink receives the mails of one provider.
 type sink struct {
 	env []string
-	// count returns how many people have got one.
+	// count returns how many recipients have received a mail.
 	count func() int
-	// arrived returns what has, at the end.
+	// arrived returns all received mails at the end.
 	arrived func() map[string][]string
-	// repeats is how many mails may have come again for each kill, with the same
-	// Message-ID.
+	// repeats is how many mails may be repeated for each kill, with the same Message-ID.
 	repeats int
 }
 
@@ -166,7 +162,7 @@ func (a *arrivals) addMail(t *testing.T, b []byte) {
 	a.add(to.Address, m.Header.Get("Message-Id"))
 }
 
-// session takes the mails of one SMTP connection.
+// session receives the mails of one SMTP connection.
 type session struct {
 	t *testing.T
 	*arrivals
@@ -182,7 +178,7 @@ func (session) Rcpt(string, *gosmtp.RcptOptions) error { return nil }
 func (s session) Data(r io.Reader) error {
 	b, err := io.ReadAll(r)
 	if err != nil {
-		return err // the client was killed: it is not taken
+		return err // the client was killed: the mail is not accepted
 	}
 	s.addMail(s.t, b)
 	return nil
@@ -247,7 +243,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// identity makes a service's key.
+// identity generates a service's key.
 func identity(t *testing.T, name string) (seed string, id *rpc.Identity) {
 	t.Helper()
 	raw := make([]byte, ed25519.SeedSize)
@@ -259,7 +255,7 @@ func identity(t *testing.T, name string) (seed string, id *rpc.Identity) {
 	return base64.StdEncoding.EncodeToString(raw), id
 }
 
-// replica is the service as a process.
+// replica is a process of the service.
 type replica struct {
 	t    *testing.T
 	env  []string
@@ -282,15 +278,15 @@ func (r *replica) start() {
 	}
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (r *replica) kill() {
 	_ = r.cmd.Process.Kill()
-	_ = r.cmd.Wait() // says that it was killed
+	_ = r.cmd.Wait() // returns an error, because the process was killed
 }
 
-// R7: two processes send one blast and are killed in turn, all the way through
-// it. Nobody is left out. Nobody gets it twice where the provider takes each mail
-// once; with SMTP those in flight at a kill may repeat, as the same mail.
+// Two processes send one blast and are killed in turn until it ends. Every recipient gets the mail: exactly
+// once if the provider accepts each mail once. With SMTP, mails in flight at a kill may be repeated with the
+// same Message-ID.
 func TestKillsInABlast(t *testing.T) {
 	people, kills := 4000, 10
 	switch {
@@ -359,7 +355,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	created := make(chan string, 1)
 	go func() { created <- create(t, edge, replicas) }()
 	for i := range kills {
-		// Between the first mail and the last ones.
+		// Kill between the first mail and the last ones.
 		testenv.Within(t, patience, "the blast goes on", func() bool { return to.count() >= (i*int(people)+1)/(kills+1) })
 		r := replicas[i%len(replicas)]
 		r.kill()
@@ -414,7 +410,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	t.Logf("%d people, %d kills, %d repeats", people, kills, repeats)
 }
 
-// create asks for the blast until a replica has answered.
+// create requests the blast until a replica answers.
 func create(t *testing.T, edge *rpc.Identity, replicas []*replica) string {
 	t.Helper()
 	actor := access.Actor{AccountID: ownerID, EmailVerified: true, Grants: []access.Grant{{
