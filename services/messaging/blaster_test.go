@@ -48,8 +48,10 @@ type crowd struct {
 func newCrowd(t testing.TB) *crowd {
 	t.Helper()
 	pool := testenv.Migrated(t, messaging.Name, 20, postgres.Migrations)
-	return &crowd{TB: t, pool: pool, blasts: postgres.NewBlasts(pool, time.Now), people: map[string]map[int64]bool{},
-		suppressed: map[string]bool{}}
+	return &crowd{
+		TB: t, pool: pool, blasts: postgres.NewBlasts(pool, time.Now), people: map[string]map[int64]bool{},
+		suppressed: map[string]bool{},
+	}
 }
 
 // list creates a waitlist with the numbers from 1 to n.
@@ -343,7 +345,10 @@ func TestABlastSaysItsBodyAndAFooter(t *testing.T) {
 		!strings.Contains(m.HTML, "&ldquo;List&rdquo;") {
 		t.Errorf("no footer:\n%s\n%s", m.Text, m.HTML)
 	}
-	if !strings.HasPrefix(m.Unsubscribe, "https://join.example.com/v1/public/waitlists/"+list+"/unsubscribe?email=p1%40example.com&token=v1.k1.unsub.0.") {
+	if !strings.HasPrefix(
+		m.Unsubscribe,
+		"https://join.example.com/v1/public/waitlists/"+list+"/unsubscribe?email=p1%40example.com&token=v1.k1.unsub.0.",
+	) {
 		t.Errorf("List-Unsubscribe: %s", m.Unsubscribe)
 	}
 	if b := c.blast(id); b.Subject != "News" {
@@ -545,7 +550,9 @@ func TestABlastEndsWithItsWaitlist(t *testing.T) {
 			}
 			var left int
 			if err := c.pool.QueryRow(t.Context(), `
-				SELECT (SELECT count(*) FROM blast WHERE id = $1) + (SELECT count(*) FROM blast_batch WHERE blast_id = $1) + (SELECT count(*) FROM blast_recipient WHERE blast_id = $1)`, id).Scan(&left); err != nil || left != 0 {
+				SELECT (SELECT count(*) FROM blast WHERE id = $1)
+					+ (SELECT count(*) FROM blast_batch WHERE blast_id = $1)
+					+ (SELECT count(*) FROM blast_recipient WHERE blast_id = $1)`, id).Scan(&left); err != nil || left != 0 {
 				t.Errorf("%d rows are left: %v", left, err)
 			}
 			if sent := len(c.received()); sent > 1000 {

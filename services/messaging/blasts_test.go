@@ -19,8 +19,10 @@ import (
 
 // owners requests the blasts of a crowd.
 func (c *crowd) owners(change func(*messaging.BlastsConfig)) *messaging.Blasts {
-	cfg := messaging.BlastsConfig{Store: c.blasts, Lists: c, Wake: func() {}, Log: slog.New(slog.NewTextHandler(c.Output(), nil)),
-		Now: time.Now, Wait: 20 * time.Millisecond}
+	cfg := messaging.BlastsConfig{
+		Store: c.blasts, Lists: c, Wake: func() {}, Log: slog.New(slog.NewTextHandler(c.Output(), nil)),
+		Now: time.Now, Wait: 20 * time.Millisecond,
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -94,8 +96,10 @@ func TestTheOrderOfChecksOfABlast(t *testing.T) {
 		{"bad body below Pro", list, paying(access.Owner, basic), false, "x", apierr.InvalidBody, apierr.TierRequired},
 		{"invalid below Pro", list, paying(access.Owner, basic), false, `{}`, apierr.ValidationError, apierr.TierRequired},
 		{"below Pro", list, paying(access.Owner, basic), false, news, apierr.TierRequired, apierr.TierRequired},
-		{"not verified, not asked for", list, paying(access.Owner, func(a *access.Actor, _ *access.Grant) { a.EmailVerified = false }), false,
-			news, "", ""},
+		{
+			"not verified, not asked for", list, paying(access.Owner, func(a *access.Actor, _ *access.Grant) { a.EmailVerified = false }), false,
+			news, "", "",
+		},
 		{"admin", list, paying(access.Admin, nil), true, news, "", ""},
 	} {
 		b := c.owners(func(cfg *messaging.BlastsConfig) { cfg.EnforceVerification = tt.enforce })

@@ -49,8 +49,10 @@ func newWorld(t testing.TB) *world {
 		OwnerID: templateOwner, WaitlistName: "Launch", Pro: true, NotifyReferrer: true, SMSNotifyReferrer: true, Milestones: []int64{5, 10},
 		Templates: map[messaging.TemplateType]string{},
 	}
-	for _, kind := range []messaging.TemplateType{messaging.ConfirmationTemplate, messaging.MilestoneTemplate,
-		messaging.OffboardingTemplate} {
+	for _, kind := range []messaging.TemplateType{
+		messaging.ConfirmationTemplate, messaging.MilestoneTemplate,
+		messaging.OffboardingTemplate,
+	} {
 		w.about.Templates[kind] = w.template(kind)
 	}
 	w.world = w
@@ -59,8 +61,10 @@ func newWorld(t testing.TB) *world {
 
 func (w *world) template(kind messaging.TemplateType) string {
 	w.Helper()
-	t := messaging.Template{ID: uuid.Must(uuid.NewV7()).String(), OwnerID: templateOwner, Type: kind,
-		Subject: string(kind) + " for {{first_name}}", Text: "x", CreatedAt: time.Now()}
+	t := messaging.Template{
+		ID: uuid.Must(uuid.NewV7()).String(), OwnerID: templateOwner, Type: kind,
+		Subject: string(kind) + " for {{first_name}}", Text: "x", CreatedAt: time.Now(),
+	}
 	if err := postgres.NewTemplates(w.pool, func() {}).InsertTemplate(w.Context(), t); err != nil {
 		w.Fatal(err)
 	}
@@ -186,12 +190,20 @@ func (w *world) ends() string {
 func TestWhatEventsAskFor(t *testing.T) {
 	t.Parallel()
 	const own, admin = eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST, eventv1.RemovalReason_REMOVAL_REASON_ADMIN
-	verified := &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{WaitlistId: waitlistID,
-		Number: 1}}}
-	ending := &eventv1.Event{Payload: &eventv1.Event_TrialEnding{TrialEnding: &eventv1.TrialEnding{AccountId: templateOwner,
-		Email: "owner@example.com", EndsAt: timestamppb.New(time.Now().Add(time.Hour))}}}
+	verified := &eventv1.Event{Payload: &eventv1.Event_SignupVerified{SignupVerified: &eventv1.SignupVerified{
+		WaitlistId: waitlistID,
+		Number:     1,
+	}}}
+	ending := &eventv1.Event{Payload: &eventv1.Event_TrialEnding{TrialEnding: &eventv1.TrialEnding{
+		AccountId: templateOwner,
+		Email:     "owner@example.com", EndsAt: timestamppb.New(time.Now().Add(time.Hour)),
+	}}}
 	entitled := func(status string) *eventv1.Event {
-		return &eventv1.Event{Payload: &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{AccountId: templateOwner, Entitlement: &accessv1.Entitlement{Status: status}}}}
+		return &eventv1.Event{
+			Payload: &eventv1.Event_EntitlementChanged{
+				EntitlementChanged: &eventv1.EntitlementChanged{AccountId: templateOwner, Entitlement: &accessv1.Entitlement{Status: status}},
+			},
+		}
 	}
 	everything := []*eventv1.Event{createdEvent(true, true), creditedEvent(true, true, 5)}
 	for name, tc := range map[string]struct {
@@ -208,8 +220,10 @@ func TestWhatEventsAskFor(t *testing.T) {
 		"trial ends":                {[]*eventv1.Event{ending, entitled("trialing")}, "trial_ending"},
 		"subscribed":                {[]*eventv1.Event{ending, entitled("active")}, ""},
 		"one after the other": {
-			[]*eventv1.Event{creditedEvent(true, true, 0), creditedEvent(true, true, 5), creditedEvent(true, true, 10),
-				creditedEvent(true, false, 5)},
+			[]*eventv1.Event{
+				creditedEvent(true, true, 0), creditedEvent(true, true, 5), creditedEvent(true, true, 10),
+				creditedEvent(true, false, 5),
+			},
 			"referral_milestone referral_milestone referral_notification sms",
 		},
 	} {
@@ -348,8 +362,10 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 			func(w *world) { w.about = messaging.Mailing{OwnerID: templateOwner} },
 			strings.ReplaceAll(all, "%s", "canceled the owner's plan does not include these mails"),
 		},
-		"the waitlist has gone": {func(w *world) { w.err = apierr.NotFoundf("gone") },
-			strings.ReplaceAll(all, "%s", "canceled the waitlist was deleted")},
+		"the waitlist has gone": {
+			func(w *world) { w.err = apierr.NotFoundf("gone") },
+			strings.ReplaceAll(all, "%s", "canceled the waitlist was deleted"),
+		},
 		"switched off": {
 			func(w *world) {
 				w.about.NotifyReferrer, w.about.SMSNotifyReferrer, w.about.Milestones = false, false, []int64{10}
@@ -372,8 +388,10 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 		"templates of other types": {
 			func(w *world) {
 				id := w.about.Templates[messaging.ConfirmationTemplate]
-				w.about.Templates = map[messaging.TemplateType]string{messaging.ConfirmationTemplate: w.template(messaging.BlastTemplate),
-					messaging.MilestoneTemplate: id, messaging.OffboardingTemplate: "x"}
+				w.about.Templates = map[messaging.TemplateType]string{
+					messaging.ConfirmationTemplate: w.template(messaging.BlastTemplate),
+					messaging.MilestoneTemplate:    id, messaging.OffboardingTemplate: "x",
+				}
 			},
 			say("the assigned template does not exist", "the template has another type", "sent", "the template has another type", "sent"),
 		},

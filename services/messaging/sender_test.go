@@ -458,8 +458,10 @@ func TestPurgeWhileAMailIsUnderWay(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	entered, release := make(chan struct{}, 10), make(chan struct{})
-	replies := map[int64]error{1: nil, 2: &messaging.RefusedError{Reason: "550"}, 3: &messaging.DeferredError{Reason: "451"},
-		4: errors.New("connection refused")}
+	replies := map[int64]error{
+		1: nil, 2: &messaging.RefusedError{Reason: "550"}, 3: &messaging.DeferredError{Reason: "451"},
+		4: errors.New("connection refused"),
+	}
 	e.reply = func(call int, _ messaging.Mail) error {
 		entered <- struct{}{}
 		<-release

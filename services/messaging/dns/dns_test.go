@@ -66,16 +66,20 @@ func listen(t *testing.T) (net.PacketConn, net.Listener) {
 func texts(q *mdns.Msg, values ...[]string) *mdns.Msg {
 	m := new(mdns.Msg).SetReply(q)
 	for _, v := range values {
-		m.Answer = append(m.Answer, &mdns.TXT{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeTXT, Class: mdns.ClassINET,
-			Ttl: 60}, Txt: v})
+		m.Answer = append(m.Answer, &mdns.TXT{Hdr: mdns.RR_Header{
+			Name: q.Question[0].Name, Rrtype: mdns.TypeTXT, Class: mdns.ClassINET,
+			Ttl: 60,
+		}, Txt: v})
 	}
 	return m
 }
 
 func TestTexts(t *testing.T) {
 	t.Parallel()
-	long := []string{strings.Repeat("a", 255), strings.Repeat("b", 255), strings.Repeat("c", 255), strings.Repeat("d", 255),
-		strings.Repeat("e", 255), "f"}
+	long := []string{
+		strings.Repeat("a", 255), strings.Repeat("b", 255), strings.Repeat("c", 255), strings.Repeat("d", 255),
+		strings.Repeat("e", 255), "f",
+	}
 	for _, tc := range []struct {
 		name   string
 		answer func(q *mdns.Msg, tcp bool) *mdns.Msg
@@ -109,8 +113,10 @@ func TestTexts(t *testing.T) {
 		}, nil, false},
 		{"behind an alias", func(q *mdns.Msg, _ bool) *mdns.Msg {
 			m := texts(q, []string{"there"})
-			m.Answer = append([]mdns.RR{&mdns.CNAME{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeCNAME, Class: mdns.ClassINET,
-				Ttl: 60}, Target: "other.example."}}, m.Answer...)
+			m.Answer = append([]mdns.RR{&mdns.CNAME{Hdr: mdns.RR_Header{
+				Name: q.Question[0].Name, Rrtype: mdns.TypeCNAME, Class: mdns.ClassINET,
+				Ttl: 60,
+			}, Target: "other.example."}}, m.Answer...)
 			return m
 		}, []string{"there"}, true},
 	} {

@@ -60,8 +60,10 @@ func TestSignaturesVerify(t *testing.T) {
 		if err != nil || len(got) != 1 || got[0].Err != nil || got[0].Domain != "customer.example" {
 			t.Fatalf("%s: %+v, %v\n%.600s", name, *got[0], err, first)
 		}
-		for _, signed := range []string{"From", "To", "Subject", "Date", "Message-ID", "Content-Type", "List-Unsubscribe",
-			"List-Unsubscribe-Post"} {
+		for _, signed := range []string{
+			"From", "To", "Subject", "Date", "Message-ID", "Content-Type", "List-Unsubscribe",
+			"List-Unsubscribe-Post",
+		} {
 			if !containsFold(got[0].HeaderKeys, signed) {
 				t.Errorf("%s: %s is not signed", name, signed)
 			}

@@ -263,8 +263,10 @@ func TestInvitationsInjectNothing(t *testing.T) {
 		}
 	}
 	// No valid address has these characters, but an event could.
-	for _, owner := range []string{"x\r\nBcc: victim@example.com", "<script>alert(1)</script>@example.com", `"><img src=x>`, "{{.Link}}",
-		"\u2028--part-" + eventID + "--"} {
+	for _, owner := range []string{
+		"x\r\nBcc: victim@example.com", "<script>alert(1)</script>@example.com", `"><img src=x>`, "{{.Link}}",
+		"\u2028--part-" + eventID + "--",
+	} {
 		r.OwnerEmail = owner
 		header, parts := parse(t, build(t, r))
 		if len(header["Bcc"]) > 0 || len(header) != 8 || len(parts) != 2 {

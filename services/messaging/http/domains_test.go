@@ -88,8 +88,10 @@ func TestDomainsLiveAndDie(t *testing.T) {
 			want = "verified"
 		}
 		value := all[name][0]
-		for what, texts := range map[string][]string{"none": nil, "another": {value[:len(value)-1] + "x"}, "less": {value[:len(value)-1]},
-			"more": {value + "x"}} {
+		for what, texts := range map[string][]string{
+			"none": nil, "another": {value[:len(value)-1] + "x"}, "less": {value[:len(value)-1]},
+			"more": {value + "x"},
+		} {
 			e.zone.change(func() { e.zone.texts = maps.Clone(all); e.zone.texts[name] = texts })
 			if s := e.status("owner", "news.example.com"); s != want {
 				t.Errorf("%s at %s: %s", what, name, s)
@@ -180,8 +182,10 @@ func TestADomainIsOneAccounts(t *testing.T) {
 	e.claim("owner", "mail.example.org").want(http.StatusConflict, "DUPLICATE") // the owner's own claim
 	e.do("other", remove, "/domains/example.com", nil).want(http.StatusNoContent, "")
 	e.claim("owner", "example.com").want(http.StatusOK, "")
-	for _, path := range []string{"/domains/example.com/status", "/domains/nowhere.example/status", "/domains/%20/status",
-		"/domains/verify/status"} {
+	for _, path := range []string{
+		"/domains/example.com/status", "/domains/nowhere.example/status", "/domains/%20/status",
+		"/domains/verify/status",
+	} {
 		e.do("other", get, path, nil).want(http.StatusNotFound, "NOT_FOUND")
 	}
 	e.do("other", remove, "/domains/example.com", nil).want(http.StatusNotFound, "NOT_FOUND")
@@ -199,7 +203,8 @@ func TestManyClaimsAtATime(t *testing.T) {
 		t.Errorf("%d rows, answers %v", e.count("SELECT count(*) FROM domain"), answers)
 	}
 	if _, err := e.pool.Exec(t.Context(), `
-		INSERT INTO domain SELECT gen_random_uuid(), method, owner_id, 'd' || i || '.example', state, since, created_at, records, '', '', '', false, due_at
+		INSERT INTO domain
+		SELECT gen_random_uuid(), method, owner_id, 'd' || i || '.example', state, since, created_at, records, '', '', '', false, due_at
 		FROM domain, generate_series(2, 100) i`); err != nil {
 		t.Fatal(err)
 	}
@@ -210,8 +215,11 @@ func TestManyClaimsAtATime(t *testing.T) {
 
 func TestDomainsThatAreNone(t *testing.T) {
 	e := newEnv(t)
-	for _, name := range []any{"", "  ", "localhost", "a b.example", "http://example.com", "example.com/x", "192.0.2.1", "-a.example",
-		strings.Repeat("a", 64) + ".example", "x@example.com", "exa\nmple.com", 5, nil, []string{"example.com"}} {
+	for _, name := range []any{
+		"", "  ", "localhost", "a b.example", "http://example.com", "example.com/x", "192.0.2.1", "-a.example",
+		strings.Repeat("a", 64) + ".example", "x@example.com", "exa\nmple.com", 5, nil,
+		[]string{"example.com"},
+	} {
 		if f := e.do("owner", post, "/domains/verify", map[string]any{"domain": name}).want(http.StatusBadRequest,
 			"VALIDATION_ERROR").fields(); f != "domain" {
 			t.Errorf("%v: %s", name, f)

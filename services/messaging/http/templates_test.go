@@ -54,7 +54,8 @@ func TestTemplates(t *testing.T) {
 	if at, err := time.Parse("2006-01-02T15:04:05.000Z", created); err != nil || time.Since(at) > time.Minute {
 		t.Errorf("created_at %s, %v", created, err)
 	}
-	summary := `"template_id":"` + id + `","template_type":"signup_confirmation","name":"Welcome","subject_template":"Hello {{first_name}}","created_at":"` + created + `"`
+	summary := `"template_id":"` + id + `","template_type":"signup_confirmation",` +
+		`"name":"Welcome","subject_template":"Hello {{first_name}}","created_at":"` + created + `"`
 	if a.raw != "{"+summary+"}\n" {
 		t.Errorf("created %s", a.raw)
 	}
@@ -66,8 +67,10 @@ func TestTemplates(t *testing.T) {
 		t.Errorf("read %s, want %s", raw, full)
 	}
 	// One body is enough, and the name is the type by default.
-	second := e.do("owner", post, "/templates", obj{"template_type": "blast", "subject_template": "x", "html_body_template": nil,
-		"text_body_template": "y", "name": "  "}).want(201, "")
+	second := e.do("owner", post, "/templates", obj{
+		"template_type": "blast", "subject_template": "x", "html_body_template": nil,
+		"text_body_template": "y", "name": "  ",
+	}).want(201, "")
 	if second.str("name") != "blast" {
 		t.Errorf("name %s", second.raw)
 	}
@@ -141,10 +144,14 @@ func TestTemplateBodies(t *testing.T) {
 		fields string
 	}{
 		"nothing": {obj{}, "template_type,subject_template,html_body_template"},
-		"nulls": {obj{"template_type": nil, "subject_template": nil, "html_body_template": nil, "text_body_template": nil},
-			"template_type,subject_template,html_body_template"},
-		"wrong types": {obj{"template_type": 1, "subject_template": true, "html_body_template": obj{}, "text_body_template": 5,
-			"name": []int{}}, "template_type,subject_template,html_body_template,text_body_template,name"},
+		"nulls": {
+			obj{"template_type": nil, "subject_template": nil, "html_body_template": nil, "text_body_template": nil},
+			"template_type,subject_template,html_body_template",
+		},
+		"wrong types": {obj{
+			"template_type": 1, "subject_template": true, "html_body_template": obj{}, "text_body_template": 5,
+			"name": []int{},
+		}, "template_type,subject_template,html_body_template,text_body_template,name"},
 		"unknown type":     {with(good, "template_type", "Blast"), "template_type"},
 		"empty type":       {with(good, "template_type", ""), "template_type"},
 		"empty subject":    {with(good, "subject_template", ""), "subject_template"},
@@ -158,8 +165,10 @@ func TestTemplateBodies(t *testing.T) {
 		"no body":          {without(good, "html_body_template", "text_body_template"), "html_body_template"},
 		"U+0000":           {with(good, "text_body_template", "a\x00"), "text_body_template"},
 		"unknown variable": {with(good, "subject_template", "{{phone}}"), "subject_template"},
-		"several": {with(with(good, "subject_template", "{{a}} {{b}}"), "text_body_template", "{{c"),
-			"subject_template,text_body_template"},
+		"several": {
+			with(with(good, "subject_template", "{{a}} {{b}}"), "text_body_template", "{{c"),
+			"subject_template,text_body_template",
+		},
 		"case":               {with(good, "html_body_template", "{{Email}}"), "html_body_template"},
 		"unclosed":           {with(good, "html_body_template", "{{email"), "html_body_template"},
 		"half closed":        {with(good, "html_body_template", "{{email}"), "html_body_template"},
@@ -207,8 +216,10 @@ func TestTemplateBodies(t *testing.T) {
 func TestTemplateTypeChanges(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	id := e.do("owner", post, "/templates", obj{"template_type": "referral_milestone", "subject_template": "{{milestone}}",
-		"text_body_template": "x {{milestone}}"}).want(201, "").str("template_id")
+	id := e.do("owner", post, "/templates", obj{
+		"template_type": "referral_milestone", "subject_template": "{{milestone}}",
+		"text_body_template": "x {{milestone}}",
+	}).want(201, "").str("template_id")
 	path := "/templates/" + id
 	for body, fields := range map[string]string{
 		`{"template_type":"offboarding"}`:                                                             "template_type",

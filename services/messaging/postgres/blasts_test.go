@@ -21,7 +21,11 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 	ctx := t.Context()
 	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
 	blasts := postgres.NewBlasts(pool, time.Now)
-	const list, owner, large = "0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-00000000000a", "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"
+	const (
+		list  = "0197f0c4-6d0e-7cc1-a2a3-000000000001"
+		owner = "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
+		large = "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"
+	)
 	batch := messaging.Batch{BlastID: large, Number: 500, Claim: uuid.NewString(), First: 50_001, Last: 50_100}
 	steps := []struct {
 		name string
@@ -81,8 +85,10 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 			FROM generate_series(0, 999) i`,
 		// Ended blasts of other owners.
 		`INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at, planned, state, ended_at)
-			SELECT gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), '', '', '', '', now(), true, 'sent', now() FROM generate_series(1, 20000)`,
-		`INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at) SELECT gen_random_uuid(), gen_random_uuid(), 1, now() FROM generate_series(1, 20000)`,
+			SELECT gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), '', '', '', '', now(), true, 'sent', now()
+			FROM generate_series(1, 20000)`,
+		`INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at)
+			SELECT gen_random_uuid(), gen_random_uuid(), 1, now() FROM generate_series(1, 20000)`,
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			t.Fatal(err)

@@ -230,7 +230,7 @@ func purgeDomains(ctx context.Context, pool *pgxpool.Pool, ownerID string) error
 // is checked when it is due again.
 func (s *Domains) DueDomains(ctx context.Context, limit int, every time.Duration) ([]messaging.Domain, error) {
 	rows, err := s.db.ClaimDueDomains(ctx, db.ClaimDueDomainsParams{
-		Method: s.method, Most: int32(limit), Every: every, //nolint:gosec // tens
+		Method: s.method, Most: int32(limit), Every: every,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim due domains: %w", err)
@@ -247,7 +247,7 @@ func (s *Domains) DueDomains(ctx context.Context, limit int, every time.Duration
 // ReleaseDomains implements messaging.DomainStore.
 func (s *Domains) ReleaseDomains(ctx context.Context, limit int, release func(externalID string) error) error {
 	ids, err := s.db.ClaimReleases(ctx, db.ClaimReleasesParams{
-		Method: s.method, Most: int32(limit), Every: releaseAgain, //nolint:gosec // tens
+		Method: s.method, Most: int32(limit), Every: releaseAgain,
 	})
 	if err != nil {
 		return fmt.Errorf("claim domains to release: %w", err)

@@ -41,8 +41,10 @@ func claimed(t *testing.T, s *postgres.Domains, owner, name, external string, re
 	}
 	d, err := s.InsertDomain(t.Context(), messaging.Domain{
 		ID: id.String(), OwnerID: owner, Name: name, State: messaging.DomainPending, Since: time.Now(), CreatedAt: time.Now(),
-		Claim: messaging.Claim{ExternalID: external, Registered: registered,
-			Records: []messaging.Record{{Type: "TXT", Name: name, Value: "v", Proof: true}}},
+		Claim: messaging.Claim{
+			ExternalID: external, Registered: registered,
+			Records: []messaging.Record{{Type: "TXT", Name: name, Value: "v", Proof: true}},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -147,8 +149,10 @@ func TestTheProviderForgetsWhatGoesWithAnAccount(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
 	s, p, owner := domains(t, pool, "resend"), new(provider), uuid.NewString()
-	owners := messaging.NewDomains(messaging.DomainsConfig{Store: s, Prover: p, Every: time.Hour,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now})
+	owners := messaging.NewDomains(messaging.DomainsConfig{
+		Store: s, Prover: p, Every: time.Hour,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
+	})
 	claimed(t, s, owner, "example.com", "ext1", true)
 	forget(t, pool, owner)
 	for range 2 {
@@ -261,8 +265,11 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 		}
 	}
 	exec("SET statement_timeout = 0") // the insertions take seconds on a busy machine
-	exec(`INSERT INTO domain SELECT gen_random_uuid(), 'resend', gen_random_uuid(), 'd' || i || '.example', 'pending', now(), now(), '[]', '', '', 'ext' || i, true, now() + interval '1 hour'
-		FROM generate_series(1, 20000) i`)
+	exec(
+		`INSERT INTO domain
+		SELECT gen_random_uuid(), 'resend', gen_random_uuid(), 'd' || i || '.example', 'pending', now(), now(), '[]', '', '', 'ext' || i, true, now() + interval '1 hour'
+		FROM generate_series(1, 20000) i`,
+	)
 	exec("INSERT INTO domain_release SELECT 'old' || i, 'resend', now() + interval '1 hour' FROM generate_series(1, 20000) i")
 	exec("INSERT INTO suppression SELECT sha256(i::text::bytea), 'bounce' FROM generate_series(1, 20000) i")
 	exec("INSERT INTO notification SELECT 'n' || i FROM generate_series(1, 20000) i")
@@ -318,8 +325,10 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, index := range []string{"domain_pkey", "domain_claim", "domain_verified", "domain_due", "domain_external", "domain_release_due",
-		"suppression_pkey", "notification_received_at"} {
+	for _, index := range []string{
+		"domain_pkey", "domain_claim", "domain_verified", "domain_due", "domain_external", "domain_release_due",
+		"suppression_pkey", "notification_received_at",
+	} {
 		if !slices.Contains(used, index) {
 			t.Errorf("%s was not used", index)
 		}

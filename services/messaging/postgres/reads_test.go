@@ -24,8 +24,10 @@ func TestAccountsFirst(t *testing.T) {
 	owner, list := uuid.NewString(), uuid.NewString()
 	err := pg.InTx(ctx, pool, func(tx pgx.Tx) error {
 		for i := range 30 {
-			r := messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupVerification, AccountID: owner, WaitlistID: list,
-				Number: int64(i), RequestedAt: time.Now()}
+			r := messaging.Request{
+				EventID: uuid.NewString(), Kind: messaging.SignupVerification, AccountID: owner, WaitlistID: list,
+				Number: int64(i), RequestedAt: time.Now(),
+			}
 			if i >= 27 {
 				r = messaging.Request{EventID: uuid.NewString(), Kind: messaging.PasswordReset, AccountID: uuid.NewString(), RequestedAt: time.Now()}
 			}
@@ -82,8 +84,10 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		})
 	}
 	id := uuid.Must(uuid.NewV7()).String()
-	if err := templates.InsertTemplate(ctx, messaging.Template{ID: id, OwnerID: owner, Type: messaging.BlastTemplate,
-		Text: "x"}); err != nil {
+	if err := templates.InsertTemplate(ctx, messaging.Template{
+		ID: id, OwnerID: owner, Type: messaging.BlastTemplate,
+		Text: "x",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	steps := []struct {
@@ -93,8 +97,10 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		{"told", told(star)},
 		{"not told", told(fan)},
 		{"queue", in(func(tx pgx.Tx) error {
-			return mails.Queue(ctx, tx, messaging.Request{EventID: uuid.NewString(), Kind: messaging.SignupConfirmation, AccountID: owner,
-				WaitlistID: list, Number: fan, RequestedAt: time.Now()})
+			return mails.Queue(ctx, tx, messaging.Request{
+				EventID: uuid.NewString(), Kind: messaging.SignupConfirmation, AccountID: owner,
+				WaitlistID: list, Number: fan, RequestedAt: time.Now(),
+			})
 		})},
 		{"cancel a signup's", in(func(tx pgx.Tx) error { return mails.CancelSignup(ctx, tx, list, fan, "") })},
 		{"cancel one kind", in(func(tx pgx.Tx) error {
@@ -115,8 +121,10 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			return templates.ChangeTemplate(ctx, owner, id, func(t messaging.Template) (messaging.Template, error) { t.Name += "x"; return t, nil })
 		}},
 		{"insert", func() error {
-			return templates.InsertTemplate(ctx, messaging.Template{ID: uuid.NewString(), OwnerID: uuid.NewString(),
-				Type: messaging.BlastTemplate, Text: "x"})
+			return templates.InsertTemplate(ctx, messaging.Template{
+				ID: uuid.NewString(), OwnerID: uuid.NewString(),
+				Type: messaging.BlastTemplate, Text: "x",
+			})
 		}},
 	}
 	for range 10 { // so that Postgres keeps generic plans
@@ -130,8 +138,10 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		"SET statement_timeout = 0",
 		"DELETE FROM sent_mail",
 		// 50,000 mails were sent long ago; 50,000 of other referrers are deferred, except for 20 that are due.
-		`INSERT INTO sent_mail (event_id, kind, state, recipient, generation, waitlist_id, waitlist_name, number, requested_at, traceparent, due_at, ended_at)
-			SELECT gen_random_uuid(), 'sms', CASE WHEN i % 2 = 0 THEN 'sent' ELSE 'queued' END, '', 0, '` + list + `', '', CASE WHEN i % 2 = 0 THEN 1 ELSE i END, now(), '',
+		`INSERT INTO sent_mail (event_id, kind, state, recipient, generation, waitlist_id, waitlist_name, number,
+			requested_at, traceparent, due_at, ended_at)
+			SELECT gen_random_uuid(), 'sms', CASE WHEN i % 2 = 0 THEN 'sent' ELSE 'queued' END, '', 0, '` + list + `', '',
+				CASE WHEN i % 2 = 0 THEN 1 ELSE i END, now(), '',
 				now() + CASE WHEN i > 40 THEN interval '1 hour' ELSE interval '-1 hour' END, CASE WHEN i % 2 = 0 THEN now() - interval '2 hours' END
 			FROM generate_series(1, 100000) i`,
 		`INSERT INTO template (id, owner_id, template_type, name, subject, html_body, text_body, created_at)
@@ -148,7 +158,8 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		}
 		if err := pool.QueryRow(context.WithoutCancel(ctx), `
 			SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN ('sent_mail', 'template', 'gone', 'tombstone'))
-				+ (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN ('sent_mail', 'template', 'gone', 'tombstone'))`).Scan(&n); err != nil {
+				+ (SELECT sum(seq_tup_read) FROM pg_stat_user_tables
+					WHERE relname IN ('sent_mail', 'template', 'gone', 'tombstone'))`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n

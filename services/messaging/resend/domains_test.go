@@ -176,8 +176,11 @@ func TestBouncesAndComplaintsSuppress(t *testing.T) {
 		to                    []string
 		want                  string
 	}{
-		"hard": {resendtest.Secret, "email.bounced", "Permanent", []string{"A@Example.org", "Bob <b@example.org>"},
-			"bounce a@example.org,b@example.org"},
+		"hard": {
+			resendtest.Secret, "email.bounced", "Permanent",
+			[]string{"A@Example.org", "Bob <b@example.org>"},
+			"bounce a@example.org,b@example.org",
+		},
 		"complaint":  {secondSecret, "email.complained", "", []string{"c@example.org"}, "complaint c@example.org"},
 		"soft":       {resendtest.Secret, "email.bounced", "Transient", []string{"d@example.org"}, ""},
 		"unknown":    {resendtest.Secret, "email.bounced", "Undetermined", []string{"d@example.org"}, ""},
@@ -247,8 +250,14 @@ func TestForgedNotificationsAreRefused(t *testing.T) {
 }
 
 func TestSecretsAreChecked(t *testing.T) {
-	for _, secrets := range [][]string{nil, {""}, {"whsec_"}, {"whsec_c2hvcnQ="}, {"whsec_no base64, but long enough"},
-		{resendtest.Secret, "whsec_"}} {
+	for _, secrets := range [][]string{
+		nil,
+		{""},
+		{"whsec_"},
+		{"whsec_c2hvcnQ="},
+		{"whsec_no base64, but long enough"},
+		{resendtest.Secret, "whsec_"},
+	} {
 		if _, err := resend.NewNotifications(secrets, nil); err == nil {
 			t.Errorf("%q", secrets)
 		}

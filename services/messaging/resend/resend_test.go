@@ -148,8 +148,10 @@ func TestBatchesThatAreTooLarge(t *testing.T) {
 func TestRefusalsWithinABatch(t *testing.T) {
 	s, p := start(t)
 	s.Refuse = func(to string) bool { return to == "no@example.org" }
-	errs := p.SendBatch(t.Context(), "blast:0", []messaging.Mail{mail("1", "nobody"), mail("2", "a@example.org"),
-		mail("3", "no@example.org"), mail("4", "b@example.org")})
+	errs := p.SendBatch(t.Context(), "blast:0", []messaging.Mail{
+		mail("1", "nobody"), mail("2", "a@example.org"),
+		mail("3", "no@example.org"), mail("4", "b@example.org"),
+	})
 	for i, err := range errs {
 		_, refused := errors.AsType[*messaging.RefusedError](err)
 		if bad := i == 0 || i == 2; refused != bad || err != nil != bad {

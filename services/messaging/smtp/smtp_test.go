@@ -99,8 +99,10 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -263,8 +265,10 @@ func (s *server) count() (sessions, mails int) {
 
 func provider(t *testing.T, s *server, change func(*smtp.Config)) *smtp.Provider {
 	t.Helper()
-	cfg := smtp.Config{Host: "localhost", Port: s.port, TLS: smtp.NoTLS, TLSConfig: s.tls,
-		From: stdmail.Address{Name: "Waitlist", Address: "no-reply@example.com"}}
+	cfg := smtp.Config{
+		Host: "localhost", Port: s.port, TLS: smtp.NoTLS, TLSConfig: s.tls,
+		From: stdmail.Address{Name: "Waitlist", Address: "no-reply@example.com"},
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -298,8 +302,10 @@ func TestEveryWayToConnect(t *testing.T) {
 		"tls and login":           {mode{implicit: true, auth: true}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS; login(c) }, true},
 		"starttls is not offered": {mode{}, func(c *smtp.Config) { c.TLS = smtp.StartTLS }, false},
 		"certificate of another":  {mode{starttls: true}, func(c *smtp.Config) { c.TLS = smtp.StartTLS; c.TLSConfig = nil }, false},
-		"wrong password": {mode{starttls: true, auth: true},
-			func(c *smtp.Config) { c.TLS = smtp.StartTLS; login(c); c.Password = "wrong" }, false},
+		"wrong password": {
+			mode{starttls: true, auth: true},
+			func(c *smtp.Config) { c.TLS = smtp.StartTLS; login(c); c.Password = "wrong" }, false,
+		},
 		"login is required":          {mode{auth: true}, nil, false},
 		"no server":                  {mode{}, func(c *smtp.Config) { c.Port = 1 }, false},
 		"tls to a server without it": {mode{}, func(c *smtp.Config) { c.TLS = smtp.ImplicitTLS }, false},

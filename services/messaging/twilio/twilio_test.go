@@ -106,8 +106,12 @@ func TestWhatGoesWrong(t *testing.T) {
 }
 
 func TestConfigurationIsChecked(t *testing.T) {
-	for _, cfg := range []twilio.Config{{}, {AccountSID: sid, AuthToken: token}, {AccountSID: sid, From: "x"},
-		{AccountSID: sid, AuthToken: token, From: "x", BaseURL: "api.twilio.com"}} {
+	for _, cfg := range []twilio.Config{
+		{},
+		{AccountSID: sid, AuthToken: token},
+		{AccountSID: sid, From: "x"},
+		{AccountSID: sid, AuthToken: token, From: "x", BaseURL: "api.twilio.com"},
+	} {
 		if _, err := twilio.New(cfg); err == nil || strings.Contains(err.Error(), token) {
 			t.Errorf("%+v: %v", cfg, err)
 		}

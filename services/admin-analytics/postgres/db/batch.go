@@ -11,7 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-var ErrBatchAlreadyClosed = errors.New("batch already closed")
+var (
+	ErrBatchAlreadyClosed = errors.New("batch already closed")
+)
 
 const SetSignups = `-- name: SetSignups :batchexec
 INSERT INTO day (waitlist_id, day, views, signups, referral_signups) VALUES ($1, $2, 0, $3, $4)

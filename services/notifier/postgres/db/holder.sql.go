@@ -5,6 +5,7 @@ package db
 
 import (
 	"context"
+
 	"time"
 )
 
