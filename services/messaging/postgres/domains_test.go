@@ -267,7 +267,8 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 	exec("SET statement_timeout = 0") // the insertions take seconds on a busy machine
 	exec(
 		`INSERT INTO domain
-		SELECT gen_random_uuid(), 'resend', gen_random_uuid(), 'd' || i || '.example', 'pending', now(), now(), '[]', '', '', 'ext' || i, true, now() + interval '1 hour'
+		SELECT gen_random_uuid(), 'resend', gen_random_uuid(), 'd' || i || '.example', 'pending', now(), now(),
+			'[]', '', '', 'ext' || i, true, now() + interval '1 hour'
 		FROM generate_series(1, 20000) i`,
 	)
 	exec("INSERT INTO domain_release SELECT 'old' || i, 'resend', now() + interval '1 hour' FROM generate_series(1, 20000) i")
