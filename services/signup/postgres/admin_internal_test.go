@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/signup/postgres/db"
 )
 
 // blocks returns how many blocks a prepared statement reads, the functions in it
@@ -63,7 +64,7 @@ func TestReadsOfALongQueue(t *testing.T) {
 	}
 	exec("SET plan_cache_mode = force_generic_plan; SET statement_timeout = 0")
 	for name, sql := range map[string]string{
-		"page": pageSQL, "counters": stateSQL, "leaderboard": leaderboardSQL, "referrers": topReferrersSQL, "trim": trimShiftsSQL,
+		"page": pageSQL, "counters": stateSQL, "leaderboard": db.Leaderboard, "referrers": db.TopReferrers, "trim": trimShiftsSQL,
 	} {
 		exec("PREPARE " + name + " AS " + sql)
 	}

@@ -46,7 +46,7 @@ func (s *Signups) Export(ctx context.Context, waitlistID string, begin func(*sig
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		w, err := scanWaitlist(tx.QueryRow(ctx, waitlistSQL+`w.id = $1`, waitlistID))
+		w, err := getWaitlist(ctx, s.db.WithTx(tx), waitlistID)
 		if err != nil {
 			return err
 		}

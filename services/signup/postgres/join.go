@@ -18,6 +18,7 @@ import (
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/postgres/db"
 )
 
 const lastKeySQL = `
@@ -128,7 +129,7 @@ func join(
 		return err
 	}
 	if slices.ContainsFunc(joins, l.Outdated) {
-		if l.Waitlist, err = scanWaitlist(conn.QueryRow(ctx, waitlistSQL+`w.id = $1`, waitlistID)); err != nil {
+		if l.Waitlist, err = getWaitlist(ctx, db.New(conn), waitlistID); err != nil {
 			return err
 		}
 	}

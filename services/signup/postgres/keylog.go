@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/postgres/db"
 )
 
 // maxDelta is the most members that one catch-up changes. Beyond it, a rebuild is
@@ -88,9 +89,8 @@ func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark
 }
 
 // Holds implements signup.ChangeLog.
-func (s *Signups) Holds(ctx context.Context, waitlistID string, m signup.Mark) (held bool, err error) {
-	err = s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM change WHERE waitlist_id = $1 AND no = $2 AND nonce = $3)`,
-		waitlistID, m.Change, m.Nonce).Scan(&held)
+func (s *Signups) Holds(ctx context.Context, waitlistID string, m signup.Mark) (bool, error) {
+	held, err := s.db.HasChange(ctx, db.HasChangeParams{WaitlistID: waitlistID, No: m.Change, Nonce: m.Nonce})
 	if err != nil {
 		return false, fmt.Errorf("find change: %w", err)
 	}

@@ -10,6 +10,11 @@ import (
 	"waitlist.internal/libs/testenv"
 )
 
+func TestStatementsHaveIndexes(t *testing.T) {
+	t.Parallel()
+	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, "signup", 1, Migrations), "db/*.sql.go", 21)
+}
+
 // TestPlansOfAnEmptyTable: a plan made before the first signup, and kept by a
 // connection, looks signups up by whole keys of their indexes.
 func TestPlansOfAnEmptyTable(t *testing.T) {

@@ -20,12 +20,14 @@ import (
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/postgres/db"
 )
 
 // Signups is the store of signups. It implements signup.Store and
 // signup.ChangeLog.
 type Signups struct {
 	pool *pgxpool.Pool
+	db   *db.Queries
 	// wake is called after each commit that wrote events.
 	wake func()
 	now  func() time.Time
@@ -34,7 +36,7 @@ type Signups struct {
 // NewSignups returns a store on pool. wake is called after each commit that
 // wrote events to the outbox.
 func NewSignups(pool *pgxpool.Pool, wake func(), now func() time.Time) *Signups {
-	return &Signups{pool: pool, wake: wake, now: now}
+	return &Signups{pool: pool, db: db.New(pool), wake: wake, now: now}
 }
 
 func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
@@ -122,7 +124,7 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 			return fmt.Errorf("delete signup: %w", err)
 		}
 		// w may be older than the lock.
-		current, err := scanWaitlist(tx.QueryRow(ctx, waitlistSQL+`w.id = $1`, w.ID))
+		current, err := getWaitlist(ctx, s.db.WithTx(tx), w.ID)
 		if err != nil {
 			return err
 		}
@@ -146,9 +148,8 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position int64) (int64, error) {
 	var rank int64
 	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
-		var here bool
-		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM signup WHERE waitlist_id = $1 AND number = $2)`,
-			w.ID, number).Scan(&here); err != nil {
+		here, err := s.db.WithTx(tx).HasSignup(ctx, w.ID, number)
+		if err != nil {
 			return fmt.Errorf("find signup: %w", err)
 		}
 		if !here {
@@ -174,30 +175,31 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 
 // Verify implements signup.Store.
 func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) (bool, error) {
-	return s.mark(ctx, `
-		UPDATE signup SET email_verified_at = $3
-		WHERE waitlist_id = $1 AND number = $2 AND email_verified_at IS NULL`, w.ID, number, at, signup.Verified(w, number, s.now()))
+	return s.mark(ctx, w.ID, signup.Verified(w, number, s.now()), func(q *db.Queries) (int64, error) {
+		return q.VerifySignup(ctx, db.VerifySignupParams{At: at, WaitlistID: w.ID, Number: number})
+	})
 }
 
 // OptOut implements signup.Store.
 func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) error {
-	_, err := s.mark(ctx, `
-		UPDATE signup SET email_opt_out_at = $3
-		WHERE waitlist_id = $1 AND number = $2 AND email_opt_out_at IS NULL`, w.ID, number, at, signup.OptedOut(w, number, s.now()))
+	_, err := s.mark(ctx, w.ID, signup.OptedOut(w, number, s.now()), func(q *db.Queries) (int64, error) {
+		return q.OptOutSignup(ctx, db.OptOutSignupParams{At: at, WaitlistID: w.ID, Number: number})
+	})
 	return err
 }
 
-// mark sets a timestamp of one signup unless it is set, and then publishes ev. The
-// queue does not change, so this needs no lock on the waitlist.
+// mark sets a timestamp of one signup unless it is set, and then publishes ev. set
+// returns how many rows it changed. The queue does not change, so this needs no lock on
+// the waitlist.
 func (s *Signups) mark(
-	ctx context.Context, sql, waitlistID string, number int64, at time.Time, ev *eventv1.Event,
+	ctx context.Context, waitlistID string, ev *eventv1.Event, set func(*db.Queries) (int64, error),
 ) (first bool, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sql, waitlistID, number, at)
+		n, err := set(s.db.WithTx(tx))
 		if err != nil {
 			return fmt.Errorf("mark signup: %w", err)
 		}
-		if first = tag.RowsAffected() > 0; !first {
+		if first = n > 0; !first {
 			return nil
 		}
 		return publish(ctx, tx, waitlistID, ev)
@@ -273,20 +275,9 @@ func moment(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// leaderboardSQL uses signup_leaderboard.
-const leaderboardSQL = `
-SELECT referral_count FROM signup
-WHERE waitlist_id = $1 AND referral_count > 0
-ORDER BY referral_count DESC, referral_at, number
-LIMIT $2`
-
 // Leaderboard implements signup.Store.
 func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
-	rows, err := s.pool.Query(ctx, leaderboardSQL, waitlistID, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read leaderboard: %w", err)
-	}
-	counts, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	counts, err := s.db.Leaderboard(ctx, waitlistID, int32(limit)) //nolint:gosec // a page's size
 	if err != nil {
 		return nil, fmt.Errorf("read leaderboard: %w", err)
 	}
@@ -295,5 +286,5 @@ func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int)
 
 // Waitlist implements signup.Store.
 func (s *Signups) Waitlist(ctx context.Context, id string) (*signup.Waitlist, error) {
-	return scanWaitlist(s.pool.QueryRow(ctx, waitlistSQL+`w.id = $1`, id))
+	return getWaitlist(ctx, s.db, id)
 }

@@ -16,22 +16,15 @@ import (
 // list of waitlists. With 255 characters a value, a piece is well below 1 MiB.
 const tallyPiece = 500
 
-// topReferrersSQL reads the first rows of signup_leaderboard.
-const topReferrersSQL = `
-SELECT email, first_name, referral_count FROM signup
-WHERE waitlist_id = $1 AND referral_count > 0
-ORDER BY referral_count DESC, referral_at, number
-LIMIT $2`
-
 // TopReferrers implements signup.TallyStore.
 func (s *Signups) TopReferrers(ctx context.Context, waitlistID string, limit int) ([]signup.Referrer, error) {
-	rows, err := s.pool.Query(ctx, topReferrersSQL, waitlistID, limit)
+	rows, err := s.db.TopReferrers(ctx, waitlistID, int32(limit)) //nolint:gosec // a page's size
 	if err != nil {
 		return nil, fmt.Errorf("read top referrers: %w", err)
 	}
-	top, err := pgx.CollectRows(rows, pgx.RowToStructByPos[signup.Referrer])
-	if err != nil {
-		return nil, fmt.Errorf("read top referrers: %w", err)
+	top := make([]signup.Referrer, len(rows))
+	for i, row := range rows {
+		top[i] = signup.Referrer(row)
 	}
 	return top, nil
 }
@@ -64,12 +57,7 @@ func queueRemoved(b *pgx.Batch, waitlistID string, number int64, createdAt time.
 // WaitlistIDs implements signup.TallyStore.
 func (s *Signups) WaitlistIDs(ctx context.Context, next func([]string) error) error {
 	for after := "00000000-0000-0000-0000-000000000000"; ; {
-		rows, err := s.pool.Query(ctx, `
-			SELECT id::text FROM waitlist WHERE id > $1::uuid AND deleted_at IS NULL ORDER BY id LIMIT $2`, after, tallyPiece)
-		if err != nil {
-			return fmt.Errorf("list waitlists: %w", err)
-		}
-		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		ids, err := s.db.ListWaitlistIDs(ctx, after, tallyPiece)
 		if err != nil {
 			return fmt.Errorf("list waitlists: %w", err)
 		}

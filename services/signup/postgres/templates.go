@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,40 +9,23 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/postgres/db"
 )
-
-// assignedSQL uses waitlist_owner. It locks in the order of ids, so that two deletions
-// of one owner do not deadlock. The lock orders the removal and changes of settings.
-const assignedSQL = `
-SELECT id, settings FROM waitlist
-WHERE owner_id = $1 AND deleted_at IS NULL AND $2 IN (
-    settings #>> '{email_templates,signup_confirmation}',
-    settings #>> '{email_templates,referral_milestone}',
-    settings #>> '{email_templates,offboarding}')
-ORDER BY id
-FOR NO KEY UPDATE`
 
 // RemoveTemplate removes a deleted template from the settings of its owner's waitlists,
 // within tx.
 func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, templateID string) error {
+	q := s.db.WithTx(tx)
 	// This waits for transactions that are assigning templates of this owner. Later ones
 	// see the new count.
-	if _, err := tx.Exec(ctx, `UPDATE owner SET templates_deleted = templates_deleted + 1 WHERE id = $1`, ownerID); err != nil {
+	if err := q.CountDeletedTemplate(ctx, ownerID); err != nil {
 		return fmt.Errorf("count deleted template: %w", err)
 	}
-	rows, err := tx.Query(ctx, assignedSQL, ownerID, templateID)
+	lists, err := q.ListAssigned(ctx, ownerID, templateID)
 	if err != nil {
 		return fmt.Errorf("find template: %w", err)
 	}
-	type assigned struct {
-		ID       string
-		Settings []byte
-	}
-	lists, err := pgx.CollectRows(rows, pgx.RowToStructByPos[assigned])
-	if err != nil {
-		return fmt.Errorf("find template: %w", err)
-	}
-	var b pgx.Batch
+	var updates []db.UpdateSettingsParams
 	for _, w := range lists {
 		settings, err := signup.DecodeSettings(w.Settings)
 		if err != nil {
@@ -52,9 +36,10 @@ func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, temp
 		if err != nil {
 			return fmt.Errorf("waitlist %s: %w", w.ID, err)
 		}
-		b.Queue(`UPDATE waitlist SET settings = $2, version = version + 1 WHERE id = $1`, w.ID, stored)
+		updates = append(updates, db.UpdateSettingsParams{ID: w.ID, Settings: stored})
 	}
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+	q.UpdateSettings(ctx, updates).Exec(func(_ int, e error) { err = cmp.Or(err, e) })
+	if err != nil {
 		return fmt.Errorf("remove template: %w", err)
 	}
 	return nil
@@ -62,15 +47,11 @@ func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, temp
 
 // TemplatesDeleted implements signup.WaitlistStore.
 func (s *Waitlists) TemplatesDeleted(ctx context.Context, ownerID string) (int64, error) {
-	return templatesDeleted(ctx, s.pool, ownerID)
+	return templatesDeleted(ctx, s.db, ownerID)
 }
 
-// templatesDeleted uses owner_pkey.
-func templatesDeleted(ctx context.Context, db interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, ownerID string,
-) (n int64, err error) {
-	err = db.QueryRow(ctx, `SELECT templates_deleted FROM owner WHERE id = $1`, ownerID).Scan(&n)
+func templatesDeleted(ctx context.Context, q *db.Queries, ownerID string) (int64, error) {
+	n, err := q.TemplatesDeleted(ctx, ownerID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}

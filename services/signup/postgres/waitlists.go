@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/access"
@@ -17,6 +17,7 @@ import (
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/postgres/db"
 )
 
 // createScope is the idempotency scope of new waitlists.
@@ -25,6 +26,7 @@ const createScope = "waitlists.create"
 // Waitlists is signup.WaitlistStore. Lock order: owner before waitlist.
 type Waitlists struct {
 	pool *pgxpool.Pool
+	db   *db.Queries
 	now  func() time.Time
 	wake func()
 }
@@ -32,56 +34,51 @@ type Waitlists struct {
 // NewWaitlists returns the store on a pool of the service's schema. wake is
 // called after commits with events.
 func NewWaitlists(pool *pgxpool.Pool, wake func(), now func() time.Time) *Waitlists {
-	return &Waitlists{pool: pool, now: now, wake: wake}
+	return &Waitlists{pool: pool, db: db.New(pool), now: now, wake: wake}
 }
 
-// waitlistSQL selects the columns that scanWaitlist reads. Every waitlist has an owner
-// row.
-const waitlistSQL = `
-	SELECT w.id, w.owner_id, w.name, w.settings, w.version, w.created_at,
-	       o.tier, o.status, o.valid_until, o.trial, o.version,
-	       coalesce((SELECT c.total FROM change c WHERE c.waitlist_id = w.id ORDER BY c.no DESC LIMIT 1), 0)
-	FROM waitlist w JOIN owner o ON o.id = w.owner_id
-	WHERE w.deleted_at IS NULL AND `
-
-func scanWaitlist(row pgx.Row) (*signup.Waitlist, error) {
-	var (
-		w          signup.Waitlist
-		settings   []byte
-		validUntil *time.Time
-	)
-	err := row.Scan(&w.ID, &w.OwnerID, &w.Name, &settings, &w.Version, &w.CreatedAt,
-		&w.Owner.Tier, &w.Owner.Status, &validUntil, &w.Owner.Trial, &w.Owner.Version, &w.SignupCount)
+// getWaitlist reads a waitlist that is not deleted.
+func getWaitlist(ctx context.Context, q *db.Queries, id string) (*signup.Waitlist, error) {
+	row, err := q.GetWaitlist(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, signup.ErrNoWaitlist()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read waitlist: %w", err)
 	}
-	if validUntil != nil {
-		w.Owner.ValidUntil = *validUntil
+	return waitlistOf(row)
+}
+
+func waitlistOf(row db.GetWaitlistRow) (*signup.Waitlist, error) {
+	settings, err := signup.DecodeSettings(row.Settings)
+	if err != nil {
+		return nil, fmt.Errorf("waitlist %s: %w", row.ID, err)
 	}
-	if w.Settings, err = signup.DecodeSettings(settings); err != nil {
-		return nil, fmt.Errorf("waitlist %s: %w", w.ID, err)
-	}
-	return &w, nil
+	return &signup.Waitlist{
+		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, Settings: settings, Version: row.Version, CreatedAt: row.CreatedAt,
+		Owner: access.Entitlement{
+			Tier: row.Tier, Status: row.Status, ValidUntil: time.Time(row.ValidUntil), Trial: row.Trial, Version: row.OwnerVersion,
+		},
+		SignupCount: row.SignupCount,
+	}, nil
 }
 
 // Waitlist implements signup.WaitlistStore.
 func (s *Waitlists) Waitlist(ctx context.Context, id string) (*signup.Waitlist, error) {
-	return scanWaitlist(s.pool.QueryRow(ctx, waitlistSQL+`w.id = $1`, id))
+	return getWaitlist(ctx, s.db, id)
 }
 
 // Waitlists implements signup.WaitlistStore.
 func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) ([]*signup.Waitlist, error) {
-	// UUIDv7s sort by creation.
-	rows, err := s.pool.Query(ctx, waitlistSQL+`w.owner_id = $1 ORDER BY w.id`, ownerID)
+	rows, err := s.db.ListWaitlists(ctx, ownerID)
 	if err != nil {
 		return nil, fmt.Errorf("list waitlists: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*signup.Waitlist, error) { return scanWaitlist(row) })
-	if err != nil {
-		return nil, fmt.Errorf("list waitlists: %w", err)
+	out := make([]*signup.Waitlist, len(rows))
+	for i, row := range rows {
+		if out[i], err = waitlistOf(db.GetWaitlistRow(row)); err != nil {
+			return nil, fmt.Errorf("list waitlists: %w", err)
+		}
 	}
 	return out, nil
 }
@@ -99,14 +96,15 @@ func (s *Waitlists) CreateWaitlist(
 ) (w *signup.Waitlist, replayed bool, err error) {
 	req := idempotency.Request{Scope: createScope, AccountID: c.AccountID, Key: c.Key, Content: c.Content}
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		q := s.db.WithTx(tx)
 		var response []byte
 		response, replayed, err = idempotency.Do(ctx, tx, req, func() ([]byte, error) {
 			// setOwner locks the owner. A concurrent closing of the owner or deletion of a
 			// template is either visible here or sees the new waitlist.
-			if err := setOwner(ctx, tx, c.OwnerID, c.Owner); err != nil {
+			if err := setOwner(ctx, q, c.OwnerID, c.Owner); err != nil {
 				return nil, err
 			}
-			deleted, err := templatesDeleted(ctx, tx, c.OwnerID)
+			deleted, err := templatesDeleted(ctx, q, c.OwnerID)
 			if err != nil {
 				return nil, err
 			}
@@ -114,14 +112,13 @@ func (s *Waitlists) CreateWaitlist(
 			if err != nil {
 				return nil, err
 			}
-			tag, err := tx.Exec(ctx, `
-				INSERT INTO waitlist (id, owner_id, name, settings, created_at)
-				SELECT $1, id, $3, $4, $5 FROM owner WHERE id = $2 AND closed_at IS NULL`,
-				c.ID, c.OwnerID, draft.Name, draft.Settings, c.CreatedAt)
+			n, err := q.InsertWaitlist(ctx, db.InsertWaitlistParams{
+				ID: c.ID, OwnerID: c.OwnerID, Name: draft.Name, Settings: draft.Settings, CreatedAt: c.CreatedAt,
+			})
 			if err != nil {
 				return nil, fmt.Errorf("insert waitlist: %w", err)
 			}
-			if tag.RowsAffected() == 0 {
+			if n == 0 {
 				return nil, apierr.New(apierr.AuthenticationRequired, "This account was deleted.")
 			}
 			return json.Marshal(creation{ID: c.ID, Name: draft.Name, CreatedAt: c.CreatedAt})
@@ -147,12 +144,10 @@ func (s *Waitlists) ChangeWaitlist(
 	ctx context.Context, id string, change func(w signup.Waitlist, templatesDeleted int64) (signup.Draft, error),
 ) (w *signup.Waitlist, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		q := s.db.WithTx(tx)
 		// The owner is locked before the waitlist. A later deletion of a template sees the
 		// assignment.
-		var deleted int64
-		err := tx.QueryRow(ctx, `
-			SELECT templates_deleted FROM owner WHERE id = (SELECT owner_id FROM waitlist WHERE id = $1)
-			FOR SHARE`, id).Scan(&deleted)
+		deleted, err := q.LockOwnerOf(ctx, id)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return signup.ErrNoWaitlist()
 		}
@@ -161,14 +156,14 @@ func (s *Waitlists) ChangeWaitlist(
 		}
 		// Every change of a waitlist waits for this lock. A statement of its own reads the
 		// row and sees what was committed meanwhile.
-		tag, err := tx.Exec(ctx, `SELECT FROM waitlist WHERE id = $1 FOR NO KEY UPDATE`, id)
+		n, err := q.LockWaitlist(ctx, id)
 		if err != nil {
 			return fmt.Errorf("lock waitlist: %w", err)
 		}
-		if tag.RowsAffected() == 0 {
+		if n == 0 {
 			return signup.ErrNoWaitlist()
 		}
-		if w, err = scanWaitlist(tx.QueryRow(ctx, waitlistSQL+`w.id = $1`, id)); err != nil {
+		if w, err = getWaitlist(ctx, q, id); err != nil {
 			return err
 		}
 		draft, err := change(*w, deleted)
@@ -186,8 +181,7 @@ func (s *Waitlists) ChangeWaitlist(
 		if w.Settings, err = signup.DecodeSettings(draft.Settings); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `UPDATE waitlist SET name = $2, settings = $3, version = $4 WHERE id = $1`,
-			id, w.Name, draft.Settings, w.Version)
+		err = q.UpdateWaitlist(ctx, db.UpdateWaitlistParams{ID: id, Name: w.Name, Settings: draft.Settings, Version: w.Version})
 		if err != nil {
 			return fmt.Errorf("update waitlist: %w", err)
 		}
@@ -202,7 +196,14 @@ func (s *Waitlists) ChangeWaitlist(
 // DeleteWaitlist implements signup.WaitlistStore.
 func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		return s.remove(ctx, tx, `id = $1`, id, true)
+		ownerID, err := s.db.WithTx(tx).DeleteWaitlist(ctx, id)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return signup.ErrNoWaitlist()
+		}
+		if err != nil {
+			return fmt.Errorf("delete waitlist: %w", err)
+		}
+		return s.announceDeletion(ctx, tx, ownerID, id)
 	})
 	if err == nil {
 		s.wake()
@@ -210,53 +211,26 @@ func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string) error {
 	return err
 }
 
-// remove marks the matching waitlists as deleted and announces each. If must is set and
-// none matches, it returns NOT_FOUND.
-func (s *Waitlists) remove(ctx context.Context, tx pgx.Tx, where, id string, must bool) error {
-	rows, err := tx.Query(ctx, `
-		UPDATE waitlist SET deleted_at = now() WHERE deleted_at IS NULL AND `+where+`
-		RETURNING id::text, owner_id::text`, id)
-	if err != nil {
-		return fmt.Errorf("delete waitlist: %w", err)
-	}
-	type gone struct{ ID, OwnerID string }
-	lists, err := pgx.CollectRows(rows, pgx.RowToStructByPos[gone])
-	if err != nil {
-		return fmt.Errorf("delete waitlist: %w", err)
-	}
-	if must && len(lists) == 0 {
-		return signup.ErrNoWaitlist()
-	}
-	msgs := make([]outbox.Message, 0, len(lists))
-	for _, w := range lists {
-		msgs = append(msgs, message(w.ID, signup.WaitlistDeleted(w.ID, w.OwnerID, s.now())))
+// announceDeletion writes an event for each deleted waitlist to the outbox.
+func (s *Waitlists) announceDeletion(ctx context.Context, tx pgx.Tx, ownerID string, ids ...string) error {
+	msgs := make([]outbox.Message, len(ids))
+	for i, id := range ids {
+		msgs[i] = message(id, signup.WaitlistDeleted(id, ownerID, s.now()))
 	}
 	return outbox.Insert(ctx, tx, msgs...)
 }
 
 // SetOwner implements signup.WaitlistStore.
 func (s *Waitlists) SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error {
-	return setOwner(ctx, s.pool, ownerID, e)
-}
-
-// execer is a pool or a transaction.
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	return setOwner(ctx, s.db, ownerID, e)
 }
 
 // setOwner stores e unless the stored entitlement is at least as new. It locks the
 // owner's row either way.
-func setOwner(ctx context.Context, db execer, ownerID string, e access.Entitlement) error {
-	var validUntil *time.Time
-	if !e.ValidUntil.IsZero() {
-		validUntil = &e.ValidUntil
-	}
-	_, err := db.Exec(ctx, `
-		INSERT INTO owner (id, tier, status, valid_until, trial, version) VALUES ($1, $2, $3, $4, $5, $6)
-		ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, status = excluded.status,
-			valid_until = excluded.valid_until, trial = excluded.trial, version = excluded.version
-		WHERE owner.version < excluded.version`,
-		ownerID, e.Tier, e.Status, validUntil, e.Trial, e.Version)
+func setOwner(ctx context.Context, q *db.Queries, ownerID string, e access.Entitlement) error {
+	err := q.SetOwner(ctx, db.SetOwnerParams{
+		ID: ownerID, Tier: e.Tier, Status: e.Status, ValidUntil: zeronull.Timestamptz(e.ValidUntil), Trial: e.Trial, Version: e.Version,
+	})
 	if err != nil {
 		return fmt.Errorf("store entitlement: %w", err)
 	}
@@ -266,15 +240,15 @@ func setOwner(ctx context.Context, db execer, ownerID string, e access.Entitleme
 // UpdateOwner is SetOwner for events, within tx. It ignores owners that are not stored;
 // they are stored with their first waitlist.
 func (s *Waitlists) UpdateOwner(ctx context.Context, tx pgx.Tx, ownerID string, e access.Entitlement) error {
-	var known bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM owner WHERE id = $1)`, ownerID).Scan(&known)
+	q := s.db.WithTx(tx)
+	known, err := q.HasOwner(ctx, ownerID)
 	if err != nil {
 		return fmt.Errorf("read owner: %w", err)
 	}
 	if !known {
 		return nil
 	}
-	return setOwner(ctx, tx, ownerID, e)
+	return setOwner(ctx, q, ownerID, e)
 }
 
 // CloseOwner implements signup.WaitlistStore.
@@ -288,13 +262,15 @@ func (s *Waitlists) CloseOwner(ctx context.Context, ownerID string) error {
 
 // CloseOwnerIn is CloseOwner within tx.
 func (s *Waitlists) CloseOwnerIn(ctx context.Context, tx pgx.Tx, ownerID string) error {
+	q := s.db.WithTx(tx)
 	// An unknown owner is stored as closed, because a request that was authorized
 	// earlier may still try to create a waitlist.
-	_, err := tx.Exec(ctx, `
-		INSERT INTO owner (id, tier, status, trial, version, closed_at) VALUES ($1, '', 'inactive', false, 0, now())
-		ON CONFLICT (id) DO UPDATE SET closed_at = coalesce(owner.closed_at, now())`, ownerID)
-	if err != nil {
+	if err := q.CloseOwner(ctx, ownerID); err != nil {
 		return fmt.Errorf("close owner: %w", err)
 	}
-	return s.remove(ctx, tx, `owner_id = $1`, ownerID, false)
+	ids, err := q.DeleteWaitlistsOf(ctx, ownerID)
+	if err != nil {
+		return fmt.Errorf("delete waitlists: %w", err)
+	}
+	return s.announceDeletion(ctx, tx, ownerID, ids...)
 }
