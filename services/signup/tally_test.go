@@ -173,7 +173,7 @@ func TestAnalyticsOrder(t *testing.T) {
 		}
 		return a
 	}
-	bad := &apierr.Field{Field: "range", Message: "must be 7d, 30d or 90d"}
+	bad := &apierr.Field{Field: "range", Message: "Choose 7d, 30d or 90d."}
 	for _, tt := range []struct {
 		name    string
 		actor   access.Actor
@@ -193,8 +193,8 @@ func TestAnalyticsOrder(t *testing.T) {
 		if !apierr.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
-		if e := apierr.From(err); tt.want == apierr.ValidationError && (e.Message != "range must be 7d, 30d or 90d." || len(e.Fields) != 1 ||
-			e.Fields[0] != *bad) {
+		if e := apierr.From(err); tt.want == apierr.ValidationError &&
+			(e.Message != `Check the field "range". Choose 7d, 30d or 90d.` || len(e.Fields) != 1 || e.Fields[0] != *bad) {
 			t.Errorf("%s: %+v", tt.name, e)
 		}
 	}
