@@ -18,7 +18,7 @@ import (
 //	}
 //
 //	func New(ctx context.Context, cfg Config) (*service.Runtime, error) {
-//		return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+//		return definition().Open(ctx, cfg.Config, nil, func(rt *service.Runtime) error {
 //			greeterhttp.Routes(rt.Engine, greeter.New(postgres.New(rt.Pool)))
 //			return nil
 //		})
@@ -46,12 +46,14 @@ func (d Definition) options() (Options, error) {
 }
 
 // Open calls New with the definition's options, then wire. If wire fails, Open closes
-// what it opened.
-func (d Definition) Open(ctx context.Context, cfg Config, wire func(rt *Runtime) error) (*Runtime, error) {
+// what it opened. problems are those of the service's own settings; Open reports them
+// together with the problems of cfg.
+func (d Definition) Open(ctx context.Context, cfg Config, problems []error, wire func(rt *Runtime) error) (*Runtime, error) {
 	o, err := d.options()
 	if err != nil {
 		return nil, err
 	}
+	o.Problems = problems
 	rt, err := New(ctx, d.Name, cfg, o)
 	if err != nil {
 		return nil, err

@@ -58,6 +58,8 @@ type Options struct {
 	RateLimitExempt func(method, path string) bool
 	// GRPC opens the internal interface.
 	GRPC bool
+	// Problems are configuration errors that New reports together with its own.
+	Problems []error
 	// Calls loads the service's identity, which calls to other services need.
 	Calls bool
 	// Redis opens a client in addition to the rate limiter's.
@@ -182,7 +184,7 @@ func (l redisLog) Printf(ctx context.Context, format string, v ...any) {
 
 // validate checks the configuration and parses its keys.
 func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
-	var p problems
+	p := problems(slices.Clone(o.Problems))
 	c := &r.Config
 	p.check(o.Schema == "" || c.PostgresURL != "", "Set POSTGRES_URL.")
 	limits := o.HTTP && c.Limiter == nil

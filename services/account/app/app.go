@@ -53,11 +53,9 @@ type Config struct {
 	PasswordConcurrency int `env:"PASSWORD_CONCURRENCY" envDefault:"0"`
 }
 
-// parse checks and parses the settings that only account has. It reports all problems
-// at once.
-func (c Config) parse() (keys *account.Keys, addressKey []byte, err error) {
-	var problems []error
-	keys, err = account.ParseKeys(c.JWTKeys)
+// parse checks and parses the settings that only account has. It returns all problems.
+func (c Config) parse() (keys *account.Keys, addressKey []byte, problems []error) {
+	keys, err := account.ParseKeys(c.JWTKeys)
 	if err != nil {
 		problems = append(problems, fmt.Errorf("JWT_KEYS: %w", err))
 	}
@@ -78,10 +76,7 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, err error) {
 	if c.PasswordConcurrency < 0 {
 		problems = append(problems, errors.New("Set PASSWORD_CONCURRENCY to 0 or more.")) //nolint:staticcheck // an instruction
 	}
-	if len(problems) > 0 {
-		return nil, nil, fmt.Errorf("configuration: %w", errors.Join(problems...))
-	}
-	return keys, addressKey, nil
+	return keys, addressKey, problems
 }
 
 func definition() service.Definition {
@@ -99,11 +94,8 @@ type App = service.Runtime
 
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
-	keys, addressKey, err := cfg.parse()
-	if err != nil {
-		return nil, err
-	}
-	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+	keys, addressKey, problems := cfg.parse()
+	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
 		signups, err := rt.Dial(cfg.SignupTarget, "signup")
 		if err != nil {
 			return err

@@ -28,7 +28,7 @@ type Config struct {
 	// Where the internal interface of messaging is.
 	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
 
-	// Pause between two looks for the sums of deleted waitlists.
+	// Pause between two searches for the sums of deleted waitlists.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 }
 
@@ -47,7 +47,7 @@ type App = service.Runtime
 
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
-	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+	return definition().Open(ctx, cfg.Config, nil, func(rt *service.Runtime) error {
 		accounts, err := rt.Dial(cfg.AccountTarget, "account")
 		if err != nil {
 			return err

@@ -46,7 +46,7 @@ func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err
 	}
 	command := definition()
 	command.Options.HTTP = false
-	r.rt, err = command.Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+	r.rt, err = command.Open(ctx, cfg.Config, nil, func(rt *service.Runtime) error {
 		conn, err := rt.Dial(cfg.SignupTarget, "signup")
 		r.signups = signupv1.NewAdminServiceClient(conn)
 		return err

@@ -69,10 +69,9 @@ type parsed struct {
 	webhook *stripe.Webhook
 }
 
-// parse checks and parses the settings that only billing has. It reports all problems
-// at once.
-func (c Config) parse() (p parsed, err error) {
-	var problems []error
+// parse checks and parses the settings that only billing has. It returns all problems.
+func (c Config) parse() (p parsed, problems []error) {
+	var err error
 	add := func(variable string, err error) {
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", variable, err))
@@ -102,10 +101,7 @@ func (c Config) parse() (p parsed, err error) {
 	if err := billing.CheckReconcile(c.ReconcileEvery, c.ReconcileRate); err != nil {
 		problems = append(problems, err)
 	}
-	if len(problems) > 0 {
-		return parsed{}, fmt.Errorf("configuration: %w", errors.Join(problems...))
-	}
-	return p, nil
+	return p, problems
 }
 
 func absolute(address string) error {
@@ -137,15 +133,12 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 
 // open opens d's connections and billing's own, and passes them to wire.
 func open(ctx context.Context, cfg Config, d service.Definition, wire func(p *parts) error) (*App, error) {
-	in, err := cfg.parse()
-	if err != nil {
-		return nil, err
-	}
+	in, problems := cfg.parse()
 	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.Concurrency)+otherConns)
 	if int(cfg.PostgresMaxConns) <= cfg.Concurrency {
-		return nil, errors.New("configuration: Set POSTGRES_MAX_CONNS to more than BILLING_CONCURRENCY.") //nolint:staticcheck // an instruction
+		problems = append(problems, errors.New("Set POSTGRES_MAX_CONNS to more than BILLING_CONCURRENCY.")) //nolint:staticcheck // an instruction
 	}
-	return d.Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+	return d.Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
 		conn, err := rt.Dial(cfg.AccountTarget, "account")
 		if err != nil {
 			return err

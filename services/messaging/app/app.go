@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"waitlist.internal/libs/kafka"
@@ -19,6 +18,7 @@ import (
 	messaginghttp "waitlist.internal/services/messaging/http"
 	messagingkafka "waitlist.internal/services/messaging/kafka"
 	"waitlist.internal/services/messaging/postgres"
+	"waitlist.internal/services/messaging/smslog"
 )
 
 // Config is the service's environment.
@@ -83,7 +83,7 @@ type Config struct {
 	// Pause between two look-ups of a sending domain's records.
 	DomainCheckEvery time.Duration `env:"DOMAIN_CHECK_EVERY" envDefault:"10m"`
 
-	// Pause between two looks for mails of deleted waitlists and accounts.
+	// Pause between two searches for mails of deleted waitlists and accounts.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 
 	// BlastLease is how long a batch stays with a process that no longer renews it. Only
@@ -115,34 +115,26 @@ const otherConns = 8
 
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
+	in, problems := cfg.open()
 	if cfg.PurgeEvery <= 0 || cfg.MailWorkers < 1 || cfg.BlastWorkers < 1 {
 		//nolint:staticcheck // an instruction
-		return nil, errors.New("configuration: Set PURGE_EVERY, MAIL_WORKERS and BLAST_WORKERS to more than 0.")
+		problems = append(problems, errors.New("Set PURGE_EVERY, MAIL_WORKERS and BLAST_WORKERS to more than 0."))
 	}
 	if cfg.BlastRate < 0 || cfg.BlastDailyCapTrial < 0 {
 		//nolint:staticcheck // an instruction
-		return nil, errors.New("configuration: Set BLAST_RATE and BLAST_DAILY_CAP_TRIAL to 0 or more.")
+		problems = append(problems, errors.New("Set BLAST_RATE and BLAST_DAILY_CAP_TRIAL to 0 or more."))
 	}
 	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.MailWorkers)+int32(cfg.BlastWorkers)+otherConns)
-	from, err := cfg.sender()
-	if err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
-	provider, err := cfg.provider(from)
-	if err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
 	wired := false
 	defer func() {
-		if !wired {
-			err = errors.Join(err, provider.Close())
+		if !wired && in.provider != nil {
+			err = errors.Join(err, in.provider.Close())
 		}
 	}()
-	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
 		wired = true
-		rt.OnClose("mail provider", func(context.Context) error { return provider.Close() })
-		api := cmp.Or(cfg.PublicAPIURL, strings.TrimRight(cfg.PublicFormURL, "/")+"/v1")
-		composer, err := messaging.NewComposer(rt.Tokens, cfg.PublicFormURL, api)
+		rt.OnClose("mail provider", func(context.Context) error { return in.provider.Close() })
+		composer, err := cfg.composer(rt.Tokens)
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
@@ -160,21 +152,18 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 			return err
 		}
 		mails, templates := postgres.NewMails(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
-		senders, owned, err := domains(rt, cfg, provider, from)
-		if err != nil {
-			return err
-		}
+		senders, owned := domains(rt, cfg, in)
 		notifications, err := cfg.notifications(mails)
-		if err != nil {
-			return err
-		}
-		sms, closeSMS, err := cfg.sms(rt.Log)
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
-		rt.OnClose("SMS provider", func(context.Context) error { closeSMS(); return nil })
+		var sms messaging.SMSProvider = smslog.Provider{Log: rt.Log}
+		if in.twilio != nil {
+			sms = in.twilio
+			rt.OnClose("SMS provider", func(context.Context) error { in.twilio.Close(); return nil })
+		}
 		sender, err := messaging.NewSender(messaging.SenderConfig{
-			Queue: mails, Provider: provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
+			Queue: mails, Provider: in.provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
 			Mailings: grpc.NewMailings(signups), Templates: templates,
 			SMS: sms, Suppressions: mails, Senders: senders,
 		})
@@ -187,7 +176,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 			return err
 		}
 		blasts, err := openBlasts(rt, cfg, messaging.BlasterConfig{
-			Lists: grpc.NewLists(signups), Provider: provider, Composer: composer, Senders: senders, Suppressions: mails, Published: wake,
+			Lists: grpc.NewLists(signups), Provider: in.provider, Composer: composer, Senders: senders, Suppressions: mails, Published: wake,
 		})
 		if err != nil {
 			return err

@@ -358,3 +358,27 @@ func TestConfigurationIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// A failed start names every problem of the service's own settings and of the shared ones.
+func TestConfigurationProblems(t *testing.T) {
+	cfg, err := service.Load[app.Config]([]string{
+		"MAIL_PROVIDER=pigeon", "MAIL_FROM=nobody", "SMS_PROVIDER=pigeon", "DNS_RESOLVER=nowhere", "DOMAIN_CHECK_EVERY=0s",
+		"PUBLIC_FORM_URL=/forms", "RESEND_WEBHOOK_SECRETS=whsec_c2hvcnQ=", "MAIL_WORKERS=0", "BLAST_RATE=-1",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := app.New(t.Context(), cfg)
+	if err == nil {
+		_ = a.Close(t.Context())
+		t.Fatal("started")
+	}
+	for _, want := range []string{
+		"Set MAIL_PROVIDER", "MAIL_FROM: ", "Set SMS_PROVIDER", "DNS_RESOLVER: ", "Set DOMAIN_CHECK_EVERY", "public form URL",
+		"RESEND_WEBHOOK_SECRETS: ", "MAIL_WORKERS", "BLAST_RATE", "Set POSTGRES_URL.",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in:\n%v", want, err)
+		}
+	}
+}

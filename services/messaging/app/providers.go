@@ -1,14 +1,16 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	stdmail "net/mail"
+	"strings"
 	"time"
 
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/service"
+	"waitlist.internal/libs/token"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/dns"
 	"waitlist.internal/services/messaging/eml"
@@ -16,10 +18,48 @@ import (
 	"waitlist.internal/services/messaging/maildir"
 	"waitlist.internal/services/messaging/postgres"
 	"waitlist.internal/services/messaging/resend"
-	"waitlist.internal/services/messaging/smslog"
 	"waitlist.internal/services/messaging/smtp"
 	"waitlist.internal/services/messaging/twilio"
 )
+
+// opened holds what the settings that only messaging has describe.
+type opened struct {
+	from     stdmail.Address
+	provider messaging.Provider
+	twilio   *twilio.Provider
+	resolver *dns.Resolver
+}
+
+// open checks the settings of mails, text messages and links. It returns all problems.
+// The caller closes the provider if it is not nil.
+func (c Config) open() (in opened, problems []error) {
+	add := func(err error) bool {
+		if err != nil {
+			problems = append(problems, err)
+		}
+		return err == nil
+	}
+	var err error
+	in.from, err = c.sender()
+	add(err)
+	if provider, err := c.provider(in.from); add(err) {
+		in.provider = provider
+	}
+	in.twilio, err = c.texts()
+	add(err)
+	if in.resolver, err = dns.New(c.DNSResolver); err != nil {
+		add(fmt.Errorf("DNS_RESOLVER: %w", err))
+	}
+	if c.DomainCheckEvery <= 0 {
+		add(errors.New("Set DOMAIN_CHECK_EVERY to a positive duration.")) //nolint:staticcheck // an instruction
+	}
+	// These two are checked here and made when the token keys and the store are open.
+	_, err = c.composer(nil)
+	add(err)
+	_, err = c.notifications(nil)
+	add(err)
+	return in, problems
+}
 
 // sender returns the sender of mails that have no other.
 func (c Config) sender() (stdmail.Address, error) {
@@ -53,46 +93,38 @@ func (c Config) provider(sender stdmail.Address) (messaging.Provider, error) {
 	return nil, errors.New("Set MAIL_PROVIDER to smtp, resend or maildir.") //nolint:staticcheck // an instruction
 }
 
-// sms returns the configured provider of text messages and a function that closes it.
-func (c Config) sms(log *slog.Logger) (messaging.SMSProvider, func(), error) {
+// texts returns the configured provider of text messages, or nil if they are only logged.
+func (c Config) texts() (*twilio.Provider, error) {
 	switch c.SMSProvider {
 	case "log":
-		return smslog.Provider{Log: log}, func() {}, nil
+		return nil, nil //nolint:nilnil // nil means that none is configured
 	case "twilio":
-		p, err := twilio.New(twilio.Config{
+		return twilio.New(twilio.Config{
 			AccountSID: c.TwilioAccountSID, AuthToken: c.TwilioAuthToken, From: c.TwilioFrom, BaseURL: c.TwilioURL,
 		})
-		if err != nil {
-			return nil, nil, err //nolint:wrapcheck // the error names Twilio
-		}
-		return p, p.Close, nil
 	}
-	return nil, nil, errors.New("Set SMS_PROVIDER to twilio or log.") //nolint:staticcheck // an instruction
+	return nil, errors.New("Set SMS_PROVIDER to twilio or log.") //nolint:staticcheck // an instruction
+}
+
+// composer returns the composer of mails, which signs links with tokens.
+func (c Config) composer(tokens *token.Ring) (*messaging.Composer, error) {
+	return messaging.NewComposer(tokens, c.PublicFormURL, cmp.Or(c.PublicAPIURL, strings.TrimRight(c.PublicFormURL, "/")+"/v1"))
 }
 
 // domains opens the owners' sending domains. The mail provider decides how owners prove
 // them.
-func domains(
-	rt *service.Runtime, cfg Config, provider messaging.Provider, from stdmail.Address,
-) (*postgres.Domains, *messaging.Domains, error) {
-	if cfg.DomainCheckEvery <= 0 {
-		return nil, nil, errors.New("configuration: Set DOMAIN_CHECK_EVERY to a positive duration.") //nolint:staticcheck // an instruction
+func domains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *messaging.Domains) {
+	var prover messaging.Prover = messaging.Records{Texts: in.resolver}
+	if p, ok := in.provider.(*resend.Provider); ok {
+		prover = resend.Domains{Provider: p, Texts: in.resolver}
 	}
-	texts, err := dns.New(cfg.DNSResolver)
-	if err != nil {
-		return nil, nil, fmt.Errorf("configuration: DNS_RESOLVER: %w", err)
-	}
-	var prover messaging.Prover = messaging.Records{Texts: texts}
-	if p, ok := provider.(*resend.Provider); ok {
-		prover = resend.Domains{Provider: p, Texts: texts}
-	}
-	store := postgres.NewDomains(rt.Pool, rt.Seal, prover.Method(), from)
+	store := postgres.NewDomains(rt.Pool, rt.Seal, prover.Method(), in.from)
 	owners := messaging.NewDomains(messaging.DomainsConfig{
-		Store: store, Prover: prover, Own: emailaddr.Domain(from.Address), EnforceVerification: cfg.EnforceEmailVerification,
+		Store: store, Prover: prover, Own: emailaddr.Domain(in.from.Address), EnforceVerification: cfg.EnforceEmailVerification,
 		Every: cfg.DomainCheckEvery, Log: rt.Log, Now: time.Now,
 	})
 	rt.Go("sending domains", owners.Run)
-	return store, owners, nil
+	return store, owners
 }
 
 // notifications returns the receiver of the mail provider's notifications, or nil if no
@@ -103,7 +135,7 @@ func (c Config) notifications(mails *postgres.Mails) (messaginghttp.Notification
 	}
 	n, err := resend.NewNotifications(c.ResendWebhookSecrets, mails)
 	if err != nil {
-		return nil, fmt.Errorf("configuration: RESEND_WEBHOOK_SECRETS: %w", err)
+		return nil, fmt.Errorf("RESEND_WEBHOOK_SECRETS: %w", err)
 	}
 	return n, nil
 }

@@ -54,18 +54,19 @@ type App = service.Runtime
 
 // New opens the service's connections.
 func New(ctx context.Context, cfg Config) (*App, error) {
+	var problems []error
 	allowed, err := netguard.ParseNetworks(cfg.AllowedNetworks)
 	if err != nil {
-		return nil, fmt.Errorf("configuration: NOTIFIER_ALLOWED_NETWORKS: %w", err)
+		problems = append(problems, fmt.Errorf("NOTIFIER_ALLOWED_NETWORKS: %w", err))
 	}
 	if cfg.Concurrency < 1 {
-		return nil, errors.New("configuration: Set NOTIFIER_CONCURRENCY to a positive number.") //nolint:staticcheck // an instruction
+		problems = append(problems, errors.New("Set NOTIFIER_CONCURRENCY to a positive number.")) //nolint:staticcheck // an instruction
 	}
 	cfg.HTTP.Allowed = append(cfg.HTTP.Allowed, allowed...)
 	if cfg.HTTP.Proxy == nil {
 		cfg.HTTP.Proxy = httpproxy.FromEnvironment().ProxyFunc()
 	}
-	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
 		signups, err := rt.Dial(cfg.SignupTarget, "signup")
 		if err != nil {
 			return err

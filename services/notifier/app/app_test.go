@@ -376,3 +376,21 @@ func TestConfigurationIsChecked(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A failed start names every problem of the service's own settings and of the shared ones.
+func TestConfigurationProblems(t *testing.T) {
+	cfg, err := service.Load[app.Config]([]string{"NOTIFIER_ALLOWED_NETWORKS=nowhere", "NOTIFIER_CONCURRENCY=0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := app.New(t.Context(), cfg)
+	if err == nil {
+		_ = a.Close(t.Context())
+		t.Fatal("started")
+	}
+	for _, want := range []string{"NOTIFIER_ALLOWED_NETWORKS: ", "Set NOTIFIER_CONCURRENCY to a positive number.", "Set POSTGRES_URL."} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in:\n%v", want, err)
+		}
+	}
+}

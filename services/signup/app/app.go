@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 	_ "time/tzdata" // some machines have no zone database
 
@@ -12,6 +13,7 @@ import (
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/service"
+	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/services/signup"
 	signuphttp "waitlist.internal/services/signup/http"
 	"waitlist.internal/services/signup/postgres"
@@ -28,7 +30,7 @@ type Config struct {
 
 	// Batches of signups that commit at a time, over all waitlists.
 	BatchWorkers int `env:"SIGNUP_BATCH_WORKERS" envDefault:"4"`
-	// Most signups in one transaction.
+	// Maximum number of signups in one transaction.
 	BatchSize int `env:"SIGNUP_BATCH_SIZE" envDefault:"256"`
 	// Signups that may wait for one waitlist; beyond it 429.
 	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
@@ -36,11 +38,30 @@ type Config struct {
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
 	// Whether views of forms are counted. Otherwise analytics show none.
 	PageViews bool `env:"PAGE_VIEWS" envDefault:"true"`
-	// Pause between two looks for rows of what was deleted.
+	// Pause between two searches for rows of deleted waitlists and owners.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 	// How long the ids of deleted waitlists and owners stay, for requests that are under way. Longer than the rebuild
 	// of an index takes.
 	TombstoneKept time.Duration `env:"TOMBSTONE_KEPT" envDefault:"1h"`
+}
+
+// problems returns all problems of the settings that only signup has.
+func (c Config) problems() (all []error) {
+	if c.PurgeEvery <= 0 {
+		all = append(all, errors.New("Set PURGE_EVERY to a positive duration.")) //nolint:staticcheck // an instruction
+	}
+	if c.TombstoneKept < 0 {
+		all = append(all, errors.New("Set TOMBSTONE_KEPT to 0 or longer.")) //nolint:staticcheck // an instruction
+	}
+	for _, limit := range []struct {
+		variable string
+		value    int
+	}{{"SIGNUP_BATCH_WORKERS", c.BatchWorkers}, {"SIGNUP_BATCH_SIZE", c.BatchSize}, {"SIGNUP_QUEUE_SIZE", c.QueueSize}} {
+		if limit.value < 1 {
+			all = append(all, fmt.Errorf("Set %s to 1 or more.", limit.variable)) //nolint:staticcheck // an instruction
+		}
+	}
+	return all
 }
 
 func definition() service.Definition {
@@ -70,12 +91,8 @@ const (
 
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
-	if cfg.PurgeEvery <= 0 || cfg.TombstoneKept < 0 {
-		//nolint:staticcheck // an instruction
-		return nil, errors.New("configuration: Set PURGE_EVERY to a positive duration and TOMBSTONE_KEPT to 0 or longer.")
-	}
 	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.BatchWorkers)+readerConns)
-	return definition().Open(ctx, cfg.Config, func(rt *service.Runtime) error {
+	return definition().Open(ctx, cfg.Config, cfg.problems(), func(rt *service.Runtime) error {
 		wake, err := rt.Outbox()
 		if err != nil {
 			return err
@@ -105,7 +122,7 @@ func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) err
 			for {
 				n, err := trim(ctx, trimRows)
 				if err != nil {
-					rt.Log.WarnContext(ctx, "trimming the change log failed", "error", err)
+					rt.Log.WarnContext(ctx, "trimming the change log failed", telemetry.Err(err))
 				}
 				if err != nil || n < trimRows {
 					break

@@ -55,3 +55,27 @@ func TestPoison(t *testing.T) {
 		Effects: "SELECT id::text FROM owner WHERE closed_at IS NOT NULL", Undo: "DELETE FROM owner",
 	})
 }
+
+// A failed start names every problem of the service's own settings and of the shared ones.
+func TestConfigurationProblems(t *testing.T) {
+	cfg, err := service.Load[app.Config]([]string{
+		"SIGNUP_BATCH_WORKERS=0", "SIGNUP_BATCH_SIZE=-1", "SIGNUP_QUEUE_SIZE=0", "PURGE_EVERY=0s", "TOMBSTONE_KEPT=-1s", "RATE_LIMIT_RPS=0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := app.New(t.Context(), cfg)
+	if err == nil {
+		_ = a.Close(t.Context())
+		t.Fatal("started")
+	}
+	for _, want := range []string{
+		"Set SIGNUP_BATCH_WORKERS to 1 or more.", "Set SIGNUP_BATCH_SIZE to 1 or more.", "Set SIGNUP_QUEUE_SIZE to 1 or more.",
+		"Set PURGE_EVERY to a positive duration.", "Set TOMBSTONE_KEPT to 0 or longer.",
+		"Set POSTGRES_URL.", "Set RATE_LIMIT_RPS to a positive number.",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in:\n%v", want, err)
+		}
+	}
+}
