@@ -555,13 +555,3 @@ func (l *leader) wait(ctx context.Context, d time.Duration) error {
 	}
 	return nil
 }
-
-// Release unparks all parked rows and returns their number. Call it after the cause is
-// fixed.
-func Release(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
-	tag, err := pool.Exec(ctx, "UPDATE outbox SET parked_at = NULL, error = '' WHERE parked_at IS NOT NULL")
-	if err != nil {
-		return 0, fmt.Errorf("release parked rows: %w", err)
-	}
-	return tag.RowsAffected(), nil
-}
