@@ -1,8 +1,8 @@
 // Package httpapi is the HTTP layer that all services share: a gin engine that
 // gives every route the behaviour of the REST contract.
 //
-//	request id → span → CORS → OPTIONS? 204
-//	  → global limit → request timeout → route → H writes the error
+//	request id → span → request timeout → CORS → global limit
+//	  → OPTIONS? 204 → route → H writes the error
 //	  → metrics, access log
 //
 // One middleware does all of this in one pass: at thousands of requests a second,

@@ -314,7 +314,7 @@ func (d *delivery) decode() error {
 	}
 	id, err := uuid.Parse(d.event.GetId())
 	if err != nil {
-		return fmt.Errorf("event id: %w", err)
+		return fmt.Errorf("parse event id: %w", err)
 	}
 	d.id = id
 	return nil

@@ -17,7 +17,7 @@ type Key struct {
 }
 
 // ErrFormat means that the text is not a list of distinct id:base64 pairs.
-var ErrFormat = errors.New("keys: must be distinct id:base64 pairs separated by commas")
+var ErrFormat = errors.New("write keys as id:base64 pairs with distinct ids, separated by commas")
 
 // Parse parses a ring of at least one key. Each secret must have from minBytes to
 // maxBytes bytes (0: no upper bound).
@@ -33,8 +33,11 @@ func Parse(s string, minBytes, maxBytes int) ([]Key, error) {
 		if err != nil {
 			return nil, fmt.Errorf("key %q: %w", id, err)
 		}
-		if len(secret) < minBytes || (maxBytes > 0 && len(secret) > maxBytes) {
-			return nil, fmt.Errorf("key %q has %d bytes, want %d or more (at most %d; 0: any)", id, len(secret), minBytes, maxBytes)
+		switch {
+		case len(secret) < minBytes:
+			return nil, fmt.Errorf("key %q has %d bytes, want at least %d", id, len(secret), minBytes)
+		case maxBytes > 0 && len(secret) > maxBytes:
+			return nil, fmt.Errorf("key %q has %d bytes, want at most %d", id, len(secret), maxBytes)
 		}
 		seen[id] = true
 		keys = append(keys, Key{ID: id, Secret: secret})

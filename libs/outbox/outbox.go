@@ -65,7 +65,7 @@ type Message struct {
 func NewEvent(now time.Time) (*eventv1.Event, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
-		return nil, fmt.Errorf("event id: %w", err)
+		return nil, fmt.Errorf("make an event id: %w", err)
 	}
 	return &eventv1.Event{Id: id.String(), OccurredAt: timestamppb.New(now)}, nil
 }

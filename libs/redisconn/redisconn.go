@@ -35,7 +35,7 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		// The cause quotes the URL, which has the password.
-		return nil, fmt.Errorf("parse Redis URL: not a URL")
+		return nil, fmt.Errorf("the Redis URL is not a URL, such as redis://host:6379/0")
 	}
 	retries := o.Retries
 	if retries == 0 {

@@ -31,8 +31,8 @@ const (
 	tokenSpare = 30 * time.Second
 	// leeway is the tolerated difference between two machines' clocks.
 	leeway = 30 * time.Second
-	// maxVerified bounds the tokens that a server remembers. Few services with few
-	// replicas sign few tokens a minute.
+	// maxVerified bounds the tokens that a server remembers. This is plenty: a handful of
+	// replicas each sign a few tokens a minute.
 	maxVerified = 4096
 	// maxToken bounds the length of a token, in bytes; a real one has about 250.
 	maxToken = 1024
@@ -47,7 +47,7 @@ func ParseKeys(s string) (Keys, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		name, b64, ok := strings.Cut(strings.TrimSpace(part), ":")
 		if !ok || name == "" || keys[name] != nil {
-			return nil, errors.New("service keys: must be distinct name:base64 pairs separated by commas")
+			return nil, errors.New("write keys as name:base64 pairs with distinct names, separated by commas")
 		}
 		raw, err := base64.StdEncoding.DecodeString(b64)
 		if err != nil {

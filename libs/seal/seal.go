@@ -36,7 +36,7 @@ type Ring struct{ keys []key }
 func ParseRing(s string) (*Ring, error) {
 	keys, err := keyring.Parse(s, keyLen, keyLen)
 	if err != nil {
-		return nil, fmt.Errorf("seal %w", err)
+		return nil, fmt.Errorf("seal keys: %w", err)
 	}
 	var r Ring
 	for _, k := range keys {

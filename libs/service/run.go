@@ -49,7 +49,7 @@ func Main[C any, A interface {
 }
 
 // Command loads C from the environment, creates the app and runs it. It returns the exit
-// code of the process. It leaves the arguments to the app.
+// code of the process. The app reads the command-line arguments itself.
 func Command[C any, A interface {
 	Run(ctx context.Context) error
 }](newApp func(ctx context.Context, cfg C) (A, error)) int {

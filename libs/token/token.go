@@ -52,7 +52,7 @@ type Ring struct{ keys []keyring.Key }
 func ParseRing(s string) (*Ring, error) {
 	keys, err := keyring.Parse(s, keyLen, 0)
 	if err != nil {
-		return nil, fmt.Errorf("token %w", err)
+		return nil, fmt.Errorf("token keys: %w", err)
 	}
 	return &Ring{keys}, nil
 }

@@ -122,8 +122,8 @@ func (a *Analytics) Series(ctx context.Context, waitlistID string, days int) ([]
 	return series, nil
 }
 
-// Origins returns the origins of a waitlist's signups. OtherOrigins is sorted in by
-// its count, after values with the same count.
+// Origins returns the origins of a waitlist's signups. It sorts OtherOrigins by its
+// count like any other value, after values with the same count.
 func (a *Analytics) Origins(ctx context.Context, waitlistID string) (Origins, error) {
 	o, err := a.store.Origins(ctx, waitlistID, maxOrigins)
 	for _, field := range [][]Origin{o.Sources, o.Mediums, o.Campaigns} {

@@ -30,7 +30,7 @@ type BlasterConfig struct {
 	Lists    Lists
 	Provider Provider
 	Composer *Composer
-	// Senders and Suppressions are optional: without them every mail has the default sender,
+	// Senders and Suppressions are optional. If nil, every mail has the default sender,
 	// and no address is suppressed.
 	Senders      Senders
 	Suppressions Suppressions

@@ -222,13 +222,13 @@ func (b *Blasts) Create(
 		return Blast{}, false, err
 	case err != nil:
 		// The blast is sent anyway; an error would make the caller request it again.
-		b.Log.WarnContext(ctx, "blast answered without its state", slog.String("blast_id", made), telemetry.Err(err))
+		b.Log.WarnContext(ctx, "state of a blast not read; answering that it is queued", slog.String("blast_id", made), telemetry.Err(err))
 		out = Blast{ID: made, Subject: n.Subject, State: BlastQueued, At: n.CreatedAt}
 	}
 	if key != "" {
 		if err := b.Store.Answered(ctx, n, out); err != nil {
 			// A repetition of the request then gets the state of its own moment.
-			b.Log.WarnContext(ctx, "answer about a blast not stored", slog.String("blast_id", made), telemetry.Err(err))
+			b.Log.WarnContext(ctx, "answer to a blast request not stored for repetitions", slog.String("blast_id", made), telemetry.Err(err))
 		}
 	}
 	return out, replayed, nil

@@ -98,7 +98,7 @@ func (b *batch[T, R]) insist(ctx context.Context, values []T) ([]R, bool) {
 		if err == nil {
 			return out, true
 		}
-		b.log.WarnContext(ctx, "write deliveries failed; trying again", slog.String("what", b.what), telemetry.Err(err))
+		b.log.WarnContext(ctx, "deliveries not written; trying again", slog.String("what", b.what), telemetry.Err(err))
 		if !backoff.Wait(ctx) {
 			return nil, false
 		}

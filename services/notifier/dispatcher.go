@@ -175,7 +175,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), beatEvery)
 	defer cancel()
 	if err := d.Deliveries.Leave(leaving); err != nil {
-		d.Log.WarnContext(ctx, "leave failed; others adopt the queued deliveries only after a while", telemetry.Err(err))
+		d.Log.WarnContext(ctx, "holder not removed; other processes take over its queued deliveries after 20 seconds", telemetry.Err(err))
 	}
 	d.endWork()
 	loops.Wait()
@@ -337,7 +337,7 @@ func (d *Dispatcher) build(ctx context.Context, one Delivery) (target string, bo
 		d.away() //nolint:contextcheck // the pause applies to all deliveries
 		return "", nil, Result{}, true
 	case err != nil:
-		d.Log.ErrorContext(ctx, "read notice failed", slog.String("event_id", one.EventID),
+		d.Log.ErrorContext(ctx, "notice not read", slog.String("event_id", one.EventID),
 			slog.String("waitlist_id", one.WaitlistID), telemetry.Err(err))
 		return "", nil, Result{Outcome: Failed, Reason: "settings"}, false
 	}
@@ -346,7 +346,7 @@ func (d *Dispatcher) build(ctx context.Context, one Delivery) (target string, bo
 		return "", nil, Result{Outcome: Skipped, Reason: why}, false
 	}
 	if body, err = message(one, n); err != nil {
-		d.Log.ErrorContext(ctx, "build message failed", slog.String("event_id", one.EventID), telemetry.Err(err))
+		d.Log.ErrorContext(ctx, "message not built", slog.String("event_id", one.EventID), telemetry.Err(err))
 		return "", nil, Result{Outcome: Failed, Reason: "message"}, false
 	}
 	return target, body, Result{}, false
@@ -367,7 +367,7 @@ func (d *Dispatcher) record(e Ended) {
 		attribute.String("channel", string(e.Channel)), attribute.String("event", string(e.Event)),
 		attribute.String("outcome", string(e.Outcome))))
 	if _, ok := d.ends.do(d.work, e); !ok && e.Attempted {
-		d.Log.ErrorContext(d.work, "result lost", slog.String("event_id", e.EventID), slog.String("outcome", string(e.Outcome)))
+		d.Log.ErrorContext(d.work, "result of a delivery not recorded", slog.String("event_id", e.EventID), slog.String("outcome", string(e.Outcome)))
 	}
 }
 
@@ -409,7 +409,7 @@ func (d *Dispatcher) trim(ctx context.Context) {
 		for len(ids) > 0 {
 			n := min(len(ids), trimLists)
 			if err := d.Deliveries.Trim(ctx, ids[:n]); err != nil {
-				d.Log.InfoContext(ctx, "trim log of deliveries failed", telemetry.Err(err))
+				d.Log.InfoContext(ctx, "log of deliveries not trimmed", telemetry.Err(err))
 			}
 			ids = ids[n:]
 		}
@@ -422,7 +422,7 @@ func (d *Dispatcher) prune(ctx context.Context) {
 		for {
 			n, err := d.Deliveries.Prune(ctx, d.Now().Add(-keep))
 			if err != nil && ctx.Err() == nil {
-				d.Log.InfoContext(ctx, "prune log of deliveries failed", telemetry.Err(err))
+				d.Log.InfoContext(ctx, "log of deliveries not pruned", telemetry.Err(err))
 			}
 			if err != nil || n == 0 {
 				break

@@ -15,6 +15,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
+	"waitlist.internal/libs/telemetry"
 )
 
 // Bounds of an import.
@@ -268,7 +269,8 @@ func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRo
 		defer cancel()
 		present, err := s.store.Present(ctx, waitlistID, rows)
 		if err != nil && !errors.Is(err, context.Canceled) {
-			s.log.WarnContext(ctx, "members of an import chunk not read ahead", "waitlist_id", waitlistID, "error", err)
+			s.log.WarnContext(ctx, "members of an import chunk not read in advance; the import reads them itself",
+				"waitlist_id", waitlistID, telemetry.Err(err))
 		}
 		known <- present
 	}()
@@ -288,7 +290,7 @@ func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow,
 		}
 		// present may be outdated, and some of the rows may be stored.
 		present = nil
-		s.log.WarnContext(ctx, "import chunk failed; retrying it", "waitlist_id", w.ID, "size", len(rows), "attempt", attempt, "error", err)
+		s.log.WarnContext(ctx, "import chunk failed; retrying it", "waitlist_id", w.ID, "size", len(rows), "attempt", attempt, telemetry.Err(err))
 		if !backoff.Wait(ctx) {
 			return 0, err
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/loop"
+	"waitlist.internal/libs/telemetry"
 )
 
 // ErrIndexUnusable says that the index cannot answer now: Redis is down, or the index
@@ -17,7 +18,7 @@ var ErrIndexUnusable = errors.New("signup: index cannot answer")
 
 // ErrStale says that the index follows another history than the change log, or one
 // that the log no longer covers. Only a rebuild helps.
-var ErrStale = errors.New("signup: changes cannot repair the index")
+var ErrStale = errors.New("signup: index needs a rebuild")
 
 // Key is one member of the index: a signup and its queue key.
 type Key struct {
@@ -138,17 +139,17 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 			x.rebuild(waitlistID)
 			return Place{}, ErrIndexUnusable
 		case err != nil:
-			x.log.DebugContext(ctx, "index not read", "waitlist_id", waitlistID, "error", err)
+			x.log.DebugContext(ctx, "index not read", "waitlist_id", waitlistID, telemetry.Err(err))
 			return Place{}, ErrIndexUnusable
 		case place.Rank > 0 && place.Mark.Change == v.Change:
 			return place, nil
 		case place.Rank > 0:
 			// Somebody applied a later change, or Postgres was restored from the past. The
-			// log tells which.
+			// change log shows which of the two happened.
 			held, err := x.changes.Holds(short, waitlistID, place.Mark)
 			switch {
 			case err != nil:
-				x.log.DebugContext(ctx, "change log not read", "waitlist_id", waitlistID, "error", err)
+				x.log.DebugContext(ctx, "change log not read", "waitlist_id", waitlistID, telemetry.Err(err))
 				return Place{}, ErrIndexUnusable
 			case !held:
 				x.rebuild(waitlistID)
@@ -232,7 +233,7 @@ func (x *Index) rebuild(waitlistID string) {
 		ctx, cancel := context.WithTimeout(parent, rebuildTimeout)
 		defer cancel()
 		if err := x.Rebuild(ctx, waitlistID); err != nil {
-			x.log.WarnContext(ctx, "index not rebuilt", "waitlist_id", waitlistID, "error", err)
+			x.log.WarnContext(ctx, "index not rebuilt", "waitlist_id", waitlistID, telemetry.Err(err))
 		}
 		x.mu.Lock()
 		delete(x.building, waitlistID)
@@ -287,7 +288,7 @@ func (x *Index) follow(ctx context.Context, waitlistID string) {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	if err := x.CatchUp(ctx, waitlistID); err != nil && !errors.Is(err, ErrIndexUnusable) {
-		x.log.DebugContext(ctx, "index did not catch up", "waitlist_id", waitlistID, "error", err)
+		x.log.DebugContext(ctx, "index did not catch up", "waitlist_id", waitlistID, telemetry.Err(err))
 		// Redis or Postgres is down. Readers catch up when it is back. The pause keeps the
 		// worker from spinning.
 		loop.Wait(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter

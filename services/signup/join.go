@@ -11,6 +11,7 @@ import (
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/loop"
+	"waitlist.internal/libs/telemetry"
 )
 
 // joinTimeout bounds how long a caller waits for its batch. Every request is
@@ -182,7 +183,7 @@ func (s *Service) commit(ctx context.Context, waitlistID string, batch []*entry)
 		return
 	}
 	if _, one := errors.AsType[*RowError](err); one && len(batch) > 1 && ctx.Err() == nil {
-		s.log.WarnContext(ctx, "batch rejected; splitting it", "waitlist_id", waitlistID, "size", len(batch), "error", err)
+		s.log.WarnContext(ctx, "batch rejected; splitting it", "waitlist_id", waitlistID, "size", len(batch), telemetry.Err(err))
 		half := len(batch) / 2
 		s.commit(ctx, waitlistID, batch[:half])
 		s.commit(ctx, waitlistID, batch[half:])
@@ -234,7 +235,7 @@ func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry
 		if !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
 			return nil, err
 		}
-		s.log.WarnContext(ctx, "batch failed; retrying it", "waitlist_id", waitlistID, "size", len(batch), "attempt", attempt, "error", err)
+		s.log.WarnContext(ctx, "batch failed; retrying it", "waitlist_id", waitlistID, "size", len(batch), "attempt", attempt, telemetry.Err(err))
 		if !backoff.Wait(ctx) {
 			return nil, err
 		}

@@ -26,7 +26,7 @@ type askedTemplates struct {
 	unknown []Assignment
 	// err says why there is no answer.
 	err error
-	// deleted is how many of the owner's templates were deleted before the answer.
+	// deleted is how many templates the owner had deleted before messaging answered.
 	deleted int64
 }
 

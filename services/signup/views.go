@@ -129,8 +129,8 @@ func (v *Views) send(ctx context.Context) error {
 	return nil
 }
 
-// collect moves the counts to unsent. It drops the counters that did not move since the
-// last time.
+// collect moves the counts to unsent. It drops the counters that have not changed
+// since the last call.
 func (v *Views) collect() (err error) {
 	now := v.now()
 	v.counts.Range(func(k, c any) bool {

@@ -147,8 +147,8 @@ func (h handler) importSignups(c *gin.Context) error {
 // stops when send fails, which means that the signup service has answered. An error
 // means that the body could not be read. The signup service then gets a byte that is
 // no JSON instead of the rest, so that it rejects the request after the checks that
-// come first. The read deadline stays: the server, too, reads the rest before it
-// answers.
+// come first. The read deadline is left in force, because net/http also reads the
+// rest of the body before it answers.
 func (h handler) passOn(c *gin.Context, send func([]byte) error) error {
 	in := http.NewResponseController(c.Writer)
 	body := io.LimitReader(c.Request.Body, httpapi.ImportBodyLimit+1)

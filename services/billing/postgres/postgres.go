@@ -46,7 +46,7 @@ func New(pool *pgxpool.Pool, concurrent int) *Store {
 }
 
 // grave returns the hash that replaces an account's id after its deletion: the first
-// half of the SHA-256 of the id. It returns a text that is no UUID as it is.
+// half of the SHA-256 of the id. A text that is not a UUID is returned unchanged.
 func grave(accountID string) string {
 	id, err := uuid.Parse(accountID)
 	if err != nil {

@@ -123,10 +123,10 @@ func New(cfg Config) (*Provider, error) {
 			switch {
 			case to == gobreaker.StateClosed:
 				open.Set(0)
-				cfg.Log.Info("payment provider is back; circuit closed")
+				cfg.Log.Info("payment provider answers again; calls continue")
 			case from == gobreaker.StateClosed:
 				open.Set(1)
-				cfg.Log.Error("payment provider is away; circuit opened")
+				cfg.Log.Error("payment provider does not answer; calls are paused")
 			}
 		},
 	})

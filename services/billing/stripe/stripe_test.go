@@ -193,7 +193,7 @@ func TestTheBreakerSparesWhoIsAway(t *testing.T) {
 	if n := a.count.Load() - 20; n != 10 { // five calls of two attempts
 		t.Errorf("%d calls while it is away, want 10", n)
 	}
-	if !strings.Contains(log.String(), "payment provider is away") || strings.Contains(log.String(), "sk_test") {
+	if !strings.Contains(log.String(), "payment provider does not answer") || strings.Contains(log.String(), "sk_test") {
 		t.Errorf("log:\n%s", &log)
 	}
 	families, err := registry.Gather()

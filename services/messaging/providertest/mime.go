@@ -72,7 +72,7 @@ func (r *Received) part(contentType, encoding string, body io.Reader) error {
 	case "text/html":
 		r.HTML = string(b)
 	default:
-		return fmt.Errorf("a part of type %s", media)
+		return fmt.Errorf("unexpected part of type %s", media)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func NewNotifications(secrets []string, store Suppressor) (*Notifications, error
 	}
 	for _, s := range secrets {
 		if key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s, "whsec_")); err != nil || len(key) < minSecret {
-			return nil, errors.New("a signing secret must be whsec_ followed by at least 16 bytes in base64")
+			return nil, errors.New("write each signing secret as whsec_ followed by at least 16 bytes in base64")
 		}
 	}
 	return &Notifications{webhooks: api.NewClient("").Webhooks, secrets: secrets, store: store}, nil

@@ -222,7 +222,7 @@ func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, er
 	case err == nil:
 		return v, nil
 	case a.status == 0 || a.status/100 == 2: // an incomplete or unintelligible answer
-		return v, fmt.Errorf("resend is away: %w", err)
+		return v, fmt.Errorf("resend is unavailable: %w", err)
 	}
 	failed := &apiError{a}
 	switch {

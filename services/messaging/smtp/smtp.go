@@ -225,5 +225,5 @@ func outcome(err error) error {
 			return &messaging.DeferredError{Reason: reason}
 		}
 	}
-	return fmt.Errorf("SMTP server is away: %s: %s", se.Reason, reason)
+	return fmt.Errorf("SMTP server is unavailable: %s: %s", se.Reason, reason)
 }

@@ -86,7 +86,7 @@ func (p *Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
 	req.SetBasicAuth(p.cfg.AccountSID, p.cfg.AuthToken)
 	res, err := p.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("twilio is away: %w", err)
+		return fmt.Errorf("twilio is unavailable: %w", err)
 	}
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	_ = res.Body.Close()
@@ -94,7 +94,7 @@ func (p *Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("twilio is away: %w", err)
+		return fmt.Errorf("twilio is unavailable: %w", err)
 	}
 	var e struct {
 		Code int `json:"code"`

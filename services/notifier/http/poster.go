@@ -21,8 +21,8 @@ import (
 const (
 	// maxURL bounds a URL in code points; the signup service accepts none that is longer.
 	maxURL = 2000
-	// maxHeader and maxBody bound the bytes that are read of a response. Its body is
-	// read only to reuse the connection.
+	// maxHeader and maxBody bound the bytes read from a response. The body is read
+	// only so that the connection can be reused.
 	maxHeader = 64 << 10
 	maxBody   = 4 << 10
 	// idle is how long a connection waits for the next message. Servers wait longer: a

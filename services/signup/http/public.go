@@ -23,8 +23,8 @@ const (
 // timeLayout is how the API writes times.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// Routes adds the public routes to an engine. views counts the forms that
-// were shown; nil: nobody does.
+// Routes adds the public routes to an engine. views counts how often a
+// form was shown. If it is nil, views are not counted.
 func Routes(e *gin.Engine, svc *signup.Service, views *signup.Views) {
 	h := handler{svc, views}
 	e.POST("/v1/public/waitlists/:waitlist_id/signups", httpapi.H(h.join))

@@ -141,8 +141,8 @@ func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.
 }
 
 // TrimChanges deletes changes that are older than an hour, except each waitlist's newest
-// one, which holds its counters. Rebuilds take less than that. It returns how many rows
-// it deleted, at most limit.
+// one, which holds its counters. A rebuild of an index takes less than an hour.
+// It returns how many rows it deleted, at most limit.
 func (s *Signups) TrimChanges(ctx context.Context, limit int) (int64, error) {
 	tag, err := s.pool.Exec(ctx, `
 		DELETE FROM change WHERE ctid = ANY (ARRAY(

@@ -50,7 +50,7 @@ type LoginFailuresRow struct {
 }
 
 // The offsets are the limits minus one. Counting elsewhere stops at most.
-// By login_failure_account twice, login_failure_address.
+// Uses login_failure_account twice, login_failure_address.
 func (q *Queries) LoginFailures(ctx context.Context, arg LoginFailuresParams) (LoginFailuresRow, error) {
 	row := q.db.QueryRow(ctx, LoginFailures,
 		arg.Account,
