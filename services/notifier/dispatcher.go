@@ -367,7 +367,8 @@ func (d *Dispatcher) record(e Ended) {
 		attribute.String("channel", string(e.Channel)), attribute.String("event", string(e.Event)),
 		attribute.String("outcome", string(e.Outcome))))
 	if _, ok := d.ends.do(d.work, e); !ok && e.Attempted {
-		d.Log.ErrorContext(d.work, "result of a delivery not recorded", slog.String("event_id", e.EventID), slog.String("outcome", string(e.Outcome)))
+		d.Log.ErrorContext(d.work, "result of a delivery not recorded", slog.String("event_id", e.EventID),
+			slog.String("outcome", string(e.Outcome)))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -270,7 +271,7 @@ func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRo
 		present, err := s.store.Present(ctx, waitlistID, rows)
 		if err != nil && !errors.Is(err, context.Canceled) {
 			s.log.WarnContext(ctx, "members of an import chunk not read in advance; the import reads them itself",
-				"waitlist_id", waitlistID, telemetry.Err(err))
+				slog.String("waitlist_id", waitlistID), telemetry.Err(err))
 		}
 		known <- present
 	}()
@@ -290,7 +291,8 @@ func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow,
 		}
 		// present may be outdated, and some of the rows may be stored.
 		present = nil
-		s.log.WarnContext(ctx, "import chunk failed; retrying it", "waitlist_id", w.ID, "size", len(rows), "attempt", attempt, telemetry.Err(err))
+		s.log.WarnContext(ctx, "import chunk failed; retrying it", slog.String("waitlist_id", w.ID),
+			slog.Int("size", len(rows)), slog.Int("attempt", attempt), telemetry.Err(err))
 		if !backoff.Wait(ctx) {
 			return 0, err
 		}

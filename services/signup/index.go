@@ -139,7 +139,7 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 			x.rebuild(waitlistID)
 			return Place{}, ErrIndexUnusable
 		case err != nil:
-			x.log.DebugContext(ctx, "index not read", "waitlist_id", waitlistID, telemetry.Err(err))
+			x.log.DebugContext(ctx, "index not read", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
 			return Place{}, ErrIndexUnusable
 		case place.Rank > 0 && place.Mark.Change == v.Change:
 			return place, nil
@@ -149,7 +149,7 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 			held, err := x.changes.Holds(short, waitlistID, place.Mark)
 			switch {
 			case err != nil:
-				x.log.DebugContext(ctx, "change log not read", "waitlist_id", waitlistID, telemetry.Err(err))
+				x.log.DebugContext(ctx, "change log not read", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
 				return Place{}, ErrIndexUnusable
 			case !held:
 				x.rebuild(waitlistID)
@@ -233,7 +233,7 @@ func (x *Index) rebuild(waitlistID string) {
 		ctx, cancel := context.WithTimeout(parent, rebuildTimeout)
 		defer cancel()
 		if err := x.Rebuild(ctx, waitlistID); err != nil {
-			x.log.WarnContext(ctx, "index not rebuilt", "waitlist_id", waitlistID, telemetry.Err(err))
+			x.log.WarnContext(ctx, "index not rebuilt", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
 		}
 		x.mu.Lock()
 		delete(x.building, waitlistID)
@@ -288,7 +288,7 @@ func (x *Index) follow(ctx context.Context, waitlistID string) {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	if err := x.CatchUp(ctx, waitlistID); err != nil && !errors.Is(err, ErrIndexUnusable) {
-		x.log.DebugContext(ctx, "index did not catch up", "waitlist_id", waitlistID, telemetry.Err(err))
+		x.log.DebugContext(ctx, "index did not catch up", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
 		// Redis or Postgres is down. Readers catch up when it is back. The pause keeps the
 		// worker from spinning.
 		loop.Wait(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter

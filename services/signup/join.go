@@ -3,6 +3,7 @@ package signup
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -183,7 +184,8 @@ func (s *Service) commit(ctx context.Context, waitlistID string, batch []*entry)
 		return
 	}
 	if _, one := errors.AsType[*RowError](err); one && len(batch) > 1 && ctx.Err() == nil {
-		s.log.WarnContext(ctx, "batch rejected; splitting it", "waitlist_id", waitlistID, "size", len(batch), telemetry.Err(err))
+		s.log.WarnContext(ctx, "batch rejected; splitting it", slog.String("waitlist_id", waitlistID), slog.Int("size", len(batch)),
+			telemetry.Err(err))
 		half := len(batch) / 2
 		s.commit(ctx, waitlistID, batch[:half])
 		s.commit(ctx, waitlistID, batch[half:])
@@ -235,7 +237,8 @@ func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry
 		if !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
 			return nil, err
 		}
-		s.log.WarnContext(ctx, "batch failed; retrying it", "waitlist_id", waitlistID, "size", len(batch), "attempt", attempt, telemetry.Err(err))
+		s.log.WarnContext(ctx, "batch failed; retrying it", slog.String("waitlist_id", waitlistID),
+			slog.Int("size", len(batch)), slog.Int("attempt", attempt), telemetry.Err(err))
 		if !backoff.Wait(ctx) {
 			return nil, err
 		}
