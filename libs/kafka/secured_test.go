@@ -132,12 +132,12 @@ func TestMisconfigured(t *testing.T) {
 		"KAFKA_BROKERS=":                               "Set KAFKA_BROKERS.",
 		"KAFKA_PARTITIONS=-1":                          "KAFKA_PARTITIONS",
 		"KAFKA_REPLICATION=-1":                         "KAFKA_REPLICATION",
-		"KAFKA_CA_FILE=/nowhere":                       "KAFKA_TLS=true",
+		"KAFKA_CA_FILE=/nowhere":                       "Set KAFKA_TLS to true",
 		"KAFKA_TLS=true KAFKA_CA_FILE=/nowhere":        "KAFKA_CA_FILE: ",
 		"KAFKA_TLS=true KAFKA_CA_FILE=secured_test.go": "no PEM certificate",
 		"KAFKA_USERNAME=x":                             "Set KAFKA_SASL_MECHANISM to",
 		"KAFKA_SASL_MECHANISM=PLAIN":                   "KAFKA_USERNAME and KAFKA_PASSWORD",
-		"KAFKA_SASL_MECHANISM=GSSAPI KAFKA_USERNAME=x KAFKA_PASSWORD=hidden": "KAFKA_SASL_MECHANISM must be",
+		"KAFKA_SASL_MECHANISM=GSSAPI KAFKA_USERNAME=x KAFKA_PASSWORD=hidden": "Set KAFKA_SASL_MECHANISM to PLAIN",
 	} {
 		_, err := configured(t, with(good, strings.Fields(instead)...))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
