@@ -277,7 +277,7 @@ func moment(t *time.Time) time.Time {
 
 // Leaderboard implements signup.Store.
 func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
-	counts, err := s.db.Leaderboard(ctx, waitlistID, int32(limit)) //nolint:gosec // a page's size
+	counts, err := s.db.Leaderboard(ctx, waitlistID, int32(limit))
 	if err != nil {
 		return nil, fmt.Errorf("read leaderboard: %w", err)
 	}

@@ -18,7 +18,7 @@ const tallyPiece = 500
 
 // TopReferrers implements signup.TallyStore.
 func (s *Signups) TopReferrers(ctx context.Context, waitlistID string, limit int) ([]signup.Referrer, error) {
-	rows, err := s.db.TopReferrers(ctx, waitlistID, int32(limit)) //nolint:gosec // a page's size
+	rows, err := s.db.TopReferrers(ctx, waitlistID, int32(limit))
 	if err != nil {
 		return nil, fmt.Errorf("read top referrers: %w", err)
 	}
