@@ -285,8 +285,8 @@ func TestAProviderThatIsAwayIsWaitedFor(t *testing.T) {
 	e.ended(n)
 	e.sentOnce(n)
 	// Four workers fail twenty times in five rounds at least, with pauses of 20, 40,
-	// 80 and 160 ms between them.
-	if d := back.Sub(gone); d < 300*time.Millisecond {
+	// 80 and 160 ms between them, each shortened by up to a half.
+	if d := back.Sub(gone); d < 150*time.Millisecond {
 		t.Fatalf("tried again and again within %v", d)
 	}
 }
