@@ -57,7 +57,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			ds := fill()
 			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return deliveries.Queue(ctx, tx, ds...) })
 		}, 100},
-		{"claim", func() error { _, err := deliveries.Claim(ctx, time.Now(), keys); return err }, 100},
+		{"claim", func() error { _, err := deliveries.Claim(ctx, time.Now(), keys); return err }, 10},
 		{"end", func() error { return deliveries.End(ctx, ended) }, 100},
 		{"beat", func() error { return deliveries.Beat(ctx) }, 100},
 		{"adopt", func() error { _, _, err := deliveries.Adopt(ctx, 10); return err }, 100},

@@ -77,7 +77,7 @@ const ClaimDeliveries = `-- name: ClaimDeliveries :many
 UPDATE delivery d SET attempted_at = $1::timestamptz
 FROM ROWS FROM (unnest($3::uuid[]), unnest($4::text[])) k (event_id, channel)
 WHERE d.event_id = k.event_id AND d.channel = k.channel
-  AND d.holder = $2 AND d.ended_at IS NULL AND (d.attempted_at IS NULL OR d.attempted_at = $1)
+  AND CASE WHEN d.ended_at IS NULL THEN d.holder = $2 AND (d.attempted_at IS NULL OR d.attempted_at = $1) END
 RETURNING d.event_id, d.channel
 `
 
@@ -94,7 +94,8 @@ type ClaimDeliveriesRow struct {
 }
 
 // A row whose attempted_at is already @at was claimed by the same call, whose
-// first answer was lost. By delivery_pkey.
+// first answer was lost. The CASE rules out plans by delivery_open, which read every
+// open delivery of the holder. By delivery_pkey.
 func (q *Queries) ClaimDeliveries(ctx context.Context, arg ClaimDeliveriesParams) ([]ClaimDeliveriesRow, error) {
 	rows, err := q.db.Query(ctx, ClaimDeliveries,
 		arg.At,

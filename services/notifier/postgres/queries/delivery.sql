@@ -11,11 +11,12 @@ DELETE FROM delivery WHERE waitlist_id = $1;
 
 -- name: ClaimDeliveries :many
 -- A row whose attempted_at is already @at was claimed by the same call, whose
--- first answer was lost. By delivery_pkey.
+-- first answer was lost. The CASE rules out plans by delivery_open, which read every
+-- open delivery of the holder. By delivery_pkey.
 UPDATE delivery d SET attempted_at = @at::timestamptz
 FROM ROWS FROM (unnest(@event_ids::uuid[]), unnest(@channels::text[])) k (event_id, channel)
 WHERE d.event_id = k.event_id AND d.channel = k.channel
-  AND d.holder = @holder AND d.ended_at IS NULL AND (d.attempted_at IS NULL OR d.attempted_at = @at)
+  AND CASE WHEN d.ended_at IS NULL THEN d.holder = @holder AND (d.attempted_at IS NULL OR d.attempted_at = @at) END
 RETURNING d.event_id, d.channel;
 
 -- name: EndDeliveries :exec
