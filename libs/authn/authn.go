@@ -36,6 +36,17 @@ func Middleware(client Authorizer) gin.HandlerFunc { return middleware(client, f
 // parameter token, for downloads by a browser. The header takes precedence.
 func WithQueryToken(client Authorizer) gin.HandlerFunc { return middleware(client, true) }
 
+// Optional is Middleware for requests that have a credential. It lets all others pass
+// without an actor.
+func Optional(client Authorizer) gin.HandlerFunc {
+	authenticate := Middleware(client)
+	return func(c *gin.Context) {
+		if c.GetHeader("Authorization") != "" || c.GetHeader("X-Api-Key") != "" {
+			authenticate(c)
+		}
+	}
+}
+
 func middleware(client Authorizer, query bool) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		req, err := credentials(c, query)
@@ -87,8 +98,8 @@ func plausible(s string) bool {
 	return true
 }
 
-// Actor returns the actor that Middleware authenticated. Without Middleware it
-// returns the zero actor, which has no grants.
+// Actor returns the actor that Middleware authenticated. Without Middleware or a
+// credential it returns the zero actor, which has no grants.
 func Actor(c *gin.Context) access.Actor {
 	a, _ := c.Get(actorKey)
 	actor, _ := a.(access.Actor)

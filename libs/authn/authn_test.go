@@ -54,6 +54,7 @@ func TestMiddleware(t *testing.T) {
 	}
 	g.GET("/v1/plain", authn.Middleware(account{}), answer)
 	g.GET("/v1/export", authn.WithQueryToken(account{}), answer)
+	g.GET("/v1/optional", authn.Optional(account{}), answer)
 	g.GET("/v1/open", answer)
 	for _, c := range []struct {
 		name, path, auth, key string
@@ -79,6 +80,11 @@ func TestMiddleware(t *testing.T) {
 		{"query decides over the key", "/v1/export?token=bad", "", "key", 401, ""},
 		{"header before query", "/v1/export?token=good", "Bearer bad", "", 401, ""},
 		{"empty query", "/v1/export?token=", "", "key", 200, "a1 by key"},
+		{"optional, nothing", "/v1/optional", "", "", 200, " by token"},
+		{"optional, token", "/v1/optional", "Bearer good", "", 200, "a1 by token"},
+		{"optional, key", "/v1/optional", "", "key", 200, "a1 by key"},
+		{"optional, bad token", "/v1/optional", "Bearer bad", "", 401, ""},
+		{"optional, bad key", "/v1/optional", "", "bad", 401, ""},
 		{"without middleware", "/v1/open", "Bearer good", "", 200, " by token"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

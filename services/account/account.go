@@ -141,6 +141,8 @@ type Tx interface {
 	// SetPassword stores a locked account's new password hash and increments the
 	// password generation.
 	SetPassword(ctx context.Context, accountID, hash string) error
+	// RevokeAPIKey leaves an account without an API key.
+	RevokeAPIKey(ctx context.Context, accountID string) error
 	// SetResetSent records when a reset mail was requested.
 	SetResetSent(ctx context.Context, accountID string, at time.Time) error
 	// SetEntitlement stores a locked account's entitlement and trial.

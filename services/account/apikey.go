@@ -35,9 +35,12 @@ const (
 type APIKeyRecord struct {
 	// Lookup is unique.
 	Lookup string
-	// Hash is the SHA-256 of the key.
+	// Hash is the SHA-256 of the key. It is empty if the key was revoked.
 	Hash []byte
 }
+
+// Valid reports whether there is a key.
+func (r APIKeyRecord) Valid() bool { return len(r.Hash) > 0 }
 
 func newAPIKey() apiKey {
 	body := apiKeyPrefix + rand.Text()[:lookupLen] + rand.Text() + rand.Text()

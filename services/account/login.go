@@ -39,13 +39,42 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 	if len(fields) > 0 {
 		return Tokens{}, apierr.Validation(fields...)
 	}
-	attempt := s.attempt(address, clientIP)
-	slow, err := s.admit(ctx, attempt)
+	a, err := s.checkPassword(ctx, address, password, clientIP)
 	if err != nil {
 		return Tokens{}, err
 	}
+	sid, err := uuid.NewV7()
+	if err != nil {
+		return Tokens{}, fmt.Errorf("make a session id: %w", err)
+	}
+	now := s.now()
+	session := Session{ID: sid.String(), AccountID: a.ID, ExpiresAt: now.Add(s.RefreshTokenTTL)}
+	refresh := rand.Text() + rand.Text()
+	err = s.Store.InTx(ctx, func(tx Tx) error {
+		if err := tx.InsertSession(ctx, session, a.PasswordGeneration, now); err != nil {
+			return err
+		}
+		return tx.InsertRefreshToken(ctx, session.ID, refreshHash(refresh), now, session.ExpiresAt)
+	})
+	if errors.Is(err, ErrNotFound) { // the account was deleted or its password reset meanwhile
+		return Tokens{}, errPassword()
+	}
+	if err != nil {
+		return Tokens{}, fmt.Errorf("begin a session: %w", err)
+	}
+	return s.tokens(session, refresh, now)
+}
+
+// checkPassword returns the account of a normalized address and its password. Every
+// failure counts towards the limits; see Login for the errors.
+func (s *Service) checkPassword(ctx context.Context, address, password, clientIP string) (Account, error) {
+	attempt := s.attempt(address, clientIP)
+	slow, err := s.admit(ctx, attempt)
+	if err != nil {
+		return Account{}, err
+	}
 	if !s.Wait(ctx, slow) {
-		return Tokens{}, ctx.Err()
+		return Account{}, ctx.Err()
 	}
 	var a Account
 	var match, outdated bool
@@ -75,35 +104,19 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 		return nil
 	})
 	if err != nil {
-		return Tokens{}, err
+		return Account{}, err
 	}
-	wrong := apierr.New(apierr.AuthenticationRequired, "The email address or the password is wrong.")
 	if !match {
-		return Tokens{}, wrong
+		return Account{}, errPassword()
 	}
 	if outdated {
 		s.rehash(ctx, a, password)
 	}
-	sid, err := uuid.NewV7()
-	if err != nil {
-		return Tokens{}, fmt.Errorf("make a session id: %w", err)
-	}
-	now := s.now()
-	session := Session{ID: sid.String(), AccountID: a.ID, ExpiresAt: now.Add(s.RefreshTokenTTL)}
-	refresh := rand.Text() + rand.Text()
-	err = s.Store.InTx(ctx, func(tx Tx) error {
-		if err := tx.InsertSession(ctx, session, a.PasswordGeneration, now); err != nil {
-			return err
-		}
-		return tx.InsertRefreshToken(ctx, session.ID, refreshHash(refresh), now, session.ExpiresAt)
-	})
-	if errors.Is(err, ErrNotFound) { // the account was deleted or its password reset meanwhile
-		return Tokens{}, wrong
-	}
-	if err != nil {
-		return Tokens{}, fmt.Errorf("begin a session: %w", err)
-	}
-	return s.tokens(session, refresh, now)
+	return a, nil
+}
+
+func errPassword() *apierr.Error {
+	return apierr.New(apierr.AuthenticationRequired, "The email address or the password is wrong.")
 }
 
 // Refresh exchanges a refresh token for new tokens. A token that is used twice has

@@ -66,9 +66,11 @@ func (s *Service) requestReset(ctx context.Context) (bool, error) {
 }
 
 // ResetPassword redeems the token of a reset mail and stores a new password. It
-// ends every session and invalidates every other reset token of the account. It
-// returns VALIDATION_ERROR on password, and INVALID_TOKEN if the token is
-// malformed, expired or used.
+// ends every session and invalidates every other reset token of the account. The
+// token proves that its holder has the mailbox, so the address counts as verified
+// from now on. If it was not verified before, a stranger may have registered it, so
+// the API key ends, too. It returns VALIDATION_ERROR on password, and INVALID_TOKEN
+// if the token is malformed, expired or used.
 func (s *Service) ResetPassword(ctx context.Context, raw, password string) error {
 	if fields := CheckPassword(password); len(fields) > 0 {
 		return apierr.Validation(fields...)
@@ -92,6 +94,14 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 		}
 		if err := tx.SetPassword(ctx, a.ID, hash); err != nil {
 			return err
+		}
+		if a.EmailVerifiedAt.IsZero() {
+			if err := tx.UpdateVerification(ctx, a.ID, now, a.Verification.verified(now)); err != nil {
+				return err
+			}
+			if err := tx.RevokeAPIKey(ctx, a.ID); err != nil {
+				return err
+			}
 		}
 		return tx.DeleteSessions(ctx, a.ID)
 	})

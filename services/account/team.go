@@ -123,6 +123,29 @@ func (s *Service) RemoveMember(ctx context.Context, actor access.Actor, email st
 	return nil
 }
 
+// Leave removes the actor from the team of another account, at once. It returns
+// NOT_FOUND if the actor is not on it. A membership counts only for a verified
+// address, so an actor without one is on no team.
+func (s *Service) Leave(ctx context.Context, actor access.Actor, ownerEmail string) error {
+	unknown := apierr.NotFoundf("You are not on this team.")
+	address, err := emailaddr.Parse(ownerEmail)
+	if err != nil || !actor.EmailVerified {
+		return unknown
+	}
+	g, ok := actor.GrantByEmail(address)
+	if !ok {
+		return unknown
+	}
+	err = s.Store.DeleteMember(ctx, g.OwnerID, actor.Email)
+	if errors.Is(err, ErrNotFound) {
+		return unknown
+	}
+	if err != nil {
+		return fmt.Errorf("leave a team: %w", err)
+	}
+	return nil
+}
+
 // team returns the actor's grant on its own account if the subscription allows
 // access. No role lets an actor manage the team of another account.
 func (s *Service) team(actor access.Actor) (access.Grant, error) {

@@ -82,12 +82,32 @@ func (s *Service) ResendVerification(ctx context.Context, actor access.Actor) (s
 	return sent, nil
 }
 
-// VerifyEmail redeems the token of a verification mail. It returns INVALID_TOKEN if
-// the token is malformed, expired or used.
-func (s *Service) VerifyEmail(ctx context.Context, raw string) error {
+// verified returns the state after the address was verified at now.
+func (v Verification) verified(now time.Time) Verification {
+	return Verification{Cycle: v.Cycle + 1, CycleStartedAt: now}
+}
+
+// Proof shows that whoever redeems a verification token has the account as well as
+// its mailbox: the account that the request's credential belongs to, or the password.
+type Proof struct {
+	// AccountID is empty if the request has no credential.
+	AccountID string
+	Password  string
+	ClientIP  string
+}
+
+// VerifyEmail redeems the token of a verification mail. The token alone does not
+// suffice: otherwise, the owner of a mailbox could be led to verify an account that a
+// stranger registered and keeps the credentials of. Errors: INVALID_TOKEN if the token
+// is malformed, expired or used; AUTHENTICATION_REQUIRED without a proof of the token's
+// account; RATE_LIMITED after too many wrong passwords.
+func (s *Service) VerifyEmail(ctx context.Context, raw string, proof Proof) error {
 	now := s.now()
 	accountID, cycle, err := s.mailToken(token.VerifyAccount, raw, now)
 	if err != nil {
+		return err
+	}
+	if err := s.prove(ctx, accountID, proof); err != nil {
 		return err
 	}
 	err = s.Store.InTx(ctx, func(tx Tx) error {
@@ -100,7 +120,7 @@ func (s *Service) VerifyEmail(ctx context.Context, raw string) error {
 		if !a.EmailVerifiedAt.IsZero() || cycle > a.Verification.Cycle || cycle < a.Verification.Cycle-1 {
 			return errToken()
 		}
-		return tx.UpdateVerification(ctx, a.ID, now, Verification{Cycle: a.Verification.Cycle + 1, CycleStartedAt: now})
+		return tx.UpdateVerification(ctx, a.ID, now, a.Verification.verified(now))
 	})
 	if errors.Is(err, ErrNotFound) {
 		return errToken()
@@ -109,6 +129,25 @@ func (s *Service) VerifyEmail(ctx context.Context, raw string) error {
 		return fmt.Errorf("verify an address: %w", err)
 	}
 	return nil
+}
+
+// prove returns AUTHENTICATION_REQUIRED unless the proof is one of the account.
+func (s *Service) prove(ctx context.Context, accountID string, proof Proof) error {
+	if proof.AccountID == accountID {
+		return nil
+	}
+	if proof.Password == "" {
+		return apierr.New(apierr.AuthenticationRequired, "Log in to the account of this address, or send its password.")
+	}
+	a, err := s.Store.Account(ctx, accountID)
+	if errors.Is(err, ErrNotFound) {
+		return errToken()
+	}
+	if err != nil {
+		return fmt.Errorf("look for an account: %w", err)
+	}
+	_, err = s.checkPassword(ctx, a.Email, proof.Password, proof.ClientIP)
+	return err
 }
 
 // mailToken verifies the token of a mail link and returns its account and its

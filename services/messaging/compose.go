@@ -67,7 +67,9 @@ type values struct {
 	Admin    bool
 	Link     string
 	APILink  string
-	Until    string
+	// ForgotLink leads to the page that requests a password reset.
+	ForgotLink string
+	Until      string
 	// For mails to referrers. FirstName may be empty; Position is 0 if positions are hidden.
 	FirstName string
 	Position  int64
@@ -83,6 +85,7 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 		v.Subject = "Confirm your email address"
 		tok := c.tokens.MintAccount(token.VerifyAccount, r.AccountID, r.Generation, r.ExpiresAt)
 		v.Link = c.formURL + "/verify-email?" + param("token", tok)
+		v.ForgotLink = c.formURL + "/forgot-password?" + param("email", r.Recipient)
 	case PasswordReset:
 		v.Subject = "Reset your password"
 		tok := c.tokens.MintAccount(token.ResetPassword, r.AccountID, r.Generation, r.ExpiresAt)

@@ -33,7 +33,7 @@ func Routes(e gin.IRouter, svc *account.Service) {
 	auth.POST("/logout", httpapi.H(h.logout))
 	auth.POST("/forgot-password", httpapi.H(h.forgotPassword))
 	auth.POST("/reset-password", httpapi.H(h.resetPassword))
-	auth.POST("/verify-email", httpapi.H(h.verifyEmail))
+	auth.POST("/verify-email", authn.Optional(local{svc}), httpapi.H(h.verifyEmail))
 	auth.GET("/jwks.json", httpapi.H(h.jwks))
 
 	// None of these requires a subscription: an account without one must be able to
@@ -48,6 +48,7 @@ func Routes(e gin.IRouter, svc *account.Service) {
 	team.POST("/invite", httpapi.H(h.invite))
 	team.GET("", httpapi.H(h.members))
 	team.DELETE("/:email", httpapi.H(h.removeMember))
+	team.DELETE("/memberships/:owner_email", httpapi.H(h.leave))
 	// Without this route, DELETE /v1/team/invite would match /v1/team/:email.
 	e.DELETE("/v1/team/invite", httpapi.H(func(*gin.Context) error { return apierr.NotFoundf("There is nothing here.") }))
 }
@@ -199,11 +200,17 @@ func (h handler) resetPassword(c *gin.Context) error {
 }
 
 func (h handler) verifyEmail(c *gin.Context) error {
-	in, err := fields(c, "token")
+	o, err := read(c)
 	if err != nil {
 		return err
 	}
-	if err := h.svc.VerifyEmail(c.Request.Context(), in[0]); err != nil {
+	token := o.RequiredString("token", 0)
+	password, _ := o.String("password", account.MaxPassword)
+	if err := o.Err(); err != nil {
+		return err
+	}
+	proof := account.Proof{AccountID: authn.Actor(c).AccountID, Password: password, ClientIP: httpapi.ClientIP(c)}
+	if err := h.svc.VerifyEmail(c.Request.Context(), token, proof); err != nil {
 		return err
 	}
 	httpapi.JSON(c, http.StatusOK, struct {
@@ -262,7 +269,7 @@ func (h handler) profile(c *gin.Context) error {
 		return err
 	}
 	p := profile{
-		Email: a.Email, HasAPIKey: a.APIKey.Lookup != "",
+		Email: a.Email, HasAPIKey: a.APIKey.Valid(),
 		Tier: string(a.Entitlement.Tier), Status: string(a.Entitlement.Status), HasUsedTrial: a.HasUsedTrial,
 	}
 	if !a.TrialEndsAt.IsZero() {

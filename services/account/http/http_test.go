@@ -20,6 +20,7 @@ import (
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/account"
 )
 
 func TestRegister(t *testing.T) {
@@ -367,7 +368,7 @@ func TestVerification(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	k := key(e.register("owner@example.com"))
-	verify := func(token string) answer { return e.post("/verify-email", map[string]string{"token": token}) }
+	verify := func(token string) answer { return e.post("/verify-email", map[string]string{"token": token}, k) }
 	first := e.verificationToken(0)
 
 	e.post("/resend-verification", nil).expect(t, 401, "AUTHENTICATION_REQUIRED")
@@ -411,7 +412,6 @@ func TestVerification(t *testing.T) {
 		"another purpose": e.tokens.MintAccount(token.ResetPassword, id, 2, e.clock.Now().Add(time.Hour)),
 		"future cycle":    e.tokens.MintAccount(token.VerifyAccount, id, 3, e.clock.Now().Add(time.Hour)),
 		"old cycle":       e.tokens.MintAccount(token.VerifyAccount, id, 0, e.clock.Now().Add(time.Hour)),
-		"nobody":          e.tokens.MintAccount(token.VerifyAccount, "0198c0de-0000-7000-8000-000000000001", 1, e.clock.Now().Add(time.Hour)),
 		"no account":      "x.1.y",
 	} {
 		if a := verify(bad); a.status != 400 || a.str("error_code") != "INVALID_TOKEN" {
@@ -441,6 +441,86 @@ func mustKey(o option) string {
 	r := &http.Request{Header: http.Header{}}
 	o(r)
 	return r.Header.Get("X-Api-Key")
+}
+
+// The token of a verification mail proves the mailbox. Whoever redeems it must have the
+// account as well.
+func TestVerificationNeedsTheAccount(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.register("owner@example.com")
+	stranger := e.register("stranger@example.com")
+	id, _ := e.login("owner@example.com")
+	mail := e.verificationToken(0)
+	verify := func(fields map[string]string, options ...option) answer { return e.post("/verify-email", fields, options...) }
+	with := func(password string) map[string]string { return map[string]string{"token": mail, "password": password} }
+	bare := map[string]string{"token": mail}
+
+	verify(map[string]string{}).expect(t, 400, "VALIDATION_ERROR")
+	verify(map[string]string{"token": "x"}).expect(t, 400, "INVALID_TOKEN")
+	verify(bare).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	verify(with("")).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	verify(with(strings.Repeat("x", 1025))).expect(t, 400, "VALIDATION_ERROR")
+	verify(bare, key(stranger)).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	verify(bare, key("wl_live_x")).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	verify(bare, bearer("x")).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	// Guesses count like those at login.
+	for range account.PairLimit {
+		verify(with("a wrong guess")).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	}
+	verify(with(password)).expect(t, 429, "RATE_LIMITED")
+	e.post("/login", pair("owner@example.com", password)).expect(t, 429, "RATE_LIMITED")
+	if n := e.count(`SELECT count(*) FROM account WHERE email_verified_at IS NOT NULL`); n != 0 {
+		t.Fatalf("%d verified addresses", n)
+	}
+	verify(with(password), from("192.0.2.7")).expect(t, 200, "")
+	verify(bare, bearer(id)).expect(t, 400, "INVALID_TOKEN")
+	gone := e.tokens.MintAccount(token.VerifyAccount, "0198c0de-0000-7000-8000-000000000001", 1, e.clock.Now().Add(time.Hour))
+	verify(map[string]string{"token": gone, "password": password}).expect(t, 400, "INVALID_TOKEN")
+
+	verify(map[string]string{"token": e.verificationToken(1)}, key(stranger)).expect(t, 200, "")
+}
+
+// Somebody registers another person's address. When that person resets the password,
+// nothing that the registration gave away works any more.
+func TestResetTakesAnUnverifiedAccountOver(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	k := key(e.register("victim@example.com"))
+	id, refresh := e.login("victim@example.com")
+	mail := e.verificationToken(0)
+	reset := func(generation int64, password string) {
+		t.Helper()
+		accountID := published(e, (*eventv1.Event).GetAccountVerificationRequested)[0].GetAccountId()
+		tok := e.tokens.MintAccount(token.ResetPassword, accountID, generation, e.clock.Now().Add(time.Hour))
+		e.post("/reset-password", map[string]string{"token": tok, "password": password}).expect(t, 204, "")
+	}
+	reset(1, "the victim's own")
+	for name, c := range map[string]option{"key": k, "token": bearer(id)} {
+		if a := e.me(c); a.status != 401 {
+			t.Errorf("the %s survived: %s", name, a.raw)
+		}
+	}
+	e.post("/refresh", map[string]string{"refresh_token": refresh}).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	a := e.post("/login", pair("victim@example.com", "the victim's own")).expect(t, 200, "")
+	own := bearer(a.str("id_token"))
+	if me := e.me(own).expect(t, 200, ""); me.body["has_api_key"] != false {
+		t.Errorf("profile %s", me.raw)
+	}
+	actor, err := e.svc.Authorize(t.Context(), a.str("id_token"), "")
+	if err != nil || !actor.EmailVerified {
+		t.Errorf("actor %+v, %v: a reset proves the mailbox", actor, err)
+	}
+	e.post("/verify-email", map[string]string{"token": mail}, own).expect(t, 400, "INVALID_TOKEN")
+
+	// The integration of an owner who had verified the address goes on.
+	fresh := key(e.post("/regenerate-api-key", nil, own).expect(t, 200, "").str("api_key"))
+	if me := e.me(fresh).expect(t, 200, ""); me.body["has_api_key"] != true {
+		t.Errorf("profile %s", me.raw)
+	}
+	reset(2, "another password")
+	e.me(fresh).expect(t, 200, "")
+	e.me(own).expect(t, 401, "AUTHENTICATION_REQUIRED")
 }
 
 func TestPasswordReset(t *testing.T) {
@@ -675,7 +755,7 @@ func TestDeletion(t *testing.T) {
 	e.do(http.MethodDelete, "/me", nil, bearer(id)).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.post("/refresh", map[string]string{"refresh_token": refresh}).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.post("/login", pair("owner@example.com", password)).expect(t, 401, "AUTHENTICATION_REQUIRED")
-	e.post("/verify-email", map[string]string{"token": e.verificationToken(0)}).expect(t, 400, "INVALID_TOKEN")
+	e.post("/verify-email", map[string]string{"token": e.verificationToken(0), "password": password}).expect(t, 400, "INVALID_TOKEN")
 
 	// The same address gets another account but no second trial.
 	a := e.post("/register", pair("owner@example.com", "another password")).expect(t, 201, "")

@@ -56,3 +56,11 @@ func (h handler) removeMember(c *gin.Context) error {
 	httpapi.NoContent(c)
 	return nil
 }
+
+func (h handler) leave(c *gin.Context) error {
+	if err := h.svc.Leave(c.Request.Context(), authn.Actor(c), c.Param("owner_email")); err != nil {
+		return err
+	}
+	httpapi.NoContent(c)
+	return nil
+}

@@ -230,6 +230,10 @@ func (t tx) SetPassword(ctx context.Context, accountID, hash string) error {
 	return found(t.Queries.SetPassword(ctx, accountID, hash))
 }
 
+func (t tx) RevokeAPIKey(ctx context.Context, accountID string) error {
+	return found(t.Queries.RevokeAPIKey(ctx, accountID))
+}
+
 func (t tx) SetResetSent(ctx context.Context, accountID string, at time.Time) error {
 	return found(t.Queries.SetResetSent(ctx, accountID, zeronull.Timestamptz(at)))
 }

@@ -107,6 +107,10 @@ func operations(doc *openapi3.T) ([]Operation, error) {
 				security = *op.Security
 			}
 			for _, requirement := range security {
+				if len(requirement) == 0 { // credentials are optional
+					o.Schemes = nil
+					break
+				}
 				for scheme := range requirement {
 					o.Schemes = append(o.Schemes, scheme)
 				}

@@ -171,7 +171,7 @@ func (m *mailing) testAccountMails(t *testing.T) {
 	confirm := m.one(t, o.email)
 	golden(t, "account_verification", m.deployment, confirm, map[string]string{o.email: "<owner>"})
 	confirm.noUnsubscribe(t)
-	o.Do(t, Post("/auth/verify-email", Obj{"token": confirm.Token()})).Want(http.StatusOK)
+	o.Do(t, Post("/auth/verify-email", Obj{"token": confirm.Token(), "password": o.password})).Want(http.StatusOK)
 
 	o.Do(t, Post("/auth/forgot-password", Obj{"email": o.email})).Want(http.StatusAccepted)
 	reset := awaitMails(t, m.office, o.email, 2)[1]

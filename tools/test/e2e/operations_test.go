@@ -34,7 +34,7 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 	case "forgotPassword":
 		body = Obj{"email": o.email}
 	case "verifyEmail":
-		body = Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token()}
+		body = Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token(), "password": o.password}
 	case "resetPassword":
 		if o.reset == "" {
 			had := len(d.server.AwaitMails(t, o.email, 1)) // the mail of the registration
@@ -304,5 +304,5 @@ func (s *suite) testRestart(t *testing.T) {
 		}
 	}
 	o.Do(t, Get(statusPath(id, people[0])+"/verify?token="+url.QueryEscape(verify))).Want(http.StatusOK)
-	o.Do(t, Post("/auth/verify-email", Obj{"token": account})).Want(http.StatusOK)
+	o.Do(t, Post("/auth/verify-email", Obj{"token": account}).Key(o.key)).Want(http.StatusOK)
 }

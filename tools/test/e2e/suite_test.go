@@ -54,6 +54,7 @@ func TestSuite(t *testing.T) {
 		{"analytics", testAnalytics},
 		{"templates", testTemplates},
 		{"blasts", testBlasts},
+		{"abuse of accounts", testAccountAbuse},
 	}
 	// This runs after the parallel groups have ended.
 	t.Cleanup(func() {

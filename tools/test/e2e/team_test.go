@@ -35,7 +35,7 @@ func (o *owner) members(t testing.TB) string {
 // verify verifies an account's address with the mail sent at registration.
 func (d *deployment) verify(t testing.TB, o *owner) {
 	t.Helper()
-	o.Do(t, Post("/auth/verify-email", Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token()})).Want(http.StatusOK)
+	o.Do(t, Post("/auth/verify-email", Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token()}).As(o.token)).Want(http.StatusOK)
 }
 
 func testTeam(t *testing.T, d *deployment) {
@@ -187,7 +187,7 @@ func testMembership(t *testing.T, d *deployment) {
 		}
 		return confirm != ""
 	})
-	m.Do(t, Post("/auth/verify-email", Obj{"token": confirm})).Want(http.StatusOK)
+	m.Do(t, Post("/auth/verify-email", Obj{"token": confirm}).As(m.token)).Want(http.StatusOK)
 	m.Do(t, read.As(m.token)).Want(http.StatusOK)
 	m.Do(t, read.Key(m.key)).Want(http.StatusOK)
 	m.Do(t, write.As(m.token)).WantError(http.StatusForbidden, "FORBIDDEN")

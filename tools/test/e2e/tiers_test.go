@@ -199,7 +199,7 @@ func testMembers(t *testing.T, d *deployment) {
 	role("viewer")
 	refused("EMAIL_NOT_VERIFIED", all...)
 	is("unverified", map[string]string{own: "owner"})
-	m.Do(t, Post("/auth/verify-email", Obj{"token": link})).Want(http.StatusOK)
+	m.Do(t, Post("/auth/verify-email", Obj{"token": link}).As(m.token)).Want(http.StatusOK)
 
 	is("viewer", map[string]string{own: "owner", id: "viewer"})
 	seen := m.Do(t, Get("/waitlists/"+id).As(m.token)).Want(http.StatusOK)

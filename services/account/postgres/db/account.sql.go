@@ -375,6 +375,19 @@ func (q *Queries) LockAccountByEmail(ctx context.Context, email string) (Account
 	return i, err
 }
 
+const RevokeAPIKey = `-- name: RevokeAPIKey :execrows
+UPDATE account SET api_key_hash = '' WHERE id = $1
+`
+
+// No key has an empty hash. By account_pkey.
+func (q *Queries) RevokeAPIKey(ctx context.Context, id string) (int64, error) {
+	result, err := q.db.Exec(ctx, RevokeAPIKey, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const SetAPIKey = `-- name: SetAPIKey :execrows
 UPDATE account SET api_key_lookup = $2, api_key_hash = $3 WHERE id = $1
 `

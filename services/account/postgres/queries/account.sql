@@ -57,6 +57,10 @@ JOIN account o ON o.id = m.owner_id;
 -- By account_pkey.
 UPDATE account SET api_key_lookup = $2, api_key_hash = $3 WHERE id = $1;
 
+-- name: RevokeAPIKey :execrows
+-- No key has an empty hash. By account_pkey.
+UPDATE account SET api_key_hash = '' WHERE id = $1;
+
 -- name: SetPasswordHash :execrows
 -- By account_pkey.
 UPDATE account SET password_hash = $3 WHERE id = $1 AND password_generation = $2;

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+)
+
+// testAccountAbuse replays attacks on accounts: by whoever registers another person's address, and by whoever holds a link
+// that was meant for somebody else.
+func testAccountAbuse(t *testing.T, d *deployment) {
+	t.Run("a stranger registers the victim's address", func(t *testing.T) { testPreHijack(t, d) })
+	t.Run("a link alone verifies nothing", func(t *testing.T) { testLinkAlone(t, d) })
+	t.Run("a member leaves", func(t *testing.T) { testLeave(t, d) })
+}
+
+// resetPassword redeems a fresh reset mail and logs in with the new password.
+func (d *deployment) resetPassword(t *testing.T, o *owner, password string) {
+	t.Helper()
+	had, err := d.server.Mails(o.email)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Do(t, Post("/auth/forgot-password", Obj{"email": o.email})).Want(http.StatusAccepted)
+	token := d.server.AwaitMails(t, o.email, len(had)+1)[len(had)].Token()
+	o.Do(t, Post("/auth/reset-password", Obj{"token": token, "password": password})).Want(http.StatusNoContent)
+	o.password = password
+	o.login(t)
+}
+
+func testPreHijack(t *testing.T, d *deployment) {
+	host := d.owner(t)
+	id := host.waitlist(t, nil)
+	// The attacker registers the victim's address and keeps everything that the registration gave away.
+	victim := d.owner(t)
+	d.server.AwaitMails(t, victim.email, 1)
+	key, token, refresh := victim.key, victim.token, victim.refresh
+	host.Do(t, invite(victim.email, "admin").As(host.token)).Want(http.StatusCreated)
+	d.server.AwaitMails(t, victim.email, 2)
+
+	d.resetPassword(t, victim, "the victim's own")
+	for name, r := range map[string]Request{
+		"key":     Get("/auth/me").Key(key),
+		"token":   Get("/auth/me").As(token),
+		"refresh": Post("/auth/refresh", Obj{"refresh_token": refresh}),
+		"team":    Get("/waitlists/" + id).Key(key),
+	} {
+		t.Run(name, func(t *testing.T) { victim.Do(t, r).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED") })
+	}
+	victim.Do(t, Get("/auth/me").As(victim.token)).Want(http.StatusOK).WantJSON("has_api_key", false)
+	// The reset has proved the mailbox, so the invitation counts.
+	victim.Do(t, Get("/waitlists/"+id).As(victim.token)).Want(http.StatusOK)
+
+	// The integration of an owner who had verified the address goes on.
+	victim.key = victim.Do(t, Post("/auth/regenerate-api-key", nil).As(victim.token)).Want(http.StatusOK).Str("api_key")
+	d.exec(t, "UPDATE account.account SET reset_sent_at = NULL WHERE email = $1", victim.email)
+	d.resetPassword(t, victim, "yet another one")
+	victim.Do(t, Get("/auth/me").Key(victim.key)).Want(http.StatusOK).WantJSON("has_api_key", true)
+}
+
+func testLinkAlone(t *testing.T, d *deployment) {
+	o, stranger := d.owner(t), d.owner(t)
+	token := d.server.AwaitMails(t, o.email, 1)[0].Token()
+	verify := func(password string) Request {
+		return Post("/auth/verify-email", Obj{"token": token, "password": password})
+	}
+	for name, r := range map[string]Request{
+		"nothing":            Post("/auth/verify-email", Obj{"token": token}),
+		"no password":        verify(""),
+		"a wrong password":   verify("not the password"),
+		"another account":    verify("").As(stranger.token),
+		"another's key":      verify("").Key(stranger.key),
+		"another's password": verify("not the password").As(stranger.token),
+		"a bad credential":   verify(o.password).Key("wl_live_x"),
+	} {
+		t.Run(name, func(t *testing.T) { o.Do(t, r).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED") })
+	}
+	o.Do(t, Post("/auth/verify-email", Obj{}).Invalid().As(stranger.token)).Invalid("token")
+	o.Do(t, Post("/auth/verify-email", Obj{"token": token, "password": 5}).Invalid()).Invalid("password")
+	o.Do(t, verify(o.password).As(stranger.token)).Want(http.StatusOK)
+	o.Do(t, verify(o.password)).WantError(http.StatusBadRequest, "INVALID_TOKEN")
+}
+
+func leave(ownerEmail string) Request {
+	return Delete("/team/memberships/" + url.PathEscape(ownerEmail))
+}
+
+func testLeave(t *testing.T, d *deployment) {
+	host, m := d.owner(t), d.owner(t)
+	id := host.waitlist(t, nil)
+	host.Do(t, invite(m.email, "admin").As(host.token)).Want(http.StatusCreated)
+	// Whoever has not verified the address is on no team, and cannot turn the invitation down for its owner.
+	m.Do(t, leave(host.email).As(m.token)).WantError(http.StatusNotFound, "NOT_FOUND")
+	d.verify(t, m)
+	m.Do(t, Get("/waitlists/"+id).As(m.token)).Want(http.StatusOK)
+	for _, email := range []string{m.email, address("nobody"), "nobody", "%", " "} {
+		m.Do(t, leave(email).As(m.token).Invalid()).WantError(http.StatusNotFound, "NOT_FOUND")
+	}
+	host.Do(t, leave(m.email).As(host.token)).WantError(http.StatusNotFound, "NOT_FOUND")
+	m.Do(t, leave(host.email).Key(m.key)).Want(http.StatusNoContent)
+	m.Do(t, leave(host.email).As(m.token)).WantError(http.StatusNotFound, "NOT_FOUND")
+	m.Do(t, Get("/waitlists/"+id).As(m.token)).WantError(http.StatusForbidden, "FORBIDDEN")
+	if got := host.members(t); got != "" {
+		t.Errorf("members %s after the only one has left", got)
+	}
+}
