@@ -187,7 +187,9 @@ type Actor struct {
 	EmailVerified bool
 	// APIKey is set when the caller used an API key instead of a token.
 	APIKey bool
-	Grants []Grant
+	// CredentialID is the session of a token, or the lookup part of an API key.
+	CredentialID string
+	Grants       []Grant
 }
 
 // Grant returns the actor's grant for an owner's account id.
@@ -255,6 +257,7 @@ func EntitlementFromProto(m *accessv1.Entitlement) Entitlement {
 func (a Actor) Proto() *accessv1.Actor {
 	m := &accessv1.Actor{
 		AccountId: a.AccountID, Email: a.Email, EmailVerified: a.EmailVerified, Method: accessv1.Method_METHOD_JWT,
+		CredentialId: a.CredentialID,
 	}
 	if a.APIKey {
 		m.Method = accessv1.Method_METHOD_API_KEY
@@ -272,7 +275,7 @@ func (a Actor) Proto() *accessv1.Actor {
 func ActorFromProto(m *accessv1.Actor) Actor {
 	a := Actor{
 		AccountID: m.GetAccountId(), Email: m.GetEmail(), EmailVerified: m.GetEmailVerified(),
-		APIKey: m.GetMethod() == accessv1.Method_METHOD_API_KEY,
+		APIKey: m.GetMethod() == accessv1.Method_METHOD_API_KEY, CredentialID: m.GetCredentialId(),
 	}
 	for _, g := range m.GetGrants() {
 		a.Grants = append(a.Grants, Grant{

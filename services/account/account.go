@@ -2,6 +2,7 @@
 //
 //	register.go      registration and the trial that starts with it
 //	login.go         login, refresh and logout
+//	session.go       the list of sessions; a new password
 //	password.go      argon2id hashing with bounded concurrency
 //	bruteforce.go    limits on failed logins
 //	idtoken.go       ID tokens (JWT, ES256) and their key ring
@@ -70,8 +71,13 @@ type Account struct {
 type Session struct {
 	ID        string
 	AccountID string
-	// ExpiresAt is extended by each refresh.
+	CreatedAt time.Time
+	// LastUsedAt is the time of the last refresh, or of the login.
+	LastUsedAt time.Time
+	// ExpiresAt is extended by each refresh, up to MaxSession after the login.
 	ExpiresAt time.Time
+	// UserAgent is the header of the login, at most MaxUserAgent bytes.
+	UserAgent string
 }
 
 // TrialEnding is a trial whose owner gets a reminder.
@@ -96,7 +102,6 @@ type Store interface {
 	// ActorByAPIKey finds an actor by the lookup part of an API key. It also
 	// returns the stored hash of the key.
 	ActorByAPIKey(ctx context.Context, lookup string) (access.Actor, []byte, error)
-	SetAPIKey(ctx context.Context, accountID string, key APIKeyRecord) error
 	// SetPasswordHash stores another hash of the same password.
 	SetPasswordHash(ctx context.Context, accountID string, generation int64, hash string) error
 
@@ -111,6 +116,10 @@ type Store interface {
 	Members(ctx context.Context, ownerID string) ([]Member, error)
 	DeleteMember(ctx context.Context, ownerID, email string) error
 
+	// Sessions returns an account's newest sessions that have not expired at now, at
+	// most limit.
+	Sessions(ctx context.Context, accountID string, now time.Time, limit int) ([]Session, error)
+	DeleteSession(ctx context.Context, accountID, sessionID string) error
 	// DeleteSessionByToken deletes the session that owns a refresh token.
 	DeleteSessionByToken(ctx context.Context, tokenHash []byte) error
 
@@ -141,6 +150,7 @@ type Tx interface {
 	// SetPassword stores a locked account's new password hash and increments the
 	// password generation.
 	SetPassword(ctx context.Context, accountID, hash string) error
+	SetAPIKey(ctx context.Context, accountID string, key APIKeyRecord) error
 	// RevokeAPIKey leaves an account without an API key.
 	RevokeAPIKey(ctx context.Context, accountID string) error
 	// SetResetSent records when a reset mail was requested.
@@ -165,7 +175,7 @@ type Tx interface {
 
 	// InsertSession returns ErrNotFound if the account's password generation is no
 	// longer the given one.
-	InsertSession(ctx context.Context, s Session, generation int64, at time.Time) error
+	InsertSession(ctx context.Context, s Session, generation int64) error
 	// InsertRefreshToken adds the newest token of a session.
 	InsertRefreshToken(ctx context.Context, sessionID string, hash []byte, at, expires time.Time) error
 	// LockSessionByToken locks and returns the session that owns a refresh token,
@@ -174,10 +184,11 @@ type Tx interface {
 	// SpendRefreshToken marks a token as spent and reports whether it was valid at
 	// now.
 	SpendRefreshToken(ctx context.Context, hash []byte, now time.Time) (bool, error)
-	ExtendSession(ctx context.Context, sessionID string, expires time.Time) error
-	DeleteSession(ctx context.Context, sessionID string) error
-	// DeleteSessions deletes every session of an account.
-	DeleteSessions(ctx context.Context, accountID string) error
+	// ExtendSession records that a session was used at now.
+	ExtendSession(ctx context.Context, sessionID string, now, expires time.Time) error
+	EndSession(ctx context.Context, sessionID string) error
+	// DeleteSessions deletes every session of an account but keep, which may be empty.
+	DeleteSessions(ctx context.Context, accountID, keep string) error
 
 	// TakeReset removes and returns the oldest queued reset that no other
 	// transaction holds.

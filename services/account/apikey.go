@@ -86,19 +86,24 @@ func (s *Service) actorByAPIKey(ctx context.Context, raw string) (access.Actor, 
 	if subtle.ConstantTimeCompare(hash, want.Hash) != 1 {
 		return access.Actor{}, ErrNotFound
 	}
-	actor.APIKey = true
+	actor.APIKey, actor.CredentialID = true, want.Lookup
 	return actor, nil
 }
 
-// RegenerateAPIKey replaces an account's API key. The old key stops working at
-// once. It returns FORBIDDEN if the caller used an API key, so that a stolen key
+// RegenerateAPIKey replaces an account's API key and tells its owner by mail. The old
+// key stops working at once. It returns FORBIDDEN if the caller used an API key, so that a stolen key
 // cannot take over the account.
 func (s *Service) RegenerateAPIKey(ctx context.Context, actor access.Actor) (string, error) {
 	if actor.APIKey {
 		return "", apierr.New(apierr.Forbidden, "You cannot regenerate an API key with an API key. Please use an ID token.")
 	}
 	key := newAPIKey()
-	err := s.Store.SetAPIKey(ctx, actor.AccountID, key.record())
+	err := s.Store.InTx(ctx, func(tx Tx) error {
+		if err := tx.SetAPIKey(ctx, actor.AccountID, key.record()); err != nil {
+			return err
+		}
+		return tx.Publish(ctx, actor.AccountID, credentialChanged(actor.AccountID, actor.Email, keyChanged, s.now()))
+	})
 	if errors.Is(err, ErrNotFound) {
 		return "", errCredentials()
 	}

@@ -22,6 +22,7 @@ func (s *Service) Authorize(ctx context.Context, idToken, apiKey string) (access
 			return access.Actor{}, errCredentials().WithCause(parseErr)
 		}
 		actor, err = s.Store.ActorBySession(ctx, sessionID, accountID, s.now())
+		actor.CredentialID = sessionID
 	case apiKey != "":
 		actor, err = s.actorByAPIKey(ctx, apiKey)
 	default:

@@ -31,6 +31,20 @@ func resetRequested(a Account, at time.Time) *eventv1.Event {
 	return ev
 }
 
+// The credentials that mails to owners are about.
+const (
+	passwordChanged = eventv1.CredentialChanged_CREDENTIAL_PASSWORD
+	keyChanged      = eventv1.CredentialChanged_CREDENTIAL_API_KEY
+)
+
+func credentialChanged(accountID, email string, c eventv1.CredentialChanged_Credential, at time.Time) *eventv1.Event {
+	ev := newEvent(at)
+	ev.Payload = &eventv1.Event_CredentialChanged{CredentialChanged: &eventv1.CredentialChanged{
+		AccountId: accountID, Email: email, Credential: c,
+	}}
+	return ev
+}
+
 func entitlementChanged(accountID string, e access.Entitlement, at time.Time) *eventv1.Event {
 	ev := newEvent(at)
 	ev.Payload = &eventv1.Event_EntitlementChanged{EntitlementChanged: &eventv1.EntitlementChanged{

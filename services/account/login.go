@@ -31,7 +31,7 @@ const recordTimeout = 3 * time.Second
 // AUTHENTICATION_REQUIRED for a wrong pair, with the same message and after the
 // same time whether the account exists or not. It returns RATE_LIMITED after too
 // many failures.
-func (s *Service) Login(ctx context.Context, email, password, clientIP string) (Tokens, error) {
+func (s *Service) Login(ctx context.Context, email, password string, from Client) (Tokens, error) {
 	address, fields := parseEmail(email)
 	if len(password) > MaxPassword {
 		fields = append(fields, CheckPassword(password)...)
@@ -39,7 +39,7 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 	if len(fields) > 0 {
 		return Tokens{}, apierr.Validation(fields...)
 	}
-	a, err := s.checkPassword(ctx, address, password, clientIP)
+	a, err := s.checkPassword(ctx, address, password, from.IP)
 	if err != nil {
 		return Tokens{}, err
 	}
@@ -48,10 +48,11 @@ func (s *Service) Login(ctx context.Context, email, password, clientIP string) (
 		return Tokens{}, fmt.Errorf("make a session id: %w", err)
 	}
 	now := s.now()
-	session := Session{ID: sid.String(), AccountID: a.ID, ExpiresAt: now.Add(s.RefreshTokenTTL)}
+	session := Session{ID: sid.String(), AccountID: a.ID, CreatedAt: now, LastUsedAt: now, UserAgent: userAgent(from.UserAgent)}
+	session.ExpiresAt = s.expiry(session, now)
 	refresh := rand.Text() + rand.Text()
 	err = s.Store.InTx(ctx, func(tx Tx) error {
-		if err := tx.InsertSession(ctx, session, a.PasswordGeneration, now); err != nil {
+		if err := tx.InsertSession(ctx, session, a.PasswordGeneration); err != nil {
 			return err
 		}
 		return tx.InsertRefreshToken(ctx, session.ID, refreshHash(refresh), now, session.ExpiresAt)
@@ -137,10 +138,10 @@ func (s *Service) Refresh(ctx context.Context, refreshToken string) (Tokens, err
 			return err
 		}
 		if !good {
-			return tx.DeleteSession(ctx, session.ID)
+			return tx.EndSession(ctx, session.ID)
 		}
-		session.ExpiresAt = now.Add(s.RefreshTokenTTL)
-		if err := tx.ExtendSession(ctx, session.ID, session.ExpiresAt); err != nil {
+		session.ExpiresAt = s.expiry(session, now)
+		if err := tx.ExtendSession(ctx, session.ID, now, session.ExpiresAt); err != nil {
 			return err
 		}
 		return tx.InsertRefreshToken(ctx, session.ID, refreshHash(next), now, session.ExpiresAt)

@@ -103,7 +103,10 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 				return err
 			}
 		}
-		return tx.DeleteSessions(ctx, a.ID)
+		if err := tx.DeleteSessions(ctx, a.ID, ""); err != nil {
+			return err
+		}
+		return tx.Publish(ctx, a.ID, credentialChanged(a.ID, a.Email, passwordChanged, now))
 	})
 	if errors.Is(err, ErrNotFound) {
 		return errToken()

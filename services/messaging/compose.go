@@ -59,6 +59,9 @@ func baseURL(s string) (string, error) {
 	return strings.TrimRight(s, "/"), nil
 }
 
+// dateFormat is how mails show times, in UTC.
+const dateFormat = "2 January 2006, 15:04 UTC"
+
 // values are the values that the built-in texts show.
 type values struct {
 	Subject  string
@@ -70,6 +73,8 @@ type values struct {
 	// ForgotLink leads to the page that requests a password reset.
 	ForgotLink string
 	Until      string
+	// At is when what the mail reports happened.
+	At string
 	// For mails to referrers. FirstName may be empty; Position is 0 if positions are hidden.
 	FirstName string
 	Position  int64
@@ -90,6 +95,12 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 		v.Subject = "Reset your password"
 		tok := c.tokens.MintAccount(token.ResetPassword, r.AccountID, r.Generation, r.ExpiresAt)
 		v.Link = c.formURL + "/reset-password?" + param("token", tok)
+	case PasswordChanged:
+		v.Subject = "Your password was changed"
+		v.ForgotLink = c.formURL + "/forgot-password?" + param("email", r.Recipient)
+	case APIKeyChanged:
+		v.Subject = "Your API key was replaced"
+		v.ForgotLink = c.formURL + "/forgot-password?" + param("email", r.Recipient)
 	case SignupVerification:
 		until = now.Add(SignupTokenTTL)
 		tok := c.tokens.Mint(token.VerifySignup, token.SignupSubject(r.WaitlistID, r.Number), until)
@@ -106,7 +117,7 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	default:
 		return Mail{}, fmt.Errorf("no text for mails of kind %q", r.Kind)
 	}
-	v.Until = until.UTC().Format("2 January 2006, 15:04 UTC")
+	v.Until, v.At = until.UTC().Format(dateFormat), r.RequestedAt.UTC().Format(dateFormat)
 	m := Mail{ID: r.EventID, To: r.Recipient, Subject: v.Subject, Date: now}
 	err := c.execute(&m, string(r.Kind), v)
 	return m, err

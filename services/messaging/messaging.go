@@ -29,6 +29,8 @@ type Kind string
 const (
 	AccountVerification Kind = "account_verification"
 	PasswordReset       Kind = "password_reset"
+	PasswordChanged     Kind = "password_changed"
+	APIKeyChanged       Kind = "api_key_changed"
 	SignupVerification  Kind = "signup_verification"
 	TeamInvite          Kind = "team_invite"
 	TrialEnding         Kind = "trial_ending"

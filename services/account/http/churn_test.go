@@ -8,6 +8,7 @@ import (
 
 	"waitlist.internal/libs/apierr"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/account"
 )
 
 // Many clients register, log in with and delete one address at once. In any order,
@@ -23,7 +24,7 @@ func TestChurn(t *testing.T) {
 		switch {
 		case apierr.Is(err, apierr.Conflict):
 			// Another client owns the account and may delete it during this login.
-			t, err := e.svc.Login(ctx, email, password, "192.0.2.1")
+			t, err := e.svc.Login(ctx, email, password, account.Client{IP: "192.0.2.1"})
 			if apierr.Is(err, apierr.AuthenticationRequired) || apierr.Is(err, apierr.RateLimited) {
 				return false, nil
 			}

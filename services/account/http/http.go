@@ -43,6 +43,9 @@ func Routes(e gin.IRouter, svc *account.Service) {
 	user.DELETE("/me", httpapi.H(h.remove))
 	user.POST("/regenerate-api-key", httpapi.H(h.regenerateAPIKey))
 	user.POST("/resend-verification", httpapi.H(h.resendVerification))
+	user.POST("/change-password", httpapi.H(h.changePassword))
+	user.GET("/sessions", httpapi.H(h.sessions))
+	user.DELETE("/sessions/:session_id", httpapi.H(h.endSession))
 
 	team := e.Group("/v1/team", authn.Middleware(local{svc}))
 	team.POST("/invite", httpapi.H(h.invite))
@@ -125,7 +128,7 @@ func (h handler) login(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	t, err := h.svc.Login(c.Request.Context(), in[0], in[1], httpapi.ClientIP(c))
+	t, err := h.svc.Login(c.Request.Context(), in[0], in[1], account.Client{IP: httpapi.ClientIP(c), UserAgent: c.Request.UserAgent()})
 	if err != nil {
 		return err
 	}
@@ -241,6 +244,52 @@ func (h handler) regenerateAPIKey(c *gin.Context) error {
 	httpapi.JSON(c, http.StatusOK, struct {
 		APIKey string `json:"api_key"`
 	}{key})
+	return nil
+}
+
+func (h handler) changePassword(c *gin.Context) error {
+	o, err := read(c)
+	if err != nil {
+		return err
+	}
+	current, password := o.RequiredString("current_password", account.MaxPassword), o.RequiredString("password", 0)
+	if err := withFields(o, account.CheckPassword(password)); err != nil {
+		return err
+	}
+	if err := h.svc.ChangePassword(c.Request.Context(), authn.Actor(c), current, password, httpapi.ClientIP(c)); err != nil {
+		return err
+	}
+	httpapi.NoContent(c)
+	return nil
+}
+
+type session struct {
+	ID         string `json:"id"`
+	CreatedAt  string `json:"created_at"`
+	LastUsedAt string `json:"last_used_at"`
+	UserAgent  string `json:"user_agent"`
+}
+
+func (h handler) sessions(c *gin.Context) error {
+	sessions, err := h.svc.Sessions(c.Request.Context(), authn.Actor(c))
+	if err != nil {
+		return err
+	}
+	out := make([]session, len(sessions))
+	for i, s := range sessions {
+		out[i] = session{s.ID, timestamp(s.CreatedAt), timestamp(s.LastUsedAt), s.UserAgent}
+	}
+	httpapi.JSON(c, http.StatusOK, struct {
+		Sessions []session `json:"sessions"`
+	}{out})
+	return nil
+}
+
+func (h handler) endSession(c *gin.Context) error {
+	if err := h.svc.EndSession(c.Request.Context(), authn.Actor(c), c.Param("session_id")); err != nil {
+		return err
+	}
+	httpapi.NoContent(c)
 	return nil
 }
 

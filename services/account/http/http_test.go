@@ -452,7 +452,9 @@ func TestVerificationNeedsTheAccount(t *testing.T) {
 	stranger := e.register("stranger@example.com")
 	id, _ := e.login("owner@example.com")
 	mail := e.verificationToken(0)
-	verify := func(fields map[string]string, options ...option) answer { return e.post("/verify-email", fields, options...) }
+	verify := func(fields map[string]string, options ...option) answer {
+		return e.post("/verify-email", fields, options...)
+	}
 	with := func(password string) map[string]string { return map[string]string{"token": mail, "password": password} }
 	bare := map[string]string{"token": mail}
 
@@ -979,7 +981,7 @@ func TestCancelledLoginStillCounts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	e.cfg.Store = cancelling{e.store, cancel}
 	e.serve()
-	_, err := e.svc.Login(ctx, "owner@example.com", "wrong password", "192.0.2.1")
+	_, err := e.svc.Login(ctx, "owner@example.com", "wrong password", account.Client{IP: "192.0.2.1"})
 	if err == nil {
 		t.Fatal("no error")
 	}

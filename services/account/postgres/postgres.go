@@ -3,6 +3,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -99,11 +101,6 @@ func actor[R db.ActorBySessionRow | db.ActorByAPIKeyRow](rows []R, err error) (a
 	return actor, keyHash, nil
 }
 
-// SetAPIKey implements account.Store.
-func (s *Store) SetAPIKey(ctx context.Context, accountID string, key account.APIKeyRecord) error {
-	return found(s.db.SetAPIKey(ctx, accountID, key.Lookup, key.Hash))
-}
-
 // SetPasswordHash implements account.Store.
 func (s *Store) SetPasswordHash(ctx context.Context, accountID string, generation int64, hash string) error {
 	return found(s.db.SetPasswordHash(ctx, accountID, generation, hash))
@@ -141,6 +138,21 @@ func (s *Store) Members(ctx context.Context, ownerID string) ([]account.Member, 
 // DeleteMember implements account.Store.
 func (s *Store) DeleteMember(ctx context.Context, ownerID, email string) error {
 	return found(s.db.DeleteMember(ctx, ownerID, email))
+}
+
+// Sessions implements account.Store.
+func (s *Store) Sessions(ctx context.Context, accountID string, now time.Time, limit int) ([]account.Session, error) {
+	rows, err := s.db.Sessions(ctx, accountID, now, int64(limit))
+	sessions := make([]account.Session, len(rows))
+	for i, r := range rows {
+		sessions[i] = account.Session(r)
+	}
+	return sessions, err
+}
+
+// DeleteSession implements account.Store.
+func (s *Store) DeleteSession(ctx context.Context, accountID, sessionID string) error {
+	return found(s.db.DeleteSession(ctx, sessionID, accountID))
 }
 
 // DeleteSessionByToken implements account.Store.
@@ -183,7 +195,7 @@ func (s *Store) Sweep(ctx context.Context, now, failures time.Time) (more bool, 
 	return more, nil
 }
 
-// tx implements account.Tx. DeleteSessions and InsertRefreshToken are methods of Queries.
+// tx implements account.Tx. InsertRefreshToken is a method of Queries.
 type tx struct {
 	*db.Queries
 	tx pgx.Tx
@@ -228,6 +240,10 @@ func (t tx) UpdateVerification(ctx context.Context, accountID string, verifiedAt
 
 func (t tx) SetPassword(ctx context.Context, accountID, hash string) error {
 	return found(t.Queries.SetPassword(ctx, accountID, hash))
+}
+
+func (t tx) SetAPIKey(ctx context.Context, accountID string, key account.APIKeyRecord) error {
+	return found(t.Queries.SetAPIKey(ctx, accountID, key.Lookup, key.Hash))
 }
 
 func (t tx) RevokeAPIKey(ctx context.Context, accountID string) error {
@@ -277,15 +293,16 @@ func (t tx) DeleteAccount(ctx context.Context, a account.Account, dueAt time.Tim
 	return t.InsertClosing(ctx, a.ID, dueAt)
 }
 
-func (t tx) InsertSession(ctx context.Context, s account.Session, generation int64, at time.Time) error {
+func (t tx) InsertSession(ctx context.Context, s account.Session, generation int64) error {
 	return found(t.Queries.InsertSession(ctx, db.InsertSessionParams{
-		ID: s.ID, AccountID: s.AccountID, Generation: generation, CreatedAt: at, ExpiresAt: s.ExpiresAt,
+		ID: s.ID, AccountID: s.AccountID, Generation: generation, CreatedAt: s.CreatedAt, LastUsedAt: s.LastUsedAt,
+		ExpiresAt: s.ExpiresAt, UserAgent: s.UserAgent,
 	}))
 }
 
 func (t tx) LockSessionByToken(ctx context.Context, tokenHash []byte) (account.Session, error) {
 	row, err := t.Queries.LockSessionByToken(ctx, tokenHash)
-	return account.Session(row), notFound(err)
+	return account.Session{ID: row.ID, AccountID: row.AccountID, CreatedAt: row.CreatedAt}, notFound(err)
 }
 
 func (t tx) SpendRefreshToken(ctx context.Context, hash []byte, now time.Time) (bool, error) {
@@ -293,12 +310,16 @@ func (t tx) SpendRefreshToken(ctx context.Context, hash []byte, now time.Time) (
 	return n == 1, err
 }
 
-func (t tx) ExtendSession(ctx context.Context, sessionID string, expires time.Time) error {
-	return found(t.Queries.ExtendSession(ctx, sessionID, expires))
+func (t tx) ExtendSession(ctx context.Context, sessionID string, now, expires time.Time) error {
+	return found(t.Queries.ExtendSession(ctx, now, expires, sessionID))
 }
 
-func (t tx) DeleteSession(ctx context.Context, sessionID string) error {
-	return found(t.Queries.DeleteSession(ctx, sessionID))
+func (t tx) EndSession(ctx context.Context, sessionID string) error {
+	return found(t.Queries.EndSession(ctx, sessionID))
+}
+
+func (t tx) DeleteSessions(ctx context.Context, accountID, keep string) error {
+	return t.Queries.DeleteSessions(ctx, accountID, cmp.Or(keep, uuid.Nil.String()))
 }
 
 func (t tx) TakeReset(ctx context.Context) (email string, at time.Time, err error) {

@@ -89,6 +89,8 @@ CREATE TABLE session (
     account_id uuid NOT NULL,
     created_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
+    last_used_at timestamptz,
+    user_agent text NOT NULL DEFAULT ''::text,
     CONSTRAINT session_pkey PRIMARY KEY (id),
     CONSTRAINT session_account_id_fkey FOREIGN KEY (account_id) REFERENCES account(id) ON DELETE CASCADE
 );

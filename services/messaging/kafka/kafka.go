@@ -102,6 +102,13 @@ func requests(ev *eventv1.Event) ([]messaging.Request, error) {
 			Kind: messaging.PasswordReset, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
 			Generation: e.GetGeneration(), ExpiresAt: moment(e.GetExpiresAt()),
 		})
+	case *eventv1.Event_CredentialChanged:
+		e := p.CredentialChanged
+		r := messaging.Request{Kind: messaging.PasswordChanged, Recipient: e.GetEmail(), AccountID: e.GetAccountId()}
+		if e.GetCredential() == eventv1.CredentialChanged_CREDENTIAL_API_KEY {
+			r.Kind = messaging.APIKeyChanged
+		}
+		out = append(out, r)
 	case *eventv1.Event_TeamMemberInvited:
 		e := p.TeamMemberInvited
 		out = append(out, messaging.Request{

@@ -12,6 +12,7 @@ func testAccountAbuse(t *testing.T, d *deployment) {
 	t.Run("a stranger registers the victim's address", func(t *testing.T) { testPreHijack(t, d) })
 	t.Run("a link alone verifies nothing", func(t *testing.T) { testLinkAlone(t, d) })
 	t.Run("a member leaves", func(t *testing.T) { testLeave(t, d) })
+	t.Run("sessions", func(t *testing.T) { testSessionList(t, d) })
 }
 
 // resetPassword redeems a fresh reset mail and logs in with the new password.
@@ -102,5 +103,57 @@ func testLeave(t *testing.T, d *deployment) {
 	m.Do(t, Get("/waitlists/"+id).As(m.token)).WantError(http.StatusForbidden, "FORBIDDEN")
 	if got := host.members(t); got != "" {
 		t.Errorf("members %s after the only one has left", got)
+	}
+}
+
+func testSessionList(t *testing.T, d *deployment) {
+	o, stranger := d.owner(t), d.owner(t)
+	d.server.AwaitMails(t, o.email, 1)
+	first := *o
+	o.Do(t, Post("/auth/login", Obj{"email": o.email, "password": o.password}).With("User-Agent", "a stolen laptop")).Want(http.StatusOK)
+	o.login(t)
+	type list struct {
+		Sessions []struct {
+			ID        string `json:"id"`
+			UserAgent string `json:"user_agent"`
+		} `json:"sessions"`
+	}
+	sessions := func() (l list) {
+		t.Helper()
+		o.Do(t, Get("/auth/sessions").Key(o.key)).Want(http.StatusOK).Decode(&l)
+		return l
+	}
+	l := sessions()
+	if len(l.Sessions) != 3 || l.Sessions[1].UserAgent != "a stolen laptop" {
+		t.Fatalf("sessions %+v", l)
+	}
+	end := func(id string) Request { return Delete("/auth/sessions/" + url.PathEscape(id)) }
+	for _, id := range []string{unknownID, "nothing", "%"} {
+		o.Do(t, end(id).As(o.token).Invalid()).WantError(http.StatusNotFound, "NOT_FOUND")
+	}
+	stranger.Do(t, end(l.Sessions[1].ID).As(stranger.token)).WantError(http.StatusNotFound, "NOT_FOUND")
+	o.Do(t, end(l.Sessions[1].ID).As(o.token)).Want(http.StatusNoContent)
+	if l := sessions(); len(l.Sessions) != 2 {
+		t.Fatalf("sessions %+v after one ended", l)
+	}
+
+	change := func(current, password any) Request {
+		return Post("/auth/change-password", Obj{"current_password": current, "password": password}).Invalid().As(o.token)
+	}
+	o.Do(t, change("not the password", "a new password")).Invalid("current_password")
+	o.Do(t, change(o.password, "short")).Invalid("password")
+	o.Do(t, change(nil, nil)).Invalid("current_password", "password")
+	o.Do(t, change(o.password, "a new password")).Want(http.StatusNoContent)
+	o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK)
+	o.Do(t, Get("/auth/me").As(first.token)).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+	o.Do(t, Post("/auth/refresh", Obj{"refresh_token": first.refresh})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+	o.Do(t, Post("/auth/login", Obj{"email": o.email, "password": o.password})).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+	o.password = "a new password"
+	o.login(t)
+	o.Do(t, Post("/auth/regenerate-api-key", nil).As(o.token)).Want(http.StatusOK)
+	// The owner hears of both.
+	mails := d.server.AwaitMails(t, o.email, 3)
+	if mails[1].Subject != "Your password was changed" || mails[2].Subject != "Your API key was replaced" {
+		t.Errorf("subjects %q, %q", mails[1].Subject, mails[2].Subject)
 	}
 }

@@ -42,6 +42,8 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 			o.reset = d.server.AwaitMails(t, o.email, had+1)[had].Token()
 		}
 		body = Obj{"token": o.reset, "password": "12345678"}
+	case "changePassword":
+		body = Obj{"current_password": o.password, "password": o.password}
 	case "createWaitlist", "updateWaitlist":
 		body = Obj{"name": "x"}
 	case "moveSignup":

@@ -36,7 +36,7 @@ func (q *Queries) InsertRefreshToken(ctx context.Context, sessionID string, hash
 }
 
 const LockSessionByToken = `-- name: LockSessionByToken :one
-SELECT s.id, s.account_id, s.expires_at
+SELECT s.id, s.account_id, s.created_at
 FROM session s
 WHERE s.id = (SELECT t.session_id FROM refresh_token t WHERE t.hash = $1)
 FOR UPDATE
@@ -45,14 +45,14 @@ FOR UPDATE
 type LockSessionByTokenRow struct {
 	ID        string
 	AccountID string
-	ExpiresAt time.Time
+	CreatedAt time.Time
 }
 
 // By refresh_token_pkey, session_pkey.
 func (q *Queries) LockSessionByToken(ctx context.Context, hash []byte) (LockSessionByTokenRow, error) {
 	row := q.db.QueryRow(ctx, LockSessionByToken, hash)
 	var i LockSessionByTokenRow
-	err := row.Scan(&i.ID, &i.AccountID, &i.ExpiresAt)
+	err := row.Scan(&i.ID, &i.AccountID, &i.CreatedAt)
 	return i, err
 }
 

@@ -9,12 +9,12 @@ import (
 )
 
 const DeleteSession = `-- name: DeleteSession :execrows
-DELETE FROM session WHERE id = $1
+DELETE FROM session WHERE id = $1 AND account_id = $2
 `
 
 // By session_pkey, refresh_token_session_id.
-func (q *Queries) DeleteSession(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.Exec(ctx, DeleteSession, id)
+func (q *Queries) DeleteSession(ctx context.Context, iD string, accountID string) (int64, error) {
+	result, err := q.db.Exec(ctx, DeleteSession, iD, accountID)
 	if err != nil {
 		return 0, err
 	}
@@ -22,22 +22,35 @@ func (q *Queries) DeleteSession(ctx context.Context, id string) (int64, error) {
 }
 
 const DeleteSessions = `-- name: DeleteSessions :exec
-DELETE FROM session WHERE account_id = $1
+DELETE FROM session WHERE account_id = $1 AND id <> $2::uuid
 `
 
 // By session_account_id, refresh_token_session_id.
-func (q *Queries) DeleteSessions(ctx context.Context, accountID string) error {
-	_, err := q.db.Exec(ctx, DeleteSessions, accountID)
+func (q *Queries) DeleteSessions(ctx context.Context, accountID string, keep string) error {
+	_, err := q.db.Exec(ctx, DeleteSessions, accountID, keep)
 	return err
 }
 
+const EndSession = `-- name: EndSession :execrows
+DELETE FROM session WHERE id = $1
+`
+
+// By session_pkey, refresh_token_session_id.
+func (q *Queries) EndSession(ctx context.Context, id string) (int64, error) {
+	result, err := q.db.Exec(ctx, EndSession, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const ExtendSession = `-- name: ExtendSession :execrows
-UPDATE session SET expires_at = $2 WHERE id = $1
+UPDATE session SET last_used_at = $1::timestamptz, expires_at = $2 WHERE id = $3
 `
 
 // By session_pkey.
-func (q *Queries) ExtendSession(ctx context.Context, iD string, expiresAt time.Time) (int64, error) {
-	result, err := q.db.Exec(ctx, ExtendSession, iD, expiresAt)
+func (q *Queries) ExtendSession(ctx context.Context, now time.Time, expiresAt time.Time, iD string) (int64, error) {
+	result, err := q.db.Exec(ctx, ExtendSession, now, expiresAt, iD)
 	if err != nil {
 		return 0, err
 	}
@@ -45,16 +58,19 @@ func (q *Queries) ExtendSession(ctx context.Context, iD string, expiresAt time.T
 }
 
 const InsertSession = `-- name: InsertSession :execrows
-INSERT INTO session (id, account_id, created_at, expires_at)
-SELECT $1::uuid, a.id, $2::timestamptz, $3::timestamptz FROM (
-	SELECT c.id FROM account c WHERE c.id = $4::uuid AND c.password_generation = $5::bigint FOR SHARE
+INSERT INTO session (id, account_id, created_at, last_used_at, expires_at, user_agent)
+SELECT $1::uuid, a.id, $2::timestamptz, $3::timestamptz, $4::timestamptz,
+	$5::text FROM (
+	SELECT c.id FROM account c WHERE c.id = $6::uuid AND c.password_generation = $7::bigint FOR SHARE
 ) a
 `
 
 type InsertSessionParams struct {
 	ID         string
 	CreatedAt  time.Time
+	LastUsedAt time.Time
 	ExpiresAt  time.Time
+	UserAgent  string
 	AccountID  string
 	Generation int64
 }
@@ -65,7 +81,9 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) (i
 	result, err := q.db.Exec(ctx, InsertSession,
 		arg.ID,
 		arg.CreatedAt,
+		arg.LastUsedAt,
 		arg.ExpiresAt,
+		arg.UserAgent,
 		arg.AccountID,
 		arg.Generation,
 	)
@@ -73,6 +91,49 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) (i
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const Sessions = `-- name: Sessions :many
+SELECT id, account_id, created_at, coalesce(last_used_at, created_at)::timestamptz AS last_used_at, expires_at, user_agent
+FROM session WHERE account_id = $1 AND expires_at > $2::timestamptz
+ORDER BY created_at DESC, id LIMIT $3::bigint
+`
+
+type SessionsRow struct {
+	ID         string
+	AccountID  string
+	CreatedAt  time.Time
+	LastUsedAt time.Time
+	ExpiresAt  time.Time
+	UserAgent  string
+}
+
+// By session_account_id.
+func (q *Queries) Sessions(ctx context.Context, accountID string, now time.Time, most int64) ([]SessionsRow, error) {
+	rows, err := q.db.Query(ctx, Sessions, accountID, now, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SessionsRow
+	for rows.Next() {
+		var i SessionsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.AccountID,
+			&i.CreatedAt,
+			&i.LastUsedAt,
+			&i.ExpiresAt,
+			&i.UserAgent,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const SweepSessions = `-- name: SweepSessions :execrows

@@ -8,7 +8,7 @@ WHERE hash = @hash AND spent_at IS NULL AND expires_at > sqlc.arg(now)::timestam
 
 -- name: LockSessionByToken :one
 -- By refresh_token_pkey, session_pkey.
-SELECT s.id, s.account_id, s.expires_at
+SELECT s.id, s.account_id, s.created_at
 FROM session s
 WHERE s.id = (SELECT t.session_id FROM refresh_token t WHERE t.hash = $1)
 FOR UPDATE;

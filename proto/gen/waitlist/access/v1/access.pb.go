@@ -287,6 +287,8 @@ type Actor struct {
 	EmailVerified bool                   `protobuf:"varint,3,opt,name=email_verified,json=emailVerified,proto3" json:"email_verified,omitempty"`
 	Method        Method                 `protobuf:"varint,4,opt,name=method,proto3,enum=waitlist.access.v1.Method" json:"method,omitempty"`
 	Grants        []*Grant               `protobuf:"bytes,5,rep,name=grants,proto3" json:"grants,omitempty"`
+	// The session of a token, or the lookup part of an API key.
+	CredentialId  string `protobuf:"bytes,6,opt,name=credential_id,json=credentialId,proto3" json:"credential_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,6 +358,13 @@ func (x *Actor) GetGrants() []*Grant {
 	return nil
 }
 
+func (x *Actor) GetCredentialId() string {
+	if x != nil {
+		return x.CredentialId
+	}
+	return ""
+}
+
 var File_waitlist_access_v1_access_proto protoreflect.FileDescriptor
 
 const file_waitlist_access_v1_access_proto_rawDesc = "" +
@@ -373,14 +382,15 @@ const file_waitlist_access_v1_access_proto_rawDesc = "" +
 	"\vowner_email\x18\x02 \x01(\tR\n" +
 	"ownerEmail\x12,\n" +
 	"\x04role\x18\x03 \x01(\x0e2\x18.waitlist.access.v1.RoleR\x04role\x12A\n" +
-	"\ventitlement\x18\x04 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"\xca\x01\n" +
+	"\ventitlement\x18\x04 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"\xef\x01\n" +
 	"\x05Actor\x12\x1d\n" +
 	"\n" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\tR\x05email\x12%\n" +
 	"\x0eemail_verified\x18\x03 \x01(\bR\remailVerified\x122\n" +
 	"\x06method\x18\x04 \x01(\x0e2\x1a.waitlist.access.v1.MethodR\x06method\x121\n" +
-	"\x06grants\x18\x05 \x03(\v2\x19.waitlist.access.v1.GrantR\x06grants*M\n" +
+	"\x06grants\x18\x05 \x03(\v2\x19.waitlist.access.v1.GrantR\x06grants\x12#\n" +
+	"\rcredential_id\x18\x06 \x01(\tR\fcredentialId*M\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_VIEWER\x10\x01\x12\x0e\n" +

@@ -129,6 +129,55 @@ func (RemovalReason) EnumDescriptor() ([]byte, []int) {
 	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{1}
 }
 
+type CredentialChanged_Credential int32
+
+const (
+	CredentialChanged_CREDENTIAL_UNSPECIFIED CredentialChanged_Credential = 0
+	CredentialChanged_CREDENTIAL_PASSWORD    CredentialChanged_Credential = 1
+	CredentialChanged_CREDENTIAL_API_KEY     CredentialChanged_Credential = 2
+)
+
+// Enum value maps for CredentialChanged_Credential.
+var (
+	CredentialChanged_Credential_name = map[int32]string{
+		0: "CREDENTIAL_UNSPECIFIED",
+		1: "CREDENTIAL_PASSWORD",
+		2: "CREDENTIAL_API_KEY",
+	}
+	CredentialChanged_Credential_value = map[string]int32{
+		"CREDENTIAL_UNSPECIFIED": 0,
+		"CREDENTIAL_PASSWORD":    1,
+		"CREDENTIAL_API_KEY":     2,
+	}
+)
+
+func (x CredentialChanged_Credential) Enum() *CredentialChanged_Credential {
+	p := new(CredentialChanged_Credential)
+	*p = x
+	return p
+}
+
+func (x CredentialChanged_Credential) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CredentialChanged_Credential) Descriptor() protoreflect.EnumDescriptor {
+	return file_waitlist_event_v1_event_proto_enumTypes[2].Descriptor()
+}
+
+func (CredentialChanged_Credential) Type() protoreflect.EnumType {
+	return &file_waitlist_event_v1_event_proto_enumTypes[2]
+}
+
+func (x CredentialChanged_Credential) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CredentialChanged_Credential.Descriptor instead.
+func (CredentialChanged_Credential) EnumDescriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{16, 0}
+}
+
 // Event is the envelope. Consumers ignore payloads that they do not handle,
 // and deduplicate by id.
 type Event struct {
@@ -153,6 +202,7 @@ type Event struct {
 	//	*Event_TeamMemberInvited
 	//	*Event_TemplateDeleted
 	//	*Event_TrialEnding
+	//	*Event_CredentialChanged
 	//	*Event_BlastBatchReady
 	Payload       isEvent_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
@@ -345,6 +395,15 @@ func (x *Event) GetTrialEnding() *TrialEnding {
 	return nil
 }
 
+func (x *Event) GetCredentialChanged() *CredentialChanged {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_CredentialChanged); ok {
+			return x.CredentialChanged
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetBlastBatchReady() *BlastBatchReady {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_BlastBatchReady); ok {
@@ -418,6 +477,10 @@ type Event_TrialEnding struct {
 	TrialEnding *TrialEnding `protobuf:"bytes,36,opt,name=trial_ending,json=trialEnding,proto3,oneof"`
 }
 
+type Event_CredentialChanged struct {
+	CredentialChanged *CredentialChanged `protobuf:"bytes,37,opt,name=credential_changed,json=credentialChanged,proto3,oneof"`
+}
+
 type Event_BlastBatchReady struct {
 	BlastBatchReady *BlastBatchReady `protobuf:"bytes,50,opt,name=blast_batch_ready,json=blastBatchReady,proto3,oneof"`
 }
@@ -451,6 +514,8 @@ func (*Event_TeamMemberInvited) isEvent_Payload() {}
 func (*Event_TemplateDeleted) isEvent_Payload() {}
 
 func (*Event_TrialEnding) isEvent_Payload() {}
+
+func (*Event_CredentialChanged) isEvent_Payload() {}
 
 func (*Event_BlastBatchReady) isEvent_Payload() {}
 
@@ -1570,6 +1635,68 @@ func (x *TrialEnding) GetEndsAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// CredentialChanged asks for one mail that tells an owner about a new password or
+// API key.
+type CredentialChanged struct {
+	state         protoimpl.MessageState       `protogen:"open.v1"`
+	AccountId     string                       `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	Email         string                       `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
+	Credential    CredentialChanged_Credential `protobuf:"varint,3,opt,name=credential,proto3,enum=waitlist.event.v1.CredentialChanged_Credential" json:"credential,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CredentialChanged) Reset() {
+	*x = CredentialChanged{}
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CredentialChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CredentialChanged) ProtoMessage() {}
+
+func (x *CredentialChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CredentialChanged.ProtoReflect.Descriptor instead.
+func (*CredentialChanged) Descriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CredentialChanged) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *CredentialChanged) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *CredentialChanged) GetCredential() CredentialChanged_Credential {
+	if x != nil {
+		return x.Credential
+	}
+	return CredentialChanged_CREDENTIAL_UNSPECIFIED
+}
+
 // BlastBatchReady: a part of a blast may be sent.
 type BlastBatchReady struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1582,7 +1709,7 @@ type BlastBatchReady struct {
 
 func (x *BlastBatchReady) Reset() {
 	*x = BlastBatchReady{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1721,7 @@ func (x *BlastBatchReady) String() string {
 func (*BlastBatchReady) ProtoMessage() {}
 
 func (x *BlastBatchReady) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1734,7 @@ func (x *BlastBatchReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlastBatchReady.ProtoReflect.Descriptor instead.
 func (*BlastBatchReady) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BlastBatchReady) GetBlastId() string {
@@ -1628,7 +1755,7 @@ var File_waitlist_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xa5\v\n" +
+	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xfc\v\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\voccurred_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1648,7 +1775,8 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x0faccount_deleted\x18! \x01(\v2!.waitlist.event.v1.AccountDeletedH\x00R\x0eaccountDeleted\x12V\n" +
 	"\x13team_member_invited\x18\" \x01(\v2$.waitlist.event.v1.TeamMemberInvitedH\x00R\x11teamMemberInvited\x12O\n" +
 	"\x10template_deleted\x18# \x01(\v2\".waitlist.event.v1.TemplateDeletedH\x00R\x0ftemplateDeleted\x12C\n" +
-	"\ftrial_ending\x18$ \x01(\v2\x1e.waitlist.event.v1.TrialEndingH\x00R\vtrialEnding\x12P\n" +
+	"\ftrial_ending\x18$ \x01(\v2\x1e.waitlist.event.v1.TrialEndingH\x00R\vtrialEnding\x12U\n" +
+	"\x12credential_changed\x18% \x01(\v2$.waitlist.event.v1.CredentialChangedH\x00R\x11credentialChanged\x12P\n" +
 	"\x11blast_batch_ready\x182 \x01(\v2\".waitlist.event.v1.BlastBatchReadyH\x00R\x0fblastBatchReadyB\t\n" +
 	"\apayload\"\xab\x04\n" +
 	"\rSignupCreated\x12\x1f\n" +
@@ -1761,7 +1889,19 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\tR\x05email\x123\n" +
-	"\aends_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06endsAt\"B\n" +
+	"\aends_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06endsAt\"\xf4\x01\n" +
+	"\x11CredentialChanged\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\x12\x14\n" +
+	"\x05email\x18\x02 \x01(\tR\x05email\x12O\n" +
+	"\n" +
+	"credential\x18\x03 \x01(\x0e2/.waitlist.event.v1.CredentialChanged.CredentialR\n" +
+	"credential\"Y\n" +
+	"\n" +
+	"Credential\x12\x1a\n" +
+	"\x16CREDENTIAL_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13CREDENTIAL_PASSWORD\x10\x01\x12\x16\n" +
+	"\x12CREDENTIAL_API_KEY\x10\x02\"B\n" +
 	"\x0fBlastBatchReady\x12\x19\n" +
 	"\bblast_id\x18\x01 \x01(\tR\ablastId\x12\x14\n" +
 	"\x05batch\x18\x02 \x01(\x03R\x05batch*_\n" +
@@ -1789,61 +1929,65 @@ func file_waitlist_event_v1_event_proto_rawDescGZIP() []byte {
 	return file_waitlist_event_v1_event_proto_rawDescData
 }
 
-var file_waitlist_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_waitlist_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(Channel)(0),                         // 0: waitlist.event.v1.Channel
 	(RemovalReason)(0),                   // 1: waitlist.event.v1.RemovalReason
-	(*Event)(nil),                        // 2: waitlist.event.v1.Event
-	(*SignupCreated)(nil),                // 3: waitlist.event.v1.SignupCreated
-	(*ReferralCredited)(nil),             // 4: waitlist.event.v1.ReferralCredited
-	(*SignupVerified)(nil),               // 5: waitlist.event.v1.SignupVerified
-	(*SignupOptedOut)(nil),               // 6: waitlist.event.v1.SignupOptedOut
-	(*SignupRemoved)(nil),                // 7: waitlist.event.v1.SignupRemoved
-	(*WaitlistDeleted)(nil),              // 8: waitlist.event.v1.WaitlistDeleted
-	(*SignupsImported)(nil),              // 9: waitlist.event.v1.SignupsImported
-	(*PageViewsCounted)(nil),             // 10: waitlist.event.v1.PageViewsCounted
-	(*AccountVerificationRequested)(nil), // 11: waitlist.event.v1.AccountVerificationRequested
-	(*PasswordResetRequested)(nil),       // 12: waitlist.event.v1.PasswordResetRequested
-	(*EntitlementChanged)(nil),           // 13: waitlist.event.v1.EntitlementChanged
-	(*AccountDeleted)(nil),               // 14: waitlist.event.v1.AccountDeleted
-	(*TeamMemberInvited)(nil),            // 15: waitlist.event.v1.TeamMemberInvited
-	(*TemplateDeleted)(nil),              // 16: waitlist.event.v1.TemplateDeleted
-	(*TrialEnding)(nil),                  // 17: waitlist.event.v1.TrialEnding
-	(*BlastBatchReady)(nil),              // 18: waitlist.event.v1.BlastBatchReady
-	(*timestamppb.Timestamp)(nil),        // 19: google.protobuf.Timestamp
-	(*v1.Entitlement)(nil),               // 20: waitlist.access.v1.Entitlement
+	(CredentialChanged_Credential)(0),    // 2: waitlist.event.v1.CredentialChanged.Credential
+	(*Event)(nil),                        // 3: waitlist.event.v1.Event
+	(*SignupCreated)(nil),                // 4: waitlist.event.v1.SignupCreated
+	(*ReferralCredited)(nil),             // 5: waitlist.event.v1.ReferralCredited
+	(*SignupVerified)(nil),               // 6: waitlist.event.v1.SignupVerified
+	(*SignupOptedOut)(nil),               // 7: waitlist.event.v1.SignupOptedOut
+	(*SignupRemoved)(nil),                // 8: waitlist.event.v1.SignupRemoved
+	(*WaitlistDeleted)(nil),              // 9: waitlist.event.v1.WaitlistDeleted
+	(*SignupsImported)(nil),              // 10: waitlist.event.v1.SignupsImported
+	(*PageViewsCounted)(nil),             // 11: waitlist.event.v1.PageViewsCounted
+	(*AccountVerificationRequested)(nil), // 12: waitlist.event.v1.AccountVerificationRequested
+	(*PasswordResetRequested)(nil),       // 13: waitlist.event.v1.PasswordResetRequested
+	(*EntitlementChanged)(nil),           // 14: waitlist.event.v1.EntitlementChanged
+	(*AccountDeleted)(nil),               // 15: waitlist.event.v1.AccountDeleted
+	(*TeamMemberInvited)(nil),            // 16: waitlist.event.v1.TeamMemberInvited
+	(*TemplateDeleted)(nil),              // 17: waitlist.event.v1.TemplateDeleted
+	(*TrialEnding)(nil),                  // 18: waitlist.event.v1.TrialEnding
+	(*CredentialChanged)(nil),            // 19: waitlist.event.v1.CredentialChanged
+	(*BlastBatchReady)(nil),              // 20: waitlist.event.v1.BlastBatchReady
+	(*timestamppb.Timestamp)(nil),        // 21: google.protobuf.Timestamp
+	(*v1.Entitlement)(nil),               // 22: waitlist.access.v1.Entitlement
 }
 var file_waitlist_event_v1_event_proto_depIdxs = []int32{
-	19, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	3,  // 1: waitlist.event.v1.Event.signup_created:type_name -> waitlist.event.v1.SignupCreated
-	4,  // 2: waitlist.event.v1.Event.referral_credited:type_name -> waitlist.event.v1.ReferralCredited
-	5,  // 3: waitlist.event.v1.Event.signup_verified:type_name -> waitlist.event.v1.SignupVerified
-	7,  // 4: waitlist.event.v1.Event.signup_removed:type_name -> waitlist.event.v1.SignupRemoved
-	6,  // 5: waitlist.event.v1.Event.signup_opted_out:type_name -> waitlist.event.v1.SignupOptedOut
-	8,  // 6: waitlist.event.v1.Event.waitlist_deleted:type_name -> waitlist.event.v1.WaitlistDeleted
-	9,  // 7: waitlist.event.v1.Event.signups_imported:type_name -> waitlist.event.v1.SignupsImported
-	10, // 8: waitlist.event.v1.Event.page_views_counted:type_name -> waitlist.event.v1.PageViewsCounted
-	11, // 9: waitlist.event.v1.Event.account_verification_requested:type_name -> waitlist.event.v1.AccountVerificationRequested
-	12, // 10: waitlist.event.v1.Event.password_reset_requested:type_name -> waitlist.event.v1.PasswordResetRequested
-	13, // 11: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
-	14, // 12: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
-	15, // 13: waitlist.event.v1.Event.team_member_invited:type_name -> waitlist.event.v1.TeamMemberInvited
-	16, // 14: waitlist.event.v1.Event.template_deleted:type_name -> waitlist.event.v1.TemplateDeleted
-	17, // 15: waitlist.event.v1.Event.trial_ending:type_name -> waitlist.event.v1.TrialEnding
-	18, // 16: waitlist.event.v1.Event.blast_batch_ready:type_name -> waitlist.event.v1.BlastBatchReady
-	0,  // 17: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
-	0,  // 18: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
-	1,  // 19: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
-	19, // 20: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
-	19, // 21: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
-	20, // 22: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
-	19, // 23: waitlist.event.v1.TrialEnding.ends_at:type_name -> google.protobuf.Timestamp
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	21, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	4,  // 1: waitlist.event.v1.Event.signup_created:type_name -> waitlist.event.v1.SignupCreated
+	5,  // 2: waitlist.event.v1.Event.referral_credited:type_name -> waitlist.event.v1.ReferralCredited
+	6,  // 3: waitlist.event.v1.Event.signup_verified:type_name -> waitlist.event.v1.SignupVerified
+	8,  // 4: waitlist.event.v1.Event.signup_removed:type_name -> waitlist.event.v1.SignupRemoved
+	7,  // 5: waitlist.event.v1.Event.signup_opted_out:type_name -> waitlist.event.v1.SignupOptedOut
+	9,  // 6: waitlist.event.v1.Event.waitlist_deleted:type_name -> waitlist.event.v1.WaitlistDeleted
+	10, // 7: waitlist.event.v1.Event.signups_imported:type_name -> waitlist.event.v1.SignupsImported
+	11, // 8: waitlist.event.v1.Event.page_views_counted:type_name -> waitlist.event.v1.PageViewsCounted
+	12, // 9: waitlist.event.v1.Event.account_verification_requested:type_name -> waitlist.event.v1.AccountVerificationRequested
+	13, // 10: waitlist.event.v1.Event.password_reset_requested:type_name -> waitlist.event.v1.PasswordResetRequested
+	14, // 11: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
+	15, // 12: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
+	16, // 13: waitlist.event.v1.Event.team_member_invited:type_name -> waitlist.event.v1.TeamMemberInvited
+	17, // 14: waitlist.event.v1.Event.template_deleted:type_name -> waitlist.event.v1.TemplateDeleted
+	18, // 15: waitlist.event.v1.Event.trial_ending:type_name -> waitlist.event.v1.TrialEnding
+	19, // 16: waitlist.event.v1.Event.credential_changed:type_name -> waitlist.event.v1.CredentialChanged
+	20, // 17: waitlist.event.v1.Event.blast_batch_ready:type_name -> waitlist.event.v1.BlastBatchReady
+	0,  // 18: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
+	0,  // 19: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
+	1,  // 20: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
+	21, // 21: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
+	21, // 22: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
+	22, // 23: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
+	21, // 24: waitlist.event.v1.TrialEnding.ends_at:type_name -> google.protobuf.Timestamp
+	2,  // 25: waitlist.event.v1.CredentialChanged.credential:type_name -> waitlist.event.v1.CredentialChanged.Credential
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_event_v1_event_proto_init() }
@@ -1867,6 +2011,7 @@ func file_waitlist_event_v1_event_proto_init() {
 		(*Event_TeamMemberInvited)(nil),
 		(*Event_TemplateDeleted)(nil),
 		(*Event_TrialEnding)(nil),
+		(*Event_CredentialChanged)(nil),
 		(*Event_BlastBatchReady)(nil),
 	}
 	type x struct{}
@@ -1874,8 +2019,8 @@ func file_waitlist_event_v1_event_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_event_v1_event_proto_rawDesc), len(file_waitlist_event_v1_event_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   17,
+			NumEnums:      3,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
