@@ -92,9 +92,10 @@ generate: $(BUILDTOOLS) $(SQLC) ## Write the generated code anew
 	@cd services && $(BIN)/sqlc generate
 	@PATH="$(BIN):$$PATH" go generate work
 
-.PHONY: providers
-providers: ## Fetch the newest list of free mail providers (needs npm)
+.PHONY: lists
+lists: ## Fetch the newest lists of free mail providers and common passwords (needs npm)
 	@libs/emailaddr/update.sh
+	@services/account/update.sh
 
 .PHONY: lint
 lint: $(LINTER) lines ## Run the linters over every module

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches the newest list of free mail providers: make providers. Needs npm.
+# Fetches the newest list of free mail providers: make lists. Needs npm.
 # The package's file has one quoted domain a line.
 set -eu
 cd "$(dirname "$0")"

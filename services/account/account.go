@@ -165,6 +165,8 @@ type Tx interface {
 	TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (TrialEnding, error)
 	// InsertMember returns ErrMemberExists if the address is on the team.
 	InsertMember(ctx context.Context, ownerID string, m Member) error
+	// CountMembers returns the size of a locked account's team.
+	CountMembers(ctx context.Context, ownerID string) (int, error)
 	// CountInvitation counts an invitation that a locked account sends at now. It
 	// returns the number in the current window and the start of the window. A
 	// window that started at or before oldest has ended.
@@ -219,6 +221,13 @@ type Config struct {
 	TrialDuration   time.Duration
 	// EnforceVerification requires a verified address for invitations.
 	EnforceVerification bool
+	// TrialPerPerson gives one trial to all addresses of a person that emailaddr.Person
+	// knows to be one.
+	TrialPerPerson bool
+	// RefuseCommonPasswords also refuses new passwords that are common or the address.
+	RefuseCommonPasswords bool
+	// MaxMembers is how many members a team may have.
+	MaxMembers int
 	// AddressKey keys the hashes that outlive addresses. Do not rotate it: with
 	// another key, every address gets a second trial.
 	AddressKey []byte

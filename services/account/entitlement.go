@@ -93,7 +93,7 @@ func (s *Service) StartTrial(ctx context.Context, accountID string) (access.Enti
 			return apierr.New(apierr.Conflict, "You have already used your trial.")
 		}
 		// The address must not get another trial by registering again.
-		if _, err := tx.UseTrial(ctx, s.addressHash("trial", a.Email), now); err != nil {
+		if _, err := tx.UseTrial(ctx, s.trialHash(a.Email), now); err != nil {
 			return fmt.Errorf("use the trial: %w", err)
 		}
 		trial = access.Entitlement{

@@ -34,7 +34,7 @@ const recordTimeout = 3 * time.Second
 func (s *Service) Login(ctx context.Context, email, password string, from Client) (Tokens, error) {
 	address, fields := parseEmail(email)
 	if len(password) > MaxPassword {
-		fields = append(fields, CheckPassword(password)...)
+		fields = append(fields, s.CheckPassword(password, "")...)
 	}
 	if len(fields) > 0 {
 		return Tokens{}, apierr.Validation(fields...)

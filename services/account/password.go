@@ -3,7 +3,10 @@ package account
 import (
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"errors"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/alexedwards/argon2id"
@@ -85,14 +88,37 @@ func (p *passwords) compare(password, phc string) (match, outdated bool, err err
 	return match && known, *params != hashParams, nil
 }
 
-// CheckPassword returns the field error of a password that is too short or too long.
-func CheckPassword(password string) []apierr.Field {
+// CheckPassword returns the field error of a new password that is too short or too
+// long, or, with RefuseCommonPasswords, that is common or the address itself. The
+// address may be empty.
+func (s *Service) CheckPassword(password, address string) []apierr.Field {
+	wrong := func(message string) []apierr.Field { return []apierr.Field{{Field: "password", Message: message}} }
 	switch n := len(password); {
 	case n < MinPassword:
-		return []apierr.Field{{Field: "password", Message: "This must have at least 8 characters."}}
+		return wrong("This must have at least 8 characters.")
 	case n > MaxPassword:
-		return []apierr.Field{{Field: "password", Message: "This must have at most 1024 bytes."}}
-	default:
+		return wrong("This must have at most 1024 bytes.")
+	case !s.RefuseCommonPasswords:
 		return nil
+	case strings.EqualFold(password, address):
+		return wrong("Do not use your email address as your password.")
+	case commonPasswords()[strings.ToLower(password)]:
+		return wrong("Many people use this password. Choose another one.")
 	}
+	return nil
 }
+
+// commonText has those of the 10,000 most common passwords that MinPassword allows, one
+// per line: from the npm package @zxcvbn-ts/language-common (MIT, see
+// LICENSE.common-passwords). make lists fetches the newest list.
+//
+//go:embed common_passwords.txt
+var commonText string
+
+var commonPasswords = sync.OnceValue(func() map[string]bool {
+	common := map[string]bool{}
+	for line := range strings.Lines(commonText) {
+		common[strings.TrimSuffix(line, "\n")] = true
+	}
+	return common
+})

@@ -27,7 +27,7 @@ type Registration struct {
 // if an earlier account with the same address used the trial. Errors:
 // VALIDATION_ERROR on email or password, CONFLICT if the address has an account.
 func (s *Service) Register(ctx context.Context, email, password string) (Registration, error) {
-	address, fields := CheckRegistration(email, password)
+	address, fields := s.CheckRegistration(email, password)
 	if len(fields) > 0 {
 		return Registration{}, apierr.Validation(fields...)
 	}
@@ -55,7 +55,7 @@ func (s *Service) Register(ctx context.Context, email, password string) (Registr
 			ID: id.String(), Email: address, PasswordHash: hash, PasswordGeneration: 1, APIKey: key.record(),
 			HasUsedTrial: true, Verification: Verification{Cycle: 1, CycleStartedAt: now}, CreatedAt: now,
 		}
-		unused, err := tx.UseTrial(ctx, s.addressHash("trial", address), now)
+		unused, err := tx.UseTrial(ctx, s.trialHash(address), now)
 		if err != nil {
 			return fmt.Errorf("use the trial: %w", err)
 		}
@@ -83,9 +83,17 @@ func (s *Service) Register(ctx context.Context, email, password string) (Registr
 
 // CheckRegistration returns the normalized address and the field errors of both
 // arguments.
-func CheckRegistration(email, password string) (address string, fields []apierr.Field) {
+func (s *Service) CheckRegistration(email, password string) (address string, fields []apierr.Field) {
 	address, fields = parseEmail(email)
-	return address, append(fields, CheckPassword(password)...)
+	return address, append(fields, s.CheckPassword(password, address)...)
+}
+
+// trialHash returns the hash by which an address uses its trial.
+func (s *Service) trialHash(address string) []byte {
+	if s.TrialPerPerson {
+		address = emailaddr.Person(address)
+	}
+	return s.addressHash("trial", address)
 }
 
 // addressHash returns a keyed hash of an email or network address. Each use has

@@ -72,7 +72,7 @@ func (s *Service) requestReset(ctx context.Context) (bool, error) {
 // the API key ends, too. It returns VALIDATION_ERROR on password, and INVALID_TOKEN
 // if the token is malformed, expired or used.
 func (s *Service) ResetPassword(ctx context.Context, raw, password string) error {
-	if fields := CheckPassword(password); len(fields) > 0 {
+	if fields := s.CheckPassword(password, ""); len(fields) > 0 {
 		return apierr.Validation(fields...)
 	}
 	now := s.now()
@@ -91,6 +91,9 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 		}
 		if a.PasswordGeneration != generation {
 			return errToken()
+		}
+		if fields := s.CheckPassword(password, a.Email); len(fields) > 0 {
+			return apierr.Validation(fields...)
 		}
 		if err := tx.SetPassword(ctx, a.ID, hash); err != nil {
 			return err

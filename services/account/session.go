@@ -72,7 +72,7 @@ func (s *Service) EndSession(ctx context.Context, actor access.Actor, sessionID 
 // password, or on current_password if that is wrong; RATE_LIMITED after too many wrong
 // ones.
 func (s *Service) ChangePassword(ctx context.Context, actor access.Actor, current, password, clientIP string) error {
-	if fields := CheckPassword(password); len(fields) > 0 {
+	if fields := s.CheckPassword(password, actor.Email); len(fields) > 0 {
 		return apierr.Validation(fields...)
 	}
 	a, err := s.checkPassword(ctx, actor.Email, current, clientIP)

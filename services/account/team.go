@@ -35,7 +35,7 @@ type Member struct {
 // invitation mail. raw is the request body: email and role, which defaults to
 // viewer. Invite checks in the order of the API: the actor's verified address (with
 // EnforceVerification), the subscription, the body, the tier, DUPLICATE for a
-// member, RATE_LIMITED above InviteLimit.
+// member, CONFLICT above MaxMembers, RATE_LIMITED above InviteLimit.
 func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (Member, error) {
 	if s.EnforceVerification && !actor.EmailVerified {
 		return Member{}, apierr.New(apierr.EmailNotVerified, "Please verify your email address first.")
@@ -59,6 +59,13 @@ func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (M
 		}
 		if err := tx.InsertMember(ctx, a.ID, m); err != nil {
 			return err
+		}
+		members, err := tx.CountMembers(ctx, a.ID)
+		if err != nil {
+			return err
+		}
+		if members > s.MaxMembers {
+			return apierr.New(apierr.Conflict, fmt.Sprintf("A team has at most %d members. Remove one first.", s.MaxMembers))
 		}
 		n, since, err := tx.CountInvitation(ctx, a.ID, m.InvitedAt, m.InvitedAt.Add(-InviteWindow))
 		if err != nil {

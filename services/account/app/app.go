@@ -47,6 +47,12 @@ type Config struct {
 	TrialDuration time.Duration `env:"TRIAL_DURATION" envDefault:"168h"`
 	// Whether invitations need a verified address. Set it for messaging as well.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
+	// Whether addresses that differ in their plus part, or in dots where the provider ignores them, share one trial.
+	TrialPerPerson bool `env:"TRIAL_PER_PERSON" envDefault:"false"`
+	// Whether new passwords may neither be the address nor one of the 10,000 most common.
+	RefuseCommonPasswords bool `env:"REFUSE_COMMON_PASSWORDS" envDefault:"false"`
+	// Members that a team may have.
+	TeamMembers int `env:"TEAM_MEMBERS" envDefault:"100"`
 	// Base64 of at least 32 bytes: key of the hashes that stay of deleted addresses. Never change it.
 	AddressKey string `env:"ADDRESS_KEY" run:"made in DATA_DIR/keys" deployed:"required"`
 	// Passwords hashed at once, 19 MiB each. 0: one per processor, of the whole node where a container has no limit.
@@ -72,6 +78,9 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, problems []error
 	}
 	if c.JWTIssuer == "" || c.JWTAudience == "" {
 		problems = append(problems, errors.New("Set JWT_ISSUER and JWT_AUDIENCE.")) //nolint:staticcheck // an instruction
+	}
+	if c.TeamMembers < 1 {
+		problems = append(problems, errors.New("Set TEAM_MEMBERS to 1 or more.")) //nolint:staticcheck // an instruction
 	}
 	if c.PasswordConcurrency < 0 {
 		problems = append(problems, errors.New("Set PASSWORD_CONCURRENCY to 0 or more.")) //nolint:staticcheck // an instruction
@@ -109,7 +118,8 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			Store: postgres.New(rt.Pool, wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
 			Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
 			IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
-			EnforceVerification: cfg.EnforceEmailVerification,
+			EnforceVerification: cfg.EnforceEmailVerification, TrialPerPerson: cfg.TrialPerPerson,
+			RefuseCommonPasswords: cfg.RefuseCommonPasswords, MaxMembers: cfg.TeamMembers,
 			AddressKey:          addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
 			Logger: rt.Log, Now: time.Now, Wait: loop.Wait,
 		})

@@ -119,7 +119,7 @@ func newEnv(t testing.TB) *env {
 	e.cfg = account.Config{
 		Store: e.store, Owner: e.owner, Tokens: tokens, Keys: keys,
 		Issuer: "issuer", Audience: "audience", IDTokenTTL: time.Hour, RefreshTokenTTL: 30 * 24 * time.Hour,
-		TrialDuration: 7 * 24 * time.Hour, AddressKey: []byte("address key"), HashConcurrency: 2, HashPatience: patience,
+		TrialDuration: 7 * 24 * time.Hour, AddressKey: []byte("address key"), MaxMembers: 100, HashConcurrency: 2, HashPatience: patience,
 		Logger: slog.New(slog.DiscardHandler), Now: e.clock.Now,
 		Wait: func(_ context.Context, d time.Duration) bool {
 			e.mu.Lock()

@@ -106,7 +106,7 @@ func (h handler) register(c *gin.Context) error {
 		return err
 	}
 	email, password := o.RequiredString("email", 0), o.RequiredString("password", 0)
-	_, wrong := account.CheckRegistration(email, password)
+	_, wrong := h.svc.CheckRegistration(email, password)
 	if err := withFields(o, wrong); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (h handler) resetPassword(c *gin.Context) error {
 		return err
 	}
 	token, password := o.RequiredString("token", 0), o.RequiredString("password", 0)
-	if err := withFields(o, account.CheckPassword(password)); err != nil {
+	if err := withFields(o, h.svc.CheckPassword(password, "")); err != nil {
 		return err
 	}
 	if err := h.svc.ResetPassword(c.Request.Context(), token, password); err != nil {
@@ -253,7 +253,7 @@ func (h handler) changePassword(c *gin.Context) error {
 		return err
 	}
 	current, password := o.RequiredString("current_password", account.MaxPassword), o.RequiredString("password", 0)
-	if err := withFields(o, account.CheckPassword(password)); err != nil {
+	if err := withFields(o, h.svc.CheckPassword(password, "")); err != nil {
 		return err
 	}
 	if err := h.svc.ChangePassword(c.Request.Context(), authn.Actor(c), current, password, httpapi.ClientIP(c)); err != nil {

@@ -112,6 +112,57 @@ func TestBadBodies(t *testing.T) {
 	e.post("/login", pair("b@b.co", strings.Repeat("x", 1024))).expect(t, 200, "")
 }
 
+func TestCommonPasswords(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.post("/register", pair("before@example.com", "password1")).expect(t, 201, "")
+	e.cfg.RefuseCommonPasswords = true
+	e.serve()
+	for _, bad := range []string{"password1", "PassWord1", "qwertyuiop", "owner@example.com", "Owner@Example.com"} {
+		e.post("/register", pair("owner@example.com", bad)).expect(t, 400, "VALIDATION_ERROR")
+	}
+	e.post("/register", pair("owner@example.com", "another@example.com")).expect(t, 201, "")
+	// Whoever has such a password keeps it until the next change.
+	old := bearer(e.post("/login", pair("before@example.com", "password1")).expect(t, 200, "").str("id_token"))
+	change := func(password string) answer {
+		return e.post("/change-password", map[string]string{"current_password": "password1", "password": password}, old)
+	}
+	change("football").expect(t, 400, "VALIDATION_ERROR")
+	change("before@example.com").expect(t, 400, "VALIDATION_ERROR")
+	id := published(e, (*eventv1.Event).GetAccountVerificationRequested)[0].GetAccountId()
+	reset := func(password string) answer {
+		tok := e.tokens.MintAccount(token.ResetPassword, id, 1, e.clock.Now().Add(time.Hour))
+		return e.post("/reset-password", map[string]string{"token": tok, "password": password})
+	}
+	reset("football").expect(t, 400, "VALIDATION_ERROR")
+	reset("before@example.com").expect(t, 400, "VALIDATION_ERROR")
+	reset("none of those").expect(t, 204, "")
+}
+
+func TestOneTrialPerPerson(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	trial := func(email string) string {
+		t.Helper()
+		return e.post("/register", pair(email, password)).expect(t, 201, "").str("subscription_status")
+	}
+	if trial("ada@gmail.com") != "trialing" || trial("a.da+1@gmail.com") != "trialing" {
+		t.Error("without the setting, each address has a trial")
+	}
+	e.cfg.TrialPerPerson = true
+	e.serve()
+	for email, want := range map[string]string{
+		"ad.a+2@googlemail.com": "inactive", "bob+1@example.com": "trialing", "bob+2@example.com": "trialing", "eve@gmail.com": "trialing",
+	} {
+		if got := trial(email); got != want {
+			t.Errorf("%s is %s, want %s", email, got, want)
+		}
+	}
+	if got := trial("e.ve@gmail.com"); got != "inactive" {
+		t.Errorf("a second address of eve is %s", got)
+	}
+}
+
 func TestUnknownPaths(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

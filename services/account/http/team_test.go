@@ -287,3 +287,21 @@ func TestInvitationsAreBounded(t *testing.T) {
 	e.clock.Add(23 * time.Hour)
 	invite(0).expect(t, 201, "")
 }
+
+func TestTeamsAreBounded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.cfg.MaxMembers = 2
+	e.serve()
+	owner := key(e.register("owner@example.com"))
+	invite := func(email string) answer { return e.invite(map[string]any{"email": email}, owner) }
+	invite("a@example.com").expect(t, 201, "")
+	invite("b@example.com").expect(t, 201, "")
+	invite("c@example.com").expect(t, 409, "CONFLICT")
+	invite("b@example.com").expect(t, 409, "DUPLICATE")
+	e.removeMember("a@example.com", owner).expect(t, 204, "")
+	invite("c@example.com").expect(t, 201, "")
+	if n := len(published(e, (*eventv1.Event).GetTeamMemberInvited)); n != 3 {
+		t.Errorf("%d invitations", n)
+	}
+}

@@ -278,6 +278,11 @@ func (t tx) InsertMember(ctx context.Context, ownerID string, m account.Member) 
 	return err
 }
 
+func (t tx) CountMembers(ctx context.Context, ownerID string) (int, error) {
+	n, err := t.Queries.CountMembers(ctx, ownerID)
+	return int(n), err
+}
+
 func (t tx) CountInvitation(ctx context.Context, ownerID string, now, oldest time.Time) (n int, since time.Time, err error) {
 	row, err := t.Queries.CountInvitation(ctx, oldest, now, ownerID)
 	return row.Invites, row.Since, notFound(err)

@@ -12,6 +12,7 @@ func testAccountAbuse(t *testing.T, d *deployment) {
 	t.Run("a stranger registers the victim's address", func(t *testing.T) { testPreHijack(t, d) })
 	t.Run("a link alone verifies nothing", func(t *testing.T) { testLinkAlone(t, d) })
 	t.Run("a member leaves", func(t *testing.T) { testLeave(t, d) })
+	t.Run("a team has bounds", func(t *testing.T) { testTeamBounds(t, d) })
 	t.Run("sessions", func(t *testing.T) { testSessionList(t, d) })
 }
 
@@ -156,4 +157,14 @@ func testSessionList(t *testing.T, d *deployment) {
 	if mails[1].Subject != "Your password was changed" || mails[2].Subject != "Your API key was replaced" {
 		t.Errorf("subjects %q, %q", mails[1].Subject, mails[2].Subject)
 	}
+}
+
+func testTeamBounds(t *testing.T, d *deployment) {
+	o := d.owner(t)
+	d.exec(t, `INSERT INTO account.team_member (owner_id, email, role, invited_at)
+		SELECT id, 'm' || i || '@example.com', 'viewer', now() FROM account.account, generate_series(1, 99) i WHERE email = $1`, o.email)
+	o.Do(t, invite(address("last"), "").As(o.token)).Want(http.StatusCreated)
+	o.Do(t, invite(address("more"), "").As(o.token)).WantError(http.StatusConflict, "CONFLICT")
+	o.Do(t, removeMember("m1@example.com").As(o.token)).Want(http.StatusNoContent)
+	o.Do(t, invite(address("more"), "").As(o.token)).Want(http.StatusCreated)
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -497,8 +498,17 @@ func (g *group) allowed(t *testing.T, cells []cell) []string {
 		case "removeMember":
 			c.target.email = address("leaving")
 			g.invite(t, c.who.email, c.target.email, "viewer")
-		case "deleteAccount", "checkout", "cancelSubscription":
+		case "deleteAccount", "checkout", "cancelSubscription", "changePassword":
 			c.who = g.enter(t, g.person(t, *c.who))
+		case "leaveTeam":
+			is := *c.who
+			is.verified = true
+			c.who = g.enter(t, g.person(t, is))
+			g.invite(t, g.foreign.email, c.who.email, "viewer")
+		case "endSession":
+			other := *c.who.owner
+			other.login(t)
+			c.target.id = g.client.Do(t, Get("/auth/sessions").As(other.token)).Want(http.StatusOK).Str("sessions.0.id")
 		case "deleteTemplate":
 			res := g.client.Do(t, newTemplate("blast", nil).As(c.who.token).With("X-Account-Email", c.target.account))
 			c.target.template = res.Want(http.StatusCreated).Str("template_id")
@@ -531,7 +541,8 @@ func (g *group) send(t *testing.T, c cell) (string, *Response) {
 	if domain == "" {
 		domain = commonDomain
 	}
-	path := strings.NewReplacer("{template_id}", template, "{domain}", domain).Replace(c.op.Path)
+	path := strings.NewReplacer("{template_id}", template, "{domain}", domain, "{owner_email}", url.PathEscape(g.foreign.email),
+		"{session_id}", cmp.Or(c.target.id, unknownID)).Replace(c.op.Path)
 	r := NewRequest(c.op.Method, fill(path, c.target.id, url.PathEscape(c.target.email)), nil)
 	if c.target.account != "" {
 		r = r.With("X-Account-Email", c.target.account)
@@ -588,6 +599,10 @@ func requestBodies() map[string]bodies {
 		"importSignups": {
 			good:    func() any { return Obj{"signups": []any{Obj{"email": address("imported")}}} },
 			invalid: Obj{"signups": []any{5}},
+		},
+		"changePassword": {
+			good:    always(Obj{"current_password": password, "password": password}),
+			invalid: Obj{"current_password": password, "password": "short"},
 		},
 		"getAnalytics": {query: map[string]string{"range": "5d"}},
 		"inviteMember": {good: func() any { return Obj{"email": address("invited")} }, invalid: Obj{"email": "nobody"}},

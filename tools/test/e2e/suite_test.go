@@ -273,10 +273,13 @@ type owner struct {
 	reset string
 }
 
+// password is what every account has at first.
+const password = "correct horse battery"
+
 // owner registers an account and logs in.
 func (d *deployment) owner(t testing.TB) *owner {
 	t.Helper()
-	o := &owner{Client: d.client(t), email: address("owner"), password: "correct horse battery"}
+	o := &owner{Client: d.client(t), email: address("owner"), password: password}
 	o.key = o.Do(t, Post("/auth/register", Obj{"email": o.email, "password": o.password})).Want(http.StatusCreated).Str("api_key")
 	o.login(t)
 	return o

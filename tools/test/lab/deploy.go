@@ -240,7 +240,11 @@ func (d *Deployment) writeValues(suite standalone.Suite) error {
 			}, k)
 	})
 	setDefault(env, "CORS_ALLOWED_ORIGIN", "*")
-	for k, v := range map[string]string{"ENFORCE_EMAIL_VERIFICATION": "false", "BLAST_DAILY_CAP_TRIAL": "0", "KAFKA_REPLICATION": "1"} {
+	// The suite's expectations are those of the defaults, not of the chart.
+	for k, v := range map[string]string{
+		"ENFORCE_EMAIL_VERIFICATION": "false", "BLAST_DAILY_CAP_TRIAL": "0", "KAFKA_REPLICATION": "1",
+		"TRIAL_PER_PERSON": "false", "REFUSE_COMMON_PASSWORDS": "false",
+	} {
 		setDefault(env, k, v)
 	}
 	global := map[string]any{"env": env, "existingSecret": "shared", "bindPodIP": true}

@@ -8,6 +8,18 @@ import (
 	"time"
 )
 
+const CountMembers = `-- name: CountMembers :one
+SELECT count(*) FROM team_member WHERE owner_id = $1
+`
+
+// By team_member_pkey.
+func (q *Queries) CountMembers(ctx context.Context, ownerID string) (int64, error) {
+	row := q.db.QueryRow(ctx, CountMembers, ownerID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const DeleteMember = `-- name: DeleteMember :execrows
 DELETE FROM team_member WHERE owner_id = $1 AND email = $2
 `

@@ -7,6 +7,10 @@ SELECT email, role, invited_at FROM team_member WHERE owner_id = $1 ORDER BY no;
 INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (owner_id, email) DO NOTHING;
 
+-- name: CountMembers :one
+-- By team_member_pkey.
+SELECT count(*) FROM team_member WHERE owner_id = $1;
+
 -- name: DeleteMember :execrows
 -- By team_member_pkey.
 DELETE FROM team_member WHERE owner_id = $1 AND email = $2;
