@@ -7,15 +7,18 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"regexp"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -149,18 +152,43 @@ func HashAddress(address string) string {
 var addresses = regexp.MustCompile(`[^\s"'<>()=,;]+@[^\s"'<>()=,;]+`)
 
 // Redact replaces what looks like an email address or the credentials of a URL.
-func Redact(text string) string { return addresses.ReplaceAllString(text, "<address>") }
+func Redact(text string) string {
+	if strings.IndexByte(text, '@') < 0 {
+		return text
+	}
+	return addresses.ReplaceAllString(text, "<address>")
+}
 
-// Err returns an attribute with the redacted text of an error.
+// redact is the ReplaceAttr of all logs: it redacts the message and the values of
+// attributes, whoever logs them. It shows errors as their text, and other values of no
+// basic kind as JSON if they contain an address.
+func redact(_ []string, a slog.Attr) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindString:
+		a.Value = slog.StringValue(Redact(a.Value.String()))
+	case slog.KindAny:
+		switch v := a.Value.Any().(type) {
+		case error:
+			a.Value = slog.StringValue(Redact(v.Error()))
+		default:
+			if text, err := json.Marshal(v); err == nil && bytes.IndexByte(text, '@') >= 0 {
+				a.Value = slog.StringValue(Redact(string(text)))
+			}
+		}
+	}
+	return a
+}
+
+// Err returns an attribute with the text of an error.
 func Err(err error) slog.Attr {
 	if err == nil {
 		return slog.String("error", "")
 	}
-	return slog.String("error", Redact(err.Error()))
+	return slog.String("error", err.Error())
 }
 
-// Panic returns an attribute with the redacted value of a panic.
-func Panic(p any) slog.Attr { return slog.String("panic", Redact(fmt.Sprint(p))) }
+// Panic returns an attribute with the value of a panic.
+func Panic(p any) slog.Attr { return slog.String("panic", fmt.Sprint(p)) }
 
 // handler adds the ids of the context to each record.
 type handler struct {
@@ -168,14 +196,14 @@ type handler struct {
 	flush func()
 }
 
-// NewHandler returns a handler that writes JSON lines and adds trace_id, span_id and
-// request_id from the context.
+// NewHandler returns a handler that writes JSON lines without email addresses and adds
+// trace_id, span_id and request_id from the context.
 func NewHandler(w io.Writer, level slog.Leveler) slog.Handler {
 	return newHandler(w, level, func() {})
 }
 
 func newHandler(w io.Writer, level slog.Leveler, flush func()) slog.Handler {
-	return &handler{slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}), flush}
+	return &handler{slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: redact}), flush}
 }
 
 // Handle implements slog.Handler. It flushes after a warning or error.

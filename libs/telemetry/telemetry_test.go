@@ -151,15 +151,42 @@ func TestServicesShareAProcess(t *testing.T) {
 	}
 }
 
-func TestErrHidesAddresses(t *testing.T) {
+// The handler hides addresses, whoever logs them and however.
+func TestLogsHideAddresses(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(telemetry.NewHandler(&out, slog.LevelInfo))
 	for in, want := range map[string]string{
 		`no such signup "a.b+c@example.com"`:          `no such signup "<address>"`,
 		"dial postgres://user:secret@host:5432/x: no": "dial <address> no",
 		"nothing to hide":                             "nothing to hide",
 		"Key (email)=(a@b.c) already exists":          "Key (email)=(<address>) already exists",
 	} {
-		if got := telemetry.Err(errors.New(in)).Value.String(); got != want {
-			t.Errorf("%q became %q, want %q", in, got, want)
+		out.Reset()
+		log.With(slog.String("with", in)).WithGroup("group").Info(in, slog.String("text", in), telemetry.Err(errors.New(in)),
+			slog.Any("cause", errors.New(in)), slog.Any("list", []string{in}), slog.Group("inner", slog.String("text", in)),
+			telemetry.Panic(in), slog.Any("number", 5))
+		var line struct {
+			Msg, With string
+			Group     struct {
+				Text, Error, Cause, Panic string
+				List                      any
+				Number                    int
+				Inner                     struct{ Text string }
+			}
+		}
+		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+			t.Fatalf("%v in %s", err, out.String())
+		}
+		g := line.Group
+		for name, got := range map[string]string{
+			"message": line.Msg, "with": line.With, "text": g.Text, "error": g.Error, "cause": g.Cause, "inner": g.Inner.Text, "panic": g.Panic,
+		} {
+			if got != want {
+				t.Errorf("%s: %q became %q, want %q", name, in, got, want)
+			}
+		}
+		if strings.Contains(out.String(), "@") || g.Number != 5 {
+			t.Errorf("line %s", out.String())
 		}
 	}
 	if telemetry.Err(nil).Value.String() != "" {
