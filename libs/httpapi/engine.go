@@ -65,7 +65,8 @@ type Config struct {
 	// AllowedOrigins may read answers outside /v1/public; "*", like an empty list,
 	// means every origin.
 	AllowedOrigins []string
-	// TrustedProxies are the addresses and networks whose X-Forwarded-For is trusted.
+	// TrustedProxies are the addresses and networks whose X-Forwarded-For is trusted. None,
+	// or the only element "none", means that clients connect directly.
 	TrustedProxies []string
 	// Timeout bounds each request; 0 means DefaultTimeout.
 	Timeout time.Duration
@@ -99,6 +100,9 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 	// gin would decode + in parameters as a space.
 	g.UseEscapedPath, g.UnescapePathValues = true, false
 	g.RedirectTrailingSlash = false
+	if slices.Equal(cfg.TrustedProxies, []string{"none"}) {
+		cfg.TrustedProxies = nil
+	}
 	if err := g.SetTrustedProxies(cfg.TrustedProxies); err != nil {
 		return nil, err
 	}

@@ -614,6 +614,7 @@ func TestClientIP(t *testing.T) {
 		want    string
 	}{
 		"nobody trusted": {nil, "127.0.0.1"},
+		"none":           {[]string{"none"}, "127.0.0.1"},
 		"proxy trusted":  {[]string{"127.0.0.0/8"}, "203.0.113.9"},
 	} {
 		t.Run(name, func(t *testing.T) {

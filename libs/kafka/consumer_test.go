@@ -535,3 +535,29 @@ func TestOldInboxRowsGo(t *testing.T) {
 		t.Fatalf("pruned %d, %v", n, err)
 	}
 }
+
+// Topics keep events for a week and dead letters for a month, on brokers with any default.
+func TestTopicsForget(t *testing.T) {
+	t.Parallel()
+	brokers, prefix := testenv.Kafka(t)
+	cfg := kafka.Config{Brokers: brokers, TopicPrefix: prefix}
+	if err := kafka.EnsureTopics(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	transport := cfg.Transport("test")
+	defer transport.CloseIdleConnections()
+	client := &kafkago.Client{Addr: kafkago.TCP(brokers...), Transport: transport}
+	for _, topic := range kafka.Topics() {
+		for name, want := range map[string]string{topic: "604800000", topic + kafka.DeadLetterSuffix: "2592000000"} {
+			res, err := client.DescribeConfigs(t.Context(), &kafkago.DescribeConfigsRequest{Resources: []kafkago.DescribeConfigRequestResource{
+				{ResourceType: kafkago.ResourceTypeTopic, ResourceName: prefix + name, ConfigNames: []string{"retention.ms"}},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c := res.Resources[0].ConfigEntries; len(c) != 1 || c[0].ConfigValue != want {
+				t.Errorf("%s: %+v, want %s ms", name, c, want)
+			}
+		}
+	}
+}

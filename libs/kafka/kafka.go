@@ -49,7 +49,10 @@ const (
 	// still write all or none of each partition. kafka-go allocates this many for
 	// every batch, even of one message.
 	MaxBatchMessages = 500
-	// deadLetterRetention gives people time to react; the broker's default is a week.
+	// eventRetention is how long topics keep events, which name people. It bounds how
+	// long a consumer may be away.
+	eventRetention = 7 * 24 * time.Hour
+	// deadLetterRetention gives people time to react.
 	deadLetterRetention = 30 * 24 * time.Hour
 	dialTimeout         = 5 * time.Second
 	requestTimeout      = 10 * time.Second
@@ -102,15 +105,16 @@ func ensureTopics(ctx context.Context, cfg Config, t *kafkago.Transport) error {
 	var missing []kafkago.TopicConfig
 	for _, base := range Topics() {
 		for _, name := range []string{base, base + DeadLetterSuffix} {
-			tc := kafkago.TopicConfig{
+			retention := eventRetention
+			if name != base {
+				retention = deadLetterRetention
+			}
+			missing = append(missing, kafkago.TopicConfig{
 				Topic:             cfg.TopicPrefix + name,
 				NumPartitions:     cmp.Or(cfg.Partitions, 6),
 				ReplicationFactor: cmp.Or(cfg.Replication, 1),
-			}
-			if name != base {
-				tc.ConfigEntries = []kafkago.ConfigEntry{{ConfigName: "retention.ms", ConfigValue: fmt.Sprint(deadLetterRetention.Milliseconds())}}
-			}
-			missing = append(missing, tc)
+				ConfigEntries:     []kafkago.ConfigEntry{{ConfigName: "retention.ms", ConfigValue: fmt.Sprint(retention.Milliseconds())}},
+			})
 		}
 	}
 	names := make([]string, len(missing))

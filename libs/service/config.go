@@ -88,8 +88,9 @@ type Config struct {
 
 	// Origins that may call everything but `/v1/public`, which every origin may call.
 	CORSAllowedOrigin []string `env:"CORS_ALLOWED_ORIGIN" envDefault:"*" deployed:"set it"`
-	// Addresses and networks whose `X-Forwarded-For` counts.
-	TrustedProxies []string `env:"TRUSTED_PROXIES" deployed:"the ingress' networks"`
+	// Addresses and networks whose `X-Forwarded-For` counts; `none` where clients connect directly. The account service
+	// needs one or the other: without the clients' addresses, one of them could lock the logins of all.
+	TrustedProxies []string `env:"TRUSTED_PROXIES" run:"none" deployed:"the ingress' networks"`
 
 	// Keys of the links in mails: `id:base64,id:base64`. The first signs.
 	TokenKeys string `env:"TOKEN_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`

@@ -132,12 +132,12 @@ func escapeSlack(s string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(s)
 }
 
-// escapeDiscord puts a backslash before each character that Discord's Markdown,
-// mentions and emoji use.
+// escapeDiscord puts a backslash before each character that may begin Markdown or a
+// mention in an embed. The @ of an address begins neither there.
 func escapeDiscord(s string) string {
 	var b strings.Builder
 	for _, r := range s {
-		if strings.ContainsRune("\\*_~`|<>@#[]():", r) {
+		if strings.ContainsRune("\\*_~`|<[", r) {
 			b.WriteByte('\\')
 		}
 		b.WriteRune(r)

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	markdowntext "github.com/yuin/goldmark/text"
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/body"
@@ -340,25 +343,40 @@ func link(opts netguard.Options) func(*body.Object, string) any {
 	}
 }
 
-// linkTarget matches what precedes the target of a Markdown link: an inline link, a
-// definition, or a scheme in angle brackets.
-var linkTarget = regexp.MustCompile(`(?m)\]\(|^[ \t>]*\[[^\]\n]*\]:|<\s*[A-Za-z][A-Za-z0-9+.-]*:`)
-
 // consentText reads a text whose Markdown links lead to web pages or mailboxes.
 func consentText(o *body.Object, name string) any {
 	s, _ := o.String(name, maxConsentText)
-	for _, at := range linkTarget.FindAllStringIndex(s, -1) {
-		end := at[1]
-		if s[at[0]] == '<' {
-			end = at[0]
-		}
-		target := strings.ToLower(strings.TrimLeft(s[end:], " \t\r\n<"))
+	for _, target := range linkTargets(s) {
+		target = strings.ToLower(target)
 		if !strings.HasPrefix(target, "https://") && !strings.HasPrefix(target, "http://") && !strings.HasPrefix(target, "mailto:") {
 			o.Fail(name, "Links in this text must start with https://, http:// or mailto:.")
 			break
 		}
 	}
 	return s
+}
+
+// linkTargets returns where the links and pictures of a CommonMark text lead.
+func linkTargets(markdown string) (out []string) {
+	src := []byte(markdown)
+	_ = ast.Walk(goldmark.DefaultParser().Parse(markdowntext.NewReader(src)), func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if entering {
+			switch n := n.(type) {
+			case *ast.Link:
+				out = append(out, string(n.Destination))
+			case *ast.Image:
+				out = append(out, string(n.Destination))
+			case *ast.AutoLink:
+				url := string(n.URL(src))
+				if n.AutoLinkType == ast.AutoLinkEmail {
+					url = "mailto:" + url
+				}
+				out = append(out, url)
+			}
+		}
+		return ast.WalkContinue, nil
+	})
+	return out
 }
 
 // domains reads email domains in their stored form, without repeats.

@@ -79,6 +79,10 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, problems []error
 	if c.JWTIssuer == "" || c.JWTAudience == "" {
 		problems = append(problems, errors.New("Set JWT_ISSUER and JWT_AUDIENCE.")) //nolint:staticcheck // an instruction
 	}
+	if len(c.TrustedProxies) == 0 {
+		problems = append(problems, errors.New("Set TRUSTED_PROXIES to the networks of the gateway, or to none if clients connect "+ //nolint:staticcheck // an instruction
+			"directly: failed logins count by the client's address, and behind a gateway all clients would share its own."))
+	}
 	if c.TeamMembers < 1 {
 		problems = append(problems, errors.New("Set TEAM_MEMBERS to 1 or more.")) //nolint:staticcheck // an instruction
 	}

@@ -119,6 +119,7 @@ func start(t *testing.T, ownPostgres bool) *world {
 	}
 	cfg.PostgresURL, cfg.RedisURL, cfg.KafkaBrokers, cfg.KafkaTopicPrefix = url, w.redis.URL, brokers, prefix
 	cfg.HTTPListener, cfg.GRPCListener = listen(t), listen(t)
+	cfg.TrustedProxies = []string{"none"}
 	cfg.TokenKeys, cfg.JWTKeys, cfg.AddressKey = "k:"+b64(random()), b64(random()), b64(random())
 	cfg.ServiceKey, cfg.ServiceKeys = b64(w.seeds["account"]), keys.String()
 	cfg.SignupTarget = sl.Addr().String()
@@ -336,7 +337,7 @@ func TestOutages(t *testing.T) {
 
 func TestConfiguration(t *testing.T) {
 	t.Parallel()
-	cfg, err := service.Load[app.Config]([]string{"ID_TOKEN_TTL=0s", "PASSWORD_CONCURRENCY=-1", "ADDRESS_KEY=c2hvcnQ="})
+	cfg, err := service.Load[app.Config]([]string{"ID_TOKEN_TTL=0s", "PASSWORD_CONCURRENCY=-1", "ADDRESS_KEY=c2hvcnQ=", "TEAM_MEMBERS=0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +345,7 @@ func TestConfiguration(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, name := range []string{"JWT_KEYS", "ADDRESS_KEY", "ID_TOKEN_TTL", "PASSWORD_CONCURRENCY"} {
+	for _, name := range []string{"JWT_KEYS", "ADDRESS_KEY", "ID_TOKEN_TTL", "PASSWORD_CONCURRENCY", "TEAM_MEMBERS", "TRUSTED_PROXIES"} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not named in %q", name, err)
 		}

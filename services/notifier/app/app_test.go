@@ -274,7 +274,7 @@ func TestEventsReachTheChannelsOnce(t *testing.T) {
 		`/slack {"text":"New signup on waitlist ` + id + `: ada@example.com",` +
 			`"blocks":[{"type":"section","text":{"type":"mrkdwn","text":"*New Signup*\nWaitlist: ` + id +
 			`\nEmail: ada@example.com\nPosition: #7"}}]}`: 1,
-		`/discord {"embeds":[{"title":"New Signup","description":"Email: ada\\@example.com\nPosition: #7",` +
+		`/discord {"embeds":[{"title":"New Signup","description":"Email: ada@example.com\nPosition: #7",` +
 			`"color":6513393,"timestamp":"` + day + `"}]}`: 1,
 	}
 	if got := e.seen(); !maps.Equal(got, want) {

@@ -80,6 +80,7 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		"HTTP_ADDR": "", "GRPC_ADDR": "", "INTERNAL_ADDR": "",
 	})
 	l.env["MAIL_PROVIDER"] = s.cfg.MailProvider
+	setDefault(l.env, "TRUSTED_PROXIES", "none")
 	setDefault(l.env, "PUBLIC_FORM_URL", s.URL)
 	setDefault(l.env, "PUBLIC_API_URL", s.URL+"/v1")
 	payments, err := s.startPayments(ctx)

@@ -85,7 +85,7 @@ type Config struct {
 	RateLimitBurst int `env:"RATE_LIMIT_BURST" envDefault:"200"`
 	// Origins that may call everything but `/v1/public`.
 	AllowedOrigins []string `env:"CORS_ALLOWED_ORIGIN" envDefault:"*"`
-	// Addresses and networks whose `X-Forwarded-For` counts.
+	// Addresses and networks whose `X-Forwarded-For` counts; `none` where clients connect directly.
 	TrustedProxies []string `env:"TRUSTED_PROXIES"`
 
 	// Environ is the environment of the services (KEY=value).

@@ -104,6 +104,7 @@ func newDeployment(t *testing.T, d database, programs string) *deployment {
 			"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix, "KAFKA_PARTITIONS": "3",
 			"REDIS_URL": testenv.Redis(t), "MIGRATE": "false", "RATE_LIMIT_RPS": "1000", "RATE_LIMIT_BURST": "1000",
 			"TOKEN_KEYS": "k1:" + key(), "SEAL_KEYS": "k1:" + key(), "SHUTDOWN_DELAY": "2s", "HTTPS_PROXY": "http://127.0.0.1:9",
+			"TRUSTED_PROXIES": "127.0.0.1/32",
 		},
 	}
 	keys := rpc.Keys{}

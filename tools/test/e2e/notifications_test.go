@@ -249,7 +249,7 @@ func testChannelTiers(t *testing.T, d *deployment, r *receiver) {
 	d.setTier(t, o, "pro", "active")
 	loud := o.join(t, id, address("loud")).Str("email")
 	for _, b := range r.await(t, "/tiers", 3) {
-		if !strings.Contains(b, loud) && !strings.Contains(b, strings.ReplaceAll(loud, "@", `\\@`)) {
+		if !strings.Contains(b, loud) {
 			t.Errorf("notified below Pro: %s", b)
 		}
 	}
