@@ -162,7 +162,7 @@ func TestDecideEvents(t *testing.T) {
 	w.Settings.RequireEmailVerification, w.Settings.NotifyReferrer, w.Settings.SMSNotifyReferrer = true, true, true
 	w.Settings.ReferralMilestones = []int{5}
 	w.Settings.EmailTemplates = signup.EmailTemplates{SignupConfirmation: "c", ReferralMilestone: "m"}
-	decide := func(tier access.Tier) (*eventv1.SignupCreated, *eventv1.ReferralCredited, *signup.Join) {
+	decide := func(tier access.Tier) (*eventv1.SignupCreated, *eventv1.ReferralCredited) {
 		j := newcomer(w, "a", 1, 8)
 		list := *w
 		list.Owner.Tier = tier
@@ -174,25 +174,25 @@ func TestDecideEvents(t *testing.T) {
 			!b.Events[1].GetOccurredAt().AsTime().Equal(j.CreatedAt) {
 			t.Fatalf("events %v", b.Events)
 		}
-		return b.Events[0].GetSignupCreated(), b.Events[1].GetReferralCredited(), j
+		return b.Events[0].GetSignupCreated(), b.Events[1].GetReferralCredited()
 	}
-	created, credited, j := decide(access.Pro)
+	created, credited := decide(access.Pro)
 	if got, want := created.String(), (&eventv1.SignupCreated{
-		WaitlistId: "list", OwnerId: "owner", Number: 1, Email: "a", FirstName: "Ada", LastName: "L", Position: 101,
-		ReferralToken: j.Token.String(), UtmSource: "x", UtmMedium: "y", UtmCampaign: "z", Referred: true, VerificationRequired: true,
+		WaitlistId: "list", OwnerId: "owner", Number: 1, Email: "a", Position: 101,
+		UtmSource: "x", UtmMedium: "y", UtmCampaign: "z", Referred: true, VerificationRequired: true,
 		WaitlistName: "Launch", Confirmation: true,
 		Channels: []eventv1.Channel{eventv1.Channel_CHANNEL_WEBHOOK, eventv1.Channel_CHANNEL_SLACK},
 	}).String(); got != want {
 		t.Errorf("created %s, want %s", got, want)
 	}
 	if got, want := credited.String(), (&eventv1.ReferralCredited{
-		WaitlistId: "list", OwnerId: "owner", Number: 2, Email: "two", ReferralCount: 5, ReferredNumber: 1,
+		WaitlistId: "list", OwnerId: "owner", Number: 2, ReferralCount: 5, ReferredNumber: 1,
 		Channels: []eventv1.Channel{eventv1.Channel_CHANNEL_WEBHOOK}, NotifyReferrer: true, SmsNotifyReferrer: true, Milestone: 5,
 	}).String(); got != want {
 		t.Errorf("credited %s, want %s", got, want)
 	}
-	created, credited, _ = decide(access.Basic)
-	if created.GetPosition() != 1 || len(created.GetChannels()) != 0 || created.GetConfirmation() || created.GetVerificationRequired() ||
+	created, credited = decide(access.Basic)
+	if created.GetPosition() != 1 || created.GetEmail() != "" || len(created.GetChannels()) != 0 || created.GetConfirmation() || created.GetVerificationRequired() ||
 		len(credited.GetChannels()) != 0 || credited.GetNotifyReferrer() || credited.GetMilestone() != 0 {
 		t.Errorf("above the tier: %v, %v", created, credited)
 	}

@@ -20,19 +20,21 @@ func newEvent(id string, at time.Time) *eventv1.Event {
 func signupCreated(in *Insert, o Outcome, eff *Settings, id string) *eventv1.Event {
 	ev := newEvent(id, in.CreatedAt)
 	ev.Payload = &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
-		WaitlistId: in.Waitlist.ID, OwnerId: in.Waitlist.OwnerID, Number: in.Number, Email: in.Email,
-		FirstName: in.FirstName, LastName: in.LastName, Position: eff.Displayed(o.Position),
-		ReferralToken: in.Token.String(), UtmSource: in.UTMSource, UtmMedium: in.UTMMedium, UtmCampaign: in.UTMCampaign,
+		WaitlistId: in.Waitlist.ID, OwnerId: in.Waitlist.OwnerID, Number: in.Number, Position: eff.Displayed(o.Position),
+		UtmSource: in.UTMSource, UtmMedium: in.UTMMedium, UtmCampaign: in.UTMCampaign,
 		Referred: in.ReferrerNumber != 0, VerificationRequired: eff.RequireEmailVerification, WaitlistName: in.Waitlist.Name,
 		Channels: eff.Channels(EventSignupCreated), Confirmation: eff.EmailTemplates.SignupConfirmation != "",
 	}}
+	if eff.RequireEmailVerification {
+		ev.GetSignupCreated().Email = in.Email
+	}
 	return ev
 }
 
 func referralCredited(in *Insert, referrer ReferrerRow, count int64, eff *Settings, id string) *eventv1.Event {
 	ev := newEvent(id, in.CreatedAt)
 	ev.Payload = &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
-		WaitlistId: in.Waitlist.ID, OwnerId: in.Waitlist.OwnerID, Number: referrer.Number, Email: referrer.Email,
+		WaitlistId: in.Waitlist.ID, OwnerId: in.Waitlist.OwnerID, Number: referrer.Number,
 		ReferralCount: count, ReferredNumber: in.Number, Channels: eff.Channels(EventReferralCredited),
 		NotifyReferrer: eff.NotifyReferrer, SmsNotifyReferrer: eff.SMSNotifyReferrer, Milestone: eff.Milestone(count),
 	}}
