@@ -192,7 +192,8 @@ func TestDecideEvents(t *testing.T) {
 		t.Errorf("credited %s, want %s", got, want)
 	}
 	created, credited = decide(access.Basic)
-	if created.GetPosition() != 1 || created.GetEmail() != "" || len(created.GetChannels()) != 0 || created.GetConfirmation() || created.GetVerificationRequired() ||
+	if created.GetPosition() != 1 || created.GetEmail() != "" || len(created.GetChannels()) != 0 || created.GetConfirmation() ||
+		created.GetVerificationRequired() ||
 		len(credited.GetChannels()) != 0 || credited.GetNotifyReferrer() || credited.GetMilestone() != 0 {
 		t.Errorf("above the tier: %v, %v", created, credited)
 	}
