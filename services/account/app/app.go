@@ -80,8 +80,9 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, problems []error
 		problems = append(problems, errors.New("Set JWT_ISSUER and JWT_AUDIENCE.")) //nolint:staticcheck // an instruction
 	}
 	if len(c.TrustedProxies) == 0 {
-		problems = append(problems, errors.New("Set TRUSTED_PROXIES to the networks of the gateway, or to none if clients connect "+ //nolint:staticcheck // an instruction
-			"directly: failed logins count by the client's address, and behind a gateway all clients would share its own."))
+		//nolint:staticcheck // an instruction
+		problems = append(problems, errors.New("Set TRUSTED_PROXIES to the gateway's networks, or to none if clients connect directly: "+
+			"failed logins count by the client's address, and behind a gateway, all clients would share its own."))
 	}
 	if c.TeamMembers < 1 {
 		problems = append(problems, errors.New("Set TEAM_MEMBERS to 1 or more.")) //nolint:staticcheck // an instruction

@@ -40,7 +40,8 @@ func TestSessions(t *testing.T) {
 	e.clock.Add(time.Minute)
 	phone := login("phone")
 	got := e.sessions(bearer(phone.str("id_token")))
-	if len(got) != 2 || !strings.HasSuffix(got[0], " phone") || !strings.Contains(got[1], " laptop xxx") || len(got[1]) > 36+1+account.MaxUserAgent {
+	if len(got) != 2 || !strings.HasSuffix(got[0], " phone") || !strings.Contains(got[1], " laptop xxx") ||
+		len(got[1]) > 36+1+account.MaxUserAgent {
 		t.Fatalf("sessions %q", got)
 	}
 	phoneID, laptopID := got[0][:36], got[1][:36]

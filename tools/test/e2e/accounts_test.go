@@ -329,7 +329,8 @@ func testCredentials(t *testing.T, d *deployment) {
 // fill replaces the parameters of a path template.
 func fill(path, id, email string) string {
 	return strings.NewReplacer(
-		"{waitlist_id}", id, "{email}", email, "{owner_email}", email, "{session_id}", id, "{template_id}", id, "{domain}", "example.com").Replace(path)
+		"{waitlist_id}", id, "{email}", email, "{owner_email}", email, "{session_id}", id, "{template_id}", id,
+		"{domain}", "example.com").Replace(path)
 }
 
 func testAccountVerification(t *testing.T, d *deployment) {
