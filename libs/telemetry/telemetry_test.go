@@ -162,6 +162,7 @@ func TestLogsHideAddresses(t *testing.T) {
 		"Key (email)=(a@b.c) already exists":          "Key (email)=(<address>) already exists",
 	} {
 		out.Reset()
+		//nolint:sloglint // messages of libraries are not constant
 		log.With(slog.String("with", in)).WithGroup("group").Info(in, slog.String("text", in), telemetry.Err(errors.New(in)),
 			slog.Any("cause", errors.New(in)), slog.Any("list", []string{in}), slog.Group("inner", slog.String("text", in)),
 			telemetry.Panic(in), slog.Any("number", 5))

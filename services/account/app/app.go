@@ -125,7 +125,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
 			EnforceVerification: cfg.EnforceEmailVerification, TrialPerPerson: cfg.TrialPerPerson,
 			RefuseCommonPasswords: cfg.RefuseCommonPasswords, MaxMembers: cfg.TeamMembers,
-			AddressKey:          addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
+			AddressKey: addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
 			Logger: rt.Log, Now: time.Now, Wait: loop.Wait,
 		})
 		if err != nil {
