@@ -38,16 +38,17 @@ const (
 	maxToken = 1024
 )
 
-// Keys holds the public keys of all services, by name.
-type Keys map[string]ed25519.PublicKey
+// Keys holds the public keys of all services, by name. A service may have several, so
+// that its key can be replaced without a stop.
+type Keys map[string][]ed25519.PublicKey
 
-// ParseKeys parses "name:base64,name:base64".
+// ParseKeys parses "name:base64,name:base64". A name may occur several times.
 func ParseKeys(s string) (Keys, error) {
 	keys := Keys{}
 	for part := range strings.SplitSeq(s, ",") {
 		name, b64, ok := strings.Cut(strings.TrimSpace(part), ":")
-		if !ok || name == "" || keys[name] != nil {
-			return nil, errors.New("write keys as name:base64 pairs with distinct names, separated by commas")
+		if !ok || name == "" {
+			return nil, errors.New("write keys as name:base64 pairs, separated by commas")
 		}
 		raw, err := base64.StdEncoding.DecodeString(b64)
 		if err != nil {
@@ -56,7 +57,7 @@ func ParseKeys(s string) (Keys, error) {
 		if len(raw) != ed25519.PublicKeySize {
 			return nil, fmt.Errorf("service key of %q: %d bytes, want %d", name, len(raw), ed25519.PublicKeySize)
 		}
-		keys[name] = ed25519.PublicKey(raw)
+		keys[name] = append(keys[name], raw)
 	}
 	return keys, nil
 }
@@ -64,8 +65,10 @@ func ParseKeys(s string) (Keys, error) {
 // String is the inverse of ParseKeys.
 func (k Keys) String() string {
 	parts := make([]string, 0, len(k))
-	for name, key := range k {
-		parts = append(parts, name+":"+base64.StdEncoding.EncodeToString(key))
+	for name, keys := range k {
+		for _, key := range keys {
+			parts = append(parts, name+":"+base64.StdEncoding.EncodeToString(key))
+		}
 	}
 	return strings.Join(parts, ",")
 }
@@ -192,11 +195,15 @@ func (v *verifier) caller(token string) (string, error) {
 	}
 	var claims jwt.RegisteredClaims
 	_, err := v.parser.ParseWithClaims(token, &claims, func(*jwt.Token) (any, error) {
-		key, ok := v.keys[claims.Issuer]
+		keys, ok := v.keys[claims.Issuer]
 		if !ok {
 			return nil, errors.New("unknown service")
 		}
-		return key, nil
+		var set jwt.VerificationKeySet
+		for _, key := range keys {
+			set.Keys = append(set.Keys, key)
+		}
+		return set, nil
 	})
 	if err != nil {
 		return "", fmt.Errorf("service token: %w", err)

@@ -133,7 +133,7 @@ func (r *replica) stop(t *testing.T) {
 // rolling update does, then adds one, all under calls.
 func TestReplicasComeAndGo(t *testing.T) {
 	id := identity(t, "billing")
-	keys := rpc.Keys{"billing": id.Public()}
+	keys := rpc.Keys{"billing": {id.Public()}}
 	dns := newNameServer(t)
 	a := startReplica(t, keys, "127.0.0.2:0")
 	start := func(host string) *replica {

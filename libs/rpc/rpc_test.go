@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -83,7 +84,7 @@ func serve(t *testing.T) *network {
 	n := &network{keys: rpc.Keys{}, ids: map[string]*rpc.Identity{}, impl: &account{authorize: func(context.Context) error { return nil }}}
 	for _, name := range []string{"billing", "messaging", "signup"} {
 		n.ids[name] = identity(t, name)
-		n.keys[name] = n.ids[name].Public()
+		n.keys[name] = []ed25519.PublicKey{n.ids[name].Public()}
 	}
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -210,7 +211,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 	n := serve(t)
 	seed := make([]byte, ed25519.SeedSize)
 	key := ed25519.NewKeyFromSeed(seed)
-	n.keys["known"] = key.Public().(ed25519.PublicKey)
+	n.keys["known"] = []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}
 	n.keys["billing"] = n.keys["known"]
 	now := time.Now()
 	good := jwt.MapClaims{"iss": "billing", "aud": "account", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix()}
@@ -231,7 +232,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 		"none":             "",
 		"no token":         "x",
 		"alg none":         sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, func(jwt.MapClaims) {}),
-		"HMAC with key":    sign(jwt.SigningMethodHS256, []byte(n.keys["billing"]), func(jwt.MapClaims) {}),
+		"HMAC with key":    sign(jwt.SigningMethodHS256, []byte(n.keys["billing"][0]), func(jwt.MapClaims) {}),
 		"unknown service":  sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { c["iss"] = "nobody" }),
 		"no service":       sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { delete(c, "iss") }),
 		"another callee":   sign(jwt.SigningMethodEdDSA, key, func(c jwt.MapClaims) { c["aud"] = "signup" }),
@@ -384,18 +385,44 @@ func TestHealthNeedsNoCredentials(t *testing.T) {
 	}
 }
 
+// A callee that knows the old and the new key of a caller accepts both.
+func TestKeysRotate(t *testing.T) {
+	n := serve(t)
+	old := n.ids["billing"]
+	fresh, err := rpc.NewIdentity("billing", bytes.Repeat([]byte{7}, ed25519.SeedSize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(id *rpc.Identity) error {
+		_, err := n.dial(t, id).Authorize(t.Context(), &accountv1.AuthorizeRequest{})
+		return err
+	}
+	if err := call(fresh); err == nil {
+		t.Fatal("an unknown key passed")
+	}
+	n.keys["billing"] = []ed25519.PublicKey{fresh.Public(), old.Public()}
+	for name, id := range map[string]*rpc.Identity{"old": old, "new": fresh} {
+		if err := call(id); err != nil {
+			t.Errorf("the %s key: %v", name, err)
+		}
+	}
+}
+
 func TestKeys(t *testing.T) {
 	n := serve(t)
 	again, err := rpc.ParseKeys(n.keys.String())
 	if err != nil || len(again) != len(n.keys) {
 		t.Fatal(again, err)
 	}
-	for name, key := range n.keys {
-		if !key.Equal(again[name]) {
+	for name, keys := range n.keys {
+		if len(again[name]) != 1 || !keys[0].Equal(again[name][0]) {
 			t.Errorf("key of %s changed", name)
 		}
 	}
-	for _, s := range []string{"", "a", "a:", ":AAAA", "a:!!!", "a:AAAA", n.keys.String() + "," + n.keys.String()} {
+	if twice, err := rpc.ParseKeys(n.keys.String() + "," + n.keys.String()); err != nil || len(twice["billing"]) != 2 {
+		t.Errorf("%v, %v: want two keys for each name", twice, err)
+	}
+	for _, s := range []string{"", "a", "a:", ":AAAA", "a:!!!", "a:AAAA"} {
 		if _, err := rpc.ParseKeys(s); err == nil {
 			t.Errorf("ParseKeys(%q) passed", s)
 		}
@@ -446,7 +473,7 @@ func BenchmarkCall(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	srv := rpc.NewServer("account", rpc.Keys{"billing": id.Public()}, slog.New(slog.DiscardHandler))
+	srv := rpc.NewServer("account", rpc.Keys{"billing": {id.Public()}}, slog.New(slog.DiscardHandler))
 	accountv1.RegisterAccountServiceServer(srv, &account{authorize: func(context.Context) error { return nil }})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()

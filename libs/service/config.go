@@ -98,7 +98,7 @@ type Config struct {
 	SealKeys string `env:"SEAL_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 	// Ed25519 seed of the service's own identity, base64.
 	ServiceKey string `env:"SERVICE_KEY" run:"made in DATA_DIR/keys" deployed:"required"`
-	// Public keys of all services: `name:base64,…`.
+	// Public keys of all services: `name:base64,…`. A name may have several, for a rotation.
 	ServiceKeys string `env:"SERVICE_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 
 	// Time between failing readiness and closing the listeners. All requests are served until then.

@@ -175,7 +175,7 @@ func TestLife(t *testing.T) {
 	cfg.RedisURL, cfg.PostgresURL, cfg.KafkaBrokers = redis.URL, testenv.Postgres(t), brokers
 	cfg.TokenKeys, cfg.SealKeys = ring(), ring()
 	cfg.ServiceKey = base64.StdEncoding.EncodeToString(seed)
-	cfg.ServiceKeys = rpc.Keys{"billing": caller.Public()}.String()
+	cfg.ServiceKeys = rpc.Keys{"billing": {caller.Public()}}.String()
 	cfg.HTTPListener, cfg.GRPCListener, cfg.InternalListener = listen(t), listen(t), listen(t)
 	public, internal := "http://"+cfg.HTTPListener.Addr().String(), "http://"+cfg.InternalListener.Addr().String()
 
@@ -527,7 +527,7 @@ func TestDelay(t *testing.T) {
 	}
 	cfg := base(t)
 	cfg.HTTPListener, cfg.GRPCListener, cfg.InternalListener = listen(t), listen(t), listen(t)
-	cfg.ServiceKeys = rpc.Keys{"billing": caller.Public()}.String()
+	cfg.ServiceKeys = rpc.Keys{"billing": {caller.Public()}}.String()
 	cfg.ShutdownDelay = time.Second
 	public, internal := "http://"+cfg.HTTPListener.Addr().String(), "http://"+cfg.InternalListener.Addr().String()
 	r, err := service.New(t.Context(), "account", cfg, service.Options{HTTP: true, GRPC: true})
@@ -577,7 +577,7 @@ func TestDelay(t *testing.T) {
 func TestHealthFollowsServing(t *testing.T) {
 	cfg := base(t)
 	cfg.GRPCListener = listen(t)
-	cfg.ServiceKeys = rpc.Keys{"x": make([]byte, ed25519.PublicKeySize)}.String()
+	cfg.ServiceKeys = rpc.Keys{"x": {make([]byte, ed25519.PublicKeySize)}}.String()
 	cfg.ShutdownDelay = 300 * time.Millisecond
 	addr := cfg.GRPCListener.Addr().String()
 	r, err := service.New(t.Context(), "x", cfg, service.Options{GRPC: true})

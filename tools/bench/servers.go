@@ -181,7 +181,7 @@ func (l *lab) start(ctx context.Context, program, postgresURL, name string, extr
 		env["GRPC_ADDR"] = addrs[2]
 		env["TOKEN_KEYS"], env["SEAL_KEYS"] = "k1:"+secret(), "k1:"+secret()
 		env["SERVICE_KEY"] = secret()
-		env["SERVICE_KEYS"] = rpc.Keys{"account": public}.String()
+		env["SERVICE_KEYS"] = rpc.Keys{"account": {public}}.String()
 	}
 	maps.Copy(env, serverSettings())
 	log, err := os.OpenFile(filepath.Join(l.dir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

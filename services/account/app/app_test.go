@@ -3,6 +3,7 @@ package app_test
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -91,7 +92,7 @@ func start(t *testing.T, ownPostgres bool) *world {
 	keys := rpc.Keys{}
 	for _, name := range []string{"account", "signup", "admin-analytics", "billing", "messaging", "notifier"} {
 		w.seeds[name] = random()
-		keys[name] = w.identity(name).Public()
+		keys[name] = []ed25519.PublicKey{w.identity(name).Public()}
 	}
 	var url string
 	if ownPostgres {

@@ -79,7 +79,7 @@ func edge(t *testing.T, s *signups) *httptest.Server {
 	if s == nil {
 		_ = l.Close()
 	} else {
-		srv := rpc.NewServer("signup", rpc.Keys{"admin-analytics": id.Public()}, slog.New(slog.DiscardHandler))
+		srv := rpc.NewServer("signup", rpc.Keys{"admin-analytics": {id.Public()}}, slog.New(slog.DiscardHandler))
 		signupv1.RegisterAdminServiceServer(srv, s)
 		done := make(chan struct{})
 		go func() { defer close(done); _ = srv.Serve(l) }()

@@ -197,7 +197,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := rpc.NewServer("account", rpc.Keys{"billing": id.Public()}, testLog(t), grpc.WaitForHandlers(true))
+	server := rpc.NewServer("account", rpc.Keys{"billing": {id.Public()}}, testLog(t), grpc.WaitForHandlers(true))
 	accountv1.RegisterAccountServiceServer(server, w.account)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()

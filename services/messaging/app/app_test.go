@@ -55,7 +55,7 @@ func keys(t *testing.T) rpc.Keys {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rpc.Keys{"messaging": id.Public()}
+	return rpc.Keys{"messaging": {id.Public()}}
 }
 
 func start(t *testing.T, env []string) (*app.App, func()) {

@@ -121,7 +121,7 @@ func newEnv(t *testing.T) *env {
 		t.Fatal(err)
 	}
 	e.signups = &signups{waitlistID: uuid.NewString(), url: "https://example.com"}
-	srv := rpc.NewServer("signup", rpc.Keys{"notifier": id.Public()}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	srv := rpc.NewServer("signup", rpc.Keys{"notifier": {id.Public()}}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	signupv1.RegisterSignupServiceServer(srv, e.signups)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -30,7 +30,7 @@ func TestPoison(t *testing.T) {
 	key := base64.StdEncoding.EncodeToString(seed)
 	cfg, err := service.Load[app.Config]([]string{
 		"POSTGRES_URL=" + url, "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
-		"TOKEN_KEYS=k1:" + key, "SEAL_KEYS=k1:" + key, "SERVICE_KEY=" + key, "SERVICE_KEYS=" + rpc.Keys{"signup": id.Public()}.String(),
+		"TOKEN_KEYS=k1:" + key, "SEAL_KEYS=k1:" + key, "SERVICE_KEY=" + key, "SERVICE_KEYS=" + rpc.Keys{"signup": {id.Public()}}.String(),
 		"GRPC_ADDR=127.0.0.1:0",
 	})
 	if err != nil {

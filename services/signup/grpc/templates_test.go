@@ -52,7 +52,7 @@ func dial(t *testing.T, address string) (grpc.Templates, rpc.Keys) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return grpc.Templates{Messaging: messagingv1.NewMessagingServiceClient(conn)}, rpc.Keys{"signup": id.Public()}
+	return grpc.Templates{Messaging: messagingv1.NewMessagingServiceClient(conn)}, rpc.Keys{"signup": {id.Public()}}
 }
 
 func listen(t *testing.T) net.Listener {

@@ -58,7 +58,7 @@ func Keys(dir string) (shared map[string]string, seeds map[string]string, err er
 		if err != nil {
 			return nil, nil, fmt.Errorf("parse the key of %s in %s: %w", name, dir, err)
 		}
-		public[name] = ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
+		public[name] = []ed25519.PublicKey{ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)}
 	}
 	shared["SERVICE_KEYS"] = public.String()
 	return shared, seeds, nil

@@ -61,7 +61,7 @@ func newSuite(t *testing.T) *suite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := rpc.NewServer("account", rpc.Keys{"billing": id.Public()}, slog.New(slog.DiscardHandler))
+	server := rpc.NewServer("account", rpc.Keys{"billing": {id.Public()}}, slog.New(slog.DiscardHandler))
 	accountv1.RegisterAccountServiceServer(server, s.accounts)
 	l := s.listen()
 	served := make(chan error, 1)
@@ -77,7 +77,7 @@ func newSuite(t *testing.T) *suite {
 		"POSTGRES_URL=" + s.database, "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","),
 		"KAFKA_TOPIC_PREFIX=" + prefix,
 		"ACCOUNT_GRPC=" + l.Addr().String(), "SERVICE_KEY=" + base64.StdEncoding.EncodeToString(raw),
-		"SERVICE_KEYS=" + rpc.Keys{"billing": id.Public()}.String(),
+		"SERVICE_KEYS=" + rpc.Keys{"billing": {id.Public()}}.String(),
 		"STRIPE_SECRET_KEY=sk_test_1", "STRIPE_URL=" + s.sim.url, "STRIPE_WEBHOOK_SECRETS=" + secret,
 		"STRIPE_PRICES=" + strings.Join(priceList, ","),
 		"BILLING_SUCCESS_URL=https://example.com/ok", "BILLING_CANCEL_URL=https://example.com/no",

@@ -116,7 +116,7 @@ func newDeployment(t *testing.T, d database, programs string) *deployment {
 		if err != nil {
 			t.Fatal(err)
 		}
-		keys[s] = id.Public()
+		keys[s] = []ed25519.PublicKey{id.Public()}
 		out.env[s] = map[string]string{
 			"POSTGRES_URL": d.url("waitlist_" + schema(s)), "SERVICE_KEY": base64.StdEncoding.EncodeToString(seed),
 		}

@@ -87,7 +87,7 @@ func newPairing(t *testing.T) *pairing {
 	p.environ = []string{
 		"POSTGRES_URL=" + testenv.Postgres(t), "REDIS_URL=" + testenv.Redis(t),
 		"KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
-		"TOKEN_KEYS=k:" + key, "SEAL_KEYS=k:" + key, "SERVICE_KEYS=" + rpc.Keys{"admin-analytics": public}.String(),
+		"TOKEN_KEYS=k:" + key, "SEAL_KEYS=k:" + key, "SERVICE_KEYS=" + rpc.Keys{"admin-analytics": {public}}.String(),
 		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(private.Seed()), "SIGNUP_GRPC=" + internal.Addr().String(),
 		"RATE_LIMIT_RPS=100000", "RATE_LIMIT_BURST=100000", "PURGE_EVERY=100ms", "TOMBSTONE_KEPT=0s", "LOG_LEVEL=WARN",
 	}

@@ -306,7 +306,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	t.Helper()
 	seed, messaging := identity(t, "messaging")
 	_, edge := identity(t, "admin-analytics")
-	signup := rpc.NewServer("signup", rpc.Keys{"messaging": messaging.Public()}, slog.New(slog.DiscardHandler))
+	signup := rpc.NewServer("signup", rpc.Keys{"messaging": {messaging.Public()}}, slog.New(slog.DiscardHandler))
 	signupv1.RegisterSignupServiceServer(signup, &signups{n: people})
 	l := listen(t)
 	served := make(chan error, 1)
@@ -330,7 +330,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 		"PUBLIC_FORM_URL=https://join.example.com",
 		"SIGNUP_GRPC=" + l.Addr().String(),
 		"SERVICE_KEY=" + seed,
-		"SERVICE_KEYS=" + rpc.Keys{"admin-analytics": edge.Public()}.String(),
+		"SERVICE_KEYS=" + rpc.Keys{"admin-analytics": {edge.Public()}}.String(),
 		"LOG_LEVEL=WARN",
 	}, to.env...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
