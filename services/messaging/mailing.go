@@ -65,6 +65,12 @@ func (k Kind) marketing() bool {
 	return k == ReferralMilestone || k == ReferralNotification || k == ReferralSMS
 }
 
+// asked reports whether recipients ask for mails of a kind: by a request of their own, or by
+// signing up. Suppressed addresses get no others.
+func (k Kind) asked() bool {
+	return k == AccountVerification || k == PasswordReset || k == SignupVerification || k == SignupConfirmation
+}
+
 // template returns the type of template that mails of a kind use, or "" for built-in texts.
 func (k Kind) template() TemplateType {
 	switch k { //nolint:exhaustive // the others have built-in texts
@@ -128,6 +134,9 @@ func (e *sourceError) Unwrap() error { return e.err }
 // mail cannot be composed, any other.
 func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send func(context.Context) error, to string, err error) {
 	if !r.Kind.ofSignup() {
+		if err := s.wanted(ctx, r); err != nil {
+			return nil, "", err
+		}
 		m, err := s.Composer.Compose(r, now)
 		if err == nil && r.WaitlistID != "" {
 			err = s.from(ctx, &m, r.AccountID, r.WaitlistName)
@@ -168,9 +177,9 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 	return func(ctx context.Context) error { return s.Provider.Send(ctx, m) }, m.To, err
 }
 
-// wanted cancels marketing mails to suppressed addresses.
+// wanted cancels mails to suppressed addresses that their recipients did not ask for.
 func (s *Sender) wanted(ctx context.Context, r Request) error {
-	if s.Suppressions == nil || !r.Kind.marketing() {
+	if s.Suppressions == nil || r.Kind.asked() {
 		return nil
 	}
 	suppressed, err := s.Suppressions.Suppressed(ctx, []string{r.Recipient})
