@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	stdmail "net/mail"
 	"slices"
@@ -162,6 +163,10 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 			return nil, "", &canceledError{"no provider of text messages is configured"}
 		}
 		text, err := s.Composer.ComposeSMS(r, about)
+		if err == nil {
+			uses, refused := s.Limits.Text(ctx, about.OwnerID, text.To)
+			err = s.charge(ctx, r.EventID, now, uses, refused)
+		}
 		return func(ctx context.Context) error { return s.SMS.SendSMS(ctx, text) }, text.To, err
 	}
 	if !r.Kind.Addressed() {
@@ -174,7 +179,25 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 	if err == nil {
 		err = s.from(ctx, &m, about.OwnerID, about.WaitlistName)
 	}
+	if err == nil {
+		uses, refused := s.Limits.Mail(ctx, r.Kind, about.OwnerID, m.To)
+		err = s.charge(ctx, r.EventID, now, uses, refused)
+	}
 	return func(ctx context.Context) error { return s.Provider.Send(ctx, m) }, m.To, err
+}
+
+// charge counts a request towards what Limits returned, or cancels it.
+func (s *Sender) charge(ctx context.Context, eventID string, now time.Time, uses []Use, err error) error {
+	if err == nil && len(uses) > 0 {
+		err = s.Queue.Charge(ctx, eventID, now, uses)
+	}
+	if over, ok := errors.AsType[*QuotaError](err); ok {
+		return &canceledError{over.Error()}
+	}
+	if _, ok := errors.AsType[*canceledError](err); ok || err == nil {
+		return err
+	}
+	return &sourceError{err}
 }
 
 // wanted cancels mails to suppressed addresses that their recipients did not ask for.

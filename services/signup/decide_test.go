@@ -373,8 +373,8 @@ func TestDecideRemoval(t *testing.T) {
 	} {
 		gone.Referred, gone.Offboarded = tc.referred, tc.before
 		state, kept, ev := signup.DecideRemoval(st, tc.list, gone, tc.why, now)
-		if got := ev.GetSignupRemoved(); state != tc.state || kept != tc.kept || got.String() != tc.event.String() || !ev.GetOccurredAt().AsTime().Equal(now) ||
-			ev.GetId() == "" {
+		if got := ev.GetSignupRemoved(); state != tc.state || kept != tc.kept || got.String() != tc.event.String() ||
+			!ev.GetOccurredAt().AsTime().Equal(now) || ev.GetId() == "" {
 			t.Errorf("%s: %+v, %+v, %s; want %s", tc.name, state, kept, got, tc.event)
 		}
 	}

@@ -240,7 +240,10 @@ func (d *Deployment) writeValues(suite standalone.Suite) error {
 			}, k)
 	})
 	setDefault(env, "CORS_ALLOWED_ORIGIN", "*")
-	for k, v := range map[string]string{"ENFORCE_EMAIL_VERIFICATION": "false", "BLAST_DAILY_CAP_TRIAL": "0", "KAFKA_REPLICATION": "1"} {
+	for k, v := range map[string]string{
+		"ENFORCE_EMAIL_VERIFICATION": "false", "MAIL_DAILY_CAP": "0", "BLAST_DAILY_CAP_TRIAL": "0", "MAIL_DAILY_CAP_RECIPIENT": "0",
+		"SMS_DAILY_CAP": "0", "SMS_DAILY_CAP_PREFIX": "0", "KAFKA_REPLICATION": "1",
+	} {
 		setDefault(env, k, v)
 	}
 	global := map[string]any{"env": env, "existingSecret": "shared", "bindPodIP": true}
