@@ -31,6 +31,8 @@ const (
 	DeleteData    Purpose = "delete"
 	VerifyAccount Purpose = "account"
 	ResetPassword Purpose = "reset"
+	// Departed is the purpose of hashes, not of tokens; see Hasher.
+	Departed Purpose = "departed"
 )
 
 const (
@@ -99,13 +101,36 @@ func (r *Ring) Verify(p Purpose, subject, token string, now time.Time) error {
 	return ErrInvalid
 }
 
-func mac(k keyring.Key, p Purpose, head, subject string) []byte {
+// Hasher returns a function that hashes a subject with every key of the ring, the first
+// key first. Store the first hash, and look for all of them: a hash, like a token, is
+// recognized as long as its key is in the ring.
+func (r *Ring) Hasher(p Purpose) func(subject string) [][]byte {
+	subs := make([][]byte, len(r.keys))
+	for i, k := range r.keys {
+		subs[i] = subkey(k, p)
+	}
+	return func(subject string) [][]byte {
+		out := make([][]byte, len(subs))
+		for i, sub := range subs {
+			m := hmac.New(sha256.New, sub)
+			m.Write([]byte(subject))
+			out[i] = m.Sum(nil)
+		}
+		return out
+	}
+}
+
+func subkey(k keyring.Key, p Purpose) []byte {
 	// HKDF with SHA-256 fails only above 8160 bytes of output.
 	sub, err := hkdf.Key(sha256.New, k.Secret, nil, "waitlist link token "+string(p), keyLen)
 	if err != nil {
 		panic(err)
 	}
-	m := hmac.New(sha256.New, sub)
+	return sub
+}
+
+func mac(k keyring.Key, p Purpose, head, subject string) []byte {
+	m := hmac.New(sha256.New, subkey(k, p))
 	m.Write([]byte(head))
 	m.Write([]byte{0})
 	m.Write([]byte(subject))

@@ -1,8 +1,10 @@
 package token
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +58,31 @@ func TestVerify(t *testing.T) {
 				t.Errorf("%q: %v", tt.token, err)
 			}
 		})
+	}
+}
+
+// A hash is found with every ring that still has its key, and tells subjects, purposes and keys apart.
+func TestHasher(t *testing.T) {
+	t.Parallel()
+	stored := ring(t, "a").Hasher(Departed)("list:ada")[0]
+	found := func(r *Ring, p Purpose, subject string) bool {
+		return slices.ContainsFunc(r.Hasher(p)(subject), func(h []byte) bool { return bytes.Equal(h, stored) })
+	}
+	for name, tt := range map[string]struct {
+		ring    *Ring
+		purpose Purpose
+		subject string
+		want    bool
+	}{
+		"same ring":        {ring(t, "a"), Departed, "list:ada", true},
+		"key added before": {ring(t, "b", "a"), Departed, "list:ada", true},
+		"key removed":      {ring(t, "b"), Departed, "list:ada", false},
+		"other subject":    {ring(t, "a"), Departed, "list:bob", false},
+		"other purpose":    {ring(t, "a"), Unsubscribe, "list:ada", false},
+	} {
+		if got := found(tt.ring, tt.purpose, tt.subject); got != tt.want {
+			t.Errorf("%s: found %v", name, got)
+		}
 	}
 }
 

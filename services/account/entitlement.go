@@ -25,6 +25,24 @@ func (s *Service) Profile(ctx context.Context, actor access.Actor) (Account, err
 	return a, nil
 }
 
+// Account returns an account with its entitlement as of now. NOT_FOUND if there is no
+// such account.
+func (s *Service) Account(ctx context.Context, accountID string) (Account, error) {
+	unknown := apierr.NotFoundf("There is no such account.")
+	if uuid.Validate(accountID) != nil {
+		return Account{}, unknown
+	}
+	a, err := s.Store.Account(ctx, accountID)
+	if errors.Is(err, ErrNotFound) {
+		return Account{}, unknown
+	}
+	if err != nil {
+		return Account{}, fmt.Errorf("read an account: %w", err)
+	}
+	a.Entitlement = a.Entitlement.At(s.now())
+	return a, nil
+}
+
 // SetEntitlement stores and publishes e if its version is higher than the stored
 // one. It returns the entitlement in force afterwards. Errors: NOT_FOUND if there
 // is no such account, VALIDATION_ERROR on tier or status.

@@ -53,7 +53,12 @@ func (b *Blaster) extend(ctx context.Context, p Plan) error {
 	if err != nil {
 		return fmt.Errorf("list recipients: %w", err)
 	}
-	if err := b.Queue.Extend(ctx, p, numbers, len(numbers) < limit); err != nil {
+	last := len(numbers) < limit
+	if int64(len(numbers)) >= p.Left {
+		// People came onto the list after the request for the blast was counted towards the owner's quota.
+		numbers, last = numbers[:p.Left], true
+	}
+	if err := b.Queue.Extend(ctx, p, numbers, last); err != nil {
 		return err
 	}
 	b.Published()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -195,6 +196,11 @@ func (b *Blaster) prepare(a *attempt) ([]job, error) {
 			return nil, err
 		}
 	}
+	if b.Limits.MailsPerRecipient > 0 && audience.Pro {
+		if err := b.charge(a, byNumber, suppressed); err != nil {
+			return nil, err
+		}
+	}
 	jobs := make([]job, len(a.Numbers))
 	for i, n := range a.Numbers {
 		email, live := byNumber[n]
@@ -207,6 +213,27 @@ func (b *Blaster) prepare(a *attempt) ([]job, error) {
 		}
 	}
 	return jobs, nil
+}
+
+// charge counts the mails of an attempt towards the quotas of their recipients. Those beyond end as failed before the first
+// mail of the batch is sent, so the keys of its requests stay the same.
+func (b *Blaster) charge(a *attempt, byNumber map[int64]string, suppressed map[string]bool) error {
+	var to []Recipient
+	for _, n := range a.Numbers {
+		if email, live := byNumber[n]; live && !suppressed[email] {
+			to = append(to, Recipient{n, email})
+		}
+	}
+	over, err := b.Queue.Charge(a.work, a.Batch, b.Limits.MailsPerRecipient, to)
+	if err != nil {
+		return fmt.Errorf("charge a batch: %w", err)
+	}
+	for range over {
+		b.count(a.work, string(MailFailed))
+	}
+	a.Numbers = slices.DeleteFunc(a.Numbers, func(n int64) bool { return slices.Contains(over, n) })
+	a.Ended += int64(len(over))
+	return nil
 }
 
 // handOut gives jobs to the workers at the configured rate, until the attempt is stopped.

@@ -34,6 +34,7 @@ type BlasterConfig struct {
 	// and no address is suppressed.
 	Senders      Senders
 	Suppressions Suppressions
+	Limits       Limits
 	// Workers is how many mails (BatchProvider: requests) are in flight at a time; 0 means 4.
 	Workers int
 	// Rate limits the mails per second of all processes together; 0 means no limit.

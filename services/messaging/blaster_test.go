@@ -41,6 +41,7 @@ type crowd struct {
 	lapsed     int64
 	suppressed map[string]bool
 	rate       float64
+	limits     messaging.Limits
 	// asked runs before each look-up of recipients.
 	asked func(numbers []int64)
 }
@@ -139,7 +140,7 @@ func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) 
 	var b *messaging.Blaster
 	var err error
 	b, err = messaging.NewBlaster(messaging.BlasterConfig{
-		Queue: c.blasts, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate,
+		Queue: c.blasts, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate, Limits: c.limits,
 		Published: func() { c.deliver(b) }, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
 		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: 300 * time.Millisecond,
 	})

@@ -3,6 +3,7 @@ package messaging
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -18,8 +19,6 @@ import (
 )
 
 const (
-	// TrialWindow is the period that a trial's cap on mails applies to.
-	TrialWindow = 24 * time.Hour
 	// BlastWait is how long Create waits for the end of a blast.
 	BlastWait = 5 * time.Second
 	// Create first reads the state of its blast after blastLook, then after pauses that double
@@ -65,9 +64,9 @@ type NewBlast struct {
 	WaitlistID string
 	OwnerID    string
 	CreatedAt  time.Time
-	// Reserve is how many mails the blast counts towards TrialCap, the limit of mails per
-	// TrialWindow. A TrialCap of 0 means no limit.
-	Reserve, TrialCap int64
+	// Use is what the blast counts towards; it has no limit if Use.Most is 0. A plan has at most Use.N
+	// recipients then.
+	Use Use
 	// AccountID is the caller, to whom the idempotency key belongs.
 	AccountID string
 	// Key is the Idempotency-Key, or empty. Content identifies the request.
@@ -75,37 +74,9 @@ type NewBlast struct {
 	Content []byte
 }
 
-// TrialUse is the number of mails that one blast counted towards the cap of its owner's trial.
-type TrialUse struct {
-	Mails int64
-	At    time.Time
-}
-
-// WithinTrial reports whether the blast fits into its TrialCap beside uses, the earlier ones of
-// the TrialWindow that ends with CreatedAt, oldest first. If it does not, the error is
-// RATE_LIMITED, to be retried when enough of the oldest uses have left the window.
-func (b NewBlast) WithinTrial(uses []TrialUse) error {
-	total := b.Reserve
-	for _, u := range uses {
-		total += u.Mails
-	}
-	if total <= b.TrialCap {
-		return nil
-	}
-	wait := TrialWindow // a blast above the cap never fits
-	for _, u := range uses {
-		if total -= u.Mails; total <= b.TrialCap {
-			wait = u.At.Add(TrialWindow).Sub(b.CreatedAt)
-			break
-		}
-	}
-	return apierr.New(apierr.RateLimited, fmt.Sprintf("During the trial at most %d mails may be sent in 24 hours.", b.TrialCap)).
-		WithRetryAfter(max(wait, time.Second))
-}
-
 // BlastStore stores blasts for their owners.
 type BlastStore interface {
-	// Create inserts a blast that is WithinTrial. If an earlier request with the same key
+	// Create inserts a blast, or returns a *QuotaError. If an earlier request with the same key
 	// created one, Create returns its id with replayed set; first is then the answer to that
 	// request, or zero if it has none yet.
 	Create(ctx context.Context, b NewBlast) (id string, replayed bool, first Blast, err error)
@@ -150,13 +121,9 @@ type Blasts struct {
 
 // BlastsConfig configures Blasts.
 type BlastsConfig struct {
-	Store BlastStore
-	Lists Lists
-	// EnforceVerification requires callers to have a verified address.
-	EnforceVerification bool
-	// TrialCap limits the mails of an owner's blasts per TrialWindow during the trial; 0 means
-	// no limit.
-	TrialCap int64
+	Store  BlastStore
+	Lists  Lists
+	Limits Limits
 	// Wake is called when a blast was created.
 	Wake func()
 	Log  *slog.Logger
@@ -177,7 +144,7 @@ func NewBlasts(cfg BlastsConfig) *Blasts {
 func (b *Blasts) Create(
 	ctx context.Context, actor access.Actor, waitlistID string, raw []byte, key string,
 ) (_ Blast, replayed bool, err error) {
-	grant, err := b.authorize(ctx, actor, waitlistID, b.EnforceVerification)
+	grant, err := b.authorize(ctx, actor, waitlistID, true)
 	if err != nil {
 		return Blast{}, false, err
 	}
@@ -200,13 +167,21 @@ func (b *Blasts) Create(
 		CreatedAt: b.Now().UTC().Truncate(time.Millisecond),
 		AccountID: actor.AccountID, Key: key, Content: append([]byte(waitlistID+"\n"), raw...),
 	}
-	if b.TrialCap > 0 && grant.Entitlement.At(b.Now()).Status == access.Trialing {
-		n.TrialCap = b.TrialCap
-		if n.Reserve, err = b.count(ctx, waitlistID); err != nil {
+	trial := grant.Entitlement.At(b.Now()).Status == access.Trialing
+	if n.Use = b.Limits.Blast(grant.OwnerID, trial); n.Use.Most > 0 {
+		if n.Use.N, err = b.count(ctx, waitlistID, n.Use.Most); err != nil {
 			return Blast{}, false, err
 		}
 	}
 	made, replayed, first, err := b.Store.Create(ctx, n)
+	if over, ok := errors.AsType[*QuotaError](err); ok {
+		when := "At most"
+		if trial {
+			when = "During the trial at most"
+		}
+		return Blast{}, false, apierr.New(apierr.RateLimited, fmt.Sprintf("%s %d mails may be sent in 24 hours.", when, over.Most)).
+			WithRetryAfter(over.Wait)
+	}
 	if err != nil {
 		return Blast{}, false, err
 	}
@@ -247,7 +222,7 @@ func (b *Blasts) List(ctx context.Context, actor access.Actor, waitlistID string
 }
 
 // authorize returns the actor's grant for the owner of a waitlist.
-func (b *Blasts) authorize(ctx context.Context, actor access.Actor, waitlistID string, verified bool) (access.Grant, error) {
+func (b *Blasts) authorize(ctx context.Context, actor access.Actor, waitlistID string, sending bool) (access.Grant, error) {
 	owner, err := b.Lists.Owner(ctx, waitlistID)
 	if err != nil {
 		return access.Grant{}, err
@@ -256,8 +231,10 @@ func (b *Blasts) authorize(ctx context.Context, actor access.Actor, waitlistID s
 	if !ok {
 		return access.Grant{}, apierr.New(apierr.Forbidden, "This waitlist belongs to somebody else.")
 	}
-	if verified && !actor.EmailVerified {
-		return access.Grant{}, apierr.New(apierr.EmailNotVerified, "Verify your email address first.")
+	if sending {
+		if err := b.Limits.Verified(ctx, actor, owner); err != nil {
+			return access.Grant{}, err
+		}
 	}
 	return grant, actor.MemberGate(grant, b.Now())
 }
@@ -290,10 +267,10 @@ func readBlast(raw []byte) (BlastContent, error) {
 	return c, in.Err()
 }
 
-// count counts the recipients of a waitlist, up to one more than the cap of a trial.
-func (b *Blasts) count(ctx context.Context, waitlistID string) (n int64, err error) {
-	for after := int64(0); n <= b.TrialCap; {
-		limit := int(min(b.TrialCap+1-n, recipientPage))
+// count counts the recipients of a waitlist, up to one more than most.
+func (b *Blasts) count(ctx context.Context, waitlistID string, most int64) (n int64, err error) {
+	for after := int64(0); n <= most; {
+		limit := int(min(most+1-n, recipientPage))
 		page, err := b.Lists.Numbers(ctx, waitlistID, after, limit)
 		if err != nil {
 			return 0, err

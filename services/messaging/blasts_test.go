@@ -102,7 +102,9 @@ func TestTheOrderOfChecksOfABlast(t *testing.T) {
 		},
 		{"admin", list, paying(access.Admin, nil), true, news, "", ""},
 	} {
-		b := c.owners(func(cfg *messaging.BlastsConfig) { cfg.EnforceVerification = tt.enforce })
+		b := c.owners(func(cfg *messaging.BlastsConfig) {
+			cfg.Limits = messaging.Limits{EnforceVerification: tt.enforce, Accounts: accounts{ownerID: {Verified: true}}}
+		})
 		_, _, err := b.Create(t.Context(), tt.actor, tt.waitlist, []byte(tt.body), "")
 		if code(err) != tt.want {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
@@ -240,9 +242,9 @@ func TestABlastWhoseAnswerWasLostIsAnswered(t *testing.T) {
 func TestATrialHasItsCap(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
-	now := time.Now()
+	now := time.Now().Truncate(time.Hour)
 	b := c.owners(func(cfg *messaging.BlastsConfig) {
-		cfg.TrialCap, cfg.Now, cfg.Wait = 10, func() time.Time { return now }, 0
+		cfg.Limits.MailsOnTrial, cfg.Now, cfg.Wait = 10, func() time.Time { return now }, 0
 	})
 	c.owners(nil)
 	trial := paying(access.Owner, func(_ *access.Actor, g *access.Grant) {

@@ -139,7 +139,7 @@ func (c *Composer) ComposeReferral(r Request, about Mailing, now time.Time) (Mai
 }
 
 // ComposeTemplate composes a mail about a signup from an owner's template. Only marketing mails get
-// a footer.
+// a footer. A confirmation, which the recipient asked for, has no List-Unsubscribe header either.
 func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now time.Time) (Mail, error) {
 	vars := Variables{
 		"email": r.Recipient, "first_name": r.FirstName, "last_name": r.LastName, "waitlist_name": about.WaitlistName,
@@ -162,6 +162,9 @@ func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now tim
 		return Mail{}, errors.New("the rendered template is too long")
 	}
 	if !r.Kind.marketing() {
+		if !r.Kind.asked() {
+			m.Unsubscribe = c.optOut(r.WaitlistID, r.Number, r.Recipient).OneClick
+		}
 		return m, nil
 	}
 	return c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient).under(m), nil

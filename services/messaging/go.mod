@@ -10,6 +10,7 @@ require (
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/miekg/dns v1.1.73
+	github.com/nyaruka/phonenumbers v1.8.1
 	github.com/resend/resend-go/v3 v3.1.1
 	github.com/segmentio/kafka-go v0.4.51
 	github.com/wneessen/go-mail v0.8.1

@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	stdmail "net/mail"
 	"slices"
@@ -63,6 +64,12 @@ func (k Kind) Addressed() bool { return !k.ofSignup() || k == Offboarding }
 // marketing reports whether recipients can opt out of mails of a kind.
 func (k Kind) marketing() bool {
 	return k == ReferralMilestone || k == ReferralNotification || k == ReferralSMS
+}
+
+// asked reports whether recipients ask for mails of a kind: by a request of their own, or by
+// signing up. Suppressed addresses get no others.
+func (k Kind) asked() bool {
+	return k == AccountVerification || k == PasswordReset || k == SignupVerification || k == SignupConfirmation
 }
 
 // template returns the type of template that mails of a kind use, or "" for built-in texts.
@@ -128,6 +135,9 @@ func (e *sourceError) Unwrap() error { return e.err }
 // mail cannot be composed, any other.
 func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send func(context.Context) error, to string, err error) {
 	if !r.Kind.ofSignup() {
+		if err := s.wanted(ctx, r); err != nil {
+			return nil, "", err
+		}
 		m, err := s.Composer.Compose(r, now)
 		if err == nil && r.WaitlistID != "" {
 			err = s.from(ctx, &m, r.AccountID, r.WaitlistName)
@@ -153,6 +163,10 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 			return nil, "", &canceledError{"no provider of text messages is configured"}
 		}
 		text, err := s.Composer.ComposeSMS(r, about)
+		if err == nil {
+			uses, refused := s.Limits.Text(ctx, about.OwnerID, text.To)
+			err = s.charge(ctx, r.EventID, now, uses, refused)
+		}
 		return func(ctx context.Context) error { return s.SMS.SendSMS(ctx, text) }, text.To, err
 	}
 	if !r.Kind.Addressed() {
@@ -165,12 +179,30 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 	if err == nil {
 		err = s.from(ctx, &m, about.OwnerID, about.WaitlistName)
 	}
+	if err == nil {
+		uses, refused := s.Limits.Mail(ctx, r.Kind, about.OwnerID, m.To)
+		err = s.charge(ctx, r.EventID, now, uses, refused)
+	}
 	return func(ctx context.Context) error { return s.Provider.Send(ctx, m) }, m.To, err
 }
 
-// wanted cancels marketing mails to suppressed addresses.
+// charge counts a request towards what Limits returned, or cancels it.
+func (s *Sender) charge(ctx context.Context, eventID string, now time.Time, uses []Use, err error) error {
+	if err == nil && len(uses) > 0 {
+		err = s.Queue.Charge(ctx, eventID, now, uses)
+	}
+	if over, ok := errors.AsType[*QuotaError](err); ok {
+		return &canceledError{over.Error()}
+	}
+	if _, ok := errors.AsType[*canceledError](err); ok || err == nil {
+		return err
+	}
+	return &sourceError{err}
+}
+
+// wanted cancels mails to suppressed addresses that their recipients did not ask for.
 func (s *Sender) wanted(ctx context.Context, r Request) error {
-	if s.Suppressions == nil || !r.Kind.marketing() {
+	if s.Suppressions == nil || r.Kind.asked() {
 		return nil
 	}
 	suppressed, err := s.Suppressions.Suppressed(ctx, []string{r.Recipient})

@@ -352,7 +352,7 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 		},
 		"suppressed": {
 			func(w *world) { w.suppressed["ann@example.com"] = true },
-			say("sent", "the address is suppressed", "the address is suppressed", "sent", "sent"),
+			say("the address is suppressed", "the address is suppressed", "the address is suppressed", "sent", "sent"),
 		},
 		"the signup has gone": {
 			func(w *world) { delete(w.people, 1) },

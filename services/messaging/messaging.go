@@ -175,6 +175,10 @@ type MailQueue interface {
 	Defer(ctx context.Context, eventID string, pause time.Duration, reason string) error
 	// Return makes claimed requests due after a pause without counting a deferral.
 	Return(ctx context.Context, pause time.Duration, eventIDs ...string) error
-	// Prune deletes some requests that ended before a time and returns how many.
+	// Charge counts a claimed request towards quotas, once, however often it is tried. A *QuotaError
+	// means that it would exceed one; then it counts towards none.
+	Charge(ctx context.Context, eventID string, at time.Time, uses []Use) error
+	// Prune deletes some requests that ended before a time, and uses of quotas that no longer count. It
+	// returns how many.
 	Prune(ctx context.Context, before time.Time) (int64, error)
 }

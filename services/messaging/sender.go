@@ -60,6 +60,8 @@ type SenderConfig struct {
 	SMS          SMSProvider
 	Suppressions Suppressions
 	Senders      Senders
+	// Limits applies to mails about signups and to text messages.
+	Limits Limits
 	// Workers is how many mails are in flight at a time; 0 means 4.
 	Workers int
 	Log     *slog.Logger

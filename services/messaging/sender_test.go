@@ -32,6 +32,8 @@ type env struct {
 	// world stands in for signup; nil means that no mail needs it.
 	world *world
 	noSMS bool
+	// limits applies to mails about signups.
+	limits messaging.Limits
 
 	scripted
 }
@@ -87,7 +89,7 @@ func (e *env) start() (*messaging.Sender, func()) {
 	e.Helper()
 	cfg := messaging.SenderConfig{
 		Queue: e.store, Provider: e, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
-		DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond,
+		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond,
 	}
 	if e.world != nil {
 		cfg.Mailings, cfg.Suppressions, cfg.Senders, cfg.Templates = e.world, e.world, e.world, postgres.NewTemplates(e.pool, func() {})

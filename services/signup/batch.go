@@ -168,12 +168,14 @@ type ImportBatch struct {
 }
 
 // DecideImport returns what becomes of rows, whose addresses differ, given the
-// tokens of the addresses that are on the list and the highest queue key.
-func DecideImport(st State, lastKey int64, present map[string]Token, rows []ImportRow) ImportBatch {
+// tokens of the addresses that are on the list, the highest queue key, and when
+// addresses that had left opted out.
+func DecideImport(st State, lastKey int64, present map[string]Token, optedOut map[string]time.Time, rows []ImportRow) ImportBatch {
 	b := ImportBatch{FirstNumber: st.LastNumber + 1, Rows: make([]ImportRow, 0, len(rows)), State: st}
 	for _, r := range rows {
 		token, known := present[r.Email]
 		if !known {
+			r.OptOutAt = optedOut[r.Email]
 			b.Rows = append(b.Rows, r)
 			b.Keys = append(b.Keys, lastKey+keySpacing*int64(len(b.Rows)))
 		}
@@ -196,11 +198,24 @@ type Removed struct {
 	Email, FirstName, LastName string
 	// Referred says whether it had a credited referrer.
 	Referred bool
+	// OptOutAt is when it opted out, else zero.
+	OptOutAt time.Time
+	// Offboarded is the number that the address had when an earlier removal asked for the
+	// offboarding mail, 0 if none did.
+	Offboarded int64
 }
 
-// DecideRemoval returns the counters after the removal of a signup and the event
-// that announces it. w is the waitlist as stored at that moment.
-func DecideRemoval(st State, w *Waitlist, gone Removed, why Removal, now time.Time) (State, *eventv1.Event) {
+// Departed is what is kept of a removed signup, beside a keyed hash of its address. The
+// fields are those of Removed; nothing is kept if both are zero.
+type Departed struct {
+	OptOutAt   time.Time
+	Offboarded int64
+}
+
+// DecideRemoval returns the counters after the removal of a signup, what is kept of it,
+// and the event that announces the removal. w is the waitlist as stored at that moment.
+func DecideRemoval(st State, w *Waitlist, gone Removed, why Removal, now time.Time) (State, Departed, *eventv1.Event) {
+	kept := Departed{OptOutAt: gone.OptOutAt, Offboarded: gone.Offboarded}
 	st.Change++
 	st.Live--
 	if gone.Referred {
@@ -215,9 +230,13 @@ func DecideRemoval(st State, w *Waitlist, gone Removed, why Removal, now time.Ti
 		eff := w.Settings.Effective(w.Owner.EffectiveTier(now))
 		p.Reason = eventv1.RemovalReason_REMOVAL_REASON_ADMIN
 		p.Email, p.FirstName, p.LastName = gone.Email, gone.FirstName, gone.LastName
-		p.Offboarding = eff.EmailTemplates.Offboarding != ""
+		// An owner who imports and removes an address again and again must not write to it each time.
+		p.Offboarding = eff.EmailTemplates.Offboarding != "" && gone.Offboarded == 0
+		if p.Offboarding {
+			kept.Offboarded = gone.Number
+		}
 	}
 	ev := newEvent(NewEventID(), now)
 	ev.Payload = &eventv1.Event_SignupRemoved{SignupRemoved: p}
-	return st, ev
+	return st, kept, ev
 }

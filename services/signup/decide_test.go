@@ -300,15 +300,18 @@ func TestDecideImport(t *testing.T) {
 	st := signup.State{Change: 5, Live: 10, Total: 15, Credited: 3, LastNumber: 20}
 	present := map[string]signup.Token{"theirs": tokenOf(1), "mine": tokenOf(2)}
 	row := func(email string, b byte) signup.ImportRow { return signup.ImportRow{Email: email, Token: tokenOf(b)} }
-	b := signup.DecideImport(st, 500, present, []signup.ImportRow{row("a", 5), row("theirs", 6), row("mine", 2), row("b", 7)})
-	if !slices.Equal(b.Rows, []signup.ImportRow{row("a", 5), row("b", 7)}) || !slices.Equal(b.Keys, []int64{
+	out := map[string]time.Time{"b": time.Unix(100, 0), "theirs": time.Unix(200, 0)}
+	left := row("b", 7)
+	left.OptOutAt = out["b"]
+	b := signup.DecideImport(st, 500, present, out, []signup.ImportRow{row("a", 5), row("theirs", 6), row("mine", 2), row("b", 7)})
+	if !slices.Equal(b.Rows, []signup.ImportRow{row("a", 5), left}) || !slices.Equal(b.Keys, []int64{
 		500 + spacing,
 		500 + 2*spacing,
 	}) ||
 		b.Imported != 3 || b.FirstNumber != 21 || b.State != (signup.State{Change: 6, Live: 12, Total: 17, Credited: 3, LastNumber: 22}) {
 		t.Errorf("%+v", b)
 	}
-	if b := signup.DecideImport(st, 500, present, []signup.ImportRow{row("theirs", 6), row("mine", 2)}); len(b.Rows) != 0 ||
+	if b := signup.DecideImport(st, 500, present, out, []signup.ImportRow{row("theirs", 6), row("mine", 2)}); len(b.Rows) != 0 ||
 		b.Imported != 1 || b.State != st {
 		t.Errorf("nothing new: %+v", b)
 	}
@@ -318,7 +321,8 @@ func TestDecideImport(t *testing.T) {
 func TestDecideRemoval(t *testing.T) {
 	t.Parallel()
 	st := signup.State{Change: 5, Live: 10, Total: 15, Credited: 3, LastNumber: 20}
-	gone := signup.Removed{Number: 4, Email: "a", FirstName: "Ada", LastName: "L", Referred: true}
+	out := time.Unix(100, 0)
+	gone := signup.Removed{Number: 4, Email: "a", FirstName: "Ada", LastName: "L", OptOutAt: out}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	w := proList(1)
 	w.Settings.EmailTemplates.Offboarding = "bye"
@@ -329,36 +333,50 @@ func TestDecideRemoval(t *testing.T) {
 		list     *signup.Waitlist
 		why      signup.Removal
 		referred bool
+		before   int64 // the number whose removal asked for the mail
 		state    signup.State
+		kept     signup.Departed
 		event    *eventv1.SignupRemoved
 	}{
 		{
-			"own request", w, signup.OwnRequest, true,
+			"own request", w, signup.OwnRequest, true, 0,
 			signup.State{Change: 6, Live: 9, Total: 14, Credited: 2, LastNumber: 20},
+			signup.Departed{OptOutAt: out},
 			&eventv1.SignupRemoved{WaitlistId: "list", OwnerId: "owner", Number: 4, Reason: eventv1.RemovalReason_REMOVAL_REASON_OWN_REQUEST},
 		},
 		{
-			"by the owner", w, signup.ByAdmin, false,
+			"by the owner", w, signup.ByAdmin, false, 0,
 			signup.State{Change: 6, Live: 9, Total: 15, Credited: 3, LastNumber: 20},
+			signup.Departed{OptOutAt: out, Offboarded: 4},
 			&eventv1.SignupRemoved{
 				WaitlistId: "list", OwnerId: "owner", Number: 4, Reason: eventv1.RemovalReason_REMOVAL_REASON_ADMIN,
 				Email: "a", FirstName: "Ada", LastName: "L", Offboarding: true,
 			},
 		},
 		{
-			"below Pro", &basic, signup.ByAdmin, true,
+			"by the owner again", w, signup.ByAdmin, false, 2,
+			signup.State{Change: 6, Live: 9, Total: 15, Credited: 3, LastNumber: 20},
+			signup.Departed{OptOutAt: out, Offboarded: 2},
+			&eventv1.SignupRemoved{
+				WaitlistId: "list", OwnerId: "owner", Number: 4, Reason: eventv1.RemovalReason_REMOVAL_REASON_ADMIN,
+				Email: "a", FirstName: "Ada", LastName: "L",
+			},
+		},
+		{
+			"below Pro", &basic, signup.ByAdmin, true, 0,
 			signup.State{Change: 6, Live: 9, Total: 15, Credited: 2, LastNumber: 20},
+			signup.Departed{OptOutAt: out},
 			&eventv1.SignupRemoved{
 				WaitlistId: "list", OwnerId: "owner", Number: 4, Reason: eventv1.RemovalReason_REMOVAL_REASON_ADMIN,
 				Email: "a", FirstName: "Ada", LastName: "L",
 			},
 		},
 	} {
-		gone.Referred = tc.referred
-		state, ev := signup.DecideRemoval(st, tc.list, gone, tc.why, now)
-		if got := ev.GetSignupRemoved(); state != tc.state || got.String() != tc.event.String() || !ev.GetOccurredAt().AsTime().Equal(now) ||
-			ev.GetId() == "" {
-			t.Errorf("%s: %+v, %s; want %s", tc.name, state, got, tc.event)
+		gone.Referred, gone.Offboarded = tc.referred, tc.before
+		state, kept, ev := signup.DecideRemoval(st, tc.list, gone, tc.why, now)
+		if got := ev.GetSignupRemoved(); state != tc.state || kept != tc.kept || got.String() != tc.event.String() ||
+			!ev.GetOccurredAt().AsTime().Equal(now) || ev.GetId() == "" {
+			t.Errorf("%s: %+v, %+v, %s; want %s", tc.name, state, kept, got, tc.event)
 		}
 	}
 }

@@ -43,6 +43,9 @@ type ImportRow struct {
 	Email, FirstName, LastName, Phone string
 	// Token identifies the row to a repeated attempt.
 	Token Token
+	// OptOutAt is when the person opted out before they left the list, else zero.
+	// DecideImport sets it.
+	OptOutAt time.Time
 }
 
 // ImportError is a row that was left out because of its address.

@@ -27,16 +27,31 @@ func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (al
 }
 
 // Unsubscribe opts a signup out of marketing mail and returns a token that allows
-// deleting its data. Errors: NOT_FOUND, INVALID_TOKEN as Denied.
+// deleting its data. It also takes the token of an offboarding mail, whose signup was
+// removed. Errors: NOT_FOUND, INVALID_TOKEN as Denied.
 func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string) (deleteToken string, err error) {
-	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.Unsubscribe, apierr.Denied)
+	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {
 		return "", err
 	}
-	if err := s.store.OptOut(ctx, w, v.Signup.Number, s.timestamp()); err != nil {
+	var number int64
+	if v.Signup != nil {
+		number = v.Signup.Number
+	} else if number, err = s.store.Offboarded(ctx, waitlistID, normalised(email)); err != nil {
 		return "", err
 	}
-	return s.ring.Mint(token.DeleteData, token.SignupSubject(waitlistID, v.Signup.Number), s.now().Add(deleteTokenTTL)), nil
+	if err := s.check(token.Unsubscribe, waitlistID, number, tok, apierr.Denied); err != nil {
+		return "", err
+	}
+	if v.Signup != nil {
+		err = s.store.OptOut(ctx, w, number, s.timestamp())
+	} else {
+		err = s.store.OptOutOffboarded(ctx, waitlistID, normalised(email), s.timestamp())
+	}
+	if err != nil {
+		return "", err
+	}
+	return s.ring.Mint(token.DeleteData, token.SignupSubject(waitlistID, number), s.now().Add(deleteTokenTTL)), nil
 }
 
 // DeleteMyData removes a signup at its own request. Errors are those of Unsubscribe.
@@ -61,8 +76,13 @@ func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p t
 	if v.Signup == nil {
 		return nil, v, errNoSignup()
 	}
-	if err := s.ring.Verify(p, token.SignupSubject(waitlistID, v.Signup.Number), tok, s.now()); err != nil {
-		return nil, v, apierr.New(apierr.InvalidToken, "This link is not valid or has expired.").WithKind(kind).WithCause(err)
+	return w, v, s.check(p, waitlistID, v.Signup.Number, tok, kind)
+}
+
+// check returns INVALID_TOKEN unless tok was minted for a signup.
+func (s *Service) check(p token.Purpose, waitlistID string, number int64, tok string, kind apierr.Kind) error {
+	if err := s.ring.Verify(p, token.SignupSubject(waitlistID, number), tok, s.now()); err != nil {
+		return apierr.New(apierr.InvalidToken, "This link is not valid or has expired.").WithKind(kind).WithCause(err)
 	}
-	return w, v, nil
+	return nil
 }

@@ -98,7 +98,7 @@ func newWorld(t testing.TB, boost int) *world {
 	}
 	w := &world{t: t, pool: database(t), rdb: rdb, sets: redis.NewIndex(rdb), ring: ring}
 	quiet := slog.New(slog.DiscardHandler)
-	w.store = postgres.NewSignups(w.pool, func() {}, time.Now)
+	w.store = postgres.NewSignups(w.pool, ring, func() {}, time.Now)
 	w.index = signup.NewIndex(w.sets, w.store, quiet)
 	w.svc = signup.New(signup.Config{SmallList: -1, Store: w.store, Index: w.index, Tokens: ring, Now: time.Now, Log: quiet})
 	w.owners = signup.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, time.Now)

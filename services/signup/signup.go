@@ -120,7 +120,14 @@ type Store interface {
 	Verify(ctx context.Context, w *Waitlist, number int64, at time.Time) (bool, error)
 	// OptOut marks a signup as opted out. A second call changes nothing.
 	OptOut(ctx context.Context, w *Waitlist, number int64, at time.Time) error
-	// Remove deletes a signup and closes its gap. NOT_FOUND: it was removed before.
+	// Offboarded returns the number of the signup that an address had when its removal
+	// asked for an offboarding mail. NOT_FOUND: no removal did.
+	Offboarded(ctx context.Context, waitlistID, email string) (number int64, err error)
+	// OptOutOffboarded opts such an address out, in case that it is imported again. A
+	// second call changes nothing.
+	OptOutOffboarded(ctx context.Context, waitlistID, email string, at time.Time) error
+	// Remove deletes a signup and closes its gap. NOT_FOUND: it was removed before. An
+	// opt-out is remembered for a later import.
 	Remove(ctx context.Context, w *Waitlist, number int64, why Removal) error
 	// Move moves a signup to a position, at most the last one, and returns its new
 	// place.

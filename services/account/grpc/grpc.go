@@ -28,6 +28,15 @@ func (s *Server) Authorize(ctx context.Context, in *accountv1.AuthorizeRequest) 
 	return &accountv1.AuthorizeResponse{Actor: actor.Proto()}, nil
 }
 
+// GetAccount implements accountv1.AccountServiceServer.
+func (s *Server) GetAccount(ctx context.Context, in *accountv1.GetAccountRequest) (*accountv1.GetAccountResponse, error) {
+	a, err := s.svc.Account(ctx, in.GetAccountId())
+	if err != nil {
+		return nil, err
+	}
+	return &accountv1.GetAccountResponse{EmailVerified: !a.EmailVerifiedAt.IsZero(), Entitlement: a.Entitlement.Proto()}, nil
+}
+
 // SetEntitlement implements accountv1.AccountServiceServer.
 func (s *Server) SetEntitlement(ctx context.Context, in *accountv1.SetEntitlementRequest) (*accountv1.SetEntitlementResponse, error) {
 	e, err := s.svc.SetEntitlement(ctx, in.GetAccountId(), access.EntitlementFromProto(in.GetEntitlement()))

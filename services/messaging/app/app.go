@@ -48,9 +48,15 @@ type Config struct {
 	BlastWorkers int `env:"BLAST_WORKERS" envDefault:"4"`
 	// Mails of blasts a second, over all processes. 0: no limit.
 	BlastRate float64 `env:"BLAST_RATE" envDefault:"0"`
-	// Mails that the blasts of an owner on trial may have in 24 hours; beyond it 429. 0: no limit.
+	// Blasts and mails about signups that an owner may send in 24 hours, counted by the hour. Beyond it blasts get 429,
+	// and other mails are not sent. 0: no limit.
+	MailDailyCap int64 `env:"MAIL_DAILY_CAP" envDefault:"0"`
+	// The same for an owner on trial. 0: MAIL_DAILY_CAP holds.
 	BlastDailyCapTrial int64 `env:"BLAST_DAILY_CAP_TRIAL" envDefault:"0"`
-	// Whether blasts and sending domains need a verified address. Set it for account as well.
+	// Blasts and mails about signups that one address may get in 24 hours, from all owners. Others are not sent. 0: no
+	// limit.
+	MailDailyCapRecipient int64 `env:"MAIL_DAILY_CAP_RECIPIENT" envDefault:"0"`
+	// Whether blasts, mails from templates and sending domains need a verified address. Set it for account as well.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 
 	// Where the internal interface of account is: `host:port` or a gRPC URL. The name has the addresses of all
@@ -77,6 +83,15 @@ type Config struct {
 	TwilioFrom string `env:"TWILIO_FROM"`
 	// Replaces the address of Twilio's API.
 	TwilioURL string `env:"TWILIO_URL"`
+	// Countries to which text messages go through twilio: `DE,US`. None: nothing goes out.
+	SMSCountries []string `env:"SMS_COUNTRIES"`
+	// Whether owners on trial may send text messages through twilio.
+	SMSTrials bool `env:"SMS_TRIALS" envDefault:"false"`
+	// Text messages through twilio that an owner may send in 24 hours, counted by the hour. Others are not sent. 0: no
+	// limit.
+	SMSDailyCap int64 `env:"SMS_DAILY_CAP" envDefault:"0"`
+	// The same to all numbers that differ in their last four digits only, from all owners.
+	SMSDailyCapPrefix int64 `env:"SMS_DAILY_CAP_PREFIX" envDefault:"0"`
 
 	// `host:port` of the resolver for sending domains. Empty: the machine's.
 	DNSResolver string `env:"DNS_RESOLVER"`
@@ -120,10 +135,10 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		//nolint:staticcheck // an instruction
 		problems = append(problems, errors.New("Set PURGE_EVERY, MAIL_WORKERS and BLAST_WORKERS to more than 0."))
 	}
-	if cfg.BlastRate < 0 || cfg.BlastDailyCapTrial < 0 {
-		//nolint:staticcheck // an instruction
-		problems = append(problems, errors.New("Set BLAST_RATE and BLAST_DAILY_CAP_TRIAL to 0 or more."))
+	if cfg.BlastRate < 0 {
+		problems = append(problems, errors.New("Set BLAST_RATE to 0 or more.")) //nolint:staticcheck // an instruction
 	}
+	problems = append(problems, cfg.limitProblems()...)
 	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.MailWorkers)+int32(cfg.BlastWorkers)+otherConns)
 	wired := false
 	defer func() {
@@ -142,6 +157,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		if err != nil {
 			return err
 		}
+		limits := cfg.limits(accountv1.NewAccountServiceClient(accounts))
 		conn, err := rt.Dial(cfg.SignupTarget, "signup")
 		if err != nil {
 			return err
@@ -165,7 +181,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		sender, err := messaging.NewSender(messaging.SenderConfig{
 			Queue: mails, Provider: in.provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
 			Mailings: grpc.NewMailings(signups), Templates: templates,
-			SMS: sms, Suppressions: mails, Senders: senders,
+			SMS: sms, Suppressions: mails, Senders: senders, Limits: limits,
 		})
 		if err != nil {
 			return fmt.Errorf("mail metrics: %w", err)
@@ -176,7 +192,8 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 			return err
 		}
 		blasts, err := openBlasts(rt, cfg, messaging.BlasterConfig{
-			Lists: grpc.NewLists(signups), Provider: in.provider, Composer: composer, Senders: senders, Suppressions: mails, Published: wake,
+			Lists: grpc.NewLists(signups), Provider: in.provider, Composer: composer, Senders: senders, Suppressions: mails, Limits: limits,
+			Published: wake,
 		})
 		if err != nil {
 			return err

@@ -88,8 +88,10 @@ func insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
 			return fmt.Errorf("hold off the purge: %w", err)
 		}
 	}
-	if b.TrialCap > 0 {
-		if err := reserve(ctx, db.New(tx), b); err != nil {
+	var most *int64
+	if b.Use.Most > 0 {
+		most = &b.Use.N
+		if err := takeOne(ctx, db.New(tx), b.CreatedAt, b.Use); err != nil {
 			return err
 		}
 	}
@@ -97,36 +99,13 @@ func insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	n, err := db.New(tx).InsertBlast(ctx, db.InsertBlastParams{
 		ID: b.ID, WaitlistID: b.WaitlistID, OwnerID: b.OwnerID, Subject: b.Subject, HTML: b.HTML, Text: b.Text,
-		Traceparent: carrier["traceparent"], CreatedAt: b.CreatedAt,
+		Traceparent: carrier["traceparent"], CreatedAt: b.CreatedAt, Most: most,
 	})
 	if err != nil {
 		return fmt.Errorf("insert blast: %w", err)
 	}
 	if n == 0 {
 		return apierr.NotFoundf("There is no such waitlist.")
-	}
-	return nil
-}
-
-// reserve counts a blast towards the cap of its owner's trial.
-func reserve(ctx context.Context, q *db.Queries, b messaging.NewBlast) error {
-	if err := q.LockTrial(ctx, b.OwnerID); err != nil {
-		return fmt.Errorf("lock the uses of a trial: %w", err)
-	}
-	rows, err := q.TrialUses(ctx, b.OwnerID, b.CreatedAt.Add(-messaging.TrialWindow))
-	if err != nil {
-		return fmt.Errorf("read the uses of a trial: %w", err)
-	}
-	uses := make([]messaging.TrialUse, len(rows))
-	for i, row := range rows {
-		uses[i] = messaging.TrialUse(row)
-	}
-	if err := b.WithinTrial(uses); err != nil {
-		return err
-	}
-	use := db.InsertTrialUseParams{BlastID: b.ID, OwnerID: b.OwnerID, Recipients: b.Reserve, CreatedAt: b.CreatedAt}
-	if err := q.InsertTrialUse(ctx, use); err != nil {
-		return fmt.Errorf("insert a use of a trial: %w", err)
 	}
 	return nil
 }
@@ -225,7 +204,9 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 			}
 			p.To = numbers[len(numbers)-1]
 		}
-		return q.ExtendPlan(ctx, db.ExtendPlanParams{ID: p.BlastID, PlannedTo: p.To, Planned: last, Added: int64(len(msgs))})
+		return q.ExtendPlan(ctx, db.ExtendPlanParams{
+			ID: p.BlastID, PlannedTo: p.To, Planned: last, Added: int64(len(msgs)), Recipients: int64(len(numbers)),
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("plan blast: %w", err)
@@ -361,25 +342,21 @@ func (s *Blasts) Pace(ctx context.Context, n int, rate float64) (time.Duration, 
 
 // PruneBlasts implements messaging.BlastQueue.
 func (s *Blasts) PruneBlasts(ctx context.Context, before time.Time) (int64, error) {
-	total, err := s.db.PruneTrialUses(ctx, s.now().Add(-messaging.TrialWindow), pruneRows)
-	if err != nil {
-		return 0, fmt.Errorf("prune the uses of trials: %w", err)
-	}
 	id, err := s.db.EndedBlast(ctx, before)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return total, nil
+		return 0, nil
 	}
 	if err != nil {
-		return total, fmt.Errorf("find a blast to prune: %w", err)
+		return 0, fmt.Errorf("find a blast to prune: %w", err)
 	}
 	n, err := forgetRecipients(ctx, s.db, id)
 	if err != nil {
-		return total, fmt.Errorf("prune a blast: %w", err)
+		return 0, fmt.Errorf("prune a blast: %w", err)
 	}
 	if err := s.db.MarkPruned(ctx, id); err != nil {
-		return total, fmt.Errorf("mark a blast as pruned: %w", err)
+		return 0, fmt.Errorf("mark a blast as pruned: %w", err)
 	}
-	return total + n + 1, nil
+	return n + 1, nil
 }
 
 // forgetRecipients deletes the recipients and batches of an ended blast.
@@ -419,9 +396,6 @@ func purgeBlasts(ctx context.Context, q *db.Queries, id string) error {
 				return err
 			}
 		}
-	}
-	if err := q.DeleteTrialUses(ctx, id); err != nil {
-		return err
 	}
 	return q.DeleteAnswers(ctx, id)
 }

@@ -33,8 +33,8 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 	}{
 		{"create", func() error {
 			_, _, _, err := blasts.Create(ctx, messaging.NewBlast{
-				ID: uuid.NewString(), WaitlistID: list, OwnerID: owner, AccountID: owner, CreatedAt: time.Now(), TrialCap: 1000, Reserve: 1,
-				Key: uuid.NewString(),
+				ID: uuid.NewString(), WaitlistID: list, OwnerID: owner, AccountID: owner, CreatedAt: time.Now(), Key: uuid.NewString(),
+				Use: messaging.Use{Quota: messaging.OwnerMails, Subject: owner, N: 1, Most: 1000},
 			})
 			return err
 		}},
@@ -51,6 +51,10 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 		}},
 		{"claim", func() error {
 			_, err := blasts.Claim(ctx, uuid.Nil.String(), 4, uuid.NewString(), time.Minute)
+			return err
+		}},
+		{"charge", func() error {
+			_, err := blasts.Charge(ctx, batch, 1000, []messaging.Recipient{{Number: 1, Email: "a"}})
 			return err
 		}},
 		{"renew", func() error { _, err := blasts.Renew(ctx, []messaging.Batch{batch}, time.Minute); return err }},
@@ -87,14 +91,15 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 		`INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at, planned, state, ended_at)
 			SELECT gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), '', '', '', '', now(), true, 'sent', now()
 			FROM generate_series(1, 20000)`,
-		`INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at)
-			SELECT gen_random_uuid(), gen_random_uuid(), 1, now() FROM generate_series(1, 20000)`,
+		`INSERT INTO quota_use (quota, subject, hour, used)
+			SELECT CASE WHEN i % 2 = 0 THEN 'owner_mails' ELSE 'recipient_mails' END, sha256(i::text::bytea), date_trunc('hour', now()), 1
+			FROM generate_series(1, 20000) i`,
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	const tables = "('blast', 'blast_batch', 'blast_recipient', 'blast_trial', 'blast_pace', 'idempotency_key', 'gone', 'tombstone')"
+	const tables = "('blast', 'blast_batch', 'blast_recipient', 'quota_use', 'blast_pace', 'idempotency_key', 'gone', 'tombstone')"
 	read := func() (n int64) {
 		t.Helper()
 		if _, err := pool.Exec(ctx, "SELECT pg_stat_force_next_flush()"); err != nil {

@@ -26,10 +26,13 @@ func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 const pruneRows = 10_000
 
 // Mails implements messaging.MailQueue, messaging.Suppressions and kafka.Intake.
-type Mails struct{ db *db.Queries }
+type Mails struct {
+	pool *pgxpool.Pool
+	db   *db.Queries
+}
 
 // NewMails returns Mails over a pool whose search path is the service's schema.
-func NewMails(pool *pgxpool.Pool) *Mails { return &Mails{db.New(pool)} }
+func NewMails(pool *pgxpool.Pool) *Mails { return &Mails{pool, db.New(pool)} }
 
 // null returns nil for the zero value.
 func null[T comparable](v T) *T {
@@ -168,5 +171,9 @@ func (m *Mails) Prune(ctx context.Context, before time.Time) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("prune mail queue: %w", err)
 	}
-	return n, nil
+	uses, err := m.db.PruneQuotaUses(ctx, time.Now().Add(-messaging.QuotaWindow-time.Hour), pruneRows)
+	if err != nil {
+		return n, fmt.Errorf("prune the uses of quotas: %w", err)
+	}
+	return n + uses, nil
 }

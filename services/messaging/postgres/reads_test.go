@@ -109,6 +109,10 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		{"cancel an account's", in(func(tx pgx.Tx) error { return mails.CancelAccount(ctx, tx, owner, messaging.TrialEnding) })},
 		{"claim", func() error { _, err := mails.Claim(ctx, 16, time.Minute); return err }},
 		{"defer", func() error { return mails.Defer(ctx, uuid.NewString(), time.Minute, "x") }},
+		{"charge", func() error {
+			return mails.Charge(ctx, uuid.NewString(), time.Now(), []messaging.Use{{Quota: messaging.OwnerMails, Subject: owner, N: 1, Most: 9}})
+		}},
+		{"prune", func() error { _, err := mails.Prune(ctx, time.Now().Add(-24*time.Hour)); return err }},
 		{"return", func() error { return mails.Return(ctx, time.Minute, uuid.NewString(), uuid.NewString()) }},
 		{"canceled", func() error { return mails.Canceled(ctx, uuid.NewString(), "x") }},
 		{"template", func() error { _, err := templates.Template(ctx, owner, id); return err }},

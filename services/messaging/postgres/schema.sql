@@ -20,6 +20,7 @@ CREATE TABLE blast (
     recipient_count bigint NOT NULL DEFAULT 0,
     failed_count bigint NOT NULL DEFAULT 0,
     ledger boolean NOT NULL DEFAULT true,
+    left_to_plan bigint,
     CONSTRAINT blast_pkey PRIMARY KEY (id),
     CONSTRAINT blast_check CHECK ((ended_at IS NULL) = (state = ANY (ARRAY['queued'::text, 'sending'::text]))),
     CONSTRAINT blast_state_check CHECK (state = ANY (ARRAY['queued'::text, 'sending'::text, 'sent'::text, 'failed'::text]))
@@ -39,6 +40,7 @@ CREATE TABLE blast_batch (
     deferrals integer NOT NULL DEFAULT 0,
     due_at timestamptz NOT NULL DEFAULT now(),
     claim uuid,
+    charged boolean NOT NULL DEFAULT false,
     CONSTRAINT blast_batch_pkey PRIMARY KEY (blast_id, batch),
     CONSTRAINT blast_batch_state_check CHECK (state = ANY (ARRAY['queued'::text, 'ready'::text, 'ended'::text]))
 );
@@ -145,6 +147,15 @@ CREATE TABLE outbox (
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000);
 CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
 
+CREATE TABLE quota_use (
+    quota text NOT NULL,
+    subject bytea NOT NULL,
+    hour timestamptz NOT NULL,
+    used bigint NOT NULL,
+    CONSTRAINT quota_use_pkey PRIMARY KEY (quota, subject, hour)
+);
+CREATE INDEX quota_use_hour ON quota_use (hour);
+
 CREATE TABLE sent_mail (
     event_id uuid NOT NULL,
     kind text NOT NULL,
@@ -167,6 +178,7 @@ CREATE TABLE sent_mail (
     first_name text NOT NULL DEFAULT ''::text,
     last_name text NOT NULL DEFAULT ''::text,
     milestone bigint NOT NULL DEFAULT 0,
+    charged boolean NOT NULL DEFAULT false,
     CONSTRAINT sent_mail_pkey PRIMARY KEY (event_id),
     CONSTRAINT sent_mail_state_check CHECK (state = ANY (ARRAY['queued'::text, 'sent'::text, 'failed'::text, 'canceled'::text]))
 );

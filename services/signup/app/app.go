@@ -97,7 +97,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		if err != nil {
 			return err
 		}
-		store := postgres.NewSignups(rt.Pool, wake, time.Now)
+		store := postgres.NewSignups(rt.Pool, rt.Tokens, wake, time.Now)
 		index := signup.NewIndex(redis.NewIndex(rt.Redis), store, rt.Log)
 		svc := signup.New(signup.Config{
 			Store: store, Index: index, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log, Committed: metrics(rt.Telemetry.Registerer),

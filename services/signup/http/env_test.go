@@ -56,7 +56,7 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, views *signup.Views) *
 	}
 	e.exec(t, `INSERT INTO owner (id, tier, status, trial, version) VALUES ($1, $2, 'active', false, 1)`, e.owner, tier)
 	e.exec(t, `INSERT INTO waitlist (id, owner_id, name, settings, created_at) VALUES ($1, $2, 'Launch', '{}', now())`, e.list, e.owner)
-	store := postgres.NewSignups(e.pool, func() {}, now)
+	store := postgres.NewSignups(e.pool, e.ring, func() {}, now)
 	quiet := slog.New(slog.DiscardHandler)
 	cfg.Store, cfg.Tokens, cfg.Now, cfg.Log = store, e.ring, now, quiet
 	e.svc = signup.New(cfg)

@@ -17,13 +17,14 @@ import (
 
 // copySQL reads what copied returns.
 const copySQL = `
-COPY signup (waitlist_id, number, queue_key, created_at, email, token, first_name, last_name, phone) FROM STDIN (FORMAT binary)`
+COPY signup (waitlist_id, number, queue_key, created_at, email, token, first_name, last_name, phone, email_opt_out_at)
+FROM STDIN (FORMAT binary)`
 
 // copied encodes a batch for copySQL. pgx's CopyFrom takes as long to encode a row
 // as Postgres takes to store it. The format is documented under "Binary Format" in
 // PostgreSQL's documentation of COPY.
 func copied(list uuid.UUID, at time.Time, d signup.ImportBatch) []byte {
-	const columns = 9
+	const columns = 10
 	b := append(make([]byte, 0, 160*len(d.Rows)), "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
 	number := func(n int64) {
 		b = binary.BigEndian.AppendUint32(b, 8)
@@ -42,6 +43,11 @@ func copied(list uuid.UUID, at time.Time, d signup.ImportBatch) []byte {
 		text(r.FirstName)
 		text(r.LastName)
 		text(r.Phone)
+		if r.OptOutAt.IsZero() {
+			b = binary.BigEndian.AppendUint32(b, math.MaxUint32) // NULL
+		} else {
+			number(r.OptOutAt.Sub(epoch).Microseconds())
+		}
 	}
 	return binary.BigEndian.AppendUint16(b, math.MaxUint16)
 }
@@ -88,13 +94,20 @@ func queuePresent(b *pgx.Batch, waitlistID string, rows []signup.ImportRow, pres
 func (s *Signups) Import(
 	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token,
 ) (imported int64, err error) {
+	emails := make(map[string]string, len(rows)) // hash → address
+	for _, r := range rows {
+		for _, h := range s.hashes(w.ID, r.Email) {
+			emails[string(h)] = r.Email
+		}
+	}
 	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
-		there, lastKey := present, int64(0)
+		there, optedOut, lastKey := present, map[string]time.Time{}, int64(0)
 		var b pgx.Batch
 		if there == nil {
 			there = make(map[string]signup.Token, len(rows))
 			queuePresent(&b, w.ID, rows, there)
 		}
+		queueOptedOut(&b, w.ID, emails, optedOut)
 		b.Queue(lastKeySQL, w.ID).Query(func(keys pgx.Rows) error {
 			_, err := pgx.ForEachRow(keys, []any{&lastKey}, func() error { return nil })
 			return err
@@ -102,7 +115,7 @@ func (s *Signups) Import(
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("read before import: %w", err)
 		}
-		d := signup.DecideImport(st, lastKey, there, rows)
+		d := signup.DecideImport(st, lastKey, there, optedOut, rows)
 		imported = d.Imported
 		if len(d.Rows) == 0 {
 			return nil

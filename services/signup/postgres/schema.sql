@@ -16,6 +16,14 @@ CREATE TABLE change (
 );
 CREATE INDEX change_created_at ON change USING brin (created_at);
 
+CREATE TABLE departed (
+    waitlist_id uuid NOT NULL,
+    hash bytea NOT NULL,
+    opt_out_at timestamptz,
+    offboarded bigint NOT NULL,
+    CONSTRAINT departed_pkey PRIMARY KEY (waitlist_id, hash)
+);
+
 CREATE TABLE idempotency_key (
     scope text NOT NULL,
     account_id uuid NOT NULL,

@@ -18,6 +18,7 @@ import (
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres/db"
@@ -28,15 +29,17 @@ import (
 type Signups struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
+	// hash returns the keyed hashes of a waitlist's address; see departed.go.
+	hash func(waitlistAndEmail string) [][]byte
 	// wake is called after each commit that wrote events.
 	wake func()
 	now  func() time.Time
 }
 
-// NewSignups returns a store on pool. wake is called after each commit that
-// wrote events to the outbox.
-func NewSignups(pool *pgxpool.Pool, wake func(), now func() time.Time) *Signups {
-	return &Signups{pool: pool, db: db.New(pool), wake: wake, now: now}
+// NewSignups returns a store on pool. keys hash the addresses of people who left. wake is
+// called after each commit that wrote events to the outbox.
+func NewSignups(pool *pgxpool.Pool, keys *token.Ring, wake func(), now func() time.Time) *Signups {
+	return &Signups{pool: pool, db: db.New(pool), hash: keys.Hasher(token.Departed), wake: wake, now: now}
 }
 
 func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
@@ -110,25 +113,34 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 			key     int64
 			gone    = signup.Removed{Number: number}
 			created time.Time
+			optOut  *time.Time
 			utm     [3]string
 		)
 		err := tx.QueryRow(ctx, `
 			DELETE FROM signup WHERE waitlist_id = $1 AND number = $2
 			RETURNING queue_key, referrer_number IS NOT NULL, email, first_name, last_name,
-				created_at, utm_source, utm_medium, utm_campaign`, w.ID, number).
-			Scan(&key, &gone.Referred, &gone.Email, &gone.FirstName, &gone.LastName, &created, &utm[0], &utm[1], &utm[2])
+				created_at, email_opt_out_at, utm_source, utm_medium, utm_campaign`, w.ID, number).
+			Scan(&key, &gone.Referred, &gone.Email, &gone.FirstName, &gone.LastName, &created, &optOut, &utm[0], &utm[1], &utm[2])
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errNoSignup()
 		}
 		if err != nil {
 			return fmt.Errorf("delete signup: %w", err)
 		}
+		gone.OptOutAt = moment(optOut)
+		hashes := s.hashes(w.ID, gone.Email)
+		if gone.Offboarded, err = forgetDeparted(ctx, s.db.WithTx(tx), w.ID, hashes); err != nil {
+			return err
+		}
 		// w may be older than the lock.
 		current, err := getWaitlist(ctx, s.db.WithTx(tx), w.ID)
 		if err != nil {
 			return err
 		}
-		st, ev := signup.DecideRemoval(st, current, gone, why, s.now())
+		st, kept, ev := signup.DecideRemoval(st, current, gone, why, s.now())
+		if err := rememberDeparted(ctx, s.db.WithTx(tx), w.ID, hashes, kept); err != nil {
+			return err
+		}
 		var b pgx.Batch
 		b.Queue(`SELECT queue_leave($1, $2)`, w.ID, key)
 		b.Queue(changeSQL+`ARRAY[$9::bigint])`, append(changeArgs(w.ID, st, st.LastNumber+1), number)...)

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/signup/postgres/db"
 )
 
 // TestPlansOfTransfers: an export reads the index on queue_key in its order, so
@@ -23,7 +24,12 @@ func TestPlansOfTransfers(t *testing.T) {
 		    FROM generate_series(1, 20000::bigint) AS n`, list); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), `ANALYZE signup`); err != nil {
+	if _, err := pool.Exec(t.Context(), `
+		INSERT INTO departed (waitlist_id, hash, offboarded) SELECT $1, sha256(n::text::bytea), n FROM generate_series(1, 20000) AS n`,
+		list); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `ANALYZE signup, departed`); err != nil {
 		t.Fatal(err)
 	}
 	explain := func(settings, sql string, args ...any) string {
@@ -63,5 +69,9 @@ func TestPlansOfTransfers(t *testing.T) {
 	if !strings.Contains(plan, "Index Scan using signup_email_key") || !strings.Contains(plan, "Index Cond: ((waitlist_id = $1") &&
 		!strings.Contains(plan, "AND (email = e.email)") {
 		t.Errorf("look-up of an import:\n%s", plan)
+	}
+	plan = explain("SET LOCAL plan_cache_mode = force_generic_plan", db.OptedOutDeparted, [][]byte{{1}}, list)
+	if !strings.Contains(plan, "using departed_pkey") || !strings.Contains(plan, "AND (hash = h.hash)") {
+		t.Errorf("look-up of people who had left:\n%s", plan)
 	}
 }

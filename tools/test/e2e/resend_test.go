@@ -73,7 +73,7 @@ func (s *suite) testResend(t *testing.T) {
 		"MAIL_PROVIDER": "resend", "MAIL_FROM": "Waitlist <no-reply@waitlist.example>", "RESEND_API_KEY": api.APIKey, "RESEND_URL": serve(t, api),
 		"RESEND_WEBHOOK_SECRETS": "whsec_" + strings.Repeat("bmV3", 8) + "," + resendtest.Secret, "DNS_RESOLVER": names.addr,
 		"SMS_PROVIDER": "twilio", "TWILIO_ACCOUNT_SID": texts.AccountSID, "TWILIO_AUTH_TOKEN": texts.AuthToken,
-		"TWILIO_FROM": "+15005550006", "TWILIO_URL": serve(t, texts),
+		"TWILIO_FROM": "+15005550006", "TWILIO_URL": serve(t, texts), "SMS_COUNTRIES": "DE,US", "SMS_TRIALS": "true",
 	}
 	d := s.mailing(t, env)
 	box := resendBox{api}

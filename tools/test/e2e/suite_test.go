@@ -93,6 +93,7 @@ func TestSuite(t *testing.T) {
 		{"domains", s.testDomains},
 		{"resend", s.testResend},
 		{"blast cap", s.testBlastCap},
+		{"abuse_mail", s.testAbuseMail},
 		{"billing", s.testBilling},
 		{"payments", s.testPayments},
 	} {

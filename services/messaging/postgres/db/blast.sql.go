@@ -112,20 +112,26 @@ UPDATE blast p SET plan_at = now() + $1::interval WHERE p.id = (
     SELECT b.id FROM blast b WHERE b.ended_at IS NULL AND NOT b.planned AND b.plan_at <= now()
     AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[b.owner_id, b.waitlist_id]))
     ORDER BY b.plan_at LIMIT 1 FOR UPDATE OF b SKIP LOCKED)
-RETURNING p.id AS blast_id, p.waitlist_id, p.planned_to AS "to"
+RETURNING p.id AS blast_id, p.waitlist_id, p.planned_to AS "to", coalesce(p.left_to_plan, 9223372036854775807)::bigint AS "left"
 `
 
 type ClaimPlanRow struct {
 	BlastID    string
 	WaitlistID string
 	To         int64
+	Left       int64
 }
 
 // By blast_plan and gone_pkey.
 func (q *Queries) ClaimPlan(ctx context.Context, lease time.Duration) (ClaimPlanRow, error) {
 	row := q.db.QueryRow(ctx, ClaimPlan, lease)
 	var i ClaimPlanRow
-	err := row.Scan(&i.BlastID, &i.WaitlistID, &i.To)
+	err := row.Scan(
+		&i.BlastID,
+		&i.WaitlistID,
+		&i.To,
+		&i.Left,
+	)
 	return i, err
 }
 
@@ -175,16 +181,6 @@ func (q *Queries) DeleteRecipients(ctx context.Context, blastID string, most int
 		return 0, err
 	}
 	return result.RowsAffected(), nil
-}
-
-const DeleteTrialUses = `-- name: DeleteTrialUses :exec
-DELETE FROM blast_trial WHERE owner_id = $1
-`
-
-// By blast_trial_owner.
-func (q *Queries) DeleteTrialUses(ctx context.Context, ownerID string) error {
-	_, err := q.db.Exec(ctx, DeleteTrialUses, ownerID)
-	return err
 }
 
 const EndBatch = `-- name: EndBatch :exec
@@ -241,19 +237,21 @@ func (q *Queries) EndedBlast(ctx context.Context, before time.Time) (string, err
 
 const ExtendPlan = `-- name: ExtendPlan :exec
 UPDATE blast SET planned_to = $1, planned = $2::boolean, plan_at = now(), batches = batches + $3::bigint,
+    left_to_plan = left_to_plan - $4::bigint,
     state = CASE WHEN NOT ($2::boolean AND batches_ended = batches + $3::bigint) THEN 'sending'
         WHEN failed_count > 0 AND failed_count = recipient_count THEN 'failed' ELSE 'sent' END,
     ended_at = CASE WHEN $2::boolean AND batches_ended = batches + $3::bigint THEN now() END,
     html_body = CASE WHEN $2::boolean AND batches_ended = batches + $3::bigint THEN '' ELSE html_body END,
     text_body = CASE WHEN $2::boolean AND batches_ended = batches + $3::bigint THEN '' ELSE text_body END
-WHERE id = $4
+WHERE id = $5
 `
 
 type ExtendPlanParams struct {
-	PlannedTo int64
-	Planned   bool
-	Added     int64
-	ID        string
+	PlannedTo  int64
+	Planned    bool
+	Added      int64
+	Recipients int64
+	ID         string
 }
 
 // Ends the blast if its plan is complete and all its batches have ended. By blast_pkey.
@@ -262,6 +260,7 @@ func (q *Queries) ExtendPlan(ctx context.Context, arg ExtendPlanParams) error {
 		arg.PlannedTo,
 		arg.Planned,
 		arg.Added,
+		arg.Recipients,
 		arg.ID,
 	)
 	return err
@@ -342,9 +341,9 @@ func (q *Queries) InsertBatches(ctx context.Context, arg InsertBatchesParams) er
 }
 
 const InsertBlast = `-- name: InsertBlast :execrows
-INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at)
+INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at, left_to_plan)
 SELECT $1::uuid, $2::uuid, $3::uuid, $4::text, $5::text, $6::text, $7::text,
-    $8::timestamptz
+    $8::timestamptz, $9::bigint
 WHERE NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[$2::uuid, $3::uuid]))
   AND NOT EXISTS (SELECT FROM tombstone b WHERE b.hash = ANY (
     ARRAY[sha256(uuid_send($2::uuid)), sha256(uuid_send($3::uuid))]))
@@ -359,6 +358,7 @@ type InsertBlastParams struct {
 	Text        string
 	Traceparent string
 	CreatedAt   time.Time
+	Most        *int64
 }
 
 // Inserts nothing if the owner or waitlist is deleted. By gone_pkey and tombstone_pkey.
@@ -372,6 +372,7 @@ func (q *Queries) InsertBlast(ctx context.Context, arg InsertBlastParams) (int64
 		arg.Text,
 		arg.Traceparent,
 		arg.CreatedAt,
+		arg.Most,
 	)
 	if err != nil {
 		return 0, err
@@ -385,27 +386,6 @@ INSERT INTO blast_recipient (blast_id, number) SELECT $1::uuid, unnest($2::bigin
 
 func (q *Queries) InsertRecipients(ctx context.Context, blastID string, numbers []int64) error {
 	_, err := q.db.Exec(ctx, InsertRecipients, blastID, numbers)
-	return err
-}
-
-const InsertTrialUse = `-- name: InsertTrialUse :exec
-INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at) VALUES ($1, $2, $3, $4)
-`
-
-type InsertTrialUseParams struct {
-	BlastID    string
-	OwnerID    string
-	Recipients int64
-	CreatedAt  time.Time
-}
-
-func (q *Queries) InsertTrialUse(ctx context.Context, arg InsertTrialUseParams) error {
-	_, err := q.db.Exec(ctx, InsertTrialUse,
-		arg.BlastID,
-		arg.OwnerID,
-		arg.Recipients,
-		arg.CreatedAt,
-	)
 	return err
 }
 
@@ -463,16 +443,6 @@ func (q *Queries) LockPlan(ctx context.Context, blastID string, plannedTo int64)
 	var batches int64
 	err := row.Scan(&batches)
 	return batches, err
-}
-
-const LockTrial = `-- name: LockTrial :exec
-SELECT pg_advisory_xact_lock(hashtextextended('blast_trial/' || $1::text, 0))
-`
-
-// Concurrent requests of one owner wait for each other, so that they count each other.
-func (q *Queries) LockTrial(ctx context.Context, ownerID string) error {
-	_, err := q.db.Exec(ctx, LockTrial, ownerID)
-	return err
 }
 
 const MarkPruned = `-- name: MarkPruned :exec
@@ -550,20 +520,6 @@ func (q *Queries) PendingOfBatch(ctx context.Context, arg PendingOfBatchParams) 
 		&i.Ended,
 	)
 	return i, err
-}
-
-const PruneTrialUses = `-- name: PruneTrialUses :execrows
-DELETE FROM blast_trial WHERE blast_id = ANY (ARRAY(
-    SELECT t.blast_id FROM blast_trial t WHERE t.created_at < $1::timestamptz ORDER BY t.created_at LIMIT $2::bigint))
-`
-
-// By blast_trial_created.
-func (q *Queries) PruneTrialUses(ctx context.Context, before time.Time, most int64) (int64, error) {
-	result, err := q.db.Exec(ctx, PruneTrialUses, before, most)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const ReadyBatch = `-- name: ReadyBatch :exec
@@ -664,35 +620,4 @@ func (q *Queries) StoreAnswer(ctx context.Context, arg StoreAnswerParams) error 
 		arg.Key,
 	)
 	return err
-}
-
-const TrialUses = `-- name: TrialUses :many
-SELECT recipients AS mails, created_at AS at FROM blast_trial
-WHERE owner_id = $1 AND created_at > $2::timestamptz ORDER BY created_at
-`
-
-type TrialUsesRow struct {
-	Mails int64
-	At    time.Time
-}
-
-// By blast_trial_owner.
-func (q *Queries) TrialUses(ctx context.Context, ownerID string, after time.Time) ([]TrialUsesRow, error) {
-	rows, err := q.db.Query(ctx, TrialUses, ownerID, after)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []TrialUsesRow
-	for rows.Next() {
-		var i TrialUsesRow
-		if err := rows.Scan(&i.Mails, &i.At); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

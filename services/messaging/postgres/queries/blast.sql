@@ -1,23 +1,11 @@
 -- name: InsertBlast :execrows
 -- Inserts nothing if the owner or waitlist is deleted. By gone_pkey and tombstone_pkey.
-INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at)
+INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at, left_to_plan)
 SELECT @id::uuid, @waitlist_id::uuid, @owner_id::uuid, @subject::text, @html::text, @text::text, @traceparent::text,
-    @created_at::timestamptz
+    @created_at::timestamptz, sqlc.narg(most)::bigint
 WHERE NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[@waitlist_id::uuid, @owner_id::uuid]))
   AND NOT EXISTS (SELECT FROM tombstone b WHERE b.hash = ANY (
     ARRAY[sha256(uuid_send(@waitlist_id::uuid)), sha256(uuid_send(@owner_id::uuid))]));
-
--- name: LockTrial :exec
--- Concurrent requests of one owner wait for each other, so that they count each other.
-SELECT pg_advisory_xact_lock(hashtextextended('blast_trial/' || @owner_id::text, 0));
-
--- name: TrialUses :many
--- By blast_trial_owner.
-SELECT recipients AS mails, created_at AS at FROM blast_trial
-WHERE owner_id = @owner_id AND created_at > @after::timestamptz ORDER BY created_at;
-
--- name: InsertTrialUse :exec
-INSERT INTO blast_trial (blast_id, owner_id, recipients, created_at) VALUES ($1, $2, $3, $4);
 
 -- name: StoreAnswer :exec
 -- By idempotency_key_pkey.
@@ -42,7 +30,7 @@ UPDATE blast p SET plan_at = now() + sqlc.arg(lease)::interval WHERE p.id = (
     SELECT b.id FROM blast b WHERE b.ended_at IS NULL AND NOT b.planned AND b.plan_at <= now()
     AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[b.owner_id, b.waitlist_id]))
     ORDER BY b.plan_at LIMIT 1 FOR UPDATE OF b SKIP LOCKED)
-RETURNING p.id AS blast_id, p.waitlist_id, p.planned_to AS "to";
+RETURNING p.id AS blast_id, p.waitlist_id, p.planned_to AS "to", coalesce(p.left_to_plan, 9223372036854775807)::bigint AS "left";
 
 -- name: LockPlan :one
 -- Returns the number of batches. By blast_pkey and gone_pkey.
@@ -62,6 +50,7 @@ FROM ROWS FROM (unnest(@firsts::bigint[]), unnest(@lasts::bigint[])) WITH ORDINA
 -- name: ExtendPlan :exec
 -- Ends the blast if its plan is complete and all its batches have ended. By blast_pkey.
 UPDATE blast SET planned_to = @planned_to, planned = @planned::boolean, plan_at = now(), batches = batches + sqlc.arg(added)::bigint,
+    left_to_plan = left_to_plan - @recipients::bigint,
     state = CASE WHEN NOT (@planned::boolean AND batches_ended = batches + sqlc.arg(added)::bigint) THEN 'sending'
         WHEN failed_count > 0 AND failed_count = recipient_count THEN 'failed' ELSE 'sent' END,
     ended_at = CASE WHEN @planned::boolean AND batches_ended = batches + sqlc.arg(added)::bigint THEN now() END,
@@ -156,11 +145,6 @@ INSERT INTO blast_pace (next_at) VALUES (clock_timestamp() + sqlc.arg(took)::int
 ON CONFLICT (one) DO UPDATE SET next_at = greatest(blast_pace.next_at, clock_timestamp()) + sqlc.arg(took)::interval
 RETURNING (next_at - sqlc.arg(took)::interval - clock_timestamp())::interval AS wait;
 
--- name: PruneTrialUses :execrows
--- By blast_trial_created.
-DELETE FROM blast_trial WHERE blast_id = ANY (ARRAY(
-    SELECT t.blast_id FROM blast_trial t WHERE t.created_at < @before::timestamptz ORDER BY t.created_at LIMIT @most::bigint));
-
 -- name: EndedBlast :one
 -- Finds a blast that still has recipients and batches. By blast_ended.
 SELECT id FROM blast WHERE ended_at < @before::timestamptz AND ledger ORDER BY ended_at LIMIT 1;
@@ -190,10 +174,6 @@ SELECT id FROM blast WHERE waitlist_id = $1 LIMIT 1;
 -- name: DeleteBlast :exec
 -- By blast_pkey.
 DELETE FROM blast WHERE id = $1;
-
--- name: DeleteTrialUses :exec
--- By blast_trial_owner.
-DELETE FROM blast_trial WHERE owner_id = $1;
 
 -- name: DeleteAnswers :exec
 -- By idempotency_key_pkey.

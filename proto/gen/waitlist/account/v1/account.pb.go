@@ -123,6 +123,103 @@ func (x *AuthorizeResponse) GetActor() *v1.Actor {
 	return nil
 }
 
+type GetAccountRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AccountId     string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAccountRequest) Reset() {
+	*x = GetAccountRequest{}
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAccountRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAccountRequest) ProtoMessage() {}
+
+func (x *GetAccountRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAccountRequest.ProtoReflect.Descriptor instead.
+func (*GetAccountRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *GetAccountRequest) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+type GetAccountResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	EmailVerified bool                   `protobuf:"varint,1,opt,name=email_verified,json=emailVerified,proto3" json:"email_verified,omitempty"`
+	// As of now: a trial that is over is inactive.
+	Entitlement   *v1.Entitlement `protobuf:"bytes,2,opt,name=entitlement,proto3" json:"entitlement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAccountResponse) Reset() {
+	*x = GetAccountResponse{}
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAccountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAccountResponse) ProtoMessage() {}
+
+func (x *GetAccountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAccountResponse.ProtoReflect.Descriptor instead.
+func (*GetAccountResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GetAccountResponse) GetEmailVerified() bool {
+	if x != nil {
+		return x.EmailVerified
+	}
+	return false
+}
+
+func (x *GetAccountResponse) GetEntitlement() *v1.Entitlement {
+	if x != nil {
+		return x.Entitlement
+	}
+	return nil
+}
+
 type SetEntitlementRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AccountId     string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
@@ -133,7 +230,7 @@ type SetEntitlementRequest struct {
 
 func (x *SetEntitlementRequest) Reset() {
 	*x = SetEntitlementRequest{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[2]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -145,7 +242,7 @@ func (x *SetEntitlementRequest) String() string {
 func (*SetEntitlementRequest) ProtoMessage() {}
 
 func (x *SetEntitlementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[2]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -158,7 +255,7 @@ func (x *SetEntitlementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetEntitlementRequest.ProtoReflect.Descriptor instead.
 func (*SetEntitlementRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{2}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SetEntitlementRequest) GetAccountId() string {
@@ -185,7 +282,7 @@ type SetEntitlementResponse struct {
 
 func (x *SetEntitlementResponse) Reset() {
 	*x = SetEntitlementResponse{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[3]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -197,7 +294,7 @@ func (x *SetEntitlementResponse) String() string {
 func (*SetEntitlementResponse) ProtoMessage() {}
 
 func (x *SetEntitlementResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[3]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -210,7 +307,7 @@ func (x *SetEntitlementResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetEntitlementResponse.ProtoReflect.Descriptor instead.
 func (*SetEntitlementResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{3}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SetEntitlementResponse) GetEntitlement() *v1.Entitlement {
@@ -229,7 +326,7 @@ type StartTrialRequest struct {
 
 func (x *StartTrialRequest) Reset() {
 	*x = StartTrialRequest{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +338,7 @@ func (x *StartTrialRequest) String() string {
 func (*StartTrialRequest) ProtoMessage() {}
 
 func (x *StartTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +351,7 @@ func (x *StartTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartTrialRequest.ProtoReflect.Descriptor instead.
 func (*StartTrialRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{4}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartTrialRequest) GetAccountId() string {
@@ -274,7 +371,7 @@ type StartTrialResponse struct {
 
 func (x *StartTrialResponse) Reset() {
 	*x = StartTrialResponse{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -286,7 +383,7 @@ func (x *StartTrialResponse) String() string {
 func (*StartTrialResponse) ProtoMessage() {}
 
 func (x *StartTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,7 +396,7 @@ func (x *StartTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartTrialResponse.ProtoReflect.Descriptor instead.
 func (*StartTrialResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{5}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StartTrialResponse) GetEntitlement() *v1.Entitlement {
@@ -320,7 +417,7 @@ type SetPaymentCustomerRequest struct {
 
 func (x *SetPaymentCustomerRequest) Reset() {
 	*x = SetPaymentCustomerRequest{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +429,7 @@ func (x *SetPaymentCustomerRequest) String() string {
 func (*SetPaymentCustomerRequest) ProtoMessage() {}
 
 func (x *SetPaymentCustomerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +442,7 @@ func (x *SetPaymentCustomerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPaymentCustomerRequest.ProtoReflect.Descriptor instead.
 func (*SetPaymentCustomerRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{6}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SetPaymentCustomerRequest) GetAccountId() string {
@@ -370,7 +467,7 @@ type SetPaymentCustomerResponse struct {
 
 func (x *SetPaymentCustomerResponse) Reset() {
 	*x = SetPaymentCustomerResponse{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +479,7 @@ func (x *SetPaymentCustomerResponse) String() string {
 func (*SetPaymentCustomerResponse) ProtoMessage() {}
 
 func (x *SetPaymentCustomerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +492,7 @@ func (x *SetPaymentCustomerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPaymentCustomerResponse.ProtoReflect.Descriptor instead.
 func (*SetPaymentCustomerResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{7}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{9}
 }
 
 var File_waitlist_account_v1_account_proto protoreflect.FileDescriptor
@@ -407,7 +504,13 @@ const file_waitlist_account_v1_account_proto_rawDesc = "" +
 	"\fbearer_token\x18\x01 \x01(\tR\vbearerToken\x12\x17\n" +
 	"\aapi_key\x18\x02 \x01(\tR\x06apiKey\"D\n" +
 	"\x11AuthorizeResponse\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\"y\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\"2\n" +
+	"\x11GetAccountRequest\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\"~\n" +
+	"\x12GetAccountResponse\x12%\n" +
+	"\x0eemail_verified\x18\x01 \x01(\bR\remailVerified\x12A\n" +
+	"\ventitlement\x18\x02 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"y\n" +
 	"\x15SetEntitlementRequest\x12\x1d\n" +
 	"\n" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12A\n" +
@@ -424,9 +527,11 @@ const file_waitlist_account_v1_account_proto_rawDesc = "" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12\x1f\n" +
 	"\vcustomer_id\x18\x02 \x01(\tR\n" +
 	"customerId\"\x1c\n" +
-	"\x1aSetPaymentCustomerResponse2\x83\x04\n" +
+	"\x1aSetPaymentCustomerResponse2\xf1\x04\n" +
 	"\x0eAccountService\x12\x87\x01\n" +
-	"\tAuthorize\x12%.waitlist.account.v1.AuthorizeRequest\x1a&.waitlist.account.v1.AuthorizeResponse\"+\xca\xf3\x18\x0fadmin-analytics\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\x12v\n" +
+	"\tAuthorize\x12%.waitlist.account.v1.AuthorizeRequest\x1a&.waitlist.account.v1.AuthorizeResponse\"+\xca\xf3\x18\x0fadmin-analytics\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\x12l\n" +
+	"\n" +
+	"GetAccount\x12&.waitlist.account.v1.GetAccountRequest\x1a'.waitlist.account.v1.GetAccountResponse\"\r\xca\xf3\x18\tmessaging\x12v\n" +
 	"\x0eSetEntitlement\x12*.waitlist.account.v1.SetEntitlementRequest\x1a+.waitlist.account.v1.SetEntitlementResponse\"\v\xca\xf3\x18\abilling\x12j\n" +
 	"\n" +
 	"StartTrial\x12&.waitlist.account.v1.StartTrialRequest\x1a'.waitlist.account.v1.StartTrialResponse\"\v\xca\xf3\x18\abilling\x12\x82\x01\n" +
@@ -445,37 +550,42 @@ func file_waitlist_account_v1_account_proto_rawDescGZIP() []byte {
 	return file_waitlist_account_v1_account_proto_rawDescData
 }
 
-var file_waitlist_account_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_waitlist_account_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_waitlist_account_v1_account_proto_goTypes = []any{
 	(*AuthorizeRequest)(nil),           // 0: waitlist.account.v1.AuthorizeRequest
 	(*AuthorizeResponse)(nil),          // 1: waitlist.account.v1.AuthorizeResponse
-	(*SetEntitlementRequest)(nil),      // 2: waitlist.account.v1.SetEntitlementRequest
-	(*SetEntitlementResponse)(nil),     // 3: waitlist.account.v1.SetEntitlementResponse
-	(*StartTrialRequest)(nil),          // 4: waitlist.account.v1.StartTrialRequest
-	(*StartTrialResponse)(nil),         // 5: waitlist.account.v1.StartTrialResponse
-	(*SetPaymentCustomerRequest)(nil),  // 6: waitlist.account.v1.SetPaymentCustomerRequest
-	(*SetPaymentCustomerResponse)(nil), // 7: waitlist.account.v1.SetPaymentCustomerResponse
-	(*v1.Actor)(nil),                   // 8: waitlist.access.v1.Actor
-	(*v1.Entitlement)(nil),             // 9: waitlist.access.v1.Entitlement
+	(*GetAccountRequest)(nil),          // 2: waitlist.account.v1.GetAccountRequest
+	(*GetAccountResponse)(nil),         // 3: waitlist.account.v1.GetAccountResponse
+	(*SetEntitlementRequest)(nil),      // 4: waitlist.account.v1.SetEntitlementRequest
+	(*SetEntitlementResponse)(nil),     // 5: waitlist.account.v1.SetEntitlementResponse
+	(*StartTrialRequest)(nil),          // 6: waitlist.account.v1.StartTrialRequest
+	(*StartTrialResponse)(nil),         // 7: waitlist.account.v1.StartTrialResponse
+	(*SetPaymentCustomerRequest)(nil),  // 8: waitlist.account.v1.SetPaymentCustomerRequest
+	(*SetPaymentCustomerResponse)(nil), // 9: waitlist.account.v1.SetPaymentCustomerResponse
+	(*v1.Actor)(nil),                   // 10: waitlist.access.v1.Actor
+	(*v1.Entitlement)(nil),             // 11: waitlist.access.v1.Entitlement
 }
 var file_waitlist_account_v1_account_proto_depIdxs = []int32{
-	8, // 0: waitlist.account.v1.AuthorizeResponse.actor:type_name -> waitlist.access.v1.Actor
-	9, // 1: waitlist.account.v1.SetEntitlementRequest.entitlement:type_name -> waitlist.access.v1.Entitlement
-	9, // 2: waitlist.account.v1.SetEntitlementResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
-	9, // 3: waitlist.account.v1.StartTrialResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
-	0, // 4: waitlist.account.v1.AccountService.Authorize:input_type -> waitlist.account.v1.AuthorizeRequest
-	2, // 5: waitlist.account.v1.AccountService.SetEntitlement:input_type -> waitlist.account.v1.SetEntitlementRequest
-	4, // 6: waitlist.account.v1.AccountService.StartTrial:input_type -> waitlist.account.v1.StartTrialRequest
-	6, // 7: waitlist.account.v1.AccountService.SetPaymentCustomer:input_type -> waitlist.account.v1.SetPaymentCustomerRequest
-	1, // 8: waitlist.account.v1.AccountService.Authorize:output_type -> waitlist.account.v1.AuthorizeResponse
-	3, // 9: waitlist.account.v1.AccountService.SetEntitlement:output_type -> waitlist.account.v1.SetEntitlementResponse
-	5, // 10: waitlist.account.v1.AccountService.StartTrial:output_type -> waitlist.account.v1.StartTrialResponse
-	7, // 11: waitlist.account.v1.AccountService.SetPaymentCustomer:output_type -> waitlist.account.v1.SetPaymentCustomerResponse
-	8, // [8:12] is the sub-list for method output_type
-	4, // [4:8] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	10, // 0: waitlist.account.v1.AuthorizeResponse.actor:type_name -> waitlist.access.v1.Actor
+	11, // 1: waitlist.account.v1.GetAccountResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
+	11, // 2: waitlist.account.v1.SetEntitlementRequest.entitlement:type_name -> waitlist.access.v1.Entitlement
+	11, // 3: waitlist.account.v1.SetEntitlementResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
+	11, // 4: waitlist.account.v1.StartTrialResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
+	0,  // 5: waitlist.account.v1.AccountService.Authorize:input_type -> waitlist.account.v1.AuthorizeRequest
+	2,  // 6: waitlist.account.v1.AccountService.GetAccount:input_type -> waitlist.account.v1.GetAccountRequest
+	4,  // 7: waitlist.account.v1.AccountService.SetEntitlement:input_type -> waitlist.account.v1.SetEntitlementRequest
+	6,  // 8: waitlist.account.v1.AccountService.StartTrial:input_type -> waitlist.account.v1.StartTrialRequest
+	8,  // 9: waitlist.account.v1.AccountService.SetPaymentCustomer:input_type -> waitlist.account.v1.SetPaymentCustomerRequest
+	1,  // 10: waitlist.account.v1.AccountService.Authorize:output_type -> waitlist.account.v1.AuthorizeResponse
+	3,  // 11: waitlist.account.v1.AccountService.GetAccount:output_type -> waitlist.account.v1.GetAccountResponse
+	5,  // 12: waitlist.account.v1.AccountService.SetEntitlement:output_type -> waitlist.account.v1.SetEntitlementResponse
+	7,  // 13: waitlist.account.v1.AccountService.StartTrial:output_type -> waitlist.account.v1.StartTrialResponse
+	9,  // 14: waitlist.account.v1.AccountService.SetPaymentCustomer:output_type -> waitlist.account.v1.SetPaymentCustomerResponse
+	10, // [10:15] is the sub-list for method output_type
+	5,  // [5:10] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_account_v1_account_proto_init() }
@@ -489,7 +599,7 @@ func file_waitlist_account_v1_account_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_account_v1_account_proto_rawDesc), len(file_waitlist_account_v1_account_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	AccountService_Authorize_FullMethodName          = "/waitlist.account.v1.AccountService/Authorize"
+	AccountService_GetAccount_FullMethodName         = "/waitlist.account.v1.AccountService/GetAccount"
 	AccountService_SetEntitlement_FullMethodName     = "/waitlist.account.v1.AccountService/SetEntitlement"
 	AccountService_StartTrial_FullMethodName         = "/waitlist.account.v1.AccountService/StartTrial"
 	AccountService_SetPaymentCustomer_FullMethodName = "/waitlist.account.v1.AccountService/SetPaymentCustomer"
@@ -35,6 +36,9 @@ type AccountServiceClient interface {
 	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED if the
 	// credential is unknown, expired or revoked.
 	Authorize(ctx context.Context, in *AuthorizeRequest, opts ...grpc.CallOption) (*AuthorizeResponse, error)
+	// GetAccount returns what messaging must know of the owner of a waitlist before it
+	// sends mails in the owner's name. NOT_FOUND if there is no such account.
+	GetAccount(ctx context.Context, in *GetAccountRequest, opts ...grpc.CallOption) (*GetAccountResponse, error)
 	// SetEntitlement stores an entitlement if its version is above the stored
 	// one, and publishes it.
 	SetEntitlement(ctx context.Context, in *SetEntitlementRequest, opts ...grpc.CallOption) (*SetEntitlementResponse, error)
@@ -57,6 +61,16 @@ func (c *accountServiceClient) Authorize(ctx context.Context, in *AuthorizeReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AuthorizeResponse)
 	err := c.cc.Invoke(ctx, AccountService_Authorize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *accountServiceClient) GetAccount(ctx context.Context, in *GetAccountRequest, opts ...grpc.CallOption) (*GetAccountResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetAccountResponse)
+	err := c.cc.Invoke(ctx, AccountService_GetAccount_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +115,9 @@ type AccountServiceServer interface {
 	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED if the
 	// credential is unknown, expired or revoked.
 	Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error)
+	// GetAccount returns what messaging must know of the owner of a waitlist before it
+	// sends mails in the owner's name. NOT_FOUND if there is no such account.
+	GetAccount(context.Context, *GetAccountRequest) (*GetAccountResponse, error)
 	// SetEntitlement stores an entitlement if its version is above the stored
 	// one, and publishes it.
 	SetEntitlement(context.Context, *SetEntitlementRequest) (*SetEntitlementResponse, error)
@@ -121,6 +138,9 @@ type UnimplementedAccountServiceServer struct{}
 
 func (UnimplementedAccountServiceServer) Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Authorize not implemented")
+}
+func (UnimplementedAccountServiceServer) GetAccount(context.Context, *GetAccountRequest) (*GetAccountResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetAccount not implemented")
 }
 func (UnimplementedAccountServiceServer) SetEntitlement(context.Context, *SetEntitlementRequest) (*SetEntitlementResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetEntitlement not implemented")
@@ -166,6 +186,24 @@ func _AccountService_Authorize_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AccountServiceServer).Authorize(ctx, req.(*AuthorizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AccountService_GetAccount_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetAccountRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AccountServiceServer).GetAccount(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AccountService_GetAccount_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AccountServiceServer).GetAccount(ctx, req.(*GetAccountRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -234,6 +272,10 @@ var AccountService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Authorize",
 			Handler:    _AccountService_Authorize_Handler,
+		},
+		{
+			MethodName: "GetAccount",
+			Handler:    _AccountService_GetAccount_Handler,
 		},
 		{
 			MethodName: "SetEntitlement",

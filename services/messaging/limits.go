@@ -1,0 +1,155 @@
+package messaging
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nyaruka/phonenumbers"
+
+	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
+)
+
+// Account is what limits depend on.
+type Account struct {
+	// Verified reports whether the account's address is verified, Trial whether it is on trial.
+	Verified, Trial bool
+}
+
+// Accounts looks up owners.
+type Accounts interface {
+	// Account returns an account as it is now. NOT_FOUND if there is no such account.
+	Account(ctx context.Context, id string) (Account, error)
+}
+
+// Limits decides whether what owners write may go out, and what it counts towards. Its zero value
+// limits nothing.
+type Limits struct {
+	Accounts Accounts
+	// EnforceVerification requires a verified address of owners before mails in their words go out.
+	EnforceVerification bool
+	// MailsPerOwner limits the blasts and mails about signups of an owner per QuotaWindow, MailsOnTrial
+	// those of an owner on trial. MailsPerRecipient limits those to one address, from all owners. 0
+	// means no limit.
+	MailsPerOwner, MailsOnTrial, MailsPerRecipient int64
+	// Texts limits text messages; nil means that it does not.
+	Texts *TextLimits
+}
+
+// TextLimits keeps owners from earning with text messages to numbers that pay them.
+type TextLimits struct {
+	// Countries are the codes of the countries to which text messages go, ISO 3166-1. None go to others.
+	Countries []string
+	// OnTrial allows text messages of owners on trial.
+	OnTrial bool
+	// PerOwner limits the messages of an owner per QuotaWindow, PerPrefix those to numbers that differ in
+	// their last prefixRest digits only. 0 means no limit.
+	PerOwner, PerPrefix int64
+}
+
+// prefixRest is how many digits a prefix leaves out. Operators get blocks of ten thousand numbers.
+const prefixRest = 4
+
+// mails returns the limit of an owner's mails; 0 means none.
+func (l Limits) mails(trial bool) int64 {
+	if trial {
+		return cmp.Or(l.MailsOnTrial, l.MailsPerOwner)
+	}
+	return l.MailsPerOwner
+}
+
+// Verified returns EMAIL_NOT_VERIFIED unless the caller and the owner have verified addresses, where that is
+// required.
+func (l Limits) Verified(ctx context.Context, actor access.Actor, ownerID string) error {
+	if !l.EnforceVerification {
+		return nil
+	}
+	if !actor.EmailVerified {
+		return apierr.New(apierr.EmailNotVerified, "Verify your email address first.")
+	}
+	if actor.AccountID == ownerID {
+		return nil
+	}
+	owner, err := l.Accounts.Account(ctx, ownerID)
+	if err != nil {
+		return fmt.Errorf("read the owner's account: %w", err)
+	}
+	if !owner.Verified {
+		return apierr.New(apierr.EmailNotVerified, "The waitlist's owner has to verify their email address first.")
+	}
+	return nil
+}
+
+// Blast returns what a blast counts towards, without N. Most is 0 if the owner has no limit.
+func (l Limits) Blast(ownerID string, trial bool) Use {
+	return Use{Quota: OwnerMails, Subject: ownerID, Most: l.mails(trial)}
+}
+
+// Mail returns what a mail about a signup counts towards. The error is a *canceledError if the mail must not
+// go out.
+func (l Limits) Mail(ctx context.Context, k Kind, ownerID, recipient string) ([]Use, error) {
+	ownWords := k.template() != "" && l.EnforceVerification
+	var owner Account
+	if ownWords || l.MailsPerOwner > 0 || l.MailsOnTrial > 0 {
+		var err error
+		if owner, err = l.owner(ctx, ownerID); err != nil {
+			return nil, err
+		}
+	}
+	if ownWords && !owner.Verified {
+		return nil, &canceledError{"the owner's address is not verified"}
+	}
+	return limited(
+		Use{Quota: OwnerMails, Subject: ownerID, N: 1, Most: l.mails(owner.Trial)},
+		Use{Quota: RecipientMails, Subject: recipient, N: 1, Most: l.MailsPerRecipient},
+	), nil
+}
+
+// Text is Mail for a text message to an E.164 number.
+func (l Limits) Text(ctx context.Context, ownerID, number string) ([]Use, error) {
+	if l.Texts == nil {
+		return nil, nil
+	}
+	to, err := phonenumbers.Parse(number, "")
+	if err != nil {
+		return nil, &canceledError{"the phone number does not exist"}
+	}
+	if !slices.Contains(l.Texts.Countries, phonenumbers.GetRegionCodeForNumber(to)) {
+		return nil, &canceledError{"no text messages go to the country of the phone number"}
+	}
+	if kind := phonenumbers.GetNumberType(to); kind == phonenumbers.PREMIUM_RATE || kind == phonenumbers.SHARED_COST {
+		return nil, &canceledError{"the phone number costs more than an ordinary one"}
+	}
+	if !l.Texts.OnTrial {
+		owner, err := l.owner(ctx, ownerID)
+		if err != nil {
+			return nil, err
+		}
+		if owner.Trial {
+			return nil, &canceledError{"a trial does not include text messages"}
+		}
+	}
+	return limited(
+		Use{Quota: OwnerTexts, Subject: ownerID, N: 1, Most: l.Texts.PerOwner},
+		Use{Quota: PrefixTexts, Subject: number[:len(number)-prefixRest], N: 1, Most: l.Texts.PerPrefix},
+	), nil
+}
+
+// owner looks up an owner for whom a mail or text message goes out.
+func (l Limits) owner(ctx context.Context, id string) (Account, error) {
+	owner, err := l.Accounts.Account(ctx, id)
+	if apierr.Is(err, apierr.NotFound) {
+		return Account{}, &canceledError{"the owner's account was deleted"}
+	}
+	if err != nil {
+		return Account{}, fmt.Errorf("read the owner's account: %w", err)
+	}
+	return owner, nil
+}
+
+// limited returns the uses that have a limit.
+func limited(uses ...Use) []Use {
+	return slices.DeleteFunc(uses, func(u Use) bool { return u.Most == 0 })
+}
