@@ -95,6 +95,7 @@ func TestSuite(t *testing.T) {
 		{"blast cap", s.testBlastCap},
 		{"billing", s.testBilling},
 		{"payments", s.testPayments},
+		{"abuse of the edge", s.testEdgeAbuse},
 	} {
 		// Each deployment has its own program, database and topics.
 		t.Run(deployed.name, func(t *testing.T) {
