@@ -68,6 +68,8 @@ type NewBlast struct {
 	// Reserve is how many mails the blast counts towards TrialCap, the limit of mails per
 	// TrialWindow. A TrialCap of 0 means no limit.
 	Reserve, TrialCap int64
+	// MaxBlasts bounds the blasts of the owner's waitlists, ended ones included; 0 means no bound.
+	MaxBlasts int64
 	// AccountID is the caller, to whom the idempotency key belongs.
 	AccountID string
 	// Key is the Idempotency-Key, or empty. Content identifies the request.
@@ -103,9 +105,15 @@ func (b NewBlast) WithinTrial(uses []TrialUse) error {
 		WithRetryAfter(max(wait, time.Second))
 }
 
+// ErrTooManyBlasts is the error for a blast beyond the most that an owner can have.
+func ErrTooManyBlasts(most int64) error {
+	return apierr.New(apierr.Conflict,
+		fmt.Sprintf("An account can have at most %d blasts. Delete a waitlist that you no longer need first.", most))
+}
+
 // BlastStore stores blasts for their owners.
 type BlastStore interface {
-	// Create inserts a blast that is WithinTrial. If an earlier request with the same key
+	// Create inserts a blast that is WithinTrial. The error is CONFLICT beyond MaxBlasts. If an earlier request with the same key
 	// created one, Create returns its id with replayed set; first is then the answer to that
 	// request, or zero if it has none yet.
 	Create(ctx context.Context, b NewBlast) (id string, replayed bool, first Blast, err error)
@@ -157,6 +165,8 @@ type BlastsConfig struct {
 	// TrialCap limits the mails of an owner's blasts per TrialWindow during the trial; 0 means
 	// no limit.
 	TrialCap int64
+	// MaxBlasts bounds an owner's blasts; 0 means no bound.
+	MaxBlasts int64
 	// Wake is called when a blast was created.
 	Wake func()
 	Log  *slog.Logger
@@ -199,6 +209,7 @@ func (b *Blasts) Create(
 		BlastContent: content, ID: id.String(), WaitlistID: waitlistID, OwnerID: grant.OwnerID,
 		CreatedAt: b.Now().UTC().Truncate(time.Millisecond),
 		AccountID: actor.AccountID, Key: key, Content: append([]byte(waitlistID+"\n"), raw...),
+		MaxBlasts: b.MaxBlasts,
 	}
 	if b.TrialCap > 0 && grant.Entitlement.At(b.Now()).Status == access.Trialing {
 		n.TrialCap = b.TrialCap

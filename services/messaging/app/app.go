@@ -50,6 +50,10 @@ type Config struct {
 	BlastRate float64 `env:"BLAST_RATE" envDefault:"0"`
 	// Mails that the blasts of an owner on trial may have in 24 hours; beyond it 429. 0: no limit.
 	BlastDailyCapTrial int64 `env:"BLAST_DAILY_CAP_TRIAL" envDefault:"0"`
+	// Templates that an account can have; beyond it 409. 0: no bound.
+	MaxTemplates int64 `env:"MAX_TEMPLATES" envDefault:"0" deployed:"200"`
+	// Blasts that the waitlists of an account can have, ended ones included; beyond it 409. 0: no bound.
+	MaxBlasts int64 `env:"MAX_BLASTS" envDefault:"0" deployed:"10000"`
 	// Whether blasts and sending domains need a verified address. Set it for account as well.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 
@@ -124,6 +128,10 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		//nolint:staticcheck // an instruction
 		problems = append(problems, errors.New("Set BLAST_RATE and BLAST_DAILY_CAP_TRIAL to 0 or more."))
 	}
+	if cfg.MaxTemplates < 0 || cfg.MaxBlasts < 0 {
+		//nolint:staticcheck // an instruction
+		problems = append(problems, errors.New("Set MAX_TEMPLATES and MAX_BLASTS to 0 or more."))
+	}
 	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.MailWorkers)+int32(cfg.BlastWorkers)+otherConns)
 	wired := false
 	defer func() {
@@ -181,7 +189,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		if err != nil {
 			return err
 		}
-		owners := messaging.NewTemplates(templates, time.Now)
+		owners := messaging.NewTemplates(templates, cfg.MaxTemplates, time.Now)
 		messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
 		messaginghttp.Routes(rt.Engine, messaginghttp.Backends{
 			Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications,

@@ -31,6 +31,7 @@ func openBlasts(rt *service.Runtime, cfg Config, sending messaging.BlasterConfig
 	rt.Go("blasts", blaster.Run)
 	return messaging.NewBlasts(messaging.BlastsConfig{
 		Store: store, Lists: sending.Lists, EnforceVerification: cfg.EnforceEmailVerification, TrialCap: cfg.BlastDailyCapTrial,
+		MaxBlasts: cfg.MaxBlasts,
 		Wake: blaster.Wake, Log: rt.Log, Now: time.Now,
 	}), nil
 }

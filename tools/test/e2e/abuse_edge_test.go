@@ -8,17 +8,106 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
+const (
+	// manyWaitlists is how many waitlists an account may have by the chart, mostSettings how many bytes their settings.
+	manyWaitlists = 1000
+	mostSettings  = 256 << 10
+)
+
 // testEdgeAbuse replays attacks on what the tenants share: connections, memory and places.
 func (s *suite) testEdgeAbuse(t *testing.T) {
-	d := s.deploy(t, nil)
+	d := s.deploy(t, map[string]string{
+		"MAX_WAITLISTS": strconv.Itoa(manyWaitlists + 1), "MAX_SETTINGS_BYTES": strconv.Itoa(mostSettings),
+		"MAX_TEMPLATES": "2", "MAX_BLASTS": "1",
+	})
+	t.Run("bounds", func(t *testing.T) { testBounds(t, d) })
 	t.Run("half-open requests", func(t *testing.T) { testHalfOpen(t, d) })
 	t.Run("requests that are not HTTP", func(t *testing.T) { testNotHTTP(t, d) })
+}
+
+// longest returns settings of about size bytes.
+func longest(size int) Obj {
+	var questions []Obj
+	const perQuestion, optionLength = 50, 190
+	for left := size; left > 0; left -= perQuestion * optionLength * 4 {
+		var options []string
+		for i := range min(perQuestion, left/optionLength/4+1) {
+			options = append(options, fmt.Sprint(i)+strings.Repeat(emoji, optionLength))
+		}
+		questions = append(questions, Obj{"id": fmt.Sprint("q", left), "label": "?", "type": "dropdown", "options": options})
+	}
+	return Obj{"custom_questions": questions}
+}
+
+// testBounds checks that an account reaches its bounds, that it cannot exceed them by requests at a time either, and that as
+// many waitlists as it can have, with the longest settings, are listed as fast as short ones.
+func testBounds(t *testing.T, d *deployment) {
+	o := d.owner(t)
+	id := o.waitlist(t, longest(mostSettings-10_000))
+	t.Run("settings", func(t *testing.T) {
+		o.Do(t, Patch("/waitlists/"+id, Obj{"settings": longest(mostSettings + 10_000)}).As(o.token)).Invalid("settings")
+		o.Do(t, Post("/waitlists", Obj{"name": "x", "settings": longest(mostSettings + 10_000)}).As(o.token)).Invalid("settings")
+		o.set(t, id, Obj{"headline": "Still there"})
+	})
+	t.Run("waitlists", func(t *testing.T) {
+		d.exec(t, `INSERT INTO signup.waitlist (id, owner_id, name, settings, created_at)
+			SELECT overlay(gen_random_uuid()::text PLACING '7' FROM 15)::uuid, owner_id, name, settings, created_at FROM signup.waitlist, generate_series(2, $2) WHERE id = $1`,
+			id, manyWaitlists)
+		var took []time.Duration
+		for range 100 {
+			var got struct {
+				Waitlists []Obj `json:"waitlists"`
+			}
+			r := o.Do(t, Get("/waitlists").As(o.token)).Want(http.StatusOK)
+			r.Decode(&got)
+			if took = append(took, r.Took); len(got.Waitlists) != manyWaitlists {
+				t.Fatalf("%d waitlists", len(got.Waitlists))
+			}
+		}
+		slices.Sort(took)
+		t.Logf("%d waitlists were listed within %s at the median, %s at the 99th percentile", manyWaitlists, took[50], took[99])
+		if took[50] > 250*time.Millisecond {
+			t.Errorf("the list took %s", took[50])
+		}
+	})
+	t.Run("one too many", func(t *testing.T) {
+		template := o.template(t, "blast", nil)
+		for name, r := range map[string]Request{
+			"waitlists": Post("/waitlists", Obj{"name": "x"}), "templates": newTemplate("blast", nil), "blasts": newBlast(id, nil),
+		} {
+			var all sync.WaitGroup
+			statuses := make(chan int, 5)
+			for range cap(statuses) {
+				all.Go(func() {
+					res := o.Do(t, r.As(o.token))
+					if statuses <- res.Status; res.Status >= http.StatusBadRequest {
+						res.WantError(http.StatusConflict, "CONFLICT")
+					}
+				})
+			}
+			all.Wait()
+			close(statuses)
+			made := 0
+			for s := range statuses {
+				if s < http.StatusBadRequest {
+					made++
+				}
+			}
+			if made != 1 {
+				t.Errorf("%s: %d were created where one is free", name, made)
+			}
+		}
+		// A place that becomes free can be taken.
+		o.Do(t, Delete("/templates/"+template).As(o.token)).Want(http.StatusNoContent)
+		o.template(t, "blast", nil)
+	})
 }
 
 // dial opens a connection to the program for the duration of the test and sends text on it.
