@@ -25,8 +25,6 @@ import (
 const (
 	// outageRetry is the Retry-After while a dependency is unavailable.
 	outageRetry = 2 * time.Second
-	// bodyTimeout bounds how long a client may take to send its body.
-	bodyTimeout = 60 * time.Second
 	// drainLimit bounds how much of an oversized body is read and dropped, so that a
 	// client that is still sending sees the answer.
 	drainLimit = 4 << 20
@@ -127,18 +125,14 @@ func NoContent(c *gin.Context) {
 }
 
 // ReadBody returns the request's body of at most limit bytes. A longer or broken
-// body is INVALID_BODY. ReadBody then starts the request's timeout anew, which
-// replaces the request's context.
+// body is INVALID_BODY, as is one that takes longer than the server's ReadTimeout.
+// ReadBody then starts the request's timeout anew, which replaces the request's
+// context.
 func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	tooLong := apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", limit))
 	if c.Request.Body == nil || c.Request.Body == http.NoBody {
 		return nil, nil
 	}
-	// The deadline stops slow senders; a recorder in a test has none. It stays in
-	// place if the body does not end, since the server reads the rest before it
-	// answers.
-	ctl := http.NewResponseController(c.Writer)
-	_ = ctl.SetReadDeadline(time.Now().Add(bodyTimeout))
 	var raw []byte
 	var err error
 	if n := c.Request.ContentLength; n >= 0 && n <= min(limit, DefaultBodyLimit) {
@@ -157,7 +151,6 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 		_, _ = io.CopyN(io.Discard, c.Request.Body, drainLimit)
 		return nil, tooLong
 	}
-	_ = ctl.SetReadDeadline(time.Time{})
 	return raw, nil
 }
 

@@ -49,6 +49,11 @@ const (
 	// ImportBodyLimit is the limit of an import.
 	ImportBodyLimit = 32 << 20
 
+	// readingTimeout bounds how long a client may take to read the answer, counted from
+	// the request's timeout. Clients that pipeline requests and read nothing would hold
+	// their connections for good.
+	readingTimeout = 25 * time.Second
+
 	maxRequestID = 128
 	unmatched    = "unmatched"
 )
@@ -301,15 +306,19 @@ func Timeout(d time.Duration) gin.HandlerFunc {
 	}
 }
 
-// begin starts the timeout anew.
+// begin starts the timeout anew, and with it the deadline of the answer.
 func (r *request) begin(c *gin.Context) {
 	r.cancel()
 	ctx := r.base
+	var written time.Time
 	if r.timeout > 0 {
+		written = time.Now().Add(r.timeout + readingTimeout)
 		ctx, r.cancel = context.WithTimeout(ctx, r.timeout)
 	} else {
 		ctx, r.cancel = context.WithCancel(ctx)
 	}
+	// A test's recorder has no deadline.
+	_ = http.NewResponseController(c.Writer).SetWriteDeadline(written)
 	c.Request = c.Request.WithContext(ctx)
 }
 

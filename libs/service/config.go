@@ -44,6 +44,8 @@ import (
 type Config struct {
 	// Where the public interface listens. In code, empty means nowhere: callers use Runtime.Handler.
 	HTTPAddr string `env:"HTTP_ADDR" run:"the standalone's" deployed:"set by the chart"`
+	// Open connections of the public interface in one process. Further ones are closed at once. 0: no bound.
+	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0" deployed:"5000"`
 	// Where the internal interface (gRPC) of account, signup and messaging listens.
 	GRPCAddr string `env:"GRPC_ADDR" run:"loopback" deployed:"set by the chart"`
 	// Where /livez, /readyz, /metrics and /debug/pprof listen. Empty: nowhere.

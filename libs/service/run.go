@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -118,7 +119,7 @@ func (r *Runtime) setServing(yes bool) {
 // servers is the state of one Run.
 type servers struct {
 	r                  *Runtime
-	http, internal     *http.Server
+	http, internal     *httpapi.Server
 	httpL, grpcL, intL net.Listener
 	workers            sync.WaitGroup
 	serving            sync.WaitGroup
@@ -177,15 +178,6 @@ func (s *servers) listen(ctx context.Context) error {
 	return nil
 }
 
-// newServer returns a server without WriteTimeout, because an export may take long.
-// Handlers set their own deadlines.
-func (r *Runtime) newServer(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(r.Log.Handler(), slog.LevelDebug),
-	}
-}
-
 // leaving asks clients to reconnect to another replica once the service is about to
 // stop. Closing idle connections instead would cut off a client that has just started to
 // send a request.
@@ -207,14 +199,16 @@ func (s *servers) serve() {
 		})
 	}
 	if s.httpL != nil {
-		s.http = s.r.newServer(s.r.leaving(s.r.Handler()))
+		s.http = httpapi.NewServer(s.r.leaving(s.r.Handler()), httpapi.ServerConfig{
+			Log: s.r.Log, MaxConns: s.r.Config.HTTPMaxConns, Registerer: s.r.Telemetry.Registerer,
+		})
 		start("HTTP", func() error { return s.http.Serve(s.httpL) })
 	}
 	if s.grpcL != nil {
 		start("gRPC", func() error { return s.r.GRPC.Serve(s.grpcL) })
 	}
 	if s.intL != nil {
-		s.internal = s.r.newServer(s.r.InternalHandler())
+		s.internal = httpapi.NewServer(s.r.InternalHandler(), httpapi.ServerConfig{Log: s.r.Log})
 		start("internal HTTP", func() error { return s.internal.Serve(s.intL) })
 	}
 }

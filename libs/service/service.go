@@ -40,10 +40,6 @@ const (
 	redisTimeout = time.Second
 	// startTimeout bounds how long New waits for Postgres.
 	startTimeout = 60 * time.Second
-
-	readHeaderTimeout = 10 * time.Second
-	idleTimeout       = 120 * time.Second
-	maxHeaderBytes    = 32 << 10
 )
 
 // Options lists what a service uses. The configuration must cover all of it.
@@ -191,6 +187,7 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check((!o.Redis && !limits) || c.RedisURL != "", "Set REDIS_URL.")
 	p.check(c.RateLimitRPS > 0, "Set RATE_LIMIT_RPS to a positive number.")
 	p.check(c.RateLimitBurst > 0, "Set RATE_LIMIT_BURST to a positive number.")
+	p.check(c.HTTPMaxConns >= 0, "Set HTTP_MAX_CONNS to 0 or a positive number.")
 	p.check(c.Replicas > 0, "Set REPLICAS to a positive number.")
 	p.check(c.ShutdownDrain > 0, "Set SHUTDOWN_DRAIN to a positive duration.")
 	p.check(c.ShutdownDelay >= 0, "Set SHUTDOWN_DELAY to 0 or longer.")

@@ -67,6 +67,8 @@ type NewBlast struct {
 	// Use is what the blast counts towards; it has no limit if Use.Most is 0. A plan has at most Use.N
 	// recipients then.
 	Use Use
+	// MaxBlasts bounds the blasts of the owner's waitlists, ended ones included; 0 means no bound.
+	MaxBlasts int64
 	// AccountID is the caller, to whom the idempotency key belongs.
 	AccountID string
 	// Key is the Idempotency-Key, or empty. Content identifies the request.
@@ -74,9 +76,15 @@ type NewBlast struct {
 	Content []byte
 }
 
+// ErrTooManyBlasts is the error for a blast beyond the most that an owner can have.
+func ErrTooManyBlasts(most int64) error {
+	return apierr.New(apierr.Conflict,
+		fmt.Sprintf("An account can have at most %d blasts. Delete a waitlist that you no longer need first.", most))
+}
+
 // BlastStore stores blasts for their owners.
 type BlastStore interface {
-	// Create inserts a blast, or returns a *QuotaError. If an earlier request with the same key
+	// Create inserts a blast, or returns a *QuotaError, or CONFLICT beyond MaxBlasts. If an earlier request with the same key
 	// created one, Create returns its id with replayed set; first is then the answer to that
 	// request, or zero if it has none yet.
 	Create(ctx context.Context, b NewBlast) (id string, replayed bool, first Blast, err error)
@@ -124,6 +132,8 @@ type BlastsConfig struct {
 	Store  BlastStore
 	Lists  Lists
 	Limits Limits
+	// MaxBlasts bounds an owner's blasts; 0 means no bound.
+	MaxBlasts int64
 	// Wake is called when a blast was created.
 	Wake func()
 	Log  *slog.Logger
@@ -166,6 +176,7 @@ func (b *Blasts) Create(
 		BlastContent: content, ID: id.String(), WaitlistID: waitlistID, OwnerID: grant.OwnerID,
 		CreatedAt: b.Now().UTC().Truncate(time.Millisecond),
 		AccountID: actor.AccountID, Key: key, Content: append([]byte(waitlistID+"\n"), raw...),
+		MaxBlasts: b.MaxBlasts,
 	}
 	trial := grant.Entitlement.At(b.Now()).Status == access.Trialing
 	if n.Use = b.Limits.Blast(grant.OwnerID, trial); n.Use.Most > 0 {

@@ -65,7 +65,7 @@ func (w *world) template(kind messaging.TemplateType) string {
 		ID: uuid.Must(uuid.NewV7()).String(), OwnerID: templateOwner, Type: kind,
 		Subject: string(kind) + " for {{first_name}}", Text: "x", CreatedAt: time.Now(),
 	}
-	if err := postgres.NewTemplates(w.pool, func() {}).InsertTemplate(w.Context(), t); err != nil {
+	if err := postgres.NewTemplates(w.pool, func() {}).InsertTemplate(w.Context(), t, 0); err != nil {
 		w.Fatal(err)
 	}
 	return t.ID

@@ -59,9 +59,9 @@ type TemplateRef struct {
 // TemplateStore stores templates. The error for a template that is missing, or another owner's,
 // is NOT_FOUND.
 type TemplateStore interface {
-	// InsertTemplate stores a new template. The error is AUTHENTICATION_REQUIRED if the owner's
-	// account is deleted.
-	InsertTemplate(ctx context.Context, t Template) error
+	// InsertTemplate stores a new template. The error is CONFLICT if the owner has most others
+	// (0: any number), and AUTHENTICATION_REQUIRED if the owner's account is deleted.
+	InsertTemplate(ctx context.Context, t Template, most int64) error
 	// Templates returns an owner's templates, without bodies, in order of creation.
 	Templates(ctx context.Context, ownerID string) ([]Template, error)
 	Template(ctx context.Context, ownerID, id string) (Template, error)
@@ -79,12 +79,14 @@ type TemplateStore interface {
 // subscription, the role, the body, the tier, the template.
 type Templates struct {
 	store TemplateStore
-	now   func() time.Time
+	// most bounds the templates of an owner; 0 means no bound.
+	most int64
+	now  func() time.Time
 }
 
-// NewTemplates returns Templates.
-func NewTemplates(store TemplateStore, now func() time.Time) *Templates {
-	return &Templates{store: store, now: now}
+// NewTemplates returns Templates. most bounds the templates of an owner; 0 means no bound.
+func NewTemplates(store TemplateStore, most int64, now func() time.Time) *Templates {
+	return &Templates{store: store, most: most, now: now}
 }
 
 // Create stores a template. raw is the body of the request.
@@ -109,7 +111,7 @@ func (t *Templates) Create(ctx context.Context, actor access.Actor, accountEmail
 		return Template{}, fmt.Errorf("new template id: %w", err)
 	}
 	tmpl.ID, tmpl.OwnerID, tmpl.CreatedAt = id.String(), grant.OwnerID, t.now().UTC().Truncate(time.Millisecond)
-	return tmpl, t.store.InsertTemplate(ctx, tmpl)
+	return tmpl, t.store.InsertTemplate(ctx, tmpl, t.most)
 }
 
 // List returns an owner's templates without their bodies, in order of creation.
@@ -200,6 +202,11 @@ func (t *Templates) Unknown(ctx context.Context, ownerID string, refs []Template
 
 // ErrNoTemplate is the error for a template that does not exist.
 func ErrNoTemplate() error { return apierr.NotFoundf("There is no such template.") }
+
+// ErrTooManyTemplates is the error for a template beyond the most that an owner can have.
+func ErrTooManyTemplates(most int64) error {
+	return apierr.New(apierr.Conflict, fmt.Sprintf("An account can have at most %d templates. Delete one first.", most))
+}
 
 // writer returns the actor's grant to change templates. It does not check the tier.
 func (t *Templates) writer(actor access.Actor, accountEmail string) (access.Grant, error) {

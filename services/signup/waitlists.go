@@ -23,11 +23,12 @@ const maxWaitlistName = 200
 type WaitlistStore interface {
 	// Waitlist returns one waitlist.
 	Waitlist(ctx context.Context, id string) (*Waitlist, error)
-	// Waitlists returns the waitlists of an owner in order of creation.
+	// Waitlists returns the waitlists of an owner, without settings, in order of creation.
 	Waitlists(ctx context.Context, ownerID string) ([]*Waitlist, error)
 	// CreateWaitlist inserts what build returns. If an earlier request with the same
 	// key created a waitlist, it returns that one and sets replayed. It may call build
-	// more than once. A closed owner gets AUTHENTICATION_REQUIRED.
+	// more than once. A closed owner gets AUTHENTICATION_REQUIRED, and one that has
+	// c.MaxWaitlists CONFLICT.
 	CreateWaitlist(ctx context.Context, c Creation, build func(templatesDeleted int64) (Draft, error)) (w *Waitlist, replayed bool, err error)
 	// ChangeWaitlist locks a waitlist and stores what change returns for it. It
 	// increments the version if anything differs. It may call change more than once.
@@ -64,6 +65,24 @@ type Creation struct {
 	// Key is the Idempotency-Key or empty. Content identifies the request.
 	Key     string
 	Content []byte
+	// MaxWaitlists bounds the owner's waitlists; 0 means no bound.
+	MaxWaitlists int64
+}
+
+// WithinBound returns CONFLICT if no waitlist fits beside the have others of the owner.
+func (c Creation) WithinBound(have int64) error {
+	if c.MaxWaitlists == 0 || have < c.MaxWaitlists {
+		return nil
+	}
+	return apierr.New(apierr.Conflict, fmt.Sprintf("An account can have at most %d waitlists. Delete one first.", c.MaxWaitlists))
+}
+
+// Bounds keep one owner from slowing the others; 0 means no bound.
+type Bounds struct {
+	// Waitlists of an owner.
+	Waitlists int64
+	// SettingsBytes is the size of a waitlist's settings as they are stored.
+	SettingsBytes int
 }
 
 // OwnedWaitlist is a waitlist as seen by a member with a role.
@@ -81,13 +100,14 @@ type Owners struct {
 	store     WaitlistStore
 	secrets   Secrets
 	templates Templates
+	bounds    Bounds
 	now       func() time.Time
 }
 
 // NewOwners returns the owners' side of the waitlists in store. secrets seals the
 // channel URLs.
-func NewOwners(store WaitlistStore, secrets Secrets, templates Templates, now func() time.Time) *Owners {
-	return &Owners{store: store, secrets: secrets, templates: templates, now: now}
+func NewOwners(store WaitlistStore, secrets Secrets, templates Templates, bounds Bounds, now func() time.Time) *Owners {
+	return &Owners{store: store, secrets: secrets, templates: templates, bounds: bounds, now: now}
 }
 
 // Create makes a waitlist for the owner with the address accountEmail, or for the
@@ -116,6 +136,7 @@ func (o *Owners) Create(
 			ID: id.String(), CreatedAt: o.now().UTC().Truncate(time.Millisecond),
 			OwnerID: grant.OwnerID, Owner: grant.Entitlement,
 			AccountID: actor.AccountID, Key: key, Content: append([]byte(grant.OwnerID+"\n"), raw...),
+			MaxWaitlists: o.bounds.Waitlists,
 		}, func(templatesDeleted int64) (Draft, error) {
 			if err := asked.holds(templatesDeleted); err != nil {
 				return Draft{}, err
@@ -308,6 +329,9 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemp
 	}
 	if err != nil {
 		return Draft{}, err
+	}
+	if _, sent := in.Raw("settings"); sent && o.bounds.SettingsBytes > 0 && len(draft.Settings) > o.bounds.SettingsBytes {
+		in.Fail("settings", fmt.Sprintf("All settings together must have at most %d bytes.", o.bounds.SettingsBytes))
 	}
 	if err := in.Err(); err != nil {
 		return Draft{}, err

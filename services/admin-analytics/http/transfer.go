@@ -21,7 +21,7 @@ const (
 	transferTimeout = time.Hour
 	importTimeout   = 5 * time.Minute
 	// stallTimeout bounds the time for one piece, in either direction.
-	stallTimeout = 30 * time.Second
+	stallTimeout = 20 * time.Second
 	// answerTimeout bounds the time until the signup service starts to answer.
 	answerTimeout = httpapi.DefaultTimeout
 	// piece is how many bytes of a body are forwarded at a time.

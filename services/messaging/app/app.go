@@ -56,6 +56,10 @@ type Config struct {
 	// Blasts and mails about signups that one address may get in 24 hours, from all owners. Others are not sent. 0: no
 	// limit.
 	MailDailyCapRecipient int64 `env:"MAIL_DAILY_CAP_RECIPIENT" envDefault:"0"`
+	// Templates that an account can have; beyond it 409. 0: no bound.
+	MaxTemplates int64 `env:"MAX_TEMPLATES" envDefault:"0" deployed:"200"`
+	// Blasts that the waitlists of an account can have, ended ones included; beyond it 409. 0: no bound.
+	MaxBlasts int64 `env:"MAX_BLASTS" envDefault:"0" deployed:"10000"`
 	// Whether blasts, mails from templates and sending domains need a verified address. Set it for account as well.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 
@@ -139,6 +143,10 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		problems = append(problems, errors.New("Set BLAST_RATE to 0 or more.")) //nolint:staticcheck // an instruction
 	}
 	problems = append(problems, cfg.limitProblems()...)
+	if cfg.MaxTemplates < 0 || cfg.MaxBlasts < 0 {
+		//nolint:staticcheck // an instruction
+		problems = append(problems, errors.New("Set MAX_TEMPLATES and MAX_BLASTS to 0 or more."))
+	}
 	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.MailWorkers)+int32(cfg.BlastWorkers)+otherConns)
 	wired := false
 	defer func() {
@@ -198,7 +206,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		if err != nil {
 			return err
 		}
-		owners := messaging.NewTemplates(templates, time.Now)
+		owners := messaging.NewTemplates(templates, cfg.MaxTemplates, time.Now)
 		messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
 		messaginghttp.Routes(rt.Engine, messaginghttp.Backends{
 			Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications,

@@ -30,7 +30,7 @@ func openBlasts(rt *service.Runtime, cfg Config, sending messaging.BlasterConfig
 	}
 	rt.Go("blasts", blaster.Run)
 	return messaging.NewBlasts(messaging.BlastsConfig{
-		Store: store, Lists: sending.Lists, Limits: sending.Limits,
+		Store: store, Lists: sending.Lists, Limits: sending.Limits, MaxBlasts: cfg.MaxBlasts,
 		Wake: blaster.Wake, Log: rt.Log, Now: time.Now,
 	}), nil
 }

@@ -23,7 +23,7 @@ func TestCheckTemplates(t *testing.T) {
 	insert := func(ownerID string, kind messaging.TemplateType) string {
 		t.Helper()
 		id := uuid.Must(uuid.NewV7()).String()
-		if err := store.InsertTemplate(t.Context(), messaging.Template{ID: id, OwnerID: ownerID, Type: kind, Text: "x"}); err != nil {
+		if err := store.InsertTemplate(t.Context(), messaging.Template{ID: id, OwnerID: ownerID, Type: kind, Text: "x"}, 0); err != nil {
 			t.Fatal(err)
 		}
 		return id
@@ -41,7 +41,7 @@ func TestCheckTemplates(t *testing.T) {
 		ref(strings.ToUpper(mine), confirmation), ref(strings.ReplaceAll(mine, "-", ""), confirmation), ref("{"+mine+"}", confirmation),
 		ref("urn:uuid:"+mine, confirmation),
 	}
-	srv := grpc.NewServer(nil, messaging.NewTemplates(store, time.Now))
+	srv := grpc.NewServer(nil, messaging.NewTemplates(store, 0, time.Now))
 	check := func(refs ...*messagingv1.TemplateRef) []*messagingv1.TemplateRef {
 		t.Helper()
 		res, err := srv.CheckTemplates(t.Context(), &messagingv1.CheckTemplatesRequest{OwnerId: owner, Templates: refs})

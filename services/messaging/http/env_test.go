@@ -72,7 +72,7 @@ func newEnv(t testing.TB) *env {
 	})
 	messaginghttp.Routes(engine, messaginghttp.Backends{
 		Accounts:  e,
-		Templates: messaging.NewTemplates(postgres.NewTemplates(e.pool, func() { e.woken++ }), time.Now),
+		Templates: messaging.NewTemplates(postgres.NewTemplates(e.pool, func() { e.woken++ }), 0, time.Now),
 		Domains:   e.owners,
 	})
 	e.actors["owner"] = actor(ownerID, "owner@example.com", pro())

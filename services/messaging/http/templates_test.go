@@ -391,7 +391,7 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 	inserted := make(chan error, 1)
 	go func() {
 		inserted <- postgres.NewTemplates(e.pool, func() {}).InsertTemplate(t.Context(),
-			messaging.Template{ID: uuid.NewString(), OwnerID: ownerID, Type: "blast", Text: "x"})
+			messaging.Template{ID: uuid.NewString(), OwnerID: ownerID, Type: "blast", Text: "x"}, 0)
 	}()
 	waits(inserted)
 	if err := exclusive.Commit(t.Context()); err != nil {

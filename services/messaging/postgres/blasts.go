@@ -88,6 +88,18 @@ func insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
 			return fmt.Errorf("hold off the purge: %w", err)
 		}
 	}
+	if b.MaxBlasts > 0 {
+		if err := db.New(tx).LockBound(ctx, b.OwnerID); err != nil {
+			return fmt.Errorf("lock the bound: %w", err)
+		}
+		have, err := db.New(tx).CountBlasts(ctx, b.OwnerID)
+		if err != nil {
+			return fmt.Errorf("count blasts: %w", err)
+		}
+		if have >= b.MaxBlasts {
+			return messaging.ErrTooManyBlasts(b.MaxBlasts)
+		}
+	}
 	var most *int64
 	if b.Use.Most > 0 {
 		most = &b.Use.N

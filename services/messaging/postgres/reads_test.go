@@ -87,7 +87,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	if err := templates.InsertTemplate(ctx, messaging.Template{
 		ID: id, OwnerID: owner, Type: messaging.BlastTemplate,
 		Text: "x",
-	}); err != nil {
+	}, 0); err != nil {
 		t.Fatal(err)
 	}
 	steps := []struct {
@@ -128,7 +128,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			return templates.InsertTemplate(ctx, messaging.Template{
 				ID: uuid.NewString(), OwnerID: uuid.NewString(),
 				Type: messaging.BlastTemplate, Text: "x",
-			})
+			}, 200)
 		}},
 	}
 	for range 10 { // so that Postgres keeps generic plans

@@ -32,12 +32,25 @@ func NewTemplates(pool *pgxpool.Pool, wake func()) *Templates {
 }
 
 // InsertTemplate implements messaging.TemplateStore.
-func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template) error {
+func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template, most int64) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := holdOff(ctx, tx, t.OwnerID); err != nil {
 			return err
 		}
-		n, err := s.db.WithTx(tx).InsertTemplate(ctx, db.InsertTemplateParams{
+		q := s.db.WithTx(tx)
+		if most > 0 {
+			if err := q.LockBound(ctx, t.OwnerID); err != nil {
+				return err
+			}
+			have, err := q.CountTemplates(ctx, t.OwnerID)
+			if err != nil {
+				return err
+			}
+			if have >= most {
+				return messaging.ErrTooManyTemplates(most)
+			}
+		}
+		n, err := q.InsertTemplate(ctx, db.InsertTemplateParams{
 			ID: t.ID, OwnerID: t.OwnerID, Type: string(t.Type), Name: t.Name,
 			Subject: t.Subject, HTML: t.HTML, Text: t.Text, CreatedAt: t.CreatedAt,
 		})

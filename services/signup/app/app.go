@@ -34,6 +34,10 @@ type Config struct {
 	BatchSize int `env:"SIGNUP_BATCH_SIZE" envDefault:"256"`
 	// Signups that may wait for one waitlist; beyond it 429.
 	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
+	// Waitlists that an account can have; beyond it 409. 0: no bound.
+	MaxWaitlists int64 `env:"MAX_WAITLISTS" envDefault:"0" deployed:"1000"`
+	// Bytes of all settings of a waitlist together; beyond it 400. 0: no bound but that of the request.
+	MaxSettingsBytes int `env:"MAX_SETTINGS_BYTES" envDefault:"0" deployed:"262144"`
 	// Version of the privacy policy, stored with every consent.
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
 	// Whether views of forms are counted. Otherwise analytics show none.
@@ -52,6 +56,12 @@ func (c Config) problems() (all []error) {
 	}
 	if c.TombstoneKept < 0 {
 		all = append(all, errors.New("Set TOMBSTONE_KEPT to 0 or longer.")) //nolint:staticcheck // an instruction
+	}
+	if c.MaxWaitlists < 0 {
+		all = append(all, errors.New("Set MAX_WAITLISTS to 0 or more.")) //nolint:staticcheck // an instruction
+	}
+	if c.MaxSettingsBytes < 0 {
+		all = append(all, errors.New("Set MAX_SETTINGS_BYTES to 0 or more.")) //nolint:staticcheck // an instruction
 	}
 	for _, limit := range []struct {
 		variable string

@@ -24,7 +24,9 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 		return err
 	}
 	templates := grpc.Templates{Messaging: messagingv1.NewMessagingServiceClient(messaging)}
-	owners := signup.NewOwners(waitlists, rt.Seal, templates, time.Now)
+	owners := signup.NewOwners(waitlists, rt.Seal, templates, signup.Bounds{
+		Waitlists: cfg.MaxWaitlists, SettingsBytes: cfg.MaxSettingsBytes,
+	}, time.Now)
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(signup.NewAdmin(owners, svc, store, time.Now)))
 	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))

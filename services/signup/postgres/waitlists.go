@@ -99,8 +99,8 @@ func (s *Waitlists) CreateWaitlist(
 		q := s.db.WithTx(tx)
 		var response []byte
 		response, replayed, err = idempotency.Do(ctx, tx, req, func() ([]byte, error) {
-			// setOwner locks the owner. A concurrent closing of the owner or deletion of a
-			// template is either visible here or sees the new waitlist.
+			// setOwner locks the owner. A concurrent closing of the owner, deletion of a
+			// template or creation is either visible here or sees the new waitlist.
 			if err := setOwner(ctx, q, c.OwnerID, c.Owner); err != nil {
 				return nil, err
 			}
@@ -110,6 +110,13 @@ func (s *Waitlists) CreateWaitlist(
 			}
 			draft, err := build(deleted)
 			if err != nil {
+				return nil, err
+			}
+			have, err := q.CountWaitlists(ctx, c.OwnerID)
+			if err != nil {
+				return nil, fmt.Errorf("count waitlists: %w", err)
+			}
+			if err := c.WithinBound(have); err != nil {
 				return nil, err
 			}
 			n, err := q.InsertWaitlist(ctx, db.InsertWaitlistParams{

@@ -41,7 +41,7 @@ func newOwners(t *testing.T) *owners {
 	t.Helper()
 	o := &owners{pool: database(t), templates: &templates{}, now: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.UTC)}
 	o.store = postgres.NewWaitlists(o.pool, func() { o.woken.Add(1) }, o.clock)
-	o.Owners = signup.NewOwners(o.store, secrets(t), o.templates, o.clock)
+	o.Owners = signup.NewOwners(o.store, secrets(t), o.templates, signup.Bounds{}, o.clock)
 	return o
 }
 

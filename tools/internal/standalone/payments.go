@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/tools/internal/stripesim"
 )
 
@@ -57,7 +58,7 @@ func (s *Standalone) startPayments(ctx context.Context) (map[string]string, erro
 			s.fail(fmt.Errorf("payment simulator: %w", err))
 		}
 	}()
-	s.serve("payment simulator", listener, sim) //nolint:contextcheck // draining goes on when ctx has ended
+	s.serve("payment simulator", listener, sim, httpapi.ServerConfig{Log: s.log}) //nolint:contextcheck // draining goes on when ctx has ended
 	// End requests that hang on purpose before the server drains.
 	s.onStop(func() error { stop(); return <-ended })
 	s.pages = sim

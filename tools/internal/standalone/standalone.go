@@ -27,6 +27,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/ratelimit"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/telemetry"
@@ -39,10 +40,6 @@ const (
 	readyTimeout = 60 * time.Second
 	// checkTimeout bounds one readiness check.
 	checkTimeout = 2 * time.Second
-
-	readHeaderTimeout = 10 * time.Second
-	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 32 << 10
 )
 
 // Config holds the runner's own settings. The services read theirs from Environ,
@@ -50,6 +47,8 @@ const (
 type Config struct {
 	// Where the public interface and /readyz listen.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
+	// Open connections of the public interface. Further ones are closed at once. 0: no bound.
+	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0"`
 	// Where /livez, /readyz, /metrics and /debug/pprof of all services listen. Empty: nowhere.
 	InternalAddr string `env:"INTERNAL_ADDR"`
 	// Folder of all persistent data. One process at a time uses it.
@@ -220,13 +219,15 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.serve("HTTP", listener, edge) //nolint:contextcheck // draining goes on when ctx has ended
+	s.serve("HTTP", listener, edge, httpapi.ServerConfig{
+		Log: s.log, MaxConns: cfg.HTTPMaxConns, Registerer: tel.Registerer,
+	}) //nolint:contextcheck // draining goes on when ctx has ended
 	if cfg.InternalAddr != "" {
 		internal, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.InternalAddr)
 		if err != nil {
 			return nil, fmt.Errorf("listen at INTERNAL_ADDR: %w", err)
 		}
-		s.serve("internal HTTP", internal, s.internal(tel)) //nolint:contextcheck // as above
+		s.serve("internal HTTP", internal, s.internal(tel), httpapi.ServerConfig{Log: s.log}) //nolint:contextcheck // as above
 	}
 	if err := s.awaitReady(ctx); err != nil {
 		return nil, err
@@ -261,11 +262,8 @@ func (s *Standalone) Stop() error {
 }
 
 // serve serves h on l until Stop, which lets requests in flight finish.
-func (s *Standalone) serve(name string, l net.Listener, h http.Handler) {
-	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
+func (s *Standalone) serve(name string, l net.Listener, h http.Handler, cfg httpapi.ServerConfig) {
+	server := httpapi.NewServer(h, cfg)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -132,7 +132,11 @@ func (a *accounts) SetPaymentCustomer(
 }
 
 // near serves the calls directly, without a network.
-type near struct{ *accounts }
+type near struct {
+	// Billing calls no other method.
+	accountv1.AccountServiceClient
+	*accounts
+}
 
 func (n near) Authorize(ctx context.Context, in *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
 	return n.accounts.Authorize(ctx, in)

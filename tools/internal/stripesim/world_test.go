@@ -150,7 +150,7 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 		t.Fatal(err)
 	}
 	cfg := billing.Config{
-		Store: w.store, Accounts: billinggrpc.Accounts{Client: near{w.accounts}}, Provider: provider, Prices: prices,
+		Store: w.store, Accounts: billinggrpc.Accounts{Client: near{accounts: w.accounts}}, Provider: provider, Prices: prices,
 		URLs:           billing.URLs{Success: "https://example.com/ok", Cancel: "https://example.com/no", Portal: "https://example.com/me"},
 		ReconcileEvery: 24 * time.Hour, ReconcileRate: 1e6, Log: log, Now: w.sim.clock.now,
 	}
@@ -158,7 +158,7 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	billinghttp.Routes(engine, billing.New(cfg), near{w.accounts}, webhook)
+	billinghttp.Routes(engine, billing.New(cfg), near{accounts: w.accounts}, webhook)
 	serve, w.engine = engine, engine
 	w.stores = &stepStore{Store: w.store}
 	cfg.Store = w.stores

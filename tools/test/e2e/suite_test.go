@@ -96,6 +96,7 @@ func TestSuite(t *testing.T) {
 		{"abuse_mail", s.testAbuseMail},
 		{"billing", s.testBilling},
 		{"payments", s.testPayments},
+		{"abuse of the edge", s.testEdgeAbuse},
 	} {
 		// Each deployment has its own program, database and topics.
 		t.Run(deployed.name, func(t *testing.T) {

@@ -135,6 +135,18 @@ func (q *Queries) ClaimPlan(ctx context.Context, lease time.Duration) (ClaimPlan
 	return i, err
 }
 
+const CountBlasts = `-- name: CountBlasts :one
+SELECT count(*) FROM blast WHERE owner_id = $1
+`
+
+// By blast_owner.
+func (q *Queries) CountBlasts(ctx context.Context, ownerID string) (int64, error) {
+	row := q.db.QueryRow(ctx, CountBlasts, ownerID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const DeleteAnswers = `-- name: DeleteAnswers :exec
 DELETE FROM idempotency_key WHERE account_id = $1
 `

@@ -36,6 +36,18 @@ func (q *Queries) ChangeTemplate(ctx context.Context, arg ChangeTemplateParams) 
 	return err
 }
 
+const CountTemplates = `-- name: CountTemplates :one
+SELECT count(*) FROM template WHERE owner_id = $1
+`
+
+// By template_owner.
+func (q *Queries) CountTemplates(ctx context.Context, ownerID string) (int64, error) {
+	row := q.db.QueryRow(ctx, CountTemplates, ownerID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const DeleteTemplate = `-- name: DeleteTemplate :execrows
 DELETE FROM template WHERE id = $1 AND owner_id = $2
 `
@@ -172,6 +184,17 @@ func (q *Queries) ListTemplates(ctx context.Context, ownerID string) ([]ListTemp
 		return nil, err
 	}
 	return items, nil
+}
+
+const LockBound = `-- name: LockBound :exec
+SELECT pg_advisory_xact_lock(hashtextextended('bound/' || $1::text, 0))
+`
+
+// Concurrent requests of one owner for what is bounded wait for each other, so that they
+// count each other.
+func (q *Queries) LockBound(ctx context.Context, ownerID string) error {
+	_, err := q.db.Exec(ctx, LockBound, ownerID)
+	return err
 }
 
 const LockTemplate = `-- name: LockTemplate :one

@@ -7,6 +7,10 @@ WHERE NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[@waitlist_id::uuid,
   AND NOT EXISTS (SELECT FROM tombstone b WHERE b.hash = ANY (
     ARRAY[sha256(uuid_send(@waitlist_id::uuid)), sha256(uuid_send(@owner_id::uuid))]));
 
+-- name: CountBlasts :one
+-- By blast_owner.
+SELECT count(*) FROM blast WHERE owner_id = $1;
+
 -- name: StoreAnswer :exec
 -- By idempotency_key_pkey.
 UPDATE idempotency_key SET response = @response WHERE account_id = @account_id AND scope = @scope AND key = @key;

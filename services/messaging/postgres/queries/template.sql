@@ -2,6 +2,15 @@
 -- Keeps the purge of an account or waitlist waiting until the transaction ends.
 SELECT pg_advisory_xact_lock_shared(hashtextextended('purge/' || @id::text, 0));
 
+-- name: LockBound :exec
+-- Concurrent requests of one owner for what is bounded wait for each other, so that they
+-- count each other.
+SELECT pg_advisory_xact_lock(hashtextextended('bound/' || @owner_id::text, 0));
+
+-- name: CountTemplates :one
+-- By template_owner.
+SELECT count(*) FROM template WHERE owner_id = $1;
+
 -- name: InsertTemplate :execrows
 -- Inserts nothing if the owner is deleted. By gone_pkey and tombstone_pkey.
 INSERT INTO template (id, owner_id, template_type, name, subject, html_body, text_body, created_at)

@@ -11,6 +11,18 @@ import (
 	"waitlist.internal/libs/access"
 )
 
+const CountWaitlists = `-- name: CountWaitlists :one
+SELECT count(*) FROM waitlist WHERE deleted_at IS NULL AND owner_id = $1
+`
+
+// By waitlist_owner.
+func (q *Queries) CountWaitlists(ctx context.Context, ownerID string) (int64, error) {
+	row := q.db.QueryRow(ctx, CountWaitlists, ownerID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const DeleteWaitlist = `-- name: DeleteWaitlist :one
 UPDATE waitlist SET deleted_at = now() WHERE deleted_at IS NULL AND id = $1 RETURNING owner_id
 `
@@ -183,7 +195,7 @@ func (q *Queries) ListWaitlistIDs(ctx context.Context, after string, most int32)
 }
 
 const ListWaitlists = `-- name: ListWaitlists :many
-SELECT w.id, w.owner_id, w.name, w.settings, w.version, w.created_at,
+SELECT w.id, w.owner_id, w.name, '{}'::jsonb AS settings, w.version, w.created_at,
     o.tier, o.status, o.valid_until, o.trial, o.version AS owner_version,
     coalesce((SELECT c.total FROM change c WHERE c.waitlist_id = w.id ORDER BY c.no DESC LIMIT 1), 0)::bigint AS signup_count
 FROM waitlist w JOIN owner o ON o.id = w.owner_id
@@ -205,7 +217,8 @@ type ListWaitlistsRow struct {
 	SignupCount  int64
 }
 
-// UUIDv7s sort by creation. By waitlist_owner, owner_pkey and change_pkey.
+// Without settings, which may be long. UUIDv7s sort by creation. By waitlist_owner,
+// owner_pkey and change_pkey.
 func (q *Queries) ListWaitlists(ctx context.Context, ownerID string) ([]ListWaitlistsRow, error) {
 	rows, err := q.db.Query(ctx, ListWaitlists, ownerID)
 	if err != nil {
