@@ -32,6 +32,6 @@ func openBlasts(rt *service.Runtime, cfg Config, sending messaging.BlasterConfig
 	return messaging.NewBlasts(messaging.BlastsConfig{
 		Store: store, Lists: sending.Lists, EnforceVerification: cfg.EnforceEmailVerification, TrialCap: cfg.BlastDailyCapTrial,
 		MaxBlasts: cfg.MaxBlasts,
-		Wake: blaster.Wake, Log: rt.Log, Now: time.Now,
+		Wake:      blaster.Wake, Log: rt.Log, Now: time.Now,
 	}), nil
 }
