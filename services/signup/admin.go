@@ -73,7 +73,7 @@ type Admin struct {
 func NewAdmin(owners *Owners, svc *Service, store AdminStore, now func() time.Time) *Admin {
 	return &Admin{
 		owners: owners, svc: svc, store: store, now: now,
-		exports: newGate("exports", 4, 2, 3*time.Second), imports: newGate("imports", 3, 1, 10*time.Second),
+		exports: newGate("exports", 4, 1, 3*time.Second), imports: newGate("imports", 3, 1, 10*time.Second),
 	}
 }
 

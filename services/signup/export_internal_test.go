@@ -161,8 +161,34 @@ func TestGate(t *testing.T) {
 		b()
 		c()
 		enter("a")()
-		if g.in != 1 || len(g.byOne) != 1 || g.byOne["a"] != 1 {
-			t.Errorf("%d are in, %v", g.in, g.byOne)
+
+		// Places go to those who came first, past those whose owners have theirs.
+		leaveA, leaveB := enter("a"), enter("b")
+		order := make(chan string, 4)
+		for _, owner := range []string{"a", "c", "a", "d"} {
+			go func() {
+				leave, err := g.enter(t.Context(), owner)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order <- owner
+				leave()
+			}()
+			synctest.Wait()
+		}
+		leaveB()
+		synctest.Wait()
+		leaveA()
+		synctest.Wait()
+		close(order)
+		for _, want := range []string{"c", "d", "a", "a"} {
+			if got := <-order; got != want {
+				t.Errorf("a place went to %q, want %q", got, want)
+			}
+		}
+		if g.in != 1 || len(g.byOne) != 1 || g.byOne["a"] != 1 || len(g.queue) != 0 {
+			t.Errorf("%d are in, %v, %d wait", g.in, g.byOne, len(g.queue))
 		}
 	})
 }

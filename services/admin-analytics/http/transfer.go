@@ -20,8 +20,12 @@ const (
 	// transferTimeout bounds an export, importTimeout an import, upload included.
 	transferTimeout = time.Hour
 	importTimeout   = 5 * time.Minute
-	// stallTimeout bounds the time for one piece, in either direction.
+	// stallTimeout bounds the time for one piece, in either direction, and how long the
+	// client of an export may lag behind exportRate.
 	stallTimeout = 20 * time.Second
+	// exportRate is the least rate at which the client of an export reads, in bytes a
+	// second. An export holds one of a few places.
+	exportRate = 64 << 10
 	// answerTimeout bounds the time until the signup service starts to answer.
 	answerTimeout = httpapi.DefaultTimeout
 	// piece is how many bytes of a body are forwarded at a time.
@@ -64,16 +68,21 @@ func (h handler) export(c *gin.Context) error {
 		return nil
 	}
 	out := http.NewResponseController(c.Writer)
+	// left is how much longer than at exportRate the client may still take. Only its own
+	// time counts.
+	left := h.stall
 	for ; err == nil; res, err = stream.Recv() {
-		// The deadline ends a download whose client stopped reading. A test's recorder has
-		// no deadline. The server lifts it after the response.
-		_ = out.SetWriteDeadline(time.Now().Add(h.stall))
-		if _, err := c.Writer.Write(res.GetCsv()); err != nil {
+		start, piece := time.Now(), res.GetCsv()
+		// The deadline ends a download whose client is too slow. A test's recorder has no
+		// deadline. The server lifts it after the response.
+		_ = out.SetWriteDeadline(start.Add(left))
+		if _, err := c.Writer.Write(piece); err != nil {
 			return gone(err)
 		}
 		if err := out.Flush(); err != nil {
 			return gone(err)
 		}
+		left = min(h.stall, left-time.Since(start)+time.Duration(len(piece))*time.Second/exportRate)
 	}
 	if errors.Is(err, io.EOF) {
 		return nil

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -271,6 +272,63 @@ func TestStalledExport(t *testing.T) {
 			await(t, ended)
 			if _, err := io.Copy(io.Discard, res.Body); err == nil {
 				t.Error("half a file seems whole")
+			}
+		})
+	}
+}
+
+// pacedWriter is an answer whose client reads so many bytes a second.
+type pacedWriter struct {
+	*httptest.ResponseRecorder
+	rate     time.Duration
+	deadline time.Time
+}
+
+func (w *pacedWriter) SetWriteDeadline(d time.Time) error { w.deadline = d; return nil }
+
+func (w *pacedWriter) Write(b []byte) (int, error) {
+	select {
+	case <-time.After(time.Until(w.deadline)):
+		return 0, os.ErrDeadlineExceeded
+	case <-time.After(time.Duration(len(b)) * time.Second / w.rate):
+		return w.ResponseRecorder.Write(b)
+	}
+}
+
+// TestSlowExport: a client that takes each piece in time, but all of them slowly, loses
+// its place.
+func TestSlowExport(t *testing.T) {
+	t.Parallel()
+	const pieces = 50
+	piece := strings.Repeat("a@example.com\r\n", 100)
+	s := &signups{export: func(_ *signupv1.ExportSignupsRequest, out exportStream) error {
+		for range pieces {
+			if err := send(out, piece); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	for name, tt := range map[string]struct {
+		rate  time.Duration
+		whole bool
+	}{
+		"half the least rate":   {exportRate / 2, false},
+		"ten times the minimum": {exportRate * 10, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			web := edge(t, s)
+			w := &pacedWriter{ResponseRecorder: httptest.NewRecorder(), rate: tt.rate}
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, exportPath, nil)
+			req.Header.Set("Authorization", "Bearer good")
+			cut := func() (cut bool) {
+				defer func() { cut = recover() != nil }()
+				web.Config.Handler.ServeHTTP(w, req)
+				return false
+			}()
+			if got := w.Body.Len(); cut == tt.whole || (got == pieces*len(piece)) != tt.whole || got == 0 {
+				t.Errorf("%d of %d bytes, cut: %v", got, pieces*len(piece), cut)
 			}
 		})
 	}

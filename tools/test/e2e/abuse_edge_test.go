@@ -58,7 +58,8 @@ func testBounds(t *testing.T, d *deployment) {
 	})
 	t.Run("waitlists", func(t *testing.T) {
 		d.exec(t, `INSERT INTO signup.waitlist (id, owner_id, name, settings, created_at)
-			SELECT overlay(gen_random_uuid()::text PLACING '7' FROM 15)::uuid, owner_id, name, settings, created_at FROM signup.waitlist, generate_series(2, $2) WHERE id = $1`,
+			SELECT overlay(gen_random_uuid()::text PLACING '7' FROM 15)::uuid, owner_id, name, settings, created_at
+			FROM signup.waitlist, generate_series(2, $2) WHERE id = $1`,
 			id, manyWaitlists)
 		var took []time.Duration
 		for range 100 {
@@ -186,7 +187,9 @@ func testNotHTTP(t *testing.T, d *deployment) {
 		"no host":          {"GET /v1/auth/me HTTP/1.1\r\n\r\n", http.StatusBadRequest},
 		"a path with %zz":  {"GET /v1/%zz HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusBadRequest},
 		"an endless line":  {"GET /v1/" + strings.Repeat("x", 100_000) + " HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
-		"an endless field": {"GET /v1/auth/me HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 100_000) + "\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
+		"an endless field": {
+			"GET /v1/auth/me HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 100_000) + "\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := d.dial(t, tc.request)
