@@ -219,9 +219,10 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	if err != nil {
 		return nil, err
 	}
+	//nolint:contextcheck // draining goes on when ctx has ended
 	s.serve("HTTP", listener, edge, httpapi.ServerConfig{
 		Log: s.log, MaxConns: cfg.HTTPMaxConns, Registerer: tel.Registerer,
-	}) //nolint:contextcheck // draining goes on when ctx has ended
+	})
 	if cfg.InternalAddr != "" {
 		internal, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.InternalAddr)
 		if err != nil {

@@ -183,10 +183,10 @@ func testNotHTTP(t *testing.T, d *deployment) {
 		request string
 		status  int
 	}{
-		"no version":       {"GET /v1/auth/me\r\n\r\n", http.StatusBadRequest},
-		"no host":          {"GET /v1/auth/me HTTP/1.1\r\n\r\n", http.StatusBadRequest},
-		"a path with %zz":  {"GET /v1/%zz HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusBadRequest},
-		"an endless line":  {"GET /v1/" + strings.Repeat("x", 100_000) + " HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
+		"no version":      {"GET /v1/auth/me\r\n\r\n", http.StatusBadRequest},
+		"no host":         {"GET /v1/auth/me HTTP/1.1\r\n\r\n", http.StatusBadRequest},
+		"a path with %zz": {"GET /v1/%zz HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusBadRequest},
+		"an endless line": {"GET /v1/" + strings.Repeat("x", 100_000) + " HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
 		"an endless field": {
 			"GET /v1/auth/me HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 100_000) + "\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge,
 		},
