@@ -65,7 +65,7 @@ type Config struct {
 	// Limiter is the global limit; nil means none.
 	Limiter ratelimit.Limiter
 	// Exempt reports whether a request under /v1 does not count against the limit;
-	// nil means that all count.
+	// nil means that all count. path is percent-encoded as sent, like the routes.
 	Exempt func(method, path string) bool
 	// AllowedOrigins may read answers outside /v1/public; "*", like an empty list,
 	// means every origin.
@@ -237,7 +237,7 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	e.origins.set(h, c.Request.Header, path)
 
 	if path == "/v1" || strings.HasPrefix(path, "/v1/") {
-		if e.cfg.Limiter != nil && (e.cfg.Exempt == nil || !e.cfg.Exempt(c.Request.Method, path)) {
+		if e.cfg.Limiter != nil && (e.cfg.Exempt == nil || !e.cfg.Exempt(c.Request.Method, c.Request.URL.EscapedPath())) {
 			if ok, retry := e.cfg.Limiter.Allow(c.Request.Context()); !ok {
 				c.Abort()
 				write(c, apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry))

@@ -323,6 +323,9 @@ func TestLimiterCountsEverythingUnderV1(t *testing.T) {
 		res, body := a.do(t, m, "/v1/unknown")
 		wantError(t, res, body, 429, apierr.RateLimited)
 	}
+	// No route has a path that is escaped without need.
+	res, body := a.do(t, "POST", "/v1/billing/%77ebhook")
+	wantError(t, res, body, 429, apierr.RateLimited)
 	if res, _ := a.do(t, "POST", "/v1/billing/webhook"); res.StatusCode != 204 {
 		t.Fatal(res.StatusCode)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"waitlist.internal/libs/access"
 )
@@ -157,16 +158,15 @@ func (f *csvFile) moment(t time.Time) {
 }
 
 // text writes a cell of user input. A spreadsheet would run a cell that begins like a
-// formula, so text puts an apostrophe in front of it.
+// formula, so text puts an apostrophe in front of it. Some spreadsheets take the
+// full-width forms of the signs for the signs.
 func (f *csvFile) text(v []byte) {
-	guard := false
-	if len(v) > 0 {
-		switch v[0] {
-		case '=', '+', '-', '@', '\t', '\r':
-			guard = true
-		}
+	switch first, _ := utf8.DecodeRune(v); first {
+	case '=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠':
+		f.cell(v, true)
+	default:
+		f.cell(v, false)
 	}
-	f.cell(v, guard)
 }
 
 // phone is text, except that a number in E.164 form is written as it is.
@@ -178,8 +178,10 @@ func (f *csvFile) phone(v []byte) {
 	f.text(v)
 }
 
+// cell also quotes what some programs take for a separator in place of the comma, so
+// that no part of a cell becomes a cell of its own.
 func (f *csvFile) cell(v []byte, guard bool) {
-	quoted := bytes.ContainsAny(v, "\",\r\n")
+	quoted := bytes.ContainsAny(v, "\",\r\n;\t")
 	if quoted {
 		f.buf = append(f.buf, '"')
 	}

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"waitlist.internal/libs/apierr"
 )
@@ -34,7 +36,8 @@ func records(csv []byte) (out [][]string, ok bool) {
 					field, csv = append(field, '"'), csv[1:]
 				}
 			} else {
-				at := bytes.IndexAny(csv, "\",\r\n")
+				// Some programs take the last two for separators, too.
+				at := bytes.IndexAny(csv, "\",\r\n;\t")
 				if at < 0 {
 					return nil, false
 				}
@@ -60,7 +63,7 @@ func records(csv []byte) (out [][]string, ok bool) {
 func FuzzCSV(f *testing.F) {
 	for _, s := range []string{
 		"", "Ada", "=1+1", "+1", "-1", "@x", "\tx", "\rx", "\nx", "'=1", `"`, `a"b,c`, "a\r\nb", ",", "é, ü",
-		"=\"x\"", "+15550100", "+", "++1",
+		"=\"x\"", "+15550100", "+", "++1", "＝1+1", "＋1", "－1", "＠x", "＃x", "\xef\xbc", "a;=1", "a\t=1",
 	} {
 		f.Add([]byte(s), []byte(s+"x"))
 	}
@@ -90,7 +93,7 @@ func FuzzCSV(f *testing.F) {
 			t.Fatalf("not what RFC 4180 says: %q", file)
 		}
 		text := func(v []byte) string {
-			if len(v) > 0 && bytes.IndexByte([]byte("=+-@\t\r"), v[0]) >= 0 {
+			if first, _ := utf8.DecodeRune(v); len(v) > 0 && strings.ContainsRune("=+-@\t\r＝＋－＠", first) {
 				return "'" + string(v)
 			}
 			return string(v)

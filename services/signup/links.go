@@ -26,6 +26,12 @@ func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (al
 	return !first, err
 }
 
+// Verifiable returns what Verify would, and changes nothing.
+func (s *Service) Verifiable(ctx context.Context, waitlistID, email, tok string) (already bool, err error) {
+	_, v, err := s.bearer(ctx, waitlistID, email, tok, token.VerifySignup, apierr.Invalid)
+	return err == nil && !v.Signup.EmailVerifiedAt.IsZero(), err
+}
+
 // Unsubscribe opts a signup out of marketing mail and returns a token that allows
 // deleting its data. It also takes the token of an offboarding mail, whose signup was
 // removed. Errors: NOT_FOUND, INVALID_TOKEN as Denied.

@@ -159,7 +159,12 @@ func TestVerify(t *testing.T) {
 	}
 	e.get(t, path).fails(t, http.StatusBadRequest, apierr.ValidationError, "token")
 	e.get(t, path+"?token=").fails(t, http.StatusBadRequest, apierr.ValidationError, "token")
-	e.post(t, path, `{"token":"`+tok+`"}`).is(t, http.StatusOK, `{"verified":true,"message":"*"}`)
+	for range 2 {
+		if head := e.send(t.Context(), t, http.MethodHead, path+"?token="+tok, ""); head.status != http.StatusOK {
+			t.Errorf("HEAD: %+v", head)
+		}
+	}
+	e.post(t, path, `{"token":"`+tok+`"}`).is(t, http.StatusOK, `{"verified":true,"message":"Your email address is verified."}`)
 	again := e.get(t, path+"?token="+tok)
 	again.is(t, http.StatusOK, `{"verified":true,"message":"*"}`)
 	if !strings.Contains(again.body, "already") {

@@ -87,6 +87,8 @@ func (s *suite) testRateLimit(t *testing.T) {
 	o.join(t, id, ada)
 	requests := map[string]Request{
 		"unknown path":   Get("/nope"),
+		// Only the path as billing knows it is exempt.
+		"escaped path":   Post("/billing/%77ebhook", Obj{}),
 		"unknown method": NewRequest(http.MethodPut, "/auth/me", nil),
 		"preflight":      NewRequest(http.MethodOptions, "/waitlists", nil).With("Access-Control-Request-Method", http.MethodPost),
 		"public preflight": NewRequest(http.MethodOptions, "/public/waitlists/"+id+"/signups", nil).

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 func testTransfer(t *testing.T, d *deployment) {
@@ -238,10 +239,10 @@ func testExportCells(t *testing.T, d *deployment) {
 		"=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "=", "+", "-", "@", "\t", "x=1", " =1", "'=1", "'", "a,b", "a;b", `say "hi"`,
 		`"`, `""`, "two\nlines",
 		"two\r\nlines", "=two\r\nlines", "\"=1\"", "Zoë 🚀", "null", "true", "007", "1e5", `=HYPERLINK("http://example.com","x")`,
-		"\u00a0=1", "＝1", `\`, "a\\,b", "#REF!",
+		"\u00a0=1", "＝1", "＋1", "－1", "＠SUM(A1)", "a;=1", "a\t=1", `\`, "a\\,b", "#REF!",
 	}
 	safe := func(s string) string {
-		if strings.ContainsAny(s[:1], "=+-@\t\r") {
+		if first, _ := utf8.DecodeRuneInString(s); strings.ContainsRune("=+-@\t\r＝＋－＠", first) {
 			return "'" + s
 		}
 		return s
