@@ -151,7 +151,7 @@ func (s *suite) testNotifications(t *testing.T) {
 	}
 	r.want(t, "/slack", slack(ada, 101), slack(bob, 102), slack(eve, 103))
 	discord := func(res *Response, position int) Obj {
-		email := strings.NewReplacer("@", `\@`, "_", `\_`).Replace(res.Str("email"))
+		email := strings.ReplaceAll(res.Str("email"), "_", `\_`)
 		return Obj{"embeds": []any{Obj{
 			"title": "New Signup", "description": fmt.Sprintf("Email: %s\nPosition: #%d", email, position), "color": 6513393, "timestamp": at(res),
 		}}}
