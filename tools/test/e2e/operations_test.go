@@ -86,7 +86,7 @@ func (s *suite) testRateLimit(t *testing.T) {
 	ada := address("ada")
 	o.join(t, id, ada)
 	requests := map[string]Request{
-		"unknown path":   Get("/nope"),
+		"unknown path": Get("/nope"),
 		// Only the path as billing knows it is exempt.
 		"escaped path":   Post("/billing/%77ebhook", Obj{}),
 		"unknown method": NewRequest(http.MethodPut, "/auth/me", nil),
