@@ -528,11 +528,19 @@ type SignupCreated struct {
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	// Only if verification_required, for the verification mail.
 	Email string `protobuf:"bytes,4,opt,name=email,proto3" json:"email,omitempty"`
+	// Nobody reads these three. They are empty.
+	//
+	// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
+	FirstName string `protobuf:"bytes,5,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
+	// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
+	LastName string `protobuf:"bytes,6,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
 	// The position that the person sees, with the offset.
-	Position    int64  `protobuf:"varint,7,opt,name=position,proto3" json:"position,omitempty"`
-	UtmSource   string `protobuf:"bytes,9,opt,name=utm_source,json=utmSource,proto3" json:"utm_source,omitempty"`
-	UtmMedium   string `protobuf:"bytes,10,opt,name=utm_medium,json=utmMedium,proto3" json:"utm_medium,omitempty"`
-	UtmCampaign string `protobuf:"bytes,11,opt,name=utm_campaign,json=utmCampaign,proto3" json:"utm_campaign,omitempty"`
+	Position int64 `protobuf:"varint,7,opt,name=position,proto3" json:"position,omitempty"`
+	// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
+	ReferralToken string `protobuf:"bytes,8,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
+	UtmSource     string `protobuf:"bytes,9,opt,name=utm_source,json=utmSource,proto3" json:"utm_source,omitempty"`
+	UtmMedium     string `protobuf:"bytes,10,opt,name=utm_medium,json=utmMedium,proto3" json:"utm_medium,omitempty"`
+	UtmCampaign   string `protobuf:"bytes,11,opt,name=utm_campaign,json=utmCampaign,proto3" json:"utm_campaign,omitempty"`
 	// Whether a referrer got a credit for the signup.
 	Referred bool `protobuf:"varint,12,opt,name=referred,proto3" json:"referred,omitempty"`
 	// Whether the waitlist asks for an address verification.
@@ -604,11 +612,35 @@ func (x *SignupCreated) GetEmail() string {
 	return ""
 }
 
+// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
+func (x *SignupCreated) GetFirstName() string {
+	if x != nil {
+		return x.FirstName
+	}
+	return ""
+}
+
+// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
+func (x *SignupCreated) GetLastName() string {
+	if x != nil {
+		return x.LastName
+	}
+	return ""
+}
+
 func (x *SignupCreated) GetPosition() int64 {
 	if x != nil {
 		return x.Position
 	}
 	return 0
+}
+
+// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
+func (x *SignupCreated) GetReferralToken() string {
+	if x != nil {
+		return x.ReferralToken
+	}
+	return ""
 }
 
 func (x *SignupCreated) GetUtmSource() string {
@@ -673,8 +705,12 @@ type ReferralCredited struct {
 	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
 	OwnerId    string                 `protobuf:"bytes,2,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
 	// The referrer's number.
-	Number        int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	ReferralCount int64 `protobuf:"varint,5,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// Nobody reads this. It is empty.
+	//
+	// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
+	Email         string `protobuf:"bytes,4,opt,name=email,proto3" json:"email,omitempty"`
+	ReferralCount int64  `protobuf:"varint,5,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
 	// The number of the signup that was referred.
 	ReferredNumber int64 `protobuf:"varint,6,opt,name=referred_number,json=referredNumber,proto3" json:"referred_number,omitempty"`
 	// See SignupCreated.channels.
@@ -737,6 +773,14 @@ func (x *ReferralCredited) GetNumber() int64 {
 		return x.Number
 	}
 	return 0
+}
+
+// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
+func (x *ReferralCredited) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
 }
 
 func (x *ReferralCredited) GetReferralCount() int64 {
@@ -1747,14 +1791,18 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\ftrial_ending\x18$ \x01(\v2\x1e.waitlist.event.v1.TrialEndingH\x00R\vtrialEnding\x12U\n" +
 	"\x12credential_changed\x18% \x01(\v2$.waitlist.event.v1.CredentialChangedH\x00R\x11credentialChanged\x12P\n" +
 	"\x11blast_batch_ready\x182 \x01(\v2\".waitlist.event.v1.BlastBatchReadyH\x00R\x0fblastBatchReadyB\t\n" +
-	"\apayload\"\x81\x04\n" +
+	"\apayload\"\xb7\x04\n" +
 	"\rSignupCreated\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
 	"\bowner_id\x18\x02 \x01(\tR\aownerId\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x14\n" +
-	"\x05email\x18\x04 \x01(\tR\x05email\x12\x1a\n" +
-	"\bposition\x18\a \x01(\x03R\bposition\x12\x1d\n" +
+	"\x05email\x18\x04 \x01(\tR\x05email\x12!\n" +
+	"\n" +
+	"first_name\x18\x05 \x01(\tB\x02\x18\x01R\tfirstName\x12\x1f\n" +
+	"\tlast_name\x18\x06 \x01(\tB\x02\x18\x01R\blastName\x12\x1a\n" +
+	"\bposition\x18\a \x01(\x03R\bposition\x12)\n" +
+	"\x0ereferral_token\x18\b \x01(\tB\x02\x18\x01R\rreferralToken\x12\x1d\n" +
 	"\n" +
 	"utm_source\x18\t \x01(\tR\tutmSource\x12\x1d\n" +
 	"\n" +
@@ -1765,20 +1813,20 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x15verification_required\x18\r \x01(\bR\x14verificationRequired\x12#\n" +
 	"\rwaitlist_name\x18\x0e \x01(\tR\fwaitlistName\x126\n" +
 	"\bchannels\x18\x0f \x03(\x0e2\x1a.waitlist.event.v1.ChannelR\bchannels\x12\"\n" +
-	"\fconfirmation\x18\x10 \x01(\bR\fconfirmationJ\x04\b\x05\x10\x06J\x04\b\x06\x10\aJ\x04\b\b\x10\tR\n" +
-	"first_nameR\tlast_nameR\x0ereferral_token\"\xf2\x02\n" +
+	"\fconfirmation\x18\x10 \x01(\bR\fconfirmation\"\xff\x02\n" +
 	"\x10ReferralCredited\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
 	"\bowner_id\x18\x02 \x01(\tR\aownerId\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x03R\x06number\x12%\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x18\n" +
+	"\x05email\x18\x04 \x01(\tB\x02\x18\x01R\x05email\x12%\n" +
 	"\x0ereferral_count\x18\x05 \x01(\x03R\rreferralCount\x12'\n" +
 	"\x0freferred_number\x18\x06 \x01(\x03R\x0ereferredNumber\x126\n" +
 	"\bchannels\x18\a \x03(\x0e2\x1a.waitlist.event.v1.ChannelR\bchannels\x12'\n" +
 	"\x0fnotify_referrer\x18\b \x01(\bR\x0enotifyReferrer\x12.\n" +
 	"\x13sms_notify_referrer\x18\t \x01(\bR\x11smsNotifyReferrer\x12\x1c\n" +
 	"\tmilestone\x18\n" +
-	" \x01(\x03R\tmilestoneJ\x04\b\x04\x10\x05R\x05email\"d\n" +
+	" \x01(\x03R\tmilestone\"d\n" +
 	"\x0eSignupVerified\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
