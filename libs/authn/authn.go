@@ -63,6 +63,22 @@ func middleware(client Authorizer, query bool) gin.HandlerFunc {
 	}
 }
 
+// Again asks once more for a request that Middleware or WithQueryToken has authenticated
+// and that takes long. It returns the actor as it is now. An ID token may have expired
+// since then. The error is AUTHENTICATION_REQUIRED if the credential was revoked.
+func Again(c *gin.Context, client Authorizer) (access.Actor, error) {
+	req, err := credentials(c, true)
+	if err != nil {
+		return access.Actor{}, err
+	}
+	req.UnderWay = true
+	res, err := client.Authorize(c.Request.Context(), req)
+	if err != nil {
+		return access.Actor{}, err
+	}
+	return access.ActorFromProto(res.GetActor()), nil
+}
+
 // credentials reads the token and the key. If a request has both, the token
 // decides: a malformed token fails the request despite a valid key.
 func credentials(c *gin.Context, query bool) (*accountv1.AuthorizeRequest, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
@@ -13,11 +14,21 @@ import (
 // are given, only the ID token counts. It returns AUTHENTICATION_REQUIRED if the
 // credential is missing, unknown, expired or revoked.
 func (s *Service) Authorize(ctx context.Context, idToken, apiKey string) (access.Actor, error) {
+	return s.authorize(ctx, idToken, apiKey, 0)
+}
+
+// AuthorizeUnderWay is Authorize for a long request that was authorized before. An ID
+// token then counts for an hour after its expiry, as long as its session exists.
+func (s *Service) AuthorizeUnderWay(ctx context.Context, idToken, apiKey string) (access.Actor, error) {
+	return s.authorize(ctx, idToken, apiKey, time.Hour)
+}
+
+func (s *Service) authorize(ctx context.Context, idToken, apiKey string, leeway time.Duration) (access.Actor, error) {
 	var actor access.Actor
 	var err error
 	switch {
 	case idToken != "":
-		accountID, sessionID, parseErr := s.parseIDToken(idToken)
+		accountID, sessionID, parseErr := s.parseIDToken(idToken, leeway)
 		if parseErr != nil {
 			return access.Actor{}, errCredentials().WithCause(parseErr)
 		}

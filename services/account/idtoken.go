@@ -157,9 +157,9 @@ func (s *Service) issue(session Session, now time.Time) (string, error) {
 	return signed, nil
 }
 
-// parseIDToken verifies an ID token and returns its account and session. It does
-// not check whether the session still exists.
-func (s *Service) parseIDToken(raw string) (accountID, sessionID string, err error) {
+// parseIDToken verifies an ID token that has expired leeway ago at most, and returns its
+// account and session. It does not check whether the session still exists.
+func (s *Service) parseIDToken(raw string, leeway time.Duration) (accountID, sessionID string, err error) {
 	if len(raw) > maxIDToken {
 		return "", "", errors.New("the ID token is too long")
 	}
@@ -174,7 +174,7 @@ func (s *Service) parseIDToken(raw string) (accountID, sessionID string, err err
 	},
 		jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}),
 		jwt.WithIssuer(s.Issuer), jwt.WithAudience(s.Audience),
-		jwt.WithExpirationRequired(), jwt.WithTimeFunc(s.Now),
+		jwt.WithExpirationRequired(), jwt.WithTimeFunc(s.Now), jwt.WithLeeway(leeway),
 		// Without strict decoding, the unused last bits of the signature could vary.
 		jwt.WithStrictDecoding())
 	if err != nil {

@@ -21,7 +21,11 @@ func New(svc *account.Service) *Server { return &Server{svc: svc} }
 
 // Authorize implements accountv1.AccountServiceServer.
 func (s *Server) Authorize(ctx context.Context, in *accountv1.AuthorizeRequest) (*accountv1.AuthorizeResponse, error) {
-	actor, err := s.svc.Authorize(ctx, in.GetBearerToken(), in.GetApiKey())
+	authorize := s.svc.Authorize
+	if in.GetUnderWay() {
+		authorize = s.svc.AuthorizeUnderWay
+	}
+	actor, err := authorize(ctx, in.GetBearerToken(), in.GetApiKey())
 	if err != nil {
 		return nil, err
 	}

@@ -778,6 +778,31 @@ func TestPaymentCustomer(t *testing.T) {
 	}
 }
 
+// TestAuthorizeUnderWay: an ID token counts for an hour longer for what was begun with
+// it, but only while its session exists.
+func TestAuthorizeUnderWay(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	k := key(e.register("owner@example.com"))
+	id, _ := e.login("owner@example.com")
+	check := func(want bool) {
+		t.Helper()
+		if _, err := e.svc.Authorize(t.Context(), id, ""); !apierr.Is(err, apierr.AuthenticationRequired) {
+			t.Errorf("an expired token: %v", err)
+		}
+		if _, err := e.svc.AuthorizeUnderWay(t.Context(), id, ""); want != (err == nil) {
+			t.Errorf("a request under way: %v", err)
+		}
+	}
+	e.clock.Add(time.Hour + time.Minute)
+	check(true)
+	e.clock.Add(time.Hour)
+	check(false)
+	e.clock.Add(-time.Hour)
+	e.do(http.MethodDelete, "/me", nil, k).expect(t, 204, "")
+	check(false)
+}
+
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

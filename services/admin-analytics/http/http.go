@@ -31,19 +31,25 @@ type Backends struct {
 }
 
 type handler struct {
+	accounts  authn.Authorizer
 	waitlists signupv1.WaitlistServiceClient
 	signups   signupv1.AdminServiceClient
 	analytics *adminanalytics.Analytics
 	messaging messagingv1.MessagingServiceClient
 	// stall bounds the time a client may take for one piece of a transfer.
 	stall time.Duration
+	// recheck is the interval at which an export asks whether its caller may still have it.
+	recheck time.Duration
 }
 
 // Routes adds the routes to an engine of package httpapi. They check credentials
 // only; the signup service, or messaging for blasts, validates and authorizes each
 // request.
 func Routes(e gin.IRouter, b Backends) {
-	h := handler{waitlists: b.Waitlists, signups: b.Signups, analytics: b.Analytics, messaging: b.Messaging, stall: stallTimeout}
+	h := handler{
+		accounts: b.Accounts, waitlists: b.Waitlists, signups: b.Signups, analytics: b.Analytics, messaging: b.Messaging,
+		stall: stallTimeout, recheck: recheckEvery,
+	}
 	g := e.Group("/v1/waitlists", authn.Middleware(b.Accounts))
 	g.POST("", httpapi.H(h.create))
 	g.GET("", httpapi.H(h.list))
@@ -54,7 +60,7 @@ func Routes(e gin.IRouter, b Backends) {
 	g.DELETE("/:waitlist_id/signups/:email", httpapi.H(h.removeSignup))
 	g.PATCH("/:waitlist_id/signups/:email/position", httpapi.H(h.moveSignup))
 	g.GET("/:waitlist_id/stats", httpapi.H(h.stats))
-	h.transferRoutes(e, b.Accounts)
+	h.transferRoutes(e)
 	h.analyticsRoutes(g)
 	h.blastRoutes(g)
 }

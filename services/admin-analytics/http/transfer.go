@@ -26,6 +26,9 @@ const (
 	// exportRate is the least rate at which the client of an export reads, in bytes a
 	// second. An export holds one of a few places.
 	exportRate = 64 << 10
+	// recheckEvery is how soon an export ends when its caller loses the account, the
+	// credential or the membership, or the waitlist is deleted.
+	recheckEvery = 5 * time.Second
 	// answerTimeout bounds the time until the signup service starts to answer.
 	answerTimeout = httpapi.DefaultTimeout
 	// piece is how many bytes of a body are forwarded at a time.
@@ -36,10 +39,10 @@ const (
 )
 
 // transferRoutes adds the routes of export and import.
-func (h handler) transferRoutes(e gin.IRouter, accounts authn.Authorizer) {
-	e.GET("/v1/waitlists/:waitlist_id/export", authn.WithQueryToken(accounts), httpapi.Timeout(transferTimeout), httpapi.H(h.export))
+func (h handler) transferRoutes(e gin.IRouter) {
+	e.GET("/v1/waitlists/:waitlist_id/export", authn.WithQueryToken(h.accounts), httpapi.Timeout(transferTimeout), httpapi.H(h.export))
 	e.POST("/v1/waitlists/:waitlist_id/import",
-		drained, authn.Middleware(accounts), httpapi.Timeout(importTimeout), httpapi.H(h.importSignups))
+		drained, authn.Middleware(h.accounts), httpapi.Timeout(importTimeout), httpapi.H(h.importSignups))
 }
 
 // export forwards the signup service's stream. If either side breaks off, the
@@ -71,6 +74,7 @@ func (h handler) export(c *gin.Context) error {
 	// left is how much longer than at exportRate the client may still take. Only its own
 	// time counts.
 	left := h.stall
+	checked := time.Now()
 	for ; err == nil; res, err = stream.Recv() {
 		start, piece := time.Now(), res.GetCsv()
 		// The deadline ends a download whose client is too slow. A test's recorder has no
@@ -83,11 +87,30 @@ func (h handler) export(c *gin.Context) error {
 			return gone(err)
 		}
 		left = min(h.stall, left-time.Since(start)+time.Duration(len(piece))*time.Second/exportRate)
+		if time.Since(checked) > h.recheck {
+			if err := h.stillAllowed(c, id); err != nil {
+				return err
+			}
+			checked = time.Now()
+		}
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err
+}
+
+// stillAllowed returns an error if the caller of an export has lost access to the
+// waitlist since it began. An outage is no reason to end it.
+func (h handler) stillAllowed(c *gin.Context, id string) error {
+	actor, err := authn.Again(c, h.accounts)
+	if err == nil {
+		_, err = h.waitlists.GetWaitlist(c.Request.Context(), &signupv1.GetWaitlistRequest{Actor: actor.Proto(), WaitlistId: id})
+	}
+	if err == nil || apierr.From(err).Kind.Failure() {
+		return nil
+	}
+	return fmt.Errorf("authorize an export under way: %w", err)
 }
 
 // gone turns a failure to write the answer into an error that blames the client.

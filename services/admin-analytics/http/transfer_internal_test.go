@@ -90,7 +90,9 @@ func edge(t *testing.T, s *signups) *httptest.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler{signups: signupv1.NewAdminServiceClient(conn), stall: 300 * time.Millisecond}.transferRoutes(e, accounts{})
+	handler{
+		accounts: accounts{}, signups: signupv1.NewAdminServiceClient(conn), stall: 300 * time.Millisecond, recheck: time.Hour,
+	}.transferRoutes(e)
 	web := httptest.NewServer(e)
 	t.Cleanup(func() { web.Close(); _ = conn.Close() })
 	return web

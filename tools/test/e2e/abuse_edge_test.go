@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +30,7 @@ func (s *suite) testEdgeAbuse(t *testing.T) {
 		"MAX_TEMPLATES": "2", "MAX_BLASTS": "1",
 	})
 	t.Run("bounds", func(t *testing.T) { testBounds(t, d) })
+	t.Run("exports", func(t *testing.T) { testExportAbuse(t, d) })
 	t.Run("half-open requests", func(t *testing.T) { testHalfOpen(t, d) })
 	t.Run("requests that are not HTTP", func(t *testing.T) { testNotHTTP(t, d) })
 }
@@ -109,6 +112,67 @@ func testBounds(t *testing.T, d *deployment) {
 		// A place that becomes free can be taken.
 		o.Do(t, Delete("/templates/"+template).As(o.token)).Want(http.StatusNoContent)
 		o.template(t, "blast", nil)
+	})
+}
+
+// testExportAbuse checks that slow readers do not take all places, and that an export ends with the right to have it.
+func testExportAbuse(t *testing.T, d *deployment) {
+	slow := []*owner{d.owner(t), d.owner(t)}
+	exports := make([]string, len(slow))
+	rows, _ := strangers(60_000) // more than fits the buffers on the way
+	for i, o := range slow {
+		o.HTTP.Timeout = 2 * time.Minute
+		id := o.waitlist(t, nil)
+		o.imports(t, id, rows).WantJSON("imported", len(rows))
+		exports[i] = "/waitlists/" + id + "/export"
+	}
+	t.Run("starved", func(t *testing.T) {
+		for i, o := range slow {
+			defer o.begin(t, exports[i]).Body.Close()
+			second := o.begin(t, exports[i])
+			_ = second.Body.Close()
+			if second.StatusCode != http.StatusTooManyRequests {
+				t.Errorf("the second export of an account: %d", second.StatusCode)
+			}
+		}
+		other := d.owner(t)
+		if rows := other.export(t, other.waitlist(t, nil)); len(rows) != 0 {
+			t.Errorf("%d rows", len(rows))
+		}
+	})
+	t.Run("of a former member", func(t *testing.T) {
+		o, member := slow[0], d.owner(t)
+		member.HTTP.Timeout = 2 * time.Minute
+		// With a small buffer, most of the file is still with the program when the membership ends.
+		member.HTTP.Transport = &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return conn, conn.(*net.TCPConn).SetReadBuffer(16 << 10)
+		}}
+		d.verify(t, member)
+		o.Do(t, invite(member.email, "admin").As(o.token)).Want(http.StatusCreated)
+		var file *http.Response
+		var err error
+		Await(t, 20*time.Second, "a place for the export", func() bool {
+			if file = member.begin(t, exports[0]); file.StatusCode != http.StatusOK {
+				_ = file.Body.Close()
+			}
+			return file.StatusCode == http.StatusOK
+		})
+		defer file.Body.Close()
+		o.Do(t, removeMember(member.email).As(o.token)).Want(http.StatusNoContent)
+		// Reading all of it would take 20 seconds and more.
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for err == nil {
+			<-tick.C
+			_, err = io.CopyN(io.Discard, file.Body, 40<<10)
+		}
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("the file ended with %v", err)
+		}
 	})
 }
 

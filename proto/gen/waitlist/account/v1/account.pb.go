@@ -28,9 +28,12 @@ const (
 // AuthorizeRequest carries both credentials as sent. If both are present, the
 // bearer token decides.
 type AuthorizeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	BearerToken   string                 `protobuf:"bytes,1,opt,name=bearer_token,json=bearerToken,proto3" json:"bearer_token,omitempty"`
-	ApiKey        string                 `protobuf:"bytes,2,opt,name=api_key,json=apiKey,proto3" json:"api_key,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	BearerToken string                 `protobuf:"bytes,1,opt,name=bearer_token,json=bearerToken,proto3" json:"bearer_token,omitempty"`
+	ApiKey      string                 `protobuf:"bytes,2,opt,name=api_key,json=apiKey,proto3" json:"api_key,omitempty"`
+	// The request is a long one that was authorized before. An ID token then
+	// counts for an hour after its expiry, as long as its session exists.
+	UnderWay      bool `protobuf:"varint,3,opt,name=under_way,json=underWay,proto3" json:"under_way,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -77,6 +80,13 @@ func (x *AuthorizeRequest) GetApiKey() string {
 		return x.ApiKey
 	}
 	return ""
+}
+
+func (x *AuthorizeRequest) GetUnderWay() bool {
+	if x != nil {
+		return x.UnderWay
+	}
+	return false
 }
 
 type AuthorizeResponse struct {
@@ -499,10 +509,11 @@ var File_waitlist_account_v1_account_proto protoreflect.FileDescriptor
 
 const file_waitlist_account_v1_account_proto_rawDesc = "" +
 	"\n" +
-	"!waitlist/account/v1/account.proto\x12\x13waitlist.account.v1\x1a\x1fwaitlist/access/v1/access.proto\x1a!waitlist/options/v1/options.proto\"N\n" +
+	"!waitlist/account/v1/account.proto\x12\x13waitlist.account.v1\x1a\x1fwaitlist/access/v1/access.proto\x1a!waitlist/options/v1/options.proto\"k\n" +
 	"\x10AuthorizeRequest\x12!\n" +
 	"\fbearer_token\x18\x01 \x01(\tR\vbearerToken\x12\x17\n" +
-	"\aapi_key\x18\x02 \x01(\tR\x06apiKey\"D\n" +
+	"\aapi_key\x18\x02 \x01(\tR\x06apiKey\x12\x1b\n" +
+	"\tunder_way\x18\x03 \x01(\bR\bunderWay\"D\n" +
 	"\x11AuthorizeResponse\x12/\n" +
 	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\"2\n" +
 	"\x11GetAccountRequest\x12\x1d\n" +
