@@ -94,8 +94,10 @@ type Config struct {
 	// needs one or the other: without the clients' addresses, one of them could lock the logins of all.
 	TrustedProxies []string `env:"TRUSTED_PROXIES" run:"none" deployed:"the ingress' networks"`
 
-	// Keys of the links in mails: `id:base64,id:base64`. The first signs.
+	// Keys of the links in mails to signups: `id:base64,id:base64`. The first signs.
 	TokenKeys string `env:"TOKEN_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
+	// Keys of the links that verify accounts and reset passwords, in the same form. Empty: TOKEN_KEYS.
+	AccountTokenKeys string `env:"ACCOUNT_TOKEN_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 	// Keys that encrypt stored secrets, in the same form. The first encrypts.
 	SealKeys string `env:"SEAL_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 	// Ed25519 seed of the service's own identity, base64.

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,9 +62,10 @@ type Options struct {
 	// Redis opens a client in addition to the rate limiter's.
 	Redis bool
 	Kafka bool
-	// Tokens and Seal load the key rings.
-	Tokens bool
-	Seal   bool
+	// Tokens, AccountTokens and Seal load the key rings.
+	Tokens        bool
+	AccountTokens bool
+	Seal          bool
 }
 
 // Runtime holds a service's connections and servers. Fields that Options does not select
@@ -82,8 +84,10 @@ type Runtime struct {
 	GRPC *grpc.Server
 	// Identity is the service's own identity.
 	Identity *rpc.Identity
-	Tokens   *token.Ring
-	Seal     *seal.Ring
+	// Tokens is for links of signups, AccountTokens for links of accounts.
+	Tokens        *token.Ring
+	AccountTokens *token.Ring
+	Seal          *seal.Ring
 
 	health  *health.Server
 	workers []worker
@@ -203,6 +207,10 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	if o.Tokens {
 		r.Tokens, err = token.ParseRing(c.TokenKeys)
 		p.add(named("TOKEN_KEYS", err))
+	}
+	if o.AccountTokens {
+		r.AccountTokens, err = token.ParseRing(cmp.Or(c.AccountTokenKeys, c.TokenKeys))
+		p.add(named("ACCOUNT_TOKEN_KEYS", err))
 	}
 	if o.Seal {
 		r.Seal, err = seal.ParseRing(c.SealKeys)

@@ -117,13 +117,13 @@ func TestLoad(t *testing.T) {
 func TestProblemsComeTogether(t *testing.T) {
 	cfg := base(t)
 	cfg.RateLimitRPS, cfg.Replicas, cfg.Limiter = 0, -1, nil
-	cfg.TokenKeys = "bad"
+	cfg.TokenKeys, cfg.AccountTokenKeys = "bad", "bad"
 	_, err := service.New(t.Context(), "x", cfg, service.Options{
-		Schema: "x", HTTP: true, GRPC: true, Calls: true, Kafka: true, Redis: true, Tokens: true, Seal: true,
+		Schema: "x", HTTP: true, GRPC: true, Calls: true, Kafka: true, Redis: true, Tokens: true, AccountTokens: true, Seal: true,
 	})
 	for _, want := range []string{
 		"POSTGRES_URL", "REDIS_URL", "KAFKA_BROKERS", "RATE_LIMIT_RPS", "REPLICAS", "GRPC_ADDR",
-		"TOKEN_KEYS", "SEAL_KEYS", "SERVICE_KEY:", "SERVICE_KEYS",
+		"\nTOKEN_KEYS", "ACCOUNT_TOKEN_KEYS", "SEAL_KEYS", "SERVICE_KEY:", "SERVICE_KEYS",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)

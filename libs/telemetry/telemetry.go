@@ -9,9 +9,6 @@ package telemetry
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,16 +134,6 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 func RequestID(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
-}
-
-// HashAddress returns the hash that logs and spans show instead of an email address or
-// phone number. Equal addresses have equal hashes. The hash is too short to identify an
-// address with confidence.
-func HashAddress(address string) string {
-	// The key is fixed, so that the hashes of all services match.
-	m := hmac.New(sha256.New, []byte("waitlist telemetry"))
-	m.Write([]byte(address))
-	return hex.EncodeToString(m.Sum(nil)[:6])
 }
 
 var addresses = regexp.MustCompile(`[^\s"'<>()=,;]+@[^\s"'<>()=,;]+`)

@@ -12,6 +12,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -33,6 +34,8 @@ const (
 	ResetPassword Purpose = "reset"
 	// Departed is the purpose of hashes, not of tokens; see Hasher.
 	Departed Purpose = "departed"
+	// logged is the purpose of pseudonyms.
+	logged Purpose = "log"
 )
 
 const (
@@ -118,6 +121,15 @@ func (r *Ring) Hasher(p Purpose) func(subject string) [][]byte {
 		}
 		return out
 	}
+}
+
+// Pseudonym returns what logs and spans show instead of an email address or phone number:
+// the first 12 hex digits of its hash with the first key. Equal addresses have equal
+// pseudonyms until a rotation. They are too short to identify an address with confidence.
+func (r *Ring) Pseudonym(address string) string {
+	m := hmac.New(sha256.New, subkey(r.keys[0], logged))
+	m.Write([]byte(address))
+	return hex.EncodeToString(m.Sum(nil)[:6])
 }
 
 func subkey(k keyring.Key, p Purpose) []byte {

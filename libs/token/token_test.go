@@ -127,3 +127,16 @@ func FuzzVerify(f *testing.F) {
 		}
 	})
 }
+
+// TestPseudonym: a pseudonym tells addresses apart within a deployment, and two
+// deployments give one address different ones.
+func TestPseudonym(t *testing.T) {
+	r := ring(t, "a", "b")
+	one := r.Pseudonym("a@example.com")
+	if one != r.Pseudonym("a@example.com") || one == r.Pseudonym("b@example.com") || len(one) != 12 {
+		t.Errorf("%q, %q", one, r.Pseudonym("b@example.com"))
+	}
+	if one != ring(t, "a").Pseudonym("a@example.com") || one == ring(t, "b").Pseudonym("a@example.com") {
+		t.Error("not by the first key")
+	}
+}

@@ -23,17 +23,18 @@ var texts embed.FS
 
 // Composer composes mails and text messages from built-in texts and owners' templates.
 type Composer struct {
-	tokens  *token.Ring
-	formURL string
-	apiURL  string
-	text    *texttemplate.Template
-	html    *htmltemplate.Template
+	signups  *token.Ring
+	accounts *token.Ring
+	formURL  string
+	apiURL   string
+	text     *texttemplate.Template
+	html     *htmltemplate.Template
 }
 
 // NewComposer returns a Composer whose links lead to the pages below formURL and the API at apiURL,
-// which ends in /v1.
-func NewComposer(tokens *token.Ring, formURL, apiURL string) (*Composer, error) {
-	c := &Composer{tokens: tokens}
+// which ends in /v1. The tokens of signups and accounts come from rings of their own.
+func NewComposer(signups, accounts *token.Ring, formURL, apiURL string) (*Composer, error) {
+	c := &Composer{signups: signups, accounts: accounts}
 	var err error
 	if c.formURL, err = baseURL(formURL); err != nil {
 		return nil, fmt.Errorf("parse public form URL: %w", err)
@@ -88,12 +89,12 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	switch r.Kind {
 	case AccountVerification:
 		v.Subject = "Confirm your email address"
-		tok := c.tokens.MintAccount(token.VerifyAccount, r.AccountID, r.Generation, r.ExpiresAt)
+		tok := c.accounts.MintAccount(token.VerifyAccount, r.AccountID, r.Generation, r.ExpiresAt)
 		v.Link = c.formURL + "/verify-email?" + param("token", tok)
 		v.ForgotLink = c.formURL + "/forgot-password?" + param("email", r.Recipient)
 	case PasswordReset:
 		v.Subject = "Reset your password"
-		tok := c.tokens.MintAccount(token.ResetPassword, r.AccountID, r.Generation, r.ExpiresAt)
+		tok := c.accounts.MintAccount(token.ResetPassword, r.AccountID, r.Generation, r.ExpiresAt)
 		v.Link = c.formURL + "/reset-password?" + param("token", tok)
 	case PasswordChanged:
 		v.Subject = "Your password was changed"
@@ -103,7 +104,7 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 		v.ForgotLink = c.formURL + "/forgot-password?" + param("email", r.Recipient)
 	case SignupVerification:
 		until = now.Add(SignupTokenTTL)
-		tok := c.tokens.Mint(token.VerifySignup, token.SignupSubject(r.WaitlistID, r.Number), until)
+		tok := c.signups.Mint(token.VerifySignup, token.SignupSubject(r.WaitlistID, r.Number), until)
 		v.Subject = "Confirm your email address for " + v.Waitlist
 		v.Link = c.formURL + "/verify?" + param("waitlist", r.WaitlistID) + "&" + param("email", r.Recipient) + "&" + param("token", tok)
 		v.APILink = c.apiURL + "/public/waitlists/" + url.PathEscape(r.WaitlistID) +

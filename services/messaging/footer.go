@@ -43,7 +43,7 @@ func fillIn(text, name, link string) string {
 
 // optOut returns a footer with links only.
 func (c *Composer) optOut(waitlistID string, number int64, email string) footer {
-	tok := c.tokens.Mint(token.Unsubscribe, token.SignupSubject(waitlistID, number), time.Time{})
+	tok := c.signups.Mint(token.Unsubscribe, token.SignupSubject(waitlistID, number), time.Time{})
 	who := param("email", email) + "&" + param("token", tok)
 	return footer{
 		Page:     c.formURL + "/unsubscribe?" + param("waitlist", waitlistID) + "&" + who,

@@ -239,7 +239,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	if c.Kind.ofSignup() {
 		s.sources.report(true)
 	}
-	trace.SpanFromContext(ctx).SetAttributes(attribute.String("mail.recipient_hash", telemetry.HashAddress(to)))
+	trace.SpanFromContext(ctx).SetAttributes(attribute.String("mail.recipient_hash", s.Composer.signups.Pseudonym(to)))
 	way := s.way(c.Kind)
 	err = send(sending)
 	if err == nil {

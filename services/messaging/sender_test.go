@@ -71,7 +71,7 @@ func newComposer(t testing.TB) *messaging.Composer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	composer, err := messaging.NewComposer(ring, "https://join.example.com", "https://join.example.com/v1")
+	composer, err := messaging.NewComposer(ring, ring, "https://join.example.com", "https://join.example.com/v1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,7 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, problems []error
 func definition() service.Definition {
 	return service.Definition{
 		Name: account.Name, Migrations: postgres.Migrations,
-		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true},
+		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, AccountTokens: true},
 	}
 }
 
@@ -121,7 +121,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		}
 		svc, err := account.New(account.Config{
 			Store: postgres.New(rt.Pool, wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
-			Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
+			Tokens: rt.AccountTokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
 			IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
 			EnforceVerification: cfg.EnforceEmailVerification, TrialPerPerson: cfg.TrialPerPerson,
 			RefuseCommonPasswords: cfg.RefuseCommonPasswords, MaxMembers: cfg.TeamMembers,

@@ -118,7 +118,7 @@ type Config struct {
 func definition() service.Definition {
 	return service.Definition{
 		Name: messaging.Name, Migrations: postgres.Migrations,
-		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true, Seal: true},
+		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, Tokens: true, AccountTokens: true, Seal: true},
 	}
 }
 
@@ -157,7 +157,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
 		wired = true
 		rt.OnClose("mail provider", func(context.Context) error { return in.provider.Close() })
-		composer, err := cfg.composer(rt.Tokens)
+		composer, err := cfg.composer(rt.Tokens, rt.AccountTokens)
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
@@ -181,7 +181,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
-		var sms messaging.SMSProvider = smslog.Provider{Log: rt.Log}
+		var sms messaging.SMSProvider = smslog.Provider{Log: rt.Log, Keys: rt.Tokens}
 		if in.twilio != nil {
 			sms = in.twilio
 			rt.OnClose("SMS provider", func(context.Context) error { in.twilio.Close(); return nil })

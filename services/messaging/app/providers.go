@@ -54,7 +54,7 @@ func (c Config) open() (in opened, problems []error) {
 		add(errors.New("Set DOMAIN_CHECK_EVERY to a positive duration.")) //nolint:staticcheck // an instruction
 	}
 	// These two are checked here and made when the token keys and the store are open.
-	_, err = c.composer(nil)
+	_, err = c.composer(nil, nil)
 	add(err)
 	_, err = c.notifications(nil)
 	add(err)
@@ -106,9 +106,9 @@ func (c Config) texts() (*twilio.Provider, error) {
 	return nil, errors.New("Set SMS_PROVIDER to twilio or log.") //nolint:staticcheck // an instruction
 }
 
-// composer returns the composer of mails, which signs links with tokens.
-func (c Config) composer(tokens *token.Ring) (*messaging.Composer, error) {
-	return messaging.NewComposer(tokens, c.PublicFormURL, cmp.Or(c.PublicAPIURL, strings.TrimRight(c.PublicFormURL, "/")+"/v1"))
+// composer returns the composer of mails, which signs links with two rings.
+func (c Config) composer(signups, accounts *token.Ring) (*messaging.Composer, error) {
+	return messaging.NewComposer(signups, accounts, c.PublicFormURL, cmp.Or(c.PublicAPIURL, strings.TrimRight(c.PublicFormURL, "/")+"/v1"))
 }
 
 // domains opens the owners' sending domains. The mail provider decides how owners prove

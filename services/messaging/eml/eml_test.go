@@ -67,7 +67,7 @@ func requests() map[string]messaging.Request {
 
 func build(t *testing.T, r messaging.Request) []byte {
 	t.Helper()
-	c, err := messaging.NewComposer(ring(t), "https://join.example.com/", "https://api.example.com/v1")
+	c, err := messaging.NewComposer(ring(t), ring(t), "https://join.example.com/", "https://api.example.com/v1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func letters() map[string]letter {
 
 func composer(t *testing.T) *messaging.Composer {
 	t.Helper()
-	c, err := messaging.NewComposer(ring(t), "https://join.example.com/", "https://api.example.com/v1")
+	c, err := messaging.NewComposer(ring(t), ring(t), "https://join.example.com/", "https://api.example.com/v1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,16 +6,20 @@ import (
 	"context"
 	"log/slog"
 
-	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/token"
 	"waitlist.internal/services/messaging"
 )
 
 // Provider implements messaging.SMSProvider.
-type Provider struct{ Log *slog.Logger }
+type Provider struct {
+	Log *slog.Logger
+	// Keys hashes the numbers.
+	Keys *token.Ring
+}
 
 // SendSMS implements messaging.SMSProvider.
 func (p Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
 	p.Log.InfoContext(ctx, "text message", slog.String("sms_id", m.ID),
-		slog.String("recipient_hash", telemetry.HashAddress(m.To)), slog.Int("bytes", len(m.Text)))
+		slog.String("recipient_hash", p.Keys.Pseudonym(m.To)), slog.Int("bytes", len(m.Text)))
 	return nil
 }

@@ -49,10 +49,11 @@ type metadata struct {
 // it. Keys that are not listed are public and go to all services.
 func holders() map[string][]string {
 	return map[string][]string{
-		"TOKEN_KEYS":  {"account", "messaging", "signup"},
-		"SEAL_KEYS":   {"messaging", "signup"},
-		"JWT_KEYS":    {"account"},
-		"ADDRESS_KEY": {"account"},
+		"TOKEN_KEYS":         {"messaging", "signup"},
+		"ACCOUNT_TOKEN_KEYS": {"account", "messaging"},
+		"SEAL_KEYS":          {"messaging", "signup"},
+		"JWT_KEYS":           {"account"},
+		"ADDRESS_KEY":        {"account"},
 	}
 }
 

@@ -60,7 +60,7 @@ func TestKeys(t *testing.T) {
 			switch variable {
 			case "SERVICE_KEY":
 				_, err = rpc.ParseSeed(value)
-			case "TOKEN_KEYS":
+			case "TOKEN_KEYS", "ACCOUNT_TOKEN_KEYS":
 				_, err = token.ParseRing(value)
 			case "SEAL_KEYS":
 				_, err = seal.ParseRing(value)
@@ -73,6 +73,12 @@ func TestKeys(t *testing.T) {
 		}
 		if _, ok := s.StringData["JWT_KEYS"]; ok != (service == "account") {
 			t.Errorf("%s has JWT_KEYS: %v", name, ok)
+		}
+		if _, ok := s.StringData["TOKEN_KEYS"]; ok != (service == "signup" || service == "messaging") {
+			t.Errorf("%s has TOKEN_KEYS: %v", name, ok)
+		}
+		if _, ok := s.StringData["ACCOUNT_TOKEN_KEYS"]; ok != (service == "account" || service == "messaging") {
+			t.Errorf("%s has ACCOUNT_TOKEN_KEYS: %v", name, ok)
 		}
 		if _, ok := s.StringData["SERVICE_KEY"]; ok != (name != "waitlist") {
 			t.Errorf("%s has SERVICE_KEY: %v", name, ok)
@@ -89,6 +95,23 @@ func TestKept(t *testing.T) {
 	}
 	if first := key(); first == key() {
 		t.Error("two runs gave the same key")
+	}
+}
+
+// TestFolderFromBeforeTheAccountRing: its links go on working. The key that signed them
+// stays first, since old programs do not know another.
+func TestFolderFromBeforeTheAccountRing(t *testing.T) {
+	dir := t.TempDir()
+	former := printed(t, "-keys", dir)["waitlist-messaging"].StringData
+	if former["ACCOUNT_TOKEN_KEYS"] == former["TOKEN_KEYS"] || strings.Contains(former["ACCOUNT_TOKEN_KEYS"], ",") {
+		t.Errorf("a new folder has %d keys", strings.Count(former["ACCOUNT_TOKEN_KEYS"], ":"))
+	}
+	if err := os.Remove(filepath.Join(dir, "account-token-keys")); err != nil {
+		t.Fatal(err)
+	}
+	ring, fresh, ok := strings.Cut(printed(t, "-keys", dir)["waitlist-account"].StringData["ACCOUNT_TOKEN_KEYS"], ",")
+	if !ok || ring != former["TOKEN_KEYS"] || !strings.HasPrefix(fresh, "a1:") {
+		t.Errorf("%d keys", strings.Count(ring+fresh, ":"))
 	}
 }
 

@@ -30,12 +30,27 @@ func Keys(dir string) (shared map[string]string, seeds map[string]string, err er
 		return nil, nil, fmt.Errorf("create the folder for the keys: %w", err)
 	}
 	shared, seeds = map[string]string{}, map[string]string{}
+	fresh := map[string]bool{}
 	for variable, first := range map[string]string{"TOKEN_KEYS": "k1:", "SEAL_KEYS": "k1:", "ADDRESS_KEY": ""} {
 		file := strings.ReplaceAll(strings.ToLower(variable), "_", "-")
-		shared[variable], err = keep(filepath.Join(dir, file), func() (string, error) { return first + random(), nil })
+		shared[variable], err = keep(filepath.Join(dir, file), func() (string, error) {
+			fresh[variable] = true
+			return first + random(), nil
+		})
 		if err != nil {
 			return nil, nil, err
 		}
+	}
+	// A folder from before this ring exists: the links that TOKEN_KEYS signed must work on, and in a
+	// cluster old programs must accept the new ones' links until the new key is moved to the front.
+	shared["ACCOUNT_TOKEN_KEYS"], err = keep(filepath.Join(dir, "account-token-keys"), func() (string, error) {
+		if fresh["TOKEN_KEYS"] {
+			return "a1:" + random(), nil
+		}
+		return shared["TOKEN_KEYS"] + ",a1:" + random(), nil
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	shared["JWT_KEYS"], err = keep(filepath.Join(dir, "jwt-keys"), func() (string, error) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

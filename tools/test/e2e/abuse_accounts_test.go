@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"waitlist.internal/libs/token"
 )
 
 // testAccountAbuse replays attacks on accounts: by whoever registers another person's address, and by whoever holds a link
@@ -13,6 +15,7 @@ import (
 func testAccountAbuse(t *testing.T, d *deployment) {
 	t.Run("a stranger registers the victim's address", func(t *testing.T) { testPreHijack(t, d) })
 	t.Run("a link alone verifies nothing", func(t *testing.T) { testLinkAlone(t, d) })
+	t.Run("a stolen signup mints links of accounts", func(t *testing.T) { testStolenSignupKeys(t, d) })
 	t.Run("a member leaves", func(t *testing.T) { testLeave(t, d) })
 	t.Run("a team has bounds", func(t *testing.T) { testTeamBounds(t, d) })
 	t.Run("sessions", func(t *testing.T) { testSessionList(t, d) })
@@ -36,6 +39,26 @@ func (d *deployment) resetPassword(t *testing.T, o *owner, password string) {
 	o.Do(t, Post("/auth/reset-password", Obj{"token": token, "password": password})).Want(http.StatusNoContent)
 	o.password = password
 	o.login(t)
+}
+
+// testStolenSignupKeys checks that the keys of signup's links sign no link of an account.
+func testStolenSignupKeys(t *testing.T, d *deployment) {
+	o := d.owner(t)
+	// The real link tells what to forge.
+	id, generation, _, err := token.ParseAccount(d.server.AwaitMails(t, o.email, 1)[0].Token())
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := d.links.MintAccount(token.VerifyAccount, id, generation, time.Now().Add(time.Hour))
+	o.Do(t, Post("/auth/verify-email", Obj{"token": forged}).As(o.token)).WantError(http.StatusBadRequest, "INVALID_TOKEN")
+	o.Do(t, Post("/auth/forgot-password", Obj{"email": o.email})).Want(http.StatusAccepted)
+	id, generation, _, err = token.ParseAccount(d.server.AwaitMails(t, o.email, 2)[1].Token())
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged = d.links.MintAccount(token.ResetPassword, id, generation, time.Now().Add(time.Hour))
+	o.Do(t, Post("/auth/reset-password", Obj{"token": forged, "password": "the thief's own"})).
+		WantError(http.StatusBadRequest, "INVALID_TOKEN")
 }
 
 func testPreHijack(t *testing.T, d *deployment) {

@@ -161,7 +161,7 @@ func (d *Deployment) makeNamespace(ctx context.Context, kept string) error {
 // secretKeys returns the variables that the suite stores in Secrets.
 func secretKeys() []string {
 	return []string{
-		"TOKEN_KEYS", "SEAL_KEYS", "ADDRESS_KEY", "JWT_KEYS", "SERVICE_KEYS", "REDIS_URL", "STRIPE_SECRET_KEY",
+		"TOKEN_KEYS", "ACCOUNT_TOKEN_KEYS", "SEAL_KEYS", "ADDRESS_KEY", "JWT_KEYS", "SERVICE_KEYS", "REDIS_URL", "STRIPE_SECRET_KEY",
 		"STRIPE_WEBHOOK_SECRETS", "RESEND_API_KEY", "RESEND_WEBHOOK_SECRETS", "SMTP_PASSWORD", "TWILIO_AUTH_TOKEN",
 	}
 }
