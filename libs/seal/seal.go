@@ -62,6 +62,19 @@ func (r *Ring) Seal(plain []byte, aad string) string {
 	}, ".")
 }
 
+// Renew returns what Seal makes of a value that another key than the first one sealed with
+// the same aad. It returns a value of the first key as it is.
+func (r *Ring) Renew(sealed, aad string) (string, error) {
+	if strings.HasPrefix(sealed, version+"."+r.keys[0].id+".") {
+		return sealed, nil
+	}
+	plain, err := r.Open(sealed, aad)
+	if err != nil {
+		return "", err
+	}
+	return r.Seal(plain, aad), nil
+}
+
 // Open decrypts what Seal encrypted with the same aad, or returns ErrCorrupt.
 func (r *Ring) Open(sealed, aad string) ([]byte, error) {
 	parts := strings.Split(sealed, ".")

@@ -210,6 +210,40 @@ func OpenChannel(sealed, id, name string, secrets Secrets) (string, error) {
 	return string(plain), nil
 }
 
+// Reseal returns the stored settings of waitlist id with each secret under the first key
+// of a ring, and how many secrets were under another one. renew is the ring's Renew.
+func Reseal(settings []byte, id string, renew func(sealed, aad string) (string, error)) (renewed []byte, n int, err error) {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(settings, &values); err != nil {
+		return nil, 0, fmt.Errorf("decode settings: %w", err)
+	}
+	for _, row := range settingsTable(nil) {
+		if values[row.name] == nil || !row.secret {
+			continue
+		}
+		var former string
+		if err := json.Unmarshal(values[row.name], &former); err != nil {
+			return nil, 0, fmt.Errorf("decode %s: %w", row.name, err)
+		}
+		sealed, err := renew(former, secretPlace(id, row.name))
+		if err != nil {
+			return nil, 0, fmt.Errorf("open %s: %w", row.name, err)
+		}
+		if sealed == former {
+			continue
+		}
+		if values[row.name], err = json.Marshal(sealed); err != nil {
+			return nil, 0, fmt.Errorf("encode %s: %w", row.name, err)
+		}
+		n++
+	}
+	if n == 0 {
+		return settings, 0, nil
+	}
+	renewed, err = json.Marshal(values)
+	return renewed, n, err
+}
+
 // secretPlace binds a sealed value to its place. A copy does not open elsewhere.
 func secretPlace(id, name string) string { return "waitlist/" + id + "/" + name }
 

@@ -382,3 +382,26 @@ func TestConfigurationProblems(t *testing.T) {
 		}
 	}
 }
+
+// TestReseal: the command needs a database and keys, and leaves a schema that the service
+// takes.
+func TestReseal(t *testing.T) {
+	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32)))
+	cfg, err := service.Load[service.Config]([]string{"POSTGRES_URL=" + testenv.Postgres(t), "SEAL_KEYS=k1:" + key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	cfg.LogOutput = &log
+	command, err := app.NewReseal(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Run(t.Context()); err != nil || !strings.Contains(log.String(), `"values":0`) {
+		t.Errorf("%v: %s", err, log.String())
+	}
+	cfg.SealKeys = ""
+	if _, err := app.NewReseal(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "SEAL_KEYS") {
+		t.Error(err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	stdmail "net/mail"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -311,4 +312,36 @@ func (m *Mails) Suppress(ctx context.Context, notificationID string, reason mess
 		return fmt.Errorf("suppress addresses: %w", err)
 	}
 	return nil
+}
+
+// ResealDomains puts the keys of all domains under the first key of ring and returns how
+// many were under another one. The error names the domains whose key no key opens.
+func ResealDomains(ctx context.Context, pool *pgxpool.Pool, ring *seal.Ring) (n int, err error) {
+	const page = 200
+	q := db.New(pool)
+	var failed []error
+	for after := uuid.Nil.String(); ; {
+		rows, err := q.ListSealed(ctx, after, page)
+		if err != nil {
+			return n, fmt.Errorf("list domains: %w", err)
+		}
+		for _, row := range rows {
+			after = row.ID
+			sealed, err := ring.Renew(row.Key, keyPlace(row.ID))
+			if err != nil {
+				failed = append(failed, fmt.Errorf("domain %s: %w", row.ID, err))
+				continue
+			}
+			if sealed == row.Key {
+				continue
+			}
+			if _, err := q.ReplaceKey(ctx, db.ReplaceKeyParams{Key: sealed, ID: row.ID, Former: row.Key}); err != nil {
+				return n, fmt.Errorf("store the key of a domain: %w", err)
+			}
+			n++
+		}
+		if len(rows) < page {
+			return n, errors.Join(failed...)
+		}
+	}
 }

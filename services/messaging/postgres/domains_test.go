@@ -2,6 +2,8 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"encoding/base64"
 	"errors"
 	"log/slog"
@@ -23,13 +25,22 @@ import (
 	"waitlist.internal/services/messaging/postgres"
 )
 
-func domains(t *testing.T, pool *pgxpool.Pool, method string) *postgres.Domains {
+// sealing returns a ring of keys with these ids.
+func sealing(t *testing.T, ids ...string) *seal.Ring {
 	t.Helper()
-	ring, err := seal.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32))))
+	for i, id := range ids {
+		ids[i] = id + ":" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(id, 16)))
+	}
+	ring, err := seal.ParseRing(strings.Join(ids, ","))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return postgres.NewDomains(pool, ring, method, stdmail.Address{Name: "Waitlist", Address: "no-reply@example.org"})
+	return ring
+}
+
+func domains(t *testing.T, pool *pgxpool.Pool, method string) *postgres.Domains {
+	t.Helper()
+	return postgres.NewDomains(pool, sealing(t, "k1"), method, stdmail.Address{Name: "Waitlist", Address: "no-reply@example.org"})
 }
 
 // claimed is an owner's claim of a domain that the mail provider knows by an id.
@@ -333,5 +344,39 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 		if !slices.Contains(used, index) {
 			t.Errorf("%s was not used", index)
 		}
+	}
+}
+
+// TestReseal: afterwards the new key alone opens what the former one opened.
+func TestReseal(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
+	former, owner := domains(t, pool, "dkim"), uuid.NewString()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"example.com", "broken.example"} {
+		if _, err := former.InsertDomain(t.Context(), messaging.Domain{
+			ID: uuid.Must(uuid.NewV7()).String(), OwnerID: owner, Name: name, State: messaging.DomainPending,
+			Since: time.Now(), CreatedAt: time.Now(),
+			Claim: messaging.Claim{Key: &messaging.DKIM{Domain: name, Selector: "s", Key: key}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claimed(t, former, owner, "without-a-key.example", "", false)
+	if _, err := pool.Exec(t.Context(), "UPDATE domain SET key = 's1.gone.AAAA' WHERE name = 'broken.example'"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{1, 0} {
+		n, err := postgres.ResealDomains(t.Context(), pool, sealing(t, "k2", "k1"))
+		if n != want || !errors.Is(err, seal.ErrCorrupt) {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	alone := postgres.NewDomains(pool, sealing(t, "k2"), "dkim", stdmail.Address{Address: "no-reply@example.org"})
+	if d, err := alone.Domain(t.Context(), owner, "example.com"); err != nil || !d.Key.Key.Equal(key) {
+		t.Error(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -280,4 +281,36 @@ func (s *Waitlists) CloseOwnerIn(ctx context.Context, tx pgx.Tx, ownerID string)
 		return fmt.Errorf("delete waitlists: %w", err)
 	}
 	return s.announceDeletion(ctx, tx, ownerID, ids...)
+}
+
+// Reseal puts the secrets of all waitlists under the first key of a ring and returns how
+// many were under another one. renew is the ring's Renew. What changes at the same time may
+// keep its key until the next run. The error names the waitlists with secrets that no key opens.
+func (s *Waitlists) Reseal(ctx context.Context, renew func(sealed, aad string) (string, error)) (n int, err error) {
+	const page = 200
+	var failed []error
+	for after := uuid.Nil.String(); ; {
+		rows, err := s.db.ListSealed(ctx, after, page)
+		if err != nil {
+			return n, fmt.Errorf("list settings: %w", err)
+		}
+		for _, row := range rows {
+			after = row.ID
+			settings, renewed, err := signup.Reseal(row.Settings, row.ID, renew)
+			if err != nil {
+				failed = append(failed, fmt.Errorf("waitlist %s: %w", row.ID, err))
+				continue
+			}
+			if renewed == 0 {
+				continue
+			}
+			if _, err := s.db.ReplaceSettings(ctx, db.ReplaceSettingsParams{Settings: settings, ID: row.ID, Former: row.Settings}); err != nil {
+				return n, fmt.Errorf("store settings: %w", err)
+			}
+			n += renewed
+		}
+		if len(rows) < page {
+			return n, errors.Join(failed...)
+		}
+	}
 }

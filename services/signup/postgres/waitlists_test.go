@@ -1,7 +1,9 @@
 package postgres_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/seal"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/kafka"
@@ -329,6 +332,58 @@ func TestViewerSeesMaskedChannels(t *testing.T) {
 	want(t, err, "")
 	if s := settings(t, got); s.SlackWebhookURL != "https://slack.example/…" || got.Role != access.Viewer {
 		t.Fatalf("%q", s.SlackWebhookURL)
+	}
+}
+
+// TestReseal: afterwards the new key alone opens every channel that a key opened.
+func TestReseal(t *testing.T) {
+	t.Parallel()
+	o, ada := newOwners(t), account(access.Pro)
+	w := create(t, o, ada, `{"name":"x","settings":{"slack_webhook_url":"https://slack.example/1","webhook_url":"https://hook.example/1"}}`)
+	create(t, o, ada, `{"name":"without a channel"}`)
+	broken := create(t, o, ada, `{"name":"x","settings":{"slack_webhook_url":"https://slack.example/2"}}`)
+	changed := create(t, o, ada, `{"name":"x","settings":{"slack_webhook_url":"https://slack.example/3"}}`)
+	if _, err := o.pool.Exec(t.Context(),
+		`UPDATE waitlist SET settings = jsonb_set(settings, '{slack_webhook_url}', '"s1.gone.AAAA"') WHERE id = $1`, broken.ID); err != nil {
+		t.Fatal(err)
+	}
+	key := func(id string) string {
+		return id + ":" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(id, 16)))
+	}
+	ring := func(s string) *seal.Ring {
+		r, err := seal.ParseRing(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	former := "k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
+	both := ring(key("k2") + "," + former)
+	// The service changes a waitlist after the command has read it.
+	meanwhile := func(sealed, aad string) (string, error) {
+		if strings.Contains(aad, changed.ID) {
+			_, err := o.Update(t.Context(), ada, changed.ID, []byte(`{"settings":{"headline":"new"}}`))
+			want(t, err, "")
+		}
+		return both.Renew(sealed, aad)
+	}
+	n, err := o.store.Reseal(t.Context(), meanwhile)
+	if n != 3 || !errors.Is(err, seal.ErrCorrupt) || !strings.Contains(err.Error(), broken.ID) {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err = o.store.Reseal(t.Context(), both.Renew); n != 1 || !errors.Is(err, seal.ErrCorrupt) {
+		t.Errorf("the second run: %d, %v", n, err)
+	}
+	alone := signup.NewOwners(o.store, ring(key("k2")), o.templates, signup.Bounds{}, o.clock)
+	got, err := alone.Get(t.Context(), ada, w.ID)
+	want(t, err, "")
+	if s := settings(t, got); s.SlackWebhookURL != "https://slack.example/1" || s.WebhookURL != "https://hook.example/1" {
+		t.Errorf("%q, %q", s.SlackWebhookURL, s.WebhookURL)
+	}
+	got, err = alone.Get(t.Context(), ada, changed.ID)
+	want(t, err, "")
+	if s := settings(t, got); s.SlackWebhookURL != "https://slack.example/3" || s.Headline != "new" {
+		t.Errorf("%q, %q", s.SlackWebhookURL, s.Headline)
 	}
 }
 

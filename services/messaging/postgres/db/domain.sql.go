@@ -255,6 +255,36 @@ func (q *Queries) ListDomains(ctx context.Context, ownerID string, method string
 	return items, nil
 }
 
+const ListSealed = `-- name: ListSealed :many
+SELECT id, key FROM domain WHERE id > $1::uuid AND key <> '' ORDER BY id LIMIT $2
+`
+
+type ListSealedRow struct {
+	ID  string
+	Key string
+}
+
+// By domain_pkey.
+func (q *Queries) ListSealed(ctx context.Context, after string, most int32) ([]ListSealedRow, error) {
+	rows, err := q.db.Query(ctx, ListSealed, after, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListSealedRow
+	for rows.Next() {
+		var i ListSealedRow
+		if err := rows.Scan(&i.ID, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const LockDomainOf = `-- name: LockDomainOf :one
 SELECT id, method FROM domain WHERE owner_id = $1 LIMIT 1 FOR UPDATE
 `
@@ -318,6 +348,25 @@ INSERT INTO domain_release (external_id, method) VALUES ($1, $2) ON CONFLICT DO 
 func (q *Queries) QueueRelease(ctx context.Context, externalID string, method string) error {
 	_, err := q.db.Exec(ctx, QueueRelease, externalID, method)
 	return err
+}
+
+const ReplaceKey = `-- name: ReplaceKey :execrows
+UPDATE domain SET key = $1 WHERE id = $2 AND key = $3
+`
+
+type ReplaceKeyParams struct {
+	Key    string
+	ID     string
+	Former string
+}
+
+// Unless it has changed meanwhile. By domain_pkey.
+func (q *Queries) ReplaceKey(ctx context.Context, arg ReplaceKeyParams) (int64, error) {
+	result, err := q.db.Exec(ctx, ReplaceKey, arg.Key, arg.ID, arg.Former)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const SenderDomain = `-- name: SenderDomain :one

@@ -48,6 +48,14 @@ UPDATE domain d SET due_at = now() + sqlc.arg(every)::interval WHERE d.id = ANY 
     ORDER BY u.due_at LIMIT @most FOR UPDATE SKIP LOCKED))
 RETURNING d.*;
 
+-- name: ListSealed :many
+-- By domain_pkey.
+SELECT id, key FROM domain WHERE id > @after::uuid AND key <> '' ORDER BY id LIMIT @most;
+
+-- name: ReplaceKey :execrows
+-- Unless it has changed meanwhile. By domain_pkey.
+UPDATE domain SET key = @key WHERE id = @id AND key = @former;
+
 -- name: SenderDomain :one
 -- The newest verified domain. By domain_claim.
 SELECT d.* FROM domain d WHERE owner_id = $1 AND method = $2 AND state = 'verified' ORDER BY id DESC LIMIT 1;

@@ -169,6 +169,37 @@ func (q *Queries) ListAssigned(ctx context.Context, ownerID string, templateID s
 	return items, nil
 }
 
+const ListSealed = `-- name: ListSealed :many
+SELECT id, settings FROM waitlist
+WHERE id > $1::uuid AND settings ?| '{webhook_url,slack_webhook_url,discord_webhook_url}'::text[] ORDER BY id LIMIT $2
+`
+
+type ListSealedRow struct {
+	ID       string
+	Settings []byte
+}
+
+// The waitlists that have a channel, and so a sealed URL. By waitlist_pkey.
+func (q *Queries) ListSealed(ctx context.Context, after string, most int32) ([]ListSealedRow, error) {
+	rows, err := q.db.Query(ctx, ListSealed, after, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListSealedRow
+	for rows.Next() {
+		var i ListSealedRow
+		if err := rows.Scan(&i.ID, &i.Settings); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ListWaitlistIDs = `-- name: ListWaitlistIDs :many
 SELECT id FROM waitlist WHERE id > $1::uuid AND deleted_at IS NULL ORDER BY id LIMIT $2
 `
@@ -259,6 +290,25 @@ SELECT FROM waitlist WHERE id = $1 FOR NO KEY UPDATE
 // By waitlist_pkey.
 func (q *Queries) LockWaitlist(ctx context.Context, id string) (int64, error) {
 	result, err := q.db.Exec(ctx, LockWaitlist, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const ReplaceSettings = `-- name: ReplaceSettings :execrows
+UPDATE waitlist SET settings = $1 WHERE id = $2 AND settings = $3
+`
+
+type ReplaceSettingsParams struct {
+	Settings []byte
+	ID       string
+	Former   []byte
+}
+
+// Unless they have changed meanwhile. By waitlist_pkey.
+func (q *Queries) ReplaceSettings(ctx context.Context, arg ReplaceSettingsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, ReplaceSettings, arg.Settings, arg.ID, arg.Former)
 	if err != nil {
 		return 0, err
 	}

@@ -36,6 +36,15 @@ SELECT FROM waitlist WHERE id = $1 FOR NO KEY UPDATE;
 -- By waitlist_pkey.
 UPDATE waitlist SET name = @name, settings = @settings, version = @version WHERE id = @id;
 
+-- name: ListSealed :many
+-- The waitlists that have a channel, and so a sealed URL. By waitlist_pkey.
+SELECT id, settings FROM waitlist
+WHERE id > @after::uuid AND settings ?| '{webhook_url,slack_webhook_url,discord_webhook_url}'::text[] ORDER BY id LIMIT @most;
+
+-- name: ReplaceSettings :execrows
+-- Unless they have changed meanwhile. By waitlist_pkey.
+UPDATE waitlist SET settings = @settings WHERE id = @id AND settings = @former;
+
 -- name: DeleteWaitlist :one
 -- By waitlist_pkey.
 UPDATE waitlist SET deleted_at = now() WHERE deleted_at IS NULL AND id = $1 RETURNING owner_id;

@@ -1,0 +1,12 @@
+// Command reseal seals the DKIM keys again with the first key of SEAL_KEYS. It needs
+// POSTGRES_URL and SEAL_KEYS.
+package main
+
+import (
+	"os"
+
+	"waitlist.internal/libs/service"
+	"waitlist.internal/services/messaging/app"
+)
+
+func main() { os.Exit(service.Command(app.NewReseal)) }
