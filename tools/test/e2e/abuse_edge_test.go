@@ -153,22 +153,25 @@ func testExportAbuse(t *testing.T, d *deployment) {
 		}}
 		d.verify(t, member)
 		o.Do(t, invite(member.email, "admin").As(o.token)).Want(http.StatusCreated)
-		var file *http.Response
-		var err error
+		var file io.ReadCloser
 		Await(t, 20*time.Second, "a place for the export", func() bool {
-			if file = member.begin(t, exports[0]); file.StatusCode != http.StatusOK {
-				_ = file.Body.Close()
+			res := member.begin(t, exports[0])
+			if res.StatusCode != http.StatusOK {
+				_ = res.Body.Close()
+				return false
 			}
-			return file.StatusCode == http.StatusOK
+			file = res.Body
+			return true
 		})
-		defer file.Body.Close()
+		defer file.Close()
 		o.Do(t, removeMember(member.email).As(o.token)).Want(http.StatusNoContent)
+		var err error
 		// Reading all of it would take 20 seconds and more.
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		for err == nil {
 			<-tick.C
-			_, err = io.CopyN(io.Discard, file.Body, 40<<10)
+			_, err = io.CopyN(io.Discard, file, 40<<10)
 		}
 		if !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the file ended with %v", err)
