@@ -232,8 +232,9 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	h := c.Writer.Header()
 	path := c.Request.URL.Path
 	h["X-Request-Id"] = []string{r.id}
-	h["X-Content-Type-Options"] = nosniff
-	h["Cache-Control"] = noStore
+	for _, f := range fixed {
+		h[f.name] = f.value
+	}
 	e.origins.set(h, c.Request.Header, path)
 
 	if path == "/v1" || strings.HasPrefix(path, "/v1/") {
@@ -386,10 +387,22 @@ func statusText(status int) string {
 	}
 }
 
+// fixed are the headers of every answer. Answers are data: no browser may render, frame,
+// keep or guess the type of one, or tell another site its address. Browsers take
+// Strict-Transport-Security only over TLS, and so from behind a gateway that ends it.
+var fixed = []struct {
+	name  string
+	value []string
+}{
+	{"Cache-Control", []string{"no-store"}},
+	{"Content-Security-Policy", []string{"default-src 'none'; frame-ancestors 'none'"}},
+	{"Referrer-Policy", []string{"no-referrer"}},
+	{"Strict-Transport-Security", []string{"max-age=31536000"}},
+	{"X-Content-Type-Options", []string{"nosniff"}},
+}
+
 // Shared header values; net/http does not change them.
 var (
-	nosniff  = []string{"nosniff"}
-	noStore  = []string{"no-store"}
 	star     = []string{"*"}
 	byOrigin = []string{"Origin"}
 	exposed  = []string{"X-Request-Id, Retry-After, Idempotent-Replayed"}

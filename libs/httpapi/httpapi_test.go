@@ -232,6 +232,26 @@ func TestRequestID(t *testing.T) {
 	}
 }
 
+func TestFixedHeaders(t *testing.T) {
+	a := newAPI(t, nil, func(g *gin.Engine) {
+		g.GET("/v1/panic", func(*gin.Context) { panic("x") })
+	})
+	for _, r := range [][2]string{{"GET", "/v1/waitlists"}, {"GET", "/nothing"}, {"OPTIONS", "/v1/waitlists"}, {"GET", "/v1/panic"}} {
+		res, _ := a.do(t, r[0], r[1])
+		for name, want := range map[string]string{
+			"Cache-Control":             "no-store",
+			"Content-Security-Policy":   "default-src 'none'; frame-ancestors 'none'",
+			"Referrer-Policy":           "no-referrer",
+			"Strict-Transport-Security": "max-age=31536000",
+			"X-Content-Type-Options":    "nosniff",
+		} {
+			if got := res.Header.Get(name); got != want {
+				t.Errorf("%s %s: %s is %q", r[0], r[1], name, got)
+			}
+		}
+	}
+}
+
 func TestAllowedOriginsAreChecked(t *testing.T) {
 	for origin, ok := range map[string]bool{
 		"*": true, "https://app.example.com": true, "http://localhost:3000": true, "null": false,

@@ -117,6 +117,10 @@ func refuse(status string) []byte {
 	e, id := apierr.Validation(field), uuid.NewString()
 	// A struct of strings always marshals.
 	body, _ := json.Marshal(errorBody{Error: e.Message, ErrorCode: e.Code, RequestID: id, Errors: e.Fields})
-	return fmt.Appendf(nil, "%s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\nX-Request-Id: %s\r\n"+
-		"X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n\r\n%s", status, jsonType[0], len(body), id, body)
+	out := fmt.Appendf(nil, "%s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\nX-Request-Id: %s\r\n",
+		status, jsonType[0], len(body), id)
+	for _, f := range fixed {
+		out = fmt.Appendf(out, "%s: %s\r\n", f.name, f.value[0])
+	}
+	return append(append(out, "\r\n"...), body...)
 }

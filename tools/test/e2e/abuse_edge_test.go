@@ -278,7 +278,7 @@ func testNotHTTP(t *testing.T, d *deployment) {
 				t.Fatalf("%d: %v", res.StatusCode, err)
 			}
 			if res.StatusCode != tc.status || body.Code != "VALIDATION_ERROR" || body.Error == "" || len(body.Errors) != 1 ||
-				body.RequestID == "" || body.RequestID != res.Header.Get("X-Request-Id") {
+				body.RequestID == "" || body.RequestID != res.Header.Get("X-Request-Id") || res.Header.Get("Referrer-Policy") != "no-referrer" {
 				t.Errorf("%s %+v", fmt.Sprint(res.StatusCode, res.Header), body)
 			}
 		})

@@ -56,6 +56,7 @@ func TestLab(t *testing.T) {
 	t.Run("replicas", w.testReplicas)
 	t.Run("model", w.testModel)
 	t.Run("rollouts", w.testRollouts)
+	t.Run("keys", w.testKeys)
 	for _, kind := range []string{"httproute", "ingress"} {
 		t.Run(kind, func(t *testing.T) {
 			if err := w.endToEnd(t.Context(), kind); err != nil {
