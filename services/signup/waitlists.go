@@ -87,7 +87,7 @@ type Bounds struct {
 
 // OwnedWaitlist is a waitlist as seen by a member with a role.
 type OwnedWaitlist struct {
-	Waitlist
+	*Waitlist
 	Role access.Role
 	// SettingsJSON is the settings object of the API. Lists omit it.
 	SettingsJSON []byte
@@ -148,7 +148,7 @@ func (o *Owners) Create(
 	if err != nil {
 		return w, false, err
 	}
-	return OwnedWaitlist{Waitlist: *created, Role: grant.Role}, replayed, nil
+	return OwnedWaitlist{Waitlist: created, Role: grant.Role}, replayed, nil
 }
 
 // List returns, without settings, the actor's own waitlists and then those of each
@@ -173,8 +173,9 @@ func (o *Owners) List(ctx context.Context, actor access.Actor) ([]OwnedWaitlist,
 		if err != nil {
 			return nil, err
 		}
+		out = slices.Grow(out, len(lists))
 		for _, w := range lists {
-			out = append(out, OwnedWaitlist{Waitlist: *w, Role: grant.Role})
+			out = append(out, OwnedWaitlist{Waitlist: w, Role: grant.Role})
 		}
 		if len(lists) > 0 {
 			if err := o.refresh(ctx, *lists[0], grant); err != nil {
@@ -194,7 +195,7 @@ func (o *Owners) Get(ctx context.Context, actor access.Actor, id string) (OwnedW
 	if err != nil {
 		return OwnedWaitlist{}, err
 	}
-	return o.owned(w, grant)
+	return o.owned(&w, grant)
 }
 
 // Update applies the request body raw to the name and the settings.
@@ -219,7 +220,7 @@ func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw 
 	if err != nil {
 		return OwnedWaitlist{}, err
 	}
-	return o.owned(*changed, grant)
+	return o.owned(changed, grant)
 }
 
 // Delete hides a waitlist with everything on it at once. The purge deletes the rows
@@ -342,7 +343,7 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemp
 	return draft, gated
 }
 
-func (o *Owners) owned(w Waitlist, grant access.Grant) (OwnedWaitlist, error) {
+func (o *Owners) owned(w *Waitlist, grant access.Grant) (OwnedWaitlist, error) {
 	settings, err := w.Settings.SettingsJSON(w.ID, grant.Role, o.secrets)
 	if err != nil {
 		return OwnedWaitlist{}, err

@@ -50,18 +50,22 @@ func getWaitlist(ctx context.Context, q *db.Queries, id string) (*signup.Waitlis
 	return waitlistOf(row)
 }
 
-func waitlistOf(row db.GetWaitlistRow) (*signup.Waitlist, error) {
-	settings, err := signup.DecodeSettings(row.Settings)
-	if err != nil {
+func waitlistOf(row db.GetWaitlistRow) (w *signup.Waitlist, err error) {
+	w = withoutSettings(row)
+	if w.Settings, err = signup.DecodeSettings(row.Settings); err != nil {
 		return nil, fmt.Errorf("waitlist %s: %w", row.ID, err)
 	}
+	return w, nil
+}
+
+func withoutSettings(row db.GetWaitlistRow) *signup.Waitlist {
 	return &signup.Waitlist{
-		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, Settings: settings, Version: row.Version, CreatedAt: row.CreatedAt,
+		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, Version: row.Version, CreatedAt: row.CreatedAt,
 		Owner: access.Entitlement{
 			Tier: row.Tier, Status: row.Status, ValidUntil: time.Time(row.ValidUntil), Trial: row.Trial, Version: row.OwnerVersion,
 		},
 		SignupCount: row.SignupCount,
-	}, nil
+	}
 }
 
 // Waitlist implements signup.WaitlistStore.
@@ -77,9 +81,7 @@ func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) ([]*signup.Wa
 	}
 	out := make([]*signup.Waitlist, len(rows))
 	for i, row := range rows {
-		if out[i], err = waitlistOf(db.GetWaitlistRow(row)); err != nil {
-			return nil, fmt.Errorf("list waitlists: %w", err)
-		}
+		out[i] = withoutSettings(db.GetWaitlistRow(row))
 	}
 	return out, nil
 }
