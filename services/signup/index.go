@@ -92,15 +92,17 @@ const (
 	// catchUpTimeout bounds how long a reader waits for the index before
 	// Postgres answers.
 	catchUpTimeout = 250 * time.Millisecond
-	// gather is how long a hint waits for others about the same waitlist, so that
-	// several signups share one catch-up. A reader who comes earlier catches up itself.
+	// gather is how long a catch-up waits for more hints about the same waitlist, so that
+	// several signups share it. A reader ends the wait.
 	gather = 5 * time.Millisecond
-	// hintTimeout bounds one catch-up after a commit.
-	hintTimeout = 5 * time.Second
+	// flightTimeout bounds one catch-up.
+	flightTimeout = 5 * time.Second
 	// rebuildTimeout bounds a rebuild: 10 million keys take about a minute.
 	rebuildTimeout = 10 * time.Minute
-	// hintWorkers is how many indexes catch up at a time.
-	hintWorkers = 2
+	// maxFlights is how many indexes catch up at a time.
+	maxFlights = 4
+	// maxDue is how many waitlists may wait to be followed. Hints beyond are dropped.
+	maxDue = 1024
 )
 
 // Index keeps the sorted sets in Redis equal to the queue. Only CatchUp and Rebuild
@@ -110,20 +112,35 @@ type Index struct {
 	changes ChangeLog
 	log     *slog.Logger
 
+	// due passes waitlists that nobody follows to run; slots has one element for each
+	// catch-up under way.
+	due   chan string
+	slots chan struct{}
+
 	mu sync.Mutex
-	// dirty holds the waitlists with a hint; queue passes them to the workers.
-	dirty    map[string]struct{}
-	queue    chan string
+	// flights holds the waitlists that somebody follows, with the next catch-up or nil.
+	flights  map[string]*flight
 	building map[string]struct{}
-	builds   sync.WaitGroup
-	ctx      context.Context //nolint:containedctx // the life of run, which owns the rebuilds
+	tasks    sync.WaitGroup
+	ctx      context.Context //nolint:containedctx // the life of run, which owns the tasks
+}
+
+// flight is a catch-up that has not begun yet. Whoever asks for one before it begins
+// shares it, and it covers all that was committed before it was asked for.
+type flight struct {
+	// urgent is closed when somebody waits for done.
+	urgent chan struct{}
+	hurry  sync.Once
+	// err is valid once done is closed.
+	err  error
+	done chan struct{}
 }
 
 // NewIndex returns an index that is kept in store and follows changes.
 func NewIndex(store IndexStore, changes ChangeLog, log *slog.Logger) *Index {
 	return &Index{
-		store: store, changes: changes, log: log,
-		dirty: map[string]struct{}{}, queue: make(chan string, 1024), building: map[string]struct{}{},
+		store: store, changes: changes, log: log, due: make(chan string, maxDue), slots: make(chan struct{}, maxFlights),
+		flights: map[string]*flight{}, building: map[string]struct{}{},
 	}
 }
 
@@ -164,9 +181,93 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 	return Place{}, ErrIndexUnusable
 }
 
-// CatchUp applies the changes that the index lacks. If changes cannot repair the
-// index, it starts a rebuild in the background and returns ErrIndexUnusable.
+// CatchUp applies the changes that the index lacks, those at least that were committed
+// before the call. If changes cannot repair the index, it starts a rebuild in the
+// background and returns ErrIndexUnusable. Callers at the same time share one catch-up:
+// when each made its own, they read the same changes several times over, and their
+// queries kept signups from Postgres.
 func (x *Index) CatchUp(ctx context.Context, waitlistID string) error {
+	f := x.join(waitlistID)
+	if f == nil {
+		return x.catchUp(ctx, waitlistID)
+	}
+	f.hurry.Do(func() { close(f.urgent) })
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Hint says that a waitlist has changed. It never waits. If too many waitlists are due, it
+// drops the hint, and the next reader catches up.
+func (x *Index) Hint(waitlistID string) { x.join(waitlistID) }
+
+// join returns the waitlist's next catch-up, or nil while the index is not run or if too
+// many waitlists are due.
+func (x *Index) join(waitlistID string) *flight {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	next, followed := x.flights[waitlistID]
+	if next != nil {
+		return next
+	}
+	if x.ctx == nil || x.ctx.Err() != nil {
+		return nil
+	}
+	if !followed {
+		select {
+		case x.due <- waitlistID:
+		default:
+			return nil
+		}
+	}
+	next = &flight{urgent: make(chan struct{}), done: make(chan struct{})}
+	x.flights[waitlistID] = next
+	return next
+}
+
+// follow makes a waitlist's catch-ups, one after the other, until none is due.
+func (x *Index) follow(ctx context.Context, waitlistID string) {
+	for {
+		x.mu.Lock()
+		next := x.flights[waitlistID]
+		if next == nil {
+			delete(x.flights, waitlistID)
+		}
+		x.mu.Unlock()
+		if next == nil {
+			return
+		}
+		select {
+		case <-next.urgent:
+		case <-time.After(gather):
+		case <-ctx.Done():
+		}
+		x.slots <- struct{}{}
+		x.mu.Lock()
+		x.flights[waitlistID] = nil // nobody joins it any more
+		x.mu.Unlock()
+		next.err = x.fly(ctx, waitlistID)
+		<-x.slots
+		close(next.done)
+		if next.err != nil && !errors.Is(next.err, ErrIndexUnusable) {
+			x.log.DebugContext(ctx, "index did not catch up", slog.String("waitlist_id", waitlistID), telemetry.Err(next.err))
+			// Redis or Postgres is down. Readers catch up when it is back. The pause keeps the
+			// loop from spinning.
+			loop.Wait(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter
+		}
+	}
+}
+
+func (x *Index) fly(ctx context.Context, waitlistID string) error {
+	ctx, cancel := context.WithTimeout(ctx, flightTimeout)
+	defer cancel()
+	return x.catchUp(ctx, waitlistID)
+}
+
+func (x *Index) catchUp(ctx context.Context, waitlistID string) error {
 	for {
 		from, err := x.store.Mark(ctx, waitlistID)
 		if err != nil {
@@ -229,7 +330,7 @@ func (x *Index) rebuild(waitlistID string) {
 	}
 	x.building[waitlistID] = struct{}{}
 	parent := x.ctx
-	x.builds.Go(func() {
+	x.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(parent, rebuildTimeout)
 		defer cancel()
 		if err := x.Rebuild(ctx, waitlistID); err != nil {
@@ -241,57 +342,20 @@ func (x *Index) rebuild(waitlistID string) {
 	})
 }
 
-// Hint says that a waitlist has changed. It never waits. If too many hints are
-// queued, it drops this one, and the next reader catches up.
-func (x *Index) Hint(waitlistID string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if _, ok := x.dirty[waitlistID]; ok {
-		return
-	}
-	select {
-	case x.queue <- waitlistID:
-		x.dirty[waitlistID] = struct{}{}
-	default:
-	}
-}
-
-// run handles hints until ctx ends, then waits for the rebuilds.
+// run lets the index follow its waitlists until ctx ends, then waits for catch-ups and
+// rebuilds.
 func (x *Index) run(ctx context.Context) {
 	x.mu.Lock()
 	x.ctx = ctx
 	x.mu.Unlock()
-	var wg sync.WaitGroup
-	for range hintWorkers {
-		wg.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case id := <-x.queue:
-					if !loop.Wait(ctx, gather) {
-						return
-					}
-					x.mu.Lock()
-					delete(x.dirty, id)
-					x.mu.Unlock()
-					x.follow(ctx, id)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	x.builds.Wait()
-}
-
-func (x *Index) follow(ctx context.Context, waitlistID string) {
-	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
-	defer cancel()
-	if err := x.CatchUp(ctx, waitlistID); err != nil && !errors.Is(err, ErrIndexUnusable) {
-		x.log.DebugContext(ctx, "index did not catch up", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
-		// Redis or Postgres is down. Readers catch up when it is back. The pause keeps the
-		// worker from spinning.
-		loop.Wait(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter
+	for {
+		select {
+		case id := <-x.due:
+			x.tasks.Go(func() { x.follow(ctx, id) })
+		case <-ctx.Done():
+			x.tasks.Wait()
+			return
+		}
 	}
 }
 

@@ -1,0 +1,77 @@
+package signup_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"waitlist.internal/libs/testenv"
+	"waitlist.internal/services/signup"
+)
+
+// heldLog is a change log that counts its reads and holds them until open is closed.
+type heldLog struct {
+	signup.ChangeLog
+	reads atomic.Int64
+	open  chan struct{}
+}
+
+func (l *heldLog) Since(ctx context.Context, waitlistID string, from signup.Mark) (signup.Delta, error) {
+	l.reads.Add(1)
+	<-l.open
+	return l.ChangeLog.Since(ctx, waitlistID, from)
+}
+
+// countedStore counts the ranks that are looked up.
+type countedStore struct {
+	signup.IndexStore
+	ranks atomic.Int64
+}
+
+func (s *countedStore) Rank(ctx context.Context, waitlistID string, v signup.View) (signup.Place, error) {
+	defer s.ranks.Add(1)
+	return s.IndexStore.Rank(ctx, waitlistID, v)
+}
+
+// TestReadersShareACatchUp: while the index catches up, all who need a later state wait for
+// one more catch-up, however many they are, and get a place that counts their own signup.
+func TestReadersShareACatchUp(t *testing.T) {
+	const readers = 50
+	w := newWorld(t, 3)
+	log, store := &heldLog{ChangeLog: w.store, open: make(chan struct{})}, &countedStore{IndexStore: w.sets}
+	quiet := slog.New(slog.DiscardHandler)
+	svc := signup.New(signup.Config{
+		SmallList: -1, Store: w.store, Index: signup.NewIndex(store, log, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = svc.Run(ctx) })
+	defer func() { cancel(); running.Wait() }()
+	join := func(n int) {
+		t.Helper()
+		if _, err := svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": "p%d@example.com"}`, n), signup.Header{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	join(1)
+	testenv.Within(t, 10*time.Second, "the first catch-up reads", func() bool { return log.reads.Load() == 1 })
+	join(2)
+	var all sync.WaitGroup
+	for range readers {
+		all.Go(func() {
+			if s, err := svc.Status(t.Context(), w.list.ID, "p2@example.com"); err != nil || s.Position != 2 || s.Total != 2 {
+				t.Errorf("%+v, %v", s, err)
+			}
+		})
+	}
+	testenv.Within(t, 10*time.Second, "all have looked", func() bool { return store.ranks.Load() >= readers })
+	close(log.open)
+	all.Wait()
+	if n := log.reads.Load(); n != 2 {
+		t.Errorf("the change log was read %d times", n)
+	}
+}
