@@ -165,6 +165,8 @@ type MailQueue interface {
 	// Claim claims up to limit due requests for this process, those due longest first. A
 	// request that is neither ended nor returned is due again when its lease expires.
 	Claim(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
+	// Renew restarts the leases of claimed requests. It changes none that is due later.
+	Renew(ctx context.Context, lease time.Duration, eventIDs ...string) error
 	// Sent ends a request and erases the address.
 	Sent(ctx context.Context, eventID string) error
 	// Failed ends a request that cannot be sent, and erases the address.

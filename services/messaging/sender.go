@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,10 +28,11 @@ const (
 
 	// sendTimeout limits the sending of one mail or request.
 	sendTimeout = 60 * time.Second
-	// claimShare is how many mails are claimed per worker at a time. Each takes at most
-	// sendTimeout, so all are done within lease.
+	// claimShare is how many mails are claimed per worker at a time.
 	claimShare = 4
-	lease      = (claimShare + 1) * sendTimeout
+	// mailLease is how long a claim outlives the last sign of its process. It is longer than
+	// drain; claims are renewed three times per lease.
+	mailLease = 15 * time.Second
 	// poll is how often an idle Sender looks for expired pauses and leases.
 	poll = 2 * time.Second
 	// drain is how long a mail in flight may take after the process was told to stop.
@@ -69,6 +72,8 @@ type SenderConfig struct {
 	Now func() time.Time
 	// DeferMin and PauseMin are the shortest pauses; 0 means 30 s and 1 s.
 	DeferMin, PauseMin time.Duration
+	// Lease replaces mailLease.
+	Lease time.Duration
 }
 
 // Sender works off the mail queue. Several processes may run one at the same time.
@@ -81,6 +86,10 @@ type Sender struct {
 	provider, sms *breaker
 	// sources stands for the signup service and for the templates and senders in the database.
 	sources *breaker
+
+	mu sync.Mutex
+	// held are the ids of claimed requests whose outcome is not decided yet.
+	held map[string]struct{}
 }
 
 // NewSender returns a Sender; Run starts it.
@@ -88,7 +97,8 @@ func NewSender(cfg SenderConfig) (*Sender, error) {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
-	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: otel.Tracer(scope)}
+	cfg.Lease = cmp.Or(cfg.Lease, mailLease)
+	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: otel.Tracer(scope), held: map[string]struct{}{}}
 	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
 	var err error
 	s.mails, err = otel.Meter(scope).Int64Counter("messaging.mails",
@@ -112,6 +122,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		})
 	}
 	workers.Go(func() { s.prune(ctx) })
+	workers.Go(func() { s.renew(ctx) })
 	for ctx.Err() == nil {
 		claimed, err := s.claim(ctx)
 		if err != nil {
@@ -134,7 +145,29 @@ func (s *Sender) Run(ctx context.Context) error {
 func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	return s.Queue.Claim(ctx, s.Workers*claimShare, lease)
+	claimed, err := s.Queue.Claim(ctx, s.Workers*claimShare, s.Lease)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range claimed {
+		s.held[c.EventID] = struct{}{}
+	}
+	return claimed, err
+}
+
+// renew keeps the claims of undecided requests alive, those that wait for a worker too. A
+// stop leaves time for those in flight, because a lease is longer than drain.
+func (s *Sender) renew(ctx context.Context) {
+	for loop.Wait(ctx, s.Lease/3) {
+		s.mu.Lock()
+		ids := slices.Collect(maps.Keys(s.held))
+		s.mu.Unlock()
+		if len(ids) == 0 {
+			continue
+		}
+		if err := s.Queue.Renew(ctx, s.Lease, ids...); err != nil && ctx.Err() == nil {
+			s.Log.WarnContext(ctx, "claims of mails not renewed", telemetry.Err(err))
+		}
+	}
 }
 
 // hand gives claimed mails to the workers. It returns those whose dependencies are away, and all
@@ -154,7 +187,7 @@ func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claime
 		postponed[away] = append(postponed[away], c.EventID)
 	}
 	for away, ids := range postponed {
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, away.remaining(), ids...) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, away.remaining(), ids...) }, ids...)
 	}
 }
 
@@ -200,7 +233,7 @@ func (s *Sender) send(ctx context.Context, c Claimed) {
 func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err error) {
 	now := s.Now()
 	fail := func(err error) (string, error) {
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Failed(ctx, c.EventID, err.Error()) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Failed(ctx, c.EventID, err.Error()) }, c.EventID)
 		return "failed", err
 	}
 	later := func(err error) (string, error) {
@@ -208,12 +241,12 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 			return fail(err)
 		}
 		wait := deferral(s.DeferMin, deferMax, c.Deferrals)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c.EventID, wait, err.Error()) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c.EventID, wait, err.Error()) }, c.EventID)
 		return "deferred", err
 	}
 	away := func(a *breaker, err error) (string, error) {
 		a.report(false)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, a.remaining(), c.EventID) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, a.remaining(), c.EventID) }, c.EventID)
 		return "away", err
 	}
 	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
@@ -224,7 +257,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	send, to, err := s.prepare(sending, c.Request, now)
 	if canceled, ok := errors.AsType[*canceledError](err); ok {
 		s.sources.report(true)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Canceled(ctx, c.EventID, canceled.reason) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Canceled(ctx, c.EventID, canceled.reason) }, c.EventID)
 		return "canceled", nil
 	}
 	if source, ok := errors.AsType[*sourceError](err); ok {
@@ -244,7 +277,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	err = send(sending)
 	if err == nil {
 		way.report(true)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c.EventID) })
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c.EventID) }, c.EventID)
 		return "sent", nil
 	}
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
@@ -258,9 +291,14 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	return away(way, fmt.Errorf("reach the provider: %w", err))
 }
 
-// record calls write until it succeeds, for up to drain, even after the end of ctx. If it keeps failing,
-// the lease expires and the mail is sent again.
-func (s *Sender) record(ctx context.Context, write func(context.Context) error) {
+// record calls write, which decides the requests with these ids, until it succeeds, for up to drain, even
+// after the end of ctx. If it keeps failing, the lease expires and the mail is sent again.
+func (s *Sender) record(ctx context.Context, write func(context.Context) error, ids ...string) {
+	s.mu.Lock()
+	for _, id := range ids {
+		delete(s.held, id)
+	}
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
 	for backoff := (loop.Backoff{Min: 50 * time.Millisecond, Max: drain}); ; {

@@ -34,6 +34,7 @@ type env struct {
 	noSMS bool
 	// limits applies to mails about signups.
 	limits messaging.Limits
+	lease  time.Duration
 
 	scripted
 }
@@ -89,7 +90,7 @@ func (e *env) start() (*messaging.Sender, func()) {
 	e.Helper()
 	cfg := messaging.SenderConfig{
 		Queue: e.store, Provider: e, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
-		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond,
+		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond, Lease: e.lease,
 	}
 	if e.world != nil {
 		cfg.Mailings, cfg.Suppressions, cfg.Senders, cfg.Templates = e.world, e.world, e.world, postgres.NewTemplates(e.pool, func() {})
@@ -316,6 +317,47 @@ func TestAMailUnderWayAtACrashIsSentAgainWithItsID(t *testing.T) {
 	if e.mails[0].ID != r.EventID {
 		t.Fatalf("id %s, want %s", e.mails[0].ID, r.EventID)
 	}
+}
+
+// TestLease: the mails of a process that lives stay its own, however slow the provider is, and those of one
+// that has died are sent by another one when the lease ends.
+func TestLease(t *testing.T) {
+	t.Parallel()
+	const lease = 600 * time.Millisecond
+	e := newEnv(t)
+	e.lease = lease
+	slow, held := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	e.reply = func(call int, _ messaging.Mail) error {
+		if call == 1 {
+			close(slow)
+			<-held
+		}
+		return nil
+	}
+	// A dead process has claimed this one.
+	dead := signupMail(1)
+	e.queue(dead)
+	if claimed, err := e.store.Claim(t.Context(), 10, lease); err != nil || len(claimed) != 1 {
+		t.Fatal(claimed, err)
+	}
+	e.queue(accountMail())
+	e.start()
+	<-slow
+	e.start()
+	t.Cleanup(release)
+	e.eventually("the dead process' mail is sent", func() bool { return e.states()["sent"] == 1 })
+	// Several leases go by.
+	begin := time.Now()
+	e.eventually("time passes", func() bool {
+		if n := e.count("SELECT count(*) FROM sent_mail WHERE state = 'queued' AND due_at <= now()"); n != 0 {
+			t.Fatal("a mail that is being sent is due")
+		}
+		return time.Since(begin) > 3*lease
+	})
+	release()
+	e.ended(2)
+	e.sentOnce(2)
 }
 
 func TestStoppingFinishesWhatIsUnderWay(t *testing.T) {

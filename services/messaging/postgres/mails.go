@@ -134,6 +134,14 @@ func (m *Mails) end(ctx context.Context, eventID, state, reason string) error {
 	return nil
 }
 
+// Renew implements messaging.MailQueue.
+func (m *Mails) Renew(ctx context.Context, lease time.Duration, eventIDs ...string) error {
+	if err := m.db.RenewMails(ctx, lease, eventIDs); err != nil {
+		return fmt.Errorf("renew the claims of mails: %w", err)
+	}
+	return nil
+}
+
 // Sent implements messaging.MailQueue.
 func (m *Mails) Sent(ctx context.Context, eventID string) error {
 	return m.end(ctx, eventID, "sent", "")

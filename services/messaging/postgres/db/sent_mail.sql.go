@@ -323,6 +323,17 @@ func (q *Queries) QueueMail(ctx context.Context, arg QueueMailParams) error {
 	return err
 }
 
+const RenewMails = `-- name: RenewMails :exec
+UPDATE sent_mail SET due_at = now() + $1::interval
+WHERE event_id = ANY ($2::uuid[]) AND state || '' = 'queued' AND due_at < now() + $1::interval
+`
+
+// A request that was deferred meanwhile stays so. By sent_mail_pkey.
+func (q *Queries) RenewMails(ctx context.Context, lease time.Duration, eventIDs []string) error {
+	_, err := q.db.Exec(ctx, RenewMails, lease, eventIDs)
+	return err
+}
+
 const ReturnMails = `-- name: ReturnMails :exec
 UPDATE sent_mail SET due_at = now() + $1::interval WHERE event_id = ANY ($2::uuid[]) AND state || '' = 'queued'
 `

@@ -78,6 +78,11 @@ WHERE event_id = @event_id AND state || '' = 'queued';
 -- By sent_mail_pkey.
 UPDATE sent_mail SET due_at = now() + sqlc.arg(pause)::interval WHERE event_id = ANY (@event_ids::uuid[]) AND state || '' = 'queued';
 
+-- name: RenewMails :exec
+-- A request that was deferred meanwhile stays so. By sent_mail_pkey.
+UPDATE sent_mail SET due_at = now() + sqlc.arg(lease)::interval
+WHERE event_id = ANY (@event_ids::uuid[]) AND state || '' = 'queued' AND due_at < now() + sqlc.arg(lease)::interval;
+
 -- name: PruneMails :execrows
 -- By sent_mail_ended and sent_mail_pkey.
 DELETE FROM sent_mail WHERE event_id IN (
