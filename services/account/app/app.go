@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"time"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
@@ -119,8 +120,9 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		if err != nil {
 			return err
 		}
+		own := &audit.Table{Pool: rt.Pool}
 		svc, err := account.New(account.Config{
-			Store: postgres.New(rt.Pool, wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
+			Store: postgres.New(rt.Pool, wake), Trails: []audit.Trail{own}, Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
 			Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
 			IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
 			EnforceVerification: cfg.EnforceEmailVerification, TrialPerPerson: cfg.TrialPerPerson,
@@ -131,6 +133,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		if err != nil {
 			return err
 		}
+		rt.Audit(own)
 		rt.Go("password resets", svc.RunResets)
 		rt.Go("closings", svc.RunClosings)
 		rt.Go("sweep", svc.RunSweep)
