@@ -96,9 +96,11 @@ func (r *Runtime) Outbox() (wake func(), err error) {
 
 // Audit keeps the audit trail in the service's schema as long as the configuration says,
 // and serves it to the account service.
-func (r *Runtime) Audit(trail *audit.Table) {
+func (r *Runtime) Audit() *audit.Table {
+	trail := &audit.Table{Pool: r.Pool}
 	auditv1.RegisterAuditServiceServer(r.GRPC, audit.NewServer(trail))
 	r.Go("audit retention", func(ctx context.Context) error { return trail.Run(ctx, r.Config.AuditRetention, r.Log) })
+	return trail
 }
 
 // Consume registers a consumer of events. It sets c's cluster, pool and logger and, if c
