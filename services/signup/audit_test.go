@@ -171,7 +171,9 @@ func TestNoEffectWithoutEntry(t *testing.T) {
 			_, err := w.svc.Import(ctx, w.list, importRows(3), audit.By(w.owner, w.list.OwnerID, audit.SignupsImported, ""))
 			return err
 		},
-		"export": func() error { return w.admin.Export(ctx, w.owner, w.list.ID, func(b []byte) error { sent += len(b); return nil }) },
+		"export": func() error {
+			return w.admin.Export(ctx, w.owner, w.list.ID, func(b []byte) error { sent += len(b); return nil })
+		},
 	} {
 		if err := do(); err == nil {
 			t.Errorf("%s: no error", what)

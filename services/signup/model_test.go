@@ -17,8 +17,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/signup"

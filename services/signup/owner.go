@@ -43,4 +43,6 @@ func (s *Service) Move(ctx context.Context, waitlistID, email string, position i
 }
 
 // signupTarget names a signup in the audit trail, without its address.
-func signupTarget(waitlistID string, number int64) string { return fmt.Sprintf("%s/%d", waitlistID, number) }
+func signupTarget(waitlistID string, number int64) string {
+	return fmt.Sprintf("%s/%d", waitlistID, number)
+}
