@@ -212,7 +212,7 @@ func TestTransferOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	member := func(role access.Role, tier access.Tier, status access.Status) access.Actor {
-		return access.Actor{AccountID: "m", EmailVerified: true, Grants: []access.Grant{{
+		return access.Actor{AccountID: "0193d4a2-5c1e-7a41-8000-000000000002", EmailVerified: true, Grants: []access.Grant{{
 			OwnerID: w.list.OwnerID, Role: role, Entitlement: access.Entitlement{Tier: tier, Status: status, Trial: true, Version: 1},
 		}}}
 	}

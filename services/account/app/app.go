@@ -131,7 +131,9 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		svc, err := account.New(account.Config{
 			Store: postgres.New(rt.Pool, wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
 			Trails: []audit.Trail{
-				rt.Audit(), audit.Remote{Client: auditv1.NewAuditServiceClient(signups)}, audit.Remote{Client: auditv1.NewAuditServiceClient(messaging)},
+				rt.Audit(),
+				audit.Remote{Client: auditv1.NewAuditServiceClient(signups)},
+				audit.Remote{Client: auditv1.NewAuditServiceClient(messaging)},
 			},
 			Tokens: rt.Tokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
 			IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,

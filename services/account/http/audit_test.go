@@ -142,7 +142,8 @@ func TestTrail(t *testing.T) {
 	}
 	// The other account's trail begins with its registration.
 	third := e.register("third@example.com")
-	if got := entries(e.do(http.MethodGet, "/audit", nil, key(third))); len(got) != 1 || !strings.HasPrefix(got[0], "account.registered owner ") {
+	got := entries(e.do(http.MethodGet, "/audit", nil, key(third)))
+	if len(got) != 1 || !strings.HasPrefix(got[0], "account.registered owner ") {
 		t.Errorf("entries %q", got)
 	}
 }
@@ -198,7 +199,8 @@ func TestTrailPages(t *testing.T) {
 		i := rand.IntN(len(actions))
 		for _, id := range []string{owner, actor.AccountID} {
 			entry := audit.By(access.Actor{}, id, actions[i], uuid.NewString())
-			if err := pg.InTx(t.Context(), tables[rand.IntN(3)].Pool, func(tx pgx.Tx) error { return audit.Insert(t.Context(), tx, entry) }); err != nil {
+			err := pg.InTx(t.Context(), tables[rand.IntN(3)].Pool, func(tx pgx.Tx) error { return audit.Insert(t.Context(), tx, entry) })
+			if err != nil {
 				t.Fatal(err)
 			}
 			if id == owner {

@@ -24,7 +24,8 @@ func TestCheckTemplates(t *testing.T) {
 	insert := func(ownerID string, kind messaging.TemplateType) string {
 		t.Helper()
 		id := uuid.Must(uuid.NewV7()).String()
-		if err := store.InsertTemplate(t.Context(), messaging.Template{ID: id, OwnerID: ownerID, Type: kind, Text: "x"}, 0, audit.Entry{}); err != nil {
+		tmpl := messaging.Template{ID: id, OwnerID: ownerID, Type: kind, Text: "x"}
+		if err := store.InsertTemplate(t.Context(), tmpl, 0, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 		return id

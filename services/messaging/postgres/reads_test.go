@@ -123,7 +123,10 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			return err
 		}},
 		{"change", func() error {
-			return templates.ChangeTemplate(ctx, owner, id, audit.Entry{}, func(t messaging.Template) (messaging.Template, error) { t.Name += "x"; return t, nil })
+			return templates.ChangeTemplate(ctx, owner, id, audit.Entry{}, func(t messaging.Template) (messaging.Template, error) {
+				t.Name += "x"
+				return t, nil
+			})
 		}},
 		{"insert", func() error {
 			return templates.InsertTemplate(ctx, messaging.Template{

@@ -232,7 +232,8 @@ func (w *warden) victim(t *testing.T) *victim {
 		v.status(t, id, at("imported9")).Want(http.StatusOK) // builds the index
 		found := strings.Join(w.find(t, v, append([]string{mark}, v.email, v.account, id, v.template, v.domain, v.blast)), "\n")
 		for _, place := range []string{
-			"account.account", "account.audit", "account.session", "account.team_member", "signup.waitlist", "signup.owner", "signup.signup", "signup.change",
+			"account.account", "account.audit", "account.session", "account.team_member", "signup.audit", "messaging.audit",
+			"signup.waitlist", "signup.owner", "signup.signup", "signup.change",
 			"signup.queue_bucket", "signup.removed_day", "signup.removed_value", "signup.idempotency_key", "messaging.sent_mail",
 			"messaging.template", "messaging.domain", "messaging.blast", "messaging.blast_recipient", "messaging.idempotency_key",
 			"admin_analytics.day", "admin_analytics.utm_value", "admin_analytics.utm_total", "Redis",
