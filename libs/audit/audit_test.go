@@ -2,7 +2,6 @@ package audit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -97,19 +96,6 @@ func TestEntries(t *testing.T) {
 		if got, _ := get(audit.Query{OwnerID: owner, Limit: 10, Action: audit.LoginRefused}); !slices.Equal(got, want[1:2]) {
 			t.Errorf("%s: %q of one action", name, got)
 		}
-	}
-}
-
-// An entry is gone with the transaction of its effect.
-func TestRollback(t *testing.T) {
-	t.Parallel()
-	trail, owner, failed := table(t), uuid.NewString(), errors.New("failed")
-	err := pg.InTx(t.Context(), trail.Pool, func(tx pgx.Tx) error {
-		return errors.Join(audit.Insert(t.Context(), tx, audit.Entry{OwnerID: owner, Action: audit.Login}), failed)
-	})
-	entries, readErr := trail.Entries(t.Context(), audit.Query{OwnerID: owner, Limit: 10})
-	if !errors.Is(err, failed) || readErr != nil || len(entries) != 0 {
-		t.Errorf("%v, %v: %v", err, readErr, entries)
 	}
 }
 
