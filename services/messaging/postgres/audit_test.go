@@ -126,6 +126,13 @@ func TestTrail(t *testing.T) {
 	if _, err := w.domains.Verify(ctx, w.admin, email, []byte(`{"domain": "example.com"}`)); err != nil {
 		t.Fatal(err)
 	}
+	// A concurrent request for the same domain comes as far as the store.
+	by := audit.By(w.admin, w.owner, audit.DomainCreated, "")
+	if _, err := domains(t, w.pool, "resend").InsertDomain(ctx, messaging.Domain{
+		ID: uuid.NewString(), OwnerID: w.owner, Name: "example.com", State: messaging.DomainPending, Since: time.Now(), CreatedAt: time.Now(),
+	}, by); err != nil {
+		t.Fatal(err)
+	}
 	_, err = w.domains.Verify(ctx, w.admin, email, []byte(`{"domain": "example.org"}`))
 	expect("another's domain, behind one's own", err)
 	expect("delete a domain", w.domains.Delete(ctx, w.admin, email, "example.com"), "domain.deleted "+d.ID)
