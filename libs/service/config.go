@@ -105,6 +105,9 @@ type Config struct {
 	// Public keys of all services: `name:base64,…`. A name may have several, for a rotation.
 	ServiceKeys string `env:"SERVICE_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 
+	// How long entries of the audit trail stay, in account, signup and messaging: 24h to 87600h.
+	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"9600h"`
+
 	// Time between failing readiness and closing the listeners. All requests are served until then.
 	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" envDefault:"0s" deployed:"15s"`
 	// Time that requests in flight may take at a stop.

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
+	auditv1 "waitlist.internal/proto/gen/waitlist/audit/v1"
 )
 
 // Definition declares a service's name and what it uses. An app package wires a service
@@ -90,6 +92,15 @@ func (r *Runtime) Outbox() (wake func(), err error) {
 		return relay.Run(ctx)
 	})
 	return relay.Wake, nil
+}
+
+// Audit keeps the audit trail in the service's schema as long as the configuration says,
+// and serves it to the account service.
+func (r *Runtime) Audit() *audit.Table {
+	trail := &audit.Table{Pool: r.Pool}
+	auditv1.RegisterAuditServiceServer(r.GRPC, audit.NewServer(trail))
+	r.Go("audit retention", func(ctx context.Context) error { return trail.Run(ctx, r.Config.AuditRetention, r.Log) })
+	return trail
 }
 
 // Consume registers a consumer of events. It sets c's cluster, pool and logger and, if c

@@ -41,6 +41,9 @@ const (
 	redisTimeout = time.Second
 	// startTimeout bounds how long New waits for Postgres.
 	startTimeout = 60 * time.Second
+	// minAudit and maxAudit bound AUDIT_RETENTION, so that a slip neither empties the audit
+	// trail nor keeps it for good.
+	minAudit, maxAudit = 24 * time.Hour, 10 * 365 * 24 * time.Hour
 )
 
 // Options lists what a service uses. The configuration must cover all of it.
@@ -195,6 +198,7 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(c.Replicas > 0, "Set REPLICAS to a positive number.")
 	p.check(c.ShutdownDrain > 0, "Set SHUTDOWN_DRAIN to a positive duration.")
 	p.check(c.ShutdownDelay >= 0, "Set SHUTDOWN_DELAY to 0 or longer.")
+	p.check(c.AuditRetention >= minAudit && c.AuditRetention <= maxAudit, "Set AUDIT_RETENTION to a duration from 24h to 87600h.")
 	p.check(!o.GRPC || c.GRPCAddr != "" || c.GRPCListener != nil, "Set GRPC_ADDR.")
 	if c.PostgresURL != "" {
 		_, err := pgxpool.ParseConfig(c.PostgresURL)

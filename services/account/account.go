@@ -15,6 +15,7 @@
 //	team.go          team members
 //	deletion.go      account deletion
 //	events.go        events for other services
+//	audit.go         who did what in the account
 //
 // The package depends on no transport and no database. Package postgres
 // implements Store, and the tests run against it.
@@ -27,6 +28,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
@@ -107,25 +109,22 @@ type Store interface {
 
 	// LoginFailures counts the failures after since that apply to an attempt.
 	LoginFailures(ctx context.Context, a Attempt, since time.Time) (Failures, error)
-	AddLoginFailure(ctx context.Context, a Attempt, at time.Time) error
 
 	// QueueReset queues a password reset for an address, which may have no account.
 	QueueReset(ctx context.Context, email string, at time.Time) error
 
 	// Members returns an account's team in order of invitation.
 	Members(ctx context.Context, ownerID string) ([]Member, error)
-	DeleteMember(ctx context.Context, ownerID, email string) error
 
 	// Sessions returns an account's newest sessions that have not expired at now, at
 	// most limit.
 	Sessions(ctx context.Context, accountID string, now time.Time, limit int) ([]Session, error)
-	DeleteSession(ctx context.Context, accountID, sessionID string) error
-	// DeleteSessionByToken deletes the session that owns a refresh token.
-	DeleteSessionByToken(ctx context.Context, tokenHash []byte) error
 
 	// TakeClosing claims one due closing until retryAt and returns the deleted
 	// account's id.
 	TakeClosing(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
+	// ForgetTrail deletes the audit trail of a deleted account.
+	ForgetTrail(ctx context.Context, accountID string) error
 	// DeleteClosing removes a completed closing.
 	DeleteClosing(ctx context.Context, accountID string) error
 
@@ -143,6 +142,9 @@ type Tx interface {
 	InsertAccount(ctx context.Context, a Account) error
 	// LockAccount reads an account and locks its row.
 	LockAccount(ctx context.Context, id string) (Account, error)
+	// HoldAccount delays the deletion of an account until the transaction ends. It takes
+	// the same time for an empty id, which no account has.
+	HoldAccount(ctx context.Context, id string) error
 	// LockAccountByEmail is LockAccount for a normalized address.
 	LockAccountByEmail(ctx context.Context, email string) (Account, error)
 	// UpdateVerification stores the verification state of a locked account.
@@ -163,8 +165,11 @@ type Tx interface {
 	// ends after now and no later than until, and that no other transaction holds.
 	// It skips trials that end less than shortest after registration.
 	TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (TrialEnding, error)
-	// InsertMember returns ErrMemberExists if the address is on the team.
-	InsertMember(ctx context.Context, ownerID string, m Member) error
+	// InsertMember returns the id of the membership, or ErrMemberExists if the address is on
+	// the team.
+	InsertMember(ctx context.Context, ownerID string, m Member) (id string, err error)
+	// DeleteMember returns the id of the membership.
+	DeleteMember(ctx context.Context, ownerID, email string) (id string, err error)
 	// CountMembers returns the size of a locked account's team.
 	CountMembers(ctx context.Context, ownerID string) (int, error)
 	// CountInvitation counts an invitation that a locked account sends at now. It
@@ -189,12 +194,19 @@ type Tx interface {
 	// ExtendSession records that a session was used at now.
 	ExtendSession(ctx context.Context, sessionID string, now, expires time.Time) error
 	EndSession(ctx context.Context, sessionID string) error
+	// DeleteSession is EndSession for a session of an account.
+	DeleteSession(ctx context.Context, accountID, sessionID string) error
 	// DeleteSessions deletes every session of an account but keep, which may be empty.
 	DeleteSessions(ctx context.Context, accountID, keep string) error
+
+	AddLoginFailure(ctx context.Context, a Attempt, at time.Time) error
 
 	// TakeReset removes and returns the oldest queued reset that no other
 	// transaction holds.
 	TakeReset(ctx context.Context) (email string, at time.Time, err error)
+
+	// Record writes an entry of the audit trail. Call it last; see audit.Insert.
+	Record(ctx context.Context, e audit.Entry) error
 
 	// Publish sends events about one account when the transaction commits.
 	Publish(ctx context.Context, accountID string, events ...*eventv1.Event) error
@@ -209,6 +221,8 @@ type OwnerCloser interface {
 type Config struct {
 	Store Store
 	Owner OwnerCloser
+	// Trails are the parts of the audit trail: the account service's own and those of others.
+	Trails []audit.Trail
 	// Tokens verifies the tokens in mail links.
 	Tokens *token.Ring
 	// Keys signs and verifies ID tokens.

@@ -12,6 +12,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 )
 
 // apiKey is an API key, in base 32:
@@ -102,7 +103,10 @@ func (s *Service) RegenerateAPIKey(ctx context.Context, actor access.Actor) (str
 		if err := tx.SetAPIKey(ctx, actor.AccountID, key.record()); err != nil {
 			return err
 		}
-		return tx.Publish(ctx, actor.AccountID, credentialChanged(actor.AccountID, actor.Email, keyChanged, s.now()))
+		if err := tx.Publish(ctx, actor.AccountID, credentialChanged(actor.AccountID, actor.Email, keyChanged, s.now())); err != nil {
+			return err
+		}
+		return tx.Record(ctx, audit.By(actor, actor.AccountID, audit.APIKeyRotated, key.record().Lookup))
 	})
 	if errors.Is(err, ErrNotFound) {
 		return "", errCredentials()

@@ -21,8 +21,9 @@ const (
 
 // Delete deletes the actor's account with its credentials, sessions, team and
 // memberships, and publishes the deletion in the same transaction. It then closes
-// the account's waitlists; RunClosings retries a closing that fails. Only a keyed
-// hash of the address remains, to remember that its trial was used.
+// the account's waitlists and deletes its audit trail; RunClosings retries what fails.
+// Only a keyed hash of the address remains, to remember that its trial was used. Who
+// deleted the account is in the log alone.
 func (s *Service) Delete(ctx context.Context, actor access.Actor) error {
 	now := s.now()
 	err := s.Store.InTx(ctx, func(tx Tx) error {
@@ -41,6 +42,8 @@ func (s *Service) Delete(ctx context.Context, actor access.Actor) error {
 	if err != nil {
 		return fmt.Errorf("delete an account: %w", err)
 	}
+	s.Logger.LogAttrs(ctx, slog.LevelInfo, "account deleted",
+		slog.String("account_id", actor.AccountID), slog.String("credential_id", actor.CredentialID))
 	// Close the waitlists even if the client hangs up: it cannot repeat the request.
 	if err := s.close(context.WithoutCancel(ctx), actor.AccountID); err != nil {
 		s.Logger.LogAttrs(ctx, slog.LevelWarn, "failed to close a deleted account's waitlists; retrying later",
@@ -49,12 +52,17 @@ func (s *Service) Delete(ctx context.Context, actor access.Actor) error {
 	return nil
 }
 
-// close hides an account's waitlists and removes its closing.
+// close hides an account's waitlists, deletes its audit trail and removes its closing.
+// Every transaction that enters something in the trail holds the account or a row that
+// goes with it, so there are no entries after the deletion.
 func (s *Service) close(ctx context.Context, accountID string) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	if err := s.Owner.CloseOwner(ctx, accountID); err != nil {
 		return fmt.Errorf("close owner: %w", err)
+	}
+	if err := s.Store.ForgetTrail(ctx, accountID); err != nil {
+		return err
 	}
 	return s.Store.DeleteClosing(ctx, accountID)
 }

@@ -12,7 +12,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -39,7 +41,7 @@ func (s *Service) Login(ctx context.Context, email, password string, from Client
 	if len(fields) > 0 {
 		return Tokens{}, apierr.Validation(fields...)
 	}
-	a, err := s.checkPassword(ctx, address, password, from.IP)
+	a, err := s.checkPassword(ctx, access.Actor{}, address, password, from.IP)
 	if err != nil {
 		return Tokens{}, err
 	}
@@ -55,7 +57,10 @@ func (s *Service) Login(ctx context.Context, email, password string, from Client
 		if err := tx.InsertSession(ctx, session, a.PasswordGeneration); err != nil {
 			return err
 		}
-		return tx.InsertRefreshToken(ctx, session.ID, refreshHash(refresh), now, session.ExpiresAt)
+		if err := tx.InsertRefreshToken(ctx, session.ID, refreshHash(refresh), now, session.ExpiresAt); err != nil {
+			return err
+		}
+		return tx.Record(ctx, own(session.AccountID, session.ID, audit.Login, session.ID))
 	})
 	if errors.Is(err, ErrNotFound) { // the account was deleted or its password reset meanwhile
 		return Tokens{}, errPassword()
@@ -67,8 +72,9 @@ func (s *Service) Login(ctx context.Context, email, password string, from Client
 }
 
 // checkPassword returns the account of a normalized address and its password. Every
-// failure counts towards the limits; see Login for the errors.
-func (s *Service) checkPassword(ctx context.Context, address, password, clientIP string) (Account, error) {
+// failure counts towards the limits; see Login for the errors. actor is the caller, if the
+// request has a credential beside the password.
+func (s *Service) checkPassword(ctx context.Context, actor access.Actor, address, password, clientIP string) (Account, error) {
 	attempt := s.attempt(address, clientIP)
 	slow, err := s.admit(ctx, attempt)
 	if err != nil {
@@ -82,7 +88,8 @@ func (s *Service) checkPassword(ctx context.Context, address, password, clientIP
 	err = s.passwords.turn(ctx, func() error {
 		// Check again: others may have failed while this attempt waited. A burst of
 		// guesses gets no further than a sequence.
-		if _, err := s.admit(ctx, attempt); err != nil {
+		slow, err := s.admit(ctx, attempt)
+		if err != nil {
 			return err
 		}
 		a, err = s.Store.AccountByEmail(ctx, address)
@@ -99,10 +106,7 @@ func (s *Service) checkPassword(ctx context.Context, address, password, clientIP
 		// Record the failure even if the client hangs up.
 		record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 		defer cancel()
-		if err := s.Store.AddLoginFailure(record, attempt, s.now()); err != nil {
-			return fmt.Errorf("record a login failure: %w", err)
-		}
-		return nil
+		return s.refuse(record, attempt, slow < slowMax, audit.By(actor, a.ID, audit.LoginRefused, ""))
 	})
 	if err != nil {
 		return Account{}, err
@@ -114,6 +118,28 @@ func (s *Service) checkPassword(ctx context.Context, address, password, clientIP
 		s.rehash(ctx, a, password)
 	}
 	return a, nil
+}
+
+// refuse counts a failed attempt and, if entered, enters it in the account's audit trail.
+// Without an account there is no trail.
+func (s *Service) refuse(ctx context.Context, attempt Attempt, entered bool, e audit.Entry) error {
+	err := s.Store.InTx(ctx, func(tx Tx) error {
+		if err := tx.AddLoginFailure(ctx, attempt, s.now()); err != nil {
+			return err
+		}
+		err := tx.HoldAccount(ctx, e.OwnerID)
+		if errors.Is(err, ErrNotFound) || err == nil && !entered {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return tx.Record(ctx, e)
+	})
+	if err != nil {
+		return fmt.Errorf("record a login failure: %w", err)
+	}
+	return nil
 }
 
 func errPassword() *apierr.Error {
@@ -138,7 +164,11 @@ func (s *Service) Refresh(ctx context.Context, refreshToken string) (Tokens, err
 			return err
 		}
 		if !good {
-			return tx.EndSession(ctx, session.ID)
+			if err := tx.EndSession(ctx, session.ID); err != nil {
+				return err
+			}
+			// Whoever has the token need not be the account.
+			return tx.Record(ctx, audit.Entry{OwnerID: session.AccountID, Action: audit.RefreshRefused, Target: session.ID})
 		}
 		session.ExpiresAt = s.expiry(session, now)
 		if err := tx.ExtendSession(ctx, session.ID, now, session.ExpiresAt); err != nil {
@@ -158,7 +188,16 @@ func (s *Service) Refresh(ctx context.Context, refreshToken string) (Tokens, err
 
 // Logout ends the session of a refresh token. It ignores unknown tokens.
 func (s *Service) Logout(ctx context.Context, refreshToken string) error {
-	err := s.Store.DeleteSessionByToken(ctx, refreshHash(refreshToken))
+	err := s.Store.InTx(ctx, func(tx Tx) error {
+		session, err := tx.LockSessionByToken(ctx, refreshHash(refreshToken))
+		if err != nil {
+			return err
+		}
+		if err := tx.EndSession(ctx, session.ID); err != nil {
+			return err
+		}
+		return tx.Record(ctx, own(session.AccountID, session.ID, audit.SessionEnded, session.ID))
+	})
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("end a session: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/emailaddr"
 )
 
@@ -70,7 +71,10 @@ func (s *Service) Register(ctx context.Context, email, password string) (Registr
 		if err := tx.InsertAccount(ctx, a); err != nil {
 			return err
 		}
-		return tx.Publish(ctx, a.ID, entitlementChanged(a.ID, a.Entitlement, now), verificationRequested(a, now))
+		if err := tx.Publish(ctx, a.ID, entitlementChanged(a.ID, a.Entitlement, now), verificationRequested(a, now)); err != nil {
+			return err
+		}
+		return tx.Record(ctx, own(a.ID, "", audit.Registered, ""))
 	})
 	if errors.Is(err, ErrEmailTaken) {
 		return Registration{}, taken

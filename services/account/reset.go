@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/token"
 )
 
@@ -109,7 +110,10 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 		if err := tx.DeleteSessions(ctx, a.ID, ""); err != nil {
 			return err
 		}
-		return tx.Publish(ctx, a.ID, credentialChanged(a.ID, a.Email, passwordChanged, now))
+		if err := tx.Publish(ctx, a.ID, credentialChanged(a.ID, a.Email, passwordChanged, now)); err != nil {
+			return err
+		}
+		return tx.Record(ctx, own(a.ID, "", audit.PasswordReset, ""))
 	})
 	if errors.Is(err, ErrNotFound) {
 		return errToken()

@@ -11,6 +11,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 )
 
 const (
@@ -57,7 +58,12 @@ func (s *Service) EndSession(ctx context.Context, actor access.Actor, sessionID 
 	if uuid.Validate(sessionID) != nil {
 		return unknown
 	}
-	err := s.Store.DeleteSession(ctx, actor.AccountID, sessionID)
+	err := s.Store.InTx(ctx, func(tx Tx) error {
+		if err := tx.DeleteSession(ctx, actor.AccountID, sessionID); err != nil {
+			return err
+		}
+		return tx.Record(ctx, audit.By(actor, actor.AccountID, audit.SessionEnded, sessionID))
+	})
 	if errors.Is(err, ErrNotFound) {
 		return unknown
 	}
@@ -75,7 +81,7 @@ func (s *Service) ChangePassword(ctx context.Context, actor access.Actor, curren
 	if fields := s.CheckPassword(password, actor.Email); len(fields) > 0 {
 		return apierr.Validation(fields...)
 	}
-	a, err := s.checkPassword(ctx, actor.Email, current, clientIP)
+	a, err := s.checkPassword(ctx, actor, actor.Email, current, clientIP)
 	if apierr.Is(err, apierr.AuthenticationRequired) {
 		return apierr.Validation(apierr.Field{Field: "current_password", Message: "This is not your password."})
 	}
@@ -104,7 +110,10 @@ func (s *Service) ChangePassword(ctx context.Context, actor access.Actor, curren
 		if err := tx.DeleteSessions(ctx, a.ID, keep); err != nil {
 			return err
 		}
-		return tx.Publish(ctx, a.ID, credentialChanged(a.ID, a.Email, passwordChanged, s.now()))
+		if err := tx.Publish(ctx, a.ID, credentialChanged(a.ID, a.Email, passwordChanged, s.now())); err != nil {
+			return err
+		}
+		return tx.Record(ctx, audit.By(actor, a.ID, audit.PasswordChanged, ""))
 	})
 	if errors.Is(err, ErrNotFound) {
 		return errCredentials()

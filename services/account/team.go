@@ -8,6 +8,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
 )
@@ -57,7 +58,8 @@ func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (M
 		if err != nil {
 			return err
 		}
-		if err := tx.InsertMember(ctx, a.ID, m); err != nil {
+		id, err := tx.InsertMember(ctx, a.ID, m)
+		if err != nil {
 			return err
 		}
 		members, err := tx.CountMembers(ctx, a.ID)
@@ -75,7 +77,10 @@ func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (M
 			return apierr.New(apierr.RateLimited, "Too many invitations. Please try again later.").
 				WithRetryAfter(since.Add(InviteWindow).Sub(m.InvitedAt))
 		}
-		return tx.Publish(ctx, a.ID, memberInvited(a, m))
+		if err := tx.Publish(ctx, a.ID, memberInvited(a, m)); err != nil {
+			return err
+		}
+		return tx.Record(ctx, audit.By(actor, a.ID, audit.MemberInvited, id))
 	})
 	switch {
 	case errors.Is(err, ErrMemberExists):
@@ -120,7 +125,7 @@ func (s *Service) RemoveMember(ctx context.Context, actor access.Actor, email st
 	if err != nil {
 		return unknown
 	}
-	err = s.Store.DeleteMember(ctx, actor.AccountID, address)
+	err = s.dismiss(ctx, actor.AccountID, address, audit.By(actor, actor.AccountID, audit.MemberRemoved, ""))
 	if errors.Is(err, ErrNotFound) {
 		return unknown
 	}
@@ -143,7 +148,7 @@ func (s *Service) Leave(ctx context.Context, actor access.Actor, ownerEmail stri
 	if !ok {
 		return unknown
 	}
-	err = s.Store.DeleteMember(ctx, g.OwnerID, actor.Email)
+	err = s.dismiss(ctx, g.OwnerID, actor.Email, audit.By(actor, g.OwnerID, audit.MemberLeft, ""))
 	if errors.Is(err, ErrNotFound) {
 		return unknown
 	}
@@ -151,6 +156,17 @@ func (s *Service) Leave(ctx context.Context, actor access.Actor, ownerEmail stri
 		return fmt.Errorf("leave a team: %w", err)
 	}
 	return nil
+}
+
+// dismiss deletes a membership. It completes and records e.
+func (s *Service) dismiss(ctx context.Context, ownerID, address string, e audit.Entry) error {
+	return s.Store.InTx(ctx, func(tx Tx) error {
+		id, err := tx.DeleteMember(ctx, ownerID, address)
+		if err != nil {
+			return err
+		}
+		return tx.Record(ctx, e.On(id))
+	})
 }
 
 // team returns the actor's grant on its own account if the subscription allows

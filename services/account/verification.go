@@ -8,6 +8,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/token"
 )
 
@@ -90,10 +91,10 @@ func (v Verification) verified(now time.Time) Verification {
 // Proof shows that whoever redeems a verification token has the account as well as
 // its mailbox: the account that the request's credential belongs to, or the password.
 type Proof struct {
-	// AccountID is empty if the request has no credential.
-	AccountID string
-	Password  string
-	ClientIP  string
+	// Actor is zero if the request has no credential.
+	Actor    access.Actor
+	Password string
+	ClientIP string
 }
 
 // VerifyEmail redeems the token of a verification mail. The token alone does not
@@ -120,7 +121,14 @@ func (s *Service) VerifyEmail(ctx context.Context, raw string, proof Proof) erro
 		if !a.EmailVerifiedAt.IsZero() || cycle > a.Verification.Cycle || cycle < a.Verification.Cycle-1 {
 			return errToken()
 		}
-		return tx.UpdateVerification(ctx, a.ID, now, a.Verification.verified(now))
+		if err := tx.UpdateVerification(ctx, a.ID, now, a.Verification.verified(now)); err != nil {
+			return err
+		}
+		e := own(a.ID, "", audit.AddressVerified, "")
+		if proof.Actor.AccountID == a.ID {
+			e.Credential = proof.Actor.CredentialID
+		}
+		return tx.Record(ctx, e)
 	})
 	if errors.Is(err, ErrNotFound) {
 		return errToken()
@@ -133,7 +141,7 @@ func (s *Service) VerifyEmail(ctx context.Context, raw string, proof Proof) erro
 
 // prove returns AUTHENTICATION_REQUIRED unless the proof is one of the account.
 func (s *Service) prove(ctx context.Context, accountID string, proof Proof) error {
-	if proof.AccountID == accountID {
+	if proof.Actor.AccountID == accountID {
 		return nil
 	}
 	if proof.Password == "" {
@@ -146,7 +154,7 @@ func (s *Service) prove(ctx context.Context, accountID string, proof Proof) erro
 	if err != nil {
 		return fmt.Errorf("look for an account: %w", err)
 	}
-	_, err = s.checkPassword(ctx, a.Email, proof.Password, proof.ClientIP)
+	_, err = s.checkPassword(ctx, proof.Actor, a.Email, proof.Password, proof.ClientIP)
 	return err
 }
 

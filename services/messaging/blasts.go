@@ -13,6 +13,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
@@ -69,6 +70,8 @@ type NewBlast struct {
 	Use Use
 	// MaxBlasts bounds the blasts of the owner's waitlists, ended ones included; 0 means no bound.
 	MaxBlasts int64
+	// By is the entry of the audit trail.
+	By audit.Entry
 	// AccountID is the caller, to whom the idempotency key belongs.
 	AccountID string
 	// Key is the Idempotency-Key, or empty. Content identifies the request.
@@ -176,7 +179,7 @@ func (b *Blasts) Create(
 		BlastContent: content, ID: id.String(), WaitlistID: waitlistID, OwnerID: grant.OwnerID,
 		CreatedAt: b.Now().UTC().Truncate(time.Millisecond),
 		AccountID: actor.AccountID, Key: key, Content: append([]byte(waitlistID+"\n"), raw...),
-		MaxBlasts: b.MaxBlasts,
+		MaxBlasts: b.MaxBlasts, By: audit.By(actor, grant.OwnerID, audit.BlastCreated, id.String()),
 	}
 	trial := grant.Entitlement.At(b.Now()).Status == access.Trialing
 	if n.Use = b.Limits.Blast(grant.OwnerID, trial); n.Use.Most > 0 {

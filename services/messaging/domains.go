@@ -14,6 +14,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/loop"
@@ -120,10 +121,11 @@ type Prover interface {
 var ErrNoAnswer = errors.New("no DNS server returned the domain's records")
 
 // DomainStore stores claims. The error for a claim that is missing, or another owner's, is NOT_FOUND.
+// InsertDomain and DeleteDomain write by, the entry of the audit trail, about the claim.
 type DomainStore interface {
 	// InsertDomain stores a claim. If the owner already has a claim on the domain, that one is
 	// returned instead. The error is AUTHENTICATION_REQUIRED if the owner's account is deleted.
-	InsertDomain(ctx context.Context, d Domain) (Domain, error)
+	InsertDomain(ctx context.Context, d Domain, by audit.Entry) (Domain, error)
 	Domain(ctx context.Context, ownerID, name string) (Domain, error)
 	// Domains returns an owner's claims in order of creation, without records and keys.
 	Domains(ctx context.Context, ownerID string) ([]Domain, error)
@@ -135,7 +137,7 @@ type DomainStore interface {
 	// DeleteDomain deletes a claim. If the claim registered the domain with the mail provider
 	// and there is no other claim on it, DeleteDomain calls release; the claim stays if that
 	// fails.
-	DeleteDomain(ctx context.Context, ownerID, name string, release func(externalID string) error) error
+	DeleteDomain(ctx context.Context, ownerID, name string, by audit.Entry, release func(externalID string) error) error
 	// DueDomains returns up to limit claims that are due, and makes them due again after every.
 	// Failed claims are never due.
 	DueDomains(ctx context.Context, limit int, every time.Duration) ([]Domain, error)
@@ -195,10 +197,10 @@ func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail s
 	if err := requireDomains(grant); err != nil {
 		return Domain{}, err
 	}
-	return s.claim(ctx, grant.OwnerID, parsed)
+	return s.claim(ctx, grant.OwnerID, parsed, audit.By(actor, grant.OwnerID, audit.DomainCreated, ""))
 }
 
-func (s *Domains) claim(ctx context.Context, ownerID, name string) (Domain, error) {
+func (s *Domains) claim(ctx context.Context, ownerID, name string, by audit.Entry) (Domain, error) {
 	d, err := s.Store.Domain(ctx, ownerID, name)
 	switch {
 	case err == nil && d.State == DomainFailed:
@@ -233,7 +235,7 @@ func (s *Domains) claim(ctx context.Context, ownerID, name string) (Domain, erro
 	if d.Claim, err = s.Prover.Begin(ctx, name); err != nil {
 		return Domain{}, fmt.Errorf("claim a domain: %w", err)
 	}
-	return s.Store.InsertDomain(ctx, d)
+	return s.Store.InsertDomain(ctx, d, by)
 }
 
 // free returns DUPLICATE if the domain belongs to somebody else.
@@ -290,7 +292,8 @@ func (s *Domains) Delete(ctx context.Context, actor access.Actor, accountEmail, 
 	if name, err = emailaddr.ParseDomain(name); err != nil {
 		return ErrNoDomain()
 	}
-	return s.Store.DeleteDomain(ctx, grant.OwnerID, name, func(id string) error { return s.Prover.Release(ctx, id) })
+	by := audit.By(actor, grant.OwnerID, audit.DomainDeleted, "")
+	return s.Store.DeleteDomain(ctx, grant.OwnerID, name, by, func(id string) error { return s.Prover.Release(ctx, id) })
 }
 
 // check checks a domain's records and returns the resulting state. If the check fails, the state

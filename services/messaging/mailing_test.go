@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	accessv1 "waitlist.internal/proto/gen/waitlist/access/v1"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
@@ -65,7 +66,7 @@ func (w *world) template(kind messaging.TemplateType) string {
 		ID: uuid.Must(uuid.NewV7()).String(), OwnerID: templateOwner, Type: kind,
 		Subject: string(kind) + " for {{first_name}}", Text: "x", CreatedAt: time.Now(),
 	}
-	if err := postgres.NewTemplates(w.pool, func() {}).InsertTemplate(w.Context(), t, 0); err != nil {
+	if err := postgres.NewTemplates(w.pool, func() {}).InsertTemplate(w.Context(), t, 0, audit.Entry{}); err != nil {
 		w.Fatal(err)
 	}
 	return t.ID

@@ -11,6 +11,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
 )
 
@@ -57,19 +58,19 @@ type TemplateRef struct {
 }
 
 // TemplateStore stores templates. The error for a template that is missing, or another owner's,
-// is NOT_FOUND.
+// is NOT_FOUND. Changes write by, the entry of the audit trail.
 type TemplateStore interface {
 	// InsertTemplate stores a new template. The error is CONFLICT if the owner has most others
 	// (0: any number), and AUTHENTICATION_REQUIRED if the owner's account is deleted.
-	InsertTemplate(ctx context.Context, t Template, most int64) error
+	InsertTemplate(ctx context.Context, t Template, most int64, by audit.Entry) error
 	// Templates returns an owner's templates, without bodies, in order of creation.
 	Templates(ctx context.Context, ownerID string) ([]Template, error)
 	Template(ctx context.Context, ownerID, id string) (Template, error)
 	// ChangeTemplate locks a template and stores what change makes of it. It may call change
-	// more than once.
-	ChangeTemplate(ctx context.Context, ownerID, id string, change func(Template) (Template, error)) error
+	// more than once. It writes by only if anything differs.
+	ChangeTemplate(ctx context.Context, ownerID, id string, by audit.Entry, change func(Template) (Template, error)) error
 	// DeleteTemplate deletes a template and queues the event about it, in one transaction.
-	DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time) error
+	DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time, by audit.Entry) error
 	// TemplateTypes returns the types of those ids that are the owner's templates.
 	TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]TemplateType, error)
 }
@@ -111,7 +112,7 @@ func (t *Templates) Create(ctx context.Context, actor access.Actor, accountEmail
 		return Template{}, fmt.Errorf("new template id: %w", err)
 	}
 	tmpl.ID, tmpl.OwnerID, tmpl.CreatedAt = id.String(), grant.OwnerID, t.now().UTC().Truncate(time.Millisecond)
-	return tmpl, t.store.InsertTemplate(ctx, tmpl, t.most)
+	return tmpl, t.store.InsertTemplate(ctx, tmpl, t.most, audit.By(actor, tmpl.OwnerID, audit.TemplateCreated, tmpl.ID))
 }
 
 // List returns an owner's templates without their bodies, in order of creation.
@@ -157,7 +158,8 @@ func (t *Templates) Update(ctx context.Context, actor access.Actor, accountEmail
 	if !canonical(id) {
 		return ErrNoTemplate()
 	}
-	return t.store.ChangeTemplate(ctx, grant.OwnerID, id, func(old Template) (Template, error) {
+	by := audit.By(actor, grant.OwnerID, audit.TemplateUpdated, id)
+	return t.store.ChangeTemplate(ctx, grant.OwnerID, id, by, func(old Template) (Template, error) {
 		o, err := body.Parse(raw)
 		if err != nil {
 			return old, err
@@ -179,7 +181,7 @@ func (t *Templates) Delete(ctx context.Context, actor access.Actor, accountEmail
 	if !canonical(id) {
 		return ErrNoTemplate()
 	}
-	return t.store.DeleteTemplate(ctx, grant.OwnerID, id, t.now())
+	return t.store.DeleteTemplate(ctx, grant.OwnerID, id, t.now(), audit.By(actor, grant.OwnerID, audit.TemplateDeleted, id))
 }
 
 // Unknown returns those of refs that do not match a template of the owner with the same type.

@@ -10,6 +10,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
 )
 
@@ -128,7 +129,7 @@ func (a *Admin) Remove(ctx context.Context, actor access.Actor, waitlistID, emai
 	if err != nil {
 		return err
 	}
-	return a.svc.Remove(ctx, w.ID, email)
+	return a.svc.Remove(ctx, w.ID, email, audit.By(actor, w.OwnerID, audit.SignupRemoved, ""))
 }
 
 // Move moves a signup to the position in the request body raw. It returns the
@@ -152,7 +153,7 @@ func (a *Admin) Move(ctx context.Context, actor access.Actor, waitlistID, email 
 	if err := access.RequireTier(grant.Entitlement, access.Advanced, "Moving signups"); err != nil {
 		return "", 0, err
 	}
-	return a.svc.Move(ctx, w.ID, email, position)
+	return a.svc.Move(ctx, w.ID, email, position, audit.By(actor, w.OwnerID, audit.SignupMoved, ""))
 }
 
 // Stats holds the counters that an owner sees.

@@ -12,6 +12,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/services/signup"
 )
 
@@ -246,7 +247,7 @@ func TestListAfterTheEnd(t *testing.T) {
 		"removed": func(t *testing.T, w *world) {
 			t.Helper()
 			for range 2 {
-				if err := w.svc.Remove(t.Context(), w.list.ID, w.queue[1].email); err != nil {
+				if err := w.svc.Remove(t.Context(), w.list.ID, w.queue[1].email, audit.Entry{}); err != nil {
 					t.Fatal(err)
 				}
 				w.queue = slices.Delete(w.queue, 1, 2)
@@ -260,7 +261,7 @@ func TestListAfterTheEnd(t *testing.T) {
 		"all removed": func(t *testing.T, w *world) {
 			t.Helper()
 			for _, m := range w.queue {
-				if err := w.svc.Remove(t.Context(), w.list.ID, m.email); err != nil {
+				if err := w.svc.Remove(t.Context(), w.list.ID, m.email, audit.Entry{}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/services/signup"
 )
 
@@ -66,7 +67,7 @@ func TestConcurrent(t *testing.T) {
 		tokens = append(tokens, receipt.Token)
 		told = append(told, receipt.Position)
 		if r.IntN(4) == 0 {
-			if _, _, err := svc.Move(t.Context(), w.list.ID, email, 1+r.Int64N(int64(len(told)))); err != nil {
+			if _, _, err := svc.Move(t.Context(), w.list.ID, email, 1+r.Int64N(int64(len(told))), audit.Entry{}); err != nil {
 				t.Errorf("move: %v", err)
 			}
 		}
@@ -82,9 +83,9 @@ func TestConcurrent(t *testing.T) {
 	) {
 		var err error
 		if r.IntN(2) == 0 {
-			err = svc.Remove(t.Context(), w.list.ID, email)
+			err = svc.Remove(t.Context(), w.list.ID, email, audit.Entry{})
 		} else {
-			_, _, err = svc.Move(t.Context(), w.list.ID, email, 1+r.Int64N(writers*each))
+			_, _, err = svc.Move(t.Context(), w.list.ID, email, 1+r.Int64N(writers*each), audit.Entry{})
 		}
 		if err != nil {
 			t.Errorf("change: %v", err)

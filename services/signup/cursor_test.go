@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/signup"
 )
@@ -99,16 +100,16 @@ func TestPagesWhileOthersMove(t *testing.T) {
 				at := r.IntN(len(mine))
 				switch {
 				case n%10 == 3:
-					err = w.svc.Remove(t.Context(), w.list.ID, mine[at])
+					err = w.svc.Remove(t.Context(), w.list.ID, mine[at], audit.Entry{})
 					mine = slices.Delete(mine, at, at+1)
 				case n%10 == 6 || len(mine) < 3:
 					email := fmt.Sprintf("w%d-%d@example.com", i, n)
 					_, err = w.svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": %q}`, email), signup.Header{})
 					mine = append(mine, email)
 				case i%2 == 0:
-					_, _, err = w.svc.Move(t.Context(), w.list.ID, mine[at], spot)
+					_, _, err = w.svc.Move(t.Context(), w.list.ID, mine[at], spot, audit.Entry{})
 				default:
-					_, _, err = w.svc.Move(t.Context(), w.list.ID, mine[at], spot+1+r.Int64N(still))
+					_, _, err = w.svc.Move(t.Context(), w.list.ID, mine[at], spot+1+r.Int64N(still), audit.Entry{})
 				}
 				if err != nil {
 					t.Errorf("writer %d: %v", i, err)

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/audit"
 )
 
 const (
@@ -41,6 +42,8 @@ type ExportRow struct {
 
 // ExportStore reads whole waitlists.
 type ExportStore interface {
+	// Record writes an entry of the audit trail.
+	Record(ctx context.Context, e audit.Entry) error
 	// Export reads one snapshot. It passes the waitlist to begin, then every live signup
 	// to row, front of the queue first. It stops at the first error of row. Only ctx
 	// bounds its duration. NOT_FOUND: there is no such waitlist.
@@ -65,6 +68,10 @@ func (a *Admin) Export(ctx context.Context, actor access.Actor, waitlistID strin
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, exportTimeout)
 	defer cancel()
+	// Record it before it sends anything: what has left is out, whether or not all of it did.
+	if err := a.store.Record(ctx, audit.By(actor, w.OwnerID, audit.SignupsExported, w.ID)); err != nil {
+		return err
+	}
 	f := csvFile{buf: make([]byte, 0, exportChunk+exportChunk/4), send: send}
 	if err := a.store.Export(ctx, w.ID, f.header, f.row); err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/telemetry"
@@ -73,8 +74,9 @@ type ImportStore interface {
 	// in one transaction with their event. It leaves out the addresses in present; if
 	// that is nil it looks them up under the waitlist's lock. It returns how many rows
 	// are on the list with their own tokens. Errors are those of Store.Join. An address
-	// that joined after present was read is a RetryError.
-	Import(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token) (imported int64, err error)
+	// that joined after present was read is a RetryError. If it stores anything, it writes
+	// by, unless that is zero.
+	Import(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token, by audit.Entry) (imported int64, err error)
 }
 
 // Import adds the signups of a request body, whose pieces next returns until io.EOF.
@@ -106,7 +108,7 @@ func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID strin
 	if err := access.RequireTier(grant.Entitlement, access.Basic, "The import"); err != nil {
 		return Imported{}, err
 	}
-	imported, err := a.svc.Import(ctx, &w, rows)
+	imported, err := a.svc.Import(ctx, &w, rows, audit.By(actor, w.OwnerID, audit.SignupsImported, w.ID))
 	if err != nil {
 		return Imported{}, err
 	}
@@ -217,7 +219,7 @@ func badRow(n int64, email string) ImportError {
 // Import appends rows to a waitlist in chunks and returns how many are new. Only
 // analytics learns of them. When ctx ends, Import stops between two chunks. It may
 // overwrite rows.
-func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (imported int64, err error) {
+func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by audit.Entry) (imported int64, err error) {
 	chunks := slices.Collect(slices.Chunk(distinct(rows), importChunk))
 	if len(chunks) == 0 {
 		return 0, nil
@@ -235,13 +237,16 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow) (im
 		if i+1 < len(chunks) {
 			known = s.lookUp(ctx, w.ID, chunks[i+1])
 		}
-		n, err := s.storeChunk(ctx, w, chunk, present)
+		n, err := s.storeChunk(ctx, w, chunk, present, by)
 		if err != nil {
 			cancel()
 			<-known
 			return imported, unavailable(err)
 		}
-		imported += n
+		// The first chunk that stored anything has recorded the import.
+		if imported += n; imported > 0 {
+			by = audit.Entry{}
+		}
 	}
 	// One hint at the end: catching up after each chunk slowed the import by a third.
 	if imported > 0 {
@@ -282,12 +287,14 @@ func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRo
 }
 
 // storeChunk stores one chunk and retries where that may help.
-func (s *Service) storeChunk(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token) (int64, error) {
+func (s *Service) storeChunk(
+	ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token, by audit.Entry,
+) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
 	defer cancel()
 	backoff := newBackoff()
 	for attempt := 1; ; attempt++ {
-		n, err := s.store.Import(ctx, w, rows, present)
+		n, err := s.store.Import(ctx, w, rows, present, by)
 		var retry *RetryError
 		if err == nil || !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
 			return n, err

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/token"
 )
 
@@ -66,7 +67,7 @@ func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok strin
 	if err != nil {
 		return err
 	}
-	if err := s.store.Remove(ctx, w, v.Signup.Number, OwnRequest); err != nil {
+	if err := s.store.Remove(ctx, w, v.Signup.Number, OwnRequest, audit.Entry{}); err != nil {
 		return err
 	}
 	s.hint(waitlistID)

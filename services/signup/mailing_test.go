@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/signup"
@@ -80,7 +81,7 @@ func TestEventsSayWhichMailsAreWanted(t *testing.T) {
 		w.set(t, tt.settings, tt.tier, tt.status)
 		email := fmt.Sprintf("p%d@example.com", i)
 		w.signUp(t, email, token)
-		if err := w.svc.Remove(t.Context(), w.list.ID, email); err != nil {
+		if err := w.svc.Remove(t.Context(), w.list.ID, email, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 		var got wanted
@@ -132,7 +133,7 @@ func TestRemovalAsksForWhatIsAssignedNow(t *testing.T) {
 	w := newWorld(t, 1)
 	w.signUp(t, "ada@example.com", "")
 	w.set(t, everyMail, "pro", "active")
-	if err := w.store.Remove(t.Context(), w.list, 1, signup.ByAdmin); err != nil {
+	if err := w.store.Remove(t.Context(), w.list, 1, signup.ByAdmin, audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
 	events := w.events(t)
@@ -147,7 +148,7 @@ func TestOwnRequestAsksForNoMail(t *testing.T) {
 	w := newWorld(t, 1)
 	w.set(t, everyMail, "pro", "active")
 	w.signUp(t, "ada@example.com", "")
-	if err := w.store.Remove(t.Context(), w.list, 1, signup.OwnRequest); err != nil {
+	if err := w.store.Remove(t.Context(), w.list, 1, signup.OwnRequest, audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
 	events := w.events(t)
@@ -211,7 +212,7 @@ func TestGetMailing(t *testing.T) {
 	if m := get(0); m.GetSignup() != nil || m.GetOffboarding() != offboardingID {
 		t.Errorf("the waitlist alone: %v", m)
 	}
-	if err := w.svc.Remove(t.Context(), w.list.ID, "ada@example.com"); err != nil {
+	if err := w.svc.Remove(t.Context(), w.list.ID, "ada@example.com", audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
 	if m := get(2); m.GetSignup() != nil || m.GetOffboarding() != offboardingID {
@@ -270,7 +271,7 @@ func TestRecipients(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := w.svc.Remove(t.Context(), w.list.ID, "p3@example.com"); err != nil {
+	if err := w.svc.Remove(t.Context(), w.list.ID, "p3@example.com", audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {

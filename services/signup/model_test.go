@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/signup"
@@ -191,7 +192,7 @@ func (w *world) join(t tester, joins []*signup.Join) {
 
 // importRows imports rows and tells the oracle.
 func (w *world) importRows(t tester, rows []signup.ImportRow) {
-	imported, err := w.svc.Import(t.Context(), w.list, rows)
+	imported, err := w.svc.Import(t.Context(), w.list, rows, audit.Entry{})
 	if err != nil {
 		t.Fatalf("import: %v", err)
 	}
@@ -227,7 +228,7 @@ func (w *world) byToken(tok signup.Token) int {
 func (w *world) pick(t *rapid.T) int { return rapid.IntRange(0, len(w.queue)-1).Draw(t, "member") }
 
 func (w *world) move(t tester, at, position int) {
-	_, got, err := w.svc.Move(t.Context(), w.list.ID, w.queue[at].email, int64(position))
+	_, got, err := w.svc.Move(t.Context(), w.list.ID, w.queue[at].email, int64(position), audit.Entry{})
 	if err != nil {
 		t.Fatalf("move: %v", err)
 	}
@@ -427,7 +428,7 @@ func walk(t *testing.T) {
 			"remove": func(rt *rapid.T) {
 				here(rt)
 				at := w.pick(rt)
-				if err := w.svc.Remove(rt.Context(), w.list.ID, w.queue[at].email); err != nil {
+				if err := w.svc.Remove(rt.Context(), w.list.ID, w.queue[at].email, audit.Entry{}); err != nil {
 					rt.Fatalf("remove: %v", err)
 				}
 				w.queue = slices.Delete(w.queue, at, at+1)

@@ -1,10 +1,15 @@
 package signup
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	"waitlist.internal/libs/audit"
+)
 
 // Remove removes a signup for the owner. The gap closes; the displayed counter stays.
-// NOT_FOUND: the address is not on the list.
-func (s *Service) Remove(ctx context.Context, waitlistID, email string) error {
+// NOT_FOUND: the address is not on the list. It completes by, the entry of the audit trail.
+func (s *Service) Remove(ctx context.Context, waitlistID, email string, by audit.Entry) error {
 	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {
 		return err
@@ -12,7 +17,7 @@ func (s *Service) Remove(ctx context.Context, waitlistID, email string) error {
 	if v.Signup == nil {
 		return errNoSignup()
 	}
-	if err := s.store.Remove(ctx, w, v.Signup.Number, ByAdmin); err != nil {
+	if err := s.store.Remove(ctx, w, v.Signup.Number, ByAdmin, by.On(signupTarget(w.ID, v.Signup.Number))); err != nil {
 		return err
 	}
 	s.hint(waitlistID)
@@ -20,8 +25,8 @@ func (s *Service) Remove(ctx context.Context, waitlistID, email string) error {
 }
 
 // Move moves a signup to a position, which is at least 1, or to the last one. It
-// returns the signup's address and new position.
-func (s *Service) Move(ctx context.Context, waitlistID, email string, position int64) (string, int64, error) {
+// returns the signup's address and new position. by is as for Remove.
+func (s *Service) Move(ctx context.Context, waitlistID, email string, position int64, by audit.Entry) (string, int64, error) {
 	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
 	if err != nil {
 		return "", 0, err
@@ -29,10 +34,15 @@ func (s *Service) Move(ctx context.Context, waitlistID, email string, position i
 	if v.Signup == nil {
 		return "", 0, errNoSignup()
 	}
-	at, err := s.store.Move(ctx, w, v.Signup.Number, position)
+	at, err := s.store.Move(ctx, w, v.Signup.Number, position, by.On(signupTarget(w.ID, v.Signup.Number)))
 	if err != nil {
 		return "", 0, err
 	}
 	s.hint(waitlistID)
 	return v.Signup.Email, at, nil
+}
+
+// signupTarget names a signup in the audit trail, without its address.
+func signupTarget(waitlistID string, number int64) string {
+	return fmt.Sprintf("%s/%d", waitlistID, number)
 }

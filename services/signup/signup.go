@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/token"
 )
 
@@ -127,11 +128,11 @@ type Store interface {
 	// second call changes nothing.
 	OptOutOffboarded(ctx context.Context, waitlistID, email string, at time.Time) error
 	// Remove deletes a signup and closes its gap. NOT_FOUND: it was removed before. An
-	// opt-out is remembered for a later import.
-	Remove(ctx context.Context, w *Waitlist, number int64, why Removal) error
+	// opt-out is remembered for a later import. by is zero for people's own requests.
+	Remove(ctx context.Context, w *Waitlist, number int64, why Removal, by audit.Entry) error
 	// Move moves a signup to a position, at most the last one, and returns its new
 	// place.
-	Move(ctx context.Context, w *Waitlist, number, position int64) (int64, error)
+	Move(ctx context.Context, w *Waitlist, number, position int64, by audit.Entry) (int64, error)
 	ImportStore
 	NoticeStore
 	RecipientStore

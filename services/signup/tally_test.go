@@ -13,6 +13,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 )
@@ -108,19 +109,19 @@ func TestTally(t *testing.T) {
 		if i%2 == 0 {
 			why = signup.OwnRequest
 		}
-		if err := w.store.Remove(t.Context(), w.list, n, why); err != nil {
+		if err := w.store.Remove(t.Context(), w.list, n, why, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	check("half of them have left")
 	for _, n := range numbers[people/2:] {
-		if err := w.store.Remove(t.Context(), w.list, n, signup.OwnRequest); err != nil {
+		if err := w.store.Remove(t.Context(), w.list, n, signup.OwnRequest, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	check("all have left")
 	// Whoever was not there when asked to leave is not counted twice.
-	if err := w.store.Remove(t.Context(), w.list, numbers[0], signup.ByAdmin); !apierr.Is(err, apierr.NotFound) {
+	if err := w.store.Remove(t.Context(), w.list, numbers[0], signup.ByAdmin, audit.Entry{}); !apierr.Is(err, apierr.NotFound) {
 		t.Errorf("left twice: %v", err)
 	}
 	check("one wants to leave twice")

@@ -20,6 +20,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
@@ -114,10 +115,10 @@ func TestExportIsASnapshot(t *testing.T) {
 	err := w.admin.Export(t.Context(), w.owner, w.list.ID, func(b []byte) error {
 		file.Write(b)
 		if sent++; sent == 1 {
-			if _, _, err := w.svc.Move(t.Context(), w.list.ID, joins[n-1].Email, 1); err != nil {
+			if _, _, err := w.svc.Move(t.Context(), w.list.ID, joins[n-1].Email, 1, audit.Entry{}); err != nil {
 				t.Error(err)
 			}
-			if err := w.svc.Remove(t.Context(), w.list.ID, joins[n-2].Email); err != nil {
+			if err := w.svc.Remove(t.Context(), w.list.ID, joins[n-2].Email, audit.Entry{}); err != nil {
 				t.Error(err)
 			}
 			if _, err := w.imports(t.Context(), `{"signups": [{"email": "late@example.com"}]}`); err != nil {
@@ -211,7 +212,7 @@ func TestTransferOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	member := func(role access.Role, tier access.Tier, status access.Status) access.Actor {
-		return access.Actor{AccountID: "m", EmailVerified: true, Grants: []access.Grant{{
+		return access.Actor{AccountID: "0193d4a2-5c1e-7a41-8000-000000000002", EmailVerified: true, Grants: []access.Grant{{
 			OwnerID: w.list.OwnerID, Role: role, Entitlement: access.Entitlement{Tier: tier, Status: status, Trial: true, Version: 1},
 		}}}
 	}
@@ -480,7 +481,7 @@ func TestImportBeside(t *testing.T) {
 	var imported, skipped, joined atomic.Int64
 	for range 2 {
 		wg.Go(func() {
-			got, err := w.svc.Import(t.Context(), w.list, importRows(n))
+			got, err := w.svc.Import(t.Context(), w.list, importRows(n), audit.Entry{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -535,14 +536,14 @@ type interrupted struct {
 	chunk  int
 }
 
-func (s *interrupted) Import(ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token) (int64,
-	error,
-) {
+func (s *interrupted) Import(
+	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token, by audit.Entry,
+) (int64, error) {
 	s.chunk++
 	if s.before != nil {
 		s.before(s.chunk)
 	}
-	n, err := s.Signups.Import(ctx, w, rows, present)
+	n, err := s.Signups.Import(ctx, w, rows, present, by)
 	if err == nil && s.after != nil {
 		return s.after(s.chunk, n)
 	}
@@ -568,7 +569,7 @@ func TestImportInterrupted(t *testing.T) {
 			}
 			return n, nil
 		}})
-		if got, err := svc.Import(t.Context(), w.list, importRows(n)); err != nil || got != n-1 {
+		if got, err := svc.Import(t.Context(), w.list, importRows(n), audit.Entry{}); err != nil || got != n-1 {
 			t.Errorf("%d, %v", got, err)
 		}
 		if got := w.count(t, `SELECT count(*) FROM signup WHERE waitlist_id = $1`); got != n {
@@ -587,7 +588,7 @@ func TestImportInterrupted(t *testing.T) {
 		}})
 		// The same addresses again, in chunks behind their own.
 		rows := slices.Concat(importRows(n), importRows(n))
-		if got, err := svc.Import(t.Context(), w.list, rows); err != nil || got != n-1 {
+		if got, err := svc.Import(t.Context(), w.list, rows, audit.Entry{}); err != nil || got != n-1 {
 			t.Errorf("%d, %v", got, err)
 		}
 		if got := w.count(t, `SELECT max(number) FROM signup WHERE waitlist_id = $1`); got != n {
@@ -599,14 +600,14 @@ func TestImportInterrupted(t *testing.T) {
 		w := newWorld(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		svc := w.over(&interrupted{Signups: w.store, before: func(int) { cancel() }})
-		got, err := svc.Import(ctx, w.list, importRows(n))
+		got, err := svc.Import(ctx, w.list, importRows(n), audit.Entry{})
 		if !errors.Is(err, context.Canceled) || got == 0 || got >= n {
 			t.Errorf("%d, %v", got, err)
 		}
 		if rows := w.count(t, `SELECT count(*) FROM signup WHERE waitlist_id = $1`); int64(rows) != got {
 			t.Errorf("%d rows, %d were imported", rows, got)
 		}
-		rest, err := w.svc.Import(t.Context(), w.list, importRows(n))
+		rest, err := w.svc.Import(t.Context(), w.list, importRows(n), audit.Entry{})
 		if err != nil || got+rest != n {
 			t.Errorf("sent again: %d more, %v", rest, err)
 		}
@@ -619,7 +620,7 @@ func TestImportInterrupted(t *testing.T) {
 				w.exec(t, `UPDATE waitlist SET deleted_at = now() WHERE id = $1`, w.list.ID)
 			}
 		}})
-		if _, err := svc.Import(t.Context(), w.list, importRows(n)); !apierr.Is(err, apierr.NotFound) {
+		if _, err := svc.Import(t.Context(), w.list, importRows(n), audit.Entry{}); !apierr.Is(err, apierr.NotFound) {
 			t.Error(err)
 		}
 	})
@@ -627,7 +628,7 @@ func TestImportInterrupted(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 1)
 		w.exec(t, `ALTER TABLE signup ADD CHECK (email <> 'p4500@example.com')`)
-		if got, err := w.svc.Import(t.Context(), w.list, importRows(n)); err == nil || got == 0 {
+		if got, err := w.svc.Import(t.Context(), w.list, importRows(n), audit.Entry{}); err == nil || got == 0 {
 			t.Errorf("%d, %v", got, err)
 		}
 		testenv.Eventually(t, "no connection is in use", func() bool { return w.pool.Stat().AcquiredConns() == 0 })

@@ -11,6 +11,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
 )
@@ -31,15 +32,17 @@ type WaitlistStore interface {
 	// c.MaxWaitlists CONFLICT.
 	CreateWaitlist(ctx context.Context, c Creation, build func(templatesDeleted int64) (Draft, error)) (w *Waitlist, replayed bool, err error)
 	// ChangeWaitlist locks a waitlist and stores what change returns for it. It
-	// increments the version if anything differs. It may call change more than once.
-	ChangeWaitlist(ctx context.Context, id string, change func(w Waitlist, templatesDeleted int64) (Draft, error)) (*Waitlist, error)
+	// increments the version and writes by if anything differs. It may call change more than once.
+	ChangeWaitlist(
+		ctx context.Context, id string, by audit.Entry, change func(w Waitlist, templatesDeleted int64) (Draft, error),
+	) (*Waitlist, error)
 	// TemplatesDeleted counts the deleted templates of an owner. The count passed to
 	// build and change holds until their result is committed. A template that is
 	// deleted after that is removed from the stored settings.
 	TemplatesDeleted(ctx context.Context, ownerID string) (int64, error)
 	// DeleteWaitlist hides a waitlist and announces its deletion. The purge deletes
 	// the rows later.
-	DeleteWaitlist(ctx context.Context, id string) error
+	DeleteWaitlist(ctx context.Context, id string, by audit.Entry) error
 	// SetOwner stores an entitlement unless the stored one is at least as new.
 	SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error
 	// CloseOwner deletes all waitlists of an owner for good.
@@ -67,6 +70,8 @@ type Creation struct {
 	Content []byte
 	// MaxWaitlists bounds the owner's waitlists; 0 means no bound.
 	MaxWaitlists int64
+	// By is the entry of the audit trail.
+	By audit.Entry
 }
 
 // WithinBound returns CONFLICT if no waitlist fits beside the have others of the owner.
@@ -136,7 +141,7 @@ func (o *Owners) Create(
 			ID: id.String(), CreatedAt: o.now().UTC().Truncate(time.Millisecond),
 			OwnerID: grant.OwnerID, Owner: grant.Entitlement,
 			AccountID: actor.AccountID, Key: key, Content: append([]byte(grant.OwnerID+"\n"), raw...),
-			MaxWaitlists: o.bounds.Waitlists,
+			MaxWaitlists: o.bounds.Waitlists, By: audit.By(actor, grant.OwnerID, audit.WaitlistCreated, id.String()),
 		}, func(templatesDeleted int64) (Draft, error) {
 			if err := asked.holds(templatesDeleted); err != nil {
 				return Draft{}, err
@@ -209,7 +214,8 @@ func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw 
 	}
 	var changed *Waitlist
 	err = o.asking(ctx, grant, raw, func(asked askedTemplates) error {
-		changed, err = o.store.ChangeWaitlist(ctx, w.ID, func(w Waitlist, templatesDeleted int64) (Draft, error) {
+		by := audit.By(actor, w.OwnerID, audit.WaitlistUpdated, w.ID)
+		changed, err = o.store.ChangeWaitlist(ctx, w.ID, by, func(w Waitlist, templatesDeleted int64) (Draft, error) {
 			if err := asked.holds(templatesDeleted); err != nil {
 				return Draft{}, err
 			}
@@ -233,7 +239,7 @@ func (o *Owners) Delete(ctx context.Context, actor access.Actor, id string) erro
 	if err := grant.RequireWrite(); err != nil {
 		return err
 	}
-	return o.store.DeleteWaitlist(ctx, w.ID)
+	return o.store.DeleteWaitlist(ctx, w.ID, audit.By(actor, w.OwnerID, audit.WaitlistDeleted, w.ID))
 }
 
 // CloseOwner deletes all waitlists of an account. It may be called again.

@@ -10,9 +10,11 @@ import (
 	"runtime"
 	"time"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	auditv1 "waitlist.internal/proto/gen/waitlist/audit/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/account"
 	accountgrpc "waitlist.internal/services/account/grpc"
@@ -31,6 +33,9 @@ type Config struct {
 	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name has the addresses of all
 	// replicas (a headless service) and is looked up every three seconds.
 	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
+
+	// Where the internal interface of messaging is, for its part of the audit trail.
+	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
 
 	// P-256 keys that sign JWTs: PEM, or base64 of scalars. The first signs.
 	JWTKeys string `env:"JWT_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
@@ -115,12 +120,21 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			return err
 		}
 
+		messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
+		if err != nil {
+			return err
+		}
 		wake, err := rt.Outbox()
 		if err != nil {
 			return err
 		}
 		svc, err := account.New(account.Config{
 			Store: postgres.New(rt.Pool, wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
+			Trails: []audit.Trail{
+				rt.Audit(),
+				audit.Remote{Client: auditv1.NewAuditServiceClient(signups)},
+				audit.Remote{Client: auditv1.NewAuditServiceClient(messaging)},
+			},
 			Tokens: rt.AccountTokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
 			IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
 			EnforceVerification: cfg.EnforceEmailVerification, TrialPerPerson: cfg.TrialPerPerson,

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/proto"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
@@ -117,7 +118,7 @@ func newEnv(t testing.TB) *env {
 		t: t, pool: pool, store: postgres.New(pool, func() {}), clock: &clock{now: time.Now()}, owner: &closer{}, tokens: tokens,
 	}
 	e.cfg = account.Config{
-		Store: e.store, Owner: e.owner, Tokens: tokens, Keys: keys,
+		Store: e.store, Owner: e.owner, Trails: []audit.Trail{&audit.Table{Pool: pool}}, Tokens: tokens, Keys: keys,
 		Issuer: "issuer", Audience: "audience", IDTokenTTL: time.Hour, RefreshTokenTTL: 30 * 24 * time.Hour,
 		TrialDuration: 7 * 24 * time.Hour, AddressKey: []byte("address key"), MaxMembers: 100, HashConcurrency: 2, HashPatience: patience,
 		Logger: slog.New(slog.DiscardHandler), Now: e.clock.Now,

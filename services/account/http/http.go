@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/httpapi"
@@ -46,6 +47,7 @@ func Routes(e gin.IRouter, svc *account.Service) {
 	user.POST("/change-password", httpapi.H(h.changePassword))
 	user.GET("/sessions", httpapi.H(h.sessions))
 	user.DELETE("/sessions/:session_id", httpapi.H(h.endSession))
+	user.GET("/audit", httpapi.H(h.audit))
 
 	team := e.Group("/v1/team", authn.Middleware(local{svc}))
 	team.POST("/invite", httpapi.H(h.invite))
@@ -212,7 +214,7 @@ func (h handler) verifyEmail(c *gin.Context) error {
 	if err := o.Err(); err != nil {
 		return err
 	}
-	proof := account.Proof{AccountID: authn.Actor(c).AccountID, Password: password, ClientIP: httpapi.ClientIP(c)}
+	proof := account.Proof{Actor: authn.Actor(c), Password: password, ClientIP: httpapi.ClientIP(c)}
 	if err := h.svc.VerifyEmail(c.Request.Context(), token, proof); err != nil {
 		return err
 	}
@@ -291,6 +293,49 @@ func (h handler) endSession(c *gin.Context) error {
 	}
 	httpapi.NoContent(c)
 	return nil
+}
+
+// entry is an entry of the audit trail. What it does not have is null.
+type entry struct {
+	At         string       `json:"at"`
+	Actor      *string      `json:"actor"`
+	Credential *string      `json:"credential"`
+	Role       *string      `json:"role"`
+	Action     audit.Action `json:"action"`
+	Target     *string      `json:"target"`
+	RequestID  string       `json:"request_id"`
+}
+
+func (h handler) audit(c *gin.Context) error {
+	list, next, err := h.svc.AuditTrail(c.Request.Context(), authn.Actor(c),
+		httpapi.Query(c, "limit"), httpapi.Query(c, "last_key"), httpapi.Query(c, "action"))
+	if err != nil {
+		return err
+	}
+	out := make([]entry, len(list))
+	for i, e := range list {
+		out[i] = entry{
+			At: timestamp(e.At), Actor: optional(e.Actor), Credential: optional(e.Credential), Action: e.Action, Target: optional(e.Target),
+			RequestID: e.RequestID,
+		}
+		if e.Role != 0 {
+			out[i].Role = new(e.Role.String())
+		}
+	}
+	httpapi.JSON(c, http.StatusOK, struct {
+		Entries []entry `json:"entries"`
+		Count   int     `json:"count"`
+		LastKey *string `json:"last_key"`
+	}{out, len(out), optional(next)})
+	return nil
+}
+
+// optional returns nil for an empty string.
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
 }
 
 func (h handler) jwks(c *gin.Context) error {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
@@ -115,11 +117,6 @@ func (s *Store) LoginFailures(ctx context.Context, a account.Attempt, since time
 	return account.Failures{Pair: time.Time(row.Pair), Address: time.Time(row.Address), Elsewhere: int(row.Elsewhere)}, err
 }
 
-// AddLoginFailure implements account.Store.
-func (s *Store) AddLoginFailure(ctx context.Context, a account.Attempt, at time.Time) error {
-	return s.db.AddLoginFailure(ctx, a.Account, a.Address, at)
-}
-
 // QueueReset implements account.Store.
 func (s *Store) QueueReset(ctx context.Context, email string, at time.Time) error {
 	return s.db.QueueReset(ctx, email, at)
@@ -135,11 +132,6 @@ func (s *Store) Members(ctx context.Context, ownerID string) ([]account.Member, 
 	return members, err
 }
 
-// DeleteMember implements account.Store.
-func (s *Store) DeleteMember(ctx context.Context, ownerID, email string) error {
-	return found(s.db.DeleteMember(ctx, ownerID, email))
-}
-
 // Sessions implements account.Store.
 func (s *Store) Sessions(ctx context.Context, accountID string, now time.Time, limit int) ([]account.Session, error) {
 	rows, err := s.db.Sessions(ctx, accountID, now, int64(limit))
@@ -150,20 +142,15 @@ func (s *Store) Sessions(ctx context.Context, accountID string, now time.Time, l
 	return sessions, err
 }
 
-// DeleteSession implements account.Store.
-func (s *Store) DeleteSession(ctx context.Context, accountID, sessionID string) error {
-	return found(s.db.DeleteSession(ctx, sessionID, accountID))
-}
-
-// DeleteSessionByToken implements account.Store.
-func (s *Store) DeleteSessionByToken(ctx context.Context, tokenHash []byte) error {
-	return found(s.db.DeleteSessionByToken(ctx, tokenHash))
-}
-
 // TakeClosing implements account.Store.
 func (s *Store) TakeClosing(ctx context.Context, now, retryAt time.Time) (accountID string, err error) {
 	accountID, err = s.db.TakeClosing(ctx, retryAt, now)
 	return accountID, notFound(err)
+}
+
+// ForgetTrail implements account.Store.
+func (s *Store) ForgetTrail(ctx context.Context, accountID string) error {
+	return (&audit.Table{Pool: s.pool}).Forget(ctx, accountID)
 }
 
 // DeleteClosing implements account.Store.
@@ -227,6 +214,11 @@ func (t tx) LockAccount(ctx context.Context, id string) (account.Account, error)
 	return stored(t.Queries.LockAccount(ctx, id))
 }
 
+func (t tx) HoldAccount(ctx context.Context, id string) error {
+	_, err := t.Queries.HoldAccount(ctx, cmp.Or(id, uuid.Nil.String()))
+	return notFound(err)
+}
+
 func (t tx) LockAccountByEmail(ctx context.Context, email string) (account.Account, error) {
 	return stored(t.Queries.LockAccountByEmail(ctx, email))
 }
@@ -270,12 +262,17 @@ func (t tx) TakeTrialEnding(ctx context.Context, now, until time.Time, shortest 
 	return account.TrialEnding(row), notFound(err)
 }
 
-func (t tx) InsertMember(ctx context.Context, ownerID string, m account.Member) error {
-	n, err := t.Queries.InsertMember(ctx, ownerID, m.Email, m.Role.String(), m.InvitedAt)
-	if err == nil && n == 0 {
-		return account.ErrMemberExists
+func (t tx) InsertMember(ctx context.Context, ownerID string, m account.Member) (id string, err error) {
+	no, err := t.Queries.InsertMember(ctx, ownerID, m.Email, m.Role.String(), m.InvitedAt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", account.ErrMemberExists
 	}
-	return err
+	return strconv.FormatInt(no, 10), err
+}
+
+func (t tx) DeleteMember(ctx context.Context, ownerID, email string) (id string, err error) {
+	no, err := t.Queries.DeleteMember(ctx, ownerID, email)
+	return strconv.FormatInt(no, 10), notFound(err)
 }
 
 func (t tx) CountMembers(ctx context.Context, ownerID string) (int, error) {
@@ -323,14 +320,24 @@ func (t tx) EndSession(ctx context.Context, sessionID string) error {
 	return found(t.Queries.EndSession(ctx, sessionID))
 }
 
+func (t tx) DeleteSession(ctx context.Context, accountID, sessionID string) error {
+	return found(t.Queries.DeleteSession(ctx, sessionID, accountID))
+}
+
 func (t tx) DeleteSessions(ctx context.Context, accountID, keep string) error {
 	return t.Queries.DeleteSessions(ctx, accountID, cmp.Or(keep, uuid.Nil.String()))
+}
+
+func (t tx) AddLoginFailure(ctx context.Context, a account.Attempt, at time.Time) error {
+	return t.Queries.AddLoginFailure(ctx, a.Account, a.Address, at)
 }
 
 func (t tx) TakeReset(ctx context.Context) (email string, at time.Time, err error) {
 	row, err := t.Queries.TakeReset(ctx)
 	return row.Email, row.RequestedAt, notFound(err)
 }
+
+func (t tx) Record(ctx context.Context, e audit.Entry) error { return audit.Insert(ctx, t.tx, e) }
 
 func (t tx) Publish(ctx context.Context, accountID string, events ...*eventv1.Event) error {
 	return outbox.Insert(ctx, t.tx, outbox.Message{Topic: kafka.AccountsTopic, Key: accountID, Events: events})

@@ -34,6 +34,21 @@ CREATE TABLE account (
 );
 CREATE INDEX account_trial_ending ON account (valid_until) WHERE status = 'trialing'::text AND trial_ending_at IS NULL;
 
+CREATE TABLE audit (
+    owner_id uuid NOT NULL,
+    id uuid NOT NULL,
+    at timestamptz NOT NULL,
+    actor uuid,
+    credential text NOT NULL,
+    role text NOT NULL,
+    action text NOT NULL,
+    target text NOT NULL,
+    request_id text NOT NULL,
+    CONSTRAINT audit_pkey PRIMARY KEY (owner_id, id)
+);
+CREATE INDEX audit_action ON audit (owner_id, action, id);
+CREATE INDEX audit_at ON audit (at);
+
 CREATE TABLE closing (
     account_id uuid NOT NULL,
     due_at timestamptz NOT NULL,

@@ -211,6 +211,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		messaginghttp.Routes(rt.Engine, messaginghttp.Backends{
 			Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications,
 		})
+		rt.Audit()
 		rt.Go("mail sender", sender.Run)
 		purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
 		rt.Go("purge", purge.Run)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	"waitlist.internal/services/messaging"
@@ -23,7 +24,8 @@ func TestCheckTemplates(t *testing.T) {
 	insert := func(ownerID string, kind messaging.TemplateType) string {
 		t.Helper()
 		id := uuid.Must(uuid.NewV7()).String()
-		if err := store.InsertTemplate(t.Context(), messaging.Template{ID: id, OwnerID: ownerID, Type: kind, Text: "x"}, 0); err != nil {
+		tmpl := messaging.Template{ID: id, OwnerID: ownerID, Type: kind, Text: "x"}
+		if err := store.InsertTemplate(t.Context(), tmpl, 0, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 		return id

@@ -14,6 +14,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
@@ -391,7 +392,7 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 	inserted := make(chan error, 1)
 	go func() {
 		inserted <- postgres.NewTemplates(e.pool, func() {}).InsertTemplate(t.Context(),
-			messaging.Template{ID: uuid.NewString(), OwnerID: ownerID, Type: "blast", Text: "x"}, 0)
+			messaging.Template{ID: uuid.NewString(), OwnerID: ownerID, Type: "blast", Text: "x"}, 0, audit.Entry{})
 	}()
 	waits(inserted)
 	if err := exclusive.Commit(t.Context()); err != nil {

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
@@ -119,7 +120,7 @@ func insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
 	if n == 0 {
 		return apierr.NotFoundf("There is no such waitlist.")
 	}
-	return nil
+	return audit.Insert(ctx, tx, b.By)
 }
 
 // Answered implements messaging.BlastStore.

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/services/messaging"
@@ -71,7 +72,7 @@ func (s *Domains) open(row db.Domain) (messaging.Domain, error) {
 }
 
 // InsertDomain implements messaging.DomainStore.
-func (s *Domains) InsertDomain(ctx context.Context, d messaging.Domain) (messaging.Domain, error) {
+func (s *Domains) InsertDomain(ctx context.Context, d messaging.Domain, by audit.Entry) (messaging.Domain, error) {
 	records, err := json.Marshal(d.Records)
 	if err != nil {
 		return d, fmt.Errorf("encode the records of a domain: %w", err)
@@ -95,8 +96,10 @@ func (s *Domains) InsertDomain(ctx context.Context, d messaging.Domain) (messagi
 		if gone {
 			return apierr.New(apierr.AuthenticationRequired, "The account has been deleted.")
 		}
-		inserted, err = s.db.WithTx(tx).InsertDomain(ctx, row)
-		return err
+		if inserted, err = s.db.WithTx(tx).InsertDomain(ctx, row); err != nil || inserted == 0 {
+			return err
+		}
+		return audit.Insert(ctx, tx, by.On(d.ID))
 	})
 	if err != nil {
 		return d, fmt.Errorf("insert domain: %w", err)
@@ -161,7 +164,9 @@ func (s *Domains) MoveDomain(
 }
 
 // DeleteDomain implements messaging.DomainStore.
-func (s *Domains) DeleteDomain(ctx context.Context, ownerID, name string, release func(externalID string) error) error {
+func (s *Domains) DeleteDomain(
+	ctx context.Context, ownerID, name string, by audit.Entry, release func(externalID string) error,
+) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		q := s.db.WithTx(tx)
 		d, err := q.GetDomain(ctx, db.GetDomainParams{OwnerID: ownerID, Method: s.method, Name: name})
@@ -172,7 +177,10 @@ func (s *Domains) DeleteDomain(ctx context.Context, ownerID, name string, releas
 			return err
 		}
 		external, err := removeDomain(ctx, q, d.ID)
-		if err != nil || external == "" {
+		if err != nil {
+			return err
+		}
+		if err := audit.Insert(ctx, tx, by.On(d.ID)); err != nil || external == "" {
 			return err
 		}
 		return release(external)

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/libs/testenv"
@@ -56,7 +57,7 @@ func claimed(t *testing.T, s *postgres.Domains, owner, name, external string, re
 			ExternalID: external, Registered: registered,
 			Records: []messaging.Record{{Type: "TXT", Name: name, Value: "v", Proof: true}},
 		},
-	})
+	}, audit.Entry{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,22 +91,22 @@ func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
 	if err := s.ReleaseDomains(t.Context(), 10, release); err != nil || !slices.Equal(released, []string{"ext2"}) {
 		t.Fatalf("%v, %v", released, err)
 	}
-	if err := s.DeleteDomain(t.Context(), owners[1], "example.com", release); err != nil || len(released) != 1 {
+	if err := s.DeleteDomain(t.Context(), owners[1], "example.com", audit.Entry{}, release); err != nil || len(released) != 1 {
 		t.Fatalf("%v, %v", released, err)
 	}
 	// During an outage of the provider the claim is kept.
 	away := errors.New("away")
-	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", func(string) error { return away }); !errors.Is(err, away) {
+	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", audit.Entry{}, func(string) error { return away }); !errors.Is(err, away) {
 		t.Fatal(err)
 	}
 	if _, err := s.Domain(t.Context(), owners[2], "example.com"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", release); err != nil ||
+	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", audit.Entry{}, release); err != nil ||
 		!slices.Equal(released, []string{"ext2", "ext1"}) {
 		t.Fatalf("%v, %v", released, err)
 	}
-	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", release); !apierr.Is(err, apierr.NotFound) {
+	if err := s.DeleteDomain(t.Context(), owners[2], "example.com", audit.Entry{}, release); !apierr.Is(err, apierr.NotFound) {
 		t.Error(err)
 	}
 }
@@ -318,7 +319,7 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 	if err := errors.Join(
 		domainErr, domainsErr, takenErr, dueErr, senderErr, suppressedErr,
 		l.Suppress(t.Context(), "n", messaging.Bounced, []string{"a@example.org"}),
-		s.DeleteDomain(t.Context(), owner, "example.com", func(string) error { return nil }),
+		s.DeleteDomain(t.Context(), owner, "example.com", audit.Entry{}, func(string) error { return nil }),
 		s.ReleaseDomains(t.Context(), 10, func(string) error { return nil }),
 	); err != nil {
 		t.Fatal(err)
@@ -361,7 +362,7 @@ func TestReseal(t *testing.T) {
 			ID: uuid.Must(uuid.NewV7()).String(), OwnerID: owner, Name: name, State: messaging.DomainPending,
 			Since: time.Now(), CreatedAt: time.Now(),
 			Claim: messaging.Claim{Key: &messaging.DKIM{Domain: name, Selector: "s", Key: key}},
-		}); err != nil {
+		}, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 	}

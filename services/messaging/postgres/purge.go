@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/services/messaging/postgres/db"
@@ -100,6 +101,10 @@ func (p *Purge) rows(ctx context.Context, id string) error {
 		return err
 	}
 	if err := purgeDomains(ctx, p.Pool, id); err != nil {
+		return err
+	}
+	// After the things that the entries are about: writers of entries hold those.
+	if err := (&audit.Table{Pool: p.Pool}).Forget(ctx, id); err != nil {
 		return err
 	}
 	_, err := p.Pool.Exec(ctx, `

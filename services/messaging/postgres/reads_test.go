@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/messaging"
@@ -87,7 +88,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	if err := templates.InsertTemplate(ctx, messaging.Template{
 		ID: id, OwnerID: owner, Type: messaging.BlastTemplate,
 		Text: "x",
-	}, 0); err != nil {
+	}, 0, audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
 	steps := []struct {
@@ -122,13 +123,16 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			return err
 		}},
 		{"change", func() error {
-			return templates.ChangeTemplate(ctx, owner, id, func(t messaging.Template) (messaging.Template, error) { t.Name += "x"; return t, nil })
+			return templates.ChangeTemplate(ctx, owner, id, audit.Entry{}, func(t messaging.Template) (messaging.Template, error) {
+				t.Name += "x"
+				return t, nil
+			})
 		}},
 		{"insert", func() error {
 			return templates.InsertTemplate(ctx, messaging.Template{
 				ID: uuid.NewString(), OwnerID: uuid.NewString(),
 				Type: messaging.BlastTemplate, Text: "x",
-			}, 200)
+			}, 200, audit.Entry{})
 		}},
 	}
 	for range 10 { // so that Postgres keeps generic plans

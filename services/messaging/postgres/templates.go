@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
@@ -32,7 +33,7 @@ func NewTemplates(pool *pgxpool.Pool, wake func()) *Templates {
 }
 
 // InsertTemplate implements messaging.TemplateStore.
-func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template, most int64) error {
+func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template, most int64, by audit.Entry) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := holdOff(ctx, tx, t.OwnerID); err != nil {
 			return err
@@ -57,7 +58,10 @@ func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template, mo
 		if err == nil && n == 0 {
 			return apierr.New(apierr.AuthenticationRequired, "The account has been deleted.")
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return audit.Insert(ctx, tx, by)
 	})
 	if err != nil {
 		return fmt.Errorf("insert template: %w", err)
@@ -97,7 +101,7 @@ func (s *Templates) Template(ctx context.Context, ownerID, id string) (messaging
 
 // ChangeTemplate implements messaging.TemplateStore.
 func (s *Templates) ChangeTemplate(
-	ctx context.Context, ownerID, id string, change func(messaging.Template) (messaging.Template, error),
+	ctx context.Context, ownerID, id string, by audit.Entry, change func(messaging.Template) (messaging.Template, error),
 ) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		row, err := s.db.WithTx(tx).LockTemplate(ctx, id, ownerID)
@@ -109,9 +113,12 @@ func (s *Templates) ChangeTemplate(
 		if err != nil || t == old {
 			return err
 		}
-		return s.db.WithTx(tx).ChangeTemplate(ctx, db.ChangeTemplateParams{
+		if err := s.db.WithTx(tx).ChangeTemplate(ctx, db.ChangeTemplateParams{
 			ID: id, Type: t.Type, Name: t.Name, Subject: t.Subject, HTML: t.HTML, Text: t.Text,
-		})
+		}); err != nil {
+			return err
+		}
+		return audit.Insert(ctx, tx, by)
 	})
 	if err != nil {
 		return fmt.Errorf("change template: %w", err)
@@ -120,7 +127,7 @@ func (s *Templates) ChangeTemplate(
 }
 
 // DeleteTemplate implements messaging.TemplateStore.
-func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time) error {
+func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time, by audit.Entry) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		n, err := s.db.WithTx(tx).DeleteTemplate(ctx, id, ownerID)
 		if err != nil {
@@ -134,7 +141,11 @@ func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now 
 			return err
 		}
 		ev.Payload = &eventv1.Event_TemplateDeleted{TemplateDeleted: &eventv1.TemplateDeleted{AccountId: ownerID, TemplateId: id}}
-		return outbox.Insert(ctx, tx, outbox.Message{Topic: kafka.AccountsTopic, Key: ownerID, Events: []*eventv1.Event{ev}})
+		m := outbox.Message{Topic: kafka.AccountsTopic, Key: ownerID, Events: []*eventv1.Event{ev}}
+		if err := outbox.Insert(ctx, tx, m); err != nil {
+			return err
+		}
+		return audit.Insert(ctx, tx, by)
 	})
 	if err != nil {
 		return fmt.Errorf("delete template: %w", err)

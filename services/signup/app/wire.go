@@ -37,6 +37,7 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 		return err
 	}
 
+	rt.Audit()
 	purge := &postgres.Purge{
 		Pool: rt.Pool, Every: cfg.PurgeEvery, Kept: cfg.TombstoneKept, Log: rt.Log,
 		Forget: func(ctx context.Context, waitlistID string) error {

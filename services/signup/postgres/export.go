@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"waitlist.internal/libs/audit"
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/services/signup"
 )
 
@@ -40,6 +42,11 @@ const exportColumns = 18
 
 // errFormat says that Postgres did not send values in the binary format.
 var errFormat = errors.New("export: values are not in the binary format")
+
+// Record implements signup.ExportStore.
+func (s *Signups) Record(ctx context.Context, e audit.Entry) error {
+	return pg.InTx(ctx, s.pool, func(tx pgx.Tx) error { return audit.Insert(ctx, tx, e) })
+}
 
 // Export implements signup.ExportStore.
 func (s *Signups) Export(ctx context.Context, waitlistID string, begin func(*signup.Waitlist), row func(*signup.ExportRow) error) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/services/signup"
@@ -92,7 +93,7 @@ func queuePresent(b *pgx.Batch, waitlistID string, rows []signup.ImportRow, pres
 
 // Import implements signup.ImportStore.
 func (s *Signups) Import(
-	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token,
+	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token, by audit.Entry,
 ) (imported int64, err error) {
 	emails := make(map[string]string, len(rows)) // hash → address
 	for _, r := range rows {
@@ -120,7 +121,10 @@ func (s *Signups) Import(
 		if len(d.Rows) == 0 {
 			return nil
 		}
-		return s.writeImported(ctx, tx, w, d)
+		if err := s.writeImported(ctx, tx, w, d); err != nil {
+			return err
+		}
+		return audit.Insert(ctx, tx, by)
 	})
 	if pg.IsUnique(err, "signup_email_key") {
 		return 0, &signup.RetryError{Err: err}

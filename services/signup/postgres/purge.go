@@ -23,8 +23,8 @@ func purgedTables() []string {
 	return []string{"signup", "queue_bucket", "queue_shift", "change", "removed_day", "removed_value", "departed"}
 }
 
-// Purge deletes the rows of deleted waitlists and closed owners, and old idempotency
-// keys:
+// Purge deletes the rows of deleted waitlists and closed owners, with the audit trails of
+// the latter, and old idempotency keys:
 //
 //	first run     everything but the ids
 //	after Kept    the ids, and rows that were created meanwhile
@@ -69,6 +69,9 @@ func (p *Purge) Once(ctx context.Context) error {
 	}
 	if err := p.keys(ctx); err != nil {
 		failed = append(failed, fmt.Errorf("purge idempotency keys: %w", err))
+	}
+	if err := p.trails(ctx); err != nil {
+		failed = append(failed, fmt.Errorf("purge audit trails: %w", err))
 	}
 	_, err := p.Pool.Exec(ctx, `
 		DELETE FROM owner o WHERE closed_at < now() - $1::interval
@@ -136,6 +139,19 @@ func (p *Purge) keys(ctx context.Context) error {
 			DELETE FROM idempotency_key WHERE (account_id, scope, key) IN (
 				SELECT k.account_id, k.scope, k.key FROM owner o JOIN idempotency_key k ON k.account_id = o.id
 				WHERE o.closed_at IS NOT NULL LIMIT $1 FOR UPDATE OF k SKIP LOCKED)`, purgeChunk)
+		if err != nil || tag.RowsAffected() < purgeChunk {
+			return err
+		}
+	}
+}
+
+// trails deletes the audit trails of closed owners. It uses owner_closed and audit_pkey.
+func (p *Purge) trails(ctx context.Context) error {
+	for {
+		tag, err := p.Pool.Exec(ctx, `
+			DELETE FROM audit WHERE (owner_id, id) IN (
+				SELECT a.owner_id, a.id FROM owner o JOIN audit a ON a.owner_id = o.id
+				WHERE o.closed_at IS NOT NULL LIMIT $1 FOR UPDATE OF a SKIP LOCKED)`, purgeChunk)
 		if err != nil || tag.RowsAffected() < purgeChunk {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
@@ -107,7 +108,7 @@ func message(waitlistID string, events ...*eventv1.Event) outbox.Message {
 }
 
 // Remove implements signup.Store.
-func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, why signup.Removal) error {
+func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, why signup.Removal, by audit.Entry) error {
 	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
 		var (
 			key     int64
@@ -148,7 +149,10 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("log removal: %w", err)
 		}
-		return publish(ctx, tx, w.ID, ev)
+		if err := publish(ctx, tx, w.ID, ev); err != nil {
+			return err
+		}
+		return audit.Insert(ctx, tx, by)
 	})
 	if err == nil {
 		s.wake()
@@ -157,7 +161,7 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 }
 
 // Move implements signup.Store.
-func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position int64) (int64, error) {
+func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position int64, by audit.Entry) (int64, error) {
 	var rank int64
 	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
 		here, err := s.db.WithTx(tx).HasSignup(ctx, w.ID, number)
@@ -180,7 +184,10 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 			_ = res.Close()
 			return fmt.Errorf("rank moved signup: %w", err)
 		}
-		return res.Close()
+		if err := res.Close(); err != nil {
+			return err
+		}
+		return audit.Insert(ctx, tx, by)
 	})
 	return rank, err
 }

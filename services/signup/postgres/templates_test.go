@@ -14,6 +14,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
@@ -300,7 +301,7 @@ func TestTemplateDeletedWhileItIsAssigned(t *testing.T) {
 		id := o.templates.add(ada.AccountID, mail)
 		w := create(t, o, ada, `{"name":"x"}`)
 		removed := make(chan error, 1)
-		_, err := o.store.ChangeWaitlist(t.Context(), w.ID, func(w signup.Waitlist, _ int64) (signup.Draft, error) {
+		_, err := o.store.ChangeWaitlist(t.Context(), w.ID, audit.Entry{}, func(w signup.Waitlist, _ int64) (signup.Draft, error) {
 			go func() { removed <- o.remove(context.WithoutCancel(t.Context()), ada.AccountID, id) }()
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()

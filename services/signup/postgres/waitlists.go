@@ -14,6 +14,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
@@ -131,6 +132,9 @@ func (s *Waitlists) CreateWaitlist(
 			if n == 0 {
 				return nil, apierr.New(apierr.AuthenticationRequired, "This account was deleted.")
 			}
+			if err := audit.Insert(ctx, tx, c.By); err != nil {
+				return nil, err
+			}
 			return json.Marshal(creation{ID: c.ID, Name: draft.Name, CreatedAt: c.CreatedAt})
 		})
 		if err != nil {
@@ -151,7 +155,7 @@ func (s *Waitlists) CreateWaitlist(
 
 // ChangeWaitlist implements signup.WaitlistStore.
 func (s *Waitlists) ChangeWaitlist(
-	ctx context.Context, id string, change func(w signup.Waitlist, templatesDeleted int64) (signup.Draft, error),
+	ctx context.Context, id string, by audit.Entry, change func(w signup.Waitlist, templatesDeleted int64) (signup.Draft, error),
 ) (w *signup.Waitlist, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		q := s.db.WithTx(tx)
@@ -195,7 +199,7 @@ func (s *Waitlists) ChangeWaitlist(
 		if err != nil {
 			return fmt.Errorf("update waitlist: %w", err)
 		}
-		return nil
+		return audit.Insert(ctx, tx, by)
 	})
 	if err != nil {
 		return nil, err
@@ -204,7 +208,7 @@ func (s *Waitlists) ChangeWaitlist(
 }
 
 // DeleteWaitlist implements signup.WaitlistStore.
-func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string) error {
+func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string, by audit.Entry) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		ownerID, err := s.db.WithTx(tx).DeleteWaitlist(ctx, id)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -213,7 +217,10 @@ func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string) error {
 		if err != nil {
 			return fmt.Errorf("delete waitlist: %w", err)
 		}
-		return s.announceDeletion(ctx, tx, ownerID, id)
+		if err := s.announceDeletion(ctx, tx, ownerID, id); err != nil {
+			return err
+		}
+		return audit.Insert(ctx, tx, by)
 	})
 	if err == nil {
 		s.wake()

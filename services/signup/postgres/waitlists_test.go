@@ -19,6 +19,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/seal"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
@@ -609,8 +610,8 @@ func TestDelete(t *testing.T) {
 	_, err = o.Update(t.Context(), ada, w.ID, []byte(`{}`))
 	want(t, err, apierr.NotFound)
 	want(t, o.Delete(t.Context(), ada, w.ID), apierr.NotFound)
-	want(t, o.store.DeleteWaitlist(t.Context(), w.ID), apierr.NotFound)
-	_, err = o.store.ChangeWaitlist(t.Context(), w.ID, nil)
+	want(t, o.store.DeleteWaitlist(t.Context(), w.ID, audit.Entry{}), apierr.NotFound)
+	_, err = o.store.ChangeWaitlist(t.Context(), w.ID, audit.Entry{}, nil)
 	want(t, err, apierr.NotFound)
 	list, err := o.List(t.Context(), ada)
 	want(t, err, "")

@@ -604,9 +604,10 @@ func requestBodies() map[string]bodies {
 			good:    always(Obj{"current_password": password, "password": password}),
 			invalid: Obj{"current_password": password, "password": "short"},
 		},
-		"getAnalytics": {query: map[string]string{"range": "5d"}},
-		"inviteMember": {good: func() any { return Obj{"email": address("invited")} }, invalid: Obj{"email": "nobody"}},
-		"sendBlast":    {good: always(Obj{"subject": "News", "text_body": "Hello"}), invalid: Obj{"subject": 5}},
+		"listAuditEntries": {query: map[string]string{"limit": "0"}},
+		"getAnalytics":     {query: map[string]string{"range": "5d"}},
+		"inviteMember":     {good: func() any { return Obj{"email": address("invited")} }, invalid: Obj{"email": "nobody"}},
+		"sendBlast":        {good: always(Obj{"subject": "News", "text_body": "Hello"}), invalid: Obj{"subject": 5}},
 		"createTemplate": {
 			good:    always(Obj{"template_type": "blast", "subject_template": "x", "text_body_template": "x"}),
 			invalid: Obj{"template_type": "x"},

@@ -77,6 +77,7 @@ func TestSuite(t *testing.T) {
 				t.Run(g.name, func(t *testing.T) { g.run(t, d) })
 			}
 		}},
+		{"audit", s.testAudit},
 		{"deletion", s.testDeletion},
 		{"mails", s.testMails},
 		{"cors", s.testConfiguredOrigin},

@@ -242,6 +242,18 @@ func (q *Queries) GetAccount(ctx context.Context, id string) (Account, error) {
 	return i, err
 }
 
+const HoldAccount = `-- name: HoldAccount :one
+SELECT id FROM account WHERE id = $1 FOR KEY SHARE
+`
+
+// By account_pkey.
+func (q *Queries) HoldAccount(ctx context.Context, id string) (string, error) {
+	row := q.db.QueryRow(ctx, HoldAccount, id)
+	var id_2 string
+	err := row.Scan(&id_2)
+	return id_2, err
+}
+
 const InsertAccount = `-- name: InsertAccount :exec
 INSERT INTO account (
 	id, email, email_verified_at, password_hash, password_generation, api_key_lookup, api_key_hash,

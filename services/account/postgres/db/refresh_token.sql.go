@@ -8,19 +8,6 @@ import (
 	"time"
 )
 
-const DeleteSessionByToken = `-- name: DeleteSessionByToken :execrows
-DELETE FROM session WHERE id = (SELECT t.session_id FROM refresh_token t WHERE t.hash = $1)
-`
-
-// By refresh_token_pkey, session_pkey, refresh_token_session_id.
-func (q *Queries) DeleteSessionByToken(ctx context.Context, hash []byte) (int64, error) {
-	result, err := q.db.Exec(ctx, DeleteSessionByToken, hash)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const InsertRefreshToken = `-- name: InsertRefreshToken :exec
 INSERT INTO refresh_token (session_id, hash, created_at, expires_at) VALUES ($1, $2, $3, $4)
 `

@@ -20,17 +20,16 @@ func (q *Queries) CountMembers(ctx context.Context, ownerID string) (int64, erro
 	return count, err
 }
 
-const DeleteMember = `-- name: DeleteMember :execrows
-DELETE FROM team_member WHERE owner_id = $1 AND email = $2
+const DeleteMember = `-- name: DeleteMember :one
+DELETE FROM team_member WHERE owner_id = $1 AND email = $2 RETURNING no
 `
 
 // By team_member_pkey.
 func (q *Queries) DeleteMember(ctx context.Context, ownerID string, email string) (int64, error) {
-	result, err := q.db.Exec(ctx, DeleteMember, ownerID, email)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	row := q.db.QueryRow(ctx, DeleteMember, ownerID, email)
+	var no int64
+	err := row.Scan(&no)
+	return no, err
 }
 
 const DeleteMemberships = `-- name: DeleteMemberships :exec
@@ -43,23 +42,22 @@ func (q *Queries) DeleteMemberships(ctx context.Context, email string) error {
 	return err
 }
 
-const InsertMember = `-- name: InsertMember :execrows
+const InsertMember = `-- name: InsertMember :one
 INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, $4)
-ON CONFLICT (owner_id, email) DO NOTHING
+ON CONFLICT (owner_id, email) DO NOTHING RETURNING no
 `
 
-// By team_member_pkey.
+// Returns no row for a member. By team_member_pkey.
 func (q *Queries) InsertMember(ctx context.Context, ownerID string, email string, role string, invitedAt time.Time) (int64, error) {
-	result, err := q.db.Exec(ctx, InsertMember,
+	row := q.db.QueryRow(ctx, InsertMember,
 		ownerID,
 		email,
 		role,
 		invitedAt,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	var no int64
+	err := row.Scan(&no)
+	return no, err
 }
 
 const Members = `-- name: Members :many

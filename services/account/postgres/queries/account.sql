@@ -53,6 +53,10 @@ FROM caller c
 JOIN LATERAL (SELECT t.owner_id, t.role FROM team_member t WHERE t.email = c.email ORDER BY t.no LIMIT 1000) m ON true
 JOIN account o ON o.id = m.owner_id;
 
+-- name: HoldAccount :one
+-- By account_pkey.
+SELECT id FROM account WHERE id = $1 FOR KEY SHARE;
+
 -- name: SetAPIKey :execrows
 -- By account_pkey.
 UPDATE account SET api_key_lookup = $2, api_key_hash = $3 WHERE id = $1;

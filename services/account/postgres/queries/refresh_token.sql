@@ -13,10 +13,6 @@ FROM session s
 WHERE s.id = (SELECT t.session_id FROM refresh_token t WHERE t.hash = $1)
 FOR UPDATE;
 
--- name: DeleteSessionByToken :execrows
--- By refresh_token_pkey, session_pkey, refresh_token_session_id.
-DELETE FROM session WHERE id = (SELECT t.session_id FROM refresh_token t WHERE t.hash = $1);
-
 -- name: SweepRefreshTokens :execrows
 -- By refresh_token_expires_at, refresh_token_pkey.
 DELETE FROM refresh_token WHERE hash = ANY (ARRAY(

@@ -2,18 +2,18 @@
 -- By team_member_pkey.
 SELECT email, role, invited_at FROM team_member WHERE owner_id = $1 ORDER BY no;
 
--- name: InsertMember :execrows
--- By team_member_pkey.
+-- name: InsertMember :one
+-- Returns no row for a member. By team_member_pkey.
 INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, $4)
-ON CONFLICT (owner_id, email) DO NOTHING;
+ON CONFLICT (owner_id, email) DO NOTHING RETURNING no;
 
 -- name: CountMembers :one
 -- By team_member_pkey.
 SELECT count(*) FROM team_member WHERE owner_id = $1;
 
--- name: DeleteMember :execrows
+-- name: DeleteMember :one
 -- By team_member_pkey.
-DELETE FROM team_member WHERE owner_id = $1 AND email = $2;
+DELETE FROM team_member WHERE owner_id = $1 AND email = $2 RETURNING no;
 
 -- name: DeleteMemberships :exec
 -- By team_member_email_no.
