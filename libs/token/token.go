@@ -31,8 +31,9 @@ const (
 	DeleteData    Purpose = "delete"
 	VerifyAccount Purpose = "account"
 	ResetPassword Purpose = "reset"
-	// Departed is the purpose of hashes, not of tokens; see Hasher.
+	// Departed and Network are the purposes of hashes, not of tokens; see Hasher.
 	Departed Purpose = "departed"
+	Network  Purpose = "network"
 )
 
 const (

@@ -1,6 +1,10 @@
 package signup
 
-import "context"
+import (
+	"context"
+
+	"waitlist.internal/libs/apierr"
+)
 
 // Remove removes a signup for the owner. The gap closes; the displayed counter stays.
 // NOT_FOUND: the address is not on the list.
@@ -35,4 +39,26 @@ func (s *Service) Move(ctx context.Context, waitlistID, email string, position i
 	}
 	s.hint(waitlistID)
 	return v.Signup.Email, at, nil
+}
+
+// Credit gives a signup's referrer the credit that it did not get with the signup. It
+// returns the signup's address. If the referrer has the credit, nothing changes.
+func (s *Service) Credit(ctx context.Context, waitlistID, email string) (string, error) {
+	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
+	if err != nil {
+		return "", err
+	}
+	if v.Signup == nil {
+		return "", errNoSignup()
+	}
+	credited, err := s.store.Credit(ctx, w, v.Signup.Number)
+	switch {
+	case err != nil:
+		return "", err
+	case credited == CreditNobody:
+		return "", apierr.Validation(apierr.Field{Field: "credit", Message: "There is no referrer on the list to give this credit to."})
+	case credited == CreditGiven:
+		s.hint(waitlistID)
+	}
+	return v.Signup.Email, nil
 }
