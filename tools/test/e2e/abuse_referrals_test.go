@@ -12,7 +12,8 @@ import (
 )
 
 // testReferralAbuse replays attempts to earn places by invented referrals, on lists with a referral guard.
-func testReferralAbuse(t *testing.T, d *deployment) {
+func (s *suite) testReferralAbuse(t *testing.T) {
+	d := s.deploy(t, nil)
 	t.Run("signals", func(t *testing.T) { testGuardSignals(t, d) })
 	t.Run("modes", func(t *testing.T) { testGuardModes(t, d) })
 	t.Run("credit later", func(t *testing.T) { testCreditLater(t, d) })

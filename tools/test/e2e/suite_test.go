@@ -55,7 +55,6 @@ func TestSuite(t *testing.T) {
 		{"templates", testTemplates},
 		{"blasts", testBlasts},
 		{"abuse of accounts", testAccountAbuse},
-		{"abuse of referrals", testReferralAbuse},
 	}
 	// This runs after the parallel groups have ended.
 	t.Cleanup(func() {
@@ -98,6 +97,7 @@ func TestSuite(t *testing.T) {
 		{"billing", s.testBilling},
 		{"payments", s.testPayments},
 		{"abuse of the edge", s.testEdgeAbuse},
+		{"abuse of referrals", s.testReferralAbuse},
 	} {
 		// Each deployment has its own program, database and topics.
 		t.Run(deployed.name, func(t *testing.T) {
