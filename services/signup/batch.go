@@ -161,7 +161,9 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 		c := &b.Credits[at]
 		c.Count++
 		c.Places += int64(j.Waitlist.Settings.ReferralBoost)
-		b.Events = append(b.Events, referralCredited(j.Waitlist, referrer.Number, referrer.Count+int64(c.Count), in.Number, &eff, j.CreatedAt, newID()))
+		b.Events = append(b.Events, referralCredited(
+			j.Waitlist, referrer.Number, referrer.Count+int64(c.Count), in.Number, &eff, j.CreatedAt, newID(),
+		))
 	}
 	if len(b.Inserts) > 0 {
 		b.State.Change++

@@ -9,6 +9,7 @@ import (
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	here := Evidence{Network: Network{1}}
+	fast := Evidence{TooFast: true, Network: Network{1}}
 	for _, tc := range []struct {
 		name            string
 		e               Evidence
@@ -30,9 +31,12 @@ func TestReasons(t *testing.T) {
 		{"30 before", here, "a@x.io", "b@x.io", Seen{Lately: 30}, "velocity"},
 		{"29 before", here, "a@x.io", "b@x.io", Seen{Lately: 29}, ""},
 		{"fast", Evidence{TooFast: true}, "a@x.io", "b@x.io", Seen{}, ""},
-		{"fast, second of a network", Evidence{TooFast: true, Network: Network{1}}, "a@x.io", "b@x.io", Seen{FromNetwork: 1}, "same_network,too_fast"},
+		{"fast, second of a network", fast, "a@x.io", "b@x.io", Seen{FromNetwork: 1}, "same_network,too_fast"},
 		{
-			"everything", Evidence{Disposable: true, TooFast: true, Network: Network{1}}, "a@x.io", "a@x.io", Seen{FromNetwork: 9, Lately: 30},
+			"everything",
+			Evidence{Disposable: true, TooFast: true, Network: Network{1}},
+			"a@x.io", "a@x.io",
+			Seen{FromNetwork: 9, Lately: 30},
 			"same_person,disposable_domain,same_network,velocity,too_fast",
 		},
 	} {

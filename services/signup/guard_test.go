@@ -77,7 +77,8 @@ func TestDecideCredit(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	referrer := signup.ReferrerRow{Number: 2, Count: 4}
 	st, credit, ev := signup.DecideCredit(signup.State{Change: 5, Live: 10, Total: 15, Credited: 3, LastNumber: 20}, w, referrer, 7, now)
-	if st != (signup.State{Change: 6, Live: 10, Total: 15, Credited: 4, LastNumber: 20}) || credit != (signup.Credit{Number: 2, Count: 1, Places: 3}) {
+	if st != (signup.State{Change: 6, Live: 10, Total: 15, Credited: 4, LastNumber: 20}) ||
+		credit != (signup.Credit{Number: 2, Count: 1, Places: 3}) {
 		t.Errorf("%+v, %+v", st, credit)
 	}
 	p := ev.GetReferralCredited()

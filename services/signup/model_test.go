@@ -237,8 +237,11 @@ func (w *world) doubts(j *signup.Join, before int) string {
 		found bool
 		adds  int
 	}{
-		{"same_person", mine == referrers, 2}, {"disposable_domain", j.Evidence.Disposable, 2}, {"same_network", alike > 0, min(alike, 2)},
-		{"velocity", len(recent) >= 30, 2}, {"too_fast", j.Evidence.TooFast, 1},
+		{"same_person", mine == referrers, 2},
+		{"disposable_domain", j.Evidence.Disposable, 2},
+		{"same_network", alike > 0, min(alike, 2)},
+		{"velocity", len(recent) >= 30, 2},
+		{"too_fast", j.Evidence.TooFast, 1},
 	} {
 		if s.found {
 			names, sum = append(names, s.name), sum+s.adds

@@ -23,9 +23,9 @@ func (s *suite) testReferralAbuse(t *testing.T) {
 }
 
 // refer signs an address up with a referrer, from a network of its own.
-func (d *deployment) refer(t *testing.T, id, email, referrer string, more ...Obj) *Response {
+func (d *deployment) refer(t *testing.T, id, email, referrer string) *Response {
 	t.Helper()
-	return d.client(t).join(t, id, email, append(more, Obj{"referred_by_token": referrer})...)
+	return d.client(t).join(t, id, email, Obj{"referred_by_token": referrer})
 }
 
 // credited returns how many credits a signup has.
