@@ -93,7 +93,7 @@ generate: $(BUILDTOOLS) $(SQLC) ## Write the generated code anew
 	@PATH="$(BIN):$$PATH" go generate work
 
 .PHONY: lists
-lists: ## Fetch the newest lists of free mail providers and common passwords (needs npm)
+lists: ## Fetch the newest lists of mail domains and common passwords (needs npm and pip)
 	@libs/emailaddr/update.sh
 	@services/account/update.sh
 

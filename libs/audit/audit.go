@@ -44,6 +44,7 @@ const (
 	WaitlistDeleted Action = "waitlist.deleted"
 	SignupRemoved   Action = "signup.removed"   // waitlist/number
 	SignupMoved     Action = "signup.moved"     // waitlist/number
+	SignupCredited  Action = "signup.credited"  // waitlist/number
 	SignupsExported Action = "signups.exported" // waitlist
 	SignupsImported Action = "signups.imported" // waitlist
 	TemplateCreated Action = "template.created"
@@ -59,7 +60,7 @@ func (a Action) Known() bool {
 	return slices.Contains([]Action{
 		Registered, AddressVerified, Login, LoginRefused, RefreshRefused, SessionEnded, APIKeyRotated, PasswordChanged, PasswordReset,
 		MemberInvited, MemberRemoved, MemberLeft, WaitlistCreated, WaitlistUpdated, WaitlistDeleted, SignupRemoved, SignupMoved,
-		SignupsExported, SignupsImported, TemplateCreated, TemplateUpdated, TemplateDeleted, BlastCreated, DomainCreated, DomainDeleted,
+		SignupCredited, SignupsExported, SignupsImported, TemplateCreated, TemplateUpdated, TemplateDeleted, BlastCreated, DomainCreated, DomainDeleted,
 	}, a)
 }
 

@@ -113,6 +113,18 @@ func TestPersonal(t *testing.T) {
 	}
 }
 
+func TestDisposable(t *testing.T) {
+	t.Parallel()
+	for domain, want := range map[string]bool{
+		"mailinator.com": true, "yopmail.com": true, "inbox.mailinator.com": true, "a.b.guerrillamail.com": true,
+		"gmail.com": false, "gmx.de": false, "example.com": false, "mailinator.com.example.org": false, "com": false, "": false,
+	} {
+		if got := emailaddr.Disposable(domain); got != want {
+			t.Errorf("%q: %t, want %t", domain, got, want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"ada@example.com", "Ada@BÜCHER.example", "a@例え。テスト", "x@[127.0.0.1]", "a@xn--bcher-kva.de"} {
 		f.Add(s)
@@ -130,5 +142,6 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("Parse(%q) = %q", s, addr)
 		}
 		emailaddr.Personal(emailaddr.Domain(addr))
+		emailaddr.Disposable(emailaddr.Domain(addr))
 	})
 }

@@ -32,10 +32,11 @@ const (
 	DeleteData    Purpose = "delete"
 	VerifyAccount Purpose = "account"
 	ResetPassword Purpose = "reset"
-	// Departed is the purpose of hashes, not of tokens; see Hasher.
+	// Departed and Network are the purposes of hashes, not of tokens; see Hasher.
 	Departed Purpose = "departed"
 	// logged is the purpose of pseudonyms.
-	logged Purpose = "log"
+	logged  Purpose = "log"
+	Network Purpose = "network"
 )
 
 const (

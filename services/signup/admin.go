@@ -29,12 +29,14 @@ type Row struct {
 
 	// Position does not include the offset.
 	Position int64
-	// ReferredBy is the token of the credited referrer, nil without one.
+	// ReferredBy is the token of the referrer, credited or not, nil without one.
 	ReferredBy                                             *Token
 	UTMSource, UTMMedium, UTMCampaign, UTMTerm, UTMContent string
 	// Answers is a JSON object by question id, nil without answers.
 	Answers []byte
 	Device  string
+	// Flagged names what the referral guard found, "" if nothing.
+	Flagged string
 }
 
 // Page is a part of a waitlist's queue in one snapshot.
@@ -154,6 +156,30 @@ func (a *Admin) Move(ctx context.Context, actor access.Actor, waitlistID, email 
 		return "", 0, err
 	}
 	return a.svc.Move(ctx, w.ID, email, position, audit.By(actor, w.OwnerID, audit.SignupMoved, ""))
+}
+
+// Credit gives a signup's referrer the credit that was withheld, as the request body raw
+// says. It returns the signup's address.
+func (a *Admin) Credit(ctx context.Context, actor access.Actor, waitlistID, email string, raw []byte) (string, error) {
+	w, _, err := a.writable(ctx, actor, waitlistID)
+	if err != nil {
+		return "", err
+	}
+	in, err := body.Parse(raw)
+	if err != nil {
+		return "", err
+	}
+	switch credit, given := in.Bool("credit"); {
+	case in.Failed("credit"):
+	case !given:
+		in.Fail("credit", required)
+	case !credit:
+		in.Fail("credit", "This must be true. A credit that was given stays.")
+	}
+	if err := in.Err(); err != nil {
+		return "", err
+	}
+	return a.svc.Credit(ctx, w.ID, email, audit.By(actor, w.OwnerID, audit.SignupCredited, ""))
 }
 
 // Stats holds the counters that an owner sees.

@@ -174,7 +174,7 @@ func TestAdminList(t *testing.T) {
 		t.Fatal(err)
 	}
 	verified, opted := time.Now().Truncate(time.Millisecond).UTC(), time.Now().Add(time.Minute).Truncate(time.Millisecond).UTC()
-	if _, err := w.store.Verify(t.Context(), w.list, stored.Signup.Number, verified); err != nil {
+	if _, err := w.store.Verify(t.Context(), w.list, stored.Signup.Number, verified, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.store.OptOut(t.Context(), w.list, stored.Signup.Number, opted); err != nil {

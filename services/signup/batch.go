@@ -38,6 +38,9 @@ type Locked struct {
 	// Referrers maps the tokens that the batch names to the live signups they
 	// belong to.
 	Referrers map[Token]ReferrerRow
+	// Seen has what the referral guard knows, for each referrer and network of the batch.
+	// It is empty where the guard is off.
+	Seen map[ReferralFrom]Seen
 }
 
 // PresentRow identifies a signup that is on the list.
@@ -77,8 +80,14 @@ type Batch struct {
 type Insert struct {
 	*Join
 	Number, Key int64
+	// Referred says that ReferredBy is on the list, credited or not.
+	Referred bool
 	// ReferrerNumber is the credited referrer's, 0 without one.
 	ReferrerNumber int64
+	// Guarded says that the referral guard looked at the referral. Flagged names what it
+	// found, "" if that is below the threshold.
+	Guarded bool
+	Flagged string
 }
 
 // Credit is what one referrer gains by a batch.
@@ -99,6 +108,7 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 	}
 	added := make(map[string]int64, len(joins)) // email → number
 	var credited map[Token]int                  // token → index in b.Credits
+	checks := guard{locked: l}
 	for i, j := range joins {
 		o := &b.Outcomes[i]
 		if refused != nil && refused[i] != nil {
@@ -124,8 +134,14 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 		eff := j.Waitlist.Settings.Effective(j.Waitlist.Owner.EffectiveTier(j.CreatedAt))
 		var referrer ReferrerRow
 		if j.HasReferrer {
-			referrer = l.Referrers[j.ReferredBy]
+			referrer, in.Referred = l.Referrers[j.ReferredBy]
 			in.ReferrerNumber = referrer.Number
+		}
+		if in.Referred && eff.ReferralGuard.On() {
+			in.Guarded, in.Flagged = true, checks.judge(j, referrer)
+		}
+		if eff.CreditAfterVerification || in.Flagged != "" && eff.ReferralGuard == GuardWithhold {
+			in.ReferrerNumber = 0
 		}
 		b.Inserts = append(b.Inserts, in)
 		b.Events = append(b.Events, signupCreated(&in, *o, &eff, newID()))
@@ -145,13 +161,26 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 		c := &b.Credits[at]
 		c.Count++
 		c.Places += int64(j.Waitlist.Settings.ReferralBoost)
-		b.Events = append(b.Events, referralCredited(&in, referrer, referrer.Count+int64(c.Count), &eff, newID()))
+		b.Events = append(b.Events, referralCredited(
+			j.Waitlist, referrer.Number, referrer.Count+int64(c.Count), in.Number, &eff, j.CreatedAt, newID(),
+		))
 	}
 	if len(b.Inserts) > 0 {
 		b.State.Change++
 		b.CreditedAt = b.Inserts[0].CreatedAt
 	}
 	return b
+}
+
+// DecideCredit returns the counters after a credit that a signup's referrer did not get
+// with the signup, the credit, and the event that announces it. w is the waitlist as
+// stored at that moment.
+func DecideCredit(st State, w *Waitlist, referrer ReferrerRow, number int64, now time.Time) (State, Credit, *eventv1.Event) {
+	st.Change++
+	st.Credited++
+	eff := w.Settings.Effective(w.Owner.EffectiveTier(now))
+	return st, Credit{Number: referrer.Number, Count: 1, Places: int64(eff.ReferralBoost)},
+		referralCredited(w, referrer.Number, referrer.Count+1, number, &eff, now, NewEventID())
 }
 
 // ImportBatch is what becomes of one chunk of an import.

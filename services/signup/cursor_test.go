@@ -39,7 +39,7 @@ func (w *world) page(t tester, limit int) {
 			t.Fatalf("row %d of the page has position %d, the first one %d, of %d", i, row.Position, rows[0].Position, len(w.queue))
 		}
 		if m := w.queue[at]; row.Number != m.number || row.Email != m.email || row.Token != m.token || row.ReferralCount != m.referrals ||
-			(row.ReferredBy != nil) != m.referred {
+			(row.ReferredBy != nil) != (m.referred || m.owed) || row.Flagged != w.flagged[m.number] {
 			t.Fatalf("place %d is %+v, want %+v", at+1, row, m)
 		}
 		if w.reader.seen[row.Number] && !w.reader.moved[row.Number] {

@@ -22,7 +22,7 @@ func signupCreated(in *Insert, o Outcome, eff *Settings, id string) *eventv1.Eve
 	ev.Payload = &eventv1.Event_SignupCreated{SignupCreated: &eventv1.SignupCreated{
 		WaitlistId: in.Waitlist.ID, OwnerId: in.Waitlist.OwnerID, Number: in.Number, Position: eff.Displayed(o.Position),
 		UtmSource: in.UTMSource, UtmMedium: in.UTMMedium, UtmCampaign: in.UTMCampaign,
-		Referred: in.ReferrerNumber != 0, VerificationRequired: eff.RequireEmailVerification, WaitlistName: in.Waitlist.Name,
+		Referred: in.Referred, VerificationRequired: eff.RequireEmailVerification, WaitlistName: in.Waitlist.Name,
 		Channels: eff.Channels(EventSignupCreated), Confirmation: eff.EmailTemplates.SignupConfirmation != "",
 	}}
 	if eff.RequireEmailVerification {
@@ -31,11 +31,13 @@ func signupCreated(in *Insert, o Outcome, eff *Settings, id string) *eventv1.Eve
 	return ev
 }
 
-func referralCredited(in *Insert, referrer ReferrerRow, count int64, eff *Settings, id string) *eventv1.Event {
-	ev := newEvent(id, in.CreatedAt)
+// referralCredited announces that the referrer with a number has count credits, the last
+// one for the signup with the number referred.
+func referralCredited(w *Waitlist, number, count, referred int64, eff *Settings, at time.Time, id string) *eventv1.Event {
+	ev := newEvent(id, at)
 	ev.Payload = &eventv1.Event_ReferralCredited{ReferralCredited: &eventv1.ReferralCredited{
-		WaitlistId: in.Waitlist.ID, OwnerId: in.Waitlist.OwnerID, Number: referrer.Number,
-		ReferralCount: count, ReferredNumber: in.Number, Channels: eff.Channels(EventReferralCredited),
+		WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number,
+		ReferralCount: count, ReferredNumber: referred, Channels: eff.Channels(EventReferralCredited),
 		NotifyReferrer: eff.NotifyReferrer, SmsNotifyReferrer: eff.SMSNotifyReferrer, Milestone: eff.Milestone(count),
 	}}
 	return ev

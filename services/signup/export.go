@@ -27,7 +27,7 @@ type ExportRow struct {
 	Email, FirstName, LastName, Phone []byte
 	ReferralCount                     int64
 	Token                             Token
-	// Referrer is the token of the credited referrer, if HasReferrer.
+	// Referrer is the token of the referrer, credited or not, if HasReferrer.
 	Referrer    Token
 	HasReferrer bool
 	// UTM are source, medium, campaign, term and content.
@@ -37,7 +37,9 @@ type ExportRow struct {
 	OptOutAt, ConsentAt           time.Time // zero: never
 	ConsentVersion, PolicyVersion []byte
 	Verified                      bool
-	CreatedAt                     time.Time
+	// Flagged names what the referral guard found.
+	Flagged   []byte
+	CreatedAt time.Time
 }
 
 // ExportStore reads whole waitlists.
@@ -103,7 +105,7 @@ func (f *csvFile) header(w *Waitlist) {
 		f.text([]byte(q.Label))
 	}
 	f.buf = append(f.buf, "email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,"+
-		"privacy_policy_version,email_verified,created_at\r\n"...)
+		"privacy_policy_version,email_verified,created_at,flagged\r\n"...)
 }
 
 func (f *csvFile) row(r *ExportRow) error {
@@ -132,7 +134,10 @@ func (f *csvFile) row(r *ExportRow) error {
 	f.text(r.ConsentVersion)
 	f.text(r.PolicyVersion)
 	f.flag(r.Verified)
-	f.buf = append(r.CreatedAt.UTC().AppendFormat(f.buf, stampLayout), "\r\n"...)
+	f.moment(r.CreatedAt)
+	// The reasons have commas and no other special characters.
+	f.cell(r.Flagged, false)
+	f.buf = append(f.buf[:len(f.buf)-1], "\r\n"...)
 	// Send the first row at once, so that the download begins.
 	if len(f.buf) >= exportChunk || f.position == 1 {
 		return f.flush()

@@ -79,7 +79,7 @@ func FuzzCSV(f *testing.F) {
 		for range 2 {
 			r := ExportRow{
 				Email: a, FirstName: b, LastName: a, Phone: b, UTM: [5][]byte{a, b, a, b, a}, Answers: [][]byte{b, nil},
-				ConsentVersion: a, PolicyVersion: b, CreatedAt: time.UnixMilli(1),
+				ConsentVersion: a, PolicyVersion: b, Flagged: []byte("velocity,too_fast"), CreatedAt: time.UnixMilli(1),
 			}
 			if err := c.row(&r); err != nil {
 				t.Fatal(err)
@@ -106,11 +106,11 @@ func FuzzCSV(f *testing.F) {
 		head := []string{
 			"email", "first_name", "last_name", "phone", "position", "referral_count", "referral_token", "referred_by",
 			"utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content", x, y, "email_opt_out", "email_opt_out_at",
-			"consent_given_at", "consent_text_version", "privacy_policy_version", "email_verified", "created_at",
+			"consent_given_at", "consent_text_version", "privacy_policy_version", "email_verified", "created_at", "flagged",
 		}
 		want := []string{
 			x, y, x, phone, "1", "0", "00000000000000000000000000000000", "", x, y, x, y, x, y, "",
-			"false", "", "", x, y, "false", "1970-01-01T00:00:00.001Z",
+			"false", "", "", x, y, "false", "1970-01-01T00:00:00.001Z", "velocity,too_fast",
 		}
 		for i, want := range [][]string{head, want, want} {
 			if i == 2 {

@@ -20,32 +20,40 @@ const (
 	maxTimezone   = 64
 )
 
+// maxElapsed is the longest time between a form and its signup, in milliseconds: JSON
+// numbers are exact up to it.
+const maxElapsed = 1 << 53
+
 // required is the message about a field that is missing or empty.
 const required = "This field is required."
 
 // Header holds what a signup request says outside its body.
 type Header struct {
 	UserAgent string
+	// ClientIP is the client's address as the trusted proxies report it.
+	ClientIP string
 }
 
 // Join is one validated signup, ready to be stored.
 type Join struct {
 	// Waitlist is the state of the waitlist that it was validated against.
-	Waitlist       *Waitlist
-	Email          string
-	FirstName      string
-	LastName       string
-	Phone          string
-	Timezone       string
-	Device         string
-	UTMSource      string
-	UTMMedium      string
-	UTMCampaign    string
-	UTMTerm        string
-	UTMContent     string
-	Answers        []byte // JSON object, nil: none
-	ReferredBy     Token
-	HasReferrer    bool
+	Waitlist    *Waitlist
+	Email       string
+	FirstName   string
+	LastName    string
+	Phone       string
+	Timezone    string
+	Device      string
+	UTMSource   string
+	UTMMedium   string
+	UTMCampaign string
+	UTMTerm     string
+	UTMContent  string
+	Answers     []byte // JSON object, nil: none
+	ReferredBy  Token
+	HasReferrer bool
+	// Evidence is set if there is a referral token and the referral guard is on.
+	Evidence       Evidence
 	ConsentAt      time.Time // zero: none given
 	ConsentVersion string
 	PolicyVersion  string
@@ -90,6 +98,7 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 	if ref, ok := form.String("referred_by_token", 0); ok {
 		j.ReferredBy, j.HasReferrer = ParseToken(strings.ToLower(strings.TrimSpace(ref)))
 	}
+	elapsed, timed := form.IntIn("elapsed_ms", 0, maxElapsed)
 	j.Answers = readAnswers(form, eff.CustomQuestions)
 	consent, _ := form.Bool("consent")
 	if consent {
@@ -108,6 +117,12 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 	}
 	if eff.ExcludePersonalEmails && emailaddr.Personal(domain) {
 		return nil, apierr.New(apierr.DomainRestricted, "Use your work email address.").WithKind(apierr.Invalid)
+	}
+	if j.HasReferrer && eff.ReferralGuard.On() {
+		j.Evidence = Evidence{
+			Disposable: emailaddr.Disposable(emailaddr.Domain(j.Email)), Network: s.network(w.ID, h.ClientIP),
+			TooFast: timed && time.Duration(elapsed)*time.Millisecond < tooFast,
+		}
 	}
 	return j, nil
 }

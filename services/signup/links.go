@@ -12,7 +12,8 @@ import (
 // deleteTokenTTL is how long the token that an opt-out returns is valid.
 const deleteTokenTTL = time.Hour
 
-// Verify marks an address as verified, given the token of its mail. already says that
+// Verify marks an address as verified, given the token of its mail, and gives the credit
+// for a referral that was withheld until then. already says that
 // it was verified before. Errors: NOT_FOUND (waitlist, then signup), INVALID_TOKEN
 // as Invalid.
 func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (already bool, err error) {
@@ -23,7 +24,10 @@ func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (al
 	if !v.Signup.EmailVerifiedAt.IsZero() {
 		return true, nil
 	}
-	first, err := s.store.Verify(ctx, w, v.Signup.Number, s.timestamp())
+	first, err := s.store.Verify(ctx, w, v.Signup.Number, s.timestamp(), v.Signup.Uncredited)
+	if err == nil && v.Signup.Uncredited {
+		s.hint(waitlistID)
+	}
 	return !first, err
 }
 

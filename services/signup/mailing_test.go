@@ -190,7 +190,7 @@ func TestGetMailing(t *testing.T) {
 	if err := w.store.OptOut(t.Context(), w.list, 2, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.store.Verify(t.Context(), w.list, 2, time.Now()); err != nil {
+	if _, err := w.store.Verify(t.Context(), w.list, 2, time.Now(), false); err != nil {
 		t.Fatal(err)
 	}
 	if p := get(2).GetSignup(); !p.GetEmailOptOut() || !p.GetEmailVerified() {

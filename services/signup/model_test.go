@@ -6,18 +6,22 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	goredis "github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
@@ -42,7 +46,10 @@ type member struct {
 	email     string
 	token     signup.Token
 	referrals int64
-	referred  bool
+	// referred: the referrer has the credit. owed: it does not have it yet.
+	referred, owed bool
+	referrer       signup.Token
+	verified       bool
 }
 
 // tester is what a test of one package and one of the other have in common.
@@ -76,6 +83,10 @@ type world struct {
 	// checks counts calls of check.
 	checks int
 	reader reader
+	// flagged has the reasons of the live signups that the guard flagged, by number.
+	flagged map[int64]string
+	// seen has the networks of each referrer's guarded referrals.
+	seen map[signup.Token][]signup.Network
 	// snapshot is an older copy of the index, as a restored Redis would have it.
 	snapshot [2]string
 }
@@ -113,11 +124,11 @@ func newWorld(t testing.TB, boost int) *world {
 	return w
 }
 
-// open makes a new, empty waitlist the world's one.
-func (w *world) open(boost int) {
+// open makes a new, empty waitlist the world's one. more holds further settings.
+func (w *world) open(boost int, more ...string) {
 	w.t.Helper()
 	owner, list := uuid.NewString(), uuid.NewString()
-	settings := fmt.Sprintf(`{"referral_boost": %d}`, boost)
+	settings := fmt.Sprintf(`{%s}`, strings.Join(append(more, fmt.Sprintf(`"referral_boost": %d`, boost)), ", "))
 	for _, sql := range []string{
 		fmt.Sprintf(`INSERT INTO owner (id, tier, status, trial, version) VALUES ('%s', 'pro', 'active', false, 1)`, owner),
 		fmt.Sprintf(`INSERT INTO waitlist (id, owner_id, name, settings, created_at) VALUES ('%s', '%s', 'Launch', '%s', now())`, list, owner,
@@ -135,6 +146,7 @@ func (w *world) open(boost int) {
 		OwnerID: owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1},
 	}}}
 	w.queue, w.total, w.lastNumber, w.names, w.snapshot, w.reader = nil, 0, 0, 0, [2]string{}, newReader()
+	w.flagged, w.seen = map[int64]string{}, map[signup.Token][]signup.Network{}
 }
 
 func (w *world) newJoin(referrer signup.Token, referred bool) *signup.Join {
@@ -174,11 +186,27 @@ func (w *world) join(t tester, joins []*signup.Join) {
 	// the first ones.
 	var order []signup.Token
 	credits := map[signup.Token]int{}
+	before := map[signup.Token]int{} // guarded referrals before the batch
+	for tok, seen := range w.seen {
+		before[tok] = len(seen)
+	}
 	for i, j := range joins {
 		if !j.HasReferrer || outcomes[i].Existing || w.byToken(j.ReferredBy) < 0 {
 			continue
 		}
-		w.queue[w.byEmail(j.Email)].referred = true
+		m := &w.queue[w.byEmail(j.Email)]
+		m.referrer = j.ReferredBy
+		mode := w.list.Settings.ReferralGuard
+		if mode != signup.GuardOff {
+			if why := w.doubts(j, before[j.ReferredBy]); why != "" {
+				w.flagged[m.number] = why
+			}
+			w.seen[j.ReferredBy] = append(w.seen[j.ReferredBy], j.Evidence.Network)
+		}
+		if m.owed = w.list.Settings.CreditAfterVerification || (mode == signup.GuardWithhold && w.flagged[m.number] != ""); m.owed {
+			continue
+		}
+		m.referred = true
 		if credits[j.ReferredBy]++; credits[j.ReferredBy] == 1 {
 			order = append(order, j.ReferredBy)
 		}
@@ -187,6 +215,79 @@ func (w *world) join(t tester, joins []*signup.Join) {
 		at := w.byToken(tok)
 		w.queue[at].referrals += int64(credits[tok])
 		w.place(at, max(0, at-w.list.Settings.ReferralBoost*credits[tok]))
+	}
+}
+
+// doubts returns why the guard flags j, whose referrer had before guarded referrals when
+// the batch began.
+func (w *world) doubts(j *signup.Join, before int) string {
+	seen := w.seen[j.ReferredBy]
+	recent := seen[max(0, before-30):]
+	alike := 0
+	for _, n := range recent {
+		if n == j.Evidence.Network && n != (signup.Network{}) {
+			alike++
+		}
+	}
+	mine, _, _ := strings.Cut(strings.Split(j.Email, "@")[0], "+")
+	referrers, _, _ := strings.Cut(strings.Split(w.queue[w.byToken(j.ReferredBy)].email, "@")[0], "+")
+	var names []string
+	sum := 0
+	for _, s := range []struct {
+		name  string
+		found bool
+		adds  int
+	}{
+		{"same_person", mine == referrers, 2},
+		{"disposable_domain", j.Evidence.Disposable, 2},
+		{"same_network", alike > 0, min(alike, 2)},
+		{"velocity", len(recent) >= 30, 2},
+		{"too_fast", j.Evidence.TooFast, 1},
+	} {
+		if s.found {
+			names, sum = append(names, s.name), sum+s.adds
+		}
+	}
+	if sum < 2 {
+		return ""
+	}
+	return strings.Join(names, ",")
+}
+
+// pay gives the credit for a member, if it is owed and the referrer is still there.
+func (w *world) pay(number int64) {
+	at := slices.IndexFunc(w.queue, func(m member) bool { return m.number == number })
+	from := w.byToken(w.queue[at].referrer)
+	if !w.queue[at].owed || from < 0 {
+		return
+	}
+	w.queue[at].owed, w.queue[at].referred = false, true
+	w.queue[from].referrals++
+	w.place(from, max(0, from-w.list.Settings.ReferralBoost))
+}
+
+// credit asks as the owner for the credit for a member.
+func (w *world) credit(t tester, at int) {
+	m := w.queue[at]
+	_, err := w.admin.Credit(t.Context(), w.owner, w.list.ID, m.email, []byte(`{"credit": true}`))
+	if possible := m.referred || (m.owed && w.byToken(m.referrer) >= 0); (err == nil) != possible ||
+		(err != nil && !apierr.Is(err, apierr.ValidationError)) {
+		t.Fatalf("credit for %+v: %v", m, err)
+	}
+	w.pay(m.number)
+}
+
+// verify verifies the address of a member.
+func (w *world) verify(t tester, at int) {
+	m := w.queue[at]
+	tok := w.ring.Mint(token.VerifySignup, token.SignupSubject(w.list.ID, m.number), time.Time{})
+	already, err := w.svc.Verify(t.Context(), w.list.ID, m.email, tok)
+	if err != nil || already != m.verified {
+		t.Fatalf("verify %+v: %t, %v", m, already, err)
+	}
+	w.queue[at].verified = true
+	if !m.verified {
+		w.pay(m.number)
 	}
 }
 
@@ -227,6 +328,19 @@ func (w *world) byToken(tok signup.Token) int {
 // pick draws a member; there must be one.
 func (w *world) pick(t *rapid.T) int { return rapid.IntRange(0, len(w.queue)-1).Draw(t, "member") }
 
+// suspect gives a referral a random part of what the guard looks for.
+func (w *world) suspect(t *rapid.T, j *signup.Join) {
+	j.Evidence.Network[0] = rapid.ByteRange(0, 9).Draw(t, "network")
+	j.Evidence.TooFast = rapid.IntRange(0, 3).Draw(t, "fast") == 0
+	switch rapid.IntRange(0, 7).Draw(t, "suspect") {
+	case 0:
+		j.Evidence.Disposable = true
+	case 1:
+		name, _, _ := strings.Cut(strings.Split(w.queue[w.byToken(j.ReferredBy)].email, "@")[0], "+")
+		j.Email = fmt.Sprintf("%s+%d@example.com", name, w.names)
+	}
+}
+
 func (w *world) move(t tester, at, position int) {
 	_, got, err := w.svc.Move(t.Context(), w.list.ID, w.queue[at].email, int64(position), audit.Entry{})
 	if err != nil {
@@ -257,6 +371,19 @@ func (w *world) check(t tester) {
 		FROM signup WHERE waitlist_id = $1`, w.list.ID, w.checks%7).Scan(&numbers, &ranks, &live, &total, &credited)
 	if err != nil {
 		t.Fatal(err)
+	}
+	flagged := map[int64]string{}
+	rows, err := w.pool.Query(ctx, `SELECT number, reasons FROM flagged WHERE waitlist_id = $1`, w.list.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var number int64
+	var reasons string
+	if _, err := pgx.ForEachRow(rows, []any{&number, &reasons}, func() error { flagged[number] = reasons; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(flagged, w.flagged) {
+		t.Fatalf("flagged %v, want %v", flagged, w.flagged)
 	}
 	var wantCredited int64
 	for i, m := range w.queue {
@@ -378,7 +505,9 @@ func walk(t *testing.T) {
 	w := newWorld(t, 1)
 	taken := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		w.open(rapid.SampledFrom([]int{1, 2, 7, 100}).Draw(rt, "boost"))
+		w.open(rapid.SampledFrom([]int{1, 2, 7, 100}).Draw(rt, "boost"), fmt.Sprintf(
+			`"referral_guard": %q, "require_email_verification": true, "credit_after_verification": %t`,
+			rapid.SampledFrom([]string{"off", "off", "flag", "withhold"}).Draw(rt, "guard"), rapid.IntRange(0, 4).Draw(rt, "verified first") == 0))
 		here := func(rt *rapid.T) {
 			if len(w.queue) == 0 {
 				rt.Skip("nobody is on the list")
@@ -394,8 +523,19 @@ func walk(t *testing.T) {
 						referrer = w.queue[w.pick(rt)].token
 					}
 					joins[i] = w.newJoin(referrer, referred)
+					if referred {
+						w.suspect(rt, joins[i])
+					}
 				}
 				w.join(rt, joins)
+			},
+			"give": func(rt *rapid.T) {
+				here(rt)
+				w.credit(rt, w.pick(rt))
+			},
+			"verify": func(rt *rapid.T) {
+				here(rt)
+				w.verify(rt, w.pick(rt))
 			},
 			"credit": func(rt *rapid.T) {
 				here(rt)
@@ -431,6 +571,7 @@ func walk(t *testing.T) {
 				if err := w.svc.Remove(rt.Context(), w.list.ID, w.queue[at].email, audit.Entry{}); err != nil {
 					rt.Fatalf("remove: %v", err)
 				}
+				delete(w.flagged, w.queue[at].number)
 				w.queue = slices.Delete(w.queue, at, at+1)
 			},
 			"page":         func(rt *rapid.T) { w.page(rt, rapid.IntRange(1, 20).Draw(rt, "limit")) },

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
 )
 
@@ -40,6 +41,29 @@ func (s *Service) Move(ctx context.Context, waitlistID, email string, position i
 	}
 	s.hint(waitlistID)
 	return v.Signup.Email, at, nil
+}
+
+// Credit gives a signup's referrer the credit that it did not get with the signup. It
+// returns the signup's address. If the referrer has the credit, nothing changes. by is as for
+// Remove.
+func (s *Service) Credit(ctx context.Context, waitlistID, email string, by audit.Entry) (string, error) {
+	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
+	if err != nil {
+		return "", err
+	}
+	if v.Signup == nil {
+		return "", errNoSignup()
+	}
+	credited, err := s.store.Credit(ctx, w, v.Signup.Number, by.On(signupTarget(w.ID, v.Signup.Number)))
+	switch {
+	case err != nil:
+		return "", err
+	case credited == CreditNobody:
+		return "", apierr.Validation(apierr.Field{Field: "credit", Message: "There is no referrer on the list to give this credit to."})
+	case credited == CreditGiven:
+		s.hint(waitlistID)
+	}
+	return v.Signup.Email, nil
 }
 
 // signupTarget names a signup in the audit trail, without its address.

@@ -62,6 +62,9 @@ type Settings struct {
 	RequireEmailVerification bool           `json:"require_email_verification"`
 	ReferralMilestones       []int          `json:"referral_milestones"`
 	EmailTemplates           EmailTemplates `json:"email_templates"`
+	ReferralGuard            GuardMode      `json:"referral_guard"`
+	// CreditAfterVerification has an effect only with RequireEmailVerification.
+	CreditAfterVerification bool `json:"credit_after_verification"`
 }
 
 // EmailTemplates holds the template ids of the mails, "" for no template.
@@ -125,6 +128,7 @@ func DefaultSettings() Settings {
 		ShowSocialProof:     true,
 		ReferralBoost:       1,
 		ReferralMilestones:  []int{},
+		ReferralGuard:       GuardOff,
 	}
 }
 
@@ -164,5 +168,6 @@ func (s Settings) Effective(t access.Tier) Settings {
 		s.ReferralMilestones = d.ReferralMilestones
 		s.EmailTemplates = d.EmailTemplates
 	}
+	s.CreditAfterVerification = s.CreditAfterVerification && s.RequireEmailVerification
 	return s
 }

@@ -86,6 +86,8 @@ func settingsTable(assignable func(Assignment) bool) []setting {
 		{name: "require_email_verification", tier: pro, read: boolean},
 		{name: "referral_milestones", tier: pro, read: milestones},
 		{name: "email_templates", tier: pro, read: emailTemplates(assignable)},
+		{name: "referral_guard", read: oneOf(GuardOff, GuardFlag, GuardWithhold)},
+		{name: "credit_after_verification", read: boolean},
 	}
 }
 

@@ -99,6 +99,9 @@ func TestMergeAccepts(t *testing.T) {
 		},
 		{"milestones keep their order", `{}`, `{"referral_milestones":[5,1,10000,5]}`, `{"referral_milestones":[5,1,10000,5]}`},
 		{"no milestones", `{"referral_milestones":[5]}`, `{"referral_milestones":[]}`, `{}`},
+		{"guard", `{}`, `{"referral_guard":"withhold"}`, `{"referral_guard":"withhold"}`},
+		{"guard off", `{"referral_guard":"flag"}`, `{"referral_guard":null}`, `{}`},
+		{"credit later", `{}`, `{"credit_after_verification":true}`, `{"credit_after_verification":true}`},
 		{"no templates", `{}`, `{"email_templates":{}}`, `{}`},
 		{"null templates", `{}`, `{"email_templates":{"signup_confirmation":null,"offboarding":""}}`, `{}`},
 		{
@@ -413,7 +416,7 @@ func TestSettingsJSON(t *testing.T) {
 			`"allowed_email_domains":[],"webhook_url":"","webhook_events":["signup.created","referral.credited"],"slack_webhook_url":"",` +
 			`"discord_webhook_url":"","status":"open","show_social_proof":true,"require_consent":false,"consent_text":"","referral_boost":1,` +
 			`"position_offset":0,"notify_referrer":false,"sms_notify_referrer":false,"require_email_verification":false,` +
-			`"referral_milestones":[],"email_templates":{}}`
+			`"referral_milestones":[],"email_templates":{},"referral_guard":"off","credit_after_verification":false}`
 		if string(out) != want {
 			t.Fatalf("%s, want\n%s", out, want)
 		}
@@ -462,6 +465,12 @@ func TestEffective(t *testing.T) {
 	if got := encode(s.Effective(access.Basic)); got != `{"headline":"H","referral_boost":7}` {
 		t.Errorf("Basic has %s", got)
 	}
+	// Nothing is credited after a verification that nobody asks for.
+	s.CreditAfterVerification = true
+	if !s.Effective(access.Pro).CreditAfterVerification || s.Effective(access.Advanced).CreditAfterVerification {
+		t.Error("credits wait for verifications on Advanced, or do not on Pro")
+	}
+	s.CreditAfterVerification = false
 	advanced := encode(s.Effective(access.Advanced))
 	for tier, settings := range tiers() {
 		for name := range settings {

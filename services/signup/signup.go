@@ -74,6 +74,8 @@ type Signup struct {
 	CreatedAt       time.Time
 	EmailVerifiedAt time.Time
 	EmailOptOutAt   time.Time
+	// Uncredited says that it came by a referral for which nobody has the credit yet.
+	Uncredited bool
 }
 
 // View describes a waitlist and one of its signups at one moment.
@@ -92,6 +94,19 @@ type View struct {
 	// Rank is the signup's place, 0 if the list is longer than the caller asked for.
 	Rank int64
 }
+
+// Credited is what became of a request to give a credit.
+type Credited int
+
+// The answers to a request to give a credit.
+const (
+	// CreditGiven: the referrer has it now.
+	CreditGiven Credited = iota + 1
+	// CreditBefore: the referrer had it before.
+	CreditBefore
+	// CreditNobody: no referrer is on the list.
+	CreditNobody
+)
 
 // Removal says why a signup is removed.
 type Removal int
@@ -117,8 +132,12 @@ type Store interface {
 	View(ctx context.Context, waitlistID, email string, rankUpTo int64) (View, error)
 	// Leaderboard returns the referral counts of the first limit referrers.
 	Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error)
-	// Verify marks a signup's address as verified. It returns false if it was before.
-	Verify(ctx context.Context, w *Waitlist, number int64, at time.Time) (bool, error)
+	// Verify marks a signup's address as verified. It returns false if it was before. With
+	// credit it also gives the credit for the referral, if it is still owed.
+	Verify(ctx context.Context, w *Waitlist, number int64, at time.Time, credit bool) (bool, error)
+	// Credit gives the referrer of a signup the credit unless it has it. NOT_FOUND: the
+	// signup was removed.
+	Credit(ctx context.Context, w *Waitlist, number int64, by audit.Entry) (Credited, error)
 	// OptOut marks a signup as opted out. A second call changes nothing.
 	OptOut(ctx context.Context, w *Waitlist, number int64, at time.Time) error
 	// Offboarded returns the number of the signup that an address had when its removal
@@ -172,6 +191,8 @@ type Service struct {
 	store Store
 	index *Index
 	ring  *token.Ring
+	// hash returns the keyed hashes of a network; see guard.go.
+	hash  func(waitlistAndNetwork string) [][]byte
 	now   func() time.Time
 	log   *slog.Logger
 	lanes *lanes
@@ -192,7 +213,7 @@ func New(cfg Config) *Service {
 		cfg.Committed = func(int, time.Duration) {}
 	}
 	return &Service{
-		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, now: cfg.Now, log: cfg.Log,
+		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, hash: cfg.Tokens.Hasher(token.Network), now: cfg.Now, log: cfg.Log,
 		lanes: newLanes(cfg.MaxBatch, cfg.MaxQueue), lists: newWaitlistCache(),
 	}
 }

@@ -57,10 +57,12 @@ func (w *world) tally(t *testing.T) tally {
 }
 
 // TestTally: a tally counts everybody who ever signed up, by UTC day and by
-// origin, whoever has left since and in whichever way.
+// origin, whoever has left since and in whichever way. A referral counts with or
+// without a credit, as in the event of the signup.
 func TestTally(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
+	w.open(1, `"referral_guard": "withhold"`)
 	r := rand.New(rand.NewPCG(1, 2))
 	// Around midnights: the day is UTC's.
 	begin := time.Date(2026, 2, 27, 23, 59, 59, 999_000_000, time.UTC)
@@ -72,6 +74,7 @@ func TestTally(t *testing.T) {
 	for i := range people {
 		j := w.newJoin(token, i > 0 && r.IntN(2) == 0)
 		j.CreatedAt = begin.Add(time.Duration(i/100) * 24 * time.Hour).Add(time.Duration(r.IntN(3)) * time.Millisecond)
+		j.Evidence.Disposable = r.IntN(3) == 0
 		j.UTMSource, j.UTMMedium, j.UTMCampaign = pick("", "launch", "Launch", "it's; --"), pick("", "mail"), fmt.Sprint("c", r.IntN(40))
 		w.join(t, []*signup.Join{j})
 		if i == 0 {

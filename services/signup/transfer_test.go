@@ -70,7 +70,7 @@ func TestExport(t *testing.T) {
 	const head = "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by,utm_source,utm_medium,utm_campaign," +
 		"utm_term,utm_content," +
 		"Size,Size,\"'=x, \"\"y\"\"\",email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,privacy_policy_version," +
-		"email_verified,created_at\r\n"
+		"email_verified,created_at,flagged\r\n"
 	if got := w.export(t); got != head {
 		t.Errorf("of an empty list: %q", got)
 	}
@@ -87,13 +87,15 @@ func TestExport(t *testing.T) {
 	w.join(t, []*signup.Join{full})
 	w.exec(t, `UPDATE signup SET email_verified_at = $2, email_opt_out_at = $2 WHERE waitlist_id = $1 AND email = 'b@example.com'`,
 		w.list.ID, at)
+	w.exec(t, `INSERT INTO flagged (waitlist_id, number, reasons) VALUES ($1, 2, 'disposable_domain,velocity')`, w.list.ID)
 	w.move(t, 1, 1)
 
 	want := head +
 		"b@example.com,\"\"\"A\"\", B\",,'+1 555,1,0," + full.Token.String() + "," + plain.Token.String() + ",,,,,," +
 		"\"'+5, \"\"6\"\"\r\n7\",true,,true,2026-03-01T12:00:00.005Z,2026-03-01T12:00:00.005Z,0123456789ab,'=1,true," +
-		"2026-03-01T12:00:00.005Z\r\n" +
-		"'=me@example.com,O'Hara,'-1,+15550100,2,1," + plain.Token.String() + ",,\"a\nb\",,,,'@x,,,,false,,,,,false,2026-03-01T12:00:00.005Z\r\n"
+		"2026-03-01T12:00:00.005Z,\"disposable_domain,velocity\"\r\n" +
+		"'=me@example.com,O'Hara,'-1,+15550100,2,1," + plain.Token.String() + ",,\"a\nb\",,,,'@x,,,,false,,,,,false," +
+		"2026-03-01T12:00:00.005Z,\r\n"
 	if got := w.export(t); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

@@ -58,6 +58,7 @@ func Routes(e gin.IRouter, b Backends) {
 	g.DELETE("/:waitlist_id", httpapi.H(h.remove))
 	g.GET("/:waitlist_id/signups", httpapi.H(h.listSignups))
 	g.DELETE("/:waitlist_id/signups/:email", httpapi.H(h.removeSignup))
+	g.PATCH("/:waitlist_id/signups/:email", httpapi.H(h.creditSignup))
 	g.PATCH("/:waitlist_id/signups/:email/position", httpapi.H(h.moveSignup))
 	g.GET("/:waitlist_id/stats", httpapi.H(h.stats))
 	h.transferRoutes(e)

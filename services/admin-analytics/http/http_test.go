@@ -109,6 +109,13 @@ func (b *backend) MoveSignup(_ context.Context, r *signupv1.MoveSignupRequest,
 	return &signupv1.MoveSignupResponse{Email: r.GetEmail(), Position: 7}, b.err
 }
 
+func (b *backend) CreditSignup(_ context.Context, r *signupv1.CreditSignupRequest,
+	_ ...grpc.CallOption,
+) (*signupv1.CreditSignupResponse, error) {
+	b.got = r
+	return &signupv1.CreditSignupResponse{Email: r.GetEmail()}, b.err
+}
+
 func (b *backend) GetStats(_ context.Context, r *signupv1.GetStatsRequest, _ ...grpc.CallOption) (*signupv1.GetStatsResponse, error) {
 	b.got = r
 	return &signupv1.GetStatsResponse{
@@ -135,11 +142,11 @@ func TestRoutes(t *testing.T) {
 			`","referral_count":4,"referred_by":"` + token +
 			`","utm":{"utm_source":"s","utm_medium":"m","utm_campaign":"c","utm_term":"t","utm_content":"n"},` +
 			`"custom_answers":{"q":"<a>"},"email_verified":true,"email_opt_out":true,"email_opt_out_at":"2026-03-02T12:00:00.000Z",` +
-			`"device_type":"tablet","created_at":"2026-03-02T12:00:00.000Z"}`
+			`"device_type":"tablet","created_at":"2026-03-02T12:00:00.000Z","flagged":"same_person,too_fast"}`
 		sparse = `{"email":"b@example.com","first_name":"","last_name":"","phone":"","position":4,"referral_token":"` + token +
 			`","referral_count":0,"referred_by":"","utm":{"utm_source":"","utm_medium":"","utm_campaign":"","utm_term":"",` +
 			`"utm_content":""},"custom_answers":{},"email_verified":false,"email_opt_out":false,"email_opt_out_at":null,` +
-			`"device_type":"","created_at":"2026-03-02T12:00:00.000Z"}`
+			`"device_type":"","created_at":"2026-03-02T12:00:00.000Z","flagged":""}`
 	)
 	signups := []*signupv1.AdminSignup{
 		{
@@ -147,6 +154,7 @@ func TestRoutes(t *testing.T) {
 			ReferredBy: token,
 			UtmSource:  "s", UtmMedium: "m", UtmCampaign: "c", UtmTerm: "t", UtmContent: "n", CustomAnswersJson: []byte(`{"q":"<a>"}`),
 			EmailVerified: true, EmailOptOut: true, EmailOptOutAt: at, DeviceType: "tablet", CreatedAt: at,
+			Flagged: "same_person,too_fast",
 		},
 		{Email: "b@example.com", Position: 4, ReferralToken: token, CreatedAt: at},
 	}
@@ -237,6 +245,18 @@ func TestRoutes(t *testing.T) {
 				"/signups/a@example.com/position", body: strings.Repeat(" ", 1<<20+1),
 			backend: backend{err: apierr.New(apierr.InvalidBody, "empty")},
 			status:  400, want: "INVALID_BODY", sent: &signupv1.MoveSignupRequest{Actor: actor(), WaitlistId: id, Email: "a@example.com"},
+		},
+		{
+			name: "give a credit", method: http.MethodPatch, path: "/v1/waitlists/" + id + "/signups/a%40example.com",
+			body:   `{"credit":true}`,
+			status: 200, want: `{"email":"a@example.com","credit":true}`,
+			sent: &signupv1.CreditSignupRequest{Actor: actor(), WaitlistId: id, Email: "a@example.com", Body: []byte(`{"credit":true}`)},
+		},
+		{
+			name: "credit with a body over the limit", method: http.MethodPatch, path: "/v1/waitlists/" + id + "/signups/a@example.com",
+			body:    strings.Repeat(" ", 1<<20+1),
+			backend: backend{err: apierr.New(apierr.InvalidBody, "empty")},
+			status:  400, want: "INVALID_BODY", sent: &signupv1.CreditSignupRequest{Actor: actor(), WaitlistId: id, Email: "a@example.com"},
 		},
 		{
 			name: "stats", method: http.MethodGet, path: "/v1/waitlists/" + strings.ToUpper(id) + "/stats", backend: backend{waitlist: w},

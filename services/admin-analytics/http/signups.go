@@ -28,6 +28,7 @@ type signup struct {
 	EmailOptOutAt *string         `json:"email_opt_out_at"`
 	DeviceType    string          `json:"device_type"`
 	CreatedAt     string          `json:"created_at"`
+	Flagged       string          `json:"flagged"`
 }
 
 type utm struct {
@@ -66,7 +67,7 @@ func (h handler) listSignups(c *gin.Context) error {
 				Source: s.GetUtmSource(), Medium: s.GetUtmMedium(), Campaign: s.GetUtmCampaign(), Term: s.GetUtmTerm(), Content: s.GetUtmContent(),
 			},
 			CustomAnswers: s.GetCustomAnswersJson(), EmailVerified: s.GetEmailVerified(), EmailOptOut: s.GetEmailOptOut(),
-			DeviceType: s.GetDeviceType(), CreatedAt: timestamp(s.GetCreatedAt()),
+			DeviceType: s.GetDeviceType(), CreatedAt: timestamp(s.GetCreatedAt()), Flagged: s.GetFlagged(),
 		}
 		if len(s.GetCustomAnswersJson()) == 0 {
 			out.Signups[i].CustomAnswers = json.RawMessage("{}")
@@ -115,6 +116,28 @@ func (h handler) moveSignup(c *gin.Context) error {
 		return bodyError(err, unread)
 	}
 	httpapi.JSON(c, http.StatusOK, place{Email: res.GetEmail(), Position: res.GetPosition()})
+	return nil
+}
+
+// credit is a signup whose referrer has the credit for it.
+type credit struct {
+	Email  string `json:"email"`
+	Credit bool   `json:"credit"`
+}
+
+func (h handler) creditSignup(c *gin.Context) error {
+	id, err := waitlistID(c)
+	if err != nil {
+		return err
+	}
+	raw, unread := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
+	res, err := h.signups.CreditSignup(c.Request.Context(), &signupv1.CreditSignupRequest{
+		Actor: authn.Actor(c).Proto(), WaitlistId: id, Email: c.Param("email"), Body: raw,
+	})
+	if err != nil {
+		return bodyError(err, unread)
+	}
+	httpapi.JSON(c, http.StatusOK, credit{Email: res.GetEmail(), Credit: true})
 	return nil
 }
 

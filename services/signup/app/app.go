@@ -128,7 +128,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 // trim deletes old rows of the change log and its shifts until ctx ends.
 func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) error {
 	for range loop.Every(ctx, trimEvery) {
-		for _, trim := range []func(context.Context, int) (int64, error){store.TrimChanges, store.TrimShifts} {
+		for _, trim := range []func(context.Context, int) (int64, error){store.TrimChanges, store.TrimShifts, store.TrimReferrals} {
 			for {
 				n, err := trim(ctx, trimRows)
 				if err != nil {

@@ -33,7 +33,7 @@ func (s *Admin) ListSignups(ctx context.Context, r *signupv1.ListSignupsRequest)
 			ReferralToken: row.Token.String(), ReferralCount: row.ReferralCount,
 			UtmSource: row.UTMSource, UtmMedium: row.UTMMedium, UtmCampaign: row.UTMCampaign, UtmTerm: row.UTMTerm, UtmContent: row.UTMContent,
 			CustomAnswersJson: row.Answers, EmailVerified: !row.EmailVerifiedAt.IsZero(), EmailOptOut: !row.EmailOptOutAt.IsZero(),
-			DeviceType: row.Device, CreatedAt: timestamppb.New(row.CreatedAt),
+			DeviceType: row.Device, CreatedAt: timestamppb.New(row.CreatedAt), Flagged: row.Flagged,
 		}
 		if row.ReferredBy != nil {
 			m.ReferredBy = row.ReferredBy.String()
@@ -61,6 +61,15 @@ func (s *Admin) MoveSignup(ctx context.Context, r *signupv1.MoveSignupRequest) (
 		return nil, err
 	}
 	return &signupv1.MoveSignupResponse{Email: email, Position: position}, nil
+}
+
+// CreditSignup implements the service.
+func (s *Admin) CreditSignup(ctx context.Context, r *signupv1.CreditSignupRequest) (*signupv1.CreditSignupResponse, error) {
+	email, err := s.admin.Credit(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), r.GetEmail(), r.GetBody())
+	if err != nil {
+		return nil, err
+	}
+	return &signupv1.CreditSignupResponse{Email: email}, nil
 }
 
 // GetStats implements the service.

@@ -101,7 +101,9 @@ func (h handler) join(c *gin.Context) error {
 		}
 		return signup.ErrNoWaitlist()
 	}
-	r, err := h.svc.Join(c.Request.Context(), c.Param(paramID), raw, signup.Header{UserAgent: c.Request.UserAgent()})
+	r, err := h.svc.Join(c.Request.Context(), c.Param(paramID), raw, signup.Header{
+		UserAgent: c.Request.UserAgent(), ClientIP: httpapi.ClientIP(c),
+	})
 	if err != nil {
 		return err
 	}

@@ -14,15 +14,16 @@ import (
 
 // pageSQL reads the first $4 signups behind the key $2 of change $3, the rank of the
 // first one, and the number of the newest change. The STABLE functions share the
-// statement's snapshot. It reads signup_queue_key from the key on. If nobody is behind
+// statement's snapshot. It reads signup_queue_key from the key on, and flagged_pkey for each row. If nobody is behind
 // the key, or the key is lost (column 1 is false), it returns one row without a signup.
 const pageSQL = `
 WITH since AS MATERIALIZED (
     SELECT queue_key_since($1, $2, $3) AS key
 ), page AS MATERIALIZED (
     SELECT number, queue_key, email, first_name, last_name, phone, token, referral_count, created_at, email_verified_at,
-           email_opt_out_at, referrer_token, utm_source, utm_medium, utm_campaign, utm_term, utm_content, custom_answers, device_type
-    FROM signup
+           email_opt_out_at, referrer_token, utm_source, utm_medium, utm_campaign, utm_term, utm_content, custom_answers, device_type,
+           coalesce((SELECT reasons FROM flagged f WHERE f.waitlist_id = $1 AND f.number = s.number), '') AS flagged
+    FROM signup s
     WHERE waitlist_id = $1 AND queue_key > (SELECT key FROM since)
     ORDER BY queue_key
     LIMIT $4
@@ -47,17 +48,17 @@ func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.Pag
 		return page, fmt.Errorf("read page: %w", err)
 	}
 	var (
-		found                                     bool
-		first, number, key, referrals             *int64
-		email, firstName, lastName, phone, device *string
-		token, referrer                           *uuid.UUID
-		createdAt, verifiedAt, optOutAt           *time.Time
-		source, medium, campaign, term, content   *string
-		answers                                   []byte
+		found                                              bool
+		first, number, key, referrals                      *int64
+		email, firstName, lastName, phone, device, flagged *string
+		token, referrer                                    *uuid.UUID
+		createdAt, verifiedAt, optOutAt                    *time.Time
+		source, medium, campaign, term, content            *string
+		answers                                            []byte
 	)
 	_, err = pgx.ForEachRow(rows, []any{
 		&found, &page.Change, &first, &number, &key, &email, &firstName, &lastName, &phone, &token, &referrals, &createdAt, &verifiedAt,
-		&optOutAt, &referrer, &source, &medium, &campaign, &term, &content, &answers, &device,
+		&optOutAt, &referrer, &source, &medium, &campaign, &term, &content, &answers, &device, &flagged,
 	}, func() error {
 		// A change with a higher number belongs to a history that a restore undid.
 		page.Lost = !found || (after != nil && after.Change > page.Change)
@@ -72,7 +73,7 @@ func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.Pag
 			},
 			Position: *first + int64(len(page.Rows)), ReferredBy: (*signup.Token)(referrer),
 			UTMSource: *source, UTMMedium: *medium, UTMCampaign: *campaign, UTMTerm: *term, UTMContent: *content,
-			Answers: append([]byte(nil), answers...), Device: *device,
+			Answers: append([]byte(nil), answers...), Device: *device, Flagged: *flagged,
 		})
 		return nil
 	})

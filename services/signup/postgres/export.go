@@ -15,8 +15,13 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// exportSQL reads the queue in its order, by the index on queue_key.
-func exportSQL(questions int) string {
+// exportSQL reads the queue in its order, by the index on queue_key. It looks for what the
+// referral guard found, by flagged_pkey, only if it found something on the list.
+func exportSQL(questions int, flagged bool) string {
+	reasons := `''::text`
+	if flagged {
+		reasons = `coalesce((SELECT reasons FROM flagged f WHERE f.waitlist_id = $1 AND f.number = s.number), '')`
+	}
 	var answers strings.Builder
 	for i := range questions {
 		fmt.Fprintf(&answers, ",\n    custom_answers ->> $%d::text", i+2)
@@ -24,9 +29,9 @@ func exportSQL(questions int) string {
 	return `
 SELECT email, first_name, last_name, phone, referral_count, token, referrer_token,
     utm_source, utm_medium, utm_campaign, utm_term, utm_content,
-    email_opt_out_at, consent_given_at, consent_text_version, privacy_policy_version, email_verified_at, created_at` +
-		answers.String() + `
-FROM signup
+    email_opt_out_at, consent_given_at, consent_text_version, privacy_policy_version, email_verified_at, created_at,
+    ` + reasons + answers.String() + `
+FROM signup s
 WHERE waitlist_id = $1
 ORDER BY queue_key`
 }
@@ -38,7 +43,7 @@ SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transacti
        set_config('enable_sort', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`
 
 // exportColumns is the number of columns before the answers.
-const exportColumns = 18
+const exportColumns = 19
 
 // errFormat says that Postgres did not send values in the binary format.
 var errFormat = errors.New("export: values are not in the binary format")
@@ -60,12 +65,16 @@ func (s *Signups) Export(ctx context.Context, waitlistID string, begin func(*sig
 		if _, err := tx.Exec(ctx, exportSettings); err != nil {
 			return fmt.Errorf("configure export: %w", err)
 		}
+		flagged, err := s.db.WithTx(tx).HasFlagged(ctx, waitlistID)
+		if err != nil {
+			return fmt.Errorf("look for flagged referrals: %w", err)
+		}
 		questions := w.Settings.CustomQuestions
 		args := []any{binaryFormat(exportColumns + len(questions)), waitlistID}
 		for _, q := range questions {
 			args = append(args, q.ID)
 		}
-		rows, err := tx.Query(ctx, exportSQL(len(questions)), args...)
+		rows, err := tx.Query(ctx, exportSQL(len(questions), flagged), args...)
 		if err != nil {
 			return fmt.Errorf("read queue: %w", err)
 		}
@@ -114,6 +123,7 @@ func scanExport(rows pgx.Rows, r *signup.ExportRow) error {
 	r.ConsentVersion, r.PolicyVersion = v[14], v[15]
 	r.Verified = v[16] != nil
 	r.CreatedAt = rawMoment(v[17])
+	r.Flagged = v[18]
 	copy(r.Answers, v[exportColumns:])
 	return nil
 }

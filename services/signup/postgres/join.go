@@ -71,7 +71,7 @@ var insertColumns = []column{
 	{"utm_content", "text", values(func(r *signup.Insert) string { return r.UTMContent })},
 	{"custom_answers", "jsonb", values(func(r *signup.Insert) *string { return nullable(string(r.Answers), r.Answers != nil) })},
 	{"referrer_number", "bigint", values(func(r *signup.Insert) *int64 { return nullable(r.ReferrerNumber, r.ReferrerNumber != 0) })},
-	{"referrer_token", "uuid", values(func(r *signup.Insert) *uuid.UUID { return nullable(uuid.UUID(r.ReferredBy), r.ReferrerNumber != 0) })},
+	{"referrer_token", "uuid", values(func(r *signup.Insert) *uuid.UUID { return nullable(uuid.UUID(r.ReferredBy), r.Referred) })},
 	{"consent_given_at", "timestamptz", values(func(r *signup.Insert) *time.Time { return nullable(r.ConsentAt, !r.ConsentAt.IsZero()) })},
 	{"consent_text_version", "text", values(func(r *signup.Insert) string { return r.ConsentVersion })},
 	{"privacy_policy_version", "text", values(func(r *signup.Insert) string { return r.PolicyVersion })},
@@ -100,6 +100,9 @@ const bucketsSQL = `
 INSERT INTO queue_bucket AS b (waitlist_id, bucket, live)
 SELECT $1, key >> 32, count(*) FROM unnest($2::bigint[]) AS key GROUP BY key >> 32
 ON CONFLICT (waitlist_id, bucket) DO UPDATE SET live = b.live + excluded.live`
+
+// creditSQL completes changeSQL: it credits and moves referrers.
+const creditSQL = `queue_credit($1, $9, $10, $11, $12))`
 
 // Join implements signup.Store. It takes two round trips: one begins, locks and
 // reads, the other writes and commits. A third reads the waitlist if its settings
@@ -198,6 +201,7 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 			return err
 		})
 	}
+	queueSeen(&b, waitlistID, joins, l)
 	return l, conn.SendBatch(ctx, &b).Close()
 }
 
@@ -219,9 +223,10 @@ func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *signup
 		for i, c := range d.Credits {
 			numbers[i], counts[i], places[i] = c.Number, c.Count, c.Places
 		}
-		b.Queue(changeSQL+`queue_credit($1, $9, $10, $11, $12))`,
+		b.Queue(changeSQL+creditSQL,
 			append(changeArgs(waitlistID, d.State, first), numbers, counts, places, d.CreditedAt)...)
 	}
+	queueGuarded(&b, waitlistID, d.Inserts)
 	if err := outbox.Queue(ctx, &b, outbox.Message{Topic: kafka.SignupsTopic, Key: waitlistID, Events: d.Events}); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ const purgeChunk = 5000
 
 // purgedTables lists the tables with rows of a waitlist, except waitlist itself.
 func purgedTables() []string {
-	return []string{"signup", "queue_bucket", "queue_shift", "change", "removed_day", "removed_value", "departed"}
+	return []string{"signup", "queue_bucket", "queue_shift", "change", "removed_day", "removed_value", "departed", "flagged", "referral_seen"}
 }
 
 // Purge deletes the rows of deleted waitlists and closed owners, with the audit trails of

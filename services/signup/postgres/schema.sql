@@ -39,6 +39,13 @@ CREATE TABLE departed (
     CONSTRAINT departed_pkey PRIMARY KEY (waitlist_id, hash)
 );
 
+CREATE TABLE flagged (
+    waitlist_id uuid NOT NULL,
+    number bigint NOT NULL,
+    reasons text NOT NULL,
+    CONSTRAINT flagged_pkey PRIMARY KEY (waitlist_id, number)
+);
+
 CREATE TABLE idempotency_key (
     scope text NOT NULL,
     account_id uuid NOT NULL,
@@ -103,6 +110,16 @@ CREATE TABLE queue_shift (
     CONSTRAINT queue_shift_pkey PRIMARY KEY (waitlist_id, no, id)
 );
 CREATE INDEX queue_shift_created_at ON queue_shift (created_at);
+
+CREATE TABLE referral_seen (
+    waitlist_id uuid NOT NULL,
+    referrer uuid NOT NULL,
+    number bigint NOT NULL,
+    network bytea NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT referral_seen_pkey PRIMARY KEY (waitlist_id, referrer, number)
+);
+CREATE INDEX referral_seen_created_at ON referral_seen (created_at);
 
 CREATE TABLE removed_day (
     waitlist_id uuid NOT NULL,

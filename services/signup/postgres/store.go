@@ -116,12 +116,14 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 			created time.Time
 			optOut  *time.Time
 			utm     [3]string
+			// referred also holds for a referral without a credit.
+			referred bool
 		)
 		err := tx.QueryRow(ctx, `
 			DELETE FROM signup WHERE waitlist_id = $1 AND number = $2
-			RETURNING queue_key, referrer_number IS NOT NULL, email, first_name, last_name,
+			RETURNING queue_key, referrer_number IS NOT NULL, referrer_token IS NOT NULL, email, first_name, last_name,
 				created_at, email_opt_out_at, utm_source, utm_medium, utm_campaign`, w.ID, number).
-			Scan(&key, &gone.Referred, &gone.Email, &gone.FirstName, &gone.LastName, &created, &optOut, &utm[0], &utm[1], &utm[2])
+			Scan(&key, &gone.Referred, &referred, &gone.Email, &gone.FirstName, &gone.LastName, &created, &optOut, &utm[0], &utm[1], &utm[2])
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errNoSignup()
 		}
@@ -144,8 +146,9 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 		}
 		var b pgx.Batch
 		b.Queue(`SELECT queue_leave($1, $2)`, w.ID, key)
+		b.Queue(db.DeleteFlagged, w.ID, number)
 		b.Queue(changeSQL+`ARRAY[$9::bigint])`, append(changeArgs(w.ID, st, st.LastNumber+1), number)...)
-		queueRemoved(&b, w.ID, number, created, gone.Referred, utm[0], utm[1], utm[2])
+		queueRemoved(&b, w.ID, number, created, referred, utm[0], utm[1], utm[2])
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("log removal: %w", err)
 		}
@@ -193,10 +196,31 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 }
 
 // Verify implements signup.Store.
-func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) (bool, error) {
-	return s.mark(ctx, w.ID, signup.Verified(w, number, s.now()), func(q *db.Queries) (int64, error) {
+func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, at time.Time, credit bool) (first bool, err error) {
+	verify := func(q *db.Queries) (int64, error) {
 		return q.VerifySignup(ctx, db.VerifySignupParams{At: at, WaitlistID: w.ID, Number: number})
+	}
+	if !credit {
+		return s.mark(ctx, w.ID, signup.Verified(w, number, s.now()), verify)
+	}
+	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
+		n, err := verify(s.db.WithTx(tx))
+		if err != nil {
+			return fmt.Errorf("mark signup: %w", err)
+		}
+		if first = n > 0; !first {
+			return nil
+		}
+		if err := publish(ctx, tx, w.ID, signup.Verified(w, number, s.now())); err != nil {
+			return err
+		}
+		_, err = s.credit(ctx, tx, st, w.ID, number)
+		return err
 	})
+	if err == nil && first {
+		s.wake()
+	}
+	return first, err
 }
 
 // OptOut implements signup.Store.
@@ -230,7 +254,8 @@ func (s *Signups) mark(
 }
 
 const signupColumns = `s.number, s.queue_key, s.email, s.first_name, s.last_name, s.phone, s.token,
-       s.referral_count, s.created_at, s.email_verified_at, s.email_opt_out_at`
+       s.referral_count, s.created_at, s.email_verified_at, s.email_opt_out_at,
+       s.referrer_token IS NOT NULL AND s.referrer_number IS NULL`
 
 const viewSQL = `
 SELECT w.version, coalesce(o.version, 0), coalesce(c.no, 0), coalesce(c.nonce, 0), coalesce(c.live, 0), coalesce(c.total, 0),
@@ -263,10 +288,12 @@ func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, ran
 		email, first, last, phone       *string
 		token                           *uuid.UUID
 		createdAt, verifiedAt, optOutAt *time.Time
+		uncredited                      bool
 	)
 	err := s.pool.QueryRow(ctx, sql, waitlistID, arg, rankUpTo).Scan(
 		&v.SettingsVersion, &v.OwnerVersion, &v.Change, &v.Nonce, &v.Live, &v.Total,
-		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt, &rank)
+		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt, &uncredited,
+		&rank)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return v, signup.ErrNoWaitlist()
 	}
@@ -280,6 +307,7 @@ func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, ran
 		Number: *number, QueueKey: *key, Email: *email, FirstName: *first, LastName: *last, Phone: *phone,
 		Token: signup.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
 		EmailVerifiedAt: moment(verifiedAt), EmailOptOutAt: moment(optOutAt),
+		Uncredited: uncredited,
 	}
 	if rank != nil {
 		v.Rank = *rank

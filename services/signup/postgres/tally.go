@@ -47,8 +47,8 @@ SET count = v.count + 1, last_number = greatest(v.last_number, excluded.last_num
 )
 
 // queueRemoved adds to b the statements that count a removed signup.
-func queueRemoved(b *pgx.Batch, waitlistID string, number int64, createdAt time.Time, credited bool, source, medium, campaign string) {
-	b.Queue(removedDaySQL, waitlistID, createdAt, credited)
+func queueRemoved(b *pgx.Batch, waitlistID string, number int64, createdAt time.Time, referred bool, source, medium, campaign string) {
+	b.Queue(removedDaySQL, waitlistID, createdAt, referred)
 	if source != "" || medium != "" || campaign != "" {
 		b.Queue(removedValueSQL, waitlistID, number, source, medium, campaign)
 	}
@@ -75,7 +75,7 @@ func (s *Signups) WaitlistIDs(ctx context.Context, next func([]string) error) er
 const (
 	dayTallySQL = `
 SELECT day, sum(signups)::bigint, sum(referrals)::bigint FROM (
-    SELECT (created_at AT TIME ZONE 'UTC')::date AS day, count(*) AS signups, count(referrer_number) AS referrals
+    SELECT (created_at AT TIME ZONE 'UTC')::date AS day, count(*) AS signups, count(referrer_token) AS referrals
     FROM signup WHERE waitlist_id = $1 GROUP BY 1
     UNION ALL
     SELECT day, signups, referral_signups FROM removed_day WHERE waitlist_id = $1

@@ -53,6 +53,7 @@ type listed struct {
 	EmailOptOutAt string          `json:"email_opt_out_at"`
 	DeviceType    string          `json:"device_type"`
 	CreatedAt     string          `json:"created_at"`
+	Flagged       string          `json:"flagged"`
 }
 
 // page is one page of the list.

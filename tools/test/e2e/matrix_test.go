@@ -596,6 +596,7 @@ func requestBodies() map[string]bodies {
 		"updateWaitlist": {good: always(Obj{"settings": Obj{"headline": "Hello"}}), invalid: Obj{"settings": Obj{"headline": 5}}},
 		"listSignups":    {query: map[string]string{"limit": "0"}},
 		"moveSignup":     {good: always(Obj{"position": 1}), invalid: Obj{"position": 0}},
+		"creditSignup":   {good: always(Obj{"credit": true}), invalid: Obj{"credit": false}},
 		"importSignups": {
 			good:    func() any { return Obj{"signups": []any{Obj{"email": address("imported")}}} },
 			invalid: Obj{"signups": []any{5}},
@@ -619,11 +620,12 @@ func requestBodies() map[string]bodies {
 	}
 }
 
-// attended creates a waitlist with the bystander on it.
+// attended creates a waitlist with the bystander on it, whom a friend referred.
 func (m *matrix) attended(t *testing.T, o *owner) string {
 	t.Helper()
 	id := o.waitlist(t, nil)
-	o.join(t, id, bystander)
+	friend := o.join(t, id, address("friend")).Str("referral_token")
+	o.join(t, id, bystander, Obj{"referred_by_token": friend})
 	return id
 }
 

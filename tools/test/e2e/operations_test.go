@@ -48,6 +48,8 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 		body = Obj{"name": "x"}
 	case "moveSignup":
 		body = Obj{"position": 1}
+	case "creditSignup":
+		body = Obj{"credit": true}
 	case "importSignups":
 		body = Obj{"signups": []any{Obj{"email": email}}}
 	case "inviteMember":

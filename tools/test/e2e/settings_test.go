@@ -141,6 +141,8 @@ func testSettings(t *testing.T, d *deployment) {
 		{"notify_referrer", flags.good, flags.bad},
 		{"sms_notify_referrer", flags.good, flags.bad},
 		{"require_email_verification", flags.good, flags.bad},
+		{"referral_guard", []any{"flag", "withhold", "off"}, []any{"on", "", "Flag", 1, true, []any{"flag"}}},
+		{"credit_after_verification", flags.good, flags.bad},
 		{
 			"referral_milestones",
 			[]any{[]any{}, []any{1}, []any{10000}, numbers(10), []any{5, 5}},

@@ -98,6 +98,7 @@ func TestSuite(t *testing.T) {
 		{"billing", s.testBilling},
 		{"payments", s.testPayments},
 		{"abuse of the edge", s.testEdgeAbuse},
+		{"abuse of referrals", s.testReferralAbuse},
 	} {
 		// Each deployment has its own program, database and topics.
 		t.Run(deployed.name, func(t *testing.T) {

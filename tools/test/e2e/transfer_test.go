@@ -46,11 +46,12 @@ func testTransfer(t *testing.T, d *deployment) {
 // columns returns the export's columns before and after those of the questions.
 func columns() (before, behind []string) {
 	return []string{
-		"email", "first_name", "last_name", "phone", "position", "referral_count", "referral_token", "referred_by",
-		"utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content",
-	}, []string{
-		"email_opt_out", "email_opt_out_at", "consent_given_at", "consent_text_version", "privacy_policy_version", "email_verified", "created_at",
-	}
+			"email", "first_name", "last_name", "phone", "position", "referral_count", "referral_token", "referred_by",
+			"utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content",
+		}, []string{
+			"email_opt_out", "email_opt_out_at", "consent_given_at", "consent_text_version", "privacy_policy_version", "email_verified",
+			"created_at", "flagged",
+		}
 }
 
 // parse parses a file strictly and returns the header and the rows.
@@ -162,12 +163,12 @@ func testExport(t *testing.T, d *deployment) {
 	want := [][]string{
 		{
 			ada, "", "", "", "1", "1", first.Str("referral_token"), "", "", "", "", "", "", "", "S", "false",
-			"false", "", first.Str("created_at"), version, "", "false", first.Str("created_at"),
+			"false", "", first.Str("created_at"), version, "", "false", first.Str("created_at"), "",
 		},
 		{
 			bob, "Bob", "Ross", "+4930123456", "2", "0", second.Str("referral_token"), first.Str("referral_token"),
 			"news", "mail", "launch", "list", "top", "So", "L", "true",
-			"true", list.Signups[1].EmailOptOutAt, second.Str("created_at"), version, "", "true", second.Str("created_at"),
+			"true", list.Signups[1].EmailOptOutAt, second.Str("created_at"), version, "", "true", second.Str("created_at"), "",
 		},
 	}
 	consentAt := slices.Index(header, "consent_given_at")

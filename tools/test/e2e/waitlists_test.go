@@ -16,7 +16,7 @@ func defaults() Obj {
 		"webhook_events": []any{"signup.created", "referral.credited"}, "slack_webhook_url": "", "discord_webhook_url": "",
 		"status": "open", "show_social_proof": true, "require_consent": false, "consent_text": "", "referral_boost": 1,
 		"position_offset": 0, "notify_referrer": false, "sms_notify_referrer": false, "require_email_verification": false,
-		"referral_milestones": []any{}, "email_templates": Obj{},
+		"referral_milestones": []any{}, "email_templates": Obj{}, "referral_guard": "off", "credit_after_verification": false,
 	}
 }
 

@@ -541,7 +541,7 @@ type SignupCreated struct {
 	UtmSource     string `protobuf:"bytes,9,opt,name=utm_source,json=utmSource,proto3" json:"utm_source,omitempty"`
 	UtmMedium     string `protobuf:"bytes,10,opt,name=utm_medium,json=utmMedium,proto3" json:"utm_medium,omitempty"`
 	UtmCampaign   string `protobuf:"bytes,11,opt,name=utm_campaign,json=utmCampaign,proto3" json:"utm_campaign,omitempty"`
-	// Whether a referrer got a credit for the signup.
+	// Whether somebody on the list referred the signup, credited for it or not.
 	Referred bool `protobuf:"varint,12,opt,name=referred,proto3" json:"referred,omitempty"`
 	// Whether the waitlist asks for an address verification.
 	VerificationRequired bool   `protobuf:"varint,13,opt,name=verification_required,json=verificationRequired,proto3" json:"verification_required,omitempty"`

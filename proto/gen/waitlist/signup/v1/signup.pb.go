@@ -1577,7 +1577,7 @@ type AdminSignup struct {
 	Position      int64  `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
 	ReferralToken string `protobuf:"bytes,6,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
 	ReferralCount int64  `protobuf:"varint,7,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
-	// The credited referrer's token; empty if there is none.
+	// The referrer's token, credited or not; empty if there is none.
 	ReferredBy  string `protobuf:"bytes,8,opt,name=referred_by,json=referredBy,proto3" json:"referred_by,omitempty"`
 	UtmSource   string `protobuf:"bytes,9,opt,name=utm_source,json=utmSource,proto3" json:"utm_source,omitempty"`
 	UtmMedium   string `protobuf:"bytes,10,opt,name=utm_medium,json=utmMedium,proto3" json:"utm_medium,omitempty"`
@@ -1592,6 +1592,8 @@ type AdminSignup struct {
 	EmailOptOutAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=email_opt_out_at,json=emailOptOutAt,proto3" json:"email_opt_out_at,omitempty"`
 	DeviceType    string                 `protobuf:"bytes,18,opt,name=device_type,json=deviceType,proto3" json:"device_type,omitempty"`
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// What the referral guard found, names separated by commas; empty if nothing.
+	Flagged       string `protobuf:"bytes,20,opt,name=flagged,proto3" json:"flagged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1757,6 +1759,13 @@ func (x *AdminSignup) GetCreatedAt() *timestamppb.Timestamp {
 		return x.CreatedAt
 	}
 	return nil
+}
+
+func (x *AdminSignup) GetFlagged() string {
+	if x != nil {
+		return x.Flagged
+	}
+	return ""
 }
 
 type RemoveSignupRequest struct {
@@ -1977,6 +1986,119 @@ func (x *MoveSignupResponse) GetPosition() int64 {
 	return 0
 }
 
+type CreditSignupRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
+	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	Email      string                 `protobuf:"bytes,3,opt,name=email,proto3" json:"email,omitempty"`
+	// The request body as sent; see CreateWaitlistRequest.body.
+	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreditSignupRequest) Reset() {
+	*x = CreditSignupRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreditSignupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreditSignupRequest) ProtoMessage() {}
+
+func (x *CreditSignupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreditSignupRequest.ProtoReflect.Descriptor instead.
+func (*CreditSignupRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *CreditSignupRequest) GetActor() *v1.Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *CreditSignupRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *CreditSignupRequest) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *CreditSignupRequest) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type CreditSignupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Email         string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreditSignupResponse) Reset() {
+	*x = CreditSignupResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreditSignupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreditSignupResponse) ProtoMessage() {}
+
+func (x *CreditSignupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreditSignupResponse.ProtoReflect.Descriptor instead.
+func (*CreditSignupResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CreditSignupResponse) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
 type GetStatsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
@@ -1987,7 +2109,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2121,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2134,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetStatsRequest) GetActor() *v1.Actor {
@@ -2042,7 +2164,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2176,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2189,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetStatsResponse) GetWaitlistId() string {
@@ -2108,7 +2230,7 @@ type ExportSignupsRequest struct {
 
 func (x *ExportSignupsRequest) Reset() {
 	*x = ExportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2120,7 +2242,7 @@ func (x *ExportSignupsRequest) String() string {
 func (*ExportSignupsRequest) ProtoMessage() {}
 
 func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2133,7 +2255,7 @@ func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ExportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExportSignupsRequest) GetActor() *v1.Actor {
@@ -2160,7 +2282,7 @@ type ExportSignupsResponse struct {
 
 func (x *ExportSignupsResponse) Reset() {
 	*x = ExportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2294,7 @@ func (x *ExportSignupsResponse) String() string {
 func (*ExportSignupsResponse) ProtoMessage() {}
 
 func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2307,7 @@ func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ExportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExportSignupsResponse) GetCsv() []byte {
@@ -2209,7 +2331,7 @@ type ImportSignupsRequest struct {
 
 func (x *ImportSignupsRequest) Reset() {
 	*x = ImportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2343,7 @@ func (x *ImportSignupsRequest) String() string {
 func (*ImportSignupsRequest) ProtoMessage() {}
 
 func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2356,7 @@ func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ImportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ImportSignupsRequest) GetActor() *v1.Actor {
@@ -2271,7 +2393,7 @@ type ImportSignupsResponse struct {
 
 func (x *ImportSignupsResponse) Reset() {
 	*x = ImportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +2405,7 @@ func (x *ImportSignupsResponse) String() string {
 func (*ImportSignupsResponse) ProtoMessage() {}
 
 func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +2418,7 @@ func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ImportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ImportSignupsResponse) GetImported() int64 {
@@ -2333,7 +2455,7 @@ type ImportError struct {
 
 func (x *ImportError) Reset() {
 	*x = ImportError{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2467,7 @@ func (x *ImportError) String() string {
 func (*ImportError) ProtoMessage() {}
 
 func (x *ImportError) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2480,7 @@ func (x *ImportError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
 func (*ImportError) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ImportError) GetRow() int64 {
@@ -2398,7 +2520,7 @@ type AuthorizeAnalyticsRequest struct {
 
 func (x *AuthorizeAnalyticsRequest) Reset() {
 	*x = AuthorizeAnalyticsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2410,7 +2532,7 @@ func (x *AuthorizeAnalyticsRequest) String() string {
 func (*AuthorizeAnalyticsRequest) ProtoMessage() {}
 
 func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2423,7 +2545,7 @@ func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeAnalyticsRequest.ProtoReflect.Descriptor instead.
 func (*AuthorizeAnalyticsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AuthorizeAnalyticsRequest) GetActor() *v1.Actor {
@@ -2472,7 +2594,7 @@ type AuthorizeAnalyticsResponse struct {
 
 func (x *AuthorizeAnalyticsResponse) Reset() {
 	*x = AuthorizeAnalyticsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2606,7 @@ func (x *AuthorizeAnalyticsResponse) String() string {
 func (*AuthorizeAnalyticsResponse) ProtoMessage() {}
 
 func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2619,7 @@ func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeAnalyticsResponse.ProtoReflect.Descriptor instead.
 func (*AuthorizeAnalyticsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{38}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AuthorizeAnalyticsResponse) GetWaitlistId() string {
@@ -2525,7 +2647,7 @@ type Referrer struct {
 
 func (x *Referrer) Reset() {
 	*x = Referrer{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2659,7 @@ func (x *Referrer) String() string {
 func (*Referrer) ProtoMessage() {}
 
 func (x *Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2672,7 @@ func (x *Referrer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Referrer.ProtoReflect.Descriptor instead.
 func (*Referrer) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{39}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Referrer) GetEmail() string {
@@ -2582,7 +2704,7 @@ type ListWaitlistIdsRequest struct {
 
 func (x *ListWaitlistIdsRequest) Reset() {
 	*x = ListWaitlistIdsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2716,7 @@ func (x *ListWaitlistIdsRequest) String() string {
 func (*ListWaitlistIdsRequest) ProtoMessage() {}
 
 func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2729,7 @@ func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsRequest.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{40}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{42}
 }
 
 type ListWaitlistIdsResponse struct {
@@ -2619,7 +2741,7 @@ type ListWaitlistIdsResponse struct {
 
 func (x *ListWaitlistIdsResponse) Reset() {
 	*x = ListWaitlistIdsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2631,7 +2753,7 @@ func (x *ListWaitlistIdsResponse) String() string {
 func (*ListWaitlistIdsResponse) ProtoMessage() {}
 
 func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2644,7 +2766,7 @@ func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsResponse.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{41}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListWaitlistIdsResponse) GetWaitlistIds() []string {
@@ -2663,7 +2785,7 @@ type TallySignupsRequest struct {
 
 func (x *TallySignupsRequest) Reset() {
 	*x = TallySignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2797,7 @@ func (x *TallySignupsRequest) String() string {
 func (*TallySignupsRequest) ProtoMessage() {}
 
 func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2810,7 @@ func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsRequest.ProtoReflect.Descriptor instead.
 func (*TallySignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{42}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TallySignupsRequest) GetWaitlistId() string {
@@ -2711,7 +2833,7 @@ type TallySignupsResponse struct {
 
 func (x *TallySignupsResponse) Reset() {
 	*x = TallySignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +2845,7 @@ func (x *TallySignupsResponse) String() string {
 func (*TallySignupsResponse) ProtoMessage() {}
 
 func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +2858,7 @@ func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsResponse.ProtoReflect.Descriptor instead.
 func (*TallySignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{43}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TallySignupsResponse) GetDays() []*DayTally {
@@ -2772,7 +2894,7 @@ type DayTally struct {
 
 func (x *DayTally) Reset() {
 	*x = DayTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2784,7 +2906,7 @@ func (x *DayTally) String() string {
 func (*DayTally) ProtoMessage() {}
 
 func (x *DayTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2797,7 +2919,7 @@ func (x *DayTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DayTally.ProtoReflect.Descriptor instead.
 func (*DayTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{44}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DayTally) GetDay() string {
@@ -2836,7 +2958,7 @@ type ValueTally struct {
 
 func (x *ValueTally) Reset() {
 	*x = ValueTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +2970,7 @@ func (x *ValueTally) String() string {
 func (*ValueTally) ProtoMessage() {}
 
 func (x *ValueTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +2983,7 @@ func (x *ValueTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValueTally.ProtoReflect.Descriptor instead.
 func (*ValueTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{45}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ValueTally) GetField() string {
@@ -3014,7 +3136,7 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\blast_key\x18\x04 \x01(\tR\alastKey\"k\n" +
 	"\x13ListSignupsResponse\x129\n" +
 	"\asignups\x18\x01 \x03(\v2\x1f.waitlist.signup.v1.AdminSignupR\asignups\x12\x19\n" +
-	"\blast_key\x18\x02 \x01(\tR\alastKey\"\xb9\x05\n" +
+	"\blast_key\x18\x02 \x01(\tR\alastKey\"\xd3\x05\n" +
 	"\vAdminSignup\x12\x14\n" +
 	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1d\n" +
 	"\n" +
@@ -3042,7 +3164,8 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\vdevice_type\x18\x12 \x01(\tR\n" +
 	"deviceType\x129\n" +
 	"\n" +
-	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"}\n" +
+	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
+	"\aflagged\x18\x14 \x01(\tR\aflagged\"}\n" +
 	"\x13RemoveSignupRequest\x12/\n" +
 	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
 	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
@@ -3057,7 +3180,15 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\x04body\x18\x04 \x01(\fR\x04body\"F\n" +
 	"\x12MoveSignupResponse\x12\x14\n" +
 	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x03R\bposition\"c\n" +
+	"\bposition\x18\x02 \x01(\x03R\bposition\"\x91\x01\n" +
+	"\x13CreditSignupRequest\x12/\n" +
+	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\x12\x14\n" +
+	"\x05email\x18\x03 \x01(\tR\x05email\x12\x12\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\",\n" +
+	"\x14CreditSignupResponse\x12\x14\n" +
+	"\x05email\x18\x01 \x01(\tR\x05email\"c\n" +
 	"\x0fGetStatsRequest\x12/\n" +
 	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
 	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
@@ -3133,12 +3264,13 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\x0eUpdateWaitlist\x12).waitlist.signup.v1.UpdateWaitlistRequest\x1a*.waitlist.signup.v1.UpdateWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12|\n" +
 	"\x0eDeleteWaitlist\x12).waitlist.signup.v1.DeleteWaitlistRequest\x1a*.waitlist.signup.v1.DeleteWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12h\n" +
 	"\n" +
-	"CloseOwner\x12%.waitlist.signup.v1.CloseOwnerRequest\x1a&.waitlist.signup.v1.CloseOwnerResponse\"\v\xca\xf3\x18\aaccount2\xdc\b\n" +
+	"CloseOwner\x12%.waitlist.signup.v1.CloseOwnerRequest\x1a&.waitlist.signup.v1.CloseOwnerResponse\"\v\xca\xf3\x18\aaccount2\xd4\t\n" +
 	"\fAdminService\x12s\n" +
 	"\vListSignups\x12&.waitlist.signup.v1.ListSignupsRequest\x1a'.waitlist.signup.v1.ListSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12v\n" +
 	"\fRemoveSignup\x12'.waitlist.signup.v1.RemoveSignupRequest\x1a(.waitlist.signup.v1.RemoveSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12p\n" +
 	"\n" +
-	"MoveSignup\x12%.waitlist.signup.v1.MoveSignupRequest\x1a&.waitlist.signup.v1.MoveSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12j\n" +
+	"MoveSignup\x12%.waitlist.signup.v1.MoveSignupRequest\x1a&.waitlist.signup.v1.MoveSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12v\n" +
+	"\fCreditSignup\x12'.waitlist.signup.v1.CreditSignupRequest\x1a(.waitlist.signup.v1.CreditSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12j\n" +
 	"\bGetStats\x12#.waitlist.signup.v1.GetStatsRequest\x1a$.waitlist.signup.v1.GetStatsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12{\n" +
 	"\rExportSignups\x12(.waitlist.signup.v1.ExportSignupsRequest\x1a).waitlist.signup.v1.ExportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x01\x12{\n" +
 	"\rImportSignups\x12(.waitlist.signup.v1.ImportSignupsRequest\x1a).waitlist.signup.v1.ImportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics(\x01\x12\x88\x01\n" +
@@ -3165,7 +3297,7 @@ func file_waitlist_signup_v1_signup_proto_rawDescGZIP() []byte {
 	return file_waitlist_signup_v1_signup_proto_rawDescData
 }
 
-var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*CreateWaitlistRequest)(nil),      // 0: waitlist.signup.v1.CreateWaitlistRequest
 	(*CreateWaitlistResponse)(nil),     // 1: waitlist.signup.v1.CreateWaitlistResponse
@@ -3197,96 +3329,101 @@ var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*RemoveSignupResponse)(nil),       // 27: waitlist.signup.v1.RemoveSignupResponse
 	(*MoveSignupRequest)(nil),          // 28: waitlist.signup.v1.MoveSignupRequest
 	(*MoveSignupResponse)(nil),         // 29: waitlist.signup.v1.MoveSignupResponse
-	(*GetStatsRequest)(nil),            // 30: waitlist.signup.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),           // 31: waitlist.signup.v1.GetStatsResponse
-	(*ExportSignupsRequest)(nil),       // 32: waitlist.signup.v1.ExportSignupsRequest
-	(*ExportSignupsResponse)(nil),      // 33: waitlist.signup.v1.ExportSignupsResponse
-	(*ImportSignupsRequest)(nil),       // 34: waitlist.signup.v1.ImportSignupsRequest
-	(*ImportSignupsResponse)(nil),      // 35: waitlist.signup.v1.ImportSignupsResponse
-	(*ImportError)(nil),                // 36: waitlist.signup.v1.ImportError
-	(*AuthorizeAnalyticsRequest)(nil),  // 37: waitlist.signup.v1.AuthorizeAnalyticsRequest
-	(*AuthorizeAnalyticsResponse)(nil), // 38: waitlist.signup.v1.AuthorizeAnalyticsResponse
-	(*Referrer)(nil),                   // 39: waitlist.signup.v1.Referrer
-	(*ListWaitlistIdsRequest)(nil),     // 40: waitlist.signup.v1.ListWaitlistIdsRequest
-	(*ListWaitlistIdsResponse)(nil),    // 41: waitlist.signup.v1.ListWaitlistIdsResponse
-	(*TallySignupsRequest)(nil),        // 42: waitlist.signup.v1.TallySignupsRequest
-	(*TallySignupsResponse)(nil),       // 43: waitlist.signup.v1.TallySignupsResponse
-	(*DayTally)(nil),                   // 44: waitlist.signup.v1.DayTally
-	(*ValueTally)(nil),                 // 45: waitlist.signup.v1.ValueTally
-	(*v1.Actor)(nil),                   // 46: waitlist.access.v1.Actor
-	(*timestamppb.Timestamp)(nil),      // 47: google.protobuf.Timestamp
+	(*CreditSignupRequest)(nil),        // 30: waitlist.signup.v1.CreditSignupRequest
+	(*CreditSignupResponse)(nil),       // 31: waitlist.signup.v1.CreditSignupResponse
+	(*GetStatsRequest)(nil),            // 32: waitlist.signup.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),           // 33: waitlist.signup.v1.GetStatsResponse
+	(*ExportSignupsRequest)(nil),       // 34: waitlist.signup.v1.ExportSignupsRequest
+	(*ExportSignupsResponse)(nil),      // 35: waitlist.signup.v1.ExportSignupsResponse
+	(*ImportSignupsRequest)(nil),       // 36: waitlist.signup.v1.ImportSignupsRequest
+	(*ImportSignupsResponse)(nil),      // 37: waitlist.signup.v1.ImportSignupsResponse
+	(*ImportError)(nil),                // 38: waitlist.signup.v1.ImportError
+	(*AuthorizeAnalyticsRequest)(nil),  // 39: waitlist.signup.v1.AuthorizeAnalyticsRequest
+	(*AuthorizeAnalyticsResponse)(nil), // 40: waitlist.signup.v1.AuthorizeAnalyticsResponse
+	(*Referrer)(nil),                   // 41: waitlist.signup.v1.Referrer
+	(*ListWaitlistIdsRequest)(nil),     // 42: waitlist.signup.v1.ListWaitlistIdsRequest
+	(*ListWaitlistIdsResponse)(nil),    // 43: waitlist.signup.v1.ListWaitlistIdsResponse
+	(*TallySignupsRequest)(nil),        // 44: waitlist.signup.v1.TallySignupsRequest
+	(*TallySignupsResponse)(nil),       // 45: waitlist.signup.v1.TallySignupsResponse
+	(*DayTally)(nil),                   // 46: waitlist.signup.v1.DayTally
+	(*ValueTally)(nil),                 // 47: waitlist.signup.v1.ValueTally
+	(*v1.Actor)(nil),                   // 48: waitlist.access.v1.Actor
+	(*timestamppb.Timestamp)(nil),      // 49: google.protobuf.Timestamp
 }
 var file_waitlist_signup_v1_signup_proto_depIdxs = []int32{
-	46, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 1: waitlist.signup.v1.CreateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	46, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 3: waitlist.signup.v1.ListWaitlistsResponse.waitlists:type_name -> waitlist.signup.v1.Waitlist
-	46, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 5: waitlist.signup.v1.GetWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	46, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 7: waitlist.signup.v1.UpdateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	46, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	47, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
+	48, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	49, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
 	15, // 10: waitlist.signup.v1.GetMailingResponse.signup:type_name -> waitlist.signup.v1.MailedSignup
 	20, // 11: waitlist.signup.v1.GetRecipientsResponse.recipients:type_name -> waitlist.signup.v1.Recipient
-	46, // 12: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 12: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
 	25, // 13: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
-	47, // 14: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
-	47, // 15: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
-	46, // 16: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	46, // 17: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	46, // 18: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
-	47, // 19: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
-	46, // 20: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	46, // 21: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	36, // 22: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
-	46, // 23: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
-	39, // 24: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
-	44, // 25: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
-	45, // 26: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
-	0,  // 27: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
-	2,  // 28: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
-	4,  // 29: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
-	6,  // 30: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
-	8,  // 31: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
-	10, // 32: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
-	23, // 33: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
-	26, // 34: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
-	28, // 35: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
-	30, // 36: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
-	32, // 37: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
-	34, // 38: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
-	37, // 39: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
-	40, // 40: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
-	42, // 41: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
-	13, // 42: waitlist.signup.v1.SignupService.GetMailing:input_type -> waitlist.signup.v1.GetMailingRequest
-	16, // 43: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
-	18, // 44: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
-	21, // 45: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
-	1,  // 46: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
-	3,  // 47: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
-	5,  // 48: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
-	7,  // 49: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
-	9,  // 50: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
-	11, // 51: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
-	24, // 52: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
-	27, // 53: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
-	29, // 54: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
-	31, // 55: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
-	33, // 56: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
-	35, // 57: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
-	38, // 58: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
-	41, // 59: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
-	43, // 60: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
-	14, // 61: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
-	17, // 62: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
-	19, // 63: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
-	22, // 64: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
-	46, // [46:65] is the sub-list for method output_type
-	27, // [27:46] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	49, // 14: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
+	49, // 15: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
+	48, // 16: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 17: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 18: waitlist.signup.v1.CreditSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 19: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
+	49, // 20: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
+	48, // 21: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	48, // 22: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	38, // 23: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
+	48, // 24: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
+	41, // 25: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
+	46, // 26: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
+	47, // 27: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
+	0,  // 28: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
+	2,  // 29: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
+	4,  // 30: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
+	6,  // 31: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
+	8,  // 32: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
+	10, // 33: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
+	23, // 34: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
+	26, // 35: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
+	28, // 36: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
+	30, // 37: waitlist.signup.v1.AdminService.CreditSignup:input_type -> waitlist.signup.v1.CreditSignupRequest
+	32, // 38: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
+	34, // 39: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
+	36, // 40: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
+	39, // 41: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
+	42, // 42: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
+	44, // 43: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
+	13, // 44: waitlist.signup.v1.SignupService.GetMailing:input_type -> waitlist.signup.v1.GetMailingRequest
+	16, // 45: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
+	18, // 46: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
+	21, // 47: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
+	1,  // 48: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
+	3,  // 49: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
+	5,  // 50: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
+	7,  // 51: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
+	9,  // 52: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
+	11, // 53: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
+	24, // 54: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
+	27, // 55: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
+	29, // 56: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
+	31, // 57: waitlist.signup.v1.AdminService.CreditSignup:output_type -> waitlist.signup.v1.CreditSignupResponse
+	33, // 58: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
+	35, // 59: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
+	37, // 60: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
+	40, // 61: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
+	43, // 62: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
+	45, // 63: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
+	14, // 64: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
+	17, // 65: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
+	19, // 66: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
+	22, // 67: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
+	48, // [48:68] is the sub-list for method output_type
+	28, // [28:48] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_signup_v1_signup_proto_init() }
@@ -3300,7 +3437,7 @@ func file_waitlist_signup_v1_signup_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_signup_v1_signup_proto_rawDesc), len(file_waitlist_signup_v1_signup_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

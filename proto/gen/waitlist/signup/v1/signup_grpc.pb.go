@@ -329,6 +329,7 @@ const (
 	AdminService_ListSignups_FullMethodName        = "/waitlist.signup.v1.AdminService/ListSignups"
 	AdminService_RemoveSignup_FullMethodName       = "/waitlist.signup.v1.AdminService/RemoveSignup"
 	AdminService_MoveSignup_FullMethodName         = "/waitlist.signup.v1.AdminService/MoveSignup"
+	AdminService_CreditSignup_FullMethodName       = "/waitlist.signup.v1.AdminService/CreditSignup"
 	AdminService_GetStats_FullMethodName           = "/waitlist.signup.v1.AdminService/GetStats"
 	AdminService_ExportSignups_FullMethodName      = "/waitlist.signup.v1.AdminService/ExportSignups"
 	AdminService_ImportSignups_FullMethodName      = "/waitlist.signup.v1.AdminService/ImportSignups"
@@ -347,6 +348,8 @@ type AdminServiceClient interface {
 	ListSignups(ctx context.Context, in *ListSignupsRequest, opts ...grpc.CallOption) (*ListSignupsResponse, error)
 	RemoveSignup(ctx context.Context, in *RemoveSignupRequest, opts ...grpc.CallOption) (*RemoveSignupResponse, error)
 	MoveSignup(ctx context.Context, in *MoveSignupRequest, opts ...grpc.CallOption) (*MoveSignupResponse, error)
+	// CreditSignup gives the referrer of a signup the credit that was withheld.
+	CreditSignup(ctx context.Context, in *CreditSignupRequest, opts ...grpc.CallOption) (*CreditSignupResponse, error)
 	GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error)
 	// ExportSignups streams one snapshot of the queue as CSV. A stream that ends
 	// without an error is complete.
@@ -398,6 +401,16 @@ func (c *adminServiceClient) MoveSignup(ctx context.Context, in *MoveSignupReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(MoveSignupResponse)
 	err := c.cc.Invoke(ctx, AdminService_MoveSignup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) CreditSignup(ctx context.Context, in *CreditSignupRequest, opts ...grpc.CallOption) (*CreditSignupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreditSignupResponse)
+	err := c.cc.Invoke(ctx, AdminService_CreditSignup_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -504,6 +517,8 @@ type AdminServiceServer interface {
 	ListSignups(context.Context, *ListSignupsRequest) (*ListSignupsResponse, error)
 	RemoveSignup(context.Context, *RemoveSignupRequest) (*RemoveSignupResponse, error)
 	MoveSignup(context.Context, *MoveSignupRequest) (*MoveSignupResponse, error)
+	// CreditSignup gives the referrer of a signup the credit that was withheld.
+	CreditSignup(context.Context, *CreditSignupRequest) (*CreditSignupResponse, error)
 	GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error)
 	// ExportSignups streams one snapshot of the queue as CSV. A stream that ends
 	// without an error is complete.
@@ -539,6 +554,9 @@ func (UnimplementedAdminServiceServer) RemoveSignup(context.Context, *RemoveSign
 }
 func (UnimplementedAdminServiceServer) MoveSignup(context.Context, *MoveSignupRequest) (*MoveSignupResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method MoveSignup not implemented")
+}
+func (UnimplementedAdminServiceServer) CreditSignup(context.Context, *CreditSignupRequest) (*CreditSignupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreditSignup not implemented")
 }
 func (UnimplementedAdminServiceServer) GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStats not implemented")
@@ -629,6 +647,24 @@ func _AdminService_MoveSignup_Handler(srv interface{}, ctx context.Context, dec 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).MoveSignup(ctx, req.(*MoveSignupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_CreditSignup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreditSignupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).CreditSignup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_CreditSignup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).CreditSignup(ctx, req.(*CreditSignupRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -727,6 +763,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "MoveSignup",
 			Handler:    _AdminService_MoveSignup_Handler,
+		},
+		{
+			MethodName: "CreditSignup",
+			Handler:    _AdminService_CreditSignup_Handler,
 		},
 		{
 			MethodName: "GetStats",

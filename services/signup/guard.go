@@ -1,0 +1,152 @@
+package signup
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"waitlist.internal/libs/emailaddr"
+)
+
+// GuardMode says what becomes of a referral that looks invented.
+type GuardMode string
+
+// The modes of the referral guard.
+const (
+	// GuardOff looks at nothing.
+	GuardOff GuardMode = "off"
+	// GuardFlag tells the owner.
+	GuardFlag GuardMode = "flag"
+	// GuardWithhold tells the owner and withholds the credit.
+	GuardWithhold GuardMode = "withhold"
+)
+
+// On reports whether the guard looks at referrals.
+func (m GuardMode) On() bool { return m == GuardFlag || m == GuardWithhold }
+
+// Bounds of the signals. The query SeenReferrals looks back for the last 30 referrals of
+// a referrer in 30 days. A referrer with many followers has many of them in the network of
+// one carrier, but few in a row.
+const (
+	// guardThreshold is the sum of the weights from which a referral is flagged.
+	guardThreshold = 100
+	// velocityMost is how many referrals of one referrer in 10 minutes are no sign yet.
+	velocityMost = 30
+	// tooFast is the least time that a person needs for a form.
+	tooFast = 2 * time.Second
+)
+
+// Network identifies the network of a client to one waitlist, as a part of a keyed hash.
+// The zero value is an unknown network.
+type Network [16]byte
+
+// Evidence is what a signup form says about its referral.
+type Evidence struct {
+	// Disposable: the address is at a provider of addresses that nobody keeps.
+	Disposable bool
+	// TooFast: the form was sent right after it was shown.
+	TooFast bool
+	Network Network
+}
+
+// ReferralFrom is a referrer and the network of somebody whom it referred.
+type ReferralFrom struct {
+	Referrer Token
+	Network  Network
+}
+
+// Seen counts among the last referrals of a referrer those from one network, and those
+// of the last 10 minutes.
+type Seen struct{ FromNetwork, Lately int }
+
+// reasons names, in a fixed order and separated by commas, the signs that a referral was
+// invented, or returns "" if they weigh less than the threshold. The first referral from
+// a network is no sign. The second may be a friend at the same table.
+func (e Evidence) reasons(email, referrer string, seen Seen) string {
+	fromNetwork := 0
+	if e.Network != (Network{}) {
+		fromNetwork = min(50*seen.FromNetwork, 100)
+	}
+	var names []string
+	sum := 0
+	for _, s := range []struct {
+		name   string
+		weight int
+	}{
+		{"same_person", weigh(samePerson(email, referrer), 100)},
+		{"disposable_domain", weigh(e.Disposable, 100)},
+		{"same_network", fromNetwork},
+		{"velocity", weigh(seen.Lately >= velocityMost, 100)},
+		{"too_fast", weigh(e.TooFast, 50)},
+	} {
+		if s.weight > 0 {
+			names, sum = append(names, s.name), sum+s.weight
+		}
+	}
+	if sum < guardThreshold {
+		return ""
+	}
+	return strings.Join(names, ",")
+}
+
+func weigh(found bool, weight int) int {
+	if !found {
+		return 0
+	}
+	return weight
+}
+
+// samePerson reports whether two addresses differ only in what their provider ignores.
+// Other than emailaddr.Person, it takes a plus for the start of a tag at every domain: a
+// credit that this withholds can be given, a trial or an account cannot be taken back.
+func samePerson(a, b string) bool { return untagged(a) == untagged(b) }
+
+func untagged(addr string) string {
+	local, domain, _ := strings.Cut(addr, "@")
+	if i := strings.IndexByte(local, '+'); i > 0 {
+		local = local[:i]
+	}
+	return emailaddr.Person(local + "@" + domain)
+}
+
+// network returns the network of a client: a keyed hash of the waitlist and the first 24
+// bits of an IPv4 address, or the first 48 of an IPv6 address.
+func (s *Service) network(waitlistID, clientIP string) (n Network) {
+	addr, err := netip.ParseAddr(clientIP)
+	if err != nil {
+		return n
+	}
+	addr = addr.Unmap().WithZone("")
+	bits := 48
+	if addr.Is4() {
+		bits = 24
+	}
+	prefix, err := addr.Prefix(bits)
+	if err != nil {
+		return n
+	}
+	copy(n[:], s.hash(waitlistID + ":" + prefix.String())[0])
+	return n
+}
+
+// guard judges the referrals of one batch.
+type guard struct {
+	locked *Locked
+	// fromNetwork and lately count the referrals of the batch so far.
+	fromNetwork map[ReferralFrom]int
+	lately      map[Token]int
+}
+
+// judge returns the reasons to doubt j's referral by referrer, and remembers it.
+func (g *guard) judge(j *Join, referrer ReferrerRow) string {
+	if g.lately == nil {
+		g.fromNetwork, g.lately = map[ReferralFrom]int{}, map[Token]int{}
+	}
+	from := ReferralFrom{j.ReferredBy, j.Evidence.Network}
+	seen := g.locked.Seen[from]
+	seen.FromNetwork += g.fromNetwork[from]
+	seen.Lately += g.lately[from.Referrer]
+	g.fromNetwork[from]++
+	g.lately[from.Referrer]++
+	return j.Evidence.reasons(j.Email, referrer.Email, seen)
+}

@@ -1,0 +1,135 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"waitlist.internal/libs/audit"
+	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/postgres/db"
+)
+
+// queueSeen adds to b a read of the earlier referrals that the referral guard compares
+// with those of the joins. Where the guard is off it adds nothing.
+func queueSeen(b *pgx.Batch, waitlistID string, joins []*signup.Join, l *signup.Locked) {
+	var (
+		referrers []uuid.UUID
+		networks  [][]byte
+	)
+	for _, j := range joins {
+		from := signup.ReferralFrom{Referrer: j.ReferredBy, Network: j.Evidence.Network}
+		if !j.HasReferrer || !j.Waitlist.Settings.ReferralGuard.On() {
+			continue
+		}
+		if l.Seen == nil {
+			l.Seen = map[signup.ReferralFrom]signup.Seen{}
+		}
+		if _, ok := l.Seen[from]; !ok {
+			l.Seen[from] = signup.Seen{}
+			referrers, networks = append(referrers, uuid.UUID(from.Referrer)), append(networks, from.Network[:])
+		}
+	}
+	if len(referrers) == 0 {
+		return
+	}
+	b.Queue(db.SeenReferrals, referrers, networks, waitlistID).Query(func(rows pgx.Rows) error {
+		var (
+			referrer            uuid.UUID
+			network             []byte
+			fromNetwork, lately int
+		)
+		_, err := pgx.ForEachRow(rows, []any{&referrer, &network, &fromNetwork, &lately}, func() error {
+			from := signup.ReferralFrom{Referrer: signup.Token(referrer), Network: signup.Network(network)}
+			l.Seen[from] = signup.Seen{FromNetwork: fromNetwork, Lately: lately}
+			return nil
+		})
+		return err
+	})
+}
+
+// queueGuarded adds to b what the referral guard saw and what it found.
+func queueGuarded(b *pgx.Batch, waitlistID string, inserts []signup.Insert) {
+	var (
+		referrers     []uuid.UUID
+		seen, flagged []int64
+		networks      [][]byte
+		reasons       []string
+	)
+	for i := range inserts {
+		in := &inserts[i]
+		if in.Guarded {
+			referrers, seen = append(referrers, uuid.UUID(in.ReferredBy)), append(seen, in.Number)
+			networks = append(networks, in.Evidence.Network[:])
+		}
+		if in.Flagged != "" {
+			flagged, reasons = append(flagged, in.Number), append(reasons, in.Flagged)
+		}
+	}
+	if len(seen) > 0 {
+		b.Queue(db.InsertSeenReferrals, waitlistID, referrers, seen, networks)
+	}
+	if len(flagged) > 0 {
+		b.Queue(db.InsertFlagged, waitlistID, flagged, reasons)
+	}
+}
+
+// TrimReferrals deletes the referrals that the guard no longer compares with new ones. It
+// returns how many rows it deleted, at most limit.
+func (s *Signups) TrimReferrals(ctx context.Context, limit int) (int64, error) {
+	n, err := s.db.TrimSeenReferrals(ctx, int32(limit))
+	if err != nil {
+		return 0, fmt.Errorf("trim referrals: %w", err)
+	}
+	return n, nil
+}
+
+// Credit implements signup.Store.
+func (s *Signups) Credit(ctx context.Context, w *signup.Waitlist, number int64, by audit.Entry) (credited signup.Credited, err error) {
+	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
+		if credited, err = s.credit(ctx, tx, st, w.ID, number); err != nil || credited != signup.CreditGiven {
+			return err
+		}
+		return audit.Insert(ctx, tx, by)
+	})
+	if err == nil && credited == signup.CreditGiven {
+		s.wake()
+	}
+	return credited, err
+}
+
+// credit gives a signup's referrer its credit unless it has it. The caller holds the
+// waitlist's lock, as everything does that sets a signup's referrer, so a credit is given
+// once.
+func (s *Signups) credit(ctx context.Context, tx pgx.Tx, st signup.State, waitlistID string, number int64) (signup.Credited, error) {
+	q := s.db.WithTx(tx)
+	row, err := q.GetReferral(ctx, waitlistID, number)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, errNoSignup()
+	case err != nil:
+		return 0, fmt.Errorf("read referral: %w", err)
+	case row.Credited:
+		return signup.CreditBefore, nil
+	case row.Referrer == 0:
+		return signup.CreditNobody, nil
+	}
+	if err := q.SetReferrer(ctx, db.SetReferrerParams{Referrer: row.Referrer, WaitlistID: waitlistID, Number: number}); err != nil {
+		return 0, fmt.Errorf("set referrer: %w", err)
+	}
+	// The caller's waitlist may be older than the lock.
+	w, err := getWaitlist(ctx, q, waitlistID)
+	if err != nil {
+		return 0, err
+	}
+	now := s.now()
+	st, c, ev := signup.DecideCredit(st, w, signup.ReferrerRow{Number: row.Referrer, Count: row.ReferralCount}, number, now)
+	if _, err := tx.Exec(ctx, changeSQL+creditSQL, append(changeArgs(waitlistID, st, st.LastNumber+1),
+		[]int64{c.Number}, []int32{c.Count}, []int64{c.Places}, now)...); err != nil {
+		return 0, fmt.Errorf("credit referrer: %w", err)
+	}
+	return signup.CreditGiven, publish(ctx, tx, waitlistID, ev)
+}
