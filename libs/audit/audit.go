@@ -60,7 +60,8 @@ func (a Action) Known() bool {
 	return slices.Contains([]Action{
 		Registered, AddressVerified, Login, LoginRefused, RefreshRefused, SessionEnded, APIKeyRotated, PasswordChanged, PasswordReset,
 		MemberInvited, MemberRemoved, MemberLeft, WaitlistCreated, WaitlistUpdated, WaitlistDeleted, SignupRemoved, SignupMoved,
-		SignupCredited, SignupsExported, SignupsImported, TemplateCreated, TemplateUpdated, TemplateDeleted, BlastCreated, DomainCreated, DomainDeleted,
+		SignupCredited, SignupsExported, SignupsImported, TemplateCreated, TemplateUpdated, TemplateDeleted, BlastCreated, DomainCreated,
+		DomainDeleted,
 	}, a)
 }
 
