@@ -67,7 +67,10 @@ type Batch struct {
 	// Outcomes are in the order of the joins.
 	Outcomes []Outcome
 	Inserts  []Insert
-	// Credits holds each referrer once, in the order of their first credits.
+	// Credits are in the order of the signups that gave them, and must be applied one after
+	// the other: then each signup with its credit is one step, as if it had come alone. It
+	// makes no difference that all signups are inserted before, because a credit moves past
+	// people who stand ahead, and whoever signs up later stands behind.
 	Credits []Credit
 	// CreditedAt is when the referrers reach their new counts.
 	CreditedAt time.Time
@@ -90,7 +93,7 @@ type Insert struct {
 	Flagged string
 }
 
-// Credit is what one referrer gains by a batch.
+// Credit is what one referrer gains by one signup, or by several in a row.
 type Credit struct {
 	Number int64
 	// Count is the number of new referrals, Places how far they move the referrer up.
@@ -107,7 +110,7 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 		Inserts: make([]Insert, 0, len(joins)), Events: make([]*eventv1.Event, 0, len(joins)),
 	}
 	added := make(map[string]int64, len(joins)) // email → number
-	var credited map[Token]int                  // token → index in b.Credits
+	var credited map[Token]int64                // token → referrals of the batch so far
 	checks := guard{locked: l}
 	for i, j := range joins {
 		o := &b.Outcomes[i]
@@ -149,20 +152,19 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 			continue
 		}
 		b.State.Credited++
-		at, ok := credited[j.ReferredBy]
-		if !ok {
-			if credited == nil {
-				credited = make(map[Token]int, len(l.Referrers))
-			}
-			at = len(b.Credits)
-			credited[j.ReferredBy] = at
+		if credited == nil {
+			credited = make(map[Token]int64, len(l.Referrers))
+		}
+		credited[j.ReferredBy]++
+		// Two moves with nothing in between are one.
+		if n := len(b.Credits); n == 0 || b.Credits[n-1].Number != referrer.Number {
 			b.Credits = append(b.Credits, Credit{Number: referrer.Number})
 		}
-		c := &b.Credits[at]
+		c := &b.Credits[len(b.Credits)-1]
 		c.Count++
 		c.Places += int64(j.Waitlist.Settings.ReferralBoost)
 		b.Events = append(b.Events, referralCredited(
-			j.Waitlist, referrer.Number, referrer.Count+int64(c.Count), in.Number, &eff, j.CreatedAt, newID(),
+			j.Waitlist, referrer.Number, referrer.Count+credited[j.ReferredBy], in.Number, &eff, j.CreatedAt, newID(),
 		))
 	}
 	if len(b.Inserts) > 0 {

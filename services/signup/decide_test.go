@@ -98,7 +98,7 @@ func TestDecide(t *testing.T) {
 				{Existing: true, Number: 4},
 			},
 			keys:    []int64{500 + spacing, 500 + 2*spacing, 500 + 3*spacing, 500 + 4*spacing},
-			credits: []signup.Credit{{Number: 2, Count: 2, Places: 4}, {Number: 3, Count: 1, Places: 2}},
+			credits: []signup.Credit{{Number: 2, Count: 1, Places: 2}, {Number: 3, Count: 1, Places: 2}, {Number: 2, Count: 1, Places: 2}},
 			events: []string{
 				"created 21", "credited 2 to 6 by 21", "created 22", "credited 3 to 1 by 22", "created 23", "credited 2 to 7 by 23", "created 24",
 			},
@@ -242,7 +242,8 @@ func TestDecideProperties(t *testing.T) {
 		}
 		b := l.Decide(joins, refused, counting())
 
-		want, key, credits := l.State, l.LastKey, map[int64]int64{}
+		want, key := l.State, l.LastKey
+		var credits []int64 // the referrers' numbers, in order
 		at := 0
 		seen := map[string]int64{}
 		for i, j := range joins {
@@ -275,20 +276,25 @@ func TestDecideProperties(t *testing.T) {
 				key = in.Key
 				if in.ReferrerNumber != 0 {
 					want.Credited++
-					credits[in.ReferrerNumber]++
+					credits = append(credits, in.ReferrerNumber)
 				}
 			}
 		}
 		if at > 0 {
 			want.Change++
 		}
-		if at != len(b.Inserts) || b.State != want || len(b.Events) != at+int(want.Credited-l.State.Credited) || len(b.Credits) != len(credits) {
+		if at != len(b.Inserts) || b.State != want || len(b.Events) != at+len(credits) {
 			t.Fatalf("%d inserts, state %+v, %d events, credits %+v", len(b.Inserts), b.State, len(b.Events), b.Credits)
 		}
-		for _, c := range b.Credits {
-			if n := credits[c.Number]; int64(c.Count) != n || c.Places != n*int64(boost) {
-				t.Fatalf("credits %+v, want %v", b.Credits, credits)
+		var given []int64
+		for i, c := range b.Credits {
+			if c.Count < 1 || c.Places != int64(c.Count)*int64(boost) || (i > 0 && b.Credits[i-1].Number == c.Number) {
+				t.Fatalf("credits %+v", b.Credits)
 			}
+			given = append(given, slices.Repeat([]int64{c.Number}, int(c.Count))...)
+		}
+		if !slices.Equal(given, credits) {
+			t.Fatalf("credits %+v, want %v", b.Credits, credits)
 		}
 	})
 }

@@ -168,8 +168,14 @@ func (w *world) join(t tester, joins []*signup.Join) {
 	if err != nil {
 		t.Fatalf("join: %v", err)
 	}
+	before := map[signup.Token]int{} // guarded referrals before the batch
+	for tok, seen := range w.seen {
+		before[tok] = len(seen)
+	}
+	// The oracle takes one signup at a time: it appends the signup, then credits and moves its referrer.
 	for i, o := range outcomes {
-		if at := w.byEmail(joins[i].Email); at >= 0 {
+		j := joins[i]
+		if at := w.byEmail(j.Email); at >= 0 {
 			if !o.Existing {
 				t.Fatalf("join of a present address: %+v", o)
 			}
@@ -177,24 +183,16 @@ func (w *world) join(t tester, joins []*signup.Join) {
 		}
 		w.total++
 		w.lastNumber++
-		w.queue = append(w.queue, member{number: o.Number, email: joins[i].Email, token: joins[i].Token})
+		w.queue = append(w.queue, member{number: o.Number, email: j.Email, token: j.Token})
 		if o.Err != nil || o.Existing || o.Number != w.lastNumber || o.Position != int64(len(w.queue)) || o.Total != w.total {
 			t.Fatalf("join %d: %+v, want position %d of %d", i, o, len(w.queue), w.total)
 		}
-	}
-	// The store moves each referrer once, by all of its credits, in the order of
-	// the first ones.
-	var order []signup.Token
-	credits := map[signup.Token]int{}
-	before := map[signup.Token]int{} // guarded referrals before the batch
-	for tok, seen := range w.seen {
-		before[tok] = len(seen)
-	}
-	for i, j := range joins {
-		if !j.HasReferrer || outcomes[i].Existing || w.byToken(j.ReferredBy) < 0 {
+		at := w.byToken(j.ReferredBy)
+		// A batch does not know the tokens that it makes.
+		if !j.HasReferrer || at < 0 || slices.ContainsFunc(joins, func(k *signup.Join) bool { return k.Token == j.ReferredBy }) {
 			continue
 		}
-		m := &w.queue[w.byEmail(j.Email)]
+		m := &w.queue[len(w.queue)-1]
 		m.referrer = j.ReferredBy
 		mode := w.list.Settings.ReferralGuard
 		if mode != signup.GuardOff {
@@ -207,14 +205,8 @@ func (w *world) join(t tester, joins []*signup.Join) {
 			continue
 		}
 		m.referred = true
-		if credits[j.ReferredBy]++; credits[j.ReferredBy] == 1 {
-			order = append(order, j.ReferredBy)
-		}
-	}
-	for _, tok := range order {
-		at := w.byToken(tok)
-		w.queue[at].referrals += int64(credits[tok])
-		w.place(at, max(0, at-w.list.Settings.ReferralBoost*credits[tok]))
+		w.queue[at].referrals++
+		w.place(at, max(0, at-w.list.Settings.ReferralBoost))
 	}
 }
 
@@ -526,6 +518,16 @@ func walk(t *testing.T) {
 					if referred {
 						w.suspect(rt, joins[i])
 					}
+				}
+				w.join(rt, joins)
+			},
+			// A few referrers share all credits of a batch.
+			"rush": func(rt *rapid.T) {
+				here(rt)
+				referrers := []signup.Token{w.queue[w.pick(rt)].token, w.queue[w.pick(rt)].token, w.queue[w.pick(rt)].token}
+				joins := make([]*signup.Join, rapid.IntRange(5, 12).Draw(rt, "batch"))
+				for i := range joins {
+					joins[i] = w.newJoin(rapid.SampledFrom(referrers).Draw(rt, "referrer"), true)
 				}
 				w.join(rt, joins)
 			},

@@ -67,8 +67,8 @@ func (s *suite) testAudit(t *testing.T) {
 	do := func(r Request, status int) *Response { t.Helper(); return o.Do(t, r).Want(status) }
 	theirs := func(r Request) Request { return r.As(member.token).With("X-Account-Email", o.email) }
 
-	want(do(Post("/auth/login", Obj{"email": o.email, "password": "wrong password"}), http.StatusUnauthorized),
-		nil, "", "auth.login_refused", "")
+	wrong := Obj{"email": o.email, "password": "wrong password"}
+	want(do(Post("/auth/login", wrong), http.StatusUnauthorized), nil, "", "auth.login_refused", "")
 	verify := Obj{"token": d.server.AwaitMails(t, o.email, 1)[0].Token()}
 	want(do(Post("/auth/verify-email", verify).As(o.token), http.StatusOK), o, "owner", "account.verified", "")
 	want(do(invite(member.email, "admin").As(o.token), http.StatusCreated), o, "owner", "team.invited", "*")

@@ -45,13 +45,15 @@ func testTransfer(t *testing.T, d *deployment) {
 
 // columns returns the export's columns before and after those of the questions.
 func columns() (before, behind []string) {
-	return []string{
+	before = []string{
 		"email", "first_name", "last_name", "phone", "position", "referral_count", "referral_token", "referred_by",
 		"utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content",
-	}, []string{
+	}
+	behind = []string{
 		"email_opt_out", "email_opt_out_at", "consent_given_at", "consent_text_version", "privacy_policy_version", "email_verified",
 		"created_at", "flagged",
 	}
+	return before, behind
 }
 
 // parse parses a file strictly and returns the header and the rows.
