@@ -30,6 +30,8 @@ type options struct {
 	recipients  int
 	rate        float64
 	profile     string
+	former      string
+	mixed       int
 	write       bool
 }
 
@@ -63,6 +65,8 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.recipients, "recipients", 100_000, "recipients of a blast of B11; its memory is compared with one of ten times as many")
 	flags.Float64Var(&o.rate, "rate", 200, "requests a second to each list of B4")
 	flags.StringVar(&o.profile, "profile", "", "folder for the service's CPU and heap profiles during B1")
+	flags.StringVar(&o.former, "former", "", "standalone program of a former version, to compare B13 and B14 with")
+	flags.IntVar(&o.mixed, "mixed", 1_000_000, "signups on the large list of B14; the other is empty")
 	flags.BoolVar(&o.write, "write", true, "keep the table of a complete run in docs/performance.md")
 	if err := flags.Parse(args); err != nil {
 		return err

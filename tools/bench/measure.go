@@ -80,6 +80,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("B6") {
+		if err := b.config(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("B9") || b.wants("B10") {
 		if err := b.transfers(ctx); err != nil {
 			return err
@@ -93,6 +98,18 @@ func (b *bench) measure(ctx context.Context) (err error) {
 	if b.wants("B11") {
 		if err := b.blasts(ctx); err != nil {
 			return err
+		}
+	}
+	if b.wants("B13") {
+		if err := b.rushes(ctx); err != nil {
+			return err
+		}
+	}
+	if b.wants("B14") {
+		for _, size := range []int{0, b.mixed} {
+			if err := b.mixes(ctx, size); err != nil {
+				return err
+			}
 		}
 	}
 	if b.wants("A1") {

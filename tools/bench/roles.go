@@ -17,6 +17,7 @@ const (
 	roleKafka = "role-kafka" // directory
 	roleProxy = "role-proxy" // target, delay
 	roleSMTP  = "role-smtp"
+	roleBare  = "role-bare" // Postgres, Redis, file
 )
 
 // playRole plays the role that args name until standard input ends. It reports whether args name one.
@@ -33,6 +34,8 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 		fmt.Println(k.Brokers[0])
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		return true, k.Stop()
+	case roleBare:
+		return true, bareHandler(ctx, args[1], args[2], args[3])
 	case roleSMTP:
 		return true, smtpSink(ctx)
 	case roleProxy:

@@ -1,0 +1,356 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5" // as fill makes tokens
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// mixRate is the first rate of B14, in requests a second; each next one is mixStep times as high.
+	mixRate = 800.0
+	mixStep = 1.25
+	// mixTurns is how often a rate is tried, mixGood the p99 in milliseconds up to which it is good.
+	mixTurns = 3
+	mixGood  = 100.0
+	// zipf is the exponent of the distribution of referrers: few have most of the referrals.
+	zipf = 1.1
+)
+
+// launch is one waitlist that goes viral: every signup is referred, and those who are on the list look at their place.
+type launch struct {
+	name string
+	addr string
+	list *list
+	// filled is how many members fill has inserted; next is the number of the last address.
+	filled int64
+	next   atomic.Int64
+	mu     sync.Mutex
+	// tokens are those of the signups of this run.
+	tokens []string
+}
+
+// token returns the token of a referrer, or "" while nobody is on the list.
+func (l *launch) token(z *rand.Zipf) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := int64(z.Uint64())
+	switch {
+	case n < l.filled:
+		sum := md5.Sum([]byte(strconv.FormatInt(n+1, 10)))
+		return hex.EncodeToString(sum[:])
+	case len(l.tokens) > 0:
+		return l.tokens[n%int64(len(l.tokens))]
+	}
+	return ""
+}
+
+// signUp makes a referred signup. It returns the number in its address.
+func (l *launch) signUp(c *client, z *rand.Zipf) (n int64, status int, err error) {
+	n = l.next.Add(1)
+	body := `{"email":"` + address(n) + `","first_name":"Ann","last_name":"Example","utm_source":"launch"`
+	if t := l.token(z); t != "" {
+		body += `,"referred_by_token":"` + t + `"`
+	}
+	body += "}"
+	status, answer, err := c.do([]byte("POST /v1/public/waitlists/" + l.list.id + "/signups HTTP/1.1\r\nHost: bench\r\n" +
+		"Content-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body))
+	if err != nil || status != http.StatusCreated {
+		return n, status, err
+	}
+	const name = `"referral_token":"`
+	if at := bytes.Index(answer, []byte(name)); at >= 0 && len(answer) >= at+len(name)+32 {
+		l.mu.Lock()
+		l.tokens = append(l.tokens, string(answer[at+len(name):at+len(name)+32]))
+		l.mu.Unlock()
+	}
+	return n, status, l.list.took([]int{field(answer, `"position":`)})
+}
+
+// mixed is the result of one slice of the open mix.
+type mixed struct {
+	sample
+	// shed counts answers 429. They are not in the sample.
+	shed int
+}
+
+// good reports whether everything was done in time.
+func (m mixed) good() bool { return m.shed == 0 && m.quantile(.99) < mixGood }
+
+// ask offers rate requests a second for d over conns connections, whatever happens to earlier ones: 40 % referred signups, 40 %
+// statuses, 15 % configs, 4 % counts, 1 % leaderboards. Latencies include the wait for a connection.
+func (l *launch) ask(ctx context.Context, rate float64, conns int, d time.Duration) (mixed, error) {
+	var (
+		all       sync.WaitGroup
+		latencies = make([][]int, conns)
+		shed      = make([]int, conns)
+		errs      = make([]error, conns)
+		start     = time.Now().Add(20 * time.Millisecond)
+		gap       = time.Duration(float64(time.Second) / rate)
+	)
+	get := func(path string) []byte {
+		return []byte("GET /v1/public/waitlists/" + l.list.id + path + " HTTP/1.1\r\nHost: bench\r\n\r\n")
+	}
+	config, count, board := get("/config"), get("/count"), get("/leaderboard")
+	for i := range conns {
+		c, err := dial(ctx, l.addr)
+		if err != nil {
+			return mixed{}, err
+		}
+		defer c.close()
+		all.Go(func() {
+			z := rand.NewZipf(rand.New(rand.NewPCG(rand.Uint64(), 1)), zipf, 1, uint64(l.filled+10_000))
+			who := statusRequest(l.list.id)
+			var mine []int64 // members who are on the list for sure
+			for due := start.Add(time.Duration(i) * gap); due.Sub(start) < d && ctx.Err() == nil; due = due.Add(time.Duration(conns) * gap) {
+				began := due
+				if wait := time.Until(due); wait > 0 {
+					<-time.After(wait)
+					began = time.Now() // do not count the client's late timer
+				}
+				_ = c.conn.SetDeadline(time.Now().Add(answerTimeout))
+				var status int
+				var err error
+				switch draw := rand.IntN(100); {
+				case draw < 40 || (draw < 80 && l.filled == 0 && len(mine) == 0):
+					var n int64
+					if n, status, err = l.signUp(c, z); status == http.StatusCreated {
+						mine, status = append(mine, n), http.StatusOK
+					}
+				case draw < 80:
+					var n int64
+					if l.filled > 0 && (len(mine) == 0 || draw < 60) {
+						n = 1 + rand.Int64N(l.filled)
+					} else {
+						n = mine[rand.IntN(len(mine))]
+					}
+					status, _, err = c.do(who.with(n))
+				case draw < 95:
+					status, _, err = c.do(config)
+				case draw < 99:
+					status, _, err = c.do(count)
+				default:
+					status, _, err = c.do(board)
+				}
+				switch {
+				case err == nil && status == http.StatusTooManyRequests:
+					shed[i]++
+					continue
+				case err == nil && status != http.StatusOK:
+					err = fmt.Errorf("a request was answered %d", status)
+				}
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				latencies[i] = append(latencies[i], int(time.Since(began).Microseconds()))
+			}
+		})
+	}
+	all.Wait()
+	took := time.Since(start)
+	if err := first(errs, ctx.Err()); err != nil {
+		return mixed{}, err
+	}
+	m := mixed{sample: sample{latencies: slices.Concat(latencies...)}}
+	slices.Sort(m.latencies)
+	for _, n := range shed {
+		m.shed += n
+	}
+	m.perSecond = float64(len(m.latencies)) / took.Seconds()
+	return m, nil
+}
+
+// rush keeps conns connections busy with referred signups for d.
+func (l *launch) rush(ctx context.Context, conns int, d time.Duration) (sample, error) {
+	var (
+		all       sync.WaitGroup
+		latencies = make([][]int, conns)
+		errs      = make([]error, conns)
+		start     = time.Now()
+	)
+	for i := range conns {
+		c, err := dial(ctx, l.addr)
+		if err != nil {
+			return sample{}, err
+		}
+		defer c.close()
+		all.Go(func() {
+			z := rand.NewZipf(rand.New(rand.NewPCG(rand.Uint64(), 1)), zipf, 1, uint64(l.filled+10_000))
+			for now := start; now.Sub(start) < d && ctx.Err() == nil; {
+				_ = c.conn.SetDeadline(now.Add(answerTimeout))
+				_, status, err := l.signUp(c, z)
+				if err == nil && status != http.StatusCreated {
+					err = fmt.Errorf("signup was answered %d", status)
+				}
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				done := time.Now()
+				latencies[i] = append(latencies[i], int(done.Sub(now).Microseconds()))
+				now = done
+			}
+		})
+	}
+	all.Wait()
+	took := time.Since(start)
+	if err := first(errs, ctx.Err()); err != nil {
+		return sample{}, err
+	}
+	s := sample{latencies: slices.Concat(latencies...)}
+	slices.Sort(s.latencies)
+	s.perSecond = float64(len(s.latencies)) / took.Seconds()
+	return s, nil
+}
+
+// launches starts the whole suite, and the former one if there is one, each on a list of size members.
+func (b *bench) launches(ctx context.Context, id string, size int) (out []*launch, stop func() error, err error) {
+	var closers []func() error
+	stop = func() error {
+		var errs []error
+		for _, c := range slices.Backward(closers) {
+			errs = append(errs, c())
+		}
+		return errors.Join(errs...)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, stop())
+		}
+	}()
+	program, err := b.build(ctx, packages()[standaloneProgram])
+	if err != nil {
+		return nil, stop, err
+	}
+	for i, program := range []string{program, b.former} {
+		if program == "" {
+			continue
+		}
+		name := []string{"ours", "former"}[i]
+		database := fmt.Sprintf("%s_%d_%s", id, size, name)
+		conn, err := b.database(ctx, database)
+		if err != nil {
+			return nil, stop, err
+		}
+		closers = append(closers, func() error { return conn.Close(context.WithoutCancel(ctx)) })
+		srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database)
+		if err != nil {
+			return nil, stop, err
+		}
+		closers = append(closers, srv.stop)
+		l := &launch{name: name, addr: srv.addr, filled: int64(size)}
+		if l.list, err = newList(ctx, conn); err != nil {
+			return nil, stop, err
+		}
+		l.next.Store(int64(size))
+		if size > 0 {
+			if _, err := fill(ctx, conn, l.list, size); err != nil {
+				return nil, stop, err
+			}
+			if _, err := b.index(ctx, crowd{addr: srv.addr, list: l.list, size: size}); err != nil {
+				return nil, stop, err
+			}
+		}
+		closers = append(closers, func() error { return b.audit(ctx, conn) })
+		out = append(out, l)
+	}
+	return out, stop, nil
+}
+
+// rushes measures B13.
+func (b *bench) rushes(ctx context.Context) (err error) {
+	sides, stop, err := b.launches(ctx, "b13", 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	if len(sides) < 2 {
+		s, err := sides[0].rush(ctx, b.conns, b.slice)
+		if err != nil {
+			return fmt.Errorf("B13: %w", err)
+		}
+		b.notes = append(b.notes, fmt.Sprintf("B13 alone: %.0f referred signups a second (p50 %.1f, p99 %.1f ms).",
+			s.perSecond, s.quantile(.5), s.quantile(.99)))
+		b.say("%s", b.notes[len(b.notes)-1])
+		return nil
+	}
+	side := func(l *launch) func(context.Context, time.Duration) (sample, error) {
+		return func(ctx context.Context, d time.Duration) (sample, error) { return l.rush(ctx, b.conns, d) }
+	}
+	pairs, err := b.turns(ctx, "B13", func(context.Context) error { return nil }, side(sides[0]), side(sides[1]), b.slice)
+	if err != nil {
+		return err
+	}
+	ours, theirs, ratio := of(pairs, rate)
+	b.add(row{
+		id: "B13", goal: "≥ 2 ×", ratio: ratio, met: ratio >= 2,
+		what: fmt.Sprintf("Referred signups a second into one list over %d connections, all services running, against the former program.", b.conns),
+		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
+	})
+	return nil
+}
+
+// mixes measures B14 on a list of size members: the highest good rate, and what becomes of twice that.
+func (b *bench) mixes(ctx context.Context, size int) (err error) {
+	sides, stop, err := b.launches(ctx, "b14", size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	best, failed := make([]float64, len(sides)), make([]bool, len(sides))
+	for offered := mixRate; slices.Contains(failed, false); offered *= mixStep {
+		good := make([]int, len(sides))
+		for range mixTurns {
+			for i, l := range sides {
+				if failed[i] {
+					continue
+				}
+				m, err := l.ask(ctx, offered, b.conns, b.slice)
+				if err != nil {
+					return fmt.Errorf("B14: %s: %w", l.name, err)
+				}
+				b.say("B14 %d members, %s: offered %.0f/s, done %.0f/s, shed %d, p50 %.1f ms p99 %.1f ms", size, l.name, offered,
+					m.perSecond, m.shed, m.quantile(.5), m.quantile(.99))
+				if failed[i] = !m.good(); !failed[i] {
+					good[i]++
+				}
+			}
+		}
+		for i := range sides {
+			if good[i] == mixTurns {
+				best[i] = offered
+			}
+		}
+	}
+	twice := make([]mixed, len(sides))
+	for i, l := range sides {
+		if twice[i], err = l.ask(ctx, 2*max(best[i], mixRate), b.conns, b.slice); err != nil {
+			return fmt.Errorf("B14: %s: %w", l.name, err)
+		}
+		b.notes = append(b.notes, fmt.Sprintf("B14 with %d members, %s: at twice %.0f/s %.0f/s are done, %d shed, p50 %.1f, p99 %.1f ms.",
+			size, l.name, best[i], twice[i].perSecond, twice[i].shed, twice[i].quantile(.5), twice[i].quantile(.99)))
+		b.say("%s", b.notes[len(b.notes)-1])
+	}
+	if len(sides) < 2 {
+		return nil
+	}
+	ratio := best[0] / max(best[1], 1)
+	b.add(row{
+		id: fmt.Sprintf("B14 at %d", size), goal: "≥ 2 ×", ratio: ratio, met: ratio >= 2,
+		what: fmt.Sprintf("The highest rate of a launch's mix (40 %% referred signups, 40 %% statuses, 15 %% configs, 4 %% counts, 1 %% leaderboards) "+
+			"with p99 below %.0f ms in %d of %d turns, all services running, against the former program.", mixGood, mixTurns, mixTurns),
+		ours: fmt.Sprintf("%.0f/s", best[0]), theirs: fmt.Sprintf("%.0f/s", best[1]),
+	})
+	return nil
+}
