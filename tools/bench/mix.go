@@ -295,7 +295,8 @@ func (b *bench) rushes(ctx context.Context) (err error) {
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
 		id: "B13", goal: "≥ 2 ×", ratio: ratio, met: ratio >= 2,
-		what: fmt.Sprintf("Referred signups a second into one list over %d connections, all services running, against the former program.", b.conns),
+		what: fmt.Sprintf("Referred signups a second into one list over %d connections, all services running, "+
+			"against the former program.", b.conns),
 		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 	})
 	return nil
@@ -348,7 +349,8 @@ func (b *bench) mixes(ctx context.Context, size int) (err error) {
 	ratio := best[0] / max(best[1], 1)
 	b.add(row{
 		id: fmt.Sprintf("B14 at %d", size), goal: "≥ 2 ×", ratio: ratio, met: ratio >= 2,
-		what: fmt.Sprintf("The highest rate of a launch's mix (40 %% referred signups, 40 %% statuses, 15 %% configs, 4 %% counts, 1 %% leaderboards) "+
+		what: fmt.Sprintf("The highest rate of a launch's mix "+
+			"(40 %% referred signups, 40 %% statuses, 15 %% configs, 4 %% counts, 1 %% leaderboards) "+
 			"with p99 below %.0f ms in %d of %d turns, all services running, against the former program.", mixGood, mixTurns, mixTurns),
 		ours: fmt.Sprintf("%.0f/s", best[0]), theirs: fmt.Sprintf("%.0f/s", best[1]),
 	})
