@@ -53,6 +53,11 @@ type PresentRow struct {
 type ReferrerRow struct {
 	Number, Count int64
 	Email         string
+	// Key is its queue key. Ahead has the keys of those who stand directly ahead of it, in
+	// the queue's order, at most as many as Reach says. Front says that these are all.
+	Key   int64
+	Ahead []int64
+	Front bool
 }
 
 // Outdated reports whether j was validated against settings or an entitlement
@@ -72,6 +77,9 @@ type Batch struct {
 	// makes no difference that all signups are inserted before, because a credit moves past
 	// people who stand ahead, and whoever signs up later stands behind.
 	Credits []Credit
+	// Moves is what the credits come to, in the order of the new keys. It is nil if that
+	// cannot be told from what was read; the store then applies Credits.
+	Moves []Move
 	// CreditedAt is when the referrers reach their new counts.
 	CreditedAt time.Time
 	Events     []*eventv1.Event
@@ -171,6 +179,7 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 		b.State.Change++
 		b.CreditedAt = b.Inserts[0].CreatedAt
 	}
+	b.Moves = l.moves(b.Credits)
 	return b
 }
 

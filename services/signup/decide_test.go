@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -146,8 +147,8 @@ func TestDecide(t *testing.T) {
 			if !slices.Equal(events, tc.events) {
 				t.Errorf("events %v, want %v", events, tc.events)
 			}
-			if l.State != before.State || l.LastKey != before.LastKey || !maps.Equal(l.Present, before.Present) || !maps.Equal(l.Referrers,
-				before.Referrers) {
+			if l.State != before.State || l.LastKey != before.LastKey || !maps.Equal(l.Present, before.Present) ||
+				!reflect.DeepEqual(l.Referrers, before.Referrers) {
 				t.Errorf("Decide changed what was read: %+v", l)
 			}
 		})
@@ -384,5 +385,82 @@ func TestDecideRemoval(t *testing.T) {
 			!ev.GetOccurredAt().AsTime().Equal(now) || ev.GetId() == "" {
 			t.Errorf("%s: %+v, %+v, %s; want %s", tc.name, state, kept, got, tc.event)
 		}
+	}
+}
+
+// TestMoves compares the moves of a batch with its credits, applied one after the other to
+// a queue that is known whole.
+func TestMoves(t *testing.T) {
+	t.Parallel()
+	told, all := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := proList(rapid.IntRange(1, 4).Draw(t, "boost"))
+		// Signups by their keys. Some stand so near to each other that nobody fits between them.
+		gaps := rapid.SliceOfN(rapid.SampledFrom([]int64{1, 2, 3, 50, 1 << 20}), 1, 40).Draw(t, "gaps")
+		queue, number := make([]int64, 0, len(gaps)), map[int64]int64{}
+		key := rapid.SampledFrom([]int64{-5 << 20, 0}).Draw(t, "first")
+		for i, gap := range gaps {
+			key += gap
+			queue, number[key] = append(queue, key), int64(i+1)
+		}
+		referrers := rapid.SliceOfN(rapid.IntRange(0, len(queue)-1), 1, 30).Draw(t, "referrers")
+		var joins []*signup.Join
+		for i, at := range referrers {
+			joins = append(joins, newcomer(w, fmt.Sprint(i), byte(100+i), byte(at+1)))
+		}
+		reach := signup.Reach(joins)
+		l := &signup.Locked{LastKey: key, Referrers: map[signup.Token]signup.ReferrerRow{}, Present: map[string]signup.PresentRow{}}
+		for _, at := range referrers {
+			n := min(at, reach[tokenOf(byte(at+1))])
+			ahead := slices.Clone(queue[at-n : at])
+			slices.Reverse(ahead)
+			l.Referrers[tokenOf(byte(at+1))] = signup.ReferrerRow{
+				Number: int64(at + 1), Key: queue[at], Ahead: ahead, Front: n < reach[tokenOf(byte(at+1))],
+			}
+		}
+		b := l.Decide(joins, nil, counting())
+		all++
+		if b.Moves == nil {
+			if slices.Min(gaps) > int64(len(referrers)+1) {
+				t.Fatal("no moves, though there is room everywhere")
+			}
+			return
+		}
+		told++
+		var want []int64 // numbers
+		for _, k := range queue {
+			want = append(want, number[k])
+		}
+		count := map[int64]int32{}
+		for _, at := range referrers {
+			n := int64(at + 1)
+			count[n]++
+			from := slices.Index(want, n)
+			want = slices.Insert(slices.Delete(want, from, from+1), max(0, from-w.Settings.ReferralBoost), n)
+		}
+		got := maps.Clone(number)
+		for _, m := range b.Moves {
+			if number[m.From] != m.Number || m.Count != count[m.Number] {
+				t.Fatalf("%+v, want %d referrals", m, count[m.Number])
+			}
+			delete(got, m.From)
+			delete(count, m.Number)
+		}
+		for _, m := range b.Moves {
+			if got[m.To] != 0 {
+				t.Fatalf("%+v: the key is taken", m)
+			}
+			got[m.To] = m.Number
+		}
+		order := make([]int64, 0, len(got))
+		for _, k := range slices.Sorted(maps.Keys(got)) {
+			order = append(order, got[k])
+		}
+		if len(count) > 0 || !slices.Equal(order, want) {
+			t.Fatalf("%v, want %v; without a move: %v", order, want, count)
+		}
+	})
+	if told*2 < all {
+		t.Errorf("only %d of %d batches told their moves", told, all)
 	}
 }

@@ -340,16 +340,20 @@ func (b *bench) settle(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// audit compares every waitlist's counters with its rows.
+// audit compares every waitlist's counters with its rows. Without credits, it also checks
+// that the places of the queue are numbered without a gap.
 func (b *bench) audit(ctx context.Context, conn *pgx.Conn) error {
 	var wrong int
 	err := conn.QueryRow(ctx, `
 		SELECT count(*) FROM (
-			SELECT DISTINCT ON (waitlist_id) waitlist_id, live FROM signup.change ORDER BY waitlist_id, no DESC
+			SELECT DISTINCT ON (waitlist_id) waitlist_id, live, credited FROM signup.change ORDER BY waitlist_id, no DESC
 		) c FULL JOIN (
-			SELECT waitlist_id, count(*) AS rows, sum(queue_key >> 20) AS places FROM signup.signup GROUP BY waitlist_id
+			SELECT waitlist_id, count(*) AS rows, sum(queue_key >> 20) AS places, sum(referral_count) AS referrals,
+				count(referrer_number) AS credited
+			FROM signup.signup GROUP BY waitlist_id
 		) s USING (waitlist_id)
-		WHERE c.live IS DISTINCT FROM s.rows OR s.places <> s.rows * (s.rows + 1) / 2`).Scan(&wrong)
+		WHERE c.live IS DISTINCT FROM s.rows OR c.credited <> s.credited OR s.referrals <> s.credited
+			OR s.credited = 0 AND s.places <> s.rows * (s.rows + 1) / 2`).Scan(&wrong)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}

@@ -32,8 +32,11 @@ SELECT s.email, s.token, s.number FROM unnest($2::text[]) AS e (email), LATERAL 
 ) s`
 
 const referrersSQL = `
-SELECT s.token, s.number, s.email, s.referral_count FROM unnest($2::uuid[]) AS t (token), LATERAL (
-    SELECT token, number, email, referral_count FROM signup WHERE waitlist_id = $1 AND token = t.token LIMIT 1
+SELECT s.token, s.number, s.email, s.referral_count, s.queue_key,
+    ARRAY(SELECT a.queue_key FROM signup a WHERE a.waitlist_id = $1 AND a.queue_key < s.queue_key
+          ORDER BY a.queue_key DESC LIMIT t.reach)
+FROM ROWS FROM (unnest($2::uuid[]), unnest($3::integer[])) AS t (token, reach), LATERAL (
+    SELECT token, number, email, referral_count, queue_key FROM signup WHERE waitlist_id = $1 AND token = t.token LIMIT 1
 ) s`
 
 // column is a column of signup that a batch fills.
@@ -77,9 +80,6 @@ var insertColumns = []column{
 	{"privacy_policy_version", "text", values(func(r *signup.Insert) string { return r.PolicyVersion })},
 }
 
-// keyArg is where queue_key stands among the arguments of insertSQL.
-const keyArg = 2
-
 // insertSQL takes the waitlist's id and one array for each of insertColumns.
 var insertSQL = func() string {
 	var names, arrays, selected []string
@@ -96,12 +96,32 @@ var insertSQL = func() string {
 		strings.Join(names, ", "), strings.Join(selected, ", "), strings.Join(arrays, ", "))
 }()
 
+// bucketsSQL counts signups that get a key and those that leave one.
 const bucketsSQL = `
 INSERT INTO queue_bucket AS b (waitlist_id, bucket, live)
-SELECT $1, key >> 32, count(*) FROM unnest($2::bigint[]) AS key GROUP BY key >> 32
+SELECT $1, bucket, sum(live) FROM (
+    SELECT key >> 32 AS bucket, 1 AS live FROM unnest($2::bigint[]) AS key
+    UNION ALL
+    SELECT key >> 32, -1 FROM unnest($3::bigint[]) AS key
+) k
+GROUP BY bucket HAVING sum(live) <> 0
 ON CONFLICT (waitlist_id, bucket) DO UPDATE SET live = b.live + excluded.live`
 
-// creditSQL completes changeSQL: it credits and moves referrers.
+// placeSQL gives referrers their new keys and referrals. It finds their rows by ctid: a
+// plain join may be planned to read the whole waitlist. One statement writes all, for one
+// may get the key that another one leaves.
+const placeSQL = `
+UPDATE signup s SET queue_key = p.queue_key, referral_count = s.referral_count + p.count, referral_at = $5
+FROM (
+    SELECT r.ctid, m.queue_key, m.count
+    FROM ROWS FROM (unnest($2::bigint[]), unnest($3::bigint[]), unnest($4::integer[])) AS m (number, queue_key, count), LATERAL (
+        SELECT ctid FROM signup WHERE waitlist_id = $1 AND number = m.number LIMIT 1
+    ) r
+) p
+WHERE s.ctid = p.ctid`
+
+// creditSQL completes changeSQL: it credits and moves referrers one after the other, and
+// makes room where there is none.
 const creditSQL = `queue_credit($1, $9, $10, $11, $12))`
 
 // Join implements signup.Store. It takes two round trips: one begins, locks and
@@ -149,19 +169,18 @@ func join(
 // snapshot, so it sees what the previous holder of the lock committed.
 func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joins []*signup.Join) (*signup.Locked, error) {
 	emails := make([]string, len(joins))
-	var tokens []uuid.UUID
 	for i, j := range joins {
 		emails[i] = j.Email
-		if j.HasReferrer {
-			tokens = append(tokens, uuid.UUID(j.ReferredBy))
-		}
 	}
+	reach := signup.Reach(joins)
 	l := &signup.Locked{Present: map[string]signup.PresentRow{}}
 	var b pgx.Batch
 	b.Queue("BEGIN")
 	// Without this, Postgres plans each execution anew, which takes longer than the
 	// lookup itself.
 	b.Queue("SET LOCAL plan_cache_mode = force_generic_plan")
+	// Such a plan may be made while a table is small, and read all of it when it has grown.
+	b.Queue("SET LOCAL enable_seqscan = off")
 	b.Queue(lockSQL, waitlistID).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&l.SettingsVersion, &l.OwnerVersion)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -189,20 +208,34 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 		})
 		return err
 	})
-	if len(tokens) > 0 {
-		l.Referrers = make(map[signup.Token]signup.ReferrerRow, len(tokens))
-		b.Queue(referrersSQL, waitlistID, tokens).Query(func(rows pgx.Rows) error {
-			var token uuid.UUID
-			var r signup.ReferrerRow
-			_, err := pgx.ForEachRow(rows, []any{&token, &r.Number, &r.Email, &r.Count}, func() error {
-				l.Referrers[signup.Token(token)] = r
-				return nil
-			})
-			return err
-		})
-	}
+	queueReferrers(&b, waitlistID, reach, l)
 	queueSeen(&b, waitlistID, joins, l)
 	return l, conn.SendBatch(ctx, &b).Close()
+}
+
+// queueReferrers adds to b a read of the referrers, and of as many keys ahead of each as
+// reach says.
+func queueReferrers(b *pgx.Batch, waitlistID string, reach map[signup.Token]int, l *signup.Locked) {
+	if len(reach) == 0 {
+		return
+	}
+	tokens, most := make([]uuid.UUID, 0, len(reach)), make([]int32, 0, len(reach))
+	for token, n := range reach {
+		tokens, most = append(tokens, uuid.UUID(token)), append(most, int32(n))
+	}
+	l.Referrers = make(map[signup.Token]signup.ReferrerRow, len(reach))
+	b.Queue(referrersSQL, waitlistID, tokens, most).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var token uuid.UUID
+			var r signup.ReferrerRow
+			if err := rows.Scan(&token, &r.Number, &r.Email, &r.Count, &r.Key, &r.Ahead); err != nil {
+				return err
+			}
+			r.Front = len(r.Ahead) < reach[signup.Token(token)]
+			l.Referrers[signup.Token(token)] = r
+		}
+		return rows.Err()
+	})
 }
 
 // write inserts everything and commits, in one round trip.
@@ -214,24 +247,43 @@ func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *signup
 		args = append(args, c.values(d.Inserts))
 	}
 	b.Queue(insertSQL, args...)
-	b.Queue(bucketsSQL, waitlistID, args[keyArg])
-	first := d.Inserts[0].Number
-	if len(d.Credits) == 0 {
-		b.Queue(changeSQL+`'{}')`, changeArgs(waitlistID, d.State, first)...)
-	} else {
-		numbers, counts, places := make([]int64, len(d.Credits)), make([]int32, len(d.Credits)), make([]int64, len(d.Credits))
-		for i, c := range d.Credits {
-			numbers[i], counts[i], places[i] = c.Number, c.Count, c.Places
-		}
-		b.Queue(changeSQL+creditSQL,
-			append(changeArgs(waitlistID, d.State, first), numbers, counts, places, d.CreditedAt)...)
-	}
+	queuePlaces(&b, waitlistID, d)
 	queueGuarded(&b, waitlistID, d.Inserts)
 	if err := outbox.Queue(ctx, &b, outbox.Message{Topic: kafka.SignupsTopic, Key: waitlistID, Events: d.Events}); err != nil {
 		return err
 	}
 	b.Queue("COMMIT")
 	return conn.SendBatch(ctx, &b).Close()
+}
+
+// queuePlaces adds to b the keys that the batch gives and the change that it makes.
+func queuePlaces(b *pgx.Batch, waitlistID string, d *signup.Batch) {
+	var (
+		taken, left, touched, numbers, keys, places []int64
+		counts                                      []int32
+	)
+	for i := range d.Inserts {
+		taken = append(taken, d.Inserts[i].Key)
+	}
+	for _, m := range d.Moves {
+		numbers, keys, counts = append(numbers, m.Number), append(keys, m.To), append(counts, m.Count)
+		if m.To != m.From {
+			taken, left, touched = append(taken, m.To), append(left, m.From), append(touched, m.Number)
+		}
+	}
+	b.Queue(bucketsSQL, waitlistID, taken, left)
+	change := changeArgs(waitlistID, d.State, d.Inserts[0].Number)
+	if d.Moves != nil || len(d.Credits) == 0 {
+		if d.Moves != nil {
+			b.Queue(placeSQL, waitlistID, numbers, keys, counts, d.CreditedAt)
+		}
+		b.Queue(changeSQL+`coalesce($9::bigint[], '{}'))`, append(change, touched)...)
+		return
+	}
+	for _, c := range d.Credits {
+		numbers, counts, places = append(numbers, c.Number), append(counts, c.Count), append(places, c.Places)
+	}
+	b.Queue(changeSQL+creditSQL, append(change, numbers, counts, places, d.CreditedAt)...)
 }
 
 func nullable[T any](v T, ok bool) *T {
