@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -49,6 +50,11 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
 	cfg.ConnConfig.Tracer = otelpgx.NewTracer()
+	// Without this, pgx makes a text of each UUID and parses that again.
+	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		pgxuuid.Register(conn.TypeMap())
+		return nil
+	}
 	params := cfg.ConnConfig.RuntimeParams
 	params["search_path"] = schema
 	params["timezone"] = "UTC"

@@ -179,8 +179,6 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 	// Without this, Postgres plans each execution anew, which takes longer than the
 	// lookup itself.
 	b.Queue("SET LOCAL plan_cache_mode = force_generic_plan")
-	// Such a plan may be made while a table is small, and read all of it when it has grown.
-	b.Queue("SET LOCAL enable_seqscan = off")
 	b.Queue(lockSQL, waitlistID).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&l.SettingsVersion, &l.OwnerVersion)
 		if errors.Is(err, pgx.ErrNoRows) {
