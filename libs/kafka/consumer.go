@@ -87,7 +87,14 @@ type ConsumerConfig struct {
 	// Pool reaches the schema that has the inbox.
 	Pool    *pgxpool.Pool
 	Handler Handler
-	Logger  *slog.Logger
+	// Batch, if set, takes the place of Handler, and what is said of that holds for it. It
+	// gets all events of a transaction at once, in order; those of a batch that failed, one
+	// by one.
+	Batch func(ctx context.Context, tx pgx.Tx, evs []*eventv1.Event) error
+	// Wants, if set, reports whether an event may have an effect. Events that it does not
+	// want are passed over: they need no row in the inbox and no transaction.
+	Wants  func(ev *eventv1.Event) bool
+	Logger *slog.Logger
 	// Attempts is how often a failing event is tried before it is dead-lettered; 0
 	// means 5, which take about three seconds.
 	Attempts int
@@ -285,7 +292,9 @@ func (c *Consumer) handleBatch(ctx, work context.Context, batch []kafkago.Messag
 			}
 			continue
 		}
-		good = append(good, d)
+		if c.cfg.Wants == nil || c.cfg.Wants(d.event) {
+			good = append(good, d)
+		}
 	}
 	if len(good) == 0 {
 		return true
@@ -392,17 +401,15 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 		for _, id := range inserted {
 			fresh[id] = true
 		}
+		var todo []delivery
 		for _, d := range batch {
-			if !fresh[d.id] {
-				continue
-			}
 			// An event that occurs twice in the batch has its effect once.
-			fresh[d.id] = false
-			if err := c.apply(ctx, tx, d); err != nil {
-				return err
+			if fresh[d.id] {
+				todo = append(todo, d)
 			}
+			fresh[d.id] = false
 		}
-		return nil
+		return c.apply(ctx, tx, todo)
 	})
 	if err != nil {
 		return err //nolint:wrapcheck // ours
@@ -422,17 +429,44 @@ type panicError struct{ value any }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
-// apply calls the handler in the trace of the event.
-func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, d delivery) (err error) {
-	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{HeaderTraceparent: header(d.msg, HeaderTraceparent)})
-	ctx, span := c.tracer.Start(ctx, "process "+c.baseTopic(d.msg.Topic), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+// apply passes events to the handler: one by one, each in its trace, or all together.
+func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, events []delivery) error {
+	if c.cfg.Batch != nil && len(events) > 0 {
+		evs, links := make([]*eventv1.Event, len(events)), make([]trace.Link, len(events))
+		for i, d := range events {
+			evs[i], links[i] = d.event, trace.LinkFromContext(d.trace(ctx), attribute.String("event.id", d.event.GetId()))
+		}
+		return c.within(ctx, events[0], func(ctx context.Context) error { return c.cfg.Batch(ctx, tx, evs) },
+			trace.WithLinks(links...), trace.WithAttributes(attribute.Int("messaging.batch.message_count", len(evs))))
+	}
+	for _, d := range events {
+		err := c.within(d.trace(ctx), d, func(ctx context.Context) error { return c.cfg.Handler(ctx, tx, d.event) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trace returns ctx with the trace of the event.
+func (d *delivery) trace(ctx context.Context) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{HeaderTraceparent: header(d.msg, HeaderTraceparent)})
+}
+
+// within calls fn in a span. first is the event that it handles, or the first one of several.
+func (c *Consumer) within(
+	ctx context.Context, first delivery, fn func(context.Context) error, opts ...trace.SpanStartOption,
+) (err error) {
+	opts = append(opts, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 		attribute.String("messaging.system", "kafka"), attribute.String("messaging.consumer.group.name", c.cfg.Group),
-		attribute.String("event.id", d.event.GetId()),
-		attribute.Int("messaging.destination.partition.id", d.msg.Partition), attribute.Int64("messaging.kafka.offset", d.msg.Offset)))
+		attribute.String("event.id", first.event.GetId()),
+		attribute.Int("messaging.destination.partition.id", first.msg.Partition),
+		attribute.Int64("messaging.kafka.offset", first.msg.Offset)))
+	ctx, span := c.tracer.Start(ctx, "process "+c.baseTopic(first.msg.Topic), opts...)
 	defer func() {
 		if v := recover(); v != nil {
 			p := &panicError{v}
-			c.log.ErrorContext(ctx, "event handler panicked", slog.String("event_id", d.event.GetId()), telemetry.Err(p),
+			c.log.ErrorContext(ctx, "event handler panicked", slog.String("event_id", first.event.GetId()), telemetry.Err(p),
 				slog.String("stack", string(debug.Stack())))
 			err = p
 		}
@@ -441,7 +475,7 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, d delivery) (err error)
 		}
 		span.End()
 	}()
-	return c.cfg.Handler(ctx, tx, d.event)
+	return fn(ctx)
 }
 
 func (c *Consumer) baseTopic(topic string) string {

@@ -80,10 +80,15 @@ func openEnv(t testing.TB, url string, cfg kafka.Config) *env {
 // run starts a consumer and returns a function that stops it and waits.
 func (e *env) run(group string, h kafka.Handler) func() {
 	e.Helper()
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{
-		Config: e.cfg, Group: group, Topics: []string{kafka.SignupsTopic, kafka.AccountsTopic}, Pool: e.pool,
-		Handler: h, Logger: slog.New(slog.NewTextHandler(e, nil)), Attempts: 3,
-	})
+	return e.start(kafka.ConsumerConfig{Group: group, Handler: h})
+}
+
+// start starts a consumer with what cfg does not say.
+func (e *env) start(cfg kafka.ConsumerConfig) func() {
+	e.Helper()
+	cfg.Config, cfg.Topics, cfg.Pool = e.cfg, []string{kafka.SignupsTopic, kafka.AccountsTopic}, e.pool
+	cfg.Logger, cfg.Attempts = slog.New(slog.NewTextHandler(e, nil)), 3
+	c, err := kafka.NewConsumer(cfg)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -190,6 +195,59 @@ func TestEventsHaveTheirEffectOnce(t *testing.T) {
 	e.consumed("second")
 	if got := e.effects("second"); !slices.Equal(got, want) {
 		t.Fatalf("second group: %d effects of %d events, or out of order", len(got), len(want))
+	}
+}
+
+// TestABatchOfWantedEvents: a handler of batches gets each wanted event once and in order,
+// whatever else comes, and events that nobody wants leave nothing in the inbox.
+func TestABatchOfWantedEvents(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var want []string
+	var all []kafkago.Message
+	for i := range 300 {
+		ev := newEvent([]string{"wanted", "other"}[i%2])
+		m := e.message("k", ev)
+		all = append(all, m, m)
+		if i%2 == 0 {
+			want = append(want, ev.GetId())
+		}
+	}
+	all = append(all, e.message("k", newEvent("poison")), e.message("k", newEvent("other")))
+	e.write(all...)
+	var most atomic.Int64
+	e.start(kafka.ConsumerConfig{
+		Group: "batches",
+		Wants: func(ev *eventv1.Event) bool { return ev.GetSignupCreated().GetWaitlistId() != "other" },
+		Batch: func(ctx context.Context, tx pgx.Tx, evs []*eventv1.Event) error {
+			most.Store(max(most.Load(), int64(len(evs))))
+			for _, ev := range evs {
+				if ev.GetSignupCreated().GetWaitlistId() == "poison" {
+					panic("poison")
+				}
+				if err := record("batches")(ctx, tx, ev); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+	e.consumed("batches")
+	if got := e.effects("batches"); !slices.Equal(got, want) {
+		t.Errorf("%d effects of %d events, or out of order", len(got), len(want))
+	}
+	if most.Load() < 2 {
+		t.Error("no batch had two events")
+	}
+	if n := len(e.deadLetters()); n != 1 {
+		t.Errorf("%d dead letters", n)
+	}
+	var rows int
+	if err := e.pool.QueryRow(t.Context(), "SELECT count(*) FROM inbox").Scan(&rows); err != nil {
+		t.Fatal(err)
+	}
+	if rows != len(want) {
+		t.Errorf("%d rows in the inbox, want %d", rows, len(want))
 	}
 }
 

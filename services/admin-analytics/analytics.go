@@ -41,7 +41,7 @@ func ParseRange(s string) (word string, days int, ok bool) {
 
 // Count is what one event adds to a waitlist's sums.
 type Count struct {
-	WaitlistID string
+	EventID, WaitlistID string
 	// Day is the first moment of a UTC day.
 	Day             time.Time
 	Views           int64

@@ -14,6 +14,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/loop"
 )
 
 const (
@@ -32,6 +35,8 @@ type launch struct {
 	name string
 	addr string
 	list *list
+	// events is where the program publishes its events.
+	events kafka.Config
 	// filled is how many members fill has inserted; next is the number of the last address.
 	filled int64
 	next   atomic.Int64
@@ -250,6 +255,7 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 		}
 		closers = append(closers, srv.stop)
 		l := &launch{name: name, addr: srv.addr, filled: int64(size)}
+		l.events = kafka.Config{Brokers: []string{b.brokers}, TopicPrefix: database + "."}
 		if l.list, err = newList(ctx, conn); err != nil {
 			return nil, stop, err
 		}
@@ -266,6 +272,33 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 		out = append(out, l)
 	}
 	return out, stop, nil
+}
+
+// followed waits until the consumers have handled all events: what they left would slow the
+// next turn, which is the other side's.
+func (b *bench) followed(ctx context.Context, sides []*launch) error {
+	start := time.Now()
+	for _, l := range sides {
+		for _, group := range []string{"admin-analytics", "messaging", "notifier"} {
+			for {
+				lag, err := kafka.Lag(ctx, l.events, group, kafka.SignupsTopic)
+				if err != nil {
+					return fmt.Errorf("lag of %s: %w", group, err)
+				}
+				if lag[kafka.SignupsTopic] == 0 {
+					break
+				}
+				if !loop.Wait(ctx, 50*time.Millisecond) {
+					return ctx.Err()
+				}
+			}
+		}
+		if waited := time.Since(start); waited > time.Second {
+			b.say("%s: the consumers were %s behind", l.name, waited.Round(100*time.Millisecond))
+		}
+		start = time.Now()
+	}
+	return nil
 }
 
 // rushes measures B13.
@@ -288,7 +321,8 @@ func (b *bench) rushes(ctx context.Context) (err error) {
 	side := func(l *launch) func(context.Context, time.Duration) (sample, error) {
 		return func(ctx context.Context, d time.Duration) (sample, error) { return l.rush(ctx, b.conns, d) }
 	}
-	pairs, err := b.turns(ctx, "B13", func(context.Context) error { return nil }, side(sides[0]), side(sides[1]), b.slice)
+	settle := func(ctx context.Context) error { return b.followed(ctx, sides) }
+	pairs, err := b.turns(ctx, "B13", settle, side(sides[0]), side(sides[1]), b.slice)
 	if err != nil {
 		return err
 	}

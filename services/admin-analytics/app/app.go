@@ -62,7 +62,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		}
 		counts := postgres.New(rt.Pool)
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
-			Topics: []string{kafka.SignupsTopic}, Handler: analyticskafka.Handler(counts),
+			Topics: []string{kafka.SignupsTopic}, Batch: analyticskafka.Handler(counts), Wants: analyticskafka.Wants,
 		}); err != nil {
 			return err
 		}

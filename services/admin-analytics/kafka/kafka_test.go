@@ -31,12 +31,14 @@ const eventOf = "0193d4a2-5c1e-7a41-8000-0000000000ee"
 // calls keeps what a handler does.
 type calls struct{ got []string }
 
-func (c *calls) Count(_ context.Context, _ pgx.Tx, eventID string, n adminanalytics.Count) error {
-	if eventID != eventOf {
-		c.got = append(c.got, "event "+eventID)
+func (c *calls) Count(_ context.Context, _ pgx.Tx, counts ...adminanalytics.Count) error {
+	for _, n := range counts {
+		if n.EventID != eventOf {
+			c.got = append(c.got, "event "+n.EventID)
+		}
+		c.got = append(c.got, fmt.Sprintf("%s %s v%d s%d r%d #%d %q %q %q", n.WaitlistID, n.Day.Format(time.RFC3339), n.Views, n.Signups,
+			n.ReferralSignups, n.Number, n.Source, n.Medium, n.Campaign))
 	}
-	c.got = append(c.got, fmt.Sprintf("%s %s v%d s%d r%d #%d %q %q %q", n.WaitlistID, n.Day.Format(time.RFC3339), n.Views, n.Signups,
-		n.ReferralSignups, n.Number, n.Source, n.Medium, n.Campaign))
 	return nil
 }
 
@@ -86,8 +88,11 @@ func TestHandler(t *testing.T) {
 			t.Parallel()
 			c := &calls{}
 			tt.ev.Id, tt.ev.OccurredAt = eventOf, timestamppb.New(at)
-			if err := analyticskafka.Handler(c)(t.Context(), nil, tt.ev); err != nil {
+			if err := analyticskafka.Handler(c)(t.Context(), nil, []*eventv1.Event{tt.ev}); err != nil {
 				t.Fatal(err)
+			}
+			if analyticskafka.Wants(tt.ev) != (len(tt.want) > 0) {
+				t.Errorf("wanted: %v", analyticskafka.Wants(tt.ev))
 			}
 			if !slices.Equal(c.got, tt.want) {
 				t.Errorf("%q, want %q", c.got, tt.want)
@@ -225,7 +230,7 @@ func TestConsumer(t *testing.T) {
 	start := func() (stop func()) {
 		consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
 			Config: cfg, Group: adminanalytics.Name, Topics: []string{kafka.SignupsTopic}, Pool: pool,
-			Handler: analyticskafka.Handler(store), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Batch: analyticskafka.Handler(store), Wants: analyticskafka.Wants, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 		if err != nil {
 			t.Fatal(err)

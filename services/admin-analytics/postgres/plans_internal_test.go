@@ -77,7 +77,8 @@ func TestPlans(t *testing.T) {
 		// 3 × 1000 values of an index that is in order, of a heap that is not.
 		{"origins", db.GetOrigins, fmt.Sprintf("'%s', '(other)', 1000", id), 3500},
 		// One event: its row, and those of its sums.
-		{"count", db.CountEvent, fmt.Sprintf("gen_random_uuid(), '%s', current_date, 1, 1, 1, 1000000, 'v7', 'v8', 'v9'", id), 10},
+		{"count", db.CountEvents, fmt.Sprintf("ARRAY[gen_random_uuid()], ARRAY['%s'::uuid], ARRAY[current_date], "+
+			"'{1}', '{1}', '{1}', '{1000000}', '{v7}', '{v8}', '{v9}'", id), 10},
 		{"fold", db.FoldArrivals, "0, 1", 200},
 	}
 	for _, s := range statements {

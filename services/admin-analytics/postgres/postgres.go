@@ -39,21 +39,19 @@ type Store struct {
 // New returns the Store of a pool whose search path is Schema.
 func New(pool *pgxpool.Pool) *Store { return &Store{pool, db.New(pool)} }
 
-// Count records in tx what an event adds to a waitlist's sums. The next Fold adds
-// it, unless the waitlist is deleted or a rebuild has already counted these
-// signups.
-func (s *Store) Count(ctx context.Context, tx pgx.Tx, eventID string, c adminanalytics.Count) error {
-	var number *int64
-	if c.Number != 0 {
-		number = &c.Number
+// Count records in tx what events add to the sums of their waitlists. The next Fold adds
+// it, unless the waitlist is deleted or a rebuild has already counted these signups.
+func (s *Store) Count(ctx context.Context, tx pgx.Tx, counts ...adminanalytics.Count) error {
+	var p db.CountEventsParams
+	for _, c := range counts {
+		p.EventIDs, p.WaitlistIDs, p.Days = append(p.EventIDs, c.EventID), append(p.WaitlistIDs, c.WaitlistID), append(p.Days, c.Day)
+		p.Views, p.Signups = append(p.Views, c.Views), append(p.Signups, c.Signups)
+		p.ReferralSignups, p.Numbers = append(p.ReferralSignups, c.ReferralSignups), append(p.Numbers, c.Number)
+		p.Sources, p.Mediums = append(p.Sources, c.Source), append(p.Mediums, c.Medium)
+		p.Campaigns = append(p.Campaigns, c.Campaign)
 	}
-	err := s.db.WithTx(tx).CountEvent(ctx, db.CountEventParams{
-		EventID: eventID, WaitlistID: c.WaitlistID, Day: c.Day,
-		Views: c.Views, Signups: c.Signups, ReferralSignups: c.ReferralSignups, Number: number,
-		Source: c.Source, Medium: c.Medium, Campaign: c.Campaign,
-	})
-	if err != nil {
-		return fmt.Errorf("count event: %w", err)
+	if err := s.db.WithTx(tx).CountEvents(ctx, p); err != nil {
+		return fmt.Errorf("count events: %w", err)
 	}
 	return nil
 }

@@ -40,12 +40,10 @@ func count(t testing.TB, pool *pgxpool.Pool, counts ...adminanalytics.Count) {
 	t.Helper()
 	s := postgres.New(pool)
 	in(t, pool, func(tx pgx.Tx) error {
-		for _, c := range counts {
-			if err := s.Count(t.Context(), tx, uuid.NewString(), c); err != nil {
-				return err
-			}
+		for i := range counts {
+			counts[i].EventID = uuid.NewString()
 		}
-		return nil
+		return s.Count(t.Context(), tx, counts...)
 	})
 	if err := s.Fold(t.Context()); err != nil {
 		t.Fatal(err)
@@ -329,13 +327,13 @@ func TestPurgeBesideFold(t *testing.T) {
 	pool := database(t)
 	s := postgres.New(pool)
 	id := uuid.NewString()
-	c := adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: 1, Source: "s"}
+	c := adminanalytics.Count{EventID: uuid.NewString(), WaitlistID: id, Day: day("2026-03-01"), Signups: 1, Number: 1, Source: "s"}
 	counting, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = counting.Rollback(context.WithoutCancel(t.Context())) }()
-	if err := s.Count(t.Context(), counting, uuid.NewString(), c); err != nil {
+	if err := s.Count(t.Context(), counting, c); err != nil {
 		t.Fatal(err)
 	}
 	// A fold that has looked for the waitlist and not committed yet.
@@ -486,8 +484,8 @@ func TestFolding(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
-	view := adminanalytics.Count{WaitlistID: id, Day: day("2026-03-01"), Views: 1}
-	if err := s.Count(t.Context(), late, uuid.NewString(), view); err != nil {
+	view := adminanalytics.Count{EventID: uuid.NewString(), WaitlistID: id, Day: day("2026-03-01"), Views: 1}
+	if err := s.Count(t.Context(), late, view); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

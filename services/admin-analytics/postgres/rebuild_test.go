@@ -195,7 +195,9 @@ func TestRebuildViews(t *testing.T) {
 					know(late, later)
 					count(t, pool, adminanalytics.Count{WaitlistID: one, Day: late.Day, Views: late.Views})
 					in(t, pool, func(tx pgx.Tx) error {
-						return s.Count(t.Context(), tx, later.ID, adminanalytics.Count{WaitlistID: one, Day: later.Day, Views: later.Views})
+						return s.Count(t.Context(), tx, adminanalytics.Count{
+							EventID: later.ID, WaitlistID: one, Day: later.Day, Views: later.Views,
+						})
 					})
 				}
 			}

@@ -195,7 +195,8 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 			return fmt.Errorf("mail metrics: %w", err)
 		}
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
-			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mails), AfterCommit: sender.Wake,
+			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mails),
+			Wants: messagingkafka.Wants, AfterCommit: sender.Wake,
 		}); err != nil {
 			return err
 		}

@@ -33,6 +33,17 @@ type Intake interface {
 	CancelAccount(ctx context.Context, tx pgx.Tx, accountID string, kind messaging.Kind) error
 }
 
+// Wants reports whether Handler does anything about an event.
+func Wants(ev *eventv1.Event) bool {
+	switch ev.GetPayload().(type) {
+	case *eventv1.Event_SignupVerified, *eventv1.Event_SignupRemoved, *eventv1.Event_EntitlementChanged,
+		*eventv1.Event_WaitlistDeleted, *eventv1.Event_AccountDeleted:
+		return true
+	}
+	asked, err := requests(ev)
+	return err != nil || len(asked) > 0
+}
+
 // Handler queues the mails that events about accounts and signups ask for, and cancels those that
 // are no longer needed.
 func Handler(l Intake) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {

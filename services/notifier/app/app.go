@@ -82,7 +82,8 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			return fmt.Errorf("metrics: %w", err)
 		}
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
-			Topics: []string{kafka.SignupsTopic}, Handler: notifierkafka.Handler(deliveries, dispatcher.Stage), AfterCommit: dispatcher.Commit,
+			Topics: []string{kafka.SignupsTopic}, Handler: notifierkafka.Handler(deliveries, dispatcher.Stage),
+			Wants: notifierkafka.Wants, AfterCommit: dispatcher.Commit,
 		}); err != nil {
 			return err
 		}

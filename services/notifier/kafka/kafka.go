@@ -19,6 +19,19 @@ type Queue interface {
 	Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error
 }
 
+// Wants reports whether Handler does anything about an event.
+func Wants(ev *eventv1.Event) bool {
+	switch p := ev.GetPayload().(type) {
+	case *eventv1.Event_SignupCreated:
+		return len(p.SignupCreated.GetChannels()) > 0
+	case *eventv1.Event_ReferralCredited:
+		return len(p.ReferralCredited.GetChannels()) > 0
+	case *eventv1.Event_WaitlistDeleted:
+		return true
+	}
+	return false
+}
+
 // Handler queues a delivery for each channel that an event names and passes them to
 // stage. stage sees them again if the transaction is repeated, and may see deliveries
 // that are never committed.

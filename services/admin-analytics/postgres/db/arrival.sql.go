@@ -8,36 +8,42 @@ import (
 	"time"
 )
 
-const CountEvent = `-- name: CountEvent :exec
+const CountEvents = `-- name: CountEvents :exec
 INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+SELECT event_id, waitlist_id, day, views, signups, referral_signups, nullif(number, 0), source, medium, campaign
+FROM ROWS FROM (
+    unnest($1::uuid[]), unnest($2::uuid[]), unnest($3::date[]), unnest($4::bigint[]),
+    unnest($5::bigint[]), unnest($6::bigint[]), unnest($7::bigint[]),
+    unnest($8::text[]), unnest($9::text[]), unnest($10::text[])
+) AS e (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign)
 `
 
-type CountEventParams struct {
-	EventID         string
-	WaitlistID      string
-	Day             time.Time
-	Views           int64
-	Signups         int64
-	ReferralSignups int64
-	Number          *int64
-	Source          string
-	Medium          string
-	Campaign        string
+type CountEventsParams struct {
+	EventIDs        []string
+	WaitlistIDs     []string
+	Days            []time.Time
+	Views           []int64
+	Signups         []int64
+	ReferralSignups []int64
+	Numbers         []int64
+	Sources         []string
+	Mediums         []string
+	Campaigns       []string
 }
 
-func (q *Queries) CountEvent(ctx context.Context, arg CountEventParams) error {
-	_, err := q.db.Exec(ctx, CountEvent,
-		arg.EventID,
-		arg.WaitlistID,
-		arg.Day,
+// The number 0 is none.
+func (q *Queries) CountEvents(ctx context.Context, arg CountEventsParams) error {
+	_, err := q.db.Exec(ctx, CountEvents,
+		arg.EventIDs,
+		arg.WaitlistIDs,
+		arg.Days,
 		arg.Views,
 		arg.Signups,
 		arg.ReferralSignups,
-		arg.Number,
-		arg.Source,
-		arg.Medium,
-		arg.Campaign,
+		arg.Numbers,
+		arg.Sources,
+		arg.Mediums,
+		arg.Campaigns,
 	)
 	return err
 }
@@ -48,7 +54,7 @@ WITH gone AS (
     RETURNING id, event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign
 ), list AS MATERIALIZED (
     SELECT l.waitlist_id, coalesce((SELECT w.built_to FROM waitlist w WHERE w.waitlist_id = l.waitlist_id), 0) AS built_to
-    FROM (SELECT DISTINCT waitlist_id FROM gone) l
+    FROM (SELECT DISTINCT waitlist_id FROM gone OFFSET 0) l
     WHERE takes_counts(l.waitlist_id)
 ), fresh AS (
     SELECT gone.id, gone.event_id, gone.waitlist_id, gone.day, gone.views, gone.signups, gone.referral_signups, gone.number, gone.source, gone.medium, gone.campaign FROM gone JOIN list USING (waitlist_id) WHERE number IS NULL OR number > built_to
@@ -84,7 +90,8 @@ type FoldArrivalsRow struct {
 }
 
 // Moves up to @most arrivals with an id above @behind into the sums. By primary
-// keys; touches each waitlist's row once.
+// keys; touches each waitlist's row once. OFFSET 0 keeps takes_counts from being called for
+// each arrival.
 func (q *Queries) FoldArrivals(ctx context.Context, behind int64, most int32) (FoldArrivalsRow, error) {
 	row := q.db.QueryRow(ctx, FoldArrivals, behind, most)
 	var i FoldArrivalsRow

@@ -1,6 +1,12 @@
--- name: CountEvent :exec
+-- name: CountEvents :exec
+-- The number 0 is none.
 INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+SELECT event_id, waitlist_id, day, views, signups, referral_signups, nullif(number, 0), source, medium, campaign
+FROM ROWS FROM (
+    unnest(@event_ids::uuid[]), unnest(@waitlist_ids::uuid[]), unnest(@days::date[]), unnest(@views::bigint[]),
+    unnest(@signups::bigint[]), unnest(@referral_signups::bigint[]), unnest(@numbers::bigint[]),
+    unnest(@sources::text[]), unnest(@mediums::text[]), unnest(@campaigns::text[])
+) AS e (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign);
 
 -- name: LockSums :exec
 -- Waits for the advisory lock that everyone holds who changes sums.
@@ -11,13 +17,14 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('admin_analytics.sums', 0))::b
 
 -- name: FoldArrivals :one
 -- Moves up to @most arrivals with an id above @behind into the sums. By primary
--- keys; touches each waitlist's row once.
+-- keys; touches each waitlist's row once. OFFSET 0 keeps takes_counts from being called for
+-- each arrival.
 WITH gone AS (
     DELETE FROM arrival WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM arrival a WHERE a.id > @behind ORDER BY a.id LIMIT @most))
     RETURNING *
 ), list AS MATERIALIZED (
     SELECT l.waitlist_id, coalesce((SELECT w.built_to FROM waitlist w WHERE w.waitlist_id = l.waitlist_id), 0) AS built_to
-    FROM (SELECT DISTINCT waitlist_id FROM gone) l
+    FROM (SELECT DISTINCT waitlist_id FROM gone OFFSET 0) l
     WHERE takes_counts(l.waitlist_id)
 ), fresh AS (
     SELECT gone.* FROM gone JOIN list USING (waitlist_id) WHERE number IS NULL OR number > built_to
