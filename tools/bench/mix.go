@@ -21,7 +21,7 @@ import (
 
 const (
 	// mixRate is the first rate of B14, in requests a second; each next one is mixStep times as high.
-	mixRate = 800.0
+	mixRate = 400.0
 	mixStep = 1.25
 	// mixTurns is how often a rate is tried, mixGood the p99 in milliseconds up to which it is good.
 	mixTurns = 3
@@ -380,13 +380,17 @@ func (b *bench) mixes(ctx context.Context, size int) (err error) {
 	if len(sides) < 2 {
 		return nil
 	}
-	ratio := best[0] / max(best[1], 1)
+	theirs := fmt.Sprintf("%.0f/s", best[1])
+	if best[1] == 0 {
+		theirs = fmt.Sprintf("below %.0f/s", mixRate)
+	}
+	ratio := best[0] / max(best[1], mixRate)
 	b.add(row{
 		id: fmt.Sprintf("B14 at %d", size), goal: "≥ 2 ×", ratio: ratio, met: ratio >= 2,
 		what: fmt.Sprintf("The highest rate of a launch's mix "+
 			"(40 %% referred signups, 40 %% statuses, 15 %% configs, 4 %% counts, 1 %% leaderboards) "+
 			"with p99 below %.0f ms in %d of %d turns, all services running, against the former program.", mixGood, mixTurns, mixTurns),
-		ours: fmt.Sprintf("%.0f/s", best[0]), theirs: fmt.Sprintf("%.0f/s", best[1]),
+		ours: fmt.Sprintf("%.0f/s", best[0]), theirs: theirs,
 	})
 	return nil
 }
