@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -153,8 +154,11 @@ func TestServerBoundsConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, _ := send(t, addr, "").Read(make([]byte, 1)); n != 0 {
-		t.Error("a third connection is served")
+	third := send(t, addr, "")
+	// Earlier than the time for a header.
+	_ = third.SetReadDeadline(time.Now().Add(4 * time.Second))
+	if n, err := third.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a third connection is served: %v", err)
 	}
 	open(2)
 	_ = first.Close()
