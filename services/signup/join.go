@@ -165,8 +165,9 @@ func (s *Service) work() {
 		start := time.Now()
 		s.commit(ctx, ln.id, batch)
 		cancel()
-		s.cfg.Committed(len(batch), time.Since(start))
-		s.lanes.put(ln)
+		took := time.Since(start)
+		s.cfg.Committed(len(batch), took)
+		s.lanes.put(ln, len(batch), took)
 	}
 }
 

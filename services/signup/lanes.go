@@ -43,6 +43,8 @@ type lane struct {
 	id      string
 	entries []*entry
 	serving bool
+	// pace is how long the last full batch took, for each of its entries.
+	pace time.Duration
 	// place is the index in the heap, -1 outside it.
 	place int
 }
@@ -55,6 +57,8 @@ const maxQueuedBytes = 64 << 20
 // signup does not wait. Workers serve the lane whose head has waited longest.
 type lanes struct {
 	maxBatch, maxQueue int
+	// maxWait bounds how long the entries ahead of a new one may take; 0 means no bound.
+	maxWait time.Duration
 
 	mu      sync.Mutex
 	wake    *sync.Cond
@@ -64,8 +68,8 @@ type lanes struct {
 	stopped bool
 }
 
-func newLanes(maxBatch, maxQueue int) *lanes {
-	l := &lanes{maxBatch: maxBatch, maxQueue: maxQueue, byID: map[string]*lane{}}
+func newLanes(maxBatch, maxQueue int, maxWait time.Duration) *lanes {
+	l := &lanes{maxBatch: maxBatch, maxQueue: maxQueue, maxWait: maxWait, byID: map[string]*lane{}}
 	l.wake = sync.NewCond(&l.mu)
 	return l
 }
@@ -82,6 +86,10 @@ func (l *lanes) submit(waitlistID string, e *entry) error {
 		ln = &lane{id: waitlistID, place: -1}
 	}
 	if len(ln.entries) >= l.maxQueue || l.bytes+len(e.raw) > maxQueuedBytes {
+		return errLaneFull
+	}
+	// A batch may always wait: it commits as soon as the one before has.
+	if n := len(ln.entries); l.maxWait > 0 && n >= l.maxBatch && time.Duration(n)*ln.pace > l.maxWait {
 		return errLaneFull
 	}
 	l.byID[waitlistID] = ln
@@ -125,11 +133,14 @@ func (l *lanes) take() (*lane, []*entry) {
 	}
 }
 
-// put returns a lane after its batch.
-func (l *lanes) put(ln *lane) {
+// put returns a lane after a batch of n entries, which took so long.
+func (l *lanes) put(ln *lane, n int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln.serving = false
+	if n == l.maxBatch {
+		ln.pace = took / time.Duration(n)
+	}
 	l.release(ln)
 }
 

@@ -13,7 +13,7 @@ func TestLanesAreBounded(t *testing.T) {
 	at := func(s int, bytes int) *entry {
 		return &entry{queued: time.Unix(int64(s), 0), raw: make([]byte, bytes), done: make(chan struct{})}
 	}
-	l := newLanes(2, 3)
+	l := newLanes(2, 3, 0)
 	for i := range 3 {
 		if err := l.submit("a", at(10+i, 1)); err != nil {
 			t.Fatal(err)
@@ -37,7 +37,7 @@ func TestLanesAreBounded(t *testing.T) {
 		if ln.id != want.id || len(batch) != want.size {
 			t.Errorf("took %d of %s, want %d of %s", len(batch), ln.id, want.size, want.id)
 		}
-		l.put(ln)
+		l.put(ln, 0, 0)
 	}
 	if l.bytes != 1 || l.depth() != 1 {
 		t.Errorf("%d bytes and %d entries wait, want 1 and 1", l.bytes, l.depth())
@@ -49,9 +49,48 @@ func TestLanesAreBounded(t *testing.T) {
 	if ln, batch := l.take(); ln == nil || len(batch) != 1 {
 		t.Error("what waited at the stop is lost")
 	} else {
-		l.put(ln)
+		l.put(ln, 0, 0)
 	}
 	if ln, _ := l.take(); ln != nil {
 		t.Error("a batch of nothing")
+	}
+}
+
+// TestLanesShed: beyond one batch, a lane refuses entries that would wait too long at the
+// pace of its last full batch.
+func TestLanesShed(t *testing.T) {
+	t.Parallel()
+	l := newLanes(2, 100, 20*time.Millisecond)
+	fill := func() (n int) {
+		for l.submit("a", &entry{done: make(chan struct{})}) == nil {
+			n++
+		}
+		return n
+	}
+	serve := func(took time.Duration) {
+		t.Helper()
+		ln, batch := l.take()
+		if len(batch) != 2 {
+			t.Fatalf("a batch of %d", len(batch))
+		}
+		l.put(ln, len(batch), took)
+	}
+	if n := fill(); n != 100 {
+		t.Errorf("%d entries before the pace is known, want the queue's size", n)
+	}
+	for range 49 {
+		serve(10 * time.Millisecond)
+	}
+	// Two wait already. Five take longer than 20 ms.
+	if n := fill(); n != 3 {
+		t.Errorf("%d more entries at 5 ms each, want 3", n)
+	}
+	serve(2 * time.Second)
+	if n := fill(); n != 0 {
+		t.Errorf("%d more entries at a second each", n)
+	}
+	serve(2 * time.Second)
+	if n := fill(); n != 1 {
+		t.Errorf("%d more entries at a second each, want the rest of a batch", n)
 	}
 }

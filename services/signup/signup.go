@@ -177,6 +177,9 @@ type Config struct {
 	// MaxQueue is how many signups may wait for one waitlist. Further ones get
 	// RATE_LIMITED. Default 4096.
 	MaxQueue int
+	// MaxWait is how long the signups that wait for one waitlist may take, apart from the
+	// first MaxBatch of them. Further ones get RATE_LIMITED. 0: no bound.
+	MaxWait time.Duration
 	// SmallList is the number of live signups up to which a list has no index, and the
 	// query that reads a signup computes its rank. Default 1000; negative: every list
 	// has an index.
@@ -214,7 +217,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, hash: cfg.Tokens.Hasher(token.Network), now: cfg.Now, log: cfg.Log,
-		lanes: newLanes(cfg.MaxBatch, cfg.MaxQueue), lists: newWaitlistCache(),
+		lanes: newLanes(cfg.MaxBatch, cfg.MaxQueue, cfg.MaxWait), lists: newWaitlistCache(),
 	}
 }
 

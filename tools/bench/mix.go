@@ -249,7 +249,7 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 			return nil, stop, err
 		}
 		closers = append(closers, func() error { return conn.Close(context.WithoutCancel(ctx)) })
-		srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database)
+		srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database, "SIGNUP_MAX_WAIT=100ms")
 		if err != nil {
 			return nil, stop, err
 		}

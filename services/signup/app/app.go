@@ -34,6 +34,9 @@ type Config struct {
 	BatchSize int `env:"SIGNUP_BATCH_SIZE" envDefault:"256"`
 	// Signups that may wait for one waitlist; beyond it 429.
 	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
+	// How long the signups that wait for one waitlist may take at its present pace; beyond it, and beyond one batch,
+	// 429. Short times keep answers fast in a rush. 0: no bound but `SIGNUP_QUEUE_SIZE`.
+	MaxWait time.Duration `env:"SIGNUP_MAX_WAIT" envDefault:"0s" deployed:"100ms"`
 	// Waitlists that an account can have; beyond it 409. 0: no bound.
 	MaxWaitlists int64 `env:"MAX_WAITLISTS" envDefault:"0" deployed:"1000"`
 	// Bytes of all settings of a waitlist together; beyond it 400. 0: no bound but that of the request.
@@ -56,6 +59,9 @@ func (c Config) problems() (all []error) {
 	}
 	if c.TombstoneKept < 0 {
 		all = append(all, errors.New("Set TOMBSTONE_KEPT to 0 or longer.")) //nolint:staticcheck // an instruction
+	}
+	if c.MaxWait < 0 {
+		all = append(all, errors.New("Set SIGNUP_MAX_WAIT to 0 or longer.")) //nolint:staticcheck // an instruction
 	}
 	if c.MaxWaitlists < 0 {
 		all = append(all, errors.New("Set MAX_WAITLISTS to 0 or more.")) //nolint:staticcheck // an instruction
@@ -111,7 +117,8 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		index := signup.NewIndex(redis.NewIndex(rt.Redis), store, rt.Log)
 		svc := signup.New(signup.Config{
 			Store: store, Index: index, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log, Committed: metrics(rt.Telemetry.Registerer),
-			Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
+			Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, MaxWait: cfg.MaxWait,
+			PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
 		})
 		rt.Go("signup batches", svc.Run)
 		rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
