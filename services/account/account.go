@@ -170,6 +170,8 @@ type Tx interface {
 	InsertMember(ctx context.Context, ownerID string, m Member) (id string, err error)
 	// DeleteMember returns the id of the membership.
 	DeleteMember(ctx context.Context, ownerID, email string) (id string, err error)
+	// DeleteTeam deletes the team of a locked account. It returns the ids of the memberships.
+	DeleteTeam(ctx context.Context, ownerID string) (ids []string, err error)
 	// CountMembers returns the size of a locked account's team.
 	CountMembers(ctx context.Context, ownerID string) (int, error)
 	// CountInvitation counts an invitation that a locked account sends at now. It

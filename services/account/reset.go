@@ -70,7 +70,7 @@ func (s *Service) requestReset(ctx context.Context) (bool, error) {
 // ends every session and invalidates every other reset token of the account. The
 // token proves that its holder has the mailbox, so the address counts as verified
 // from now on. If it was not verified before, a stranger may have registered it, so
-// the API key ends, too. It returns VALIDATION_ERROR on password, and INVALID_TOKEN
+// the API key and the team end, too. It returns VALIDATION_ERROR on password, and INVALID_TOKEN
 // if the token is malformed, expired or used.
 func (s *Service) ResetPassword(ctx context.Context, raw, password string) error {
 	if fields := s.CheckPassword(password, ""); len(fields) > 0 {
@@ -103,7 +103,7 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 			if err := tx.UpdateVerification(ctx, a.ID, now, a.Verification.verified(now)); err != nil {
 				return err
 			}
-			if err := tx.RevokeAPIKey(ctx, a.ID); err != nil {
+			if err := evict(ctx, tx, a.ID); err != nil {
 				return err
 			}
 		}
@@ -120,6 +120,23 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 	}
 	if err != nil {
 		return fmt.Errorf("reset a password: %w", err)
+	}
+	return nil
+}
+
+// evict ends what lets others into an account.
+func evict(ctx context.Context, tx Tx, accountID string) error {
+	if err := tx.RevokeAPIKey(ctx, accountID); err != nil {
+		return err
+	}
+	members, err := tx.DeleteTeam(ctx, accountID)
+	if err != nil {
+		return err
+	}
+	for _, id := range members {
+		if err := tx.Record(ctx, own(accountID, "", audit.MemberRemoved, id)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

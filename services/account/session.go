@@ -55,7 +55,8 @@ func (s *Service) Sessions(ctx context.Context, actor access.Actor) ([]Session, 
 // actor has no such session.
 func (s *Service) EndSession(ctx context.Context, actor access.Actor, sessionID string) error {
 	unknown := apierr.NotFoundf("There is no such session.")
-	if uuid.Validate(sessionID) != nil {
+	// uuid also takes forms that Postgres does not.
+	if id, err := uuid.Parse(sessionID); err != nil || id.String() != sessionID {
 		return unknown
 	}
 	err := s.Store.InTx(ctx, func(tx Tx) error {

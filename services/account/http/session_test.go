@@ -55,7 +55,9 @@ func TestSessions(t *testing.T) {
 		t.Errorf("session %v at %v: %v", s, e.clock.Now(), err)
 	}
 
-	for _, id := range []string{"x", "0198c0de-0000-7000-8000-000000000001"} {
+	for _, id := range []string{
+		"x", "0198c0de-0000-7000-8000-000000000001", "urn:uuid:" + laptopID, "{" + laptopID + "}", strings.ReplaceAll(laptopID, "-", ""),
+	} {
 		e.do(http.MethodDelete, "/sessions/"+id, nil, k).expect(t, 404, "NOT_FOUND")
 	}
 	e.do(http.MethodDelete, "/sessions/"+laptopID, nil, other).expect(t, 404, "NOT_FOUND")

@@ -275,6 +275,14 @@ func (t tx) DeleteMember(ctx context.Context, ownerID, email string) (id string,
 	return strconv.FormatInt(no, 10), notFound(err)
 }
 
+func (t tx) DeleteTeam(ctx context.Context, ownerID string) (ids []string, err error) {
+	nos, err := t.Queries.DeleteTeam(ctx, ownerID)
+	for _, no := range nos {
+		ids = append(ids, strconv.FormatInt(no, 10))
+	}
+	return ids, err
+}
+
 func (t tx) CountMembers(ctx context.Context, ownerID string) (int, error) {
 	n, err := t.Queries.CountMembers(ctx, ownerID)
 	return int(n), err

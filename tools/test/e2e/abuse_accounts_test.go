@@ -70,6 +70,11 @@ func testPreHijack(t *testing.T, d *deployment) {
 	key, token, refresh := victim.key, victim.token, victim.refresh
 	host.Do(t, invite(victim.email, "admin").As(host.token)).Want(http.StatusCreated)
 	d.server.AwaitMails(t, victim.email, 2)
+	mole := d.owner(t)
+	d.verify(t, mole)
+	victim.Do(t, invite(mole.email, "admin").As(victim.token)).Want(http.StatusCreated)
+	trap := victim.waitlist(t, nil)
+	mole.Do(t, Get("/waitlists/"+trap).As(mole.token)).Want(http.StatusOK)
 
 	d.resetPassword(t, victim, "the victim's own")
 	for name, r := range map[string]Request{
@@ -81,6 +86,11 @@ func testPreHijack(t *testing.T, d *deployment) {
 		t.Run(name, func(t *testing.T) { victim.Do(t, r).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED") })
 	}
 	victim.Do(t, Get("/auth/me").As(victim.token)).Want(http.StatusOK).WantJSON("has_api_key", false)
+	mole.Do(t, Get("/waitlists/"+trap).As(mole.token)).Want(http.StatusForbidden)
+	if got := victim.members(t); got != "" {
+		t.Errorf("the team after the reset: %s", got)
+	}
+	victim.Do(t, Delete("/waitlists/"+trap).As(victim.token)).Want(http.StatusNoContent)
 	// The reset has proved the mailbox, so the invitation counts.
 	victim.Do(t, Get("/waitlists/"+id).As(victim.token)).Want(http.StatusOK)
 

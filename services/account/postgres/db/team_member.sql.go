@@ -42,6 +42,31 @@ func (q *Queries) DeleteMemberships(ctx context.Context, email string) error {
 	return err
 }
 
+const DeleteTeam = `-- name: DeleteTeam :many
+DELETE FROM team_member WHERE owner_id = $1 RETURNING no
+`
+
+// By team_member_pkey.
+func (q *Queries) DeleteTeam(ctx context.Context, ownerID string) ([]int64, error) {
+	rows, err := q.db.Query(ctx, DeleteTeam, ownerID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var no int64
+		if err := rows.Scan(&no); err != nil {
+			return nil, err
+		}
+		items = append(items, no)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const InsertMember = `-- name: InsertMember :one
 INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (owner_id, email) DO NOTHING RETURNING no

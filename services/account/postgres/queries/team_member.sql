@@ -15,6 +15,10 @@ SELECT count(*) FROM team_member WHERE owner_id = $1;
 -- By team_member_pkey.
 DELETE FROM team_member WHERE owner_id = $1 AND email = $2 RETURNING no;
 
+-- name: DeleteTeam :many
+-- By team_member_pkey.
+DELETE FROM team_member WHERE owner_id = $1 RETURNING no;
+
 -- name: DeleteMemberships :exec
 -- By team_member_email_no.
 DELETE FROM team_member WHERE email = $1;
