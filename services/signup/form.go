@@ -121,6 +121,7 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 	if j.HasReferrer && eff.ReferralGuard.On() {
 		j.Evidence = Evidence{
 			Disposable: emailaddr.Disposable(emailaddr.Domain(j.Email)), Network: s.network(w.ID, h.ClientIP),
+			Person:  s.person(w.ID, j.Email),
 			TooFast: timed && time.Duration(elapsed)*time.Millisecond < tooFast,
 		}
 	}

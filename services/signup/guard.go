@@ -40,6 +40,10 @@ const (
 // The zero value is an unknown network.
 type Network [16]byte
 
+// Person identifies an address to one waitlist, without what its provider ignores, as a
+// part of a keyed hash. The zero value is unknown.
+type Person [16]byte
+
 // Evidence is what a signup form says about its referral.
 type Evidence struct {
 	// Disposable: the address is at a provider of addresses that nobody keeps.
@@ -47,17 +51,24 @@ type Evidence struct {
 	// TooFast: the form was sent right after it was shown.
 	TooFast bool
 	Network Network
+	Person  Person
 }
 
-// ReferralFrom is a referrer and the network of somebody whom it referred.
+// ReferralFrom is a referrer and somebody whom it referred.
 type ReferralFrom struct {
 	Referrer Token
 	Network  Network
+	Person   Person
 }
 
 // Seen counts among the last referrals of a referrer those from one network, and those
 // of the last 10 minutes.
-type Seen struct{ FromNetwork, Lately int }
+type Seen struct {
+	FromNetwork, Lately int
+	// Again says that the referrer has referred this person before, also if the person has
+	// left since.
+	Again bool
+}
 
 // reasons names, in a fixed order and separated by commas, the signs that a referral was
 // invented, or returns "" if they weigh less than the threshold. The first referral from
@@ -73,7 +84,7 @@ func (e Evidence) reasons(email, referrer string, seen Seen) string {
 		name   string
 		weight int
 	}{
-		{"same_person", weigh(samePerson(email, referrer), 100)},
+		{"same_person", weigh(seen.Again || samePerson(email, referrer), 100)},
 		{"disposable_domain", weigh(e.Disposable, 100)},
 		{"same_network", fromNetwork},
 		{"velocity", weigh(seen.Lately >= velocityMost, 100)},
@@ -129,24 +140,39 @@ func (s *Service) network(waitlistID, clientIP string) (n Network) {
 	return n
 }
 
+// person returns the person of an address: a keyed hash of the waitlist and the address.
+func (s *Service) person(waitlistID, email string) (p Person) {
+	copy(p[:], s.hash(waitlistID + ":" + untagged(email))[0])
+	return p
+}
+
 // guard judges the referrals of one batch.
 type guard struct {
 	locked *Locked
-	// fromNetwork and lately count the referrals of the batch so far.
-	fromNetwork map[ReferralFrom]int
-	lately      map[Token]int
+	// fromNetwork, again and lately count the referrals of the batch so far: by network, by
+	// person, and all.
+	fromNetwork, again map[ReferralFrom]int
+	lately             map[Token]int
 }
 
 // judge returns the reasons to doubt j's referral by referrer, and remembers it.
 func (g *guard) judge(j *Join, referrer ReferrerRow) string {
 	if g.lately == nil {
-		g.fromNetwork, g.lately = map[ReferralFrom]int{}, map[Token]int{}
+		g.fromNetwork, g.again, g.lately = map[ReferralFrom]int{}, map[ReferralFrom]int{}, map[Token]int{}
 	}
-	from := ReferralFrom{j.ReferredBy, j.Evidence.Network}
-	seen := g.locked.Seen[from]
-	seen.FromNetwork += g.fromNetwork[from]
-	seen.Lately += g.lately[from.Referrer]
-	g.fromNetwork[from]++
-	g.lately[from.Referrer]++
+	network := ReferralFrom{Referrer: j.ReferredBy, Network: j.Evidence.Network}
+	person := ReferralFrom{Referrer: j.ReferredBy, Person: j.Evidence.Person}
+	seen := g.locked.Seen[j.From()]
+	seen.FromNetwork += g.fromNetwork[network]
+	seen.Lately += g.lately[j.ReferredBy]
+	seen.Again = person.Person != Person{} && (seen.Again || g.again[person] > 0)
+	g.fromNetwork[network]++
+	g.again[person]++
+	g.lately[j.ReferredBy]++
 	return j.Evidence.reasons(j.Email, referrer.Email, seen)
+}
+
+// From returns what the guard looks j's referral up by.
+func (j *Join) From() ReferralFrom {
+	return ReferralFrom{Referrer: j.ReferredBy, Network: j.Evidence.Network, Person: j.Evidence.Person}
 }

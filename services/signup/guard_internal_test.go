@@ -24,6 +24,7 @@ func TestReasons(t *testing.T) {
 		{"dots that do not", here, "a.b@gmail.com", "ab+2@googlemail.com", Seen{}, "same_person"},
 		{"other domain", here, "a@x.io", "a@y.io", Seen{}, ""},
 		{"only a tag", here, "+a@x.io", "+b@x.io", Seen{}, ""},
+		{"referred before", here, "a@x.io", "b@x.io", Seen{Again: true}, "same_person"},
 		{"disposable", Evidence{Disposable: true}, "a@x.io", "b@x.io", Seen{}, "disposable_domain"},
 		{"second of a network", here, "a@x.io", "b@x.io", Seen{FromNetwork: 1}, ""},
 		{"third of a network", here, "a@x.io", "b@x.io", Seen{FromNetwork: 2}, "same_network"},

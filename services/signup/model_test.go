@@ -2,6 +2,7 @@ package signup_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -87,6 +88,8 @@ type world struct {
 	flagged map[int64]string
 	// seen has the networks of each referrer's guarded referrals.
 	seen map[signup.Token][]signup.Network
+	// people has the persons of each referrer's guarded referrals.
+	people map[signup.Token]map[signup.Person]bool
 	// snapshot is an older copy of the index, as a restored Redis would have it.
 	snapshot [2]string
 }
@@ -147,13 +150,15 @@ func (w *world) open(boost int, more ...string) {
 	}}}
 	w.queue, w.total, w.lastNumber, w.names, w.snapshot, w.reader = nil, 0, 0, 0, [2]string{}, newReader()
 	w.flagged, w.seen = map[int64]string{}, map[signup.Token][]signup.Network{}
+	w.people = map[signup.Token]map[signup.Person]bool{}
 }
 
 func (w *world) newJoin(referrer signup.Token, referred bool) *signup.Join {
 	w.names++
+	email := fmt.Sprintf("p%d@example.com", w.names)
 	return &signup.Join{
-		Waitlist: w.list, Email: fmt.Sprintf("p%d@example.com", w.names), Token: signup.NewToken(),
-		ReferredBy: referrer, HasReferrer: referred, CreatedAt: time.Now(),
+		Waitlist: w.list, Email: email, Token: signup.NewToken(),
+		ReferredBy: referrer, HasReferrer: referred, CreatedAt: time.Now(), Evidence: signup.Evidence{Person: personOf(email)},
 	}
 }
 
@@ -200,6 +205,10 @@ func (w *world) join(t tester, joins []*signup.Join) {
 				w.flagged[m.number] = why
 			}
 			w.seen[j.ReferredBy] = append(w.seen[j.ReferredBy], j.Evidence.Network)
+			if w.people[j.ReferredBy] == nil {
+				w.people[j.ReferredBy] = map[signup.Person]bool{}
+			}
+			w.people[j.ReferredBy][j.Evidence.Person] = true
 		}
 		if m.owed = w.list.Settings.CreditAfterVerification || (mode == signup.GuardWithhold && w.flagged[m.number] != ""); m.owed {
 			continue
@@ -221,8 +230,7 @@ func (w *world) doubts(j *signup.Join, before int) string {
 			alike++
 		}
 	}
-	mine, _, _ := strings.Cut(strings.Split(j.Email, "@")[0], "+")
-	referrers, _, _ := strings.Cut(strings.Split(w.queue[w.byToken(j.ReferredBy)].email, "@")[0], "+")
+	same := personOf(j.Email) == personOf(w.queue[w.byToken(j.ReferredBy)].email)
 	var names []string
 	sum := 0
 	for _, s := range []struct {
@@ -230,7 +238,7 @@ func (w *world) doubts(j *signup.Join, before int) string {
 		found bool
 		adds  int
 	}{
-		{"same_person", mine == referrers, 2},
+		{"same_person", same || w.people[j.ReferredBy][j.Evidence.Person], 2},
 		{"disposable_domain", j.Evidence.Disposable, 2},
 		{"same_network", alike > 0, min(alike, 2)},
 		{"velocity", len(recent) >= 30, 2},
@@ -328,9 +336,24 @@ func (w *world) suspect(t *rapid.T, j *signup.Join) {
 	case 0:
 		j.Evidence.Disposable = true
 	case 1:
-		name, _, _ := strings.Cut(strings.Split(w.queue[w.byToken(j.ReferredBy)].email, "@")[0], "+")
-		j.Email = fmt.Sprintf("%s+%d@example.com", name, w.names)
+		j.Email = fmt.Sprintf("%s+%d@example.com", nameOf(w.queue[w.byToken(j.ReferredBy)].email), w.names)
+	case 2:
+		j.Email = fmt.Sprintf("%s+%d@example.com", nameOf(w.queue[w.pick(t)].email), w.names)
 	}
+	j.Evidence.Person = personOf(j.Email)
+}
+
+// nameOf returns the part of an address before a tag.
+func nameOf(email string) string {
+	name, _, _ := strings.Cut(strings.Split(email, "@")[0], "+")
+	return name
+}
+
+// personOf returns what tells people apart in the model.
+func personOf(email string) (p signup.Person) {
+	sum := sha256.Sum256([]byte(nameOf(email)))
+	copy(p[:], sum[:])
+	return p
 }
 
 func (w *world) move(t tester, at, position int) {

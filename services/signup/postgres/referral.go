@@ -17,11 +17,11 @@ import (
 // with those of the joins. Where the guard is off it adds nothing.
 func queueSeen(b *pgx.Batch, waitlistID string, joins []*signup.Join, l *signup.Locked) {
 	var (
-		referrers []uuid.UUID
-		networks  [][]byte
+		referrers         []uuid.UUID
+		networks, persons [][]byte
 	)
 	for _, j := range joins {
-		from := signup.ReferralFrom{Referrer: j.ReferredBy, Network: j.Evidence.Network}
+		from := j.From()
 		if !j.HasReferrer || !j.Waitlist.Settings.ReferralGuard.On() {
 			continue
 		}
@@ -31,20 +31,24 @@ func queueSeen(b *pgx.Batch, waitlistID string, joins []*signup.Join, l *signup.
 		if _, ok := l.Seen[from]; !ok {
 			l.Seen[from] = signup.Seen{}
 			referrers, networks = append(referrers, uuid.UUID(from.Referrer)), append(networks, from.Network[:])
+			persons = append(persons, from.Person[:])
 		}
 	}
 	if len(referrers) == 0 {
 		return
 	}
-	b.Queue(db.SeenReferrals, referrers, networks, waitlistID).Query(func(rows pgx.Rows) error {
+	b.Queue(db.SeenReferrals, waitlistID, referrers, networks, persons).Query(func(rows pgx.Rows) error {
 		var (
 			referrer            uuid.UUID
-			network             []byte
+			network, person     []byte
 			fromNetwork, lately int
+			again               bool
 		)
-		_, err := pgx.ForEachRow(rows, []any{&referrer, &network, &fromNetwork, &lately}, func() error {
-			from := signup.ReferralFrom{Referrer: signup.Token(referrer), Network: signup.Network(network)}
-			l.Seen[from] = signup.Seen{FromNetwork: fromNetwork, Lately: lately}
+		_, err := pgx.ForEachRow(rows, []any{&referrer, &network, &person, &fromNetwork, &lately, &again}, func() error {
+			from := signup.ReferralFrom{
+				Referrer: signup.Token(referrer), Network: signup.Network(network), Person: signup.Person(person),
+			}
+			l.Seen[from] = signup.Seen{FromNetwork: fromNetwork, Lately: lately, Again: again}
 			return nil
 		})
 		return err
@@ -57,20 +61,21 @@ func queueGuarded(b *pgx.Batch, waitlistID string, inserts []signup.Insert) {
 		referrers     []uuid.UUID
 		seen, flagged []int64
 		networks      [][]byte
+		persons       [][]byte
 		reasons       []string
 	)
 	for i := range inserts {
 		in := &inserts[i]
 		if in.Guarded {
 			referrers, seen = append(referrers, uuid.UUID(in.ReferredBy)), append(seen, in.Number)
-			networks = append(networks, in.Evidence.Network[:])
+			networks, persons = append(networks, in.Evidence.Network[:]), append(persons, in.Evidence.Person[:])
 		}
 		if in.Flagged != "" {
 			flagged, reasons = append(flagged, in.Number), append(reasons, in.Flagged)
 		}
 	}
 	if len(seen) > 0 {
-		b.Queue(db.InsertSeenReferrals, waitlistID, referrers, seen, networks)
+		b.Queue(db.InsertSeenReferrals, waitlistID, referrers, seen, networks, persons)
 	}
 	if len(flagged) > 0 {
 		b.Queue(db.InsertFlagged, waitlistID, flagged, reasons)

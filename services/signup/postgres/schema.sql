@@ -116,10 +116,12 @@ CREATE TABLE referral_seen (
     referrer uuid NOT NULL,
     number bigint NOT NULL,
     network bytea NOT NULL,
+    person bytea NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT referral_seen_pkey PRIMARY KEY (waitlist_id, referrer, number)
 );
 CREATE INDEX referral_seen_created_at ON referral_seen (created_at);
+CREATE INDEX referral_seen_person ON referral_seen (waitlist_id, referrer, person);
 
 CREATE TABLE removed_day (
     waitlist_id uuid NOT NULL,

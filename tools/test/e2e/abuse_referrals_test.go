@@ -145,6 +145,30 @@ func testGuardSignals(t *testing.T, d *deployment) {
 			t.Errorf("flagged %v, want %v", got, want)
 		}
 	})
+	t.Run("the same person again", func(t *testing.T) {
+		id := o.waitlist(t, Obj{"referral_guard": "withhold"})
+		referrer := o.join(t, id, "ada@example.com").Str("referral_token")
+		want := map[string]string{}
+		d.refer(t, id, "eve@example.com", referrer)
+		for i := range 3 {
+			alias := fmt.Sprintf("eve+%d@example.com", i)
+			d.refer(t, id, alias, referrer)
+			want[alias] = "same_person"
+		}
+		// Whoever leaves and comes back is the same person.
+		o.remove(t, id, "eve@example.com")
+		d.refer(t, id, "eve@example.com", referrer)
+		want["eve@example.com"] = "same_person"
+		if got := o.flags(t, id); canonical(got) != canonical(want) || o.credited(t, id, "ada@example.com") != 1 {
+			t.Errorf("flagged %v, want %v, %d credits", got, want, o.credited(t, id, "ada@example.com"))
+		}
+		// To another referrer the person is new.
+		other := o.join(t, id, "bob@example.com").Str("referral_token")
+		d.refer(t, id, "eve+other@example.com", other)
+		if got := o.credited(t, id, "bob@example.com"); got != 1 {
+			t.Errorf("%d credits of another referrer", got)
+		}
+	})
 	t.Run("thirty days later", func(t *testing.T) {
 		id := o.waitlist(t, Obj{"referral_guard": "withhold"})
 		referrer := o.join(t, id, "ada@example.com").Str("referral_token")

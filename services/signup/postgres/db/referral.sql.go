@@ -70,9 +70,11 @@ func (q *Queries) InsertFlagged(ctx context.Context, arg InsertFlaggedParams) er
 }
 
 const InsertSeenReferrals = `-- name: InsertSeenReferrals :exec
-INSERT INTO referral_seen (waitlist_id, referrer, number, network)
-SELECT $1, r.referrer, r.number, r.network
-FROM ROWS FROM (unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::bytea[])) AS r (referrer, number, network)
+INSERT INTO referral_seen (waitlist_id, referrer, number, network, person)
+SELECT $1, r.referrer, r.number, r.network, r.person
+FROM ROWS FROM (
+    unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::bytea[]), unnest($5::bytea[])
+) AS r (referrer, number, network, person)
 `
 
 type InsertSeenReferralsParams struct {
@@ -80,6 +82,7 @@ type InsertSeenReferralsParams struct {
 	Referrers  []string
 	Numbers    []int64
 	Networks   [][]byte
+	Persons    [][]byte
 }
 
 func (q *Queries) InsertSeenReferrals(ctx context.Context, arg InsertSeenReferralsParams) error {
@@ -88,39 +91,53 @@ func (q *Queries) InsertSeenReferrals(ctx context.Context, arg InsertSeenReferra
 		arg.Referrers,
 		arg.Numbers,
 		arg.Networks,
+		arg.Persons,
 	)
 	return err
 }
 
 const SeenReferrals = `-- name: SeenReferrals :many
-SELECT p.referrer::uuid AS referrer, p.network::bytea AS network, s.from_network, s.lately
-FROM ROWS FROM (unnest($1::uuid[]), unnest($2::bytea[])) AS p (referrer, network), LATERAL (
+SELECT p.referrer::uuid AS referrer, p.network::bytea AS network, p.person::bytea AS person, s.from_network, s.lately,
+    EXISTS (SELECT FROM referral_seen r
+            WHERE r.waitlist_id = $1 AND r.referrer = p.referrer AND r.person = p.person
+              AND r.created_at > now() - interval '30 days') AS again
+FROM ROWS FROM (unnest($2::uuid[]), unnest($3::bytea[]), unnest($4::bytea[])) AS p (referrer, network, person),
+LATERAL (
     SELECT count(*) FILTER (WHERE l.network = p.network) AS from_network,
         count(*) FILTER (WHERE l.created_at > now() - interval '10 minutes') AS lately
     FROM (
         SELECT r.network, r.created_at FROM referral_seen r
-        WHERE r.waitlist_id = $3 AND r.referrer = p.referrer AND r.created_at > now() - interval '30 days'
+        WHERE r.waitlist_id = $1 AND r.referrer = p.referrer AND r.created_at > now() - interval '30 days'
         ORDER BY r.number DESC LIMIT 30
     ) l
 ) s
 `
 
 type SeenReferralsParams struct {
+	WaitlistID string
 	Referrers  []string
 	Networks   [][]byte
-	WaitlistID string
+	Persons    [][]byte
 }
 
 type SeenReferralsRow struct {
 	Referrer    string
 	Network     []byte
+	Person      []byte
 	FromNetwork int64
 	Lately      int64
+	Again       bool
 }
 
-// Looks back for the last 30 referrals of each referrer in 30 days. By referral_seen_pkey.
+// Looks back for the last 30 referrals of each referrer in 30 days, and for one of the same
+// person. By referral_seen_pkey and referral_seen_person.
 func (q *Queries) SeenReferrals(ctx context.Context, arg SeenReferralsParams) ([]SeenReferralsRow, error) {
-	rows, err := q.db.Query(ctx, SeenReferrals, arg.Referrers, arg.Networks, arg.WaitlistID)
+	rows, err := q.db.Query(ctx, SeenReferrals,
+		arg.WaitlistID,
+		arg.Referrers,
+		arg.Networks,
+		arg.Persons,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -131,8 +148,10 @@ func (q *Queries) SeenReferrals(ctx context.Context, arg SeenReferralsParams) ([
 		if err := rows.Scan(
 			&i.Referrer,
 			&i.Network,
+			&i.Person,
 			&i.FromNetwork,
 			&i.Lately,
+			&i.Again,
 		); err != nil {
 			return nil, err
 		}

@@ -23,9 +23,12 @@ CREATE TABLE referral_seen (
     number      bigint      NOT NULL,
     -- Keyed hash of the waitlist and the client's /24 or /48; zero bytes: unknown.
     network     bytea       NOT NULL,
+    -- Keyed hash of the waitlist and the address, without what its provider ignores.
+    person      bytea       NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (waitlist_id, referrer, number)
 );
+CREATE INDEX referral_seen_person ON referral_seen (waitlist_id, referrer, person);
 CREATE INDEX referral_seen_created_at ON referral_seen (created_at);
 
 -- +goose Down

@@ -1,7 +1,12 @@
 -- name: SeenReferrals :many
--- Looks back for the last 30 referrals of each referrer in 30 days. By referral_seen_pkey.
-SELECT p.referrer::uuid AS referrer, p.network::bytea AS network, s.from_network, s.lately
-FROM ROWS FROM (unnest(@referrers::uuid[]), unnest(@networks::bytea[])) AS p (referrer, network), LATERAL (
+-- Looks back for the last 30 referrals of each referrer in 30 days, and for one of the same
+-- person. By referral_seen_pkey and referral_seen_person.
+SELECT p.referrer::uuid AS referrer, p.network::bytea AS network, p.person::bytea AS person, s.from_network, s.lately,
+    EXISTS (SELECT FROM referral_seen r
+            WHERE r.waitlist_id = @waitlist_id AND r.referrer = p.referrer AND r.person = p.person
+              AND r.created_at > now() - interval '30 days') AS again
+FROM ROWS FROM (unnest(@referrers::uuid[]), unnest(@networks::bytea[]), unnest(@persons::bytea[])) AS p (referrer, network, person),
+LATERAL (
     SELECT count(*) FILTER (WHERE l.network = p.network) AS from_network,
         count(*) FILTER (WHERE l.created_at > now() - interval '10 minutes') AS lately
     FROM (
@@ -12,9 +17,11 @@ FROM ROWS FROM (unnest(@referrers::uuid[]), unnest(@networks::bytea[])) AS p (re
 ) s;
 
 -- name: InsertSeenReferrals :exec
-INSERT INTO referral_seen (waitlist_id, referrer, number, network)
-SELECT @waitlist_id, r.referrer, r.number, r.network
-FROM ROWS FROM (unnest(@referrers::uuid[]), unnest(@numbers::bigint[]), unnest(@networks::bytea[])) AS r (referrer, number, network);
+INSERT INTO referral_seen (waitlist_id, referrer, number, network, person)
+SELECT @waitlist_id, r.referrer, r.number, r.network, r.person
+FROM ROWS FROM (
+    unnest(@referrers::uuid[]), unnest(@numbers::bigint[]), unnest(@networks::bytea[]), unnest(@persons::bytea[])
+) AS r (referrer, number, network, person);
 
 -- name: TrimSeenReferrals :execrows
 -- By referral_seen_created_at.
