@@ -85,6 +85,10 @@ test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on tod
 bench: ## Measure the suite against its goals and print the table
 	@go run ./tools/bench $(ARGS)
 
+.PHONY: bench-short
+bench-short: ## Run the launches B13 and B14 for seconds: what is told must be exact, how fast does not matter
+	@go run ./tools/bench -only B13,B14 -slice 500ms -mixed 20000 -write=false
+
 .PHONY: generate
 generate: $(BUILDTOOLS) $(SQLC) ## Write the generated code anew
 	@cd proto && PATH="$(BIN):$$PATH" && buf lint && buf format -w && buf generate --clean
