@@ -38,6 +38,7 @@ REPO ?=
 VALUES ?=
 RELEASE ?= waitlist
 NAMESPACE ?= waitlist
+deploy-prober: NAMESPACE = prober
 VERSION ?= $(shell git describe --tags --always --dirty)
 # More flags of ko and of helm, as KOFLAGS=--platform=linux/amd64.
 KOFLAGS ?=
@@ -168,6 +169,15 @@ deploy: images $(LABTOOLS) ## Build the images and install or upgrade the releas
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
 	@$(BIN)/helm upgrade --install $(RELEASE) charts/waitlist --namespace $(NAMESPACE) --create-namespace \
 		--values $(IMAGES) $(foreach file,$(VALUES),--values $(file)) --wait --timeout 15m $(HELMFLAGS)
+
+.PHONY: deploy-prober
+deploy-prober: $(KO) $(LABTOOLS) ## Build the prober's image and install or upgrade it (REPO, VALUES, NAMESPACE=prober)
+	@[ -n "$(REPO)" ] || { echo 'say where the image goes: make deploy-prober REPO=registry.example.com/waitlist' >&2; exit 1; }
+	@image=$$(VERSION=$(VERSION) KO_DOCKER_REPO=$(REPO) $(BIN)/ko build --base-import-paths --sbom spdx \
+		$(KOFLAGS) ./tools/prober); \
+	$(BIN)/helm upgrade --install prober charts/service --namespace $(NAMESPACE) --create-namespace --values k8s/prober.yaml \
+		--set image.repository=$${image%@*} --set image.digest=$${image#*@} $(foreach file,$(VALUES),--values $(file)) \
+		--wait --timeout 5m $(HELMFLAGS)
 
 .PHONY: lab-tools
 lab-tools: $(LABTOOLS) $(KO) ## Build Kubernetes, etcd, helm and ko (five minutes, once)
