@@ -75,7 +75,8 @@ func problems(cfg Config) []error {
 	check(err == nil && (api.Scheme == "https" || api.Scheme == "http") && api.Host != "", "Set PROBER_API to the URL of the API.")
 	check(cfg.APIKey != "", "Set PROBER_API_KEY.")
 	hook, err := url.Parse(cfg.WebhookURL)
-	check(cfg.WebhookURL == "" || err == nil && hook.Scheme == "https" && hook.Host != "", "Set PROBER_WEBHOOK_URL to an https URL or leave it unset.")
+	check(cfg.WebhookURL == "" || err == nil && hook.Scheme == "https" && hook.Host != "",
+		"Set PROBER_WEBHOOK_URL to an https URL or leave it unset.")
 	_, err = mail.ParseAddress(cfg.Email)
 	check(err == nil, "Set PROBER_EMAIL to an email address.")
 	check(cfg.Timeout > 0, "Set PROBER_TIMEOUT to a positive duration.")

@@ -55,6 +55,7 @@ func TestSuite(t *testing.T) {
 		{"templates", testTemplates},
 		{"blasts", testBlasts},
 		{"abuse of accounts", testAccountAbuse},
+		{"sdk", testSDK},
 	}
 	// This runs after the parallel groups have ended.
 	t.Cleanup(func() {
