@@ -49,7 +49,10 @@ func newApp(ctx context.Context, cfg Config) (*service.Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := newProber(cfg, &http.Client{}, rt.Log)
+	p, err := newProber(cfg, &http.Client{}, rt.Log)
+	if err != nil {
+		return nil, errors.Join(err, rt.Close(context.WithoutCancel(ctx)))
+	}
 	rt.Telemetry.Registerer.MustRegister(p)
 	rt.Engine.POST("/webhook", httpapi.H(func(c *gin.Context) error {
 		raw, err := httpapi.ReadBody(c, maxWebhook)

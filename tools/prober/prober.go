@@ -1,16 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +17,7 @@ import (
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
+	waitlist "waitlist.internal/tools/sdk/go"
 )
 
 const (
@@ -28,8 +27,6 @@ const (
 	leftoverAge = 10 * time.Minute
 	// cleanupTimeout bounds the deletions after a round, which happen whatever became of it.
 	cleanupTimeout = 10 * time.Second
-	// maxAnswer bounds the body of an answer, in bytes.
-	maxAnswer = 8 << 20
 	// looks is how often places are compared before they count as wrong: two requests are
 	// not one snapshot, and another prober may be at work.
 	looks = 3
@@ -50,9 +47,11 @@ var steps = []string{stepWaitlist, stepConfig, stepSignup, stepReferral, stepSta
 
 // prober makes rounds. It is a collector of their metrics.
 type prober struct {
-	cfg    Config
-	client *http.Client
-	log    *slog.Logger
+	cfg Config
+	// public calls as a person does, owner as the prober's account. Neither tries twice: a
+	// person would have seen the failure.
+	public, owner *waitlist.Client
+	log           *slog.Logger
 
 	list string // id of the waitlist, once known
 	// leftover is the age from which people of earlier rounds are deleted.
@@ -72,9 +71,18 @@ type prober struct {
 // arrived, or zero.
 type hook struct{ event, email string }
 
-func newProber(cfg Config, client *http.Client, log *slog.Logger) *prober {
+func newProber(cfg Config, client *http.Client, log *slog.Logger) (*prober, error) {
+	common := []waitlist.Option{waitlist.HTTPClient(client), waitlist.Attempts(1)}
+	public, err := waitlist.New(cfg.API, common...)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := waitlist.New(cfg.API, append(common, waitlist.APIKey(cfg.APIKey))...)
+	if err != nil {
+		return nil, err
+	}
 	p := &prober{
-		cfg: cfg, client: client, log: log, leftover: leftoverAge, awaited: map[hook]time.Time{},
+		cfg: cfg, public: public, owner: owner, log: log, leftover: leftoverAge, awaited: map[hook]time.Time{},
 		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "prober_rounds_total", Help: "Rounds by result: ok or failed.",
 		}, []string{"result"}),
@@ -97,7 +105,7 @@ func newProber(cfg Config, client *http.Client, log *slog.Logger) *prober {
 	}
 	p.rounds.WithLabelValues("ok")
 	p.rounds.WithLabelValues("failed")
-	return p
+	return p, nil
 }
 
 func (p *prober) collectors() []prometheus.Collector {
@@ -153,14 +161,6 @@ func (p *prober) count(ctx context.Context) {
 	}
 }
 
-// signedUp is what the suite says of somebody who signs up.
-type signedUp struct {
-	ReferralToken string `json:"referral_token"`
-	Position      int64  `json:"position"`
-	ReferralCount int64  `json:"referral_count"`
-	TotalSignups  int64  `json:"total_signups"`
-}
-
 // round returns a *stepError, or nil.
 func (p *prober) round(parent context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(parent, p.cfg.Timeout)
@@ -185,26 +185,26 @@ func (p *prober) round(parent context.Context) (err error) {
 		}
 	}()
 
-	public := "/public/waitlists/" + p.list
-	err = p.step(stepConfig, func() error { return p.call(ctx, http.MethodGet, public+"/config", nil, nil, http.StatusOK) })
+	err = p.step(stepConfig, func() error { _, err := p.public.Form(ctx, p.list); return err })
 	if err != nil {
 		return err
 	}
-	var a, b signedUp
+	var place waitlist.Place
 	err = p.step(stepSignup, func() error {
-		return p.call(ctx, http.MethodPost, public+"/signups", map[string]string{"email": ann}, &a, http.StatusCreated)
+		place, err = p.public.SignUp(ctx, p.list, waitlist.NewSignup{Email: ann})
+		return err
 	})
 	if err != nil {
 		return err
 	}
 	err = p.step(stepReferral, func() error {
-		body := map[string]string{"email": bob, "referred_by_token": a.ReferralToken}
-		return p.call(ctx, http.MethodPost, public+"/signups", body, &b, http.StatusCreated)
+		_, err := p.public.SignUp(ctx, p.list, waitlist.NewSignup{Email: bob, ReferredBy: place.ReferralToken})
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := p.step(stepStatus, func() error { return p.compare(ctx, public, ann, bob) }); err != nil {
+	if err := p.step(stepStatus, func() error { return p.compare(ctx, ann, bob) }); err != nil {
 		return err
 	}
 	if p.cfg.WebhookURL == "" {
@@ -233,35 +233,23 @@ func (p *prober) prepare(ctx context.Context) error {
 	if p.list != "" {
 		return p.sweep(ctx)
 	}
-	var all struct {
-		Waitlists []struct {
-			ID   string `json:"waitlist_id"`
-			Name string `json:"name"`
-		} `json:"waitlists"`
-	}
-	if err := p.call(ctx, http.MethodGet, "/waitlists", nil, &all, http.StatusOK); err != nil {
+	all, err := p.owner.Waitlists(ctx)
+	if err != nil {
 		return err
 	}
-	id := ""
-	for _, l := range all.Waitlists {
-		if l.Name == listName {
-			id = l.ID
-			break
-		}
-	}
-	if id == "" {
-		var made struct {
-			ID string `json:"waitlist_id"`
-		}
-		if err := p.call(ctx, http.MethodPost, "/waitlists", map[string]string{"name": listName}, &made, http.StatusCreated); err != nil {
+	var id string
+	if i := slices.IndexFunc(all, func(l waitlist.ListedWaitlist) bool { return l.Name == listName }); i >= 0 {
+		id = all[i].ID
+	} else {
+		made, err := p.owner.CreateWaitlist(ctx, listName, nil)
+		if err != nil {
 			return err
 		}
 		id = made.ID
 	}
 	if p.cfg.WebhookURL != "" {
-		settings := map[string]any{"webhook_url": p.cfg.WebhookURL, "webhook_events": []string{"signup.created", "referral.credited"}}
-		body := map[string]any{"settings": settings}
-		if err := p.call(ctx, http.MethodPatch, "/waitlists/"+id, body, nil, http.StatusOK); err != nil {
+		settings := waitlist.Settings{"webhook_url": p.cfg.WebhookURL, "webhook_events": []string{"signup.created", "referral.credited"}}
+		if _, err := p.owner.ChangeWaitlist(ctx, id, "", settings); err != nil {
 			return err
 		}
 	}
@@ -270,25 +258,20 @@ func (p *prober) prepare(ctx context.Context) error {
 }
 
 func (p *prober) sweep(ctx context.Context) error {
-	var page struct {
-		Signups []struct {
-			Email     string    `json:"email"`
-			CreatedAt time.Time `json:"created_at"`
-		} `json:"signups"`
-	}
-	err := p.call(ctx, http.MethodGet, "/waitlists/"+p.list+"/signups?limit=100", nil, &page, http.StatusOK)
-	var answer *answerError
-	if errors.As(err, &answer) && answer.status == http.StatusNotFound {
-		p.list = "" // somebody deleted it; the next round makes a new one
-	}
-	if err != nil {
-		return err
-	}
-	for _, s := range page.Signups {
-		if time.Since(s.CreatedAt) < p.leftover {
-			continue
+	var left []string
+	for s, err := range p.owner.Signups(ctx, p.list) {
+		if waitlist.Is(err, waitlist.NotFound) {
+			p.list = "" // somebody deleted it; the next round makes a new one
 		}
-		if err := p.delete(ctx, s.Email); err != nil {
+		if err != nil {
+			return err
+		}
+		if time.Since(s.CreatedAt) >= p.leftover {
+			left = append(left, s.Email)
+		}
+	}
+	for _, email := range left {
+		if err := p.delete(ctx, email); err != nil {
 			return err
 		}
 	}
@@ -296,13 +279,15 @@ func (p *prober) sweep(ctx context.Context) error {
 }
 
 // compare checks that the friend's signup counts for ann and that she stands before him.
-func (p *prober) compare(ctx context.Context, public, ann, bob string) error {
+func (p *prober) compare(ctx context.Context, ann, bob string) error {
 	for look := 1; ; look++ {
-		var a, b signedUp
-		for who, to := range map[string]*signedUp{ann: &a, bob: &b} {
-			if err := p.call(ctx, http.MethodGet, public+"/signups/"+url.PathEscape(who), nil, to, http.StatusOK); err != nil {
-				return err
-			}
+		a, err := p.public.Place(ctx, p.list, ann)
+		if err != nil {
+			return err
+		}
+		b, err := p.public.Place(ctx, p.list, bob)
+		if err != nil {
+			return err
 		}
 		switch {
 		case a.ReferralCount != 1:
@@ -323,17 +308,25 @@ func (p *prober) remove(ctx context.Context, existed bool, people ...string) err
 			errs = append(errs, err)
 			continue
 		}
-		if existed {
-			errs = append(errs, p.call(ctx, http.MethodGet, "/public/waitlists/"+p.list+"/signups/"+url.PathEscape(email), nil, nil,
-				http.StatusNotFound))
+		if !existed {
+			continue
+		}
+		if _, err := p.public.Place(ctx, p.list, email); err == nil {
+			errs = append(errs, errors.New("somebody who was deleted is still there"))
+		} else if !waitlist.Is(err, waitlist.NotFound) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// delete removes somebody, who may be gone already.
 func (p *prober) delete(ctx context.Context, email string) error {
-	return p.call(ctx, http.MethodDelete, "/waitlists/"+p.list+"/signups/"+url.PathEscape(email), nil, nil,
-		http.StatusNoContent, http.StatusNotFound)
+	err := p.owner.RemoveSignup(ctx, p.list, email)
+	if waitlist.Is(err, waitlist.NotFound) {
+		return nil
+	}
+	return err
 }
 
 // await makes hooks the awaited ones until done is called.
@@ -390,62 +383,4 @@ func (p *prober) arrival(ctx context.Context) (last time.Time, err error) {
 			return last, fmt.Errorf("no webhook in time: %s", strings.Join(missing, ", "))
 		}
 	}
-}
-
-// answerError is an answer that was not expected.
-type answerError struct {
-	method, path string
-	status       int
-	body         string
-	requestID    string
-}
-
-func (e *answerError) Error() string {
-	return fmt.Sprintf("%s %s was answered %d %s (request %s)", e.method, e.path, e.status, e.body, e.requestID)
-}
-
-// call makes a request and decodes the answer into out unless that is nil. It returns an
-// *answerError for a status that is not among want.
-func (p *prober) call(ctx context.Context, method, path string, body, out any, want ...int) error {
-	var send io.Reader
-	if body != nil {
-		raw, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("marshal request: %w", err)
-		}
-		send = bytes.NewReader(raw)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(p.cfg.API, "/")+path, send)
-	if err != nil {
-		return fmt.Errorf("make request: %w", err)
-	}
-	req.Header.Set("User-Agent", "waitlist-prober/"+telemetry.Version())
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if !strings.HasPrefix(path, "/public/") {
-		req.Header.Set("X-Api-Key", p.cfg.APIKey)
-	}
-	res, err := p.client.Do(req)
-	if err != nil {
-		return fmt.Errorf("call the API: %w", err)
-	}
-	defer res.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
-	}
-	for _, status := range want {
-		if res.StatusCode != status {
-			continue
-		}
-		if out == nil || status == http.StatusNoContent {
-			return nil
-		}
-		if err := json.Unmarshal(raw, out); err != nil {
-			return fmt.Errorf("read answer to %s %s: %w", method, path, err)
-		}
-		return nil
-	}
-	return &answerError{method, path, res.StatusCode, string(raw[:min(len(raw), 500)]), res.Header.Get("X-Request-Id")}
 }

@@ -19,6 +19,7 @@ import (
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/tools/internal/webhooksink"
+	waitlist "waitlist.internal/tools/sdk/go"
 	"waitlist.internal/tools/test/e2e"
 )
 
@@ -71,13 +72,24 @@ func newWorld(t *testing.T) *world {
 // signups returns how many people are on the prober's waitlist.
 func (w *world) signups(t *testing.T, p *prober) int {
 	t.Helper()
-	var page struct {
-		Signups []any `json:"signups"`
+	n := 0
+	for _, err := range w.client(t).Signups(t.Context(), p.list) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
 	}
-	if err := p.call(t.Context(), http.MethodGet, "/waitlists/"+p.list+"/signups", nil, &page, http.StatusOK); err != nil {
+	return n
+}
+
+// client is the account's, past every proxy.
+func (w *world) client(t *testing.T) *waitlist.Client {
+	t.Helper()
+	c, err := waitlist.New(w.suite.URL+"/v1", waitlist.APIKey(w.cfg.APIKey))
+	if err != nil {
 		t.Fatal(err)
 	}
-	return len(page.Signups)
+	return c
 }
 
 func metrics(t *testing.T, addr string) string {
@@ -190,14 +202,17 @@ func TestProber(t *testing.T) {
 			defer front.Close()
 			cfg := w.cfg
 			cfg.API, cfg.Timeout = front.URL+"/v1", 5*time.Second
-			p := newProber(cfg, front.Client(), slog.New(slog.DiscardHandler))
+			p, err := newProber(cfg, front.Client(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
 			*w.hooks = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				raw, _ := io.ReadAll(r.Body)
 				if !tt.unhook {
 					p.hooked(raw, time.Now())
 				}
 			})
-			err := p.round(t.Context())
+			err = p.round(t.Context())
 			var failed *stepError
 			if !errors.As(err, &failed) || failed.step != tt.step {
 				t.Fatalf("the round ended with %v, not at step %s", err, tt.step)
@@ -205,7 +220,7 @@ func TestProber(t *testing.T) {
 			if tt.step == stepWaitlist {
 				return
 			}
-			p.cfg.API, p.leftover = w.suite.URL+"/v1", 0
+			p.owner, p.leftover = w.client(t), 0
 			if left := w.signups(t, p); tt.name == "no deletion" {
 				// The next round deletes them.
 				if left != 2 {
