@@ -3,6 +3,7 @@ package waitlist_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -179,7 +180,7 @@ func TestPages(t *testing.T) {
 		if n == 2 {
 			next = "null"
 		}
-		_, _ = w.Write([]byte(`{"signups": [{"position": ` + strconv.Itoa(2*n+1) + `}, {"position": ` + strconv.Itoa(2*n+2) + `}], "last_key": ` + next + `}`))
+		_, _ = fmt.Fprintf(w, `{"signups": [{"position": %d}, {"position": %d}], "last_key": %s}`, 2*n+1, 2*n+2, next)
 	}))
 	defer srv.Close()
 	c, err := waitlist.New(srv.URL)

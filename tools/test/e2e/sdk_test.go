@@ -121,7 +121,8 @@ func testSDK(t *testing.T, d *deployment) {
 	if len(leaders) == 0 || leaders[0] != (waitlist.Leader{Rank: 1, ReferralCount: 1}) {
 		t.Errorf("%+v", leaders)
 	}
-	must(public.Verify(ctx, list, ann, d.links.Mint(token.VerifySignup, token.SignupSubject(list, d.number(t, list, ann)), time.Now().Add(time.Hour))))
+	anns := token.SignupSubject(list, d.number(t, list, ann))
+	must(public.Verify(ctx, list, ann, d.links.Mint(token.VerifySignup, anns, time.Now().Add(time.Hour))))
 
 	testSDKOwner(t, owner, list, ann)
 
@@ -134,7 +135,8 @@ func testSDK(t *testing.T, d *deployment) {
 	must(owner.DeleteWaitlist(ctx, list))
 
 	var refused *waitlist.Error
-	if _, err := public.Waitlists(ctx); !errors.As(err, &refused) || refused.Code != waitlist.AuthenticationRequired || refused.RequestID == "" {
+	_, err = public.Waitlists(ctx)
+	if !errors.As(err, &refused) || refused.Code != waitlist.AuthenticationRequired || refused.RequestID == "" {
 		t.Errorf("without credentials: %v", err)
 	}
 	_, err = connect(true, waitlist.APIKey(o.key)).CreateWaitlist(ctx, "x", waitlist.Settings{"referral_boost": -1})
