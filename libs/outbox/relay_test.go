@@ -132,10 +132,7 @@ func insert(t testing.TB, pool *pgxpool.Pool, msgs ...outbox.Message) {
 // start runs a relay and returns it with a function that stops it and waits.
 func start(t testing.TB, pool *pgxpool.Pool, w outbox.Writer) (*outbox.Relay, func()) {
 	t.Helper()
-	r, err := outbox.NewRelay(pool, w, schema, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := outbox.NewRelay(pool, w, schema, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
 	return r, testenv.Run(t, r.Run)
 }
 

@@ -135,7 +135,7 @@ func New(rdb redis.Scripter, o Options) Limiter {
 		}, []string{"decision"}),
 		calls: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "ratelimit_call_duration_seconds", Help: "Duration of a call to the bucket in Redis.",
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1},
+			Buckets: []float64{.00025, .001, .005, .025, .05, .1},
 		}),
 	}
 	l.key, l.timeout = cmp.Or(l.key, key), cmp.Or(l.timeout, Timeout)
