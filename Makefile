@@ -73,6 +73,11 @@ watch: ## Run make quick SINCE=HEAD after each change of a file
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
 	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -timeout 45m $(ARGS)
 
+# A module outside go.work: nobody else pays for Prometheus' dependencies.
+.PHONY: test-observability
+test-observability: ## Hold metrics, rules and dashboards against Prometheus' own engine, and fire alerts
+	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 10m $(ARGS) .
+
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race
 	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -run '^TestModel$$' -v

@@ -141,6 +141,9 @@ func New(rdb redis.Scripter, o Options) Limiter {
 	l.key, l.timeout = cmp.Or(l.key, key), cmp.Or(l.timeout, Timeout)
 	l.allowed, l.denied, l.memo = l.requests.WithLabelValues("allowed"),
 		l.requests.WithLabelValues("denied"), l.requests.WithLabelValues("denied_locally")
+	for _, decision := range []string{"allowed", "denied"} {
+		l.fallback.WithLabelValues(decision) // so that rate() sees the first
+	}
 	open := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "ratelimit_breaker_open", Help: "1 while the breaker keeps requests from Redis.",
 	})

@@ -51,6 +51,9 @@ func New(address string) (*Resolver, error) {
 	r := &Resolver{tracer: otel.Tracer(scope), lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "messaging_dns_lookups_total", Help: "Names looked up, by outcome: found, none, unknown.",
 	}, []string{"outcome"})}
+	for _, outcome := range []string{"found", "none", "unknown"} {
+		r.lookups.WithLabelValues(outcome)
+	}
 	if address != "" {
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			return nil, fmt.Errorf("parse the resolver's address: %w", err)
