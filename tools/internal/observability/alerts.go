@@ -118,7 +118,8 @@ unless on (service) sum by (service) (rate(messaging_mails_total{$NS,outcome="se
 			}},
 		},
 		{
-			"WaitlistSignupsRefused", fmt.Sprintf(`sum by (service) (rate(http_server_responses_total{$NS,%s,http_response_status_code="429"}[5m])) > 0
+			"WaitlistSignupsRefused", fmt.Sprintf(`sum by (service) (
+  rate(http_server_responses_total{$NS,%s,http_response_status_code="429"}[5m])) > 0
 unless on (service) sum by (service) (rate(ratelimit_requests_total{$NS,decision!="allowed"}[5m])) > 0`, signups), "2m", "warning",
 			"Signups are refused with 429, and not by the global limit.",
 			Runbook{"A list's queue is full: more come than commit within `SIGNUP_MAX_WAIT`.", []string{

@@ -122,7 +122,8 @@ func runbooks() (string, error) {
 			errs = append(errs, fmt.Errorf("%s has no runbook: say what it means and the first three commands", name))
 		}
 		fmt.Fprintf(&index, "| [%s](#%s) | %s |\n", name, strings.ToLower(name), severity)
-		fmt.Fprintf(&pages, "\n## %s\n\n**Sign:** %s\n\n**Meaning:** %s\n\n```sh\n%s\n```\n", name, sign, r.Meaning, strings.Join(r.Commands, "\n"))
+		fmt.Fprintf(&pages, "\n## %s\n\n**Sign:** %s\n\n**Meaning:** %s\n\n```sh\n%s\n```\n",
+			name, sign, r.Meaning, strings.Join(r.Commands, "\n"))
 	}
 	for _, o := range Objectives() {
 		add(burnAlert(o), "critical, warning", "More errors than this objective allows: "+o.Promise, o.Runbook)

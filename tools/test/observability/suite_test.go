@@ -233,7 +233,7 @@ func TestSuite(t *testing.T) {
 	some("two")
 	all := operations(t, w.list)
 	for _, op := range all {
-		if strings.Contains(op[1], "delete") || strings.HasSuffix(op[1], "/logout") || op[0] == "DELETE" || strings.Contains(op[1], "regenerate") {
+		if op[0] == "DELETE" || regexp.MustCompile(`delete|logout|regenerate`).MatchString(op[1]) {
 			continue // they would end the account; below they come without its key
 		}
 		status, body := s.do(op[0], op[1], w.key, object{})
