@@ -74,6 +74,11 @@ watch: ## Run make quick SINCE=HEAD after each change of a file
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
 	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -timeout 45m $(ARGS)
 
+# A module outside go.work: nobody else pays for Prometheus' dependencies.
+.PHONY: test-observability
+test-observability: ## Hold metrics, rules and dashboards against Prometheus' own engine, and fire alerts
+	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 10m $(ARGS) .
+
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race
 	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -run '^TestModel$$' -v
@@ -107,7 +112,8 @@ lint: $(LINTER) lines ## Run the linters over every module
 	@$(BIN)/golangci-lint run $(patsubst %,./%/...,$(MODULES))
 
 # Generated files and test data may be wider.
-WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md */testdata/*
+WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
+	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/*
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))

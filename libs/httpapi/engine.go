@@ -21,7 +21,6 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -88,8 +87,7 @@ type engine struct {
 	gin     *gin.Engine
 	tracer  trace.Tracer
 	origins *origins
-	seconds *prometheus.HistogramVec
-	active  prometheus.Gauge
+	metrics *metrics
 }
 
 // NewEngine returns an engine without routes. It returns an error if
@@ -119,16 +117,10 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 		cfg: cfg, gin: g,
 		tracer:  cfg.Tracers.Tracer("waitlist.internal/libs/httpapi"),
 		origins: allowed,
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "http_server_request_duration_seconds", Help: "Duration of HTTP requests.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		}, []string{"route", "method", "status"}),
-		active: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "http_server_active_requests", Help: "HTTP requests under way.",
-		}),
+		metrics: newMetrics(g),
 	}
 	if cfg.Registerer != nil {
-		cfg.Registerer.MustRegister(e.seconds, e.active)
+		cfg.Registerer.MustRegister(e.metrics.seconds, e.metrics.active, e.metrics)
 	}
 	g.Use(e.serve)
 	g.NoRoute(e.noRoute)
@@ -175,8 +167,8 @@ func (e *engine) serve(c *gin.Context) {
 		return
 	}
 	start := time.Now()
-	e.active.Inc()
-	defer e.active.Dec()
+	e.metrics.active.Inc()
+	defer e.metrics.active.Dec()
 
 	in := c.Request
 	route := c.FullPath()
@@ -275,7 +267,7 @@ func (e *engine) noRoute(c *gin.Context) {
 // finish records the metrics, span and log line of an answered request.
 func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, took time.Duration, aborted bool) {
 	status := c.Writer.Status()
-	e.seconds.WithLabelValues(route, verb, statusText(status)).Observe(took.Seconds())
+	e.metrics.record(c.Request.Context(), route, verb, status, took)
 	if span.IsRecording() {
 		span.SetName(verb + " " + route)
 		span.SetAttributes(attribute.String("http.request.method", verb), attribute.String("http.route", route),
@@ -372,18 +364,7 @@ func method(m string) string {
 		http.MethodDelete, http.MethodOptions:
 		return m
 	default:
-		return "OTHER"
-	}
-}
-
-func statusText(status int) string {
-	switch status {
-	case http.StatusOK:
-		return "200"
-	case http.StatusCreated:
-		return "201"
-	default:
-		return strconv.Itoa(status)
+		return "_OTHER"
 	}
 }
 

@@ -14,11 +14,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
@@ -115,31 +115,13 @@ type Consumer struct {
 	waiting atomic.Bool
 }
 
-type consumerMetrics struct {
-	handled    metric.Int64Counter
-	duplicates metric.Int64Counter
-	retries    metric.Int64Counter
-	dead       metric.Int64Counter
-	lag        metric.Int64Gauge
-	duration   metric.Float64Histogram
-}
-
 // NewConsumer returns a consumer; Run starts it.
-func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
+func NewConsumer(cfg ConsumerConfig) *Consumer {
 	cfg.Attempts = cmp.Or(cfg.Attempts, 5)
-	c := &Consumer{cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: otel.Tracer(scope)}
-	m := otel.Meter(scope)
-	describe := metric.WithDescription
-	var errs [6]error
-	c.metrics.handled, errs[0] = m.Int64Counter("kafka.consumer.handled", describe("Events whose effect was committed."))
-	c.metrics.duplicates, errs[1] = m.Int64Counter("kafka.consumer.duplicates", describe("Deliveries that the inbox knew."))
-	c.metrics.retries, errs[2] = m.Int64Counter("kafka.consumer.retries", describe("Failed attempts, by kind."))
-	c.metrics.dead, errs[3] = m.Int64Counter("kafka.consumer.dead_letters",
-		describe("Messages moved to the dead-letter topic. Alert above 0."))
-	c.metrics.lag, errs[4] = m.Int64Gauge("kafka.consumer.lag", describe("Messages behind the end of a topic."))
-	c.metrics.duration, errs[5] = m.Float64Histogram("kafka.consumer.batch.duration",
-		metric.WithUnit("s"), describe("Time of one transaction."))
-	return c, errors.Join(errs[:]...)
+	return &Consumer{
+		cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: otel.Tracer(scope),
+		metrics: newConsumerMetrics(cfg.Registerer, cfg.Group),
+	}
 }
 
 // Run consumes until ctx is done; then it finishes the current batch, commits its
@@ -361,7 +343,7 @@ func (c *Consumer) countRetry(ctx context.Context, err error) {
 	if waitOut(err) {
 		kind = "outage"
 	}
-	c.metrics.retries.Add(ctx, 1, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("kind", kind)))
+	c.metrics.retries.WithLabelValues(c.cfg.Group, kind).Inc()
 }
 
 // waitOut reports whether err is temporary.
@@ -414,10 +396,14 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 	if err != nil {
 		return err //nolint:wrapcheck // ours
 	}
-	attrs := metric.WithAttributes(attribute.String("group", c.cfg.Group))
-	c.metrics.duration.Record(ctx, time.Since(start).Seconds(), attrs)
-	c.metrics.handled.Add(ctx, int64(len(fresh)), attrs)
-	c.metrics.duplicates.Add(ctx, int64(len(batch)-len(fresh)), attrs)
+	c.metrics.duration.WithLabelValues(c.cfg.Group).Observe(time.Since(start).Seconds())
+	c.metrics.handled.WithLabelValues(c.cfg.Group).Add(float64(len(fresh)))
+	c.metrics.duplicates.WithLabelValues(c.cfg.Group).Add(float64(len(batch) - len(fresh)))
+	for _, d := range batch {
+		if age := d.event.GetOccurredAt(); age != nil {
+			telemetry.Observe(d.trace(ctx), c.metrics.delay.WithLabelValues(c.cfg.Group), time.Since(age.AsTime()).Seconds())
+		}
+	}
 	if c.cfg.AfterCommit != nil {
 		c.cfg.AfterCommit()
 	}
@@ -488,16 +474,18 @@ func (c *Consumer) watch(ctx context.Context) error {
 	t := c.cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
 	client := newClient(c.cfg.Config, t)
+	defer c.metrics.lag.DeletePartialMatch(prometheus.Labels{"group": c.cfg.Group})
 	for range loop.Every(ctx, lagEvery) {
 		lag, err := groupLag(ctx, client, c.cfg.Config, c.cfg.Group, c.cfg.Topics)
 		if err != nil {
 			c.log.InfoContext(ctx, "lag not measured", telemetry.Err(err))
+			c.metrics.lag.DeletePartialMatch(prometheus.Labels{"group": c.cfg.Group}) // rather none than an old one
 			continue
 		}
 		var total int64
 		for topic, n := range lag {
 			total += n
-			c.metrics.lag.Record(ctx, n, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("topic", topic)))
+			c.metrics.lag.WithLabelValues(c.cfg.Group, topic).Set(float64(n))
 		}
 		idle := time.Since(time.Unix(0, c.fetched.Load()))
 		if total > 0 && c.waiting.Load() && idle > stalled {

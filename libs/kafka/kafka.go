@@ -19,6 +19,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 
@@ -72,6 +73,8 @@ type Config struct {
 	// topics do not change.
 	Partitions  int
 	Replication int
+	// Registerer takes the metrics of writers and consumers; nil means none.
+	Registerer prometheus.Registerer
 }
 
 // names adds the prefix to topics.

@@ -135,12 +135,15 @@ func New(rdb redis.Scripter, o Options) Limiter {
 		}, []string{"decision"}),
 		calls: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "ratelimit_call_duration_seconds", Help: "Duration of a call to the bucket in Redis.",
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1},
+			Buckets: []float64{.00025, .001, .005, .025, .05, .1},
 		}),
 	}
 	l.key, l.timeout = cmp.Or(l.key, key), cmp.Or(l.timeout, Timeout)
 	l.allowed, l.denied, l.memo = l.requests.WithLabelValues("allowed"),
 		l.requests.WithLabelValues("denied"), l.requests.WithLabelValues("denied_locally")
+	for _, decision := range []string{"allowed", "denied"} {
+		l.fallback.WithLabelValues(decision) // so that rate() sees the first
+	}
 	open := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "ratelimit_breaker_open", Help: "1 while the breaker keeps requests from Redis.",
 	})
