@@ -287,7 +287,7 @@ func (c *Consumer) handleBatch(ctx, work context.Context, batch []kafkago.Messag
 			return true
 		}
 		// One event fails the transaction of all; handling them one by one finds it.
-		c.countRetry(work, err)
+		c.countRetry(err)
 		c.log.InfoContext(ctx, "batch failed; handling its events one by one", slog.Int("events", len(good)), telemetry.Err(err))
 	}
 	for _, d := range good {
@@ -322,7 +322,7 @@ func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 		if err == nil {
 			return true
 		}
-		c.countRetry(work, err)
+		c.countRetry(err)
 		if !waitOut(err) {
 			attempts++
 			if attempts >= c.cfg.Attempts {
@@ -338,7 +338,7 @@ func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 	}
 }
 
-func (c *Consumer) countRetry(ctx context.Context, err error) {
+func (c *Consumer) countRetry(err error) {
 	kind := "failure"
 	if waitOut(err) {
 		kind = "outage"

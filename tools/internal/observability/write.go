@@ -53,7 +53,7 @@ func inNamespace(expr string) string {
 // burnAlert is the name of the alert on an objective's budget.
 func burnAlert(o Objective) string {
 	var b strings.Builder
-	for _, word := range strings.Split(o.Name, "_") {
+	for word := range strings.SplitSeq(o.Name, "_") {
 		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
 	}
 	return "WaitlistBudget" + b.String()
