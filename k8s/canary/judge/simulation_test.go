@@ -1,10 +1,12 @@
 package judge
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -135,50 +137,42 @@ func falseAborts(results []result) (n int) {
 	return n
 }
 
-func seed(t *testing.T) uint64 {
+// releases is how many releases to simulate at a rate, and their seed: $CANARY_SIMULATION with a new seed, else what seconds allow.
+func releases(t *testing.T, rate float64) (n int, seed uint64) {
 	t.Helper()
-	s := uint64(20221101)
-	if os.Getenv("CANARY_SIMULATION") == "full" {
-		s = uint64(time.Now().UnixNano())
+	if set := os.Getenv("CANARY_SIMULATION"); set != "" {
+		n, err := strconv.Atoi(set)
+		if err != nil {
+			t.Fatalf("CANARY_SIMULATION is %q: it must be a number of releases", set)
+		}
+		return n, uint64(time.Now().UnixNano())
 	}
-	t.Logf("seed %d", s)
-	return s
-}
-
-// releases is how many releases to simulate at a rate: 10,000 with CANARY_SIMULATION=full, which takes minutes, else what seconds allow.
-func releases(rate float64) int {
-	if os.Getenv("CANARY_SIMULATION") == "full" {
-		return 10_000
-	}
-	return int(max(20, min(400, 4_000/rate)))
+	return int(max(10, min(200, 2_000/rate))), 20221101
 }
 
 // TestFalseAborts simulates releases that are as good as what they replace: at most 1 % may fail.
 func TestFalseAborts(t *testing.T) {
-	s := seed(t)
-	all, aborted := 0, 0
 	for _, rate := range []float64{1, 10, 100, 1000} {
-		for _, w := range []world{{}, {base: 0.001}, {base: 0.02}, {base: 0.001, outage: true}} {
-			w.rate, w.candidate = rate, w.base
-			n := releases(rate)
-			failed := falseAborts(w.many(s, n))
-			t.Logf("| %g | %g %% | %v | %d of %d | %.2f %% |", rate, 100*w.base, w.outage, failed, n, 100*float64(failed)/float64(n))
-			// With a share of exactly 1 %, three standard deviations more are met once in a thousand runs.
-			if bound := alpha*float64(n) + 3*math.Sqrt(alpha*float64(n)); float64(failed) > bound {
-				t.Errorf("%g requests/s, base %g %%: %d of %d good releases failed", rate, 100*w.base, failed, n)
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			n, seed := releases(t, rate)
+			t.Logf("seed %d", seed)
+			for _, w := range []world{{}, {base: 0.001}, {base: 0.02}, {base: 0.001, outage: true}} {
+				w.rate, w.candidate = rate, w.base
+				failed := falseAborts(w.many(seed, n))
+				t.Logf("| %g | %g %% | %v | %d of %d | %.2f %% |", rate, 100*w.base, w.outage, failed, n, 100*float64(failed)/float64(n))
+				// With a share of exactly 1 %, three standard deviations more are met once in a thousand runs.
+				if bound := alpha*float64(n) + 3*math.Sqrt(alpha*float64(n)); float64(failed) > bound {
+					t.Errorf("%g requests/s, base %g %%: %d of %d good releases failed", rate, 100*w.base, failed, n)
+				}
 			}
-			all, aborted = all+n, aborted+failed
-		}
-	}
-	t.Logf("%d of %d", aborted, all)
-	if float64(aborted) > alpha*float64(all) {
-		t.Errorf("%d of %d good releases failed, more than %g %%", aborted, all, 100*alpha)
+		})
 	}
 }
 
 // TestExposure measures what a bad candidate does at 5 % of 100 requests/s before it fails.
 func TestExposure(t *testing.T) {
-	s := seed(t)
+	n, seed := releases(t, 50)
+	t.Logf("seed %d", seed)
 	for _, c := range []struct {
 		name                    string
 		candidate, base, slower float64
@@ -200,9 +194,8 @@ func TestExposure(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := world{rate: 100, base: c.base, candidate: c.candidate, slower: c.slower, seconds: 3_600, stay: true}
-			n := releases(20)
 			var requests, errors, looks, missed float64
-			for _, r := range w.many(s, n) {
+			for _, r := range w.many(seed, n) {
 				requests, errors, looks = requests+float64(r.requests), errors+float64(r.errors), looks+float64(r.at)
 				if !r.failed {
 					missed++
