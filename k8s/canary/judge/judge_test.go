@@ -155,6 +155,16 @@ func TestFailureIsFinal(t *testing.T) {
 	}
 }
 
+// TestReasonOfLatency expects the boundary that tells the sides apart.
+func TestReasonOfLatency(t *testing.T) {
+	t.Parallel()
+	j := newJudge(t)
+	got := look(t, j, side(20, 0, 10), side(180, 0, 9)).Reason
+	if want := "latency above 0.1: 50 % (10 of 20) on the candidate, 5 % (9 of 180) on the stable version."; got != want {
+		t.Errorf("the reason is %q, want %q", got, want)
+	}
+}
+
 // TestOneSideAtATime has requests arrive so slowly that no look sees both sides.
 func TestOneSideAtATime(t *testing.T) {
 	t.Parallel()

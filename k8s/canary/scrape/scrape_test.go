@@ -57,9 +57,10 @@ func start(t *testing.T, fakes ...*fake) (w *Watch, addresses []string) {
 		t.Cleanup(s.Close)
 		addresses = append(addresses, s.URL)
 	}
+	status := func(p string) map[string]*regexp.Regexp { return map[string]*regexp.Regexp{"status": pattern(t, p)} }
 	w, err := New([]Check{
-		{All: Series{Metric: "seconds_count"}, Bad: Series{Metric: "seconds_count", Labels: map[string]*regexp.Regexp{"status": pattern(t, "5..")}}},
-		{All: Series{Metric: "seconds", Labels: map[string]*regexp.Regexp{"status": pattern(t, "2..")}}},
+		{All: Series{Metric: "seconds_count"}, Bad: Series{Metric: "seconds_count", Labels: status("5..")}},
+		{All: Series{Metric: "seconds", Labels: status("2..")}},
 		{All: Series{Metric: "seconds_count"}, Bad: Series{Metric: "retries_total"}},
 	}, [][]float64{nil, {0.1, 1}, nil})
 	if err != nil {
@@ -111,25 +112,25 @@ func TestLook(t *testing.T) {
 
 	stable.fast, other.fast = 6_000, 9_001
 	look("a pod is gone", a[:1], a[2:], none, windows(1, 0, 0), false)
-	stable.fast = 6_500
+	candidate.fast = 500
 	look("a pod is promoted", a[:0], a, none, none, false)
 }
 
 func TestWhatPodsMayAnswer(t *testing.T) {
 	t.Parallel()
+	const histogram = `# TYPE seconds histogram
+seconds_bucket{le="3",status="200"} 1
+seconds_count{status="200"} 1
+`
 	for name, c := range map[string]struct{ text, want string }{
-		"no metrics":     {"", "parse metrics"},
+		"no metrics":     {"<html>", "parse metrics"},
 		"no histogram":   {"# TYPE seconds counter\nseconds{status=\"200\"} 3\n", "no histogram"},
-		"other buckets":  {"# TYPE seconds histogram\nseconds_bucket{le=\"3\",status=\"200\"} 1\nseconds_count{status=\"200\"} 1\n", "no bucket 0.1"},
+		"other buckets":  {histogram, "no bucket 0.1"},
 		"not a word yet": {"# TYPE other counter\nother 3\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := &fake{text: c.text}
-			if c.text == "" {
-				f.text = "<html>"
-			}
-			w, a := start(t, f)
+			w, a := start(t, &fake{text: c.text})
 			_, _, err := w.Look(t.Context(), a, nil)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
