@@ -22,7 +22,7 @@ const (
 )
 
 // buckets are those of http_server_request_duration_seconds (libs/httpapi).
-var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+var buckets = []float64{.005, .025, .1, .25, .5, 1, 2.5, 10}
 
 // world is a release with load. Requests arrive by Poisson; latency is log-normal with a median of 20 ms and a spread (sigma) of 0.8.
 type world struct {

@@ -2,8 +2,8 @@
 //
 //	judge -candidate http://10.0.0.7:8081/metrics -stable http://10.0.0.5:8081/metrics,http://10.0.0.6:8081/metrics
 //
-// It reads their metrics every second and compares the share of answers with status 5xx, and latency, by
-// http_server_request_duration_seconds. Exit codes: 0, no sign that the candidate is worse; 1, it is worse; 2, wrong use; 3, not enough
+// It reads their metrics every second and compares the share of answers with status 5xx, by http_server_responses_total, and latency,
+// by http_server_request_duration_seconds. Exit codes: 0, no sign that the candidate is worse; 1, it is worse; 2, wrong use; 3, not enough
 // requests to tell.
 package main
 
@@ -25,8 +25,11 @@ import (
 )
 
 const (
-	requests = "http_server_request_duration_seconds" // of libs/httpapi, as are its buckets
-	every    = time.Second
+	// The metrics are those of libs/httpapi, as are the buckets.
+	answers   = "http_server_responses_total"
+	status    = "http_response_status_code"
+	durations = "http_server_request_duration_seconds"
+	every     = time.Second
 )
 
 func main() {
@@ -54,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "Name the pods of both sides with -candidate and -stable.")
 		return 2
 	}
-	boundaries := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	boundaries := []float64{.005, .025, .1, .25, .5, 1, 2.5, 10}
 	j, err := judge.New(judge.Spec{Alpha: *alpha, MinSample: *sample, Checks: []judge.Check{
 		{Name: "errors", Tolerance: 1}, {Name: "latency in seconds", Tolerance: 1, Boundaries: boundaries},
 	}})
@@ -62,10 +65,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return 2
 	}
-	failures := map[string]*regexp.Regexp{"status": regexp.MustCompile(`^5..$`)}
+	failures := map[string]*regexp.Regexp{status: regexp.MustCompile(`^5..$`)}
 	w, err := scrape.New([]scrape.Check{
-		{All: scrape.Series{Metric: requests + "_count"}, Bad: scrape.Series{Metric: requests + "_count", Labels: failures}},
-		{All: scrape.Series{Metric: requests}},
+		{All: scrape.Series{Metric: answers}, Bad: scrape.Series{Metric: answers, Labels: failures}},
+		{All: scrape.Series{Metric: durations}},
 	}, [][]float64{nil, boundaries})
 	if err != nil {
 		fmt.Fprintln(stderr, err)

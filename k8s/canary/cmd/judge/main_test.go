@@ -16,12 +16,16 @@ func pod(t *testing.T, good, bad uint64) string {
 	var reads atomic.Uint64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		n := reads.Add(1)
-		fmt.Fprintf(w, "# TYPE %s histogram\n", requests)
-		for status, count := range map[string]uint64{"200": n * good, "503": n * bad} {
-			for _, le := range []string{"0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf"} {
-				fmt.Fprintf(w, "%s_bucket{status=%q,le=%q} %d\n", requests, status, le, count)
+		fmt.Fprintf(w, "# TYPE %s counter\n", answers)
+		for code, count := range map[string]uint64{"200": n * good, "503": n * bad} {
+			fmt.Fprintf(w, "%s{%s=%q} %d\n", answers, status, code, count)
+		}
+		fmt.Fprintf(w, "# TYPE %s histogram\n", durations)
+		for route, count := range map[string]uint64{"/a": n * good, "/b": n * bad} {
+			for _, le := range []string{"0.005", "0.025", "0.1", "0.25", "0.5", "1", "2.5", "10", "+Inf"} {
+				fmt.Fprintf(w, "%s_bucket{http_route=%q,le=%q} %d\n", durations, route, le, count)
 			}
-			fmt.Fprintf(w, "%s_count{status=%q} %d\n", requests, status, count)
+			fmt.Fprintf(w, "%s_count{http_route=%q} %d\n", durations, route, count)
 		}
 	}))
 	t.Cleanup(s.Close)
