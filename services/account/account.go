@@ -195,6 +195,8 @@ type Tx interface {
 	SpendRefreshToken(ctx context.Context, hash []byte, now time.Time) (bool, error)
 	// ExtendSession records that a session was used at now.
 	ExtendSession(ctx context.Context, sessionID string, now, expires time.Time) error
+	// HasSession reports whether an account has a session.
+	HasSession(ctx context.Context, accountID, sessionID string) (bool, error)
 	EndSession(ctx context.Context, sessionID string) error
 	// DeleteSession is EndSession for a session of an account.
 	DeleteSession(ctx context.Context, accountID, sessionID string) error

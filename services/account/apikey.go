@@ -100,6 +100,9 @@ func (s *Service) RegenerateAPIKey(ctx context.Context, actor access.Actor) (str
 	}
 	key := newAPIKey()
 	err := s.Store.InTx(ctx, func(tx Tx) error {
+		if _, err := lockCaller(ctx, tx, actor); err != nil {
+			return err
+		}
 		if err := tx.SetAPIKey(ctx, actor.AccountID, key.record()); err != nil {
 			return err
 		}

@@ -48,6 +48,26 @@ func (s *Service) authorize(ctx context.Context, idToken, apiKey string, leeway 
 	return actor, nil
 }
 
+// lockCaller locks the caller's account and returns it, if the credential of the call is
+// still one. A call that was authorized before a reset and acts after it must not give its
+// caller a new way in.
+func lockCaller(ctx context.Context, tx Tx, actor access.Actor) (Account, error) {
+	a, err := tx.LockAccount(ctx, actor.AccountID)
+	if err != nil {
+		return Account{}, err
+	}
+	valid := a.APIKey.Valid() && a.APIKey.Lookup == actor.CredentialID
+	if !actor.APIKey {
+		if valid, err = tx.HasSession(ctx, a.ID, actor.CredentialID); err != nil {
+			return Account{}, err
+		}
+	}
+	if !valid {
+		return Account{}, errCredentials()
+	}
+	return a, nil
+}
+
 func errCredentials() *apierr.Error {
 	return apierr.New(apierr.AuthenticationRequired, "Credentials are missing or invalid.")
 }

@@ -54,7 +54,7 @@ func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (M
 	}
 	m.InvitedAt = s.now()
 	err = s.Store.InTx(ctx, func(tx Tx) error {
-		a, err := tx.LockAccount(ctx, actor.AccountID)
+		a, err := lockCaller(ctx, tx, actor)
 		if err != nil {
 			return err
 		}

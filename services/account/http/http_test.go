@@ -1065,3 +1065,39 @@ func TestCancelledLoginStillCounts(t *testing.T) {
 		t.Errorf("%d failures recorded", n)
 	}
 }
+
+// What was authorized before a reset and acts after it leaves no way in.
+func TestTheResetEndsCallsUnderWay(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	apiKey := e.register("owner@example.com")
+	id, _ := e.login("owner@example.com")
+	bySession, err := e.svc.Authorize(t.Context(), id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	byKey, err := e.svc.Authorize(t.Context(), "", apiKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	invite := []byte(`{"email": "accomplice@example.com", "role": "admin"}`)
+	a, err := e.store.AccountByEmail(t.Context(), "owner@example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reset := e.tokens.MintAccount(token.ResetPassword, a.ID, a.PasswordGeneration, e.clock.Now().Add(time.Hour))
+	if err := e.svc.ResetPassword(t.Context(), reset, "new password"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.svc.RegenerateAPIKey(t.Context(), bySession); !apierr.Is(err, apierr.AuthenticationRequired) {
+		t.Errorf("a new key: %v", err)
+	}
+	for _, actor := range []access.Actor{bySession, byKey} {
+		if _, err := e.svc.Invite(t.Context(), actor, invite); !apierr.Is(err, apierr.AuthenticationRequired) {
+			t.Errorf("an invitation: %v", err)
+		}
+	}
+	if n := e.count(`SELECT count(*) FROM team_member`); n != 0 {
+		t.Errorf("%d members", n)
+	}
+}

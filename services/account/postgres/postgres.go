@@ -234,6 +234,10 @@ func (t tx) SetPassword(ctx context.Context, accountID, hash string) error {
 	return found(t.Queries.SetPassword(ctx, accountID, hash))
 }
 
+func (t tx) HasSession(ctx context.Context, accountID, sessionID string) (bool, error) {
+	return t.Queries.HasSession(ctx, sessionID, accountID)
+}
+
 func (t tx) SetAPIKey(ctx context.Context, accountID string, key account.APIKeyRecord) error {
 	return found(t.Queries.SetAPIKey(ctx, accountID, key.Lookup, key.Hash))
 }

@@ -57,6 +57,18 @@ func (q *Queries) ExtendSession(ctx context.Context, now time.Time, expiresAt ti
 	return result.RowsAffected(), nil
 }
 
+const HasSession = `-- name: HasSession :one
+SELECT EXISTS (SELECT FROM session WHERE id = $1 AND account_id = $2)
+`
+
+// By session_pkey.
+func (q *Queries) HasSession(ctx context.Context, iD string, accountID string) (bool, error) {
+	row := q.db.QueryRow(ctx, HasSession, iD, accountID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const InsertSession = `-- name: InsertSession :execrows
 INSERT INTO session (id, account_id, created_at, last_used_at, expires_at, user_agent)
 SELECT $1::uuid, a.id, $2::timestamptz, $3::timestamptz, $4::timestamptz,

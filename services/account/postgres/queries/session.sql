@@ -17,6 +17,10 @@ SELECT id, account_id, created_at, coalesce(last_used_at, created_at)::timestamp
 FROM session WHERE account_id = @account_id AND expires_at > sqlc.arg(now)::timestamptz
 ORDER BY created_at DESC, id LIMIT @most::bigint;
 
+-- name: HasSession :one
+-- By session_pkey.
+SELECT EXISTS (SELECT FROM session WHERE id = @id AND account_id = @account_id);
+
 -- name: EndSession :execrows
 -- By session_pkey, refresh_token_session_id.
 DELETE FROM session WHERE id = $1;
