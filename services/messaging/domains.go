@@ -161,10 +161,72 @@ type DomainsConfig struct {
 
 // Domains serves the owners of sending domains and checks their claims. Its methods check in the
 // same order as those of Templates.
-type Domains struct{ DomainsConfig }
+type Domains struct {
+	DomainsConfig
+	setup setup
+}
 
 // NewDomains returns Domains; Run checks the claims.
-func NewDomains(cfg DomainsConfig) *Domains { return &Domains{cfg} }
+func NewDomains(cfg DomainsConfig) *Domains {
+	slots := remoteSetups
+	if cfg.Prover.Method() == (Records{}).Method() {
+		slots = 1
+	}
+	return &Domains{cfg, newSetup(slots)}
+}
+
+func newSetup(slots int) setup {
+	return setup{slot: make(chan struct{}, slots), waiting: map[string]int{}}
+}
+
+const (
+	// setupWait is how long a claim waits for its turn to be set up.
+	setupWait = 3 * time.Second
+	// remoteSetups is how many claims the mail provider may set up at a time. Our own take
+	// a processor each.
+	remoteSetups = 16
+	// setupEach is how many claims of one owner may wait at a time.
+	setupEach = 4
+)
+
+// setup bounds the claims that a process sets up at a time: a DKIM key takes as long to
+// make as two logins, and nothing interrupts that. The claims of one owner leave room for
+// those of others.
+type setup struct {
+	slot    chan struct{}
+	mu      sync.Mutex
+	waiting map[string]int // by owner, with those in a slot
+}
+
+// enter waits for the owner's turn. Call leave after it.
+func (s *setup) enter(ctx context.Context, ownerID string) (leave func(), err error) {
+	busy := apierr.New(apierr.RateLimited, "Domains are being set up. Please try again in a moment.").WithRetryAfter(time.Second)
+	s.mu.Lock()
+	full := s.waiting[ownerID] >= setupEach
+	if !full {
+		s.waiting[ownerID]++
+	}
+	s.mu.Unlock()
+	if full {
+		return nil, busy
+	}
+	done := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.waiting[ownerID]--; s.waiting[ownerID] == 0 {
+			delete(s.waiting, ownerID)
+		}
+	}
+	wait, cancel := context.WithTimeout(ctx, setupWait)
+	defer cancel()
+	select {
+	case s.slot <- struct{}{}:
+		return func() { <-s.slot; done() }, nil
+	case <-wait.Done():
+		done()
+		return nil, busy
+	}
+}
 
 // Verify claims a domain, or returns the existing claim; a failed claim becomes pending again. raw is
 // the body of the request.
@@ -201,19 +263,38 @@ func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail s
 }
 
 func (s *Domains) claim(ctx context.Context, ownerID, name string, by audit.Entry) (Domain, error) {
-	d, err := s.Store.Domain(ctx, ownerID, name)
-	switch {
-	case err == nil && d.State == DomainFailed:
-		if err := s.free(ctx, ownerID, name); err != nil {
-			return Domain{}, err
-		}
-		d.State, err = s.Store.MoveDomain(ctx, d, DomainPending, s.Now())
+	d, err := s.present(ctx, ownerID, name)
+	if !apierr.Is(err, apierr.NotFound) {
 		return d, err
-	case err == nil:
-		return d, nil
-	case !apierr.Is(err, apierr.NotFound):
+	}
+	leave, err := s.setup.enter(ctx, ownerID)
+	if err != nil {
 		return Domain{}, err
 	}
+	defer leave()
+	// The one ahead may have been for the same domain.
+	d, err = s.present(ctx, ownerID, name)
+	if !apierr.Is(err, apierr.NotFound) {
+		return d, err
+	}
+	return s.begin(ctx, ownerID, name, by)
+}
+
+// present returns the owner's claim on a domain; a failed one becomes pending again.
+func (s *Domains) present(ctx context.Context, ownerID, name string) (Domain, error) {
+	d, err := s.Store.Domain(ctx, ownerID, name)
+	if err != nil || d.State != DomainFailed {
+		return d, err
+	}
+	if err := s.free(ctx, ownerID, name); err != nil {
+		return Domain{}, err
+	}
+	d.State, err = s.Store.MoveDomain(ctx, d, DomainPending, s.Now())
+	return d, err
+}
+
+// begin sets a new claim up.
+func (s *Domains) begin(ctx context.Context, ownerID, name string, by audit.Entry) (Domain, error) {
 	if err := s.free(ctx, ownerID, name); err != nil {
 		return Domain{}, err
 	}
@@ -231,7 +312,7 @@ func (s *Domains) claim(ctx context.Context, ownerID, name string, by audit.Entr
 		return Domain{}, fmt.Errorf("create domain id: %w", err)
 	}
 	now := s.Now().UTC().Truncate(time.Millisecond)
-	d = Domain{ID: id.String(), OwnerID: ownerID, Name: name, State: DomainPending, Since: now, CreatedAt: now}
+	d := Domain{ID: id.String(), OwnerID: ownerID, Name: name, State: DomainPending, Since: now, CreatedAt: now}
 	if d.Claim, err = s.Prover.Begin(ctx, name); err != nil {
 		return Domain{}, fmt.Errorf("claim a domain: %w", err)
 	}
