@@ -21,6 +21,7 @@ import (
 
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
+	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/loop"
 )
@@ -72,6 +73,8 @@ type Config struct {
 	// topics do not change.
 	Partitions  int
 	Replication int
+	// Tracers makes the spans of producers and consumers; nil means none.
+	Tracers trace.TracerProvider
 }
 
 // names adds the prefix to topics.
