@@ -38,6 +38,7 @@ REPO ?=
 VALUES ?=
 RELEASE ?= waitlist
 NAMESPACE ?= waitlist
+deploy-prober: NAMESPACE = prober
 VERSION ?= $(shell git describe --tags --always --dirty)
 # More flags of ko and of helm, as KOFLAGS=--platform=linux/amd64.
 KOFLAGS ?=
@@ -73,6 +74,11 @@ watch: ## Run make quick SINCE=HEAD after each change of a file
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
 	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -timeout 45m $(ARGS)
 
+# A module outside go.work: nobody else pays for Prometheus' dependencies.
+.PHONY: test-observability
+test-observability: ## Hold metrics, rules and dashboards against Prometheus' own engine, and fire alerts
+	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 10m $(ARGS) .
+
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race
 	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -run '^TestModel$$' -v
@@ -84,6 +90,10 @@ test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on tod
 .PHONY: bench
 bench: ## Measure the suite against its goals and print the table
 	@go run ./tools/bench $(ARGS)
+
+.PHONY: bench-short
+bench-short: ## Run the launches B13 and B14 for seconds: what is told must be exact, how fast does not matter
+	@go run ./tools/bench -only B13,B14 -slice 500ms -mixed 20000 -write=false
 
 .PHONY: generate
 generate: $(BUILDTOOLS) $(SQLC) ## Write the generated code anew
@@ -102,7 +112,8 @@ lint: $(LINTER) lines ## Run the linters over every module
 	@$(BIN)/golangci-lint run $(patsubst %,./%/...,$(MODULES))
 
 # Generated files and test data may be wider.
-WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md */testdata/*
+WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
+	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/*
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))
@@ -164,6 +175,15 @@ deploy: images $(LABTOOLS) ## Build the images and install or upgrade the releas
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
 	@$(BIN)/helm upgrade --install $(RELEASE) charts/waitlist --namespace $(NAMESPACE) --create-namespace \
 		--values $(IMAGES) $(foreach file,$(VALUES),--values $(file)) --wait --timeout 15m $(HELMFLAGS)
+
+.PHONY: deploy-prober
+deploy-prober: $(KO) $(LABTOOLS) ## Build the prober's image and install or upgrade it (REPO, VALUES, NAMESPACE=prober)
+	@[ -n "$(REPO)" ] || { echo 'say where the image goes: make deploy-prober REPO=registry.example.com/waitlist' >&2; exit 1; }
+	@image=$$(VERSION=$(VERSION) KO_DOCKER_REPO=$(REPO) $(BIN)/ko build --base-import-paths --sbom spdx \
+		$(KOFLAGS) ./tools/prober); \
+	$(BIN)/helm upgrade --install prober charts/service --namespace $(NAMESPACE) --create-namespace --values k8s/prober.yaml \
+		--set image.repository=$${image%@*} --set image.digest=$${image#*@} $(foreach file,$(VALUES),--values $(file)) \
+		--wait --timeout 5m $(HELMFLAGS)
 
 .PHONY: lab-tools
 lab-tools: $(LABTOOLS) $(KO) ## Build Kubernetes, etcd, helm and ko (five minutes, once)

@@ -21,7 +21,6 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -86,8 +85,7 @@ type engine struct {
 	tracer  trace.Tracer
 	origins *origins
 	proxies proxies
-	seconds *prometheus.HistogramVec
-	active  prometheus.Gauge
+	metrics *metrics
 }
 
 // NewEngine returns an engine without routes. It returns an error if
@@ -118,16 +116,10 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 		tracer:  telemetry.Tracer(cfg.Tracers, "waitlist.internal/libs/httpapi"),
 		proxies: newProxies(cfg.TrustedProxies),
 		origins: allowed,
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "http_server_request_duration_seconds", Help: "Duration of HTTP requests.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		}, []string{"route", "method", "status"}),
-		active: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "http_server_active_requests", Help: "HTTP requests under way.",
-		}),
+		metrics: newMetrics(g),
 	}
 	if cfg.Registerer != nil {
-		cfg.Registerer.MustRegister(e.seconds, e.active)
+		cfg.Registerer.MustRegister(e.metrics.seconds, e.metrics.active, e.metrics)
 	}
 	g.Use(e.serve)
 	g.NoRoute(e.noRoute)
@@ -174,8 +166,8 @@ func (e *engine) serve(c *gin.Context) {
 		return
 	}
 	start := time.Now()
-	e.active.Inc()
-	defer e.active.Dec()
+	e.metrics.active.Inc()
+	defer e.metrics.active.Dec()
 
 	in := c.Request
 	route := c.FullPath()
@@ -270,7 +262,7 @@ func (e *engine) noRoute(c *gin.Context) {
 // finish records the metrics, span and log line of an answered request.
 func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, took time.Duration, aborted bool) {
 	status := c.Writer.Status()
-	e.seconds.WithLabelValues(route, verb, statusText(status)).Observe(took.Seconds())
+	e.metrics.record(c.Request.Context(), route, verb, status, took)
 	if span.IsRecording() {
 		span.SetName(verb + " " + route)
 		answered(span, verb, route, status, aborted)
@@ -364,17 +356,6 @@ func method(m string) string {
 		return m
 	default:
 		return "_OTHER"
-	}
-}
-
-func statusText(status int) string {
-	switch status {
-	case http.StatusOK:
-		return "200"
-	case http.StatusCreated:
-		return "201"
-	default:
-		return strconv.Itoa(status)
 	}
 }
 

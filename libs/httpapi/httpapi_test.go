@@ -669,14 +669,16 @@ func TestMetrics(t *testing.T) {
 			for _, l := range m.GetLabel() {
 				line += " " + l.GetValue()
 			}
-			got = append(got, line)
+			got = append(got, fmt.Sprint(line, " ", m.GetCounter().GetValue()))
 		}
 	}
 	all := strings.Join(got, "\n")
 	for _, want := range []string{
-		"GET /v1/public/waitlists/:id/signups/:email 200", "HEAD /v1/public/waitlists/:id/signups/:email 200", "_OTHER unmatched 404",
+		"GET 200 /v1/public/waitlists/:id/signups/:email 1", "HEAD 200 /v1/public/waitlists/:id/signups/:email 1", "_OTHER 404 unmatched 1",
+		// There before the first fault, so that rate() sees it.
+		"GET 500 /v1/public/waitlists/:id/signups/:email 0",
 	} {
-		if !strings.Contains(all, "http_server_request_duration_seconds "+want) {
+		if !strings.Contains(all, "http_server_responses_total "+want) {
 			t.Errorf("no %q in %s", want, all)
 		}
 	}

@@ -62,11 +62,11 @@ func (e *engine) startSpan(in *http.Request, name string) (context.Context, trac
 	return e.tracer.Start(ctx, name, opts...)
 }
 
-// answered completes the span of a request. url.path is the route's template, since a path
-// may hold addresses and tokens.
+// answered completes the span of a request. It leaves out url.path, which may hold
+// addresses and tokens. The pods themselves speak plain HTTP.
 func answered(span trace.Span, verb, route string, status int, aborted bool) {
 	span.SetAttributes(attribute.String("http.request.method", verb), attribute.String("http.route", route),
-		attribute.String("url.path", route), attribute.String("url.scheme", "http"), attribute.Int("http.response.status_code", status))
+		attribute.String("url.scheme", "http"), attribute.Int("http.response.status_code", status))
 	switch {
 	case aborted:
 		span.SetStatus(codes.Error, "")

@@ -61,10 +61,7 @@ func BenchmarkLatency(b *testing.B) {
 		got <- time.Now()
 		return nil
 	})
-	r, err := outbox.NewRelay(e.pool, e.writer, "consumer", slog.New(slog.NewTextHandler(b.Output(), nil)))
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := outbox.NewRelay(e.pool, e.writer, "consumer", slog.New(slog.NewTextHandler(b.Output(), nil)), nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = r.Run(ctx) })

@@ -14,11 +14,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
@@ -114,31 +113,13 @@ type Consumer struct {
 	waiting atomic.Bool
 }
 
-type consumerMetrics struct {
-	handled    metric.Int64Counter
-	duplicates metric.Int64Counter
-	retries    metric.Int64Counter
-	dead       metric.Int64Counter
-	lag        metric.Int64Gauge
-	duration   metric.Float64Histogram
-}
-
 // NewConsumer returns a consumer; Run starts it.
-func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
+func NewConsumer(cfg ConsumerConfig) *Consumer {
 	cfg.Attempts = cmp.Or(cfg.Attempts, 5)
-	c := &Consumer{cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: telemetry.Tracer(cfg.Tracers, scope)}
-	m := otel.Meter(scope)
-	describe := metric.WithDescription
-	var errs [6]error
-	c.metrics.handled, errs[0] = m.Int64Counter("kafka.consumer.handled", describe("Events whose effect was committed."))
-	c.metrics.duplicates, errs[1] = m.Int64Counter("kafka.consumer.duplicates", describe("Deliveries that the inbox knew."))
-	c.metrics.retries, errs[2] = m.Int64Counter("kafka.consumer.retries", describe("Failed attempts, by kind."))
-	c.metrics.dead, errs[3] = m.Int64Counter("kafka.consumer.dead_letters",
-		describe("Messages moved to the dead-letter topic. Alert above 0."))
-	c.metrics.lag, errs[4] = m.Int64Gauge("kafka.consumer.lag", describe("Messages behind the end of a topic."))
-	c.metrics.duration, errs[5] = m.Float64Histogram("kafka.consumer.batch.duration",
-		metric.WithUnit("s"), describe("Time of one transaction."))
-	return c, errors.Join(errs[:]...)
+	return &Consumer{
+		cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: telemetry.Tracer(cfg.Tracers, scope),
+		metrics: newConsumerMetrics(cfg.Registerer, cfg.Group),
+	}
 }
 
 // Run consumes until ctx is done; then it finishes the current batch, commits its
@@ -304,7 +285,7 @@ func (c *Consumer) handleBatch(ctx, work context.Context, batch []kafkago.Messag
 			return true
 		}
 		// One event fails the transaction of all; handling them one by one finds it.
-		c.countRetry(work, err)
+		c.countRetry(err)
 		c.log.InfoContext(ctx, "batch failed; handling its events one by one", slog.Int("events", len(good)), telemetry.Err(err))
 	}
 	for _, d := range good {
@@ -339,7 +320,7 @@ func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 		if err == nil {
 			return true
 		}
-		c.countRetry(work, err)
+		c.countRetry(err)
 		if !waitOut(err) {
 			attempts++
 			if attempts >= c.cfg.Attempts {
@@ -355,12 +336,12 @@ func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 	}
 }
 
-func (c *Consumer) countRetry(ctx context.Context, err error) {
+func (c *Consumer) countRetry(err error) {
 	kind := "failure"
 	if waitOut(err) {
 		kind = "outage"
 	}
-	c.metrics.retries.Add(ctx, 1, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("kind", kind)))
+	c.metrics.retries.WithLabelValues(c.cfg.Group, kind).Inc()
 }
 
 // waitOut reports whether err is temporary.
@@ -413,10 +394,14 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 	if err != nil {
 		return err //nolint:wrapcheck // ours
 	}
-	attrs := metric.WithAttributes(attribute.String("group", c.cfg.Group))
-	c.metrics.duration.Record(ctx, time.Since(start).Seconds(), attrs)
-	c.metrics.handled.Add(ctx, int64(len(fresh)), attrs)
-	c.metrics.duplicates.Add(ctx, int64(len(batch)-len(fresh)), attrs)
+	c.metrics.duration.WithLabelValues(c.cfg.Group).Observe(time.Since(start).Seconds())
+	c.metrics.handled.WithLabelValues(c.cfg.Group).Add(float64(len(fresh)))
+	c.metrics.duplicates.WithLabelValues(c.cfg.Group).Add(float64(len(batch) - len(fresh)))
+	for _, d := range batch {
+		if age := d.event.GetOccurredAt(); age != nil {
+			telemetry.Observe(remote(ctx, d.msg), c.metrics.delay.WithLabelValues(c.cfg.Group), time.Since(age.AsTime()).Seconds())
+		}
+	}
 	if c.cfg.AfterCommit != nil {
 		c.cfg.AfterCommit()
 	}
@@ -432,14 +417,20 @@ func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 // batch has a span for each event, which all last as long as the batch.
 func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, events []delivery) error {
 	if c.cfg.Batch != nil && len(events) > 0 {
-		evs, spans := make([]*eventv1.Event, len(events)), []trace.Span(nil)
+		// What the batch does itself is below the first of them.
+		evs, spans, within := make([]*eventv1.Event, len(events)), []trace.Span(nil), ctx
 		for i := range events {
 			evs[i] = events[i].event
-			if _, span := c.startProcess(ctx, &events[i], trace.WithAttributes(batchSize(len(events)))); span.IsRecording() {
-				spans = append(spans, span)
+			one, span := c.startProcess(ctx, &events[i], trace.WithAttributes(attribute.Int("messaging.batch.message_count", len(events))))
+			if !span.IsRecording() {
+				continue
 			}
+			if spans == nil {
+				within = one
+			}
+			spans = append(spans, span)
 		}
-		return c.within(ctx, events[0], func() error { return c.cfg.Batch(ctx, tx, evs) }, spans...)
+		return c.within(within, events[0], func() error { return c.cfg.Batch(within, tx, evs) }, spans...)
 	}
 	for i := range events {
 		d := &events[i]
@@ -471,8 +462,6 @@ func (c *Consumer) within(ctx context.Context, first delivery, fn func() error, 
 	return fn()
 }
 
-func batchSize(n int) attribute.KeyValue { return attribute.Int("messaging.batch.message_count", n) }
-
 func (c *Consumer) baseTopic(topic string) string {
 	return strings.TrimPrefix(topic, c.cfg.TopicPrefix)
 }
@@ -483,16 +472,18 @@ func (c *Consumer) watch(ctx context.Context) error {
 	t := c.cfg.Transport("waitlist")
 	defer t.CloseIdleConnections()
 	client := newClient(c.cfg.Config, t)
+	defer c.metrics.lag.DeletePartialMatch(prometheus.Labels{"group": c.cfg.Group})
 	for range loop.Every(ctx, lagEvery) {
 		lag, err := groupLag(ctx, client, c.cfg.Config, c.cfg.Group, c.cfg.Topics)
 		if err != nil {
 			c.log.InfoContext(ctx, "lag not measured", telemetry.Err(err))
+			c.metrics.lag.DeletePartialMatch(prometheus.Labels{"group": c.cfg.Group}) // rather none than an old one
 			continue
 		}
 		var total int64
 		for topic, n := range lag {
 			total += n
-			c.metrics.lag.Record(ctx, n, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("topic", topic)))
+			c.metrics.lag.WithLabelValues(c.cfg.Group, topic).Set(float64(n))
 		}
 		idle := time.Since(time.Unix(0, c.fetched.Load()))
 		if total > 0 && c.waiting.Load() && idle > stalled {

@@ -88,10 +88,7 @@ func (e *env) start(cfg kafka.ConsumerConfig) func() {
 	e.Helper()
 	cfg.Config, cfg.Topics, cfg.Pool = e.cfg, []string{kafka.SignupsTopic, kafka.AccountsTopic}, e.pool
 	cfg.Logger, cfg.Attempts = slog.New(slog.NewTextHandler(e, nil)), 3
-	c, err := kafka.NewConsumer(cfg)
-	if err != nil {
-		e.Fatal(err)
-	}
+	c := kafka.NewConsumer(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -551,10 +548,7 @@ func TestTheTraceGoesFromCauseToEffect(t *testing.T) {
 		TraceID: trace.TraceID{1, 2, 3}, SpanID: trace.SpanID{4, 5}, TraceFlags: trace.FlagsSampled,
 	})
 	ctx := trace.ContextWithSpanContext(t.Context(), cause)
-	r, err := outbox.NewRelay(e.pool, e.writer, "consumer", slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := outbox.NewRelay(e.pool, e.writer, "consumer", slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
 	relaying, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = r.Run(relaying) })

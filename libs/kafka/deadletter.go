@@ -10,8 +10,6 @@ import (
 	"time"
 
 	kafkago "github.com/segmentio/kafka-go"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
@@ -70,7 +68,7 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 	for backoff := newBackoff(); ; {
 		err := c.dead.WriteMessages(work, letter)
 		if err == nil {
-			c.metrics.dead.Add(work, 1, metric.WithAttributes(attribute.String("group", c.cfg.Group), attribute.String("reason", reason)))
+			c.metrics.dead.WithLabelValues(c.cfg.Group, reason).Inc()
 			c.log.ErrorContext(ctx, "message dead-lettered",
 				slog.String("topic", m.Topic), slog.Int("partition", m.Partition), slog.Int64("offset", m.Offset),
 				slog.String("reason", reason), slog.String("error", text))

@@ -19,6 +19,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 	"go.opentelemetry.io/otel/trace"
@@ -75,6 +76,8 @@ type Config struct {
 	Replication int
 	// Tracers makes the spans of producers and consumers; nil means none.
 	Tracers trace.TracerProvider
+	// Registerer takes the metrics of writers and consumers; nil means none.
+	Registerer prometheus.Registerer
 }
 
 // names adds the prefix to topics.

@@ -10,10 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/loop"
@@ -71,19 +69,12 @@ type Relay struct {
 	metrics metrics
 }
 
-type metrics struct {
-	published metric.Int64Counter
-	failures  metric.Int64Counter
-	parked    metric.Int64Gauge
-	age       metric.Float64Gauge
-	leader    metric.Int64Gauge
-}
-
-// NewRelay returns a Relay for the pool's schema. The name of its lock contains schema.
-func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger) (*Relay, error) {
+// NewRelay returns a Relay for the pool's schema. The name of its lock contains schema. reg takes
+// the metrics; nil means none.
+func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger, reg prometheus.Registerer) *Relay {
 	r := &Relay{
 		cfg: pool.Config().ConnConfig.Copy(), writer: w, schema: schema, log: log,
-		wake: loop.NewSignal(),
+		wake: loop.NewSignal(), metrics: newMetrics(reg, schema),
 	}
 	// A sweep over many dead index entries may take longer than a request's timeout.
 	r.cfg.RuntimeParams["statement_timeout"] = "60s"
@@ -91,15 +82,7 @@ func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger) (*R
 	// If a crash of Postgres undoes a deletion, the relay publishes the row again, as after
 	// a crash of the relay. Waiting for the disk would delay the service's commits.
 	r.cfg.RuntimeParams["synchronous_commit"] = "off"
-	m := otel.Meter(scope)
-	var errs [5]error
-	r.metrics.published, errs[0] = m.Int64Counter("outbox.published", metric.WithDescription("Events acknowledged by Kafka."))
-	r.metrics.failures, errs[1] = m.Int64Counter("outbox.failures", metric.WithDescription("Failed writes to Kafka; rows stay."))
-	r.metrics.parked, errs[2] = m.Int64Gauge("outbox.parked", metric.WithDescription("Rows that Kafka refuses for good. Alert above 0."))
-	r.metrics.age, errs[3] = m.Float64Gauge("outbox.oldest",
-		metric.WithUnit("s"), metric.WithDescription("Age of the oldest row to publish."))
-	r.metrics.leader, errs[4] = m.Int64Gauge("outbox.leader", metric.WithDescription("1 on the replica that publishes."))
-	return r, errors.Join(errs[:]...)
+	return r
 }
 
 // Wake tells the relay that a transaction has committed rows. It never blocks.
@@ -142,14 +125,12 @@ func (r *Relay) session(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(end)
 	}()
-	attrs := metric.WithAttributes(attribute.String("schema", r.schema))
-	r.metrics.leader.Record(ctx, 0, attrs)
 	if err := r.standBy(ctx, conn); err != nil {
 		return err
 	}
-	r.metrics.leader.Record(ctx, 1, attrs)
-	defer r.metrics.leader.Record(ctx, 0, attrs)
-	l := leader{Relay: r, conn: conn, held: map[string]hold{}, attrs: attrs}
+	r.metrics.leader.Set(1)
+	defer r.metrics.resign()
+	l := leader{Relay: r, conn: conn, held: map[string]hold{}}
 	return l.run(ctx)
 }
 
@@ -220,7 +201,6 @@ type leader struct {
 	// entries of deleted rows.
 	after int64
 	held  map[string]hold
-	attrs metric.MeasurementOption
 }
 
 func (l *leader) run(ctx context.Context) error {
@@ -316,19 +296,22 @@ func (l *leader) page(ctx context.Context, now time.Time) (rows []*row, more boo
 
 // observe records the gauges.
 func (l *leader) observe(ctx context.Context, now time.Time) error {
-	var parked int64
+	var parked, depth int64
 	var oldest *time.Time
 	if err := l.conn.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL),
-		       (SELECT created_at FROM outbox WHERE parked_at IS NULL ORDER BY id LIMIT 1)`).Scan(&parked, &oldest); err != nil {
+		       (SELECT count(*) FROM (SELECT 1 FROM outbox WHERE parked_at IS NULL LIMIT $1) waiting),
+		       (SELECT created_at FROM outbox WHERE parked_at IS NULL ORDER BY id LIMIT 1)`,
+		maxDepth).Scan(&parked, &depth, &oldest); err != nil {
 		return fmt.Errorf("measure outbox: %w", err)
 	}
 	age := 0.0
 	if oldest != nil {
 		age = max(0, now.Sub(*oldest).Seconds())
 	}
-	l.metrics.parked.Record(ctx, parked, l.attrs)
-	l.metrics.age.Record(ctx, age, l.attrs)
+	l.metrics.rows.WithLabelValues(l.schema, "parked").Set(float64(parked))
+	l.metrics.rows.WithLabelValues(l.schema, "waiting").Set(float64(depth))
+	l.metrics.age.WithLabelValues(l.schema).Set(age)
 	return nil
 }
 
@@ -362,8 +345,7 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 			wait := h.backoff.Next()
 			h.until = time.Now().Add(wait)
 			l.held[topic] = h
-			l.metrics.failures.Add(work, 1,
-				metric.WithAttributes(attribute.String("schema", l.schema), attribute.String("topic", topic)))
+			l.metrics.failures.Inc()
 			l.log.WarnContext(work, "publishing outbox rows failed; retrying",
 				slog.String("topic", topic), slog.Duration("retry_in", wait), telemetry.Err(err))
 		}
@@ -379,7 +361,7 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 	if len(done) == 0 {
 		return nil
 	}
-	l.metrics.published.Add(work, int64(events), l.attrs)
+	l.metrics.published.Add(float64(events))
 	if _, err := l.conn.Exec(work, "DELETE FROM outbox WHERE id = ANY($1)", done); err != nil {
 		return fmt.Errorf("delete published rows: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
 	"google.golang.org/protobuf/proto"
 
@@ -132,11 +133,37 @@ func insert(t testing.TB, pool *pgxpool.Pool, msgs ...outbox.Message) {
 // start runs a relay and returns it with a function that stops it and waits.
 func start(t testing.TB, pool *pgxpool.Pool, w outbox.Writer) (*outbox.Relay, func()) {
 	t.Helper()
-	r, err := outbox.NewRelay(pool, w, schema, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := outbox.NewRelay(pool, w, schema, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
 	return r, testenv.Run(t, r.Run)
+}
+
+// The gauges of an outbox go with the leadership of their relay: another replica has them then.
+func TestGaugesGoWithTheLeader(t *testing.T) {
+	pool := database(t)
+	var l log
+	reg := prometheus.NewRegistry()
+	r := outbox.NewRelay(pool, &l, schema, slog.New(slog.NewTextHandler(t.Output(), nil)), reg)
+	stop := testenv.Run(t, r.Run)
+	names := func() (names []string) {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			names = append(names, f.GetName())
+		}
+		return names
+	}
+	always := []string{"outbox_failures_total", "outbox_leader", "outbox_published_total"}
+	testenv.Eventually(t, "the leader measures", func() bool {
+		return slices.Equal(names(), []string{
+			"outbox_failures_total", "outbox_leader", "outbox_oldest_seconds", "outbox_published_total", "outbox_rows",
+		})
+	})
+	stop()
+	if got := names(); !slices.Equal(got, always) {
+		t.Errorf("after the end: %v, want %v", got, always)
+	}
 }
 
 func left(t testing.TB, pool *pgxpool.Pool) (rows, parked int) {

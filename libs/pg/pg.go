@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -50,11 +49,7 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 		cfg.MaxConns = maxConns
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
-	// Spans name the statement and never hold its text, and belong to the service whose span
-	// is their parent.
-	cfg.ConnConfig.Tracer = otelpgx.NewTracer(otelpgx.WithTracerProvider(summaries{telemetry.Provider()}),
-		otelpgx.WithDisableSQLStatementInAttributes(), otelpgx.WithDisableConnectionDetailsInAttributes(),
-		otelpgx.WithSpanNameFunc(summary), otelpgx.WithDisableQuerySpanNamePrefix())
+	cfg.ConnConfig.Tracer = newTracer()
 	// Without this, pgx makes a text of each UUID and parses that again.
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		pgxuuid.Register(conn.TypeMap())

@@ -4,8 +4,12 @@ import (
 	"context"
 	"strings"
 
+	"github.com/exaring/otelpgx"
+	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+
+	"waitlist.internal/libs/telemetry"
 )
 
 const scope = "waitlist.internal/libs/pg"
@@ -48,20 +52,41 @@ func word(s string) string {
 	return s
 }
 
-// summaries adds a span's name as its query's summary, and leaves out the spans of the
-// statements of a batch: the batch is one round trip.
-type summaries struct{ trace.TracerProvider }
+// tracer makes a span of each query and each batch below a span that is recorded, in the
+// service of that span. It shows which statement ran, never its text or its values.
+type tracer struct{ *otelpgx.Tracer }
 
-func (s summaries) Tracer(name string, opts ...trace.TracerOption) trace.Tracer {
-	return summaryTracer{s.TracerProvider.Tracer(name, opts...)}
+func newTracer() tracer {
+	return tracer{otelpgx.NewTracer(otelpgx.WithTracerProvider(telemetry.Provider()), otelpgx.WithDisableSQLStatementInAttributes(),
+		otelpgx.WithDisableConnectionDetailsInAttributes(), otelpgx.WithDisableAcquireTracer(), otelpgx.WithSpanNameFunc(summary))}
 }
 
-type summaryTracer struct{ trace.Tracer }
-
-func (t summaryTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
-	if strings.HasPrefix(name, "batch query ") {
-		return ctx, trace.SpanFromContext(context.Background())
+// TraceQueryStart implements pgx.QueryTracer.
+func (t tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	ctx = t.Tracer.TraceQueryStart(ctx, conn, data)
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(attribute.String("db.query.summary", summary(data.SQL)))
 	}
-	return t.Tracer.Start(ctx, name, append(opts, trace.WithAttributes(
-		attribute.String("db.system.name", "postgresql"), attribute.String("db.query.summary", name)))...)
+	return ctx
+}
+
+// TraceBatchStart implements pgx.BatchTracer.
+func (t tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	ctx = t.Tracer.TraceBatchStart(ctx, conn, data)
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetName("BATCH")
+		span.SetAttributes(attribute.String("db.operation.name", "BATCH"))
+	}
+	return ctx
+}
+
+// TraceBatchQuery implements pgx.BatchTracer. The statements of a batch have no spans of
+// their own: it is one round trip, and nobody knows when each of them ran.
+func (t tracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchQueryData) {
+	t.Tracer.TraceBatchQuery(trace.ContextWithSpan(ctx, nil), conn, data)
+}
+
+// TracePrepareStart implements pgx.PrepareTracer. To prepare is a part of the query.
+func (t tracer) TracePrepareStart(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareStartData) context.Context {
+	return t.Tracer.TracePrepareStart(trace.ContextWithSpan(ctx, nil), conn, data)
 }

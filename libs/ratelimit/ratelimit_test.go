@@ -6,12 +6,14 @@ import (
 	"math"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
@@ -308,4 +310,47 @@ func BenchmarkAllow(b *testing.B) {
 			l.Allow(b.Context())
 		}
 	})
+}
+
+// tardy is a client whose calls fail when their time is over, or later than that.
+type tardy struct {
+	redis.Scripter
+
+	by time.Duration
+}
+
+func (c tardy) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
+	<-ctx.Done()
+	<-time.After(c.by)
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(ctx.Err())
+	return cmd
+}
+
+// TestSlowProcess: calls that fail because nobody noticed their answer in time do not open
+// the breaker, those without an answer do.
+func TestSlowProcess(t *testing.T) {
+	open := func(by time.Duration) func() bool {
+		reg := prometheus.NewRegistry()
+		l := ratelimit.New(tardy{by: by}, ratelimit.Options{RPS: 1_000_000, Burst: 1_000_000, Replicas: 1, Registerer: reg})
+		return func() bool {
+			if ok, _ := l.Allow(t.Context()); !ok {
+				t.Error("refused")
+			}
+			n, err := testutil.GatherAndCount(reg, "ratelimit_breaker_open")
+			if err != nil || n != 1 {
+				t.Fatal(n, err)
+			}
+			return testutil.GatherAndCompare(reg, strings.NewReader(
+				"# HELP ratelimit_breaker_open 1 while the breaker keeps requests from Redis.\n"+
+					"# TYPE ratelimit_breaker_open gauge\nratelimit_breaker_open 1\n"), "ratelimit_breaker_open") == nil
+		}
+	}
+	slow := open(2 * ratelimit.Timeout)
+	for range 5 {
+		if slow() {
+			t.Fatal("the breaker opened, though the process was slow")
+		}
+	}
+	testenv.Eventually(t, "the breaker is open", open(0))
 }

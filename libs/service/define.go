@@ -81,10 +81,7 @@ func (d Definition) Migrate(ctx context.Context, cfg Config) error {
 func (r *Runtime) Outbox() (wake func(), err error) {
 	writer := kafka.NewWriter(r.Kafka)
 	r.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
-	relay, err := outbox.NewRelay(r.Pool, writer, r.Name, r.Log)
-	if err != nil {
-		return nil, fmt.Errorf("outbox metrics: %w", err)
-	}
+	relay := outbox.NewRelay(r.Pool, writer, r.Name, r.Log, r.Telemetry.Registerer)
 	r.Go("outbox relay", func(ctx context.Context) error {
 		if err := kafka.EnsureTopics(ctx, r.Kafka); err != nil {
 			return err
@@ -107,10 +104,6 @@ func (r *Runtime) Audit() *audit.Table {
 // has none, the group.
 func (r *Runtime) Consume(goroutine string, c kafka.ConsumerConfig) error {
 	c.Config, c.Pool, c.Logger, c.Group = r.Kafka, r.Pool, r.Log, cmp.Or(c.Group, r.Name)
-	consumer, err := kafka.NewConsumer(c)
-	if err != nil {
-		return fmt.Errorf("consumer metrics: %w", err)
-	}
-	r.Go(goroutine, consumer.Run)
+	r.Go(goroutine, kafka.NewConsumer(c).Run)
 	return nil
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/redis/go-redis/extra/redisotel/v9"
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
@@ -41,6 +43,8 @@ const (
 	redisTimeout = time.Second
 	// startTimeout bounds how long New waits for Postgres.
 	startTimeout = 60 * time.Second
+	// watchEvery is the interval at which dependencies are tried for the metrics.
+	watchEvery = 10 * time.Second
 	// minAudit and maxAudit bound AUDIT_RETENTION, so that a slip neither empties the audit
 	// trail nor keeps it for good.
 	minAudit, maxAudit = 24 * time.Hour, 10 * 365 * 24 * time.Hour
@@ -130,6 +134,7 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 			err = errors.Join(err, r.Close(context.WithoutCancel(ctx)))
 		}
 	}()
+	r.Go("dependencies", r.watch)
 	if r.Telemetry = cfg.Telemetry; r.Telemetry == nil {
 		r.Telemetry, err = telemetry.New(ctx, telemetry.Options{
 			Service: name, Output: cfg.output(), Level: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint,
@@ -143,6 +148,7 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 		redis.SetLogger(redisLog{r.Telemetry.Log})
 	}
 	r.Log = r.Telemetry.Log
+	r.Kafka.Registerer = r.Telemetry.Registerer
 	if seed != nil {
 		if r.Identity, err = rpc.NewIdentity(name, seed); err != nil {
 			return nil, err
@@ -250,6 +256,7 @@ func (r *Runtime) openPostgres(ctx context.Context, o Options) error {
 	r.Pool = pool
 	r.OnClose("postgres", func(context.Context) error { pool.Close(); return nil })
 	r.AddReady("postgres", pool.Ping)
+	r.Telemetry.Registerer.MustRegister(pg.Metrics(pool))
 	if o.Migrations == nil {
 		return nil
 	}
@@ -284,12 +291,11 @@ func (r *Runtime) openRedis() error {
 		return fmt.Errorf("REDIS_URL: %w", err)
 	}
 	r.OnClose("redis", func(context.Context) error { return c.Close() })
-	if err := errors.Join(
-		redisotel.InstrumentTracing(c, redisotel.WithTracerProvider(r.Telemetry.Tracers), redisotel.WithDBStatement(false)),
-		redisotel.InstrumentMetrics(c, redisotel.WithMeterProvider(r.Telemetry.Meters)),
-	); err != nil {
+	if err := redisotel.InstrumentTracing(c,
+		redisotel.WithTracerProvider(r.Telemetry.Tracers), redisotel.WithDBStatement(false)); err != nil {
 		return fmt.Errorf("instrument Redis: %w", err)
 	}
+	redisconn.Measure(c, r.Telemetry.Registerer)
 	r.Redis = c
 	r.AddSoftReady("redis", func(ctx context.Context) error { return c.Ping(ctx).Err() })
 	return nil
@@ -391,6 +397,24 @@ func run(ctx context.Context, checks []check) []error {
 	}
 	wg.Wait()
 	return errs
+}
+
+// watch records which dependencies answer until ctx ends.
+func (r *Runtime) watch(ctx context.Context) error {
+	up := promauto.With(r.Telemetry.Registerer).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "waitlist_dependency_up", Help: "1 while a server that the service needs answers.",
+	}, []string{"dependency"})
+	for range loop.Every(ctx, watchEvery) {
+		all := slices.Concat(r.checks, r.soft)
+		for i, err := range run(ctx, all) {
+			value := 1.0
+			if err != nil {
+				value = 0
+			}
+			up.WithLabelValues(all[i].name).Set(value)
+		}
+	}
+	return nil
 }
 
 // Close closes what is open, last opened first. Run calls it; call it yourself only if

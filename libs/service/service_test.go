@@ -236,7 +236,8 @@ func TestLife(t *testing.T) {
 		t,
 		internal+"/metrics",
 	); s != 200 ||
-		!strings.Contains(body, `http_server_request_duration_seconds_count{method="GET",route="/v1/fast",service="account",status="200"} 1`) {
+		!strings.Contains(body, `http_server_responses_total{http_request_method="GET",`+
+			`http_response_status_code="200",http_route="/v1/fast",service="account"} 1`) {
 		t.Error(s, body)
 	}
 	conn, err := r.Dial(cfg.GRPCListener.Addr().String(), "account")

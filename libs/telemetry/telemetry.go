@@ -77,7 +77,7 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	t.Log = slog.New(newHandler(t.logs, o.Level, t.logs.Flush)).With(slog.String("service", o.Service))
 	t.Registerer = prometheus.WrapRegistererWith(prometheus.Labels{"service": o.Service}, t.Registry)
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "build_info", Help: "Always 1; the version is the label.", ConstLabels: prometheus.Labels{"version": version},
+		Name: "waitlist_build_info", Help: "Always 1; the version is the label.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
 	t.Registerer.MustRegister(collectors.NewGoCollector(), build,
@@ -101,7 +101,7 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start metrics: %w", err), t.Close(ctx))
 	}
-	t.Meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(res))
+	t.Meters = sdkmetric.NewMeterProvider(append(views(), sdkmetric.WithReader(reader), sdkmetric.WithResource(res))...)
 	return t, nil
 }
 

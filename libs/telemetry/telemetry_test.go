@@ -216,7 +216,7 @@ func TestBuildInfo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() != "build_info" {
+		if f.GetName() != "waitlist_build_info" {
 			continue
 		}
 		for _, label := range f.GetMetric()[0].GetLabel() {
@@ -225,5 +225,5 @@ func TestBuildInfo(t *testing.T) {
 			}
 		}
 	}
-	t.Errorf("no build_info with the version %q", telemetry.Version())
+	t.Errorf("no waitlist_build_info with the version %q", telemetry.Version())
 }

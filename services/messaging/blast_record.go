@@ -18,7 +18,7 @@ const (
 // end hands a job with an outcome to the recorder. It blocks while the recorder is behind, which
 // bounds the mails that are sent but not recorded.
 func (b *Blaster) end(j job) {
-	b.count(j.a.work, string(j.outcome))
+	b.count(string(j.outcome))
 	b.ended <- j
 }
 

@@ -229,7 +229,7 @@ func (b *Blaster) charge(a *attempt, byNumber map[int64]string, suppressed map[s
 		return fmt.Errorf("charge a batch: %w", err)
 	}
 	for range over {
-		b.count(a.work, string(MailFailed))
+		b.count(string(MailFailed))
 	}
 	a.Numbers = slices.DeleteFunc(a.Numbers, func(n int64) bool { return slices.Contains(over, n) })
 	a.Ended += int64(len(over))
@@ -310,7 +310,7 @@ func (b *Blaster) request(a *attempt, jobs []job) {
 			results = append(results, unsendable...)
 		}
 		for _, r := range results {
-			b.count(a.work, string(r.Outcome))
+			b.count(string(r.Outcome))
 		}
 		if len(results) > 0 && !b.store(a.going, results) {
 			a.stop()
@@ -340,10 +340,10 @@ func (b *Blaster) judge(a *attempt, err error) Outcome {
 	case refused, deferred && a.expired:
 		return MailFailed
 	case deferred:
-		b.count(a.work, "deferred")
+		b.count("deferred")
 		a.deferred = true
 	default:
-		b.count(a.work, "away")
+		b.count("away")
 		a.stopped = true
 	}
 	return ""

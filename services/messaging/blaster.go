@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/loop"
@@ -39,6 +39,8 @@ type BlasterConfig struct {
 	Workers int
 	// Rate limits the mails per second of all processes together; 0 means no limit.
 	Rate float64
+	// Registerer takes the metrics; nil means none.
+	Registerer prometheus.Registerer
 	// Published is called when the outbox has new events.
 	Published func()
 	Log       *slog.Logger
@@ -85,13 +87,12 @@ type Blaster struct {
 	wakePlan loop.Signal
 	wakeSend loop.Signal
 	tracer   trace.Tracer
-	mails    metric.Int64Counter
-	outcomes map[string]metric.AddOption // prebuilt attributes: a blast may have millions of mails
-	after    string                      // the blast whose batch was claimed last
+	mails    *prometheus.CounterVec
+	after    string // the blast whose batch was claimed last
 }
 
 // NewBlaster returns a Blaster; Run starts it.
-func NewBlaster(cfg BlasterConfig) (*Blaster, error) {
+func NewBlaster(cfg BlasterConfig) *Blaster {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
@@ -99,20 +100,20 @@ func NewBlaster(cfg BlasterConfig) (*Blaster, error) {
 	b := &Blaster{
 		BlasterConfig: cfg, provider: newBreaker(cfg.PauseMin), claims: claims{held: map[*attempt]bool{}},
 		jobs: make(chan job), ended: make(chan job, cfg.Workers), wakePlan: loop.NewSignal(), wakeSend: loop.NewSignal(),
-		tracer: otel.Tracer(scope), outcomes: map[string]metric.AddOption{}, after: uuid.Nil.String(),
+		tracer: otel.Tracer(scope), after: uuid.Nil.String(),
 	}
 	b.batches, _ = cfg.Provider.(BatchProvider)
+	b.mails = promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
+		Name: "messaging_blast_mails_total", Help: "Mails of blasts, by outcome: sent, deferred, away, failed, skipped.",
+	}, []string{"outcome"})
 	for _, o := range []string{string(MailSent), string(MailFailed), string(MailSkipped), "deferred", "away"} {
-		b.outcomes[o] = metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", o)))
+		b.mails.WithLabelValues(o)
 	}
-	var err error
-	b.mails, err = otel.Meter(scope).Int64Counter("messaging.blast.mails",
-		metric.WithDescription("Mails of blasts, by outcome: sent, deferred, away, failed, skipped."))
-	return b, err
+	return b
 }
 
-func (b *Blaster) count(ctx context.Context, outcome string) {
-	b.mails.Add(ctx, 1, b.outcomes[outcome])
+func (b *Blaster) count(outcome string) {
+	b.mails.WithLabelValues(outcome).Inc()
 }
 
 // Wake announces new blasts or ready batches. It never blocks.

@@ -138,15 +138,11 @@ func (c *crowd) Suppressed(_ context.Context, emails []string) (map[string]bool,
 func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) {
 	c.Helper()
 	var b *messaging.Blaster
-	var err error
-	b, err = messaging.NewBlaster(messaging.BlasterConfig{
+	b = messaging.NewBlaster(messaging.BlasterConfig{
 		Queue: c.blasts, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate, Limits: c.limits,
 		Published: func() { c.deliver(b) }, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
 		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: 300 * time.Millisecond,
 	})
-	if err != nil {
-		c.Fatal(err)
-	}
 	return b, testenv.Run(c, b.Run)
 }
 

@@ -11,10 +11,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
@@ -65,6 +66,8 @@ type SenderConfig struct {
 	Senders      Senders
 	// Limits applies to mails about signups and to text messages.
 	Limits Limits
+	// Registerer takes the metrics; nil means none.
+	Registerer prometheus.Registerer
 	// Workers is how many mails are in flight at a time; 0 means 4.
 	Workers int
 	Log     *slog.Logger
@@ -81,7 +84,8 @@ type Sender struct {
 	SenderConfig
 	wake   loop.Signal
 	tracer trace.Tracer
-	mails  metric.Int64Counter
+	mails  *prometheus.CounterVec
+	delay  prometheus.Histogram
 
 	provider, sms *breaker
 	// sources stands for the signup service and for the templates and senders in the database.
@@ -93,17 +97,22 @@ type Sender struct {
 }
 
 // NewSender returns a Sender; Run starts it.
-func NewSender(cfg SenderConfig) (*Sender, error) {
+func NewSender(cfg SenderConfig) *Sender {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	cfg.Lease = cmp.Or(cfg.Lease, mailLease)
 	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: otel.Tracer(scope), held: map[string]struct{}{}}
 	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
-	var err error
-	s.mails, err = otel.Meter(scope).Int64Counter("messaging.mails",
-		metric.WithDescription("Attempts to send, by kind and outcome: sent, deferred, away, failed, canceled."))
-	return s, err
+	auto := promauto.With(cfg.Registerer)
+	s.mails = auto.NewCounterVec(prometheus.CounterOpts{
+		Name: "messaging_mails_total", Help: "Attempts to send, by kind and outcome: sent, deferred, away, failed, canceled.",
+	}, []string{"kind", "outcome"})
+	s.delay = auto.NewHistogram(prometheus.HistogramOpts{
+		Name: "messaging_mail_delay_seconds", Help: "Time from the request of a mail to its acceptance by the provider.",
+		Buckets: telemetry.Delays,
+	})
+	return s
 }
 
 // Wake announces new requests. It never blocks.
@@ -221,8 +230,10 @@ func (s *Sender) send(ctx context.Context, c Claimed) {
 		attribute.Int("mail.deferrals", c.Deferrals)))
 	defer span.End()
 	outcome, err := s.attempt(work, c)
-	s.mails.Add(work, 1, metric.WithAttributes(
-		attribute.String("kind", string(c.Kind)), attribute.String("outcome", outcome)))
+	s.mails.WithLabelValues(string(c.Kind), outcome).Inc()
+	if outcome == "sent" {
+		telemetry.Observe(work, s.delay, s.Now().Sub(c.RequestedAt).Seconds())
+	}
 	if err != nil {
 		span.SetStatus(codes.Error, outcome)
 		s.Log.WarnContext(work, "mail not sent", slog.String("event_id", c.EventID), slog.String("kind", string(c.Kind)),

@@ -98,10 +98,7 @@ func (e *env) start() (*messaging.Sender, func()) {
 			cfg.SMS = e.world
 		}
 	}
-	s, err := messaging.NewSender(cfg)
-	if err != nil {
-		e.Fatal(err)
-	}
+	s := messaging.NewSender(cfg)
 	return s, testenv.Run(e, s.Run)
 }
 

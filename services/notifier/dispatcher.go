@@ -10,10 +10,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
@@ -50,6 +51,8 @@ type Config struct {
 	Poster     Poster
 	Limits     Limits
 	Log        *slog.Logger
+	// Registerer takes the metrics; nil means none.
+	Registerer prometheus.Registerer
 	// Now is the clock for the age of events.
 	Now func() time.Time
 }
@@ -79,13 +82,13 @@ type Dispatcher struct {
 }
 
 type dispatcherMetrics struct {
-	deliveries metric.Int64Counter
-	duration   metric.Float64Histogram
-	delay      metric.Float64Histogram
+	deliveries *prometheus.CounterVec
+	duration   *prometheus.HistogramVec
+	delay      prometheus.Histogram
 }
 
 // New returns a Dispatcher; Run starts it.
-func New(cfg Config) (*Dispatcher, error) {
+func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
 		Config: cfg, tracer: otel.Tracer(scope), lanes: newLanes(cfg.Limits), touched: map[string]struct{}{},
 	}
@@ -93,24 +96,35 @@ func New(cfg Config) (*Dispatcher, error) {
 	d.work, d.endWork = context.WithCancel(context.Background())
 	d.claims = newBatch("claims", cfg.Log, d.claim)
 	d.ends = newBatch("results", cfg.Log, d.end)
-	m := otel.Meter(scope)
-	var errs [4]error
-	d.metrics.deliveries, errs[0] = m.Int64Counter("notifier.deliveries",
-		metric.WithDescription("Deliveries that ended, by channel, event and outcome."))
-	d.metrics.duration, errs[1] = m.Float64Histogram("notifier.attempt.duration", metric.WithUnit("s"),
-		metric.WithDescription("Time of one attempt, by channel and outcome."))
-	d.metrics.delay, errs[2] = m.Float64Histogram("notifier.delay", metric.WithUnit("s"),
-		metric.WithDescription("Time from an event to the start of its attempt."))
-	_, errs[3] = m.Int64ObservableGauge("notifier.deliveries.open",
-		metric.WithDescription("Deliveries in this process, by state: queued, running."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+	d.metrics = d.measure(promauto.With(cfg.Registerer))
+	return d
+}
+
+func (d *Dispatcher) measure(auto promauto.Factory) dispatcherMetrics {
+	for state, count := range map[string]func() int{
+		"queued":  func() int { return d.lanes.queued },
+		"running": func() int { return d.lanes.running },
+	} {
+		auto.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "notifier_deliveries_open", Help: "Deliveries in this process, by state: queued, running.",
+			ConstLabels: prometheus.Labels{"state": state},
+		}, func() float64 {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			o.Observe(int64(d.lanes.queued), metric.WithAttributes(attribute.String("state", "queued")))
-			o.Observe(int64(d.lanes.running), metric.WithAttributes(attribute.String("state", "running")))
-			return nil
-		}))
-	return d, errors.Join(errs[:]...)
+			return float64(count())
+		})
+	}
+	return dispatcherMetrics{
+		deliveries: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "notifier_deliveries_total", Help: "Deliveries that ended, by channel, event and outcome.",
+		}, []string{"channel", "event", "outcome"}),
+		duration: auto.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "notifier_attempt_duration_seconds", Help: "Time of one attempt, by channel.", Buckets: telemetry.Requests,
+		}, []string{"channel"}),
+		delay: auto.NewHistogram(prometheus.HistogramOpts{
+			Name: "notifier_delay_seconds", Help: "Time from an event to the start of its attempt.", Buckets: telemetry.Delays,
+		}),
+	}
 }
 
 // Stage holds deliveries back while a transaction writes their rows. Commit queues
@@ -192,7 +206,7 @@ func (d *Dispatcher) adopt(ctx context.Context) {
 			if queued, unknown, err = d.Deliveries.Adopt(ctx, adoptRows); err != nil {
 				break
 			}
-			d.metrics.deliveries.Add(ctx, unknown, metric.WithAttributes(attribute.String("outcome", string(Unknown))))
+			d.metrics.deliveries.WithLabelValues("", "", string(Unknown)).Add(float64(unknown))
 			d.add(queued) //nolint:contextcheck // deliveries end with the dispatcher, not with the caller
 			if len(queued) < adoptRows {
 				break
@@ -308,14 +322,13 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, one Delivery, place *
 		return Result{}, false
 	}
 	res.Attempted = true
-	d.metrics.delay.Record(ctx, d.Now().Sub(one.OccurredAt).Seconds())
+	telemetry.Observe(ctx, d.metrics.delay, d.Now().Sub(one.OccurredAt).Seconds())
 	start := time.Now()
 	posting, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	res.Outcome, res.Reason, res.Status = d.Poster.Post(posting, target, body)
 	res.Took = time.Since(start)
-	d.metrics.duration.Record(ctx, res.Took.Seconds(), metric.WithAttributes(
-		attribute.String("channel", string(one.Channel)), attribute.String("outcome", string(res.Outcome))))
+	telemetry.Observe(ctx, d.metrics.duration.WithLabelValues(string(one.Channel)), res.Took.Seconds())
 	return res, false
 }
 
@@ -363,9 +376,7 @@ func hostOf(target string) string {
 
 // record counts a result and stores it.
 func (d *Dispatcher) record(e Ended) {
-	d.metrics.deliveries.Add(d.work, 1, metric.WithAttributes(
-		attribute.String("channel", string(e.Channel)), attribute.String("event", string(e.Event)),
-		attribute.String("outcome", string(e.Outcome))))
+	d.metrics.deliveries.WithLabelValues(string(e.Channel), string(e.Event), string(e.Outcome)).Inc()
 	if _, ok := d.ends.do(d.work, e); !ok && e.Attempted {
 		d.Log.ErrorContext(d.work, "result of a delivery not recorded", slog.String("event_id", e.EventID),
 			slog.String("outcome", string(e.Outcome)))

@@ -118,12 +118,9 @@ func (e *env) run(p *process) {
 func (e *env) process(limits notifier.Limits) *process {
 	e.Helper()
 	deliveries := postgres.New(e.pool)
-	d, err := notifier.New(notifier.Config{
+	d := notifier.New(notifier.Config{
 		Deliveries: deliveries, Source: e, Poster: e, Limits: limits, Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
 	})
-	if err != nil {
-		e.Fatal(err)
-	}
 	return &process{Dispatcher: d, deliveries: deliveries}
 }
 

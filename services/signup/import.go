@@ -38,6 +38,11 @@ const (
 // waitlist's lock meanwhile.
 const importChunk = 2_000
 
+// importFollowed is how many imported rows the index may lack before an import has it
+// catch up. The index appends them; it rebuilds itself when it lacks more than twice as
+// many. Catching up after each chunk would slow the import.
+const importFollowed = 10_000
+
 // ImportRow is one signup of an import. Its address is normalized by
 // emailaddr.Parse.
 type ImportRow struct {
@@ -229,6 +234,7 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 	// The members of a chunk are looked up while the previous chunk is stored, which
 	// keeps the lookup out of the lock.
 	known := s.lookUp(ctx, w.ID, chunks[0])
+	followed := int64(0)
 	for i, chunk := range chunks {
 		present := <-known
 		if err := ctx.Err(); err != nil {
@@ -247,10 +253,10 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 		if imported += n; imported > 0 {
 			by = audit.Entry{}
 		}
-	}
-	// One hint at the end: catching up after each chunk slowed the import by a third.
-	if imported > 0 {
-		s.hint(w.ID)
+		if last := i+1 == len(chunks); imported-followed >= importFollowed || last && imported > followed {
+			followed = imported
+			s.hint(w.ID)
+		}
 	}
 	return imported, nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/signup"
 )
@@ -73,5 +74,63 @@ func TestReadersShareACatchUp(t *testing.T) {
 	all.Wait()
 	if n := log.reads.Load(); n != 2 {
 		t.Errorf("the change log was read %d times", n)
+	}
+}
+
+// builtStore counts the indexes that are built anew.
+type builtStore struct {
+	signup.IndexStore
+	builds atomic.Int64
+}
+
+func (s *builtStore) Build(ctx context.Context, waitlistID string) (signup.Builder, error) {
+	s.builds.Add(1)
+	return s.IndexStore.Build(ctx, waitlistID)
+}
+
+// followedImport stores no chunk of an import before the index has followed so far that
+// it can append.
+type followedImport struct {
+	signup.Store
+	t      *testing.T
+	index  signup.IndexStore
+	stored int64
+}
+
+func (s *followedImport) Import(
+	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token, by audit.Entry,
+) (int64, error) {
+	testenv.Within(s.t, 5*time.Second, "the index follows the import", func() bool {
+		mark, err := s.index.Mark(ctx, w.ID)
+		return err == nil && s.stored-mark.Live <= 15_000
+	})
+	n, err := s.Store.Import(ctx, w, rows, present, by)
+	s.stored += n
+	return n, err
+}
+
+// TestAnImportIsAppended: the index follows an import that is larger than what one catch-up
+// takes, and is not built anew.
+func TestAnImportIsAppended(t *testing.T) {
+	const rows = 50_000
+	w := newWorld(t, 3)
+	index, quiet := &builtStore{IndexStore: w.sets}, slog.New(slog.DiscardHandler)
+	svc := signup.New(signup.Config{
+		SmallList: -1, Store: &followedImport{Store: w.store, t: t, index: w.sets}, Index: signup.NewIndex(index, w.store, quiet),
+		Tokens: w.ring, Now: time.Now, Log: quiet,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = svc.Run(ctx) })
+	defer func() { cancel(); running.Wait() }()
+	if got, err := svc.Import(t.Context(), w.list, importRows(rows), audit.Entry{}); err != nil || got != rows {
+		t.Fatalf("%d imported, %v", got, err)
+	}
+	testenv.Within(t, 30*time.Second, "the index holds the import", func() bool {
+		mark, err := w.sets.Mark(t.Context(), w.list.ID)
+		return err == nil && mark.Live == rows
+	})
+	if n := index.builds.Load(); n != 0 {
+		t.Errorf("%d indexes were built", n)
 	}
 }

@@ -24,8 +24,9 @@ const maxWaitlistName = 200
 type WaitlistStore interface {
 	// Waitlist returns one waitlist.
 	Waitlist(ctx context.Context, id string) (*Waitlist, error)
-	// Waitlists returns the waitlists of an owner, without settings, in order of creation.
-	Waitlists(ctx context.Context, ownerID string) ([]*Waitlist, error)
+	// Waitlists returns the waitlists of an owner in order of creation, and, if there
+	// are any, the version of the owner's stored entitlement.
+	Waitlists(ctx context.Context, ownerID string) (lists []ListedWaitlist, ownerVersion int64, err error)
 	// CreateWaitlist inserts what build returns. If an earlier request with the same
 	// key created a waitlist, it returns that one and sets replayed. It may call build
 	// more than once. A closed owner gets AUTHENTICATION_REQUIRED, and one that has
@@ -94,8 +95,18 @@ type Bounds struct {
 type OwnedWaitlist struct {
 	*Waitlist
 	Role access.Role
-	// SettingsJSON is the settings object of the API. Lists omit it.
+	// SettingsJSON is the settings object of the API.
 	SettingsJSON []byte
+}
+
+// ListedWaitlist is what a member's list of waitlists shows of one. It is small because
+// a list may have a thousand.
+type ListedWaitlist struct {
+	ID          string
+	Name        string
+	Role        access.Role
+	SignupCount int64
+	CreatedAt   time.Time
 }
 
 // Owners is the owners' side of waitlists. Its methods check in this order: the
@@ -156,13 +167,13 @@ func (o *Owners) Create(
 	return OwnedWaitlist{Waitlist: created, Role: grant.Role}, replayed, nil
 }
 
-// List returns, without settings, the actor's own waitlists and then those of each
+// List returns the actor's own waitlists and then those of each
 // owner whose team the actor is in. It leaves out owners whose waitlists the actor
 // may not see at present. If it leaves out all of them, it returns the error of the
 // actor's own account.
-func (o *Owners) List(ctx context.Context, actor access.Actor) ([]OwnedWaitlist, error) {
+func (o *Owners) List(ctx context.Context, actor access.Actor) ([]ListedWaitlist, error) {
 	var (
-		out     []OwnedWaitlist
+		out     []ListedWaitlist
 		first   error
 		visible bool
 	)
@@ -174,16 +185,16 @@ func (o *Owners) List(ctx context.Context, actor access.Actor) ([]OwnedWaitlist,
 			continue
 		}
 		visible = true
-		lists, err := o.store.Waitlists(ctx, grant.OwnerID)
+		lists, ownerVersion, err := o.store.Waitlists(ctx, grant.OwnerID)
 		if err != nil {
 			return nil, err
 		}
-		out = slices.Grow(out, len(lists))
-		for _, w := range lists {
-			out = append(out, OwnedWaitlist{Waitlist: w, Role: grant.Role})
+		for i := range lists {
+			lists[i].Role = grant.Role
 		}
+		out = append(out, lists...)
 		if len(lists) > 0 {
-			if err := o.refresh(ctx, *lists[0], grant); err != nil {
+			if err := o.refresh(ctx, ownerVersion, grant); err != nil {
 				return nil, err
 			}
 		}
@@ -266,7 +277,7 @@ func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (
 	if err := actor.MemberGate(grant, o.now()); err != nil {
 		return Waitlist{}, access.Grant{}, err
 	}
-	if err := o.refresh(ctx, *w, grant); err != nil {
+	if err := o.refresh(ctx, w.Owner.Version, grant); err != nil {
 		return Waitlist{}, access.Grant{}, err
 	}
 	return *w, grant, nil
@@ -295,12 +306,12 @@ func (o *Owners) writable(actor access.Actor, grant access.Grant) error {
 }
 
 // refresh stores the entitlement of the call, which may be newer than the one that
-// the last event delivered.
-func (o *Owners) refresh(ctx context.Context, w Waitlist, grant access.Grant) error {
-	if grant.Entitlement.Version <= w.Owner.Version {
+// the last event delivered, whose version is stored.
+func (o *Owners) refresh(ctx context.Context, stored int64, grant access.Grant) error {
+	if grant.Entitlement.Version <= stored {
 		return nil
 	}
-	return o.store.SetOwner(ctx, w.OwnerID, grant.Entitlement)
+	return o.store.SetOwner(ctx, grant.OwnerID, grant.Entitlement)
 }
 
 // draft applies a request body to w. A waitlist without a name is new. draft reports

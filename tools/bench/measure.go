@@ -323,6 +323,19 @@ func (b *bench) signups(ctx context.Context) (err error) {
 // settle waits until the last turn's work is done, so that it does not slow the next turn down, and lets Postgres write out
 // its buffers.
 func (b *bench) settle(ctx context.Context, conn *pgx.Conn) error {
+	if err := published(ctx, conn); err != nil {
+		return err
+	}
+	for _, sql := range []string{"TRUNCATE naive.outbox", "CHECKPOINT"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("settle Postgres: %w", err)
+		}
+	}
+	return nil
+}
+
+// published waits until signup's outbox is empty.
+func published(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	err := poll(ctx, 50*time.Millisecond, func() (empty bool, err error) {
@@ -331,11 +344,6 @@ func (b *bench) settle(ctx context.Context, conn *pgx.Conn) error {
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the outbox to drain: %w", err)
-	}
-	for _, sql := range []string{"TRUNCATE naive.outbox", "CHECKPOINT"} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("settle Postgres: %w", err)
-		}
 	}
 	return nil
 }

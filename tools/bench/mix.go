@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/loop"
 )
@@ -26,6 +28,8 @@ const (
 	// mixTurns is how often a rate is tried, mixGood the p99 in milliseconds up to which it is good.
 	mixTurns = 3
 	mixGood  = 100.0
+	// lagGoal is how late an event may be handled under the load of B13.
+	lagGoal = 10 * time.Second
 	// zipf is the exponent of the distribution of referrers: few have most of the referrals.
 	zipf = 1.1
 )
@@ -37,6 +41,8 @@ type launch struct {
 	list *list
 	// events is where the program publishes its events.
 	events kafka.Config
+	// conn is to the program's database.
+	conn *pgx.Conn
 	// filled is how many members fill has inserted; next is the number of the last address.
 	filled int64
 	next   atomic.Int64
@@ -254,7 +260,7 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 			return nil, stop, err
 		}
 		closers = append(closers, srv.stop)
-		l := &launch{name: name, addr: srv.addr, filled: int64(size)}
+		l := &launch{name: name, addr: srv.addr, conn: conn, filled: int64(size)}
 		l.events = kafka.Config{Brokers: []string{b.brokers}, TopicPrefix: database + "."}
 		if l.list, err = newList(ctx, conn); err != nil {
 			return nil, stop, err
@@ -279,6 +285,9 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 func (b *bench) followed(ctx context.Context, sides []*launch) error {
 	start := time.Now()
 	for _, l := range sides {
+		if err := published(ctx, l.conn); err != nil {
+			return err
+		}
 		for _, group := range []string{"admin-analytics", "messaging", "notifier"} {
 			for {
 				lag, err := kafka.Lag(ctx, l.events, group, kafka.SignupsTopic)
@@ -313,6 +322,9 @@ func (b *bench) rushes(ctx context.Context) (err error) {
 		if err != nil {
 			return fmt.Errorf("B13: %w", err)
 		}
+		if err := b.lag(ctx, sides[:1]); err != nil {
+			return err
+		}
 		b.notes = append(b.notes, fmt.Sprintf("B13 alone: %.0f referred signups a second (p50 %.1f, p99 %.1f ms).",
 			s.perSecond, s.quantile(.5), s.quantile(.99)))
 		b.say("%s", b.notes[len(b.notes)-1])
@@ -332,6 +344,29 @@ func (b *bench) rushes(ctx context.Context) (err error) {
 		what: fmt.Sprintf("Referred signups a second into one list over %d connections, all services running, "+
 			"against the former program.", b.conns),
 		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
+	})
+	if err := b.followed(ctx, sides); err != nil {
+		return err
+	}
+	if _, err := sides[0].rush(ctx, b.conns, b.slice); err != nil {
+		return fmt.Errorf("B13 lag: %w", err)
+	}
+	return b.lag(ctx, sides[:1])
+}
+
+// lag measures how late the last event of a rush that has just ended is handled. The consumers take events in order, and
+// they fall further behind all through a rush, if at all.
+func (b *bench) lag(ctx context.Context, ours []*launch) error {
+	start := time.Now()
+	if err := b.followed(ctx, ours); err != nil {
+		return err
+	}
+	late := time.Since(start)
+	ratio := late.Seconds() / lagGoal.Seconds()
+	b.add(row{
+		id: "B13 lag", goal: "≤ 1 ×", ratio: ratio, met: ratio <= 1,
+		what: "Time from the end of a turn of B13 until all consumers have handled all of its events, against the goal.",
+		ours: fmt.Sprintf("%.1f s", late.Seconds()), theirs: fmt.Sprintf("%.0f s", lagGoal.Seconds()),
 	})
 	return nil
 }

@@ -318,15 +318,10 @@ func (b *bench) uploads(ctx context.Context, conn *pgx.Conn, s *suite, l *list) 
 	turn := 0
 	settle := func(ctx context.Context) error {
 		turn++
-		ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-		defer cancel()
-		err := poll(ctx, 50*time.Millisecond, func() (empty bool, err error) {
-			err = conn.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM signup.outbox)").Scan(&empty)
-			return empty, err
-		})
-		if err == nil {
-			_, err = conn.Exec(ctx, "CHECKPOINT")
+		if err := published(ctx, conn); err != nil {
+			return err
 		}
+		_, err := conn.Exec(ctx, "CHECKPOINT")
 		return err
 	}
 	pairs, err := b.turns(ctx, "B10", settle, func(ctx context.Context, _ time.Duration) (sample, error) {

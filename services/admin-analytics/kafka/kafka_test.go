@@ -228,13 +228,10 @@ func TestConsumer(t *testing.T) {
 	pool := testenv.Migrated(t, postgres.Schema, 8, postgres.Migrations)
 	store := postgres.New(pool)
 	start := func() (stop func()) {
-		consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{
+		consumer := kafka.NewConsumer(kafka.ConsumerConfig{
 			Config: cfg, Group: adminanalytics.Name, Topics: []string{kafka.SignupsTopic}, Pool: pool,
 			Batch: analyticskafka.Handler(store), Wants: analyticskafka.Wants, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		return testenv.Run(t, consumer.Run)
 	}
 	writer := kafka.NewWriter(cfg)

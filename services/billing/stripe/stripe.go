@@ -106,7 +106,7 @@ func New(cfg Config) (*Provider, error) {
 		tracer: cfg.Tracers.Tracer("waitlist.internal/services/billing/stripe"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "billing_provider_call_duration_seconds", Help: "Duration of calls to the payment provider, retries included.",
-			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20},
+			Buckets: []float64{.1, .5, 1, 5, 20},
 		}, []string{"call", "outcome"}),
 	}
 	open := prometheus.NewGauge(prometheus.GaugeOpts{

@@ -186,14 +186,11 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 			sms = in.twilio
 			rt.OnClose("SMS provider", func(context.Context) error { in.twilio.Close(); return nil })
 		}
-		sender, err := messaging.NewSender(messaging.SenderConfig{
+		sender := messaging.NewSender(messaging.SenderConfig{
 			Queue: mails, Provider: in.provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
 			Mailings: grpc.NewMailings(signups), Templates: templates,
-			SMS: sms, Suppressions: mails, Senders: senders, Limits: limits,
+			SMS: sms, Suppressions: mails, Senders: senders, Limits: limits, Registerer: rt.Telemetry.Registerer,
 		})
-		if err != nil {
-			return fmt.Errorf("mail metrics: %w", err)
-		}
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mails),
 			Wants: messagingkafka.Wants, AfterCommit: sender.Wake,

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"fmt"
 	"time"
 
 	"waitlist.internal/libs/kafka"
@@ -16,11 +15,8 @@ import (
 func openBlasts(rt *service.Runtime, cfg Config, sending messaging.BlasterConfig) (*messaging.Blasts, error) {
 	store := postgres.NewBlasts(rt.Pool, time.Now)
 	sending.Queue, sending.Workers, sending.Rate, sending.Lease = store, cfg.BlastWorkers, cfg.BlastRate, cfg.BlastLease
-	sending.Log, sending.Now = rt.Log, time.Now
-	blaster, err := messaging.NewBlaster(sending)
-	if err != nil {
-		return nil, fmt.Errorf("blast metrics: %w", err)
-	}
+	sending.Log, sending.Now, sending.Registerer = rt.Log, time.Now, rt.Telemetry.Registerer
+	blaster := messaging.NewBlaster(sending)
 	// With a group of their own, the batches of a long blast delay no other mail.
 	if err := rt.Consume("batches", kafka.ConsumerConfig{
 		Group: rt.Name + "-blasts", Topics: []string{kafka.BlastsTopic}, Handler: messagingkafka.BlastHandler(store),

@@ -114,6 +114,7 @@ func (c Config) composer(signups, accounts *token.Ring) (*messaging.Composer, er
 // domains opens the owners' sending domains. The mail provider decides how owners prove
 // them.
 func domains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *messaging.Domains) {
+	rt.Telemetry.Registerer.MustRegister(in.resolver.Metrics())
 	var prover messaging.Prover = messaging.Records{Texts: in.resolver}
 	if p, ok := in.provider.(*resend.Provider); ok {
 		prover = resend.Domains{Provider: p, Texts: in.resolver}

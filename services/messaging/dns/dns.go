@@ -12,10 +12,10 @@ import (
 	"time"
 
 	mdns "github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/services/messaging"
@@ -39,17 +39,20 @@ const (
 type Resolver struct {
 	servers []string
 	tracer  trace.Tracer
-	lookups metric.Int64Counter
+	lookups *prometheus.CounterVec
 }
+
+// Metrics returns the resolver's metrics for a registry.
+func (r *Resolver) Metrics() prometheus.Collector { return r.lookups }
 
 // New returns a Resolver that queries the server at address (host:port), or the machine's resolvers if
 // it is empty.
 func New(address string) (*Resolver, error) {
-	r := &Resolver{tracer: otel.Tracer(scope)}
-	var err error
-	if r.lookups, err = otel.Meter(scope).Int64Counter("messaging.dns_lookups",
-		metric.WithDescription("Names looked up, by outcome: found, none, unknown.")); err != nil {
-		return nil, fmt.Errorf("create DNS metrics: %w", err)
+	r := &Resolver{tracer: otel.Tracer(scope), lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "messaging_dns_lookups_total", Help: "Names looked up, by outcome: found, none, unknown.",
+	}, []string{"outcome"})}
+	for _, outcome := range []string{"found", "none", "unknown"} {
+		r.lookups.WithLabelValues(outcome)
 	}
 	if address != "" {
 		if _, _, err := net.SplitHostPort(address); err != nil {
@@ -89,7 +92,7 @@ func (r *Resolver) Texts(ctx context.Context, name string) ([]string, error) {
 	case len(texts) == 0:
 		outcome = "none"
 	}
-	r.lookups.Add(ctx, 1, metric.WithAttributes(attribute.String("outcome", outcome)))
+	r.lookups.WithLabelValues(outcome).Inc()
 	return texts, err
 }
 

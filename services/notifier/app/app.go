@@ -74,13 +74,11 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		poster := notifierhttp.New(cfg.HTTP)
 		rt.OnClose("connections to owners", func(context.Context) error { poster.Close(); return nil })
 		deliveries := postgres.New(rt.Pool)
-		dispatcher, err := notifier.New(notifier.Config{
+		dispatcher := notifier.New(notifier.Config{
 			Deliveries: deliveries, Source: grpc.NewSource(signupv1.NewSignupServiceClient(signups)), Poster: poster,
 			Limits: notifier.Limits{Running: cfg.Concurrency}, Log: rt.Log, Now: time.Now,
+			Registerer: rt.Telemetry.Registerer,
 		})
-		if err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.SignupsTopic}, Handler: notifierkafka.Handler(deliveries, dispatcher.Stage),
 			Wants: notifierkafka.Wants, AfterCommit: dispatcher.Commit,

@@ -10,6 +10,7 @@ import (
 	_ "time/tzdata" // some machines have no zone database
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/service"
@@ -120,6 +121,9 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, MaxWait: cfg.MaxWait,
 			PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
 		})
+		promauto.With(rt.Telemetry.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "signup_queue_length", Help: "Signups that wait for a commit, in the lanes of all waitlists.",
+		}, func() float64 { return float64(svc.QueueDepth()) })
 		rt.Go("signup batches", svc.Run)
 		rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
 		var views *signup.Views
@@ -154,11 +158,11 @@ func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) err
 func metrics(reg prometheus.Registerer) func(size int, took time.Duration) {
 	size := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "signup_batch_size", Help: "Signups committed in one transaction.",
-		Buckets: prometheus.ExponentialBuckets(1, 2, 9),
+		Buckets: []float64{1, 4, 16, 64, 256},
 	})
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "signup_batch_duration_seconds", Help: "Time from taking a batch to its commit.",
-		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+		Buckets: telemetry.Calls,
 	})
 	reg.MustRegister(size, took)
 	return func(n int, d time.Duration) {

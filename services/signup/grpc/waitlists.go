@@ -38,7 +38,9 @@ func (s *Waitlists) ListWaitlists(ctx context.Context, r *signupv1.ListWaitlists
 	}
 	out := &signupv1.ListWaitlistsResponse{Waitlists: make([]*signupv1.Waitlist, 0, len(lists))}
 	for _, w := range lists {
-		out.Waitlists = append(out.Waitlists, message(w))
+		out.Waitlists = append(out.Waitlists, &signupv1.Waitlist{
+			WaitlistId: w.ID, Name: w.Name, Role: w.Role.String(), SignupCount: w.SignupCount, CreatedAt: timestamppb.New(w.CreatedAt),
+		})
 	}
 	return out, nil
 }

@@ -52,21 +52,17 @@ func getWaitlist(ctx context.Context, q *db.Queries, id string) (*signup.Waitlis
 }
 
 func waitlistOf(row db.GetWaitlistRow) (w *signup.Waitlist, err error) {
-	w = withoutSettings(row)
-	if w.Settings, err = signup.DecodeSettings(row.Settings); err != nil {
-		return nil, fmt.Errorf("waitlist %s: %w", row.ID, err)
-	}
-	return w, nil
-}
-
-func withoutSettings(row db.GetWaitlistRow) *signup.Waitlist {
-	return &signup.Waitlist{
+	w = &signup.Waitlist{
 		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, Version: row.Version, CreatedAt: row.CreatedAt,
 		Owner: access.Entitlement{
 			Tier: row.Tier, Status: row.Status, ValidUntil: time.Time(row.ValidUntil), Trial: row.Trial, Version: row.OwnerVersion,
 		},
 		SignupCount: row.SignupCount,
 	}
+	if w.Settings, err = signup.DecodeSettings(row.Settings); err != nil {
+		return nil, fmt.Errorf("waitlist %s: %w", row.ID, err)
+	}
+	return w, nil
 }
 
 // Waitlist implements signup.WaitlistStore.
@@ -75,16 +71,17 @@ func (s *Waitlists) Waitlist(ctx context.Context, id string) (*signup.Waitlist, 
 }
 
 // Waitlists implements signup.WaitlistStore.
-func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) ([]*signup.Waitlist, error) {
+func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) (lists []signup.ListedWaitlist, ownerVersion int64, err error) {
 	rows, err := s.db.ListWaitlists(ctx, ownerID)
 	if err != nil {
-		return nil, fmt.Errorf("list waitlists: %w", err)
+		return nil, 0, fmt.Errorf("list waitlists: %w", err)
 	}
-	out := make([]*signup.Waitlist, len(rows))
+	lists = make([]signup.ListedWaitlist, len(rows))
 	for i, row := range rows {
-		out[i] = withoutSettings(db.GetWaitlistRow(row))
+		lists[i] = signup.ListedWaitlist{ID: row.ID, Name: row.Name, SignupCount: row.SignupCount, CreatedAt: row.CreatedAt}
+		ownerVersion = row.OwnerVersion
 	}
-	return out, nil
+	return lists, ownerVersion, nil
 }
 
 // creation is what is stored about a new waitlist under its Idempotency-Key.

@@ -55,6 +55,7 @@ func TestSuite(t *testing.T) {
 		{"templates", testTemplates},
 		{"blasts", testBlasts},
 		{"abuse of accounts", testAccountAbuse},
+		{"sdk", testSDK},
 	}
 	// This runs after the parallel groups have ended.
 	t.Cleanup(func() {
@@ -99,6 +100,7 @@ func TestSuite(t *testing.T) {
 		{"payments", s.testPayments},
 		{"abuse of the edge", s.testEdgeAbuse},
 		{"abuse of referrals", s.testReferralAbuse},
+		{"traces", s.testTraces},
 	} {
 		// Each deployment has its own program, database and topics.
 		t.Run(deployed.name, func(t *testing.T) {

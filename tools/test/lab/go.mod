@@ -180,4 +180,5 @@ replace (
 	waitlist.internal/services/notifier => ../../../services/notifier
 	waitlist.internal/services/signup => ../../../services/signup
 	waitlist.internal/tools => ../..
+	waitlist.internal/tools/sdk/go => ../../sdk/go
 )

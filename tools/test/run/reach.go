@@ -220,8 +220,8 @@ func (g *graph) add(file string) {
 		return
 	}
 	// Prose and the folders beside the modules are known by name.
-	first, _, deeper := strings.Cut(file, "/")
-	if deeper && !slices.ContainsFunc(g.packages, func(p *goPackage) bool { return strings.HasPrefix(g.below(p.Dir), first+"/") }) || prose {
+	first, _, _ := strings.Cut(file, "/")
+	if g.beside(file) || prose {
 		for _, p := range g.packages {
 			switch {
 			case p.names[first] || p.names[base]:
@@ -237,6 +237,18 @@ func (g *graph) add(file string) {
 	for _, p := range g.packages {
 		g.code[p] = true
 	}
+}
+
+// beside reports whether a file that is no code lies in a folder without
+// modules, like k8s/postgres and unlike k8s/canary.
+func (g *graph) beside(file string) bool {
+	dir, base := path.Dir(file), path.Base(file)
+	if dir == "." || path.Ext(base) == ".go" || base == "go.mod" || base == "go.sum" {
+		return false
+	}
+	return !slices.ContainsFunc(g.packages, func(p *goPackage) bool {
+		return strings.HasPrefix(file, g.below(p.Module.Dir)+"/") || strings.HasPrefix(g.below(p.Dir), dir+"/")
+	})
 }
 
 // below is dir as a path below root.

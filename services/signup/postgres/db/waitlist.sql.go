@@ -226,8 +226,7 @@ func (q *Queries) ListWaitlistIDs(ctx context.Context, after string, most int32)
 }
 
 const ListWaitlists = `-- name: ListWaitlists :many
-SELECT w.id, w.owner_id, w.name, '{}'::jsonb AS settings, w.version, w.created_at,
-    o.tier, o.status, o.valid_until, o.trial, o.version AS owner_version,
+SELECT w.id, w.name, w.created_at, o.version AS owner_version,
     coalesce((SELECT c.total FROM change c WHERE c.waitlist_id = w.id ORDER BY c.no DESC LIMIT 1), 0)::bigint AS signup_count
 FROM waitlist w JOIN owner o ON o.id = w.owner_id
 WHERE w.deleted_at IS NULL AND w.owner_id = $1 ORDER BY w.id
@@ -235,21 +234,13 @@ WHERE w.deleted_at IS NULL AND w.owner_id = $1 ORDER BY w.id
 
 type ListWaitlistsRow struct {
 	ID           string
-	OwnerID      string
 	Name         string
-	Settings     []byte
-	Version      int64
 	CreatedAt    time.Time
-	Tier         access.Tier
-	Status       access.Status
-	ValidUntil   zeronull.Timestamptz
-	Trial        bool
 	OwnerVersion int64
 	SignupCount  int64
 }
 
-// Without settings, which may be long. UUIDv7s sort by creation. By waitlist_owner,
-// owner_pkey and change_pkey.
+// UUIDv7s sort by creation. By waitlist_owner, owner_pkey and change_pkey.
 func (q *Queries) ListWaitlists(ctx context.Context, ownerID string) ([]ListWaitlistsRow, error) {
 	rows, err := q.db.Query(ctx, ListWaitlists, ownerID)
 	if err != nil {
@@ -261,15 +252,8 @@ func (q *Queries) ListWaitlists(ctx context.Context, ownerID string) ([]ListWait
 		var i ListWaitlistsRow
 		if err := rows.Scan(
 			&i.ID,
-			&i.OwnerID,
 			&i.Name,
-			&i.Settings,
-			&i.Version,
 			&i.CreatedAt,
-			&i.Tier,
-			&i.Status,
-			&i.ValidUntil,
-			&i.Trial,
 			&i.OwnerVersion,
 			&i.SignupCount,
 		); err != nil {

@@ -7,10 +7,8 @@ FROM waitlist w JOIN owner o ON o.id = w.owner_id
 WHERE w.deleted_at IS NULL AND w.id = @id;
 
 -- name: ListWaitlists :many
--- Without settings, which may be long. UUIDv7s sort by creation. By waitlist_owner,
--- owner_pkey and change_pkey.
-SELECT w.id, w.owner_id, w.name, '{}'::jsonb AS settings, w.version, w.created_at,
-    o.tier, o.status, o.valid_until, o.trial, o.version AS owner_version,
+-- UUIDv7s sort by creation. By waitlist_owner, owner_pkey and change_pkey.
+SELECT w.id, w.name, w.created_at, o.version AS owner_version,
     coalesce((SELECT c.total FROM change c WHERE c.waitlist_id = w.id ORDER BY c.no DESC LIMIT 1), 0)::bigint AS signup_count
 FROM waitlist w JOIN owner o ON o.id = w.owner_id
 WHERE w.deleted_at IS NULL AND w.owner_id = @owner_id ORDER BY w.id;

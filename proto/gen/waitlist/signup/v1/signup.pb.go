@@ -621,7 +621,8 @@ type Waitlist struct {
 	SignupCount  int64                  `protobuf:"varint,4,opt,name=signup_count,json=signupCount,proto3" json:"signup_count,omitempty"`
 	CreatedAt    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// The actor's role on it: owner, admin or viewer.
-	Role          string `protobuf:"bytes,6,opt,name=role,proto3" json:"role,omitempty"`
+	Role string `protobuf:"bytes,6,opt,name=role,proto3" json:"role,omitempty"`
+	// Empty in lists.
 	OwnerId       string `protobuf:"bytes,7,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,0 +1,48 @@
+package kafka
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"waitlist.internal/libs/telemetry"
+)
+
+type consumerMetrics struct {
+	handled    *prometheus.CounterVec
+	duplicates *prometheus.CounterVec
+	retries    *prometheus.CounterVec
+	dead       *prometheus.CounterVec
+	lag        *prometheus.GaugeVec
+	duration   *prometheus.HistogramVec
+	delay      *prometheus.HistogramVec
+}
+
+// newConsumerMetrics returns the metrics that all consumers of reg share. Those that count
+// trouble exist from the start, so that rate() sees the first.
+func newConsumerMetrics(reg prometheus.Registerer, group string) consumerMetrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return telemetry.Shared(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
+			append([]string{"group"}, labels...)))
+	}
+	seconds := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		return telemetry.Shared(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets},
+			[]string{"group"}))
+	}
+	m := consumerMetrics{
+		handled:    counter("kafka_consumer_handled_total", "Events whose effect was committed."),
+		duplicates: counter("kafka_consumer_duplicates_total", "Deliveries that the inbox knew."),
+		retries:    counter("kafka_consumer_retries_total", "Failed attempts, by kind.", "kind"),
+		dead:       counter("kafka_consumer_dead_letters_total", "Messages moved to the dead-letter topic.", "reason"),
+		lag: telemetry.Shared(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kafka_consumer_lag", Help: "Messages behind the end of a topic; none while it cannot be measured.",
+		}, []string{"group", "topic"})),
+		duration: seconds("kafka_consumer_batch_duration_seconds", "Time of one transaction.", telemetry.Calls),
+		delay:    seconds("kafka_consumer_event_delay_seconds", "Time from an event to the commit of its effect.", telemetry.Delays),
+	}
+	for _, reason := range []string{reasonPanic, reasonConstraint, reasonFailure, reasonUndecodable, reasonUnknown} {
+		m.dead.WithLabelValues(group, reason)
+	}
+	for _, kind := range []string{"failure", "outage"} {
+		m.retries.WithLabelValues(group, kind)
+	}
+	return m
+}

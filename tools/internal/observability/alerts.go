@@ -1,0 +1,170 @@
+package observability
+
+import "fmt"
+
+// Runbook says what an alert means, and the first three commands.
+type Runbook struct {
+	Meaning  string
+	Commands []string
+}
+
+// Alert is a condition that the objectives do not show, or show late.
+type Alert struct {
+	Name, Expr string
+	// For is how long the condition must hold.
+	For string
+	// Severity is critical, which wakes somebody, or warning, which is for the day.
+	Severity string
+	// Summary may name labels of the series, as in a Prometheus annotation.
+	Summary string
+	Runbook Runbook
+}
+
+// away is an alert on a server that a service's own checks do not reach.
+func away(name, dependency, severity, meaning string, commands ...string) Alert {
+	return Alert{
+		name, fmt.Sprintf(`max by (service) (waitlist_dependency_up{$NS,dependency=%q}) == 0`, dependency), "1m", severity,
+		"No pod of {{ $labels.service }} reaches " + dependency + ".",
+		Runbook{meaning, commands},
+	}
+}
+
+// Services are the names in the label service.
+var Services = []string{"account", "admin-analytics", "billing", "messaging", "notifier", "signup"} //nolint:gochecknoglobals // a constant
+
+// Alerts returns all alerts beside those on budgets.
+func Alerts() []Alert {
+	all := []Alert{
+		away("WaitlistPostgresAway", "postgres", "critical", "The service answers 500 and takes no events; it goes on by itself.",
+			"curl -s http://<pod>:8081/readyz", "psql \"$POSTGRES_URL\" -c 'SELECT 1'",
+			"psql \"$ADMIN_URL\" -c 'SELECT usename, count(*) FROM pg_stat_activity GROUP BY 1'"),
+		away("WaitlistRedisAway", "redis", "warning", "The limit is split by replicas and positions come from Postgres: slower, still right.",
+			"curl -s http://<pod>:8081/readyz", "redis-cli -u \"$REDIS_URL\" PING", "redis-cli -u \"$REDIS_URL\" INFO memory"),
+		away("WaitlistKafkaAway", "kafka", "critical", "The API works and the outbox grows; it drains by itself when Kafka is back.",
+			"curl -s http://<pod>:8081/readyz", "kafka-topics.sh --bootstrap-server \"$KAFKA\" --describe   # not tried",
+			"curl -s http://<pod>:8081/metrics | grep ^outbox_"),
+		{
+			"WaitlistOutboxOld", `max by (service) (outbox_oldest_seconds{$NS}) > 60`, "2m", "critical",
+			"An event of {{ $labels.service }} waits for Kafka since {{ $value | humanizeDuration }}.",
+			Runbook{"Kafka is away or refuses rows, or the relay hangs: [a stuck outbox](debugging.md#a-stuck-outbox).", []string{
+				"curl -s http://<pod>:8081/metrics | grep ^outbox_",
+				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep outbox",
+				"SELECT topic, count(*), min(created_at) FROM signup.outbox WHERE parked_at IS NULL GROUP BY 1;",
+			}},
+		},
+		{
+			"WaitlistOutboxWithoutLeader", `sum by (service) (outbox_leader{$NS}) == 0`, "2m", "critical",
+			"No replica of {{ $labels.service }} publishes its events.",
+			Runbook{"A connection that is no replica's holds the relay's lock, or no replica reaches Postgres.", []string{
+				"SELECT pid, state, application_name, backend_start FROM pg_stat_activity WHERE application_name LIKE '%outbox relay';",
+				"SELECT * FROM pg_locks WHERE locktype = 'advisory';",
+				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep 'outbox relay'",
+			}},
+		},
+		{
+			"WaitlistOutboxParked", `max by (service) (outbox_rows{$NS,state="parked"}) > 0`, "0m", "warning",
+			"Kafka refuses {{ $value }} events of {{ $labels.service }} for good.",
+			Runbook{"Other events go on. Remove the cause and release the rows: [a stuck outbox](debugging.md#a-stuck-outbox).", []string{
+				"SELECT id, topic, key, error FROM signup.outbox WHERE parked_at IS NOT NULL;",
+				"kafka-configs.sh --bootstrap-server \"$KAFKA\" --describe --entity-type topics --all   # not tried",
+				"UPDATE signup.outbox SET parked_at = NULL, error = '' WHERE id = …;",
+			}},
+		},
+		{
+			"WaitlistConsumerStuck", `sum by (service, group) (kafka_consumer_lag{$NS}) > 0
+unless on (service, group) sum by (service, group) (rate(kafka_consumer_handled_total{$NS}[5m])) > 0`, "5m", "critical",
+			"The group {{ $labels.group }} has events to handle and handles none.",
+			Runbook{"A dependency of the handler is away, or the reader hangs; it is replaced after 45 s.", []string{
+				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep 'event failed'",
+				"curl -s http://<pod>:8081/metrics | grep ^kafka_consumer_retries_total",
+				"kafka-consumer-groups.sh --bootstrap-server \"$KAFKA\" --all-groups --describe   # not tried",
+			}},
+		},
+		{
+			"WaitlistDeadLetters", `sum by (service, group, reason) (increase(kafka_consumer_dead_letters_total{$NS}[15m])) > 0`, "0m", "warning",
+			"Events fail by themselves in {{ $labels.group }}: {{ $labels.reason }}.",
+			Runbook{"The others go on. Remove the cause, then replay: [dead letters](operations.md#dead-letters).", []string{
+				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 1h --prefix | grep 'message dead-lettered'",
+				"go run ./tools/cmd/replay -h", "go run ./tools/cmd/replay",
+			}},
+		},
+		{
+			"WaitlistPaymentsAway", `max by (service) (billing_provider_breaker_open{$NS}) == 1`, "2m", "critical",
+			"The payment provider does not answer.",
+			Runbook{"Checkout, portal and cancellation answer 502; what was paid is fetched later.", []string{
+				"kubectl logs --selector app.kubernetes.io/name=billing --since 10m | grep 'payment provider'",
+				"curl -sI https://api.stripe.com/healthcheck", "go run ./services/billing/cmd/reconcile",
+			}},
+		},
+		{
+			"WaitlistMailAway", `sum by (service) (rate(messaging_mails_total{$NS,outcome="away"}[5m])) > 0
+unless on (service) sum by (service) (rate(messaging_mails_total{$NS,outcome="sent"}[5m])) > 0`, "5m", "critical",
+			"The mail provider takes no mails.",
+			Runbook{"Mails wait in the database and leave when it is back; those older than a day are given up.", []string{
+				"kubectl logs --selector app.kubernetes.io/name=messaging --since 10m | grep 'mail not sent'",
+				"SELECT kind, count(*), min(requested_at) FROM messaging.sent_mail WHERE state = 'queued' GROUP BY 1;",
+				"openssl s_client -starttls smtp -connect \"$SMTP_HOST:$SMTP_PORT\" </dev/null   # not tried",
+			}},
+		},
+		{
+			"WaitlistPoolExhausted", `max by (service) (
+  db_client_connection_count{$NS,db_client_connection_state="used"}
+    / on (namespace, pod, service) db_client_connection_max{$NS}) >= 0.95`, "2m", "warning",
+			"All connections of a pod of {{ $labels.service }} to Postgres are in use.",
+			Runbook{"Requests wait for a connection. Slow statements are the usual cause, too few connections the other.", []string{
+				"curl -s http://<pod>:8081/metrics | grep ^db_client_connection",
+				"SELECT usename, state, count(*) FROM pg_stat_activity GROUP BY 1, 2;",
+				"SELECT pid, now() - xact_start AS age, left(query, 80) FROM pg_stat_activity ORDER BY xact_start LIMIT 10;",
+			}},
+		},
+		{
+			"WaitlistSignupsRefused", fmt.Sprintf(`sum by (service) (
+  rate(http_server_responses_total{$NS,%s,http_response_status_code="429"}[5m])) > 0
+unless on (service) sum by (service) (rate(ratelimit_requests_total{$NS,decision!="allowed"}[5m])) > 0`, signups), "2m", "warning",
+			"Signups are refused with 429, and not by the global limit.",
+			Runbook{"A list's queue is full: more come than commit within `SIGNUP_MAX_WAIT`.", []string{
+				"curl -s http://<signup>:8081/metrics | grep -E '^signup_(queue|batch)'",
+				"SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE usename = 'signup' GROUP BY 1, 2;",
+				"SELECT pid, now() - xact_start AS age, left(query, 80) FROM pg_stat_activity WHERE usename = 'signup' ORDER BY xact_start;",
+			}},
+		},
+		{
+			"WaitlistConnectionsFull", `max by (service) (http_server_open_connections{$NS}) >= 4500`, "2m", "warning",
+			"A pod of {{ $labels.service }} has nearly the 5,000 connections that HTTP_MAX_CONNS allows.",
+			Runbook{"Somebody holds connections; beyond the bound they are closed at once. Limit clients at the gateway.", []string{
+				"curl -s http://<pod>:8081/metrics | grep ^http_server_",
+				"ss -tn state established '( sport = :8080 )' | awk '{print $5}' | sort | uniq -c | sort -n | tail   # not tried",
+				"kubectl get deployment --selector app.kubernetes.io/part-of=waitlist",
+			}},
+		},
+		// The prober is a release of its own, in another namespace.
+		{
+			"WaitlistProbeFails", `sum by (step) (increase(prober_step_failures_total[5m])) >= 3`, "0m", "critical",
+			"What the prober does as a person fails at the step {{ $labels.step }}.",
+			Runbook{"People outside fare the same, whatever the services' own metrics say. Its log has the answer and the request id.", []string{
+				"kubectl --namespace prober logs deployment/prober-service --since 10m | grep 'round failed'",
+				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep <request id>",
+				"curl -si https://<api>/v1/public/waitlists/<id>/config",
+			}},
+		},
+		{
+			"WaitlistProbeSilent", `time() - max(prober_last_success_timestamp_seconds) > 600`, "5m", "critical",
+			"No round of the prober has succeeded for {{ $value | humanizeDuration }}.",
+			Runbook{"The prober cannot start, cannot log in, or reaches nothing at all.", []string{
+				"kubectl --namespace prober get pods", "kubectl --namespace prober logs deployment/prober-service --tail 20",
+				"kubectl --namespace prober get secret prober",
+			}},
+		},
+	}
+	for _, s := range Services {
+		all = append(all, Alert{
+			"WaitlistNothingScraped", fmt.Sprintf(`absent(waitlist_build_info{$NS,service=%q})`, s), "5m", "critical",
+			"No pod of " + s + " can be scraped.",
+			Runbook{"No pod runs, or Prometheus may not reach port 8081. While this lasts no other alert can fire.", []string{
+				"kubectl get pods --selector app.kubernetes.io/part-of=waitlist", "kubectl get servicemonitor,networkpolicy",
+				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --previous --prefix | tail -50",
+			}},
+		})
+	}
+	return all
+}

@@ -1,0 +1,219 @@
+package waitlist_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	waitlist "waitlist.internal/tools/sdk/go"
+)
+
+// faulty answers each request with the next of its answers: a status, or 0 to close the connection without an answer.
+type faulty struct {
+	answers []int
+	after   string // Retry-After
+	seen    []*http.Request
+}
+
+func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.seen = append(f.seen, r)
+	status := f.answers[min(len(f.seen), len(f.answers))-1]
+	switch {
+	case status == 0:
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err == nil {
+			_ = conn.Close()
+		}
+		return
+	case status >= 400:
+		w.Header().Set("Retry-After", f.after)
+		w.Header().Set("X-Request-Id", "r1")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(`{"error": "No.", "error_code": "` + map[int]string{
+			429: "RATE_LIMITED", 404: "NOT_FOUND", 400: "VALIDATION_ERROR",
+		}[status] + `", "request_id": "r1", "errors": [{"field": "email", "message": "Bad."}]}`))
+		return
+	}
+	w.WriteHeader(status)
+	if status != http.StatusNoContent {
+		_, _ = w.Write([]byte(`{}`))
+	}
+}
+
+// TestAttempts: what may be sent again is, what must not be is not, and the error is the last answer.
+func TestAttempts(t *testing.T) {
+	create := func(ctx context.Context, c *waitlist.Client) error {
+		_, err := c.CreateWaitlist(ctx, "x", nil)
+		return err
+	}
+	template := func(ctx context.Context, c *waitlist.Client) error {
+		_, err := c.CreateTemplate(ctx, waitlist.NewTemplate{})
+		return err
+	}
+	form := func(ctx context.Context, c *waitlist.Client) error { _, err := c.Form(ctx, "id"); return err }
+	remove := func(ctx context.Context, c *waitlist.Client) error { return c.RemoveSignup(ctx, "id", "a@example.com") }
+	for _, tt := range []struct {
+		name    string
+		do      func(context.Context, *waitlist.Client) error
+		answers []int
+		after   string
+		want    int // requests
+		status  int // of the error; 0: success
+	}{
+		{"a success", form, []int{200}, "", 1, 0},
+		{"a read after a lost connection", form, []int{0, 200}, "", 2, 0},
+		{"a read after 503", form, []int{503, 500, 200}, "", 3, 0},
+		{"no end of 503", form, []int{503}, "", 4, 503},
+		{"a mistake", form, []int{400}, "", 1, 400},
+		{"a creation with a key", create, []int{502, 201}, "", 2, 0},
+		{"a creation without", template, []int{502, 201}, "", 1, 502},
+		{"a creation without, refused by the limit", template, []int{429, 201}, "", 2, 0},
+		{"a longer wait than allowed", form, []int{429, 200}, "60", 1, 429},
+		{"nobody to remove", remove, []int{404}, "", 1, 404},
+		{"a removal whose answer was lost", remove, []int{500, 404}, "", 2, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := &faulty{answers: tt.answers, after: tt.after}
+			srv := httptest.NewServer(f)
+			defer srv.Close()
+			// Without kept connections, net/http sends nothing again by itself.
+			plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			c, err := waitlist.New(srv.URL+"/v1/", waitlist.APIKey("k"), waitlist.HTTPClient(plain), waitlist.MaxWait(10*time.Millisecond))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = tt.do(t.Context(), c)
+			var refused *waitlist.Error
+			switch {
+			case tt.status == 0 && err != nil, tt.status != 0 && (!errors.As(err, &refused) || refused.Status != tt.status):
+				t.Errorf("error %v", err)
+			}
+			if len(f.seen) != tt.want {
+				t.Errorf("%d requests", len(f.seen))
+			}
+			var keys []string
+			for _, r := range f.seen {
+				if r.Header.Get("X-Api-Key") != "k" {
+					t.Errorf("a request without the key: %v", r.Header)
+				}
+				keys = append(keys, r.Header.Get("Idempotency-Key"))
+			}
+			if keyed := keys[0] != ""; keyed != (tt.name == "a creation with a key") || len(slices.Compact(keys)) != 1 {
+				t.Errorf("idempotency keys %q", keys)
+			}
+		})
+	}
+}
+
+// TestRetryAfter: the client waits as long as it is asked to.
+func TestRetryAfter(t *testing.T) {
+	f := &faulty{answers: []int{429, 200}, after: "1"}
+	srv := httptest.NewServer(f)
+	defer srv.Close()
+	c, err := waitlist.New(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if _, err := c.Form(t.Context(), "id"); err != nil || time.Since(start) < time.Second {
+		t.Errorf("answered after %s: %v", time.Since(start), err)
+	}
+	// A context that ends ends the wait.
+	f.seen = nil
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start = time.Now()
+	if _, err := c.Form(ctx, "id"); !waitlist.Is(err, waitlist.RateLimited) || time.Since(start) > 900*time.Millisecond {
+		t.Errorf("answered after %s: %v", time.Since(start), err)
+	}
+}
+
+// TestError: a refusal has all that the service says, and an answer of somebody else is one, too.
+func TestError(t *testing.T) {
+	for _, tt := range []struct {
+		body string
+		want waitlist.Error
+	}{
+		{
+			`{"error": "No.", "error_code": "VALIDATION_ERROR", "request_id": "r1", "errors": [{"field": "email", "message": "Bad."}]}`,
+			waitlist.Error{
+				Status: 400, Code: waitlist.ValidationError, Message: "No.", RequestID: "r1",
+				Fields: []waitlist.FieldError{{Field: "email", Message: "Bad."}},
+			},
+		},
+		{`<h1>Bad gateway</h1>`, waitlist.Error{Status: 400, Message: "Bad Request", RequestID: "edge"}},
+		{`{"code": 7}`, waitlist.Error{Status: 400, Message: "Bad Request", RequestID: "edge"}},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Request-Id", "edge")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write([]byte(tt.body))
+		}))
+		c, err := waitlist.New(srv.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Profile(t.Context())
+		var got *waitlist.Error
+		if !errors.As(err, &got) || got.Status != tt.want.Status || got.Code != tt.want.Code || got.Message != tt.want.Message ||
+			got.RequestID != tt.want.RequestID || !slices.Equal(got.Fields, tt.want.Fields) {
+			t.Errorf("%s: %#v", tt.body, err)
+		}
+		srv.Close()
+	}
+}
+
+// TestPages: an iteration asks for each page once, and stops when its reader does.
+func TestPages(t *testing.T) {
+	var asked []string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.URL.Query().Get("last_key")
+		asked = append(asked, key)
+		n, _ := strconv.Atoi(key)
+		next := strconv.Quote(strconv.Itoa(n + 1))
+		if n == 2 {
+			next = "null"
+		}
+		_, _ = fmt.Fprintf(w, `{"signups": [{"position": %d}, {"position": %d}], "last_key": %s}`, 2*n+1, 2*n+2, next)
+	}))
+	defer srv.Close()
+	c, err := waitlist.New(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int64
+	for s, err := range c.Signups(t.Context(), "id") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, s.Position)
+	}
+	if !slices.Equal(got, []int64{1, 2, 3, 4, 5, 6}) || !slices.Equal(asked, []string{"", "1", "2"}) {
+		t.Errorf("%v by %q", got, asked)
+	}
+	asked = nil
+	for _, err := range c.Signups(t.Context(), "id") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	if len(asked) != 1 {
+		t.Errorf("asked for %q", asked)
+	}
+}
+
+// TestBase: only a URL of a service is one.
+func TestBase(t *testing.T) {
+	for _, base := range []string{"", "example.com/v1", "ftp://example.com", "https://", ":"} {
+		if _, err := waitlist.New(base); err == nil {
+			t.Errorf("%q is accepted", base)
+		}
+	}
+}

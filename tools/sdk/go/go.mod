@@ -1,0 +1,3 @@
+module waitlist.internal/tools/sdk/go
+
+go 1.26.0

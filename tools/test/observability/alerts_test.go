@@ -1,0 +1,197 @@
+package observability_test
+
+import (
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// builds are the series of all services that run.
+func builds() []sample { return signups(0, 0) }
+
+// sign is what an alert looks for: its series after n minutes, in trouble or not.
+type sign func(trouble bool, n float64) []sample
+
+// switched is a gauge with one value in trouble and another without.
+func switched(bad, good float64, name string, pairs ...string) sign {
+	return func(trouble bool, _ float64) []sample {
+		if trouble {
+			return []sample{series(bad, name, pairs...)}
+		}
+		return []sample{series(good, name, pairs...)}
+	}
+}
+
+// signs has one entry for each alert of the group waitlist-alerts.
+func signs() map[string]sign {
+	dependency := func(name string) sign {
+		return switched(0, 1, "waitlist_dependency_up", "service", "signup", "dependency", name)
+	}
+	counts := 0.0 // of a counter that rises in trouble only
+	rises := func(name string, pairs ...string) sign {
+		return func(trouble bool, _ float64) []sample {
+			if trouble {
+				counts++
+			}
+			return []sample{series(counts, name, append([]string{"service", "signup"}, pairs...)...)}
+		}
+	}
+	handled := 0.0
+	return map[string]sign{
+		"WaitlistPostgresAway":        dependency("postgres"),
+		"WaitlistRedisAway":           dependency("redis"),
+		"WaitlistKafkaAway":           dependency("kafka"),
+		"WaitlistOutboxOld":           switched(61, 0, "outbox_oldest_seconds", "service", "signup"),
+		"WaitlistOutboxWithoutLeader": switched(0, 1, "outbox_leader", "service", "signup"),
+		"WaitlistOutboxParked":        switched(1, 0, "outbox_rows", "service", "signup", "state", "parked"),
+		"WaitlistConsumerStuck": func(trouble bool, _ float64) []sample {
+			if !trouble {
+				handled++
+			}
+			return []sample{
+				series(3, "kafka_consumer_lag", "service", "signup", "group", "signup", "topic", "t"),
+				series(handled, "kafka_consumer_handled_total", "service", "signup", "group", "signup"),
+			}
+		},
+		"WaitlistDeadLetters":  rises("kafka_consumer_dead_letters_total", "group", "signup", "reason", "panic"),
+		"WaitlistPaymentsAway": switched(1, 0, "billing_provider_breaker_open", "service", "billing"),
+		"WaitlistMailAway":     rises("messaging_mails_total", "outcome", "away"),
+		"WaitlistPoolExhausted": func(trouble bool, n float64) []sample {
+			return append(switched(16, 15, "db_client_connection_count", "service", "signup", "db_client_connection_state", "used")(trouble, n),
+				series(16, "db_client_connection_max", "service", "signup"))
+		},
+		"WaitlistSignupsRefused": rises("http_server_responses_total", "http_route", "/v1/public/waitlists/:waitlist_id/signups",
+			"http_request_method", "POST", "http_response_status_code", "429"),
+		"WaitlistConnectionsFull": switched(4500, 4400, "http_server_open_connections", "service", "signup"),
+		"WaitlistProbeFails":      rises("prober_step_failures_total", "step", "signup"),
+		"WaitlistProbeSilent":     switched(1, 1e10, "prober_last_success_timestamp_seconds"),
+		"WaitlistNothingScraped":  func(bool, float64) []sample { return nil }, // the series of builds is its own
+	}
+}
+
+// TestAlerts shows each alert its sign and nothing else: it must be silent before, fire, and
+// be silent again, and no other may fire.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	all := map[string]bool{}
+	for _, g := range newEngine(t).groups {
+		for _, r := range g.AlertingRules() {
+			all[r.Name()] = all[r.Name()] || g.Name() == "waitlist-alerts"
+		}
+	}
+	for name, sign := range signs() {
+		if !all[name] {
+			t.Errorf("there is no alert %s", name)
+		}
+		delete(all, name)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			minutes := func(n int, trouble bool) {
+				for i := range n {
+					samples := sign(trouble, float64(i))
+					if name != "WaitlistNothingScraped" || !trouble {
+						samples = append(samples, builds()...)
+					}
+					e.step(time.Minute, samples)
+				}
+			}
+			minutes(10, false)
+			if len(e.fired) > 0 {
+				t.Fatalf("before: %s", names(e.firing()))
+			}
+			minutes(15, true)
+			if now := e.firing(); len(now) == 0 {
+				t.Error("did not fire")
+			}
+			minutes(20, false)
+			if now := e.firing(); len(now) > 0 {
+				t.Errorf("after: %s", names(now))
+			}
+			for fired := range e.fired {
+				if !strings.HasPrefix(fired, name+"/") {
+					t.Errorf("%s fired, too", fired)
+				}
+			}
+		})
+	}
+	for name, other := range all {
+		if other {
+			t.Errorf("%s has no sign in this test", name)
+		}
+	}
+}
+
+// children returns the ids of the suite's processes whose command line has a word.
+func (s *suite) children(word string) (pids []int) {
+	s.Helper()
+	out, err := exec.CommandContext(s.Context(), "ps", "-eo", "pid,ppid,args").Output()
+	if err != nil {
+		s.Fatal(err)
+	}
+	family := map[int]bool{s.process.Pid: true}
+	for _, line := range strings.Split(string(out), "\n")[1:] { // by pid, so parents come first
+		f := strings.Fields(line)
+		if len(f) < 3 {
+			continue
+		}
+		pid, _ := strconv.Atoi(f[0])
+		parent, _ := strconv.Atoi(f[1])
+		if family[parent] {
+			family[pid] = true
+			if strings.Contains(line, word) {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	if len(pids) == 0 {
+		s.Fatalf("the suite runs no %s", word)
+	}
+	return pids
+}
+
+// TestFaults freezes servers of a running suite and watches its real metrics. A second is
+// half a minute of the rules' time.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ word, want string }{
+		"Redis":    {"redis-server", "WaitlistRedisAway/warning"},
+		"Postgres": {"postgres", "WaitlistPostgresAway/critical"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, e := start(t), newEngine(t)
+			watch := func(what string, ok func() bool) {
+				t.Helper()
+				s.await(what, func() bool {
+					now, _ := scrape(t, s.metrics)
+					e.step(3*time.Second, now)
+					return ok()
+				})
+			}
+			watch("dependencies", func() bool { return len(e.query(`waitlist_dependency_up == 1`)) == 13 })
+			if len(e.fired) > 0 {
+				t.Fatalf("before: %s", names(e.firing()))
+			}
+			frozen := s.children(c.word)
+			signal := func(sig syscall.Signal) {
+				for _, pid := range frozen {
+					_ = syscall.Kill(pid, sig)
+				}
+			}
+			signal(syscall.SIGSTOP)
+			defer signal(syscall.SIGCONT)
+			watch(c.want, func() bool { return e.firing()[c.want] != "" })
+			signal(syscall.SIGCONT)
+			watch("nothing to fire", func() bool { return len(e.firing()) == 0 })
+			for fired := range e.fired {
+				if fired != c.want {
+					t.Errorf("%s fired, too", fired)
+				}
+			}
+		})
+	}
+}

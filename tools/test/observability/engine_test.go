@@ -1,0 +1,208 @@
+package observability_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/rules"
+	"github.com/prometheus/prometheus/tsdb"
+)
+
+// root is the path of the repository's root.
+const root = "../../.."
+
+// engine is Prometheus with a clock of its own: a test scrapes when it likes and says how
+// much time has passed, so that rules keep their windows and a test of an hour takes seconds.
+type engine struct {
+	testing.TB
+	db     *tsdb.DB
+	promql *promql.Engine
+	groups []*rules.Group
+	now    time.Time
+	// fired are the names of all alerts that have fired.
+	fired map[string]bool
+}
+
+// namespace and pod are the labels that Prometheus would give what it scrapes.
+const namespace, pod = "test", "pod-0"
+
+// newEngine returns an engine with the rules of the chart.
+func newEngine(t testing.TB) *engine {
+	t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	options := tsdb.DefaultOptions()
+	options.RetentionDuration = 0
+	options.MinBlockDuration = (100 * 24 * time.Hour).Milliseconds()
+	options.MaxBlockDuration = options.MinBlockDuration
+	db, err := tsdb.Open(t.TempDir(), quiet, nil, options, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{TB: t, db: db, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), fired: map[string]bool{}}
+	e.promql = promql.NewEngine(promql.EngineOpts{
+		MaxSamples: 50_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
+	})
+	t.Cleanup(func() {
+		if err := errors.Join(e.promql.Close(), db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	body := strings.ReplaceAll(read(t, "charts/waitlist/files/rules.yaml"), "NAMESPACE", namespace)
+	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := rules.NewManager(&rules.ManagerOptions{
+		QueryFunc: rules.EngineQueryFunc(e.promql, db), Context: t.Context(), AppendableV2: db, Queryable: db, Logger: quiet,
+		NotifyFunc: func(context.Context, string, ...*rules.Alert) {},
+	})
+	groups, errs := m.LoadGroups(time.Minute, labels.EmptyLabels(), "", nil, false, file)
+	if len(errs) > 0 {
+		t.Fatal(errors.Join(errs...))
+	}
+	// Recorded ratios come first, alerts after them; the order of the map is none.
+	for _, name := range []string{"waitlist-objectives", "waitlist-budgets", "waitlist-alerts"} {
+		for _, g := range groups {
+			if g.Name() == name {
+				e.groups = append(e.groups, g)
+			}
+		}
+	}
+	if len(e.groups) != len(groups) {
+		t.Fatalf("%d groups of rules, and the test knows %d", len(groups), len(e.groups))
+	}
+	return e
+}
+
+func read(t testing.TB, name string) string {
+	t.Helper()
+	body, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// sample is a series with its value at the engine's time.
+type sample struct {
+	labels labels.Labels
+	value  float64
+}
+
+// step moves the clock, stores the samples and evaluates the rules.
+func (e *engine) step(d time.Duration, samples []sample) {
+	e.Helper()
+	e.now = e.now.Add(d)
+	app := e.db.Appender(e.Context())
+	for _, s := range samples {
+		target := labels.NewBuilder(s.labels).Set("namespace", namespace).Set("pod", pod).Labels()
+		if _, err := app.Append(0, target, e.now.UnixMilli(), s.value); err != nil {
+			e.Fatalf("store %s: %v", s.labels, err)
+		}
+	}
+	if err := app.Commit(); err != nil {
+		e.Fatal(err)
+	}
+	for _, g := range e.groups {
+		g.Eval(e.Context(), e.now)
+		for _, r := range g.Rules() {
+			if err := r.LastError(); err != nil {
+				e.Fatalf("rule %s: %v", r.Name(), err)
+			}
+		}
+	}
+	for name := range e.firing() {
+		e.fired[name] = true
+	}
+}
+
+// firing returns the alerts that fire now, as name/severity, with one's summary.
+func (e *engine) firing() map[string]string {
+	out := map[string]string{}
+	for _, g := range e.groups {
+		for _, r := range g.AlertingRules() {
+			for _, a := range r.ActiveAlerts() {
+				if a.State == rules.StateFiring {
+					out[r.Name()+"/"+a.Labels.Get("severity")] = a.Annotations.Get("summary")
+				}
+			}
+		}
+	}
+	return out
+}
+
+// query returns the values of an expression now.
+func (e *engine) query(expr string) promql.Vector {
+	e.Helper()
+	q, err := e.promql.NewInstantQuery(e.Context(), e.db, nil, expr, e.now)
+	if err != nil {
+		e.Fatalf("%s: %v", expr, err)
+	}
+	defer q.Close()
+	v, err := q.Exec(e.Context()).Vector()
+	if err != nil {
+		e.Fatalf("%s: %v", expr, err)
+	}
+	return v
+}
+
+// scrape returns the samples at url and their bytes; none if nobody answers.
+func scrape(t testing.TB, url string) ([]sample, int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, 0
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("scrape: %s, %v\n%.300s", res.Status, err, body)
+	}
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/openmetrics-text") {
+		t.Fatalf("scrape: %s is no OpenMetrics", res.Header.Get("Content-Type"))
+	}
+	p, err := textparse.New(body, res.Header.Get("Content-Type"), nil, textparse.ParserOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []sample
+	for {
+		switch entry, err := p.Next(); {
+		case errors.Is(err, io.EOF):
+			return out, len(body)
+		case err != nil:
+			t.Fatalf("scrape: %v near %.200s", err, bytes.TrimSpace(body))
+		case entry == textparse.EntrySeries:
+			var s sample
+			_, _, s.value = p.Series()
+			p.Labels(&s.labels)
+			out = append(out, s)
+		}
+	}
+}
+
+// series makes a sample of a name and pairs of labels.
+func series(value float64, name string, pairs ...string) sample {
+	return sample{labels.FromStrings(append([]string{labels.MetricName, name}, pairs...)...), value}
+}
+
+func names(alerts map[string]string) string { return fmt.Sprint(alerts) }
