@@ -59,7 +59,7 @@ func (e *engine) startSpan(in *http.Request, name string) (context.Context, trac
 			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: sc.WithTraceState(trace.TraceState{})}))
 		}
 	}
-	return e.tracer.Start(ctx, name, opts...)
+	return e.tracer.Start(ctx, name, opts...) //nolint:spancheck // the caller ends it
 }
 
 // answered completes the span of a request. It leaves out url.path, which may hold

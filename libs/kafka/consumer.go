@@ -426,7 +426,7 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, events []delivery) erro
 				continue
 			}
 			if spans == nil {
-				within = one
+				within = one //nolint:fatcontext // at most once
 			}
 			spans = append(spans, span)
 		}

@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	scope = "waitlist.internal/libs/outbox"
-
 	// pageRows and pageBytes bound one read of the outbox.
 	pageRows  = 1000
 	pageBytes = 8 << 20

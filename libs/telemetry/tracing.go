@@ -98,5 +98,5 @@ type followingTracer struct {
 }
 
 func (t followingTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
-	return trace.SpanFromContext(ctx).TracerProvider().Tracer(t.name, t.opts...).Start(ctx, name, opts...)
+	return trace.SpanFromContext(ctx).TracerProvider().Tracer(t.name, t.opts...).Start(ctx, name, opts...) //nolint:spancheck // the caller ends it
 }

@@ -40,6 +40,7 @@ func traceCommit(ctx context.Context, waitlistID string, batch []*entry) (contex
 		return ctx, trace.SpanFromContext(ctx)
 	}
 	tracer := telemetry.Tracer(one.TracerProvider(), "waitlist.internal/services/signup")
-	return tracer.Start(ctx, "signup commit", trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(
-		attribute.String("waitlist.id", waitlistID), attribute.Int("signup.batch.size", len(batch))))
+	return tracer.Start(ctx, "signup commit", trace.WithNewRoot(), //nolint:spancheck // the caller ends it
+		trace.WithLinks(links...), trace.WithAttributes(
+			attribute.String("waitlist.id", waitlistID), attribute.Int("signup.batch.size", len(batch))))
 }
