@@ -28,9 +28,6 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
@@ -87,6 +84,7 @@ type engine struct {
 	gin     *gin.Engine
 	tracer  trace.Tracer
 	origins *origins
+	proxies proxies
 	metrics *metrics
 }
 
@@ -115,7 +113,8 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 	}
 	e := &engine{
 		cfg: cfg, gin: g,
-		tracer:  cfg.Tracers.Tracer("waitlist.internal/libs/httpapi"),
+		tracer:  telemetry.Tracer(cfg.Tracers, "waitlist.internal/libs/httpapi"),
+		proxies: newProxies(cfg.TrustedProxies),
 		origins: allowed,
 		metrics: newMetrics(g),
 	}
@@ -176,11 +175,7 @@ func (e *engine) serve(c *gin.Context) {
 		route = unmatched
 	}
 	r := &request{id: requestID(in.Header), log: e.cfg.Log}
-	ctx := in.Context()
-	if in.Header["Traceparent"] != nil {
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(in.Header))
-	}
-	ctx, span := e.tracer.Start(ctx, method(in.Method)+" "+route, trace.WithSpanKind(trace.SpanKindServer))
+	ctx, span := e.startSpan(in, method(in.Method)+" "+route)
 	defer span.End()
 	r.base = context.WithValue(telemetry.WithRequestID(ctx, r.id), requestKey{}, r)
 	r.timeout, r.cancel = e.cfg.Timeout, func() {}
@@ -270,11 +265,7 @@ func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, too
 	e.metrics.record(c.Request.Context(), route, verb, status, took)
 	if span.IsRecording() {
 		span.SetName(verb + " " + route)
-		span.SetAttributes(attribute.String("http.request.method", verb), attribute.String("http.route", route),
-			attribute.Int("http.response.status_code", status))
-		if status >= http.StatusInternalServerError || aborted {
-			span.SetStatus(codes.Error, "")
-		}
+		answered(span, verb, route, status, aborted)
 	}
 	ctx := c.Request.Context()
 	if !e.cfg.Log.Enabled(ctx, slog.LevelInfo) {

@@ -16,10 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
@@ -119,7 +117,7 @@ type Consumer struct {
 func NewConsumer(cfg ConsumerConfig) *Consumer {
 	cfg.Attempts = cmp.Or(cfg.Attempts, 5)
 	return &Consumer{
-		cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: otel.Tracer(scope),
+		cfg: cfg, log: cfg.Logger.With(slog.String("consumer", cfg.Group)), tracer: telemetry.Tracer(cfg.Tracers, scope),
 		metrics: newConsumerMetrics(cfg.Registerer, cfg.Group),
 	}
 }
@@ -401,7 +399,7 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 	c.metrics.duplicates.WithLabelValues(c.cfg.Group).Add(float64(len(batch) - len(fresh)))
 	for _, d := range batch {
 		if age := d.event.GetOccurredAt(); age != nil {
-			telemetry.Observe(d.trace(ctx), c.metrics.delay.WithLabelValues(c.cfg.Group), time.Since(age.AsTime()).Seconds())
+			telemetry.Observe(remote(ctx, d.msg), c.metrics.delay.WithLabelValues(c.cfg.Group), time.Since(age.AsTime()).Seconds())
 		}
 	}
 	if c.cfg.AfterCommit != nil {
@@ -415,40 +413,37 @@ type panicError struct{ value any }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
-// apply passes events to the handler: one by one, each in its trace, or all together.
+// apply passes events to the handler: one by one, each in its trace, or all together. A
+// batch has a span for each event, which all last as long as the batch.
 func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, events []delivery) error {
 	if c.cfg.Batch != nil && len(events) > 0 {
-		evs, links := make([]*eventv1.Event, len(events)), make([]trace.Link, len(events))
-		for i, d := range events {
-			evs[i], links[i] = d.event, trace.LinkFromContext(d.trace(ctx), attribute.String("event.id", d.event.GetId()))
+		// What the batch does itself is below the first of them.
+		evs, spans, within := make([]*eventv1.Event, len(events)), []trace.Span(nil), ctx
+		for i := range events {
+			evs[i] = events[i].event
+			one, span := c.startProcess(ctx, &events[i], trace.WithAttributes(attribute.Int("messaging.batch.message_count", len(events))))
+			if !span.IsRecording() {
+				continue
+			}
+			if spans == nil {
+				within = one //nolint:fatcontext // at most once
+			}
+			spans = append(spans, span)
 		}
-		return c.within(ctx, events[0], func(ctx context.Context) error { return c.cfg.Batch(ctx, tx, evs) },
-			trace.WithLinks(links...), trace.WithAttributes(attribute.Int("messaging.batch.message_count", len(evs))))
+		return c.within(within, events[0], func() error { return c.cfg.Batch(within, tx, evs) }, spans...)
 	}
-	for _, d := range events {
-		err := c.within(d.trace(ctx), d, func(ctx context.Context) error { return c.cfg.Handler(ctx, tx, d.event) })
-		if err != nil {
+	for i := range events {
+		d := &events[i]
+		within, span := c.startProcess(ctx, d)
+		if err := c.within(within, *d, func() error { return c.cfg.Handler(within, tx, d.event) }, span); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// trace returns ctx with the trace of the event.
-func (d *delivery) trace(ctx context.Context) context.Context {
-	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{HeaderTraceparent: header(d.msg, HeaderTraceparent)})
-}
-
-// within calls fn in a span. first is the event that it handles, or the first one of several.
-func (c *Consumer) within(
-	ctx context.Context, first delivery, fn func(context.Context) error, opts ...trace.SpanStartOption,
-) (err error) {
-	opts = append(opts, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-		attribute.String("messaging.system", "kafka"), attribute.String("messaging.consumer.group.name", c.cfg.Group),
-		attribute.String("event.id", first.event.GetId()),
-		attribute.Int("messaging.destination.partition.id", first.msg.Partition),
-		attribute.Int64("messaging.kafka.offset", first.msg.Offset)))
-	ctx, span := c.tracer.Start(ctx, "process "+c.baseTopic(first.msg.Topic), opts...)
+// within calls fn and ends spans. first is the event that it handles, or the first one of several.
+func (c *Consumer) within(ctx context.Context, first delivery, fn func() error, spans ...trace.Span) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			p := &panicError{v}
@@ -456,12 +451,15 @@ func (c *Consumer) within(
 				slog.String("stack", string(debug.Stack())))
 			err = p
 		}
-		if err != nil {
-			span.SetStatus(codes.Error, "handler failed")
+		for _, span := range spans {
+			if err != nil {
+				span.SetStatus(codes.Error, "handler failed")
+				span.SetAttributes(attribute.String("error.type", reasonOf(err)))
+			}
+			span.End()
 		}
-		span.End()
 	}()
-	return fn(ctx)
+	return fn()
 }
 
 func (c *Consumer) baseTopic(topic string) string {

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
+	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/loop"
 )
@@ -73,6 +74,8 @@ type Config struct {
 	// topics do not change.
 	Partitions  int
 	Replication int
+	// Tracers makes the spans of producers and consumers; nil means none.
+	Tracers trace.TracerProvider
 	// Registerer takes the metrics of writers and consumers; nil means none.
 	Registerer prometheus.Registerer
 }

@@ -57,7 +57,10 @@ func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) err
 		m.Topic = w.cfg.TopicPrefix + m.Topic
 		prefixed[i] = m
 	}
-	return w.writer.WriteMessages(ctx, prefixed...) //nolint:wrapcheck // the caller looks into kafka-go's types
+	end := w.traceSend(ctx, msgs, prefixed)
+	err := w.writer.WriteMessages(ctx, prefixed...)
+	end(err)
+	return err //nolint:wrapcheck // the caller looks into kafka-go's types
 }
 
 // Close finishes pending writes and closes the connections. Call it after every

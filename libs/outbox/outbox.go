@@ -43,14 +43,16 @@ CREATE TABLE outbox (
     created_at  timestamptz NOT NULL DEFAULT now(),
     -- Set when Kafka refuses the row for good; an operator decides.
     parked_at   timestamptz,
-    error       text        NOT NULL DEFAULT ''
+    error       text        NOT NULL DEFAULT '',
+    -- W3C trace contexts, one for each payload, or NULL: then traceparent is that of all.
+    traceparents text[]
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
 `
 
-// InsertSQL inserts one Row. Its arguments are Row's results, in order. Use it in a
-// transaction that sends its own batch.
-const InsertSQL = `INSERT INTO outbox (topic, key, payloads, traceparent) VALUES ($1, $2, $3, $4)`
+// InsertSQL inserts one Row. Its arguments are Row's results and Message.Traceparents, in
+// order. Use it in a transaction that sends its own batch.
+const InsertSQL = `INSERT INTO outbox (topic, key, payloads, traceparent, traceparents) VALUES ($1, $2, $3, $4, $5)`
 
 // Message holds events of one topic and key in the order of publication.
 type Message struct {
@@ -59,6 +61,9 @@ type Message struct {
 	// Key is the waitlist's or account's id.
 	Key    string
 	Events []*eventv1.Event
+	// Traceparents has the W3C trace context of each event's cause, or "", where the events
+	// have several causes. nil means that the context of the insert is the cause of all.
+	Traceparents []string
 }
 
 // NewEvent returns an event with a new id and the time now, without a payload.
@@ -72,6 +77,9 @@ func NewEvent(now time.Time) (*eventv1.Event, error) {
 
 // Row returns the arguments of InsertSQL for m, with the trace context of ctx.
 func Row(ctx context.Context, m Message) (topic, key string, payloads [][]byte, traceparent string, err error) {
+	if m.Traceparents != nil && len(m.Traceparents) != len(m.Events) {
+		return "", "", nil, "", errors.New("outbox: message with traces of other events")
+	}
 	if m.Topic == "" || m.Key == "" || len(m.Events) == 0 {
 		return "", "", nil, "", errors.New("outbox: message without topic, key or events")
 	}
@@ -94,7 +102,7 @@ func Queue(ctx context.Context, b *pgx.Batch, msgs ...Message) error {
 		if err != nil {
 			return err
 		}
-		b.Queue(InsertSQL, topic, key, payloads, traceparent)
+		b.Queue(InsertSQL, topic, key, payloads, traceparent, m.Traceparents)
 	}
 	return nil
 }

@@ -12,10 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/loop"
@@ -23,8 +19,6 @@ import (
 )
 
 const (
-	scope = "waitlist.internal/libs/outbox"
-
 	// pageRows and pageBytes bound one read of the outbox.
 	pageRows  = 1000
 	pageBytes = 8 << 20
@@ -70,7 +64,6 @@ type Relay struct {
 	schema  string
 	log     *slog.Logger
 	wake    loop.Signal
-	tracer  trace.Tracer
 	metrics metrics
 }
 
@@ -79,7 +72,7 @@ type Relay struct {
 func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger, reg prometheus.Registerer) *Relay {
 	r := &Relay{
 		cfg: pool.Config().ConnConfig.Copy(), writer: w, schema: schema, log: log,
-		wake: loop.NewSignal(), tracer: otel.Tracer(scope), metrics: newMetrics(reg, schema),
+		wake: loop.NewSignal(), metrics: newMetrics(reg, schema),
 	}
 	// A sweep over many dead index entries may take longer than a request's timeout.
 	r.cfg.RuntimeParams["statement_timeout"] = "60s"
@@ -185,7 +178,9 @@ type row struct {
 	key         string
 	payloads    [][]byte
 	traceparent string
-	createdAt   time.Time
+	// traceparents, if not nil, has one for each payload.
+	traceparents []string
+	createdAt    time.Time
 	// acked means that Kafka has acknowledged all payloads.
 	acked bool
 }
@@ -269,7 +264,7 @@ func (l *leader) page(ctx context.Context, now time.Time) (rows []*row, more boo
 		}
 	}
 	rs, err := l.conn.Query(ctx, `
-		SELECT id, topic, key, payloads, traceparent, created_at
+		SELECT id, topic, key, payloads, traceparent, traceparents, created_at
 		FROM outbox
 		WHERE id > $1 AND parked_at IS NULL AND topic <> ALL($2)
 		ORDER BY id LIMIT $3`, l.after, heldTopics, pageRows)
@@ -280,7 +275,7 @@ func (l *leader) page(ctx context.Context, now time.Time) (rows []*row, more boo
 	size := 0
 	for rs.Next() {
 		var w row
-		if err := rs.Scan(&w.id, &w.topic, &w.key, &w.payloads, &w.traceparent, &w.createdAt); err != nil {
+		if err := rs.Scan(&w.id, &w.topic, &w.key, &w.payloads, &w.traceparent, &w.traceparents, &w.createdAt); err != nil {
 			return nil, false, fmt.Errorf("read outbox: %w", err)
 		}
 		rows = append(rows, &w)
@@ -324,10 +319,6 @@ func (l *leader) observe(ctx context.Context, now time.Time) error {
 func (l *leader) publish(ctx context.Context, rows []*row) error {
 	work, stop := loop.Drain(ctx, drain)
 	defer stop()
-	work, span := l.tracer.Start(work, "outbox publish", trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(attribute.String("messaging.system", "kafka"),
-			attribute.String("schema", l.schema), attribute.Int("outbox.rows", len(rows))))
-	defer span.End()
 
 	byTopic := map[string][]*row{}
 	var topics []string
@@ -353,7 +344,6 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 			h.until = time.Now().Add(wait)
 			l.held[topic] = h
 			l.metrics.failures.Inc()
-			span.SetStatus(codes.Error, "kafka write failed")
 			l.log.WarnContext(work, "publishing outbox rows failed; retrying",
 				slog.String("topic", topic), slog.Duration("retry_in", wait), telemetry.Err(err))
 		}
@@ -409,7 +399,7 @@ func (l *leader) publishTopic(ctx context.Context, rows []*row) error {
 func (l *leader) sendChunk(ctx context.Context, rows []*row) error {
 	var msgs []kafkago.Message
 	for _, w := range rows {
-		msgs = w.appendMessages(msgs, w.payloads)
+		msgs = w.appendMessages(msgs, 0, len(w.payloads))
 	}
 	err := l.writer.WriteMessages(ctx, msgs...)
 	if err == nil {
@@ -452,8 +442,8 @@ func (l *leader) sendChunk(ctx context.Context, rows []*row) error {
 
 // sendAlone sends one row of any size and parks it if Kafka refuses it permanently.
 func (l *leader) sendAlone(ctx context.Context, w *row) error {
-	for rest := w.payloads; len(rest) > 0; {
-		n, size := 0, 0
+	for from := 0; from < len(w.payloads); {
+		n, size, rest := 0, 0, w.payloads[from:]
 		for n < len(rest) && n < kafka.MaxBatchMessages {
 			size += w.messageSize(rest[n])
 			if n > 0 && size > kafka.MaxMessageBytes {
@@ -461,7 +451,7 @@ func (l *leader) sendAlone(ctx context.Context, w *row) error {
 			}
 			n++
 		}
-		err := l.writer.WriteMessages(ctx, w.appendMessages(nil, rest[:n])...)
+		err := l.writer.WriteMessages(ctx, w.appendMessages(nil, from, from+n)...)
 		if werr, ok := errors.AsType[kafkago.WriteErrors](err); ok {
 			for _, e := range werr {
 				if e != nil {
@@ -476,21 +466,31 @@ func (l *leader) sendAlone(ctx context.Context, w *row) error {
 		if err != nil {
 			return fmt.Errorf("write to Kafka: %w", err)
 		}
-		rest = rest[n:]
+		from += n
 	}
 	w.acked = true
 	return nil
 }
 
-func (w *row) appendMessages(msgs []kafkago.Message, payloads [][]byte) []kafkago.Message {
-	var headers []kafkago.Header
-	if w.traceparent != "" {
-		headers = []kafkago.Header{{Key: kafka.HeaderTraceparent, Value: []byte(w.traceparent)}}
-	}
-	for _, p := range payloads {
-		msgs = append(msgs, kafkago.Message{Topic: w.topic, Key: []byte(w.key), Value: p, Headers: headers})
+// appendMessages adds the messages of the payloads from first up to, not including, end.
+func (w *row) appendMessages(msgs []kafkago.Message, first, end int) []kafkago.Message {
+	shared := traceHeader(w.traceparent)
+	for i := first; i < end; i++ {
+		headers := shared
+		// A row with another number was not written by this code; its events go on without traces.
+		if i < len(w.traceparents) {
+			headers = traceHeader(w.traceparents[i])
+		}
+		msgs = append(msgs, kafkago.Message{Topic: w.topic, Key: []byte(w.key), Value: w.payloads[i], Headers: headers})
 	}
 	return msgs
+}
+
+func traceHeader(traceparent string) []kafkago.Header {
+	if traceparent == "" {
+		return nil
+	}
+	return []kafkago.Header{{Key: kafka.HeaderTraceparent, Value: []byte(traceparent)}}
 }
 
 func (w *row) messageSize(payload []byte) int {

@@ -14,15 +14,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"waitlist.internal/libs/telemetry"
 )
 
 const (
@@ -49,7 +49,7 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 		cfg.MaxConns = maxConns
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
-	cfg.ConnConfig.Tracer = otelpgx.NewTracer()
+	cfg.ConnConfig.Tracer = newTracer()
 	// Without this, pgx makes a text of each UUID and parses that again.
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		pgxuuid.Register(conn.TypeMap())
@@ -139,12 +139,13 @@ func IsUnique(err error, constraint string) bool {
 // a span itself, since the pool's tracer covers only pgx's own CopyFrom, which is
 // much slower.
 func CopyIn(ctx context.Context, tx pgx.Tx, sql string, rows []byte) error {
-	ctx, span := otel.Tracer("waitlist.internal/libs/pg").Start(ctx, "copy in", trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(attribute.String("db.system.name", "postgresql"), attribute.String("db.query.text", sql)))
+	ctx, span := telemetry.Tracer(nil, scope).Start(ctx, summary(sql), trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("db.system.name", "postgresql"), attribute.String("db.query.summary", summary(sql))))
 	defer span.End()
 	_, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(rows), sql)
 	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
+		span.SetStatus(codes.Error, "copy failed")
+		span.SetAttributes(attribute.String("error.type", SQLState(err)))
 	}
 	return err
 }

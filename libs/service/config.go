@@ -117,6 +117,10 @@ type Config struct {
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
 	// Where spans go. Empty: nowhere.
 	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	// Share of the requests that begin a trace, 0 to 1. What a traced request causes belongs to its trace.
+	TraceRatio float64 `env:"TRACE_RATIO" envDefault:"0.05"`
+	// Traces that one process begins in a second at most.
+	TracesPerSecond int `env:"TRACES_PER_SECOND" envDefault:"50"`
 
 	// Only code can set the following fields; nil means the default.
 

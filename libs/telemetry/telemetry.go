@@ -63,9 +63,12 @@ type Options struct {
 	Output io.Writer
 	// Level is the lowest level to log.
 	Level slog.Level
-	// OTLPEndpoint is OTEL_EXPORTER_OTLP_ENDPOINT. The exporter and the sampler read it and
-	// their other settings from the environment.
+	// OTLPEndpoint is OTEL_EXPORTER_OTLP_ENDPOINT. The exporter reads it and its other
+	// settings from the environment.
 	OTLPEndpoint string
+	// TraceRatio is the share of requests that begin a trace, TracesPerSecond their bound.
+	TraceRatio      float64
+	TracesPerSecond int
 }
 
 // New returns a service's telemetry. The caller must call Close.
@@ -80,7 +83,7 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	t.Registerer.MustRegister(collectors.NewGoCollector(), build,
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
-	res := resource.NewSchemaless(attribute.String("service.name", o.Service), attribute.String("service.version", version))
+	res := resource.NewWithAttributes(SchemaURL, attribute.String("service.name", o.Service), attribute.String("service.version", version))
 	sampling := []sdktrace.TracerProviderOption{sdktrace.WithSampler(sdktrace.NeverSample())}
 	if o.OTLPEndpoint != "" {
 		exp, err := otlptracegrpc.New(ctx)
@@ -88,7 +91,9 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 			t.logs.Close()
 			return nil, fmt.Errorf("start OTLP exporter: %w", err)
 		}
-		sampling = []sdktrace.TracerProviderOption{sdktrace.WithBatcher(exp)}
+		sampling = []sdktrace.TracerProviderOption{
+			sdktrace.WithBatcher(exp), sdktrace.WithSampler(newSampler(o.TraceRatio, o.TracesPerSecond)),
+		}
 	}
 	t.Tracers = sdktrace.NewTracerProvider(append(sampling, sdktrace.WithResource(res))...)
 

@@ -83,6 +83,9 @@ type Batch struct {
 	// CreditedAt is when the referrers reach their new counts.
 	CreditedAt time.Time
 	Events     []*eventv1.Event
+	// Traceparents has the trace context of each event's request. It is nil if no trace of
+	// the batch is sampled.
+	Traceparents []string
 	// State is what the change log records after the batch.
 	State State
 }
@@ -155,7 +158,7 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 			in.ReferrerNumber = 0
 		}
 		b.Inserts = append(b.Inserts, in)
-		b.Events = append(b.Events, signupCreated(&in, *o, &eff, newID()))
+		b.publish(j, signupCreated(&in, *o, &eff, newID()))
 		if in.ReferrerNumber == 0 {
 			continue
 		}
@@ -171,7 +174,7 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 		c := &b.Credits[len(b.Credits)-1]
 		c.Count++
 		c.Places += int64(j.Waitlist.Settings.ReferralBoost)
-		b.Events = append(b.Events, referralCredited(
+		b.publish(j, referralCredited(
 			j.Waitlist, referrer.Number, referrer.Count+credited[j.ReferredBy], in.Number, &eff, j.CreatedAt, newID(),
 		))
 	}
@@ -181,6 +184,17 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 	}
 	b.Moves = l.moves(b.Credits)
 	return b
+}
+
+// publish adds an event that j causes.
+func (b *Batch) publish(j *Join, ev *eventv1.Event) {
+	if j.Traceparent != "" && b.Traceparents == nil {
+		b.Traceparents = make([]string, len(b.Events), cap(b.Events))
+	}
+	b.Events = append(b.Events, ev)
+	if b.Traceparents != nil {
+		b.Traceparents = append(b.Traceparents, j.Traceparent)
+	}
 }
 
 // DecideCredit returns the counters after a credit that a signup's referrer did not get

@@ -36,6 +36,8 @@ type Header struct {
 
 // Join is one validated signup, ready to be stored.
 type Join struct {
+	// Traceparent is the trace context of the request if its trace is sampled, else "".
+	Traceparent string
 	// Waitlist is the state of the waitlist that it was validated against.
 	Waitlist    *Waitlist
 	Email       string

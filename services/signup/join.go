@@ -89,6 +89,7 @@ func (s *Service) Join(ctx context.Context, waitlistID string, raw []byte, h Hea
 		return Receipt{}, err
 	}
 	e := &entry{join: join, raw: raw, header: h, queued: s.now(), done: make(chan struct{})}
+	e.caller, join.Traceparent = caller(ctx)
 	if err := s.lanes.submit(waitlistID, e); err != nil {
 		return Receipt{}, unavailable(err)
 	}
@@ -163,7 +164,9 @@ func (s *Service) work() {
 		// A batch has many callers. It goes on when one of them leaves.
 		ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
 		start := time.Now()
+		ctx, span := traceCommit(ctx, ln.id, batch)
 		s.commit(ctx, ln.id, batch)
+		span.End()
 		cancel()
 		took := time.Since(start)
 		s.cfg.Committed(len(batch), took)
@@ -264,7 +267,7 @@ func (s *Service) refresh(l *Locked, batch []*entry, joins []*Join) (refused []e
 			continue
 		}
 		// The token identifies the row to a later attempt.
-		j.Token, j.CreatedAt = joins[i].Token, joins[i].CreatedAt
+		j.Token, j.CreatedAt, j.Traceparent = joins[i].Token, joins[i].CreatedAt, joins[i].Traceparent
 		joins[i], e.join = j, j
 	}
 	return refused

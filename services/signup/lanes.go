@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // errLaneFull says that a waitlist's lane holds all it may.
@@ -23,6 +25,8 @@ type entry struct {
 	raw    []byte
 	header Header
 	queued time.Time
+	// caller is the request's span, nil if its trace is not sampled.
+	caller trace.Span
 	// abandoned is set when the caller leaves before the entry is taken.
 	abandoned atomic.Bool
 

@@ -158,6 +158,7 @@ CREATE TABLE outbox (
     created_at timestamptz NOT NULL DEFAULT now(),
     parked_at timestamptz,
     error text NOT NULL DEFAULT ''::text,
+    traceparents text[],
     CONSTRAINT outbox_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000);
 CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;

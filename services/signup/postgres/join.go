@@ -247,7 +247,8 @@ func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *signup
 	b.Queue(insertSQL, args...)
 	queuePlaces(&b, waitlistID, d)
 	queueGuarded(&b, waitlistID, d.Inserts)
-	if err := outbox.Queue(ctx, &b, outbox.Message{Topic: kafka.SignupsTopic, Key: waitlistID, Events: d.Events}); err != nil {
+	events := outbox.Message{Topic: kafka.SignupsTopic, Key: waitlistID, Events: d.Events, Traceparents: d.Traceparents}
+	if err := outbox.Queue(ctx, &b, events); err != nil {
 		return err
 	}
 	b.Queue("COMMIT")

@@ -176,7 +176,10 @@ func launch[C any](
 		return nil, err
 	}
 	b := base(&cfg)
-	tel, err := telemetry.New(ctx, telemetry.Options{Service: name, Output: l.output, Level: b.LogLevel, OTLPEndpoint: b.OTLPEndpoint})
+	tel, err := telemetry.New(ctx, telemetry.Options{
+		Service: name, Output: l.output, Level: b.LogLevel, OTLPEndpoint: b.OTLPEndpoint,
+		TraceRatio: b.TraceRatio, TracesPerSecond: b.TracesPerSecond,
+	})
 	if err != nil {
 		return nil, err
 	}

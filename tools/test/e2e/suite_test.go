@@ -100,6 +100,7 @@ func TestSuite(t *testing.T) {
 		{"payments", s.testPayments},
 		{"abuse of the edge", s.testEdgeAbuse},
 		{"abuse of referrals", s.testReferralAbuse},
+		{"traces", s.testTraces},
 	} {
 		// Each deployment has its own program, database and topics.
 		t.Run(deployed.name, func(t *testing.T) {
