@@ -98,5 +98,6 @@ type followingTracer struct {
 }
 
 func (t followingTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
-	return trace.SpanFromContext(ctx).TracerProvider().Tracer(t.name, t.opts...).Start(ctx, name, opts...) //nolint:spancheck // the caller ends it
+	own := trace.SpanFromContext(ctx).TracerProvider().Tracer(t.name, t.opts...)
+	return own.Start(ctx, name, opts...) //nolint:spancheck // the caller ends it
 }

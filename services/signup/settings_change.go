@@ -382,7 +382,10 @@ func link(opts netguard.Options) func(*body.Object, string) any {
 // consentText reads a text whose Markdown links lead to web pages or mailboxes.
 func consentText(o *body.Object, name string) any {
 	s, _ := o.String(name, maxConsentText)
-	for _, target := range linkTargets(s) {
+	// Where a renderer is simpler than CommonMark, java<TAB>script: is a link, and browsers
+	// leave out the TAB.
+	joined := strings.NewReplacer("\t", "", "\r", "", "\n", "").Replace(s)
+	for _, target := range append(linkTargets(s), linkTargets(joined)...) {
 		target = strings.ToLower(target)
 		if !strings.HasPrefix(target, "https://") && !strings.HasPrefix(target, "http://") && !strings.HasPrefix(target, "mailto:") {
 			o.Fail(name, "Links in this text must start with https://, http:// or mailto:.")
