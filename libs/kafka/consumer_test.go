@@ -122,8 +122,11 @@ func newEvent(key string) *eventv1.Event {
 
 func (e *env) write(msgs ...kafkago.Message) {
 	e.Helper()
-	// A broker may take a while to lead its new partitions.
-	testenv.Eventually(e, "written", func() bool { return e.writer.WriteMessages(e.Context(), msgs...) == nil })
+	// In one call, the second of two batches might be written before the first one.
+	for part := range slices.Chunk(msgs, kafka.MaxBatchMessages) {
+		// A broker may take a while to lead its new partitions.
+		testenv.Eventually(e, "written", func() bool { return e.writer.WriteMessages(e.Context(), part...) == nil })
+	}
 }
 
 func (e *env) message(key string, ev *eventv1.Event) kafkago.Message {
