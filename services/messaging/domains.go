@@ -149,6 +149,9 @@ type DomainStore interface {
 type DomainsConfig struct {
 	Store  DomainStore
 	Prover Prover
+	// Setups is how many claims are set up at a time; 0 means one, as those that we make keys
+	// for take a processor each.
+	Setups int
 	// Own is the domain of the default sender, which no account can claim.
 	Own string
 	// EnforceVerification requires claimants to have a verified address.
@@ -168,11 +171,7 @@ type Domains struct {
 
 // NewDomains returns Domains; Run checks the claims.
 func NewDomains(cfg DomainsConfig) *Domains {
-	slots := remoteSetups
-	if cfg.Prover.Method() == (Records{}).Method() {
-		slots = 1
-	}
-	return &Domains{cfg, newSetup(slots)}
+	return &Domains{cfg, newSetup(max(cfg.Setups, 1))}
 }
 
 func newSetup(slots int) setup {
@@ -182,9 +181,6 @@ func newSetup(slots int) setup {
 const (
 	// setupWait is how long a claim waits for its turn to be set up.
 	setupWait = 3 * time.Second
-	// remoteSetups is how many claims the mail provider may set up at a time. Our own take
-	// a processor each.
-	remoteSetups = 16
 	// setupEach is how many claims of one owner may wait at a time.
 	setupEach = 4
 )

@@ -111,17 +111,21 @@ func (c Config) composer(signups, accounts *token.Ring) (*messaging.Composer, er
 	return messaging.NewComposer(signups, accounts, c.PublicFormURL, cmp.Or(c.PublicAPIURL, strings.TrimRight(c.PublicFormURL, "/")+"/v1"))
 }
 
+// providerSetups is how many domains the mail provider sets up for us at a time.
+const providerSetups = 16
+
 // domains opens the owners' sending domains. The mail provider decides how owners prove
 // them.
 func domains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *messaging.Domains) {
 	rt.Telemetry.Registerer.MustRegister(in.resolver.Metrics())
 	var prover messaging.Prover = messaging.Records{Texts: in.resolver}
+	setups := 1
 	if p, ok := in.provider.(*resend.Provider); ok {
-		prover = resend.Domains{Provider: p, Texts: in.resolver}
+		prover, setups = resend.Domains{Provider: p, Texts: in.resolver}, providerSetups
 	}
 	store := postgres.NewDomains(rt.Pool, rt.Seal, prover.Method(), in.from)
 	owners := messaging.NewDomains(messaging.DomainsConfig{
-		Store: store, Prover: prover, Own: emailaddr.Domain(in.from.Address), EnforceVerification: cfg.EnforceEmailVerification,
+		Store: store, Prover: prover, Setups: setups, Own: emailaddr.Domain(in.from.Address), EnforceVerification: cfg.EnforceEmailVerification,
 		Every: cfg.DomainCheckEvery, Log: rt.Log, Now: time.Now,
 	})
 	rt.Go("sending domains", owners.Run)
