@@ -54,17 +54,20 @@ func newApp(ctx context.Context, cfg Config) (*service.Runtime, error) {
 		return nil, errors.Join(err, rt.Close(context.WithoutCancel(ctx)))
 	}
 	rt.Telemetry.Registerer.MustRegister(p)
-	rt.Engine.POST("/webhook", httpapi.H(func(c *gin.Context) error {
-		raw, err := httpapi.ReadBody(c, maxWebhook)
-		if err != nil {
-			return err
-		}
-		p.hooked(raw, time.Now())
-		httpapi.NoContent(c)
-		return nil
-	}))
+	rt.Engine.POST("/webhook", httpapi.H(p.webhook)) //nolint:contextcheck // requests have contexts of their own
 	rt.Go("rounds", p.run)
 	return rt, nil
+}
+
+// webhook takes the suite's notifications.
+func (p *prober) webhook(c *gin.Context) error {
+	raw, err := httpapi.ReadBody(c, maxWebhook)
+	if err != nil {
+		return err
+	}
+	p.hooked(raw, time.Now())
+	httpapi.NoContent(c)
+	return nil
 }
 
 func problems(cfg Config) []error {
