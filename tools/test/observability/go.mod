@@ -111,4 +111,7 @@ require (
 	k8s.io/client-go v0.37.1 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
+	waitlist.internal/tools/dashboards v0.0.0
 )
+
+replace waitlist.internal/tools/dashboards => ../../dashboards
