@@ -1,0 +1,293 @@
+package observability_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"waitlist.internal/tools/dashboards/viewer"
+)
+
+// empty are the panels that need not have a line after the test's traffic, with the reason.
+var empty = map[string]string{} //nolint:gochecknoglobals // a constant
+
+// blankPanels lists the panels without a line: axes are grey, so a pixel of a colour is a line's.
+const blankPanels = `[...document.querySelectorAll('.panel')].filter(p => {
+	const canvas = p.querySelector('canvas');
+	if (!canvas) return true;
+	const {width, height} = canvas;
+	const copy = new OffscreenCanvas(width, height).getContext('2d', {willReadFrequently: true});
+	copy.drawImage(canvas, 0, 0);
+	const {data} = copy.getImageData(0, 0, width, height);
+	for (let i = 0; i < data.length; i += 4) {
+		const [r, g, b, a] = data.slice(i, i + 4);
+		if (a > 128 && Math.max(r, g, b) - Math.min(r, g, b) > 60) return false;
+	}
+	return true;
+}).map(p => p.dataset.title).join('\n')`
+
+// TestPage opens each view of make dashboards in Chromium beside a suite in use. SCREENSHOTS
+// names a folder that gets a picture of each.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	internal := freePort(t)
+	v, err := viewer.New(t.Context(), viewer.Config{
+		Root: root, Data: t.TempDir(), Listen: "127.0.0.1:0", OTLP: "127.0.0.1:0", Interval: time.Second,
+		Metrics: []string{"http://" + internal + "/metrics"}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- v.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Errorf("viewer: %v", err)
+		}
+	})
+	s := start(t, "INTERNAL_ADDR="+internal, "OTEL_EXPORTER_OTLP_ENDPOINT="+v.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY=200", "TRACE_RATIO=1")
+	stranger(t, v.URL())
+
+	// Traffic goes on until the last view has been seen, as rates need it.
+	w := s.world()
+	var driver sync.WaitGroup
+	driving, rest := context.WithCancel(t.Context())
+	defer driver.Wait()
+	defer rest()
+	driver.Go(func() {
+		pro := s.must("POST", "/auth/register", "", object{"email": "pro@example.com", "password": "correct horse battery"})["api_key"].(string)
+		for i := 0; ; i++ {
+			friend := s.signup(w, fmt.Sprint("ann", i), "")
+			s.signup(w, fmt.Sprint("bob", i), friend)
+			s.do("GET", "/waitlists/"+w.list+"/signups", "wrong", nil)
+			s.do("GET", "/public/waitlists/"+w.list+"/signups/"+fmt.Sprint("ann", i)+"@example.com", "", nil)
+			if i%4 == 0 {
+				s.do("POST", "/billing/checkout", pro, object{"tier": "pro"})
+				s.do("POST", "/auth/forgot-password", "", object{"email": "pro@example.com"})
+			}
+			select {
+			case <-driving.Done():
+				return
+			case <-time.After(250 * time.Millisecond):
+			}
+		}
+	})
+
+	tab := browse(t)
+	var views struct {
+		Dashboards []struct{ UID, Title string }
+		Up, Firing int
+	}
+	answer := func(path string, into any) {
+		t.Helper()
+		res, err := http.Get(v.URL() + path) //nolint:noctx // a test
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if err := json.NewDecoder(res.Body).Decode(into); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+	s.await("a scrape", func() bool { answer("/api/dashboards", &views); return views.Up == 1 })
+	if len(views.Dashboards) != 8 {
+		t.Errorf("%d dashboards, want 8", len(views.Dashboards))
+	}
+	for _, d := range views.Dashboards {
+		tab.open(v.URL()+"/#/"+d.UID, d.UID)
+		var blank string
+		deadline := time.Now().Add(30 * time.Second)
+		for {
+			blank = tab.text(blankPanels)
+			blank = without(blank, empty)
+			if blank == "" || time.Now().After(deadline) {
+				break
+			}
+			tab.wait(time.Second)
+		}
+		if blank != "" {
+			t.Errorf("%s: nothing is drawn in %q", d.Title, blank)
+		}
+		if n := tab.text(`String(document.querySelectorAll('.panel').length)`); n == "0" {
+			t.Errorf("%s has no panel", d.Title)
+		}
+		tab.picture(d.UID)
+	}
+	tab.open(v.URL()+"/#/alerts", "alerts")
+	for _, alert := range []string{"WaitlistPostgresAway", "WaitlistBudgetSignupFast 1h"} {
+		if !strings.Contains(tab.text(`document.body.innerText`), alert) {
+			t.Errorf("%s is not among the alerts", alert)
+		}
+	}
+	tab.picture("alerts")
+
+	// The trace of a referred signup, which went through four services.
+	var list []struct {
+		ID, Name string
+		Services int
+	}
+	s.await("a whole trace", func() bool {
+		answer("/api/traces?order=newest&name=signup+POST", &list)
+		for _, tr := range list {
+			if tr.Services >= 3 {
+				list[0] = tr
+				return true
+			}
+		}
+		return false
+	})
+	tab.open(v.URL()+"/#/traces", "traces")
+	tab.picture("traces")
+	tab.open(v.URL()+"/#/traces/"+list[0].ID, "traces/"+list[0].ID)
+	shown := tab.text(`document.body.innerText`)
+	for _, span := range []string{"POST /v1/public/waitlists/:waitlist_id/signups", "send waitlist.signups.v1", "process waitlist.signups.v1", "notify"} {
+		if !strings.Contains(shown, span) {
+			t.Errorf("the waterfall has no span %s:\n%s", span, shown)
+		}
+	}
+	tab.picture("trace")
+	answer("/api/dashboards", &views)
+	if views.Firing > 0 {
+		t.Errorf("%d alerts fire without a fault", views.Firing)
+	}
+	tab.quiet()
+}
+
+// without drops the lines that are keys of some.
+func without(lines string, some map[string]string) string {
+	var out []string
+	for line := range strings.SplitSeq(lines, "\n") {
+		if some[line] == "" && line != "" {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// stranger asks as a page would whose name resolves to this machine.
+func stranger(t *testing.T, page string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, page+"/api/traces", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(req.URL.Host)
+	req.Host = "rebound.example.com:" + port
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusMisdirectedRequest {
+		t.Errorf("a foreign name got %d", res.StatusCode)
+	}
+	if _, err := viewer.New(t.Context(), viewer.Config{Listen: "0.0.0.0:0"}); !errors.Is(err, viewer.ErrNotLoopback) {
+		t.Errorf("listening on every address: %v", err)
+	}
+}
+
+// tab is a tab of a headless Chromium.
+type tab struct {
+	testing.TB
+	ctx context.Context
+
+	mu    sync.Mutex
+	wrong []string
+}
+
+// browse starts Chromium (Debian's chromium) until the test ends, and notes what its console
+// complains about.
+func browse(t testing.TB) *tab {
+	t.Helper()
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox) // root has no other way; the pages are ours
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
+	t.Cleanup(cancel)
+	b := &tab{TB: t, ctx: ctx}
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1360, 900)); err != nil {
+		t.Fatalf("Chromium: %v", err)
+	}
+	console := chromedp.Console(ctx)
+	go func() {
+		for m, err := range console {
+			if err != nil {
+				return
+			}
+			b.mu.Lock()
+			b.wrong = append(b.wrong, fmt.Sprintf("%+v", m))
+			b.mu.Unlock()
+		}
+	}()
+	return b
+}
+
+// open shows an address and waits until its view is drawn.
+func (b *tab) open(url, view string) {
+	b.Helper()
+	drawn := fmt.Sprintf(`document.getElementById('main')?.dataset.drawn === %q`, view)
+	if err := chromedp.Do(b.ctx, chromedp.Navigate(url)); err != nil {
+		b.Fatalf("%s: %v", url, err)
+	}
+	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](drawn, chromedp.WithPollingTimeout(20*time.Second))); err != nil {
+		b.Fatalf("%s is not drawn: %v\n%s\n%v", url, err, b.text(`document.body.innerText`), b.wrong)
+	}
+}
+
+// text is the value of an expression.
+func (b *tab) text(expr string) string {
+	b.Helper()
+	out, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](expr))
+	if err != nil {
+		b.Fatalf("%s: %v", expr, err)
+	}
+	return out
+}
+
+func (b *tab) wait(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-b.ctx.Done():
+	}
+}
+
+func (b *tab) picture(name string) {
+	b.Helper()
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	body, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name+".png"), body, 0o600)
+	}
+	if err != nil {
+		b.Errorf("picture of %s: %v", name, err)
+	}
+}
+
+// quiet fails if the console has complained.
+func (b *tab) quiet() {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, line := range b.wrong {
+		b.Errorf("console: %s", line)
+	}
+}
