@@ -21,6 +21,7 @@ KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 
 # What npm brings, by the lock file's checksums.
 PAGE := tools/dashboards/page/node_modules/.package-lock.json
+TYPES := tools/test/observability/schema/node_modules/.package-lock.json
 
 # make test KAFKA=apache PKG=./services/signup/... ARGS='-run TestJoin -v'
 KAFKA ?= embedded
@@ -88,7 +89,7 @@ test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFK
 
 # A module outside go.work: nobody else pays for Prometheus' dependencies.
 .PHONY: test-observability
-test-observability: $(PAGE) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium; fire alerts
+test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium; fire alerts
 	@cd tools/dashboards && GOWORK=off go vet ./... && GOWORK=off go test -count=1 ./...
 	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 10m $(ARGS) .
 
@@ -126,7 +127,7 @@ lint: $(LINTER) lines ## Run the linters over every module
 
 # Generated files and test data may be wider.
 WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
-	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/*
+	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/perses/*
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))
@@ -211,9 +212,9 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 	@go test -c -o $(BIN)/e2e.test ./tools/test/e2e
 	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
 
-$(PAGE): tools/dashboards/page/package-lock.json
-	@command -v npm >/dev/null || { echo 'the charts of the page come from npm, which is not installed' >&2; exit 1; }
-	@npm ci --silent --prefix tools/dashboards/page && touch $@
+$(PAGE) $(TYPES): %/node_modules/.package-lock.json: %/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is not installed: it fetches the page'\''s charts and the types of dashboards' >&2; exit 1; }
+	@npm ci --silent --prefix $* && touch $@
 
 .PHONY: tools
 tools: $(BUILDTOOLS) $(SQLC) $(LINTER) ## Build the tools that generate and lint need
