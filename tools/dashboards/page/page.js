@@ -34,17 +34,23 @@ function seconds(v) {
   if (a < 120) return short(v) + ' s';
   return a < 7200 ? short(v / 60) + ' min' : short(v / 3600) + ' h';
 }
-const bytes = v => { let i = 0; for (; Math.abs(v) >= 1024 && i < 4; i++) v /= 1024; return short(v) + [' B', ' KiB', ' MiB', ' GiB', ' TiB'][i]; };
+function bytes(v) {
+  let i = 0;
+  for (; Math.abs(v) >= 1024 && i < 4; i++) v /= 1024;
+  return short(v) + [' B', ' KiB', ' MiB', ' GiB', ' TiB'][i];
+}
 const units = { s: seconds, bytes, percentunit: v => short(v * 100) + ' %', ops: v => short(v) + '/s', none: short };
 
 // busy joins the lines that stay at 0 where many would hide the others.
 function busy(lines) {
   const still = lines.filter(l => l.values.every(v => !v));
   if (lines.length <= 12 || still.length < 2) return lines;
-  return [...lines.filter(l => !still.includes(l)), { ...still[0], name: still.length === lines.length ? `all ${still.length}` : `${still.length} more` }];
+  const name = still.length === lines.length ? `all ${still.length}` : `${still.length} more`;
+  return [...lines.filter(l => !still.includes(l)), { ...still[0], name }];
 }
 
-const clock = ticks => ticks.map(t => new Date(t * 1000).toLocaleTimeString('en-GB', ticks[1] - ticks[0] < 60 ? {} : { hour: '2-digit', minute: '2-digit' }));
+const hour = at => new Date(at).toLocaleTimeString('en-GB');
+const clock = ticks => ticks.map(t => hour(t * 1000).slice(0, ticks[1] - ticks[0] < 60 ? 8 : 5));
 // alone are the numbers between two gaps, which no line shows.
 const alone = (u, i) => u.data[i].flatMap((v, at, all) => v != null && all[at - 1] == null && all[at + 1] == null ? [at] : []);
 const powers = Array.from({ length: 45 }, (_, i) => 2 ** i);
@@ -65,7 +71,9 @@ function chart(box, panel, times) {
     values[i].textContent = v == null ? '–' : format(v);
   });
   const style = getComputedStyle(document.body);
-  const axis = { stroke: style.getPropertyValue('color'), grid: { stroke: '#8886', width: 0.5 }, ticks: { show: false }, font: '11px system-ui' };
+  const axis = {
+    stroke: style.getPropertyValue('color'), grid: { stroke: '#8886', width: 0.5 }, ticks: { show: false }, font: '11px system-ui',
+  };
   const target = el('div');
   box.append(target, legend);
   const plot = new uPlot({
@@ -77,7 +85,9 @@ function chart(box, panel, times) {
       { ...axis, size: 66, values: (_, ticks) => ticks.map(format), ...(panel.unit === 'bytes' ? { incrs: powers } : {}) }],
     series: [
       {},
-      ...lines.map((l, i) => ({ label: l.name, stroke: keys[i], width: 1.5, spanGaps: false, points: { show: true, filter: alone, size: 4, fill: keys[i] } })),
+      ...lines.map((l, i) => ({
+        label: l.name, stroke: keys[i], width: 1.5, spanGaps: false, points: { show: true, filter: alone, size: 4, fill: keys[i] },
+      })),
     ],
   }, [times, ...lines.map(l => l.values)], target);
   show(null);
@@ -93,7 +103,8 @@ function select(label, name, options, value) {
 async function dashboard(uid) {
   const query = new URLSearchParams(Object.entries(chosen).filter(([, v]) => v !== ''));
   const d = await get('dashboards/' + uid + '?' + query);
-  const form = [select('Range', 'range', [['5m', '5 minutes'], ['15m', '15 minutes'], ['1h', '1 hour'], ['6h', '6 hours'], ['24h', '1 day']], chosen.range)];
+  const ranges = [['5m', '5 minutes'], ['15m', '15 minutes'], ['1h', '1 hour'], ['6h', '6 hours'], ['24h', '1 day']];
+  const form = [select('Range', 'range', ranges, chosen.range)];
   for (const v of d.variables) {
     form.push(select(v.label, v.name, [...(v.all ? [['', 'All']] : []), ...v.options.map(o => [o, o])], v.value));
   }
@@ -110,7 +121,7 @@ async function alerts() {
   const rows = (await get('alerts')).map(a => el('tr', {},
     el('td', { class: a.state }, a.state), el('td', { class: 'name' }, a.name), el('td', {}, a.severity),
     el('td', {}, ...(a.since ? [`${a.summary} `, el('code', {}, a.runbook)] : [el('code', {}, a.expr)])),
-    el('td', {}, a.since ? new Date(a.since).toLocaleTimeString('en-GB') : ''), el('td', { class: 'number' }, a.for)));
+    el('td', {}, a.since ? hour(a.since) : ''), el('td', { class: 'number' }, a.for)));
   const head = ['State', 'Alert', 'Severity', 'Condition, or what it says now', 'Since', 'For'].map(t => el('th', {}, t));
   return { title: 'Alerts', form: [], content: el('table', {}, el('thead', {}, el('tr', {}, ...head)), el('tbody', {}, ...rows)) };
 }
@@ -118,41 +129,48 @@ async function alerts() {
 function traceTable(list) {
   const head = [['Begin'], ['Service'], ['Request'], ['Status'], ['Time', 'number'], ['Spans', 'number'], ['Services', 'number']];
   const rows = list.map(t => el('tr', {},
-    el('td', {}, new Date(t.start).toLocaleTimeString('en-GB')), el('td', {}, t.service),
-    el('td', {}, el('a', { href: '#/traces/' + t.id }, t.name)), el('td', { class: t.error ? 'bad' : '' }, t.status || (t.error ? 'error' : '')),
-    el('td', { class: 'number' }, seconds(t.length / 1e6)), el('td', { class: 'number' }, t.spans), el('td', { class: 'number' }, t.services)));
+    el('td', {}, hour(t.start)), el('td', {}, t.service),
+    el('td', {}, el('a', { href: '#/traces/' + t.id }, t.name)),
+    el('td', { class: t.error ? 'bad' : '' }, t.status || (t.error ? 'error' : '')),
+    ...[seconds(t.length / 1e6), t.spans, t.services].map(n => el('td', { class: 'number' }, n))));
   return el('table', {}, el('thead', {}, el('tr', {}, ...head.map(([t, c]) => el('th', { class: c }, t)))), el('tbody', {}, ...rows));
 }
 
 async function traces() {
   const list = await get('traces?' + new URLSearchParams({ name: chosen.name, order: chosen.order }));
-  const name = el('input', { name: 'name', placeholder: 'service or route', value: chosen.name, onchange: () => { chosen.name = name.value; draw(); } });
+  const look = () => { chosen.name = name.value; draw(); };
+  const name = el('input', { name: 'name', placeholder: 'service or route', value: chosen.name, onchange: look });
+  const order = select('First', 'order', [['slowest', 'slowest'], ['newest', 'newest']], chosen.order);
   return {
-    title: 'Traces', form: [el('label', {}, 'Name', name), select('First', 'order', [['slowest', 'slowest'], ['newest', 'newest']], chosen.order)],
+    title: 'Traces', form: [el('label', {}, 'Name', name), order],
     content: list.length ? traceTable(list) : el('p', { class: 'soft' }, 'No trace has come yet. Requests make traces: call the API.'),
   };
 }
 
 async function trace(id) {
   const t = await get('traces/' + id);
-  const begin = Math.min(...t.rows.map(r => r.start)), end = Math.max(...t.rows.map(r => r.start + r.length)), all = Math.max(end - begin, 1);
+  const begin = Math.min(...t.rows.map(r => r.start)), end = Math.max(...t.rows.map(r => r.start + r.length));
+  const all = Math.max(end - begin, 1); // µs
   const services = [...new Set(t.rows.map(r => r.service))];
   const body = el('tbody');
   for (const r of t.rows) {
     const at = (r.start - begin) / all * 100, width = r.length / all * 100;
-    const bar = el('div', { class: 'bar' }), time = el('span', { class: 'time' }, seconds(r.length / 1e6)), name = el('td', {},
-      el('span', { class: 'soft' }, r.service + ' '), el('span', { class: r.error ? 'bad' : '' }, r.name));
-    bar.style.cssText = `left:${at}%;width:${Math.min(width, 100 - at)}%;background:${colours[services.indexOf(r.service) % colours.length]}`;
+    const bar = el('div', { class: 'bar' }), time = el('span', { class: 'time' }, seconds(r.length / 1e6));
+    const name = el('td', {}, el('span', { class: 'soft' }, r.service + ' '), el('span', { class: r.error ? 'bad' : '' }, r.name));
+    const colour = colours[services.indexOf(r.service) % colours.length];
+    bar.style.cssText = `left:${at}%;width:${Math.min(width, 100 - at)}%;background:${colour}`;
     if (at + width < 80) time.style.left = `${at + width}%`; else time.style.right = `${100 - at}%`;
     name.style.paddingLeft = `${10 + r.depth * 16}px`;
-    const facts = Object.entries({ kind: r.kind, begin: '+' + seconds((r.start - begin) / 1e6), ...r.attributes }).map(([k, v]) => `${k} = ${v}`);
-    const more = el('tr', { hidden: true }, el('td', { colspan: 2 }, el('code', {}, facts.join('\n'))));
+    const facts = Object.entries({ kind: r.kind, begin: '+' + seconds((r.start - begin) / 1e6), ...r.attributes });
+    const more = el('tr', { hidden: true }, el('td', { colspan: 2 }, el('code', {}, facts.map(f => f.join(' = ')).join('\n'))));
     const open = () => { more.hidden = !more.hidden; };
     body.append(el('tr', { class: 'span', tabindex: 0, onclick: open, onkeydown: e => { if (e.key === 'Enter') open(); } },
       name, el('td', {}, el('div', { class: 'track' }, bar, time))), more);
   }
-  const content = el('div', {}, el('h1', {}, t.service + ' ' + t.name), el('p', { class: 'soft' },
-    `${new Date(t.start).toLocaleString('en-GB')} · the request took ${seconds(t.length / 1e6)}, all that it caused ${seconds(all / 1e6)} · ${t.spans} spans in ${t.services} services · ${t.id}`),
+  const facts = [new Date(t.start).toLocaleString('en-GB'),
+    `the root took ${seconds(t.length / 1e6)}, with all that it caused ${seconds(all / 1e6)}`,
+    `${t.spans} spans in ${t.services} services`, t.id];
+  const content = el('div', {}, el('h1', {}, t.service + ' ' + t.name), el('p', { class: 'soft' }, facts.join(' · ')),
     el('table', { class: 'spans' }, body));
   for (const [title, list] of [['Commits and others that link here', t.linked], ['Linked requests', t.linksTo]]) {
     if (list.length) content.append(el('h1', {}, title), traceTable(list));

@@ -205,9 +205,8 @@ func (v *Viewer) options(ctx context.Context, query string, from, to time.Time) 
 	if err != nil {
 		return nil, err
 	}
-	defer querier.Close()
 	values, _, err := querier.LabelValues(ctx, m[2], &storage.LabelHints{}, matchers...)
-	return slices.Sorted(slices.Values(values)), err
+	return slices.Sorted(slices.Values(values)), errors.Join(err, querier.Close())
 }
 
 // up returns how many of the scraped addresses answered last, and how many there are.

@@ -17,7 +17,7 @@ import (
 // Bounds of what is kept: the oldest trace goes for a new one, further spans of a trace are
 // counted only.
 const (
-	maxTraces = 5000
+	maxTraces = 10000
 	maxSpans  = 1000
 )
 

@@ -2,6 +2,7 @@ package viewer
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -26,7 +27,10 @@ func send(t *testing.T, to *traces, spans ...*tracev1.Span) {
 func TestBounds(t *testing.T) {
 	kept := newTraces()
 	for n := range maxTraces + 10 {
-		send(t, kept, &tracev1.Span{TraceId: id(16, n+1), SpanId: id(8, 1), Name: "root", StartTimeUnixNano: uint64(n) * 1000, Links: []*tracev1.Span_Link{{TraceId: id(16, n)}}})
+		send(t, kept, &tracev1.Span{
+			TraceId: id(16, n+1), SpanId: id(8, 1), Name: "root", StartTimeUnixNano: uint64(n) * 1000,
+			Links: []*tracev1.Span_Link{{TraceId: id(16, n)}},
+		})
 	}
 	for n := range maxSpans + 10 {
 		send(t, kept, &tracev1.Span{TraceId: id(16, maxTraces), SpanId: id(8, n+2), ParentSpanId: id(8, 1), Name: "more"})
@@ -38,7 +42,7 @@ func TestBounds(t *testing.T) {
 	if w, ok := kept.waterfall(last.ID); !ok || len(w.LinksTo) != 1 {
 		t.Errorf("the last trace links to %d", len(w.LinksTo))
 	}
-	w, ok := kept.waterfall("0000000000000000" + "0000000000001388") // maxTraces
+	w, ok := kept.waterfall(fmt.Sprintf("%032x", maxTraces))
 	if !ok || len(w.Rows) != maxSpans || w.Spans != maxSpans+11 || len(w.Linked) != 1 {
 		t.Errorf("%d spans kept of %d, linked by %d", len(w.Rows), w.Spans, len(w.Linked))
 	}

@@ -65,9 +65,9 @@ func TestPage(t *testing.T) {
 	// Traffic goes on until the last view has been seen, as rates need it.
 	w := s.world()
 	var driver sync.WaitGroup
-	driving, rest := context.WithCancel(t.Context())
+	seen := make(chan struct{})
 	defer driver.Wait()
-	defer rest()
+	defer close(seen)
 	driver.Go(func() {
 		pro := s.must("POST", "/auth/register", "", object{"email": "pro@example.com", "password": "correct horse battery"})["api_key"].(string)
 		for i := 0; ; i++ {
@@ -80,7 +80,7 @@ func TestPage(t *testing.T) {
 				s.do("POST", "/auth/forgot-password", "", object{"email": "pro@example.com"})
 			}
 			select {
-			case <-driving.Done():
+			case <-seen:
 				return
 			case <-time.After(250 * time.Millisecond):
 			}
@@ -94,7 +94,7 @@ func TestPage(t *testing.T) {
 	}
 	answer := func(path string, into any) {
 		t.Helper()
-		res, err := http.Get(v.URL() + path) //nolint:noctx // a test
+		res, err := http.Get(v.URL() + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,9 @@ func TestPage(t *testing.T) {
 	tab.picture("traces")
 	tab.open(v.URL()+"/#/traces/"+list[0].ID, "traces/"+list[0].ID)
 	shown := tab.text(`document.body.innerText`)
-	for _, span := range []string{"POST /v1/public/waitlists/:waitlist_id/signups", "send waitlist.signups.v1", "process waitlist.signups.v1", "notify"} {
+	for _, span := range []string{
+		"POST /v1/public/waitlists/:waitlist_id/signups", "send waitlist.signups.v1", "process waitlist.signups.v1", "notify",
+	} {
 		if !strings.Contains(shown, span) {
 			t.Errorf("the waterfall has no span %s:\n%s", span, shown)
 		}
