@@ -23,6 +23,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends this process at once
 	if err := run(ctx); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "dashboards:", err)
 		os.Exit(1)
@@ -56,10 +57,15 @@ func run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The viewer ends after the suite, which sends its last traces while it drains.
+	viewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	viewed := make(chan error, 1)
-	go func() { viewed <- v.Run(ctx) }()
+	go func() {
+		viewed <- v.Run(viewing)
+		cancel()
+	}()
 	err = suite(ctx, *program, cfg.Metrics[0], v.Endpoint())
-	cancel()
+	stop()
 	return errors.Join(err, <-viewed)
 }
 

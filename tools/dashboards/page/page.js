@@ -81,7 +81,7 @@ function chart(box, panel, times) {
     cursor: { sync: { key: 'time' }, points: { size: 6 }, drag: { x: false } },
     hooks: { setCursor: [u => show(u.cursor.idx)] },
     scales: { y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : low < 0 ? 0 : 1] } },
-    axes: [{ ...axis, size: 26, values: (_, ticks) => clock(ticks) },
+    axes: [{ ...axis, size: 26, space: 58, values: (_, ticks) => clock(ticks) },
       { ...axis, size: 66, values: (_, ticks) => ticks.map(format), ...(panel.unit === 'bytes' ? { incrs: powers } : {}) }],
     series: [
       {},
@@ -187,8 +187,6 @@ async function draw() {
     const index = await get('dashboards');
     interval = index.interval;
     const uid = view || index.dashboards[0].uid;
-    const views = { alerts, traces: argument ? () => trace(argument) : traces };
-    const made = await (views[uid] || (() => dashboard(uid)))();
     if (mine !== turn) return;
     const link = (to, text, apart) => el('a', { href: '#/' + to, class: apart ? 'apart' : '', 'aria-current': to === uid && 'page' }, text);
     document.getElementById('nav').replaceChildren(...index.dashboards.map(d => link(d.uid, d.title)),
@@ -197,6 +195,9 @@ async function draw() {
     state.textContent = [`${index.up} of ${index.targets} scraped`, index.firing ? `${index.firing} firing` : 'no alert fires',
       ...(index.pending ? [`${index.pending} pending`] : [])].join(' · ');
     state.className = index.firing || index.up < index.targets ? 'firing' : index.pending ? 'pending' : '';
+    const views = { alerts, traces: argument ? () => trace(argument) : traces };
+    const made = await (views[uid] || (() => dashboard(uid)))();
+    if (mine !== turn) return;
     charts.forEach(c => c.plot.destroy());
     charts = [];
     if (!controls.contains(document.activeElement)) controls.replaceChildren(...made.form);

@@ -14,10 +14,12 @@ import (
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
-// Bounds of what is kept: the oldest trace goes for a new one, further spans of a trace are
-// counted only.
+// Bounds of what is kept: the oldest trace goes for a new one, but slow ones go last, as they
+// are what people look for. Further spans of a trace are counted only.
 const (
 	maxTraces = 10000
+	maxSlow   = 1000
+	slow      = 250_000 // µs, the bound of the objective signup_fast
 	maxSpans  = 1000
 )
 
@@ -48,9 +50,10 @@ type trace struct {
 type traces struct {
 	collectorv1.UnimplementedTraceServiceServer
 
-	mu    sync.Mutex
-	byID  map[string]*trace
-	order []string // oldest first
+	mu   sync.Mutex
+	byID map[string]*trace
+	// order has the newest traces, slow the slow ones before them; the oldest is first.
+	order, slow []string
 	// linked are the traces that link to a trace.
 	linked map[string][]string
 }
@@ -77,7 +80,7 @@ func (t *traces) add(service string, s *tracev1.Span) {
 	of := t.byID[id]
 	if of == nil {
 		if len(t.order) >= maxTraces {
-			t.forget(t.order[0])
+			t.retire(t.order[0])
 			t.order = t.order[1:]
 		}
 		of = &trace{}
@@ -101,6 +104,19 @@ func (t *traces) add(service string, s *tracev1.Span) {
 		}
 	}
 	of.spans = append(of.spans, out)
+}
+
+// retire keeps a trace among the slow ones, if it is one.
+func (t *traces) retire(id string) {
+	if t.summary(id).Length < slow {
+		t.forget(id)
+		return
+	}
+	if len(t.slow) >= maxSlow {
+		t.forget(t.slow[0])
+		t.slow = t.slow[1:]
+	}
+	t.slow = append(t.slow, id)
 }
 
 // forget drops a trace and what it links to.
@@ -152,7 +168,7 @@ func (t *traces) list(text string, slowest bool, n int) []summary {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := []summary{}
-	for _, id := range t.order {
+	for _, id := range slices.Concat(t.slow, t.order) {
 		if s := t.summary(id); strings.Contains(strings.ToLower(s.Service+" "+s.Name), strings.ToLower(text)) {
 			out = append(out, s)
 		}

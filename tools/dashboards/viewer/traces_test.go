@@ -23,37 +23,50 @@ func send(t *testing.T, to *traces, spans ...*tracev1.Span) {
 	}
 }
 
-// TestBounds sends more than is kept: each trace has many spans and a link to the one before.
+// TestBounds sends more than is kept: each trace has a link to the one before, some are slow,
+// and one has many spans.
 func TestBounds(t *testing.T) {
+	const others = maxTraces + 10
 	kept := newTraces()
-	for n := range maxTraces + 10 {
-		send(t, kept, &tracev1.Span{
+	for n := range maxSlow + 1 + others {
+		s := &tracev1.Span{
 			TraceId: id(16, n+1), SpanId: id(8, 1), Name: "root", StartTimeUnixNano: uint64(n) * 1000,
 			Links: []*tracev1.Span_Link{{TraceId: id(16, n)}},
-		})
+		}
+		s.EndTimeUnixNano = s.StartTimeUnixNano
+		if n <= maxSlow {
+			s.EndTimeUnixNano += slow * 1000
+		}
+		send(t, kept, s)
 	}
+	hexed := func(n int) string { return fmt.Sprintf("%032x", n) }
+	last := maxSlow + 1 + others
 	for n := range maxSpans + 10 {
-		send(t, kept, &tracev1.Span{TraceId: id(16, maxTraces), SpanId: id(8, n+2), ParentSpanId: id(8, 1), Name: "more"})
+		send(t, kept, &tracev1.Span{TraceId: id(16, last-1), SpanId: id(8, n+2), ParentSpanId: id(8, 1), Name: "more"})
 	}
-	if len(kept.byID) != maxTraces || len(kept.order) != maxTraces || len(kept.linked) > maxTraces {
-		t.Errorf("%d traces in order %d, %d linked to; at most %d", len(kept.byID), len(kept.order), len(kept.linked), maxTraces)
+	if len(kept.byID) != maxTraces+maxSlow || len(kept.linked) > maxTraces+maxSlow {
+		t.Errorf("%d traces, %d linked to; at most %d", len(kept.byID), len(kept.linked), maxTraces+maxSlow)
 	}
-	last := kept.list("root", false, 1)[0]
-	if w, ok := kept.waterfall(last.ID); !ok || len(w.LinksTo) != 1 {
-		t.Errorf("the last trace links to %d", len(w.LinksTo))
+	if newest := kept.list("root", false, 1)[0]; newest.ID != hexed(last) {
+		t.Errorf("the newest is %s", newest.ID)
 	}
-	w, ok := kept.waterfall(fmt.Sprintf("%032x", maxTraces))
-	if !ok || len(w.Rows) != maxSpans || w.Spans != maxSpans+11 || len(w.Linked) != 1 {
-		t.Errorf("%d spans kept of %d, linked by %d", len(w.Rows), w.Spans, len(w.Linked))
+	if slowest := kept.list("root", true, maxSlow+1); slowest[0].ID != hexed(2) || slowest[maxSlow].Length != 0 {
+		t.Errorf("the slowest is %s, and %d µs come after all slow ones", slowest[0].ID, slowest[maxSlow].Length)
 	}
-	if _, ok := kept.waterfall("00000000000000000000000000000001"); ok {
-		t.Error("the oldest trace is still there")
+	w, ok := kept.waterfall(hexed(last - 1))
+	if !ok || len(w.Rows) != maxSpans || w.Spans != maxSpans+11 || len(w.Linked) != 1 || len(w.LinksTo) != 1 {
+		t.Errorf("%d spans kept of %d, linked by %d and to %d", len(w.Rows), w.Spans, len(w.Linked), len(w.LinksTo))
+	}
+	for _, gone := range []int{1, maxSlow + 2} {
+		if _, ok := kept.waterfall(hexed(gone)); ok {
+			t.Errorf("trace %d is still there", gone)
+		}
 	}
 }
 
 // TestWaterfall puts spans below their parents in whatever order they come, and ends on
 // spans that name each other as parents.
-func TestWaterfall(t *testing.T) {
+func TestWaterfhexed(t *testing.T) {
 	kept := newTraces()
 	span := func(self, parent int, start uint64) *tracev1.Span {
 		s := &tracev1.Span{TraceId: id(16, 1), SpanId: id(8, self), StartTimeUnixNano: start * 1000, EndTimeUnixNano: start*1000 + 2000}
