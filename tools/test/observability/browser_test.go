@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -166,6 +167,22 @@ func TestPage(t *testing.T) {
 	if views.Firing > 0 {
 		t.Errorf("%d alerts fire without a fault", views.Firing)
 	}
+
+	// What goes wrong shows, with what it means.
+	for _, pid := range s.children("redis-server") {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	}
+	tab.open(v.URL()+"/#/alerts", "alerts")
+	s.await("a pending alert on the page", func() bool {
+		return strings.Contains(tab.text(`document.querySelector('tbody tr').innerText`), "reaches redis")
+	})
+	if row := tab.text(`document.querySelector('tbody tr').innerText`); !strings.HasPrefix(row, "pending") {
+		t.Errorf("the alert is not pending: %s", row)
+	}
+	tab.picture("pending")
 	tab.quiet()
 }
 
