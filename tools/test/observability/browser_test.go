@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,8 +64,13 @@ func TestPage(t *testing.T) {
 	s := start(t, "INTERNAL_ADDR="+internal, "OTEL_EXPORTER_OTLP_ENDPOINT="+v.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY=200", "TRACE_RATIO=1")
 	stranger(t, v.URL())
 
-	// Traffic goes on until the last view has been seen, as rates need it.
+	// Traffic goes on until the last view has been seen, as rates need it. Short lists have no index in Redis.
 	w := s.world()
+	rows := make([]object, 1100)
+	for i := range rows {
+		rows[i] = object{"email": fmt.Sprintf("row%d@example.com", i)}
+	}
+	s.must("POST", "/waitlists/"+w.list+"/import", w.key, object{"signups": rows})
 	var driver sync.WaitGroup
 	seen := make(chan struct{})
 	defer driver.Wait()
@@ -197,22 +203,33 @@ func without(lines string, some map[string]string) string {
 	return strings.Join(out, "\n")
 }
 
-// stranger asks as a page would whose name resolves to this machine.
+// stranger asks as a page would whose name resolves to this machine, and for what no series has.
 func stranger(t *testing.T, page string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, page+"/api/traces", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(req.URL.Host)
-	req.Host = "rebound.example.com:" + port
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusMisdirectedRequest {
-		t.Errorf("a foreign name got %d", res.StatusCode)
+	for _, c := range []struct {
+		host, path string
+		want       int
+	}{
+		{"rebound.example.com", "/api/traces", http.StatusMisdirectedRequest},
+		{"127.0.0.1", "/api/traces", http.StatusOK},
+		{"127.0.0.1", "/api/dashboards/waitlist-suite?range=5m&service=" + url.QueryEscape(`x"} or vector(1)`), http.StatusNotFound},
+		{"127.0.0.1", "/api/dashboards/waitlist-suite?range=9000h", http.StatusNotFound},
+		{"127.0.0.1", "/api/dashboards/none?range=5m", http.StatusNotFound},
+		{"127.0.0.1", "/package.json", http.StatusNotFound},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, page+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = net.JoinHostPort(c.host, req.URL.Port())
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != c.want {
+			t.Errorf("%s of %s: %d, want %d", c.path, c.host, res.StatusCode, c.want)
+		}
 	}
 	if _, err := viewer.New(t.Context(), viewer.Config{Listen: "0.0.0.0:0"}); !errors.Is(err, viewer.ErrNotLoopback) {
 		t.Errorf("listening on every address: %v", err)
