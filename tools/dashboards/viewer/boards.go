@@ -138,10 +138,13 @@ func (v *Viewer) draw(ctx context.Context, b board, chosen url.Values, from, to 
 			value = options[0]
 		}
 		out.Variables = append(out.Variables, variable{t.Name, t.Label, options, value, t.IncludeAll})
-		if value == "" {
+		switch {
+		case value == "":
 			replace["$"+t.Name] = ".*"
-		} else {
-			replace["$"+t.Name] = regexp.QuoteMeta(value)
+		case t.IncludeAll: // matched as a regular expression, in a string of PromQL
+			replace["$"+t.Name] = strings.ReplaceAll(regexp.QuoteMeta(value), `\`, `\\`)
+		default:
+			replace["$"+t.Name] = value
 		}
 	}
 	for _, p := range b.Panels {
