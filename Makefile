@@ -19,6 +19,10 @@ SQLC := $(BIN)/.sqlc-$(call key,tools/buildtools/sqlc)
 OASDIFF := $(BIN)/.openapi-$(call key,tools/buildtools/openapi)
 KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 
+# What npm brings, by the lock file's checksums.
+PAGE := tools/dashboards/page/node_modules/.package-lock.json
+TYPES := tools/test/observability/schema/node_modules/.package-lock.json
+
 # make test KAFKA=apache PKG=./services/signup/... ARGS='-run TestJoin -v'
 KAFKA ?= embedded
 # make test-k8s LAB_KAFKA=embedded ARGS='-run TestRollouts'
@@ -57,6 +61,15 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
 	@exec $(BIN)/standalone
 
+# Its page's charts come from npm. What runs elsewhere is watched with METRICS=http://127.0.0.1:8081/metrics, on loopback.
+METRICS ?=
+.PHONY: dashboards
+dashboards: $(PAGE) ## Run the suite with its dashboards, alerts and traces at http://127.0.0.1:9090 (METRICS=…, ARGS=…)
+	@tools/cmd/standalone/prepare.sh
+	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
+	@cd tools/dashboards && GOWORK=off go build -o $(BIN)/dashboards .
+	@exec $(BIN)/dashboards $(if $(METRICS),-metrics $(METRICS),-run $(BIN)/standalone) $(ARGS)
+
 .PHONY: quick
 quick: PKG = $(patsubst %,./%/...,$(filter-out tools/%,$(filter-out tools,$(MODULES))))
 quick: ## Run the tests of libs and services without -race, between two edits (SINCE=HEAD, PKG=…, ARGS=…)
@@ -76,7 +89,8 @@ test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFK
 
 # A module outside go.work: nobody else pays for Prometheus' dependencies.
 .PHONY: test-observability
-test-observability: ## Hold metrics, rules and dashboards against Prometheus' own engine, and fire alerts
+test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium; fire alerts
+	@cd tools/dashboards && GOWORK=off go vet ./... && GOWORK=off go test -count=1 ./...
 	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 10m $(ARGS) .
 
 .PHONY: model
@@ -113,7 +127,7 @@ lint: $(LINTER) lines ## Run the linters over every module
 
 # Generated files and test data may be wider.
 WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
-	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/*
+	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/perses/*
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))
@@ -197,6 +211,10 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 	@go build -o $(BIN)/lab ./tools/test/lab/cmd/lab
 	@go test -c -o $(BIN)/e2e.test ./tools/test/e2e
 	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
+
+$(PAGE) $(TYPES): %/node_modules/.package-lock.json: %/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is not installed: it fetches the page'\''s charts and the types of dashboards' >&2; exit 1; }
+	@npm ci --silent --prefix $* && touch $@
 
 .PHONY: tools
 tools: $(BUILDTOOLS) $(SQLC) $(LINTER) ## Build the tools that generate and lint need

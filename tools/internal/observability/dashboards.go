@@ -26,9 +26,9 @@ func one(title, unit, sentence, legend, expr string) Panel {
 // quantiles returns a panel with the median and the 99th percentile of a histogram.
 func quantiles(title, sentence, metric, more string) Panel {
 	p := Panel{Title: title, Sentence: sentence, Unit: "s"}
-	for _, q := range []string{"0.5", "0.99"} {
+	for _, q := range [][2]string{{"0.5", "median"}, {"0.99", "p99"}} {
 		p.Queries = append(p.Queries, Query{
-			fmt.Sprintf("histogram_quantile(%s, sum by (le) (rate(%s_bucket{$SEL%s}[$__rate_interval])))", q, metric, more), q,
+			fmt.Sprintf("histogram_quantile(%s, sum by (le) (rate(%s_bucket{$SEL%s}[$__rate_interval])))", q[0], metric, more), q[1],
 		})
 	}
 	return p

@@ -77,7 +77,7 @@ func signs() map[string]sign {
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	all := map[string]bool{}
-	for _, g := range newEngine(t).groups {
+	for _, g := range newEngine(t).Groups {
 		for _, r := range g.AlertingRules() {
 			all[r.Name()] = all[r.Name()] || g.Name() == "waitlist-alerts"
 		}

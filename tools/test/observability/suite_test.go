@@ -278,7 +278,7 @@ func TestSuite(t *testing.T) {
 			t.Errorf("%s, %s: no number from %s", p.dashboard, p.Title, p.Targets[0].Expr)
 		}
 	}
-	for _, g := range e.groups {
+	for _, g := range e.Groups {
 		for _, r := range g.Rules() {
 			for _, name := range selected(t, r.Query().String()) {
 				if !strings.HasPrefix(name, "slo:") && !exported[name] {
