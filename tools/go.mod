@@ -28,6 +28,7 @@ require (
 	waitlist.internal/services/billing v0.0.0
 	waitlist.internal/services/messaging v0.0.0
 	waitlist.internal/services/notifier v0.0.0
+	waitlist.internal/services/pages v0.0.0
 	waitlist.internal/services/signup v0.0.0
 	waitlist.internal/tools/sdk/go v0.0.0-00010101000000-000000000000
 )
@@ -140,6 +141,7 @@ replace (
 	waitlist.internal/services/billing => ../services/billing
 	waitlist.internal/services/messaging => ../services/messaging
 	waitlist.internal/services/notifier => ../services/notifier
+	waitlist.internal/services/pages => ../services/pages
 	waitlist.internal/services/signup => ../services/signup
 	waitlist.internal/tools/sdk/go => ./sdk/go
 )
