@@ -1,6 +1,10 @@
 package http
 
-import "waitlist.internal/libs/httpapi"
+import (
+	"strings"
+
+	"waitlist.internal/libs/httpapi"
+)
 
 // input is one field of a form.
 type input struct {
@@ -41,14 +45,14 @@ func (v *view) Input(name, kind, autocomplete string, required bool) (input, err
 
 // DescribedBy returns the ids of the hint and of the error.
 func (f input) DescribedBy() string {
-	ids := ""
+	var ids []string
 	if f.Hint != "" {
-		ids = f.Name + "-hint"
+		ids = append(ids, f.Name+"-hint")
 	}
 	if f.Error != "" {
-		ids += " " + f.Name + "-error"
+		ids = append(ids, f.Name+"-error")
 	}
-	return ids
+	return strings.Join(ids, " ")
 }
 
 // Question returns the field of a waitlist's own question.

@@ -61,6 +61,11 @@ func (c *catalogue) T(key string, args ...any) (string, error) {
 	if len(args) == 0 {
 		return text, nil
 	}
+	for i, a := range args {
+		if n, ok := a.(*int64); ok {
+			args[i] = *n // templates pass optional numbers as they are
+		}
+	}
 	return c.printer.Sprintf(text, args...), nil
 }
 
