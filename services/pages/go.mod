@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/gin-gonic/gin v1.12.0
+	go.uber.org/goleak v1.3.0
 	golang.org/x/text v0.43.0
 	waitlist.internal/libs v0.0.0
 )

@@ -41,10 +41,10 @@ func (v *view) submit(action, path string, body map[string]string, out any, done
 	v.Data = accountPage{action, v.Sent("email"), v.Sent("token")}
 	err := v.call(http.MethodPost, path, "", body, out)
 	if refusal, refused := errors.AsType[*api.Error](err); refused {
-		switch {
-		case refusal.Code == "AUTHENTICATION_REQUIRED":
+		switch refusal.Code {
+		case "AUTHENTICATION_REQUIRED":
 			refusal.Message, _ = v.T("login.bad") // a test reads every key
-		case refusal.Code == "CONFLICT":
+		case "CONFLICT":
 			refusal.Message, _ = v.T("register.taken")
 		}
 		return v.render(v.refuse(refusal), "account")

@@ -58,21 +58,7 @@ func browser(t *testing.T, origins ...string) func() *person {
 		}
 	})
 	return func() *person {
-		p := &person{T: t, site: origins[0]}
-		var leave context.CancelFunc
-		p.ctx, leave = chromedp.NewContext(first, chromedp.WithNewBrowserContext(), chromedp.WithListener(func(ev any) { p.hear(ev, origins) }))
-		t.Cleanup(func() {
-			leave()
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			for _, w := range p.wrong {
-				t.Error(w)
-			}
-		})
-		// The tab lives as long as the context of its first step.
-		if err := chromedp.Do(p.ctx); err != nil {
-			t.Fatalf("open a tab: %v", err)
-		}
+		p := arrive(first, t, origins)
 		p.do(chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 			if _, err := cdp.Call(ctx, tab, log.Enable, cdp.Empty{}); err != nil {
 				return err
@@ -82,6 +68,27 @@ func browser(t *testing.T, origins ...string) func() *person {
 		}))
 		return p
 	}
+}
+
+// arrive opens a tab with a profile of its own.
+func arrive(browser context.Context, t *testing.T, origins []string) *person {
+	t.Helper()
+	p := &person{T: t, site: origins[0]}
+	ctx, leave := chromedp.NewContext(browser, chromedp.WithNewBrowserContext(), chromedp.WithListener(func(ev any) { p.hear(ev, origins) }))
+	p.ctx = ctx
+	t.Cleanup(func() {
+		leave()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, w := range p.wrong {
+			t.Error(w)
+		}
+	})
+	// The tab lives as long as the context of its first step.
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("open a tab: %v", err)
+	}
+	return p
 }
 
 func (p *person) hear(ev any, origins []string) {
@@ -372,7 +379,7 @@ func TestWalk(t *testing.T) {
 func TestWithoutJavaScript(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
-	key := s.owner("owner@example.com")
+	key := s.owner()
 	id := s.waitlist(key, full())
 	p := browser(t, s.server.URL)()
 	p.do(chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
@@ -405,7 +412,7 @@ func TestWithoutJavaScript(t *testing.T) {
 func TestWidget(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
-	key := s.owner("owner@example.com")
+	key := s.owner()
 	id := s.waitlist(key, full())
 	referrer := s.api(http.MethodPost, "/public/waitlists/"+id+"/signups", "", object{
 		"email": "early@example.com", "consent": true, "custom_answers": object{"size": "Small"},

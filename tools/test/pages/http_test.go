@@ -6,6 +6,7 @@ import (
 	"crypto/sha512"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -21,7 +22,7 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	const owner, ada, bob = "owner@example.com", "o'hara+x%y@example.com", "bob@example.com"
-	key := s.owner(owner)
+	key := s.owner()
 	id := s.waitlist(key, object{"require_email_verification": true, "notify_referrer": true})
 	token := s.api(http.MethodPost, "/public/waitlists/"+id+"/signups", "", object{"email": ada})["referral_token"]
 	s.api(http.MethodPost, "/public/waitlists/"+id+"/signups", "", object{"email": bob, "referred_by_token": token})
@@ -51,10 +52,10 @@ func TestLinks(t *testing.T) {
 	}
 	for _, link := range links {
 		for _, method := range []string{http.MethodHead, http.MethodGet} {
-			res, page := s.send(method, link.String(), "", "", http.NoBody)
-			if res.StatusCode != http.StatusOK || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") ||
-				res.Header.Get("Referrer-Policy") != "no-referrer" {
-				t.Errorf("%s %s: %d %v\n%s", method, link, res.StatusCode, res.Header, page)
+			a := s.send(method, link.String(), "", "", http.NoBody)
+			if a.status != http.StatusOK || !strings.HasPrefix(a.header.Get("Content-Type"), "text/html") ||
+				a.header.Get("Referrer-Policy") != "no-referrer" {
+				t.Errorf("%s %s: %d %v\n%s", method, link, a.status, a.header, a.body)
 			}
 		}
 	}
@@ -64,9 +65,7 @@ func TestLinks(t *testing.T) {
 
 	press := func(link *url.URL, more url.Values) (int, string) {
 		form := link.Query()
-		for k, v := range more {
-			form[k] = v
-		}
+		maps.Copy(form, more)
 		return s.post(link.Path, form)
 	}
 	mine := func(subject string) *url.URL {
@@ -119,7 +118,7 @@ func TestLinks(t *testing.T) {
 func TestForm(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
-	key := s.owner("owner@example.com")
+	key := s.owner()
 	id := s.waitlist(key, object{
 		"headline": "A <b>kite</b>", "subheadline": "It flies.", "hero_image_url": "https://pictures.example.com/kite.jpg?x='y",
 		"name_field": "required", "phone_field": "required", "require_consent": true, "referral_boost": 7,
@@ -130,10 +129,10 @@ func TestForm(t *testing.T) {
 			{"id": "beta", "label": "Beta?", "type": "checkbox"},
 		},
 	})
-	res, page := s.send(http.MethodGet, "/w/"+id+"?ref=abc&utm_source=%22%3Enews&lang=de", "", "", http.NoBody)
-	s.wants(res.StatusCode, page, 200, `lang="de"`, "A &lt;b&gt;kite&lt;/b&gt;", `name="utm_source" value="&#34;&gt;news"`,
+	shown := s.send(http.MethodGet, "/w/"+id+"?ref=abc&utm_source=%22%3Enews&lang=de", "", "", http.NoBody)
+	s.wants(shown.status, shown.body, 200, `lang="de"`, "A &lt;b&gt;kite&lt;/b&gt;", `name="utm_source" value="&#34;&gt;news"`,
 		`name="ref" value="abc"`, `href="https://example.com/terms"`, `href="mailto:a@example.com"`, "E-Mail-Adresse", "L &amp; XL")
-	policy := res.Header.Get("Content-Security-Policy")
+	policy := shown.header.Get("Content-Security-Policy")
 	if !strings.Contains(policy, "img-src 'self' https://pictures.example.com;") || !strings.Contains(policy, "default-src 'none'") {
 		t.Errorf("policy %s", policy)
 	}
@@ -202,7 +201,7 @@ func TestForm(t *testing.T) {
 func TestViews(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
-	key := s.owner("owner@example.com")
+	key := s.owner()
 	id := s.waitlist(key, nil)
 	for i := range 3 {
 		s.get("/w/" + id)
@@ -226,14 +225,14 @@ func TestViews(t *testing.T) {
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]string{"RATE_LIMIT_RPS": "1", "RATE_LIMIT_BURST": "4"})
-	key := s.owner("owner@example.com")
+	key := s.owner()
 	id := s.waitlist(key, nil)
 	form := url.Values{"email": {"ann@example.com"}, "first_name": {"Ann"}}
 	var page string
 	for status := 0; status != http.StatusTooManyRequests; {
-		var res *http.Response
-		res, page = s.send(http.MethodPost, "/w/"+id, "", "application/x-www-form-urlencoded", strings.NewReader(form.Encode()))
-		if status = res.StatusCode; status == http.StatusTooManyRequests && res.Header.Get("Retry-After") == "" {
+		a := s.send(http.MethodPost, "/w/"+id, "", "application/x-www-form-urlencoded", strings.NewReader(form.Encode()))
+		page = a.body
+		if status = a.status; status == http.StatusTooManyRequests && a.header.Get("Retry-After") == "" {
 			t.Error("no Retry-After")
 		}
 	}
@@ -244,15 +243,15 @@ func TestBusy(t *testing.T) {
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
-	id := s.waitlist(s.owner("owner@example.com"), nil)
+	id := s.waitlist(s.owner(), nil)
 	_, page := s.get("/w/" + id)
 	parts := map[string]string{"the form": page}
 	for _, m := range regexp.MustCompile(`(?:href|src)="(/assets/[^"]+)"`).FindAllStringSubmatch(page, -1) {
-		res, body := s.send(http.MethodGet, m[1], "", "", http.NoBody)
-		if res.StatusCode != http.StatusOK || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
-			t.Errorf("%s: %d %v", m[1], res.StatusCode, res.Header)
+		a := s.send(http.MethodGet, m[1], "", "", http.NoBody)
+		if a.status != http.StatusOK || !strings.Contains(a.header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %d %v", m[1], a.status, a.header)
 		}
-		parts[m[1]] = body
+		parts[m[1]] = a.body
 	}
 	total := 0
 	for name, body := range parts {
@@ -267,13 +266,14 @@ func TestSizes(t *testing.T) {
 		t.Errorf("%d requests block the page", blocking)
 	}
 
-	res, widget := s.send(http.MethodGet, "/widget.js", "", "", http.NoBody)
+	alias := s.send(http.MethodGet, "/widget.js", "", "", http.NoBody)
+	widget := alias.body
 	if n := compressed(t, widget); n > 8_000 {
 		t.Errorf("the widget has %d bytes", n)
 	} else {
 		t.Logf("the widget: %d bytes compressed", n)
 	}
-	if res.Header.Get("Access-Control-Allow-Origin") != "*" {
+	if alias.header.Get("Access-Control-Allow-Origin") != "*" {
 		t.Error("other sites cannot load the widget with its integrity")
 	}
 	_, home := s.get("/")

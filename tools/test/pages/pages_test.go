@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -45,14 +46,19 @@ func start(t *testing.T, env map[string]string) *site {
 	all := map[string]string{
 		"POSTGRES_URL": testenv.Postgres(t), "RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000", "TRUSTED_PROXIES": "127.0.0.1/32",
 	}
-	for k, v := range env {
-		all[k] = v
-	}
+	maps.Copy(all, env)
 	return &site{t, e2e.Run(t, e2e.Options{Binary: e2e.Build(t), Env: all})}
 }
 
-// send sends a request and returns the answer with its body read.
-func (s *site) send(method, path, key, kind string, body io.Reader) (*http.Response, string) {
+// answer is an answer with its body read.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// send sends a request.
+func (s *site) send(method, path, key, kind string, body io.Reader) answer {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
@@ -80,7 +86,7 @@ func (s *site) send(method, path, key, kind string, body io.Reader) (*http.Respo
 	if err != nil {
 		s.Fatal(err)
 	}
-	return res, string(raw)
+	return answer{res.StatusCode, res.Header, string(raw)}
 }
 
 // api calls the REST interface, which must not refuse.
@@ -90,13 +96,13 @@ func (s *site) api(method, path, key string, body any) object {
 	if err != nil {
 		s.Fatal(err)
 	}
-	res, text := s.send(method, "/v1"+path, key, "application/json", bytes.NewReader(raw))
-	if res.StatusCode > 299 {
-		s.Fatalf("%s %s: %d %s", method, path, res.StatusCode, text)
+	a := s.send(method, "/v1"+path, key, "application/json", bytes.NewReader(raw))
+	if a.status > 299 {
+		s.Fatalf("%s %s: %d %s", method, path, a.status, a.body)
 	}
 	out := object{}
-	if text != "" {
-		if err := json.Unmarshal([]byte(text), &out); err != nil {
+	if a.body != "" {
+		if err := json.Unmarshal([]byte(a.body), &out); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -106,21 +112,21 @@ func (s *site) api(method, path, key string, body any) object {
 // get opens a page.
 func (s *site) get(path string) (int, string) {
 	s.Helper()
-	res, text := s.send(http.MethodGet, path, "", "", http.NoBody)
-	return res.StatusCode, text
+	a := s.send(http.MethodGet, path, "", "", http.NoBody)
+	return a.status, a.body
 }
 
 // post sends a form.
 func (s *site) post(path string, form url.Values) (int, string) {
 	s.Helper()
-	res, text := s.send(http.MethodPost, path, "", "application/x-www-form-urlencoded", strings.NewReader(form.Encode()))
-	return res.StatusCode, text
+	a := s.send(http.MethodPost, path, "", "application/x-www-form-urlencoded", strings.NewReader(form.Encode()))
+	return a.status, a.body
 }
 
-// owner registers an account and returns its key.
-func (s *site) owner(email string) string {
+// owner registers owner@example.com and returns its key.
+func (s *site) owner() string {
 	s.Helper()
-	return s.api(http.MethodPost, "/auth/register", "", object{"email": email, "password": password})["api_key"].(string)
+	return s.api(http.MethodPost, "/auth/register", "", object{"email": "owner@example.com", "password": password})["api_key"].(string)
 }
 
 // waitlist creates a waitlist and returns its id.
