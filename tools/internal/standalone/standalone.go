@@ -1,4 +1,4 @@
-// Package standalone runs the whole suite in one process: the six services, an edge
+// Package standalone runs the whole suite in one process: the services, an edge
 // that replaces the ingress, and the servers that they need.
 //
 //	Start   lock DATA_DIR → Postgres, Redis, Kafka (started here, or external

@@ -141,7 +141,9 @@ small, small a { color: inherit; font-size: .85em; }`;
       const form = element('form', { noValidate: true });
       form.setAttribute('part', 'form');
       const input = (type, autocomplete) => element('input', { type, autocomplete });
-      if (config.show_social_proof && config.signup_count) form.append(element('p', { textContent: this.#text('count', config.signup_count) }));
+      if (config.show_social_proof && config.signup_count) {
+        form.append(element('p', { textContent: this.#text('count', config.signup_count) }));
+      }
       form.append(this.#field('email', this.#text('email'), input('email', 'email'), true));
       if (config.name_field !== 'hidden') {
         const required = config.name_field === 'required';
