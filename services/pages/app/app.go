@@ -48,7 +48,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	}
 	client := api.New(base)
 	rt.OnClose("connections to the API", func(context.Context) error { client.Close(); return nil })
-	if err := pageshttp.Routes(rt.Engine, client, public); err != nil {
+	if err := pageshttp.Routes(rt.Engine, client, public, rt.Log); err != nil {
 		return nil, errors.Join(err, rt.Close(context.WithoutCancel(ctx)))
 	}
 	return rt, nil

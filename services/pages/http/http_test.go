@@ -3,6 +3,7 @@ package http
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -107,7 +108,7 @@ func pages(t *testing.T, base string) http.Handler {
 	}
 	client := api.New(base + "/v1")
 	t.Cleanup(client.Close)
-	if err := Routes(engine, client, "https://example.com"); err != nil {
+	if err := Routes(engine, client, "https://example.com", slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	return engine

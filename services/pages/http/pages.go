@@ -25,6 +25,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/services/pages/api"
 )
 
@@ -47,6 +48,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 type handler struct {
 	api       *api.Client
 	public    string // where people reach the pages, without a slash at its end
+	log       *slog.Logger
 	templates map[string]*template.Template
 	languages *languages
 	assets    map[string]asset
@@ -57,9 +59,10 @@ type handler struct {
 }
 
 // Routes adds the pages to an engine. public is the address at which people reach them.
-func Routes(e *gin.Engine, client *api.Client, public string) error {
+func Routes(e *gin.Engine, client *api.Client, public string, log *slog.Logger) error {
 	h := &handler{
-		api: client, public: public, templates: map[string]*template.Template{}, forms: map[string]cachedForm{}, now: time.Now,
+		api: client, public: public, log: log,
+		templates: map[string]*template.Template{}, forms: map[string]cachedForm{}, now: time.Now,
 	}
 	var err error
 	if h.languages, err = loadLanguages(); err != nil {
@@ -222,7 +225,7 @@ func (v *view) refuse(e *api.Error) int {
 	case status == 0 || status >= http.StatusInternalServerError:
 		if status == 0 {
 			status, p.Request = http.StatusBadGateway, httpapi.RequestID(c)
-			slog.Default().LogAttrs(c.Request.Context(), slog.LevelWarn, "no answer from the API", slog.Any("error", e))
+			v.h.log.LogAttrs(c.Request.Context(), slog.LevelWarn, "no answer from the API", telemetry.Err(e))
 		}
 		text("failed.text")
 	default:

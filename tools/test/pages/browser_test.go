@@ -58,15 +58,7 @@ func browser(t *testing.T, origins ...string) func() *person {
 		}
 	})
 	return func() *person {
-		p := arrive(first, t, origins)
-		p.do(chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
-			if _, err := cdp.Call(ctx, tab, log.Enable, cdp.Empty{}); err != nil {
-				return err
-			}
-			_, err := cdp.Call(ctx, tab, network.Enable, network.EnableParams{})
-			return err
-		}))
-		return p
+		return arrive(first, t, origins)
 	}
 }
 
@@ -85,7 +77,13 @@ func arrive(browser context.Context, t *testing.T, origins []string) *person {
 		}
 	})
 	// The tab lives as long as the context of its first step.
-	if err := chromedp.Do(ctx); err != nil {
+	if err := chromedp.Do(ctx, chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
+		if _, err := cdp.Call(ctx, tab, log.Enable, cdp.Empty{}); err != nil {
+			return err
+		}
+		_, err := cdp.Call(ctx, tab, network.Enable, network.EnableParams{})
+		return err
+	})); err != nil {
 		t.Fatalf("open a tab: %v", err)
 	}
 	return p
@@ -281,7 +279,7 @@ func TestWalk(t *testing.T) {
 	owner.fill("#email", "owner@example.com")
 	owner.fill("#password", password)
 	owner.press("form button")
-	owner.sees("Your waitlists", "Kites", "1 signups")
+	owner.sees("Your waitlists", "Kites", "signups: 1")
 	owner.audit("login")
 
 	ann := newPerson()
@@ -368,6 +366,9 @@ func TestWalk(t *testing.T) {
 	ann.open("/w/" + id)
 	ann.sees("This waitlist is closed")
 	ann.audit("closed")
+	ann.open("/register?lang=de")
+	ann.sees("Konto anlegen")
+	ann.audit("german")
 }
 
 // TestWithoutJavaScript signs somebody up and shows their place.

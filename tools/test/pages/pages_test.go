@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // patience bounds waits on a busy machine.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 const password = "correct horse battery"
 
