@@ -47,7 +47,7 @@ VERSION ?= $(shell git describe --tags --always --dirty)
 # More flags of ko and of helm, as KOFLAGS=--platform=linux/amd64.
 KOFLAGS ?=
 HELMFLAGS ?=
-SERVICES := account signup admin-analytics billing messaging notifier
+SERVICES := account signup admin-analytics billing messaging notifier pages
 # What was built last, as values of charts/waitlist.
 IMAGES := $(CURDIR)/.data/images.yaml
 

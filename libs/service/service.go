@@ -58,6 +58,9 @@ type Options struct {
 	Migrations fs.FS
 	// HTTP opens the public interface. It needs Redis for the rate limit.
 	HTTP bool
+	// Unlimited is for a service with nothing under /v1: the rate limit does not concern it,
+	// so that it needs no Redis.
+	Unlimited bool
 	// RateLimitExempt reports public requests that the rate limit ignores; nil means none.
 	RateLimitExempt func(method, path string) bool
 	// GRPC opens the internal interface.
@@ -198,7 +201,7 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p := problems(slices.Clone(o.Problems))
 	c := &r.Config
 	p.check(o.Schema == "" || c.PostgresURL != "", "Set POSTGRES_URL.")
-	limits := o.HTTP && c.Limiter == nil
+	limits := o.HTTP && !o.Unlimited && c.Limiter == nil
 	p.check((!o.Redis && !limits) || c.RedisURL != "", "Set REDIS_URL.")
 	p.check(c.RateLimitRPS > 0, "Set RATE_LIMIT_RPS to a positive number.")
 	p.check(c.RateLimitBurst > 0, "Set RATE_LIMIT_BURST to a positive number.")
@@ -303,7 +306,7 @@ func (r *Runtime) openRedis() error {
 
 func (r *Runtime) openHTTP(o Options) (err error) {
 	limiter := r.Config.Limiter
-	if limiter == nil {
+	if limiter == nil && !o.Unlimited {
 		c, err := ratelimit.OpenRedis(r.Config.RedisURL, r.Config.RedisCAFile)
 		if err != nil {
 			return err

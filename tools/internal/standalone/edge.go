@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/proto/routes"
+	pages "waitlist.internal/services/pages/app"
 )
 
 // edge replaces the ingress: it passes each request to the service behind its path
-// prefix and answers 404 for paths without a service, as the API specifies.
+// prefix, and what is not below /v1 to the pages. It answers 404 for paths without a
+// service, as the API specifies.
 func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telemetry) (http.Handler, error) {
 	table, err := routes.Table()
 	if err != nil {
@@ -44,6 +47,10 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 			return
 		}
 		if h := services[routes.Service(table, r.URL.EscapedPath())]; h != nil {
+			h.ServeHTTP(w, r)
+			return
+		}
+		if h := services[pages.Name]; h != nil && r.URL.Path != "/v1" && !strings.HasPrefix(r.URL.Path, "/v1/") {
 			h.ServeHTTP(w, r)
 			return
 		}

@@ -1,4 +1,4 @@
-// Package standalone runs the whole suite in one process: the six services, an edge
+// Package standalone runs the whole suite in one process: the services, an edge
 // that replaces the ingress, and the servers that they need.
 //
 //	Start   lock DATA_DIR → Postgres, Redis, Kafka (started here, or external
@@ -57,6 +57,8 @@ type Config struct {
 	MailDir string `env:"MAIL_DIR" run:"DATA_DIR/mail"`
 	// maildir, smtp or resend.
 	MailProvider string `env:"MAIL_PROVIDER" envDefault:"maildir"`
+	// Whether the pages are served at `/`.
+	Pages bool `env:"PAGES" envDefault:"true"`
 	// File of the log, in JSON lines; `-` is standard error. Warnings always go to standard error, too.
 	LogFile string `env:"LOG_FILE" run:"DATA_DIR/standalone.log"`
 	// A real PostgreSQL: `postgres://user:password@host:5432/database`.
@@ -357,6 +359,9 @@ func (s *Standalone) banner() {
 	mail := part{name: "Mail", what: "one file per email in " + s.cfg.MailDir}
 	if s.cfg.MailProvider != "maildir" {
 		mail.what = s.cfg.MailProvider
+	}
+	if s.cfg.Pages && s.deployed == nil {
+		fmt.Fprintf(&b, "  %-10s%s\n", "Pages", s.URL+"/, a waitlist's form at /w/<waitlist_id>")
 	}
 	data := part{name: "Data", what: "in " + s.cfg.DataDir + ", log in " + s.cfg.LogFile}
 	for _, p := range append(append([]part(nil), s.parts...), mail, data) {
