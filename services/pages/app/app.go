@@ -23,7 +23,7 @@ type Config struct {
 
 	// The REST interface as this service reaches it, with /v1. Whoever answers there must trust this service's address as
 	// a proxy (TRUSTED_PROXIES), or takes all visitors for one.
-	APIURL string `env:"API_URL" envDefault:"http://127.0.0.1:8080/v1" run:"the standalone's" deployed:"required"`
+	APIURL string `env:"PAGES_API_URL" envDefault:"http://127.0.0.1:8080/v1" run:"the standalone's" deployed:"required"`
 	// The pages as people reach them, without a path; the REST interface is at /v1 beside them.
 	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080" run:"the standalone's" deployed:"required"`
 }
@@ -36,7 +36,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	var problems []error
 	base, err := baseURL(cfg.APIURL)
 	if err != nil {
-		problems = append(problems, fmt.Errorf("API_URL: %w", err))
+		problems = append(problems, fmt.Errorf("PAGES_API_URL: %w", err))
 	}
 	public, err := baseURL(cfg.PublicFormURL)
 	if err != nil {

@@ -84,7 +84,7 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 	setDefault(l.env, "TRUSTED_PROXIES", "none")
 	setDefault(l.env, "PUBLIC_FORM_URL", s.URL)
 	setDefault(l.env, "PUBLIC_API_URL", s.URL+"/v1")
-	setDefault(l.env, "API_URL", s.URL+"/v1")
+	setDefault(l.env, "PAGES_API_URL", s.URL+"/v1")
 	payments, err := s.startPayments(ctx)
 	if err != nil {
 		return nil, err

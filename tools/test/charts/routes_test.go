@@ -125,7 +125,7 @@ func TestOwnedByOperator(t *testing.T) {
 // enabled are the values that charts/waitlist needs for the pages.
 func enabled() []string {
 	return []string{
-		"--set", "pages.enabled=true", "--set", "pages.env.API_URL=https://example.com/v1",
+		"--set", "pages.enabled=true", "--set", "pages.env.PAGES_API_URL=https://example.com/v1",
 		"--set", "pages.env.PUBLIC_FORM_URL=https://example.com",
 	}
 }
@@ -169,7 +169,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	compare(t, "the HTTPRoutes", paths, "the routes", append(want(t), "/ -> w-pages"))
-	for _, name := range []string{"API_URL", "PUBLIC_FORM_URL", "HTTP_ADDR", "TRUSTED_PROXIES"} {
+	for _, name := range []string{"PAGES_API_URL", "PUBLIC_FORM_URL", "HTTP_ADDR", "TRUSTED_PROXIES"} {
 		if !slices.Contains(variables, name) {
 			t.Errorf("the pages do not get %s", name)
 		}
