@@ -3,12 +3,14 @@ package service
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +34,7 @@ import (
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/tlsroots"
 	"waitlist.internal/libs/token"
 )
 
@@ -149,6 +152,14 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 	}
 	r.Log = r.Telemetry.Log
 	r.Kafka.Registerer = r.Telemetry.Registerer
+	expiry := tlsroots.NewExpiry(r.Telemetry.Registerer)
+	if r.Kafka.TLS != nil {
+		r.Kafka.TLS.VerifyConnection = func(c tls.ConnectionState) error {
+			expiry.Saw("kafka", c)
+			return nil
+		}
+	}
+	r.keyAges()
 	if seed != nil {
 		if r.Identity, err = rpc.NewIdentity(name, seed); err != nil {
 			return nil, err
@@ -180,6 +191,22 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 		healthv1.RegisterHealthServer(r.GRPC, r.health)
 	}
 	return r, nil
+}
+
+// keyAges exports when the key of each ring that signs or encrypts was made, if its id
+// begins with that day, as in 2026-11-23.
+func (r *Runtime) keyAges() {
+	made := promauto.With(r.Telemetry.Registerer).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "waitlist_key_created_timestamp_seconds", Help: "When the key that signs or encrypts was made, by its id.",
+	}, []string{"setting"})
+	for setting, ring := range map[string]string{
+		"TOKEN_KEYS": r.Config.TokenKeys, "ACCOUNT_TOKEN_KEYS": r.Config.AccountTokenKeys, "SEAL_KEYS": r.Config.SealKeys,
+	} {
+		id, _, _ := strings.Cut(strings.TrimSpace(ring), ":")
+		if day, err := time.Parse(time.DateOnly, id[:min(len(id), len(time.DateOnly))]); err == nil {
+			made.WithLabelValues(setting).Set(float64(day.Unix()))
+		}
+	}
 }
 
 // redisLog logs the Redis driver's messages at debug level. Callers of Redis report the
@@ -255,7 +282,15 @@ func (r *Runtime) openPostgres(ctx context.Context, o Options) error {
 	}
 	r.Pool = pool
 	r.OnClose("postgres", func(context.Context) error { pool.Close(); return nil })
-	r.AddReady("postgres", pool.Ping)
+	expiry := tlsroots.NewExpiry(r.Telemetry.Registerer)
+	r.AddReady("postgres", func(ctx context.Context) error {
+		return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+			if secure, ok := conn.Conn().PgConn().Conn().(*tls.Conn); ok {
+				expiry.Saw("postgres", secure.ConnectionState())
+			}
+			return conn.Ping(ctx)
+		})
+	})
 	r.Telemetry.Registerer.MustRegister(pg.Metrics(pool))
 	if o.Migrations == nil {
 		return nil

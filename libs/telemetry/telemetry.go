@@ -84,6 +84,7 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	res := resource.NewWithAttributes(SchemaURL, attribute.String("service.name", o.Service), attribute.String("service.version", version))
+	counts := newSpans(t.Registerer)
 	sampling := []sdktrace.TracerProviderOption{sdktrace.WithSampler(sdktrace.NeverSample())}
 	if o.OTLPEndpoint != "" {
 		exp, err := otlptracegrpc.New(ctx)
@@ -92,7 +93,8 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 			return nil, fmt.Errorf("start OTLP exporter: %w", err)
 		}
 		sampling = []sdktrace.TracerProviderOption{
-			sdktrace.WithBatcher(exp), sdktrace.WithSampler(newSampler(o.TraceRatio, o.TracesPerSecond)),
+			sdktrace.WithSpanProcessor(counts), sdktrace.WithBatcher(counting{exp, counts.exported}),
+			sdktrace.WithSampler(newSampler(o.TraceRatio, o.TracesPerSecond)),
 		}
 	}
 	t.Tracers = sdktrace.NewTracerProvider(append(sampling, sdktrace.WithResource(res))...)

@@ -211,6 +211,9 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		})
 		rt.Audit()
 		rt.Go("mail sender", sender.Run)
+		rt.Go("age of the oldest mail", func(ctx context.Context) error {
+			return watchOldest(ctx, mails, rt.Telemetry.Registerer)
+		})
 		purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
 		rt.Go("purge", purge.Run)
 		return nil

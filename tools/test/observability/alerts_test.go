@@ -39,7 +39,7 @@ func signs() map[string]sign {
 			return []sample{series(counts, name, append([]string{"service", "signup"}, pairs...)...)}
 		}
 	}
-	handled := 0.0
+	var skipped, refused, ended, exported float64
 	return map[string]sign{
 		"WaitlistPostgresAway":        dependency("postgres"),
 		"WaitlistRedisAway":           dependency("redis"),
@@ -49,11 +49,12 @@ func signs() map[string]sign {
 		"WaitlistOutboxParked":        switched(1, 0, "outbox_rows", "service", "signup", "state", "parked"),
 		"WaitlistConsumerStuck": func(trouble bool, _ float64) []sample {
 			if !trouble {
-				handled++
+				skipped++ // it moves, though nothing has an effect
 			}
 			return []sample{
 				series(3, "kafka_consumer_lag", "service", "signup", "group", "signup", "topic", "t"),
-				series(handled, "kafka_consumer_handled_total", "service", "signup", "group", "signup"),
+				series(10, "kafka_consumer_handled_total", "service", "signup", "group", "signup"),
+				series(skipped, "kafka_consumer_skipped_total", "service", "signup", "group", "signup"),
 			}
 		},
 		"WaitlistDeadLetters":  rises("kafka_consumer_dead_letters_total", "group", "signup", "reason", "panic"),
@@ -66,9 +67,45 @@ func signs() map[string]sign {
 		"WaitlistSignupsRefused": rises("http_server_responses_total", "http_route", "/v1/public/waitlists/:waitlist_id/signups",
 			"http_request_method", "POST", "http_response_status_code", "429"),
 		"WaitlistConnectionsFull": switched(4500, 4400, "http_server_open_connections", "service", "signup"),
-		"WaitlistProbeFails":      rises("prober_step_failures_total", "step", "signup"),
-		"WaitlistProbeSilent":     switched(1, 1e10, "prober_last_success_timestamp_seconds"),
-		"WaitlistNothingScraped":  func(bool, float64) []sample { return nil }, // the series of builds is its own
+		"WaitlistProducerFails":   rises("kafka_producer_errors_total"),
+		"WaitlistIndexBehind":     rises("signup_index_catch_ups_total", "outcome", "failed"),
+		"WaitlistMailsOld":        switched(3601, 3599, "messaging_oldest_seconds", "service", "messaging", "what", "mail"),
+		"WaitlistBlastStands":     switched(601, 599, "messaging_oldest_seconds", "service", "messaging", "what", "blast"),
+		"WaitlistLoginsRefused": func(trouble bool, _ float64) []sample {
+			if trouble {
+				refused += 61
+			}
+			return []sample{series(refused, "account_password_checks_total", "service", "account", "outcome", "locked")}
+		},
+		"WaitlistSpansDropped": func(trouble bool, _ float64) []sample {
+			ended += 100
+			if !trouble {
+				exported += 100
+			}
+			return []sample{
+				series(ended, "otel_sdk_span_ended_total", "service", "signup"),
+				series(exported, "otel_sdk_exporter_span_exported_total", "service", "signup"),
+			}
+		},
+		"WaitlistCertificateExpires": func(trouble bool, _ float64) []sample {
+			left := 30.0
+			if trouble {
+				left = 13
+			}
+			return []sample{series(float64(begin.Unix())+left*86400, "waitlist_certificate_expiry_timestamp_seconds",
+				"service", "signup", "dependency", "kafka")}
+		},
+		"WaitlistKeyOld": func(trouble bool, _ float64) []sample {
+			age := 399.0
+			if trouble {
+				age = 401
+			}
+			return []sample{series(float64(begin.Unix())-age*86400, "waitlist_key_created_timestamp_seconds",
+				"service", "signup", "setting", "SEAL_KEYS")}
+		},
+		"WaitlistProbeFails":     rises("prober_step_failures_total", "step", "signup"),
+		"WaitlistProbeSilent":    switched(1, 1e10, "prober_last_success_timestamp_seconds"),
+		"WaitlistNothingScraped": func(bool, float64) []sample { return nil }, // the series of builds is its own
 	}
 }
 

@@ -40,6 +40,9 @@ type engine struct {
 // namespace and pod are the labels that Prometheus would give what it scrapes.
 const namespace, pod = "test", "pod-0"
 
+// begin is when an engine's clock starts.
+var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
+
 // newEngine returns an engine with the rules of the chart.
 func newEngine(t testing.TB) *engine {
 	t.Helper()
@@ -52,7 +55,7 @@ func newEngine(t testing.TB) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{TB: t, db: db, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), fired: map[string]bool{}}
+	e := &engine{TB: t, db: db, now: begin, fired: map[string]bool{}}
 	e.promql = promql.NewEngine(promql.EngineOpts{
 		MaxSamples: 50_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
 	})
@@ -109,7 +112,8 @@ func (e *engine) step(d time.Duration, samples []sample) {
 	e.now = e.now.Add(d)
 	app := e.db.Appender(e.Context())
 	for _, s := range samples {
-		target := labels.NewBuilder(s.labels).Set("namespace", namespace).Set("pod", pod).Labels()
+		target := labels.NewBuilder(s.labels).Set("namespace", namespace).Set("pod", pod).
+			Set("revision", "1").Labels()
 		if _, err := app.Append(0, target, e.now.UnixMilli(), s.value); err != nil {
 			e.Fatalf("store %s: %v", s.labels, err)
 		}

@@ -42,7 +42,8 @@ var unseen = map[string]string{ //nolint:gochecknoglobals // a constant
 
 // elsewhere are metrics that alerts ask for and that this suite cannot have, with the reason.
 var elsewhere = map[string]string{ //nolint:gochecknoglobals // a constant
-	"prober_.*": "the prober is a program of its own; its tests have its metrics",
+	"waitlist_certificate_.*": "its servers speak without TLS; a test of libs/redisconn has one that does",
+	"prober_.*":               "the prober is a program of its own; its tests have its metrics",
 }
 
 // suite is a running standalone program.
@@ -212,6 +213,12 @@ func TestSuite(t *testing.T) {
 	t.Parallel()
 	s, e := start(t), newEngine(t)
 	w := s.world()
+	// Short lists have no index.
+	rows := make([]object, 1100)
+	for i := range rows {
+		rows[i] = object{"email": fmt.Sprintf("row%d@example.com", i)}
+	}
+	s.must("POST", "/waitlists/"+w.list+"/import", w.key, object{"signups": rows})
 	// The rate of a series needs two scrapes, and what happens between them.
 	var attempts, mails float64
 	some := func(round string) {
@@ -279,7 +286,7 @@ func TestSuite(t *testing.T) {
 				}
 			}
 		}
-		if numbers == 0 {
+		if numbers == 0 && !matches(elsewhere, selected(t, p.Targets[0].Expr)[0]) {
 			t.Errorf("%s, %s: no number from %s", p.dashboard, p.Title, p.Targets[0].Expr)
 		}
 	}
