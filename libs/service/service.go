@@ -140,7 +140,7 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 	r.Go("dependencies", r.watch)
 	if r.Telemetry = cfg.Telemetry; r.Telemetry == nil {
 		r.Telemetry, err = telemetry.New(ctx, telemetry.Options{
-			Service: name, Output: cfg.output(), Level: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint,
+			Service: name, Output: cfg.output(), Level: cfg.LogLevel, Format: cfg.LogFormat, OTLPEndpoint: cfg.OTLPEndpoint,
 			TraceRatio: cfg.TraceRatio, TracesPerSecond: cfg.TracesPerSecond,
 		})
 		if err != nil {
@@ -233,6 +233,7 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(c.Replicas > 0, "Set REPLICAS to a positive number.")
 	p.check(c.TraceRatio >= 0 && c.TraceRatio <= 1, "Set TRACE_RATIO to a number from 0 to 1.")
 	p.check(c.TracesPerSecond >= 0, "Set TRACES_PER_SECOND to 0 or a positive number.")
+	p.check(c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text", "Set LOG_FORMAT to json or text.")
 	p.check(c.ShutdownDrain > 0, "Set SHUTDOWN_DRAIN to a positive duration.")
 	p.check(c.ShutdownDelay >= 0, "Set SHUTDOWN_DELAY to 0 or longer.")
 	p.check(c.AuditRetention >= minAudit && c.AuditRetention <= maxAudit, "Set AUDIT_RETENTION to a duration from 24h to 87600h.")
