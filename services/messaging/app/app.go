@@ -190,6 +190,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 			Queue: mails, Provider: in.provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
 			Mailings: grpc.NewMailings(signups), Templates: templates,
 			SMS: sms, Suppressions: mails, Senders: senders, Limits: limits, Registerer: rt.Telemetry.Registerer,
+			Tracers: rt.Telemetry.Tracers,
 		})
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mails),
