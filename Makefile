@@ -77,7 +77,7 @@ test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFK
 # A module outside go.work: nobody else pays for Prometheus' dependencies.
 .PHONY: test-observability
 test-observability: ## Hold metrics, rules and dashboards against Prometheus' own engine, and fire alerts
-	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 10m $(ARGS) .
+	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -parallel 8 -timeout 10m $(ARGS) .
 
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race

@@ -4,7 +4,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -193,47 +192,4 @@ func (s *suite) children(word string) (pids []int) {
 		s.Fatalf("the suite runs no %s; without redis-server installed it has a stand-in", word)
 	}
 	return pids
-}
-
-// TestFaults freezes servers of a running suite and watches its real metrics. A second is
-// half a minute of the rules' time.
-func TestFaults(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ word, want string }{
-		"Redis":    {"redis-server", "WaitlistRedisAway/warning"},
-		"Postgres": {"postgres", "WaitlistPostgresAway/critical"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, e := start(t), newEngine(t)
-			watch := func(what string, ok func() bool) {
-				t.Helper()
-				s.await(what, func() bool {
-					now, _ := scrape(t, s.metrics)
-					e.step(3*time.Second, now)
-					return ok()
-				})
-			}
-			watch("dependencies", func() bool { return len(e.query(`waitlist_dependency_up == 1`)) == 13 })
-			if len(e.fired) > 0 {
-				t.Fatalf("before: %s", names(e.firing()))
-			}
-			frozen := s.children(c.word)
-			signal := func(sig syscall.Signal) {
-				for _, pid := range frozen {
-					_ = syscall.Kill(pid, sig)
-				}
-			}
-			signal(syscall.SIGSTOP)
-			defer signal(syscall.SIGCONT)
-			watch(c.want, func() bool { return e.firing()[c.want] != "" })
-			signal(syscall.SIGCONT)
-			watch("nothing to fire", func() bool { return len(e.firing()) == 0 })
-			for fired := range e.fired {
-				if fired != c.want {
-					t.Errorf("%s fired, too", fired)
-				}
-			}
-		})
-	}
 }

@@ -167,7 +167,9 @@ func (e *engine) query(expr string) promql.Vector {
 // scrape returns the samples at url and their bytes; none if nobody answers.
 func scrape(t testing.TB, url string) ([]sample, int) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,6 +180,9 @@ func scrape(t testing.TB, url string) ([]sample, int) {
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
+	if ctx.Err() != nil {
+		return nil, 0
+	}
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("scrape: %s, %v\n%.300s", res.Status, err, body)
 	}

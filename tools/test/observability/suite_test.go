@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -49,8 +50,8 @@ var elsewhere = map[string]string{ //nolint:gochecknoglobals // a constant
 // suite is a running standalone program.
 type suite struct {
 	testing.TB
-	api, metrics string
-	process      *os.Process
+	api, metrics, dir string
+	process           *os.Process
 }
 
 func freePort(t testing.TB) string {
@@ -63,19 +64,44 @@ func freePort(t testing.TB) string {
 	return l.Addr().String()
 }
 
+var (
+	buildOnce  sync.Once
+	programDir string
+	buildErr   error
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	_ = os.RemoveAll(programDir)
+	os.Exit(code)
+}
+
+// programs returns the folder of the programs that tests run, which the first test builds.
+func programs(t testing.TB) string {
+	t.Helper()
+	buildOnce.Do(func() {
+		if programDir, buildErr = os.MkdirTemp("", "observability"); buildErr != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-o", programDir, "./cmd/standalone", "./cmd/devkafka") //nolint:noctx // for all tests
+		build.Dir, build.Env = filepath.Join(root, "tools"), append(os.Environ(), "GOWORK=")
+		if out, err := build.CombinedOutput(); err != nil {
+			buildErr = fmt.Errorf("build the programs: %w\n%s", err, out)
+		}
+	})
+	if buildErr != nil {
+		t.Fatal(buildErr)
+	}
+	return programDir
+}
+
 // start runs the standalone program, which E2E_STANDALONE may name, until the test ends.
 func start(t testing.TB, env ...string) *suite {
 	t.Helper()
 	dir := t.TempDir()
 	binary := os.Getenv("E2E_STANDALONE")
 	if binary == "" {
-		binary = filepath.Join(dir, "standalone")
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/standalone")
-		build.Dir = filepath.Join(root, "tools")
-		build.Env = append(os.Environ(), "GOWORK=")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build the standalone program: %v\n%s", err, out)
-		}
+		binary = filepath.Join(programs(t), "standalone")
 	}
 	addr, internal := freePort(t), freePort(t)
 	log, err := os.Create(filepath.Join(dir, "log"))
@@ -100,7 +126,7 @@ func start(t testing.TB, env ...string) *suite {
 		}
 		_ = log.Close()
 	})
-	s := &suite{TB: t, api: "http://" + addr + "/v1", metrics: "http://" + internal + "/metrics", process: cmd.Process}
+	s := &suite{TB: t, api: "http://" + addr + "/v1", metrics: "http://" + internal + "/metrics", dir: dir, process: cmd.Process}
 	s.await("a ready suite", func() bool {
 		res, err := http.Get("http://" + addr + "/readyz") //nolint:noctx // a test
 		if err != nil {
