@@ -91,7 +91,7 @@ test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFK
 .PHONY: test-observability
 test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium; fire alerts
 	@cd tools/dashboards && GOWORK=off go vet ./... && GOWORK=off go test -count=1 ./...
-	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 10m $(ARGS) .
+	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -parallel 8 -timeout 10m $(ARGS) .
 
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race

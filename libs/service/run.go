@@ -93,7 +93,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		}
 		s.serve()
 		r.setServing(true)
-		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("version", telemetry.Version()))
+		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving")
 		select {
 		case <-ctx.Done():
 		case err = <-s.failed:
@@ -286,12 +286,13 @@ func within(ctx context.Context, fn func()) error {
 	}
 }
 
-// InternalHandler serves /livez, /readyz, /metrics and /debug/pprof.
+// InternalHandler serves /livez, /readyz, /metrics, /log/level and /debug/pprof.
 func (r *Runtime) InternalHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", r.readyz)
 	mux.Handle("GET /metrics", telemetry.MetricsHandler(r.Telemetry.Registry))
+	mux.Handle("PUT /log/level", telemetry.LevelHandler(r.Telemetry.Level))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

@@ -240,6 +240,14 @@ func TestLife(t *testing.T) {
 			`http_response_status_code="200",http_route="/v1/fast",service="account"} 1`) {
 		t.Error(s, body)
 	}
+	put, err := http.NewRequestWithContext(t.Context(), http.MethodPut, internal+"/log/level", strings.NewReader(`{"level":"DEBUG"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := http.DefaultClient.Do(put); err != nil || res.Body.Close() != nil || res.StatusCode != http.StatusNoContent ||
+		r.Telemetry.Level.Level() != slog.LevelDebug {
+		t.Error(res, err, r.Telemetry.Level.Level())
+	}
 	conn, err := r.Dial(cfg.GRPCListener.Addr().String(), "account")
 	if err != nil {
 		t.Fatal(err)

@@ -185,7 +185,7 @@ func launch[C any](
 	}
 	b := base(&cfg)
 	tel, err := telemetry.New(ctx, telemetry.Options{
-		Service: name, Output: l.output, Level: b.LogLevel, OTLPEndpoint: b.OTLPEndpoint,
+		Service: name, Output: l.output, Level: b.LogLevel, Format: b.LogFormat, OTLPEndpoint: b.OTLPEndpoint,
 		TraceRatio: b.TraceRatio, TracesPerSecond: b.TracesPerSecond,
 	})
 	if err != nil {

@@ -72,14 +72,16 @@ func (s *Standalone) readyz(w http.ResponseWriter, r *http.Request) {
 
 // internal serves the health, metrics and profiles of the whole process.
 func (s *Standalone) internal(tel *telemetry.Telemetry) http.Handler {
-	all := prometheus.Gatherers{tel.Registry}
+	all, levels := prometheus.Gatherers{tel.Registry}, []*telemetry.Level{tel.Level}
 	for _, a := range s.apps {
+		levels = append(levels, a.Telemetry.Level)
 		all = append(all, a.Telemetry.Registry)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", telemetry.MetricsHandler(all))
+	mux.Handle("PUT /log/level", telemetry.LevelHandler(levels...))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

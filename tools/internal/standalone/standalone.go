@@ -77,6 +77,8 @@ type Config struct {
 	StripesimAddr string `env:"STRIPESIM_ADDR" envDefault:"127.0.0.1:0"`
 	// DEBUG, INFO, WARN or ERROR.
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
+	// json, or text: shorter lines for people.
+	LogFormat string `env:"LOG_FORMAT" envDefault:"json"`
 	// Where spans go. Empty: nowhere.
 	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 
@@ -195,7 +197,7 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	}
 	s.onStop(output.Close)
 	tel, err := telemetry.New(ctx, telemetry.Options{
-		Service: "standalone", Output: output, Level: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint,
+		Service: "standalone", Output: output, Level: cfg.LogLevel, Format: cfg.LogFormat, OTLPEndpoint: cfg.OTLPEndpoint,
 	})
 	if err != nil {
 		return nil, err

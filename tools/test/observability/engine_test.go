@@ -2,6 +2,7 @@ package observability_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +37,9 @@ type clock struct {
 // namespace and pod are the labels that Prometheus would give what it scrapes.
 const namespace, pod = "test", "pod-0"
 
+// begin is when an engine's clock starts.
+var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
+
 // newEngine returns an engine with the rules of the chart.
 func newEngine(t testing.TB) *clock {
 	t.Helper()
@@ -48,7 +52,7 @@ func newEngine(t testing.TB) *clock {
 			t.Error(err)
 		}
 	})
-	return &clock{TB: t, Engine: e, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), fired: map[string]bool{}}
+	return &clock{TB: t, Engine: e, now: begin, fired: map[string]bool{}}
 }
 
 func read(t testing.TB, name string) string {
@@ -72,7 +76,8 @@ func (e *clock) step(d time.Duration, samples []sample) {
 	e.now = e.now.Add(d)
 	app := e.DB.Appender(e.Context())
 	for _, s := range samples {
-		target := labels.NewBuilder(s.labels).Set("namespace", namespace).Set("pod", pod).Labels()
+		target := labels.NewBuilder(s.labels).Set("namespace", namespace).Set("pod", pod).
+			Set("revision", "1").Labels()
 		if _, err := app.Append(0, target, e.now.UnixMilli(), s.value); err != nil {
 			e.Fatalf("store %s: %v", s.labels, err)
 		}
@@ -121,7 +126,9 @@ func (e *clock) query(expr string) promql.Vector {
 // scrape returns the samples at url and their bytes; none if nobody answers.
 func scrape(t testing.TB, url string) ([]sample, int) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +139,9 @@ func scrape(t testing.TB, url string) ([]sample, int) {
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
+	if ctx.Err() != nil {
+		return nil, 0
+	}
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("scrape: %s, %v\n%.300s", res.Status, err, body)
 	}
