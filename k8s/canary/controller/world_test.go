@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -20,8 +21,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -59,11 +61,15 @@ type world struct {
 	lazy bool
 	// broken pods, by name: they do not get ready again.
 	broken map[string]bool
-	log    []string
-	kills  int
-	errs   int
-	clash  int
-	rounds int
+	// deaf gateways take no route.
+	deaf bool
+	// dieAfterRoute kills the operator after a write of a route.
+	dieAfterRoute bool
+	log           []string
+	kills         int
+	errs          int
+	clash         int
+	rounds        int
 }
 
 // script is an Analyst whose verdict depends on the image, and that knows nothing at the start of an operator.
@@ -80,6 +86,9 @@ func (s *script) Look(
 		s.looks[key]++
 	}
 	n := uint64(20 * s.looks[key])
+	if s.w.deployment(of.Name) == nil {
+		return judge.Verdict{}, nil
+	}
 	v := judge.Verdict{Candidate: n, Stable: 9 * n, Reason: "as scripted"}
 	image := s.w.deployment(of.Name).Spec.Template.Spec.Containers[0].Image
 	switch {
@@ -98,7 +107,9 @@ func (s *script) Forget(of types.NamespacedName) {
 func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
 	known := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, gatewayv1.Install, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, autoscalingv2.AddToScheme, gatewayv1.Install, v1alpha1.AddToScheme,
+	} {
 		if err := add(known); err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +117,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), broken: map[string]bool{},
 	}
-	w.api = fake.NewClientBuilder().WithScheme(known).
+	// Without managed fields, which would take most of the time.
+	tracker := clienttesting.NewObjectTracker(known, serializer.NewCodecFactory(known).UniversalDecoder())
+	w.api = fake.NewClientBuilder().WithScheme(known).WithObjectTracker(tracker).
 		WithStatusSubresource(&v1alpha1.Canary{}, &gatewayv1.HTTPRoute{}, &appsv1.Deployment{}, &corev1.Pod{}).Build()
 	w.faulty = interceptor.NewClient(w.api, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -201,6 +214,9 @@ func (w *world) write(verb string, o client.Object, do func() error) error {
 	}
 	w.note("%s", what)
 	before()
+	if _, route := o.(*gatewayv1.HTTPRoute); route && w.dieAfterRoute {
+		fate = 3
+	}
 	switch fate {
 	case 3:
 		w.note("killed after: %s", what)
@@ -310,7 +326,7 @@ func (w *world) oracleDeployment(n *appsv1.Deployment) func() {
 func (w *world) legal(name string) {
 	c := w.canary(name)
 	h := w.route(name)
-	if h == nil || c.DeletionTimestamp != nil {
+	if h == nil || c.Name == "" || c.DeletionTimestamp != nil {
 		return
 	}
 	weight := machine.Weight(h, &c.Spec)
@@ -344,18 +360,21 @@ func stalled(c *v1alpha1.Canary) bool {
 
 // reconcile lets the operator look at a Canary, and starts it again if it was killed.
 func (w *world) reconcile(name string) {
+	failed := w.kills + w.errs + w.clash
 	_, err := w.operator.Reconcile(context.Background(), reconcile.Request{NamespacedName: key(name)})
 	switch {
 	case w.killed:
 		w.start()
-	case err == nil:
+	case err == nil && failed == w.kills+w.errs+w.clash:
 		w.legal(name)
-	case !w.faults:
+	case err != nil && !w.faults:
 		w.fatal("reconcile %s: %v", name, err)
 	}
 }
 
-func key(name string) types.NamespacedName { return types.NamespacedName{Namespace: namespace, Name: name} }
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
 
 func (w *world) get(name string, o client.Object) bool {
 	err := w.api.Get(context.Background(), key(name), o)
@@ -393,7 +412,9 @@ func (w *world) deployment(name string) *appsv1.Deployment {
 	return d
 }
 
-func (w *world) image(name string) string { return w.deployment(name).Spec.Template.Spec.Containers[0].Image }
+func (w *world) image(name string) string {
+	return w.deployment(name).Spec.Template.Spec.Containers[0].Image
+}
 
 func (w *world) revision(name string) string {
 	return machine.Revision(&w.deployment(name).Spec.Template, map[string]string{})
@@ -402,6 +423,14 @@ func (w *world) revision(name string) string {
 func (w *world) create(o client.Object) {
 	o.SetGeneration(1)
 	w.must(w.api.Create(context.Background(), o))
+}
+
+// status writes an object's status if it differs.
+func (w *world) status(o client.Object) {
+	old := o.DeepCopyObject().(client.Object)
+	if w.get(o.GetName(), old) && !equality.Semantic.DeepEqual(old, o) {
+		w.must(w.api.Status().Update(context.Background(), o))
+	}
 }
 
 func (w *world) update(o client.Object) {
@@ -462,6 +491,9 @@ func (w *world) turn() {
 	var routes gatewayv1.HTTPRouteList
 	w.must(w.api.List(context.Background(), &routes))
 	for _, h := range routes.Items {
+		if w.deaf {
+			break
+		}
 		if !w.lazy || !w.one(3) {
 			w.accept(&h)
 		}
@@ -470,6 +502,9 @@ func (w *world) turn() {
 
 // accept is what a gateway's controller does.
 func (w *world) accept(h *gatewayv1.HTTPRoute) {
+	if len(h.Status.Parents) > 0 && h.Status.Parents[0].Conditions[0].ObservedGeneration == h.Generation {
+		return
+	}
 	h.Status.Parents = nil
 	for _, ref := range h.Spec.ParentRefs {
 		var conditions []metav1.Condition
@@ -481,7 +516,7 @@ func (w *world) accept(h *gatewayv1.HTTPRoute) {
 		}
 		h.Status.Parents = append(h.Status.Parents, gatewayv1.RouteParentStatus{ParentRef: ref, ControllerName: "x/y", Conditions: conditions})
 	}
-	w.must(w.api.Status().Update(context.Background(), h))
+	w.status(h)
 }
 
 // endpoints is what the controller of EndpointSlices does.
@@ -492,6 +527,7 @@ func (w *world) endpoints(s *corev1.Service) {
 		Name: s.Name, Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name},
 	}}
 	exists := w.get(s.Name, slice)
+	old := slice.DeepCopy()
 	slice.Endpoints = nil
 	for _, p := range list.Items {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
@@ -499,10 +535,10 @@ func (w *world) endpoints(s *corev1.Service) {
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: p.Name},
 		})
 	}
-	if exists {
-		w.update(slice)
-	} else {
+	if !exists {
 		w.create(slice)
+	} else if !equality.Semantic.DeepEqual(old, slice) {
+		w.update(slice)
 	}
 }
 
@@ -549,7 +585,7 @@ func (w *world) deploy(d *appsv1.Deployment) {
 			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
 		}}
 	}
-	w.must(w.api.Status().Update(ctx, d))
+	w.status(d)
 }
 
 // retire deletes pods of former ReplicaSets once the current one is ready, and returns how many are left.
@@ -595,7 +631,7 @@ func (w *world) run(p *corev1.Pod) {
 	}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{status}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: state, LastTransitionTime: since}}
-	w.must(w.api.Status().Update(context.Background(), p))
+	w.status(p)
 }
 
 // adopt makes a Deployment, its Service and its Canary.
@@ -619,8 +655,8 @@ func (w *world) adopt(name string, edit func(*v1alpha1.Canary)) {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 		Spec: v1alpha1.CanarySpec{
 			TargetRef: v1alpha1.TargetReference{Name: name}, ServiceRef: &v1alpha1.ServiceReference{Name: name},
-			Route: &v1alpha1.Route{ParentRefs: []gatewayv1.ParentReference{{Name: "public"}}, Port: 8080, Rules: []v1alpha1.Rule{{}}},
-			Steps: []v1alpha1.Step{{Weight: 5, For: seconds(2)}, {Weight: 25}, {Weight: 50, For: seconds(3)}},
+			Route:    &v1alpha1.Route{ParentRefs: []gatewayv1.ParentReference{{Name: "public"}}, Port: 8080, Rules: []v1alpha1.Rule{{}}},
+			Steps:    []v1alpha1.Step{{Weight: 5, For: seconds(2)}, {Weight: 25}, {Weight: 50, For: seconds(3)}},
 			Analysis: v1alpha1.Analysis{AlphaPercent: "1", Sample: 50}, OnFailure: v1alpha1.Rollback,
 			Deadline: seconds(600), CandidateReplicas: 1,
 		},
