@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,7 +75,7 @@ func schedule(t *testing.T, seed uint64, seen map[v1alpha1.Phase]bool) *world {
 	}
 	w.note("the world calms down")
 	if !w.get("public", new(gatewayv1.Gateway)) {
-		w.create(&gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "public", Namespace: namespace}})
+		w.create(gateway())
 	}
 	for _, name := range names {
 		w.edit(name, func(c *v1alpha1.Canary) {
@@ -167,7 +166,7 @@ func (w *world) disturb(name string, n int) {
 			w.must(w.api.Delete(w.t.Context(), g))
 		} else {
 			did = "create the Gateway"
-			w.create(&gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "public", Namespace: namespace}})
+			w.create(gateway())
 		}
 	case 11:
 		c := w.canary(name)

@@ -104,7 +104,7 @@ func (s *script) Forget(of types.NamespacedName) {
 	maps.DeleteFunc(s.looks, func(k string, _ int) bool { return strings.HasPrefix(k, of.Name+"/") })
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func known(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	known := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -114,13 +114,24 @@ func newWorld(t *testing.T, seed uint64) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{
-		t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), broken: map[string]bool{},
-	}
+	return known
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
+	known := known(t)
 	// Without managed fields, which would take most of the time.
 	tracker := clienttesting.NewObjectTracker(known, serializer.NewCodecFactory(known).UniversalDecoder())
-	w.api = fake.NewClientBuilder().WithScheme(known).WithObjectTracker(tracker).
-		WithStatusSubresource(&v1alpha1.Canary{}, &gatewayv1.HTTPRoute{}, &appsv1.Deployment{}, &corev1.Pod{}).Build()
+	return worldOn(t, seed, fake.NewClientBuilder().WithScheme(known).WithObjectTracker(tracker).
+		WithStatusSubresource(&v1alpha1.Canary{}, &gatewayv1.HTTPRoute{}, &appsv1.Deployment{}, &corev1.Pod{}).Build())
+}
+
+// worldOn returns a world on an API server.
+func worldOn(t *testing.T, seed uint64, api client.WithWatch) *world {
+	t.Helper()
+	w := &world{
+		t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), broken: map[string]bool{}, api: api,
+	}
 	w.faulty = interceptor.NewClient(w.api, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetGeneration(1)
@@ -145,8 +156,14 @@ func newWorld(t *testing.T, seed uint64) *world {
 		},
 	})
 	w.start()
-	w.create(&gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "public", Namespace: namespace}})
+	w.create(gateway())
 	return w
+}
+
+func gateway() *gatewayv1.Gateway {
+	return &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "public", Namespace: namespace}, Spec: gatewayv1.GatewaySpec{
+		GatewayClassName: "any", Listeners: []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType}},
+	}}
 }
 
 // start starts an operator that remembers nothing.
@@ -525,11 +542,14 @@ func (w *world) endpoints(s *corev1.Service) {
 	w.must(w.api.List(context.Background(), &list, client.MatchingLabels(s.Spec.Selector)))
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
 		Name: s.Name, Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name},
-	}}
+	}, AddressType: discoveryv1.AddressTypeIPv4}
 	exists := w.get(s.Name, slice)
 	old := slice.DeepCopy()
 	slice.Endpoints = nil
 	for _, p := range list.Items {
+		if p.Status.PodIP == "" {
+			continue
+		}
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{p.Status.PodIP}, Conditions: discoveryv1.EndpointConditions{Ready: new(ready(&p))},
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: p.Name},
@@ -562,7 +582,7 @@ func (w *world) deploy(d *appsv1.Deployment) {
 	for i := len(pods); i < want; i++ {
 		w.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("%s-%x", current.Name, w.rand.Uint32()), Namespace: namespace, Labels: current.Spec.Template.Labels,
-		}, Spec: d.Spec.Template.Spec, Status: corev1.PodStatus{PodIP: "198.51.100.7"}})
+		}, Spec: d.Spec.Template.Spec})
 	}
 	var available int32
 	for i, p := range w.pods(current) {
@@ -578,6 +598,7 @@ func (w *world) deploy(d *appsv1.Deployment) {
 	old := w.retire(d, current, available >= int32(want))
 	d.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: int32(want) + old, UpdatedReplicas: int32(want), AvailableReplicas: available + old,
+		ReadyReplicas: available + old,
 	}
 	if image := d.Spec.Template.Spec.Containers[0].Image; available < int32(want) && (strings.HasPrefix(image, "never") ||
 		strings.HasPrefix(image, "crash")) {
@@ -629,6 +650,8 @@ func (w *world) run(p *corev1.Pod) {
 	if len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Status == state {
 		since = p.Status.Conditions[0].LastTransitionTime
 	}
+	p.Status.PodIP = "198.51.100.7"
+	p.Status.PodIPs = []corev1.PodIP{{IP: p.Status.PodIP}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{status}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: state, LastTransitionTime: since}}
 	w.status(p)

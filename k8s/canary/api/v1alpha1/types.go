@@ -141,6 +141,8 @@ type Route struct {
 
 // Rule is an HTTPRoute's rule without its backends, which the operator sets.
 type Rule struct {
+	// Matches has the HTTPRoute's own default, so that what is stored there is what was asked for.
+	// +kubebuilder:default={{path:{type:"PathPrefix",value:"/"}}}
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Matches []gatewayv1.HTTPRouteMatch `json:"matches,omitempty"`
