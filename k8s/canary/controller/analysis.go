@@ -97,6 +97,16 @@ func (p *Pods) Forget(of types.NamespacedName) {
 	}
 }
 
+// fault says why an analysis cannot be done, if so.
+func fault(a v1alpha1.Analysis) string {
+	_, watch, err := build(a)
+	if err != nil {
+		return "The analysis cannot be done: " + err.Error() + "."
+	}
+	watch.Close()
+	return ""
+}
+
 // build returns the judge and the watch of an analysis.
 func build(a v1alpha1.Analysis) (*judge.Judge, *scrape.Watch, error) {
 	checks, judged := scrape.HTTPServer()

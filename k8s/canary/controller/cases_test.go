@@ -260,7 +260,8 @@ func TestGroup(t *testing.T) {
 		w := start(t, "bad:1")
 		w.until("b", v1alpha1.Failed)
 		w.settle(10)
-		if w.canary("a").Status.Phase != v1alpha1.Failed || w.reason("a") != machine.GroupFailed || w.weight("a") != 0 || w.stable("a") != "good:0" {
+		if w.canary("a").Status.Phase != v1alpha1.Failed || w.reason("a") != machine.GroupFailed || w.weight("a") != 0 ||
+			w.stable("a") != "good:0" {
 			t.Errorf("a is %+v", w.canary("a").Status)
 		}
 		w.release("b", "good:2")

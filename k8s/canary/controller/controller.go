@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
@@ -30,20 +29,6 @@ import (
 	"waitlist.internal/k8s/canary/api/v1alpha1"
 	"waitlist.internal/k8s/canary/machine"
 )
-
-//+kubebuilder:rbac:groups=canary.waitlist.internal,resources=canaries,verbs=get;list;watch;update
-//+kubebuilder:rbac:groups=canary.waitlist.internal,resources=canaries/status,verbs=update
-//+kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;update;patch
-//+kubebuilder:rbac:groups=apps,resources=replicasets,verbs=get;list;watch
-//+kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
-//+kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update
-//+kubebuilder:rbac:groups="",resources=configmaps;secrets,verbs=get
-//+kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
-//+kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch
-//+kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=httproutes,verbs=get;list;watch;create;update
-//+kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=gateways,verbs=get
-//+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-//+kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
 
 // Reconciler reconciles Canaries.
 type Reconciler struct {
@@ -185,7 +170,7 @@ func (r *Reconciler) write(ctx context.Context, w *machine.World, p *machine.Pla
 	}
 	if p.Replicas != nil {
 		target := w.Target.DeepCopy()
-		target.Spec.Replicas = ptr.To(*p.Replicas)
+		target.Spec.Replicas = p.Replicas
 		// A patch of this field alone: the rest is helm's.
 		patch := client.MergeFromWithOptions(w.Target, client.MergeFromWithOptimisticLock{})
 		if err := r.Patch(ctx, target, patch); err != nil {

@@ -6,8 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -136,9 +136,7 @@ func (r *Reconciler) observeTarget(ctx context.Context, w *machine.World, sets [
 func (r *Reconciler) pods(ctx context.Context, d *appsv1.Deployment, more map[string]string) ([]corev1.Pod, error) {
 	selector := client.MatchingLabels{}
 	for _, labels := range []map[string]string{d.Spec.Selector.MatchLabels, more} {
-		for k, v := range labels {
-			selector[k] = v
-		}
+		maps.Copy(selector, labels)
 	}
 	var list corev1.PodList
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), selector); err != nil {
@@ -195,8 +193,8 @@ func (r *Reconciler) observeRoute(ctx context.Context, w *machine.World) (err er
 
 // configs returns a digest of each ConfigMap and Secret that the template names; "" for one that does not exist.
 func (r *Reconciler) configs(ctx context.Context, of types.NamespacedName, template *corev1.PodTemplateSpec) (map[string]string, error) {
-	maps, secrets := named(&template.Spec)
-	names := fmt.Sprint(maps, secrets)
+	configs, secrets := named(&template.Spec)
+	names := fmt.Sprint(configs, secrets)
 	r.mu.Lock()
 	known := r.contents[of]
 	r.mu.Unlock()
@@ -204,7 +202,7 @@ func (r *Reconciler) configs(ctx context.Context, of types.NamespacedName, templ
 		return known.values, nil
 	}
 	known = contents{of: names, values: map[string]string{}, read: r.now()}
-	for _, name := range maps {
+	for _, name := range configs {
 		m, err := get[corev1.ConfigMap](ctx, r.direct, of.Namespace, name)
 		if err != nil {
 			return nil, err
@@ -282,11 +280,8 @@ func named(p *corev1.PodSpec) (configs, secrets []string) {
 // look asks the analyst, if there are pods to compare. Only pods that are ready are read.
 func (r *Reconciler) look(ctx context.Context, w *machine.World) error {
 	c, key := w.Canary, client.ObjectKeyFromObject(w.Canary)
-	if _, watch, err := build(c.Spec.Analysis); err != nil {
-		w.AnalysisFault = "The analysis cannot be done: " + err.Error() + "."
+	if w.AnalysisFault = fault(c.Spec.Analysis); w.AnalysisFault != "" {
 		return nil
-	} else {
-		watch.Close()
 	}
 	if w.Stable == nil || w.Target == nil || c.Status.Candidate == nil || c.Status.Candidate.Revision != w.Revision {
 		r.analyst.Forget(key)
@@ -304,9 +299,10 @@ func (r *Reconciler) look(ctx context.Context, w *machine.World) error {
 	if err != nil {
 		return err
 	}
-	w.Verdict, err = r.analyst.Look(ctx, key, w.Revision, c.Spec.Analysis, addresses(w.Pods, c.Spec.Analysis), addresses(stable, c.Spec.Analysis))
+	a := c.Spec.Analysis
+	w.Verdict, err = r.analyst.Look(ctx, key, w.Revision, a, addresses(w.Pods, a), addresses(stable, a))
 	if err != nil {
-		r.log.V(1).Info("look at the pods", "canary", key, "error", errors.Unwrap(err))
+		r.log.V(1).Info("look at the pods", "canary", key, "error", err.Error())
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func server(t *testing.T) client.WithWatch {
 	}
 	env := &envtest.Environment{
 		BinaryAssetsDirectory: os.Getenv("LAB_BIN"),
-		CRDDirectoryPaths:     []string{"../../../charts/canary/crds"}, ErrorIfCRDPathMissing: true,
+		CRDDirectoryPaths:     []string{"../config/crd"}, ErrorIfCRDPathMissing: true,
 	}
 	for _, kind := range []string{"httproutes", "gateways"} {
 		file := filepath.Join(strings.TrimSpace(string(out)), "config/crd/standard", "gateway.networking.k8s.io_"+kind+".yaml")
@@ -67,7 +67,9 @@ func TestRealServer(t *testing.T) {
 
 	// Nothing changes, so nothing is written: what the server defaults is not taken for an edit.
 	versions := func() string {
-		return w.route("a").ResourceVersion + w.deployment("a-stable").ResourceVersion + w.deployment("a").ResourceVersion + w.canary("a").ResourceVersion
+		return strings.Join([]string{
+			w.route("a").ResourceVersion, w.deployment("a-stable").ResourceVersion, w.deployment("a").ResourceVersion, w.canary("a").ResourceVersion,
+		}, " ")
 	}
 	before := versions()
 	w.settle(3)
@@ -94,7 +96,8 @@ func TestRealServer(t *testing.T) {
 	w.until("a", v1alpha1.Progressing)
 	w.must(w.api.Delete(t.Context(), w.canary("a")))
 	w.settle(5)
-	if w.get("a", new(v1alpha1.Canary)) || machine.Weight(w.route("a"), &v1alpha1.CanarySpec{TargetRef: v1alpha1.TargetReference{Name: "a"}}) != 0 {
+	spec := &v1alpha1.CanarySpec{TargetRef: v1alpha1.TargetReference{Name: "a"}}
+	if w.get("a", new(v1alpha1.Canary)) || machine.Weight(w.route("a"), spec) != 0 {
 		t.Error("the deleted Canary is there, or its candidate has weight")
 	}
 }
@@ -118,7 +121,7 @@ func invalid(t *testing.T, api client.Client) {
 		"weights fall":            {func(c *v1alpha1.Canary) { c.Spec.Steps[1].Weight = 4 }, "weights must not fall"},
 		"a weight of 101":         {func(c *v1alpha1.Canary) { c.Spec.Steps[1].Weight = 101 }, "less than or equal to 100"},
 		"no steps":                {func(c *v1alpha1.Canary) { c.Spec.Steps = nil }, "steps"},
-		"a step without weight":   {func(c *v1alpha1.Canary) { c.Spec.Steps[0].Weight = 0 }, "each step needs a weight"},
+		"a step without weight":   {func(c *v1alpha1.Canary) { c.Spec.Steps[0].Weight = 0 }, "a step needs a weight"},
 		"weights without a route": {func(c *v1alpha1.Canary) { c.Spec.Route = nil }, "weights need a route"},
 		"a deadline of nothing":   {func(c *v1alpha1.Canary) { c.Spec.Deadline = metav1.Duration{Duration: -1e9} }, "at least 1s"},
 		"an unknown onFailure":    {func(c *v1alpha1.Canary) { c.Spec.OnFailure = "Explode" }, "Unsupported value"},
@@ -126,7 +129,7 @@ func invalid(t *testing.T, api client.Client) {
 		"a long name":             {func(c *v1alpha1.Canary) { c.Name = strings.Repeat("x", 64) }, "at most 63"},
 		"a check of nothing": {func(c *v1alpha1.Canary) {
 			c.Spec.Analysis.Checks = []v1alpha1.Check{{Name: "x", All: v1alpha1.Series{Metric: "m"}}}
-		}, "a check needs bad"},
+		}, "say either bad or boundaries"},
 		"a route without a Gateway": {func(c *v1alpha1.Canary) { c.Spec.Route.ParentRefs = []gatewayv1.ParentReference{} }, "parentRefs"},
 		"a timeout that is no time": {func(c *v1alpha1.Canary) {
 			c.Spec.Route.Rules[0].Timeouts = &gatewayv1.HTTPRouteTimeouts{Request: new(gatewayv1.Duration("soon"))}

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
@@ -86,11 +85,11 @@ func (s *script) Look(
 		s.looks[key]++
 	}
 	n := uint64(20 * s.looks[key])
-	if s.w.deployment(of.Name) == nil {
+	if s.w.deployment(of.Name) == nil { //nolint:contextcheck // the world has its own
 		return judge.Verdict{}, nil
 	}
 	v := judge.Verdict{Candidate: n, Stable: 9 * n, Reason: "as scripted"}
-	image := s.w.deployment(of.Name).Spec.Template.Spec.Containers[0].Image
+	image := s.w.deployment(of.Name).Spec.Template.Spec.Containers[0].Image //nolint:contextcheck // the world has its own
 	switch {
 	case strings.HasPrefix(image, "bad") && n >= 40:
 		v.State = judge.Failed
@@ -136,17 +135,17 @@ func worldOn(t *testing.T, seed uint64, api client.WithWatch) *world {
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetGeneration(1)
 			o.SetUID(types.UID(o.GetName()))
-			return w.write("create", o, func() error { return c.Create(ctx, o, opts...) })
+			return w.write("create", o, func() error { return c.Create(ctx, o, opts...) }) //nolint:contextcheck // the world has its own
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			w.generation(o)
-			return w.write("update", o, func() error { return c.Update(ctx, o, opts...) })
+			w.generation(o) //nolint:contextcheck // the world has its own
+			return w.write("update", o, func() error { return c.Update(ctx, o, opts...) }) //nolint:contextcheck // the world has its own
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			return w.write("patch", o, func() error { return c.Patch(ctx, o, p, opts...) })
+			return w.write("patch", o, func() error { return c.Patch(ctx, o, p, opts...) }) //nolint:contextcheck // the world has its own
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-			return w.write("update "+sub+" of", o, func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
+			return w.write("write "+sub, o, func() error { return c.SubResource(sub).Update(ctx, o, opts...) }) //nolint:contextcheck // the world has its own
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if err := w.read(); err != nil {
@@ -170,7 +169,8 @@ func gateway() *gatewayv1.Gateway {
 func (w *world) start() {
 	w.killed = false
 	w.judges = &script{w: w, looks: map[string]int{}}
-	w.operator = controller.NewWith(w.faulty, w.faulty, w.judges, events.NewFakeRecorder(10_000), logr.Discard(), func() time.Time { return w.now })
+	clock := func() time.Time { return w.now }
+	w.operator = controller.NewWith(w.faulty, w.faulty, w.judges, events.NewFakeRecorder(10_000), logr.Discard(), clock)
 }
 
 func (w *world) note(format string, args ...any) {
@@ -249,7 +249,7 @@ func (w *world) write(verb string, o client.Object, do func() error) error {
 // generation counts changes of a spec, as the API server does.
 func (w *world) generation(o client.Object) {
 	old := o.DeepCopyObject().(client.Object)
-	if err := w.api.Get(context.Background(), client.ObjectKeyFromObject(o), old); err != nil {
+	if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(o), old); err != nil {
 		return
 	}
 	changed := false
@@ -378,7 +378,7 @@ func stalled(c *v1alpha1.Canary) bool {
 // reconcile lets the operator look at a Canary, and starts it again if it was killed.
 func (w *world) reconcile(name string) {
 	failed := w.kills + w.errs + w.clash
-	_, err := w.operator.Reconcile(context.Background(), reconcile.Request{NamespacedName: key(name)})
+	_, err := w.operator.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: key(name)})
 	switch {
 	case w.killed:
 		w.start()
@@ -394,7 +394,7 @@ func key(name string) types.NamespacedName {
 }
 
 func (w *world) get(name string, o client.Object) bool {
-	err := w.api.Get(context.Background(), key(name), o)
+	err := w.api.Get(w.t.Context(), key(name), o)
 	if client.IgnoreNotFound(err) != nil {
 		w.fatal("%v", err)
 	}
@@ -409,7 +409,7 @@ func (w *world) canary(name string) *v1alpha1.Canary {
 
 func (w *world) canaries() []v1alpha1.Canary {
 	var list v1alpha1.CanaryList
-	w.must(w.api.List(context.Background(), &list))
+	w.must(w.api.List(w.t.Context(), &list))
 	return list.Items
 }
 
@@ -439,25 +439,25 @@ func (w *world) revision(name string) string {
 
 func (w *world) create(o client.Object) {
 	o.SetGeneration(1)
-	w.must(w.api.Create(context.Background(), o))
+	w.must(w.api.Create(w.t.Context(), o))
 }
 
 // status writes an object's status if it differs.
 func (w *world) status(o client.Object) {
 	old := o.DeepCopyObject().(client.Object)
 	if w.get(o.GetName(), old) && !equality.Semantic.DeepEqual(old, o) {
-		w.must(w.api.Status().Update(context.Background(), o))
+		w.must(w.api.Status().Update(w.t.Context(), o))
 	}
 }
 
 func (w *world) update(o client.Object) {
 	w.generation(o)
-	w.must(w.api.Update(context.Background(), o))
+	w.must(w.api.Update(w.t.Context(), o))
 }
 
 func (w *world) pods(set *appsv1.ReplicaSet) []corev1.Pod {
 	var list corev1.PodList
-	w.must(w.api.List(context.Background(), &list, client.MatchingLabels(set.Spec.Selector.MatchLabels)))
+	w.must(w.api.List(w.t.Context(), &list, client.MatchingLabels(set.Spec.Selector.MatchLabels)))
 	return list.Items
 }
 
@@ -492,21 +492,21 @@ func hash(d *appsv1.Deployment) string { return machine.Revision(&d.Spec.Templat
 // turn is a round of everything that is not the operator.
 func (w *world) turn() {
 	var list appsv1.DeploymentList
-	w.must(w.api.List(context.Background(), &list))
+	w.must(w.api.List(w.t.Context(), &list))
 	for _, d := range list.Items {
 		if !w.lazy || !w.one(4) {
 			w.deploy(&d)
 		}
 	}
 	var services corev1.ServiceList
-	w.must(w.api.List(context.Background(), &services))
+	w.must(w.api.List(w.t.Context(), &services))
 	for _, s := range services.Items {
 		if !w.lazy || !w.one(4) {
 			w.endpoints(&s)
 		}
 	}
 	var routes gatewayv1.HTTPRouteList
-	w.must(w.api.List(context.Background(), &routes))
+	w.must(w.api.List(w.t.Context(), &routes))
 	for _, h := range routes.Items {
 		if w.deaf {
 			break
@@ -539,7 +539,7 @@ func (w *world) accept(h *gatewayv1.HTTPRoute) {
 // endpoints is what the controller of EndpointSlices does.
 func (w *world) endpoints(s *corev1.Service) {
 	var list corev1.PodList
-	w.must(w.api.List(context.Background(), &list, client.MatchingLabels(s.Spec.Selector)))
+	w.must(w.api.List(w.t.Context(), &list, client.MatchingLabels(s.Spec.Selector)))
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
 		Name: s.Name, Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name},
 	}, AddressType: discoveryv1.AddressTypeIPv4}
@@ -565,7 +565,7 @@ func (w *world) endpoints(s *corev1.Service) {
 // deploy is what the controllers of Deployments and ReplicaSets and the kubelet do. Pods of an image "crash" restart, those of "never" do
 // not get ready.
 func (w *world) deploy(d *appsv1.Deployment) {
-	ctx := context.Background()
+	ctx := w.t.Context()
 	current := new(appsv1.ReplicaSet)
 	if !w.get(setName(d), current) {
 		current = &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
@@ -612,14 +612,14 @@ func (w *world) deploy(d *appsv1.Deployment) {
 // retire deletes pods of former ReplicaSets once the current one is ready, and returns how many are left.
 func (w *world) retire(d *appsv1.Deployment, current *appsv1.ReplicaSet, done bool) (left int32) {
 	var sets appsv1.ReplicaSetList
-	w.must(w.api.List(context.Background(), &sets))
+	w.must(w.api.List(w.t.Context(), &sets))
 	for _, set := range sets.Items {
 		if set.Name == current.Name || !metav1.IsControlledBy(&set, d) {
 			continue
 		}
 		for _, p := range w.pods(&set) {
 			if done || !ready(&p) {
-				w.must(w.api.Delete(context.Background(), &p))
+				w.must(w.api.Delete(w.t.Context(), &p))
 			} else {
 				left++
 			}
@@ -744,7 +744,5 @@ func (w *world) podsOf(name string) []corev1.Pod {
 	if !w.get(setName(d), set) {
 		return nil
 	}
-	var list corev1.PodList
-	w.must(w.api.List(context.Background(), &list, client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(set.Spec.Selector.MatchLabels)}))
-	return list.Items
+	return w.pods(set)
 }

@@ -181,8 +181,8 @@ func (r *run) fault() (reason, message string) {
 			return AutoscalerTarget, fmt.Sprintf("The HorizontalPodAutoscaler %s scales the target. Let it scale the Deployment %s.",
 				a.Name, StableName(r.spec))
 		case r.spec.Replicas != nil:
-			return ReplicasClash, fmt.Sprintf("The HorizontalPodAutoscaler %s scales the stable copy, and the Canary sets replicas, too. Remove one.",
-				a.Name)
+			return ReplicasClash, fmt.Sprintf("The HorizontalPodAutoscaler %s scales the stable copy, and the Canary sets replicas, too. "+
+				"Remove one.", a.Name)
 		}
 	}
 	if r.AnalysisFault != "" {
@@ -492,7 +492,8 @@ func (r *run) broken() (reason, message string) {
 
 // hopeless are reasons of a container that waits for something that a retry does not bring.
 var hopeless = []string{
-	"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+	"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError",
+	"CreateContainerError", "RunContainerError",
 }
 
 // rejection returns why the target's revision is given up, if it is.
@@ -678,7 +679,8 @@ func (r *run) unfinished(step v1alpha1.Step) string {
 		return fmt.Sprintf("Step %d of %d ends in %s at the earliest.", n, of, left.Round(time.Second))
 	}
 	if r.Verdict.State != judge.Passing || int64(r.Verdict.Candidate) < step.Sample {
-		return fmt.Sprintf("Step %d of %d: the judge has seen %d requests of the candidate and says %s.", n, of, r.Verdict.Candidate, r.Verdict.State)
+		return fmt.Sprintf("Step %d of %d: the judge has seen %d requests of the candidate and says %s.",
+			n, of, r.Verdict.Candidate, r.Verdict.State)
 	}
 	return ""
 }

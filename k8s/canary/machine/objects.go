@@ -61,7 +61,8 @@ func (r *run) copyOf(template *corev1.PodTemplateSpec, revision string) *appsv1.
 	// The former version's ReplicaSet has the template to go back to.
 	d.Spec.RevisionHistoryLimit = new(int32(3))
 	surge := intstr.FromString("25%")
-	if u := r.Target.Spec.Strategy.RollingUpdate; u != nil && u.MaxSurge != nil && *u.MaxSurge != intstr.FromInt32(0) && *u.MaxSurge != intstr.FromString("0%") {
+	none := []intstr.IntOrString{intstr.FromInt32(0), intstr.FromString("0%")}
+	if u := r.Target.Spec.Strategy.RollingUpdate; u != nil && u.MaxSurge != nil && !slices.Contains(none, *u.MaxSurge) {
 		surge = *u.MaxSurge
 	}
 	// No pod of the former version stops before one of the new one is ready: a version that does not start takes nothing away.

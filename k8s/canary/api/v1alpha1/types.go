@@ -43,10 +43,10 @@ const (
 )
 
 // CanarySpec says which Deployment is released by canary, and how.
-// +kubebuilder:validation:XValidation:rule="!has(self.route) || self.steps.all(s, s.weight > 0)",message="with a route, each step needs a weight"
+// +kubebuilder:validation:XValidation:rule="!has(self.route) || self.steps.all(s, s.weight > 0)",message="a step needs a weight"
 // +kubebuilder:validation:XValidation:rule="has(self.route) || self.steps.all(s, s.weight == 0)",message="weights need a route"
-// +kubebuilder:validation:XValidation:rule="self.targetRef.name == oldSelf.targetRef.name",message="targetRef cannot be changed: delete the Canary and create another"
-// +kubebuilder:validation:XValidation:rule="has(self.route) == has(oldSelf.route)",message="route cannot be added or removed: delete the Canary and create another"
+// +kubebuilder:validation:XValidation:rule="self.targetRef.name == oldSelf.targetRef.name",message="targetRef cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.route) == has(oldSelf.route)",message="route cannot be added or removed"
 type CanarySpec struct {
 	// TargetRef names the Deployment that helm or CI changes. Its pods are the candidate; it has none while there is no candidate.
 	TargetRef TargetReference `json:"targetRef"`
@@ -203,7 +203,7 @@ type Analysis struct {
 }
 
 // Check compares a share, or a distribution.
-// +kubebuilder:validation:XValidation:rule="has(self.bad) != (has(self.boundaries) && size(self.boundaries) > 0)",message="a check needs bad, for a share, or boundaries, for a histogram"
+// +kubebuilder:validation:XValidation:rule="has(self.bad) != has(self.boundaries)",message="say either bad or boundaries"
 type Check struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -214,6 +214,7 @@ type Check struct {
 	// +optional
 	Bad *Series `json:"bad,omitempty"`
 	// Boundaries are upper bounds of buckets of the histogram, increasing decimal numbers.
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	Boundaries []Decimal `json:"boundaries,omitempty"`
@@ -237,21 +238,21 @@ type Series struct {
 type Phase string
 
 const (
-	// Initializing: no stable version serves yet. The stable copy follows the target.
+	// Initializing means: no stable version serves yet. The stable copy follows the target.
 	Initializing Phase = "Initializing"
-	// Idle: the stable copy serves what the target says; there is no candidate.
+	// Idle means: the stable copy serves what the target says; there is no candidate.
 	Idle Phase = "Idle"
-	// Starting: there is a candidate, without traffic, since it is not ready.
+	// Starting means: there is a candidate, without traffic, since it is not ready.
 	Starting Phase = "Starting"
-	// Progressing: the candidate has the weight of a step.
+	// Progressing means: the candidate has the weight of a step.
 	Progressing Phase = "Progressing"
-	// Passed: the candidate has passed its last step and waits for its group.
+	// Passed means: the candidate has passed its last step and waits for its group.
 	Passed Phase = "Passed"
-	// Promoting: the stable copy takes over the candidate's revision.
+	// Promoting means: the stable copy takes over the candidate's revision.
 	Promoting Phase = "Promoting"
-	// Failed: the stable version has all traffic, and the target's revision is given up.
+	// Failed means: the stable version has all traffic, and the target's revision is given up.
 	Failed Phase = "Failed"
-	// Frozen: the candidate is worse and keeps what it has, until a person decides.
+	// Frozen means: the candidate is worse and keeps what it has, until a person decides.
 	Frozen Phase = "Frozen"
 )
 
@@ -339,7 +340,7 @@ type Rejection struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=all
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must have at most 63 characters, since it is a label's value"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must have at most 63 characters"
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.step`
 // +kubebuilder:printcolumn:name="Weight",type=integer,JSONPath=`.status.weight`
