@@ -82,10 +82,15 @@ func schedule(t *testing.T, seed uint64, seen map[v1alpha1.Phase]bool) *world {
 			c.Spec.Paused, c.Spec.OnFailure, c.Spec.Deadline = false, v1alpha1.Rollback, seconds(60)
 			c.Annotations = nil
 		})
+		clear(w.broken)
+		if w.canary(name).Status.Stable == nil {
+			// What never served has nothing to go back to.
+			w.release(name, fmt.Sprintf("good:%d", release))
+			w.until(name, v1alpha1.Idle)
+		}
 		image := []string{"good", "bad", "never", "crash"}[w.rand.IntN(4)]
 		w.release(name, fmt.Sprintf("%s:%d", image, release+1))
 	}
-	clear(w.broken)
 	for _, name := range names {
 		w.rest(name)
 	}

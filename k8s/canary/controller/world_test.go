@@ -138,14 +138,15 @@ func worldOn(t *testing.T, seed uint64, api client.WithWatch) *world {
 			return w.write("create", o, func() error { return c.Create(ctx, o, opts...) }) //nolint:contextcheck // the world has its own
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			w.generation(o) //nolint:contextcheck // the world has its own
+			w.generation(o)                                                                //nolint:contextcheck // the world has its own
 			return w.write("update", o, func() error { return c.Update(ctx, o, opts...) }) //nolint:contextcheck // the world has its own
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			return w.write("patch", o, func() error { return c.Patch(ctx, o, p, opts...) }) //nolint:contextcheck // the world has its own
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-			return w.write("write "+sub, o, func() error { return c.SubResource(sub).Update(ctx, o, opts...) }) //nolint:contextcheck // the world has its own
+			do := func() error { return c.SubResource(sub).Update(ctx, o, opts...) }
+			return w.write("write "+sub, o, do) //nolint:contextcheck // the world has its own
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if err := w.read(); err != nil {

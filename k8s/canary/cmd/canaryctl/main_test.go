@@ -31,7 +31,10 @@ func serve(t *testing.T, s v1alpha1.CanaryStatus) client.Client {
 		t.Fatal(err)
 	}
 	s.Conditions = []metav1.Condition{{Type: v1alpha1.Ready, Status: metav1.ConditionFalse, Reason: "Why", Message: "Because <of> it."}}
-	c := &v1alpha1.Canary{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "town"}, Spec: v1alpha1.CanarySpec{Steps: make([]v1alpha1.Step, 3)}, Status: s}
+	c := &v1alpha1.Canary{
+		ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "town"},
+		Spec:       v1alpha1.CanarySpec{Steps: make([]v1alpha1.Step, 3)}, Status: s,
+	}
 	return fake.NewClientBuilder().WithScheme(known).WithObjects(c).WithStatusSubresource(c).Build()
 }
 
@@ -124,7 +127,8 @@ func TestOrders(t *testing.T) {
 			t.Errorf("%s: the command is %s, paused %t", c.verb, got, now.Spec.Paused)
 		}
 	}
-	if code, _, stderr := call(t, serve(t, v1alpha1.CanaryStatus{}), "promote", "shop"); code != 2 || !strings.Contains(stderr, "no candidate") {
+	idle := serve(t, v1alpha1.CanaryStatus{})
+	if code, _, stderr := call(t, idle, "promote", "shop"); code != 2 || !strings.Contains(stderr, "no candidate") {
 		t.Errorf("without a candidate: %d, %s", code, stderr)
 	}
 }
