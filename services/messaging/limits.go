@@ -10,6 +10,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/emailaddr"
 )
 
 // Account is what limits depend on.
@@ -34,6 +35,9 @@ type Limits struct {
 	// those of an owner on trial. MailsPerRecipient limits those to one address, from all owners. 0
 	// means no limit.
 	MailsPerOwner, MailsOnTrial, MailsPerRecipient int64
+	// AsksPerRecipient limits the verifications and invitations to one person per QuotaWindow, which anybody can
+	// have sent who knows the address. 0 means no limit.
+	AsksPerRecipient int64
 	// Texts limits text messages; nil means that it does not.
 	Texts *TextLimits
 }
@@ -105,6 +109,15 @@ func (l Limits) Mail(ctx context.Context, k Kind, ownerID, recipient string) ([]
 		Use{Quota: OwnerMails, Subject: ownerID, N: 1, Most: l.mails(owner.Trial)},
 		Use{Quota: RecipientMails, Subject: recipient, N: 1, Most: l.MailsPerRecipient},
 	), nil
+}
+
+// Ask returns what a mail that is not about a signup counts towards. Password resets have a limit of their own where
+// they are asked for: here, strangers could use up the one that its owner needs.
+func (l Limits) Ask(k Kind, recipient string) []Use {
+	if k != AccountVerification && k != SignupVerification && k != TeamInvite {
+		return nil
+	}
+	return limited(Use{Quota: RecipientAsks, Subject: emailaddr.Person(recipient), N: 1, Most: l.AsksPerRecipient})
 }
 
 // Text is Mail for a text message to an E.164 number.

@@ -142,6 +142,9 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 		if err == nil && r.WaitlistID != "" {
 			err = s.from(ctx, &m, r.AccountID, r.WaitlistName)
 		}
+		if err == nil {
+			err = s.charge(ctx, r.EventID, now, s.Limits.Ask(r.Kind, m.To), nil)
+		}
 		return func(ctx context.Context) error { return s.Provider.Send(ctx, m) }, m.To, err
 	}
 	number := r.Number

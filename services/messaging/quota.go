@@ -15,6 +15,7 @@ type Quota string
 const (
 	OwnerMails     Quota = "owner_mails"     // the id of the owner's account
 	RecipientMails Quota = "recipient_mails" // the address
+	RecipientAsks  Quota = "recipient_asks"  // the address as emailaddr.Person returns it
 	OwnerTexts     Quota = "owner_texts"     // the id of the owner's account
 	PrefixTexts    Quota = "prefix_texts"    // the phone number without its last digits
 )
@@ -62,6 +63,8 @@ func (e *QuotaError) Error() string {
 		return fmt.Sprintf("the owner's %d mails of 24 hours are used up", e.Most)
 	case RecipientMails:
 		return fmt.Sprintf("the recipient's %d mails of 24 hours are used up", e.Most)
+	case RecipientAsks:
+		return fmt.Sprintf("the recipient's %d verifications and invitations of 24 hours are used up", e.Most)
 	case OwnerTexts:
 		return fmt.Sprintf("the owner's %d text messages of 24 hours are used up", e.Most)
 	case PrefixTexts:

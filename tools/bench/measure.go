@@ -112,6 +112,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			}
 		}
 	}
+	if b.wants("B15") {
+		if err := b.idle(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("A1") {
 		if err := b.views(ctx); err != nil {
 			return err
@@ -201,7 +206,7 @@ func (b *bench) signups(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	plain, err := newNaive(ctx, conn, b.dir)
+	plain, err := newNaive(ctx, conn, b.dir, naiveTables, naiveScript)
 	if err != nil {
 		return err
 	}

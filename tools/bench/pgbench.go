@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The reference for B1 and B3: a plain implementation of a signup in the same Postgres. One transaction updates the
+// The reference for B1, B3 and B13: a plain implementation of a signup in the same Postgres. One transaction updates the
 // waitlist's counter, whose new value is the position, inserts the signup and inserts the event. The tables are copies of
 // the service's, without the index that sorts the queue and without a foreign key to the counter's row.
 const naiveTables = `
@@ -55,21 +55,48 @@ INSERT INTO naive.outbox (topic, key, payloads, traceparent)
 COMMIT;
 `
 
-// naive runs the script with pgbench.
+// naiveQueue is what the tables need besides for naiveReferral.
+const naiveQueue = `
+CREATE SEQUENCE naive.number CACHE 1;
+CREATE INDEX ON naive.signup (waitlist_id, queue_key);
+`
+
+// naiveReferral is such a signup that is referred, by referrers as launch.token chooses them: the referrer gets a key in the
+// middle between the two in front, as sparse keys allow. Numbers come from a sequence, as no counter's row is to be waited
+// for. What it leaves out are exact positions: nobody is told one, two referrers may get one key, and a gap that is used
+// up is not widened.
+var naiveReferral = `BEGIN;
+INSERT INTO naive.signup (waitlist_id, number, queue_key, email, token, created_at, first_name, last_name, utm_source)
+	SELECT '` + naiveList + `', n, n << 20, 'a' || n || '@example.com', gen_random_uuid(), now(), 'Ann', 'Example', 'launch'
+	FROM nextval('naive.number') AS n RETURNING number \gset
+INSERT INTO naive.outbox (topic, key, payloads, traceparent)
+	VALUES ('waitlist.signups.v1', '` + naiveList + `', ARRAY['` + strings.Repeat("x", 260) + `'::bytea], '');
+\set referrer 1 + (random_zipfian(1, ` + strconv.Itoa(inviters) + `, ` + strconv.FormatFloat(zipf, 'f', -1, 64) + `) - 1) % :number
+UPDATE naive.signup AS s SET referral_count = referral_count + 1, queue_key = coalesce((
+	SELECT min(k) + (max(k) - min(k)) / 2 FROM (
+		SELECT queue_key AS k FROM naive.signup WHERE waitlist_id = '` + naiveList + `' AND queue_key < s.queue_key
+		ORDER BY queue_key DESC LIMIT 2
+	) AS ahead), queue_key)
+WHERE waitlist_id = '` + naiveList + `' AND number = :referrer;
+COMMIT;
+`
+
+// naive runs a script with pgbench.
 type naive struct {
 	program, dir, script string
 }
 
-func newNaive(ctx context.Context, conn *pgx.Conn, dir string) (*naive, error) {
+// newNaive creates the script's tables.
+func newNaive(ctx context.Context, conn *pgx.Conn, dir, tables, text string) (*naive, error) {
 	program, err := pgbenchPath()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, naiveTables); err != nil {
+	if _, err := conn.Exec(ctx, tables); err != nil {
 		return nil, fmt.Errorf("create the reference's tables: %w", err)
 	}
 	script := filepath.Join(dir, "naive.sql")
-	if err := os.WriteFile(script, []byte(naiveScript), 0o600); err != nil {
+	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("write the script: %w", err)
 	}
 	return &naive{program: program, dir: dir, script: script}, nil
@@ -98,7 +125,7 @@ func (n *naive) run(ctx context.Context, addr, database string, clients int, d t
 	}
 	prefix := filepath.Join(n.dir, "pgbench_log")
 	cmd := exec.CommandContext(ctx, n.program, "-n", "-M", "prepared", "-f", n.script, "-c", strconv.Itoa(clients),
-		"-j", strconv.Itoa(min(clients, 2)), "-T", strconv.Itoa(int(d.Seconds())), "-l", "--log-prefix", prefix,
+		"-j", strconv.Itoa(min(clients, 2)), "-T", strconv.Itoa(max(1, int(d.Seconds()))), "-l", "--log-prefix", prefix,
 		"-h", host, "-p", port, "-U", "postgres", database)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -65,8 +65,16 @@ func (s *Store) Fold(ctx context.Context) error {
 // and returns the last id.
 func (s *Store) fold(ctx context.Context, behind int64) (int64, error) {
 	for {
+		// Without a transaction, since this is all that an idle system asks, over and over.
+		wait, err := s.db.ArrivalsWait(ctx, behind)
+		if err != nil {
+			return behind, fmt.Errorf("look for counts to fold: %w", err)
+		}
+		if !wait {
+			return behind, nil
+		}
 		var folded db.FoldArrivalsRow
-		err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 			folded = db.FoldArrivalsRow{}
 			q := s.db.WithTx(tx)
 			free, err := q.TryLockSums(ctx)

@@ -79,6 +79,7 @@ func TestPlans(t *testing.T) {
 		// One event: its row, and those of its sums.
 		{"count", db.CountEvents, fmt.Sprintf("ARRAY[gen_random_uuid()], ARRAY['%s'::uuid], ARRAY[current_date], "+
 			"'{1}', '{1}', '{1}', '{1000000}', '{v7}', '{v8}', '{v9}'", id), 10},
+		{"waiting", db.ArrivalsWait, "0", 10},
 		{"fold", db.FoldArrivals, "0, 1", 200},
 	}
 	for _, s := range statements {

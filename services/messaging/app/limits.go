@@ -20,6 +20,7 @@ func (c Config) limitProblems() (all []error) {
 		{"MAIL_DAILY_CAP", c.MailDailyCap},
 		{"BLAST_DAILY_CAP_TRIAL", c.BlastDailyCapTrial},
 		{"MAIL_DAILY_CAP_RECIPIENT", c.MailDailyCapRecipient},
+		{"ASK_DAILY_CAP_RECIPIENT", c.AskDailyCapRecipient},
 		{"SMS_DAILY_CAP", c.SMSDailyCap},
 		{"SMS_DAILY_CAP_PREFIX", c.SMSDailyCapPrefix},
 	} {
@@ -42,6 +43,7 @@ func (c Config) limits(accounts accountv1.AccountServiceClient) messaging.Limits
 	l := messaging.Limits{
 		Accounts: grpc.NewAccounts(accounts, time.Now), EnforceVerification: c.EnforceEmailVerification,
 		MailsPerOwner: c.MailDailyCap, MailsOnTrial: c.BlastDailyCapTrial, MailsPerRecipient: c.MailDailyCapRecipient,
+		AsksPerRecipient: c.AskDailyCapRecipient,
 	}
 	if c.SMSProvider == "twilio" {
 		l.Texts = &messaging.TextLimits{

@@ -28,6 +28,8 @@ func (s *suite) testAbuseMail(t *testing.T) {
 	t.Run("unverified", func(t *testing.T) { testUnverifiedOwner(t, strict) })
 	t.Run("owner's mails", func(t *testing.T) { testMailsOfOwner(t, strict) })
 	t.Run("recipient's mails", func(t *testing.T) { testMailsToRecipient(t, strict) })
+	asks := s.mailing(t, map[string]string{"ASK_DAILY_CAP_RECIPIENT": "3"})
+	t.Run("verifications and invitations", func(t *testing.T) { testAsksOfRecipient(t, asks) })
 	t.Run("import beside a blast", func(t *testing.T) { testImportBesideBlast(t, strict) })
 
 	texts := &twiliotest.Server{AccountSID: "AC0123456789abcdef0123456789abcdef", AuthToken: "secret"}
@@ -237,6 +239,51 @@ func testMailsToRecipient(t *testing.T, m *mailing) {
 	if got := inBoxes(t, m.server, ada); got[0] != 3 {
 		t.Errorf("%d mails", got[0])
 	}
+}
+
+// testAsksOfRecipient checks that a person gets only so many verifications and invitations, whatever way a stranger
+// has them sent again and again, and other people theirs.
+func testAsksOfRecipient(t *testing.T, m *mailing) {
+	o := m.owner(t)
+	id := o.waitlist(t, Obj{"require_email_verification": true})
+	for name, ask := range map[string]func(email string){
+		"accounts": func(email string) {
+			a := m.register(t, email)
+			m.sent(t)
+			a.Do(t, Delete("/auth/me").As(a.token)).Want(http.StatusNoContent)
+		},
+		"signups": func(email string) {
+			o.join(t, id, email)
+			m.sent(t)
+			o.remove(t, id, email)
+		},
+		"invitations": func(email string) {
+			o.Do(t, invite(email, "viewer").As(o.token)).Want(http.StatusCreated)
+			m.sent(t)
+			o.Do(t, Delete("/team/"+email).As(o.token)).Want(http.StatusNoContent)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			victim, other := address(name), address(name)
+			for range 5 {
+				ask(victim)
+			}
+			ask(other)
+			m.server.AwaitMails(t, other, 1)
+			if got := inBoxes(t, m.server, victim); got[0] != 3 {
+				t.Errorf("%d mails, want 3", got[0])
+			}
+		})
+	}
+}
+
+// sent waits until no mail waits to be sent.
+func (m *mailing) sent(t testing.TB) {
+	t.Helper()
+	m.passed(t)
+	Await(t, mailTimeout, "no mail is queued", func() bool {
+		return m.query(t, "SELECT count(*) FROM messaging.sent_mail WHERE state = 'queued'") == 0
+	})
 }
 
 // testImportBesideBlast imports people between the moment that counts a blast's recipients and its plan.

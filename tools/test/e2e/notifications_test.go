@@ -114,12 +114,14 @@ func (s *suite) testNotifications(t *testing.T) {
 	id := o.waitlist(t, on)
 	ada, bob, eve := address("a_da+x"), address("bob"), address("eve")
 	first := o.join(t, id, ada, Obj{"first_name": "Ada <b>", "last_name": "\"L\""})
-	start := time.Now()
+	// The first waits until the consumers, which have just started, have joined their group.
 	r.await(t, "/discord", 1)
+	second := o.join(t, id, bob)
+	start := time.Now()
+	r.await(t, "/discord", 2)
 	if took := time.Since(start); took > 2*time.Second {
 		t.Errorf("the owner was notified after %s", took)
 	}
-	second := o.join(t, id, bob)
 	third := o.join(t, id, eve, Obj{"referred_by_token": second.Str("referral_token")})
 	// No notifications for an existing address, a bot, an import or a removal.
 	o.Do(t, signup(id, ada)).Want(http.StatusOK)

@@ -285,7 +285,13 @@ const password = "correct horse battery"
 // owner registers an account and logs in.
 func (d *deployment) owner(t testing.TB) *owner {
 	t.Helper()
-	o := &owner{Client: d.client(t), email: address("owner"), password: password}
+	return d.register(t, address("owner"))
+}
+
+// register registers and logs in an owner with an address.
+func (d *deployment) register(t testing.TB, email string) *owner {
+	t.Helper()
+	o := &owner{Client: d.client(t), email: email, password: password}
 	o.key = o.Do(t, Post("/auth/register", Obj{"email": o.email, "password": o.password})).Want(http.StatusCreated).Str("api_key")
 	o.login(t)
 	return o

@@ -8,6 +8,18 @@ import (
 	"time"
 )
 
+const ArrivalsWait = `-- name: ArrivalsWait :one
+SELECT EXISTS (SELECT FROM arrival WHERE id > $1)
+`
+
+// Reports whether there are arrivals with an id above @behind. By arrival_pkey.
+func (q *Queries) ArrivalsWait(ctx context.Context, behind int64) (bool, error) {
+	row := q.db.QueryRow(ctx, ArrivalsWait, behind)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const CountEvents = `-- name: CountEvents :exec
 INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign)
 SELECT event_id, waitlist_id, day, views, signups, referral_signups, nullif(number, 0), source, medium, campaign

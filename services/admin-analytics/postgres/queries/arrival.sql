@@ -15,6 +15,10 @@ SELECT pg_advisory_xact_lock(hashtextextended('admin_analytics.sums', 0));
 -- name: TryLockSums :one
 SELECT pg_try_advisory_xact_lock(hashtextextended('admin_analytics.sums', 0))::boolean;
 
+-- name: ArrivalsWait :one
+-- Reports whether there are arrivals with an id above @behind. By arrival_pkey.
+SELECT EXISTS (SELECT FROM arrival WHERE id > @behind);
+
 -- name: FoldArrivals :one
 -- Moves up to @most arrivals with an id above @behind into the sums. By primary
 -- keys; touches each waitlist's row once. OFFSET 0 keeps takes_counts from being called for
