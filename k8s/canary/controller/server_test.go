@@ -7,22 +7,33 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"sigs.k8s.io/yaml"
+
 	"waitlist.internal/k8s/canary/api/v1alpha1"
+	"waitlist.internal/k8s/canary/controller"
 	"waitlist.internal/k8s/canary/machine"
 )
 
 // server starts etcd and an API server from LAB_BIN, where make lab-tools puts them, with the kinds of the operator and of the Gateway API.
-func server(t *testing.T) client.WithWatch {
+func server(t *testing.T) (client.WithWatch, *rest.Config) {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	if err != nil {
@@ -53,13 +64,14 @@ func server(t *testing.T) client.WithWatch {
 	if err := api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	return api
+	return api, config
 }
 
 // TestRealServer takes releases through a real API server, which validates and defaults all that the operator writes.
 func TestRealServer(t *testing.T) {
-	api := server(t)
+	api, config := server(t)
 	t.Run("invalid", func(t *testing.T) { invalid(t, api) })
+	t.Run("with a manager", func(t *testing.T) { manages(t, api, config) })
 	w := worldOn(t, 1, api)
 	w.adopt("a", nil)
 	w.until("a", v1alpha1.Idle)
@@ -99,6 +111,76 @@ func TestRealServer(t *testing.T) {
 	spec := &v1alpha1.CanarySpec{TargetRef: v1alpha1.TargetReference{Name: "a"}}
 	if w.get("a", new(v1alpha1.Canary)) || machine.Weight(w.route("a"), spec) != 0 {
 		t.Error("the deleted Canary is there, or its candidate has weight")
+	}
+}
+
+// manages runs the operator as its program does, with the rights that are generated for it and no others.
+func manages(t *testing.T, api client.WithWatch, config *rest.Config) {
+	t.Helper()
+	raw, err := os.ReadFile("../config/rbac/role.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := new(rbacv1.ClusterRole)
+	if err := yaml.UnmarshalStrict(raw, role); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "operator"}},
+	}
+	w := worldOn(t, 1, api)
+	w.must(api.Create(t.Context(), role))
+	w.must(api.Create(t.Context(), binding))
+	own := rest.CopyConfig(config)
+	own.Impersonate.UserName = "operator"
+	ctrl.SetLogger(logr.Discard())
+	m, err := ctrl.NewManager(own, ctrl.Options{
+		Scheme: known(t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		LeaderElection: true, LeaderElectionID: "canary", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
+	})
+	w.must(err)
+	w.must(controller.New(m).Register(m))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := m.Start(ctx); err != nil {
+			t.Errorf("the manager ended: %v", err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+
+	w.adopt("m", nil)
+	reaches := func(p v1alpha1.Phase) {
+		t.Helper()
+		end := time.After(time.Minute)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for w.canary("m").Status.Phase != p {
+			select {
+			case <-end:
+				t.Fatalf("it is not %s: %+v", p, w.canary("m").Status)
+			case <-tick.C:
+				w.now = time.Now()
+				w.turn()
+			}
+		}
+	}
+	reaches(v1alpha1.Idle)
+	w.release("m", "good:1")
+	reaches(v1alpha1.Progressing)
+	w.release("m", "crash:2")
+	reaches(v1alpha1.Failed)
+	if w.weight("m") != 0 || w.stable("m") != "good:0" {
+		t.Errorf("the weight is %d, %s is stable", w.weight("m"), w.stable("m"))
+	}
+	w.release("m", "good:0")
+	reaches(v1alpha1.Idle)
+	w.must(api.Delete(ctx, w.canary("m")))
+	for w.get("m", new(v1alpha1.Canary)) && t.Context().Err() == nil {
+		runtime.Gosched()
 	}
 }
 

@@ -14,8 +14,11 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,7 +110,8 @@ func known(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	known := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, autoscalingv2.AddToScheme, gatewayv1.Install, v1alpha1.AddToScheme,
+		appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, autoscalingv2.AddToScheme,
+		rbacv1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme, gatewayv1.Install, v1alpha1.AddToScheme,
 	} {
 		if err := add(known); err != nil {
 			t.Fatal(err)
@@ -156,7 +160,9 @@ func worldOn(t *testing.T, seed uint64, api client.WithWatch) *world {
 		},
 	})
 	w.start()
-	w.create(gateway())
+	if !w.get("public", new(gatewayv1.Gateway)) {
+		w.create(gateway())
+	}
 	return w
 }
 
