@@ -14,6 +14,7 @@ BUILDTOOLS := $(BIN)/.buildtools-$(call key,tools/buildtools)
 LINTER := $(BIN)/.golangci-$(call key,tools/buildtools/golangci)
 UNITTEST := $(BIN)/.charts-$(call key,tools/buildtools/charts)
 KUBESCORE := $(BIN)/.kubescore-$(call key,tools/buildtools/kubescore)
+CONTROLLERS := $(BIN)/.controllers-$(call key,tools/buildtools/controllers)
 LABTOOLS := $(BIN)/.kubernetes-$(call key,tools/buildtools/kubernetes)
 SQLC := $(BIN)/.sqlc-$(call key,tools/buildtools/sqlc)
 OASDIFF := $(BIN)/.openapi-$(call key,tools/buildtools/openapi)
@@ -110,7 +111,7 @@ bench-short: ## Run the launches B13 and B14 for seconds: what is told must be e
 	@go run ./tools/bench -only B13,B14 -slice 500ms -mixed 20000 -write=false
 
 .PHONY: generate
-generate: $(BUILDTOOLS) $(SQLC) ## Write the generated code anew
+generate: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) ## Write the generated code anew
 	@cd proto && PATH="$(BIN):$$PATH" && buf lint && buf format -w && buf generate --clean
 	@go run ./tools/cmd/schema
 	@cd services && $(BIN)/sqlc generate
@@ -127,7 +128,7 @@ lint: $(LINTER) lines ## Run the linters over every module
 
 # Generated files and test data may be wider.
 WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
-	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/perses/*
+	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/perses/* k8s/canary/config/crd/*
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))
@@ -171,6 +172,10 @@ charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts,
 	else \
 		echo 'level: rendered only. As root an API server judges every object, too.'; \
 	fi
+
+.PHONY: test-canary
+test-canary: $(LABTOOLS) ## Test the canary operator on an API server
+	@LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run TestRealServer ./k8s/canary/controller
 
 .PHONY: images
 images: $(KO) ## Build the services' images and push them to REPO
@@ -217,7 +222,7 @@ $(PAGE) $(TYPES): %/node_modules/.package-lock.json: %/package-lock.json
 	@npm ci --silent --prefix $* && touch $@
 
 .PHONY: tools
-tools: $(BUILDTOOLS) $(SQLC) $(LINTER) ## Build the tools that generate and lint need
+tools: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) $(LINTER) ## Build the tools that generate and lint need
 
 $(BUILDTOOLS):
 	@echo 'building the generators'
@@ -232,7 +237,7 @@ $(LINTER):
 	@touch $@
 
 # .<folder>-<key>: the tools of tools/buildtools/<folder>.
-$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO) $(SQLC): $(BIN)/.%:
+$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO) $(SQLC) $(CONTROLLERS): $(BIN)/.%:
 	@echo 'building the tools of tools/buildtools/$(firstword $(subst -, ,$*))'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.$(firstword $(subst -, ,$*))-*
 	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool
