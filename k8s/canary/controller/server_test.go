@@ -173,6 +173,9 @@ func manages(t *testing.T, api client.WithWatch, config *rest.Config) {
 	reaches(v1alpha1.Progressing)
 	w.release("m", "crash:2")
 	reaches(v1alpha1.Failed)
+	if w.route("m") == nil {
+		t.Fatal("there is no route")
+	}
 	if w.weight("m") != 0 || w.stable("m") != "good:0" {
 		t.Errorf("the weight is %d, %s is stable", w.weight("m"), w.stable("m"))
 	}
