@@ -174,7 +174,8 @@ charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts,
 	fi
 
 .PHONY: test-canary
-test-canary: $(LABTOOLS) ## Test the canary operator on an API server
+test-canary: $(LABTOOLS) ## Test the canary operator on an API server, and in a hundred random schedules
+	@CANARY_SCHEDULES=100 go test -count=1 -v -run TestSchedules ./k8s/canary/controller
 	@LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run TestRealServer ./k8s/canary/controller
 
 .PHONY: images

@@ -15,13 +15,24 @@ import (
 	"waitlist.internal/k8s/canary/machine"
 )
 
-// TestSchedules takes a hundred random schedules of releases, edits of specs and of routes by hand, failing pods, commands, kills of the
-// operator between any two writes, errors of the API server and conflicts. The oracles are in world: after each write, and after each
-// reconcile that ended well, the state must be legal. In the end, left alone, each Canary must arrive where it belongs.
+// TestSchedules takes random schedules, CANARY_SCHEDULES or ten, of releases, edits of specs and of routes by hand, failing pods,
+// commands, kills of the operator between any two writes, errors of the API server and conflicts. The oracles are in world: after
+// each write, and after each reconcile that ended well, the state must be legal. In the end, left alone, each Canary must arrive
+// where it belongs.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
-	start, n := uint64(time.Now().UnixNano()), uint64(100)
-	if text := os.Getenv("CANARY_SEED"); text != "" {
+	start, n := uint64(1), uint64(10)
+	if text := os.Getenv("CANARY_SCHEDULES"); text != "" {
+		var err error
+		if n, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	switch text := os.Getenv("CANARY_SEED"); text {
+	case "":
+	case "random":
+		start = uint64(time.Now().UnixNano())
+	default:
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
 			t.Fatal(err)
@@ -29,7 +40,7 @@ func TestSchedules(t *testing.T) {
 		schedule(t, seed, map[v1alpha1.Phase]bool{})
 		return
 	}
-	t.Logf("seeds %d to %d; CANARY_SEED takes one of them alone", start, start+n-1)
+	t.Logf("seeds %d to %d; CANARY_SEED takes one of them alone, or random ones", start, start+n-1)
 	total := struct{ kills, errs, conflicts, phases int }{}
 	seen := map[v1alpha1.Phase]bool{}
 	for seed := start; seed < start+n; seed++ {
