@@ -245,7 +245,7 @@ func (d *Deployment) writeValues(suite standalone.Suite) error {
 		"ENFORCE_EMAIL_VERIFICATION": "false", "TRIAL_PER_PERSON": "false", "REFUSE_COMMON_PASSWORDS": "false",
 		"MAIL_DAILY_CAP": "0", "BLAST_DAILY_CAP_TRIAL": "0", "MAIL_DAILY_CAP_RECIPIENT": "0",
 		"ASK_DAILY_CAP_RECIPIENT": "0",
-		"SMS_DAILY_CAP": "0", "SMS_DAILY_CAP_PREFIX": "0", "KAFKA_REPLICATION": "1",
+		"SMS_DAILY_CAP":           "0", "SMS_DAILY_CAP_PREFIX": "0", "KAFKA_REPLICATION": "1",
 	} {
 		setDefault(env, k, v)
 	}
