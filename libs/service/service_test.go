@@ -337,7 +337,7 @@ func TestMigrateFirst(t *testing.T) {
 	}
 	for want, times := range map[string]int{
 		`"msg":"migration applied","service":"x","version":"dev","schema":"x","file":"00001_thing.sql"`:      1,
-		`"topic":"` + prefix + `waitlist.signups.v1","partitions":2,"replication":1`:         2,
+		`"topic":"` + prefix + `waitlist.signups.v1","partitions":2,"replication":1`:                         2,
 		`"msg":"topic exists","service":"x","version":"dev","topic":"` + prefix + `waitlist.signups.v1.dlq"`: 2,
 		`"msg":"up to date"`: 2,
 	} {
