@@ -29,8 +29,8 @@ func signs() map[string]sign {
 	dependency := func(name string) sign {
 		return switched(0, 1, "waitlist_dependency_up", "service", "signup", "dependency", name)
 	}
-	counts := 0.0 // of a counter that rises in trouble only
 	rises := func(name string, pairs ...string) sign {
+		counts := 0.0 // rises in trouble only; each alert's own, as they are tested side by side
 		return func(trouble bool, _ float64) []sample {
 			if trouble {
 				counts++
