@@ -14,10 +14,15 @@ BUILDTOOLS := $(BIN)/.buildtools-$(call key,tools/buildtools)
 LINTER := $(BIN)/.golangci-$(call key,tools/buildtools/golangci)
 UNITTEST := $(BIN)/.charts-$(call key,tools/buildtools/charts)
 KUBESCORE := $(BIN)/.kubescore-$(call key,tools/buildtools/kubescore)
+CONTROLLERS := $(BIN)/.controllers-$(call key,tools/buildtools/controllers)
 LABTOOLS := $(BIN)/.kubernetes-$(call key,tools/buildtools/kubernetes)
 SQLC := $(BIN)/.sqlc-$(call key,tools/buildtools/sqlc)
 OASDIFF := $(BIN)/.openapi-$(call key,tools/buildtools/openapi)
 KO := $(BIN)/.images-$(call key,tools/buildtools/images)
+
+# What npm brings, by the lock file's checksums.
+PAGE := tools/dashboards/page/node_modules/.package-lock.json
+TYPES := tools/test/observability/schema/node_modules/.package-lock.json
 
 # make test KAFKA=apache PKG=./services/signup/... ARGS='-run TestJoin -v'
 KAFKA ?= embedded
@@ -43,7 +48,7 @@ VERSION ?= $(shell git describe --tags --always --dirty)
 # More flags of ko and of helm, as KOFLAGS=--platform=linux/amd64.
 KOFLAGS ?=
 HELMFLAGS ?=
-SERVICES := account signup admin-analytics billing messaging notifier
+SERVICES := account signup admin-analytics billing messaging notifier pages
 # What was built last, as values of charts/waitlist.
 IMAGES := $(CURDIR)/.data/images.yaml
 
@@ -56,6 +61,15 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 	@tools/cmd/standalone/prepare.sh
 	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
 	@exec $(BIN)/standalone
+
+# Its page's charts come from npm. What runs elsewhere is watched with METRICS=http://127.0.0.1:8081/metrics, on loopback.
+METRICS ?=
+.PHONY: dashboards
+dashboards: $(PAGE) ## Run the suite with its dashboards, alerts and traces at http://127.0.0.1:9090 (METRICS=…, ARGS=…)
+	@tools/cmd/standalone/prepare.sh
+	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
+	@cd tools/dashboards && GOWORK=off go build -o $(BIN)/dashboards .
+	@exec $(BIN)/dashboards $(if $(METRICS),-metrics $(METRICS),-run $(BIN)/standalone) $(ARGS)
 
 .PHONY: quick
 quick: PKG = $(patsubst %,./%/...,$(filter-out tools/%,$(filter-out tools,$(MODULES))))
@@ -76,8 +90,9 @@ test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFK
 
 # A module outside go.work: nobody else pays for Prometheus' dependencies.
 .PHONY: test-observability
-test-observability: ## Hold metrics, rules and dashboards against Prometheus' own engine, and fire alerts
-	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 10m $(ARGS) .
+test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium; fire alerts
+	@cd tools/dashboards && GOWORK=off go vet ./... && GOWORK=off go test -count=1 ./...
+	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -parallel 8 -timeout 10m $(ARGS) .
 
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race
@@ -96,7 +111,7 @@ bench-short: ## Run the launches B13 and B14 for seconds: what is told must be e
 	@go run ./tools/bench -only B13,B14 -slice 500ms -mixed 20000 -write=false
 
 .PHONY: generate
-generate: $(BUILDTOOLS) $(SQLC) ## Write the generated code anew
+generate: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) ## Write the generated code anew
 	@cd proto && PATH="$(BIN):$$PATH" && buf lint && buf format -w && buf generate --clean
 	@go run ./tools/cmd/schema
 	@cd services && $(BIN)/sqlc generate
@@ -113,7 +128,7 @@ lint: $(LINTER) lines ## Run the linters over every module
 
 # Generated files and test data may be wider.
 WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
-	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/*
+	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/perses/* k8s/canary/config/crd/*
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))
@@ -158,6 +173,11 @@ charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts,
 		echo 'level: rendered only. As root an API server judges every object, too.'; \
 	fi
 
+.PHONY: test-canary
+test-canary: $(LABTOOLS) ## Test the canary operator on an API server, and in a hundred random schedules
+	@CANARY_SCHEDULES=100 go test -count=1 -v -run TestSchedules ./k8s/canary/controller
+	@LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run TestRealServer ./k8s/canary/controller
+
 .PHONY: images
 images: $(KO) ## Build the services' images and push them to REPO
 	@[ -n "$(REPO)" ] || { echo 'say where the images go: make images REPO=registry.example.com/waitlist' >&2; exit 1; }
@@ -198,8 +218,12 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 	@go test -c -o $(BIN)/e2e.test ./tools/test/e2e
 	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
 
+$(PAGE) $(TYPES): %/node_modules/.package-lock.json: %/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is not installed: it fetches the page'\''s charts and the types of dashboards' >&2; exit 1; }
+	@npm ci --silent --prefix $* && touch $@
+
 .PHONY: tools
-tools: $(BUILDTOOLS) $(SQLC) $(LINTER) ## Build the tools that generate and lint need
+tools: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) $(LINTER) ## Build the tools that generate and lint need
 
 $(BUILDTOOLS):
 	@echo 'building the generators'
@@ -214,7 +238,7 @@ $(LINTER):
 	@touch $@
 
 # .<folder>-<key>: the tools of tools/buildtools/<folder>.
-$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO) $(SQLC): $(BIN)/.%:
+$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO) $(SQLC) $(CONTROLLERS): $(BIN)/.%:
 	@echo 'building the tools of tools/buildtools/$(firstword $(subst -, ,$*))'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.$(firstword $(subst -, ,$*))-*
 	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool

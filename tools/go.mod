@@ -3,6 +3,8 @@ module waitlist.internal/tools
 go 1.26.0
 
 require (
+	github.com/chromedp/cdproto v0.159.0
+	github.com/chromedp/chromedp v0.23.0
 	github.com/emersion/go-msgauth v0.7.0
 	github.com/emersion/go-sasl v0.0.0-20241020182733-b788ff22d5a6
 	github.com/emersion/go-smtp v0.25.1
@@ -28,6 +30,7 @@ require (
 	waitlist.internal/services/billing v0.0.0
 	waitlist.internal/services/messaging v0.0.0
 	waitlist.internal/services/notifier v0.0.0
+	waitlist.internal/services/pages v0.0.0
 	waitlist.internal/services/signup v0.0.0
 	waitlist.internal/tools/sdk/go v0.0.0-00010101000000-000000000000
 )
@@ -51,6 +54,7 @@ require (
 	github.com/fergusstrange/embedded-postgres v1.34.0 // indirect
 	github.com/gabriel-vasile/mimetype v1.4.12 // indirect
 	github.com/gin-contrib/sse v1.1.0 // indirect
+	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/go-openapi/jsonpointer v1.0.0 // indirect
@@ -140,6 +144,7 @@ replace (
 	waitlist.internal/services/billing => ../services/billing
 	waitlist.internal/services/messaging => ../services/messaging
 	waitlist.internal/services/notifier => ../services/notifier
+	waitlist.internal/services/pages => ../services/pages
 	waitlist.internal/services/signup => ../services/signup
 	waitlist.internal/tools/sdk/go => ./sdk/go
 )

@@ -274,6 +274,8 @@ func (c *Consumer) handleBatch(ctx, work context.Context, batch []kafkago.Messag
 		}
 		if c.cfg.Wants == nil || c.cfg.Wants(d.event) {
 			good = append(good, d)
+		} else {
+			c.metrics.skipped.WithLabelValues(c.cfg.Group).Inc()
 		}
 	}
 	if len(good) == 0 {

@@ -226,17 +226,32 @@ func (c Config) Dialer(clientID string) *kafkago.Dialer {
 	return &kafkago.Dialer{Timeout: dialTimeout, DualStack: true, ClientID: clientID, TLS: c.TLS, SASLMechanism: c.SASL}
 }
 
-// Reachable returns nil if a broker accepts a connection, including TLS and SASL.
+// Reachable returns nil if a broker answers, after TLS and SASL. A connection alone proves
+// nothing: the kernel accepts those to a broker that hangs.
 func Reachable(ctx context.Context, cfg Config) error {
 	var errs []error
 	for _, b := range cfg.Brokers {
-		c, err := cfg.Dialer("waitlist").DialContext(ctx, "tcp", b)
+		err := answers(ctx, cfg, b)
 		if err == nil {
-			return c.Close()
+			return nil
 		}
 		errs = append(errs, fmt.Errorf("reach %s: %w", b, err))
 	}
 	return errors.Join(errs...)
+}
+
+func answers(ctx context.Context, cfg Config, broker string) error {
+	c, err := cfg.Dialer("waitlist").DialContext(ctx, "tcp", broker)
+	if err != nil {
+		return err //nolint:wrapcheck // Reachable adds the broker
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(requestTimeout)
+	}
+	_ = c.SetDeadline(deadline)
+	_, err = c.ApiVersions()
+	return errors.Join(err, c.Close())
 }
 
 func newClient(cfg Config, t *kafkago.Transport) *kafkago.Client {

@@ -17,6 +17,7 @@ type Writer struct {
 	cfg       Config
 	transport *kafkago.Transport
 	writer    *kafkago.Writer
+	metrics   producerMetrics
 	topicsOK  atomic.Bool
 }
 
@@ -24,7 +25,7 @@ type Writer struct {
 // first message.
 func NewWriter(cfg Config) *Writer {
 	t := cfg.Transport("waitlist")
-	return &Writer{cfg: cfg, transport: t, writer: &kafkago.Writer{
+	return &Writer{cfg: cfg, transport: t, metrics: newProducerMetrics(cfg.Registerer), writer: &kafkago.Writer{
 		Addr:         kafkago.TCP(cfg.Brokers...),
 		Transport:    t,
 		Balancer:     &kafkago.Hash{},
@@ -45,7 +46,9 @@ func NewWriter(cfg Config) *Writer {
 // either all messages of a partition are written or none. The error is kafka-go's:
 // a WriteErrors has one entry per message. If ctx ends, the messages may still be
 // written.
-func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) error {
+func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) (err error) {
+	start := time.Now()
+	defer func() { w.metrics.record(start, len(msgs), err) }()
 	if !w.topicsOK.Load() {
 		if err := ensureTopics(ctx, w.cfg, w.transport); err != nil {
 			return fmt.Errorf("ensure Kafka topics: %w", err)
@@ -58,7 +61,7 @@ func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) err
 		prefixed[i] = m
 	}
 	end := w.traceSend(ctx, msgs, prefixed)
-	err := w.writer.WriteMessages(ctx, prefixed...)
+	err = w.writer.WriteMessages(ctx, prefixed...)
 	end(err)
 	return err //nolint:wrapcheck // the caller looks into kafka-go's types
 }

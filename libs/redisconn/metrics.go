@@ -2,6 +2,7 @@ package redisconn
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/redis/go-redis/v9"
+
+	"waitlist.internal/libs/tlsroots"
 )
 
 // Measure has c record the duration of its commands and pipelines, the failed ones, and
@@ -16,6 +19,7 @@ import (
 func Measure(c redis.UniversalClient, reg prometheus.Registerer) {
 	auto := promauto.With(reg)
 	h := hook{
+		expiry: tlsroots.NewExpiry(reg),
 		seconds: auto.NewHistogram(prometheus.HistogramOpts{
 			Name: "redis_client_operation_duration_seconds", Help: "Duration of a command or a pipeline.",
 			Buckets: []float64{.0005, .001, .005, .025, .1, 1},
@@ -34,6 +38,7 @@ func Measure(c redis.UniversalClient, reg prometheus.Registerer) {
 }
 
 type hook struct {
+	expiry  tlsroots.Expiry
 	seconds prometheus.Histogram
 	errors  prometheus.Counter
 }
@@ -48,7 +53,13 @@ func (h hook) record(start time.Time, err error) {
 
 // DialHook implements redis.Hook.
 func (h hook) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if secure, ok := conn.(*tls.Conn); ok {
+			h.expiry.Saw("redis", secure.ConnectionState())
+		}
+		return conn, err
+	}
 }
 
 // ProcessHook implements redis.Hook.

@@ -1,9 +1,14 @@
 package redisconn_test
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"waitlist.internal/libs/devservers"
 	"waitlist.internal/libs/ratelimit"
@@ -56,4 +61,44 @@ func TestTLS(t *testing.T) {
 	if n, err := limited.Exists(t.Context(), "ratelimit:{global}").Result(); n != 1 || err != nil {
 		t.Errorf("the bucket is not in Redis: %d, %v", n, err)
 	}
+}
+
+// TestExpiry records when the certificate of a server expires.
+func TestExpiry(t *testing.T) {
+	cert := testenv.NewCertificate(t, t.TempDir())
+	server := testenv.RedisServer(t, devservers.RedisOptions{
+		Volatile: true, CAFile: cert.CAFile, CertFile: cert.CertFile, KeyFile: cert.KeyFile,
+	})
+	c, err := redisconn.Open(server.URL, redisconn.Options{Timeout: 5 * time.Second, CAFile: cert.CAFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	reg := prometheus.NewRegistry()
+	redisconn.Measure(c, reg)
+	if err := c.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(cert.CertFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(raw)
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "waitlist_certificate_expiry_timestamp_seconds" {
+			if got := f.GetMetric()[0].GetGauge().GetValue(); got != float64(leaf.NotAfter.Unix()) {
+				t.Errorf("expires at %v, want %v", got, leaf.NotAfter.Unix())
+			}
+			return
+		}
+	}
+	t.Error("no expiry")
 }

@@ -48,7 +48,7 @@ type Config struct {
 	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0" deployed:"5000"`
 	// Where the internal interface (gRPC) of account, signup and messaging listens.
 	GRPCAddr string `env:"GRPC_ADDR" run:"loopback" deployed:"set by the chart"`
-	// Where /livez, /readyz, /metrics and /debug/pprof listen. Empty: nowhere.
+	// Where /livez, /readyz, /metrics, /log/level and /debug/pprof listen. Empty: nowhere.
 	InternalAddr string `env:"INTERNAL_ADDR" deployed:"set by the chart"`
 
 	// The database, by the service's own role: `postgres://user:password@host:5432/database`.
@@ -115,6 +115,8 @@ type Config struct {
 
 	// DEBUG, INFO, WARN or ERROR.
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
+	// json, or text: shorter lines for people.
+	LogFormat string `env:"LOG_FORMAT" envDefault:"json"`
 	// Where spans go. Empty: nowhere.
 	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	// Share of the requests that begin a trace, 0 to 1. What a traced request causes belongs to its trace.

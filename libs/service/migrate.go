@@ -31,7 +31,7 @@ func Migrate(ctx context.Context, name string, cfg Config, o Options) (err error
 	}
 	t := cfg.Telemetry
 	if t == nil {
-		t, err = telemetry.New(ctx, telemetry.Options{Service: name, Output: cfg.output(), Level: cfg.LogLevel})
+		t, err = telemetry.New(ctx, telemetry.Options{Service: name, Output: cfg.output(), Level: cfg.LogLevel, Format: cfg.LogFormat})
 		if err != nil {
 			return err
 		}

@@ -26,14 +26,14 @@ import (
 // Main is the main function of a service and returns the exit code of the process.
 // Without arguments it is Command(newApp). With the argument migrate it calls migrate
 // and reads only Config from the environment; the service's other variables may be
-// unset. With check STATUS=URL… it waits for these answers and reads no environment.
+// unset; nil means that there is nothing to migrate. With check STATUS=URL… it waits for these answers and reads no environment.
 func Main[C any, A interface {
 	Run(ctx context.Context) error
 }](newApp func(ctx context.Context, cfg C) (A, error), migrate func(ctx context.Context, cfg Config) error) int {
 	switch args := os.Args[1:]; {
 	case len(args) == 0:
 		return Command(newApp)
-	case len(args) == 1 && args[0] == "migrate":
+	case len(args) == 1 && args[0] == "migrate" && migrate != nil:
 		return process(func(ctx context.Context) error {
 			cfg, err := Load[Config](os.Environ())
 			if err != nil {
@@ -93,7 +93,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		}
 		s.serve()
 		r.setServing(true)
-		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("version", telemetry.Version()))
+		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving")
 		select {
 		case <-ctx.Done():
 		case err = <-s.failed:
@@ -286,12 +286,13 @@ func within(ctx context.Context, fn func()) error {
 	}
 }
 
-// InternalHandler serves /livez, /readyz, /metrics and /debug/pprof.
+// InternalHandler serves /livez, /readyz, /metrics, /log/level and /debug/pprof.
 func (r *Runtime) InternalHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", r.readyz)
 	mux.Handle("GET /metrics", telemetry.MetricsHandler(r.Telemetry.Registry))
+	mux.Handle("PUT /log/level", telemetry.LevelHandler(r.Telemetry.Level))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

@@ -3,12 +3,14 @@ package service
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +34,7 @@ import (
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/tlsroots"
 	"waitlist.internal/libs/token"
 )
 
@@ -58,6 +61,9 @@ type Options struct {
 	Migrations fs.FS
 	// HTTP opens the public interface. It needs Redis for the rate limit.
 	HTTP bool
+	// Unlimited is for a service with nothing under /v1: the rate limit does not concern it,
+	// so that it needs no Redis.
+	Unlimited bool
 	// RateLimitExempt reports public requests that the rate limit ignores; nil means none.
 	RateLimitExempt func(method, path string) bool
 	// GRPC opens the internal interface.
@@ -137,7 +143,7 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 	r.Go("dependencies", r.watch)
 	if r.Telemetry = cfg.Telemetry; r.Telemetry == nil {
 		r.Telemetry, err = telemetry.New(ctx, telemetry.Options{
-			Service: name, Output: cfg.output(), Level: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint,
+			Service: name, Output: cfg.output(), Level: cfg.LogLevel, Format: cfg.LogFormat, OTLPEndpoint: cfg.OTLPEndpoint,
 			TraceRatio: cfg.TraceRatio, TracesPerSecond: cfg.TracesPerSecond,
 		})
 		if err != nil {
@@ -149,6 +155,14 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 	}
 	r.Log = r.Telemetry.Log
 	r.Kafka.Registerer = r.Telemetry.Registerer
+	expiry := tlsroots.NewExpiry(r.Telemetry.Registerer)
+	if r.Kafka.TLS != nil {
+		r.Kafka.TLS.VerifyConnection = func(c tls.ConnectionState) error {
+			expiry.Saw("kafka", c)
+			return nil
+		}
+	}
+	r.keyAges()
 	if seed != nil {
 		if r.Identity, err = rpc.NewIdentity(name, seed); err != nil {
 			return nil, err
@@ -182,6 +196,22 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 	return r, nil
 }
 
+// keyAges exports when the key of each ring that signs or encrypts was made, if its id
+// begins with that day, as in 2026-11-23.
+func (r *Runtime) keyAges() {
+	made := promauto.With(r.Telemetry.Registerer).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "waitlist_key_created_timestamp_seconds", Help: "When the key that signs or encrypts was made, by its id.",
+	}, []string{"setting"})
+	for setting, ring := range map[string]string{
+		"TOKEN_KEYS": r.Config.TokenKeys, "ACCOUNT_TOKEN_KEYS": r.Config.AccountTokenKeys, "SEAL_KEYS": r.Config.SealKeys,
+	} {
+		id, _, _ := strings.Cut(strings.TrimSpace(ring), ":")
+		if day, err := time.Parse(time.DateOnly, id[:min(len(id), len(time.DateOnly))]); err == nil {
+			made.WithLabelValues(setting).Set(float64(day.Unix()))
+		}
+	}
+}
+
 // redisLog logs the Redis driver's messages at debug level. Callers of Redis report the
 // errors that matter.
 type redisLog struct{ log *slog.Logger }
@@ -198,7 +228,7 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p := problems(slices.Clone(o.Problems))
 	c := &r.Config
 	p.check(o.Schema == "" || c.PostgresURL != "", "Set POSTGRES_URL.")
-	limits := o.HTTP && c.Limiter == nil
+	limits := o.HTTP && !o.Unlimited && c.Limiter == nil
 	p.check((!o.Redis && !limits) || c.RedisURL != "", "Set REDIS_URL.")
 	p.check(c.RateLimitRPS > 0, "Set RATE_LIMIT_RPS to a positive number.")
 	p.check(c.RateLimitBurst > 0, "Set RATE_LIMIT_BURST to a positive number.")
@@ -206,6 +236,7 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(c.Replicas > 0, "Set REPLICAS to a positive number.")
 	p.check(c.TraceRatio >= 0 && c.TraceRatio <= 1, "Set TRACE_RATIO to a number from 0 to 1.")
 	p.check(c.TracesPerSecond >= 0, "Set TRACES_PER_SECOND to 0 or a positive number.")
+	p.check(c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text", "Set LOG_FORMAT to json or text.")
 	p.check(c.ShutdownDrain > 0, "Set SHUTDOWN_DRAIN to a positive duration.")
 	p.check(c.ShutdownDelay >= 0, "Set SHUTDOWN_DELAY to 0 or longer.")
 	p.check(c.AuditRetention >= minAudit && c.AuditRetention <= maxAudit, "Set AUDIT_RETENTION to a duration from 24h to 87600h.")
@@ -255,7 +286,15 @@ func (r *Runtime) openPostgres(ctx context.Context, o Options) error {
 	}
 	r.Pool = pool
 	r.OnClose("postgres", func(context.Context) error { pool.Close(); return nil })
-	r.AddReady("postgres", pool.Ping)
+	expiry := tlsroots.NewExpiry(r.Telemetry.Registerer)
+	r.AddReady("postgres", func(ctx context.Context) error {
+		return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+			if secure, ok := conn.Conn().PgConn().Conn().(*tls.Conn); ok {
+				expiry.Saw("postgres", secure.ConnectionState())
+			}
+			return conn.Ping(ctx)
+		})
+	})
 	r.Telemetry.Registerer.MustRegister(pg.Metrics(pool))
 	if o.Migrations == nil {
 		return nil
@@ -303,7 +342,7 @@ func (r *Runtime) openRedis() error {
 
 func (r *Runtime) openHTTP(o Options) (err error) {
 	limiter := r.Config.Limiter
-	if limiter == nil {
+	if limiter == nil && !o.Unlimited {
 		c, err := ratelimit.OpenRedis(r.Config.RedisURL, r.Config.RedisCAFile)
 		if err != nil {
 			return err

@@ -240,6 +240,14 @@ func TestLife(t *testing.T) {
 			`http_response_status_code="200",http_route="/v1/fast",service="account"} 1`) {
 		t.Error(s, body)
 	}
+	put, err := http.NewRequestWithContext(t.Context(), http.MethodPut, internal+"/log/level", strings.NewReader(`{"level":"DEBUG"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := http.DefaultClient.Do(put); err != nil || res.Body.Close() != nil || res.StatusCode != http.StatusNoContent ||
+		r.Telemetry.Level.Level() != slog.LevelDebug {
+		t.Error(res, err, r.Telemetry.Level.Level())
+	}
 	conn, err := r.Dial(cfg.GRPCListener.Addr().String(), "account")
 	if err != nil {
 		t.Fatal(err)
@@ -328,9 +336,9 @@ func TestMigrateFirst(t *testing.T) {
 		}
 	}
 	for want, times := range map[string]int{
-		`"msg":"migration applied","service":"x","schema":"x","file":"00001_thing.sql"`:      1,
-		`"topic":"` + prefix + `waitlist.signups.v1","partitions":2,"replication":1`:         2,
-		`"msg":"topic exists","service":"x","topic":"` + prefix + `waitlist.signups.v1.dlq"`: 2,
+		`"msg":"migration applied","service":"x","version":"dev","schema":"x","file":"00001_thing.sql"`:      1,
+		`"topic":"` + prefix + `waitlist.signups.v1","partitions":2,"replication":1`:                         2,
+		`"msg":"topic exists","service":"x","version":"dev","topic":"` + prefix + `waitlist.signups.v1.dlq"`: 2,
 		`"msg":"up to date"`: 2,
 	} {
 		if n := strings.Count(out.String(), want); n != times {

@@ -8,6 +8,7 @@ package telemetry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -40,8 +42,10 @@ func Version() string { return version }
 
 // Telemetry holds the logger, tracer and metrics of one service.
 type Telemetry struct {
-	// Log writes JSON lines with the ids from the context; see NewHandler.
+	// Log writes lines with the service, its version and the ids from the context; see NewHandler.
 	Log *slog.Logger
+	// Level is the level of Log, which can be changed for a while.
+	Level *Level
 	// Tracers never samples unless an exporter is configured.
 	Tracers *sdktrace.TracerProvider
 	// Meters feeds OpenTelemetry instruments into Registry.
@@ -63,6 +67,8 @@ type Options struct {
 	Output io.Writer
 	// Level is the lowest level to log.
 	Level slog.Level
+	// Format is that of lines: json, or text for people; "" means json.
+	Format string
 	// OTLPEndpoint is OTEL_EXPORTER_OTLP_ENDPOINT. The exporter reads it and its other
 	// settings from the environment.
 	OTLPEndpoint string
@@ -73,8 +79,13 @@ type Options struct {
 
 // New returns a service's telemetry. The caller must call Close.
 func New(ctx context.Context, o Options) (*Telemetry, error) {
-	t := &Telemetry{Registry: prometheus.NewRegistry(), logs: newLineWriter(o.Output)}
-	t.Log = slog.New(newHandler(t.logs, o.Level, t.logs.Flush)).With(slog.String("service", o.Service))
+	format, known := formats[cmp.Or(o.Format, "json")]
+	if !known {
+		return nil, fmt.Errorf("there is no log format %q", o.Format)
+	}
+	t := &Telemetry{Registry: prometheus.NewRegistry(), logs: newLineWriter(o.Output), Level: NewLevel(o.Level, time.Now)}
+	t.Log = slog.New(&handler{format(t.logs, t.Level), t.logs.Flush}).
+		With(slog.String("service", o.Service), slog.String("version", version))
 	t.Registerer = prometheus.WrapRegistererWith(prometheus.Labels{"service": o.Service}, t.Registry)
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "waitlist_build_info", Help: "Always 1; the version is the label.", ConstLabels: prometheus.Labels{"version": version},
@@ -84,6 +95,7 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	res := resource.NewWithAttributes(SchemaURL, attribute.String("service.name", o.Service), attribute.String("service.version", version))
+	counts := newSpans(t.Registerer)
 	sampling := []sdktrace.TracerProviderOption{sdktrace.WithSampler(sdktrace.NeverSample())}
 	if o.OTLPEndpoint != "" {
 		exp, err := otlptracegrpc.New(ctx)
@@ -92,7 +104,8 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 			return nil, fmt.Errorf("start OTLP exporter: %w", err)
 		}
 		sampling = []sdktrace.TracerProviderOption{
-			sdktrace.WithBatcher(exp), sdktrace.WithSampler(newSampler(o.TraceRatio, o.TracesPerSecond)),
+			sdktrace.WithSpanProcessor(counts), sdktrace.WithBatcher(counting{exp, counts.exported}),
+			sdktrace.WithSampler(newSampler(o.TraceRatio, o.TracesPerSecond)),
 		}
 	}
 	t.Tracers = sdktrace.NewTracerProvider(append(sampling, sdktrace.WithResource(res))...)
@@ -191,11 +204,22 @@ type handler struct {
 // NewHandler returns a handler that writes JSON lines without email addresses and adds
 // trace_id, span_id and request_id from the context.
 func NewHandler(w io.Writer, level slog.Leveler) slog.Handler {
-	return newHandler(w, level, func() {})
+	return &handler{formats["json"](w, level), func() {}}
 }
 
-func newHandler(w io.Writer, level slog.Leveler, flush func()) slog.Handler {
-	return &handler{slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: redact}), flush}
+// formats are the forms of log lines. Each redacts.
+var formats = map[string]func(io.Writer, slog.Leveler) slog.Handler{ //nolint:gochecknoglobals // a constant
+	"json": func(w io.Writer, level slog.Leveler) slog.Handler {
+		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: redact})
+	},
+	"text": func(w io.Writer, level slog.Leveler) slog.Handler {
+		return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey && len(groups) == 0 {
+				return slog.String(a.Key, a.Value.Time().Format("15:04:05.000")) // people know the day
+			}
+			return redact(groups, a)
+		}})
+	},
 }
 
 // Handle implements slog.Handler. It flushes after a warning or error.

@@ -256,6 +256,9 @@ type Config struct {
 	// RATE_LIMITED, as it does when its deadline ends the wait.
 	HashPatience time.Duration
 	Logger       *slog.Logger
+	// Checked, if set, is called after each check of a password with its outcome: accepted,
+	// refused, locked after too many failures, or busy where its turn to hash did not come.
+	Checked func(outcome string)
 	// Now is the clock.
 	Now func() time.Time
 	// Wait waits for d and reports whether ctx is still alive, as loop.Wait does.

@@ -2,6 +2,7 @@ package account
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -29,6 +30,9 @@ const (
 	// stops there.
 	CountedElsewhere = slowAfter + int(slowMax/slowStep)
 )
+
+// errLocked is the cause of refusals without a look at the password.
+var errLocked = errors.New("account: locked after failed logins")
 
 // Attempt identifies a login attempt by keyed hashes of the email address and of
 // the network address.
@@ -82,7 +86,7 @@ func (s *Service) admit(ctx context.Context, a Attempt) (time.Duration, error) {
 		last = f.Address
 	}
 	if !last.IsZero() {
-		return 0, apierr.New(apierr.RateLimited, "Too many failed logins. Please try again later.").
+		return 0, apierr.New(apierr.RateLimited, "Too many failed logins. Please try again later.").WithCause(errLocked).
 			WithRetryAfter(max(last.Add(FailureWindow).Sub(now), time.Second))
 	}
 	if f.Elsewhere <= slowAfter {

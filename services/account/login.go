@@ -75,6 +75,23 @@ func (s *Service) Login(ctx context.Context, email, password string, from Client
 // failure counts towards the limits; see Login for the errors. actor is the caller, if the
 // request has a credential beside the password.
 func (s *Service) checkPassword(ctx context.Context, actor access.Actor, address, password, clientIP string) (Account, error) {
+	a, err := s.comparePassword(ctx, actor, address, password, clientIP)
+	if s.Checked != nil {
+		switch {
+		case err == nil:
+			s.Checked("accepted")
+		case apierr.Is(err, apierr.AuthenticationRequired):
+			s.Checked("refused")
+		case errors.Is(err, errLocked):
+			s.Checked("locked")
+		case apierr.Is(err, apierr.RateLimited):
+			s.Checked("busy")
+		}
+	}
+	return a, err
+}
+
+func (s *Service) comparePassword(ctx context.Context, actor access.Actor, address, password, clientIP string) (Account, error) {
 	attempt := s.attempt(address, clientIP)
 	slow, err := s.admit(ctx, attempt)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/loop"
+	"waitlist.internal/libs/telemetry"
 )
 
 const (
@@ -39,8 +39,9 @@ type BlasterConfig struct {
 	Workers int
 	// Rate limits the mails per second of all processes together; 0 means no limit.
 	Rate float64
-	// Registerer takes the metrics; nil means none.
+	// Registerer takes the metrics, Tracers the spans; nil means none.
 	Registerer prometheus.Registerer
+	Tracers    trace.TracerProvider
 	// Published is called when the outbox has new events.
 	Published func()
 	Log       *slog.Logger
@@ -100,7 +101,7 @@ func NewBlaster(cfg BlasterConfig) *Blaster {
 	b := &Blaster{
 		BlasterConfig: cfg, provider: newBreaker(cfg.PauseMin), claims: claims{held: map[*attempt]bool{}},
 		jobs: make(chan job), ended: make(chan job, cfg.Workers), wakePlan: loop.NewSignal(), wakeSend: loop.NewSignal(),
-		tracer: otel.Tracer(scope), after: uuid.Nil.String(),
+		tracer: telemetry.Tracer(cfg.Tracers, scope), after: uuid.Nil.String(),
 	}
 	b.batches, _ = cfg.Provider.(BatchProvider)
 	b.mails = promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{

@@ -70,7 +70,6 @@ type values struct {
 	Owner    string
 	Admin    bool
 	Link     string
-	APILink  string
 	// ForgotLink leads to the page that requests a password reset.
 	ForgotLink string
 	Until      string
@@ -107,8 +106,6 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 		tok := c.signups.Mint(token.VerifySignup, token.SignupSubject(r.WaitlistID, r.Number), until)
 		v.Subject = "Confirm your email address for " + v.Waitlist
 		v.Link = c.formURL + "/verify?" + param("waitlist", r.WaitlistID) + "&" + param("email", r.Recipient) + "&" + param("token", tok)
-		v.APILink = c.apiURL + "/public/waitlists/" + url.PathEscape(r.WaitlistID) +
-			"/signups/" + url.PathEscape(r.Recipient) + "/verify?" + param("token", tok)
 	case TeamInvite:
 		v.Subject = "Invitation to a team"
 		v.Link = c.formURL + "/login?" + param("email", r.Recipient)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
@@ -66,8 +65,9 @@ type SenderConfig struct {
 	Senders      Senders
 	// Limits applies to mails about signups and to text messages.
 	Limits Limits
-	// Registerer takes the metrics; nil means none.
+	// Registerer takes the metrics, Tracers the spans; nil means none.
 	Registerer prometheus.Registerer
+	Tracers    trace.TracerProvider
 	// Workers is how many mails are in flight at a time; 0 means 4.
 	Workers int
 	Log     *slog.Logger
@@ -102,7 +102,7 @@ func NewSender(cfg SenderConfig) *Sender {
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	cfg.Lease = cmp.Or(cfg.Lease, mailLease)
-	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: otel.Tracer(scope), held: map[string]struct{}{}}
+	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]struct{}{}}
 	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
 	auto := promauto.With(cfg.Registerer)
 	s.mails = auto.NewCounterVec(prometheus.CounterOpts{

@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
@@ -51,8 +50,9 @@ type Config struct {
 	Poster     Poster
 	Limits     Limits
 	Log        *slog.Logger
-	// Registerer takes the metrics; nil means none.
+	// Registerer takes the metrics, Tracers the spans; nil means none.
 	Registerer prometheus.Registerer
+	Tracers    trace.TracerProvider
 	// Now is the clock for the age of events.
 	Now func() time.Time
 }
@@ -90,7 +90,7 @@ type dispatcherMetrics struct {
 // New returns a Dispatcher; Run starts it.
 func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
-		Config: cfg, tracer: otel.Tracer(scope), lanes: newLanes(cfg.Limits), touched: map[string]struct{}{},
+		Config: cfg, tracer: telemetry.Tracer(cfg.Tracers, scope), lanes: newLanes(cfg.Limits), touched: map[string]struct{}{},
 	}
 	d.stop, d.endStop = context.WithCancel(context.Background())
 	d.work, d.endWork = context.WithCancel(context.Background())

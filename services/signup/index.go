@@ -111,6 +111,9 @@ type Index struct {
 	store   IndexStore
 	changes ChangeLog
 	log     *slog.Logger
+	// Measured, if set, is called after each catch-up with its outcome: applied, failed, or
+	// rebuild where changes did not suffice. late is the time from the oldest change's hint.
+	Measured func(outcome string, late time.Duration)
 
 	// due passes waitlists that nobody follows to run; slots has one element for each
 	// catch-up under way.
@@ -131,6 +134,8 @@ type flight struct {
 	// urgent is closed when somebody waits for done.
 	urgent chan struct{}
 	hurry  sync.Once
+	// asked is when the first of its callers asked for it.
+	asked time.Time
 	// err is valid once done is closed.
 	err  error
 	done chan struct{}
@@ -223,7 +228,7 @@ func (x *Index) join(waitlistID string) *flight {
 			return nil
 		}
 	}
-	next = &flight{urgent: make(chan struct{}), done: make(chan struct{})}
+	next = &flight{asked: time.Now(), urgent: make(chan struct{}), done: make(chan struct{})}
 	x.flights[waitlistID] = next
 	return next
 }
@@ -252,12 +257,27 @@ func (x *Index) follow(ctx context.Context, waitlistID string) {
 		next.err = x.fly(ctx, waitlistID)
 		<-x.slots
 		close(next.done)
+		x.measure(next.err, time.Since(next.asked))
 		if next.err != nil && !errors.Is(next.err, ErrIndexUnusable) {
 			x.log.DebugContext(ctx, "index did not catch up", slog.String("waitlist_id", waitlistID), telemetry.Err(next.err))
 			// Redis or Postgres is down. Readers catch up when it is back. The pause keeps the
 			// loop from spinning.
 			loop.Wait(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter
 		}
+	}
+}
+
+func (x *Index) measure(err error, late time.Duration) {
+	if x.Measured == nil {
+		return
+	}
+	switch {
+	case err == nil:
+		x.Measured("applied", late)
+	case errors.Is(err, ErrIndexUnusable):
+		x.Measured("rebuild", late)
+	default:
+		x.Measured("failed", late)
 	}
 }
 

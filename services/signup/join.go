@@ -164,6 +164,9 @@ func (s *Service) work() {
 		// A batch has many callers. It goes on when one of them leaves.
 		ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
 		start := time.Now()
+		for _, e := range batch {
+			s.cfg.Waited(s.now().Sub(e.queued))
+		}
 		ctx, span := traceCommit(ctx, ln.id, batch)
 		s.commit(ctx, ln.id, batch)
 		span.End()

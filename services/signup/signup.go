@@ -168,6 +168,8 @@ type Config struct {
 	Log    *slog.Logger
 	// Committed, if set, is called after each commit with the batch's size and duration.
 	Committed func(size int, took time.Duration)
+	// Waited, if set, is called for each signup that a batch takes, with its time in its lane.
+	Waited func(d time.Duration)
 
 	// Workers is how many batches are committed at a time, each on its own
 	// connection. Default 4.
@@ -214,6 +216,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.Committed == nil {
 		cfg.Committed = func(int, time.Duration) {}
+	}
+	if cfg.Waited == nil {
+		cfg.Waited = func(time.Duration) {}
 	}
 	return &Service{
 		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, hash: cfg.Tokens.Hasher(token.Network), now: cfg.Now, log: cfg.Log,

@@ -117,6 +117,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("B16") {
+		if err := b.telemetry(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("A1") {
 		if err := b.views(ctx); err != nil {
 			return err

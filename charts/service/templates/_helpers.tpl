@@ -125,7 +125,7 @@ env:
   - name: {{ $name }}
     value: {{ $value | quote }}
   {{- end }}
-{{- with compact (list .Values.global.existingSecret .Values.existingSecret) }}
+{{- with compact (list (ternary .Values.global.existingSecret "" .Values.sharedSecret) .Values.existingSecret) }}
 envFrom:
   {{- range . }}
   - secretRef:

@@ -7,7 +7,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "waitlist-%s" .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* The six services, as in Chart.yaml. */}}
+{{/* The services, as in Chart.yaml: pages only where it is enabled. */}}
 {{- define "waitlist.services" -}}
 {{- $names := list -}}
 {{- range .Chart.Dependencies }}{{ $names = append $names .Name }}{{ end -}}
@@ -22,6 +22,9 @@ helm.sh/chart: {{ printf "waitlist-%s" .Chart.Version | replace "+" "_" }}
 {{- if not (has .service $.Values.gateway.ownedByOperator) -}}
 {{- $_ := set $routes .service (append (get $routes .service | default list) .prefix) -}}
 {{- end -}}
+{{- end -}}
+{{- if and $.Values.pages.enabled (not (has "pages" $.Values.gateway.ownedByOperator)) -}}
+{{- $_ := set $routes "pages" (list "/") -}}
 {{- end -}}
 {{- toJson $routes -}}
 {{- end -}}

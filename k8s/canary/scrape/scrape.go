@@ -51,6 +51,17 @@ type Check struct {
 	Bad Series
 }
 
+// HTTPServer returns the checks of a server with the metrics of libs/httpapi: the share of answers with status 5xx, and latency. The
+// boundaries are the buckets there.
+func HTTPServer() ([]Check, []judge.Check) {
+	boundaries := []float64{.005, .025, .1, .25, .5, 1, 2.5, 10}
+	answers := Series{Metric: "http_server_responses_total"}
+	failures := Series{Metric: answers.Metric, Labels: map[string]*regexp.Regexp{"http_response_status_code": regexp.MustCompile(`^5..$`)}}
+	return []Check{{All: answers, Bad: failures}, {All: Series{Metric: "http_server_request_duration_seconds"}}}, []judge.Check{
+		{Name: "errors", Tolerance: 1}, {Name: "latency in seconds", Tolerance: 1, Boundaries: boundaries},
+	}
+}
+
 // Watch remembers what pods have counted.
 type Watch struct {
 	client *http.Client
@@ -69,12 +80,14 @@ type pod struct {
 	missed int
 }
 
-// New returns a Watch that has seen no pod. Boundaries are those of the judge's checks, nil for shares.
-func New(checks []Check, boundaries [][]float64) (*Watch, error) {
-	if len(checks) != len(boundaries) {
-		return nil, fmt.Errorf("%d boundaries for %d checks", len(boundaries), len(checks))
+// New returns a Watch that has seen no pod, for a judge with as many checks in the same order.
+func New(checks []Check, judged []judge.Check) (*Watch, error) {
+	if len(checks) != len(judged) {
+		return nil, fmt.Errorf("%d checks of the judge for %d checks", len(judged), len(checks))
 	}
+	var boundaries [][]float64
 	for i, c := range checks {
+		boundaries = append(boundaries, judged[i].Boundaries)
 		if c.All.Metric == "" || (c.Bad.Metric == "") != (len(boundaries[i]) > 0) {
 			return nil, fmt.Errorf("check %d: it needs all and bad series, or a histogram and its boundaries", i+1)
 		}

@@ -62,7 +62,7 @@ func start(t *testing.T, fakes ...*fake) (w *Watch, addresses []string) {
 		{All: Series{Metric: "seconds_count"}, Bad: Series{Metric: "seconds_count", Labels: status("5..")}},
 		{All: Series{Metric: "seconds", Labels: status("2..")}},
 		{All: Series{Metric: "seconds_count"}, Bad: Series{Metric: "retries_total"}},
-	}, [][]float64{nil, {0.1, 1}, nil})
+	}, []judge.Check{{}, {Boundaries: []float64{0.1, 1}}, {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestChecksThatCannotBe(t *testing.T) {
 		"a share without its bad":     {Check{All: all}, nil},
 		"a histogram with a bad part": {Check{All: all, Bad: bad}, []float64{1}},
 	} {
-		if _, err := New([]Check{c.check}, [][]float64{c.boundaries}); err == nil {
+		if _, err := New([]Check{c.check}, []judge.Check{{Boundaries: c.boundaries}}); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}

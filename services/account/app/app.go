@@ -10,6 +10,9 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/service"
@@ -140,7 +143,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			EnforceVerification: cfg.EnforceEmailVerification, TrialPerPerson: cfg.TrialPerPerson,
 			RefuseCommonPasswords: cfg.RefuseCommonPasswords, MaxMembers: cfg.TeamMembers,
 			AddressKey: addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
-			Logger: rt.Log, Now: time.Now, Wait: loop.Wait,
+			Logger: rt.Log, Checked: checked(rt.Telemetry.Registerer), Now: time.Now, Wait: loop.Wait,
 		})
 		if err != nil {
 			return err
@@ -153,4 +156,15 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		accountv1.RegisterAccountServiceServer(rt.GRPC, accountgrpc.New(svc))
 		return nil
 	})
+}
+
+// checked returns a function that counts checks of passwords.
+func checked(reg prometheus.Registerer) func(outcome string) {
+	checks := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+		Name: "account_password_checks_total", Help: "Checks of a password, by outcome: accepted, refused, locked, busy.",
+	}, []string{"outcome"})
+	for _, outcome := range []string{"accepted", "refused", "locked", "busy"} {
+		checks.WithLabelValues(outcome)
+	}
+	return func(outcome string) { checks.WithLabelValues(outcome).Inc() }
 }

@@ -193,6 +193,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 			Queue: mails, Provider: in.provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
 			Mailings: grpc.NewMailings(signups), Templates: templates,
 			SMS: sms, Suppressions: mails, Senders: senders, Limits: limits, Registerer: rt.Telemetry.Registerer,
+			Tracers: rt.Telemetry.Tracers,
 		})
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mails),
@@ -214,6 +215,9 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		})
 		rt.Audit()
 		rt.Go("mail sender", sender.Run)
+		rt.Go("age of the oldest mail", func(ctx context.Context) error {
+			return watchOldest(ctx, mails, rt.Telemetry.Registerer)
+		})
 		purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
 		rt.Go("purge", purge.Run)
 		return nil

@@ -16,6 +16,7 @@ func openBlasts(rt *service.Runtime, cfg Config, sending messaging.BlasterConfig
 	store := postgres.NewBlasts(rt.Pool, time.Now)
 	sending.Queue, sending.Workers, sending.Rate, sending.Lease = store, cfg.BlastWorkers, cfg.BlastRate, cfg.BlastLease
 	sending.Log, sending.Now, sending.Registerer = rt.Log, time.Now, rt.Telemetry.Registerer
+	sending.Tracers = rt.Telemetry.Tracers
 	blaster := messaging.NewBlaster(sending)
 	// With a group of their own, the batches of a long blast delay no other mail.
 	if err := rt.Consume("batches", kafka.ConsumerConfig{

@@ -13,11 +13,11 @@ import (
 
 	mdns "github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/services/messaging"
 )
 
@@ -48,7 +48,7 @@ func (r *Resolver) Metrics() prometheus.Collector { return r.lookups }
 // New returns a Resolver that queries the server at address (host:port), or the machine's resolvers if
 // it is empty.
 func New(address string) (*Resolver, error) {
-	r := &Resolver{tracer: otel.Tracer(scope), lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
+	r := &Resolver{tracer: telemetry.Tracer(nil, scope), lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "messaging_dns_lookups_total", Help: "Names looked up, by outcome: found, none, unknown.",
 	}, []string{"outcome"})}
 	for _, outcome := range []string{"found", "none", "unknown"} {

@@ -181,13 +181,8 @@ func TestTokensInLinksWork(t *testing.T) {
 				t.Errorf("%s: %v", name, links)
 			}
 		case messaging.SignupVerification:
-			if u.Path != "/verify" || q.Get("waitlist") != waitlistID || q.Get("email") != req.Recipient {
+			if u.Path != "/verify" || q.Get("waitlist") != waitlistID || q.Get("email") != req.Recipient || len(links) != 1 {
 				t.Errorf("%s: %s", name, u)
-			}
-			api, err := url.Parse(links[1])
-			if err != nil || api.Path != "/v1/public/waitlists/"+waitlistID+"/signups/"+req.Recipient+"/verify" ||
-				api.Query().Get("token") != q.Get("token") {
-				t.Errorf("%s: %s, %v", name, api, err)
 			}
 			if err := r.Verify(token.VerifySignup, token.SignupSubject(waitlistID, 42), q.Get("token"),
 				now().Add(messaging.SignupTokenTTL-time.Second)); err != nil {

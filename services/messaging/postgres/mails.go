@@ -5,6 +5,7 @@ package postgres
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"time"
@@ -184,4 +185,21 @@ func (m *Mails) Prune(ctx context.Context, before time.Time) (int64, error) {
 		return n, fmt.Errorf("prune the uses of quotas: %w", err)
 	}
 	return n + uses, nil
+}
+
+// oldestOf bounds the mails among which Oldest looks.
+const oldestOf = 1000
+
+// Oldest returns when the oldest waiting mail was requested, and when the oldest blast was
+// made that has not ended; the zero time where there is none. Of many waiting mails it knows
+// the thousand that are due first.
+func (m *Mails) Oldest(ctx context.Context) (mail, blast time.Time, err error) {
+	mail, err = m.db.OldestMail(ctx, oldestOf)
+	if err == nil || errors.Is(err, pgx.ErrNoRows) {
+		blast, err = m.db.OldestBlast(ctx)
+	}
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return time.Time{}, time.Time{}, fmt.Errorf("look for the oldest mail and blast: %w", err)
+	}
+	return mail, blast, nil
 }

@@ -77,7 +77,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		dispatcher := notifier.New(notifier.Config{
 			Deliveries: deliveries, Source: grpc.NewSource(signupv1.NewSignupServiceClient(signups)), Poster: poster,
 			Limits: notifier.Limits{Running: cfg.Concurrency}, Log: rt.Log, Now: time.Now,
-			Registerer: rt.Telemetry.Registerer,
+			Registerer: rt.Telemetry.Registerer, Tracers: rt.Telemetry.Tracers,
 		})
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.SignupsTopic}, Handler: notifierkafka.Handler(deliveries, dispatcher.Stage),

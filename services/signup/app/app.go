@@ -114,10 +114,14 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		if err != nil {
 			return err
 		}
+		measured := newMetrics(rt.Telemetry.Registerer)
 		store := postgres.NewSignups(rt.Pool, rt.Tokens, wake, time.Now)
+		store.Changed = measured.changed
 		index := signup.NewIndex(redis.NewIndex(rt.Redis), store, rt.Log)
+		index.Measured = measured.caughtUp
 		svc := signup.New(signup.Config{
-			Store: store, Index: index, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log, Committed: metrics(rt.Telemetry.Registerer),
+			Store: store, Index: index, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log,
+			Committed: measured.committed, Waited: func(d time.Duration) { measured.wait.Observe(d.Seconds()) },
 			Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, MaxWait: cfg.MaxWait,
 			PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
 		})
@@ -152,21 +156,4 @@ func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) err
 		}
 	}
 	return nil
-}
-
-// metrics returns a function that records the size and duration of a batch.
-func metrics(reg prometheus.Registerer) func(size int, took time.Duration) {
-	size := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "signup_batch_size", Help: "Signups committed in one transaction.",
-		Buckets: []float64{1, 4, 16, 64, 256},
-	})
-	took := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "signup_batch_duration_seconds", Help: "Time from taking a batch to its commit.",
-		Buckets: telemetry.Calls,
-	})
-	reg.MustRegister(size, took)
-	return func(n int, d time.Duration) {
-		size.Observe(float64(n))
-		took.Observe(d.Seconds())
-	}
 }

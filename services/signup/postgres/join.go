@@ -133,7 +133,11 @@ func (s *Signups) Join(ctx context.Context, waitlistID string, joins []*signup.J
 		return &signup.RetryError{Err: fmt.Errorf("acquire connection: %w", err)}
 	}
 	defer conn.Release()
-	if err := join(ctx, conn, waitlistID, joins, decide); err != nil {
+	var made *signup.Batch
+	if err := join(ctx, conn, waitlistID, joins, func(l *signup.Locked) *signup.Batch {
+		made = decide(l)
+		return made
+	}); err != nil {
 		// On a broken connection this fails too, and the pool drops the connection.
 		rb, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -141,6 +145,12 @@ func (s *Signups) Join(ctx context.Context, waitlistID string, joins []*signup.J
 		return classify(err)
 	}
 	s.wake()
+	s.changed("signup", len(made.Inserts))
+	credits := 0
+	for i := range made.Credits {
+		credits += int(made.Credits[i].Count)
+	}
+	s.changed("credit", credits)
 	return nil
 }
 

@@ -102,6 +102,7 @@ func (s *Signups) Credit(ctx context.Context, w *signup.Waitlist, number int64, 
 	})
 	if err == nil && credited == signup.CreditGiven {
 		s.wake()
+		s.changed("credit", 1)
 	}
 	return credited, err
 }

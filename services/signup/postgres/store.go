@@ -35,6 +35,15 @@ type Signups struct {
 	// wake is called after each commit that wrote events.
 	wake func()
 	now  func() time.Time
+	// Changed, if set, is called after each commit with what it changed: signup, credit,
+	// opt_out or verification, and how many.
+	Changed func(change string, n int)
+}
+
+func (s *Signups) changed(change string, n int) {
+	if s.Changed != nil && n > 0 {
+		s.Changed(change, n)
+	}
 }
 
 // NewSignups returns a store on pool. keys hash the addresses of people who left. wake is
@@ -201,8 +210,12 @@ func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, 
 		return q.VerifySignup(ctx, db.VerifySignupParams{At: at, WaitlistID: w.ID, Number: number})
 	}
 	if !credit {
-		return s.mark(ctx, w.ID, signup.Verified(w, number, s.now()), verify)
+		if first, err = s.mark(ctx, w.ID, signup.Verified(w, number, s.now()), verify); err == nil && first {
+			s.changed("verification", 1)
+		}
+		return first, err
 	}
+	var credited signup.Credited
 	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
 		n, err := verify(s.db.WithTx(tx))
 		if err != nil {
@@ -214,20 +227,27 @@ func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, 
 		if err := publish(ctx, tx, w.ID, signup.Verified(w, number, s.now())); err != nil {
 			return err
 		}
-		_, err = s.credit(ctx, tx, st, w.ID, number)
+		credited, err = s.credit(ctx, tx, st, w.ID, number)
 		return err
 	})
 	if err == nil && first {
 		s.wake()
+		s.changed("verification", 1)
+		if credited == signup.CreditGiven {
+			s.changed("credit", 1)
+		}
 	}
 	return first, err
 }
 
 // OptOut implements signup.Store.
 func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) error {
-	_, err := s.mark(ctx, w.ID, signup.OptedOut(w, number, s.now()), func(q *db.Queries) (int64, error) {
+	first, err := s.mark(ctx, w.ID, signup.OptedOut(w, number, s.now()), func(q *db.Queries) (int64, error) {
 		return q.OptOutSignup(ctx, db.OptOutSignupParams{At: at, WaitlistID: w.ID, Number: number})
 	})
+	if err == nil && first {
+		s.changed("opt_out", 1)
+	}
 	return err
 }
 

@@ -72,7 +72,8 @@ func Alerts() []Alert {
 		},
 		{
 			"WaitlistConsumerStuck", `sum by (service, group) (kafka_consumer_lag{$NS}) > 0
-unless on (service, group) sum by (service, group) (rate(kafka_consumer_handled_total{$NS}[5m])) > 0`, "5m", "critical",
+unless on (service, group) sum by (service, group) (
+  rate(kafka_consumer_handled_total{$NS}[5m]) + rate(kafka_consumer_skipped_total{$NS}[5m])) > 0`, "5m", "critical",
 			"The group {{ $labels.group }} has events to handle and handles none.",
 			Runbook{"A dependency of the handler is away, or the reader hangs; it is replaced after 45 s.", []string{
 				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep 'event failed'",
@@ -135,6 +136,86 @@ unless on (service) sum by (service) (rate(ratelimit_requests_total{$NS,decision
 				"curl -s http://<pod>:8081/metrics | grep ^http_server_",
 				"ss -tn state established '( sport = :8080 )' | awk '{print $5}' | sort | uniq -c | sort -n | tail   # not tried",
 				"kubectl get deployment --selector app.kubernetes.io/part-of=waitlist",
+			}},
+		},
+		{
+			"WaitlistProducerFails", `sum by (service) (increase(kafka_producer_errors_total{$NS}[5m])) > 0
+unless on (service) min by (service) (waitlist_dependency_up{$NS,dependency="kafka"}) == 0`, "5m", "warning",
+			"Kafka answers and does not take messages of {{ $labels.service }}.",
+			Runbook{"A topic is read-only, too few replicas are in sync, or the login may not write. The rows stay in the outbox.", []string{
+				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep 'outbox'",
+				"kafka-topics.sh --bootstrap-server \"$KAFKA\" --describe --under-min-isr-partitions   # not tried",
+				"kafka-acls.sh --bootstrap-server \"$KAFKA\" --list   # not tried",
+			}},
+		},
+		{
+			"WaitlistIndexBehind", `sum by (service) (rate(signup_index_catch_ups_total{$NS,outcome="failed"}[5m])) > 0
+unless on (service) sum by (service) (rate(signup_index_catch_ups_total{$NS,outcome="applied"}[5m])) > 0
+unless on (service) min by (service) (waitlist_dependency_up{$NS,dependency=~"redis|postgres"}) == 0`, "5m", "warning",
+			"Redis answers, and the index of positions takes no changes.",
+			Runbook{"Redis is full, read-only or refuses the script. Positions come from Postgres: slower, still right.", []string{
+				"redis-cli -u \"$REDIS_URL\" INFO memory | grep -E 'used_memory_human|maxmemory_human|maxmemory_policy'",
+				"redis-cli -u \"$REDIS_URL\" INFO replication | grep role",
+				"curl -s http://<signup>:8081/metrics | grep ^signup_index_",
+			}},
+		},
+		{
+			"WaitlistMailsOld", `max by (service) (messaging_oldest_seconds{$NS,what="mail"}) > 3600
+unless on (service) sum by (service) (increase(messaging_mails_total{$NS,outcome="sent"}[1h])) > 0`, "5m", "warning",
+			"A mail waits since {{ $value | humanizeDuration }}, and none was sent for an hour.",
+			Runbook{"The provider puts all mails off, as with 451, or it is one mailbox that does and nobody else was written to.", []string{
+				"SELECT kind, deferrals, count(*), min(requested_at), min(error) FROM messaging.sent_mail WHERE state = 'queued' GROUP BY 1, 2;",
+				"kubectl logs --selector app.kubernetes.io/name=messaging --since 1h | grep 'mail not sent'",
+				"curl -s http://<messaging>:8081/metrics | grep -E '^messaging_(oldest|mails)'",
+			}},
+		},
+		{
+			"WaitlistBlastStands", `max by (service) (messaging_oldest_seconds{$NS,what="blast"}) > 600
+unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,outcome=~"sent|failed|skipped"}[10m])) > 0`, "5m", "warning",
+			"A blast was begun {{ $value | humanizeDuration }} ago, and no blast moves.",
+			Runbook{"The provider is away or puts everything off, or signup does not list the recipients. It goes on by itself.", []string{
+				"SELECT id, state, planned, batches, batches_ended, plan_at FROM messaging.blast WHERE ended_at IS NULL ORDER BY id;",
+				"kubectl logs --selector app.kubernetes.io/name=messaging --since 10m | grep blast",
+				"curl -s http://<messaging>:8081/metrics | grep ^messaging_blast",
+			}},
+		},
+		{
+			"WaitlistLoginsRefused",
+			`sum by (service) (rate(account_password_checks_total{$NS,outcome=~"refused|locked"}[5m])) > 1`, "5m", "warning",
+			"{{ $value | humanize }} logins a second are refused.",
+			Runbook{"Somebody tries passwords. Ten failures lock an account for one address, a hundred an address for all accounts.", []string{
+				"SELECT count(*), count(DISTINCT account), count(DISTINCT address) FROM account.login_failure;",
+				"kubectl logs --selector app.kubernetes.io/name=account --since 10m | grep '\"route\":\"/v1/auth/login\"' | tail",
+				"curl -s http://<account>:8081/metrics | grep ^account_password_checks",
+			}},
+		},
+		{
+			"WaitlistSpansDropped", `sum by (service) (increase(otel_sdk_span_ended_total{$NS}[10m]))
+  > 1.1 * sum by (service) (increase(otel_sdk_exporter_span_exported_total{$NS}[10m])) + 1`, "10m", "warning",
+			"Spans of {{ $labels.service }} do not reach the collector.",
+			Runbook{"The collector is away, refuses them, or is too slow for TRACES_PER_SECOND. Requests do not wait for it.", []string{
+				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep -i 'traces export'",
+				"curl -s http://<pod>:8081/metrics | grep ^otel_sdk_",
+				"kubectl get networkpolicy",
+			}},
+		},
+		{
+			"WaitlistCertificateExpires",
+			`min by (service, dependency) (waitlist_certificate_expiry_timestamp_seconds{$NS}) - time() < 14 * 86400`, "5m", "warning",
+			"The certificate of {{ $labels.dependency }} expires in {{ $value | humanizeDuration }}.",
+			Runbook{"After that the service cannot connect any more. Renew it; running connections last until they are replaced.", []string{
+				"openssl s_client -connect <host:port> -showcerts </dev/null | openssl x509 -noout -enddate -issuer   # not tried",
+				"kubectl get certificate --all-namespaces   # not tried",
+				"curl -s http://<pod>:8081/metrics | grep ^waitlist_certificate",
+			}},
+		},
+		{
+			"WaitlistKeyOld", `time() - min by (setting) (waitlist_key_created_timestamp_seconds{$NS}) > 400 * 86400`, "5m", "warning",
+			"The key of {{ $labels.setting }} is {{ $value | humanizeDuration }} old.",
+			Runbook{"Nothing is broken. Put a new key in front, with its day as the id: [keys](operations.md#keys).", []string{
+				"curl -s http://<pod>:8081/metrics | grep ^waitlist_key_created",
+				"kubectl get secret --selector app.kubernetes.io/part-of=waitlist",
+				"go run ./tools/cmd/secrets -h",
 			}},
 		},
 		// The prober is a release of its own, in another namespace.

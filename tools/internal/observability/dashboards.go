@@ -26,9 +26,9 @@ func one(title, unit, sentence, legend, expr string) Panel {
 // quantiles returns a panel with the median and the 99th percentile of a histogram.
 func quantiles(title, sentence, metric, more string) Panel {
 	p := Panel{Title: title, Sentence: sentence, Unit: "s"}
-	for _, q := range []string{"0.5", "0.99"} {
+	for _, q := range [][2]string{{"0.5", "median"}, {"0.99", "p99"}} {
 		p.Queries = append(p.Queries, Query{
-			fmt.Sprintf("histogram_quantile(%s, sum by (le) (rate(%s_bucket{$SEL%s}[$__rate_interval])))", q, metric, more), q,
+			fmt.Sprintf("histogram_quantile(%s, sum by (le) (rate(%s_bucket{$SEL%s}[$__rate_interval])))", q[0], metric, more), q[1],
 		})
 	}
 	return p
@@ -63,19 +63,24 @@ func Dashboards() []Dashboard {
 				`,http_response_status_code=~"5.."`, "service, http_route", "{{service}} {{http_route}}"),
 			rate("Refusals", "Answers from 400 to 499, by status: 401 and 403 are refused callers, 429 those beyond a limit.",
 				"http_server_responses_total", `,http_response_status_code=~"4.."`, "http_response_status_code", "{{http_response_status_code}}"),
+			rate("Passwords", "Checks of passwords: accepted, refused, locked after too many failures, busy.", "account_password_checks_total", "",
+				"outcome", "{{outcome}}"),
 			quantiles("Time of a request", "Median and 99th percentile over all routes.", "http_server_request_duration_seconds", ""),
 			gauge("Requests under way", "none", "Requests that are not answered yet.", "http_server_active_requests", "service", "{{service}}"),
 		}},
 		{"waitlist-signup", "Waitlist / Signup path", []Panel{
-			one("Signups", "ops", "Signups committed a second, in all lists.", "signups",
-				"sum(rate(signup_batch_size_sum{$SEL}[$__rate_interval]))"),
+			rate("Changes", "Committed signups, credits, opt-outs and verifications; imports are not counted.", "signup_changes_total", "",
+				"change", "{{change}}"),
 			rate("Answers", "Answers to signups by status.", "http_server_responses_total", ","+signups,
 				"http_response_status_code", "{{http_response_status_code}}"),
 			quantiles("Time of a signup", "From the request to its answer.", "http_server_request_duration_seconds", ","+signups),
 			gauge("Queue", "none", "Signups that wait for a commit, in the lanes of all waitlists.", "signup_queue_length", "pod", "{{pod}}"),
+			quantiles("Time in the queue", "Of a signup, until a commit takes it.", "signup_queue_wait_seconds", ""),
 			one("Signups in a commit", "none", "Mean size of a batch; near SIGNUP_BATCH_SIZE the lanes have a backlog.", "signups",
 				"sum(rate(signup_batch_size_sum{$SEL}[$__rate_interval])) / sum(rate(signup_batch_size_count{$SEL}[$__rate_interval]))"),
 			quantiles("Time of a commit", "From taking a batch to its commit.", "signup_batch_duration_seconds", ""),
+			quantiles("Delay of the index", "From a commit until the index of positions in Redis has it.", "signup_index_delay_seconds", ""),
+			rate("Index", "Catch-ups of the index of positions, by outcome.", "signup_index_catch_ups_total", "", "outcome", "{{outcome}}"),
 			rate("Limiter", "Requests by the global limit's decision.", "ratelimit_requests_total", "", "decision", "{{decision}}"),
 			rate("Limiter without Redis", "Requests that the local bucket decided, because Redis did not answer.",
 				"ratelimit_fallback_total", "", "service", "{{service}}"),
@@ -89,8 +94,12 @@ func Dashboards() []Dashboard {
 			one("Leaders", "none", "Replicas that publish the outbox; 1 for each service.", "{{service}}", "sum by (service) (outbox_leader{$SEL})"),
 			rate("Published", "Events that Kafka acknowledged.", "outbox_published_total", "", "service", "{{service}}"),
 			rate("Failed writes", "Failed writes to Kafka; their rows stay.", "outbox_failures_total", "", "service", "{{service}}"),
+			quantiles("Time of a write", "Until all in-sync replicas of Kafka have a write.", "kafka_producer_write_duration_seconds", ""),
+			rate("Messages not taken", "Messages that Kafka did not acknowledge; they are written again.", "kafka_producer_errors_total", "",
+				"service", "{{service}}"),
 			gauge("Lag", "none", "Messages behind the end of a topic.", "kafka_consumer_lag", "group, topic", "{{group}} {{topic}}"),
 			rate("Handled", "Events whose effect was committed.", "kafka_consumer_handled_total", "", "group", "{{group}}"),
+			rate("Skipped", "Events that have no effect in the group.", "kafka_consumer_skipped_total", "", "group", "{{group}}"),
 			quantiles("Delay", "From an event to the commit of its effect.", "kafka_consumer_event_delay_seconds", ""),
 			quantiles("Time of a transaction", "One transaction of a consumer, with all its events.", "kafka_consumer_batch_duration_seconds", ""),
 			rate("Failed attempts", "Attempts to handle an event that failed, by kind.", "kafka_consumer_retries_total", "", "group, kind",
@@ -101,6 +110,8 @@ func Dashboards() []Dashboard {
 		}},
 		{"waitlist-messaging", "Waitlist / Messaging", []Panel{
 			rate("Mails", "Attempts to send, by kind and outcome.", "messaging_mails_total", "", "kind, outcome", "{{kind}} {{outcome}}"),
+			gauge("Oldest", "s", "Age of the oldest mail that waits, and of the oldest blast that has not ended.", "messaging_oldest_seconds",
+				"what", "{{what}}"),
 			quantiles("Delay of a mail", "From its request to the provider's acceptance.", "messaging_mail_delay_seconds", ""),
 			rate("Mails of blasts", "Mails of blasts, by outcome.", "messaging_blast_mails_total", "", "outcome", "{{outcome}}"),
 			rate("DNS", "Look-ups for sending domains, by outcome.", "messaging_dns_lookups_total", "", "outcome", "{{outcome}}"),
@@ -142,6 +153,12 @@ func Dashboards() []Dashboard {
 			quantiles("Time of a gRPC call", "As the caller sees it.", "rpc_client_call_duration_seconds", ""),
 			gauge("HTTP connections", "none", "Open connections of the public interface of the fullest pod.", "http_server_open_connections",
 				"service", "{{service}}"),
+			rate("Spans", "Spans that ended in a sampled trace.", "otel_sdk_span_ended_total", "", "service", "{{service}}"),
+			rate("Spans exported", "Spans that the collector took.", "otel_sdk_exporter_span_exported_total", "", "service", "{{service}}"),
+			one("Certificates", "s", "Time until the certificate of a server expires.", "{{service}} {{dependency}}",
+				"min by (service, dependency) (waitlist_certificate_expiry_timestamp_seconds{$SEL}) - time()"),
+			one("Keys", "s", "Age of the keys that sign and encrypt, where the id tells it.", "{{setting}}",
+				"time() - min by (setting) (waitlist_key_created_timestamp_seconds{$SEL})"),
 			one("Processors", "none", "Processors that a pod uses.", "{{service}} {{pod}}",
 				"sum by (service, pod) (rate(process_cpu_seconds_total{$SEL}[$__rate_interval]))"),
 			gauge("Memory", "bytes", "Resident memory of the largest pod.", "process_resident_memory_bytes", "service", "{{service}}"),
@@ -158,6 +175,8 @@ func Dashboards() []Dashboard {
 			one("Slow requests", "percentunit", "Share of requests that took longer than 250 ms, of each version.", "{{version}}",
 				"1 - "+byVersion("http_server_request_duration_seconds_bucket", `,le="0.25"`)+"\n  / "+
 					byVersion("http_server_request_duration_seconds_count", "")),
+			one("Requests by revision", "ops", "Answers of each revision, as the ReplicaSet of a pod names it.", "{{service}} {{revision}}",
+				"sum by (service, revision) (rate(http_server_responses_total{$SEL}[$__rate_interval]))"),
 			one("Age", "s", "How long the youngest pod of each service runs.", "{{service}}",
 				"min by (service) (time() - process_start_time_seconds{$SEL})"),
 		}},

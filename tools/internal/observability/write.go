@@ -2,7 +2,6 @@ package observability
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -156,6 +155,9 @@ func Write(root string) error {
 			return err
 		}
 		files["charts/waitlist/files/dashboards/"+d.UID+".json"] = body
+		if files["k8s/perses/"+d.UID+".json"], err = perses(d); err != nil {
+			return err
+		}
 	}
 	for name, body := range files {
 		if err := os.WriteFile(filepath.Join(root, name), body, 0o644); err != nil {
@@ -163,51 +165,4 @@ func Write(root string) error {
 		}
 	}
 	return nil
-}
-
-type object = map[string]any
-
-// grafana returns a dashboard as Grafana's JSON.
-func grafana(d Dashboard) ([]byte, error) {
-	source := object{"type": "prometheus", "uid": "${datasource}"}
-	variable := func(name, label, query string, many bool) object {
-		v := object{
-			"name": name, "label": label, "type": "query", "datasource": source, "refresh": 2, "sort": 1,
-			"query": object{"query": query, "refId": name}, "includeAll": many, "multi": many,
-		}
-		if many {
-			v["allValue"], v["current"] = ".*", object{"text": "All", "value": "$__all"}
-		}
-		return v
-	}
-	const width, height = 12, 8
-	panels := []object{}
-	for i, p := range d.Panels {
-		targets := []object{}
-		for n, q := range p.Queries {
-			targets = append(targets, object{
-				"refId": string(rune('A' + n)), "datasource": source, "legendFormat": q.Legend, "expr": strings.NewReplacer(
-					"$SEL", `namespace="$namespace",service=~"$service"`, "$NS", `namespace="$namespace"`,
-					"waitlist_build_info{$SEL", `waitlist_build_info{namespace="$namespace",service=~"$service",version=~"$version"`,
-				).Replace(q.Expr),
-			})
-		}
-		panels = append(panels, object{
-			"id": i + 1, "type": "timeseries", "title": p.Title, "description": p.Sentence, "datasource": source, "targets": targets,
-			"gridPos":     object{"x": i % 2 * width, "y": i / 2 * height, "w": width, "h": height},
-			"fieldConfig": object{"defaults": object{"unit": p.Unit, "min": nil}, "overrides": []any{}},
-			"options":     object{"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi"}},
-		})
-	}
-	out, err := json.MarshalIndent(object{
-		"uid": d.UID, "title": d.Title, "tags": []string{"waitlist"}, "schemaVersion": 41, "version": 1, "editable": false,
-		"time": object{"from": "now-3h", "to": "now"}, "refresh": "30s", "timezone": "browser", "panels": panels,
-		"templating": object{"list": []object{
-			{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
-			variable("namespace", "Namespace", "label_values(waitlist_build_info, namespace)", false),
-			variable("service", "Service", `label_values(waitlist_build_info{namespace="$namespace"}, service)`, true),
-			variable("version", "Version", `label_values(waitlist_build_info{namespace="$namespace"}, version)`, true),
-		}},
-	}, "", "  ")
-	return append(out, '\n'), err
 }

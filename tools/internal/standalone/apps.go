@@ -22,6 +22,7 @@ import (
 	billing "waitlist.internal/services/billing/app"
 	messaging "waitlist.internal/services/messaging/app"
 	notifier "waitlist.internal/services/notifier/app"
+	pages "waitlist.internal/services/pages/app"
 	signup "waitlist.internal/services/signup/app"
 )
 
@@ -83,6 +84,7 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 	setDefault(l.env, "TRUSTED_PROXIES", "none")
 	setDefault(l.env, "PUBLIC_FORM_URL", s.URL)
 	setDefault(l.env, "PUBLIC_API_URL", s.URL+"/v1")
+	setDefault(l.env, "PAGES_API_URL", s.URL+"/v1")
 	payments, err := s.startPayments(ctx)
 	if err != nil {
 		return nil, err
@@ -120,7 +122,11 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		return errors.Join(errs...)
 	})
 	handlers := map[string]http.Handler{}
-	for _, name := range ServiceNames() {
+	names := ServiceNames()
+	if s.cfg.Pages {
+		names = append(names, pages.Name)
+	}
+	for _, name := range names {
 		a, err := l.launch(ctx, name)
 		if err != nil {
 			return nil, fmt.Errorf("start %s: %w", name, err)
@@ -157,6 +163,8 @@ func (l *launcher) launch(ctx context.Context, name string) (*service.Runtime, e
 		return launch(ctx, l, name, billing.New, func(c *billing.Config) *service.Config { return &c.Config })
 	case "notifier":
 		return launch(ctx, l, name, notifier.New, func(c *notifier.Config) *service.Config { return &c.Config })
+	case pages.Name:
+		return launch(ctx, l, name, pages.New, func(c *pages.Config) *service.Config { return &c.Config })
 	}
 	return nil, errors.New("no such service")
 }
@@ -177,7 +185,7 @@ func launch[C any](
 	}
 	b := base(&cfg)
 	tel, err := telemetry.New(ctx, telemetry.Options{
-		Service: name, Output: l.output, Level: b.LogLevel, OTLPEndpoint: b.OTLPEndpoint,
+		Service: name, Output: l.output, Level: b.LogLevel, Format: b.LogFormat, OTLPEndpoint: b.OTLPEndpoint,
 		TraceRatio: b.TraceRatio, TracesPerSecond: b.TracesPerSecond,
 	})
 	if err != nil {

@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/proto/routes"
+	pages "waitlist.internal/services/pages/app"
 )
 
 // edge replaces the ingress: it passes each request to the service behind its path
-// prefix and answers 404 for paths without a service, as the API specifies.
+// prefix, and what is not below /v1 to the pages. It answers 404 for paths without a
+// service, as the API specifies.
 func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telemetry) (http.Handler, error) {
 	table, err := routes.Table()
 	if err != nil {
@@ -47,6 +50,10 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 			h.ServeHTTP(w, r)
 			return
 		}
+		if h := services[pages.Name]; h != nil && r.URL.Path != "/v1" && !strings.HasPrefix(r.URL.Path, "/v1/") {
+			h.ServeHTTP(w, r)
+			return
+		}
 		rest.ServeHTTP(w, r)
 	}), nil
 }
@@ -65,14 +72,16 @@ func (s *Standalone) readyz(w http.ResponseWriter, r *http.Request) {
 
 // internal serves the health, metrics and profiles of the whole process.
 func (s *Standalone) internal(tel *telemetry.Telemetry) http.Handler {
-	all := prometheus.Gatherers{tel.Registry}
+	all, levels := prometheus.Gatherers{tel.Registry}, []*telemetry.Level{tel.Level}
 	for _, a := range s.apps {
+		levels = append(levels, a.Telemetry.Level)
 		all = append(all, a.Telemetry.Registry)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", telemetry.MetricsHandler(all))
+	mux.Handle("PUT /log/level", telemetry.LevelHandler(levels...))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

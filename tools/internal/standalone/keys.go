@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"waitlist.internal/libs/rpc"
 )
@@ -30,8 +31,9 @@ func Keys(dir string) (shared map[string]string, seeds map[string]string, err er
 		return nil, nil, fmt.Errorf("create the folder for the keys: %w", err)
 	}
 	shared, seeds = map[string]string{}, map[string]string{}
+	today := time.Now().UTC().Format(time.DateOnly) // the services tell the key's age by its id
 	fresh := map[string]bool{}
-	for variable, first := range map[string]string{"TOKEN_KEYS": "k1:", "SEAL_KEYS": "k1:", "ADDRESS_KEY": ""} {
+	for variable, first := range map[string]string{"TOKEN_KEYS": today + "-k1:", "SEAL_KEYS": today + "-k1:", "ADDRESS_KEY": ""} {
 		file := strings.ReplaceAll(strings.ToLower(variable), "_", "-")
 		shared[variable], err = keep(filepath.Join(dir, file), func() (string, error) {
 			fresh[variable] = true
@@ -45,9 +47,9 @@ func Keys(dir string) (shared map[string]string, seeds map[string]string, err er
 	// cluster old programs must accept the new ones' links until the new key is moved to the front.
 	shared["ACCOUNT_TOKEN_KEYS"], err = keep(filepath.Join(dir, "account-token-keys"), func() (string, error) {
 		if fresh["TOKEN_KEYS"] {
-			return "a1:" + random(), nil
+			return today + "-a1:" + random(), nil
 		}
-		return shared["TOKEN_KEYS"] + ",a1:" + random(), nil
+		return shared["TOKEN_KEYS"] + "," + today + "-a1:" + random(), nil
 	})
 	if err != nil {
 		return nil, nil, err

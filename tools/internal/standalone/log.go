@@ -12,6 +12,9 @@ import (
 // logLimit is the size in bytes at which the log file is rotated. One old file is kept.
 const logLimit = 64 << 20
 
+// warningMarks tell warnings and errors by their line, as JSON and as text.
+var warningMarks = []string{`"level":"WARN"`, `"level":"ERROR"`, ` level=WARN `, ` level=ERROR `} //nolint:gochecknoglobals // a constant
+
 // openLog opens the writer for the services' log lines.
 func openLog(cfg Config) (io.WriteCloser, error) {
 	if cfg.LogFile == "-" {
@@ -58,8 +61,11 @@ func (l *logFile) Write(lines []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range bytes.Lines(lines) {
-		if bytes.Contains(line, []byte(`"level":"WARN"`)) || bytes.Contains(line, []byte(`"level":"ERROR"`)) {
-			_, _ = l.warnings.Write(line)
+		for _, mark := range warningMarks {
+			if bytes.Contains(line, []byte(mark)) {
+				_, _ = l.warnings.Write(line)
+				break
+			}
 		}
 	}
 	if l.size > logLimit {

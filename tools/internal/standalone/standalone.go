@@ -1,4 +1,4 @@
-// Package standalone runs the whole suite in one process: the six services, an edge
+// Package standalone runs the whole suite in one process: the services, an edge
 // that replaces the ingress, and the servers that they need.
 //
 //	Start   lock DATA_DIR → Postgres, Redis, Kafka (started here, or external
@@ -57,6 +57,8 @@ type Config struct {
 	MailDir string `env:"MAIL_DIR" run:"DATA_DIR/mail"`
 	// maildir, smtp or resend.
 	MailProvider string `env:"MAIL_PROVIDER" envDefault:"maildir"`
+	// Whether the pages are served at `/`.
+	Pages bool `env:"PAGES" envDefault:"true"`
 	// File of the log, in JSON lines; `-` is standard error. Warnings always go to standard error, too.
 	LogFile string `env:"LOG_FILE" run:"DATA_DIR/standalone.log"`
 	// A real PostgreSQL: `postgres://user:password@host:5432/database`.
@@ -75,6 +77,8 @@ type Config struct {
 	StripesimAddr string `env:"STRIPESIM_ADDR" envDefault:"127.0.0.1:0"`
 	// DEBUG, INFO, WARN or ERROR.
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO"`
+	// json, or text: shorter lines for people.
+	LogFormat string `env:"LOG_FORMAT" envDefault:"json"`
 	// Where spans go. Empty: nowhere.
 	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 
@@ -193,7 +197,7 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	}
 	s.onStop(output.Close)
 	tel, err := telemetry.New(ctx, telemetry.Options{
-		Service: "standalone", Output: output, Level: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint,
+		Service: "standalone", Output: output, Level: cfg.LogLevel, Format: cfg.LogFormat, OTLPEndpoint: cfg.OTLPEndpoint,
 	})
 	if err != nil {
 		return nil, err
@@ -357,6 +361,9 @@ func (s *Standalone) banner() {
 	mail := part{name: "Mail", what: "one file per email in " + s.cfg.MailDir}
 	if s.cfg.MailProvider != "maildir" {
 		mail.what = s.cfg.MailProvider
+	}
+	if s.cfg.Pages && s.deployed == nil {
+		fmt.Fprintf(&b, "  %-10s%s\n", "Pages", s.URL+"/, a waitlist's form at /w/<waitlist_id>")
 	}
 	data := part{name: "Data", what: "in " + s.cfg.DataDir + ", log in " + s.cfg.LogFile}
 	for _, p := range append(append([]part(nil), s.parts...), mail, data) {

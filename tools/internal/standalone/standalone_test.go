@@ -103,7 +103,7 @@ func block(t *testing.T, doc, fence string) string {
 
 func TestEveryPrefixHasAServiceAndTheRestIsNotFound(t *testing.T) {
 	t.Parallel()
-	s := start(t, t.TempDir(), nil)
+	s := start(t, t.TempDir(), nil, "PAGES=false")
 	table, err := routes.Table()
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +123,22 @@ func TestEveryPrefixHasAServiceAndTheRestIsNotFound(t *testing.T) {
 	}
 	if status, body := call(t, http.MethodGet, s.URL+"/readyz", ""); status != http.StatusOK {
 		t.Errorf("/readyz: %d %s", status, body)
+	}
+}
+
+func TestPagesServeWhatIsNotBelowV1(t *testing.T) {
+	t.Parallel()
+	s := start(t, t.TempDir(), nil)
+	for path, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"/": {200, "<!doctype html>"}, "/nothing": {404, "<!doctype html>"}, "/v1nothing": {404, "<!doctype html>"},
+		"/v1": {404, `{"error"`}, "/v1/nothing": {404, `{"error"`},
+	} {
+		if status, body := call(t, http.MethodGet, s.URL+path, ""); status != want.status || !strings.HasPrefix(string(body), want.body) {
+			t.Errorf("%s: %d %.80s", path, status, body)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ const root = "../../.."
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// services returns the names of the six services.
+// services returns the names of the six services behind /v1. TestPages looks at the pages.
 func services() []string {
 	return []string{"account", "admin-analytics", "billing", "messaging", "notifier", "signup"}
 }

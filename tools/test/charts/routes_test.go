@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"waitlist.internal/proto/routes"
@@ -118,4 +120,62 @@ func TestOwnedByOperator(t *testing.T) {
 			t.Error("the chart renders the route of signup, which the operator owns")
 		}
 	}
+}
+
+// enabled are the values that charts/waitlist needs for the pages.
+func enabled() []string {
+	return []string{
+		"--set", "pages.enabled=true", "--set", "pages.env.PAGES_API_URL=https://example.com/v1",
+		"--set", "pages.env.PUBLIC_FORM_URL=https://example.com",
+	}
+}
+
+// TestPages checks that the pages are at / where they are enabled, get no secret, and
+// reach nothing but the API.
+func TestPages(t *testing.T) {
+	for _, o := range render(t) {
+		if o.Metadata.Labels["app.kubernetes.io/name"] == "pages" || o.Metadata.Name == "w-pages" {
+			t.Errorf("%s %s, which nobody asked for", o.Kind, o.Metadata.Name)
+		}
+	}
+	var paths, variables []string
+	objects := render(t, append(enabled(), "--values", "testdata/edges-values.yaml")...)
+	for _, o := range objects {
+		switch {
+		case o.Kind == "HTTPRoute":
+			for _, r := range spec[httpRoute](t, o).Rules {
+				paths = append(paths, r.Matches[0].Path.Value+" -> "+r.BackendRefs[0].Name)
+			}
+		case o.Metadata.Labels["app.kubernetes.io/name"] != "pages":
+		case o.Kind == "Job":
+			t.Error("a migration of nothing")
+		case o.Kind == "Deployment":
+			container := spec[struct {
+				Template struct {
+					Spec struct {
+						Containers []struct {
+							Env     []struct{ Name string }
+							EnvFrom []any `yaml:"envFrom"`
+						}
+					}
+				}
+			}](t, o).Template.Spec.Containers[0]
+			if container.EnvFrom != nil {
+				t.Errorf("secrets: %v", container.EnvFrom)
+			}
+			for _, e := range container.Env {
+				variables = append(variables, e.Name)
+			}
+		}
+	}
+	compare(t, "the HTTPRoutes", paths, "the routes", append(want(t), "/ -> w-pages"))
+	for _, name := range []string{"PAGES_API_URL", "PUBLIC_FORM_URL", "HTTP_ADDR", "TRUSTED_PROXIES"} {
+		if !slices.Contains(variables, name) {
+			t.Errorf("the pages do not get %s", name)
+		}
+	}
+	got := slices.DeleteFunc(edges(t, objects, "server"), func(e string) bool { return !strings.Contains(e, "pages") })
+	compare(t, "the network policies", got, "the design", []string{
+		"gateway -> pages:http", "prometheus -> pages:internal", "pages -> dns:53", "pages -> otlp:4317", "pages -> internet:443",
+	})
 }

@@ -189,6 +189,7 @@ func (s *suite) testTraces(t *testing.T) {
 		}
 		return true
 	})
+	s.testSpansOfASignup(t, o, spans, func() ([]byte, string) { return trace(crowd + 1) })
 	linked := map[string]bool{}
 	for _, sp := range spans.spans() {
 		if sp.GetName() == "signup commit" {
@@ -215,4 +216,39 @@ func (s *suite) testTraces(t *testing.T) {
 			t.Errorf("%q is in a span or in the log", secret)
 		}
 	}
+}
+
+// maxSpans bounds what a signup costs that nobody is told of, the whole commit included. Each
+// mail and webhook adds what signupTrace shows.
+const maxSpans = 8
+
+func (*suite) testSpansOfASignup(t *testing.T, o *owner, spans *recorder, trace func() ([]byte, string)) {
+	t.Helper()
+	id, header := trace()
+	o.Do(t, signup(o.waitlist(t, nil), address("plain"), nil).With("Traceparent", header)).Want(http.StatusCreated)
+	var own []string
+	testenv.Within(t, 30*time.Second, "the spans of a plain signup", func() bool {
+		own = nil
+		commit := ""
+		for _, sp := range spans.spans() {
+			for _, l := range sp.GetLinks() {
+				if string(l.GetTraceId()) == string(id) {
+					commit = string(sp.GetTraceId())
+				}
+			}
+		}
+		for _, sp := range spans.spans() {
+			if in := string(sp.GetTraceId()); (in == string(id) || in == commit) && sp.GetName() != "connect" {
+				own = append(own, sp.GetName())
+			}
+		}
+		return !slices.ContainsFunc(
+			[]string{"POST /v1/public/waitlists/:waitlist_id/signups", "send waitlist.signups.v1", "process waitlist.signups.v1", "signup commit"},
+			func(name string) bool { return !slices.Contains(own, name) })
+	})
+	slices.Sort(own)
+	if len(own) > maxSpans {
+		t.Errorf("%d spans, at most %d: %q", len(own), maxSpans, own)
+	}
+	t.Logf("%d spans: %q", len(own), own)
 }

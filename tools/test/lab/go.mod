@@ -168,6 +168,7 @@ require (
 	waitlist.internal/services/billing v0.0.0 // indirect
 	waitlist.internal/services/messaging v0.0.0 // indirect
 	waitlist.internal/services/notifier v0.0.0 // indirect
+	waitlist.internal/services/pages v0.0.0 // indirect
 )
 
 replace (
@@ -178,6 +179,7 @@ replace (
 	waitlist.internal/services/billing => ../../../services/billing
 	waitlist.internal/services/messaging => ../../../services/messaging
 	waitlist.internal/services/notifier => ../../../services/notifier
+	waitlist.internal/services/pages => ../../../services/pages
 	waitlist.internal/services/signup => ../../../services/signup
 	waitlist.internal/tools => ../..
 	waitlist.internal/tools/sdk/go => ../../sdk/go

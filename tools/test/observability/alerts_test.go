@@ -4,7 +4,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -30,8 +29,8 @@ func signs() map[string]sign {
 	dependency := func(name string) sign {
 		return switched(0, 1, "waitlist_dependency_up", "service", "signup", "dependency", name)
 	}
-	counts := 0.0 // of a counter that rises in trouble only
 	rises := func(name string, pairs ...string) sign {
+		counts := 0.0 // rises in trouble only; each alert's own, as they are tested side by side
 		return func(trouble bool, _ float64) []sample {
 			if trouble {
 				counts++
@@ -39,7 +38,7 @@ func signs() map[string]sign {
 			return []sample{series(counts, name, append([]string{"service", "signup"}, pairs...)...)}
 		}
 	}
-	handled := 0.0
+	var skipped, refused, ended, exported float64
 	return map[string]sign{
 		"WaitlistPostgresAway":        dependency("postgres"),
 		"WaitlistRedisAway":           dependency("redis"),
@@ -49,11 +48,12 @@ func signs() map[string]sign {
 		"WaitlistOutboxParked":        switched(1, 0, "outbox_rows", "service", "signup", "state", "parked"),
 		"WaitlistConsumerStuck": func(trouble bool, _ float64) []sample {
 			if !trouble {
-				handled++
+				skipped++ // it moves, though nothing has an effect
 			}
 			return []sample{
 				series(3, "kafka_consumer_lag", "service", "signup", "group", "signup", "topic", "t"),
-				series(handled, "kafka_consumer_handled_total", "service", "signup", "group", "signup"),
+				series(10, "kafka_consumer_handled_total", "service", "signup", "group", "signup"),
+				series(skipped, "kafka_consumer_skipped_total", "service", "signup", "group", "signup"),
 			}
 		},
 		"WaitlistDeadLetters":  rises("kafka_consumer_dead_letters_total", "group", "signup", "reason", "panic"),
@@ -66,9 +66,45 @@ func signs() map[string]sign {
 		"WaitlistSignupsRefused": rises("http_server_responses_total", "http_route", "/v1/public/waitlists/:waitlist_id/signups",
 			"http_request_method", "POST", "http_response_status_code", "429"),
 		"WaitlistConnectionsFull": switched(4500, 4400, "http_server_open_connections", "service", "signup"),
-		"WaitlistProbeFails":      rises("prober_step_failures_total", "step", "signup"),
-		"WaitlistProbeSilent":     switched(1, 1e10, "prober_last_success_timestamp_seconds"),
-		"WaitlistNothingScraped":  func(bool, float64) []sample { return nil }, // the series of builds is its own
+		"WaitlistProducerFails":   rises("kafka_producer_errors_total"),
+		"WaitlistIndexBehind":     rises("signup_index_catch_ups_total", "outcome", "failed"),
+		"WaitlistMailsOld":        switched(3601, 3599, "messaging_oldest_seconds", "service", "messaging", "what", "mail"),
+		"WaitlistBlastStands":     switched(601, 599, "messaging_oldest_seconds", "service", "messaging", "what", "blast"),
+		"WaitlistLoginsRefused": func(trouble bool, _ float64) []sample {
+			if trouble {
+				refused += 61
+			}
+			return []sample{series(refused, "account_password_checks_total", "service", "account", "outcome", "locked")}
+		},
+		"WaitlistSpansDropped": func(trouble bool, _ float64) []sample {
+			ended += 100
+			if !trouble {
+				exported += 100
+			}
+			return []sample{
+				series(ended, "otel_sdk_span_ended_total", "service", "signup"),
+				series(exported, "otel_sdk_exporter_span_exported_total", "service", "signup"),
+			}
+		},
+		"WaitlistCertificateExpires": func(trouble bool, _ float64) []sample {
+			left := 30.0
+			if trouble {
+				left = 13
+			}
+			return []sample{series(float64(begin.Unix())+left*86400, "waitlist_certificate_expiry_timestamp_seconds",
+				"service", "signup", "dependency", "kafka")}
+		},
+		"WaitlistKeyOld": func(trouble bool, _ float64) []sample {
+			age := 399.0
+			if trouble {
+				age = 401
+			}
+			return []sample{series(float64(begin.Unix())-age*86400, "waitlist_key_created_timestamp_seconds",
+				"service", "signup", "setting", "SEAL_KEYS")}
+		},
+		"WaitlistProbeFails":     rises("prober_step_failures_total", "step", "signup"),
+		"WaitlistProbeSilent":    switched(1, 1e10, "prober_last_success_timestamp_seconds"),
+		"WaitlistNothingScraped": func(bool, float64) []sample { return nil }, // the series of builds is its own
 	}
 }
 
@@ -77,7 +113,7 @@ func signs() map[string]sign {
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	all := map[string]bool{}
-	for _, g := range newEngine(t).groups {
+	for _, g := range newEngine(t).Groups {
 		for _, r := range g.AlertingRules() {
 			all[r.Name()] = all[r.Name()] || g.Name() == "waitlist-alerts"
 		}
@@ -132,66 +168,28 @@ func (s *suite) children(word string) (pids []int) {
 	if err != nil {
 		s.Fatal(err)
 	}
+	lines := strings.Split(string(out), "\n")[1:]
 	family := map[int]bool{s.process.Pid: true}
-	for _, line := range strings.Split(string(out), "\n")[1:] { // by pid, so parents come first
-		f := strings.Fields(line)
-		if len(f) < 3 {
-			continue
-		}
-		pid, _ := strconv.Atoi(f[0])
-		parent, _ := strconv.Atoi(f[1])
-		if family[parent] {
-			family[pid] = true
-			if strings.Contains(line, word) {
-				pids = append(pids, pid)
+	// A child may have a lower pid than its parent, so look until nobody is new.
+	for before := 0; before < len(family); {
+		before = len(family)
+		for _, line := range lines {
+			f := strings.Fields(line)
+			if len(f) < 3 {
+				continue
+			}
+			pid, _ := strconv.Atoi(f[0])
+			parent, _ := strconv.Atoi(f[1])
+			if family[parent] && !family[pid] {
+				family[pid] = true
+				if strings.Contains(line, word) {
+					pids = append(pids, pid)
+				}
 			}
 		}
 	}
 	if len(pids) == 0 {
-		s.Fatalf("the suite runs no %s", word)
+		s.Fatalf("the suite runs no %s; without redis-server installed it has a stand-in", word)
 	}
 	return pids
-}
-
-// TestFaults freezes servers of a running suite and watches its real metrics. A second is
-// half a minute of the rules' time.
-func TestFaults(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ word, want string }{
-		"Redis":    {"redis-server", "WaitlistRedisAway/warning"},
-		"Postgres": {"postgres", "WaitlistPostgresAway/critical"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, e := start(t), newEngine(t)
-			watch := func(what string, ok func() bool) {
-				t.Helper()
-				s.await(what, func() bool {
-					now, _ := scrape(t, s.metrics)
-					e.step(3*time.Second, now)
-					return ok()
-				})
-			}
-			watch("dependencies", func() bool { return len(e.query(`waitlist_dependency_up == 1`)) == 13 })
-			if len(e.fired) > 0 {
-				t.Fatalf("before: %s", names(e.firing()))
-			}
-			frozen := s.children(c.word)
-			signal := func(sig syscall.Signal) {
-				for _, pid := range frozen {
-					_ = syscall.Kill(pid, sig)
-				}
-			}
-			signal(syscall.SIGSTOP)
-			defer signal(syscall.SIGCONT)
-			watch(c.want, func() bool { return e.firing()[c.want] != "" })
-			signal(syscall.SIGCONT)
-			watch("nothing to fire", func() bool { return len(e.firing()) == 0 })
-			for fired := range e.fired {
-				if fired != c.want {
-					t.Errorf("%s fired, too", fired)
-				}
-			}
-		})
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,22 +16,20 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/rules"
-	"github.com/prometheus/prometheus/tsdb"
+
+	"waitlist.internal/tools/dashboards/engine"
 )
 
 // root is the path of the repository's root.
 const root = "../../.."
 
-// engine is Prometheus with a clock of its own: a test scrapes when it likes and says how
+// clock is Prometheus with a clock of its own: a test scrapes when it likes and says how
 // much time has passed, so that rules keep their windows and a test of an hour takes seconds.
-type engine struct {
+type clock struct {
 	testing.TB
-	db     *tsdb.DB
-	promql *promql.Engine
-	groups []*rules.Group
-	now    time.Time
+	*engine.Engine
+	now time.Time
 	// fired are the names of all alerts that have fired.
 	fired map[string]bool
 }
@@ -40,52 +37,22 @@ type engine struct {
 // namespace and pod are the labels that Prometheus would give what it scrapes.
 const namespace, pod = "test", "pod-0"
 
+// begin is when an engine's clock starts.
+var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
+
 // newEngine returns an engine with the rules of the chart.
-func newEngine(t testing.TB) *engine {
+func newEngine(t testing.TB) *clock {
 	t.Helper()
-	quiet := slog.New(slog.DiscardHandler)
-	options := tsdb.DefaultOptions()
-	options.RetentionDuration = 0
-	options.MinBlockDuration = (100 * 24 * time.Hour).Milliseconds()
-	options.MaxBlockDuration = options.MinBlockDuration
-	db, err := tsdb.Open(t.TempDir(), quiet, nil, options, nil)
+	e, err := engine.Open(t.Context(), t.TempDir(), root, namespace, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{TB: t, db: db, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), fired: map[string]bool{}}
-	e.promql = promql.NewEngine(promql.EngineOpts{
-		MaxSamples: 50_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
-	})
 	t.Cleanup(func() {
-		if err := errors.Join(e.promql.Close(), db.Close()); err != nil {
+		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	file := filepath.Join(t.TempDir(), "rules.yaml")
-	body := strings.ReplaceAll(read(t, "charts/waitlist/files/rules.yaml"), "NAMESPACE", namespace)
-	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	m := rules.NewManager(&rules.ManagerOptions{
-		QueryFunc: rules.EngineQueryFunc(e.promql, db), Context: t.Context(), AppendableV2: db, Queryable: db, Logger: quiet,
-		NotifyFunc: func(context.Context, string, ...*rules.Alert) {},
-	})
-	groups, errs := m.LoadGroups(time.Minute, labels.EmptyLabels(), "", nil, false, file)
-	if len(errs) > 0 {
-		t.Fatal(errors.Join(errs...))
-	}
-	// Recorded ratios come first, alerts after them; the order of the map is none.
-	for _, name := range []string{"waitlist-objectives", "waitlist-budgets", "waitlist-alerts"} {
-		for _, g := range groups {
-			if g.Name() == name {
-				e.groups = append(e.groups, g)
-			}
-		}
-	}
-	if len(e.groups) != len(groups) {
-		t.Fatalf("%d groups of rules, and the test knows %d", len(groups), len(e.groups))
-	}
-	return e
+	return &clock{TB: t, Engine: e, now: begin, fired: map[string]bool{}}
 }
 
 func read(t testing.TB, name string) string {
@@ -104,12 +71,13 @@ type sample struct {
 }
 
 // step moves the clock, stores the samples and evaluates the rules.
-func (e *engine) step(d time.Duration, samples []sample) {
+func (e *clock) step(d time.Duration, samples []sample) {
 	e.Helper()
 	e.now = e.now.Add(d)
-	app := e.db.Appender(e.Context())
+	app := e.DB.Appender(e.Context())
 	for _, s := range samples {
-		target := labels.NewBuilder(s.labels).Set("namespace", namespace).Set("pod", pod).Labels()
+		target := labels.NewBuilder(s.labels).Set("namespace", namespace).Set("pod", pod).
+			Set("revision", "1").Labels()
 		if _, err := app.Append(0, target, e.now.UnixMilli(), s.value); err != nil {
 			e.Fatalf("store %s: %v", s.labels, err)
 		}
@@ -117,13 +85,8 @@ func (e *engine) step(d time.Duration, samples []sample) {
 	if err := app.Commit(); err != nil {
 		e.Fatal(err)
 	}
-	for _, g := range e.groups {
-		g.Eval(e.Context(), e.now)
-		for _, r := range g.Rules() {
-			if err := r.LastError(); err != nil {
-				e.Fatalf("rule %s: %v", r.Name(), err)
-			}
-		}
+	if err := e.Eval(e.Context(), e.now); err != nil {
+		e.Fatal(err)
 	}
 	for name := range e.firing() {
 		e.fired[name] = true
@@ -131,9 +94,9 @@ func (e *engine) step(d time.Duration, samples []sample) {
 }
 
 // firing returns the alerts that fire now, as name/severity, with one's summary.
-func (e *engine) firing() map[string]string {
+func (e *clock) firing() map[string]string {
 	out := map[string]string{}
-	for _, g := range e.groups {
+	for _, g := range e.Groups {
 		for _, r := range g.AlertingRules() {
 			for _, a := range r.ActiveAlerts() {
 				if a.State == rules.StateFiring {
@@ -146,9 +109,9 @@ func (e *engine) firing() map[string]string {
 }
 
 // query returns the values of an expression now.
-func (e *engine) query(expr string) promql.Vector {
+func (e *clock) query(expr string) promql.Vector {
 	e.Helper()
-	q, err := e.promql.NewInstantQuery(e.Context(), e.db, nil, expr, e.now)
+	q, err := e.PromQL.NewInstantQuery(e.Context(), e.DB, nil, expr, e.now)
 	if err != nil {
 		e.Fatalf("%s: %v", expr, err)
 	}
@@ -163,7 +126,9 @@ func (e *engine) query(expr string) promql.Vector {
 // scrape returns the samples at url and their bytes; none if nobody answers.
 func scrape(t testing.TB, url string) ([]sample, int) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +139,9 @@ func scrape(t testing.TB, url string) ([]sample, int) {
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
+	if ctx.Err() != nil {
+		return nil, 0
+	}
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("scrape: %s, %v\n%.300s", res.Status, err, body)
 	}

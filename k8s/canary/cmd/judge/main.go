@@ -15,7 +15,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -24,13 +23,7 @@ import (
 	"waitlist.internal/k8s/canary/scrape"
 )
 
-const (
-	// The metrics are those of libs/httpapi, as are the buckets.
-	answers   = "http_server_responses_total"
-	status    = "http_response_status_code"
-	durations = "http_server_request_duration_seconds"
-	every     = time.Second
-)
+const every = time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -57,19 +50,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "Name the pods of both sides with -candidate and -stable.")
 		return 2
 	}
-	boundaries := []float64{.005, .025, .1, .25, .5, 1, 2.5, 10}
-	j, err := judge.New(judge.Spec{Alpha: *alpha, MinSample: *sample, Checks: []judge.Check{
-		{Name: "errors", Tolerance: 1}, {Name: "latency in seconds", Tolerance: 1, Boundaries: boundaries},
-	}})
+	checks, judged := scrape.HTTPServer()
+	j, err := judge.New(judge.Spec{Alpha: *alpha, MinSample: *sample, Checks: judged})
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return 2
 	}
-	failures := map[string]*regexp.Regexp{status: regexp.MustCompile(`^5..$`)}
-	w, err := scrape.New([]scrape.Check{
-		{All: scrape.Series{Metric: answers}, Bad: scrape.Series{Metric: answers, Labels: failures}},
-		{All: scrape.Series{Metric: durations}},
-	}, [][]float64{nil, boundaries})
+	w, err := scrape.New(checks, judged)
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return 2

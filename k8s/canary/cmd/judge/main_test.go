@@ -10,6 +10,12 @@ import (
 	"testing"
 )
 
+const (
+	answers   = "http_server_responses_total"
+	status    = "http_response_status_code"
+	durations = "http_server_request_duration_seconds"
+)
+
 // pod serves metrics that grow by so many requests between two reads.
 func pod(t *testing.T, good, bad uint64) string {
 	t.Helper()

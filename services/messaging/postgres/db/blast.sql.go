@@ -467,6 +467,20 @@ func (q *Queries) MarkPruned(ctx context.Context, id string) error {
 	return err
 }
 
+const OldestBlast = `-- name: OldestBlast :one
+SELECT b.created_at FROM blast b WHERE b.ended_at IS NULL
+AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[b.owner_id, b.waitlist_id]))
+ORDER BY b.id LIMIT 1
+`
+
+// When the oldest blast was made that has not ended. By blast_running and gone_pkey.
+func (q *Queries) OldestBlast(ctx context.Context) (time.Time, error) {
+	row := q.db.QueryRow(ctx, OldestBlast)
+	var created_at time.Time
+	err := row.Scan(&created_at)
+	return created_at, err
+}
+
 const Pace = `-- name: Pace :one
 INSERT INTO blast_pace (next_at) VALUES (clock_timestamp() + $1::interval)
 ON CONFLICT (one) DO UPDATE SET next_at = greatest(blast_pace.next_at, clock_timestamp()) + $1::interval

@@ -255,6 +255,20 @@ func (q *Queries) MarkGone(ctx context.Context, id string) error {
 	return err
 }
 
+const OldestMail = `-- name: OldestMail :one
+SELECT w.requested_at FROM (
+    SELECT s.requested_at FROM sent_mail s WHERE s.state = 'queued' ORDER BY s.due_at LIMIT $1::bigint) w
+ORDER BY w.requested_at LIMIT 1
+`
+
+// When the oldest of the @most mails was requested that are due first; no row if none waits. By sent_mail_due.
+func (q *Queries) OldestMail(ctx context.Context, most int64) (time.Time, error) {
+	row := q.db.QueryRow(ctx, OldestMail, most)
+	var requested_at time.Time
+	err := row.Scan(&requested_at)
+	return requested_at, err
+}
+
 const PruneMails = `-- name: PruneMails :execrows
 DELETE FROM sent_mail WHERE event_id IN (
     SELECT m.event_id FROM sent_mail m WHERE m.ended_at < $1::timestamptz LIMIT $2::bigint)

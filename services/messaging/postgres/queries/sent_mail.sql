@@ -87,3 +87,9 @@ WHERE event_id = ANY (@event_ids::uuid[]) AND state || '' = 'queued' AND due_at 
 -- By sent_mail_ended and sent_mail_pkey.
 DELETE FROM sent_mail WHERE event_id IN (
     SELECT m.event_id FROM sent_mail m WHERE m.ended_at < @before::timestamptz LIMIT @most::bigint);
+
+-- name: OldestMail :one
+-- When the oldest of the @most mails was requested that are due first; no row if none waits. By sent_mail_due.
+SELECT w.requested_at FROM (
+    SELECT s.requested_at FROM sent_mail s WHERE s.state = 'queued' ORDER BY s.due_at LIMIT @most::bigint) w
+ORDER BY w.requested_at LIMIT 1;

@@ -1,0 +1,194 @@
+// Package controller connects the machine to Kubernetes: it observes, lets the machine decide, and writes what it decided, in its order.
+// Every write names the version of the object that the decision was made on, so that nothing is decided on one state and written over
+// another.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"waitlist.internal/k8s/canary/api/v1alpha1"
+	"waitlist.internal/k8s/canary/machine"
+)
+
+// Reconciler reconciles Canaries.
+type Reconciler struct {
+	client.Client
+	direct  client.Reader
+	analyst Analyst
+	events  events.EventRecorder
+	log     logr.Logger
+	now     func() time.Time
+
+	mu       sync.Mutex
+	contents map[types.NamespacedName]contents
+}
+
+// New returns a Reconciler for a manager.
+func New(m ctrl.Manager) *Reconciler {
+	return NewWith(m.GetClient(), m.GetAPIReader(), new(Pods), m.GetEventRecorder("canary"), m.GetLogger().WithName("canary"), time.Now)
+}
+
+// NewWith returns a Reconciler. Direct reads what is not watched: Gateways, ConfigMaps and Secrets.
+func NewWith(
+	c client.Client, direct client.Reader, analyst Analyst, recorder events.EventRecorder, log logr.Logger, now func() time.Time,
+) *Reconciler {
+	return &Reconciler{
+		Client: c, direct: direct, analyst: analyst, events: recorder, log: log, now: now, contents: map[types.NamespacedName]contents{},
+	}
+}
+
+// Register adds the Reconciler to the manager. Whatever changes in a namespace is looked at by all its Canaries: a look without a change
+// reads the cache and writes nothing.
+func (r *Reconciler) Register(m ctrl.Manager) error {
+	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		var list v1alpha1.CanaryList
+		if err := r.List(ctx, &list, client.InNamespace(o.GetNamespace())); err != nil {
+			r.log.Error(err, "list Canaries")
+			return nil
+		}
+		var out []reconcile.Request
+		for _, c := range list.Items {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&c)})
+		}
+		return out
+	})
+	b := ctrl.NewControllerManagedBy(m).Named("canary").For(&v1alpha1.Canary{}).
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: 16})
+	for _, o := range []client.Object{
+		&v1alpha1.Canary{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
+		&autoscalingv2.HorizontalPodAutoscaler{}, &gatewayv1.HTTPRoute{},
+	} {
+		b = b.Watches(o, all)
+	}
+	return b.Complete(r)
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	result, err := r.reconcile(ctx, req.NamespacedName)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		// Somebody was faster, or the cache is behind.
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	}
+	return result, err
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	c, err := get[v1alpha1.Canary](ctx, r, key.Namespace, key.Name)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if c == nil {
+		r.forget(key)
+		return reconcile.Result{}, nil
+	}
+	if c.DeletionTimestamp == nil && controllerutil.AddFinalizer(c, v1alpha1.Finalizer) {
+		return reconcile.Result{}, r.Update(ctx, c)
+	}
+	w, err := r.observe(ctx, c)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.look(ctx, &w); err != nil {
+		return reconcile.Result{}, err
+	}
+	plan := machine.Decide(w, r.now())
+	if err := r.write(ctx, &w, &plan); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: plan.After}, nil
+}
+
+func (r *Reconciler) forget(key types.NamespacedName) {
+	r.analyst.Forget(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.contents, key)
+	forgetMetrics(key)
+}
+
+// write does what was planned, in the plan's order. It ends at the first error.
+func (r *Reconciler) write(ctx context.Context, w *machine.World, p *machine.Plan) error {
+	if p.Lower != nil {
+		if err := r.Update(ctx, p.Lower); err != nil {
+			return fmt.Errorf("take weight from the candidate: %w", err)
+		}
+	}
+	if p.Release {
+		c := w.Canary.DeepCopy()
+		if controllerutil.RemoveFinalizer(c, v1alpha1.Finalizer) {
+			if err := r.Update(ctx, c); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("release the Canary: %w", err)
+			}
+		}
+		return nil
+	}
+	if !equality.Semantic.DeepEqual(p.Status, w.Canary.Status) {
+		c := w.Canary.DeepCopy()
+		c.Status = p.Status
+		if err := r.Status().Update(ctx, c); err != nil {
+			return fmt.Errorf("write the status: %w", err)
+		}
+		measure(c)
+		for _, e := range p.Events {
+			kind := corev1.EventTypeNormal
+			if e.Warning {
+				kind = corev1.EventTypeWarning
+			}
+			r.events.Eventf(c, nil, kind, e.Reason, "Release", "%s", e.Message)
+		}
+	}
+	for _, s := range p.Services {
+		if err := r.put(ctx, s); err != nil {
+			return fmt.Errorf("write the Service %s: %w", s.Name, err)
+		}
+	}
+	if p.Stable != nil {
+		if err := r.put(ctx, p.Stable); err != nil {
+			return fmt.Errorf("write the stable copy: %w", err)
+		}
+	}
+	if p.Replicas != nil {
+		target := w.Target.DeepCopy()
+		target.Spec.Replicas = p.Replicas
+		// A patch of this field alone: the rest is helm's.
+		patch := client.MergeFromWithOptions(w.Target, client.MergeFromWithOptimisticLock{})
+		if err := r.Patch(ctx, target, patch); err != nil {
+			return fmt.Errorf("scale the target: %w", err)
+		}
+	}
+	if p.Route != nil {
+		if err := r.put(ctx, p.Route); err != nil {
+			return fmt.Errorf("write the route: %w", err)
+		}
+	}
+	return nil
+}
+
+// put creates an object that was not there, and updates another.
+func (r *Reconciler) put(ctx context.Context, o client.Object) error {
+	if o.GetResourceVersion() == "" {
+		return r.Create(ctx, o)
+	}
+	return r.Update(ctx, o)
+}

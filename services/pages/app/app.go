@@ -1,0 +1,64 @@
+// Package app wires the pages service: the pages that people see in a browser. It keeps
+// nothing and holds no key; all that it knows and does goes through the REST interface.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"waitlist.internal/libs/service"
+	"waitlist.internal/services/pages/api"
+	pageshttp "waitlist.internal/services/pages/http"
+)
+
+// Name is the name of the service.
+const Name = "pages"
+
+// Config is the service's environment.
+type Config struct {
+	service.Config
+
+	// The REST interface as this service reaches it, with /v1. Whoever answers there must trust this service's address as
+	// a proxy (TRUSTED_PROXIES), or takes all visitors for one.
+	APIURL string `env:"PAGES_API_URL" envDefault:"http://127.0.0.1:8080/v1" run:"the standalone's" deployed:"required"`
+	// The pages as people reach them, without a path; the REST interface is at /v1 beside them.
+	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080" run:"the standalone's" deployed:"required"`
+}
+
+// App is the service.
+type App = service.Runtime
+
+// New opens the service and registers its pages.
+func New(ctx context.Context, cfg Config) (*App, error) {
+	var problems []error
+	base, err := baseURL(cfg.APIURL)
+	if err != nil {
+		problems = append(problems, fmt.Errorf("PAGES_API_URL: %w", err))
+	}
+	public, err := baseURL(cfg.PublicFormURL)
+	if err != nil {
+		problems = append(problems, fmt.Errorf("PUBLIC_FORM_URL: %w", err))
+	}
+	rt, err := service.New(ctx, Name, cfg.Config, service.Options{HTTP: true, Unlimited: true, Problems: problems})
+	if err != nil {
+		return nil, err
+	}
+	client := api.New(base)
+	rt.OnClose("connections to the API", func(context.Context) error { client.Close(); return nil })
+	if err := pageshttp.Routes(rt.Engine, client, public, rt.Log); err != nil {
+		return nil, errors.Join(err, rt.Close(context.WithoutCancel(ctx)))
+	}
+	return rt, nil
+}
+
+// baseURL returns an absolute http(s) URL without a slash at its end.
+func baseURL(s string) (string, error) {
+	u, err := url.Parse(s)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", errors.New("this is no http(s) URL without query and fragment")
+	}
+	return strings.TrimRight(s, "/"), nil
+}

@@ -1,0 +1,130 @@
+// What a browser adds to pages that work without it.
+const each = (selector, use) => document.querySelectorAll(selector).forEach(use);
+const started = performance.now();
+
+// Tokens leave the address bar, the history and what may be copied from it.
+if (document.body.dataset.private !== undefined && location.search) {
+  history.replaceState(null, '', location.pathname);
+}
+
+each('.problem', (box) => box.focus());
+
+each('form', (form) => {
+  let sent = false;
+  form.addEventListener('submit', (event) => {
+    if (sent) {
+      event.preventDefault();
+      return;
+    }
+    sent = true;
+    form.querySelector('button[type=submit]').setAttribute('aria-disabled', 'true');
+    const { timezone, elapsed_ms: elapsed } = form.elements;
+    if (timezone) timezone.value = Intl.DateTimeFormat().resolvedOptions().timeZone || '';
+    if (elapsed) elapsed.value = Math.round(performance.now() - started);
+  });
+});
+// A page that comes back from the history can be sent again.
+addEventListener('pageshow', (event) => {
+  if (event.persisted) location.reload();
+});
+
+each('[data-seconds]', (note) => {
+  const button = document.querySelector('form button[type=submit]');
+  if (button) button.disabled = true;
+  setTimeout(() => {
+    note.hidden = false;
+    if (button) button.disabled = false;
+  }, note.dataset.seconds * 1000);
+});
+
+each('[data-copy]', (button) => {
+  button.hidden = false;
+  button.addEventListener('click', async () => {
+    const from = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(from.value ?? from.textContent);
+      button.textContent = button.dataset.done;
+    } catch {
+      // Without permission the text is selected, ready to be copied by hand.
+      if (from.select) from.select();
+      else getSelection().selectAllChildren(from);
+    }
+  });
+});
+
+each('[data-share]', (button) => {
+  if (!navigator.share) return;
+  button.parentElement.hidden = false;
+  const { share: url, text } = button.dataset;
+  button.addEventListener('click', () => navigator.share({ url, text }).catch(() => {}));
+});
+
+// This device remembers who signed up, so that they see their place and link again.
+const store = {
+  get(id) {
+    try {
+      return JSON.parse(localStorage.getItem('waitlist:' + id));
+    } catch {
+      return null;
+    }
+  },
+  set(id, value) {
+    try {
+      if (value) localStorage.setItem('waitlist:' + id, JSON.stringify(value));
+      else localStorage.removeItem('waitlist:' + id);
+    } catch {
+      // Storage may be switched off.
+    }
+  },
+};
+each('[data-remember]', ({ dataset: { remember, email, token } }) => store.set(remember, { email, token }));
+each('[data-resume]', (form) => {
+  const known = store.get(form.dataset.resume);
+  if (!known) return;
+  form.elements.email.value = known.email;
+  form.elements.token.value = known.token;
+  form.requestSubmit();
+});
+each('[data-forget]', (button) => {
+  button.parentElement.hidden = false;
+  button.addEventListener('click', () => {
+    store.set(button.dataset.forget, null);
+    location.assign(location.pathname);
+  });
+});
+
+// The place moves by itself: asked for every few seconds, less often while nothing
+// happens, and not at all in a tab that nobody sees.
+const first = 3000, longest = 60000;
+each('[data-live]', (box) => {
+  const shown = box.querySelector('[data-place]');
+  const format = new Intl.NumberFormat(document.documentElement.lang);
+  let wait = first;
+  const again = () => setTimeout(ask, wait);
+  async function ask() {
+    if (document.hidden) {
+      document.addEventListener('visibilitychange', () => { wait = first; ask(); }, { once: true });
+      return;
+    }
+    wait = Math.min(wait * 1.3, longest);
+    try {
+      const answer = await fetch(box.dataset.live, { credentials: 'omit' });
+      if (answer.status === 404) return;
+      if (answer.ok) {
+        const place = format.format((await answer.json()).position);
+        if (place !== shown.textContent) {
+          shown.textContent = place;
+          box.classList.remove('moved');
+          requestAnimationFrame(() => box.classList.add('moved'));
+          wait = first;
+        }
+      } else {
+        wait = longest;
+      }
+    } catch {
+      // Offline; the next time, perhaps.
+    }
+    again();
+  }
+  again();
+});

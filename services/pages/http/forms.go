@@ -1,0 +1,329 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/services/pages/api"
+)
+
+// form is a waitlist's public configuration.
+type form struct {
+	ID              string     `json:"waitlist_id"`
+	Name            string     `json:"name"`
+	Headline        string     `json:"headline"`
+	Subheadline     string     `json:"subheadline"`
+	HeroImageURL    string     `json:"hero_image_url"`
+	NameField       string     `json:"name_field"`
+	PhoneField      string     `json:"phone_field"`
+	Count           *int64     `json:"signup_count"`
+	Questions       []question `json:"custom_questions"`
+	Status          string     `json:"status"`
+	ShowSocialProof bool       `json:"show_social_proof"`
+	RequireConsent  bool       `json:"require_consent"`
+	ConsentText     string     `json:"consent_text"`
+	ReferralBoost   int64      `json:"referral_boost"`
+	HideBranding    bool       `json:"hide_branding"`
+	Verify          bool       `json:"require_email_verification"`
+}
+
+type question struct {
+	ID       string   `json:"id"`
+	Label    string   `json:"label"`
+	Type     string   `json:"type"`
+	Required bool     `json:"required"`
+	Options  []string `json:"options"`
+}
+
+// Heading is what stands above the form.
+func (f *form) Heading() string {
+	if f.Headline != "" {
+		return f.Headline
+	}
+	return f.Name
+}
+
+// piece is a part of a consent text: a link if URL is set.
+type piece struct{ Text, URL string }
+
+var markdownLink = regexp.MustCompile(`\[([^\[\]]+)\]\(((?:https?://|mailto:)[^\s()<>"]+)\)`)
+
+// Consent returns the consent text in pieces. Only what is plainly a link to a page or a
+// mailbox is one.
+func (f *form) Consent() (out []piece) {
+	rest := f.ConsentText
+	for {
+		m := markdownLink.FindStringSubmatchIndex(rest)
+		if m == nil {
+			break
+		}
+		if m[0] > 0 {
+			out = append(out, piece{Text: rest[:m[0]]})
+		}
+		out = append(out, piece{rest[m[2]:m[3]], rest[m[4]:m[5]]})
+		rest = rest[m[1]:]
+	}
+	if rest != "" {
+		out = append(out, piece{Text: rest})
+	}
+	return out
+}
+
+// Forms that were shown serve the answers to their own POSTs, so that one visit is one
+// view and one token of the global limit. A form that is shown is always asked for.
+const (
+	formKept = 15 * time.Minute
+	maxForms = 1000
+)
+
+type cachedForm struct {
+	form *form
+	at   time.Time
+}
+
+// fetch asks for a form and counts a view of it.
+func (v *view) fetch(id string) (*form, error) {
+	f := new(form)
+	if err := v.call(http.MethodGet, api.Path("public", "waitlists", id, "config"), "", nil, f); err != nil {
+		return nil, err
+	}
+	h := v.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.forms) >= maxForms {
+		clear(h.forms)
+	}
+	h.forms[id] = cachedForm{f, h.now()}
+	return f, nil
+}
+
+// seen returns a form that was shown a short while ago.
+func (v *view) seen(id string) (*form, error) {
+	h := v.h
+	h.mu.Lock()
+	kept, ok := h.forms[id]
+	h.mu.Unlock()
+	if ok && h.now().Sub(kept.at) < formKept {
+		return kept.form, nil
+	}
+	return v.fetch(id)
+}
+
+// formPage is the form with what a visitor brought along or entered.
+type formPage struct {
+	*form
+	Ref string
+	UTM []struct{ Name, Value string }
+	// Again says that the visitor sent it already.
+	Again bool
+}
+
+func utmNames() []string {
+	return []string{"utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"}
+}
+
+func newFormPage(f *form, value func(string) string) formPage {
+	p := formPage{form: f, Ref: value("ref")}
+	for _, name := range utmNames() {
+		if s := value(name); s != "" {
+			p.UTM = append(p.UTM, struct{ Name, Value string }{name, s})
+		}
+	}
+	return p
+}
+
+func (*handler) form(v *view) error {
+	f, err := v.fetch(v.c.Param("waitlist_id"))
+	if err != nil {
+		return err
+	}
+	v.Title, v.Picture = f.Heading(), f.HeroImageURL
+	v.Data = newFormPage(f, func(name string) string { return httpapi.Query(v.c, name) })
+	if f.Status != "open" {
+		return v.render(http.StatusOK, "closed")
+	}
+	return v.render(http.StatusOK, "form")
+}
+
+// signup is the API's answer to a signup, and to a question for its place.
+type signup struct {
+	Email         string `json:"email"`
+	ReferralToken string `json:"referral_token"`
+	Position      *int64 `json:"position"`
+	ReferralCount int64  `json:"referral_count"`
+	Total         *int64 `json:"total_signups"`
+	RedirectURL   string `json:"redirect_url"`
+}
+
+func (h *handler) join(v *view) error {
+	id := v.c.Param("waitlist_id")
+	f, err := v.seen(id)
+	if err != nil {
+		return err
+	}
+	v.Picture = f.HeroImageURL
+	var s signup
+	err = v.call(http.MethodPost, api.Path("public", "waitlists", id, "signups"), "", v.joinBody(f), &s)
+	refusal, refused := errors.AsType[*api.Error](err)
+	if !refused {
+		v.Key, v.Private = "thanks.title", true
+		v.Data = h.place(f, s)
+		return v.render(http.StatusOK, "place")
+	}
+	switch refusal.Code {
+	case "NOT_FOUND", "WAITLIST_CLOSED":
+		return err
+	case "DOMAIN_RESTRICTED":
+		v.Errors["email"] = v.translate(refusal.Message)
+	}
+	status := v.refuse(refusal)
+	p := newFormPage(f, v.sent.Get)
+	p.Again = true
+	v.Title, v.Data = f.Heading(), p
+	return v.render(status, "form")
+}
+
+// joinBody is the body of a signup. Values that were left empty are left out.
+func (v *view) joinBody(f *form) map[string]any {
+	body := map[string]any{}
+	for _, name := range append(utmNames(), "email", "first_name", "last_name", "phone", "timezone", "website") {
+		if s := v.sent.Get(name); s != "" {
+			body[name] = s
+		}
+	}
+	if ref := v.sent.Get("ref"); ref != "" {
+		body["referred_by_token"] = ref
+	}
+	if ms := v.sent.Get("elapsed_ms"); regexp.MustCompile(`^[0-9]{1,15}$`).MatchString(ms) {
+		body["elapsed_ms"] = json.Number(ms)
+	}
+	if v.sent.Get("consent") != "" {
+		body["consent"] = true
+	}
+	answers := map[string]any{}
+	for _, q := range f.Questions {
+		s := v.sent.Get("q." + q.ID)
+		switch {
+		case q.Type == "checkbox":
+			answers[q.ID] = s != ""
+		case s != "":
+			answers[q.ID] = s
+		}
+	}
+	if len(answers) > 0 {
+		body["custom_answers"] = answers
+	}
+	return body
+}
+
+// placePage shows a place and the link to share.
+type placePage struct {
+	*form
+	signup
+	// Joined says that the visitor has just signed up.
+	Joined bool
+	// Link is the visitor's own; empty: not known.
+	Link string
+	// Live is where page.js asks for the place; empty: places are hidden.
+	Live string
+}
+
+func (h *handler) place(f *form, s signup) placePage {
+	p := placePage{form: f, signup: s, Joined: true}
+	if s.ReferralToken != "" {
+		p.Link = h.public + api.Path("w", f.ID) + "?ref=" + url.QueryEscape(s.ReferralToken)
+	}
+	if s.Position != nil {
+		p.Live = "/v1" + api.Path("public", "waitlists", f.ID, "signups", s.Email)
+	}
+	return p
+}
+
+// Share returns the address at which a network takes the link.
+func (p placePage) Share(network, text string) string {
+	link, both := url.QueryEscape(p.Link), url.QueryEscape(text+" "+p.Link)
+	switch network {
+	case "whatsapp":
+		return "https://wa.me/?text=" + both
+	case "x":
+		return "https://x.com/intent/post?text=" + url.QueryEscape(text) + "&url=" + link
+	case "linkedin":
+		return "https://www.linkedin.com/sharing/share-offsite/?url=" + link
+	}
+	// Mail programs show a plus as it is.
+	return "mailto:?subject=" + mailEscape(p.Heading()) + "&body=" + mailEscape(text+" "+p.Link)
+}
+
+func mailEscape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
+
+func (*handler) statusForm(v *view) error {
+	v.Key, v.Private = "status.title", true
+	v.Data = struct{ ID string }{v.c.Param("waitlist_id")}
+	return v.render(http.StatusOK, "status")
+}
+
+var referralToken = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+func (h *handler) status(v *view) error {
+	id := v.c.Param("waitlist_id")
+	v.Key, v.Private = "status.title", true
+	v.Data = struct{ ID string }{id}
+	email := strings.TrimSpace(v.sent.Get("email"))
+	if email == "" {
+		v.Errors["email"] = v.translate("This field is required.")
+		return v.render(http.StatusBadRequest, "status")
+	}
+	var s signup
+	err := v.call(http.MethodGet, api.Path("public", "waitlists", id, "signups", email), "", nil, &s)
+	if refusal, refused := errors.AsType[*api.Error](err); refused {
+		if refusal.Status == http.StatusNotFound {
+			v.Errors["email"] = v.translate(refusal.Message)
+		}
+		return v.render(v.refuse(refusal), "status")
+	}
+	f, err := v.seen(id)
+	if err != nil {
+		return err
+	}
+	// The API tells nobody the token but who signed up: their browser kept it.
+	if t := v.sent.Get("token"); referralToken.MatchString(t) {
+		s.ReferralToken = t
+	}
+	p := h.place(f, s)
+	p.Joined = false
+	v.Data = p
+	return v.render(http.StatusOK, "place")
+}
+
+func (*handler) leaderboard(v *view) error {
+	var board struct {
+		ID      string `json:"waitlist_id"`
+		Entries []struct {
+			Rank  int64 `json:"rank"`
+			Count int64 `json:"referral_count"`
+		} `json:"leaderboard"`
+	}
+	if err := v.call(http.MethodGet, api.Path("public", "waitlists", v.c.Param("waitlist_id"), "leaderboard"), "", nil, &board); err != nil {
+		return err
+	}
+	v.Key, v.Data = "leaderboard", board
+	return v.render(http.StatusOK, "leaderboard")
+}
+
+// Unnamed returns the errors about values that have no field on the page.
+func (v *view) Unnamed(named ...string) (out []string) {
+	for field, message := range v.Errors {
+		if !slices.Contains(named, field) && !strings.HasPrefix(field, "custom_answers.") {
+			out = append(out, field+": "+message)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,292 @@
+// Package http serves the pages. Each works without JavaScript; page.js adds what only a
+// browser can do: a place that moves by itself, copying and sharing, a countdown.
+//
+//	GET   shows and changes nothing: mail scanners and previews follow links
+//	POST  calls the REST interface for the visitor and shows what it says
+//
+// Nothing is kept between two requests, neither in cookies nor here, but for forms, whose
+// settings serve the answers to their own POSTs; see forms.go.
+package http
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/services/pages/api"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+const (
+	// maxForm bounds the body of a POST, in bytes. The API bounds the values.
+	maxForm = 64 << 10
+	// forGood is for names that change with the content.
+	forGood = "public, max-age=31536000, immutable"
+	// widgetFor is how long a browser keeps the widget by its unversioned name.
+	widgetFor = "public, max-age=300"
+)
+
+// policy is the Content-Security-Policy of every page. %s is the origin of its picture.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'%s; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+type handler struct {
+	api       *api.Client
+	public    string // where people reach the pages, without a slash at its end
+	log       *slog.Logger
+	templates map[string]*template.Template
+	languages *languages
+	assets    map[string]asset
+
+	mu    sync.Mutex
+	forms map[string]cachedForm
+	now   func() time.Time
+}
+
+// Routes adds the pages to an engine. public is the address at which people reach them.
+func Routes(e *gin.Engine, client *api.Client, public string, log *slog.Logger) error {
+	h := &handler{
+		api: client, public: public, log: log,
+		templates: map[string]*template.Template{}, forms: map[string]cachedForm{}, now: time.Now,
+	}
+	var err error
+	if h.languages, err = loadLanguages(); err != nil {
+		return err
+	}
+	if h.assets, err = loadAssets(); err != nil {
+		return err
+	}
+	if err := h.parse(); err != nil {
+		return err
+	}
+	for _, a := range h.assets {
+		get(e, a.url, a.serve(forGood))
+	}
+	get(e, "/widget.js", h.assets["widget.js"].serve(widgetFor))
+	get(e, "/favicon.ico", h.assets["icon.svg"].serve(widgetFor))
+
+	h.page(e, "/", h.home, nil)
+	h.page(e, "/w/:waitlist_id", h.form, h.join)
+	h.page(e, "/w/:waitlist_id/status", h.statusForm, h.status)
+	h.page(e, "/w/:waitlist_id/leaderboard", h.leaderboard, nil)
+	h.page(e, "/verify", h.signupLink("verify"), h.verify)
+	h.page(e, "/unsubscribe", h.signupLink("unsubscribe"), h.unsubscribe)
+	h.page(e, "/delete-my-data", nil, h.deleteMyData)
+	h.page(e, "/verify-email", h.accountForm("verify-email"), h.verifyEmail)
+	h.page(e, "/forgot-password", h.accountForm("forgot-password"), h.forgotPassword)
+	h.page(e, "/reset-password", h.accountForm("reset-password"), h.resetPassword)
+	h.page(e, "/login", h.accountForm("login"), h.login)
+	h.page(e, "/register", h.accountForm("register"), h.register)
+	h.page(e, "/billing", h.message("billing.title", "billing.text"), nil)
+	h.page(e, "/billing/success", h.message("billing.success.title", "billing.success.text"), nil)
+	h.page(e, "/billing/canceled", h.message("billing.canceled.title", "billing.canceled.text"), nil)
+	e.NoRoute(h.handle(func(v *view) error { return v.gone() }))
+	return nil
+}
+
+func get(e *gin.Engine, path string, f gin.HandlerFunc) {
+	e.GET(path, f)
+	e.HEAD(path, f) // net/http drops the body
+}
+
+// page adds the handlers of a path; nil: the path has no such method.
+func (h *handler) page(e *gin.Engine, path string, show, act func(*view) error) {
+	if show != nil {
+		get(e, path, h.handle(show))
+	}
+	if act != nil {
+		e.POST(path, h.handle(func(v *view) error {
+			raw, err := httpapi.ReadBody(v.c, maxForm)
+			if err != nil {
+				return err
+			}
+			// What is left of a broken body is judged by the API, field by field.
+			v.sent, _ = url.ParseQuery(string(raw))
+			return act(v)
+		}))
+	}
+}
+
+func (h *handler) parse() error {
+	names, err := templateFiles.ReadDir("templates")
+	if err != nil {
+		return fmt.Errorf("list the templates: %w", err)
+	}
+	for _, n := range names {
+		name, _ := strings.CutSuffix(n.Name(), ".html")
+		t, err := template.New("layout.html").ParseFS(templateFiles, "templates/layout.html", "templates/"+n.Name())
+		if err != nil {
+			return fmt.Errorf("parse the template %s: %w", name, err)
+		}
+		h.templates[name] = t
+	}
+	return nil
+}
+
+// view is one request, and what its template sees.
+type view struct {
+	*catalogue
+	h    *handler
+	c    *gin.Context
+	sent url.Values
+
+	// Key is the key of the page's title. If it is empty, Title is the title itself.
+	Key, Title string
+	// Private keeps search engines away, and has page.js take the query out of the address bar.
+	Private bool
+	// Picture is the URL of the owner's picture; empty: none.
+	Picture string
+	// Problem is what went wrong; nil: nothing.
+	Problem *problem
+	// Errors has the messages beside fields, by the field's name.
+	Errors map[string]string
+	// Data is the page's own.
+	Data any
+}
+
+// problem is a message above a page.
+type problem struct {
+	Text string
+	// Request is the id to ask the operator about; empty: there is nothing to ask about.
+	Request string
+	// Seconds is how long to wait; 0: no time was named.
+	Seconds int64
+}
+
+// handle calls f, and answers with the error page if it fails.
+func (h *handler) handle(f func(*view) error) gin.HandlerFunc {
+	return httpapi.H(func(c *gin.Context) error {
+		v := &view{
+			catalogue: h.languages.choose(httpapi.Query(c, "lang"), c.GetHeader("Accept-Language")), h: h, c: c, Errors: map[string]string{},
+		}
+		// What an engine says for the API does not hold for pages.
+		c.Writer.Header().Del("Access-Control-Allow-Origin")
+		err := f(v)
+		refusal, ok := errors.AsType[*api.Error](err)
+		if !ok {
+			return err
+		}
+		switch refusal.Code {
+		case "NOT_FOUND":
+			return v.gone()
+		case "WAITLIST_CLOSED":
+			v.Key = "closed.title"
+			return v.render(http.StatusForbidden, "closed")
+		}
+		v.Key, v.Data = "failed.title", nil
+		status := v.refuse(refusal)
+		return v.render(status, "message")
+	})
+}
+
+// gone shows that there is no such page.
+func (v *view) gone() error {
+	v.Key, v.Data, v.Private = "gone.title", "gone.text", true
+	return v.render(http.StatusNotFound, "message")
+}
+
+// refuse makes a refusal of the API the page's problem, and returns the page's status.
+func (v *view) refuse(e *api.Error) int {
+	c := v.c
+	for _, f := range e.Fields {
+		if _, ok := v.Errors[f.Field]; !ok {
+			v.Errors[f.Field] = v.translate(f.Message)
+		}
+	}
+	p := &problem{Request: e.RequestID}
+	v.Problem = p
+	status := e.Status
+	text := func(key string, args ...any) { p.Text, _ = v.T(key, args...) } // a test reads every key
+	switch {
+	case e.Code == "RATE_LIMITED":
+		p.Seconds = max(1, int64(e.RetryAfter/time.Second))
+		c.Header("Retry-After", strconv.FormatInt(p.Seconds, 10))
+		text("busy.text", p.Seconds)
+	case len(v.Errors) > 0:
+		text("errors.title")
+		p.Request = ""
+	case e.Code == "INVALID_TOKEN":
+		text("link.bad")
+	case status == 0 || status >= http.StatusInternalServerError:
+		if status == 0 {
+			status, p.Request = http.StatusBadGateway, httpapi.RequestID(c)
+			v.h.log.LogAttrs(c.Request.Context(), slog.LevelWarn, "no answer from the API", telemetry.Err(e))
+		}
+		text("failed.text")
+	default:
+		p.Text = v.translate(e.Message)
+	}
+	return status
+}
+
+// render answers with a page.
+func (v *view) render(status int, name string) error {
+	var b bytes.Buffer
+	if err := v.h.templates[name].Execute(&b, v); err != nil {
+		return fmt.Errorf("render %s: %w", name, err)
+	}
+	picture := ""
+	if u, err := url.Parse(v.Picture); err == nil && u.Host != "" {
+		picture = " " + u.Scheme + "://" + u.Host
+	}
+	header := v.c.Writer.Header()
+	header.Set("Content-Security-Policy", fmt.Sprintf(policy, picture))
+	header.Set("Vary", "Accept-Language")
+	v.c.Data(status, "text/html; charset=utf-8", b.Bytes())
+	return nil
+}
+
+// call calls the REST interface for the visitor. Its errors are *api.Error.
+func (v *view) call(method, path, token string, body, out any) error {
+	return v.h.api.Call(v.c.Request.Context(), api.Visitor{
+		UserAgent: v.c.Request.UserAgent(), Address: httpapi.ClientIP(v.c), RequestID: httpapi.RequestID(v.c),
+	}, method, path, token, body, out)
+}
+
+// Lang is the language of the page.
+func (v *view) Lang() string { return v.lang }
+
+// Asset returns the URL of an asset.
+func (v *view) Asset(name string) string { return v.h.assets[name].url }
+
+// Number writes a number as the language does.
+func (v *view) Number(n int64) string { return v.number(n) }
+
+// Sent returns a value that the visitor entered.
+func (v *view) Sent(name string) string { return v.sent.Get(name) }
+
+// message returns the handler of a page that only says something.
+func (*handler) message(title, text string) func(*view) error {
+	return func(v *view) error { return v.say(title, text) }
+}
+
+// say shows a page that only says something.
+func (v *view) say(title, text string) error {
+	v.Key, v.Data = title, text
+	return v.render(http.StatusOK, "message")
+}
+
+// home says what this is and where things are.
+func (h *handler) home(v *view) error {
+	v.Key = "home.title"
+	widget := h.assets["widget.js"]
+	v.Data = struct{ API, Alias, Widget, Integrity string }{
+		h.public + "/v1", h.public + "/widget.js", h.public + widget.url, widget.integrity,
+	}
+	return v.render(http.StatusOK, "home")
+}
