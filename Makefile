@@ -90,9 +90,13 @@ test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFK
 
 # A module outside go.work: nobody else pays for Prometheus' dependencies.
 .PHONY: test-observability
-test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium; fire alerts
+test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium
 	@cd tools/dashboards && GOWORK=off go vet ./... && GOWORK=off go test -count=1 ./...
-	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -parallel 8 -timeout 10m $(ARGS) .
+	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -parallel 8 -timeout 10m -skip '^TestFaults$$' $(ARGS) .
+
+.PHONY: test-faults
+test-faults: ## Let things go wrong in running suites and watch each alert fire and end; wants an idle machine
+	@cd tools/test/observability && GOWORK=off go test -count=1 -v -timeout 20m -run '^TestFaults$$' $(ARGS) .
 
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race
