@@ -209,6 +209,13 @@ func (w *world) read() error {
 	return nil
 }
 
+// kill kills the operator.
+func (w *world) kill(when string) error {
+	w.note("killed %s", when)
+	w.killed, w.kills = true, w.kills+1
+	return errKilled
+}
+
 // write is a write of the operator, which may be killed before or after it, or be told that it failed, or come too late.
 func (w *world) write(verb string, o client.Object, do func() error) error {
 	if w.killed {
@@ -221,9 +228,7 @@ func (w *world) write(verb string, o client.Object, do func() error) error {
 	what := fmt.Sprintf("%s %T %s", verb, o, o.GetName())
 	switch fate {
 	case 0:
-		w.note("killed before: %s", what)
-		w.killed, w.kills = true, w.kills+1
-		return errKilled
+		return w.kill("before: " + what)
 	case 1:
 		w.errs++
 		return errServer
@@ -243,9 +248,7 @@ func (w *world) write(verb string, o client.Object, do func() error) error {
 	}
 	switch fate {
 	case 3:
-		w.note("killed after: %s", what)
-		w.killed, w.kills = true, w.kills+1
-		return errKilled
+		return w.kill("after: " + what)
 	case 4:
 		w.errs++
 		return errServer // its answer is lost

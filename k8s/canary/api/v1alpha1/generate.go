@@ -1,3 +1,3 @@
 package v1alpha1
 
-//go:generate controller-gen object crd paths=. output:crd:dir=../../config/crd
+//go:generate controller-gen object crd:maxDescLen=240 paths=. output:crd:dir=../../config/crd
