@@ -202,6 +202,7 @@ type Service struct {
 	log   *slog.Logger
 	lanes *lanes
 	lists *waitlistCache
+	looks *looks
 	zones sync.Map // known IANA names
 }
 
@@ -223,6 +224,9 @@ func New(cfg Config) *Service {
 	return &Service{
 		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, hash: cfg.Tokens.Hasher(token.Network), now: cfg.Now, log: cfg.Log,
 		lanes: newLanes(cfg.MaxBatch, cfg.MaxQueue, cfg.MaxWait), lists: newWaitlistCache(),
+		looks: newLooks(func(ctx context.Context, waitlistID string) (View, error) {
+			return cfg.Store.View(ctx, waitlistID, "", noRank)
+		}),
 	}
 }
 
@@ -246,7 +250,13 @@ func (s *Service) Run(ctx context.Context) error {
 
 // view reads a waitlist with its counters and, for a non-empty address, its signup.
 func (s *Service) view(ctx context.Context, waitlistID, email string, rankUpTo int64) (*Waitlist, View, error) {
-	v, err := s.store.View(ctx, waitlistID, email, rankUpTo)
+	var v View
+	var err error
+	if email == "" {
+		v, err = s.looks.look(ctx, waitlistID)
+	} else {
+		v, err = s.store.View(ctx, waitlistID, email, rankUpTo)
+	}
 	if err != nil {
 		return nil, v, err
 	}

@@ -116,7 +116,7 @@ func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
 
 // Leaderboard returns the referral counts of the top referrers, highest first.
 func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
-	if _, err := s.store.View(ctx, waitlistID, "", noRank); err != nil {
+	if _, err := s.looks.look(ctx, waitlistID); err != nil {
 		return nil, err
 	}
 	return s.store.Leaderboard(ctx, waitlistID, limit)
@@ -124,6 +124,6 @@ func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int)
 
 // Exists returns NOT_FOUND if there is no such waitlist.
 func (s *Service) Exists(ctx context.Context, waitlistID string) error {
-	_, err := s.store.View(ctx, waitlistID, "", noRank)
+	_, err := s.looks.look(ctx, waitlistID)
 	return err
 }

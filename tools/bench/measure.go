@@ -122,6 +122,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.former != "" && b.wants("FORMER") {
+		if err := b.versions(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("A1") {
 		if err := b.views(ctx); err != nil {
 			return err
@@ -246,7 +251,7 @@ func (b *bench) signups(ctx context.Context) (err error) {
 	}
 
 	if b.wants("B1") {
-		stop := b.profiles(ctx, srv)
+		stop := b.profiles(ctx, srv, "")
 		pairs, err := b.turns(ctx, "B1", settle, signUp(b.conns, hot), pgbench(direct, naiveClients), b.slice)
 		stop()
 		if err != nil {
@@ -409,12 +414,12 @@ func (b *bench) trips(ctx context.Context, database string, addrs ...string) err
 
 // profiles writes the service's profiles to the requested directory: CPU during the first turns, the heap at the end. stop
 // waits for them.
-func (b *bench) profiles(ctx context.Context, srv *server) (stop func()) {
+func (b *bench) profiles(ctx context.Context, srv *server, prefix string) (stop func()) {
 	if b.profile == "" {
 		return func() {}
 	}
 	get := func(name, file string) {
-		path := filepath.Join(b.profile, file)
+		path := filepath.Join(b.profile, prefix+file)
 		err := func() error {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+srv.internal+"/debug/pprof/"+name, nil)
 			if err != nil {
