@@ -124,12 +124,14 @@ func NoContent(c *gin.Context) {
 	c.Writer.WriteHeaderNow()
 }
 
+// slowBody is how long a body may take without a new timeout for its request.
+const slowBody = 10 * time.Millisecond
+
 // ReadBody returns the request's body of at most limit bytes. A longer or broken
 // body is INVALID_BODY, as is one that takes longer than the server's ReadTimeout.
-// ReadBody then starts the request's timeout anew, which replaces the request's
-// context.
+// After a slow one, ReadBody starts the request's timeout anew, which replaces the
+// request's context.
 func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
-	tooLong := apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", limit))
 	if c.Request.Body == nil || c.Request.Body == http.NoBody {
 		return nil, nil
 	}
@@ -141,7 +143,7 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	} else {
 		raw, err = io.ReadAll(io.LimitReader(c.Request.Body, limit+1))
 	}
-	if r := requestOf(c); r != nil {
+	if r := requestOf(c); r != nil && time.Since(r.began) > slowBody {
 		r.begin(c) // the time that a slow client takes does not count
 	}
 	if err != nil {
@@ -149,7 +151,7 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	}
 	if int64(len(raw)) > limit {
 		_, _ = io.CopyN(io.Discard, c.Request.Body, drainLimit)
-		return nil, tooLong
+		return nil, apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", limit))
 	}
 	return raw, nil
 }

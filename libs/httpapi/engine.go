@@ -132,8 +132,10 @@ type request struct {
 	// base is the context without a timeout; timeout is the current one, 0 for none.
 	base    context.Context //nolint:containedctx // begin starts again from it
 	timeout time.Duration
-	cancel  context.CancelFunc
-	log     *slog.Logger
+	// began is when the timeout began.
+	began  time.Time
+	cancel context.CancelFunc
+	log    *slog.Logger
 	// aborted is set when an answer has begun but cannot be completed: the server
 	// cuts the connection, so that the client does not take a part for the whole.
 	aborted bool
@@ -294,9 +296,10 @@ func Timeout(d time.Duration) gin.HandlerFunc {
 func (r *request) begin(c *gin.Context) {
 	r.cancel()
 	ctx := r.base
+	r.began = time.Now()
 	var written time.Time
 	if r.timeout > 0 {
-		written = time.Now().Add(r.timeout + readingTimeout)
+		written = r.began.Add(r.timeout + readingTimeout)
 		ctx, r.cancel = context.WithTimeout(ctx, r.timeout)
 	} else {
 		ctx, r.cancel = context.WithCancel(ctx)

@@ -206,9 +206,11 @@ func (c *Consumer) fetch(ctx context.Context, reader *kafkago.Reader, messages c
 // process handles messages in batches of all that are waiting, and commits their
 // offsets.
 func (c *Consumer) process(ctx context.Context, reader *kafkago.Reader, messages <-chan kafkago.Message) {
+	var batch []kafkago.Message
 	for {
+		clear(batch) // so that an idle consumer holds no messages
+		batch = batch[:0]
 		c.waiting.Store(true)
-		var batch []kafkago.Message
 		select {
 		case <-ctx.Done():
 			return

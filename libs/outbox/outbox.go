@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -102,7 +103,7 @@ func Queue(ctx context.Context, b *pgx.Batch, msgs ...Message) error {
 		if err != nil {
 			return err
 		}
-		b.Queue(InsertSQL, topic, key, payloads, traceparent, m.Traceparents)
+		b.Queue(InsertSQL, topic, key, pgtype.FlatArray[[]byte](payloads), traceparent, m.Traceparents)
 	}
 	return nil
 }

@@ -62,11 +62,9 @@ func (b *bench) versions(ctx context.Context) (err error) {
 				return s, err
 			}
 		}
-		ends := []func(){b.profiles(ctx, sides[0].srv, r.id+"-ours-"), b.profiles(ctx, sides[1].srv, r.id+"-former-")}
+		end := b.sideProfiles(ctx, r.id, sides)
 		pairs, err := b.turns(ctx, r.id, settle, turn(0), turn(1), b.slice)
-		for _, end := range ends {
-			end()
-		}
+		end()
 		if err != nil {
 			return err
 		}
@@ -82,4 +80,17 @@ func (b *bench) versions(ctx context.Context) (err error) {
 		})
 	}
 	return nil
+}
+
+// sideProfiles is profiles for each side of a row.
+func (b *bench) sideProfiles(ctx context.Context, id string, sides []*launch) (stop func()) {
+	var stops []func()
+	for _, l := range sides {
+		stops = append(stops, b.profiles(ctx, l.srv, id+"-"+l.name+"-"))
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
 }

@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.exports, "exports", 5_000_000, "signups on the largest list of B9; the others have a fifth and a fiftieth of it")
 	flags.IntVar(&o.recipients, "recipients", 100_000, "recipients of a blast of B11; its memory is compared with one of ten times as many")
 	flags.Float64Var(&o.rate, "rate", 200, "requests a second to each list of B4")
-	flags.StringVar(&o.profile, "profile", "", "folder for the services' CPU and heap profiles during B1 and FORMER")
+	flags.StringVar(&o.profile, "profile", "", "folder for the services' CPU and heap profiles during B1, B13 and FORMER")
 	flags.StringVar(&o.former, "former", "",
 		"standalone program of a former version, to compare B1, B3 and B6 (-only FORMER), B13 and B14 with")
 	flags.IntVar(&o.mixed, "mixed", 1_000_000, "signups on the large list of B14; the other is empty")

@@ -325,7 +325,9 @@ func (b *bench) rushes(ctx context.Context) (err error) {
 	}
 	settle := func(ctx context.Context) error { return b.followed(ctx, sides) }
 	if len(sides) > 1 {
+		end := b.sideProfiles(ctx, "B13", sides)
 		pairs, err := b.turns(ctx, "B13", settle, side(sides[0]), side(sides[1]), b.slice)
+		end()
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/kafka"
@@ -42,13 +43,13 @@ FROM ROWS FROM (unnest($2::uuid[]), unnest($3::integer[])) AS t (token, reach), 
 // column is a column of signup that a batch fills.
 type column struct {
 	name, sqlType string
-	// values returns the column of all inserts as a Go slice that pgx sends as an array.
+	// values returns the column of all inserts as what pgx sends as an array.
 	values func([]signup.Insert) any
 }
 
 func values[T any](value func(*signup.Insert) T) func([]signup.Insert) any {
 	return func(inserts []signup.Insert) any {
-		out := make([]T, len(inserts))
+		out := make(pgtype.FlatArray[T], len(inserts)) // a plain slice of some types is encoded by reflection
 		for i := range inserts {
 			out[i] = value(&inserts[i])
 		}
