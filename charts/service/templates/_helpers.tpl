@@ -53,6 +53,16 @@ helm.sh/chart: {{ printf "service-%s" $root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* "true" if the operator releases this service. */}}
+{{- define "service.canary" -}}
+{{- if and (get (.Values.global.canary | default dict) "enabled") .Values.canary.enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* The Deployment that serves, which an autoscaler scales. */}}
+{{- define "service.serving" -}}
+{{ include "service.fullname" . }}{{ if include "service.canary" . }}-stable{{ end }}
+{{- end -}}
+
 {{/* A value as text. Numbers of YAML arrive as floats. */}}
 {{- define "service.text" -}}
 {{- if kindIs "float64" . -}}
@@ -83,6 +93,10 @@ helm.sh/chart: {{ printf "service-%s" $root.Chart.Version | replace "+" "_" }}
       "SHUTDOWN_DELAY" (printf "%vs" .Values.shutdown.delaySeconds)
       "SHUTDOWN_DRAIN" (printf "%vs" .Values.shutdown.drainSeconds) -}}
 {{- if .Values.http }}{{ $_ := set $env "HTTP_ADDR" (printf "%s:8080" $address) }}{{ end -}}
+{{- if include "service.canary" . }}
+{{- /* The stable copy overrides it (spec.stableEnv of the Canary): what one replica does for all, no candidate does. */ -}}
+{{ $_ := set $env "CANDIDATE" "true" }}
+{{- end -}}
 {{- if .Values.grpc }}{{ $_ := set $env "GRPC_ADDR" (printf "%s:9090" $address) }}{{ end -}}
 {{- range include "service.callees" . | fromJsonArray -}}
 {{- $_ := set $env (printf "%s_GRPC" . | upper | replace "-" "_")

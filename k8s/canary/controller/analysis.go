@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -66,7 +67,11 @@ func (p *Pods) Look(
 }
 
 func (p *Pods) trial(of types.NamespacedName, revision string, a v1alpha1.Analysis) (*trial, error) {
-	analysis := fmt.Sprintf("%+v", a)
+	raw, err := json.Marshal(a) // not %+v, which prints where a pointer points to
+	if err != nil {
+		return nil, err
+	}
+	analysis := string(raw)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t := p.cases[of]; t != nil && t.revision == revision && t.analysis == analysis {
@@ -125,6 +130,9 @@ func build(a v1alpha1.Analysis) (*judge.Judge, *scrape.Watch, error) {
 			}
 		}
 		of := judge.Check{Name: c.Name, Tolerance: 1}
+		if c.Sample != nil {
+			of.MinSample = new(uint64(*c.Sample))
+		}
 		for _, text := range c.Boundaries {
 			b, err := strconv.ParseFloat(string(text), 64)
 			if err != nil {

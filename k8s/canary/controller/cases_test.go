@@ -459,3 +459,39 @@ func TestWithoutRoute(t *testing.T) {
 		t.Errorf("%s is stable", w.stable("a"))
 	}
 }
+
+// TestRetire takes the operator away under a candidate that has weight, and under a Canary that never served. It is killed and refused
+// writes meanwhile. Afterwards nothing holds the Canaries back, and the stable version has everything.
+func TestRetire(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		w := newWorld(t, seed)
+		w.adopt("a", nil)
+		w.until("a", v1alpha1.Idle)
+		w.release("a", "good:1")
+		w.until("a", v1alpha1.Progressing)
+		w.adopt("b", nil)
+		w.reconcile("b") // it gets its finalizer, and no pod of it is up
+		w.reconcile("b")
+		w.faults = true
+		for done := false; !done; {
+			done = w.operator.Retire(t.Context()) == nil
+			if w.killed {
+				w.start()
+			}
+		}
+		for _, name := range []string{"a", "b"} {
+			c := w.canary(name)
+			if c == nil || len(c.Finalizers) > 0 || w.route(name) != nil && w.weight(name) != 0 {
+				w.fatal("seed %d: %s is left with %+v", seed, name, c)
+			}
+		}
+		if w.stable("a") != "good:0" || w.serving("a-stable") != 2 || *w.deployment("a").Spec.Replicas != 0 {
+			w.fatal("seed %d: %s is stable with %d pods, the target has %d", seed, w.stable("a"), w.serving("a-stable"),
+				*w.deployment("a").Spec.Replicas)
+		}
+		if *w.deployment("b").Spec.Replicas != 2 {
+			w.fatal("seed %d: the pods of b stopped, and it has no others", seed)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +30,9 @@ import (
 	"waitlist.internal/k8s/canary/api/v1alpha1"
 	"waitlist.internal/k8s/canary/machine"
 )
+
+// retry is the pause after a conflict.
+const retry = 50 * time.Millisecond
 
 // Reconciler reconciles Canaries.
 type Reconciler struct {
@@ -88,7 +92,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	result, err := r.reconcile(ctx, req.NamespacedName)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		// Somebody was faster, or the cache is behind.
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+		return reconcile.Result{RequeueAfter: retry}, nil
 	}
 	return result, err
 }
@@ -117,6 +121,49 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (r
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: plan.After}, nil
+}
+
+// Retire leaves every Canary to itself, for good: the stable copy has all traffic, the candidate's pods stop, and nothing holds up the
+// Canary's deletion. No operator may run meanwhile or afterwards, or it takes them up again.
+func (r *Reconciler) Retire(ctx context.Context) error {
+	var all v1alpha1.CanaryList
+	if err := r.List(ctx, &all); err != nil {
+		return fmt.Errorf("list Canaries: %w", err)
+	}
+	for _, c := range all.Items {
+		key := client.ObjectKeyFromObject(&c)
+		left := func(ctx context.Context) (bool, error) {
+			err := r.leave(ctx, key)
+			if apierrors.IsConflict(err) {
+				return false, nil
+			}
+			return err == nil && !r.held(ctx, key), err
+		}
+		if err := wait.PollUntilContextCancel(ctx, retry, true, left); err != nil {
+			return fmt.Errorf("leave the Canary %s: %w", key, err)
+		}
+		r.log.Info("left", "canary", key)
+	}
+	return nil
+}
+
+func (r *Reconciler) leave(ctx context.Context, key types.NamespacedName) error {
+	c, err := get[v1alpha1.Canary](ctx, r, key.Namespace, key.Name)
+	if c == nil || err != nil {
+		return err
+	}
+	w, err := r.observe(ctx, c)
+	if err != nil {
+		return err
+	}
+	plan := machine.Leave(w, r.now())
+	return r.write(ctx, &w, &plan)
+}
+
+// held says whether a Canary still has the operator's finalizer, as far as the cache knows.
+func (r *Reconciler) held(ctx context.Context, key types.NamespacedName) bool {
+	c, err := get[v1alpha1.Canary](ctx, r, key.Namespace, key.Name)
+	return err != nil || c != nil && controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
 }
 
 func (r *Reconciler) forget(key types.NamespacedName) {

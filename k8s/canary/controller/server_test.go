@@ -4,24 +4,32 @@ package controller_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -72,6 +80,7 @@ func TestRealServer(t *testing.T) {
 	api, config := server(t)
 	t.Run("invalid", func(t *testing.T) { invalid(t, api) })
 	t.Run("with a manager", func(t *testing.T) { manages(t, api, config) })
+	t.Run("with the charts", func(t *testing.T) { deploys(t, api, config) })
 	w := worldOn(t, 1, api)
 	w.adopt("a", nil)
 	w.until("a", v1alpha1.Idle)
@@ -114,76 +123,303 @@ func TestRealServer(t *testing.T) {
 	}
 }
 
-// manages runs the operator as its program does, with the rights that are generated for it and no others.
-func manages(t *testing.T, api client.WithWatch, config *rest.Config) {
+// asked records what was asked of an API server, as "verb group/resource".
+type asked struct {
+	mu  sync.Mutex
+	did map[string]bool
+}
+
+func (a *asked) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTrip(func(r *http.Request) (*http.Response, error) {
+		parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+		group := ""
+		switch {
+		case len(parts) > 2 && parts[0] == "api":
+			parts = parts[2:]
+		case len(parts) > 3 && parts[0] == "apis":
+			group, parts = parts[1], parts[3:]
+		default:
+			return next.RoundTrip(r) // which kinds there are
+		}
+		if parts[0] == "namespaces" && len(parts) > 2 {
+			parts = parts[2:]
+		}
+		verb := map[string]string{"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[r.Method]
+		if verb == "get" && len(parts) == 1 {
+			verb = "list"
+			if r.URL.Query().Get("watch") == "true" {
+				verb = "watch"
+			}
+		}
+		resource := parts[0]
+		if len(parts) > 2 {
+			resource += "/" + parts[2]
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.did[verb+" "+group+"/"+resource] = true
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// operator starts the operator as its program does, as the account and with the rights that charts/canary gives it and no others, until
+// the returned function is called.
+func operator(t *testing.T, config *rest.Config, a *asked, options ctrl.Options) (m ctrl.Manager, start, stop func()) {
 	t.Helper()
-	raw, err := os.ReadFile("../config/rbac/role.yaml")
+	own := rest.CopyConfig(config)
+	own.Impersonate.UserName = "system:serviceaccount:" + namespace + ":canary"
+	own.Wrap(a.wrap)
+	ctrl.SetLogger(logr.Discard())
+	options.Scheme, options.Cache.DefaultNamespaces = known(t), map[string]cache.Config{namespace: {}}
+	options.Metrics, options.HealthProbeBindAddress = metricsserver.Options{BindAddress: "0"}, "0"
+	options.LeaderElection, options.LeaderElectionID, options.LeaderElectionNamespace = true, "canary", namespace
+	options.LeaderElectionReleaseOnCancel = true
+	m, err := ctrl.NewManager(own, options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	role := new(rbacv1.ClusterRole)
-	if err := yaml.UnmarshalStrict(raw, role); err != nil {
-		t.Fatal(err)
-	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "operator"}},
-	}
-	w := worldOn(t, 1, api)
-	w.must(api.Create(t.Context(), role))
-	w.must(api.Create(t.Context(), binding))
-	own := rest.CopyConfig(config)
-	own.Impersonate.UserName = "operator"
-	ctrl.SetLogger(logr.Discard())
-	m, err := ctrl.NewManager(own, ctrl.Options{
-		Scheme: known(t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		LeaderElection: true, LeaderElectionID: "canary", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
-	})
-	w.must(err)
-	w.must(controller.New(m).Register(m))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := m.Start(ctx); err != nil {
-			t.Errorf("the manager ended: %v", err)
+	start = func() {
+		running.Go(func() {
+			if err := m.Start(ctx); err != nil {
+				t.Errorf("the manager ended: %v", err)
+			}
+		})
+	}
+	stop = func() {
+		cancel()
+		running.Wait()
+	}
+	return m, start, stop
+}
+
+// chart renders a chart as a release into the namespace, with helm of LAB_BIN.
+func chart(t *testing.T, name, release string, args ...string) (out []*unstructured.Unstructured) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../../charts")); err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	helm := func(args ...string) []byte {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("LAB_BIN"), "helm"), args...)
+		cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		rendered, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("helm %v: %v\n%s", args, err, stderr.String())
+		}
+		return rendered
+	}
+	if name == "waitlist" {
+		helm("dependency", "build", filepath.Join(dir, name))
+	}
+	rendered := helm(append([]string{"template", release, filepath.Join(dir, name), "--namespace", namespace}, args...)...)
+	for text := range strings.SplitSeq(string(rendered), "\n---\n") {
+		object := new(unstructured.Unstructured)
+		if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if object.GetKind() != "" {
+			if object.GetNamespace() == "" {
+				object.SetNamespace(namespace)
+			}
+			out = append(out, object)
+		}
+	}
+	return out
+}
+
+// rights gives the operator's account what charts/canary gives it.
+func (w *world) rights() {
+	w.t.Helper()
+	given := 0
+	for _, o := range chart(w.t, "canary", "canary", "--set", "image.repository=registry.example.com/operator") {
+		if o.GroupVersionKind().Group == rbacv1.GroupName && o.GetAnnotations()["helm.sh/hook"] == "" {
+			w.create(o)
+			given++
+		}
+	}
+	if given != 6 {
+		w.t.Errorf("the chart has %d objects with rights", given)
+	}
+}
+
+// awaits waits for something while a manager runs.
+func (w *world) awaits(what string, ok func() bool) {
+	w.t.Helper()
+	end := time.After(2 * time.Minute)
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-end:
+			w.t.Fatalf("waited for %s: %+v", what, w.canaries())
+		case <-tick.C:
+			w.now = time.Now()
+			w.turn()
+		}
+	}
+}
+
+func (w *world) reaches(name string, p v1alpha1.Phase) {
+	w.t.Helper()
+	w.awaits(fmt.Sprintf("%s to be %s", name, p), func() bool { return w.canary(name).Status.Phase == p })
+}
+
+// patch changes an object whatever the operator does to it meanwhile.
+func patch[T client.Object](w *world, o T, change func(T)) {
+	w.t.Helper()
+	before, _ := o.DeepCopyObject().(client.Object)
+	change(o)
+	w.must(w.api.Patch(w.t.Context(), o, client.MergeFrom(before)))
+}
+
+// manages takes a Canary through its whole life and holds the role that the operator has against what was asked of the API server.
+func manages(t *testing.T, api client.WithWatch, config *rest.Config) {
+	t.Helper()
+	w := worldOn(t, 1, api)
+	w.managed = true
+	w.rights()
+	a := &asked{did: map[string]bool{}}
+	m, start, stop := operator(t, config, a, ctrl.Options{})
+	defer stop()
+	w.must(controller.New(m).Register(m))
+	start()
+
+	w.adopt("m", func(c *v1alpha1.Canary) { c.Spec.OnFailure = v1alpha1.Freeze })
+	release := func(image string) {
+		patch(w, w.deployment("m"), func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = image })
+	}
+	none := corev1.LocalObjectReference{Name: "none"}
+	patch(w, w.deployment("m"), func(d *appsv1.Deployment) {
+		d.Spec.Template.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
+			{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: none}},
+			{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: none}},
 		}
 	})
-	defer running.Wait()
-	defer cancel()
+	w.reaches("m", v1alpha1.Idle)
+	release("good:1")
+	w.reaches("m", v1alpha1.Progressing)
+	patch(w, w.canary("m"), func(c *v1alpha1.Canary) {
+		c.Annotations = map[string]string{v1alpha1.CommandAnnotation: machine.Command("promote", &c.Status)}
+	})
+	w.reaches("m", v1alpha1.Idle)
+	if w.stable("m") != "good:1" {
+		t.Errorf("%s is stable after a promotion", w.stable("m"))
+	}
+	patch(w, w.canary("m"), func(c *v1alpha1.Canary) { c.Spec.OnFailure = v1alpha1.Rollback })
+	release("crash:2")
+	w.reaches("m", v1alpha1.Failed)
+	if w.weight("m") != 0 || w.stable("m") != "good:1" {
+		t.Errorf("the weight is %d, %s is stable", w.weight("m"), w.stable("m"))
+	}
+	release("good:3")
+	w.awaits("the candidate's weight", func() bool { return w.weight("m") == 5 })
+	stop()
 
-	w.adopt("m", nil)
-	reaches := func(p v1alpha1.Phase) {
-		t.Helper()
-		end := time.After(time.Minute)
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for w.canary("m").Status.Phase != p {
-			select {
-			case <-end:
-				t.Fatalf("it is not %s: %+v", p, w.canary("m").Status)
-			case <-tick.C:
-				w.now = time.Now()
-				w.turn()
+	// The operator is gone, as after its chart was uninstalled, and the chart's Job cleans up.
+	m, start, stop = operator(t, config, a, ctrl.Options{})
+	defer stop()
+	left := make(chan error, 1)
+	w.must(m.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		left <- controller.New(m).Retire(ctx)
+		return nil
+	})))
+	start()
+	w.must(<-left)
+	stop()
+	c := w.canary("m")
+	if w.weight("m") != 0 || len(c.Finalizers) > 0 || *w.deployment("m").Spec.Replicas != 0 || w.stable("m") != "good:1" {
+		t.Errorf("it was left with the weight %d, %v and %s stable", w.weight("m"), c.Finalizers, w.stable("m"))
+	}
+	w.must(api.Delete(t.Context(), c))
+	if w.get("m", new(v1alpha1.Canary)) {
+		t.Error("nobody is there, and something holds up the Canary's deletion")
+	}
+
+	raw, err := os.ReadFile("../config/rbac/role.yaml")
+	w.must(err)
+	role := new(rbacv1.ClusterRole)
+	w.must(yaml.UnmarshalStrict(raw, role))
+	allowed := map[string]bool{}
+	for _, rule := range role.Rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					allowed[verb+" "+group+"/"+resource] = true
+				}
 			}
 		}
 	}
-	reaches(v1alpha1.Idle)
-	w.release("m", "good:1")
-	reaches(v1alpha1.Progressing)
-	w.release("m", "crash:2")
-	reaches(v1alpha1.Failed)
-	if w.route("m") == nil {
-		t.Fatal("there is no route")
+	for _, group := range []string{"", "events.k8s.io"} {
+		a.did["patch "+group+"/events"] = true // an Event that comes again, which none did
 	}
-	if w.weight("m") != 0 || w.stable("m") != "good:0" {
-		t.Errorf("the weight is %d, %s is stable", w.weight("m"), w.stable("m"))
+	for did := range maps.Clone(a.did) {
+		if resource, watched := strings.CutPrefix(did, "watch "); watched {
+			a.did["list "+resource] = true // where the API server cannot begin a watch with what is there
+		}
 	}
-	w.release("m", "good:0")
-	reaches(v1alpha1.Idle)
-	w.must(api.Delete(ctx, w.canary("m")))
-	for w.get("m", new(v1alpha1.Canary)) && t.Context().Err() == nil {
-		runtime.Gosched()
+	if did, may := slices.Sorted(maps.Keys(a.did)), slices.Sorted(maps.Keys(allowed)); !slices.Equal(did, may) {
+		t.Errorf("the operator asked for\n%s\nand has the rights\n%s", strings.Join(did, "\n"), strings.Join(may, "\n"))
+	}
+}
+
+// deploys holds the Canaries of charts/waitlist against the kind, and lets the operator take the rendered suite over.
+func deploys(t *testing.T, api client.WithWatch, config *rest.Config) {
+	t.Helper()
+	w := worldOn(t, 1, api)
+	w.managed = true
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gateway"}})
+	w.create(&gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "public", Namespace: "gateway"}, Spec: gateway().Spec})
+	var names []string
+	for _, o := range chart(t, "waitlist", "w", "--values", "../../../charts/waitlist/ci/canary-values.yaml") {
+		switch o.GetKind() {
+		case "Canary":
+			raw, err := o.MarshalJSON()
+			w.must(err)
+			w.must(yaml.UnmarshalStrict(raw, new(v1alpha1.Canary)))
+			names = append(names, o.GetName())
+			fallthrough
+		case "Deployment", "Service", "HorizontalPodAutoscaler", "HTTPRoute":
+			if err := api.Create(t.Context(), o, client.FieldValidation("Strict")); err != nil {
+				t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+			}
+		}
+	}
+	slices.Sort(names)
+	if want := []string{"w-account", "w-billing", "w-messaging", "w-notifier", "w-pages", "w-signup"}; !slices.Equal(names, want) {
+		t.Fatalf("there are Canaries for %v", names)
+	}
+	// The process has a controller of that name already.
+	options := ctrl.Options{Controller: ctrlconfig.Controller{SkipNameValidation: new(true)}}
+	m, start, stop := operator(t, config, &asked{did: map[string]bool{}}, options)
+	defer stop()
+	w.must(controller.New(m).Register(m))
+	start()
+	for _, name := range names {
+		w.reaches(name, v1alpha1.Idle)
+	}
+	for name, replicas := range map[string]int32{"w-account-stable": 2, "w-notifier-stable": 1, "w-account": 0, "w-signup": 0} {
+		w.awaits(fmt.Sprintf("%s to have %d pods", name, replicas), func() bool {
+			d := w.deployment(name)
+			return d != nil && *d.Spec.Replicas == replicas
+		})
+	}
+	route := w.route("w-signup")
+	if route == nil || len(route.Spec.Rules) != 1 || *route.Spec.Rules[0].Matches[0].Path.Value != "/v1/public" {
+		t.Errorf("the route is %+v", route)
+	}
+	for _, container := range w.deployment("w-signup-stable").Spec.Template.Spec.Containers {
+		if !slices.Contains(container.Env, corev1.EnvVar{Name: "CANDIDATE", Value: "false"}) {
+			t.Errorf("the stable copy of signup takes itself for a candidate: %+v", container.Env)
+		}
 	}
 }
 

@@ -92,6 +92,9 @@ type Check struct {
 	Boundaries []float64
 	// Tolerance is how many times as high the candidate's odds may be, at least 1.
 	Tolerance float64
+	// MinSample is for this check, in place of the spec's. With 0 it may fail a candidate and never holds one up, for what may not
+	// happen at all during a release.
+	MinSample *uint64
 }
 
 // Window is what one side did in a check since the last look: one entry in Buckets for each boundary and one for what is above, or
@@ -110,7 +113,7 @@ type Verdict struct {
 	Reason string
 	// Evidence is that check's e-value; Limit is where it fails.
 	Evidence, Limit float64
-	// Candidate and Stable are the requests of the check that has seen the fewest.
+	// Candidate and Stable are the requests of the check that has seen the fewest, among those that have a least sample.
 	Candidate, Stable uint64
 }
 
@@ -165,13 +168,20 @@ func (j *Judge) Look(candidate, stable []Window) (Verdict, error) {
 		}
 	}
 	v := Verdict{Evidence: -1, Limit: float64(len(j.tests)) / j.spec.Alpha, Candidate: math.MaxUint64, Stable: math.MaxUint64}
+	enough, held := true, false
 	for i, tests := range j.tests {
 		c := j.spec.Checks[i]
 		for k, test := range tests {
 			test.Add(c.counts(candidate[i], k), c.counts(stable[i], k))
 		}
-		seen := tests[0]
-		v.Candidate, v.Stable = min(v.Candidate, seen.candidate.All), min(v.Stable, seen.stable.All)
+		seen, least := tests[0], j.spec.least(c)
+		if least > 0 && !held {
+			held, v.Candidate, v.Stable = true, math.MaxUint64, math.MaxUint64
+		}
+		if least > 0 || !held {
+			v.Candidate, v.Stable = min(v.Candidate, seen.candidate.All), min(v.Stable, seen.stable.All)
+		}
+		enough = enough && seen.candidate.All >= least && seen.stable.All >= least
 		if evidence, worst := mean(tests); evidence > v.Evidence {
 			v.Evidence, v.Check, v.Reason = evidence, c.Name, c.sentence(tests[worst], worst)
 		}
@@ -179,11 +189,19 @@ func (j *Judge) Look(candidate, stable []Window) (Verdict, error) {
 	switch {
 	case v.Evidence >= v.Limit:
 		v.State = Failed
-	case v.Candidate >= j.spec.MinSample && v.Stable >= j.spec.MinSample:
+	case enough:
 		v.State = Passing
 	}
 	j.last = v
 	return v, nil
+}
+
+// least is how many requests each side must have answered in a check.
+func (s Spec) least(c Check) uint64 {
+	if c.MinSample != nil {
+		return *c.MinSample
+	}
+	return s.MinSample
 }
 
 func (c Check) fits(w Window) error {

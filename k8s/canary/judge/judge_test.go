@@ -140,6 +140,44 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// TestSampleOfACheck has a check whose events may not come during a release: it never holds a candidate up, and fails one all the same.
+func TestSampleOfACheck(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		optional []bool // of errors and latency
+		errors   uint64
+		bad      uint64
+		want     State
+		counted  uint64
+	}{
+		"both must be seen":               {[]bool{false, false}, 0, 0, Insufficient, 0},
+		"errors may be away":              {[]bool{true, false}, 0, 0, Passing, 100},
+		"errors may be away but fail":     {[]bool{true, false}, 10, 10, Failed, 0},
+		"what must be seen may not":       {[]bool{false, true}, 0, 0, Insufficient, 0},
+		"nothing need be seen":            {[]bool{true, true}, 0, 0, Passing, 0},
+		"nothing need be seen, and fails": {[]bool{true, true}, 10, 10, Failed, 0},
+	} {
+		s := spec()
+		for i, optional := range c.optional {
+			if optional {
+				s.Checks[i].MinSample = new(uint64(0))
+			}
+		}
+		j, err := New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var v Verdict
+		for range 10 {
+			v = look(t, j, []Window{{Bad: c.bad, All: c.errors}, {Buckets: []uint64{10, 0, 0}}},
+				[]Window{{All: c.errors}, {Buckets: []uint64{90, 0, 0}}})
+		}
+		if v.State != c.want || c.want != Failed && v.Candidate != c.counted {
+			t.Errorf("%s: %s after %d requests, want %s after %d", name, v.State, v.Candidate, c.want, c.counted)
+		}
+	}
+}
+
 // TestFailureIsFinal has a candidate recover after it failed.
 func TestFailureIsFinal(t *testing.T) {
 	t.Parallel()

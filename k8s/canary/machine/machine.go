@@ -154,6 +154,14 @@ func Decide(w World, now time.Time) Plan {
 	return r.plan
 }
 
+// Leave returns what to do before no operator looks after the Canary any more: what its deletion does, and the Canary stays.
+func Leave(w World, now time.Time) Plan {
+	r := &run{World: w, spec: &w.Canary.Spec, st: *w.Canary.Status.DeepCopy(), now: now}
+	r.leave()
+	r.plan.Status = w.Canary.Status
+	return r.plan
+}
+
 func (r *run) tell(warning bool, reason, message string) {
 	r.plan.Events = append(r.plan.Events, Event{Warning: warning, Reason: reason, Message: message})
 }

@@ -47,7 +47,8 @@ func Matching(pattern string) (*regexp.Regexp, error) {
 type Check struct {
 	// All counts what is judged. For latency it must be a classic histogram.
 	All Series
-	// Bad are those of All that must not get more frequent. Without a metric, All is judged by its buckets (latency).
+	// Bad are those of All that must not get more frequent; of another metric than All they are counted beside it. Without a metric, All
+	// is judged by its buckets (latency).
 	Bad Series
 }
 
@@ -199,6 +200,9 @@ func (w *Watch) read(ctx context.Context, address string) ([]judge.Window, error
 			continue
 		}
 		out[i] = judge.Window{All: check.All.count(families), Bad: check.Bad.count(families)}
+		if check.Bad.Metric != check.All.Metric {
+			out[i].All += out[i].Bad
+		}
 		out[i].Bad = min(out[i].Bad, out[i].All)
 	}
 	return out, nil

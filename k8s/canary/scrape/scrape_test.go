@@ -73,7 +73,7 @@ func start(t *testing.T, fakes ...*fake) (w *Watch, addresses []string) {
 // windows are what so many requests make of the three checks.
 func windows(fast, slow, failed uint64) []judge.Window {
 	return []judge.Window{
-		{Bad: failed, All: fast + slow + failed}, {Buckets: []uint64{fast, slow, 0}}, {Bad: slow, All: fast + slow + failed},
+		{Bad: failed, All: fast + slow + failed}, {Buckets: []uint64{fast, slow, 0}}, {Bad: slow, All: fast + 2*slow + failed},
 	}
 }
 

@@ -189,7 +189,7 @@ type Analysis struct {
 	// +kubebuilder:validation:Pattern=`^([1-9][0-9]?(\.[0-9]+)?|0\.[0-9]*[1-9][0-9]*)$`
 	// +optional
 	AlphaPercent string `json:"alphaPercent,omitempty"`
-	// Sample is how many requests each version must have answered before a candidate can pass a step.
+	// Sample is how many requests each version must have answered in each check before a candidate can pass a step.
 	// +kubebuilder:default=50
 	// +kubebuilder:validation:Minimum=1
 	// +optional
@@ -210,7 +210,8 @@ type Check struct {
 	Name string `json:"name"`
 	// All counts what is judged: a counter, or a histogram where there are boundaries.
 	All Series `json:"all"`
-	// Bad are those of All that must not get more frequent.
+	// Bad are those of All that must not get more frequent. Of another metric than All, such as failures where All counts successes, they
+	// are counted beside it.
 	// +optional
 	Bad *Series `json:"bad,omitempty"`
 	// Boundaries are upper bounds of buckets of the histogram, increasing decimal numbers.
@@ -218,6 +219,10 @@ type Check struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	Boundaries []Decimal `json:"boundaries,omitempty"`
+	// Sample is for this check, in place of the analysis's. With 0 the check may fail a candidate and never holds one up.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Sample *int64 `json:"sample,omitempty"`
 }
 
 // Decimal is a number as text.
