@@ -108,6 +108,7 @@ func (r *Runtime) Audit() *audit.Table {
 // has none, the group.
 func (r *Runtime) Consume(goroutine string, c kafka.ConsumerConfig) error {
 	c.Config, c.Pool, c.Logger, c.Group = r.Kafka, r.Pool, r.Log, cmp.Or(c.Group, r.Name)
+	r.breakConsumer(&c)
 	consumer := kafka.NewConsumer(c)
 	r.Go(goroutine, consumer.Run)
 	r.Singleton("inbox retention of "+c.Group, consumer.Prune)

@@ -188,6 +188,7 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 			return nil, err
 		}
 	}
+	r.breakServer()
 	if o.GRPC {
 		r.GRPC = rpc.NewServer(name, keys, r.Log)
 		r.health = health.NewServer()
