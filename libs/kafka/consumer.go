@@ -134,12 +134,6 @@ func (c *Consumer) Run(ctx context.Context) (err error) {
 	}
 	c.dead = NewWriter(c.cfg.Config)
 	defer func() { err = errors.Join(err, c.dead.Close()) }()
-	pruned := make(chan struct{})
-	go func() {
-		defer close(pruned)
-		c.prune(ctx)
-	}()
-	defer func() { <-pruned }()
 	for ctx.Err() == nil {
 		err := c.read(ctx)
 		if ctx.Err() != nil {
@@ -596,8 +590,8 @@ func offsets(
 	return out, partitions, nil
 }
 
-// prune periodically deletes inbox rows of events too old to come again.
-func (c *Consumer) prune(ctx context.Context) {
+// Prune periodically deletes inbox rows of events too old to come again, until ctx is done.
+func (c *Consumer) Prune(ctx context.Context) error {
 	for loop.Wait(ctx, pruneEvery) {
 		for {
 			n, err := PruneInbox(ctx, c.cfg.Pool, c.cfg.Group, time.Now().Add(-inboxRetention))
@@ -609,6 +603,7 @@ func (c *Consumer) prune(ctx context.Context) {
 			}
 		}
 	}
+	return nil
 }
 
 // PruneInbox deletes a chunk of a consumer's inbox rows older than before and

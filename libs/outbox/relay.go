@@ -62,6 +62,7 @@ type Relay struct {
 	cfg     *pgx.ConnConfig
 	writer  Writer
 	schema  string
+	follow  bool // never leads
 	log     *slog.Logger
 	wake    loop.Signal
 	metrics metrics
@@ -107,6 +108,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
+// Forward passes wake-ups on to the relay that leads until ctx ends, and never leads. It waits
+// out outages of Postgres.
+func (r *Relay) Forward(ctx context.Context) error {
+	r.follow = true
+	return r.Run(ctx)
+}
+
 // newBackoff returns the backoff after failures.
 func newBackoff() loop.Backoff { return loop.Backoff{Min: holdFirst, Max: holdLongest} }
 
@@ -137,8 +145,10 @@ func (r *Relay) session(ctx context.Context) error {
 func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		var ok bool
-		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", lockID(r.schema)).Scan(&ok); err != nil {
-			return fmt.Errorf("take the relay's lock: %w", err)
+		if !r.follow {
+			if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", lockID(r.schema)).Scan(&ok); err != nil {
+				return fmt.Errorf("take the relay's lock: %w", err)
+			}
 		}
 		if ok {
 			return nil

@@ -312,6 +312,35 @@ func TestTwoRelaysHandOver(t *testing.T) {
 
 // Writers take a lock by key, as services do; Kafka fails in every way it can,
 // for a key's partition alone, for a whole call, or after it has written.
+// A follower passes wake-ups on, and publishes nothing even while nobody leads.
+func TestAFollowerNeverLeads(t *testing.T) {
+	url := testenv.Postgres(t)
+	pool := openDatabase(t, url)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), "LISTEN outbox_"+schema); err != nil {
+		t.Fatal(err)
+	}
+	var own, leaders log
+	follower := outbox.NewRelay(pool, &own, schema, slog.New(slog.DiscardHandler), nil)
+	testenv.Run(t, follower.Forward)
+	insert(t, pool, message("k", "0"))
+	follower.Wake()
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := conn.WaitForNotification(patient); err != nil {
+		t.Fatalf("the wake-up was not passed on: %v", err)
+	}
+	start(t, pool, &leaders)
+	drained(t, pool)
+	if own.calls != 0 || !leaders.has("k", "0") {
+		t.Errorf("the follower published %d times", own.calls)
+	}
+}
+
 func TestOrderByKeyWithFailures(t *testing.T) {
 	pool := database(t)
 	if _, err := pool.Exec(t.Context(), "CREATE TABLE parent (key text PRIMARY KEY, n int NOT NULL DEFAULT 0)"); err != nil {

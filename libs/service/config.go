@@ -105,6 +105,10 @@ type Config struct {
 	// Public keys of all services: `name:base64,…`. A name may have several, for a rotation.
 	ServiceKeys string `env:"SERVICE_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 
+	// Whether this replica is a version on trial. It answers requests and takes events as others do, and leaves to them what
+	// one replica does for all: publishing the outbox, deletions by age, comparisons. Set it only where others run with false.
+	Candidate bool `env:"CANDIDATE" envDefault:"false" deployed:"true in a canary's target, false in its stable copy"`
+
 	// How long entries of the audit trail stay, in account, signup and messaging: 24h to 87600h.
 	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"9600h"`
 

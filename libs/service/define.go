@@ -77,12 +77,16 @@ func (d Definition) Migrate(ctx context.Context, cfg Config) error {
 }
 
 // Outbox registers a relay that publishes the outbox in the service's schema. Call wake
-// after a commit that wrote to the outbox.
+// after a commit that wrote to the outbox. A candidate publishes nothing; it wakes the
+// relay that does.
 func (r *Runtime) Outbox() (wake func(), err error) {
 	writer := kafka.NewWriter(r.Kafka)
 	r.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
 	relay := outbox.NewRelay(r.Pool, writer, r.Name, r.Log, r.Telemetry.Registerer)
-	r.Go("outbox relay", func(ctx context.Context) error {
+	if r.Config.Candidate {
+		r.Go("outbox wake-ups", relay.Forward)
+	}
+	r.Singleton("outbox relay", func(ctx context.Context) error {
 		if err := kafka.EnsureTopics(ctx, r.Kafka); err != nil {
 			return err
 		}
@@ -96,7 +100,7 @@ func (r *Runtime) Outbox() (wake func(), err error) {
 func (r *Runtime) Audit() *audit.Table {
 	trail := &audit.Table{Pool: r.Pool}
 	auditv1.RegisterAuditServiceServer(r.GRPC, audit.NewServer(trail))
-	r.Go("audit retention", func(ctx context.Context) error { return trail.Run(ctx, r.Config.AuditRetention, r.Log) })
+	r.Singleton("audit retention", func(ctx context.Context) error { return trail.Run(ctx, r.Config.AuditRetention, r.Log) })
 	return trail
 }
 
@@ -104,6 +108,9 @@ func (r *Runtime) Audit() *audit.Table {
 // has none, the group.
 func (r *Runtime) Consume(goroutine string, c kafka.ConsumerConfig) error {
 	c.Config, c.Pool, c.Logger, c.Group = r.Kafka, r.Pool, r.Log, cmp.Or(c.Group, r.Name)
-	r.Go(goroutine, kafka.NewConsumer(c).Run)
+	r.breakConsumer(&c)
+	consumer := kafka.NewConsumer(c)
+	r.Go(goroutine, consumer.Run)
+	r.Singleton("inbox retention of "+c.Group, consumer.Prune)
 	return nil
 }

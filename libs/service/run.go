@@ -94,6 +94,9 @@ func (r *Runtime) Run(ctx context.Context) error {
 		s.serve()
 		r.setServing(true)
 		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving")
+		if len(r.left) > 0 {
+			r.Log.LogAttrs(ctx, slog.LevelInfo, "this is a candidate; others do the work for all", slog.Any("left", r.left))
+		}
 		select {
 		case <-ctx.Done():
 		case err = <-s.failed:

@@ -104,6 +104,7 @@ type Runtime struct {
 
 	health  *health.Server
 	workers []worker
+	left    []string
 	closers []closer
 	checks  []check
 	soft    []check
@@ -187,6 +188,7 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 			return nil, err
 		}
 	}
+	r.breakServer()
 	if o.GRPC {
 		r.GRPC = rpc.NewServer(name, keys, r.Log)
 		r.health = health.NewServer()
@@ -368,6 +370,24 @@ func (r *Runtime) openHTTP(o Options) (err error) {
 // service stops. If it returns nil, only the goroutine ends.
 func (r *Runtime) Go(name string, fn func(ctx context.Context) error) {
 	r.workers = append(r.workers, worker{name, fn})
+}
+
+// Singleton registers a goroutine like Go, for work that one replica does for all because the clock starts it, not a request
+// or an event of its own. Replicas must bear it at the same time. A candidate leaves it to the stable version.
+func (r *Runtime) Singleton(name string, fn func(ctx context.Context) error) {
+	if r.Config.Candidate {
+		r.left = append(r.left, name)
+		return
+	}
+	r.Go(name, fn)
+}
+
+// Goroutines returns the names of the registered goroutines, and of those that this replica leaves to others.
+func (r *Runtime) Goroutines() (own, left []string) {
+	for _, w := range r.workers {
+		own = append(own, w.name)
+	}
+	return own, slices.Clone(r.left)
 }
 
 // OnClose registers a function that Close calls. Close calls the last one first.

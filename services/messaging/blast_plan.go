@@ -18,8 +18,8 @@ const (
 	firstPage = 1000
 )
 
-// plan extends the plans of blasts, one page of each blast in turn.
-func (b *Blaster) plan(ctx context.Context) {
+// Plan extends the plans of blasts, one page of each blast in turn, until ctx is done.
+func (b *Blaster) Plan(ctx context.Context) error {
 	for ctx.Err() == nil {
 		p, ok, err := b.Queue.ClaimPlan(ctx, b.Lease)
 		if err == nil && ok {
@@ -38,6 +38,7 @@ func (b *Blaster) plan(ctx context.Context) {
 			loop.Idle(ctx, blastPoll, b.wakePlan)
 		}
 	}
+	return nil
 }
 
 // extend adds the next page of recipients to a plan.

@@ -69,7 +69,8 @@ func (b *Blaster) store(ctx context.Context, results []Result) bool {
 	}
 }
 
-func (b *Blaster) prune(ctx context.Context) {
+// Prune deletes blasts that ended long ago, until ctx is done.
+func (b *Blaster) Prune(ctx context.Context) error {
 	prune(ctx, func() (int64, error) {
 		n, err := b.Queue.PruneBlasts(ctx, b.Now().Add(-blastKeep))
 		if err != nil {
@@ -77,4 +78,5 @@ func (b *Blaster) prune(ctx context.Context) {
 		}
 		return n, err
 	})
+	return nil
 }

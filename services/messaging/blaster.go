@@ -92,7 +92,7 @@ type Blaster struct {
 	after    string // the blast whose batch was claimed last
 }
 
-// NewBlaster returns a Blaster; Run starts it.
+// NewBlaster returns a Blaster; Run, Plan and Prune are its goroutines.
 func NewBlaster(cfg BlasterConfig) *Blaster {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, time.Second)
@@ -123,7 +123,7 @@ func (b *Blaster) Wake() {
 	b.wakeSend.Send()
 }
 
-// Run plans and sends blasts until ctx is done. It then finishes the mails in flight and
+// Run sends blasts until ctx is done; some replica must run Plan. It then finishes the mails in flight and
 // releases the batches that remain.
 func (b *Blaster) Run(ctx context.Context) error {
 	var loops, workers, recorder sync.WaitGroup
@@ -138,9 +138,7 @@ func (b *Blaster) Run(ctx context.Context) error {
 			}
 		})
 	}
-	loops.Go(func() { b.plan(ctx) })
 	loops.Go(func() { b.renew(renewing) })
-	loops.Go(func() { b.prune(ctx) })
 	b.dispatch(ctx)
 	stop()
 	close(b.jobs)

@@ -143,7 +143,8 @@ func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) 
 		Published: func() { c.deliver(b) }, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
 		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: 300 * time.Millisecond,
 	})
-	return b, testenv.Run(c, b.Run)
+	plan, send := testenv.Run(c, b.Plan), testenv.Run(c, b.Run)
+	return b, func() { plan(); send() }
 }
 
 // deliver stands in for Kafka: it delivers every event, and the last one twice.

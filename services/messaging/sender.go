@@ -130,7 +130,6 @@ func (s *Sender) Run(ctx context.Context) error {
 			}
 		})
 	}
-	workers.Go(func() { s.prune(ctx) })
 	workers.Go(func() { s.renew(ctx) })
 	for ctx.Err() == nil {
 		claimed, err := s.claim(ctx)
@@ -324,7 +323,8 @@ func (s *Sender) record(ctx context.Context, write func(context.Context) error, 
 	}
 }
 
-func (s *Sender) prune(ctx context.Context) {
+// Prune deletes mails that ended long ago, until ctx is done.
+func (s *Sender) Prune(ctx context.Context) error {
 	prune(ctx, func() (int64, error) {
 		n, err := s.Queue.Prune(ctx, s.Now().Add(-keep))
 		if err != nil {
@@ -332,6 +332,7 @@ func (s *Sender) prune(ctx context.Context) {
 		}
 		return n, err
 	})
+	return nil
 }
 
 // prune calls some now and then until nothing is left to delete.

@@ -172,7 +172,6 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	loops.Go(func() { d.claims.loop(d.work) })
 	loops.Go(func() { d.ends.loop(d.work) })
 	loops.Go(func() { d.trim(ctx) })
-	loops.Go(func() { d.prune(ctx) })
 	d.mu.Lock()
 	d.begun = true
 	d.mu.Unlock()
@@ -428,8 +427,8 @@ func (d *Dispatcher) trim(ctx context.Context) {
 	}
 }
 
-// prune deletes old results until ctx ends.
-func (d *Dispatcher) prune(ctx context.Context) {
+// Prune deletes old results until ctx ends.
+func (d *Dispatcher) Prune(ctx context.Context) error {
 	for {
 		for {
 			n, err := d.Deliveries.Prune(ctx, d.Now().Add(-keep))
@@ -441,7 +440,7 @@ func (d *Dispatcher) prune(ctx context.Context) {
 			}
 		}
 		if !loop.Wait(ctx, pruneWait) {
-			return
+			return nil
 		}
 	}
 }

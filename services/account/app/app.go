@@ -149,9 +149,9 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			return err
 		}
 		rt.Go("password resets", svc.RunResets)
-		rt.Go("closings", svc.RunClosings)
-		rt.Go("sweep", svc.RunSweep)
-		rt.Go("trials that end", svc.RunTrialEndings)
+		rt.Singleton("closings", svc.RunClosings)
+		rt.Singleton("sweep", svc.RunSweep)
+		rt.Singleton("trials that end", svc.RunTrialEndings)
 		accounthttp.Routes(rt.Engine, svc)
 		accountv1.RegisterAccountServiceServer(rt.GRPC, accountgrpc.New(svc))
 		return nil

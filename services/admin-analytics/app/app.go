@@ -66,8 +66,8 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		}); err != nil {
 			return err
 		}
-		rt.Go("fold", func(ctx context.Context) error { return counts.Folding(ctx, rt.Log) })
-		rt.Go("purge", func(ctx context.Context) error { return counts.Purge(ctx, cfg.PurgeEvery, rt.Log) })
+		rt.Singleton("fold", func(ctx context.Context) error { return counts.Folding(ctx, rt.Log) })
+		rt.Singleton("purge", func(ctx context.Context) error { return counts.Purge(ctx, cfg.PurgeEvery, rt.Log) })
 		ownershttp.Routes(rt.Engine, ownershttp.Backends{
 			Accounts:  accountv1.NewAccountServiceClient(accounts),
 			Waitlists: signupv1.NewWaitlistServiceClient(signups),

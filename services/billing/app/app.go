@@ -174,11 +174,11 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		}); err != nil {
 			return err
 		}
-		p.rt.Go("pushes", p.svc.RunPushes)
-		p.rt.Go("checks", p.svc.RunChecks)
-		p.rt.Go("deletions", p.svc.RunDeletions)
-		p.rt.Go("sweep", p.svc.RunSweep)
-		p.rt.Go("reconciliations", p.svc.RunReconciliations)
+		p.rt.Singleton("pushes", p.svc.RunPushes)
+		p.rt.Singleton("checks", p.svc.RunChecks)
+		p.rt.Singleton("deletions", p.svc.RunDeletions)
+		p.rt.Singleton("sweep", p.svc.RunSweep)
+		p.rt.Singleton("reconciliations", p.svc.RunReconciliations)
 		billinghttp.Routes(p.rt.Engine, p.svc, p.accounts, p.webhook)
 		return nil
 	})

@@ -215,11 +215,12 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		})
 		rt.Audit()
 		rt.Go("mail sender", sender.Run)
+		rt.Singleton("retention of mails", sender.Prune)
 		rt.Go("age of the oldest mail", func(ctx context.Context) error {
 			return watchOldest(ctx, mails, rt.Telemetry.Registerer)
 		})
 		purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
-		rt.Go("purge", purge.Run)
+		rt.Singleton("purge", purge.Run)
 		return nil
 	})
 }

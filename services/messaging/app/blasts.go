@@ -26,6 +26,8 @@ func openBlasts(rt *service.Runtime, cfg Config, sending messaging.BlasterConfig
 		return nil, err
 	}
 	rt.Go("blasts", blaster.Run)
+	rt.Singleton("plans of blasts", blaster.Plan)
+	rt.Singleton("retention of blasts", blaster.Prune)
 	return messaging.NewBlasts(messaging.BlastsConfig{
 		Store: store, Lists: sending.Lists, Limits: sending.Limits, MaxBlasts: cfg.MaxBlasts,
 		Wake: blaster.Wake, Log: rt.Log, Now: time.Now,

@@ -128,7 +128,7 @@ func domains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *me
 		Store: store, Prover: prover, Setups: setups, Own: emailaddr.Domain(in.from.Address), EnforceVerification: cfg.EnforceEmailVerification,
 		Every: cfg.DomainCheckEvery, Log: rt.Log, Now: time.Now,
 	})
-	rt.Go("sending domains", owners.Run)
+	rt.Singleton("sending domains", owners.Run)
 	return store, owners
 }
 

@@ -86,6 +86,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			return err
 		}
 		rt.Go("dispatcher", dispatcher.Run)
+		rt.Singleton("retention of deliveries", dispatcher.Prune)
 		return nil
 	})
 }

@@ -129,7 +129,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			Name: "signup_queue_length", Help: "Signups that wait for a commit, in the lanes of all waitlists.",
 		}, func() float64 { return float64(svc.QueueDepth()) })
 		rt.Go("signup batches", svc.Run)
-		rt.Go("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
+		rt.Singleton("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
 		var views *signup.Views
 		if cfg.PageViews {
 			views = signup.NewViews(store, time.Now, rt.Log)

@@ -44,6 +44,6 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 			return rt.Redis.Unlink(ctx, redis.KeysOf(waitlistID)...).Err()
 		},
 	}
-	rt.Go("purge", purge.Run)
+	rt.Singleton("purge", purge.Run)
 	return nil
 }
