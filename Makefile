@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 BIN := $(CURDIR)/.data/bin
 # The modules of go.work, as folders.
 MODULES = $(shell go list -m -f '{{.Dir}}' | sed 's|^$(CURDIR)/||')
+# Modules beside go.work: nobody else pays for Prometheus' dependencies.
+APART := tools/dashboards tools/test/observability
 # Tools are built once for each state of the files that pin them.
 key = $(shell cat $(1)/go.mod $(1)/go.sum | sha256sum | cut -c1-16)
 BUILDTOOLS := $(BIN)/.buildtools-$(call key,tools/buildtools)
@@ -88,11 +90,10 @@ watch: ## Run make quick SINCE=HEAD after each change of a file
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
 	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -timeout 45m $(ARGS)
 
-# A module outside go.work: nobody else pays for Prometheus' dependencies.
 .PHONY: test-observability
 test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium
-	@cd tools/dashboards && GOWORK=off go vet ./... && GOWORK=off go test -count=1 ./...
-	@cd tools/test/observability && GOWORK=off go vet . && GOWORK=off go test -count=1 -parallel 8 -timeout 10m -skip '^TestFaults$$' $(ARGS) .
+	@cd tools/dashboards && GOWORK=off go test -count=1 ./...
+	@cd tools/test/observability && GOWORK=off go test -count=1 -parallel 8 -timeout 10m -skip '^TestFaults$$' $(ARGS) .
 
 .PHONY: test-faults
 test-faults: ## Let things go wrong in running suites and watch each alert fire and end; wants an idle machine
@@ -129,6 +130,7 @@ lists: ## Fetch the newest lists of mail domains and common passwords (needs npm
 .PHONY: lint
 lint: $(LINTER) lines ## Run the linters over every module
 	@$(BIN)/golangci-lint run $(patsubst %,./%/...,$(MODULES))
+	@for module in $(APART); do (cd $$module && GOWORK=off $(BIN)/golangci-lint run) || exit 1; done
 
 # Generated files and test data may be wider.
 WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \

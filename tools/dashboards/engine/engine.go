@@ -19,6 +19,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
+// exemplars is how many are kept, of all series together.
+const exemplars = 20_000
+
 // Engine holds everything in one folder until Close. It is safe for concurrent use, but for Eval.
 type Engine struct {
 	DB     *tsdb.DB
@@ -33,6 +36,7 @@ func Open(ctx context.Context, dir, root, namespace string, retention time.Durat
 	quiet := slog.New(slog.DiscardHandler)
 	options := tsdb.DefaultOptions()
 	options.RetentionDuration = retention.Milliseconds()
+	options.EnableExemplarStorage, options.MaxExemplars = true, exemplars
 	if retention == 0 { // one block, so that a test may go through months
 		options.MinBlockDuration = (100 * 24 * time.Hour).Milliseconds()
 		options.MaxBlockDuration = options.MinBlockDuration

@@ -32,7 +32,8 @@ function seconds(v) {
   if (a < 1e-3) return short(v * 1e6) + ' µs';
   if (a < 1) return short(v * 1e3) + ' ms';
   if (a < 120) return short(v) + ' s';
-  return a < 7200 ? short(v / 60) + ' min' : short(v / 3600) + ' h';
+  if (a < 7200) return short(v / 60) + ' min';
+  return a < 172800 ? short(v / 3600) + ' h' : short(v / 86400) + ' days';
 }
 function bytes(v) {
   let i = 0;
@@ -53,7 +54,12 @@ const hour = at => new Date(at).toLocaleTimeString('en-GB');
 const clock = ticks => ticks.map(t => hour(t * 1000).slice(0, ticks[1] - ticks[0] < 60 ? 8 : 5));
 // alone are the numbers between two gaps, which no line shows.
 const alone = (u, i) => u.data[i].flatMap((v, at, all) => v != null && all[at - 1] == null && all[at + 1] == null ? [at] : []);
-const powers = Array.from({ length: 45 }, (_, i) => 2 ** i);
+// Steps of an axis: of bytes, and of seconds up to years.
+const steps = {
+  bytes: Array.from({ length: 45 }, (_, i) => 2 ** i),
+  s: [...Array.from({ length: 7 }, (_, i) => [1, 2, 5].map(n => n * 10 ** (i - 6))).flat(), 10, 20, 30, 60, 120, 300, 600, 1200, 1800,
+    ...[1, 2, 4, 6, 12].map(h => h * 3600), ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].map(d => d * 86400)],
+};
 
 function chart(box, panel, times) {
   const format = units[panel.unit] || short, lines = busy(panel.lines);
@@ -74,15 +80,29 @@ function chart(box, panel, times) {
   const axis = {
     stroke: style.getPropertyValue('color'), grid: { stroke: '#8886', width: 0.5 }, ticks: { show: false }, font: '11px system-ui',
   };
+  // Each mark leads to the trace of a request, as Grafana's exemplars do.
+  const marks = panel.exemplars.map(e => el('a', {
+    class: 'exemplar', href: '#/traces/' + e.trace, title: `${format(e.value)} at ${hour(e.at * 1000)}: its trace`,
+  }));
+  const highest = Math.max(0, ...panel.exemplars.map(e => e.value));
+  const place = u => panel.exemplars.forEach((e, i) => {
+    marks[i].style.left = u.valToPos(e.at, 'x') + 'px';
+    marks[i].style.top = u.valToPos(e.value, 'y') + 'px';
+    marks[i].hidden = e.at < times[0];
+  });
+  if (marks.length) legend.append(el('span', {}, el('i', { class: 'exemplar' }), 'a trace'));
   const target = el('div');
   box.append(target, legend);
   const plot = new uPlot({
     width: box.clientWidth - 24, height: 190, legend: { show: false },
     cursor: { sync: { key: 'time' }, points: { size: 6 }, drag: { x: false } },
-    hooks: { setCursor: [u => show(u.cursor.idx)] },
-    scales: { y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : low < 0 ? 0 : 1] } },
+    hooks: { setCursor: [u => show(u.cursor.idx)], ready: [u => u.over.append(...marks)], draw: [place] },
+    scales: { y: { range: (_, low, high) => {
+      const top = Math.max(high, highest);
+      return [Math.min(0, low), top > 0 ? top * 1.08 : low < 0 ? 0 : 1];
+    } } },
     axes: [{ ...axis, size: 26, space: 58, values: (_, ticks) => clock(ticks) },
-      { ...axis, size: 66, values: (_, ticks) => ticks.map(format), ...(panel.unit === 'bytes' ? { incrs: powers } : {}) }],
+      { ...axis, size: 66, values: (_, ticks) => ticks.map(format), ...(steps[panel.unit] ? { incrs: steps[panel.unit] } : {}) }],
     series: [
       {},
       ...lines.map((l, i) => ({
@@ -94,6 +114,14 @@ function chart(box, panel, times) {
   charts.push({ plot, box });
 }
 
+// begun drops the times before the first number, so that a suite that has just begun fills its panels.
+function begun(d) {
+  const first = Math.min(...d.panels.flatMap(p => p.lines.map(l => l.values.findIndex(v => v !== null))), d.times.length);
+  const from = Math.max(0, Math.min(first, d.times.length - 20));
+  d.times = d.times.slice(from);
+  for (const l of d.panels.flatMap(p => p.lines)) l.values = l.values.slice(from);
+}
+
 function select(label, name, options, value) {
   const s = el('select', { name, onchange: () => { chosen[name] = s.value; draw(); } });
   for (const [v, text] of options) s.append(el('option', { value: v, selected: v === value }, text));
@@ -103,6 +131,7 @@ function select(label, name, options, value) {
 async function dashboard(uid) {
   const query = new URLSearchParams(Object.entries(chosen).filter(([, v]) => v !== ''));
   const d = await get('dashboards/' + uid + '?' + query);
+  begun(d);
   const ranges = [['5m', '5 minutes'], ['15m', '15 minutes'], ['1h', '1 hour'], ['6h', '6 hours'], ['24h', '1 day']];
   const form = [select('Range', 'range', ranges, chosen.range)];
   for (const v of d.variables) {

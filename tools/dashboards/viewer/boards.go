@@ -1,6 +1,7 @@
 package viewer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,8 +20,12 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// points is how many points a line has at most.
-const points = 180
+const (
+	// points is how many points a line has at most.
+	points = 180
+	// maxExemplars is how many a panel shows, the largest.
+	maxExemplars = 60
+)
 
 // board is what this page reads of Grafana's JSON.
 type board struct {
@@ -61,6 +66,15 @@ type panel struct {
 	Sentence string `json:"sentence"`
 	Unit     string `json:"unit"`
 	Lines    []line `json:"lines"`
+	// Exemplars are of the histograms that the panel's quantiles are made of.
+	Exemplars []exemplar `json:"exemplars"`
+}
+
+// exemplar is one of the values that a histogram counted, with its trace, which is kept.
+type exemplar struct {
+	At    float64 `json:"at"` // Unix seconds
+	Value float64 `json:"value"`
+	Trace string  `json:"trace"`
 }
 
 // line has a value for each time, nil where there is none.
@@ -148,13 +162,18 @@ func (v *Viewer) draw(ctx context.Context, b board, chosen url.Values, from, to 
 		}
 	}
 	for _, p := range b.Panels {
-		shown := panel{p.Title, p.Description, p.FieldConfig.Defaults.Unit, []line{}}
+		shown := panel{p.Title, p.Description, p.FieldConfig.Defaults.Unit, []line{}, []exemplar{}}
 		for _, t := range p.Targets {
 			lines, err := v.lines(ctx, expand(t.Expr), t.LegendFormat, out.Times, step)
 			if err != nil {
 				return drawn{}, fmt.Errorf("%s, %s: %w", b.Title, p.Title, err)
 			}
 			shown.Lines = append(shown.Lines, lines...)
+			if len(shown.Exemplars) == 0 { // all quantiles of a panel are of one histogram
+				if shown.Exemplars, err = v.exemplars(ctx, expand(t.Expr), from, to); err != nil {
+					return drawn{}, fmt.Errorf("%s, %s: %w", b.Title, p.Title, err)
+				}
+			}
 		}
 		out.Panels = append(out.Panels, shown)
 	}
@@ -192,6 +211,37 @@ func (v *Viewer) lines(ctx context.Context, expr, legend string, times []int64, 
 	}
 	slices.SortStableFunc(out, func(a, b line) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// exemplars returns the largest exemplars of the histograms that an expression makes a quantile of.
+func (v *Viewer) exemplars(ctx context.Context, expr string, from, to time.Time) ([]exemplar, error) {
+	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
+	if err != nil {
+		return nil, err
+	}
+	out := []exemplar{}
+	if call, ok := parsed.(*parser.Call); !ok || call.Func.Name != "histogram_quantile" {
+		return out, nil
+	}
+	querier, err := v.engine.DB.ExemplarQuerier(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := querier.Select(from.UnixMilli(), to.UnixMilli(), parser.ExtractSelectors(parsed)...)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, series := range found {
+		for _, e := range series.Exemplars {
+			if id := e.Labels.Get("trace_id"); !seen[id] && v.traces.has(id) {
+				seen[id] = true
+				out = append(out, exemplar{float64(e.Ts) / 1000, e.Value, id})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b exemplar) int { return cmp.Compare(b.Value, a.Value) })
+	return out[:min(maxExemplars, len(out))], nil
 }
 
 // options returns the values that a variable may have: those of label_values(selector, label).

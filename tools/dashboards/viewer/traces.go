@@ -182,6 +182,13 @@ func (t *traces) list(text string, slowest bool, n int) []summary {
 	return out[:min(n, len(out))]
 }
 
+// has reports whether a trace is kept.
+func (t *traces) has(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id] != nil
+}
+
 // waterfall is a trace with its spans below their parents.
 type waterfall struct {
 	summary

@@ -1,6 +1,9 @@
 package observability
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Runbook says what an alert means, and the first three commands.
 type Runbook struct {
@@ -29,7 +32,7 @@ func away(name, dependency, severity, meaning string, commands ...string) Alert 
 	}
 }
 
-// Services are the names in the label service.
+// Services are the names in the label service of what every installation has.
 var Services = []string{"account", "admin-analytics", "billing", "messaging", "notifier", "signup"} //nolint:gochecknoglobals // a constant
 
 // Alerts returns all alerts beside those on budgets.
@@ -237,10 +240,13 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 			}},
 		},
 	}
-	for _, s := range Services {
+	for _, s := range append(slices.Clone(Services), "pages") {
+		expr := fmt.Sprintf(`absent(waitlist_build_info{$NS,service=%q})`, s)
+		if s == "pages" { // optional: missed only where it was
+			expr += fmt.Sprintf(` and on () present_over_time(waitlist_build_info{$NS,service=%q}[1h])`, s)
+		}
 		all = append(all, Alert{
-			"WaitlistNothingScraped", fmt.Sprintf(`absent(waitlist_build_info{$NS,service=%q})`, s), "5m", "critical",
-			"No pod of " + s + " can be scraped.",
+			"WaitlistNothingScraped", expr, "5m", "critical", "No pod of " + s + " can be scraped.",
 			Runbook{"No pod runs, or Prometheus may not reach port 8081. While this lasts no other alert can fire.", []string{
 				"kubectl get pods --selector app.kubernetes.io/part-of=waitlist", "kubectl get servicemonitor,networkpolicy",
 				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --previous --prefix | tail -50",

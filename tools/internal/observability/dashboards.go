@@ -132,6 +132,18 @@ func Dashboards() []Dashboard {
 			gauge("Breaker", "none", "1 while the breaker keeps calls from the payment provider.", "billing_provider_breaker_open",
 				"pod", "{{pod}}"),
 		}},
+		{"waitlist-pages", "Waitlist / Pages", []Panel{
+			rate("Answers", "Answers of the pages by status; 502 where the interface failed.", "http_server_responses_total", ","+pages,
+				"http_response_status_code", "{{http_response_status_code}}"),
+			rate("Requests", "Answers by page.", "http_server_responses_total", ","+pages, "http_route", "{{http_route}}"),
+			quantiles("Time of a page", "From a page's request to its answer.", "http_server_request_duration_seconds", ","+pages),
+			one("Pages under way", "none", "Requests for pages that are not answered yet.", "{{pod}}",
+				"sum by (pod) (http_server_active_requests{$SEL,"+pages+"})"),
+			quantiles("Time of a call to the interface", "gRPC calls of the pages to other services.",
+				"rpc_client_call_duration_seconds", ","+pages),
+			rate("Calls to the interface", "gRPC calls of the pages by their status.", "rpc_client_call_duration_seconds_count", ","+pages,
+				"rpc_response_status_code", "{{rpc_response_status_code}}"),
+		}},
 		{"waitlist-runtime", "Waitlist / Runtime and dependencies", []Panel{
 			one("Dependencies", "none", "Share of a service's pods that reach a server it needs.", "{{service}} {{dependency}}",
 				"avg by (service, dependency) (waitlist_dependency_up{$SEL})"),

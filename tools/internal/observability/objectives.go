@@ -41,11 +41,13 @@ const (
 	reads   = `http_route=~"/v1/public/.*",http_request_method="GET"`
 	payment = `http_route="/v1/billing/webhook",http_request_method="POST"`
 	owners  = `http_route=~"/v1/.*",http_route!~"/v1/public/.*|/v1/billing/webhook"`
+	pages   = `service="pages"`
 )
 
 // Objectives returns all objectives.
 func Objectives() []Objective {
 	fastBad, fastAll := slower("http_server_request_duration_seconds", ","+signups, "0.25")
+	pageBad, pageAll := slower("http_server_request_duration_seconds", ","+pages, "0.5")
 	freshBad, freshAll := slower("kafka_consumer_event_delay_seconds", "", "10|10.0")
 	hookBad, hookAll := slower("notifier_delay_seconds", "", "5|5.0")
 	mailBad, mailAll := slower("messaging_mail_delay_seconds", "", "60|60.0")
@@ -119,6 +121,23 @@ func Objectives() []Objective {
 			Runbook{"What people paid shows late; the provider sends the events again for days.", []string{
 				"kubectl logs --selector app.kubernetes.io/name=billing --since 10m | grep '\"level\":\"ERROR\"'",
 				"curl -s http://<billing>:8081/readyz", "go run ./services/billing/cmd/reconcile",
+			}},
+		},
+		{
+			"pages_answered", "Pages are shown", "99.9 % of pages get an answer that is no server error.",
+			.999, failed(pages), responses(pages),
+			Runbook{"People do not see forms and places. A page answers 502 where the interface fails or does not answer.", []string{
+				"kubectl logs --selector app.kubernetes.io/name=pages --since 10m | grep -E '\"level\":\"(WARN|ERROR)\"'",
+				"curl -si https://<api>/v1/public/waitlists/<id>/config", "curl -s http://<signup>:8081/readyz",
+			}},
+		},
+		{
+			"pages_fast", "Pages are fast", "99 % of pages are answered within 500 ms.",
+			.99, pageBad, pageAll,
+			Runbook{"People wait for forms and places. A page takes as long as its calls; the dashboard *Pages* has both.", []string{
+				"curl -s http://<pages>:8081/metrics | grep -E '^http_server_(active|request_duration)'",
+				"curl -so /dev/null -w '%{time_total}\\n' https://<api>/v1/public/waitlists/<id>/config",
+				"kubectl top pods --selector app.kubernetes.io/name=pages   # not tried",
 			}},
 		},
 	}

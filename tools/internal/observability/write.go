@@ -84,7 +84,7 @@ func Rules() ([]byte, error) {
 				Alert: burnAlert(o), For: b.wait, Labels: map[string]string{"severity": b.urgency, "long": b.long, "short": b.short},
 				Expr: inNamespace(fmt.Sprintf("slo:bad:ratio_%s%s > %s\nand slo:bad:ratio_%s%s > %s", b.long, sel, limit, b.short, sel, limit)),
 				Annotations: map[string]string{
-					"summary":     fmt.Sprintf("%s: the budget of %s burns %g times too fast. %s", o.Title, Window, b.factor, o.Promise),
+					"summary":     fmt.Sprintf("%s: the budget of %s burns at %g times the allowed rate. %s", o.Title, Window, b.factor, o.Promise),
 					"runbook_url": anchor(burnAlert(o)),
 				},
 			})

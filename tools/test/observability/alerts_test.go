@@ -8,8 +8,14 @@ import (
 	"time"
 )
 
-// builds are the series of all services that run.
-func builds() []sample { return signups(0, 0) }
+// builds are the series of all services that run. Without pages none of them may fire.
+func builds(pages bool) []sample {
+	out := signups(0, 0)
+	if pages {
+		out = append(out, series(1, "waitlist_build_info", "service", "pages", "version", "test"))
+	}
+	return out
+}
 
 // sign is what an alert looks for: its series after n minutes, in trouble or not.
 type sign func(trouble bool, n float64) []sample
@@ -130,7 +136,7 @@ func TestAlerts(t *testing.T) {
 				for i := range n {
 					samples := sign(trouble, float64(i))
 					if name != "WaitlistNothingScraped" || !trouble {
-						samples = append(samples, builds()...)
+						samples = append(samples, builds(name == "WaitlistNothingScraped")...)
 					}
 					e.step(time.Minute, samples)
 				}
@@ -161,6 +167,23 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// TestPagesNotScraped lets the optional service vanish: it is missed for an hour, and then taken for switched off.
+func TestPagesNotScraped(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	const alert = "WaitlistNothingScraped/critical"
+	for minute := range 100 {
+		e.step(time.Minute, builds(minute < 10))
+		summary := e.firing()[alert]
+		if missed := minute > 21 && minute < 68; missed && summary != "No pod of pages can be scraped." || minute > 70 && summary != "" {
+			t.Fatalf("after %d minutes: %q", minute, summary)
+		}
+	}
+	if len(e.fired) != 1 {
+		t.Errorf("fired: %v", e.fired)
+	}
+}
+
 // children returns the ids of the suite's processes whose command line has a word.
 func (s *suite) children(word string) (pids []int) {
 	s.Helper()
@@ -169,7 +192,7 @@ func (s *suite) children(word string) (pids []int) {
 		s.Fatal(err)
 	}
 	lines := strings.Split(string(out), "\n")[1:]
-	family := map[int]bool{s.process.Pid: true}
+	family := map[int]bool{s.cmd.Process.Pid: true}
 	// A child may have a lower pid than its parent, so look until nobody is new.
 	for before := 0; before < len(family); {
 		before = len(family)

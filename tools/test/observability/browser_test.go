@@ -24,7 +24,9 @@ import (
 
 // empty are the panels that need not have a line after the test's traffic, with the reason.
 var empty = map[string]string{ //nolint:gochecknoglobals // a constant
-	"Certificates": "the suite's servers speak without TLS",
+	"Certificates":                    "the suite's servers speak without TLS",
+	"Time of a call to the interface": pagesCall,
+	"Calls to the interface":          pagesCall,
 }
 
 // blankPanels lists the panels without a line: axes are grey, so a pixel of a colour is a line's.
@@ -72,7 +74,7 @@ func TestPage(t *testing.T) {
 	for i := range rows {
 		rows[i] = object{"email": fmt.Sprintf("row%d@example.com", i)}
 	}
-	s.must("POST", "/waitlists/"+w.list+"/import", w.key, object{"signups": rows})
+	s.post("/waitlists/"+w.list+"/import", w.key, object{"signups": rows})
 	var driver sync.WaitGroup
 	seen := make(chan struct{})
 	defer driver.Wait()
@@ -83,9 +85,10 @@ func TestPage(t *testing.T) {
 			s.signup(w, fmt.Sprint("bob", i), friend)
 			s.do("GET", "/waitlists/"+w.list+"/signups", "wrong", nil)
 			s.do("GET", "/public/waitlists/"+w.list+"/signups/"+fmt.Sprint("ann", i)+"@example.com", "", nil)
+			s.page(w)
 			if i%8 == 0 { // a new account gets a mail, and may pay
 				owner := object{"email": fmt.Sprint("owner", i, "@example.com"), "password": "correct horse battery"}
-				key := s.must("POST", "/auth/register", "", owner)["api_key"].(string)
+				key := s.post("/auth/register", "", owner)["api_key"].(string)
 				s.do("POST", "/billing/checkout", key, object{"tier": "pro"})
 			}
 			select {
@@ -113,8 +116,8 @@ func TestPage(t *testing.T) {
 		}
 	}
 	s.await("a scrape", func() bool { answer("/api/dashboards", &views); return views.Up == 1 })
-	if len(views.Dashboards) != 8 {
-		t.Errorf("%d dashboards, want 8", len(views.Dashboards))
+	if len(views.Dashboards) != 9 {
+		t.Errorf("%d dashboards, want 9", len(views.Dashboards))
 	}
 	for _, d := range views.Dashboards {
 		tab.open(v.URL()+"/#/"+d.UID, d.UID)
@@ -136,6 +139,16 @@ func TestPage(t *testing.T) {
 		}
 		tab.picture(d.UID)
 	}
+	// A point on the panel of signups leads to that signup's trace.
+	const point = `document.querySelector('.panel[data-title="Time of a signup"] a.exemplar')`
+	tab.open(v.URL()+"/#/waitlist-signup", "waitlist-signup")
+	s.await("an exemplar", func() bool { return tab.text(`String(!!`+point+`)`) == "true" })
+	id := strings.TrimPrefix(tab.text(`(() => { const a = `+point+`; a.click(); return a.hash; })()`), "#/traces/")
+	tab.drawn("traces/" + id)
+	if title := tab.text(`document.querySelector('h1').innerText`); title != "signup POST /v1/public/waitlists/:waitlist_id/signups" {
+		t.Errorf("the exemplar leads to %q", title)
+	}
+
 	tab.open(v.URL()+"/#/alerts", "alerts")
 	for _, alert := range []string{"WaitlistPostgresAway", "WaitlistBudgetSignupFast 1h"} {
 		if !strings.Contains(tab.text(`document.body.innerText`), alert) {
@@ -278,12 +291,18 @@ func browse(t testing.TB) *tab {
 // open shows an address and waits until its view is drawn.
 func (b *tab) open(url, view string) {
 	b.Helper()
-	drawn := fmt.Sprintf(`document.getElementById('main')?.dataset.drawn === %q`, view)
 	if err := chromedp.Do(b.ctx, chromedp.Navigate(url)); err != nil {
 		b.Fatalf("%s: %v", url, err)
 	}
+	b.drawn(view)
+}
+
+// drawn waits until a view is drawn.
+func (b *tab) drawn(view string) {
+	b.Helper()
+	drawn := fmt.Sprintf(`document.getElementById('main')?.dataset.drawn === %q`, view)
 	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](drawn, chromedp.WithPollingTimeout(20*time.Second))); err != nil {
-		b.Fatalf("%s is not drawn: %v\n%s\n%v", url, err, b.text(`document.body.innerText`), b.wrong)
+		b.Fatalf("%s is not drawn: %v\n%s\n%v", view, err, b.text(`document.body.innerText`), b.wrong)
 	}
 }
 

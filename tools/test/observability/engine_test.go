@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql"
@@ -70,6 +71,9 @@ type sample struct {
 	value  float64
 }
 
+// name is that of its metric.
+func (s sample) name() string { return s.labels.Get(model.MetricNameLabel) }
+
 // step moves the clock, stores the samples and evaluates the rules.
 func (e *clock) step(d time.Duration, samples []sample) {
 	e.Helper()
@@ -93,15 +97,33 @@ func (e *clock) step(d time.Duration, samples []sample) {
 	}
 }
 
-// firing returns the alerts that fire now, as name/severity, with one's summary.
+// firing returns the alerts that fire now, by alertName, with one's summary.
 func (e *clock) firing() map[string]string {
 	out := map[string]string{}
 	for _, g := range e.Groups {
 		for _, r := range g.AlertingRules() {
 			for _, a := range r.ActiveAlerts() {
 				if a.State == rules.StateFiring {
-					out[r.Name()+"/"+a.Labels.Get("severity")] = a.Annotations.Get("summary")
+					out[alertName(r.Name(), a.Labels.Get("severity"), a.Labels.Get("long"))] = a.Annotations.Get("summary")
 				}
+			}
+		}
+	}
+	return out
+}
+
+// alertName is an alert's name/severity or, for one on a budget, its name/severity/window.
+func alertName(name, severity, window string) string {
+	return strings.TrimSuffix(name+"/"+severity+"/"+window, "/")
+}
+
+// used are the names of the metrics that the rules read.
+func (e *clock) used() map[string]bool {
+	out := map[string]bool{}
+	for _, g := range e.Groups {
+		for _, r := range g.Rules() {
+			for _, name := range selected(e.TB, r.Query().String()) {
+				out[name] = true
 			}
 		}
 	}
@@ -170,7 +192,7 @@ func scrape(t testing.TB, url string) ([]sample, int) {
 
 // series makes a sample of a name and pairs of labels.
 func series(value float64, name string, pairs ...string) sample {
-	return sample{labels.FromStrings(append([]string{labels.MetricName, name}, pairs...)...), value}
+	return sample{labels.FromStrings(append([]string{model.MetricNameLabel, name}, pairs...)...), value}
 }
 
 func names(alerts map[string]string) string { return fmt.Sprint(alerts) }
