@@ -1,7 +1,9 @@
 package http
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -13,11 +15,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 
 	"waitlist.internal/libs/httpapi"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/pages/api"
+	"waitlist.internal/services/pages/forms"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,23 +90,28 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-func TestConsent(t *testing.T) {
-	for text, want := range map[string]string{
-		"":               "[]",
-		"I agree.":       "[{I agree. }]",
-		"[a](https://b)": "[{a https://b}]",
-		"See [a](https://b/c?d=e) or [m](mailto:x@y.z).": "[{See  } {a https://b/c?d=e} { or  } {m mailto:x@y.z} {. }]",
-		"[a](javascript:alert(1)) [b](data:x) [c](//d)":  "[{[a](javascript:alert(1)) [b](data:x) [c](//d) }]",
-		`[a](https://b" onclick="x)`:                     `[{[a](https://b" onclick="x) }]`,
-	} {
-		if got := fmt.Sprint((&form{ConsentText: text}).Consent()); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
-		}
-	}
+// backend stands for signup, with one form.
+type backend struct {
+	form string
+	err  error
 }
 
-// pages returns the pages in front of an API.
-func pages(t *testing.T, base string) http.Handler {
+func (s backend) GetForm(
+	context.Context, *signupv1.GetFormRequest, ...grpc.CallOption,
+) (*signupv1.GetFormResponse, error) {
+	return &signupv1.GetFormResponse{Version: "1", ConfigJson: []byte(s.form)}, s.err
+}
+
+func (backend) CountViews(
+	context.Context, *signupv1.CountViewsRequest, ...grpc.CallOption,
+) (*signupv1.CountViewsResponse, error) {
+	return nil, errors.New("not asked here")
+}
+
+const list = "0193d4a2-5c1e-7a41-8000-000000000001"
+
+// pages returns the pages in front of an API and of signup.
+func pages(t *testing.T, base string, s backend) http.Handler {
 	t.Helper()
 	engine, err := httpapi.NewEngine(httpapi.Config{TrustedProxies: []string{"192.0.2.1"}})
 	if err != nil {
@@ -108,7 +119,9 @@ func pages(t *testing.T, base string) http.Handler {
 	}
 	client := api.New(base + "/v1")
 	t.Cleanup(client.Close)
-	if err := Routes(engine, client, "https://example.com", slog.New(slog.DiscardHandler)); err != nil {
+	if err := Routes(engine, Backends{
+		API: client, Forms: forms.New(s, time.Now), Shown: func(string) {}, Public: "https://example.com", Log: slog.New(slog.DiscardHandler),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return engine
@@ -140,9 +153,9 @@ func TestFailures(t *testing.T) {
 	t.Cleanup(gateway.Close)
 	for name, base := range map[string]string{"nobody": nobody.URL, "a gateway": gateway.URL} {
 		t.Run(name, func(t *testing.T) {
-			h := pages(t, base)
+			h := pages(t, base, backend{err: errors.New("away")})
 			for path, form := range map[string]url.Values{
-				"/w/id": nil, "/w/id/leaderboard": nil, "/verify": {"token": {"x"}}, "/login": {"email": {"a@example.com"}},
+				"/w/" + list: nil, "/w/id/leaderboard": nil, "/verify": {"token": {"x"}}, "/login": {"email": {"a@example.com"}},
 			} {
 				w := ask(t, h, path, form)
 				if w.Code != http.StatusBadGateway || !strings.Contains(w.Body.String(), "Bei uns ist etwas schiefgegangen") ||
@@ -159,10 +172,6 @@ func TestForwards(t *testing.T) {
 	var got *http.Request
 	var sent map[string]any
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/config") {
-			_, _ = w.Write([]byte(`{"waitlist_id":"id","name":"Kites","status":"open"}`))
-			return
-		}
 		got = r
 		_ = json.NewDecoder(r.Body).Decode(&sent)
 		w.Header().Set("Retry-After", "17")
@@ -170,7 +179,7 @@ func TestForwards(t *testing.T) {
 		_, _ = w.Write([]byte(`{"error":"Too many requests.","error_code":"RATE_LIMITED","request_id":"r1"}`))
 	}))
 	t.Cleanup(upstream.Close)
-	w := ask(t, pages(t, upstream.URL), "/w/id", url.Values{
+	w := ask(t, pages(t, upstream.URL, backend{form: `{"waitlist_id":"` + list + `","name":"Kites","status":"open"}`}), "/w/"+list, url.Values{
 		"email": {"a@example.com"}, "ref": {"abc"}, "elapsed_ms": {"1e9"}, "unknown": {"x"}, "utm_source": {""},
 	})
 	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "17" || w.Header().Get("Access-Control-Allow-Origin") != "" ||

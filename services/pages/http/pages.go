@@ -4,8 +4,8 @@
 //	GET   shows and changes nothing: mail scanners and previews follow links
 //	POST  calls the REST interface for the visitor and shows what it says
 //
-// Nothing is kept between two requests, neither in cookies nor here, but for forms, whose
-// settings serve the answers to their own POSTs; see forms.go.
+// Nothing is kept between two requests, neither in cookies nor here. Package forms keeps
+// what waitlists' forms look like.
 package http
 
 import (
@@ -19,7 +19,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -27,6 +26,7 @@ import (
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/services/pages/api"
+	"waitlist.internal/services/pages/forms"
 )
 
 //go:embed templates/*.html
@@ -53,16 +53,25 @@ type handler struct {
 	languages *languages
 	assets    map[string]asset
 
-	mu    sync.Mutex
-	forms map[string]cachedForm
-	now   func() time.Time
+	forms *forms.Forms
+	shown func(waitlistID string)
 }
 
-// Routes adds the pages to an engine. public is the address at which people reach them.
-func Routes(e *gin.Engine, client *api.Client, public string, log *slog.Logger) error {
+// Backends are what the pages need.
+type Backends struct {
+	API   *api.Client
+	Forms *forms.Forms
+	// Shown counts a form that was shown.
+	Shown func(waitlistID string)
+	// Public is the address at which people reach the pages, without a slash at its end.
+	Public string
+	Log    *slog.Logger
+}
+
+// Routes adds the pages to an engine.
+func Routes(e *gin.Engine, b Backends) error {
 	h := &handler{
-		api: client, public: public, log: log,
-		templates: map[string]*template.Template{}, forms: map[string]cachedForm{}, now: time.Now,
+		api: b.API, public: b.Public, log: b.Log, forms: b.Forms, shown: b.Shown, templates: map[string]*template.Template{},
 	}
 	var err error
 	if h.languages, err = loadLanguages(); err != nil {
