@@ -117,6 +117,7 @@ type FormConfig struct {
 	ConsentText              string     `json:"consent_text"`
 	ReferralBoost            int        `json:"referral_boost"`
 	PositionOffset           int64      `json:"position_offset"`
+	Appearance               Appearance `json:"appearance"`
 	HideBranding             *bool      `json:"hide_branding,omitempty"`
 	HidePosition             *bool      `json:"hide_position,omitempty"`
 	RequireEmailVerification *bool      `json:"require_email_verification,omitempty"`
@@ -130,7 +131,7 @@ func (f Form) Config() FormConfig {
 		HeroImageURL: s.HeroImageURL, NameField: s.NameField, PhoneField: s.PhoneField, SignupCount: f.Count,
 		CustomQuestions: s.CustomQuestions, Status: s.Status, ShowSocialProof: s.ShowSocialProof,
 		RequireConsent: s.RequireConsent, ConsentText: s.ConsentText, ReferralBoost: s.ReferralBoost,
-		PositionOffset: s.PositionOffset,
+		PositionOffset: s.PositionOffset, Appearance: s.Appearance,
 	}
 	if f.Advanced {
 		doc.HideBranding, doc.HidePosition = &s.HideBranding, &s.HidePosition

@@ -19,8 +19,17 @@ type Form struct {
 	ReferralBoost   int64      `json:"referral_boost"`
 	HideBranding    bool       `json:"hide_branding"`
 	Verify          bool       `json:"require_email_verification"`
+	Appearance      Appearance `json:"appearance"`
 	// Count is nil if the public may not see it.
 	Count *int64 `json:"-"`
+}
+
+// Appearance says how a form looks; empty: as it does by default.
+type Appearance struct {
+	Accent     string `json:"accent"`
+	LogoURL    string `json:"logo_url"`
+	ButtonText string `json:"button_text"`
+	Locale     string `json:"locale"`
 }
 
 // Question is one of a waitlist's own questions.

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -8,7 +9,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/google/uuid"
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/httpapi"
@@ -60,15 +64,78 @@ func (h *handler) form(v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Title, v.Picture = f.Heading(), f.HeroImageURL
-	v.Data = newFormPage(f, func(name string) string { return httpapi.Query(v.c, name) })
+	v.dress(f)
+	v.Title = f.Heading()
 	if f.Status != "open" {
+		v.Data = newFormPage(f, func(string) string { return "" })
 		return v.render(http.StatusOK, "closed")
 	}
 	if v.c.Request.Method != http.MethodHead {
 		h.shown(f.ID)
 	}
-	return v.render(http.StatusOK, "form")
+	pieces, err := v.drawForm(f)
+	if err != nil {
+		return err
+	}
+	v.answer(http.StatusOK, pieces...)
+	return nil
+}
+
+// maxDrawn bounds the forms that are kept as they were drawn, in bytes.
+const maxDrawn = 16 << 20
+
+// drawn keeps forms as they were drawn: many people come to one form, by links that
+// differ in their referral token only.
+type drawn struct {
+	mu    sync.Mutex
+	pages map[drawing][][]byte
+	bytes int
+}
+
+// drawing is a form, as signup last sent it, in a language.
+type drawing struct {
+	form     *forms.Form
+	lang     string
+	referred bool
+}
+
+// drawForm returns the page of a form in pieces that must not be changed.
+func (v *view) drawForm(f *forms.Form) ([][]byte, error) {
+	ref := httpapi.Query(v.c, "ref")
+	p := newFormPage(f, func(name string) string { return httpapi.Query(v.c, name) })
+	v.Data = p
+	if len(p.UTM) > 0 || httpapi.Query(v.c, "email") != "" || (ref != "" && !referralToken.MatchString(ref)) {
+		page, err := v.draw("form")
+		return [][]byte{page}, err
+	}
+	d, key := &v.h.drawn, drawing{f, v.lang, ref != ""}
+	d.mu.Lock()
+	pieces := d.pages[key]
+	d.mu.Unlock()
+	if pieces == nil {
+		// No owner can write this into a form, for it is drawn now.
+		mark := strings.ReplaceAll(uuid.NewString(), "-", "")
+		if ref != "" {
+			p.Ref = mark
+		}
+		v.Data = p
+		page, err := v.draw("form")
+		if err != nil {
+			return nil, err
+		}
+		pieces = bytes.Split(page, []byte(mark))
+		d.mu.Lock()
+		if d.bytes += len(page); d.pages == nil || d.bytes > maxDrawn {
+			d.pages, d.bytes = map[drawing][][]byte{}, len(page)
+		}
+		d.pages[key] = pieces
+		d.mu.Unlock()
+	}
+	out := pieces[:1:1]
+	for _, piece := range pieces[1:] {
+		out = append(out, []byte(ref), piece)
+	}
+	return out, nil
 }
 
 // signup is the API's answer to a signup, and to a question for its place.
@@ -86,7 +153,7 @@ func (h *handler) join(v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Picture = f.HeroImageURL
+	v.dress(f)
 	var s signup
 	err = v.call(http.MethodPost, api.Path("public", "waitlists", f.ID, "signups"), "", v.joinBody(f), &s)
 	refusal, refused := errors.AsType[*api.Error](err)
@@ -182,33 +249,38 @@ func (p placePage) Share(network, text string) string {
 func mailEscape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 func (*handler) statusForm(v *view) error {
-	v.Key, v.Private = "status.title", true
-	v.Data = struct{ ID string }{v.c.Param("waitlist_id")}
+	f, err := v.ask(forms.Sent)
+	if err != nil {
+		return err
+	}
+	v.dress(f)
+	v.Picture, v.Key, v.Private = "", "status.title", true
+	v.Data = f
 	return v.render(http.StatusOK, "status")
 }
 
 var referralToken = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 func (h *handler) status(v *view) error {
-	id := v.c.Param("waitlist_id")
-	v.Key, v.Private = "status.title", true
-	v.Data = struct{ ID string }{id}
+	f, err := v.ask(forms.Sent)
+	if err != nil {
+		return err
+	}
+	v.dress(f)
+	v.Picture, v.Key, v.Private = "", "status.title", true
+	v.Data = f
 	email := strings.TrimSpace(v.sent.Get("email"))
 	if email == "" {
 		v.Errors["email"] = v.translate("This field is required.")
 		return v.render(http.StatusBadRequest, "status")
 	}
 	var s signup
-	err := v.call(http.MethodGet, api.Path("public", "waitlists", id, "signups", email), "", nil, &s)
+	err = v.call(http.MethodGet, api.Path("public", "waitlists", f.ID, "signups", email), "", nil, &s)
 	if refusal, refused := errors.AsType[*api.Error](err); refused {
 		if refusal.Status == http.StatusNotFound {
 			v.Errors["email"] = v.translate(refusal.Message)
 		}
 		return v.render(v.refuse(refusal), "status")
-	}
-	f, err := v.ask(forms.Sent)
-	if err != nil {
-		return err
 	}
 	// The API tells nobody the token but who signed up: their browser kept it.
 	if t := v.sent.Get("token"); referralToken.MatchString(t) {

@@ -2,10 +2,14 @@ package http
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -13,6 +17,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -193,5 +198,102 @@ func TestForwards(t *testing.T) {
 	}
 	if want := map[string]any{"email": "a@example.com", "referred_by_token": "abc"}; fmt.Sprint(sent) != fmt.Sprint(want) {
 		t.Errorf("sent %v, want %v", sent, want)
+	}
+}
+
+// TestDrawn: a form that was drawn for one visitor shows nothing of them to the next.
+func TestDrawn(t *testing.T) {
+	h := pages(t, "http://127.0.0.1:1", backend{form: `{"waitlist_id":"` + list + `","name":"Kites","status":"open"}`})
+	first, second := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
+	for range 2 {
+		for _, query := range []string{
+			"", "?ref=" + first, "?ref=" + second, "?ref=" + first + "&utm_source=news", "?email=ann@example.com", "?ref=%22%3E", "?ref=" + first + "&lang=en",
+		} {
+			w := ask(t, h, "/w/"+list+query, nil)
+			body := w.Body.String()
+			asked, _ := url.ParseQuery(strings.TrimPrefix(query, "?"))
+			for name, value := range map[string]string{
+				"ref": asked.Get("ref"), "utm_source": asked.Get("utm_source"), "email": asked.Get("email"),
+			} {
+				shown := regexp.MustCompile(`name="` + name + `" value="([^"]*)"`).FindStringSubmatch(body)
+				if got := strings.Join(shown, " "); (value == "") != (len(shown) < 2 || shown[1] == "") || !strings.Contains(got, html.EscapeString(value)) {
+					t.Errorf("%q: %s is %q", query, name, got)
+				}
+			}
+			if strings.Contains(body, "E-Mail-Adresse") == (asked.Get("lang") == "en") || w.Header().Get("Content-Length") != strconv.Itoa(len(body)) ||
+				!strings.HasSuffix(strings.TrimSpace(body), "</html>") {
+				t.Errorf("%q: %v\n%s", query, w.Header(), body)
+			}
+		}
+	}
+}
+
+// TestContrast holds every colour of a grid against WCAG AA: text on it, and links in it.
+func TestContrast(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want float64
+	}{{"#000000", "#ffffff", 21}, {"#777777", "#ffffff", 4.48}, {"#3730a3", "#ffffff", 9.93}} {
+		if got := contrast(c.a, c.b); math.Abs(got-c.want) > .01 {
+			t.Errorf("%s on %s: %.2f, want %.2f", c.a, c.b, got, c.want)
+		}
+	}
+	for n := range 16 * 16 * 16 {
+		accent := fmt.Sprintf("#%02x%02x%02x", (n>>8)*17, (n>>4&15)*17, (n&15)*17)
+		if got := contrast(accent, onAccent(accent)); got < aa {
+			t.Errorf("text on %s: %.2f", accent, got)
+		}
+		for _, p := range []palette{light(), dark()} {
+			if got := contrast(p.line(accent), p.ground); got < aa {
+				t.Errorf("%s on %s: %.2f", accent, p.ground, got)
+			}
+		}
+	}
+	css, err := assetFiles.ReadFile("assets/page.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []palette{light(), dark()} {
+		ground := strings.Replace(p.ground, "#ffffff", "#fff", 1)
+		if !strings.Contains(string(css), "--ground: "+ground+";") || !strings.Contains(string(css), "--accent: "+p.accent+";") {
+			t.Errorf("page.css has other colours than %v", p)
+		}
+	}
+}
+
+// TestLook: a form's colour, logo, button and language are on its pages, and its policy
+// admits them and nothing else.
+func TestLook(t *testing.T) {
+	form := func(look string) string {
+		return `{"waitlist_id":"` + list + `","name":"Kites","status":"open","hero_image_url":"https://a.example/x.png","appearance":` + look + `}`
+	}
+	h := pages(t, "http://127.0.0.1:1", backend{
+		form: form(`{"accent":"#ffee00","logo_url":"https://b.example/l.svg?x='y","button_text":"Go <now>","locale":"en"}`),
+	})
+	for _, path := range []string{"", "/status"} {
+		w := ask(t, h, "/w/"+list+path, nil)
+		body, policy := w.Body.String(), w.Header().Get("Content-Security-Policy")
+		style := regexp.MustCompile(`<style>(.*)</style>`).FindStringSubmatch(body)
+		if len(style) < 2 || !strings.HasPrefix(style[1], ":root{--accent:#ffee00;--on-accent:#000000;--line-accent:#3730a3}") {
+			t.Fatalf("%s: style %v", path, style)
+		}
+		sum := sha256.Sum256([]byte(style[1]))
+		if !strings.Contains(policy, "style-src 'self' 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"';") ||
+			!strings.Contains(policy, " https://b.example;") || strings.Contains(policy, "a.example") != (path == "") {
+			t.Errorf("%s: policy %s", path, policy)
+		}
+		if !strings.Contains(body, `lang="en"`) || !strings.Contains(body, `<img class="logo" src="https://b.example/l.svg?x=%27y"`) ||
+			(path == "") != strings.Contains(body, "Go &lt;now&gt;") {
+			t.Errorf("%s\n%s", path, body)
+		}
+	}
+	if body := ask(t, h, "/w/"+list+"?lang=de", nil).Body.String(); !strings.Contains(body, `lang="de"`) {
+		t.Error("the owner's language wins over the one that was asked for")
+	}
+	for _, look := range []string{"{}", `{"accent":"red;}*{display:none"}`} {
+		w := ask(t, pages(t, "http://127.0.0.1:1", backend{form: form(look)}), "/w/"+list, nil)
+		if policy := w.Header().Get("Content-Security-Policy"); strings.Contains(w.Body.String(), "<style>") || strings.Contains(policy, "sha256") {
+			t.Errorf("%s: %s\n%s", look, policy, w.Body)
+		}
 	}
 }

@@ -41,8 +41,9 @@ const (
 	widgetFor = "public, max-age=300"
 )
 
-// policy is the Content-Security-Policy of every page. %s is the origin of its picture.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'%s; " +
+// policy is the Content-Security-Policy of every page. The first %s is the hash of its style, the second has the origins of
+// its pictures.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; connect-src 'self'; img-src 'self'%s; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 type handler struct {
@@ -55,6 +56,7 @@ type handler struct {
 
 	forms *forms.Forms
 	shown func(waitlistID string)
+	drawn drawn
 }
 
 // Backends are what the pages need.
@@ -160,6 +162,10 @@ type view struct {
 	Private bool
 	// Picture is the URL of the owner's picture; empty: none.
 	Picture string
+	// Logo is the URL of the owner's logo; empty: none.
+	Logo string
+	// accent is the owner's colour, #rrggbb; empty: none.
+	accent string
 	// Problem is what went wrong; nil: nothing.
 	Problem *problem
 	// Errors has the messages beside fields, by the field's name.
@@ -245,19 +251,38 @@ func (v *view) refuse(e *api.Error) int {
 
 // render answers with a page.
 func (v *view) render(status int, name string) error {
+	page, err := v.draw(name)
+	if err != nil {
+		return err
+	}
+	v.answer(status, page)
+	return nil
+}
+
+// draw returns a page.
+func (v *view) draw(name string) ([]byte, error) {
 	var b bytes.Buffer
 	if err := v.h.templates[name].Execute(&b, v); err != nil {
-		return fmt.Errorf("render %s: %w", name, err)
+		return nil, fmt.Errorf("render %s: %w", name, err)
 	}
-	picture := ""
-	if u, err := url.Parse(v.Picture); err == nil && u.Host != "" {
-		picture = " " + u.Scheme + "://" + u.Host
-	}
+	return b.Bytes(), nil
+}
+
+// answer answers with a page in one or more pieces.
+func (v *view) answer(status int, pieces ...[]byte) {
 	header := v.c.Writer.Header()
-	header.Set("Content-Security-Policy", fmt.Sprintf(policy, picture))
+	header.Set("Content-Security-Policy", fmt.Sprintf(policy, v.styleHash(), origins(v.Picture, v.Logo)))
 	header.Set("Vary", "Accept-Language")
-	v.c.Data(status, "text/html; charset=utf-8", b.Bytes())
-	return nil
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	length := 0
+	for _, p := range pieces {
+		length += len(p)
+	}
+	header.Set("Content-Length", strconv.Itoa(length))
+	v.c.Status(status)
+	for _, p := range pieces {
+		_, _ = v.c.Writer.Write(p) // the visitor may be gone
+	}
 }
 
 // call calls the REST interface for the visitor. Its errors are *api.Error.
