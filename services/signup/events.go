@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"waitlist.internal/libs/views"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
@@ -77,9 +78,9 @@ func WaitlistDeleted(id, ownerID string, at time.Time) *eventv1.Event {
 	return ev
 }
 
-// Event is the event that publishes c. It keeps c's id, so that consumers drop
+// ViewsEvent is the event that publishes c. It keeps c's id, so that consumers drop
 // repeats.
-func (c ViewCount) Event() *eventv1.Event {
+func ViewsEvent(c views.Count) *eventv1.Event {
 	ev := newEvent(c.ID, c.At)
 	ev.Payload = &eventv1.Event_PageViewsCounted{PageViewsCounted: &eventv1.PageViewsCounted{WaitlistId: c.WaitlistID, Views: c.Views}}
 	return ev

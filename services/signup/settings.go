@@ -64,7 +64,19 @@ type Settings struct {
 	EmailTemplates           EmailTemplates `json:"email_templates"`
 	ReferralGuard            GuardMode      `json:"referral_guard"`
 	// CreditAfterVerification has an effect only with RequireEmailVerification.
-	CreditAfterVerification bool `json:"credit_after_verification"`
+	CreditAfterVerification bool       `json:"credit_after_verification"`
+	Appearance              Appearance `json:"appearance"`
+}
+
+// Appearance says how the form looks; empty: as it does by default.
+type Appearance struct {
+	// Accent is the colour of buttons and links, as #rrggbb in lower case.
+	Accent  string `json:"accent,omitempty"`
+	LogoURL string `json:"logo_url,omitempty"`
+	// ButtonText is on the button that signs up.
+	ButtonText string `json:"button_text,omitempty"`
+	// Locale is the language of the form's own texts: en, de, or empty for the visitor's.
+	Locale string `json:"locale,omitempty"`
 }
 
 // EmailTemplates holds the template ids of the mails, "" for no template.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,6 +25,7 @@ const (
 	maxSubheadline    = 200
 	maxConsentText    = 500
 	maxRedirectURL    = 500
+	maxButtonText     = 40
 	maxURL            = 2000
 	maxDomains        = 100
 	maxEvents         = 10
@@ -88,6 +90,7 @@ func settingsTable(assignable func(Assignment) bool) []setting {
 		{name: "email_templates", tier: pro, read: emailTemplates(assignable)},
 		{name: "referral_guard", read: oneOf(GuardOff, GuardFlag, GuardWithhold)},
 		{name: "credit_after_verification", read: boolean},
+		{name: "appearance", read: appearance},
 	}
 }
 
@@ -487,6 +490,31 @@ func emailTemplates(assignable func(Assignment) bool) func(*body.Object, string)
 		failKeysBut(in, mails...)
 		return out
 	}
+}
+
+var accentPattern = regexp.MustCompile(`^#[0-9a-f]{6}$`)
+
+// appearance reads how the form looks. It replaces the whole object.
+func appearance(o *body.Object, name string) any {
+	var out Appearance
+	in, ok := o.Object(name)
+	if !ok {
+		return out
+	}
+	accent, _ := in.String("accent", 0)
+	out.Accent = strings.ToLower(accent)
+	if out.Accent != "" && !accentPattern.MatchString(out.Accent) {
+		in.Fail("accent", "Enter a colour such as #3730a3.")
+	}
+	out.LogoURL, _ = link(netguard.Options{MaxLength: maxURL, AnyHost: true})(in, "logo_url").(string)
+	out.ButtonText, _ = in.String("button_text", maxButtonText)
+	out.ButtonText = strings.TrimSpace(out.ButtonText)
+	out.Locale, _ = in.String("locale", 0)
+	if out.Locale != "" && out.Locale != "en" && out.Locale != "de" {
+		in.Fail("locale", "Choose en or de.")
+	}
+	failKeysBut(in, "accent", "logo_url", "button_text", "locale")
+	return out
 }
 
 func element(name string, i int) string { return fmt.Sprintf("%s[%d]", name, i) }

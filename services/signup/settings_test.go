@@ -102,6 +102,12 @@ func TestMergeAccepts(t *testing.T) {
 		{"guard", `{}`, `{"referral_guard":"withhold"}`, `{"referral_guard":"withhold"}`},
 		{"guard off", `{"referral_guard":"flag"}`, `{"referral_guard":null}`, `{}`},
 		{"credit later", `{}`, `{"credit_after_verification":true}`, `{"credit_after_verification":true}`},
+		{
+			"look", `{}`, `{"appearance":{"accent":"#AABBCC","logo_url":"https://a.example/l.png","button_text":" Go ","locale":"de"}}`,
+			`{"appearance":{"accent":"#aabbcc","logo_url":"https://a.example/l.png","button_text":"Go","locale":"de"}}`,
+		},
+		{"a look is replaced", `{"appearance":{"locale":"de"}}`, `{"appearance":{"accent":"#aabbcc"}}`, `{"appearance":{"accent":"#aabbcc"}}`},
+		{"no look", `{"appearance":{"locale":"de"}}`, `{"appearance":{"locale":null,"accent":"","logo_url":""}}`, `{}`},
 		{"no templates", `{}`, `{"email_templates":{}}`, `{}`},
 		{"null templates", `{}`, `{"email_templates":{"signup_confirmation":null,"offboarding":""}}`, `{}`},
 		{
@@ -419,7 +425,7 @@ func TestSettingsJSON(t *testing.T) {
 			`"allowed_email_domains":[],"webhook_url":"","webhook_events":["signup.created","referral.credited"],"slack_webhook_url":"",` +
 			`"discord_webhook_url":"","status":"open","show_social_proof":true,"require_consent":false,"consent_text":"","referral_boost":1,` +
 			`"position_offset":0,"notify_referrer":false,"sms_notify_referrer":false,"require_email_verification":false,` +
-			`"referral_milestones":[],"email_templates":{},"referral_guard":"off","credit_after_verification":false}`
+			`"referral_milestones":[],"email_templates":{},"referral_guard":"off","credit_after_verification":false,"appearance":{}}`
 		if string(out) != want {
 			t.Fatalf("%s, want\n%s", out, want)
 		}

@@ -3,6 +3,7 @@ package signup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -95,6 +96,50 @@ type Form struct {
 	Advanced, Pro bool
 	// Count is nil if the public may not see it.
 	Count *int64
+	// Version changes with everything but Count.
+	Version string
+}
+
+// FormConfig is the public configuration of a form, as the API writes it.
+type FormConfig struct {
+	WaitlistID               string     `json:"waitlist_id"`
+	Name                     string     `json:"name"`
+	Headline                 string     `json:"headline"`
+	Subheadline              string     `json:"subheadline"`
+	HeroImageURL             string     `json:"hero_image_url"`
+	NameField                FieldMode  `json:"name_field"`
+	PhoneField               FieldMode  `json:"phone_field"`
+	SignupCount              *int64     `json:"signup_count"`
+	CustomQuestions          []Question `json:"custom_questions"`
+	Status                   Status     `json:"status"`
+	ShowSocialProof          bool       `json:"show_social_proof"`
+	RequireConsent           bool       `json:"require_consent"`
+	ConsentText              string     `json:"consent_text"`
+	ReferralBoost            int        `json:"referral_boost"`
+	PositionOffset           int64      `json:"position_offset"`
+	Appearance               Appearance `json:"appearance"`
+	HideBranding             *bool      `json:"hide_branding,omitempty"`
+	HidePosition             *bool      `json:"hide_position,omitempty"`
+	RequireEmailVerification *bool      `json:"require_email_verification,omitempty"`
+}
+
+// Config returns f as the API writes it.
+func (f Form) Config() FormConfig {
+	s := f.Settings
+	doc := FormConfig{
+		WaitlistID: f.Waitlist.ID, Name: f.Waitlist.Name, Headline: s.Headline, Subheadline: s.Subheadline,
+		HeroImageURL: s.HeroImageURL, NameField: s.NameField, PhoneField: s.PhoneField, SignupCount: f.Count,
+		CustomQuestions: s.CustomQuestions, Status: s.Status, ShowSocialProof: s.ShowSocialProof,
+		RequireConsent: s.RequireConsent, ConsentText: s.ConsentText, ReferralBoost: s.ReferralBoost,
+		PositionOffset: s.PositionOffset, Appearance: s.Appearance,
+	}
+	if f.Advanced {
+		doc.HideBranding, doc.HidePosition = &s.HideBranding, &s.HidePosition
+	}
+	if f.Pro {
+		doc.RequireEmailVerification = &s.RequireEmailVerification
+	}
+	return doc
 }
 
 // Form returns a waitlist's public configuration.
@@ -107,6 +152,8 @@ func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
 	f := Form{
 		Waitlist: w, Settings: w.Settings.Effective(tier),
 		Advanced: tier.AtLeast("advanced"), Pro: tier.AtLeast("pro"),
+		// The tier alone changes when a trial ends.
+		Version: fmt.Sprintf("%d.%d.%s", w.Version, w.Owner.Version, tier),
 	}
 	if v.Total > publicCountAbove && !f.Settings.HidePosition {
 		f.Count = &v.Total

@@ -14,6 +14,7 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
+	"waitlist.internal/libs/views"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 )
@@ -226,7 +227,7 @@ func TestCountViews(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	at := time.Date(2026, 3, 1, 23, 59, 59, 999_000_000, time.UTC)
-	counts := []signup.ViewCount{
+	counts := []views.Count{
 		{ID: uuid.NewString(), WaitlistID: w.list.ID, Views: 7, At: at},
 		{ID: uuid.NewString(), WaitlistID: uuid.NewString(), Views: 1, At: at},
 	}

@@ -122,11 +122,16 @@ func bareHandler(ctx context.Context, postgresURL, redisURL, file string) error 
 		}
 		c.Data(http.StatusOK, "application/json; charset=utf-8", body)
 	})
+	return serveBare(ctx, g)
+}
+
+// serveBare prints its address and serves h until standard input ends.
+func serveBare(ctx context.Context, h http.Handler) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	web := &http.Server{Handler: g, ReadHeaderTimeout: answerTimeout}
+	web := &http.Server{Handler: h, ReadHeaderTimeout: answerTimeout}
 	fmt.Println(l.Addr())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)

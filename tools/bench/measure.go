@@ -85,6 +85,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("B15") || b.wants("B16") {
+		if err := b.pages(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("B9") || b.wants("B10") {
 		if err := b.transfers(ctx); err != nil {
 			return err

@@ -18,6 +18,7 @@ const (
 	roleProxy = "role-proxy" // target, delay
 	roleSMTP  = "role-smtp"
 	roleBare  = "role-bare" // Postgres, Redis, file
+	rolePage  = "role-page" // file
 )
 
 // playRole plays the role that args name until standard input ends. It reports whether args name one.
@@ -36,6 +37,8 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 		return true, k.Stop()
 	case roleBare:
 		return true, bareHandler(ctx, args[1], args[2], args[3])
+	case rolePage:
+		return true, barePage(ctx, args[1])
 	case roleSMTP:
 		return true, smtpSink(ctx)
 	case roleProxy:

@@ -1,5 +1,6 @@
 // Package app wires the pages service: the pages that people see in a browser. It keeps
-// nothing and holds no key; all that it knows and does goes through the REST interface.
+// nothing. Forms come from signup, which also hears how often they were shown; all else
+// that it knows and does goes through the REST interface.
 package app
 
 import (
@@ -8,9 +9,13 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"waitlist.internal/libs/service"
+	"waitlist.internal/libs/views"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/pages/api"
+	"waitlist.internal/services/pages/forms"
 	pageshttp "waitlist.internal/services/pages/http"
 )
 
@@ -21,6 +26,9 @@ const Name = "pages"
 type Config struct {
 	service.Config
 
+	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name has the addresses of all
+	// replicas (a headless service) and is looked up every three seconds.
+	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
 	// The REST interface as this service reaches it, with /v1. Whoever answers there must trust this service's address as
 	// a proxy (TRUSTED_PROXIES), or takes all visitors for one.
 	APIURL string `env:"PAGES_API_URL" envDefault:"http://127.0.0.1:8080/v1" run:"the standalone's" deployed:"required"`
@@ -42,16 +50,28 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	if err != nil {
 		problems = append(problems, fmt.Errorf("PUBLIC_FORM_URL: %w", err))
 	}
-	rt, err := service.New(ctx, Name, cfg.Config, service.Options{HTTP: true, Unlimited: true, Problems: problems})
+	rt, err := service.New(ctx, Name, cfg.Config, service.Options{HTTP: true, Unlimited: true, Calls: true, Problems: problems})
 	if err != nil {
 		return nil, err
 	}
 	client := api.New(base)
 	rt.OnClose("connections to the API", func(context.Context) error { client.Close(); return nil })
-	if err := pageshttp.Routes(rt.Engine, client, public, rt.Log); err != nil {
+	if err := wire(rt, cfg, pageshttp.Backends{API: client, Public: public, Log: rt.Log}); err != nil {
 		return nil, errors.Join(err, rt.Close(context.WithoutCancel(ctx)))
 	}
 	return rt, nil
+}
+
+func wire(rt *service.Runtime, cfg Config, b pageshttp.Backends) error {
+	conn, err := rt.Dial(cfg.SignupTarget, "signup")
+	if err != nil {
+		return err
+	}
+	signup := signupv1.NewFormServiceClient(conn)
+	shown := views.New(forms.Reports{Signup: signup}, time.Now, rt.Log)
+	rt.Go("page views", shown.Run)
+	b.Forms, b.Shown = forms.New(signup, time.Now), shown.Add
+	return pageshttp.Routes(rt.Engine, b)
 }
 
 // baseURL returns an absolute http(s) URL without a slash at its end.

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -8,117 +9,36 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
+	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/services/pages/api"
+	"waitlist.internal/services/pages/forms"
 )
 
-// form is a waitlist's public configuration.
-type form struct {
-	ID              string     `json:"waitlist_id"`
-	Name            string     `json:"name"`
-	Headline        string     `json:"headline"`
-	Subheadline     string     `json:"subheadline"`
-	HeroImageURL    string     `json:"hero_image_url"`
-	NameField       string     `json:"name_field"`
-	PhoneField      string     `json:"phone_field"`
-	Count           *int64     `json:"signup_count"`
-	Questions       []question `json:"custom_questions"`
-	Status          string     `json:"status"`
-	ShowSocialProof bool       `json:"show_social_proof"`
-	RequireConsent  bool       `json:"require_consent"`
-	ConsentText     string     `json:"consent_text"`
-	ReferralBoost   int64      `json:"referral_boost"`
-	HideBranding    bool       `json:"hide_branding"`
-	Verify          bool       `json:"require_email_verification"`
-}
-
-type question struct {
-	ID       string   `json:"id"`
-	Label    string   `json:"label"`
-	Type     string   `json:"type"`
-	Required bool     `json:"required"`
-	Options  []string `json:"options"`
-}
-
-// Heading is what stands above the form.
-func (f *form) Heading() string {
-	if f.Headline != "" {
-		return f.Headline
+// ask asks for a form, which may be as old as age if signup does not answer.
+func (v *view) ask(age time.Duration) (*forms.Form, error) {
+	f, err := v.h.forms.Get(v.c.Request.Context(), v.c.Param("waitlist_id"), age)
+	if err == nil {
+		return f, nil
 	}
-	return f.Name
-}
-
-// piece is a part of a consent text: a link if URL is set.
-type piece struct{ Text, URL string }
-
-var markdownLink = regexp.MustCompile(`\[([^\[\]]+)\]\(((?:https?://|mailto:)[^\s()<>"]+)\)`)
-
-// Consent returns the consent text in pieces. Only what is plainly a link to a page or a
-// mailbox is one.
-func (f *form) Consent() (out []piece) {
-	rest := f.ConsentText
-	for {
-		m := markdownLink.FindStringSubmatchIndex(rest)
-		if m == nil {
-			break
-		}
-		if m[0] > 0 {
-			out = append(out, piece{Text: rest[:m[0]]})
-		}
-		out = append(out, piece{rest[m[2]:m[3]], rest[m[4]:m[5]]})
-		rest = rest[m[1]:]
+	e := apierr.From(err)
+	switch e.Code {
+	case apierr.NotFound:
+		return nil, &api.Error{Status: http.StatusNotFound, Code: string(e.Code), Message: e.Message}
+	case apierr.RateLimited:
+		return nil, &api.Error{Status: http.StatusTooManyRequests, Code: string(e.Code), RetryAfter: e.RetryAfter}
 	}
-	if rest != "" {
-		out = append(out, piece{Text: rest})
-	}
-	return out
-}
-
-// Forms that were shown serve the answers to their own POSTs, so that one visit is one
-// view and one token of the global limit. A form that is shown is always asked for.
-const (
-	formKept = 15 * time.Minute
-	maxForms = 1000
-)
-
-type cachedForm struct {
-	form *form
-	at   time.Time
-}
-
-// fetch asks for a form and counts a view of it.
-func (v *view) fetch(id string) (*form, error) {
-	f := new(form)
-	if err := v.call(http.MethodGet, api.Path("public", "waitlists", id, "config"), "", nil, f); err != nil {
-		return nil, err
-	}
-	h := v.h
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.forms) >= maxForms {
-		clear(h.forms)
-	}
-	h.forms[id] = cachedForm{f, h.now()}
-	return f, nil
-}
-
-// seen returns a form that was shown a short while ago.
-func (v *view) seen(id string) (*form, error) {
-	h := v.h
-	h.mu.Lock()
-	kept, ok := h.forms[id]
-	h.mu.Unlock()
-	if ok && h.now().Sub(kept.at) < formKept {
-		return kept.form, nil
-	}
-	return v.fetch(id)
+	return nil, &api.Error{Cause: err}
 }
 
 // formPage is the form with what a visitor brought along or entered.
 type formPage struct {
-	*form
+	*forms.Form
 	Ref string
 	UTM []struct{ Name, Value string }
 	// Again says that the visitor sent it already.
@@ -129,8 +49,8 @@ func utmNames() []string {
 	return []string{"utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"}
 }
 
-func newFormPage(f *form, value func(string) string) formPage {
-	p := formPage{form: f, Ref: value("ref")}
+func newFormPage(f *forms.Form, value func(string) string) formPage {
+	p := formPage{Form: f, Ref: value("ref")}
 	for _, name := range utmNames() {
 		if s := value(name); s != "" {
 			p.UTM = append(p.UTM, struct{ Name, Value string }{name, s})
@@ -139,17 +59,83 @@ func newFormPage(f *form, value func(string) string) formPage {
 	return p
 }
 
-func (*handler) form(v *view) error {
-	f, err := v.fetch(v.c.Param("waitlist_id"))
+func (h *handler) form(v *view) error {
+	f, err := v.ask(forms.Shown)
 	if err != nil {
 		return err
 	}
-	v.Title, v.Picture = f.Heading(), f.HeroImageURL
-	v.Data = newFormPage(f, func(name string) string { return httpapi.Query(v.c, name) })
+	v.dress(f)
+	v.Title = f.Heading()
 	if f.Status != "open" {
+		v.Data = newFormPage(f, func(string) string { return "" })
 		return v.render(http.StatusOK, "closed")
 	}
-	return v.render(http.StatusOK, "form")
+	if v.c.Request.Method != http.MethodHead {
+		h.shown(f.ID)
+	}
+	pieces, err := v.drawForm(f)
+	if err != nil {
+		return err
+	}
+	v.answer(http.StatusOK, pieces...)
+	return nil
+}
+
+// maxDrawn bounds the forms that are kept as they were drawn, in bytes.
+const maxDrawn = 16 << 20
+
+// drawn keeps forms as they were drawn: many people come to one form, by links that
+// differ in their referral token only.
+type drawn struct {
+	mu    sync.Mutex
+	pages map[drawing][][]byte
+	bytes int
+}
+
+// drawing is a form, as signup last sent it, in a language.
+type drawing struct {
+	form     *forms.Form
+	lang     string
+	referred bool
+}
+
+// drawForm returns the page of a form in pieces that must not be changed.
+func (v *view) drawForm(f *forms.Form) ([][]byte, error) {
+	ref := httpapi.Query(v.c, "ref")
+	p := newFormPage(f, func(name string) string { return httpapi.Query(v.c, name) })
+	v.Data = p
+	if len(p.UTM) > 0 || httpapi.Query(v.c, "email") != "" || (ref != "" && !referralToken.MatchString(ref)) {
+		page, err := v.draw("form")
+		return [][]byte{page}, err
+	}
+	d, key := &v.h.drawn, drawing{f, v.lang, ref != ""}
+	d.mu.Lock()
+	pieces := d.pages[key]
+	d.mu.Unlock()
+	if pieces == nil {
+		// No owner can write this into a form, for it is drawn now.
+		mark := strings.ReplaceAll(uuid.NewString(), "-", "")
+		if ref != "" {
+			p.Ref = mark
+		}
+		v.Data = p
+		page, err := v.draw("form")
+		if err != nil {
+			return nil, err
+		}
+		pieces = bytes.Split(page, []byte(mark))
+		d.mu.Lock()
+		if d.bytes += len(page); d.pages == nil || d.bytes > maxDrawn {
+			d.pages, d.bytes = map[drawing][][]byte{}, len(page)
+		}
+		d.pages[key] = pieces
+		d.mu.Unlock()
+	}
+	out := pieces[:1:1]
+	for _, piece := range pieces[1:] {
+		out = append(out, []byte(ref), piece)
+	}
+	return out, nil
 }
 
 // signup is the API's answer to a signup, and to a question for its place.
@@ -163,14 +149,13 @@ type signup struct {
 }
 
 func (h *handler) join(v *view) error {
-	id := v.c.Param("waitlist_id")
-	f, err := v.seen(id)
+	f, err := v.ask(forms.Sent)
 	if err != nil {
 		return err
 	}
-	v.Picture = f.HeroImageURL
+	v.dress(f)
 	var s signup
-	err = v.call(http.MethodPost, api.Path("public", "waitlists", id, "signups"), "", v.joinBody(f), &s)
+	err = v.call(http.MethodPost, api.Path("public", "waitlists", f.ID, "signups"), "", v.joinBody(f), &s)
 	refusal, refused := errors.AsType[*api.Error](err)
 	if !refused {
 		v.Key, v.Private = "thanks.title", true
@@ -191,7 +176,7 @@ func (h *handler) join(v *view) error {
 }
 
 // joinBody is the body of a signup. Values that were left empty are left out.
-func (v *view) joinBody(f *form) map[string]any {
+func (v *view) joinBody(f *forms.Form) map[string]any {
 	body := map[string]any{}
 	for _, name := range append(utmNames(), "email", "first_name", "last_name", "phone", "timezone", "website") {
 		if s := v.sent.Get(name); s != "" {
@@ -225,7 +210,7 @@ func (v *view) joinBody(f *form) map[string]any {
 
 // placePage shows a place and the link to share.
 type placePage struct {
-	*form
+	*forms.Form
 	signup
 	// Joined says that the visitor has just signed up.
 	Joined bool
@@ -235,8 +220,8 @@ type placePage struct {
 	Live string
 }
 
-func (h *handler) place(f *form, s signup) placePage {
-	p := placePage{form: f, signup: s, Joined: true}
+func (h *handler) place(f *forms.Form, s signup) placePage {
+	p := placePage{Form: f, signup: s, Joined: true}
 	if s.ReferralToken != "" {
 		p.Link = h.public + api.Path("w", f.ID) + "?ref=" + url.QueryEscape(s.ReferralToken)
 	}
@@ -264,33 +249,38 @@ func (p placePage) Share(network, text string) string {
 func mailEscape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 func (*handler) statusForm(v *view) error {
-	v.Key, v.Private = "status.title", true
-	v.Data = struct{ ID string }{v.c.Param("waitlist_id")}
+	f, err := v.ask(forms.Sent)
+	if err != nil {
+		return err
+	}
+	v.dress(f)
+	v.Picture, v.Key, v.Private = "", "status.title", true
+	v.Data = f
 	return v.render(http.StatusOK, "status")
 }
 
 var referralToken = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 func (h *handler) status(v *view) error {
-	id := v.c.Param("waitlist_id")
-	v.Key, v.Private = "status.title", true
-	v.Data = struct{ ID string }{id}
+	f, err := v.ask(forms.Sent)
+	if err != nil {
+		return err
+	}
+	v.dress(f)
+	v.Picture, v.Key, v.Private = "", "status.title", true
+	v.Data = f
 	email := strings.TrimSpace(v.sent.Get("email"))
 	if email == "" {
 		v.Errors["email"] = v.translate("This field is required.")
 		return v.render(http.StatusBadRequest, "status")
 	}
 	var s signup
-	err := v.call(http.MethodGet, api.Path("public", "waitlists", id, "signups", email), "", nil, &s)
+	err = v.call(http.MethodGet, api.Path("public", "waitlists", f.ID, "signups", email), "", nil, &s)
 	if refusal, refused := errors.AsType[*api.Error](err); refused {
 		if refusal.Status == http.StatusNotFound {
 			v.Errors["email"] = v.translate(refusal.Message)
 		}
 		return v.render(v.refuse(refusal), "status")
-	}
-	f, err := v.seen(id)
-	if err != nil {
-		return err
 	}
 	// The API tells nobody the token but who signed up: their browser kept it.
 	if t := v.sent.Get("token"); referralToken.MatchString(t) {

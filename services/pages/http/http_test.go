@@ -1,9 +1,15 @@
 package http
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"html"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -11,13 +17,18 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 
 	"waitlist.internal/libs/httpapi"
+	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/pages/api"
+	"waitlist.internal/services/pages/forms"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,23 +95,28 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-func TestConsent(t *testing.T) {
-	for text, want := range map[string]string{
-		"":               "[]",
-		"I agree.":       "[{I agree. }]",
-		"[a](https://b)": "[{a https://b}]",
-		"See [a](https://b/c?d=e) or [m](mailto:x@y.z).": "[{See  } {a https://b/c?d=e} { or  } {m mailto:x@y.z} {. }]",
-		"[a](javascript:alert(1)) [b](data:x) [c](//d)":  "[{[a](javascript:alert(1)) [b](data:x) [c](//d) }]",
-		`[a](https://b" onclick="x)`:                     `[{[a](https://b" onclick="x) }]`,
-	} {
-		if got := fmt.Sprint((&form{ConsentText: text}).Consent()); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
-		}
-	}
+// backend stands for signup, with one form.
+type backend struct {
+	form string
+	err  error
 }
 
-// pages returns the pages in front of an API.
-func pages(t *testing.T, base string) http.Handler {
+func (s backend) GetForm(
+	context.Context, *signupv1.GetFormRequest, ...grpc.CallOption,
+) (*signupv1.GetFormResponse, error) {
+	return &signupv1.GetFormResponse{Version: "1", ConfigJson: []byte(s.form)}, s.err
+}
+
+func (backend) CountViews(
+	context.Context, *signupv1.CountViewsRequest, ...grpc.CallOption,
+) (*signupv1.CountViewsResponse, error) {
+	return nil, errors.New("not asked here")
+}
+
+const list = "0193d4a2-5c1e-7a41-8000-000000000001"
+
+// pages returns the pages in front of an API and of signup.
+func pages(t *testing.T, base string, s backend) http.Handler {
 	t.Helper()
 	engine, err := httpapi.NewEngine(httpapi.Config{TrustedProxies: []string{"192.0.2.1"}})
 	if err != nil {
@@ -108,7 +124,9 @@ func pages(t *testing.T, base string) http.Handler {
 	}
 	client := api.New(base + "/v1")
 	t.Cleanup(client.Close)
-	if err := Routes(engine, client, "https://example.com", slog.New(slog.DiscardHandler)); err != nil {
+	if err := Routes(engine, Backends{
+		API: client, Forms: forms.New(s, time.Now), Shown: func(string) {}, Public: "https://example.com", Log: slog.New(slog.DiscardHandler),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return engine
@@ -140,9 +158,9 @@ func TestFailures(t *testing.T) {
 	t.Cleanup(gateway.Close)
 	for name, base := range map[string]string{"nobody": nobody.URL, "a gateway": gateway.URL} {
 		t.Run(name, func(t *testing.T) {
-			h := pages(t, base)
+			h := pages(t, base, backend{err: errors.New("away")})
 			for path, form := range map[string]url.Values{
-				"/w/id": nil, "/w/id/leaderboard": nil, "/verify": {"token": {"x"}}, "/login": {"email": {"a@example.com"}},
+				"/w/" + list: nil, "/w/id/leaderboard": nil, "/verify": {"token": {"x"}}, "/login": {"email": {"a@example.com"}},
 			} {
 				w := ask(t, h, path, form)
 				if w.Code != http.StatusBadGateway || !strings.Contains(w.Body.String(), "Bei uns ist etwas schiefgegangen") ||
@@ -159,10 +177,6 @@ func TestForwards(t *testing.T) {
 	var got *http.Request
 	var sent map[string]any
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/config") {
-			_, _ = w.Write([]byte(`{"waitlist_id":"id","name":"Kites","status":"open"}`))
-			return
-		}
 		got = r
 		_ = json.NewDecoder(r.Body).Decode(&sent)
 		w.Header().Set("Retry-After", "17")
@@ -170,7 +184,7 @@ func TestForwards(t *testing.T) {
 		_, _ = w.Write([]byte(`{"error":"Too many requests.","error_code":"RATE_LIMITED","request_id":"r1"}`))
 	}))
 	t.Cleanup(upstream.Close)
-	w := ask(t, pages(t, upstream.URL), "/w/id", url.Values{
+	w := ask(t, pages(t, upstream.URL, backend{form: `{"waitlist_id":"` + list + `","name":"Kites","status":"open"}`}), "/w/"+list, url.Values{
 		"email": {"a@example.com"}, "ref": {"abc"}, "elapsed_ms": {"1e9"}, "unknown": {"x"}, "utm_source": {""},
 	})
 	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "17" || w.Header().Get("Access-Control-Allow-Origin") != "" ||
@@ -184,5 +198,102 @@ func TestForwards(t *testing.T) {
 	}
 	if want := map[string]any{"email": "a@example.com", "referred_by_token": "abc"}; fmt.Sprint(sent) != fmt.Sprint(want) {
 		t.Errorf("sent %v, want %v", sent, want)
+	}
+}
+
+// TestDrawn: a form that was drawn for one visitor shows nothing of them to the next.
+func TestDrawn(t *testing.T) {
+	h := pages(t, "http://127.0.0.1:1", backend{form: `{"waitlist_id":"` + list + `","name":"Kites","status":"open"}`})
+	first, second := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
+	for range 2 {
+		for _, query := range []string{
+			"", "?ref=" + first, "?ref=" + second, "?ref=" + first + "&utm_source=news", "?email=ann@example.com", "?ref=%22%3E", "?ref=" + first + "&lang=en",
+		} {
+			w := ask(t, h, "/w/"+list+query, nil)
+			body := w.Body.String()
+			asked, _ := url.ParseQuery(strings.TrimPrefix(query, "?"))
+			for name, value := range map[string]string{
+				"ref": asked.Get("ref"), "utm_source": asked.Get("utm_source"), "email": asked.Get("email"),
+			} {
+				shown := regexp.MustCompile(`name="` + name + `" value="([^"]*)"`).FindStringSubmatch(body)
+				if got := strings.Join(shown, " "); (value == "") != (len(shown) < 2 || shown[1] == "") || !strings.Contains(got, html.EscapeString(value)) {
+					t.Errorf("%q: %s is %q", query, name, got)
+				}
+			}
+			if strings.Contains(body, "E-Mail-Adresse") == (asked.Get("lang") == "en") || w.Header().Get("Content-Length") != strconv.Itoa(len(body)) ||
+				!strings.HasSuffix(strings.TrimSpace(body), "</html>") {
+				t.Errorf("%q: %v\n%s", query, w.Header(), body)
+			}
+		}
+	}
+}
+
+// TestContrast holds every colour of a grid against WCAG AA: text on it, and links in it.
+func TestContrast(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want float64
+	}{{"#000000", "#ffffff", 21}, {"#777777", "#ffffff", 4.48}, {"#3730a3", "#ffffff", 9.93}} {
+		if got := contrast(c.a, c.b); math.Abs(got-c.want) > .01 {
+			t.Errorf("%s on %s: %.2f, want %.2f", c.a, c.b, got, c.want)
+		}
+	}
+	for n := range 16 * 16 * 16 {
+		accent := fmt.Sprintf("#%02x%02x%02x", (n>>8)*17, (n>>4&15)*17, (n&15)*17)
+		if got := contrast(accent, onAccent(accent)); got < aa {
+			t.Errorf("text on %s: %.2f", accent, got)
+		}
+		for _, p := range []palette{light(), dark()} {
+			if got := contrast(p.line(accent), p.ground); got < aa {
+				t.Errorf("%s on %s: %.2f", accent, p.ground, got)
+			}
+		}
+	}
+	css, err := assetFiles.ReadFile("assets/page.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []palette{light(), dark()} {
+		ground := strings.Replace(p.ground, "#ffffff", "#fff", 1)
+		if !strings.Contains(string(css), "--ground: "+ground+";") || !strings.Contains(string(css), "--accent: "+p.accent+";") {
+			t.Errorf("page.css has other colours than %v", p)
+		}
+	}
+}
+
+// TestLook: a form's colour, logo, button and language are on its pages, and its policy
+// admits them and nothing else.
+func TestLook(t *testing.T) {
+	form := func(look string) string {
+		return `{"waitlist_id":"` + list + `","name":"Kites","status":"open","hero_image_url":"https://a.example/x.png","appearance":` + look + `}`
+	}
+	h := pages(t, "http://127.0.0.1:1", backend{
+		form: form(`{"accent":"#ffee00","logo_url":"https://b.example/l.svg?x='y","button_text":"Go <now>","locale":"en"}`),
+	})
+	for _, path := range []string{"", "/status"} {
+		w := ask(t, h, "/w/"+list+path, nil)
+		body, policy := w.Body.String(), w.Header().Get("Content-Security-Policy")
+		style := regexp.MustCompile(`<style>(.*)</style>`).FindStringSubmatch(body)
+		if len(style) < 2 || !strings.HasPrefix(style[1], ":root{--accent:#ffee00;--on-accent:#000000;--line-accent:#3730a3}") {
+			t.Fatalf("%s: style %v", path, style)
+		}
+		sum := sha256.Sum256([]byte(style[1]))
+		if !strings.Contains(policy, "style-src 'self' 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"';") ||
+			!strings.Contains(policy, " https://b.example;") || strings.Contains(policy, "a.example") != (path == "") {
+			t.Errorf("%s: policy %s", path, policy)
+		}
+		if !strings.Contains(body, `lang="en"`) || !strings.Contains(body, `<img class="logo" src="https://b.example/l.svg?x=%27y"`) ||
+			(path == "") != strings.Contains(body, "Go &lt;now&gt;") {
+			t.Errorf("%s\n%s", path, body)
+		}
+	}
+	if body := ask(t, h, "/w/"+list+"?lang=de", nil).Body.String(); !strings.Contains(body, `lang="de"`) {
+		t.Error("the owner's language wins over the one that was asked for")
+	}
+	for _, look := range []string{"{}", `{"accent":"red;}*{display:none"}`} {
+		w := ask(t, pages(t, "http://127.0.0.1:1", backend{form: form(look)}), "/w/"+list, nil)
+		if policy := w.Header().Get("Content-Security-Policy"); strings.Contains(w.Body.String(), "<style>") || strings.Contains(policy, "sha256") {
+			t.Errorf("%s: %s\n%s", look, policy, w.Body)
+		}
 	}
 }

@@ -4,12 +4,13 @@ import (
 	"strings"
 
 	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/services/pages/forms"
 )
 
 // input is one field of a form.
 type input struct {
 	*view
-	question
+	forms.Question
 	Name, Label, Type, Autocomplete, Value, Hint, Error string
 	Required                                            bool
 }
@@ -56,10 +57,10 @@ func (f input) DescribedBy() string {
 }
 
 // Question returns the field of a waitlist's own question.
-func (v *view) Question(q question) input {
+func (v *view) Question(q forms.Question) input {
 	name := "q." + q.ID
 	return input{
-		view: v, question: q, Name: name, Label: q.Label, Type: q.Type, Value: v.Sent(name), Required: q.Required,
+		view: v, Question: q, Name: name, Label: q.Label, Type: q.Type, Value: v.Sent(name), Required: q.Required,
 		Error: v.Errors["custom_answers."+q.ID],
 	}
 }

@@ -4,8 +4,8 @@
 //	GET   shows and changes nothing: mail scanners and previews follow links
 //	POST  calls the REST interface for the visitor and shows what it says
 //
-// Nothing is kept between two requests, neither in cookies nor here, but for forms, whose
-// settings serve the answers to their own POSTs; see forms.go.
+// Nothing is kept between two requests, neither in cookies nor here. Package forms keeps
+// what waitlists' forms look like.
 package http
 
 import (
@@ -19,7 +19,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -27,6 +26,7 @@ import (
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/services/pages/api"
+	"waitlist.internal/services/pages/forms"
 )
 
 //go:embed templates/*.html
@@ -41,8 +41,9 @@ const (
 	widgetFor = "public, max-age=300"
 )
 
-// policy is the Content-Security-Policy of every page. %s is the origin of its picture.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'%s; " +
+// policy is the Content-Security-Policy of every page. The first %s is the hash of its style, the second has the origins of
+// its pictures.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; connect-src 'self'; img-src 'self'%s; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 type handler struct {
@@ -53,16 +54,26 @@ type handler struct {
 	languages *languages
 	assets    map[string]asset
 
-	mu    sync.Mutex
-	forms map[string]cachedForm
-	now   func() time.Time
+	forms *forms.Forms
+	shown func(waitlistID string)
+	drawn drawn
 }
 
-// Routes adds the pages to an engine. public is the address at which people reach them.
-func Routes(e *gin.Engine, client *api.Client, public string, log *slog.Logger) error {
+// Backends are what the pages need.
+type Backends struct {
+	API   *api.Client
+	Forms *forms.Forms
+	// Shown counts a form that was shown.
+	Shown func(waitlistID string)
+	// Public is the address at which people reach the pages, without a slash at its end.
+	Public string
+	Log    *slog.Logger
+}
+
+// Routes adds the pages to an engine.
+func Routes(e *gin.Engine, b Backends) error {
 	h := &handler{
-		api: client, public: public, log: log,
-		templates: map[string]*template.Template{}, forms: map[string]cachedForm{}, now: time.Now,
+		api: b.API, public: b.Public, log: b.Log, forms: b.Forms, shown: b.Shown, templates: map[string]*template.Template{},
 	}
 	var err error
 	if h.languages, err = loadLanguages(); err != nil {
@@ -151,6 +162,10 @@ type view struct {
 	Private bool
 	// Picture is the URL of the owner's picture; empty: none.
 	Picture string
+	// Logo is the URL of the owner's logo; empty: none.
+	Logo string
+	// accent is the owner's colour, #rrggbb; empty: none.
+	accent string
 	// Problem is what went wrong; nil: nothing.
 	Problem *problem
 	// Errors has the messages beside fields, by the field's name.
@@ -236,19 +251,38 @@ func (v *view) refuse(e *api.Error) int {
 
 // render answers with a page.
 func (v *view) render(status int, name string) error {
+	page, err := v.draw(name)
+	if err != nil {
+		return err
+	}
+	v.answer(status, page)
+	return nil
+}
+
+// draw returns a page.
+func (v *view) draw(name string) ([]byte, error) {
 	var b bytes.Buffer
 	if err := v.h.templates[name].Execute(&b, v); err != nil {
-		return fmt.Errorf("render %s: %w", name, err)
+		return nil, fmt.Errorf("render %s: %w", name, err)
 	}
-	picture := ""
-	if u, err := url.Parse(v.Picture); err == nil && u.Host != "" {
-		picture = " " + u.Scheme + "://" + u.Host
-	}
+	return b.Bytes(), nil
+}
+
+// answer answers with a page in one or more pieces.
+func (v *view) answer(status int, pieces ...[]byte) {
 	header := v.c.Writer.Header()
-	header.Set("Content-Security-Policy", fmt.Sprintf(policy, picture))
+	header.Set("Content-Security-Policy", fmt.Sprintf(policy, v.styleHash(), origins(v.Picture, v.Logo)))
 	header.Set("Vary", "Accept-Language")
-	v.c.Data(status, "text/html; charset=utf-8", b.Bytes())
-	return nil
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	length := 0
+	for _, p := range pieces {
+		length += len(p)
+	}
+	header.Set("Content-Length", strconv.Itoa(length))
+	v.c.Status(status)
+	for _, p := range pieces {
+		_, _ = v.c.Writer.Write(p) // the visitor may be gone
+	}
 }
 
 // call calls the REST interface for the visitor. Its errors are *api.Error.

@@ -15,6 +15,7 @@ import (
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/views"
 	"waitlist.internal/services/signup"
 	signuphttp "waitlist.internal/services/signup/http"
 	"waitlist.internal/services/signup/postgres"
@@ -130,12 +131,12 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		}, func() float64 { return float64(svc.QueueDepth()) })
 		rt.Go("signup batches", svc.Run)
 		rt.Singleton("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
-		var views *signup.Views
+		var shown *views.Counter
 		if cfg.PageViews {
-			views = signup.NewViews(store, time.Now, rt.Log)
-			rt.Go("page views", views.Run)
+			shown = views.New(store, time.Now, rt.Log)
+			rt.Go("page views", shown.Run)
 		}
-		signuphttp.Routes(rt.Engine, svc, views)
+		signuphttp.Routes(rt.Engine, svc, shown)
 		return wire(rt, cfg, store, svc, wake)
 	})
 }

@@ -30,6 +30,11 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(signup.NewAdmin(owners, svc, store, time.Now)))
 	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))
+	forms := &grpc.Forms{Service: svc}
+	if cfg.PageViews {
+		forms.Views = store
+	}
+	signupv1.RegisterFormServiceServer(rt.GRPC, forms)
 
 	if err := rt.Consume("account events", kafka.ConsumerConfig{
 		Topics: []string{kafka.AccountsTopic}, Handler: signupkafka.Handler(waitlists), AfterCommit: wake,

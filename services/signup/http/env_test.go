@@ -21,6 +21,7 @@ import (
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
+	"waitlist.internal/libs/views"
 	"waitlist.internal/services/signup"
 	signuphttp "waitlist.internal/services/signup/http"
 	"waitlist.internal/services/signup/postgres"
@@ -47,7 +48,7 @@ type env struct {
 
 // newEnv returns an env whose owner has a tier. The service of an env with
 // MaxQueue set does not run: what is queued stays there.
-func newEnv(t *testing.T, tier string, cfg signup.Config, views *signup.Views) *env {
+func newEnv(t *testing.T, tier string, cfg signup.Config, shown *views.Counter) *env {
 	t.Helper()
 	e := &env{pool: testenv.Migrated(t, "signup", 8, postgres.Migrations), owner: uuid.NewString(), list: uuid.NewString()}
 	var err error
@@ -68,7 +69,7 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, views *signup.Views) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	signuphttp.Routes(engine, e.svc, views)
+	signuphttp.Routes(engine, e.svc, shown)
 	e.server = httptest.NewServer(engine)
 	t.Cleanup(e.server.Close)
 	return e

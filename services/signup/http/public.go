@@ -11,6 +11,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/views"
 	"waitlist.internal/services/signup"
 )
 
@@ -23,10 +24,10 @@ const (
 // timeLayout is how the API writes times.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// Routes adds the public routes to an engine. views counts how often a
+// Routes adds the public routes to an engine. shown counts how often a
 // form was shown. If it is nil, views are not counted.
-func Routes(e *gin.Engine, svc *signup.Service, views *signup.Views) {
-	h := handler{svc, views}
+func Routes(e *gin.Engine, svc *signup.Service, shown *views.Counter) {
+	h := handler{svc, shown}
 	e.POST("/v1/public/waitlists/:waitlist_id/signups", httpapi.H(h.join))
 	g := e.Group("/v1/public/waitlists/:waitlist_id", knownID)
 	g.GET("/signups/:email", httpapi.H(h.status))
@@ -42,7 +43,7 @@ func Routes(e *gin.Engine, svc *signup.Service, views *signup.Views) {
 
 type handler struct {
 	svc   *signup.Service
-	views *signup.Views
+	views *views.Counter
 }
 
 const paramID = "waitlist_id"
@@ -196,47 +197,12 @@ func readForm(c *gin.Context) (*body.Object, error) {
 	return body.Parse(raw)
 }
 
-type config struct {
-	WaitlistID               string            `json:"waitlist_id"`
-	Name                     string            `json:"name"`
-	Headline                 string            `json:"headline"`
-	Subheadline              string            `json:"subheadline"`
-	HeroImageURL             string            `json:"hero_image_url"`
-	NameField                signup.FieldMode  `json:"name_field"`
-	PhoneField               signup.FieldMode  `json:"phone_field"`
-	SignupCount              *int64            `json:"signup_count"`
-	CustomQuestions          []signup.Question `json:"custom_questions"`
-	Status                   signup.Status     `json:"status"`
-	ShowSocialProof          bool              `json:"show_social_proof"`
-	RequireConsent           bool              `json:"require_consent"`
-	ConsentText              string            `json:"consent_text"`
-	ReferralBoost            int               `json:"referral_boost"`
-	PositionOffset           int64             `json:"position_offset"`
-	HideBranding             *bool             `json:"hide_branding,omitempty"`
-	HidePosition             *bool             `json:"hide_position,omitempty"`
-	RequireEmailVerification *bool             `json:"require_email_verification,omitempty"`
-}
-
 func (h handler) config(c *gin.Context) error {
 	f, err := h.svc.Form(c.Request.Context(), c.Param(paramID))
 	if err != nil {
 		return err
 	}
-	s := f.Settings
-	doc := config{
-		WaitlistID: f.Waitlist.ID, Name: f.Waitlist.Name, Headline: s.Headline, Subheadline: s.Subheadline,
-		HeroImageURL: s.HeroImageURL, NameField: s.NameField, PhoneField: s.PhoneField, SignupCount: f.Count,
-		CustomQuestions: s.CustomQuestions, Status: s.Status, ShowSocialProof: s.ShowSocialProof,
-		RequireConsent: s.RequireConsent, ConsentText: s.ConsentText, ReferralBoost: s.ReferralBoost,
-		PositionOffset: s.PositionOffset,
-	}
-	if f.Advanced {
-		doc.HideBranding, doc.HidePosition = &s.HideBranding, &s.HidePosition
-	}
-	if f.Pro {
-		doc.RequireEmailVerification = &s.RequireEmailVerification
-	}
-	httpapi.JSON(c, http.StatusOK, doc)
+	httpapi.JSON(c, http.StatusOK, f.Config())
 	if h.views != nil {
 		h.views.Add(f.Waitlist.ID)
 	}

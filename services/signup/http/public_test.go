@@ -13,6 +13,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
+	"waitlist.internal/libs/views"
 	"waitlist.internal/services/signup"
 )
 
@@ -371,7 +372,7 @@ type countedViews struct {
 	counts map[string]int64
 }
 
-func (v *countedViews) CountViews(_ context.Context, counts []signup.ViewCount) error {
+func (v *countedViews) CountViews(_ context.Context, counts []views.Count) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, c := range counts {
@@ -384,9 +385,9 @@ func (v *countedViews) CountViews(_ context.Context, counts []signup.ViewCount) 
 func TestViews(t *testing.T) {
 	t.Parallel()
 	store := &countedViews{counts: map[string]int64{}}
-	views := signup.NewViews(store, now, nil)
-	e := newEnv(t, "pro", signup.Config{}, views)
-	stop := testenv.Run(t, views.Run)
+	shown := views.New(store, now, nil)
+	e := newEnv(t, "pro", signup.Config{}, shown)
+	stop := testenv.Run(t, shown.Run)
 	for range 3 {
 		e.get(t, e.path("/config"))
 	}

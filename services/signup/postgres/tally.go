@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
+	"waitlist.internal/libs/views"
 	"waitlist.internal/services/signup"
 )
 
@@ -162,11 +163,11 @@ const countViewsSQL = `
 INSERT INTO outbox (topic, key, payloads, traceparent)
 SELECT $1, v.key, ARRAY[v.payload], '' FROM unnest($2::text[], $3::bytea[]) AS v (key, payload)`
 
-// CountViews implements signup.ViewStore.
-func (s *Signups) CountViews(ctx context.Context, counts []signup.ViewCount) error {
+// CountViews implements views.Store.
+func (s *Signups) CountViews(ctx context.Context, counts []views.Count) error {
 	keys, payloads := make([]string, len(counts)), make([][]byte, len(counts))
 	for i, c := range counts {
-		_, key, events, _, err := outbox.Row(ctx, message(c.WaitlistID, c.Event()))
+		_, key, events, _, err := outbox.Row(ctx, message(c.WaitlistID, signup.ViewsEvent(c)))
 		if err != nil {
 			return err
 		}

@@ -43,11 +43,11 @@ func printed(t *testing.T, args ...string) map[string]secret {
 // TestKeys: what is printed is what the services take, and only they get it.
 func TestKeys(t *testing.T) {
 	secrets := printed(t, "-namespace", "ns")
-	if len(secrets) != 7 {
+	if len(secrets) != 8 {
 		t.Fatalf("%d secrets", len(secrets))
 	}
 	keys, err := rpc.ParseKeys(secrets["waitlist"].StringData["SERVICE_KEYS"])
-	if err != nil || len(keys) != 6 {
+	if err != nil || len(keys) != 7 {
 		t.Errorf("SERVICE_KEYS: %d, %v", len(keys), err)
 	}
 	for name, s := range secrets {

@@ -110,10 +110,14 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 	}
 
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var apps sync.WaitGroup
+	// Pages report their last views to signup, so they stop before it.
+	paging, stopPages := context.WithCancel(running)
+	var apps, paged sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
 	s.onStop(func() error {
+		stopPages()
+		paged.Wait()
 		stop()
 		apps.Wait()
 		for _, a := range s.apps {
@@ -122,25 +126,28 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		return errors.Join(errs...)
 	})
 	handlers := map[string]http.Handler{}
-	names := ServiceNames()
-	if s.cfg.Pages {
-		names = append(names, pages.Name)
-	}
-	for _, name := range names {
+	for _, name := range ServiceNames() {
+		if name == pages.Name && !s.cfg.Pages {
+			continue
+		}
 		a, err := l.launch(ctx, name)
 		if err != nil {
 			return nil, fmt.Errorf("start %s: %w", name, err)
 		}
 		handlers[name] = a.Handler()
 		s.apps = append(s.apps, a)
-		apps.Go(func() {
-			err := a.Run(running)
+		ctx, group := running, &apps
+		if name == pages.Name {
+			ctx, group = paging, &paged
+		}
+		group.Go(func() {
+			err := a.Run(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case running.Err() != nil && err != nil:
+			case ctx.Err() != nil && err != nil:
 				errs = append(errs, fmt.Errorf("stop %s: %w", name, err))
-			case running.Err() == nil:
+			case ctx.Err() == nil:
 				s.fail(fmt.Errorf("%s ended: %w", name, err))
 			}
 		})

@@ -16,9 +16,9 @@ import (
 	"waitlist.internal/libs/rpc"
 )
 
-// ServiceNames returns the six services in the order in which they start.
+// ServiceNames returns the services in the order in which they start.
 func ServiceNames() []string {
-	return []string{"account", "signup", "messaging", "admin-analytics", "billing", "notifier"}
+	return []string{"account", "signup", "messaging", "admin-analytics", "billing", "notifier", "pages"}
 }
 
 // Keys reads the suite's secrets from dir and creates the missing ones. It returns

@@ -66,6 +66,17 @@ type Form struct {
 	HideBranding             bool       `json:"hide_branding"`
 	HidePosition             bool       `json:"hide_position"`
 	RequireEmailVerification bool       `json:"require_email_verification"`
+	Appearance               Appearance `json:"appearance"`
+}
+
+// Appearance is how a form looks; what is empty is as it is by default.
+type Appearance struct {
+	// Accent is a colour as #rrggbb.
+	Accent     string `json:"accent,omitempty"`
+	LogoURL    string `json:"logo_url,omitempty"`
+	ButtonText string `json:"button_text,omitempty"`
+	// Locale is en or de.
+	Locale string `json:"locale,omitempty"`
 }
 
 // Question is a custom question of a form.

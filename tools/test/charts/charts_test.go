@@ -26,9 +26,9 @@ const root = "../../.."
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// services returns the names of the six services behind /v1. TestPages looks at the pages.
+// services returns the names of the services.
 func services() []string {
-	return []string{"account", "admin-analytics", "billing", "messaging", "notifier", "signup"}
+	return []string{"account", "admin-analytics", "billing", "messaging", "notifier", "pages", "signup"}
 }
 
 // helm runs helm and returns its output.
@@ -64,8 +64,8 @@ type object struct {
 	Spec yaml.Node
 }
 
-// render renders charts/waitlist as the release w, from a copy with its dependencies,
-// and returns the objects.
+// render renders charts/waitlist with the pages as the release w, from a copy with its
+// dependencies, and returns the objects.
 func render(t *testing.T, args ...string) []object {
 	t.Helper()
 	dir := t.TempDir()
@@ -78,6 +78,8 @@ func render(t *testing.T, args ...string) []object {
 	helm(t, "dependency", "build", chart)
 	out := helm(t, append([]string{
 		"template", "w", chart, "--namespace", "ns", "--values", filepath.Join(chart, "ci", "httproute-values.yaml"),
+		"--set", "pages.enabled=true", "--set", "pages.env.PAGES_API_URL=https://example.com/v1",
+		"--set", "pages.env.PUBLIC_FORM_URL=https://example.com",
 	}, args...)...)
 	var objects []object
 	for d := yaml.NewDecoder(bytes.NewReader(out)); ; {

@@ -23,6 +23,9 @@ import (
 	_ "waitlist.internal/proto/gen/waitlist/signup/v1" // likewise
 )
 
+// pages is the service that has no database.
+const pages = "pages"
+
 // source lists what a service's package app uses.
 type source struct {
 	// calls holds the services that it dials.
@@ -83,6 +86,7 @@ func internet() map[string][]string {
 		"billing":   {"443"},               // the payment provider
 		"messaging": {"443", "465", "587"}, // mail servers and providers
 		"notifier":  {"any"},               // the URL of an owner's webhook may name any port
+		"pages":     {"443"},               // the API
 	}
 }
 
@@ -93,12 +97,18 @@ func design(t *testing.T) (edges []string) {
 	for _, name := range services() {
 		s := read(t, name)
 		edges = append(edges,
-			"prometheus -> "+name+":internal", name+" -> dns:53", name+" -> postgres:5432", name+" -> otlp:4317")
+			"prometheus -> "+name+":internal", name+" -> dns:53", name+" -> otlp:4317")
+		if name != pages {
+			edges = append(edges, name+" -> postgres:5432")
+		}
 		for _, callee := range s.calls {
 			edges = append(edges, fmt.Sprintf("%s -> %s:grpc", name, callee))
 		}
-		if slices.Contains(s.options, "HTTP") { // and with it the limiter
-			edges = append(edges, "gateway -> "+name+":http", name+" -> redis:6379")
+		if slices.Contains(s.options, "HTTP") {
+			edges = append(edges, "gateway -> "+name+":http")
+			if !slices.Contains(s.options, "Unlimited") { // then it has the limiter
+				edges = append(edges, name+" -> redis:6379")
+			}
 		}
 		if slices.Contains(s.options, "Kafka") {
 			edges = append(edges, name+" -> kafka:9092")
@@ -240,7 +250,7 @@ func TestEdges(t *testing.T) {
 	compare(t, "the network policies", edges(t, objects, "server"), "the code", design(t))
 
 	var migrations []string
-	for _, name := range services() {
+	for _, name := range slices.DeleteFunc(services(), func(name string) bool { return name == pages }) {
 		for _, to := range []string{"dns:53", "postgres:5432", "kafka:9092", "otlp:4317"} {
 			migrations = append(migrations, name+" -> "+to)
 		}

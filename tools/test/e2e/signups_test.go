@@ -657,6 +657,7 @@ func testConfig(t *testing.T, d *deployment) {
 		"signup_count": nil, "custom_questions": []any{}, "status": "open", "show_social_proof": true, "require_consent": false,
 		"consent_text":   "",
 		"referral_boost": 1, "position_offset": 0, "hide_branding": false, "hide_position": false, "require_email_verification": false,
+		"appearance": Obj{},
 	}
 	var got Obj
 	o.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK).Decode(&got)
@@ -669,6 +670,7 @@ func testConfig(t *testing.T, d *deployment) {
 		"custom_questions": []any{question("q", nil)}, "status": "closed", "show_social_proof": false, "require_consent": true,
 		"consent_text":   "Yes",
 		"referral_boost": 9, "position_offset": 5, "hide_branding": true, "hide_position": true, "require_email_verification": true,
+		"appearance": Obj{"accent": "#aabbcc", "logo_url": "https://example.com/logo.svg", "button_text": "Go", "locale": "de"},
 	}
 	o.set(t, id, changes)
 	o.set(t, id, Obj{

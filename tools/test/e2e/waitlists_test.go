@@ -17,6 +17,7 @@ func defaults() Obj {
 		"status": "open", "show_social_proof": true, "require_consent": false, "consent_text": "", "referral_boost": 1,
 		"position_offset": 0, "notify_referrer": false, "sms_notify_referrer": false, "require_email_verification": false,
 		"referral_milestones": []any{}, "email_templates": Obj{}, "referral_guard": "off", "credit_after_verification": false,
+		"appearance": Obj{},
 	}
 }
 

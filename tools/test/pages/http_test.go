@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"waitlist.internal/libs/testenv"
 	"waitlist.internal/tools/test/e2e"
 )
 
@@ -191,40 +192,60 @@ func TestForm(t *testing.T) {
 	s.api(http.MethodPatch, "/waitlists/"+id, key, object{"settings": object{"status": "closed"}})
 	status, page = s.post("/w/"+id, right)
 	s.wants(status, page, 403, "This waitlist is closed")
-	status, page = s.get("/w/" + id)
-	s.wants(status, page, 200, "This waitlist is closed")
+	s.awaits("/w/"+id, 200, "This waitlist is closed")
+	s.api(http.MethodPatch, "/waitlists/"+id, key, object{"name": "Balloons", "settings": object{"status": "open", "headline": ""}})
+	s.awaits("/w/"+id, 200, "<h1>Balloons</h1>")
 	s.api(http.MethodDelete, "/waitlists/"+id, key, nil)
+	s.awaits("/w/"+id, 404, "There is no such page")
 	for _, path := range []string{"/w/" + id, "/w/nonsense", "/nothing", "/verify", "/reset-password"} {
 		status, page = s.get(path)
 		s.wants(status, page, 404, "<h1>There is no such page</h1>")
 	}
 }
 
-// TestViews counts one view for each form that is shown, and none for its answers.
+// TestViews counts one view for each form that is shown, and none for its answers. The last
+// ones are not lost when the suite stops, and none of them touches the signups' limit.
 func TestViews(t *testing.T) {
 	t.Parallel()
-	s := start(t, nil)
+	env := map[string]string{"POSTGRES_URL": testenv.Postgres(t)}
+	dir := e2e.DataDir(t)
+	s := startIn(t, dir, env)
 	key := s.owner()
 	id := s.waitlist(key, nil)
+	closed := s.waitlist(key, object{"status": "closed"})
 	for i := range 3 {
 		s.get("/w/" + id)
+		s.get("/w/" + closed)
+		s.send(http.MethodHead, "/w/"+id, "", "", http.NoBody)
 		s.post("/w/"+id, url.Values{"email": {fmt.Sprintf("p%d@example.com", i)}})
 		s.post("/w/"+id, url.Values{"email": {"wrong"}})
 	}
-	views := func() (n float64) {
+	views := func(s *site) (n float64) {
 		days, _ := s.api(http.MethodGet, "/waitlists/"+id+"/analytics?range=7d", key, nil)["views_by_day"].(object)
 		for _, v := range days {
 			n += v.(float64)
 		}
 		return n
 	}
-	e2e.Await(t, patience, "three views", func() bool { return views() >= 3 })
-	if n := views(); n != 3 {
+	e2e.Await(t, patience, "three views", func() bool { return views(s) >= 3 })
+	if n := views(s); n != 3 {
+		t.Errorf("%v views", n)
+	}
+	const many = 200
+	for range many {
+		s.get("/w/" + id)
+	}
+	if err := s.server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	again := startIn(t, dir, env)
+	e2e.Await(t, patience, "the last views", func() bool { return views(again) >= 3+many })
+	if n := views(again); n != 3+many {
 		t.Errorf("%v views", n)
 	}
 }
 
-// TestBusy asks a suite for more than its limit.
+// TestBusy asks a suite for more than its limit. Showing forms takes nothing from it.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]string{"RATE_LIMIT_RPS": "1", "RATE_LIMIT_BURST": "4"})
@@ -239,7 +260,11 @@ func TestBusy(t *testing.T) {
 			t.Error("no Retry-After")
 		}
 	}
-	s.wants(429, page, 429, "data-seconds=", "try again in")
+	s.wants(429, page, 429, "data-seconds=", "try again in", `value="ann@example.com"`)
+	for range 20 {
+		status, page := s.get("/w/" + id)
+		s.wants(status, page, 200, "data-join")
+	}
 }
 
 // TestSizes bounds what a visitor of the form, and of a site with the widget, has to load.

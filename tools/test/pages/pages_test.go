@@ -43,11 +43,20 @@ type object = map[string]any
 // start starts a suite. env overrides the defaults.
 func start(t *testing.T, env map[string]string) *site {
 	t.Helper()
+	all := map[string]string{"POSTGRES_URL": testenv.Postgres(t)}
+	maps.Copy(all, env)
+	return startIn(t, e2e.DataDir(t), all)
+}
+
+// startIn starts a suite in a folder; env has POSTGRES_URL. A second start in the same folder
+// finds what the first one left.
+func startIn(t *testing.T, dir string, env map[string]string) *site {
+	t.Helper()
 	all := map[string]string{
-		"POSTGRES_URL": testenv.Postgres(t), "RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000", "TRUSTED_PROXIES": "127.0.0.1/32",
+		"RATE_LIMIT_RPS": "100000", "RATE_LIMIT_BURST": "100000", "TRUSTED_PROXIES": "127.0.0.1/32",
 	}
 	maps.Copy(all, env)
-	return &site{t, e2e.Run(t, e2e.Options{Binary: e2e.Build(t), Env: all})}
+	return &site{t, e2e.Run(t, e2e.Options{Dir: dir, Binary: e2e.Build(t), Env: all})}
 }
 
 // answer is an answer with its body read.
@@ -114,6 +123,15 @@ func (s *site) get(path string) (int, string) {
 	s.Helper()
 	a := s.send(http.MethodGet, path, "", "", http.NoBody)
 	return a.status, a.body
+}
+
+// awaits opens a page until it has a status and a text: forms are asked for once a second.
+func (s *site) awaits(path string, want int, text string) {
+	s.Helper()
+	e2e.Await(s, patience, text, func() bool {
+		status, page := s.get(path)
+		return status == want && strings.Contains(page, text)
+	})
 }
 
 // post sends a form.

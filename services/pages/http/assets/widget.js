@@ -62,20 +62,22 @@ small, small a { color: inherit; font-size: .85em; }`;
     #root = this.attachShadow({ mode: 'open' });
     #fields = new Map();
     #started = 0;
+    #look = {};
 
     connectedCallback() {
       if (!sheet) {
         sheet = new CSSStyleSheet();
         sheet.replaceSync(css);
       }
+      if (this.#root.firstChild) return;
       this.#root.adoptedStyleSheets = [sheet];
-      if (!this.#root.firstChild) this.#load();
+      this.#load();
     }
 
     get #api() { return `${origin}/v1/public/waitlists/${encodeURIComponent(this.getAttribute('waitlist'))}`; }
 
     #lang() {
-      const asked = this.getAttribute('locale') || document.documentElement.lang || navigator.language;
+      const asked = this.getAttribute('locale') || this.#look.locale || document.documentElement.lang || navigator.language;
       return asked.toLowerCase().startsWith('de') ? 'de' : 'en';
     }
 
@@ -96,12 +98,28 @@ small, small a { color: inherit; font-size: .85em; }`;
         const config = await answer.json();
         if (!answer.ok) throw Object.assign(new Error(config.error), { code: config.error_code });
         this.#started = performance.now();
+        this.#dress(config.appearance ?? {});
         this.#form(config);
         this.#tell('ready', { waitlist: config.waitlist_id });
       } catch (error) {
         this.#show(element('p', { part: 'error', className: 'error', role: 'alert', textContent: this.#text('failed') }));
         this.#tell('error', { code: error.code, message: error.message });
       }
+    }
+
+    // The host's own properties win over the owner's colour.
+    #dress(look) {
+      this.#look = look;
+      if (!/^#[0-9a-f]{6}$/.test(look.accent)) return;
+      const [r, g, b] = [1, 3, 5].map((at) => {
+        const s = parseInt(look.accent.slice(at, at + 2), 16) / 255;
+        return s <= 0.04045 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4;
+      });
+      // Above it black reads better than white.
+      const on = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? '#000' : '#fff';
+      const own = new CSSStyleSheet();
+      own.replaceSync(`button { background: var(--waitlist-accent, ${look.accent}); color: var(--waitlist-on-accent, ${on}); }`);
+      this.#root.adoptedStyleSheets = [sheet, own];
     }
 
     #field(name, label, input, required) {
@@ -169,7 +187,7 @@ small, small a { color: inherit; font-size: .85em; }`;
       trap.setAttribute('aria-hidden', 'true');
       form.append(element('div', { className: 'website' }, trap));
       const problem = element('p', { className: 'error', part: 'error', role: 'alert' });
-      const button = element('button', { type: 'submit', part: 'button', textContent: this.#text('join') });
+      const button = element('button', { type: 'submit', part: 'button', textContent: this.#look.button_text || this.#text('join') });
       form.append(problem, button);
       if (!config.hide_branding) {
         const brand = element('a', { href: origin, target: '_blank', rel: 'noopener', textContent: this.#text('brand') });

@@ -3015,6 +3015,276 @@ func (x *ValueTally) GetLastNumber() int64 {
 	return 0
 }
 
+type GetFormRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	// The version that the caller has; empty: none.
+	KnownVersion  string `protobuf:"bytes,2,opt,name=known_version,json=knownVersion,proto3" json:"known_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFormRequest) Reset() {
+	*x = GetFormRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFormRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFormRequest) ProtoMessage() {}
+
+func (x *GetFormRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFormRequest.ProtoReflect.Descriptor instead.
+func (*GetFormRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *GetFormRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *GetFormRequest) GetKnownVersion() string {
+	if x != nil {
+		return x.KnownVersion
+	}
+	return ""
+}
+
+type GetFormResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Opaque. It changes with everything in config_json.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// JSON object of GET /v1/public/waitlists/{waitlist_id}/config, but without
+	// signup_count. Empty if the caller has this version.
+	ConfigJson []byte `protobuf:"bytes,2,opt,name=config_json,json=configJson,proto3" json:"config_json,omitempty"`
+	// Unset if the public may not see it.
+	SignupCount   *int64 `protobuf:"varint,3,opt,name=signup_count,json=signupCount,proto3,oneof" json:"signup_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFormResponse) Reset() {
+	*x = GetFormResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFormResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFormResponse) ProtoMessage() {}
+
+func (x *GetFormResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFormResponse.ProtoReflect.Descriptor instead.
+func (*GetFormResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *GetFormResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *GetFormResponse) GetConfigJson() []byte {
+	if x != nil {
+		return x.ConfigJson
+	}
+	return nil
+}
+
+func (x *GetFormResponse) GetSignupCount() int64 {
+	if x != nil && x.SignupCount != nil {
+		return *x.SignupCount
+	}
+	return 0
+}
+
+type CountViewsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 1,000.
+	Counts        []*ViewCount `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountViewsRequest) Reset() {
+	*x = CountViewsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountViewsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountViewsRequest) ProtoMessage() {}
+
+func (x *CountViewsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountViewsRequest.ProtoReflect.Descriptor instead.
+func (*CountViewsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *CountViewsRequest) GetCounts() []*ViewCount {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// ViewCount is a number of times that a waitlist's form was shown on one UTC day.
+type ViewCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A UUID, the same in every attempt to report this count.
+	Id         string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	WaitlistId string `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	// 1 or more.
+	Views int64 `protobuf:"varint,3,opt,name=views,proto3" json:"views,omitempty"`
+	// A moment of the day.
+	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ViewCount) Reset() {
+	*x = ViewCount{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ViewCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ViewCount) ProtoMessage() {}
+
+func (x *ViewCount) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ViewCount.ProtoReflect.Descriptor instead.
+func (*ViewCount) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ViewCount) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ViewCount) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *ViewCount) GetViews() int64 {
+	if x != nil {
+		return x.Views
+	}
+	return 0
+}
+
+func (x *ViewCount) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+type CountViewsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountViewsResponse) Reset() {
+	*x = CountViewsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountViewsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountViewsResponse) ProtoMessage() {}
+
+func (x *CountViewsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountViewsResponse.ProtoReflect.Descriptor instead.
+func (*CountViewsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{52}
+}
+
 var File_waitlist_signup_v1_signup_proto protoreflect.FileDescriptor
 
 const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
@@ -3257,7 +3527,26 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x03R\x05count\x12\x1f\n" +
 	"\vlast_number\x18\x04 \x01(\x03R\n" +
-	"lastNumber2\xe5\x05\n" +
+	"lastNumber\"V\n" +
+	"\x0eGetFormRequest\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12#\n" +
+	"\rknown_version\x18\x02 \x01(\tR\fknownVersion\"\x85\x01\n" +
+	"\x0fGetFormResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1f\n" +
+	"\vconfig_json\x18\x02 \x01(\fR\n" +
+	"configJson\x12&\n" +
+	"\fsignup_count\x18\x03 \x01(\x03H\x00R\vsignupCount\x88\x01\x01B\x0f\n" +
+	"\r_signup_count\"J\n" +
+	"\x11CountViewsRequest\x125\n" +
+	"\x06counts\x18\x01 \x03(\v2\x1d.waitlist.signup.v1.ViewCountR\x06counts\"~\n" +
+	"\tViewCount\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
+	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"waitlistId\x12\x14\n" +
+	"\x05views\x18\x03 \x01(\x03R\x05views\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x14\n" +
+	"\x12CountViewsResponse2\xe5\x05\n" +
 	"\x0fWaitlistService\x12|\n" +
 	"\x0eCreateWaitlist\x12).waitlist.signup.v1.CreateWaitlistRequest\x1a*.waitlist.signup.v1.CreateWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12y\n" +
 	"\rListWaitlists\x12(.waitlist.signup.v1.ListWaitlistsRequest\x1a).waitlist.signup.v1.ListWaitlistsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12s\n" +
@@ -3283,7 +3572,11 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"GetMailing\x12%.waitlist.signup.v1.GetMailingRequest\x1a&.waitlist.signup.v1.GetMailingResponse\"\r\xca\xf3\x18\tmessaging\x12v\n" +
 	"\x0eListRecipients\x12).waitlist.signup.v1.ListRecipientsRequest\x1a*.waitlist.signup.v1.ListRecipientsResponse\"\r\xca\xf3\x18\tmessaging\x12s\n" +
 	"\rGetRecipients\x12(.waitlist.signup.v1.GetRecipientsRequest\x1a).waitlist.signup.v1.GetRecipientsResponse\"\r\xca\xf3\x18\tmessaging\x12f\n" +
-	"\tGetNotice\x12$.waitlist.signup.v1.GetNoticeRequest\x1a%.waitlist.signup.v1.GetNoticeResponse\"\f\xca\xf3\x18\bnotifierB\xc8\x01\n" +
+	"\tGetNotice\x12$.waitlist.signup.v1.GetNoticeRequest\x1a%.waitlist.signup.v1.GetNoticeResponse\"\f\xca\xf3\x18\bnotifier2\xd4\x01\n" +
+	"\vFormService\x12]\n" +
+	"\aGetForm\x12\".waitlist.signup.v1.GetFormRequest\x1a#.waitlist.signup.v1.GetFormResponse\"\t\xca\xf3\x18\x05pages\x12f\n" +
+	"\n" +
+	"CountViews\x12%.waitlist.signup.v1.CountViewsRequest\x1a&.waitlist.signup.v1.CountViewsResponse\"\t\xca\xf3\x18\x05pagesB\xc8\x01\n" +
 	"\x16com.waitlist.signup.v1B\vSignupProtoP\x01Z7waitlist.internal/proto/gen/waitlist/signup/v1;signupv1\xa2\x02\x03WSX\xaa\x02\x12Waitlist.Signup.V1\xca\x02\x12Waitlist\\Signup\\V1\xe2\x02\x1eWaitlist\\Signup\\V1\\GPBMetadata\xea\x02\x14Waitlist::Signup::V1b\x06proto3"
 
 var (
@@ -3298,7 +3591,7 @@ func file_waitlist_signup_v1_signup_proto_rawDescGZIP() []byte {
 	return file_waitlist_signup_v1_signup_proto_rawDescData
 }
 
-var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*CreateWaitlistRequest)(nil),      // 0: waitlist.signup.v1.CreateWaitlistRequest
 	(*CreateWaitlistResponse)(nil),     // 1: waitlist.signup.v1.CreateWaitlistResponse
@@ -3348,83 +3641,94 @@ var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*TallySignupsResponse)(nil),       // 45: waitlist.signup.v1.TallySignupsResponse
 	(*DayTally)(nil),                   // 46: waitlist.signup.v1.DayTally
 	(*ValueTally)(nil),                 // 47: waitlist.signup.v1.ValueTally
-	(*v1.Actor)(nil),                   // 48: waitlist.access.v1.Actor
-	(*timestamppb.Timestamp)(nil),      // 49: google.protobuf.Timestamp
+	(*GetFormRequest)(nil),             // 48: waitlist.signup.v1.GetFormRequest
+	(*GetFormResponse)(nil),            // 49: waitlist.signup.v1.GetFormResponse
+	(*CountViewsRequest)(nil),          // 50: waitlist.signup.v1.CountViewsRequest
+	(*ViewCount)(nil),                  // 51: waitlist.signup.v1.ViewCount
+	(*CountViewsResponse)(nil),         // 52: waitlist.signup.v1.CountViewsResponse
+	(*v1.Actor)(nil),                   // 53: waitlist.access.v1.Actor
+	(*timestamppb.Timestamp)(nil),      // 54: google.protobuf.Timestamp
 }
 var file_waitlist_signup_v1_signup_proto_depIdxs = []int32{
-	48, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 1: waitlist.signup.v1.CreateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	48, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 3: waitlist.signup.v1.ListWaitlistsResponse.waitlists:type_name -> waitlist.signup.v1.Waitlist
-	48, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 5: waitlist.signup.v1.GetWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	48, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 7: waitlist.signup.v1.UpdateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	48, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	49, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
+	53, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	54, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
 	15, // 10: waitlist.signup.v1.GetMailingResponse.signup:type_name -> waitlist.signup.v1.MailedSignup
 	20, // 11: waitlist.signup.v1.GetRecipientsResponse.recipients:type_name -> waitlist.signup.v1.Recipient
-	48, // 12: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 12: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
 	25, // 13: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
-	49, // 14: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
-	49, // 15: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
-	48, // 16: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	48, // 17: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	48, // 18: waitlist.signup.v1.CreditSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	48, // 19: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
-	49, // 20: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
-	48, // 21: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	48, // 22: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	54, // 14: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
+	54, // 15: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
+	53, // 16: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 17: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 18: waitlist.signup.v1.CreditSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 19: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
+	54, // 20: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
+	53, // 21: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 22: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
 	38, // 23: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
-	48, // 24: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
+	53, // 24: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
 	41, // 25: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
 	46, // 26: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
 	47, // 27: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
-	0,  // 28: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
-	2,  // 29: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
-	4,  // 30: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
-	6,  // 31: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
-	8,  // 32: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
-	10, // 33: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
-	23, // 34: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
-	26, // 35: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
-	28, // 36: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
-	30, // 37: waitlist.signup.v1.AdminService.CreditSignup:input_type -> waitlist.signup.v1.CreditSignupRequest
-	32, // 38: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
-	34, // 39: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
-	36, // 40: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
-	39, // 41: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
-	42, // 42: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
-	44, // 43: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
-	13, // 44: waitlist.signup.v1.SignupService.GetMailing:input_type -> waitlist.signup.v1.GetMailingRequest
-	16, // 45: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
-	18, // 46: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
-	21, // 47: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
-	1,  // 48: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
-	3,  // 49: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
-	5,  // 50: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
-	7,  // 51: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
-	9,  // 52: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
-	11, // 53: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
-	24, // 54: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
-	27, // 55: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
-	29, // 56: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
-	31, // 57: waitlist.signup.v1.AdminService.CreditSignup:output_type -> waitlist.signup.v1.CreditSignupResponse
-	33, // 58: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
-	35, // 59: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
-	37, // 60: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
-	40, // 61: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
-	43, // 62: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
-	45, // 63: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
-	14, // 64: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
-	17, // 65: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
-	19, // 66: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
-	22, // 67: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
-	48, // [48:68] is the sub-list for method output_type
-	28, // [28:48] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	51, // 28: waitlist.signup.v1.CountViewsRequest.counts:type_name -> waitlist.signup.v1.ViewCount
+	54, // 29: waitlist.signup.v1.ViewCount.at:type_name -> google.protobuf.Timestamp
+	0,  // 30: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
+	2,  // 31: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
+	4,  // 32: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
+	6,  // 33: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
+	8,  // 34: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
+	10, // 35: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
+	23, // 36: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
+	26, // 37: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
+	28, // 38: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
+	30, // 39: waitlist.signup.v1.AdminService.CreditSignup:input_type -> waitlist.signup.v1.CreditSignupRequest
+	32, // 40: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
+	34, // 41: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
+	36, // 42: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
+	39, // 43: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
+	42, // 44: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
+	44, // 45: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
+	13, // 46: waitlist.signup.v1.SignupService.GetMailing:input_type -> waitlist.signup.v1.GetMailingRequest
+	16, // 47: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
+	18, // 48: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
+	21, // 49: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
+	48, // 50: waitlist.signup.v1.FormService.GetForm:input_type -> waitlist.signup.v1.GetFormRequest
+	50, // 51: waitlist.signup.v1.FormService.CountViews:input_type -> waitlist.signup.v1.CountViewsRequest
+	1,  // 52: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
+	3,  // 53: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
+	5,  // 54: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
+	7,  // 55: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
+	9,  // 56: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
+	11, // 57: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
+	24, // 58: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
+	27, // 59: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
+	29, // 60: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
+	31, // 61: waitlist.signup.v1.AdminService.CreditSignup:output_type -> waitlist.signup.v1.CreditSignupResponse
+	33, // 62: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
+	35, // 63: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
+	37, // 64: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
+	40, // 65: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
+	43, // 66: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
+	45, // 67: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
+	14, // 68: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
+	17, // 69: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
+	19, // 70: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
+	22, // 71: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
+	49, // 72: waitlist.signup.v1.FormService.GetForm:output_type -> waitlist.signup.v1.GetFormResponse
+	52, // 73: waitlist.signup.v1.FormService.CountViews:output_type -> waitlist.signup.v1.CountViewsResponse
+	52, // [52:74] is the sub-list for method output_type
+	30, // [30:52] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_signup_v1_signup_proto_init() }
@@ -3432,15 +3736,16 @@ func file_waitlist_signup_v1_signup_proto_init() {
 	if File_waitlist_signup_v1_signup_proto != nil {
 		return
 	}
+	file_waitlist_signup_v1_signup_proto_msgTypes[49].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_signup_v1_signup_proto_rawDesc), len(file_waitlist_signup_v1_signup_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   53,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_waitlist_signup_v1_signup_proto_goTypes,
 		DependencyIndexes: file_waitlist_signup_v1_signup_proto_depIdxs,

@@ -1037,3 +1037,157 @@ var SignupService_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "waitlist/signup/v1/signup.proto",
 }
+
+const (
+	FormService_GetForm_FullMethodName    = "/waitlist.signup.v1.FormService/GetForm"
+	FormService_CountViews_FullMethodName = "/waitlist.signup.v1.FormService/CountViews"
+)
+
+// FormServiceClient is the client API for FormService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// FormService serves the forms that pages shows. Its calls take nothing from the rate
+// limit.
+type FormServiceClient interface {
+	// GetForm returns what a waitlist's form shows. It counts no view. NOT_FOUND if the
+	// waitlist is gone.
+	GetForm(ctx context.Context, in *GetFormRequest, opts ...grpc.CallOption) (*GetFormResponse, error)
+	// CountViews publishes all counts or none. Repeating a count, by its id, has no
+	// effect.
+	CountViews(ctx context.Context, in *CountViewsRequest, opts ...grpc.CallOption) (*CountViewsResponse, error)
+}
+
+type formServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewFormServiceClient(cc grpc.ClientConnInterface) FormServiceClient {
+	return &formServiceClient{cc}
+}
+
+func (c *formServiceClient) GetForm(ctx context.Context, in *GetFormRequest, opts ...grpc.CallOption) (*GetFormResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetFormResponse)
+	err := c.cc.Invoke(ctx, FormService_GetForm_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *formServiceClient) CountViews(ctx context.Context, in *CountViewsRequest, opts ...grpc.CallOption) (*CountViewsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountViewsResponse)
+	err := c.cc.Invoke(ctx, FormService_CountViews_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// FormServiceServer is the server API for FormService service.
+// All implementations must embed UnimplementedFormServiceServer
+// for forward compatibility.
+//
+// FormService serves the forms that pages shows. Its calls take nothing from the rate
+// limit.
+type FormServiceServer interface {
+	// GetForm returns what a waitlist's form shows. It counts no view. NOT_FOUND if the
+	// waitlist is gone.
+	GetForm(context.Context, *GetFormRequest) (*GetFormResponse, error)
+	// CountViews publishes all counts or none. Repeating a count, by its id, has no
+	// effect.
+	CountViews(context.Context, *CountViewsRequest) (*CountViewsResponse, error)
+	mustEmbedUnimplementedFormServiceServer()
+}
+
+// UnimplementedFormServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedFormServiceServer struct{}
+
+func (UnimplementedFormServiceServer) GetForm(context.Context, *GetFormRequest) (*GetFormResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetForm not implemented")
+}
+func (UnimplementedFormServiceServer) CountViews(context.Context, *CountViewsRequest) (*CountViewsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CountViews not implemented")
+}
+func (UnimplementedFormServiceServer) mustEmbedUnimplementedFormServiceServer() {}
+func (UnimplementedFormServiceServer) testEmbeddedByValue()                     {}
+
+// UnsafeFormServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to FormServiceServer will
+// result in compilation errors.
+type UnsafeFormServiceServer interface {
+	mustEmbedUnimplementedFormServiceServer()
+}
+
+func RegisterFormServiceServer(s grpc.ServiceRegistrar, srv FormServiceServer) {
+	// If the following call panics, it indicates UnimplementedFormServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&FormService_ServiceDesc, srv)
+}
+
+func _FormService_GetForm_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetFormRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FormServiceServer).GetForm(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FormService_GetForm_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FormServiceServer).GetForm(ctx, req.(*GetFormRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FormService_CountViews_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CountViewsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FormServiceServer).CountViews(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FormService_CountViews_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FormServiceServer).CountViews(ctx, req.(*CountViewsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// FormService_ServiceDesc is the grpc.ServiceDesc for FormService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var FormService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "waitlist.signup.v1.FormService",
+	HandlerType: (*FormServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetForm",
+			Handler:    _FormService_GetForm_Handler,
+		},
+		{
+			MethodName: "CountViews",
+			Handler:    _FormService_CountViews_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "waitlist/signup/v1/signup.proto",
+}

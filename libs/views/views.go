@@ -1,4 +1,11 @@
-package signup
+// Package views counts how often forms are shown, so that a view costs its request two
+// atomic operations:
+//
+//	Add → counter of waitlist and day → twice a second: Count with an ID → Store
+//
+// A count that may have been published is sent again unchanged, so that each view counts
+// once. A crash loses the counts of the last half second.
+package views
 
 import (
 	"context"
@@ -16,19 +23,19 @@ import (
 )
 
 const (
-	// flushViewsEvery is the longest a view waits in the process.
-	flushViewsEvery = 500 * time.Millisecond
-	// flushViewsTimeout bounds a flush, including the last one.
-	flushViewsTimeout = 5 * time.Second
-	// viewsAtOnce bounds the counts of one statement.
-	viewsAtOnce = 1000
+	// flushEvery is the longest a view waits in the process.
+	flushEvery = 500 * time.Millisecond
+	// flushTimeout bounds a flush, including the last one.
+	flushTimeout = 5 * time.Second
+	// AtOnce is the most counts that a Store gets at a time.
+	AtOnce = 1000
 	// closedCount marks a counter that is no longer collected. Additions leave it below
 	// zero.
 	closedCount = math.MinInt64 / 2
 )
 
-// ViewCount is a number of views of one waitlist's form on one UTC day.
-type ViewCount struct {
+// Count is a number of views of one waitlist's form on one UTC day.
+type Count struct {
 	// ID identifies the count in every attempt to publish it.
 	ID         string
 	WaitlistID string
@@ -37,61 +44,59 @@ type ViewCount struct {
 	At time.Time
 }
 
-// ViewStore publishes counts.
-type ViewStore interface {
+// Store publishes counts.
+type Store interface {
 	// CountViews publishes all counts or none. Repeating a count, by its ID, has no
 	// effect.
-	CountViews(ctx context.Context, counts []ViewCount) error
+	CountViews(ctx context.Context, counts []Count) error
 }
 
-// Views counts the views of forms in process, so that a view costs its request two
-// atomic operations. Run publishes the counts twice a second. A crash loses the counts
-// of the last half second.
-type Views struct {
-	store ViewStore
+// Counter counts the views of forms in process. Run publishes the counts.
+type Counter struct {
+	store Store
 	now   func() time.Time
 	log   *slog.Logger
-	// counts maps recent viewKeys to *atomic.Int64.
+	// counts maps recent buckets to *atomic.Int64.
 	counts sync.Map
 	// unsent holds collected counts that may have been published. They are sent again
 	// unchanged. Only Run uses it.
-	unsent []ViewCount
+	unsent []Count
 }
 
-// viewKey is a waitlist on a UTC day, counted from 1970.
-type viewKey struct {
+// bucket is a waitlist on a UTC day, counted from 1970.
+type bucket struct {
 	waitlistID string
 	day        int64
 }
 
 const secondsOfDay = 24 * 60 * 60
 
-// NewViews returns counters at zero.
-func NewViews(store ViewStore, now func() time.Time, log *slog.Logger) *Views {
-	return &Views{store: store, now: now, log: log}
+// New returns counters at zero.
+func New(store Store, now func() time.Time, log *slog.Logger) *Counter {
+	return &Counter{store: store, now: now, log: log}
 }
 
 // Add counts one view of a waitlist's form.
-func (v *Views) Add(waitlistID string) {
-	key := viewKey{waitlistID, v.now().Unix() / secondsOfDay}
+func (v *Counter) Add(waitlistID string) {
+	b := bucket{waitlistID, v.now().Unix() / secondsOfDay}
 	for {
-		count, ok := v.counts.Load(key)
+		count, ok := v.counts.Load(b)
 		if !ok {
-			count, _ = v.counts.LoadOrStore(key, new(atomic.Int64))
+			count, _ = v.counts.LoadOrStore(b, new(atomic.Int64))
 		}
 		if count.(*atomic.Int64).Add(1) > 0 { //nolint:forcetypeassert // the only type stored
 			return
 		}
 		// The counter was closed meanwhile. Use a new one.
-		v.counts.CompareAndDelete(key, count)
+		v.counts.CompareAndDelete(b, count)
 	}
 }
 
 // Run publishes the counts until ctx ends, then the rest, and returns. End ctx after
 // the last request.
-func (v *Views) Run(ctx context.Context) error {
+func (v *Counter) Run(ctx context.Context) error {
 	failing := false
-	for range loop.Every(ctx, flushViewsEvery) {
+	for range loop.Every(ctx, flushEvery) {
 		err := v.flush(ctx)
 		if err != nil && !failing {
 			v.log.WarnContext(ctx, "page views not published yet", telemetry.Err(err))
@@ -105,8 +110,8 @@ func (v *Views) Run(ctx context.Context) error {
 }
 
 // flush publishes the counts that an earlier flush could not, and then the new ones.
-func (v *Views) flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, flushViewsTimeout)
+func (v *Counter) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	if err := v.send(ctx); err != nil {
 		return err
@@ -117,9 +122,9 @@ func (v *Views) flush(ctx context.Context) error {
 	return v.send(ctx)
 }
 
-func (v *Views) send(ctx context.Context) error {
+func (v *Counter) send(ctx context.Context) error {
 	for len(v.unsent) > 0 {
-		n := min(len(v.unsent), viewsAtOnce)
+		n := min(len(v.unsent), AtOnce)
 		if err := v.store.CountViews(ctx, v.unsent[:n]); err != nil {
 			return err
 		}
@@ -131,12 +136,12 @@ func (v *Views) send(ctx context.Context) error {
 
 // collect moves the counts to unsent. It drops the counters that have not changed
 // since the last call.
-func (v *Views) collect() (err error) {
+func (v *Counter) collect() (err error) {
 	now := v.now()
 	v.counts.Range(func(k, c any) bool {
-		key, count := k.(viewKey), c.(*atomic.Int64) //nolint:forcetypeassert // the only types stored
+		b, count := k.(bucket), c.(*atomic.Int64) //nolint:forcetypeassert // the only types stored
 		if count.CompareAndSwap(0, closedCount) {
-			v.counts.CompareAndDelete(key, count)
+			v.counts.CompareAndDelete(b, count)
 			return true
 		}
 		var id uuid.UUID
@@ -144,8 +149,8 @@ func (v *Views) collect() (err error) {
 			err = fmt.Errorf("create id of page views: %w", err)
 			return false
 		}
-		v.unsent = append(v.unsent, ViewCount{
-			ID: id.String(), WaitlistID: key.waitlistID, Views: count.Swap(0), At: within(key.day, now),
+		v.unsent = append(v.unsent, Count{
+			ID: id.String(), WaitlistID: b.waitlistID, Views: count.Swap(0), At: within(b.day, now),
 		})
 		return true
 	})

@@ -1,4 +1,4 @@
-package signup
+package views
 
 import (
 	"context"
@@ -19,18 +19,18 @@ type publisher struct {
 	// are stored all the same.
 	fail   func(call int) (err error, stored bool)
 	calls  int
-	byID   map[string]ViewCount
+	byID   map[string]Count
 	repeat int
 	t      *testing.T
 }
 
-func (p *publisher) CountViews(ctx context.Context, counts []ViewCount) error {
+func (p *publisher) CountViews(ctx context.Context, counts []Count) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if len(counts) == 0 || len(counts) > viewsAtOnce {
+	if len(counts) == 0 || len(counts) > AtOnce {
 		p.t.Errorf("%d counts at once", len(counts))
 	}
 	p.calls++
@@ -70,7 +70,7 @@ func (p *publisher) sums() map[string]int64 {
 
 func newPublisher(t *testing.T) *publisher {
 	t.Helper()
-	return &publisher{t: t, byID: map[string]ViewCount{}}
+	return &publisher{t: t, byID: map[string]Count{}}
 }
 
 func pause(d time.Duration) { <-time.After(d) }
@@ -83,13 +83,13 @@ func TestViews(t *testing.T) {
 		// Shortly before midnight.
 		pause(time.Until(time.Now().Truncate(24*time.Hour).AddDate(0, 0, 1).Add(-5 * time.Second)))
 		p := newPublisher(t)
-		v := NewViews(p, time.Now, slog.New(slog.DiscardHandler))
+		v := New(p, time.Now, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- v.Run(ctx) }()
 
 		v.Add("quick")
-		pause(flushViewsEvery + time.Millisecond)
+		pause(flushEvery + time.Millisecond)
 		synctest.Wait()
 		if got := p.sums(); len(got) != 1 {
 			t.Fatalf("after half a second: %v", got)
@@ -138,7 +138,7 @@ func TestViews(t *testing.T) {
 func TestViewsOfParallelRequests(t *testing.T) {
 	t.Parallel()
 	p := newPublisher(t)
-	v := NewViews(p, time.Now, slog.New(slog.DiscardHandler))
+	v := New(p, time.Now, slog.New(slog.DiscardHandler))
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	const workers, each = 8, 50_000
@@ -184,7 +184,7 @@ func TestViewsOutage(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPublisher(t)
 				p.fail = fail
-				v := NewViews(p, time.Now, slog.New(slog.DiscardHandler))
+				v := New(p, time.Now, slog.New(slog.DiscardHandler))
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error)
 				go func() { ended <- v.Run(ctx) }()
@@ -195,7 +195,7 @@ func TestViewsOutage(t *testing.T) {
 					pause(100 * time.Millisecond)
 				}
 				// Until a flush went through.
-				pause(20 * flushViewsEvery)
+				pause(20 * flushEvery)
 				stop()
 				if err := <-ended; err != nil {
 					t.Error(err)
@@ -227,8 +227,8 @@ func errIf(failed bool, err error) error {
 func TestViewsAreForgotten(t *testing.T) {
 	t.Parallel()
 	p := newPublisher(t)
-	v := NewViews(p, time.Now, slog.New(slog.DiscardHandler))
-	const many = 2*viewsAtOnce + 1
+	v := New(p, time.Now, slog.New(slog.DiscardHandler))
+	const many = 2*AtOnce + 1
 	for i := range many {
 		v.Add(fmt.Sprint(i))
 	}
@@ -258,7 +258,7 @@ func TestViewsAreForgotten(t *testing.T) {
 
 // BenchmarkViews is what a view costs its request.
 func BenchmarkViews(b *testing.B) {
-	v := NewViews(nil, time.Now, nil)
+	v := New(nil, time.Now, nil)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
