@@ -4,9 +4,12 @@ go 1.26.0
 
 require (
 	github.com/gin-gonic/gin v1.12.0
+	github.com/yuin/goldmark v1.8.7
 	go.uber.org/goleak v1.3.0
 	golang.org/x/text v0.43.0
+	gopkg.in/yaml.v3 v3.0.1
 	waitlist.internal/libs v0.0.0
+	waitlist.internal/proto v0.0.0
 )
 
 require (
@@ -90,7 +93,6 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261005182115-fad411399dd8 // indirect
 	google.golang.org/grpc v1.85.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
-	waitlist.internal/proto v0.0.0 // indirect
 )
 
 replace waitlist.internal/libs => ../../libs

@@ -227,6 +227,24 @@ func (p *person) audit(name string) {
 	p.do(chromedp.EmulateViewport(400, 800))
 }
 
+// picture keeps what a window of that size shows, for the documents.
+func (p *person) picture(name string, width, height int64) {
+	p.Helper()
+	dir := os.Getenv(screenshots)
+	if dir == "" {
+		return
+	}
+	p.do(chromedp.EmulateViewport(width, height))
+	shown, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		p.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), shown, 0o644); err != nil {
+		p.Fatal(err)
+	}
+	p.do(chromedp.EmulateViewport(400, 800))
+}
+
 func full() object {
 	return object{
 		"headline": "The kite that flies itself", "subheadline": "The first hundred kites leave in spring.",
