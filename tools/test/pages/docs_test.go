@@ -53,7 +53,7 @@ func TestReference(t *testing.T) {
 	if len(lists) != 1 {
 		t.Errorf("%d waitlists", len(lists))
 	}
-	p.picture("docs-answered", 900, 700)
+	p.picture("docs", "#createWaitlist .answer", 800, 700)
 }
 
 // TestDocument fetches the contract as programs do.
