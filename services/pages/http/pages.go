@@ -90,6 +90,9 @@ func Routes(e *gin.Engine, b Backends) error {
 	}
 	get(e, "/widget.js", h.assets["widget.js"].serve(widgetFor))
 	get(e, "/favicon.ico", h.assets["icon.svg"].serve(widgetFor))
+	if err := h.docs(e); err != nil {
+		return err
+	}
 
 	h.page(e, "/", h.home, nil)
 	h.page(e, "/w/:waitlist_id", h.form, h.join)

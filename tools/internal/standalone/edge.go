@@ -34,7 +34,17 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 	if err != nil {
 		return nil, err
 	}
+	var shown *mails
+	if s.cfg.showsMails() {
+		if shown, err = newMails(s.cfg.MailDir); err != nil {
+			return nil, err
+		}
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if shown != nil && (r.URL.Path == mailsPath || strings.HasPrefix(r.URL.Path, mailsPath+"/")) {
+			shown.ServeHTTP(w, r)
+			return
+		}
 		if r.URL.Path == "/readyz" {
 			s.readyz(w, r)
 			return

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,6 +98,14 @@ type Config struct {
 	Deploy func(ctx context.Context, s Suite) (Deployed, error) `env:"-"`
 	// Stdout receives the banner, Stderr the warnings; nil discards them.
 	Stdout, Stderr io.Writer `env:"-"`
+}
+
+// showsMails reports whether the mails are shown, which the address of the suite decides,
+// too: one that others reach shows none.
+func (c Config) showsMails() bool {
+	host, _, err := net.SplitHostPort(c.HTTPAddr)
+	addr, parseErr := netip.ParseAddr(host)
+	return c.MailProvider == "maildir" && err == nil && (host == "localhost" || parseErr == nil && addr.IsLoopback())
 }
 
 // Load reads the settings from environ. Its error lists all problems.
@@ -363,7 +372,16 @@ func (s *Standalone) banner() {
 		mail.what = s.cfg.MailProvider
 	}
 	if s.cfg.Pages && s.deployed == nil {
-		fmt.Fprintf(&b, "  %-10s%s\n", "Pages", s.URL+"/, a waitlist's form at /w/<waitlist_id>")
+		for _, page := range []part{
+			{name: "Start", what: s.URL + "/"},
+			{name: "Form", what: s.URL + "/w/<waitlist_id>"},
+			{name: "API", what: s.URL + "/docs, error codes at /docs/errors"},
+		} {
+			fmt.Fprintf(&b, "  %-10s%s\n", page.name, page.what)
+		}
+	}
+	if s.cfg.showsMails() {
+		fmt.Fprintf(&b, "  %-10s%s\n", "Inbox", s.URL+mailsPath+", all mails, on this machine only")
 	}
 	data := part{name: "Data", what: "in " + s.cfg.DataDir + ", log in " + s.cfg.LogFile}
 	for _, p := range append(append([]part(nil), s.parts...), mail, data) {

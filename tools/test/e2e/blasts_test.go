@@ -60,7 +60,7 @@ func (o *owner) awaitBlast(t testing.TB, waitlist, status string) blastState {
 
 // unsubscribeLinks returns the two unsubscribe links that a mail must have: the footer's page, and the API's address for
 // one-click unsubscription (RFC 8058).
-func (m Mail) unsubscribeLinks(t testing.TB, d *deployment, waitlist string) (page, click *url.URL) {
+func unsubscribeLinks(t testing.TB, m Mail, d *deployment, waitlist string) (page, click *url.URL) {
 	t.Helper()
 	if got := m.Header.Get("List-Unsubscribe-Post"); got != "List-Unsubscribe=One-Click" {
 		t.Errorf("List-Unsubscribe-Post %q", got)
@@ -89,7 +89,7 @@ func (m Mail) unsubscribeLinks(t testing.TB, d *deployment, waitlist string) (pa
 }
 
 // noUnsubscribe requires that a transactional mail has no unsubscribe link.
-func (m Mail) noUnsubscribe(t testing.TB) {
+func noUnsubscribe(t testing.TB, m Mail) {
 	t.Helper()
 	if m.Header.Get("List-Unsubscribe") != "" || m.Header.Get("List-Unsubscribe-Post") != "" ||
 		strings.Contains(strings.ToLower(m.Text+m.HTML), "unsubscribe") {
@@ -185,7 +185,7 @@ func testBlastMails(t *testing.T, d *deployment) {
 		if m.From != "no-reply@localhost" {
 			t.Errorf("from %s", m.From)
 		}
-		page, one = m.unsubscribeLinks(t, d, id)
+		page, one = unsubscribeLinks(t, m, d, id)
 		tokens[page.Query().Get("token")] = true
 		if p == ada {
 			golden(t, "blast", d, m, map[string]string{id: "<waitlist>", ada: "<ada>", text: "<text>\n", markup: "<html>\n"})
@@ -212,7 +212,7 @@ func testBlastMails(t *testing.T, d *deployment) {
 		if m.HTML != "" || !strings.HasPrefix(m.Text, "Hello") {
 			t.Errorf("%q, %q", m.Text, m.HTML)
 		}
-		m.unsubscribeLinks(t, d, id)
+		unsubscribeLinks(t, m, d, id)
 	})
 	t.Run("HTML alone", func(t *testing.T) {
 		o.Do(t, newBlast(id, Obj{"text_body": absent, "html_body": "<!DOCTYPE html><html><body><p>Hi</p></body></html>"}).
@@ -221,7 +221,7 @@ func testBlastMails(t *testing.T, d *deployment) {
 		if m.Text != "" || !strings.Contains(m.HTML, "<body><p>Hi</p>") {
 			t.Errorf("%q, %q", m.Text, m.HTML)
 		}
-		m.unsubscribeLinks(t, d, id)
+		unsubscribeLinks(t, m, d, id)
 	})
 }
 

@@ -170,13 +170,13 @@ func (m *mailing) testAccountMails(t *testing.T) {
 	o := m.owner(t)
 	confirm := m.one(t, o.email)
 	golden(t, "account_verification", m.deployment, confirm, map[string]string{o.email: "<owner>"})
-	confirm.noUnsubscribe(t)
+	noUnsubscribe(t, confirm)
 	o.Do(t, Post("/auth/verify-email", Obj{"token": confirm.Token(), "password": o.password})).Want(http.StatusOK)
 
 	o.Do(t, Post("/auth/forgot-password", Obj{"email": o.email})).Want(http.StatusAccepted)
 	reset := awaitMails(t, m.office, o.email, 2)[1]
 	golden(t, "password_reset", m.deployment, reset, map[string]string{o.email: "<owner>"})
-	reset.noUnsubscribe(t)
+	noUnsubscribe(t, reset)
 	o.Do(t, Post("/auth/reset-password", Obj{"token": reset.Token(), "password": "another good one"})).Want(http.StatusNoContent)
 	o.password = "another good one"
 	o.login(t)
@@ -185,7 +185,7 @@ func (m *mailing) testAccountMails(t *testing.T) {
 	o.Do(t, invite(member, "viewer").As(o.token)).Want(http.StatusCreated)
 	asked := m.one(t, member)
 	golden(t, "team_invite", m.deployment, asked, map[string]string{o.email: "<owner>", member: "<member>"})
-	asked.noUnsubscribe(t)
+	noUnsubscribe(t, asked)
 }
 
 // endingTrial returns an owner whose trial ends within a day.
@@ -212,7 +212,7 @@ func (m *mailing) testTrialEnding(t *testing.T, o *owner) {
 		return told.To != ""
 	})
 	golden(t, "trial_ending", m.deployment, told, map[string]string{o.email: "<owner>"})
-	told.noUnsubscribe(t)
+	noUnsubscribe(t, told)
 	if got := inBoxes(t, m.office, o.email); got[0] != 2 {
 		t.Errorf("%d mails", got[0])
 	}
@@ -226,7 +226,7 @@ func (m *mailing) testVerificationMail(t *testing.T) {
 		o.join(t, id, p)
 	}
 	mail := m.one(t, ada)
-	mail.noUnsubscribe(t)
+	noUnsubscribe(t, mail)
 	golden(t, "signup_verification", m.deployment, mail, map[string]string{id: "<waitlist>", ada: "<ada>"})
 	links := mail.Links()
 	if len(links) != 1 || links[0].Query().Get("waitlist") != id || links[0].Query().Get("email") != ada {
@@ -359,7 +359,7 @@ func (m *mailing) testReferralMail(t *testing.T) {
 	golden(t, "referral_notification", m.deployment, mail, map[string]string{
 		id: "<waitlist>", ada: "<ada>", ref: "<referral>",
 	})
-	page, one := mail.unsubscribeLinks(t, m.deployment, id)
+	page, one := unsubscribeLinks(t, mail, m.deployment, id)
 	for range 3 {
 		refer(id, ref)
 	}
@@ -429,7 +429,7 @@ func (m *mailing) testMilestones(t *testing.T) {
 		t.Errorf("subject %q", first.Subject)
 	}
 	golden(t, "referral_milestone", m.deployment, first, map[string]string{id: "<waitlist>", ada: "<ada>", ref: "<referral>"})
-	first.unsubscribeLinks(t, m.deployment, id)
+	unsubscribeLinks(t, first, m.deployment, id)
 	friend := refer()
 	if mails := awaitMails(t, m.office, ada, 2); !strings.HasSuffix(mails[1].Subject, "|2") {
 		t.Errorf("subject %q", mails[1].Subject)
@@ -444,7 +444,7 @@ func (m *mailing) testMilestones(t *testing.T) {
 	}
 	o.set(t, id, Obj{"referral_milestones": []any{4, 5}})
 	refer()
-	page, _ := awaitMails(t, m.office, ada, 3)[2].unsubscribeLinks(t, m.deployment, id)
+	page, _ := unsubscribeLinks(t, awaitMails(t, m.office, ada, 3)[2], m.deployment, id)
 	o.Do(t, optOut(page)).Want(http.StatusOK)
 	refer()
 	m.settled(t, id)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/emersion/go-sasl"
 	gosmtp "github.com/emersion/go-smtp"
+
+	"waitlist.internal/tools/internal/mailfile"
 )
 
 const (
@@ -147,7 +149,7 @@ func (s *mailSession) Data(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	m, err := parseMail(raw)
+	m, err := mailfile.Parse(raw)
 	if err == nil && (m.To != s.to || m.From != s.from) {
 		err = fmt.Errorf("the envelope is from %s to %s, the mail from %s to %s", s.from, s.to, m.From, m.To)
 	}
@@ -163,7 +165,7 @@ func (s *mailSession) Data(r io.Reader) error {
 		s.bad = errors.Join(s.bad, err)
 		return err
 	}
-	m.written = time.Now()
+	m.Written = time.Now()
 	s.mails = append(s.mails, m)
 	return nil
 }

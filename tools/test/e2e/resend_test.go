@@ -118,7 +118,7 @@ func testResendBlast(t *testing.T, d *deployment, box resendBox) {
 		if len(mails) != 1 {
 			t.Fatalf("%d mails", len(mails))
 		}
-		mails[0].unsubscribeLinks(t, d, id)
+		unsubscribeLinks(t, mails[0], d, id)
 	}
 }
 

@@ -188,10 +188,46 @@ func (p *person) at() *url.URL {
 	return u
 }
 
-// audit has axe look at the page in both themes, on the narrowest screen too.
+// tabTo presses Tab until the focus is on an element. Whatever has the focus on the way must
+// show it.
+func (p *person) tabTo(css string) {
+	p.Helper()
+	for range 200 {
+		p.do(chromedp.KeyEvent(kb.Tab))
+		at := eval[string](p, fmt.Sprintf(`(() => {
+			const at = document.activeElement;
+			if (at !== document.body && getComputedStyle(at).outlineStyle === "none") return "unseen " + at.outerHTML;
+			return at.matches(%q) ? "there" : "";
+		})()`, css))
+		if strings.HasPrefix(at, "unseen") {
+			p.Error(at)
+		}
+		if at == "there" {
+			return
+		}
+	}
+	p.Fatalf("Tab does not lead to %s", css)
+}
+
+// fits checks that nobody has to scroll sideways with text of twice its size, as wide as a
+// window of 1280 pixels is at 200 %.
+func (p *person) fits(name string) {
+	p.Helper()
+	const width = 640
+	p.do(chromedp.EmulateViewport(width, 800))
+	const size = `document.documentElement.style.fontSize = %q; document.documentElement.scrollWidth`
+	if wide := eval[int64](p, fmt.Sprintf(size, "200%")); wide > width {
+		p.Errorf("%s: %d pixels wide with large text", name, wide)
+	}
+	eval[int64](p, fmt.Sprintf(size, ""))
+}
+
+// audit has axe look at the page in both themes, on the narrowest screen and with large
+// text too.
 func (p *person) audit(name string) {
 	p.Helper()
 	source := axeSource(p.T)
+	p.fits(name)
 	for _, theme := range []string{"light", "dark"} {
 		for _, width := range []int64{320, 1280} {
 			p.do(chromedp.EmulateViewport(width, 800), chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
@@ -223,6 +259,26 @@ func (p *person) audit(name string) {
 				}
 			}
 		}
+	}
+	p.do(chromedp.EmulateViewport(400, 800))
+}
+
+// picture keeps what a window of that size shows, with an element at its end, for the
+// documents.
+func (p *person) picture(name, css string, width, height int64) {
+	p.Helper()
+	dir := os.Getenv(screenshots)
+	if dir == "" {
+		return
+	}
+	p.do(chromedp.EmulateViewport(width, height))
+	eval[bool](p, fmt.Sprintf(`document.querySelector(%q).scrollIntoView({block: "end"}), true`, css))
+	shown, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		p.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), shown, 0o644); err != nil {
+		p.Fatal(err)
 	}
 	p.do(chromedp.EmulateViewport(400, 800))
 }
