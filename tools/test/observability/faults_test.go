@@ -388,6 +388,7 @@ func TestFaults(t *testing.T) {
 // TestBudgets fire them by series.
 var unprovoked = map[string]string{ //nolint:gochecknoglobals // a constant
 	"Budget.*":            "a budget burns for minutes to days; TestBudgets has the speeds, and some faults here burn one on the way",
+	"ReleaseStalled":      "the operator is a program of its own; its tests have its metrics",
 	"Probe(Fails|Silent)": "the prober is a program of its own; its tests have its metrics",
 	"CertificateExpires":  "no server of the suite speaks TLS here; a test of libs/redisconn has the metric",
 	"KeyOld":              "a key grows old over a year; a test of libs/service has the metric",
