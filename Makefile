@@ -46,6 +46,7 @@ VALUES ?=
 RELEASE ?= waitlist
 NAMESPACE ?= waitlist
 deploy-prober: NAMESPACE = prober
+deploy-canary: NAMESPACE = canary
 VERSION ?= $(shell git describe --tags --always --dirty)
 # More flags of ko and of helm, as KOFLAGS=--platform=linux/amd64.
 KOFLAGS ?=
@@ -197,10 +198,17 @@ images: $(KO) ## Build the services' images and push them to REPO
 	@cat $(IMAGES)
 
 .PHONY: deploy
-deploy: images $(LABTOOLS) ## Build the images and install or upgrade the release (REPO, VALUES, RELEASE, NAMESPACE)
-	@$(BIN)/helm dependency build charts/waitlist >/dev/null
-	@$(BIN)/helm upgrade --install $(RELEASE) charts/waitlist --namespace $(NAMESPACE) --create-namespace \
-		--values $(IMAGES) $(foreach file,$(VALUES),--values $(file)) --wait --timeout 15m $(HELMFLAGS)
+deploy: images $(LABTOOLS) ## Build the images, install or upgrade the release and wait for canaries (REPO, VALUES, RELEASE, NAMESPACE)
+	@BIN=$(BIN) IMAGES=$(IMAGES) RELEASE=$(RELEASE) NAMESPACE=$(NAMESPACE) VALUES='$(VALUES)' HELMFLAGS='$(HELMFLAGS)' .ci/deploy
+
+.PHONY: deploy-canary
+deploy-canary: $(KO) $(LABTOOLS) ## Build the canary operator's image and install or upgrade it (REPO, VALUES, NAMESPACE=canary)
+	@[ -n "$(REPO)" ] || { echo 'say where the image goes: make deploy-canary REPO=registry.example.com/waitlist' >&2; exit 1; }
+	@image=$$(VERSION=$(VERSION) KO_DOCKER_REPO=$(REPO) $(BIN)/ko build --base-import-paths --sbom spdx \
+		$(KOFLAGS) ./k8s/canary/cmd/operator); \
+	$(BIN)/helm upgrade --install canary charts/canary --namespace $(NAMESPACE) --create-namespace \
+		--set image.repository=$${image%@*} --set image.digest=$${image#*@} $(foreach file,$(VALUES),--values $(file)) \
+		--wait --timeout 5m $(HELMFLAGS)
 
 .PHONY: deploy-prober
 deploy-prober: $(KO) $(LABTOOLS) ## Build the prober's image and install or upgrade it (REPO, VALUES, NAMESPACE=prober)

@@ -172,8 +172,9 @@ affinity:
 containers:
   - name: {{ $who }}
     {{- $image := $root.Values.image }}
-    {{- $repository := required "Set image.repository to where the operator's image was pushed to." $image.repository }}
-    image: {{ $repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ default $root.Chart.AppVersion $image.tag }}{{ end }}
+    {{- if not $image.repository }}{{ fail "Set image.repository to where the operator's image was pushed to." }}{{ end }}
+    {{- $version := printf ":%s" (default $root.Chart.AppVersion $image.tag) }}
+    image: {{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}{{ $version }}{{ end }}
     imagePullPolicy: {{ $image.pullPolicy }}
     args:
       - -namespaces={{ include "canary.namespaces" $root | fromJsonArray | join "," }}

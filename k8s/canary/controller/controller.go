@@ -106,8 +106,8 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (r
 		r.forget(key)
 		return reconcile.Result{}, nil
 	}
-	if c.DeletionTimestamp == nil && controllerutil.AddFinalizer(c, v1alpha1.Finalizer) {
-		return reconcile.Result{}, r.Update(ctx, c)
+	if c.DeletionTimestamp == nil && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer) {
+		return reconcile.Result{}, r.finalize(ctx, c, controllerutil.AddFinalizer)
 	}
 	w, err := r.observe(ctx, c)
 	if err != nil {
@@ -182,21 +182,18 @@ func (r *Reconciler) write(ctx context.Context, w *machine.World, p *machine.Pla
 		}
 	}
 	if p.Release {
-		c := w.Canary.DeepCopy()
-		if controllerutil.RemoveFinalizer(c, v1alpha1.Finalizer) {
-			if err := r.Update(ctx, c); client.IgnoreNotFound(err) != nil {
-				return fmt.Errorf("release the Canary: %w", err)
-			}
+		if err := r.finalize(ctx, w.Canary, controllerutil.RemoveFinalizer); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("release the Canary: %w", err)
 		}
 		return nil
 	}
+	c := w.Canary.DeepCopy()
+	c.Status = p.Status
+	measure(c) // also where nothing changed since another operator wrote it
 	if !equality.Semantic.DeepEqual(p.Status, w.Canary.Status) {
-		c := w.Canary.DeepCopy()
-		c.Status = p.Status
 		if err := r.Status().Update(ctx, c); err != nil {
 			return fmt.Errorf("write the status: %w", err)
 		}
-		measure(c)
 		for _, e := range p.Events {
 			kind := corev1.EventTypeNormal
 			if e.Warning {
@@ -230,6 +227,16 @@ func (r *Reconciler) write(ctx context.Context, w *machine.World, p *machine.Pla
 		}
 	}
 	return nil
+}
+
+// finalize changes the Canary's finalizers and nothing else. Who writes the whole object owns its spec, and helm 4 then finds a conflict
+// in each value that is the same in other words, such as 1h and 1h0m0s.
+func (r *Reconciler) finalize(ctx context.Context, c *v1alpha1.Canary, change func(client.Object, string) bool) error {
+	next := c.DeepCopy()
+	if !change(next, v1alpha1.Finalizer) {
+		return nil
+	}
+	return r.Patch(ctx, next, client.MergeFromWithOptions(c, client.MergeFromWithOptimisticLock{}))
 }
 
 // put creates an object that was not there, and updates another.

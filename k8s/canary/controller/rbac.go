@@ -5,7 +5,7 @@ package controller
 
 // The rights that the operator uses, all in the namespaces that it works in. What it watches it reads from memory and never gets.
 
-//+kubebuilder:rbac:groups=canary.waitlist.internal,resources=canaries,verbs=list;watch;update
+//+kubebuilder:rbac:groups=canary.waitlist.internal,resources=canaries,verbs=list;watch;patch
 //+kubebuilder:rbac:groups=canary.waitlist.internal,resources=canaries/status,verbs=update
 //+kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;update;patch
 //+kubebuilder:rbac:groups=apps,resources=replicasets,verbs=list;watch

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +25,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -79,9 +82,15 @@ func server(t *testing.T) (client.WithWatch, *rest.Config) {
 func TestRealServer(t *testing.T) {
 	api, config := server(t)
 	t.Run("invalid", func(t *testing.T) { invalid(t, api) })
+	w := worldOn(t, 1, api)
+	w.rights()
+	// The parent that charts/waitlist's values name.
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gateway"}})
+	w.create(&gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "public", Namespace: "gateway"}, Spec: gateway().Spec})
 	t.Run("with a manager", func(t *testing.T) { manages(t, api, config) })
 	t.Run("with the charts", func(t *testing.T) { deploys(t, api, config) })
-	w := worldOn(t, 1, api)
+	t.Run("with the script", func(t *testing.T) { scripted(t, api, config) })
+	w = worldOn(t, 1, api)
 	w.adopt("a", nil)
 	w.until("a", v1alpha1.Idle)
 	w.settle(3)
@@ -286,7 +295,6 @@ func manages(t *testing.T, api client.WithWatch, config *rest.Config) {
 	t.Helper()
 	w := worldOn(t, 1, api)
 	w.managed = true
-	w.rights()
 	a := &asked{did: map[string]bool{}}
 	m, start, stop := operator(t, config, a, ctrl.Options{})
 	defer stop()
@@ -376,8 +384,6 @@ func deploys(t *testing.T, api client.WithWatch, config *rest.Config) {
 	t.Helper()
 	w := worldOn(t, 1, api)
 	w.managed = true
-	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gateway"}})
-	w.create(&gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "public", Namespace: "gateway"}, Spec: gateway().Spec})
 	var names []string
 	for _, o := range chart(t, "waitlist", "w", "--values", "../../../charts/waitlist/ci/canary-values.yaml") {
 		switch o.GetKind() {
@@ -420,6 +426,84 @@ func deploys(t *testing.T, api client.WithWatch, config *rest.Config) {
 		if !slices.Contains(container.Env, corev1.EnvVar{Name: "CANDIDATE", Value: "false"}) {
 			t.Errorf("the stable copy of signup takes itself for a candidate: %+v", container.Env)
 		}
+	}
+}
+
+// scripted deploys a release by the script that pipelines use, twice: the first version of all, and one in which a service crashes.
+func scripted(t *testing.T, api client.WithWatch, config *rest.Config) {
+	t.Helper()
+	w := worldOn(t, 1, api)
+	w.managed = true
+	dir := t.TempDir()
+	images, reports := filepath.Join(dir, "images.yaml"), filepath.Join(dir, "reports")
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	w.must(clientcmd.WriteToFile(access(config), kubeconfig))
+	deploy := func(digit string, flags ...string) (code int, report string) {
+		t.Helper()
+		text := "global:\n  image: {repository: good}\n"
+		for _, name := range []string{"account", "signup", "admin-analytics", "billing", "messaging", "notifier"} {
+			text += fmt.Sprintf("%s:\n  image: {digest: \"sha256:%s\"}\n", name, strings.Repeat(digit, 64))
+			flags = append(flags, "--set "+name+".migration.enabled=false", "--set "+name+".autoscaling.enabled=false")
+		}
+		w.must(os.WriteFile(images, []byte(text), 0o600))
+		cmd := exec.CommandContext(t.Context(), "../../../.ci/deploy")
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "BIN="+os.Getenv("LAB_BIN"), "IMAGES="+images, "REPORTS="+reports,
+			"RELEASE=d", "NAMESPACE="+namespace, "VALUES=charts/waitlist/ci/canary-values.yaml", "HELM_DATA_HOME="+dir, "HELM_CACHE_HOME="+dir,
+			"HELM_CONFIG_HOME="+dir, "HELMFLAGS=--set pages.enabled=false --set admin-analytics.canary.enabled=true "+strings.Join(flags, " "))
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		// With what it runs.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		w.must(cmd.Start())
+		ended := make(chan struct{})
+		t.Cleanup(func() { <-ended })
+		go func() {
+			defer close(ended)
+			_ = cmd.Wait() // its exit code is looked at
+		}()
+		w.awaits("the script", func() bool {
+			select {
+			case <-ended:
+				return true
+			default:
+				return false
+			}
+		})
+		t.Logf("ended with %d\n%s", cmd.ProcessState.ExitCode(), out.String())
+		raw, err := os.ReadFile(filepath.Join(reports, "d-signup.xml"))
+		w.must(err)
+		return cmd.ProcessState.ExitCode(), string(raw)
+	}
+	options := ctrl.Options{Controller: ctrlconfig.Controller{SkipNameValidation: new(true)}}
+	m, start, stop := operator(t, config, &asked{did: map[string]bool{}}, options)
+	defer stop()
+	w.must(controller.New(m).Register(m))
+	start()
+	if code, report := deploy("1"); code != 0 || strings.Contains(report, "<failure") {
+		t.Fatalf("the first deployment ended with %d: %s", code, report)
+	}
+	w.reaches("d-signup", v1alpha1.Idle)
+	code, report := deploy("2", "--set signup.image.repository=crash")
+	if code != 1 || !strings.Contains(report, machine.Crashed) {
+		t.Errorf("a deployment that crashes ended with %d: %s", code, report)
+	}
+	for _, name := range []string{"d-signup", "d-account"} {
+		if image := w.stable(name); !strings.HasSuffix(image, "@sha256:"+strings.Repeat("1", 64)) || w.weight(name) != 0 {
+			t.Errorf("%s is stable of %s, and the candidate has the weight %d", image, name, w.weight(name))
+		}
+	}
+}
+
+// access is a kubeconfig.
+func access(config *rest.Config) clientcmdapi.Config {
+	return clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"x": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"x": {
+			ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken,
+		}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "x", AuthInfo: "x"}},
+		CurrentContext: "x",
 	}
 }
 

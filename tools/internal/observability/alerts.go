@@ -221,6 +221,14 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 				"go run ./tools/cmd/secrets -h",
 			}},
 		},
+		// Of the canary operator, which labels its metrics with the Canary's namespace.
+		{
+			"WaitlistReleaseStalled", `max by (name, reason) (canary_stalled{$NS}) == 1`, "5m", "warning",
+			"The Canary {{ $labels.name }} waits for a person: {{ $labels.reason }}.",
+			Runbook{"The stable version serves. The [reason](canary.md#conditions-and-what-to-do) says what went wrong and what to do.", []string{
+				"kubectl get canaries", "kubectl describe canary <name>", "go run ./k8s/canary/cmd/canaryctl status",
+			}},
+		},
 		// The prober is a release of its own, in another namespace.
 		{
 			"WaitlistProbeFails", `sum by (step) (increase(prober_step_failures_total[5m])) >= 3`, "0m", "critical",

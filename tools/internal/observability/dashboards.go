@@ -187,8 +187,17 @@ func Dashboards() []Dashboard {
 			one("Slow requests", "percentunit", "Share of requests that took longer than 250 ms, of each version.", "{{version}}",
 				"1 - "+byVersion("http_server_request_duration_seconds_bucket", `,le="0.25"`)+"\n  / "+
 					byVersion("http_server_request_duration_seconds_count", "")),
-			one("Requests by revision", "ops", "Answers of each revision, as the ReplicaSet of a pod names it.", "{{service}} {{revision}}",
-				"sum by (service, revision) (rate(http_server_responses_total{$SEL}[$__rate_interval]))"),
+			one("Requests by revision", "ops", "Answers of each revision, as the ReplicaSet of a pod names it, and whether it is the stable one.",
+				"{{service}} {{track}} {{revision}}", "sum by (service, track, revision) (rate(http_server_responses_total{$SEL}[$__rate_interval]))"),
+			one("Share of errors by revision", "percentunit", "Answers with a status from 500, of each revision's answers.",
+				"{{service}} {{track}} {{revision}}", `sum by (service, track, revision) (
+  rate(http_server_responses_total{$SEL,http_response_status_code=~"5.."}[$__rate_interval]))
+  / sum by (service, track, revision) (rate(http_server_responses_total{$SEL}[$__rate_interval]))`),
+			one("Candidates", "percentunit", "The share of the requests that a candidate gets, as its route has it.", "{{name}}",
+				"max by (name) (canary_weight_percent{$NS}) / 100"),
+			one("Canaries", "none", "The phase that each Canary is in.", "{{name}} {{phase}}", "max by (name, phase) (canary_phase{$NS})"),
+			one("Stalled canaries", "none", "Canaries that wait for a person, and why.", "{{name}} {{reason}}",
+				"max by (name, reason) (canary_stalled{$NS})"),
 			one("Age", "s", "How long the youngest pod of each service runs.", "{{service}}",
 				"min by (service) (time() - process_start_time_seconds{$SEL})"),
 		}},

@@ -108,6 +108,7 @@ func signs() map[string]sign {
 			return []sample{series(float64(begin.Unix())-age*86400, "waitlist_key_created_timestamp_seconds",
 				"service", "signup", "setting", "SEAL_KEYS")}
 		},
+		"WaitlistReleaseStalled": switched(1, 0, "canary_stalled", "name", "waitlist-signup", "reason", "Worse"),
 		"WaitlistProbeFails":     rises("prober_step_failures_total", "step", "signup"),
 		"WaitlistProbeSilent":    switched(1, 1e10, "prober_last_success_timestamp_seconds"),
 		"WaitlistNothingScraped": func(bool, float64) []sample { return nil }, // the series of builds is its own

@@ -451,7 +451,12 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsAreAll has a fault for each alert.
+// unprovoked are the alerts that no fault here fires, with the reason. TestAlerts fires them by series.
+var unprovoked = map[string]string{ //nolint:gochecknoglobals // a constant
+	"ReleaseStalled": "the operator is a program of its own; its tests have its metrics",
+}
+
+// TestFaultsAreAll has a fault for each alert, or the reason why there is none.
 func TestFaultsAreAll(t *testing.T) {
 	t.Parallel()
 	provoked := map[string]bool{}
@@ -464,8 +469,9 @@ func TestFaultsAreAll(t *testing.T) {
 	}
 	for _, g := range rulesFile(t).Groups {
 		for _, r := range g.Rules {
-			if name := alertName(r.Alert, r.Labels["severity"], r.Labels["long"]); r.Alert != "" && !provoked[strings.TrimPrefix(name, "Waitlist")] {
-				t.Errorf("%s has no fault", name)
+			name := strings.TrimPrefix(alertName(r.Alert, r.Labels["severity"], r.Labels["long"]), "Waitlist")
+			if _, excused := unprovoked[name]; r.Alert != "" && provoked[name] == excused {
+				t.Errorf("%s has no fault and no reason, or both", name)
 			}
 		}
 	}

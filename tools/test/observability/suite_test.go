@@ -43,6 +43,7 @@ var unseen = map[string]string{ //nolint:gochecknoglobals // a constant
 // elsewhere are metrics that alerts ask for and that this suite cannot have, with the reason.
 var elsewhere = map[string]string{ //nolint:gochecknoglobals // a constant
 	"waitlist_certificate_.*": "its servers speak without TLS; a test of libs/redisconn has one that does",
+	"canary_.*":               "the operator is a program of its own; its tests have its metrics",
 	"prober_.*":               "the prober is a program of its own; its tests have its metrics",
 }
 
