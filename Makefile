@@ -229,6 +229,7 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 	@[ $(LAB_KAFKA) != apache ] || go run ./tools/cmd/devkafka -fetch
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
 	@go build -o $(BIN)/lab ./tools/test/lab/cmd/lab
+	@go build -o $(BIN)/operator ./k8s/canary/cmd/operator
 	@go test -c -o $(BIN)/e2e.test ./tools/test/e2e
 	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,6 +37,31 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("find definitions in %s: %w", out, err)
 	}
+	return c.addKinds(ctx, files)
+}
+
+// AddCanaries installs the operator's kind and the role with its rights from the folder that make generate writes them to.
+func (c *Cluster) AddCanaries(ctx context.Context, config string) error {
+	crds, err := filepath.Glob(filepath.Join(config, "crd/*.yaml"))
+	if err != nil || len(crds) == 0 {
+		return fmt.Errorf("find the kind Canary in %s: %w", config, err)
+	}
+	raw, err := os.ReadFile(filepath.Join(config, "rbac/role.yaml"))
+	if err != nil {
+		return fmt.Errorf("read the operator's role: %w", err)
+	}
+	role := new(rbacv1.ClusterRole)
+	if err := yaml.Unmarshal(bytes.TrimPrefix(raw, []byte("---\n")), role); err != nil {
+		return fmt.Errorf("read the operator's role: %w", err)
+	}
+	if _, err := c.Client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create the operator's role: %w", err)
+	}
+	return c.addKinds(ctx, crds)
+}
+
+// addKinds installs the definitions in files, and waits until their kinds are served and listed.
+func (c *Cluster) addKinds(ctx context.Context, files []string) error {
 	client, err := dynamic.NewForConfig(c.Config)
 	if err != nil {
 		return fmt.Errorf("create a client: %w", err)
@@ -45,7 +71,7 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
 		if err != nil {
-			return fmt.Errorf("read the Gateway API: %w", err)
+			return fmt.Errorf("read a definition: %w", err)
 		}
 		for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096); ; {
 			object := new(unstructured.Unstructured)
@@ -75,7 +101,7 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the Gateway API: %w", err)
+			return fmt.Errorf("wait for the new kinds: %w", err)
 		case <-time.After(pollEvery):
 		}
 	}

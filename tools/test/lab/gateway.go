@@ -5,18 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -34,7 +40,7 @@ import (
 const GatewayLag = time.Second
 
 // Gateway routes requests to the ready pods of one namespace, following its HTTPRoutes and Ingresses. It never retries a
-// request.
+// request. It counts them, and says in a route's status which generation of it is in effect.
 type Gateway struct {
 	log       *slog.Logger
 	routes    gatewaylisters.HTTPRouteLister
@@ -42,6 +48,11 @@ type Gateway struct {
 	services  corelisters.ServiceLister
 	slices    discoverylisters.EndpointSliceLister
 	transport *http.Transport
+	status    gateway.Interface
+	namespace string
+
+	mu   sync.Mutex
+	sent map[string]Sent // by service
 
 	table   atomic.Pointer[[]rule]
 	changed chan struct{}
@@ -50,18 +61,28 @@ type Gateway struct {
 	stop    []func()
 }
 
+// Sent says what a service has got from the gateway.
+type Sent struct {
+	Requests int
+	// ByWeight are the requests by the weight that the service had.
+	ByWeight map[int32]int
+	// First and Last are when the first and the last of them were sent.
+	First, Last time.Time
+}
+
 // rule is a path prefix and its backends.
 type rule struct {
 	prefix   string
 	timeout  time.Duration // limit of a whole request; 0: none
 	backends []backend
-	next     *atomic.Uint64
 }
 
-// backend is a pod's address and its share of the requests.
+// backend is a service with its ready pods and its share of the requests. A share without a ready pod fails.
 type backend struct {
-	address string
-	weight  int32
+	service   string
+	addresses []string
+	weight    int32
+	next      *atomic.Uint64
 }
 
 // StartGateway watches the namespace until Stop.
@@ -84,6 +105,7 @@ func StartGateway(ctx context.Context, kubeconfig, namespace string, log *slog.L
 			DialContext:         (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, Timeout: 5 * time.Second}).DialContext,
 			MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
 		},
+		status: gatewayClient, namespace: namespace, sent: map[string]Sent{},
 		changed: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	for _, informer := range []cache.SharedIndexInformer{
@@ -103,7 +125,7 @@ func StartGateway(ctx context.Context, kubeconfig, namespace string, log *slog.L
 	core.WaitForCacheSync(ctx.Done())
 	own.WaitForCacheSync(ctx.Done())
 	g.stop = []func(){core.Shutdown, own.Shutdown, g.transport.CloseIdleConnections}
-	g.load()
+	g.accept(ctx, g.load())
 	go g.follow(running)
 	return g, nil
 }
@@ -137,18 +159,73 @@ func (g *Gateway) follow(ctx context.Context) {
 			return
 		case <-time.After(GatewayLag):
 		}
-		g.load()
+		g.accept(ctx, g.load())
 	}
 }
 
-// load rebuilds the routing table, longest prefix first, as both kinds of routes require.
-func (g *Gateway) load() {
+// accept writes into the status of each route that it is in effect as it is, for all its parents.
+func (g *Gateway) accept(ctx context.Context, routes []*gatewayv1.HTTPRoute) {
+	for _, r := range routes {
+		status := gatewayv1.RouteStatus{}
+		for _, ref := range r.Spec.ParentRefs {
+			parent := gatewayv1.RouteParentStatus{ParentRef: ref, ControllerName: "waitlist.internal/lab"}
+			for _, kind := range []gatewayv1.RouteConditionType{gatewayv1.RouteConditionAccepted, gatewayv1.RouteConditionResolvedRefs} {
+				parent.Conditions = append(parent.Conditions, metav1.Condition{
+					Type: string(kind), Status: metav1.ConditionTrue, Reason: string(kind), ObservedGeneration: r.Generation,
+					LastTransitionTime: r.CreationTimestamp,
+				})
+			}
+			status.Parents = append(status.Parents, parent)
+		}
+		if equality.Semantic.DeepEqual(r.Status.RouteStatus, status) {
+			continue
+		}
+		r = r.DeepCopy()
+		r.Status.RouteStatus = status
+		// If it has changed meanwhile, the next load writes it.
+		_, err := g.status.GatewayV1().HTTPRoutes(g.namespace).UpdateStatus(ctx, r, metav1.UpdateOptions{})
+		if err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			g.log.WarnContext(ctx, "status of a route not written", "route", r.Name, "error", err)
+		}
+	}
+}
+
+// Sent returns what a service has got so far.
+func (g *Gateway) Sent(service string) Sent {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sent[service]
+	s.ByWeight = maps.Clone(s.ByWeight)
+	return s
+}
+
+// Forget begins the count of a service anew.
+func (g *Gateway) Forget(service string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.sent, service)
+}
+
+func (g *Gateway) count(service string, weight int32) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s, now := g.sent[service], time.Now()
+	if s.Requests == 0 {
+		s.First, s.ByWeight = now, map[int32]int{}
+	}
+	s.ByWeight[weight]++
+	s.Requests, s.Last = s.Requests+1, now
+	g.sent[service] = s
+}
+
+// load rebuilds the routing table, longest prefix first, as both kinds of routes require. It returns the HTTPRoutes in it.
+func (g *Gateway) load() []*gatewayv1.HTTPRoute {
 	var table []rule
 	routes, err1 := g.routes.List(labels.Everything())
 	ingresses, err2 := g.ingresses.List(labels.Everything())
 	if err := errors.Join(err1, err2); err != nil {
 		g.log.Error("routes not listed", "error", err)
-		return
+		return nil
 	}
 	for _, r := range routes {
 		table = append(table, g.fromRoute(r)...)
@@ -158,12 +235,13 @@ func (g *Gateway) load() {
 	}
 	slices.SortStableFunc(table, func(a, b rule) int { return len(b.prefix) - len(a.prefix) })
 	g.table.Store(&table)
+	return routes
 }
 
 func (g *Gateway) fromRoute(r *gatewayv1.HTTPRoute) []rule {
 	var out []rule
 	for _, r := range r.Spec.Rules {
-		made := rule{next: new(atomic.Uint64)}
+		var made rule
 		if r.Timeouts != nil && r.Timeouts.Request != nil {
 			made.timeout, _ = time.ParseDuration(string(*r.Timeouts.Request))
 		}
@@ -175,7 +253,7 @@ func (g *Gateway) fromRoute(r *gatewayv1.HTTPRoute) []rule {
 			if ref.Port == nil || weight == 0 {
 				continue
 			}
-			made.backends = append(made.backends, g.backends(string(ref.Name), *ref.Port, "", weight)...)
+			made.backends = append(made.backends, g.backend(string(ref.Name), *ref.Port, "", weight))
 		}
 		for _, m := range r.Matches {
 			if m.Path != nil && m.Path.Type != nil && *m.Path.Type == gatewayv1.PathMatchPathPrefix && m.Path.Value != nil {
@@ -199,15 +277,19 @@ func (g *Gateway) fromIngress(i *networkingv1.Ingress) []rule {
 			}
 			port := p.Backend.Service.Port
 			out = append(out, rule{
-				prefix: p.Path, backends: g.backends(p.Backend.Service.Name, port.Number, port.Name, 1), next: new(atomic.Uint64),
+				prefix: p.Path, backends: []backend{g.backend(p.Backend.Service.Name, port.Number, port.Name, 1)},
 			})
 		}
 	}
 	return out
 }
 
-// backends returns the ready pods behind a port of a service, given by number or name.
-func (g *Gateway) backends(service string, number int32, name string, weight int32) []backend {
+// backend returns a service with the ready pods behind a port, given by number or name.
+func (g *Gateway) backend(service string, number int32, name string, weight int32) backend {
+	return backend{service, g.addresses(service, number, name), weight, new(atomic.Uint64)}
+}
+
+func (g *Gateway) addresses(service string, number int32, name string) []string {
 	all, err := g.services.List(labels.Everything())
 	if err != nil {
 		return nil
@@ -224,18 +306,18 @@ func (g *Gateway) backends(service string, number int32, name string, weight int
 	if err != nil {
 		return nil
 	}
-	var out []backend
+	var out []string
 	for _, s := range found {
 		for _, p := range s.Ports {
 			if p.Port == nil || p.Name == nil || *p.Name != all[i].Spec.Ports[j].Name {
 				continue
 			}
 			for _, a := range readyAddresses(s) {
-				out = append(out, backend{net.JoinHostPort(a, strconv.Itoa(int(*p.Port))), weight})
+				out = append(out, net.JoinHostPort(a, strconv.Itoa(int(*p.Port))))
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b backend) int { return strings.Compare(a.address, b.address) })
+	slices.Sort(out)
 	return out
 }
 
@@ -245,7 +327,9 @@ func (g *Gateway) Ready() error {
 	if len(table) == 0 {
 		return errors.New("the gateway has no routes")
 	}
-	if i := slices.IndexFunc(table, func(r rule) bool { return len(r.backends) == 0 }); i >= 0 {
+	if i := slices.IndexFunc(table, func(r rule) bool {
+		return !slices.ContainsFunc(r.backends, func(b backend) bool { return len(b.addresses) > 0 })
+	}); i >= 0 {
 		return fmt.Errorf("route %s has no ready pod", table[i].prefix)
 	}
 	return nil
@@ -263,7 +347,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no route", http.StatusNotFound)
 		return
 	}
-	address := table[i].pick()
+	service, address, weight := table[i].pick()
+	g.count(service, weight)
 	if address == "" {
 		http.Error(w, "no pod is ready", http.StatusServiceUnavailable)
 		return
@@ -294,21 +379,24 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// pick selects the pods in turn, by weight.
-func (r *rule) pick() string {
-	var total uint64
+// pick selects a service by weight, at random, and one of its pods in turn. The address is empty if there is none.
+func (r *rule) pick() (service, address string, weight int32) {
+	var total int32
 	for _, b := range r.backends {
-		total += uint64(b.weight)
+		total += b.weight
 	}
 	if total == 0 {
-		return ""
+		return "", "", 0
 	}
-	at := r.next.Add(1) % total
+	at := rand.Int32N(total) //nolint:gosec // a share of requests is no secret
 	for _, b := range r.backends {
-		if at < uint64(b.weight) {
-			return b.address
+		if at -= b.weight; at >= 0 {
+			continue
 		}
-		at -= uint64(b.weight)
+		if len(b.addresses) == 0 {
+			return b.service, "", b.weight
+		}
+		return b.service, b.addresses[int(b.next.Add(1)%uint64(len(b.addresses)))], b.weight
 	}
-	return ""
+	return "", "", 0
 }

@@ -30,7 +30,7 @@ func (w *world) testKeys(t *testing.T) {
 	roll := func(changes map[string]map[string]string) lab.Report {
 		t.Helper()
 		revision++
-		r := s.load(t, func() {
+		r := s.load(t, rate, func() {
 			for name, data := range changes {
 				secret, err := s.Client.CoreV1().Secrets(s.Namespace).Get(t.Context(), name, metav1.GetOptions{})
 				if err != nil {

@@ -246,6 +246,25 @@ func (n *Nodes) Kill(pod types.UID) {
 	}
 }
 
+// Processes returns the process ids of a pod's containers that run.
+func (n *Nodes) Processes(pod types.UID) []int {
+	n.mu.Lock()
+	p := n.pods[pod]
+	n.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []int
+	for _, c := range p.containers {
+		if c.process != nil {
+			out = append(out, c.process.Pid)
+		}
+	}
+	return out
+}
+
 // Stop kills all pods with SIGKILL and removes the nodes. Delete the pods first if they should end in order.
 func (n *Nodes) Stop(ctx context.Context) error {
 	n.cancel()

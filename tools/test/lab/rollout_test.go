@@ -37,8 +37,8 @@ type suite struct {
 	stop           func()
 }
 
-// deploy installs a chart with images. It is removed at the end of the test if not earlier.
-func (w *world) deploy(t *testing.T, chart, images string) *suite {
+// deploy installs a chart with values, those of the images among them. It is removed at the end of the test if not earlier.
+func (w *world) deploy(t *testing.T, chart string, values ...string) *suite {
 	t.Helper()
 	s := &suite{db: testenv.Postgres(t)}
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func (w *world) deploy(t *testing.T, chart, images string) *suite {
 		t.Fatal(err)
 	}
 	settings := lab.Settings{
-		Kubeconfig: w.cluster.Kubeconfig, Bin: w.bin, Chart: chart, Values: []string{images},
+		Kubeconfig: w.cluster.Kubeconfig, Bin: w.bin, Chart: chart, Values: values,
 		Roles: w.roles(), Images: filepath.Join(w.dir, "pulled"), Gateway: "httproute", Replicas: 2,
 	}
 	cfg.Deploy = func(ctx context.Context, suite standalone.Suite) (_ standalone.Deployed, err error) {
@@ -92,8 +92,8 @@ func (w *world) deploy(t *testing.T, chart, images string) *suite {
 	return s
 }
 
-// load sends requests until change has finished, and a while longer.
-func (s *suite) load(t *testing.T, change func()) lab.Report {
+// load sends requests at a rate until change has finished, and a while longer.
+func (s *suite) load(t *testing.T, rate int, change func()) lab.Report {
 	t.Helper()
 	l, err := lab.StartLoad(t.Context(), s.url, rate)
 	if err != nil {
@@ -157,7 +157,7 @@ func (w *world) testRollouts(t *testing.T) {
 	replaced := func(t *testing.T, change func()) {
 		t.Helper()
 		before := s.pods(t)
-		none(t, s.load(t, change))
+		none(t, s.load(t, rate, change))
 		if t.Failed() {
 			return
 		}
@@ -180,7 +180,7 @@ func (w *world) testRollouts(t *testing.T) {
 	})
 	w.upgrade(t, s)
 	t.Run("pods deleted", func(t *testing.T) {
-		none(t, s.load(t, func() {
+		none(t, s.load(t, rate, func() {
 			for _, service := range services() {
 				pods := s.podsOf(t, service)
 				err := s.Client.CoreV1().Pods(s.Namespace).Delete(t.Context(), pods[0].Name, metav1.DeleteOptions{})
@@ -195,7 +195,7 @@ func (w *world) testRollouts(t *testing.T) {
 		}))
 	})
 	t.Run("pods killed", func(t *testing.T) {
-		r := s.load(t, func() {
+		r := s.load(t, rate, func() {
 			for _, service := range services() {
 				pod := s.podsOf(t, service)[0]
 				s.Nodes.Kill(pod.UID)
@@ -215,7 +215,7 @@ func (w *world) testRollouts(t *testing.T) {
 		}
 	})
 	t.Run("scale", func(t *testing.T) {
-		none(t, s.load(t, func() {
+		none(t, s.load(t, rate, func() {
 			var up []string
 			for _, service := range services() {
 				up = append(up, "--set", service+".replicas=3")
@@ -269,7 +269,7 @@ func (w *world) testRollouts(t *testing.T) {
 		if err := s.Upgrade(t.Context(), chart, append(hasty, "--set", "global.revision=hasty")...); err != nil {
 			t.Fatal(err)
 		}
-		r := s.load(t, func() {
+		r := s.load(t, rate, func() {
 			if err := s.Upgrade(t.Context(), chart, append(hasty, "--set", "global.revision=again")...); err != nil {
 				t.Error(err)
 			}
