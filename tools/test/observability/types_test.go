@@ -24,7 +24,7 @@ func TestTypes(t *testing.T) {
 	}
 	for kind, folder := range map[string]string{"Grafana": "charts/waitlist/files/dashboards", "Perses": "k8s/perses"} {
 		files, err := filepath.Glob(filepath.Join(root, folder, "*.json"))
-		if err != nil || len(files) != 8 {
+		if err != nil || len(files) != 9 {
 			t.Fatalf("%d dashboards in %s, %v", len(files), folder, err)
 		}
 		for _, f := range files {
