@@ -25,6 +25,7 @@ KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 # What npm brings, by the lock file's checksums.
 PAGE := tools/dashboards/page/node_modules/.package-lock.json
 TYPES := tools/test/observability/schema/node_modules/.package-lock.json
+CLIENT := tools/sdk/ts/node_modules/.package-lock.json
 
 # make test KAFKA=apache PKG=./services/signup/... ARGS='-run TestJoin -v'
 KAFKA ?= embedded
@@ -123,6 +124,10 @@ generate: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) ## Write the generated code anew
 	@cd services && $(BIN)/sqlc generate
 	@PATH="$(BIN):$$PATH" go generate work
 
+.PHONY: sdk
+sdk: $(CLIENT) ## Write the TypeScript client's types anew and check the client (needs npm)
+	@npm run --silent --prefix tools/sdk/ts generate && npm run --silent --prefix tools/sdk/ts build
+
 .PHONY: lists
 lists: ## Fetch the newest lists of mail domains and common passwords (needs npm and pip)
 	@libs/emailaddr/update.sh
@@ -134,7 +139,7 @@ lint: $(LINTER) lines ## Run the linters over every module
 	@for module in $(APART); do (cd $$module && GOWORK=off $(BIN)/golangci-lint run) || exit 1; done
 
 # Generated files and test data may be wider.
-WIDE := proto/gen/ *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
+WIDE := proto/gen/ tools/sdk/ts/src/contract.ts *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
 	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/perses/* k8s/canary/config/crd/* charts/canary/files/crd.yaml
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
@@ -152,10 +157,10 @@ tidy: ## Check that each module names all it needs and builds by itself
 	done
 
 .PHONY: verify
-verify: ## Generate, tidy and lint; fails when that changes a file
+verify: ## Generate, tidy and lint; fails when that changes a file (needs npm)
 	@state() { git status --porcelain; git diff HEAD; }; \
 	before=$$(state | sha256sum); \
-	for step in generate tidy lint; do echo "== $$step"; $(MAKE) $$step; done; \
+	for step in generate sdk tidy lint; do echo "== $$step"; $(MAKE) $$step; done; \
 	if [ "$$before" != "$$(state | sha256sum)" ]; then \
 		git status --short; echo 'verify changed files: look at them and commit'; exit 1; \
 	fi
@@ -233,8 +238,8 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 	@go test -c -o $(BIN)/e2e.test ./tools/test/e2e
 	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
 
-$(PAGE) $(TYPES): %/node_modules/.package-lock.json: %/package-lock.json
-	@command -v npm >/dev/null || { echo 'npm is not installed: it fetches the page'\''s charts and the types of dashboards' >&2; exit 1; }
+$(PAGE) $(TYPES) $(CLIENT): %/node_modules/.package-lock.json: %/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is not installed: it fetches tools for charts, types and the client' >&2; exit 1; }
 	@npm ci --silent --prefix $* && touch $@
 
 .PHONY: tools

@@ -28,7 +28,8 @@ func TestMailsAreShownToThisMachine(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(string(body), "There is none yet") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, body = call(t, http.MethodPost, s.URL+"/v1/auth/register", `{"email":"a@example.com","password":"correct horse"}`); status != 201 {
+	status, body = call(t, http.MethodPost, s.URL+"/v1/auth/register", `{"email":"a@example.com","password":"correct horse"}`)
+	if status != http.StatusCreated {
 		t.Fatalf("%d %s", status, body)
 	}
 	entry := regexp.MustCompile(`href="(/dev/mail/[^"]+)">([^<]+)</a><br>to a@example\.com`)
@@ -42,7 +43,8 @@ func TestMailsAreShownToThisMachine(t *testing.T) {
 	}
 	path := string(found[1])
 	status, body = call(t, http.MethodGet, s.URL+path, "")
-	if status != http.StatusOK || !strings.Contains(string(body), `<a href="`+s.URL+"/verify-email?") || !strings.Contains(string(body), "<iframe") {
+	if status != http.StatusOK || !strings.Contains(string(body), `<a href="`+s.URL+"/verify-email?") ||
+		!strings.Contains(string(body), "<iframe") {
 		t.Errorf("%d %s", status, body)
 	}
 
