@@ -105,6 +105,12 @@ test-faults: ## Let things go wrong in running suites and watch each alert fire 
 model: ## Take the queue's model test through 125000 steps, without -race
 	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -run '^TestModel$$' -v
 
+# CHAOS_SEED=7 make test-long repeats what failed with that seed.
+.PHONY: test-long
+test-long: ## Judge 30 histories of positions under faults, and let the chaos tests' faults last
+	@CHAOS=full go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 2h -run '^TestPrograms$$/^linearizable$$'
+	@CHAOS=full go run ./tools/test/run -packages ./tools/test/chaos -- -count=1 -v -timeout 1h
+
 .PHONY: test-former
 test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on today's schema (ARGS=…)
 	@tools/test/former/run "$(FORMER)" $(ARGS)

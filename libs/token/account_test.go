@@ -48,12 +48,16 @@ func TestAccountTokenCarriesItsAccount(t *testing.T) {
 
 func TestAccountTokenTampered(t *testing.T) {
 	r, now := accountRing(t), time.Unix(1_800_000_000, 0)
-	tok := r.MintAccount(token.VerifyAccount, accountID, 3, now.Add(time.Hour))
-	for i := range len(tok) {
-		b := []byte(tok)
-		b[i] ^= 1
-		if _, _, err := verifyAccount(r, token.VerifyAccount, string(b), now); !errors.Is(err, token.ErrInvalid) {
-			t.Fatalf("byte %d changed: %v", i, err)
+	for _, kind := range []token.Purpose{token.VerifyAccount, token.ResetPassword} {
+		tok := r.MintAccount(kind, accountID, 3, now.Add(time.Hour))
+		for i := range len(tok) {
+			for change := 1; change < 256; change++ {
+				b := []byte(tok)
+				b[i] ^= byte(change)
+				if _, _, err := verifyAccount(r, kind, string(b), now); !errors.Is(err, token.ErrInvalid) {
+					t.Fatalf("%s: byte %d as %q: %v", kind, i, b[i], err)
+				}
+			}
 		}
 	}
 	for _, bad := range []string{"", ".", "..", "a.1", "a.+1.x", "a.01.x", ".1.x", "a.x.y", strings.Repeat("a", 1000) + ".1.x"} {

@@ -56,8 +56,9 @@ type ChangeLog interface {
 	// Since returns what happened after from, in one snapshot. It returns ErrStale if
 	// the log does not hold from, or if too much happened.
 	Since(ctx context.Context, waitlistID string, from Mark) (Delta, error)
-	// Holds reports whether the log has m's change with m's nonce.
-	Holds(ctx context.Context, waitlistID string, m Mark) (bool, error)
+	// Holds reports whether the log has m's change with m's nonce, and whether the signup
+	// has as many referrals now as it had when it was seen.
+	Holds(ctx context.Context, waitlistID string, m Mark, seen *Signup) (held, same bool, err error)
 	// All passes every key of one snapshot to put, in chunks, and returns the mark of
 	// the snapshot.
 	All(ctx context.Context, waitlistID string, put func([]Key) error) (Mark, error)
@@ -149,8 +150,8 @@ func NewIndex(store IndexStore, changes ChangeLog, log *slog.Logger) *Index {
 	}
 }
 
-// Rank returns the place of v's signup. It lets the index catch up first, for at most
-// catchUpTimeout. On ErrIndexUnusable the caller asks Postgres.
+// Rank returns the place of v's signup, at a moment when the signup had v's referrals. It
+// lets the index catch up first, for at most catchUpTimeout. On ErrIndexUnusable the caller asks Postgres.
 func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, error) {
 	short, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
@@ -168,13 +169,17 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 		case place.Rank > 0:
 			// Somebody applied a later change, or Postgres was restored from the past. The
 			// change log shows which of the two happened.
-			held, err := x.changes.Holds(short, waitlistID, place.Mark)
+			held, same, err := x.changes.Holds(short, waitlistID, place.Mark, v.Signup)
 			switch {
 			case err != nil:
 				x.log.DebugContext(ctx, "change log not read", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
 				return Place{}, ErrIndexUnusable
 			case !held:
 				x.rebuild(waitlistID)
+				return Place{}, ErrIndexUnusable
+			case !same:
+				// The place may be the one after a credit that v does not count. Referrals only
+				// grow: as many before and after the place as v says, so many at the place.
 				return Place{}, ErrIndexUnusable
 			}
 			return place, nil

@@ -2,6 +2,7 @@ package signup_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -132,5 +133,31 @@ func TestAnImportIsAppended(t *testing.T) {
 	})
 	if n := index.builds.Load(); n != 0 {
 		t.Errorf("%d indexes were built", n)
+	}
+}
+
+// TestAStatusIsOfOneMoment: a place from an index that is ahead of what Postgres said is not
+// put beside a count of referrals from before the credit that made it.
+func TestAStatusIsOfOneMoment(t *testing.T) {
+	w := newWorld(t, 1)
+	w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+	referrer, other := w.queue[2], w.queue[0]
+	seen := map[int64]signup.View{}
+	for _, m := range []member{referrer, other} {
+		v, err := w.store.View(t.Context(), w.list.ID, m.email, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[m.number] = v
+	}
+	w.join(t, []*signup.Join{w.newJoin(referrer.token, true)})
+	if err := w.index.CatchUp(t.Context(), w.list.ID); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[referrer.number]); !errors.Is(err, signup.ErrIndexUnusable) {
+		t.Errorf("the place after a credit for a count from before it: %+v, %v", at, err)
+	}
+	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[other.number]); err != nil || at.Rank != 1 || at.Mark.Total != 4 {
+		t.Errorf("the place of somebody without credits: %+v, %v", at, err)
 	}
 }

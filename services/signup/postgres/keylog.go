@@ -89,12 +89,14 @@ func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark
 }
 
 // Holds implements signup.ChangeLog.
-func (s *Signups) Holds(ctx context.Context, waitlistID string, m signup.Mark) (bool, error) {
-	held, err := s.db.HasChange(ctx, db.HasChangeParams{WaitlistID: waitlistID, No: m.Change, Nonce: m.Nonce})
+func (s *Signups) Holds(ctx context.Context, waitlistID string, m signup.Mark, seen *signup.Signup) (held, same bool, err error) {
+	row, err := s.db.HasChange(ctx, db.HasChangeParams{
+		WaitlistID: waitlistID, No: m.Change, Nonce: m.Nonce, Number: seen.Number, ReferralCount: seen.ReferralCount,
+	})
 	if err != nil {
-		return false, fmt.Errorf("find change: %w", err)
+		return false, false, fmt.Errorf("find change: %w", err)
 	}
-	return held, nil
+	return row.Held, row.Same, nil
 }
 
 // All implements signup.ChangeLog.

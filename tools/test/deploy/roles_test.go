@@ -24,7 +24,9 @@ const databaseName = "waitlist"
 
 func newDatabase(t *testing.T) database {
 	t.Helper()
-	d := database{testenv.PostgresServer(t, devservers.PostgresOptions{Settings: testenv.FastPostgres()})}
+	settings := testenv.FastPostgres()
+	settings["track_commit_timestamp"] = "on" // for testLinearizable
+	d := database{testenv.PostgresServer(t, devservers.PostgresOptions{Settings: settings})}
 	if err := d.server.CreateDatabase(t.Context(), databaseName); err != nil {
 		t.Fatal(err)
 	}

@@ -8,19 +8,33 @@ import (
 )
 
 const HasChange = `-- name: HasChange :one
-SELECT EXISTS (SELECT FROM change WHERE waitlist_id = $1 AND no = $2 AND nonce = $3)
+SELECT EXISTS (SELECT FROM change c WHERE c.waitlist_id = $1 AND c.no = $2 AND c.nonce = $3) AS held,
+       EXISTS (SELECT FROM signup s WHERE s.waitlist_id = $1 AND s.number = $4 AND s.referral_count = $5) AS same
 `
 
 type HasChangeParams struct {
-	WaitlistID string
-	No         int64
-	Nonce      int64
+	WaitlistID    string
+	No            int64
+	Nonce         int64
+	Number        int64
+	ReferralCount int64
 }
 
-// By change_pkey.
-func (q *Queries) HasChange(ctx context.Context, arg HasChangeParams) (bool, error) {
-	row := q.db.QueryRow(ctx, HasChange, arg.WaitlistID, arg.No, arg.Nonce)
-	var exists bool
-	err := row.Scan(&exists)
-	return exists, err
+type HasChangeRow struct {
+	Held bool
+	Same bool
+}
+
+// By change_pkey; signup_pkey.
+func (q *Queries) HasChange(ctx context.Context, arg HasChangeParams) (HasChangeRow, error) {
+	row := q.db.QueryRow(ctx, HasChange,
+		arg.WaitlistID,
+		arg.No,
+		arg.Nonce,
+		arg.Number,
+		arg.ReferralCount,
+	)
+	var i HasChangeRow
+	err := row.Scan(&i.Held, &i.Same)
+	return i, err
 }
