@@ -56,7 +56,7 @@ type status struct {
 	Stable  struct{ Images []string }
 	Verdict struct{ State, Reason string }
 	// Rejected is why the target's revision failed.
-	Rejected struct{ Reason, Message string }
+	Rejected struct{ Revision, Reason, Message string }
 }
 
 // variant builds the image of the service in another version, with build tags or none, and returns its digest.
@@ -227,7 +227,8 @@ func (r *releases) create(t *testing.T, group, resource, kind, name string, spec
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": group, "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
 	}}
-	if _, err := r.api.Resource(version.WithResource(resource)).Namespace(r.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+	objects := r.api.Resource(version.WithResource(resource)).Namespace(r.Namespace)
+	if _, err := objects.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -315,7 +316,8 @@ func (r *releases) release(t *testing.T, digest, fault string) {
 		c := &d.Spec.Template.Spec.Containers[0]
 		repository, _, _ := strings.Cut(c.Image, "@")
 		c.Image = repository + "@" + digest
-		c.Env = append(slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "FAULT" }), corev1.EnvVar{Name: "FAULT", Value: fault})
+		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "FAULT" })
+		c.Env = append(c.Env, corev1.EnvVar{Name: "FAULT", Value: fault})
 		_, err = deployments.Update(t.Context(), d, metav1.UpdateOptions{})
 		return err
 	}); err != nil {
@@ -335,12 +337,14 @@ func (r *releases) forget() {
 // bad releases a bad build, and expects that few requests fail until it is taken back, by itself.
 func (r *releases) bad(t *testing.T, digest, fault string, reasons []string, most int, exposed time.Duration) {
 	t.Helper()
-	before := r.status(t).Stable.Images
+	before := r.status(t)
 	r.forget()
 	var s status
 	report := r.load(t, canaryRate, func() {
 		r.release(t, digest, fault)
-		s = r.until(t, "the candidate has failed and nothing of it is left", func(s status) bool { return s.Phase == "Failed" })
+		s = r.until(t, "the candidate has failed and nothing of it is left", func(s status) bool {
+			return s.Phase == "Failed" && s.Rejected.Revision != before.Rejected.Revision
+		})
 		r.alone(t)
 	})
 	wire := r.wire()
@@ -354,8 +358,8 @@ func (r *releases) bad(t *testing.T, digest, fault string, reasons []string, mos
 			wire.Last.Sub(wire.First), exposed)
 	}
 	now := r.status(t)
-	if now.Phase != "Failed" || now.Weight != 0 || !slices.Equal(now.Stable.Images, before) {
-		t.Errorf("it ended as %+v; stable was %q", now, before)
+	if now.Phase != "Failed" || now.Weight != 0 || !slices.Equal(now.Stable.Images, before.Stable.Images) {
+		t.Errorf("it ended as %+v; stable was %q", now, before.Stable.Images)
 	}
 	if pods := r.podsOf(t, released); len(pods) != 2 || ready(pods) != 2 {
 		t.Errorf("%d of %d stable pods are ready", ready(pods), len(pods))
@@ -378,7 +382,8 @@ func (r *releases) promotes(t *testing.T, digest, label string, by time.Duration
 		took = time.Since(began)
 		r.alone(t)
 	})
-	t.Logf("FIGURES %s: promoted in %.1f s, %d requests on the candidate, %d failed", label, took.Seconds(), r.wire().Requests, len(report.Failed))
+	t.Logf("FIGURES %s: promoted in %.1f s, %d requests on the candidate, %d failed", label, took.Seconds(), r.wire().Requests,
+		len(report.Failed))
 	if took > by {
 		t.Errorf("it was promoted after %s, want %s", took, by)
 	}
@@ -408,5 +413,7 @@ func (r *releases) labelled(t *testing.T, label string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.ContainsFunc(d.Spec.Template.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "FAULT" && e.Value == label })
+	return slices.ContainsFunc(d.Spec.Template.Spec.Containers[0].Env, func(e corev1.EnvVar) bool {
+		return e.Name == "FAULT" && e.Value == label
+	})
 }

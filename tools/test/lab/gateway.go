@@ -388,7 +388,7 @@ func (r *rule) pick() (service, address string, weight int32) {
 	if total == 0 {
 		return "", "", 0
 	}
-	at := rand.Int32N(total) //nolint:gosec // a share of requests is no secret
+	at := rand.Int32N(total)
 	for _, b := range r.backends {
 		if at -= b.weight; at >= 0 {
 			continue
