@@ -515,4 +515,26 @@ func TestWidget(t *testing.T) {
 	if row["referred_by"] != referrer || row["utm"].(object)["utm_source"] != "blog" {
 		t.Errorf("stored: %v", row)
 	}
+
+	// An accent on which white could not be read, on the widget and on the form itself.
+	s.api(http.MethodPatch, "/waitlists/"+id, key, object{"settings": object{"appearance": object{
+		"accent": "#ffee00", "button_text": "Count me in", "locale": "en",
+	}}})
+	s.awaits("/w/"+id, http.StatusOK, "Count me in")
+	colours := func(button string) string {
+		return eval[string](p, fmt.Sprintf(
+			`((b, s) => [b.textContent, s.backgroundColor, s.color].join())(%[1]s, getComputedStyle(%[1]s))`, button))
+	}
+	const want = "Count me in,rgb(255, 238, 0),rgb(0, 0, 0)"
+	p.open(host.URL + "/")
+	p.do(chromedp.WaitVisible(within("#f-email")))
+	if got := colours(root + `.querySelector("button")`); got != want {
+		t.Errorf("the widget's button is %s", got)
+	}
+	p.audit("widget-look")
+	p.open(s.server.URL + "/w/" + id)
+	if got := colours(`document.querySelector("form button")`); got != want {
+		t.Errorf("the form's button is %s", got)
+	}
+	p.audit("form-look")
 }
