@@ -1423,6 +1423,19 @@ export interface components {
              * @default false
              */
             credit_after_verification: boolean;
+            appearance: components["schemas"]["Appearance"];
+        };
+        /** @description How the pages and the widget show the form. What is left out is as it is by default */
+        Appearance: {
+            /** @description Colour of buttons and links. Text keeps to a readable colour where this one gives too little contrast */
+            accent?: string;
+            logo_url?: string;
+            button_text?: string;
+            /**
+             * @description Language of the form's own texts. Without it they are in the visitor's
+             * @enum {unknown}
+             */
+            locale?: "en" | "de";
         };
         /**
          * @description Any of the settings; `null` resets one to its default. `x-waitlist-tier` names the tier that changing a
@@ -1465,6 +1478,14 @@ export interface components {
             /** @enum {unknown} */
             referral_guard?: "off" | "flag" | "withhold" | null;
             credit_after_verification?: boolean | null;
+            /** @description Replaces the whole object */
+            appearance?: {
+                accent?: string | null;
+                logo_url?: string | null;
+                button_text?: string | null;
+                /** @enum {unknown} */
+                locale?: "en" | "de" | "" | null;
+            } | null;
         };
         CustomQuestion: {
             id: string;
@@ -1502,6 +1523,7 @@ export interface components {
             consent_text: string;
             referral_boost: number;
             position_offset: number;
+            appearance: components["schemas"]["Appearance"];
             /** @description Effective only if the owner is on Advanced or Pro */
             hide_branding?: boolean;
             /** @description Effective only if the owner is on Advanced or Pro */
