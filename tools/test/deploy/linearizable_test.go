@@ -58,10 +58,7 @@ func seed(t *testing.T) uint64 {
 // two replicas of signup and their servers is cut and slowed. What they were told must be
 // what some order of their operations, one by one, would have told them.
 func testLinearizable(t *testing.T, programs string) {
-	rounds, each := 1, 16
-	if os.Getenv("CHAOS") == "full" {
-		rounds, each = 30, 24
-	}
+	const rounds, each = 30, 16
 	from := seed(t)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -363,7 +363,10 @@ func TestPrograms(t *testing.T) {
 	t.Run("deployment", func(t *testing.T) { testDeployment(t, programs) })
 	t.Run("restore", func(t *testing.T) { testRestore(t, programs) })
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, programs) })
-	t.Run("linearizable", func(t *testing.T) { testLinearizable(t, programs) })
+	// Not yet in make test: see docs/reliability.md.
+	if os.Getenv("CHAOS") == "full" {
+		t.Run("linearizable", func(t *testing.T) { testLinearizable(t, programs) })
+	}
 }
 
 // testDeployment deploys the suite as the operator of a cluster does (roles, one
