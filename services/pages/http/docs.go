@@ -30,7 +30,7 @@ func (h *handler) docs(e *gin.Engine) error {
 		if err := h.templates[page.template].Execute(&b, v); err != nil {
 			return fmt.Errorf("render %s: %w", page.template, err)
 		}
-		f, err := fixedAnswer(b.Bytes(), "text/html; charset=utf-8", "Content-Security-Policy", fmt.Sprintf(policy, ""))
+		f, err := fixedAnswer(b.Bytes(), "text/html; charset=utf-8", "Content-Security-Policy", fmt.Sprintf(policy, "", ""))
 		if err != nil {
 			return err
 		}
