@@ -85,7 +85,7 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if b.wants("B15") || b.wants("B16") {
+	if b.wants("B17") || b.wants("B18") {
 		if err := b.pages(ctx); err != nil {
 			return err
 		}

@@ -22,11 +22,11 @@ import (
 const (
 	// pageConns is the number of connections that look at forms.
 	pageConns = 64
-	// viewsPerSecond are the views of B16.
+	// viewsPerSecond are the views of B18.
 	viewsPerSecond = 2000
 )
 
-// pages measures B15, the form in a browser's request, against a bare gin handler that writes the same bytes, and B16, what
+// pages measures B17, the form in a browser's request, against a bare gin handler that writes the same bytes, and B18, what
 // views cost the signups.
 func (b *bench) pages(ctx context.Context) (err error) {
 	const database = "pages"
@@ -65,12 +65,12 @@ func (b *bench) pages(ctx context.Context) (err error) {
 	}
 	request := []byte("GET /w/" + l.id + " HTTP/1.1\r\nHost: bench\r\n\r\n")
 	settle := func(ctx context.Context) error { return published(ctx, conn) }
-	if b.wants("B15") {
+	if b.wants("B17") {
 		if err := b.pageViews(ctx, web.addr, request, settle); err != nil {
-			return fmt.Errorf("B15: %w", err)
+			return fmt.Errorf("B17: %w", err)
 		}
 	}
-	if b.wants("B16") {
+	if b.wants("B18") {
 		gen := &generator{addr: srv.addr}
 		alone := func(ctx context.Context, d time.Duration) (sample, error) {
 			return gen.signUp(ctx, []*list{l}, b.conns, d)
@@ -89,13 +89,13 @@ func (b *bench) pages(ctx context.Context) (err error) {
 			}
 			return s, errors.Join(err, failed)
 		}
-		pairs, err := b.turns(ctx, "B16", settle, viewed, alone, b.slice)
+		pairs, err := b.turns(ctx, "B18", settle, viewed, alone, b.slice)
 		if err != nil {
 			return err
 		}
 		ours, theirs, ratio := of(pairs, rate)
 		b.add(row{
-			id: "B16", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+			id: "B18", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
 			what: fmt.Sprintf("Signups into one waitlist over %d connections while %d people a second look at its form, against nobody looking.",
 				b.conns, viewsPerSecond),
 			ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
@@ -104,7 +104,7 @@ func (b *bench) pages(ctx context.Context) (err error) {
 	return l.exact()
 }
 
-// pageViews measures B15.
+// pageViews measures B17.
 func (b *bench) pageViews(ctx context.Context, addr string, request []byte, settle func(context.Context) error) error {
 	c, err := dial(ctx, addr)
 	if err != nil {
@@ -131,13 +131,13 @@ func (b *bench) pageViews(ctx context.Context, addr string, request []byte, sett
 			return look(ctx, addr, request, pageConns, d)
 		}
 	}
-	pairs, err := b.turns(ctx, "B15", settle, side(addr), side(bare), b.slice/2)
+	pairs, err := b.turns(ctx, "B17", settle, side(addr), side(bare), b.slice/2)
 	if err != nil {
 		return err
 	}
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
-		id: "B15", goal: "≥ 0.5 ×", ratio: ratio, met: ratio >= .5,
+		id: "B17", goal: "≥ 0.5 ×", ratio: ratio, met: ratio >= .5,
 		what: fmt.Sprintf("Forms a second in a browser's request over %d connections, against a bare gin handler that writes the same bytes.",
 			pageConns),
 		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
