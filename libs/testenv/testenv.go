@@ -415,7 +415,7 @@ func Kafka(t testing.TB) (brokers []string, prefix string) {
 func deleteTopics(brokers []string, prefix string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	transport := new(kafka.Transport)
+	transport := &kafka.Transport{DialTimeout: time.Minute} // a broker under load is slow to accept
 	defer transport.CloseIdleConnections()
 	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
 	meta, err := client.Metadata(ctx, new(kafka.MetadataRequest))

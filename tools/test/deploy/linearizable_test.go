@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -128,13 +129,16 @@ func (n *network) lead(t *testing.T, name, server string) string {
 	return u.String()
 }
 
+// span is a time from begin to end, as history.now tells it.
+type span struct{ begin, end int64 }
+
 // disturb cuts and slows the network at random until ctx ends, and leaves it in order.
-func (n *network) disturb(ctx context.Context, t *testing.T, rng *rand.Rand) (faults int) {
+func (n *network) disturb(ctx context.Context, t *testing.T, rng *rand.Rand, now func() int64) (faults []span) {
 	for {
 		if !pause(ctx, time.Duration(20+rng.IntN(100))*time.Millisecond) {
 			return faults
 		}
-		faults++
+		begin := now()
 		p := n.proxies[rng.IntN(len(n.proxies))]
 		lasts := time.Duration(50+rng.IntN(250)) * time.Millisecond
 		stream := []string{"upstream", "downstream"}[rng.IntN(2)]
@@ -165,6 +169,7 @@ func (n *network) disturb(ctx context.Context, t *testing.T, rng *rand.Rand) (fa
 		case 4:
 			toxic("slicer", `"average_size": 64, "size_variation": 32, "delay": 500`)
 		}
+		faults = append(faults, span{begin, now()})
 	}
 }
 
@@ -198,6 +203,9 @@ type history struct {
 	// removable are those of them that nobody removes yet.
 	removable []int
 	owned     []owned
+	faults    []span
+	// numbers are those of the people who are on the waitlist in the end.
+	numbers map[int]int
 }
 
 // owned is an owner's operation with its answer.
@@ -248,9 +256,8 @@ func (h *history) now() int64 { return int64(time.Since(h.begin)) }
 // record lets the clients do their operations while the network is disturbed.
 func (h *history) record(n *network, seed uint64, each int) {
 	ctx, cancel := context.WithCancel(h.t.Context())
-	var faults int
 	var disturbing, asking sync.WaitGroup
-	disturbing.Go(func() { faults = n.disturb(ctx, h.t, rand.New(rand.NewPCG(seed, clients))) })
+	disturbing.Go(func() { h.faults = n.disturb(ctx, h.t, rand.New(rand.NewPCG(seed, clients)), h.now) })
 	for client := range clients {
 		asking.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(client)))
@@ -272,7 +279,7 @@ func (h *history) record(n *network, seed uint64, each int) {
 	cancel()
 	disturbing.Wait()
 	h.t.Logf("seed %d: %d operations in %v, %d faults",
-		seed, len(h.operations)+len(h.owned), time.Since(h.begin).Round(time.Millisecond), faults)
+		seed, len(h.operations)+len(h.owned), time.Since(h.begin).Round(time.Millisecond), len(h.faults))
 }
 
 func (h *history) add(client int, c call, begin int64, a answer, end int64) {
@@ -474,7 +481,31 @@ func (h *history) settle(audit *pgx.Conn) {
 		}
 		h.operations = append(h.operations, o.Operation)
 	}
+	rows, err = audit.Query(h.t.Context(), `SELECT email, number FROM signup.signup WHERE waitlist_id = $1`, h.list)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.numbers = map[int]int{}
+	var person string
+	var number int
+	if _, err := pgx.ForEachRow(rows, []any{&person, &number}, func() error {
+		who, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(person, "p"), "@example.com"))
+		h.numbers[who] = number
+		return err
+	}); err != nil {
+		h.t.Fatal(err)
+	}
 	h.t.Logf("%d of the owner's answers were lost, %d of them after the effect", lost, effects)
+}
+
+// found reports whether the answer to a new signup was a look at one that an earlier attempt
+// had stored. The counter of its moment is its number, for nobody leaves the counter here.
+func (h *history) found(o porcupine.Operation) bool {
+	if number, stored := h.numbers[o.Input.(call).person]; stored {
+		return o.Output.(answer).total != number
+	}
+	// Of who has been removed the number is not known.
+	return slices.ContainsFunc(h.faults, func(f span) bool { return f.begin < o.Return && o.Call < f.end })
 }
 
 // readAll reads everybody's status in the end.
@@ -494,9 +525,24 @@ func (h *history) readAll() {
 func (h *history) judge() {
 	h.t.Helper()
 	begin := time.Now()
-	r := newRecord(fullQueue(imported), h.operations)
+	found := 0
+	operations := split(h.operations, func(o porcupine.Operation) bool {
+		is := h.found(o)
+		if is {
+			found++
+		}
+		return is
+	})
+	for i, o := range operations {
+		if c, a := o.Input.(call), o.Output.(answer); c.kind == signsUp && a.unknown {
+			a.total = h.numbers[c.person]
+			operations[i].Output = a
+		}
+	}
+	r := newRecord(fullQueue(imported), operations)
 	verdict := porcupine.CheckOperationsTimeout(r.model(), r.operations(), judged)
-	h.t.Logf("%d operations judged in %v", len(h.operations), time.Since(begin).Round(time.Millisecond))
+	h.t.Logf("%d operations judged in %v, with %d signups that were found", len(h.operations),
+		time.Since(begin).Round(time.Millisecond), found)
 	switch verdict {
 	case porcupine.Unknown:
 		h.t.Errorf("no verdict within %v", judged)

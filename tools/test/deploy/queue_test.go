@@ -42,7 +42,8 @@ type call struct {
 
 // answer is what an operation returned.
 type answer struct {
-	// unknown: the operation took effect, and its answer was lost.
+	// unknown: the operation took effect, and its answer was lost. Of a signup total may be
+	// known all the same; else it is 0.
 	unknown bool
 	// created: the signup is new. absent: there is no such signup.
 	created, absent            bool
@@ -247,7 +248,7 @@ func (r *record) step(s state, n write) (bool, state) {
 	o := r.writes[n]
 	got := o.Output.(answer)
 	want, next := s.do(o.Input.(call))
-	if (!got.unknown && got != want) || r.missed(s, o.Call) {
+	if (!got.unknown && got != want) || (got.unknown && got.total != 0 && got.total != want.total) || r.missed(s, o.Call) {
 		return false, s
 	}
 	if want.created && s.shown != r.totals[s.total] {
@@ -294,6 +295,24 @@ func (r *record) model() porcupine.Model {
 	}
 }
 
+// split returns a history in which each new signup that was found is a write with an unknown
+// answer, and a look: its first attempt took effect and was cut off, so a second one told its
+// place of a later moment, though one within the request.
+func split(history []porcupine.Operation, found func(porcupine.Operation) bool) []porcupine.Operation {
+	var out []porcupine.Operation
+	for _, o := range history {
+		if a := o.Output.(answer); a.created && found(o) {
+			look := o
+			look.Input = call{kind: looks, person: o.Input.(call).person, referrer: nobody}
+			look.Output = answer{position: a.position, total: a.total, referrals: a.referrals}
+			o.Output = answer{unknown: true}
+			out = append(out, look)
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
 // concurrent returns a history of n operations, of which some eight overlap at a time, and
 // then a look at everybody, one after the other.
 func concurrent(rng *rand.Rand, n int) []porcupine.Operation {
@@ -323,6 +342,33 @@ func concurrent(rng *rand.Rand, n int) []porcupine.Operation {
 		history = append(history, o)
 	}
 	return history
+}
+
+// TestFoundSignups: a signup that was found may be told a later place than that of its
+// moment, if it was right before the answer.
+func TestFoundSignups(t *testing.T) {
+	up := func(person, referrer, position, total int, from, to int64) porcupine.Operation {
+		return porcupine.Operation{
+			Input: call{kind: signsUp, person: person, referrer: referrer}, Call: from, Return: to,
+			Output: answer{created: true, position: position, total: total},
+		}
+	}
+	// 32 is referred by 31, who passes 30 before that one is told its place.
+	history := []porcupine.Operation{up(30, nobody, 32, 33, 100, 200), up(31, nobody, 32, 32, 110, 120), up(32, 31, 33, 33, 130, 140)}
+	verdict := func(found bool) porcupine.CheckResult {
+		r := newRecord(fullQueue(30), split(history, func(o porcupine.Operation) bool { return found && o.Input.(call).person == 30 }))
+		return porcupine.CheckOperationsTimeout(r.model(), r.operations(), judged)
+	}
+	if got := verdict(false); got != porcupine.Illegal {
+		t.Errorf("as its moment: %s", got)
+	}
+	if got := verdict(true); got != porcupine.Ok {
+		t.Errorf("as found: %s", got)
+	}
+	history[0].Return = 125 // nobody has passed it yet
+	if got := verdict(true); got != porcupine.Illegal {
+		t.Errorf("as found after the answer: %s", got)
+	}
 }
 
 // TestHistories: a history of the queue passes, and none does with a fault in it.
