@@ -24,9 +24,10 @@ import (
 
 // empty are the panels that need not have a line after the test's traffic, with the reason.
 var empty = map[string]string{ //nolint:gochecknoglobals // a constant
-	"Certificates":                    "the suite's servers speak without TLS",
-	"Time of a call to the interface": pagesCall,
-	"Calls to the interface":          pagesCall,
+	"Certificates":     "the suite's servers speak without TLS",
+	"Canaries":         operator,
+	"Candidates":       operator,
+	"Stalled canaries": operator,
 }
 
 // blankPanels lists the panels without a line: axes are grey, so a pixel of a colour is a line's.
