@@ -186,6 +186,9 @@ func (d *Deployment) makeRoles(ctx context.Context, suite standalone.Suite) (map
 	}
 	out := map[string]string{}
 	for name := range suite.Seeds {
+		if name == "pages" { // has no database
+			continue
+		}
 		role := "waitlist_" + strings.ReplaceAll(name, "-", "_")
 		// Passwords are the same for all suites on a server because they share the roles.
 		if _, err := conn.Exec(ctx, "ALTER ROLE "+role+" PASSWORD '"+role+"'"); err != nil {
@@ -207,7 +210,10 @@ func (d *Deployment) makeSecrets(ctx context.Context, suite standalone.Suite, da
 	}
 	secrets := map[string]map[string]string{"shared": shared}
 	for name, seed := range suite.Seeds {
-		secrets[name] = map[string]string{"SERVICE_KEY": seed, "POSTGRES_URL": databases[name]}
+		secrets[name] = map[string]string{"SERVICE_KEY": seed}
+		if own := databases[name]; own != "" {
+			secrets[name]["POSTGRES_URL"] = own
+		}
 	}
 	if file := suite.Env["SSL_CERT_FILE"]; file != "" {
 		content, err := os.ReadFile(file)
