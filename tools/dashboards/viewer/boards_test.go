@@ -14,9 +14,11 @@ import (
 	"waitlist.internal/tools/dashboards/engine"
 )
 
-// TestExemplars draws panels of a histogram with two exemplars, of which one has its trace.
-func TestExemplars(t *testing.T) {
-	const root = "../../.."
+const root = "../../.."
+
+// open returns an engine on an empty database.
+func open(t *testing.T) *engine.Engine {
+	t.Helper()
 	e, err := engine.Open(t.Context(), t.TempDir(), root, Namespace, retention)
 	if err != nil {
 		t.Fatal(err)
@@ -26,6 +28,12 @@ func TestExemplars(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return e
+}
+
+// TestExemplars draws panels of a histogram with two exemplars, of which one has its trace.
+func TestExemplars(t *testing.T) {
+	e := open(t)
 	now := time.Now()
 	app := e.DB.Appender(t.Context())
 	for i, bound := range []string{"0.25", "+Inf"} {
@@ -73,16 +81,7 @@ func TestExemplars(t *testing.T) {
 
 // TestVariables chooses one of two versions, whose names have dots.
 func TestVariables(t *testing.T) {
-	const root = "../../.."
-	e, err := engine.Open(t.Context(), t.TempDir(), root, Namespace, retention)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	e := open(t)
 	now := time.Now()
 	app := e.DB.Appender(t.Context())
 	for _, version := range []string{"v1.2.3", "v1x2x3"} {
