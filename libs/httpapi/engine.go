@@ -22,6 +22,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -60,7 +61,10 @@ type Config struct {
 	Service string
 	// Limiter is the global limit; nil means none.
 	Limiter ratelimit.Limiter
-	// Exempt reports whether a request under /v1 does not count against the limit;
+	// MaxInFlight bounds the requests under /v1 that are worked on at a time. Further ones are
+	// answered 429 at once, so that these stay fast. 0 means no bound.
+	MaxInFlight int
+	// Exempt reports whether a request under /v1 does not count against Limiter and MaxInFlight;
 	// nil means that all count. path is percent-encoded as sent, like the routes.
 	Exempt func(method, path string) bool
 	// AllowedOrigins may read answers outside /v1/public; "*", like an empty list,
@@ -86,6 +90,8 @@ type engine struct {
 	origins *origins
 	proxies proxies
 	metrics *metrics
+	// admitted counts the requests under way that MaxInFlight is about.
+	admitted atomic.Int64
 }
 
 // NewEngine returns an engine without routes. It returns an error if
@@ -227,11 +233,19 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	e.origins.set(h, c.Request.Header, path)
 
 	if path == "/v1" || strings.HasPrefix(path, "/v1/") {
-		if e.cfg.Limiter != nil && (e.cfg.Exempt == nil || !e.cfg.Exempt(c.Request.Method, c.Request.URL.EscapedPath())) {
-			if ok, retry := e.cfg.Limiter.Allow(c.Request.Context()); !ok {
-				c.Abort()
-				write(c, apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry))
+		if e.cfg.Exempt == nil || !e.cfg.Exempt(c.Request.Method, c.Request.URL.EscapedPath()) {
+			// This comes before the limiter, since a refusal must cost as little as possible.
+			if n := e.admitted.Add(1); e.cfg.MaxInFlight > 0 && n > int64(e.cfg.MaxInFlight) {
+				e.admitted.Add(-1)
+				e.refuse(c, time.Second)
 				return
+			}
+			defer e.admitted.Add(-1)
+			if e.cfg.Limiter != nil {
+				if ok, retry := e.cfg.Limiter.Allow(c.Request.Context()); !ok {
+					e.refuse(c, retry)
+					return
+				}
 			}
 		}
 		if c.Request.Method == http.MethodOptions {
@@ -244,6 +258,12 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	}
 	decodeParams(c)
 	c.Next()
+}
+
+// refuse answers a request that is one too many.
+func (*engine) refuse(c *gin.Context, retry time.Duration) {
+	c.Abort()
+	write(c, apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry))
 }
 
 // noRoute answers HEAD as GET, and any other request without a route with 404.

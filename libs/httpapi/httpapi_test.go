@@ -325,6 +325,51 @@ func TestCORS(t *testing.T) {
 	})
 }
 
+func TestMaxInFlight(t *testing.T) {
+	const bound = 2
+	entered, leave := make(chan struct{}), make(chan struct{})
+	a := newAPI(t, func(c *httpapi.Config) {
+		c.MaxInFlight = bound
+		c.Exempt = func(method, path string) bool { return method == "POST" && path == "/v1/billing/webhook" }
+	}, func(g *gin.Engine) {
+		g.GET("/v1/slow", func(c *gin.Context) {
+			entered <- struct{}{}
+			<-leave
+			httpapi.NoContent(c)
+		})
+		g.POST("/v1/billing/webhook", httpapi.NoContent)
+	})
+	var slow sync.WaitGroup
+	for range bound {
+		slow.Go(func() {
+			if res, _ := a.do(t, "GET", "/v1/slow"); res.StatusCode != 204 {
+				t.Errorf("a request that was admitted got %d", res.StatusCode)
+			}
+		})
+		<-entered
+	}
+	// Who is refused takes no place, however often.
+	for range 3 {
+		res, body := a.do(t, "GET", "/v1/waitlists")
+		wantError(t, res, body, 429, apierr.RateLimited)
+		if res.Header.Get("Retry-After") != "1" {
+			t.Fatal(res.Header)
+		}
+	}
+	if res, _ := a.do(t, "POST", "/v1/billing/webhook"); res.StatusCode != 204 {
+		t.Errorf("a request that is exempt got %d", res.StatusCode)
+	}
+	res, body := a.do(t, "GET", "/elsewhere")
+	wantError(t, res, body, 404, apierr.NotFound)
+	close(leave)
+	slow.Wait()
+	for range bound + 1 {
+		if res, _ := a.do(t, "GET", "/v1/waitlists"); res.StatusCode != 200 {
+			t.Fatalf("afterwards a request got %d", res.StatusCode)
+		}
+	}
+}
+
 func TestLimiterCountsEverythingUnderV1(t *testing.T) {
 	a := newAPI(t, func(c *httpapi.Config) {
 		c.Limiter = ratelimit.NewLocal(1, 3)

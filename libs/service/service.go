@@ -235,6 +235,7 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(c.RateLimitRPS > 0, "Set RATE_LIMIT_RPS to a positive number.")
 	p.check(c.RateLimitBurst > 0, "Set RATE_LIMIT_BURST to a positive number.")
 	p.check(c.HTTPMaxConns >= 0, "Set HTTP_MAX_CONNS to 0 or a positive number.")
+	p.check(c.HTTPMaxInFlight >= 0, "Set HTTP_MAX_IN_FLIGHT to 0 or a positive number.")
 	p.check(c.Replicas > 0, "Set REPLICAS to a positive number.")
 	p.check(c.TraceRatio >= 0 && c.TraceRatio <= 1, "Set TRACE_RATIO to a number from 0 to 1.")
 	p.check(c.TracesPerSecond >= 0, "Set TRACES_PER_SECOND to 0 or a positive number.")
@@ -356,8 +357,9 @@ func (r *Runtime) openHTTP(o Options) (err error) {
 		})
 	}
 	r.Engine, err = httpapi.NewEngine(httpapi.Config{
-		Service: r.Name, Limiter: limiter, Exempt: o.RateLimitExempt, AllowedOrigins: r.Config.CORSAllowedOrigin,
-		TrustedProxies: r.Config.TrustedProxies, Log: r.Log, Registerer: r.Telemetry.Registerer, Tracers: r.Telemetry.Tracers,
+		Service: r.Name, Limiter: limiter, MaxInFlight: r.Config.HTTPMaxInFlight, Exempt: o.RateLimitExempt,
+		AllowedOrigins: r.Config.CORSAllowedOrigin, TrustedProxies: r.Config.TrustedProxies,
+		Log: r.Log, Registerer: r.Telemetry.Registerer, Tracers: r.Telemetry.Tracers,
 	})
 	if err != nil {
 		return fmt.Errorf("TRUSTED_PROXIES: %w", err)

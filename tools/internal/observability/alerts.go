@@ -126,7 +126,7 @@ unless on (service) sum by (service) (rate(messaging_mails_total{$NS,outcome="se
   rate(http_server_responses_total{$NS,%s,http_response_status_code="429"}[5m])) > 0
 unless on (service) sum by (service) (rate(ratelimit_requests_total{$NS,decision!="allowed"}[5m])) > 0`, signups), "2m", "warning",
 			"Signups are refused with 429, and not by the global limit.",
-			Runbook{"A list's queue is full: more come than commit within `SIGNUP_MAX_WAIT`.", []string{
+			Runbook{"More come than commit within `SIGNUP_MAX_WAIT`, or a pod works on `HTTP_MAX_IN_FLIGHT` requests: add replicas.", []string{
 				"curl -s http://<signup>:8081/metrics | grep -E '^signup_(queue|batch)'",
 				"SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE usename = 'signup' GROUP BY 1, 2;",
 				"SELECT pid, now() - xact_start AS age, left(query, 80) FROM pg_stat_activity WHERE usename = 'signup' ORDER BY xact_start;",
