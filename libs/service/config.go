@@ -47,7 +47,7 @@ type Config struct {
 	// Open connections of the public interface in one process. Further ones are closed at once. 0: no bound.
 	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0" deployed:"5000"`
 	// Requests under `/v1` that one process works on at a time. Beyond it 429 at once, so that those it has stay fast. 0: no bound.
-	HTTPMaxInFlight int `env:"HTTP_MAX_IN_FLIGHT" envDefault:"0" deployed:"500"`
+	HTTPMaxInFlight int `env:"HTTP_MAX_IN_FLIGHT" envDefault:"0" deployed:"300"`
 	// Where the internal interface (gRPC) of account, signup and messaging listens.
 	GRPCAddr string `env:"GRPC_ADDR" run:"loopback" deployed:"set by the chart"`
 	// Where /livez, /readyz, /metrics, /log/level and /debug/pprof listen. Empty: nowhere.

@@ -267,7 +267,7 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 			return nil, stop, err
 		}
 		closers = append(closers, func() error { return conn.Close(context.WithoutCancel(ctx)) })
-		srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database, "SIGNUP_MAX_WAIT=100ms", "HTTP_MAX_IN_FLIGHT=500")
+		srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database, "SIGNUP_MAX_WAIT=100ms", "HTTP_MAX_IN_FLIGHT=300")
 		if err != nil {
 			return nil, stop, err
 		}
