@@ -48,6 +48,10 @@ const (
 	// queueCapacity bounds what the reader fetches ahead, in messages.
 	queueCapacity = 1000
 	maxBytes      = 4 << 20
+	// maxWait is how long a fetch waits for the next message, which ends it at once. Each
+	// partition has a fetch of its own, so shorter ones keep an idle process busy. A
+	// rebalance and a stop wait for the fetches under way.
+	maxWait = 2 * time.Second
 
 	retryFirst = 100 * time.Millisecond
 	outageMax  = 10 * time.Second
@@ -153,7 +157,7 @@ func (c *Consumer) read(ctx context.Context) error {
 		Brokers: c.cfg.Brokers, GroupID: c.cfg.TopicPrefix + c.cfg.Group, GroupTopics: c.cfg.names(c.cfg.Topics),
 		Dialer:      c.cfg.Dialer("waitlist-" + c.cfg.Group),
 		StartOffset: kafkago.FirstOffset,
-		MinBytes:    1, MaxBytes: maxBytes, MaxWait: time.Second, QueueCapacity: queueCapacity,
+		MinBytes:    1, MaxBytes: maxBytes, MaxWait: maxWait, QueueCapacity: queueCapacity,
 		HeartbeatInterval: time.Second, SessionTimeout: 10 * time.Second, RebalanceTimeout: 10 * time.Second,
 		JoinGroupBackoff: 500 * time.Millisecond, ReadBackoffMin: 50 * time.Millisecond, ReadBackoffMax: time.Second,
 		ErrorLogger: kafkago.LoggerFunc(func(msg string, args ...any) {
@@ -468,6 +472,7 @@ func (c *Consumer) baseTopic(topic string) string {
 // nothing.
 func (c *Consumer) watch(ctx context.Context) error {
 	t := c.cfg.Transport("waitlist")
+	t.MetadataTTL = 3 * lagEvery // it looks no more often; after a change of leaders the lag is missing for so long
 	defer t.CloseIdleConnections()
 	client := newClient(c.cfg.Config, t)
 	defer c.metrics.lag.DeletePartialMatch(prometheus.Labels{"group": c.cfg.Group})
@@ -505,13 +510,18 @@ func groupLag(ctx context.Context, client *kafkago.Client, cfg Config, group str
 	if err != nil {
 		return nil, err
 	}
-	starts, _, err := offsets(ctx, client, names, kafkago.FirstOffset)
-	if err != nil {
-		return nil, err
-	}
 	committed, err := committedOffsets(ctx, client, cfg.TopicPrefix+group, partitions)
 	if err != nil {
 		return nil, err
+	}
+	var starts map[topicPartition]int64
+	for at, end := range ends {
+		if end <= committed[at] || starts != nil {
+			continue
+		}
+		if starts, _, err = offsets(ctx, client, names, kafkago.FirstOffset); err != nil {
+			return nil, err
+		}
 	}
 	lag := map[string]int64{}
 	for at, end := range ends {

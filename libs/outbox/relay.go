@@ -32,7 +32,11 @@ const (
 	// reads from the lowest id and therefore also steps over index entries of deleted
 	// rows, which a long transaction keeps. Slow sweeps run less often, so that they take
 	// less than a tenth of the relay's time.
+	// A late row comes with a wake-up of its own, as every row does unless its process is
+	// killed right after the commit. So the pause doubles up to sweepRest while nothing
+	// comes: five relays that sweep each second are a tenth of what an idle suite costs.
 	sweepEvery = time.Second
+	sweepRest  = 4 * time.Second
 	sweepShare = 10
 
 	// standbyPoll bounds how long a stand-by takes to notice that the leader is gone.
@@ -216,10 +220,12 @@ func (l *leader) run(ctx context.Context) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	var (
-		sweepAt, sweepStart time.Time
-		sweeping            bool
-		resume              int64 // the id at which the sweep ends: rows up to it were handled before
+		sweepAt, sweepStart, sweepEnd time.Time
+		sweeping                      bool
+		resume                        int64 // the id at which the sweep ends: rows up to it were handled before
+		rest                          = sweepEvery
 	)
+	schedule := func() { sweepAt = sweepEnd.Add(max(rest, sweepShare*sweepEnd.Sub(sweepStart))) }
 	for ctx.Err() == nil {
 		now := time.Now()
 		begin := !sweeping && !now.Before(sweepAt)
@@ -240,6 +246,7 @@ func (l *leader) run(ctx context.Context) error {
 				return err
 			}
 			l.after = rows[len(rows)-1].id
+			rest = sweepEvery
 			if !more && !loop.Wait(ctx, gather) {
 				break
 			}
@@ -247,7 +254,9 @@ func (l *leader) run(ctx context.Context) error {
 		if sweeping && (!more || l.after >= resume) {
 			sweeping = false
 			l.after = max(l.after, resume)
-			sweepAt = time.Now().Add(max(sweepEvery, sweepShare*time.Since(sweepStart)))
+			sweepEnd = time.Now()
+			schedule()
+			rest = min(2*rest, sweepRest)
 		}
 		// The ids of a held topic's rows are below after, so only a sweep finds them.
 		for _, h := range l.held {
@@ -256,8 +265,13 @@ func (l *leader) run(ctx context.Context) error {
 			}
 		}
 		if len(rows) == 0 && !more {
-			if err := l.wait(ctx, time.Until(sweepAt)); err != nil {
+			woken, err := l.wait(ctx, time.Until(sweepAt))
+			if err != nil {
 				return err
+			}
+			if woken {
+				rest = sweepEvery
+				schedule()
 			}
 		}
 	}
@@ -523,8 +537,8 @@ func (l *leader) park(ctx context.Context, w *row, cause error) error {
 	return nil
 }
 
-// wait returns after d, or earlier on a Wake or a stand-by's notification.
-func (l *leader) wait(ctx context.Context, d time.Duration) error {
+// wait returns after d, or earlier, woken, on a Wake or a stand-by's notification.
+func (l *leader) wait(ctx context.Context, d time.Duration) (woken bool, err error) {
 	waiting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	done := make(chan struct{})
@@ -532,20 +546,21 @@ func (l *leader) wait(ctx context.Context, d time.Duration) error {
 		defer close(done)
 		select {
 		case <-l.wake:
+			woken = true
 			cancel()
 		case <-waiting.Done():
 		}
 	}()
-	_, err := l.conn.WaitForNotification(waiting)
+	_, err = l.conn.WaitForNotification(waiting)
 	ended := waiting.Err() != nil
 	cancel()
 	<-done
 	if err != nil && !ended {
-		return fmt.Errorf("wait for notifications: %w", err)
+		return false, fmt.Errorf("wait for notifications: %w", err)
 	}
 	// Drain notifications that have already arrived; waiting has ended, so this does not block.
-	for err == nil {
+	for ; err == nil; woken = true {
 		_, err = l.conn.WaitForNotification(waiting)
 	}
-	return nil
+	return woken, nil
 }

@@ -18,33 +18,20 @@ const (
 // second, a system call for each line is a considerable part of a request's cost. A write
 // never splits a line, so several lineWriters may share a file.
 type lineWriter struct {
-	mu   sync.Mutex
-	out  io.Writer
-	buf  []byte
-	stop chan struct{}
-	done chan struct{}
-	once sync.Once
+	mu  sync.Mutex
+	out io.Writer
+	buf []byte
+	// timer flushes linesDelay after a line came into an empty buffer, so a process without
+	// lines does not wake up for them.
+	timer  *time.Timer
+	closed bool
 }
 
 func newLineWriter(out io.Writer) *lineWriter {
-	w := &lineWriter{out: out, buf: make([]byte, 0, linesBuffered), stop: make(chan struct{}), done: make(chan struct{})}
-	go w.tick()
+	w := &lineWriter{out: out, buf: make([]byte, 0, linesBuffered)}
+	w.timer = time.AfterFunc(linesDelay, w.Flush)
+	w.timer.Stop()
 	return w
-}
-
-func (w *lineWriter) tick() {
-	defer close(w.done)
-	t := time.NewTicker(linesDelay)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-			w.Flush()
-		case <-w.stop:
-			w.Flush()
-			return
-		}
-	}
 }
 
 // Write takes one line.
@@ -57,12 +44,12 @@ func (w *lineWriter) Write(line []byte) (int, error) {
 	if len(line) > cap(w.buf) {
 		return w.out.Write(line)
 	}
+	if len(w.buf) == 0 {
+		w.timer.Reset(linesDelay)
+	}
 	w.buf = append(w.buf, line...)
-	select {
-	case <-w.stop:
-		// After Close, no goroutine flushes the buffer.
+	if w.closed {
 		w.flush()
-	default:
 	}
 	return len(line), nil
 }
@@ -79,12 +66,14 @@ func (w *lineWriter) flush() {
 		// There is nowhere to report that the log cannot be written.
 		_, _ = w.out.Write(w.buf)
 		w.buf = w.buf[:0]
+		w.timer.Stop()
 	}
 }
 
-// Close writes the buffered lines and ends the goroutine. Write does not buffer later
-// lines.
+// Close writes the buffered lines. Write does not buffer later lines.
 func (w *lineWriter) Close() {
-	w.once.Do(func() { close(w.stop) })
-	<-w.done
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.flush()
 }

@@ -27,6 +27,8 @@ const (
 	flushEvery = 500 * time.Millisecond
 	// flushTimeout bounds a flush, including the last one.
 	flushTimeout = 5 * time.Second
+	// rest is how long Run sleeps if nothing wakes it.
+	rest = time.Hour
 	// AtOnce is the most counts that a Store gets at a time.
 	AtOnce = 1000
 	// closedCount marks a counter that is no longer collected. Additions leave it below
@@ -58,6 +60,8 @@ type Counter struct {
 	log   *slog.Logger
 	// counts maps recent buckets to *atomic.Int64.
 	counts sync.Map
+	// counting wakes Run while there are counts.
+	counting loop.Signal
 	// unsent holds collected counts that may have been published. They are sent again
 	// unchanged. Only Run uses it.
 	unsent []Count
@@ -73,7 +77,7 @@ const secondsOfDay = 24 * 60 * 60
 
 // New returns counters at zero.
 func New(store Store, now func() time.Time, log *slog.Logger) *Counter {
-	return &Counter{store: store, now: now, log: log}
+	return &Counter{store: store, now: now, log: log, counting: loop.NewSignal()}
 }
 
 // Add counts one view of a waitlist's form.
@@ -83,6 +87,7 @@ func (v *Counter) Add(waitlistID string) {
 		count, ok := v.counts.Load(b)
 		if !ok {
 			count, _ = v.counts.LoadOrStore(b, new(atomic.Int64))
+			v.counting.Send()
 		}
 		if count.(*atomic.Int64).Add(1) > 0 { //nolint:forcetypeassert // the only type stored
 			return
@@ -96,8 +101,11 @@ func (v *Counter) Add(waitlistID string) {
 // the last request.
 func (v *Counter) Run(ctx context.Context) error {
 	failing := false
-	for range loop.Every(ctx, flushEvery) {
+	for loop.Idle(ctx, rest, v.counting) && loop.Wait(ctx, flushEvery) {
 		err := v.flush(ctx)
+		if err != nil {
+			v.counting.Send()
+		}
 		if err != nil && !failing {
 			v.log.WarnContext(ctx, "page views not published yet", telemetry.Err(err))
 		}
@@ -149,6 +157,7 @@ func (v *Counter) collect() (err error) {
 			err = fmt.Errorf("create id of page views: %w", err)
 			return false
 		}
+		v.counting.Send() // the counter is still there
 		v.unsent = append(v.unsent, Count{
 			ID: id.String(), WaitlistID: b.waitlistID, Views: count.Swap(0), At: within(b.day, now),
 		})

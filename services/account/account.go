@@ -274,12 +274,8 @@ type Service struct {
 }
 
 // New returns a Service.
-func New(cfg Config) (*Service, error) {
-	p, err := newPasswords(cfg.HashConcurrency, cfg.HashPatience)
-	if err != nil {
-		return nil, err
-	}
-	return &Service{Config: cfg, passwords: p, resets: loop.NewSignal()}, nil
+func New(cfg Config) *Service {
+	return &Service{Config: cfg, passwords: newPasswords(cfg.HashConcurrency, cfg.HashPatience), resets: loop.NewSignal()}
 }
 
 // now returns the time in UTC, truncated to the milliseconds that the API shows.

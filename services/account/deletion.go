@@ -69,7 +69,7 @@ func (s *Service) close(ctx context.Context, accountID string) error {
 
 // RunClosings retries failed closings until ctx is done.
 func (s *Service) RunClosings(ctx context.Context) error {
-	return s.work(ctx, "closings of deleted accounts", nil, time.Second, func(ctx context.Context) (bool, error) {
+	return s.work(ctx, "closings of deleted accounts", nil, 5*time.Second, func(ctx context.Context) (bool, error) {
 		now := s.now()
 		accountID, err := s.Store.TakeClosing(ctx, now, now.Add(closeLease))
 		if errors.Is(err, ErrNotFound) {

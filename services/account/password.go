@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	_ "embed"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -33,12 +35,16 @@ type passwords struct {
 	dummy string
 }
 
-func newPasswords(concurrency int, patience time.Duration) (*passwords, error) {
-	dummy, err := argon2id.CreateHash(rand.Text(), &hashParams)
-	if err != nil {
-		return nil, err
-	}
-	return &passwords{slots: make(chan struct{}, max(concurrency, 1)), patience: patience, dummy: dummy}, nil
+func newPasswords(concurrency int, patience time.Duration) *passwords {
+	// No password is known that has this key. Making one would take 19 MiB, which the process
+	// keeps until the collector runs, minutes later if it is idle.
+	salt, key := make([]byte, hashParams.SaltLength), make([]byte, hashParams.KeyLength)
+	_, _ = rand.Read(salt) // never fails
+	_, _ = rand.Read(key)
+	b64 := base64.RawStdEncoding.EncodeToString
+	dummy := fmt.Sprintf("$argon2id$v=19$m=%d,t=%d,p=%d$%s$%s",
+		hashParams.Memory, hashParams.Iterations, hashParams.Parallelism, b64(salt), b64(key))
+	return &passwords{slots: make(chan struct{}, max(concurrency, 1)), patience: patience, dummy: dummy}
 }
 
 // turn calls fn once a slot is free. It returns RATE_LIMITED if that takes too long.

@@ -12,10 +12,7 @@ import (
 
 func TestPasswords(t *testing.T) {
 	t.Parallel()
-	p, err := newPasswords(1, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newPasswords(1, time.Minute)
 	hash, err := p.hash(t.Context(), "correct horse")
 	if err != nil || !strings.HasPrefix(hash, "$argon2id$v=19$m=19456,t=2,p=1$") {
 		t.Fatalf("hash %q, %v", hash, err)
@@ -43,12 +40,9 @@ func TestPasswords(t *testing.T) {
 func TestTurnsAreBounded(t *testing.T) {
 	t.Parallel()
 	never := func() error { return errors.New("called without a turn") }
-	p, err := newPasswords(1, time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newPasswords(1, time.Millisecond)
 	failed := errors.New("failed")
-	err = p.turn(t.Context(), func() error {
+	err := p.turn(t.Context(), func() error {
 		if err := p.turn(t.Context(), never); !apierr.Is(err, apierr.RateLimited) || apierr.From(err).RetryAfter == 0 {
 			t.Errorf("out of patience: %v", err)
 		}

@@ -35,7 +35,7 @@ func (s *Service) ForgotPassword(ctx context.Context, email string) error {
 
 // RunResets turns queued resets into events until ctx is done.
 func (s *Service) RunResets(ctx context.Context) error {
-	return s.work(ctx, "password resets", s.resets, time.Second, s.requestReset)
+	return s.work(ctx, "password resets", s.resets, 2*time.Second, s.requestReset)
 }
 
 // requestReset processes one queued reset and reports whether there was one.

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	pushLook     = time.Second
+	pushLook     = 2 * time.Second
 	checkLook    = 10 * time.Second
-	deletionLook = time.Second
+	deletionLook = 5 * time.Second
 	sweepLook    = 10 * time.Minute
 	// The store keeps rows for longer than the provider needs them: eventsKept exceeds
 	// the time for which it resends an event, operationsKept the time for which it

@@ -21,7 +21,7 @@ const (
 	// It is longer than drain; the claims of batches are renewed three times per lease.
 	blastLease = 15 * time.Second
 	// blastPoll is how often a process without work looks for expired leases and pauses.
-	blastPoll = time.Second
+	blastPoll = 2 * time.Second
 )
 
 // BlasterConfig configures a Blaster.

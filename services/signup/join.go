@@ -90,15 +90,24 @@ func (s *Service) Join(ctx context.Context, waitlistID string, raw []byte, h Hea
 	}
 	e := &entry{join: join, raw: raw, header: h, queued: s.now(), done: make(chan struct{})}
 	e.caller, join.Traceparent = caller(ctx)
-	if err := s.lanes.submit(waitlistID, e); err != nil {
-		return Receipt{}, unavailable(err)
-	}
-	wait, cancel := context.WithTimeout(ctx, joinTimeout)
-	defer cancel()
-	if err := e.wait(wait); err != nil {
+	if err := s.decide(ctx, waitlistID, e); err != nil {
 		return Receipt{}, unavailable(err)
 	}
 	return s.receipt(ctx, waitlistID, e)
+}
+
+// decide lets e be decided: at once where nothing waits, else in a batch of its lane.
+func (s *Service) decide(ctx context.Context, waitlistID string, e *entry) error {
+	if ln := s.lanes.lead(waitlistID); ln != nil {
+		s.serve(ln, []*entry{e}) //nolint:contextcheck // it goes on when the caller leaves, as every batch does
+		return e.err
+	}
+	if err := s.lanes.submit(waitlistID, e); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	return e.wait(wait)
 }
 
 func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Receipt, error) {
@@ -161,20 +170,27 @@ func (s *Service) work() {
 		if ln == nil {
 			return
 		}
-		// A batch has many callers. It goes on when one of them leaves.
-		ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
-		start := time.Now()
-		for _, e := range batch {
-			s.cfg.Waited(s.now().Sub(e.queued))
-		}
-		ctx, span := traceCommit(ctx, ln.id, batch)
-		s.commit(ctx, ln.id, batch)
-		span.End()
-		cancel()
+		s.serve(ln, batch)
+	}
+}
+
+// serve commits a batch of a lane and puts the lane back.
+func (s *Service) serve(ln *lane, batch []*entry) {
+	// A batch has many callers. It goes on when one of them leaves.
+	ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
+	defer cancel()
+	start := time.Now()
+	defer func() {
 		took := time.Since(start)
 		s.cfg.Committed(len(batch), took)
 		s.lanes.put(ln, len(batch), took)
+	}()
+	for _, e := range batch {
+		s.cfg.Waited(s.now().Sub(e.queued))
 	}
+	ctx, span := traceCommit(ctx, ln.id, batch)
+	defer span.End()
+	s.commit(ctx, ln.id, batch)
 }
 
 // commit decides and finishes every entry of a batch.

@@ -58,9 +58,10 @@ const maxQueuedBytes = 64 << 20
 
 // lanes collects the signups that wait for the same waitlist into batches. There is
 // no timer: the signups that arrive during a commit form the next batch, so a single
-// signup does not wait. Workers serve the lane whose head has waited longest.
+// signup does not wait. Workers serve the lane whose head has waited longest. Where nothing
+// waits, the caller serves its lane itself, which saves it two hand-overs.
 type lanes struct {
-	maxBatch, maxQueue int
+	workers, maxBatch, maxQueue int
 	// maxWait bounds how long the entries ahead of a new one may take; 0 means no bound.
 	maxWait time.Duration
 
@@ -69,13 +70,28 @@ type lanes struct {
 	byID    map[string]*lane
 	ready   laneHeap
 	bytes   int // of the waiting bodies
+	busy    int // lanes that are served, at most workers
 	stopped bool
 }
 
-func newLanes(maxBatch, maxQueue int, maxWait time.Duration) *lanes {
-	l := &lanes{maxBatch: maxBatch, maxQueue: maxQueue, maxWait: maxWait, byID: map[string]*lane{}}
+func newLanes(workers, maxBatch, maxQueue int, maxWait time.Duration) *lanes {
+	l := &lanes{workers: workers, maxBatch: maxBatch, maxQueue: maxQueue, maxWait: maxWait, byID: map[string]*lane{}}
 	l.wake = sync.NewCond(&l.mu)
 	return l
+}
+
+// lead returns a waitlist's lane if the caller may serve it at once: nobody serves it, nothing
+// waits, and a worker would be free. Else it returns nil. The caller puts the lane back.
+func (l *lanes) lead(waitlistID string) *lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped || l.busy >= l.workers || l.ready.Len() > 0 || l.byID[waitlistID] != nil {
+		return nil
+	}
+	ln := &lane{id: waitlistID, serving: true, place: -1}
+	l.byID[waitlistID] = ln
+	l.busy++
+	return ln
 }
 
 // submit queues e. Its done is closed once its batch has been decided.
@@ -112,8 +128,9 @@ func (l *lanes) take() (*lane, []*entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
-		for l.ready.Len() == 0 {
-			if l.stopped {
+		for l.ready.Len() == 0 || l.busy >= l.workers {
+			// While a lane is served, entries may wait in it that are not ready yet.
+			if l.stopped && l.ready.Len() == 0 && l.busy == 0 {
 				return nil, nil
 			}
 			l.wake.Wait()
@@ -133,6 +150,7 @@ func (l *lanes) take() (*lane, []*entry) {
 			continue
 		}
 		ln.serving = true
+		l.busy++
 		return ln, batch
 	}
 }
@@ -142,10 +160,16 @@ func (l *lanes) put(ln *lane, n int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln.serving = false
+	l.busy--
 	if n == l.maxBatch {
 		ln.pace = took / time.Duration(n)
 	}
 	l.release(ln)
+	if l.stopped {
+		l.wake.Broadcast()
+	} else if l.ready.Len() > 0 {
+		l.wake.Signal() // a worker may have waited for this one
+	}
 }
 
 func (l *lanes) release(ln *lane) {

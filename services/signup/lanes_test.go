@@ -13,7 +13,7 @@ func TestLanesAreBounded(t *testing.T) {
 	at := func(s int, bytes int) *entry {
 		return &entry{queued: time.Unix(int64(s), 0), raw: make([]byte, bytes), done: make(chan struct{})}
 	}
-	l := newLanes(2, 3, 0)
+	l := newLanes(1, 2, 3, 0)
 	for i := range 3 {
 		if err := l.submit("a", at(10+i, 1)); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestLanesAreBounded(t *testing.T) {
 // pace of its last full batch.
 func TestLanesShed(t *testing.T) {
 	t.Parallel()
-	l := newLanes(2, 100, 20*time.Millisecond)
+	l := newLanes(1, 2, 100, 20*time.Millisecond)
 	fill := func() (n int) {
 		for l.submit("a", &entry{done: make(chan struct{})}) == nil {
 			n++
@@ -92,5 +92,52 @@ func TestLanesShed(t *testing.T) {
 	serve(2 * time.Second)
 	if n := fill(); n != 1 {
 		t.Errorf("%d more entries at a second each, want the rest of a batch", n)
+	}
+}
+
+// TestLanesLead: where nothing waits, a caller serves its lane itself. What comes meanwhile is a
+// worker's, also after a stop, and leaders count as workers.
+func TestLanesLead(t *testing.T) {
+	t.Parallel()
+	l := newLanes(2, 10, 10, 0)
+	a, b := l.lead("a"), l.lead("b")
+	if a == nil || b == nil {
+		t.Fatal("nothing waits, but nobody leads")
+	}
+	if l.lead("c") != nil {
+		t.Error("more leaders than workers")
+	}
+	l.put(b, 1, 0)
+	if l.lead("a") != nil {
+		t.Error("two serve one lane")
+	}
+	if err := l.submit("a", &entry{done: make(chan struct{})}); err != nil {
+		t.Fatal(err)
+	}
+	l.stop()
+	if l.lead("d") != nil {
+		t.Error("a leader after the stop")
+	}
+	taken := make(chan int)
+	go func() {
+		for range 2 {
+			ln, batch := l.take()
+			if ln != nil {
+				l.put(ln, len(batch), 0)
+			}
+			taken <- len(batch)
+		}
+	}()
+	select {
+	case n := <-taken:
+		t.Fatalf("a worker took %d while the leader serves its lane", n)
+	case <-time.After(20 * time.Millisecond):
+	}
+	l.put(a, 1, 0)
+	if first, second := <-taken, <-taken; first != 1 || second != 0 {
+		t.Errorf("workers took %d and %d after the leader, want 1 and 0", first, second)
+	}
+	if l.busy != 0 {
+		t.Errorf("%d lanes are served at the end", l.busy)
 	}
 }

@@ -223,7 +223,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, hash: cfg.Tokens.Hasher(token.Network), now: cfg.Now, log: cfg.Log,
-		lanes: newLanes(cfg.MaxBatch, cfg.MaxQueue, cfg.MaxWait), lists: newWaitlistCache(),
+		lanes: newLanes(cfg.Workers, cfg.MaxBatch, cfg.MaxQueue, cfg.MaxWait), lists: newWaitlistCache(),
 		looks: newLooks(func(ctx context.Context, waitlistID string) (View, error) {
 			return cfg.Store.View(ctx, waitlistID, "", noRank)
 		}),

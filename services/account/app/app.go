@@ -131,7 +131,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		if err != nil {
 			return err
 		}
-		svc, err := account.New(account.Config{
+		svc := account.New(account.Config{
 			Store: postgres.New(rt.Pool, wake), Owner: accountgrpc.OwnerCloser{Waitlists: signupv1.NewWaitlistServiceClient(signups)},
 			Trails: []audit.Trail{
 				rt.Audit(),
@@ -145,9 +145,6 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			AddressKey: addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
 			Logger: rt.Log, Checked: checked(rt.Telemetry.Registerer), Now: time.Now, Wait: loop.Wait,
 		})
-		if err != nil {
-			return err
-		}
 		rt.Go("password resets", svc.RunResets)
 		rt.Singleton("closings", svc.RunClosings)
 		rt.Singleton("sweep", svc.RunSweep)

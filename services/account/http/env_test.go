@@ -137,9 +137,7 @@ func newEnv(t testing.TB) *env {
 func (e *env) serve() {
 	e.t.Helper()
 	var err error
-	if e.svc, err = account.New(e.cfg); err != nil {
-		e.t.Fatal(err)
-	}
+	e.svc = account.New(e.cfg)
 	if e.engine, err = httpapi.NewEngine(httpapi.Config{Log: e.cfg.Logger, Timeout: patience}); err != nil {
 		e.t.Fatal(err)
 	}

@@ -63,6 +63,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		counts := postgres.New(rt.Pool)
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.SignupsTopic}, Batch: analyticskafka.Handler(counts), Wants: analyticskafka.Wants,
+			AfterCommit: counts.Wake,
 		}); err != nil {
 			return err
 		}

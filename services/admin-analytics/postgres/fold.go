@@ -15,28 +15,32 @@ import (
 )
 
 const (
-	// foldEvery bounds how long a count waits for its fold on an idle system.
+	// foldEvery is the shortest pause between two folds.
 	foldEvery = 250 * time.Millisecond
 	// foldRows bounds one transaction to tens of milliseconds, far below the
 	// statement timeout even if each row belongs to another waitlist.
 	foldRows = 1000
 	// A fold starts after the last folded id: while an old snapshot is held, the
 	// index may have many entries of deleted rows before it. Transactions do not
-	// commit in the order of their ids, so a fold starts from the first id every
-	// sweepEvery, or less often if that took more than 1/sweepShare of the time.
+	// commit in the order of their ids, and nobody wakes this replica for those of another
+	// one, so a fold starts from the first id every sweepEvery, or less often if that took
+	// more than 1/sweepShare of the time.
 	sweepEvery = time.Second
 	sweepShare = 10
 )
 
-// Folding adds arrivals to the sums every foldEvery until ctx is done. It logs
-// failures and tries again; replicas take turns.
+// Wake says that arrivals have been committed. It never blocks.
+func (s *Store) Wake() { s.arrived.Send() }
+
+// Folding adds arrivals to the sums after each Wake, and every sweepEvery, until ctx is
+// done. It logs failures and tries again; replicas take turns.
 func (s *Store) Folding(ctx context.Context, log *slog.Logger) error {
 	var (
 		behind  int64
 		sweep   time.Time // when the next one is due
 		failing bool
 	)
-	for range loop.Every(ctx, foldEvery) {
+	for loop.Wait(ctx, foldEvery) && loop.Idle(ctx, time.Until(sweep), s.arrived) {
 		began := time.Now()
 		sweeps := !began.Before(sweep)
 		if sweeps {

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"waitlist.internal/libs/loop"
 	adminanalytics "waitlist.internal/services/admin-analytics"
 	"waitlist.internal/services/admin-analytics/postgres/db"
 )
@@ -34,10 +35,12 @@ func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 type Store struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
+	// arrived wakes Folding.
+	arrived loop.Signal
 }
 
 // New returns the Store of a pool whose search path is Schema.
-func New(pool *pgxpool.Pool) *Store { return &Store{pool, db.New(pool)} }
+func New(pool *pgxpool.Pool) *Store { return &Store{pool, db.New(pool), loop.NewSignal()} }
 
 // Count records in tx what events add to the sums of their waitlists. The next Fold adds
 // it, unless the waitlist is deleted or a rebuild has already counted these signups.

@@ -146,7 +146,7 @@ func (s *Signups) writeImported(ctx context.Context, tx pgx.Tx, w *signup.Waitli
 		return fmt.Errorf("copy imported signups: %w", err)
 	}
 	var b pgx.Batch
-	b.Queue(bucketsSQL, w.ID, d.Keys, nil)
+	queueBuckets(&b, w.ID, d.Keys, nil)
 	b.Queue(changeSQL+`'{}')`, changeArgs(w.ID, d.State, d.FirstNumber)...)
 	m := message(w.ID, signup.SignupsImported(w, d.FirstNumber, d.State.LastNumber, at))
 	if err := outbox.Queue(ctx, &b, m); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -40,50 +41,63 @@ FROM ROWS FROM (unnest($2::uuid[]), unnest($3::integer[])) AS t (token, reach), 
     SELECT token, number, email, referral_count, queue_key FROM signup WHERE waitlist_id = $1 AND token = t.token LIMIT 1
 ) s`
 
+// headSQL reads what a batch starts from, in one row or one for each address that is present.
+// Three statements would say the same, each with a plan of its own to start.
+const headSQL = `
+SELECT coalesce(c.no, 0), coalesce(c.live, 0), coalesce(c.total, 0), coalesce(c.credited, 0), coalesce(c.last_number, 0),
+    coalesce(k.queue_key, 0), p.email, p.token, p.number
+FROM (VALUES (1)) AS one (row)
+LEFT JOIN (` + stateSQL + `) c ON true
+LEFT JOIN (` + presentSQL + `) p ON true
+LEFT JOIN (` + lastKeySQL + `) k ON true`
+
 // column is a column of signup that a batch fills.
 type column struct {
 	name, sqlType string
-	// values returns the column of all inserts as what pgx sends as an array.
+	// value returns the column of an insert, values that of all inserts as what pgx sends as an
+	// array.
+	value  func(*signup.Insert) any
 	values func([]signup.Insert) any
 }
 
-func values[T any](value func(*signup.Insert) T) func([]signup.Insert) any {
-	return func(inserts []signup.Insert) any {
+func col[T any](name, sqlType string, value func(*signup.Insert) T) column {
+	return column{name, sqlType, func(r *signup.Insert) any { return value(r) }, func(inserts []signup.Insert) any {
 		out := make(pgtype.FlatArray[T], len(inserts)) // a plain slice of some types is encoded by reflection
 		for i := range inserts {
 			out[i] = value(&inserts[i])
 		}
 		return out
-	}
+	}}
 }
 
 var insertColumns = []column{
-	{"number", "bigint", values(func(r *signup.Insert) int64 { return r.Number })},
-	{"queue_key", "bigint", values(func(r *signup.Insert) int64 { return r.Key })},
-	{"email", "text", values(func(r *signup.Insert) string { return r.Email })},
-	{"token", "uuid", values(func(r *signup.Insert) uuid.UUID { return uuid.UUID(r.Token) })},
-	{"created_at", "timestamptz", values(func(r *signup.Insert) time.Time { return r.CreatedAt })},
-	{"first_name", "text", values(func(r *signup.Insert) string { return r.FirstName })},
-	{"last_name", "text", values(func(r *signup.Insert) string { return r.LastName })},
-	{"phone", "text", values(func(r *signup.Insert) string { return r.Phone })},
-	{"timezone", "text", values(func(r *signup.Insert) string { return r.Timezone })},
-	{"device_type", "text", values(func(r *signup.Insert) string { return r.Device })},
-	{"utm_source", "text", values(func(r *signup.Insert) string { return r.UTMSource })},
-	{"utm_medium", "text", values(func(r *signup.Insert) string { return r.UTMMedium })},
-	{"utm_campaign", "text", values(func(r *signup.Insert) string { return r.UTMCampaign })},
-	{"utm_term", "text", values(func(r *signup.Insert) string { return r.UTMTerm })},
-	{"utm_content", "text", values(func(r *signup.Insert) string { return r.UTMContent })},
-	{"custom_answers", "jsonb", values(func(r *signup.Insert) *string { return nullable(string(r.Answers), r.Answers != nil) })},
-	{"referrer_number", "bigint", values(func(r *signup.Insert) *int64 { return nullable(r.ReferrerNumber, r.ReferrerNumber != 0) })},
-	{"referrer_token", "uuid", values(func(r *signup.Insert) *uuid.UUID { return nullable(uuid.UUID(r.ReferredBy), r.Referred) })},
-	{"consent_given_at", "timestamptz", values(func(r *signup.Insert) *time.Time { return nullable(r.ConsentAt, !r.ConsentAt.IsZero()) })},
-	{"consent_text_version", "text", values(func(r *signup.Insert) string { return r.ConsentVersion })},
-	{"privacy_policy_version", "text", values(func(r *signup.Insert) string { return r.PolicyVersion })},
+	col("number", "bigint", func(r *signup.Insert) int64 { return r.Number }),
+	col("queue_key", "bigint", func(r *signup.Insert) int64 { return r.Key }),
+	col("email", "text", func(r *signup.Insert) string { return r.Email }),
+	col("token", "uuid", func(r *signup.Insert) uuid.UUID { return uuid.UUID(r.Token) }),
+	col("created_at", "timestamptz", func(r *signup.Insert) time.Time { return r.CreatedAt }),
+	col("first_name", "text", func(r *signup.Insert) string { return r.FirstName }),
+	col("last_name", "text", func(r *signup.Insert) string { return r.LastName }),
+	col("phone", "text", func(r *signup.Insert) string { return r.Phone }),
+	col("timezone", "text", func(r *signup.Insert) string { return r.Timezone }),
+	col("device_type", "text", func(r *signup.Insert) string { return r.Device }),
+	col("utm_source", "text", func(r *signup.Insert) string { return r.UTMSource }),
+	col("utm_medium", "text", func(r *signup.Insert) string { return r.UTMMedium }),
+	col("utm_campaign", "text", func(r *signup.Insert) string { return r.UTMCampaign }),
+	col("utm_term", "text", func(r *signup.Insert) string { return r.UTMTerm }),
+	col("utm_content", "text", func(r *signup.Insert) string { return r.UTMContent }),
+	col("custom_answers", "jsonb", func(r *signup.Insert) *string { return nullable(string(r.Answers), r.Answers != nil) }),
+	col("referrer_number", "bigint", func(r *signup.Insert) *int64 { return nullable(r.ReferrerNumber, r.ReferrerNumber != 0) }),
+	col("referrer_token", "uuid", func(r *signup.Insert) *uuid.UUID { return nullable(uuid.UUID(r.ReferredBy), r.Referred) }),
+	col("consent_given_at", "timestamptz", func(r *signup.Insert) *time.Time { return nullable(r.ConsentAt, !r.ConsentAt.IsZero()) }),
+	col("consent_text_version", "text", func(r *signup.Insert) string { return r.ConsentVersion }),
+	col("privacy_policy_version", "text", func(r *signup.Insert) string { return r.PolicyVersion }),
 }
 
-// insertSQL takes the waitlist's id and one array for each of insertColumns.
-var insertSQL = func() string {
-	var names, arrays, selected []string
+// insertSQL takes the waitlist's id and one array for each of insertColumns, insertOneSQL the
+// values of one row, which takes Postgres half the time.
+var insertSQL, insertOneSQL = func() (many, one string) {
+	var names, arrays, selected, single []string
 	for i, c := range insertColumns {
 		sent := c.sqlType
 		if sent == "jsonb" {
@@ -92,21 +106,38 @@ var insertSQL = func() string {
 		names = append(names, c.name)
 		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+2, sent))
 		selected = append(selected, "r."+c.name+"::"+c.sqlType)
+		single = append(single, fmt.Sprintf("$%d::%s::%s", i+2, sent, c.sqlType))
 	}
+	columns := strings.Join(names, ", ")
 	return fmt.Sprintf("INSERT INTO signup (waitlist_id, %[1]s) SELECT $1, %[2]s FROM unnest(%[3]s) AS r (%[1]s)",
-		strings.Join(names, ", "), strings.Join(selected, ", "), strings.Join(arrays, ", "))
+			columns, strings.Join(selected, ", "), strings.Join(arrays, ", ")),
+		fmt.Sprintf("INSERT INTO signup (waitlist_id, %s) VALUES ($1, %s)", columns, strings.Join(single, ", "))
 }()
 
-// bucketsSQL counts signups that get a key and those that leave one.
+// bucketsSQL adds to the numbers of signups by bucket.
 const bucketsSQL = `
 INSERT INTO queue_bucket AS b (waitlist_id, bucket, live)
-SELECT $1, bucket, sum(live) FROM (
-    SELECT key >> 32 AS bucket, 1 AS live FROM unnest($2::bigint[]) AS key
-    UNION ALL
-    SELECT key >> 32, -1 FROM unnest($3::bigint[]) AS key
-) k
-GROUP BY bucket HAVING sum(live) <> 0
+SELECT $1, bucket, live FROM unnest($2::bigint[], $3::bigint[]) AS k (bucket, live)
 ON CONFLICT (waitlist_id, bucket) DO UPDATE SET live = b.live + excluded.live`
+
+// queueBuckets adds to b the counts of keys that signups get and of those that they leave.
+func queueBuckets(b *pgx.Batch, waitlistID string, taken, left []int64) {
+	live := map[int64]int64{}
+	for _, key := range taken {
+		live[key>>32]++
+	}
+	for _, key := range left {
+		live[key>>32]--
+	}
+	maps.DeleteFunc(live, func(_, n int64) bool { return n == 0 })
+	buckets, counts := make([]int64, 0, len(live)), make([]int64, 0, len(live))
+	for bucket, n := range live {
+		buckets, counts = append(buckets, bucket), append(counts, n)
+	}
+	if len(live) > 0 {
+		b.Queue(bucketsSQL, waitlistID, buckets, counts)
+	}
+}
 
 // placeSQL gives referrers their new keys and referrals. It finds their rows by ctid: a
 // plain join may be planned to read the whole waitlist. One statement writes all, for one
@@ -197,22 +228,17 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 		}
 		return err
 	})
-	b.Queue(stateSQL, waitlistID).QueryRow(func(row pgx.Row) (err error) {
-		l.State, err = scanState(row)
-		return err
-	})
-	b.Queue(lastKeySQL, waitlistID).QueryRow(func(row pgx.Row) error {
-		if err := row.Scan(&l.LastKey); !errors.Is(err, pgx.ErrNoRows) {
-			return err
-		}
-		return nil
-	})
-	b.Queue(presentSQL, waitlistID, emails).Query(func(rows pgx.Rows) error {
-		var email string
-		var token uuid.UUID
-		var number int64
-		_, err := pgx.ForEachRow(rows, []any{&email, &token, &number}, func() error {
-			l.Present[email] = signup.PresentRow{Token: signup.Token(token), Number: number}
+	b.Queue(headSQL, waitlistID, emails).Query(func(rows pgx.Rows) error {
+		var email *string
+		var token *uuid.UUID
+		var number *int64
+		st := &l.State
+		_, err := pgx.ForEachRow(rows, []any{
+			&st.Change, &st.Live, &st.Total, &st.Credited, &st.LastNumber, &l.LastKey, &email, &token, &number,
+		}, func() error {
+			if email != nil {
+				l.Present[*email] = signup.PresentRow{Token: signup.Token(*token), Number: *number}
+			}
 			return nil
 		})
 		return err
@@ -252,10 +278,18 @@ func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *signup
 	var b pgx.Batch
 	args := make([]any, 1, 1+len(insertColumns))
 	args[0] = waitlistID
-	for _, c := range insertColumns {
-		args = append(args, c.values(d.Inserts))
+	sql := insertSQL
+	if len(d.Inserts) == 1 {
+		sql = insertOneSQL
 	}
-	b.Queue(insertSQL, args...)
+	for _, c := range insertColumns {
+		if len(d.Inserts) == 1 {
+			args = append(args, c.value(&d.Inserts[0]))
+		} else {
+			args = append(args, c.values(d.Inserts))
+		}
+	}
+	b.Queue(sql, args...)
 	queuePlaces(&b, waitlistID, d)
 	queueGuarded(&b, waitlistID, d.Inserts)
 	events := outbox.Message{Topic: kafka.SignupsTopic, Key: waitlistID, Events: d.Events, Traceparents: d.Traceparents}
@@ -281,10 +315,10 @@ func queuePlaces(b *pgx.Batch, waitlistID string, d *signup.Batch) {
 			taken, left, touched = append(taken, m.To), append(left, m.From), append(touched, m.Number)
 		}
 	}
-	b.Queue(bucketsSQL, waitlistID, taken, left)
+	queueBuckets(b, waitlistID, taken, left)
 	change := changeArgs(waitlistID, d.State, d.Inserts[0].Number)
 	if d.Moves != nil || len(d.Credits) == 0 {
-		if d.Moves != nil {
+		if len(d.Moves) > 0 {
 			b.Queue(placeSQL, waitlistID, numbers, keys, counts, d.CreditedAt)
 		}
 		b.Queue(changeSQL+`coalesce($9::bigint[], '{}'))`, append(change, touched)...)

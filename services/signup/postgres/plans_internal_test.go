@@ -33,6 +33,7 @@ func TestPlansOfAnEmptyTable(t *testing.T) {
 	parameter := regexp.MustCompile(`\$\d`)
 	for name, sql := range map[string]string{
 		"present":   presentSQL,
+		"head":      headSQL,
 		"referrers": referrersSQL,
 		"place":     placeSQL,
 		"since":     sinceSQL,
