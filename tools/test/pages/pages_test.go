@@ -153,6 +153,20 @@ func (s *site) waitlist(key string, settings object) string {
 	return s.api(http.MethodPost, "/waitlists", key, object{"name": "Kites", "settings": settings})["waitlist_id"].(string)
 }
 
+// mailed waits for n mails to somebody, and returns the link of one of them that leads to a path.
+func (s *site) mailed(to string, n int, path string) string {
+	s.Helper()
+	for _, m := range s.server.AwaitMails(s, to, n) {
+		for _, link := range m.Links() {
+			if link.Path == path {
+				return link.String()
+			}
+		}
+	}
+	s.Fatalf("no mail leads to %s", path)
+	return ""
+}
+
 // signup returns what owners see of a signup; nil: there is none.
 func (s *site) signup(key, id, email string) object {
 	s.Helper()
