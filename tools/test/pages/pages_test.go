@@ -66,7 +66,7 @@ type answer struct {
 	body   string
 }
 
-// send sends a request.
+// send sends a request; key is an API key, an ID token or "".
 func (s *site) send(method, path, key, kind string, body io.Reader) answer {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
@@ -78,8 +78,11 @@ func (s *site) send(method, path, key, kind string, body io.Reader) answer {
 	if err != nil {
 		s.Fatal(err)
 	}
-	if key != "" {
+	switch {
+	case strings.HasPrefix(key, "wl_"):
 		req.Header.Set("X-Api-Key", key)
+	case key != "":
+		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	if kind != "" {
 		req.Header.Set("Content-Type", kind)
