@@ -144,7 +144,8 @@ func (s *site) crawl(urls []string) {
 			s.Errorf("%s: %v", at, err)
 			continue
 		}
-		if u = (&url.URL{Scheme: "http", Host: s.server.Addr}).ResolveReference(u); u.Host != s.server.Addr || u.Path == "/v1" || seen[u.String()] {
+		u = (&url.URL{Scheme: "http", Host: s.server.Addr}).ResolveReference(u)
+		if u.Host != s.server.Addr || u.Path == "/v1" || seen[u.String()] {
 			continue
 		}
 		seen[u.String()] = true
