@@ -121,17 +121,21 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	return m, err
 }
 
-// ComposeReferral composes the mail that tells a referrer about a new referral.
-func (c *Composer) ComposeReferral(r Request, about Mailing, now time.Time) (Mail, error) {
+// ComposeBuiltIn composes the mail that tells a referrer about a new referral, or a signup its place and link. Only the
+// first has a footer: the other was asked for.
+func (c *Composer) ComposeBuiltIn(r Request, about Mailing, now time.Time) (Mail, error) {
 	p := about.Signup
 	v := values{
 		Waitlist: printable(about.WaitlistName), FirstName: printable(p.FirstName),
 		Position: p.Position, Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p),
 	}
 	v.Subject = "Somebody joined " + v.Waitlist + " through your link"
+	if r.Kind == SignupLink {
+		v.Subject = "Your place and your link for " + v.Waitlist
+	}
 	m := Mail{ID: r.EventID, To: r.Recipient, Subject: v.Subject, Date: now}
-	if err := c.execute(&m, string(ReferralNotification), v); err != nil {
-		return Mail{}, err
+	if err := c.execute(&m, string(r.Kind), v); err != nil || r.Kind.asked() {
+		return m, err
 	}
 	return c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient).under(m), nil
 }

@@ -35,8 +35,8 @@ type Limits struct {
 	// those of an owner on trial. MailsPerRecipient limits those to one address, from all owners. 0
 	// means no limit.
 	MailsPerOwner, MailsOnTrial, MailsPerRecipient int64
-	// AsksPerRecipient limits the verifications and invitations to one person per QuotaWindow, which anybody can
-	// have sent who knows the address. 0 means no limit.
+	// AsksPerRecipient limits the verifications, links and invitations to one person per QuotaWindow, which anybody
+	// can have sent who knows the address. 0 means no limit.
 	AsksPerRecipient int64
 	// Texts limits text messages; nil means that it does not.
 	Texts *TextLimits
@@ -114,7 +114,7 @@ func (l Limits) Mail(ctx context.Context, k Kind, ownerID, recipient string) ([]
 // Ask returns what a mail that is not about a signup counts towards. Password resets have a limit of their own where
 // they are asked for: here, strangers could use up the one that its owner needs.
 func (l Limits) Ask(k Kind, recipient string) []Use {
-	if k != AccountVerification && k != SignupVerification && k != TeamInvite {
+	if k != AccountVerification && k != SignupVerification && k != TeamInvite && k != SignupLink {
 		return nil
 	}
 	return limited(Use{Quota: RecipientAsks, Subject: emailaddr.Person(recipient), N: 1, Most: l.AsksPerRecipient})

@@ -54,7 +54,8 @@ type TemplateReader interface {
 
 // ofSignup reports whether mails of a kind depend on a Mailing.
 func (k Kind) ofSignup() bool {
-	return k == SignupConfirmation || k == ReferralMilestone || k == Offboarding || k == ReferralNotification || k == ReferralSMS
+	return k == SignupConfirmation || k == ReferralMilestone || k == Offboarding || k == ReferralNotification || k == ReferralSMS ||
+		k == SignupLink
 }
 
 // Addressed reports whether requests of a kind contain the recipient. The recipients of other mails
@@ -69,7 +70,7 @@ func (k Kind) marketing() bool {
 // asked reports whether recipients ask for mails of a kind: by a request of their own, or by
 // signing up. Suppressed addresses get no others.
 func (k Kind) asked() bool {
-	return k == AccountVerification || k == PasswordReset || k == SignupVerification || k == SignupConfirmation
+	return k == AccountVerification || k == PasswordReset || k == SignupVerification || k == SignupConfirmation || k == SignupLink
 }
 
 // template returns the type of template that mails of a kind use, or "" for built-in texts.
@@ -88,7 +89,7 @@ func (k Kind) template() TemplateType {
 // refusal returns why the mail is no longer wanted according to m, or "" if it is.
 func (r Request) refusal(m Mailing) string {
 	switch {
-	case !m.Pro:
+	case !m.Pro && r.Kind != SignupLink: // people need their place whatever the owner pays
 		return "the owner's plan does not include these mails"
 	case r.Kind != Offboarding && m.Signup == nil:
 		return "the signup was removed"
@@ -183,7 +184,10 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 		err = s.from(ctx, &m, about.OwnerID, about.WaitlistName)
 	}
 	if err == nil {
-		uses, refused := s.Limits.Mail(ctx, r.Kind, about.OwnerID, m.To)
+		uses, refused := s.Limits.Ask(r.Kind, m.To), error(nil)
+		if r.Kind != SignupLink { // a stranger may have asked: this does not use up what the owner may send
+			uses, refused = s.Limits.Mail(ctx, r.Kind, about.OwnerID, m.To)
+		}
 		err = s.charge(ctx, r.EventID, now, uses, refused)
 	}
 	return func(ctx context.Context) error { return s.Provider.Send(ctx, m) }, m.To, err
@@ -221,7 +225,7 @@ func (s *Sender) wanted(ctx context.Context, r Request) error {
 // compose composes a mail about a signup, from the assigned template if its kind uses one.
 func (s *Sender) compose(ctx context.Context, r Request, about Mailing, now time.Time) (Mail, error) {
 	if r.Kind.template() == "" {
-		return s.Composer.ComposeReferral(r, about, now)
+		return s.Composer.ComposeBuiltIn(r, about, now)
 	}
 	id := about.Templates[r.Kind.template()]
 	if !canonical(id) {

@@ -152,6 +152,12 @@ func creditedEvent(notify, sms bool, milestone int64) *eventv1.Event {
 	}}}
 }
 
+func linkEvent(number int64) *eventv1.Event {
+	return &eventv1.Event{Payload: &eventv1.Event_LinkRequested{LinkRequested: &eventv1.LinkRequested{
+		WaitlistId: waitlistID, OwnerId: templateOwner, Number: number,
+	}}}
+}
+
 func removedEvent(reason eventv1.RemovalReason, offboarding bool) *eventv1.Event {
 	return &eventv1.Event{Payload: &eventv1.Event_SignupRemoved{SignupRemoved: &eventv1.SignupRemoved{
 		WaitlistId: waitlistID, OwnerId: templateOwner, Number: 1, Reason: reason, Email: "ann@example.com", FirstName: "Ann",
@@ -220,6 +226,9 @@ func TestWhatEventsAskFor(t *testing.T) {
 		"removed for no reason":     {[]*eventv1.Event{removedEvent(0, true)}, ""},
 		"trial ends":                {[]*eventv1.Event{ending, entitled("trialing")}, "trial_ending"},
 		"subscribed":                {[]*eventv1.Event{ending, entitled("active")}, ""},
+		"links":                     {[]*eventv1.Event{linkEvent(1), linkEvent(1), linkEvent(2)}, "signup_link signup_link"},
+		"link of nobody":            {[]*eventv1.Event{linkEvent(0)}, ""},
+		"link of somebody deleted":  {[]*eventv1.Event{linkEvent(1), removedEvent(own, false)}, ""},
 		"one after the other": {
 			[]*eventv1.Event{
 				creditedEvent(true, true, 0), creditedEvent(true, true, 5), creditedEvent(true, true, 10),
@@ -314,6 +323,33 @@ func TestReferrersAreToldOnceAnHour(t *testing.T) {
 	told(3)
 	w.set(func() { w.about.NotifyReferrer, w.about.SMSNotifyReferrer = true, true })
 	told(4)
+}
+
+// People get their link whatever the owner pays and whatever they opted out of, but once an hour.
+func TestLinksAreMailedOnceAnHour(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.about = messaging.Mailing{OwnerID: templateOwner, WaitlistName: "Launch"}
+	w.people[1].OptedOut = true
+	w.start()
+	mailed := func(want int) {
+		t.Helper()
+		w.events(linkEvent(1), linkEvent(1))
+		w.eventually("worked off", func() bool { return w.queued() == "" })
+		if n := w.count("SELECT count(*) FROM sent_mail WHERE state = 'sent' AND kind = 'signup_link'"); n != want {
+			t.Errorf("mailed %d times, want %d: %s", n, want, w.ends())
+		}
+	}
+	mailed(1)
+	for _, step := range []struct {
+		age  string
+		want int
+	}{{"59 minutes", 1}, {"61 minutes", 2}} {
+		if _, err := w.pool.Exec(t.Context(), "UPDATE sent_mail SET ended_at = now() - $1::interval", step.age); err != nil {
+			t.Fatal(err)
+		}
+		mailed(step.want)
+	}
 }
 
 func (w *world) set(change func()) {

@@ -41,6 +41,7 @@ const (
 	Offboarding          Kind = "offboarding"
 	ReferralNotification Kind = "referral_notification"
 	ReferralSMS          Kind = "sms"
+	SignupLink           Kind = "signup_link"
 )
 
 // Request is a mail that an event asks for. Fields that its kind does not need are empty.

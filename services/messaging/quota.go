@@ -64,7 +64,7 @@ func (e *QuotaError) Error() string {
 	case RecipientMails:
 		return fmt.Sprintf("the recipient's %d mails of 24 hours are used up", e.Most)
 	case RecipientAsks:
-		return fmt.Sprintf("the recipient's %d verifications and invitations of 24 hours are used up", e.Most)
+		return fmt.Sprintf("the recipient's %d verifications, links and invitations of 24 hours are used up", e.Most)
 	case OwnerTexts:
 		return fmt.Sprintf("the owner's %d text messages of 24 hours are used up", e.Most)
 	case PrefixTexts:

@@ -155,7 +155,7 @@ func TestLimitsOfMails(t *testing.T) {
 	})
 }
 
-// A person gets only so many verifications and invitations, under whatever address of theirs; password resets go on.
+// A person gets only so many verifications, links and invitations, under whatever address of theirs; password resets go on.
 func TestLimitOfAsks(t *testing.T) {
 	t.Parallel()
 	limits := messaging.Limits{AsksPerRecipient: 3}
@@ -163,7 +163,7 @@ func TestLimitOfAsks(t *testing.T) {
 	if len(person) != 1 || person[0].Most != 3 || person[0].N != 1 {
 		t.Fatalf("%+v", person)
 	}
-	for _, kind := range []messaging.Kind{messaging.AccountVerification, messaging.TeamInvite} {
+	for _, kind := range []messaging.Kind{messaging.AccountVerification, messaging.TeamInvite, messaging.SignupLink} {
 		if got := limits.Ask(kind, "adalovelace+1@gmail.com"); !slices.Equal(got, person) {
 			t.Errorf("%s: %+v, want %+v", kind, got, person)
 		}

@@ -71,6 +71,15 @@ func OptedOut(w *Waitlist, number int64, at time.Time) *eventv1.Event {
 	return ev
 }
 
+// LinkRequested asks for the mail with a signup's place and link; number 0 asks for none.
+func LinkRequested(w *Waitlist, number int64, at time.Time) *eventv1.Event {
+	ev := newEvent(NewEventID(), at)
+	ev.Payload = &eventv1.Event_LinkRequested{LinkRequested: &eventv1.LinkRequested{
+		WaitlistId: w.ID, OwnerId: w.OwnerID, Number: number,
+	}}
+	return ev
+}
+
 // WaitlistDeleted announces a deleted waitlist.
 func WaitlistDeleted(id, ownerID string, at time.Time) *eventv1.Event {
 	ev := newEvent(NewEventID(), at)

@@ -2,11 +2,18 @@ package signup
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/token"
+)
+
+// A client may ask for linkAsks mails with links in linkWindow, whoever they are for.
+const (
+	linkAsks   = 20
+	linkWindow = 10 * time.Minute
 )
 
 // deleteTokenTTL is how long the token that an opt-out returns is valid.
@@ -96,4 +103,50 @@ func (s *Service) check(p token.Purpose, waitlistID string, number int64, tok st
 		return apierr.New(apierr.InvalidToken, "This link is not valid or has expired.").WithKind(kind).WithCause(err)
 	}
 	return nil
+}
+
+// MailLink has a signup's place and link mailed to it. It does the same work for an address that is not on the
+// list, so neither the answer nor its timing tells. Errors: RATE_LIMITED (by the client), NOT_FOUND (waitlist),
+// VALIDATION_ERROR on email.
+func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP string) error {
+	address := normalised(email)
+	if address == "" {
+		if err := s.Exists(ctx, waitlistID); err != nil {
+			return err
+		}
+		return apierr.Validation(apierr.Field{Field: "email", Message: "Enter a valid email address."})
+	}
+	if wait := s.links.take(s.network("", clientIP), s.now()); wait > 0 {
+		return apierr.New(apierr.RateLimited, "You have asked for many links. Try again later.").WithRetryAfter(wait)
+	}
+	w, v, err := s.view(ctx, waitlistID, address, noRank)
+	if err != nil {
+		return err
+	}
+	var number int64
+	if v.Signup != nil {
+		number = v.Signup.Number
+	}
+	return s.store.RequestLink(ctx, w, number)
+}
+
+// asks counts what each network asked this process for in the present window. The limit on all requests bounds it.
+type asks struct {
+	mu    sync.Mutex
+	since time.Time
+	by    map[Network]int
+}
+
+// take counts one more, or returns how long to wait.
+func (a *asks) take(n Network, now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now.Sub(a.since) >= linkWindow {
+		a.since, a.by = now, map[Network]int{}
+	}
+	if a.by[n] >= linkAsks {
+		return a.since.Add(linkWindow).Sub(now)
+	}
+	a.by[n]++
+	return 0
 }

@@ -140,6 +140,8 @@ type Store interface {
 	Credit(ctx context.Context, w *Waitlist, number int64, by audit.Entry) (Credited, error)
 	// OptOut marks a signup as opted out. A second call changes nothing.
 	OptOut(ctx context.Context, w *Waitlist, number int64, at time.Time) error
+	// RequestLink asks for the mail with a signup's place and link; number 0 does the same work for nobody.
+	RequestLink(ctx context.Context, w *Waitlist, number int64) error
 	// Offboarded returns the number of the signup that an address had when its removal
 	// asked for an offboarding mail. NOT_FOUND: no removal did.
 	Offboarded(ctx context.Context, waitlistID, email string) (number int64, err error)
@@ -204,6 +206,7 @@ type Service struct {
 	lists *waitlistCache
 	looks *looks
 	zones sync.Map // known IANA names
+	links asks
 }
 
 // New returns a Service.

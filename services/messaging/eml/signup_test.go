@@ -50,6 +50,7 @@ func letters() map[string]letter {
 	return map[string]letter{
 		"referral_notification":        {request: request(messaging.ReferralNotification), about: about},
 		"referral_notification_hidden": {request: request(messaging.ReferralNotification), about: hidden},
+		"signup_link":                  {request: request(messaging.SignupLink), about: about},
 		"referral_milestone": {milestone, about, messaging.Template{
 			Type: messaging.MilestoneTemplate, Subject: "{{milestone}} friends, {{first_name}}!",
 			HTML: "<html><body><p>" + all + "</p>\n<a href=\"{{referral_link}}\">share</a></body></html>", Text: all + "\n",
@@ -82,7 +83,7 @@ func (l letter) build(t *testing.T) []byte {
 	var m messaging.Mail
 	var err error
 	if l.template.Type == "" {
-		m, err = composer(t).ComposeReferral(l.request, l.about, now())
+		m, err = composer(t).ComposeBuiltIn(l.request, l.about, now())
 	} else {
 		m, err = composer(t).ComposeTemplate(l.request, l.about, l.template, now())
 	}

@@ -22,7 +22,7 @@ type Intake interface {
 	// Queue adds a request. It does nothing if the request exists, or if its account or
 	// waitlist is deleted.
 	Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error
-	// Notified reports whether a referrer got a notification of that kind within the last
+	// Notified reports whether a signup got a mail or text message of that kind within the last
 	// hour, or has one queued.
 	Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (bool, error)
 	// Forget stops all mails of a deleted account or waitlist.
@@ -79,9 +79,9 @@ func Handler(l Intake) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) e
 	}
 }
 
-// queue queues one request, unless it is a referrer's second notification within an hour.
+// queue queues one request, unless it is the second within an hour where one is enough.
 func queue(ctx context.Context, tx pgx.Tx, l Intake, r messaging.Request) error {
-	if r.Kind == messaging.ReferralNotification || r.Kind == messaging.ReferralSMS {
+	if r.Kind == messaging.ReferralNotification || r.Kind == messaging.ReferralSMS || r.Kind == messaging.SignupLink {
 		if told, err := l.Notified(ctx, tx, r.WaitlistID, r.Number, r.Kind); err != nil || told {
 			return err
 		}
@@ -157,6 +157,13 @@ func requests(ev *eventv1.Event) ([]messaging.Request, error) {
 		if e.GetMilestone() > 0 {
 			r.Kind, r.Milestone = messaging.ReferralMilestone, e.GetMilestone()
 			out = append(out, r)
+		}
+	case *eventv1.Event_LinkRequested:
+		e := p.LinkRequested
+		if e.GetNumber() > 0 {
+			out = append(out, messaging.Request{
+				Kind: messaging.SignupLink, AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber(),
+			})
 		}
 	case *eventv1.Event_SignupRemoved:
 		e := p.SignupRemoved

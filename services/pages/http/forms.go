@@ -248,34 +248,32 @@ func (p placePage) Share(network, text string) string {
 
 func mailEscape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
-func (*handler) statusForm(v *view) error {
-	f, err := v.ask(forms.Sent)
-	if err != nil {
-		return err
-	}
-	v.dress(f)
-	v.Picture, v.Key, v.Private = "", "status.title", true
-	v.Data = f
-	return v.render(http.StatusOK, "status")
-}
-
 var referralToken = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-func (h *handler) status(v *view) error {
-	f, err := v.ask(forms.Sent)
-	if err != nil {
-		return err
+// returning returns the handler of a page for people who are on a list already. f is its form, which is also the page's
+// data.
+func (*handler) returning(act func(v *view, f *forms.Form) error) func(*view) error {
+	return func(v *view) error {
+		f, err := v.ask(forms.Sent)
+		if err != nil {
+			return err
+		}
+		v.dress(f)
+		v.Picture, v.Key, v.Private, v.Data = "", "status.title", true, f
+		return act(v, f)
 	}
-	v.dress(f)
-	v.Picture, v.Key, v.Private = "", "status.title", true
-	v.Data = f
+}
+
+func (*handler) statusForm(v *view, _ *forms.Form) error { return v.render(http.StatusOK, "status") }
+
+func (h *handler) status(v *view, f *forms.Form) error {
 	email := strings.TrimSpace(v.sent.Get("email"))
 	if email == "" {
 		v.Errors["email"] = v.translate("This field is required.")
 		return v.render(http.StatusBadRequest, "status")
 	}
 	var s signup
-	err = v.call(http.MethodGet, api.Path("public", "waitlists", f.ID, "signups", email), "", nil, &s)
+	err := v.call(http.MethodGet, api.Path("public", "waitlists", f.ID, "signups", email), "", nil, &s)
 	if refusal, refused := errors.AsType[*api.Error](err); refused {
 		if refusal.Status == http.StatusNotFound {
 			v.Errors["email"] = v.translate(refusal.Message)
@@ -290,6 +288,16 @@ func (h *handler) status(v *view) error {
 	p.Joined = false
 	v.Data = p
 	return v.render(http.StatusOK, "place")
+}
+
+// mailLink has the API mail a link to somebody whose browser has not kept it.
+func (*handler) mailLink(v *view, f *forms.Form) error {
+	body := map[string]string{"email": v.sent.Get("email")}
+	err := v.call(http.MethodPost, api.Path("public", "waitlists", f.ID, "link"), "", body, nil)
+	if refusal, refused := errors.AsType[*api.Error](err); refused {
+		return v.render(v.refuse(refusal), "status")
+	}
+	return v.say("status.title", "status.mailed")
 }
 
 func (*handler) leaderboard(v *view) error {

@@ -96,7 +96,8 @@ func Routes(e *gin.Engine, b Backends) error {
 
 	h.page(e, "/", h.home, nil)
 	h.page(e, "/w/:waitlist_id", h.form, h.join)
-	h.page(e, "/w/:waitlist_id/status", h.statusForm, h.status)
+	h.page(e, "/w/:waitlist_id/status", h.returning(h.statusForm), h.returning(h.status))
+	h.page(e, "/w/:waitlist_id/link", nil, h.returning(h.mailLink))
 	h.page(e, "/w/:waitlist_id/leaderboard", h.leaderboard, nil)
 	h.page(e, "/verify", h.signupLink("verify"), h.verify)
 	h.page(e, "/unsubscribe", h.signupLink("unsubscribe"), h.unsubscribe)

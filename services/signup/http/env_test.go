@@ -59,7 +59,10 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, shown *views.Counter) 
 	e.exec(t, `INSERT INTO waitlist (id, owner_id, name, settings, created_at) VALUES ($1, $2, 'Launch', '{}', now())`, e.list, e.owner)
 	store := postgres.NewSignups(e.pool, e.ring, func() {}, now)
 	quiet := slog.New(slog.DiscardHandler)
-	cfg.Store, cfg.Tokens, cfg.Now, cfg.Log = store, e.ring, now, quiet
+	if cfg.Now == nil {
+		cfg.Now = now
+	}
+	cfg.Store, cfg.Tokens, cfg.Log = store, e.ring, quiet
 	e.svc = signup.New(cfg)
 	e.stop = func() {}
 	if cfg.MaxQueue == 0 {

@@ -37,6 +37,7 @@ func Routes(e *gin.Engine, svc *signup.Service, shown *views.Counter) {
 	g.GET("/config", httpapi.H(h.config))
 	g.GET("/count", httpapi.H(h.count))
 	g.GET("/leaderboard", httpapi.H(h.leaderboard))
+	g.POST("/link", httpapi.H(h.mailLink))
 	g.POST("/unsubscribe", httpapi.H(h.unsubscribe))
 	g.POST("/delete-my-data", httpapi.H(h.deleteMyData))
 }
@@ -243,6 +244,22 @@ func (h handler) leaderboard(c *gin.Context) error {
 		WaitlistID  string  `json:"waitlist_id"`
 		Leaderboard []entry `json:"leaderboard"`
 	}{id, board})
+	return nil
+}
+
+func (h handler) mailLink(c *gin.Context) error {
+	form, err := readForm(c)
+	if err != nil {
+		return err
+	}
+	email := form.RequiredString("email", 0)
+	if err := form.Err(); err != nil {
+		return h.orNoWaitlist(c, err)
+	}
+	if err := h.svc.MailLink(c.Request.Context(), c.Param(paramID), email, httpapi.ClientIP(c)); err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusAccepted, gin.H{"message": "If this address is on the list, we have sent it its link."})
 	return nil
 }
 

@@ -4,16 +4,21 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/proto"
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/libs/views"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup"
 )
 
@@ -24,7 +29,7 @@ var badBodies = []string{
 }
 
 // posts are the routes that read a JSON object.
-var posts = []string{"/signups", "/signups/a@example.com/verify", "/unsubscribe", "/delete-my-data"}
+var posts = []string{"/signups", "/signups/a@example.com/verify", "/unsubscribe", "/delete-my-data", "/link"}
 
 // gets are the routes that a signup a@example.com answers with 200.
 var gets = []string{"/signups/a@example.com", "/signups/a@example.com/status", "/config", "/count", "/leaderboard"}
@@ -273,6 +278,66 @@ func TestUnsubscribeAndDelete(t *testing.T) {
 	e.post(t, e.path("/delete-my-data"), form("a@example.com", remove)).is(t, http.StatusOK, `{"success":true,"message":"*"}`)
 	e.post(t, e.path("/delete-my-data"), form("a@example.com", remove)).fails(t, http.StatusNotFound, apierr.NotFound)
 	e.get(t, e.path("/signups/a@example.com")).fails(t, http.StatusNotFound, apierr.NotFound)
+}
+
+// TestMailLink: whoever asks learns nothing; the event does.
+func TestMailLink(t *testing.T) {
+	t.Parallel()
+	at := clock
+	e := newEnv(t, "pro", signup.Config{Now: func() time.Time { return at }}, nil)
+	e.join(t, "a@example.com", "")
+	e.join(t, "b@example.com", "")
+	e.exec(t, "TRUNCATE outbox")
+	var answers []string
+	for _, email := range []string{" B@Example.com", "nobody@example.com"} {
+		a := e.post(t, e.path("/link"), fmt.Sprintf(`{"email":%q}`, email))
+		a.is(t, http.StatusAccepted, `{"message":"*"}`)
+		answers = append(answers, a.body)
+	}
+	if answers[0] != answers[1] {
+		t.Errorf("the answers differ: %q", answers)
+	}
+	rows, err := e.pool.Query(t.Context(), "SELECT unnest(payloads) FROM outbox ORDER BY id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	payloads, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var numbers []int64
+	for _, raw := range payloads {
+		var ev eventv1.Event
+		if err := proto.Unmarshal(raw, &ev); err != nil {
+			t.Fatal(err)
+		}
+		asked := ev.GetLinkRequested()
+		if asked.GetWaitlistId() != e.list || asked.GetOwnerId() != e.owner {
+			t.Errorf("event %v", &ev)
+		}
+		numbers = append(numbers, asked.GetNumber())
+	}
+	if !slices.Equal(numbers, []int64{2, 0}) {
+		t.Errorf("numbers %v", numbers)
+	}
+	for _, body := range []string{`{}`, `{"email":5}`, `{"email":"nobody"}`} {
+		e.post(t, e.path("/link"), body).fails(t, http.StatusBadRequest, apierr.ValidationError, "email")
+	}
+	nowhere := "/v1/public/waitlists/" + uuid.NewString() + "/link"
+	for _, body := range []string{`{}`, `{"email":"nobody"}`, `{"email":"a@example.com"}`} {
+		e.post(t, nowhere, body).fails(t, http.StatusNotFound, apierr.NotFound)
+	}
+	// Three of twenty are used up.
+	for range 17 {
+		e.post(t, e.path("/link"), `{"email":"a@example.com"}`).is(t, http.StatusAccepted, `{"message":"*"}`)
+	}
+	over := e.post(t, e.path("/link"), `{"email":"a@example.com"}`)
+	over.fails(t, http.StatusTooManyRequests, apierr.RateLimited)
+	if after := over.header.Get("Retry-After"); after != "600" {
+		t.Errorf("Retry-After %s", after)
+	}
+	at = at.Add(10 * time.Minute)
+	e.post(t, e.path("/link"), `{"email":"a@example.com"}`).is(t, http.StatusAccepted, `{"message":"*"}`)
 }
 
 // TestOneClick: a mail client sends a form, and address and token in the query.

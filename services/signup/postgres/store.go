@@ -251,6 +251,17 @@ func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, 
 	return err
 }
 
+// RequestLink implements signup.Store.
+func (s *Signups) RequestLink(ctx context.Context, w *signup.Waitlist, number int64) error {
+	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		return publish(ctx, tx, w.ID, signup.LinkRequested(w, number, s.now()))
+	})
+	if err == nil {
+		s.wake()
+	}
+	return err
+}
+
 // mark sets a timestamp of one signup unless it is set, and then publishes ev. set
 // returns how many rows it changed. The queue does not change, so this needs no lock on
 // the waitlist.

@@ -112,6 +112,13 @@ func (c *Client) Verify(ctx context.Context, list, email, token string) error {
 	}, nil)
 }
 
+// MailLink has somebody's place and link mailed to them. It succeeds whether or not they are on the list.
+func (c *Client) MailLink(ctx context.Context, list, email string) error {
+	return c.call(ctx, request{
+		method: http.MethodPost, path: path("public", "waitlists", list, "link"), body: map[string]string{"email": email},
+	}, nil)
+}
+
 // Form returns a waitlist's form. Each call counts as a view of the form.
 func (c *Client) Form(ctx context.Context, list string) (Form, error) {
 	return get[Form](ctx, c, path("public", "waitlists", list, "config"), nil)

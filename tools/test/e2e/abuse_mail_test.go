@@ -241,7 +241,7 @@ func testMailsToRecipient(t *testing.T, m *mailing) {
 	}
 }
 
-// testAsksOfRecipient checks that a person gets only so many verifications and invitations, whatever way a stranger
+// testAsksOfRecipient checks that a person gets only so many verifications, links and invitations, whatever way a stranger
 // has them sent again and again, and other people theirs.
 func testAsksOfRecipient(t *testing.T, m *mailing) {
 	o := m.owner(t)
@@ -256,6 +256,11 @@ func testAsksOfRecipient(t *testing.T, m *mailing) {
 			o.join(t, id, email)
 			m.sent(t)
 			o.remove(t, id, email)
+		},
+		"links": func(email string) {
+			list := o.waitlist(t, nil)
+			o.join(t, list, email)
+			o.Do(t, Post("/public/waitlists/"+list+"/link", Obj{"email": email})).Want(http.StatusAccepted)
 		},
 		"invitations": func(email string) {
 			o.Do(t, invite(email, "viewer").As(o.token)).Want(http.StatusCreated)

@@ -97,6 +97,7 @@ func (s *suite) testMails(t *testing.T) {
 	t.Run("verification", m.testVerificationMail)
 	t.Run("confirmation", m.testConfirmation)
 	t.Run("referral", m.testReferralMail)
+	t.Run("link", m.testLinkMail)
 	t.Run("milestones", m.testMilestones)
 	t.Run("offboarding", m.testOffboarding)
 	t.Run("plans", m.testMailPlans)
@@ -411,6 +412,46 @@ func (m *mailing) testReferralMail(t *testing.T) {
 			t.Errorf("%d mails", got[0])
 		}
 	})
+}
+
+// testLinkMail has people ask for their link, also of an owner who pays nothing and after an opt-out.
+func (m *mailing) testLinkMail(t *testing.T) {
+	o := m.owner(t)
+	id := o.waitlist(t, Obj{"position_offset": 10})
+	ada, bob, nobody := "o'hara+x%y-"+address("ada"), address("bob"), address("nobody")
+	ref := o.join(t, id, ada, Obj{"first_name": "Ada"}).Str("referral_token")
+	o.join(t, id, bob)
+	m.optOutByHand(t, o.Client, id, bob)
+	ask := func(email string) string {
+		return o.Do(t, Post("/public/waitlists/"+id+"/link", Obj{"email": email})).Want(http.StatusAccepted).Str("message")
+	}
+	if known, unknown := ask(ada), ask(nobody); known != unknown {
+		t.Errorf("somebody on the list reads %q, others %q", known, unknown)
+	}
+	mail := m.one(t, ada)
+	golden(t, "signup_link", m.deployment, mail, map[string]string{id: "<waitlist>", ada: "<ada>", ref: "<referral>"})
+	noUnsubscribe(t, mail)
+	m.setTier(t, o, "basic", "active")
+	ask(bob)
+	m.one(t, bob)
+	ask(ada)
+	m.settled(t, id)
+	if got := inBoxes(t, m.office, ada, bob, nobody); !slices.Equal(got, []int{1, 1, 0}) {
+		t.Errorf("mails within an hour: %v", got)
+	}
+	m.exec(t, `UPDATE messaging.sent_mail SET ended_at = ended_at - interval '61 minutes' WHERE waitlist_id = $1`, id)
+	ask(ada)
+	m.settled(t, id)
+	if got := inBoxes(t, m.office, ada); got[0] != 2 {
+		t.Errorf("%d mails in two hours", got[0])
+	}
+	m.deleteMyData(t, o.Client, id, ada)
+	m.exec(t, `UPDATE messaging.sent_mail SET ended_at = ended_at - interval '61 minutes' WHERE waitlist_id = $1`, id)
+	ask(ada)
+	m.settled(t, id)
+	if got := inBoxes(t, m.office, ada); got[0] != 2 {
+		t.Errorf("%d mails after the deletion", got[0])
+	}
 }
 
 func (m *mailing) testMilestones(t *testing.T) {

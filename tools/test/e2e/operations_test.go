@@ -31,6 +31,8 @@ func (d *deployment) request(t *testing.T, op Operation, o *owner, id, email, un
 		body = Obj{"email": o.email, "password": o.password}
 	case "refresh", "logout":
 		body = Obj{"refresh_token": o.refresh}
+	case "mailLink":
+		body = Obj{"email": email}
 	case "forgotPassword":
 		body = Obj{"email": o.email}
 	case "verifyEmail":

@@ -124,6 +124,8 @@ func testSDK(t *testing.T, d *deployment) {
 	anns := token.SignupSubject(list, d.number(t, list, ann))
 	must(public.Verify(ctx, list, ann, d.links.Mint(token.VerifySignup, anns, time.Now().Add(time.Hour))))
 
+	must(public.MailLink(ctx, list, ann))
+
 	testSDKOwner(t, owner, list, ann)
 
 	deleting, err := public.Unsubscribe(ctx, list, bob, d.unsubscribeToken(t, list, bob))

@@ -91,6 +91,7 @@ func testSignupAnswers(t *testing.T, d *deployment) {
 			for _, path := range []string{"/unsubscribe", "/delete-my-data"} {
 				o.Do(t, Post("/public/waitlists/"+none+path, Obj{"email": ada, "token": "x"})).WantError(http.StatusNotFound, "NOT_FOUND")
 			}
+			o.Do(t, Post("/public/waitlists/"+none+"/link", Obj{"email": ada})).WantError(http.StatusNotFound, "NOT_FOUND")
 			o.Do(t, Post("/public/waitlists/"+none+"/signups/"+ada+"/verify", Obj{"token": "x"})).WantError(http.StatusNotFound, "NOT_FOUND")
 		}
 	})

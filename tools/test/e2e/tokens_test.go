@@ -20,6 +20,7 @@ func testTokens(t *testing.T, d *deployment) {
 		o.join(t, id, ada)
 		unsubscribe := d.unsubscribeToken(t, id, ada)
 		testBodies(t, o.Client, Post(statusPath(id, ada)+"/verify", nil), `{"token":"x"%s}`, http.StatusBadRequest)
+		testBodies(t, o.Client, Post("/public/waitlists/"+id+"/link", nil), `{"email":"nobody"%s}`, http.StatusBadRequest)
 		testBodies(t, o.Client, Post("/public/waitlists/"+id+"/delete-my-data", nil), `{"email":"`+ada+`","token":"x"%s}`, http.StatusForbidden)
 		testBodies(t, o.Client, Post("/auth/login", nil), `{"email":"`+o.email+`","password":"`+o.password+`"%s}`, http.StatusOK)
 		testBodies(t, o.Client, Post("/auth/forgot-password", nil), `{"email":"`+address("nobody")+`"%s}`, http.StatusAccepted)

@@ -381,21 +381,22 @@ func TestWalk(t *testing.T) {
 	ann.press("[data-forget]")
 	ann.sees("Enter the address")
 	ann.audit("status")
+	// This device has forgotten the link; the address gets it again.
+	ann.fill("#email", "ann@example.com")
+	ann.press("form button")
+	ann.sees("1 of 3")
+	ann.audit("place-without-link")
+	ann.press("form button")
+	ann.sees("If this address is on the list")
+	ann.audit("link-mailed")
+	mailed := func(path string) string { return s.mailed("ann@example.com", 3, path) }
+	if got := mailed("/w/" + id); got != link {
+		t.Errorf("mailed %s, want %s", got, link)
+	}
 	ann.open("/w/" + id + "/leaderboard")
 	ann.sees("Rank")
 	ann.audit("leaderboard")
 
-	mailed := func(path string) string {
-		for _, m := range s.server.AwaitMails(t, "ann@example.com", 2) {
-			for _, link := range m.Links() {
-				if link.Path == path {
-					return link.String()
-				}
-			}
-		}
-		t.Fatalf("no mail leads to %s", path)
-		return ""
-	}
 	ann.open(mailed("/verify"))
 	ann.sees("Confirm that ann@example.com is yours.")
 	if at := ann.at(); at.RawQuery != "" {
@@ -454,6 +455,16 @@ func TestWithoutJavaScript(t *testing.T) {
 	p.open(s.server.AwaitMails(t, "ann@example.com", 1)[0].Links()[0].String())
 	p.press("form button")
 	p.sees("Your address is confirmed.")
+	p.open("/w/" + id + "/status")
+	p.press("form button.second")
+	p.sees("Please correct", "This field is required.")
+	p.fill("#email", "ann@example.com")
+	p.press("form button.second")
+	p.sees("If this address is on the list")
+	link := s.server.URL + ref(id, s.signup(key, id, "ann@example.com")["referral_token"])
+	if got := s.mailed("ann@example.com", 2, "/w/"+id); got != link {
+		t.Errorf("mailed %s, want %s", got, link)
+	}
 	if row := s.signup(key, id, "ann@example.com"); row["email_verified"] != true {
 		t.Errorf("stored: %v", row)
 	}

@@ -17,8 +17,7 @@ import (
 	"waitlist.internal/tools/test/e2e"
 )
 
-// TestLinks opens every link that a mail contains, as a scanner does, and then presses the
-// buttons.
+// TestLinks opens links of mails, as a scanner does, and then presses the buttons. TestEveryURL opens all.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)

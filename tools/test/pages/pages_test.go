@@ -66,7 +66,7 @@ type answer struct {
 	body   string
 }
 
-// send sends a request.
+// send sends a request; key is an API key, an ID token or "".
 func (s *site) send(method, path, key, kind string, body io.Reader) answer {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
@@ -78,8 +78,11 @@ func (s *site) send(method, path, key, kind string, body io.Reader) answer {
 	if err != nil {
 		s.Fatal(err)
 	}
-	if key != "" {
+	switch {
+	case strings.HasPrefix(key, "wl_"):
 		req.Header.Set("X-Api-Key", key)
+	case key != "":
+		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	if kind != "" {
 		req.Header.Set("Content-Type", kind)
@@ -151,6 +154,20 @@ func (s *site) owner() string {
 func (s *site) waitlist(key string, settings object) string {
 	s.Helper()
 	return s.api(http.MethodPost, "/waitlists", key, object{"name": "Kites", "settings": settings})["waitlist_id"].(string)
+}
+
+// mailed waits for n mails to somebody, and returns the link of one of them that leads to a path.
+func (s *site) mailed(to string, n int, path string) string {
+	s.Helper()
+	for _, m := range s.server.AwaitMails(s, to, n) {
+		for _, link := range m.Links() {
+			if link.Path == path {
+				return link.String()
+			}
+		}
+	}
+	s.Fatalf("no mail leads to %s", path)
+	return ""
 }
 
 // signup returns what owners see of a signup; nil: there is none.

@@ -224,10 +224,11 @@ func (q *Queries) EndMail(ctx context.Context, arg EndMailParams) error {
 const MailNotified = `-- name: MailNotified :one
 SELECT (EXISTS (
     SELECT FROM sent_mail m WHERE m.waitlist_id = $1::uuid AND m.number = $2::bigint AND m.kind = $3::text
-    AND m.kind IN ('referral_notification', 'sms') AND m.state IN ('queued', 'sent') AND m.ended_at IS NULL
+    AND m.kind IN ('referral_notification', 'sms', 'signup_link') AND m.state IN ('queued', 'sent') AND m.ended_at IS NULL
 ) OR EXISTS (
     SELECT FROM sent_mail m WHERE m.waitlist_id = $1::uuid AND m.number = $2::bigint AND m.kind = $3::text
-    AND m.kind IN ('referral_notification', 'sms') AND m.state IN ('queued', 'sent') AND m.ended_at > now() - interval '1 hour'
+    AND m.kind IN ('referral_notification', 'sms', 'signup_link') AND m.state IN ('queued', 'sent')
+    AND m.ended_at > now() - interval '1 hour'
 ))::boolean AS notified
 `
 

@@ -18,10 +18,11 @@ INSERT INTO gone (id) VALUES ($1) ON CONFLICT (id) DO NOTHING;
 -- By sent_mail_told.
 SELECT (EXISTS (
     SELECT FROM sent_mail m WHERE m.waitlist_id = @waitlist_id::uuid AND m.number = @number::bigint AND m.kind = @kind::text
-    AND m.kind IN ('referral_notification', 'sms') AND m.state IN ('queued', 'sent') AND m.ended_at IS NULL
+    AND m.kind IN ('referral_notification', 'sms', 'signup_link') AND m.state IN ('queued', 'sent') AND m.ended_at IS NULL
 ) OR EXISTS (
     SELECT FROM sent_mail m WHERE m.waitlist_id = @waitlist_id::uuid AND m.number = @number::bigint AND m.kind = @kind::text
-    AND m.kind IN ('referral_notification', 'sms') AND m.state IN ('queued', 'sent') AND m.ended_at > now() - interval '1 hour'
+    AND m.kind IN ('referral_notification', 'sms', 'signup_link') AND m.state IN ('queued', 'sent')
+    AND m.ended_at > now() - interval '1 hour'
 ))::boolean AS notified;
 
 -- The statements below write state = 'queued' in a form that the index sent_mail_due cannot serve: a plan made

@@ -17,7 +17,7 @@ each('form', (form) => {
       return;
     }
     sent = true;
-    form.querySelector('button[type=submit]').setAttribute('aria-disabled', 'true');
+    for (const button of form.querySelectorAll('button[type=submit]')) button.setAttribute('aria-disabled', 'true');
     const { timezone, elapsed_ms: elapsed } = form.elements;
     if (timezone) timezone.value = Intl.DateTimeFormat().resolvedOptions().timeZone || '';
     if (elapsed) elapsed.value = Math.round(performance.now() - started);
@@ -29,11 +29,11 @@ addEventListener('pageshow', (event) => {
 });
 
 each('[data-seconds]', (note) => {
-  const button = document.querySelector('form button[type=submit]');
-  if (button) button.disabled = true;
+  const disable = (wait) => each('form button[type=submit]', (button) => { button.disabled = wait; });
+  disable(true);
   setTimeout(() => {
     note.hidden = false;
-    if (button) button.disabled = false;
+    disable(false);
   }, note.dataset.seconds * 1000);
 });
 

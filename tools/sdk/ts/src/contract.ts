@@ -194,6 +194,33 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/public/waitlists/{waitlist_id}/link": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The waitlist; a malformed identifier is not found
+                 * @example 0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1de
+                 */
+                waitlist_id: components["parameters"]["WaitlistId"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ask for a mail with one's own place and link
+         * @description For people whose browser has forgotten them. The answer does not tell whether the address is on the list. A
+         *     signup gets one such mail an hour at most; a client may ask 20 times in 10 minutes.
+         */
+        post: operations["mailLink"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/public/waitlists/{waitlist_id}/unsubscribe": {
         parameters: {
             query?: never;
@@ -2404,6 +2431,44 @@ export interface operations {
                 };
             };
             400: components["responses"]["Public400Query"];
+            404: components["responses"]["Public404"];
+            429: components["responses"]["Public429"];
+            500: components["responses"]["Public500"];
+        };
+    };
+    mailLink: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The waitlist; a malformed identifier is not found
+                 * @example 0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1de
+                 */
+                waitlist_id: components["parameters"]["WaitlistId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    email: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    "X-Request-Id": components["headers"]["RequestId"];
+                    "Access-Control-Allow-Origin": components["headers"]["AnyOrigin"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Message"];
+                };
+            };
+            400: components["responses"]["Public400Body"];
             404: components["responses"]["Public404"];
             429: components["responses"]["Public429"];
             500: components["responses"]["Public500"];

@@ -175,7 +175,7 @@ func (x CredentialChanged_Credential) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CredentialChanged_Credential.Descriptor instead.
 func (CredentialChanged_Credential) EnumDescriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{16, 0}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // Event is the envelope. Consumers ignore payloads that they do not handle,
@@ -195,6 +195,7 @@ type Event struct {
 	//	*Event_WaitlistDeleted
 	//	*Event_SignupsImported
 	//	*Event_PageViewsCounted
+	//	*Event_LinkRequested
 	//	*Event_AccountVerificationRequested
 	//	*Event_PasswordResetRequested
 	//	*Event_EntitlementChanged
@@ -332,6 +333,15 @@ func (x *Event) GetPageViewsCounted() *PageViewsCounted {
 	return nil
 }
 
+func (x *Event) GetLinkRequested() *LinkRequested {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_LinkRequested); ok {
+			return x.LinkRequested
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetAccountVerificationRequested() *AccountVerificationRequested {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_AccountVerificationRequested); ok {
@@ -449,6 +459,10 @@ type Event_PageViewsCounted struct {
 	PageViewsCounted *PageViewsCounted `protobuf:"bytes,17,opt,name=page_views_counted,json=pageViewsCounted,proto3,oneof"`
 }
 
+type Event_LinkRequested struct {
+	LinkRequested *LinkRequested `protobuf:"bytes,18,opt,name=link_requested,json=linkRequested,proto3,oneof"`
+}
+
 type Event_AccountVerificationRequested struct {
 	AccountVerificationRequested *AccountVerificationRequested `protobuf:"bytes,30,opt,name=account_verification_requested,json=accountVerificationRequested,proto3,oneof"`
 }
@@ -500,6 +514,8 @@ func (*Event_WaitlistDeleted) isEvent_Payload() {}
 func (*Event_SignupsImported) isEvent_Payload() {}
 
 func (*Event_PageViewsCounted) isEvent_Payload() {}
+
+func (*Event_LinkRequested) isEvent_Payload() {}
 
 func (*Event_AccountVerificationRequested) isEvent_Payload() {}
 
@@ -945,6 +961,68 @@ func (x *SignupOptedOut) GetNumber() int64 {
 	return 0
 }
 
+// LinkRequested asks for one mail to a signup, with its place and its link.
+type LinkRequested struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	OwnerId    string                 `protobuf:"bytes,2,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
+	// 0 if the address that asked is not on the list: nobody gets a mail then.
+	Number        int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkRequested) Reset() {
+	*x = LinkRequested{}
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkRequested) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkRequested) ProtoMessage() {}
+
+func (x *LinkRequested) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkRequested.ProtoReflect.Descriptor instead.
+func (*LinkRequested) Descriptor() ([]byte, []int) {
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *LinkRequested) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+func (x *LinkRequested) GetOwnerId() string {
+	if x != nil {
+		return x.OwnerId
+	}
+	return ""
+}
+
+func (x *LinkRequested) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 type SignupRemoved struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
@@ -963,7 +1041,7 @@ type SignupRemoved struct {
 
 func (x *SignupRemoved) Reset() {
 	*x = SignupRemoved{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[5]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1053,7 @@ func (x *SignupRemoved) String() string {
 func (*SignupRemoved) ProtoMessage() {}
 
 func (x *SignupRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[5]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1066,7 @@ func (x *SignupRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignupRemoved.ProtoReflect.Descriptor instead.
 func (*SignupRemoved) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{5}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SignupRemoved) GetWaitlistId() string {
@@ -1057,7 +1135,7 @@ type WaitlistDeleted struct {
 
 func (x *WaitlistDeleted) Reset() {
 	*x = WaitlistDeleted{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[6]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1147,7 @@ func (x *WaitlistDeleted) String() string {
 func (*WaitlistDeleted) ProtoMessage() {}
 
 func (x *WaitlistDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[6]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1160,7 @@ func (x *WaitlistDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitlistDeleted.ProtoReflect.Descriptor instead.
 func (*WaitlistDeleted) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{6}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WaitlistDeleted) GetWaitlistId() string {
@@ -1114,7 +1192,7 @@ type SignupsImported struct {
 
 func (x *SignupsImported) Reset() {
 	*x = SignupsImported{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[7]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1204,7 @@ func (x *SignupsImported) String() string {
 func (*SignupsImported) ProtoMessage() {}
 
 func (x *SignupsImported) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[7]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1217,7 @@ func (x *SignupsImported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignupsImported.ProtoReflect.Descriptor instead.
 func (*SignupsImported) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{7}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SignupsImported) GetWaitlistId() string {
@@ -1182,7 +1260,7 @@ type PageViewsCounted struct {
 
 func (x *PageViewsCounted) Reset() {
 	*x = PageViewsCounted{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[8]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1272,7 @@ func (x *PageViewsCounted) String() string {
 func (*PageViewsCounted) ProtoMessage() {}
 
 func (x *PageViewsCounted) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[8]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1285,7 @@ func (x *PageViewsCounted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageViewsCounted.ProtoReflect.Descriptor instead.
 func (*PageViewsCounted) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{8}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PageViewsCounted) GetWaitlistId() string {
@@ -1239,7 +1317,7 @@ type AccountVerificationRequested struct {
 
 func (x *AccountVerificationRequested) Reset() {
 	*x = AccountVerificationRequested{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[9]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1329,7 @@ func (x *AccountVerificationRequested) String() string {
 func (*AccountVerificationRequested) ProtoMessage() {}
 
 func (x *AccountVerificationRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[9]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1342,7 @@ func (x *AccountVerificationRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccountVerificationRequested.ProtoReflect.Descriptor instead.
 func (*AccountVerificationRequested) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AccountVerificationRequested) GetAccountId() string {
@@ -1310,7 +1388,7 @@ type PasswordResetRequested struct {
 
 func (x *PasswordResetRequested) Reset() {
 	*x = PasswordResetRequested{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[10]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1400,7 @@ func (x *PasswordResetRequested) String() string {
 func (*PasswordResetRequested) ProtoMessage() {}
 
 func (x *PasswordResetRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[10]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1413,7 @@ func (x *PasswordResetRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PasswordResetRequested.ProtoReflect.Descriptor instead.
 func (*PasswordResetRequested) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PasswordResetRequested) GetAccountId() string {
@@ -1376,7 +1454,7 @@ type EntitlementChanged struct {
 
 func (x *EntitlementChanged) Reset() {
 	*x = EntitlementChanged{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[11]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1466,7 @@ func (x *EntitlementChanged) String() string {
 func (*EntitlementChanged) ProtoMessage() {}
 
 func (x *EntitlementChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[11]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1479,7 @@ func (x *EntitlementChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntitlementChanged.ProtoReflect.Descriptor instead.
 func (*EntitlementChanged) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EntitlementChanged) GetAccountId() string {
@@ -1427,7 +1505,7 @@ type AccountDeleted struct {
 
 func (x *AccountDeleted) Reset() {
 	*x = AccountDeleted{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[12]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1517,7 @@ func (x *AccountDeleted) String() string {
 func (*AccountDeleted) ProtoMessage() {}
 
 func (x *AccountDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[12]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1530,7 @@ func (x *AccountDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccountDeleted.ProtoReflect.Descriptor instead.
 func (*AccountDeleted) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AccountDeleted) GetAccountId() string {
@@ -1477,7 +1555,7 @@ type TeamMemberInvited struct {
 
 func (x *TeamMemberInvited) Reset() {
 	*x = TeamMemberInvited{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[13]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1567,7 @@ func (x *TeamMemberInvited) String() string {
 func (*TeamMemberInvited) ProtoMessage() {}
 
 func (x *TeamMemberInvited) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[13]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1580,7 @@ func (x *TeamMemberInvited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TeamMemberInvited.ProtoReflect.Descriptor instead.
 func (*TeamMemberInvited) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TeamMemberInvited) GetAccountId() string {
@@ -1545,7 +1623,7 @@ type TemplateDeleted struct {
 
 func (x *TemplateDeleted) Reset() {
 	*x = TemplateDeleted{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[14]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1635,7 @@ func (x *TemplateDeleted) String() string {
 func (*TemplateDeleted) ProtoMessage() {}
 
 func (x *TemplateDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[14]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1648,7 @@ func (x *TemplateDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateDeleted.ProtoReflect.Descriptor instead.
 func (*TemplateDeleted) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TemplateDeleted) GetAccountId() string {
@@ -1599,7 +1677,7 @@ type TrialEnding struct {
 
 func (x *TrialEnding) Reset() {
 	*x = TrialEnding{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[15]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +1689,7 @@ func (x *TrialEnding) String() string {
 func (*TrialEnding) ProtoMessage() {}
 
 func (x *TrialEnding) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[15]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +1702,7 @@ func (x *TrialEnding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialEnding.ProtoReflect.Descriptor instead.
 func (*TrialEnding) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TrialEnding) GetAccountId() string {
@@ -1661,7 +1739,7 @@ type CredentialChanged struct {
 
 func (x *CredentialChanged) Reset() {
 	*x = CredentialChanged{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1751,7 @@ func (x *CredentialChanged) String() string {
 func (*CredentialChanged) ProtoMessage() {}
 
 func (x *CredentialChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[16]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1764,7 @@ func (x *CredentialChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialChanged.ProtoReflect.Descriptor instead.
 func (*CredentialChanged) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CredentialChanged) GetAccountId() string {
@@ -1722,7 +1800,7 @@ type BlastBatchReady struct {
 
 func (x *BlastBatchReady) Reset() {
 	*x = BlastBatchReady{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[17]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +1812,7 @@ func (x *BlastBatchReady) String() string {
 func (*BlastBatchReady) ProtoMessage() {}
 
 func (x *BlastBatchReady) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[17]
+	mi := &file_waitlist_event_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +1825,7 @@ func (x *BlastBatchReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlastBatchReady.ProtoReflect.Descriptor instead.
 func (*BlastBatchReady) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BlastBatchReady) GetBlastId() string {
@@ -1768,7 +1846,7 @@ var File_waitlist_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xfc\v\n" +
+	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xc7\f\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\voccurred_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1781,7 +1859,8 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x10signup_opted_out\x18\x0e \x01(\v2!.waitlist.event.v1.SignupOptedOutH\x00R\x0esignupOptedOut\x12O\n" +
 	"\x10waitlist_deleted\x18\x0f \x01(\v2\".waitlist.event.v1.WaitlistDeletedH\x00R\x0fwaitlistDeleted\x12O\n" +
 	"\x10signups_imported\x18\x10 \x01(\v2\".waitlist.event.v1.SignupsImportedH\x00R\x0fsignupsImported\x12S\n" +
-	"\x12page_views_counted\x18\x11 \x01(\v2#.waitlist.event.v1.PageViewsCountedH\x00R\x10pageViewsCounted\x12w\n" +
+	"\x12page_views_counted\x18\x11 \x01(\v2#.waitlist.event.v1.PageViewsCountedH\x00R\x10pageViewsCounted\x12I\n" +
+	"\x0elink_requested\x18\x12 \x01(\v2 .waitlist.event.v1.LinkRequestedH\x00R\rlinkRequested\x12w\n" +
 	"\x1eaccount_verification_requested\x18\x1e \x01(\v2/.waitlist.event.v1.AccountVerificationRequestedH\x00R\x1caccountVerificationRequested\x12e\n" +
 	"\x18password_reset_requested\x18\x1f \x01(\v2).waitlist.event.v1.PasswordResetRequestedH\x00R\x16passwordResetRequested\x12X\n" +
 	"\x13entitlement_changed\x18  \x01(\v2%.waitlist.event.v1.EntitlementChangedH\x00R\x12entitlementChanged\x12L\n" +
@@ -1833,6 +1912,11 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\bowner_id\x18\x02 \x01(\tR\aownerId\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\"d\n" +
 	"\x0eSignupOptedOut\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12\x19\n" +
+	"\bowner_id\x18\x02 \x01(\tR\aownerId\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\"c\n" +
+	"\rLinkRequested\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
 	"\bowner_id\x18\x02 \x01(\tR\aownerId\x12\x16\n" +
@@ -1943,7 +2027,7 @@ func file_waitlist_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_waitlist_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(Channel)(0),                         // 0: waitlist.event.v1.Channel
 	(RemovalReason)(0),                   // 1: waitlist.event.v1.RemovalReason
@@ -1953,54 +2037,56 @@ var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(*ReferralCredited)(nil),             // 5: waitlist.event.v1.ReferralCredited
 	(*SignupVerified)(nil),               // 6: waitlist.event.v1.SignupVerified
 	(*SignupOptedOut)(nil),               // 7: waitlist.event.v1.SignupOptedOut
-	(*SignupRemoved)(nil),                // 8: waitlist.event.v1.SignupRemoved
-	(*WaitlistDeleted)(nil),              // 9: waitlist.event.v1.WaitlistDeleted
-	(*SignupsImported)(nil),              // 10: waitlist.event.v1.SignupsImported
-	(*PageViewsCounted)(nil),             // 11: waitlist.event.v1.PageViewsCounted
-	(*AccountVerificationRequested)(nil), // 12: waitlist.event.v1.AccountVerificationRequested
-	(*PasswordResetRequested)(nil),       // 13: waitlist.event.v1.PasswordResetRequested
-	(*EntitlementChanged)(nil),           // 14: waitlist.event.v1.EntitlementChanged
-	(*AccountDeleted)(nil),               // 15: waitlist.event.v1.AccountDeleted
-	(*TeamMemberInvited)(nil),            // 16: waitlist.event.v1.TeamMemberInvited
-	(*TemplateDeleted)(nil),              // 17: waitlist.event.v1.TemplateDeleted
-	(*TrialEnding)(nil),                  // 18: waitlist.event.v1.TrialEnding
-	(*CredentialChanged)(nil),            // 19: waitlist.event.v1.CredentialChanged
-	(*BlastBatchReady)(nil),              // 20: waitlist.event.v1.BlastBatchReady
-	(*timestamppb.Timestamp)(nil),        // 21: google.protobuf.Timestamp
-	(*v1.Entitlement)(nil),               // 22: waitlist.access.v1.Entitlement
+	(*LinkRequested)(nil),                // 8: waitlist.event.v1.LinkRequested
+	(*SignupRemoved)(nil),                // 9: waitlist.event.v1.SignupRemoved
+	(*WaitlistDeleted)(nil),              // 10: waitlist.event.v1.WaitlistDeleted
+	(*SignupsImported)(nil),              // 11: waitlist.event.v1.SignupsImported
+	(*PageViewsCounted)(nil),             // 12: waitlist.event.v1.PageViewsCounted
+	(*AccountVerificationRequested)(nil), // 13: waitlist.event.v1.AccountVerificationRequested
+	(*PasswordResetRequested)(nil),       // 14: waitlist.event.v1.PasswordResetRequested
+	(*EntitlementChanged)(nil),           // 15: waitlist.event.v1.EntitlementChanged
+	(*AccountDeleted)(nil),               // 16: waitlist.event.v1.AccountDeleted
+	(*TeamMemberInvited)(nil),            // 17: waitlist.event.v1.TeamMemberInvited
+	(*TemplateDeleted)(nil),              // 18: waitlist.event.v1.TemplateDeleted
+	(*TrialEnding)(nil),                  // 19: waitlist.event.v1.TrialEnding
+	(*CredentialChanged)(nil),            // 20: waitlist.event.v1.CredentialChanged
+	(*BlastBatchReady)(nil),              // 21: waitlist.event.v1.BlastBatchReady
+	(*timestamppb.Timestamp)(nil),        // 22: google.protobuf.Timestamp
+	(*v1.Entitlement)(nil),               // 23: waitlist.access.v1.Entitlement
 }
 var file_waitlist_event_v1_event_proto_depIdxs = []int32{
-	21, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	22, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
 	4,  // 1: waitlist.event.v1.Event.signup_created:type_name -> waitlist.event.v1.SignupCreated
 	5,  // 2: waitlist.event.v1.Event.referral_credited:type_name -> waitlist.event.v1.ReferralCredited
 	6,  // 3: waitlist.event.v1.Event.signup_verified:type_name -> waitlist.event.v1.SignupVerified
-	8,  // 4: waitlist.event.v1.Event.signup_removed:type_name -> waitlist.event.v1.SignupRemoved
+	9,  // 4: waitlist.event.v1.Event.signup_removed:type_name -> waitlist.event.v1.SignupRemoved
 	7,  // 5: waitlist.event.v1.Event.signup_opted_out:type_name -> waitlist.event.v1.SignupOptedOut
-	9,  // 6: waitlist.event.v1.Event.waitlist_deleted:type_name -> waitlist.event.v1.WaitlistDeleted
-	10, // 7: waitlist.event.v1.Event.signups_imported:type_name -> waitlist.event.v1.SignupsImported
-	11, // 8: waitlist.event.v1.Event.page_views_counted:type_name -> waitlist.event.v1.PageViewsCounted
-	12, // 9: waitlist.event.v1.Event.account_verification_requested:type_name -> waitlist.event.v1.AccountVerificationRequested
-	13, // 10: waitlist.event.v1.Event.password_reset_requested:type_name -> waitlist.event.v1.PasswordResetRequested
-	14, // 11: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
-	15, // 12: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
-	16, // 13: waitlist.event.v1.Event.team_member_invited:type_name -> waitlist.event.v1.TeamMemberInvited
-	17, // 14: waitlist.event.v1.Event.template_deleted:type_name -> waitlist.event.v1.TemplateDeleted
-	18, // 15: waitlist.event.v1.Event.trial_ending:type_name -> waitlist.event.v1.TrialEnding
-	19, // 16: waitlist.event.v1.Event.credential_changed:type_name -> waitlist.event.v1.CredentialChanged
-	20, // 17: waitlist.event.v1.Event.blast_batch_ready:type_name -> waitlist.event.v1.BlastBatchReady
-	0,  // 18: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
-	0,  // 19: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
-	1,  // 20: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
-	21, // 21: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
-	21, // 22: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
-	22, // 23: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
-	21, // 24: waitlist.event.v1.TrialEnding.ends_at:type_name -> google.protobuf.Timestamp
-	2,  // 25: waitlist.event.v1.CredentialChanged.credential:type_name -> waitlist.event.v1.CredentialChanged.Credential
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	10, // 6: waitlist.event.v1.Event.waitlist_deleted:type_name -> waitlist.event.v1.WaitlistDeleted
+	11, // 7: waitlist.event.v1.Event.signups_imported:type_name -> waitlist.event.v1.SignupsImported
+	12, // 8: waitlist.event.v1.Event.page_views_counted:type_name -> waitlist.event.v1.PageViewsCounted
+	8,  // 9: waitlist.event.v1.Event.link_requested:type_name -> waitlist.event.v1.LinkRequested
+	13, // 10: waitlist.event.v1.Event.account_verification_requested:type_name -> waitlist.event.v1.AccountVerificationRequested
+	14, // 11: waitlist.event.v1.Event.password_reset_requested:type_name -> waitlist.event.v1.PasswordResetRequested
+	15, // 12: waitlist.event.v1.Event.entitlement_changed:type_name -> waitlist.event.v1.EntitlementChanged
+	16, // 13: waitlist.event.v1.Event.account_deleted:type_name -> waitlist.event.v1.AccountDeleted
+	17, // 14: waitlist.event.v1.Event.team_member_invited:type_name -> waitlist.event.v1.TeamMemberInvited
+	18, // 15: waitlist.event.v1.Event.template_deleted:type_name -> waitlist.event.v1.TemplateDeleted
+	19, // 16: waitlist.event.v1.Event.trial_ending:type_name -> waitlist.event.v1.TrialEnding
+	20, // 17: waitlist.event.v1.Event.credential_changed:type_name -> waitlist.event.v1.CredentialChanged
+	21, // 18: waitlist.event.v1.Event.blast_batch_ready:type_name -> waitlist.event.v1.BlastBatchReady
+	0,  // 19: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
+	0,  // 20: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
+	1,  // 21: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
+	22, // 22: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
+	22, // 23: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
+	23, // 24: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
+	22, // 25: waitlist.event.v1.TrialEnding.ends_at:type_name -> google.protobuf.Timestamp
+	2,  // 26: waitlist.event.v1.CredentialChanged.credential:type_name -> waitlist.event.v1.CredentialChanged.Credential
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_event_v1_event_proto_init() }
@@ -2017,6 +2103,7 @@ func file_waitlist_event_v1_event_proto_init() {
 		(*Event_WaitlistDeleted)(nil),
 		(*Event_SignupsImported)(nil),
 		(*Event_PageViewsCounted)(nil),
+		(*Event_LinkRequested)(nil),
 		(*Event_AccountVerificationRequested)(nil),
 		(*Event_PasswordResetRequested)(nil),
 		(*Event_EntitlementChanged)(nil),
@@ -2033,7 +2120,7 @@ func file_waitlist_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_event_v1_event_proto_rawDesc), len(file_waitlist_event_v1_event_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
