@@ -102,6 +102,8 @@ func (w *world) testGroup(t *testing.T) {
 	t.Run("operator uninstalled", func(t *testing.T) {
 		signup := r.of(released)
 		none(t, r.load(t, canaryRate, func() {
+			// As long as one of the group has failed, no other starts.
+			r.pipeline(t, w, 0, serving, adopted, func() {})
 			signup.release(t, digest(t, other, released), "uninstalled")
 			signup.until(t, "the candidate has requests", progressing)
 			r.kill()
