@@ -20,6 +20,7 @@ CONTROLLERS := $(BIN)/.controllers-$(call key,tools/buildtools/controllers)
 LABTOOLS := $(BIN)/.kubernetes-$(call key,tools/buildtools/kubernetes)
 SQLC := $(BIN)/.sqlc-$(call key,tools/buildtools/sqlc)
 OASDIFF := $(BIN)/.openapi-$(call key,tools/buildtools/openapi)
+ANCHOR := $(BIN)/.anchor-$(call key,tools/buildtools/anchor)
 KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 
 # What npm brings, by the lock file's checksums.
@@ -244,6 +245,14 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 	@go test -c -o $(BIN)/e2e.test ./tools/test/e2e
 	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
 
+.PHONY: bench-canary
+bench-canary: lab-tools $(ANCHOR) ## Release the same builds by our operator and by Flagger (root; Debian's package prometheus)
+	@command -v prometheus >/dev/null || { echo 'prometheus is not installed: Flagger asks it' >&2; exit 1; }
+	@tools/cmd/standalone/prepare.sh
+	@$(BIN)/helm dependency build charts/waitlist >/dev/null
+	@go build -o $(BIN)/operator ./k8s/canary/cmd/operator
+	@LAB_BIN=$(BIN) TEST_KAFKA=embedded go test -tags k8s,anchor -count=1 -v -run TestAnchor -timeout 1h $(ARGS) ./tools/test/lab
+
 $(PAGE) $(TYPES) $(CLIENT): %/node_modules/.package-lock.json: %/package-lock.json
 	@command -v npm >/dev/null || { echo 'npm is not installed: it fetches tools for charts, types and the client' >&2; exit 1; }
 	@npm ci --silent --prefix $* && touch $@
@@ -264,7 +273,7 @@ $(LINTER):
 	@touch $@
 
 # .<folder>-<key>: the tools of tools/buildtools/<folder>.
-$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO) $(SQLC) $(CONTROLLERS): $(BIN)/.%:
+$(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO) $(SQLC) $(CONTROLLERS) $(ANCHOR): $(BIN)/.%:
 	@echo 'building the tools of tools/buildtools/$(firstword $(subst -, ,$*))'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.$(firstword $(subst -, ,$*))-*
 	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool

@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
 
@@ -35,15 +36,23 @@ import (
 // canaryRate is how many requests a second the suite gets during a release: 100 of them are signup's, 5 of 8 of what Load sends.
 const canaryRate = 160
 
-// released is the service that is released.
+// released is the service that is released alone.
 const released = "signup"
+
+// Labels that the operator gives: to what it makes, and to the pods of stable copies.
+const (
+	ownerLabel = "canary.waitlist.internal/canary"
+	trackLabel = "canary.waitlist.internal/track"
+)
 
 // releases is the suite with the operator, which releases one service by canary.
 type releases struct {
 	*suite
 	api dynamic.Interface
 	// target is the Deployment of the service.
-	target   string
+	target string
+	// program is the operator's.
+	program  string
 	operator *exec.Cmd
 	env      []string
 	log      *os.File
@@ -52,33 +61,41 @@ type releases struct {
 // status is what a test needs to know of a Canary's status.
 type status struct {
 	Phase   string
+	Step    int64
 	Weight  int64
 	Stable  struct{ Images []string }
 	Verdict struct{ State, Reason string }
 	// Rejected is why the target's revision failed.
-	Rejected struct{ Revision, Reason, Message string }
+	Rejected   struct{ Revision, Reason, Message string }
+	Conditions []metav1.Condition
 }
 
-// variant builds the image of the service in another version, with build tags or none, and returns its digest.
-func (w *world) variant(t *testing.T, version, tags string) string {
+// variant builds the images of services in another version, with build tags or none, and returns the values file with their digests.
+func (w *world) variant(t *testing.T, version, tags string, services ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "images.yaml")
-	cmd := w.make(t.Context(), "images", "IMAGES="+file, "VERSION="+version, "SERVICES="+released)
+	cmd := w.make(t.Context(), "images", "IMAGES="+file, "VERSION="+version, "SERVICES="+strings.Join(services, " "))
 	if tags != "" {
 		cmd.Env = append(cmd.Env, "GOFLAGS=-tags="+tags)
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the version %s: %v\n%s", version, err, out)
 	}
+	return file
+}
+
+// digest returns that of a service from a file of variant.
+func digest(t *testing.T, file, service string) string {
+	t.Helper()
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(string(raw))
-	if digest == "" {
-		t.Fatalf("there is no digest in\n%s", raw)
+	found := regexp.MustCompile(`(?m)^` + service + `:\n.*"(sha256:[0-9a-f]{64})"`).FindSubmatch(raw)
+	if found == nil {
+		t.Fatalf("there is no digest of %s in\n%s", service, raw)
 	}
-	return digest
+	return string(found[1])
 }
 
 // tagged says with which build tags the running processes of a service were built.
@@ -109,19 +126,18 @@ func canaries() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "canary.waitlist.internal", Version: "v1alpha1", Resource: "canaries"}
 }
 
-// testCanaries releases good and bad builds of signup while the suite is used.
+// testCanaries releases good and bad builds of signup while the suite is used. Its parts run alone, too: what they all need is no part.
 func (w *world) testCanaries(t *testing.T) {
-	good, bad := w.variant(t, "next", ""), w.variant(t, "bad", "fault")
-	r := w.releases(t)
-	t.Run("adopt", func(t *testing.T) {
-		report := r.load(t, canaryRate, func() { r.adopt(t) })
-		if len(report.Failed) > 0 {
-			t.Errorf("%d requests failed", len(report.Failed))
-		}
-		if tags := r.tagged(t, r.podsOf(t, released)); len(tags) > 0 {
-			t.Errorf("the release was built with %q", tags)
-		}
-	})
+	good := digest(t, w.variant(t, "next", "", released), released)
+	bad := digest(t, w.variant(t, "bad", "fault", released), released)
+	r := w.releases(t, `{"`+released+`": {"env": {"CANDIDATE": "true"}}}`)
+	report := r.load(t, canaryRate, func() { r.adopt(t) })
+	if len(report.Failed) > 0 {
+		t.Errorf("%d requests failed while the operator took the service over", len(report.Failed))
+	}
+	if tags := r.tagged(t, r.podsOf(t, released)); len(tags) > 0 {
+		t.Errorf("the release was built with %q", tags)
+	}
 	for _, c := range []struct {
 		name, fault string
 		reasons     []string
@@ -129,8 +145,14 @@ func (w *world) testCanaries(t *testing.T) {
 		most    int
 		exposed time.Duration
 	}{
+		{"all answers are errors", "errors=100", []string{"Worse"}, 20, 6 * time.Second},
 		{"half of the answers are errors", "errors=50", []string{"Worse"}, 20, 6 * time.Second},
+		// Three errors tell it, so it reaches the next step at times.
+		{"5 percent of the answers are errors", "errors=5", []string{"Worse"}, 40, time.Minute},
+		{"answers take 300 ms longer", "slow=300ms", []string{"Worse"}, 0, 10 * time.Second},
 		{"crashes at its start", "crash", []string{"CandidateCrashed"}, 0, 0},
+		// What the gateway sends to it until it knows: 5 requests a second for two of its lags, and those after a restart.
+		{"crashes under load", "crash=20", []string{"CandidateCrashed", "CandidateUnready"}, 20, 15 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r.bad(t, bad, c.fault, c.reasons, c.most, c.exposed)
@@ -142,19 +164,43 @@ func (w *world) testCanaries(t *testing.T) {
 		}
 		r.weights(t, 5, 25, 50)
 	})
+	t.Run("interrupted", func(t *testing.T) { r.testInterrupted(t, good, bad) })
+	t.Run("deleted", func(t *testing.T) {
+		before := r.status(t).Stable.Images[0]
+		all := r.api.Resource(canaries()).Namespace(r.Namespace)
+		report := r.load(t, canaryRate, func() {
+			r.release(t, good, "deleted")
+			r.until(t, "the candidate has requests", progressing)
+			if err := all.Delete(t.Context(), r.target, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			testenv.Within(t, patience, "the Canary is gone", func() bool {
+				_, err := all.Get(t.Context(), r.target, metav1.GetOptions{})
+				return apierrors.IsNotFound(err)
+			})
+			r.alone(t)
+			r.forget()
+		})
+		if len(report.Failed) > 0 {
+			t.Errorf("%d requests failed", len(report.Failed))
+		}
+		r.stays(t, before)
+	})
 }
 
-// releases deploys the suite and starts the operator.
-func (w *world) releases(t *testing.T) *releases {
+// releases deploys the suite with values and starts the operator.
+func (w *world) releases(t *testing.T, values string) *releases {
 	t.Helper()
 	if err := w.cluster.AddCanaries(t.Context(), filepath.Join(w.root, "k8s/canary/config")); err != nil {
 		t.Fatal(err)
 	}
-	values := filepath.Join(t.TempDir(), "candidate.json")
-	if err := os.WriteFile(values, []byte(`{"`+released+`": {"env": {"CANDIDATE": "true"}}}`), 0o600); err != nil {
+	file := filepath.Join(t.TempDir(), "values.json")
+	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &releases{suite: w.deploy(t, w.chart(), w.images, values), target: lab.Release + "-" + released}
+	r := &releases{
+		suite: w.deploy(t, w.chart(), w.images, file), target: lab.Release + "-" + released, program: filepath.Join(w.bin, "operator"),
+	}
 	var err error
 	if r.api, err = dynamic.NewForConfig(w.cluster.Config); err != nil {
 		t.Fatal(err)
@@ -185,12 +231,25 @@ func (w *world) releases(t *testing.T) *releases {
 		t.Fatal(err)
 	}
 	r.env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
-	r.start(t, filepath.Join(w.bin, "operator"))
+	r.start(t)
 	t.Cleanup(func() {
 		r.kill()
-		// The copy stays whatever happens to its Canary and to the release of helm.
-		err := r.Client.AppsV1().Deployments(r.Namespace).Delete(context.WithoutCancel(t.Context()), r.target+"-stable", metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
+		// The copies stay whatever happens to their Canaries and to the release of helm, and nobody is left for the finalizers.
+		ctx := context.WithoutCancel(t.Context())
+		all := r.api.Resource(canaries()).Namespace(r.Namespace)
+		list, err := all.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Error(err)
+		} else {
+			for _, c := range list.Items {
+				_, err := all.Patch(ctx, c.GetName(), types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+				if err != nil && !apierrors.IsNotFound(err) {
+					t.Error(err)
+				}
+			}
+		}
+		if err := r.Client.AppsV1().Deployments(r.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
+			metav1.ListOptions{LabelSelector: ownerLabel}); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
@@ -203,9 +262,9 @@ func (w *world) releases(t *testing.T) *releases {
 	return r
 }
 
-func (r *releases) start(t *testing.T, program string) {
+func (r *releases) start(t *testing.T) {
 	t.Helper()
-	r.operator = exec.Command(program, "-leader-elect=false", "-namespaces", r.Namespace, "-probes", "127.0.0.1:18081", "-metrics", "0")
+	r.operator = exec.Command(r.program, "-leader-elect=false", "-namespaces", r.Namespace, "-probes", "127.0.0.1:18081", "-metrics", "0")
 	r.operator.Env, r.operator.Stdout, r.operator.Stderr = r.env, r.log, r.log
 	r.operator.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := r.operator.Start(); err != nil {
@@ -270,7 +329,7 @@ func (r *releases) alone(t *testing.T) {
 func (r *releases) candidates(t *testing.T) []corev1.Pod {
 	t.Helper()
 	return slices.DeleteFunc(r.pods(t), func(p corev1.Pod) bool {
-		return !strings.HasPrefix(p.Name, r.target+"-") || p.Labels["canary.waitlist.internal/track"] != "" ||
+		return !strings.HasPrefix(p.Name, r.target+"-") || p.Labels[trackLabel] != "" ||
 			p.Labels["app.kubernetes.io/component"] != "server"
 	})
 }
@@ -357,13 +416,58 @@ func (r *releases) bad(t *testing.T, digest, fault string, reasons []string, mos
 		t.Errorf("%d requests failed, at most %d may; it had requests for %s, at most %s", len(report.Failed), most,
 			wire.Last.Sub(wire.First), exposed)
 	}
-	now := r.status(t)
-	if now.Phase != "Failed" || now.Weight != 0 || !slices.Equal(now.Stable.Images, before.Stable.Images) {
-		t.Errorf("it ended as %+v; stable was %q", now, before.Stable.Images)
+	if now := r.status(t); now.Phase != "Failed" || now.Weight != 0 {
+		t.Errorf("it ended as %+v", now)
 	}
-	if pods := r.podsOf(t, released); len(pods) != 2 || ready(pods) != 2 {
-		t.Errorf("%d of %d stable pods are ready", ready(pods), len(pods))
+	r.stays(t, before.Stable.Images[0])
+}
+
+// stays expects that the stable version has the image, which may be only its digest, and serves alone.
+func (r *releases) stays(t *testing.T, image string) {
+	t.Helper()
+	d, err := r.Client.AppsV1().Deployments(r.Namespace).Get(t.Context(), r.target+"-stable", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	if now := d.Spec.Template.Spec.Containers[0].Image; !strings.HasSuffix(now, image) {
+		t.Errorf("the stable version of %s has the image %s, want %s", r.target, now, image)
+	}
+	if d.Status.ReadyReplicas != 2 || d.Status.UpdatedReplicas != 2 || d.Status.Replicas != 2 {
+		t.Errorf("the stable version of %s has %d pods, %d of them ready, want 2", r.target, d.Status.Replicas, d.Status.ReadyReplicas)
+	}
+	if pods := r.candidates(t); len(pods) > 0 {
+		t.Errorf("%s has %d pods", r.target, len(pods))
+	}
+	for service, weight := range r.routed(t) {
+		if want := map[string]int64{r.target + "-stable": 100, r.target + "-candidate": 0}[service]; weight != want {
+			t.Errorf("the route gives %s the weight %d, want %d", service, weight, want)
+		}
+	}
+	if wire := r.wire(); wire.Requests > 0 && time.Since(wire.Last) < 2*lab.GatewayLag {
+		t.Errorf("the gateway still sends requests to the candidate of %s", r.target)
+	}
+}
+
+// routed are the weights of the operator's route by Service, none if there is no route.
+func (r *releases) routed(t *testing.T) map[string]int64 {
+	t.Helper()
+	route, err := r.api.Resource(routes()).Namespace(r.Namespace).Get(t.Context(), r.target+"-canary", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int64{}
+	rules, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
+	for _, rule := range rules {
+		backends, _, _ := unstructured.NestedSlice(rule.(map[string]any), "backendRefs")
+		for _, b := range backends {
+			name, _, _ := unstructured.NestedString(b.(map[string]any), "name")
+			out[name], _, _ = unstructured.NestedInt64(b.(map[string]any), "weight")
+		}
+	}
+	return out
 }
 
 // promotes releases a good build, does something at each look at the status, and expects the build to be promoted by a time. It returns how
@@ -405,6 +509,9 @@ func (r *releases) weights(t *testing.T, want ...int32) {
 		}
 	}
 }
+
+// progressing says that the candidate has requests.
+func progressing(s status) bool { return s.Phase == "Progressing" && s.Weight > 0 }
 
 // labelled says whether the stable copy has the label of promotes.
 func (r *releases) labelled(t *testing.T, label string) bool {

@@ -37,7 +37,7 @@ func (c *Cluster) AddGatewayAPI(ctx context.Context) error {
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("find definitions in %s: %w", out, err)
 	}
-	return c.addKinds(ctx, files)
+	return c.AddKinds(ctx, files...)
 }
 
 // AddCanaries installs the operator's kind and the role with its rights from the folder that make generate writes them to.
@@ -57,11 +57,11 @@ func (c *Cluster) AddCanaries(ctx context.Context, config string) error {
 	if _, err := c.Client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create the operator's role: %w", err)
 	}
-	return c.addKinds(ctx, crds)
+	return c.AddKinds(ctx, crds...)
 }
 
-// addKinds installs the definitions in files, and waits until their kinds are served and listed.
-func (c *Cluster) addKinds(ctx context.Context, files []string) error {
+// AddKinds installs the definitions in files, and waits until their kinds are served and listed.
+func (c *Cluster) AddKinds(ctx context.Context, files ...string) error {
 	client, err := dynamic.NewForConfig(c.Config)
 	if err != nil {
 		return fmt.Errorf("create a client: %w", err)

@@ -125,12 +125,14 @@ func (s *suite) verifyLink(t *testing.T, keys string) func(want int) {
 // unsubscribeLink is verifyLink for a signup of a load.
 func (s *suite) unsubscribeLink(t *testing.T, r lab.Report, keys string) func(want int) {
 	t.Helper()
+	var list string
+	s.read(t, &list, "SELECT waitlist_id::text FROM signup.signup WHERE waitlist_id = ANY($1) AND email = $2", r.Waitlists, r.Joined[0])
 	var number int64
-	s.read(t, &number, "SELECT number FROM signup.signup WHERE waitlist_id = $1 AND email = $2", r.Waitlist, r.Joined[0])
-	link := ringOf(t, keys).Mint(token.Unsubscribe, token.SignupSubject(r.Waitlist, number), time.Time{})
+	s.read(t, &number, "SELECT number FROM signup.signup WHERE waitlist_id = $1 AND email = $2", list, r.Joined[0])
+	link := ringOf(t, keys).Mint(token.Unsubscribe, token.SignupSubject(list, number), time.Time{})
 	return func(want int) {
 		t.Helper()
-		s.post(t, "/public/waitlists/"+r.Waitlist+"/unsubscribe", "", want, map[string]string{"email": r.Joined[0], "token": link})
+		s.post(t, "/public/waitlists/"+list+"/unsubscribe", "", want, map[string]string{"email": r.Joined[0], "token": link})
 	}
 }
 

@@ -58,6 +58,7 @@ func TestLab(t *testing.T) {
 	t.Run("rollouts", w.testRollouts)
 	t.Run("keys", w.testKeys)
 	t.Run("canaries", w.testCanaries)
+	t.Run("group", w.testGroup)
 	for _, kind := range []string{"httproute", "ingress"} {
 		t.Run(kind, func(t *testing.T) {
 			if err := w.endToEnd(t.Context(), kind); err != nil {
@@ -149,7 +150,7 @@ func (w *world) testImages(t *testing.T) {
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)
 	}
-	if string(first) != string(second) || strings.Count(string(first), "sha256:") != len(services()) {
+	if string(first) != string(second) || strings.Count(string(first), "sha256:") != len(services())+1 { // and pages
 		t.Errorf("the first build gave\n%s\nthe second\n%s", first, second)
 	}
 }

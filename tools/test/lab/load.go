@@ -22,13 +22,14 @@ type Load struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	waitlist, key string
+	waitlists []string
+	key       string
 
 	mu     sync.Mutex
 	sent   int
 	failed []string
-	// joined are the addresses whose signups were acknowledged.
-	joined []string
+	// joined are the people whose signups were acknowledged.
+	joined []int64
 	slow   time.Duration
 	number atomic.Int64
 }
@@ -36,7 +37,10 @@ type Load struct {
 // loadTimeout bounds one request; a slower answer is a failure.
 const loadTimeout = 10 * time.Second
 
-// StartLoad registers an owner with a waitlist and sends rate requests per second until Stop.
+// lists is the number of waitlists: enough for each consumer of a group to have events, since a waitlist's all go to one partition.
+const lists = 16
+
+// StartLoad registers an owner with waitlists and sends rate requests per second until Stop.
 func StartLoad(ctx context.Context, url string, rate int) (*Load, error) {
 	l := &Load{url: url, done: make(chan struct{}), client: &http.Client{
 		Timeout: loadTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 256, DialContext: (&net.Dialer{Timeout: loadTimeout}).DialContext},
@@ -48,11 +52,14 @@ func StartLoad(ctx context.Context, url string, rate int) (*Load, error) {
 		return nil, err
 	}
 	l.key, _ = account["api_key"].(string)
-	waitlist, err := l.call(ctx, http.MethodPost, "/waitlists", http.StatusCreated, map[string]any{"name": "Load"})
-	if err != nil {
-		return nil, err
+	for range lists {
+		waitlist, err := l.call(ctx, http.MethodPost, "/waitlists", http.StatusCreated, map[string]any{"name": "Load"})
+		if err != nil {
+			return nil, err
+		}
+		id, _ := waitlist["waitlist_id"].(string)
+		l.waitlists = append(l.waitlists, id)
 	}
-	l.waitlist, _ = waitlist["waitlist_id"].(string)
 	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go l.run(ctx, rate)
 	return l, nil
@@ -75,25 +82,32 @@ func (l *Load) run(ctx context.Context, rate int) {
 	}
 }
 
+// waitlist is the one that a person joins, or a request is about. Eight in a row are about the same: they are of all kinds.
+func (l *Load) waitlist(n int64) string { return l.waitlists[n/8%lists] }
+
+func person(n int64) string { return fmt.Sprintf("person-%d@example.com", n) }
+
 // one sends request number n.
 func (l *Load) one(ctx context.Context, n int64) {
-	public := "/public/waitlists/" + l.waitlist
-	email := fmt.Sprintf("person-%d@example.com", n)
+	waitlist := l.waitlist(n)
+	public := "/public/waitlists/" + waitlist
+	email := person(n)
 	start := time.Now()
 	var err error
 	switch n % 8 {
 	case 0, 1, 2:
 		if _, err = l.call(ctx, http.MethodPost, public+"/signups", http.StatusCreated, map[string]any{"email": email}); err == nil {
 			l.mu.Lock()
-			l.joined = append(l.joined, email)
+			l.joined = append(l.joined, n)
 			l.mu.Unlock()
 		}
 	case 3:
 		l.mu.Lock()
-		if len(l.joined) > 0 {
-			email = l.joined[int(n)%len(l.joined)]
-		}
 		known := len(l.joined) > 0
+		if known {
+			earlier := l.joined[int(n)%len(l.joined)]
+			public, email = "/public/waitlists/"+l.waitlist(earlier), person(earlier)
+		}
 		l.mu.Unlock()
 		if known {
 			_, err = l.call(ctx, http.MethodGet, public+"/signups/"+email, http.StatusOK, nil)
@@ -101,7 +115,7 @@ func (l *Load) one(ctx context.Context, n int64) {
 	case 4:
 		_, err = l.call(ctx, http.MethodGet, public+"/config", http.StatusOK, nil)
 	case 5:
-		_, err = l.call(ctx, http.MethodGet, "/waitlists/"+l.waitlist+"/stats", http.StatusOK, nil)
+		_, err = l.call(ctx, http.MethodGet, "/waitlists/"+waitlist+"/stats", http.StatusOK, nil)
 	case 6:
 		_, err = l.call(ctx, http.MethodGet, "/auth/me", http.StatusOK, nil)
 	case 7:
@@ -176,9 +190,9 @@ type Report struct {
 	Failed []string
 	// Slowest is the longest time to an answer.
 	Slowest time.Duration
-	// Waitlist has the signups of everybody in Joined, and possibly signups whose answer was lost.
-	Waitlist string
-	Joined   []string
+	// Waitlists have the signups of everybody in Joined, and possibly signups whose answer was lost.
+	Waitlists []string
+	Joined    []string
 }
 
 // Stop waits for the requests in progress.
@@ -186,5 +200,9 @@ func (l *Load) Stop() Report {
 	l.cancel()
 	<-l.done
 	l.client.CloseIdleConnections()
-	return Report{Sent: l.sent, Failed: l.failed, Slowest: l.slow, Waitlist: l.waitlist, Joined: l.joined}
+	r := Report{Sent: l.sent, Failed: l.failed, Slowest: l.slow, Waitlists: l.waitlists}
+	for _, n := range l.joined {
+		r.Joined = append(r.Joined, person(n))
+	}
+	return r
 }

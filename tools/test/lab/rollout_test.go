@@ -123,7 +123,7 @@ func (s *suite) audit(t *testing.T, r lab.Report) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	rows, err := conn.Query(t.Context(), "SELECT email FROM signup.signup WHERE waitlist_id = $1", r.Waitlist)
+	rows, err := conn.Query(t.Context(), "SELECT email FROM signup.signup WHERE waitlist_id = ANY($1)", r.Waitlists)
 	if err != nil {
 		t.Fatal(err)
 	}
