@@ -396,6 +396,41 @@ func TestTwoRelaysKilledUnderLoad(t *testing.T) {
 	t.Logf("%d writes to Kafka, %d kills of the leader", l.calls, kills)
 }
 
+// The hold of a topic ends in the middle of a sweep of several pages. What the first of them had
+// of the topic still goes out before what the next ones have.
+func TestAHoldThatEndsInASweep(t *testing.T) {
+	pool := database(t)
+	calls := map[string]int{}
+	l := log{fail: func(msgs []kafkago.Message) error {
+		topic := msgs[0].Topic
+		calls[topic]++
+		switch {
+		case topic == kafka.SignupsTopic && calls[topic] <= 2, topic == kafka.AccountsTopic && calls[topic] == 1:
+			return errAway
+		case topic == kafka.AccountsTopic && calls[topic] == 2:
+			<-time.After(time.Second) // longer than the second hold of the other topic
+		}
+		return nil
+	}}
+	var want []string
+	var msgs []outbox.Message
+	to := func(topic, id string) outbox.Message {
+		m := message(topic, id)
+		m.Topic = topic
+		return m
+	}
+	for i := range 1500 {
+		want = append(want, fmt.Sprint(i))
+		msgs = append(msgs, message("k", want[i]), to(kafka.AccountsTopic, want[i]))
+	}
+	insert(t, pool, append(msgs, to(kafka.BlastsTopic, "last"))...)
+	start(t, pool, &l)
+	drained(t, pool)
+	if got := l.first("k"); !slices.Equal(got, want) {
+		t.Fatalf("published %v", got)
+	}
+}
+
 func TestAFollowerNeverLeads(t *testing.T) {
 	url := testenv.Postgres(t)
 	pool := openDatabase(t, url)

@@ -137,7 +137,7 @@ func (a *auditor) settle(conn *pgx.Conn) {
 	for {
 		left = left[:0]
 		for what, sql := range map[string]string{
-			"outbox":     `SELECT (SELECT count(*) FROM account.outbox) + (SELECT count(*) FROM signup.outbox)
+			"outbox": `SELECT (SELECT count(*) FROM account.outbox) + (SELECT count(*) FROM signup.outbox)
 				+ (SELECT count(*) FROM messaging.outbox)`,
 			"blasts":     `SELECT count(*) FROM messaging.blast WHERE ended_at IS NULL`,
 			"mails":      `SELECT count(*) FROM messaging.sent_mail WHERE state = 'queued'`,

@@ -199,7 +199,9 @@ func (m *mix) ask(method, program, path, key, idempotency, body string) (status 
 	defer m.mu.Unlock()
 	m.answers[fmt.Sprint(program, " ", status)]++
 	switch {
-	case status == 0, status >= 500, status == http.StatusTooManyRequests:
+	case status == 0, status >= 500, status == http.StatusTooManyRequests,
+		// The first attempt is still under way.
+		status == http.StatusConflict && idempotency != "":
 		return status, nil
 	case status >= 400:
 		m.t.Errorf("%s %s: %d %s", method, path, status, raw)
