@@ -63,9 +63,12 @@ func (d *deployment) host(service string, replica int) string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+d.network[0]%254, d.network[1], 1+36*slices.Index(programs(), service)+replica)
 }
 
-// build builds the programs and returns their folder.
+// build builds the programs and returns their folder, or DEPLOY_PROGRAMS, a folder with built ones.
 func build(t *testing.T) string {
 	t.Helper()
+	if dir := os.Getenv("DEPLOY_PROGRAMS"); dir != "" {
+		return dir
+	}
 	dir := t.TempDir()
 	args := []string{"build", "-o", dir}
 	for _, s := range programs() {
