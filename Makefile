@@ -112,6 +112,11 @@ chaos: ## Judge positions under faults, kill programs and servers 200 times, and
 		-run '^TestPrograms$$/^(linearizable|kills|outages)$$'
 	@go run ./tools/test/run -packages ./libs/outbox -- -race -count=1 -v
 
+# SOAK=10m make soak
+.PHONY: soak
+soak: ## Run everyday's load for SOAK, an hour, and fail where memory, goroutines, descriptors, dead rows or answers grow
+	@SOAK=$${SOAK:-1h} go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 3h -run '^TestPrograms$$/^soak$$'
+
 .PHONY: test-long
 test-long: chaos ## Run make chaos and the long forms of the chaos tests of one process
 	@CHAOS=full go run ./tools/test/run -packages ./tools/test/chaos -- -count=1 -v -timeout 1h

@@ -373,6 +373,13 @@ func TestPrograms(t *testing.T) {
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, dir) })
 	t.Run("kills", func(t *testing.T) { testKills(t, dir) })
 	t.Run("outages", func(t *testing.T) { testOutages(t, dir) })
+	if text := os.Getenv("SOAK"); text != "" {
+		length, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("SOAK: %v", err)
+		}
+		t.Run("soak", func(t *testing.T) { testSoak(t, dir, length) })
+	}
 	// Not yet in make test: see docs/reliability.md.
 	if os.Getenv("CHAOS") == "full" {
 		t.Run("linearizable", func(t *testing.T) { testLinearizable(t, dir) })
