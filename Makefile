@@ -106,10 +106,20 @@ test-faults: ## Let things go wrong in running suites and watch each alert fire 
 model: ## Take the queue's model test through 125000 steps, without -race
 	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -run '^TestModel$$' -v
 
-# CHAOS_SEED=7 make test-long repeats what failed with that seed.
+# CHAOS_SEED=7 CHAOS_ROUNDS=40 make chaos repeats what failed with that seed.
+.PHONY: chaos
+chaos: ## Judge positions under faults, kill programs and servers 200 times, and test the outbox (CHAOS_SEED, CHAOS_ROUNDS)
+	@CHAOS=full go run ./tools/test/run -kafka apache -packages ./tools/test/deploy -- -count=1 -v -timeout 3h \
+		-run '^TestPrograms$$/^(linearizable|kills|outages)$$'
+	@go run ./tools/test/run -packages ./libs/outbox -- -race -count=1 -v
+
+# SOAK=10m make soak
+.PHONY: soak
+soak: ## Run everyday's load for SOAK, an hour, and fail where memory, goroutines, descriptors, dead rows or answers grow
+	@SOAK=$${SOAK:-1h} go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 3h -run '^TestPrograms$$/^soak$$'
+
 .PHONY: test-long
-test-long: ## Judge 30 histories of positions under faults, and let the chaos tests' faults last
-	@CHAOS=full go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 2h -run '^TestPrograms$$/^linearizable$$'
+test-long: chaos ## Run make chaos and the long forms of the chaos tests of one process
 	@CHAOS=full go run ./tools/test/run -packages ./tools/test/chaos -- -count=1 -v -timeout 1h
 
 .PHONY: test-former

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,6 +39,12 @@ const (
 	sweepEvery = time.Second
 	sweepRest  = 4 * time.Second
 	sweepShare = 10
+
+	// recentIDs is how many ids below the newest a new leader takes for those of open
+	// transactions, maxGaps how many it looks for at most. Older ones are left to the sweeps,
+	// which find them without their order.
+	recentIDs = 1000
+	maxGaps   = 10_000
 
 	// standbyPoll bounds how long a stand-by takes to notice that the leader is gone.
 	standbyPoll = 250 * time.Millisecond
@@ -199,10 +206,20 @@ type row struct {
 	acked bool
 }
 
-// hold delays a topic after a failure.
+// hold delays a topic after a failure. Only a sweep ends it: a page that begins above some of
+// the topic's rows must not publish those behind them.
 type hold struct {
 	until   time.Time
 	backoff loop.Backoff
+	over    bool
+}
+
+// gap is an id that no page has had: its transaction is open, or was rolled back.
+type gap struct {
+	id int64
+	// ended is the transaction below which all must have ended until nobody needs to look for
+	// the id any more; 0 until the next sweep tells.
+	ended int64
 }
 
 // leader is the state of the relay that holds the lock.
@@ -213,11 +230,21 @@ type leader struct {
 	// entries of deleted rows.
 	after int64
 	held  map[string]hold
+	// gaps are the ids up to last, the highest id seen, that may still appear. Each page looks
+	// for them as well. Otherwise it could have a row of a key and leave out an earlier one,
+	// which was committed before it, but after the page that had higher ids of other keys.
+	gaps []gap
+	last int64
 }
 
 func (l *leader) run(ctx context.Context) error {
 	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.channel()}.Sanitize()); err != nil {
 		return fmt.Errorf("listen: %w", err)
+	}
+	if err := l.conn.QueryRow(ctx, `
+		SELECT greatest(coalesce(pg_sequence_last_value(pg_get_serial_sequence('outbox', 'id')::regclass), 0) - $1, 0)`,
+		recentIDs).Scan(&l.last); err != nil {
+		return fmt.Errorf("read the newest id: %w", err)
 	}
 	var (
 		sweepAt, sweepStart, sweepEnd time.Time
@@ -231,21 +258,23 @@ func (l *leader) run(ctx context.Context) error {
 		begin := !sweeping && !now.Before(sweepAt)
 		if begin {
 			sweeping, sweepStart, resume, l.after = true, now, l.after, 0
-		}
-		rows, more, err := l.page(ctx, now)
-		if err != nil {
-			return err
-		}
-		if begin {
+			for topic, h := range l.held {
+				h.over = !h.until.After(now)
+				l.held[topic] = h
+			}
 			if err := l.observe(ctx, now); err != nil {
 				return err
 			}
+		}
+		rows, more, err := l.page(ctx)
+		if err != nil {
+			return err
 		}
 		if len(rows) > 0 {
 			if err := l.publish(ctx, rows); err != nil {
 				return err
 			}
-			l.after = rows[len(rows)-1].id
+			l.after = max(l.after, rows[len(rows)-1].id)
 			rest = sweepEvery
 			if !more && !loop.Wait(ctx, gather) {
 				break
@@ -260,7 +289,7 @@ func (l *leader) run(ctx context.Context) error {
 		}
 		// The ids of a held topic's rows are below after, so only a sweep finds them.
 		for _, h := range l.held {
-			if h.until.After(now) && h.until.Before(sweepAt) {
+			if !h.over && h.until.Before(sweepAt) {
 				sweepAt = h.until
 			}
 		}
@@ -278,20 +307,26 @@ func (l *leader) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// page reads the next rows after l.after in order of id, except those of held topics.
-// more means that further rows may follow.
-func (l *leader) page(ctx context.Context, now time.Time) (rows []*row, more bool, err error) {
+// page reads the next rows after l.after and those that have appeared in the gaps, in order of
+// id, except those of held topics. more means that further rows may follow.
+func (l *leader) page(ctx context.Context) (rows []*row, more bool, err error) {
 	heldTopics := []string{}
 	for topic, h := range l.held {
-		if h.until.After(now) {
+		if !h.over {
 			heldTopics = append(heldTopics, topic)
 		}
 	}
+	gaps := make([]int64, len(l.gaps))
+	for i, g := range l.gaps {
+		gaps[i] = g.id
+	}
 	rs, err := l.conn.Query(ctx, `
-		SELECT id, topic, key, payloads, traceparent, traceparents, created_at
-		FROM outbox
-		WHERE id > $1 AND parked_at IS NULL AND topic <> ALL($2)
-		ORDER BY id LIMIT $3`, l.after, heldTopics, pageRows)
+		SELECT id, topic, key, payloads, traceparent, traceparents, created_at FROM (
+			SELECT * FROM outbox WHERE id = ANY($4) AND id <= $1 AND parked_at IS NULL AND topic <> ALL($2)
+			UNION ALL
+			(SELECT * FROM outbox WHERE id > $1 AND parked_at IS NULL AND topic <> ALL($2) ORDER BY id LIMIT $3)
+		) o
+		ORDER BY id LIMIT $3`, l.after, heldTopics, pageRows, gaps)
 	if err != nil {
 		return nil, false, fmt.Errorf("read outbox: %w", err)
 	}
@@ -307,25 +342,68 @@ func (l *leader) page(ctx context.Context, now time.Time) (rows []*row, more boo
 			size += len(p)
 		}
 		if size >= pageBytes {
-			return rows, true, nil
+			more = true
+			break
 		}
 	}
+	rs.Close()
 	if err := rs.Err(); err != nil {
 		return nil, false, fmt.Errorf("read outbox: %w", err)
 	}
-	return rows, len(rows) == pageRows, nil
+	return rows, more || len(rows) == pageRows, l.note(ctx, rows, heldTopics)
 }
 
-// observe records the gauges.
+// note brings the gaps up to a page.
+func (l *leader) note(ctx context.Context, rows []*row, heldTopics []string) error {
+	found := make(map[int64]bool, len(rows))
+	var missing []int64
+	for _, w := range rows {
+		found[w.id] = true
+		for id := max(l.last+1, w.id-maxGaps); id < w.id; id++ {
+			missing = append(missing, id)
+		}
+		l.last = max(l.last, w.id)
+	}
+	if len(missing) > 0 && len(heldTopics) > 0 {
+		// The end of the hold finds these.
+		rs, err := l.conn.Query(ctx, "SELECT id FROM outbox WHERE id = ANY($1) AND topic = ANY($2)", missing, heldTopics)
+		if err != nil {
+			return fmt.Errorf("read held rows: %w", err)
+		}
+		held, err := pgx.CollectRows(rs, pgx.RowTo[int64])
+		if err != nil {
+			return fmt.Errorf("read held rows: %w", err)
+		}
+		for _, id := range held {
+			found[id] = true
+		}
+	}
+	for _, id := range missing {
+		l.gaps = append(l.gaps, gap{id: id})
+	}
+	l.gaps = slices.DeleteFunc(l.gaps, func(g gap) bool { return found[g.id] })
+	l.gaps = l.gaps[max(0, len(l.gaps)-maxGaps):]
+	return nil
+}
+
+// observe records the gauges and forgets the gaps whose transactions have ended: the sweep
+// that begins reads the rows of those that committed.
 func (l *leader) observe(ctx context.Context, now time.Time) error {
-	var parked, depth int64
+	var parked, depth, ended, begun int64
 	var oldest *time.Time
 	if err := l.conn.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL),
 		       (SELECT count(*) FROM (SELECT 1 FROM outbox WHERE parked_at IS NULL LIMIT $1) waiting),
-		       (SELECT created_at FROM outbox WHERE parked_at IS NULL ORDER BY id LIMIT 1)`,
-		maxDepth).Scan(&parked, &depth, &oldest); err != nil {
+		       (SELECT created_at FROM outbox WHERE parked_at IS NULL ORDER BY id LIMIT 1),
+		       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint`,
+		maxDepth).Scan(&parked, &depth, &oldest, &ended, &begun); err != nil {
 		return fmt.Errorf("measure outbox: %w", err)
+	}
+	l.gaps = slices.DeleteFunc(l.gaps, func(g gap) bool { return g.ended > 0 && g.ended <= ended })
+	for i, g := range l.gaps {
+		if g.ended == 0 {
+			l.gaps[i].ended = begun
+		}
 	}
 	age := 0.0
 	if oldest != nil {
@@ -366,6 +444,7 @@ func (l *leader) publish(ctx context.Context, rows []*row) error {
 			}
 			wait := h.backoff.Next()
 			h.until = time.Now().Add(wait)
+			h.over = false
 			l.held[topic] = h
 			l.metrics.failures.Inc()
 			l.log.WarnContext(work, "publishing outbox rows failed; retrying",

@@ -313,6 +313,124 @@ func TestTwoRelaysHandOver(t *testing.T) {
 // Writers take a lock by key, as services do; Kafka fails in every way it can,
 // for a key's partition alone, for a whole call, or after it has written.
 // A follower passes wake-ups on, and publishes nothing even while nobody leads.
+// The leader's session breaks after a write to Kafka, before the rows are deleted, again and
+// again, while a transaction stays open, ids commit in another order and another relay stands by.
+func TestTwoRelaysKilledUnderLoad(t *testing.T) {
+	pool := database(t)
+	if _, err := pool.Exec(t.Context(), "CREATE TABLE parent (key text PRIMARY KEY, n int NOT NULL DEFAULT 0)"); err != nil {
+		t.Fatal(err)
+	}
+	long, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer long.Rollback(context.Background()) //nolint:errcheck // after the commit it does nothing
+	if err := outbox.Insert(t.Context(), long, message("long", "x")); err != nil {
+		t.Fatal(err)
+	}
+	const keys, writers, each = 5, 8, 40
+	rng := rand.New(rand.NewPCG(3, 4))
+	kills := 0
+	var l log
+	l.after = func() {
+		if kills == 8 || rng.IntN(2) == 0 {
+			return
+		}
+		kills++
+		// Of the two sessions, the leader's alone has the lock.
+		if _, err := pool.Exec(context.Background(), `SELECT pg_terminate_backend(pid) FROM pg_locks
+			WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); err != nil {
+			t.Error(err)
+		}
+	}
+	first, _ := start(t, pool, &l)
+	second, _ := start(t, pool, &l)
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				key := fmt.Sprint("k", (w+i)%keys)
+				err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error {
+					var n int
+					if err := tx.QueryRow(t.Context(),
+						"INSERT INTO parent (key, n) VALUES ($1, 1) ON CONFLICT (key) DO UPDATE SET n = parent.n + 1 RETURNING n", key,
+					).Scan(&n); err != nil {
+						return err
+					}
+					if err := outbox.Insert(t.Context(), tx, message(key, fmt.Sprint(n-1))); err != nil {
+						return err
+					}
+					// Ids of other keys overtake this one.
+					_, err := tx.Exec(t.Context(), "SELECT pg_sleep(0.01 * ($1 % 3))", w)
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				first.Wake()
+				second.Wake()
+			}
+		})
+	}
+	wg.Wait()
+	testenv.Eventually(t, "all but the open transaction's is published", func() bool { rows, _ := left(t, pool); return rows == 0 })
+	if err := long.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, "the lowest id is published", func() bool { return l.has("long", "x") })
+	drained(t, pool)
+	for k := range keys {
+		var want []string
+		for i := range writers * each / keys {
+			want = append(want, fmt.Sprint(i))
+		}
+		if got := l.first(fmt.Sprint("k", k)); !slices.Equal(got, want) {
+			t.Fatalf("key %d: %v", k, got)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if kills < 8 {
+		t.Errorf("the leader was killed %d times only", kills)
+	}
+	t.Logf("%d writes to Kafka, %d kills of the leader", l.calls, kills)
+}
+
+// The hold of a topic ends in the middle of a sweep of several pages. What the first of them had
+// of the topic still goes out before what the next ones have.
+func TestAHoldThatEndsInASweep(t *testing.T) {
+	pool := database(t)
+	calls := map[string]int{}
+	l := log{fail: func(msgs []kafkago.Message) error {
+		topic := msgs[0].Topic
+		calls[topic]++
+		switch {
+		case topic == kafka.SignupsTopic && calls[topic] <= 2, topic == kafka.AccountsTopic && calls[topic] == 1:
+			return errAway
+		case topic == kafka.AccountsTopic && calls[topic] == 2:
+			<-time.After(time.Second) // longer than the second hold of the other topic
+		}
+		return nil
+	}}
+	var want []string
+	var msgs []outbox.Message
+	to := func(topic, id string) outbox.Message {
+		m := message(topic, id)
+		m.Topic = topic
+		return m
+	}
+	for i := range 1500 {
+		want = append(want, fmt.Sprint(i))
+		msgs = append(msgs, message("k", want[i]), to(kafka.AccountsTopic, want[i]))
+	}
+	insert(t, pool, append(msgs, to(kafka.BlastsTopic, "last"))...)
+	start(t, pool, &l)
+	drained(t, pool)
+	if got := l.first("k"); !slices.Equal(got, want) {
+		t.Fatalf("published %v", got)
+	}
+}
+
 func TestAFollowerNeverLeads(t *testing.T) {
 	url := testenv.Postgres(t)
 	pool := openDatabase(t, url)

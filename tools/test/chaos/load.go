@@ -28,6 +28,8 @@ type Ack struct {
 	Email    string
 	Token    string
 	Position int64
+	// Total is the number of signups that the answer told.
+	Total int64
 	// Referrer is the email address of the referrer that the signup named, or "".
 	Referrer string
 }
@@ -95,6 +97,7 @@ func (l *Load) one(email string) {
 	var answer struct {
 		ReferralToken string `json:"referral_token"`
 		Position      int64  `json:"position"`
+		TotalSignups  int64  `json:"total_signups"`
 	}
 	answered, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusCreated || json.Unmarshal(answered, &answer) != nil {
@@ -103,7 +106,9 @@ func (l *Load) one(email string) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.acks = append(l.acks, Ack{Email: email, Token: answer.ReferralToken, Position: answer.Position, Referrer: referrer.Email})
+	l.acks = append(l.acks, Ack{
+		Email: email, Token: answer.ReferralToken, Position: answer.Position, Total: answer.TotalSignups, Referrer: referrer.Email,
+	})
 }
 
 // Acknowledged returns the number of signups answered with 201 so far.

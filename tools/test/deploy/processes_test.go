@@ -40,6 +40,9 @@ func services() []string {
 	return []string{"account", "signup", "admin-analytics", "billing", "messaging", "notifier"}
 }
 
+// programs are those of the services and the one that people see.
+func programs() []string { return append(services(), "pages") }
+
 // deployment is the suite with its servers, as an operator sets it up.
 type deployment struct {
 	t    *testing.T
@@ -57,15 +60,18 @@ func name(service string) string { return service + ".test" }
 // host returns the address of a replica, counted from 0. As in a cluster, each replica
 // has its own address and all use the same ports.
 func (d *deployment) host(service string, replica int) string {
-	return fmt.Sprintf("127.%d.%d.%d", 1+d.network[0]%254, d.network[1], 1+40*slices.Index(services(), service)+replica)
+	return fmt.Sprintf("127.%d.%d.%d", 1+d.network[0]%254, d.network[1], 1+36*slices.Index(programs(), service)+replica)
 }
 
-// build builds the six programs and returns their folder.
+// build builds the programs and returns their folder, or DEPLOY_PROGRAMS, a folder with built ones.
 func build(t *testing.T) string {
 	t.Helper()
+	if dir := os.Getenv("DEPLOY_PROGRAMS"); dir != "" {
+		return dir
+	}
 	dir := t.TempDir()
 	args := []string{"build", "-o", dir}
-	for _, s := range services() {
+	for _, s := range programs() {
 		args = append(args, "waitlist.internal/services/"+s+"/cmd/"+s)
 	}
 	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
@@ -74,7 +80,7 @@ func build(t *testing.T) string {
 	return dir
 }
 
-func newDeployment(t *testing.T, d database, programs string) *deployment {
+func newDeployment(t *testing.T, d database, bin string) *deployment {
 	t.Helper()
 	brokers, prefix := testenv.Kafka(t)
 	key := func() string {
@@ -99,7 +105,7 @@ func newDeployment(t *testing.T, d database, programs string) *deployment {
 		}
 	}
 	out := &deployment{
-		t: t, bin: programs, env: map[string]map[string]string{}, names: newNameServer(t),
+		t: t, bin: bin, env: map[string]map[string]string{}, names: newNameServer(t),
 		base: map[string]string{
 			"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix, "KAFKA_PARTITIONS": "3",
 			"REDIS_URL": testenv.Redis(t), "MIGRATE": "false", "RATE_LIMIT_RPS": "1000", "RATE_LIMIT_BURST": "1000",
@@ -109,7 +115,7 @@ func newDeployment(t *testing.T, d database, programs string) *deployment {
 	}
 	keys := rpc.Keys{}
 	_, _ = rand.Read(out.network[:])
-	for _, s := range services() {
+	for _, s := range programs() {
 		seed := make([]byte, ed25519.SeedSize)
 		_, _ = rand.Read(seed)
 		id, err := rpc.NewIdentity(s, seed)
@@ -202,6 +208,8 @@ type process struct {
 	log  *logBuffer
 	done chan struct{} // closed when the process has ended; err holds its error
 	err  error
+	// killed: the test ended it, so that its log tells nothing.
+	killed bool
 }
 
 type logBuffer struct {
@@ -239,7 +247,7 @@ func (d *deployment) start(service string, replica int) *process {
 	d.t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
 		<-p.done
-		if d.t.Failed() {
+		if d.t.Failed() && !p.killed {
 			d.t.Logf("%s at %s said:\n%s", service, p.host, p.log)
 		}
 	})
@@ -359,13 +367,22 @@ func (d *deployment) startAll(t *testing.T) (stop func()) {
 }
 
 func TestPrograms(t *testing.T) {
-	programs := build(t)
-	t.Run("deployment", func(t *testing.T) { testDeployment(t, programs) })
-	t.Run("restore", func(t *testing.T) { testRestore(t, programs) })
-	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, programs) })
+	dir := build(t)
+	t.Run("deployment", func(t *testing.T) { testDeployment(t, dir) })
+	t.Run("restore", func(t *testing.T) { testRestore(t, dir) })
+	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, dir) })
+	t.Run("kills", func(t *testing.T) { testKills(t, dir) })
+	t.Run("outages", func(t *testing.T) { testOutages(t, dir) })
+	if text := os.Getenv("SOAK"); text != "" {
+		length, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("SOAK: %v", err)
+		}
+		t.Run("soak", func(t *testing.T) { testSoak(t, dir, length) })
+	}
 	// Not yet in make test: see docs/reliability.md.
 	if os.Getenv("CHAOS") == "full" {
-		t.Run("linearizable", func(t *testing.T) { testLinearizable(t, programs) })
+		t.Run("linearizable", func(t *testing.T) { testLinearizable(t, dir) })
 	}
 }
 

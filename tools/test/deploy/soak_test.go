@@ -1,0 +1,172 @@
+package deploy
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// slope is the growth of a series by least squares, with the error of its estimate.
+type slope struct{ perHour, sure float64 }
+
+// fit returns the growth of values over the times, in hours.
+func fit(hours, values []float64) slope {
+	n := float64(len(values))
+	var mx, my float64
+	for i := range values {
+		mx, my = mx+hours[i]/n, my+values[i]/n
+	}
+	var xx, xy, rest float64
+	for i := range values {
+		xx += (hours[i] - mx) * (hours[i] - mx)
+		xy += (hours[i] - mx) * (values[i] - my)
+	}
+	b := xy / xx
+	for i := range values {
+		e := values[i] - my - b*(hours[i]-mx)
+		rest += e * e
+	}
+	// Three standard errors; neighbours in a series are not independent, which twice as many account for.
+	return slope{b, 6 * math.Sqrt(rest/(n-2)/xx)}
+}
+
+// grows reports whether a series grows for sure, by more than a share of its mean over the run.
+func grows(hours, values []float64, share float64) bool {
+	mean := 0.0
+	for _, v := range values {
+		mean += v / float64(len(values))
+	}
+	s := fit(hours, values)
+	length := hours[len(hours)-1] - hours[0]
+	return (s.perHour-s.sure)*length > share*mean
+}
+
+// TestGrows requires that a leak is told from noise.
+func TestGrows(t *testing.T) {
+	var hours, noise, leak, warm []float64
+	for i := range 60 {
+		x := float64(i)
+		hours = append(hours, x/60)
+		noise = append(noise, 100+10*math.Sin(x*x))
+		leak = append(leak, 100+10*math.Sin(x*x)+x)
+		warm = append(warm, 100+10*math.Sin(x*x)+0.05*x)
+	}
+	for _, tt := range []struct {
+		name   string
+		values []float64
+		want   bool
+	}{{"noise", noise, false}, {"a leak", leak, true}, {"less than the bound", warm, false}} {
+		if got := grows(hours, tt.values, 0.1); got != tt.want {
+			t.Errorf("%s: %t, %+v", tt.name, got, fit(hours, tt.values))
+		}
+	}
+}
+
+// testSoak lets the mix run for SOAK and requires that nothing grows which should not:
+// memory, goroutines and descriptors of each program, dead rows, and the time of answers.
+func testSoak(t *testing.T, dir string, length time.Duration) {
+	s := newSite(t, dir)
+	m := newMix(s, seed(t), everyday())
+	a := newAuditor(m)
+	m.warmUp()
+	m.start()
+	// Caches and pools fill first.
+	pause(t.Context(), length/5)
+	series := map[string][]float64{}
+	var hours []float64
+	begin := time.Now()
+	const samples = 60
+	for time.Since(begin) < length {
+		m.mu.Lock()
+		m.took = m.took[:0]
+		m.mu.Unlock()
+		pause(t.Context(), length/samples)
+		hours = append(hours, time.Since(begin).Hours())
+		for what, value := range s.sample(t, m) {
+			series[what] = append(series[what], value)
+		}
+	}
+	m.end()
+	a.audit()
+	for what, values := range series {
+		g := fit(hours, values)
+		line := fmt.Sprintf("%s: %.4g to %.4g, %+.3g ± %.2g an hour", what, values[0], values[len(values)-1], g.perHour, g.sure)
+		if grows(hours, values, 0.25) {
+			t.Error(line)
+			continue
+		}
+		t.Log(line)
+	}
+}
+
+// sample measures every program, the dead rows and the answers since the last sample.
+func (s *site) sample(t *testing.T, m *mix) map[string]float64 {
+	t.Helper()
+	out := map[string]float64{}
+	for name, p := range s.running {
+		proc := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid))
+		status, err := os.ReadFile(filepath.Join(proc, "status"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name+" memory, MiB"] = number(string(status), "VmRSS:") / 1024
+		files, err := os.ReadDir(filepath.Join(proc, "fd"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name+" descriptors"] = float64(len(files))
+		res, err := m.client.Get("http://" + p.host + ":8081/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("metrics: %d %v", res.StatusCode, err)
+		}
+		_, goroutines, _ := strings.Cut(string(text), "\ngo_goroutines")
+		out[name+" goroutines"] = number(goroutines, " ") // after the labels
+	}
+	for what, value := range out {
+		if value == 0 {
+			t.Fatalf("there is no figure for %s", what)
+		}
+	}
+	conn := s.db.connect(t, "postgres")
+	defer conn.Close(t.Context())
+	var dead float64
+	if err := conn.QueryRow(t.Context(), `SELECT sum(n_dead_tup) FROM pg_stat_user_tables`).Scan(&dead); err != nil {
+		t.Fatal(err)
+	}
+	out["dead rows"] = dead
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	took := slices.Sorted(slices.Values(m.took))
+	if len(took) == 0 {
+		t.Fatal("nobody was answered")
+	}
+	out["p99 of signup, ms"] = float64(took[len(took)*99/100].Microseconds()) / 1000
+	return out
+}
+
+// number returns the number that follows a word in a text, 0 if there is none.
+func number(text, word string) float64 {
+	_, rest, _ := strings.Cut(text, word)
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0
+	}
+	n, err := strconv.ParseFloat(fields[0], 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
