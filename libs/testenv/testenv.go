@@ -10,6 +10,7 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -117,25 +118,29 @@ func (s *shared) stop() error {
 	return errors.Join(errs...)
 }
 
-// workDir returns the folder of this binary's servers. It also removes the
-// folders of binaries that died.
+// workDir returns the folder of this binary's servers.
 func (s *shared) workDir() (string, error) {
-	s.dirOnce.Do(func() {
-		const prefix = "waitlist-test-"
-		old, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*-*"))
-		for _, dir := range old {
-			pid, err := strconv.Atoi(strings.SplitN(strings.TrimPrefix(filepath.Base(dir), prefix), "-", 2)[0])
-			if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-				_ = os.RemoveAll(dir)
-			}
-		}
-		s.dir, s.dirErr = os.MkdirTemp("", prefix+strconv.Itoa(os.Getpid())+"-")
-		if s.dirErr == nil {
-			// The database's user must be able to enter it.
-			s.dirErr = os.Chmod(s.dir, 0o711)
-		}
-	})
+	s.dirOnce.Do(func() { s.dir, s.dirErr = TempDir("", "waitlist-test-") })
 	return s.dir, s.dirErr
+}
+
+// TempDir creates a folder in parent (empty: the default for temporary files) which
+// the database's user may enter. It also removes the folders with the same prefix
+// of processes that died.
+func TempDir(parent, prefix string) (string, error) {
+	parent = cmp.Or(parent, os.TempDir())
+	old, _ := filepath.Glob(filepath.Join(parent, prefix+"*-*"))
+	for _, dir := range old {
+		pid, err := strconv.Atoi(strings.SplitN(strings.TrimPrefix(filepath.Base(dir), prefix), "-", 2)[0])
+		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+	dir, err := os.MkdirTemp(parent, prefix+strconv.Itoa(os.Getpid())+"-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o711)
 }
 
 // name returns a name that is unique among all tests that share the servers.

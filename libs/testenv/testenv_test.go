@@ -2,6 +2,11 @@ package testenv_test
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +25,34 @@ func TestPostgresGivesEachTestItsOwnDatabase(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "create table only_here (id int)"); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestTempDirRemovesWhatTheDeadLeft(t *testing.T) {
+	t.Parallel()
+	dead := exec.Command("true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+	parent := t.TempDir()
+	left := filepath.Join(parent, "tests-"+strconv.Itoa(dead.Process.Pid)+"-1")
+	other := filepath.Join(parent, "others-"+strconv.Itoa(dead.Process.Pid)+"-1")
+	for _, dir := range []string{left, other} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the second finds the folder of a process that lives
+		if _, err := testenv.TempDir(parent, "tests-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dirs, err := filepath.Glob(filepath.Join(parent, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(dirs) != 3 || !slices.Contains(dirs, other) || slices.Contains(dirs, left) {
+		t.Errorf("the folders are %q, want two of this process and the other one", dirs)
 	}
 }
 

@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -63,7 +64,8 @@ func run(ctx context.Context, args []string) (err error) {
 		}
 		fmt.Printf("The change since %s reaches the tests of %d packages.\n", *since, len(targets))
 	}
-	dir, err := os.MkdirTemp("", "waitlist-tests-")
+	temp := scratch(os.Getenv("TMPDIR"), "/dev/shm")
+	dir, err := testenv.TempDir(temp, "waitlist-tests-")
 	if err != nil {
 		return fmt.Errorf("create a folder for the servers: %w", err)
 	}
@@ -86,7 +88,8 @@ func run(ctx context.Context, args []string) (err error) {
 	if err := os.Mkdir(programs, 0o755); err != nil {
 		return fmt.Errorf("create a folder for the programs: %w", err)
 	}
-	env := append(os.Environ(), "TEST_POSTGRES_URL="+postgres.URL("postgres"), "TEST_KAFKA="+*broker, "TEST_PROGRAMS="+programs)
+	env := append(os.Environ(), "TEST_POSTGRES_URL="+postgres.URL("postgres"), "TEST_KAFKA="+*broker, "TEST_PROGRAMS="+programs,
+		"GOTMPDIR="+cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()), "TMPDIR="+temp)
 
 	switch *broker {
 	case "embedded":
@@ -116,6 +119,26 @@ func run(ctx context.Context, args []string) (err error) {
 	err = goTest(ctx, env, args, others)
 	return errors.Join(err, goTest(ctx, append(env, "TEST_RACE=1"), slices.Delete(slices.Clone(args), race, race+1), clients))
 }
+
+// roomy is the free space, in bytes, that a folder in memory must have for the tests.
+const roomy = 6 << 30
+
+// scratch returns the folder for the tests' files. Unless the caller chose one, it
+// is memory if that exists, has room and may hold programs: creating and dropping a
+// database costs a fifth of the processor time there, and no test waits for a disk.
+func scratch(chosen, memory string) string {
+	if chosen != "" {
+		return chosen
+	}
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(memory, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < roomy || fs.Flags&noExec != 0 {
+		return os.TempDir()
+	}
+	return memory
+}
+
+// noExec is ST_NOEXEC of statvfs(3): programs on this file system do not start.
+const noExec = 8
 
 // splitClients separates the packages whose tests are clients of the standalone
 // program. With -race the program has the race detector and its clients do not:
