@@ -102,17 +102,32 @@ func TestJoinRefused(t *testing.T) {
 func TestJoinUnavailable(t *testing.T) {
 	t.Parallel()
 	full := newEnv(t, "pro", signup.Config{MaxQueue: 1}, nil)
+	// The lock stops whichever signup is served first.
+	tx, err := full.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM waitlist FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
 	waiting, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { full.send(waiting, t, http.MethodPost, full.path("/signups"), `{"email":"a@example.com"}`) })
+	for _, address := range []string{"a@example.com", "b@example.com"} {
+		wg.Go(func() {
+			full.send(waiting, t, http.MethodPost, full.path("/signups"), fmt.Sprintf(`{"email":%q}`, address))
+		})
+	}
 	testenv.Eventually(t, "one signup waits", func() bool { return full.svc.QueueDepth() == 1 })
-	a := full.post(t, full.path("/signups"), `{"email":"b@example.com"}`)
+	a := full.post(t, full.path("/signups"), `{"email":"c@example.com"}`)
 	a.fails(t, http.StatusTooManyRequests, apierr.RateLimited)
 	if got := a.header.Get("Retry-After"); got != "1" {
 		t.Errorf("429 with Retry-After %q", got)
 	}
 	leave()
 	wg.Wait()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 
 	stopped := newEnv(t, "pro", signup.Config{}, nil)
 	stopped.stop()
