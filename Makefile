@@ -91,7 +91,7 @@ watch: ## Run make quick SINCE=HEAD after each change of a file
 
 .PHONY: test
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
-	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -timeout 45m $(ARGS)
+	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -p 4 -timeout 45m $(ARGS)
 
 .PHONY: test-observability
 test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium
@@ -112,6 +112,16 @@ chaos: ## Judge positions under faults, kill programs and servers 200 times, and
 	@CHAOS=full go run ./tools/test/run -kafka apache -packages ./tools/test/deploy -- -count=1 -v -timeout 3h \
 		-run '^TestPrograms$$/^(linearizable|kills|outages)$$'
 	@go run ./tools/test/run -packages ./libs/outbox -- -race -count=1 -v
+
+# FUZZTIME=20s make fuzz
+.PHONY: fuzz
+fuzz: ## Fuzz whatever parses, FUZZTIME (10m) for each target
+	@git grep -l '^func Fuzz' -- '*_test.go' | while read -r file; do \
+		for target in $$(grep -o '^func Fuzz[A-Za-z]*' "$$file" | cut -c6-); do \
+			echo "=== $$(dirname "$$file") $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime "$${FUZZTIME:-10m}" "./$$(dirname "$$file")" || exit 1; \
+		done; \
+	done
 
 # SOAK=10m make soak
 .PHONY: soak
