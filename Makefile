@@ -99,8 +99,9 @@ test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards again
 	@cd tools/test/observability && GOWORK=off go test -count=1 -parallel 8 -timeout 10m -skip '^TestFaults$$' $(ARGS) .
 
 .PHONY: test-faults
-test-faults: ## Let things go wrong in running suites and watch each alert fire and end; wants an idle machine
-	@cd tools/test/observability && GOWORK=off go test -count=1 -v -timeout 20m -run '^TestFaults$$' $(ARGS) .
+test-faults: $(LABTOOLS) ## Let things go wrong in running suites and watch each alert fire and end; wants an idle machine
+	@go build -o $(BIN)/operator ./k8s/canary/cmd/operator
+	@cd tools/test/observability && LAB_BIN=$(BIN) GOWORK=off go test -count=1 -v -timeout 20m -run '^TestFaults$$' $(ARGS) .
 
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race

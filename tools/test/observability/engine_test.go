@@ -148,6 +148,12 @@ func (e *clock) query(expr string) promql.Vector {
 // scrape returns the samples at url and their bytes; none if nobody answers.
 func scrape(t testing.TB, url string) ([]sample, int) {
 	t.Helper()
+	return scrapeAs(t, url, "application/openmetrics-text")
+}
+
+// scrapeAs scrapes whoever answers with a certain content type.
+func scrapeAs(t testing.TB, url, kind string) ([]sample, int) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -167,8 +173,8 @@ func scrape(t testing.TB, url string) ([]sample, int) {
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("scrape: %s, %v\n%.300s", res.Status, err, body)
 	}
-	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/openmetrics-text") {
-		t.Fatalf("scrape: %s is no OpenMetrics", res.Header.Get("Content-Type"))
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), kind) {
+		t.Fatalf("scrape: %s is no %s", res.Header.Get("Content-Type"), kind)
 	}
 	p, err := textparse.New(body, res.Header.Get("Content-Type"), nil, textparse.ParserOptions{})
 	if err != nil {

@@ -30,7 +30,7 @@ type certificates struct{ dir string }
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 
 // newCertificates writes a certificate with its key for each name and all of them as authorities.
-func newCertificates(t *testing.T, days map[string]int) certificates {
+func newCertificates(t testing.TB, days map[string]int) certificates {
 	t.Helper()
 	c := certificates{t.TempDir()}
 	var all []byte
@@ -60,7 +60,7 @@ func newCertificates(t *testing.T, days map[string]int) certificates {
 	return c
 }
 
-func (c certificates) write(t *testing.T, name string, body []byte) {
+func (c certificates) write(t testing.TB, name string, body []byte) {
 	t.Helper()
 	if err := os.WriteFile(c.file(name), body, 0o600); err != nil {
 		t.Fatal(err)
@@ -100,6 +100,7 @@ func openOutside(t *testing.T) *running {
 // outsideFaults are in what surrounds the suite.
 func outsideFaults() map[string]fault {
 	var cut atomic.Bool
+	var k *kubernetes
 	return map[string]fault{
 		"a certificate for 13 days": {
 			speed: 60, want: []string{"CertificateExpires/warning"},
@@ -117,7 +118,32 @@ func outsideFaults() map[string]fault {
 			begin:  func(*running) { cut.Store(true) },
 			end:    func(*running) { cut.Store(false) },
 		},
+		"what a Canary releases deleted": {
+			speed: 60, want: []string{"ReleaseStalled/warning"},
+			before: func(r *running) { k = r.releases() },
+			begin:  func(*running) { k.must("DELETE", deployments+"/web", "") },
+			end:    func(*running) { k.must("POST", deployments, deployment) },
+		},
 	}
+}
+
+// runs starts a program that ends after the group's last fault.
+func (r *running) runs(program string, env []string, args ...string) {
+	r.Helper()
+	log, err := os.Create(filepath.Join(r.dir, filepath.Base(program)+".log"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer log.Close()
+	p := exec.Command(program, args...)
+	p.Env, p.Stdout, p.Stderr = env, log, log
+	if err := p.Start(); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() {
+		_ = p.Process.Signal(syscall.SIGTERM)
+		_ = p.Wait()
+	})
 }
 
 // seal starts the suite anew with a key of a day in front of those that seal.
@@ -153,21 +179,13 @@ func (r *running) probe(cut *atomic.Bool) {
 	r.Cleanup(way.Close)
 	key, _ := r.post("/auth/register", "", object{"email": "sre@example.com", "password": "correct horse battery"})["api_key"].(string)
 	internal := freePort(r)
-	prober := exec.Command(filepath.Join(programs(r), "prober"))
-	prober.Env = []string{
+	r.runs(filepath.Join(programs(r), "prober"), []string{
 		"PROBER_API=" + way.URL + "/v1", "PROBER_API_KEY=" + key, "PROBER_EVERY=1s", "PROBER_TIMEOUT=1s",
 		"HTTP_ADDR=" + freePort(r), "INTERNAL_ADDR=" + internal,
-	}
-	if err := prober.Start(); err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() {
-		_ = prober.Process.Signal(syscall.SIGTERM)
-		_ = prober.Wait()
 	})
-	r.more = "http://" + internal + "/metrics"
-	r.await("a round of the prober", func() bool {
-		now, _ := scrape(r, r.more)
-		return total(now, "prober_last_success_timestamp_seconds") > 0
-	})
+	r.more = func() []sample {
+		now, _ := scrape(r, "http://"+internal+"/metrics")
+		return now
+	}
+	r.await("a round of the prober", func() bool { return total(r.more(), "prober_last_success_timestamp_seconds") > 0 })
 }
