@@ -182,6 +182,12 @@ func eventually(t *testing.T, what string, try func() error) {
 // DeadLetters returns all dead letters of a topic, including replayed ones.
 func DeadLetters(t testing.TB, cfg kafka.Config, topic string) []kafkago.Message {
 	t.Helper()
+	return Messages(t, cfg, topic+kafka.DeadLetterSuffix)
+}
+
+// Messages returns all messages of a topic.
+func Messages(t testing.TB, cfg kafka.Config, topic string) []kafkago.Message {
+	t.Helper()
 	ctx := t.Context()
 	dialer := &kafkago.Dialer{}
 	conn, err := dialer.DialContext(ctx, "tcp", cfg.Brokers[0])
@@ -189,7 +195,7 @@ func DeadLetters(t testing.TB, cfg kafka.Config, topic string) []kafkago.Message
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	name := cfg.TopicPrefix + topic + kafka.DeadLetterSuffix
+	name := cfg.TopicPrefix + topic
 	partitions, err := conn.ReadPartitions(name)
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,8 @@ import (
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 
+	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/kafka/kafkatest"
 	"waitlist.internal/libs/testenv"
 )
 
@@ -132,13 +134,15 @@ const signupTrace = `signup POST /v1/public/waitlists/:waitlist_id/signups
 `
 
 // testTraces: what a signup causes in four services is one trace, also where 50 share a commit; the commit links to them; and
-// no span and no log line names anybody.
+// no span, no log line and no record's header names anybody.
 func (s *suite) testTraces(t *testing.T) {
 	const crowd = 50
 	spans, owners := newRecorder(t), newReceiver(t)
+	brokers, prefix := testenv.Kafka(t)
 	env := map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + spans.addr, "OTEL_BSP_SCHEDULE_DELAY": "100",
 		"TRACE_RATIO": "1", "TRACES_PER_SECOND": "100000",
+		"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix,
 	}
 	maps.Copy(env, owners.env)
 	d := s.deploy(t, env)
@@ -211,9 +215,22 @@ func (s *suite) testTraces(t *testing.T) {
 	for _, sp := range spans.spans() {
 		told += "\n" + sp.String()
 	}
+	traced := 0
+	for _, topic := range kafka.Topics() {
+		for _, m := range kafkatest.Messages(t, kafka.Config{Brokers: brokers, TopicPrefix: prefix}, topic) {
+			headers := kafkatest.Headers(m)
+			told += fmt.Sprintf("\n%q", headers)
+			if headers[kafka.HeaderTraceparent] != "" {
+				traced++
+			}
+		}
+	}
+	if traced < 2*crowd {
+		t.Errorf("%d records have a trace, and each of %d signups has two", traced, crowd)
+	}
 	for _, secret := range secrets {
 		if strings.Contains(told, secret) {
-			t.Errorf("%q is in a span or in the log", secret)
+			t.Errorf("%q is in a span, in the log or in a record's header", secret)
 		}
 	}
 }
