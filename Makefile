@@ -39,7 +39,7 @@ SINCE ?=
 
 # make test-former FORMER=v1.2.0 ARGS='-run TestSuite/everyday'
 FORMER ?=
-# make api-diff BASE=v1.2.0; proto/api-diff says what is taken without it.
+# make api-diff BASE=v1.2.0; without BASE, proto/api-diff chooses the commit.
 BASE ?=
 
 # make deploy REPO=registry.example.com/waitlist VALUES='values.yaml more.yaml'
@@ -94,12 +94,12 @@ test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFK
 	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -p 4 -timeout 45m $(ARGS)
 
 .PHONY: test-observability
-test-observability: $(PAGE) $(TYPES) ## Hold metrics, rules and dashboards against Prometheus, Grafana's types and Chromium
+test-observability: $(PAGE) $(TYPES) ## Check metrics, rules and dashboards with Prometheus, Grafana's types and Chromium
 	@cd tools/dashboards && GOWORK=off go test -count=1 ./...
 	@cd tools/test/observability && GOWORK=off go test -count=1 -parallel 8 -timeout 10m -skip '^TestFaults$$' $(ARGS) .
 
 .PHONY: test-faults
-test-faults: $(LABTOOLS) ## Let things go wrong in running suites and watch each alert fire and end; wants an idle machine
+test-faults: $(LABTOOLS) ## Inject faults into running suites: each alert must fire and clear (needs an idle machine)
 	@go build -o $(BIN)/operator ./k8s/canary/cmd/operator
 	@cd tools/test/observability && LAB_BIN=$(BIN) GOWORK=off go test -count=1 -v -timeout 20m -run '^TestFaults$$' $(ARGS) .
 
@@ -142,18 +142,18 @@ bench: ## Measure the suite against its goals and print the table
 	@go run ./tools/bench $(ARGS)
 
 .PHONY: bench-short
-bench-short: ## Run the launches B13 and B14 for seconds: what is told must be exact, how fast does not matter
+bench-short: ## Run B13 and B14 for seconds: checks that positions are exact, not how fast they come
 	@go run ./tools/bench -only B13,B14 -slice 500ms -mixed 20000 -write=false
 
 .PHONY: generate
-generate: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) ## Write the generated code anew
+generate: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) ## Regenerate the generated code
 	@cd proto && PATH="$(BIN):$$PATH" && buf lint && buf format -w && buf generate --clean
 	@go run ./tools/cmd/schema
 	@cd services && $(BIN)/sqlc generate
 	@PATH="$(BIN):$$PATH" go generate work
 
 .PHONY: sdk
-sdk: $(CLIENT) ## Write the TypeScript client's types anew and check the client (needs npm)
+sdk: $(CLIENT) ## Regenerate the TypeScript client's types and check the client (needs npm)
 	@npm run --silent --prefix tools/sdk/ts generate && npm run --silent --prefix tools/sdk/ts build
 
 .PHONY: lists
@@ -204,7 +204,7 @@ vulnerabilities: ## Look for known vulnerabilities that the code reaches (asks v
 	done
 
 .PHONY: charts
-charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts, hold them against the code and an API server
+charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts; compare them with the code and an API server
 	@BIN=$(BIN) charts/check
 	@go test -count=1 ./tools/test/charts/ # the cache does not see charts/
 	@if [ "$$(id -u)" = 0 ]; then \
@@ -300,12 +300,12 @@ $(UNITTEST) $(KUBESCORE) $(OASDIFF) $(KO) $(SQLC) $(CONTROLLERS) $(ANCHOR): $(BI
 	@cd tools/buildtools/$(firstword $(subst -, ,$*)) && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' tool
 	@touch $@
 
-# Of what is built there alone: tests render the charts.
+# Only helm from that folder: the tests render the charts with it.
 $(BIN)/helm:
 	@echo 'building helm'
 	@cd tools/buildtools/kubernetes && GOWORK=off CGO_ENABLED=0 GOBIN=$(BIN) go install -trimpath -ldflags '-s -w' helm.sh/helm/v4/cmd/helm
 
-# The API server says its release, which charts may ask for.
+# The API server reports this release; charts may ask for it.
 KUBERNETES_VERSION = $(shell cd tools/buildtools/kubernetes && GOWORK=off go list -m -f '{{.Version}}' k8s.io/kubernetes)
 LAB_LDFLAGS = -s -w $(foreach set,gitVersion=$(KUBERNETES_VERSION) gitMajor=1 gitMinor=36,-X k8s.io/component-base/version.$(set))
 $(LABTOOLS):

@@ -387,7 +387,7 @@ func TestPrograms(t *testing.T) {
 }
 
 // testDeployment deploys the suite as the operator of a cluster does (roles, one
-// migration for each service, six programs) and then uses it.
+// migration for each service, seven programs) and then uses it.
 func testDeployment(t *testing.T, programs string) {
 	db := newDatabase(t)
 	db.applyRoles(t, "postgres")
