@@ -90,7 +90,11 @@ func newSite(t *testing.T, dir string) *site {
 func (s *site) startPostgres(t *testing.T) {
 	t.Helper()
 	// The settings are the server's own: what a commit promises must survive the kill.
-	options := devservers.PostgresOptions{Dir: t.TempDir(), Settings: map[string]string{"autovacuum_naptime": "10s"}}
+	options := devservers.PostgresOptions{Dir: t.TempDir(), Settings: map[string]string{
+		"autovacuum_naptime": "10s",
+		// A commit that waited for nothing stays in the server's memory longer, and dies with it.
+		"wal_writer_delay": "10s",
+	}}
 	start := func() {
 		t.Helper()
 		p, err := devservers.StartPostgres(context.WithoutCancel(t.Context()), options)
