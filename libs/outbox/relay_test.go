@@ -203,6 +203,58 @@ func TestRowsThatCommitLateWithALowerIDAreFound(t *testing.T) {
 	drained(t, pool)
 }
 
+// sweeps has the times at which a relay's sweeps begin: each measures the outbox first.
+type sweeps struct {
+	mu sync.Mutex
+	at []time.Time
+}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (s *sweeps) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, "parked_at IS NOT NULL") {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.at = append(s.at, time.Now())
+	}
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (s *sweeps) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (s *sweeps) times() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.at)
+}
+
+// A relay without work sweeps after 1, 2 and 4 seconds, and soon after it was woken.
+func TestAnIdleRelaySweepsLessOften(t *testing.T) {
+	t.Parallel()
+	cfg, seen := database(t).Config(), &sweeps{}
+	cfg.ConnConfig.Tracer = seen
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	r, stop := start(t, pool, &log{})
+	defer stop()
+	const rests = 3
+	testenv.Within(t, time.Minute, "the relay rests longest", func() bool { return len(seen.times()) == rests+1 })
+	r.Wake()
+	testenv.Within(t, time.Minute, "the relay sweeps once more", func() bool { return len(seen.times()) > rests+1 })
+	at := seen.times()
+	for i, shortest := range [rests]time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		if pause := at[i+1].Sub(at[i]); pause < shortest {
+			t.Errorf("sweep %d came after %s, want at least %s", i+2, pause, shortest)
+		}
+	}
+	if pause := at[rests+1].Sub(at[rests]); pause >= 4*time.Second {
+		t.Errorf("the sweep after a wake-up came after %s", pause)
+	}
+}
+
 // A transaction that stays open keeps every deleted row's index entry alive and
 // its own xid in progress; neither may stop the rest.
 func TestALongTransactionStopsNothing(t *testing.T) {

@@ -38,10 +38,11 @@ const (
 // waitlist's lock meanwhile.
 const importChunk = 2_000
 
-// importFollowed is how many imported rows the index may lack before an import has it
-// catch up. The index appends them; it rebuilds itself when it lacks more than twice as
-// many. Catching up after each chunk would slow the import.
-const importFollowed = 10_000
+// importFollowed is how many rows an import stores until it has the index catch up, while
+// it goes on. By the time that it has stored as many again, it waits for that catch-up: the
+// index never lacks more than twice these and two chunks, which it appends instead of
+// building itself anew. Catching up after each chunk would slow the import.
+const importFollowed = 6_000
 
 // ImportRow is one signup of an import. Its address is normalized by
 // emailaddr.Parse.
@@ -234,7 +235,9 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 	// The members of a chunk are looked up while the previous chunk is stored, which
 	// keeps the lookup out of the lock.
 	known := s.lookUp(ctx, w.ID, chunks[0])
-	followed := int64(0)
+	followed, caught := int64(0), make(chan error, 1)
+	caught <- nil
+	defer func() { cancel(); <-caught }()
 	for i, chunk := range chunks {
 		present := <-known
 		if err := ctx.Err(); err != nil {
@@ -253,12 +256,32 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 		if imported += n; imported > 0 {
 			by = audit.Entry{}
 		}
-		if last := i+1 == len(chunks); imported-followed >= importFollowed || last && imported > followed {
-			followed = imported
+		if imported == followed {
+			continue
+		}
+		if last := i+1 == len(chunks); last {
 			s.hint(w.ID)
+		} else if imported-followed >= importFollowed {
+			followed = imported
+			s.follow(ctx, w.ID, caught)
 		}
 	}
 	return imported, nil
+}
+
+// follow waits for the catch-up that sends its outcome to caught, then starts the next one.
+// It does not wait for an index that failed to catch up.
+func (s *Service) follow(ctx context.Context, waitlistID string, caught chan error) {
+	if err := <-caught; err != nil || s.index == nil {
+		caught <- err
+		s.hint(waitlistID)
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, flightTimeout)
+		defer cancel()
+		caught <- s.index.CatchUp(ctx, waitlistID)
+	}()
 }
 
 // distinct returns the first row of each address.

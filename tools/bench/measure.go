@@ -85,6 +85,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("B7") {
+		if err := b.limits(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("B17") || b.wants("B18") {
 		if err := b.pages(ctx); err != nil {
 			return err
