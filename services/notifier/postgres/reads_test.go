@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
@@ -26,7 +27,14 @@ func TestStatementsHaveIndexes(t *testing.T) {
 func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := testenv.Migrated(t, notifier.Name, 1, postgres.Migrations)
+	// One connection: a second one would add what it read to a later step's figure.
+	cfg := testenv.Migrated(t, notifier.Name, 1, postgres.Migrations).Config()
+	cfg.MinConns, cfg.MaxConns = 0, 1
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
 	deliveries := postgres.New(pool)
 	lists := []string{"0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-000000000002"}
 	var keys []notifier.Key
@@ -83,7 +91,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	if _, err := pool.Exec(ctx, "SET statement_timeout = 0"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := pool.Exec(ctx, `
+	_, err = pool.Exec(ctx, `
 		WITH h AS (INSERT INTO holder VALUES (gen_random_uuid(), now() + interval '1 hour') RETURNING id)
 		INSERT INTO delivery (event_id, channel, event, waitlist_id, owner_id, number, position, referral_count, occurred_at, traceparent,
 			holder, ended_at, outcome)
