@@ -235,8 +235,8 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 	// The members of a chunk are looked up while the previous chunk is stored, which
 	// keeps the lookup out of the lock.
 	known := s.lookUp(ctx, w.ID, chunks[0])
-	followed, caught := int64(0), make(chan error, 1)
-	caught <- nil
+	followed, caught := int64(0), make(chan bool, 1)
+	caught <- true
 	defer func() { cancel(); <-caught }()
 	for i, chunk := range chunks {
 		present := <-known
@@ -269,18 +269,18 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 	return imported, nil
 }
 
-// follow waits for the catch-up that sends its outcome to caught, then starts the next one.
+// follow waits for the catch-up that tells caught whether it succeeded, then starts the next one.
 // It does not wait for an index that failed to catch up.
-func (s *Service) follow(ctx context.Context, waitlistID string, caught chan error) {
-	if err := <-caught; err != nil || s.index == nil {
-		caught <- err
+func (s *Service) follow(ctx context.Context, waitlistID string, caught chan bool) {
+	if ok := <-caught; !ok || s.index == nil {
+		caught <- ok
 		s.hint(waitlistID)
 		return
 	}
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, flightTimeout)
 		defer cancel()
-		caught <- s.index.CatchUp(ctx, waitlistID)
+		caught <- s.index.CatchUp(ctx, waitlistID) == nil
 	}()
 }
 

@@ -76,7 +76,7 @@ func (b *bench) limits(ctx context.Context) (err error) {
 		return fmt.Errorf("read the address of Redis: %w", err)
 	}
 	rdb := goredis.NewClient(o)
-	defer rdb.Close()
+	defer func() { _ = rdb.Close() }()
 	if err := b.limitAdds(ctx); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (b *bench) limitAdds(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the address of Redis: %w", err)
 	}
-	defer rdb.Close()
+	defer func() { _ = rdb.Close() }()
 	limiter := ratelimit.New(rdb, ratelimit.Options{RPS: 1_000_000, Burst: 1_000_000, Key: "bench"})
 	var s sample
 	for end := time.Now().Add(b.slice); time.Now().Before(end); {
