@@ -154,7 +154,9 @@ func TestReplicasComeAndGo(t *testing.T) {
 	defer cancel()
 	for range 8 {
 		callers.Go(func() {
-			for ctx.Err() == nil {
+			pace := time.NewTicker(2 * time.Millisecond)
+			defer pace.Stop()
+			for ; ctx.Err() == nil; <-pace.C {
 				if _, err := client.Authorize(context.WithoutCancel(ctx), &accountv1.AuthorizeRequest{}); err != nil {
 					t.Errorf("a call failed: %v", err)
 				}
