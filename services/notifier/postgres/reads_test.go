@@ -68,7 +68,8 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		{"claim", func() error { _, err := deliveries.Claim(ctx, time.Now(), keys); return err }, 10},
 		{"end", func() error { return deliveries.End(ctx, ended) }, 100},
 		{"beat", func() error { return deliveries.Beat(ctx) }, 100},
-		{"adopt", func() error { _, _, err := deliveries.Adopt(ctx, 10); return err }, 100},
+		// Beside other databases' transactions Postgres may still read the 110 entries of deliveries ended before.
+		{"adopt", func() error { _, _, err := deliveries.Adopt(ctx, 10); return err }, 500},
 		{"trim", func() error { return deliveries.Trim(ctx, lists) }, 1500},
 		{"prune", func() error { _, err := deliveries.Prune(ctx, time.Now().Add(-time.Hour)); return err }, 100},
 		{"forget", func() error {
