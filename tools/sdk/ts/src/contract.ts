@@ -1268,6 +1268,8 @@ export interface components {
         Timestamp: string;
         /** @description Trimmed, lower-cased, its domain as A-labels */
         Email: string;
+        /** @description An address; spaces around it are cut off, and a domain in another script becomes A-labels */
+        EmailInput: string;
         LoginSession: {
             id: string;
             created_at: components["schemas"]["Timestamp"];
@@ -1559,7 +1561,7 @@ export interface components {
             require_email_verification?: boolean;
         };
         SignupInput: {
-            email: string;
+            email: components["schemas"]["EmailInput"];
             first_name?: string | null;
             last_name?: string | null;
             phone?: string | null;
@@ -2120,7 +2122,7 @@ export interface components {
         Credentials: {
             content: {
                 "application/json": {
-                    email: string;
+                    email: components["schemas"]["EmailInput"];
                     password: components["schemas"]["NewPassword"];
                 };
             };
@@ -3981,7 +3983,7 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": {
-                    email: string;
+                    email: components["schemas"]["EmailInput"];
                     /**
                      * @default viewer
                      * @enum {unknown}
