@@ -79,7 +79,7 @@ dashboards: $(PAGE) ## Run the suite with its dashboards, alerts and traces at h
 .PHONY: quick
 quick: PKG = $(patsubst %,./%/...,$(filter-out tools/%,$(filter-out tools,$(MODULES))))
 quick: ## Run the tests of libs and services without -race, between two edits (SINCE=HEAD, PKG=…, ARGS=…)
-	@go run ./tools/test/run -cached -since '$(SINCE)' -packages '$(PKG)' -- -short -p 4 $(ARGS)
+	@go run ./tools/test/run -cached -since '$(SINCE)' -packages '$(PKG)' -- -short -p 8 $(ARGS)
 
 .PHONY: watch
 watch: ## Run make quick SINCE=HEAD after each change of a file

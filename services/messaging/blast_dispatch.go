@@ -41,7 +41,7 @@ func (b *Blaster) dispatch(ctx context.Context) {
 			<-slots
 		}
 		if len(batches) == 0 {
-			loop.Idle(ctx, blastPoll, b.wakeSend)
+			loop.Idle(ctx, b.Poll, b.wakeSend)
 		}
 	}
 }

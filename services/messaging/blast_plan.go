@@ -35,7 +35,7 @@ func (b *Blaster) Plan(ctx context.Context) error {
 			}
 			loop.Wait(ctx, b.PauseMin)
 		case !ok:
-			loop.Idle(ctx, blastPoll, b.wakePlan)
+			loop.Idle(ctx, b.Poll, b.wakePlan)
 		}
 	}
 	return nil

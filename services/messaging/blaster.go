@@ -47,8 +47,8 @@ type BlasterConfig struct {
 	Log       *slog.Logger
 	Now       func() time.Time
 	// DeferMin and PauseMin are the shortest pauses, doubled on repetition; 0 means 1 s.
-	// Lease replaces blastLease.
-	DeferMin, PauseMin, Lease time.Duration
+	// Lease replaces blastLease, Poll replaces blastPoll.
+	DeferMin, PauseMin, Lease, Poll time.Duration
 }
 
 // Blaster sends blasts. Several processes may run one at the same time:
@@ -97,7 +97,7 @@ func NewBlaster(cfg BlasterConfig) *Blaster {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
-	cfg.Lease = cmp.Or(cfg.Lease, blastLease)
+	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, blastLease), cmp.Or(cfg.Poll, blastPoll)
 	b := &Blaster{
 		BlasterConfig: cfg, provider: newBreaker(cfg.PauseMin), claims: claims{held: map[*attempt]bool{}},
 		jobs: make(chan job), ended: make(chan job, cfg.Workers), wakePlan: loop.NewSignal(), wakeSend: loop.NewSignal(),

@@ -141,7 +141,7 @@ func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) 
 	b = messaging.NewBlaster(messaging.BlasterConfig{
 		Queue: c.blasts, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate, Limits: c.limits,
 		Published: func() { c.deliver(b) }, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
-		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: 300 * time.Millisecond,
+		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: 300 * time.Millisecond, Poll: 50 * time.Millisecond,
 	})
 	plan, send := testenv.Run(c, b.Plan), testenv.Run(c, b.Run)
 	return b, func() { plan(); send() }

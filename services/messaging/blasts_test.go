@@ -244,9 +244,8 @@ func TestATrialHasItsCap(t *testing.T) {
 	c := newCrowd(t)
 	now := time.Now().Truncate(time.Hour)
 	b := c.owners(func(cfg *messaging.BlastsConfig) {
-		cfg.Limits.MailsOnTrial, cfg.Now, cfg.Wait = 10, func() time.Time { return now }, 0
+		cfg.Limits.MailsOnTrial, cfg.Now = 10, func() time.Time { return now }
 	})
-	c.owners(nil)
 	trial := paying(access.Owner, func(_ *access.Actor, g *access.Grant) {
 		g.Entitlement.Status, g.Entitlement.Trial = access.Trialing, true
 	})

@@ -33,8 +33,8 @@ const (
 	// mailLease is how long a claim outlives the last sign of its process. It is longer than
 	// drain; claims are renewed three times per lease.
 	mailLease = 15 * time.Second
-	// poll is how often an idle Sender looks for expired pauses and leases.
-	poll = 2 * time.Second
+	// mailPoll is how often an idle Sender looks for expired pauses and leases.
+	mailPoll = 2 * time.Second
 	// drain is how long a mail in flight may take after the process was told to stop.
 	drain = 10 * time.Second
 
@@ -75,8 +75,8 @@ type SenderConfig struct {
 	Now func() time.Time
 	// DeferMin and PauseMin are the shortest pauses; 0 means 30 s and 1 s.
 	DeferMin, PauseMin time.Duration
-	// Lease replaces mailLease.
-	Lease time.Duration
+	// Lease replaces mailLease, Poll replaces mailPoll.
+	Lease, Poll time.Duration
 }
 
 // Sender works off the mail queue. Several processes may run one at the same time.
@@ -101,7 +101,7 @@ func NewSender(cfg SenderConfig) *Sender {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
-	cfg.Lease = cmp.Or(cfg.Lease, mailLease)
+	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, mailLease), cmp.Or(cfg.Poll, mailPoll)
 	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]struct{}{}}
 	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
 	auto := promauto.With(cfg.Registerer)
@@ -140,7 +140,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		if away := s.provider.remaining(); away > 0 {
 			loop.Wait(ctx, away)
 		} else if len(claimed) == 0 {
-			loop.Idle(ctx, poll, s.wake)
+			loop.Idle(ctx, s.Poll, s.wake)
 		}
 	}
 	close(jobs)

@@ -90,7 +90,7 @@ func (e *env) start() (*messaging.Sender, func()) {
 	e.Helper()
 	cfg := messaging.SenderConfig{
 		Queue: e.store, Provider: e, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
-		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond, Lease: e.lease,
+		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond, Lease: e.lease, Poll: 50 * time.Millisecond,
 	}
 	if e.world != nil {
 		cfg.Mailings, cfg.Suppressions, cfg.Senders, cfg.Templates = e.world, e.world, e.world, postgres.NewTemplates(e.pool, func() {})
