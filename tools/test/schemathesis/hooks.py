@@ -92,7 +92,6 @@ def before_load_schema(ctx, raw_schema):
     schemas = raw_schema["components"]["schemas"]
     describe(schemas["NewPassword"], "suite-password")
     describe(schemas["WaitlistName"], "suite-text")
-    describe(schemas["EmailInput"], "suite-email")
 
     def name_formats(node):
         if isinstance(node, list):

@@ -1268,8 +1268,6 @@ export interface components {
         Timestamp: string;
         /** @description Trimmed, lower-cased, its domain as A-labels */
         Email: string;
-        /** @description An address; spaces around it are cut off, and a domain in another script becomes A-labels */
-        EmailInput: string;
         LoginSession: {
             id: string;
             created_at: components["schemas"]["Timestamp"];
@@ -1561,7 +1559,8 @@ export interface components {
             require_email_verification?: boolean;
         };
         SignupInput: {
-            email: components["schemas"]["EmailInput"];
+            /** @description Spaces around it are cut off, and a domain in another script becomes A-labels */
+            email: string;
             first_name?: string | null;
             last_name?: string | null;
             phone?: string | null;
@@ -2122,7 +2121,8 @@ export interface components {
         Credentials: {
             content: {
                 "application/json": {
-                    email: components["schemas"]["EmailInput"];
+                    /** @description Spaces around it are cut off, and a domain in another script becomes A-labels */
+                    email: string;
                     password: components["schemas"]["NewPassword"];
                 };
             };
@@ -3983,7 +3983,7 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": {
-                    email: components["schemas"]["EmailInput"];
+                    email: string;
                     /**
                      * @default viewer
                      * @enum {unknown}
