@@ -130,8 +130,13 @@ soak: ## Run everyday's load for SOAK, an hour, and fail where memory, goroutine
 	@SOAK=$${SOAK:-1h} go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 3h -run '^TestPrograms$$/^soak$$'
 
 .PHONY: test-long
-test-long: chaos ## Run make chaos and the long forms of the chaos tests of one process
+test-long: chaos schemathesis ## Run make chaos, make schemathesis and the long forms of the chaos tests of one process
 	@CHAOS=full go run ./tools/test/run -packages ./tools/test/chaos -- -count=1 -v -timeout 1h
+
+# make schemathesis ARGS='--max-examples 500' looks longer, ARGS='--seed 7' repeats a run.
+.PHONY: schemathesis
+schemathesis: ## Look for requests that the suite answers otherwise than the OpenAPI document says (needs python3-venv)
+	@tools/test/schemathesis/run $(ARGS)
 
 .PHONY: test-former
 test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on today's schema (ARGS=…)
@@ -167,7 +172,8 @@ lint: $(LINTER) lines ## Run the linters over every module
 	@for module in $(APART); do (cd $$module && GOWORK=off $(BIN)/golangci-lint run) || exit 1; done
 
 # Generated files and test data may be wider.
-WIDE := proto/gen/ tools/sdk/ts/src/contract.ts *.sum */postgres/db/* */postgres/schema.sql docs/settings.md docs/runbooks.md */testdata/* \
+WIDE := proto/gen/ proto/openapi/accepted.txt tools/sdk/ts/src/contract.ts *.sum */postgres/db/* */postgres/schema.sql \
+	docs/settings.md docs/runbooks.md */testdata/* \
 	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/perses/* k8s/canary/config/crd/* charts/canary/files/crd.yaml
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters

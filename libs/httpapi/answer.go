@@ -156,21 +156,23 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	return raw, nil
 }
 
-// Query returns the first query parameter of that name, or "" if there is none.
-// A value with broken encoding is returned as sent: "" would select the default,
-// which the client did not ask for.
+// Query returns the query parameter of that name, or "" if there is none. What is
+// sent several times is one value with commas, which no parameter takes: which one
+// the client meant cannot be known. A value with broken encoding is returned as
+// sent: "" would select the default, which the client did not ask for.
 func Query(c *gin.Context, name string) string {
+	var values []string
 	for pair := range strings.SplitSeq(c.Request.URL.RawQuery, "&") {
 		key, sent, _ := strings.Cut(pair, "=")
 		if key, err := url.QueryUnescape(key); err != nil || key != name {
 			continue
 		}
 		if v, err := url.QueryUnescape(sent); err == nil {
-			return v
+			sent = v
 		}
-		return sent
+		values = append(values, sent)
 	}
-	return ""
+	return strings.Join(values, ",")
 }
 
 // QueryInt returns an integer query parameter, or def if it is absent. Anything

@@ -634,7 +634,9 @@ func TestQueryInt(t *testing.T) {
 			t.Errorf("%s: %s", q, got)
 		}
 	}
-	for _, q := range []string{"0", "101", "-1", "x", "1.5", "1e1", "99999999999999999999", "%00", "%201", "%zz", "5;", "5%"} {
+	for _, q := range []string{
+		"0", "101", "-1", "x", "1.5", "1e1", "99999999999999999999", "%00", "%201", "%zz", "5;", "5%", "&limit=5", "5&limit=",
+	} {
 		res, body := a.do(t, "GET", "/v1/list?limit="+q)
 		e := wantError(t, res, body, 400, apierr.ValidationError)
 		if !strings.Contains(string(e.Errors), `"field":"limit"`) {

@@ -266,7 +266,7 @@ func testDomainPlans(t *testing.T, d *deployment) {
 	d.setTier(t, o, "advanced", "active")
 	all("TIER_REQUIRED")
 	o.Do(t, Post("/domains/verify", nil).Raw([]byte("{")).As(o.token).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
-	o.Do(t, newDomain("nope").As(o.token)).Invalid("domain")
+	o.Do(t, newDomain("nope").As(o.token).Invalid()).Invalid("domain")
 	d.setTier(t, o, "pro", "inactive")
 	all("FORBIDDEN")
 	d.endTrial(t, o)

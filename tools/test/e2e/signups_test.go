@@ -378,11 +378,13 @@ func testSignupOrder(t *testing.T, d *deployment) {
 	broken := Post("/public/waitlists/"+unknownID+"/signups", nil).Raw([]byte("{")).Invalid()
 	o.Do(t, broken).WantError(http.StatusBadRequest, "INVALID_BODY")
 	o.Do(t, Post("/public/waitlists/no-id/signups", nil).Raw([]byte("{")).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
-	o.Do(t, signup("no-id", "nope")).WantError(http.StatusNotFound, "NOT_FOUND")
-	o.Do(t, signup(unknownID, "nope")).WantError(http.StatusNotFound, "NOT_FOUND")
+	o.Do(t, signup("no-id", "nope").Invalid()).WantError(http.StatusNotFound, "NOT_FOUND")
+	o.Do(t, signup(unknownID, "nope").Invalid()).WantError(http.StatusNotFound, "NOT_FOUND")
 	o.set(t, id, Obj{"status": "closed", "allowed_email_domains": []any{"acme.com"}, "name_field": "required"})
 	o.Do(t, Post("/public/waitlists/"+id+"/signups", nil).Raw([]byte("[]")).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
-	for _, r := range []Request{signup(id, ada), signup(id, "nope"), signup(id, ada, Obj{"website": "x"}), signup(id, address("bob"))} {
+	for _, r := range []Request{
+		signup(id, ada), signup(id, "nope").Invalid(), signup(id, ada, Obj{"website": "x"}), signup(id, address("bob")),
+	} {
 		o.Do(t, r).WantError(http.StatusForbidden, "WAITLIST_CLOSED")
 	}
 	o.status(t, id, ada).Want(http.StatusOK)

@@ -269,7 +269,7 @@ func (s *suite) testVerifiedOnly(t *testing.T) {
 	ada := address("ada")
 	o.join(t, id, ada)
 	name := domainName()
-	for _, r := range []Request{newBlast(id, nil), newDomain(name), newDomain("nope")} {
+	for _, r := range []Request{newBlast(id, nil), newDomain(name), newDomain("nope").Invalid()} {
 		o.Do(t, r.As(o.token)).WantError(http.StatusForbidden, "EMAIL_NOT_VERIFIED")
 	}
 	o.template(t, "blast", nil)

@@ -225,8 +225,8 @@ func testPlaceholders(t *testing.T, d *deployment) {
 	} {
 		t.Run(bad, func(t *testing.T) {
 			for _, field := range fields {
-				o.Do(t, newTemplate("signup_confirmation", Obj{field: bad}).As(o.token)).Invalid(field)
-				o.Do(t, Patch("/templates/"+id, Obj{field: bad}).As(o.token)).Invalid(field)
+				o.Do(t, newTemplate("signup_confirmation", Obj{field: bad}).As(o.token).Invalid()).Invalid(field)
+				o.Do(t, Patch("/templates/"+id, Obj{field: bad}).As(o.token).Invalid()).Invalid(field)
 			}
 		})
 	}

@@ -1559,6 +1559,7 @@ export interface components {
             require_email_verification?: boolean;
         };
         SignupInput: {
+            /** @description Spaces around it are cut off, and a domain in another script becomes A-labels */
             email: string;
             first_name?: string | null;
             last_name?: string | null;
@@ -2120,6 +2121,7 @@ export interface components {
         Credentials: {
             content: {
                 "application/json": {
+                    /** @description Spaces around it are cut off, and a domain in another script becomes A-labels */
                     email: string;
                     password: components["schemas"]["NewPassword"];
                 };
