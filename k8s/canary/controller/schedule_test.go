@@ -15,10 +15,10 @@ import (
 	"waitlist.internal/k8s/canary/machine"
 )
 
-// TestSchedules takes random schedules, CANARY_SCHEDULES or ten (five with -short), of releases, edits of specs and of routes by hand, failing pods,
-// commands, kills of the operator between any two writes, errors of the API server and conflicts. The oracles are in world: after
-// each write, and after each reconcile that ended well, the state must be legal. In the end, left alone, each Canary must arrive
-// where it belongs.
+// TestSchedules takes random schedules, CANARY_SCHEDULES or ten (five with -short), of releases, edits of specs and of routes by
+// hand, failing pods, commands, kills of the operator between any two writes, errors of the API server and conflicts. The oracles
+// are in world: after each write, and after each reconcile that ended well, the state must be legal. In the end, left alone, each
+// Canary must arrive where it belongs.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	start, n := uint64(1), uint64(10)
