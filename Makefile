@@ -167,7 +167,7 @@ lists: ## Fetch the newest lists of mail domains and common passwords (needs npm
 	@services/account/update.sh
 
 .PHONY: lint
-lint: $(LINTER) lines ## Run the linters over every module
+lint: $(LINTER) lines references ## Run the linters over every module
 	@$(BIN)/golangci-lint run $(patsubst %,./%/...,$(MODULES))
 	@for module in $(APART); do (cd $$module && GOWORK=off $(BIN)/golangci-lint run) || exit 1; done
 
@@ -178,6 +178,10 @@ WIDE := proto/gen/ proto/openapi/accepted.txt tools/sdk/ts/src/contract.ts *.sum
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))
+
+.PHONY: references
+references: ## Fail on links, paths, targets, variables, tests and ADRs that the prose names and nobody has
+	@go test -count=1 ./tools/test/docs/
 
 .PHONY: fix
 fix: $(LINTER) ## Format and let the linters mend what they can
