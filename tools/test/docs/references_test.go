@@ -58,7 +58,10 @@ func read(t *testing.T) tree {
 	if err != nil {
 		t.Fatalf("git ls-files: %v", err)
 	}
-	tr := tree{files: map[string][]byte{}, folders: map[string]bool{}, targets: map[string]bool{}, adrs: map[string]bool{}, words: map[string]bool{}}
+	tr := tree{
+		files: map[string][]byte{}, folders: map[string]bool{}, targets: map[string]bool{}, adrs: map[string]bool{},
+		words: map[string]bool{},
+	}
 	word := regexp.MustCompile(`\w+`)
 	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(root, name))
