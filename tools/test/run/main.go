@@ -112,12 +112,12 @@ func run(ctx context.Context, args []string) (err error) {
 	if race < 0 {
 		return goTest(ctx, env, args, targets)
 	}
-	clients, others, err := splitClients(ctx, targets)
+	unraced, others, err := splitUnraced(ctx, targets)
 	if err != nil {
 		return err
 	}
 	err = goTest(ctx, env, args, others)
-	return errors.Join(err, goTest(ctx, append(env, "TEST_RACE=1"), slices.Delete(slices.Clone(args), race, race+1), clients))
+	return errors.Join(err, goTest(ctx, append(env, "TEST_RACE=1"), slices.Delete(slices.Clone(args), race, race+1), unraced))
 }
 
 // roomy is the free space, in bytes, that a folder in memory must have for the tests.
@@ -140,23 +140,24 @@ func scratch(chosen, memory string) string {
 // noExec is ST_NOEXEC of statvfs(3): programs on this file system do not start.
 const noExec = 8
 
-// splitClients separates the packages whose tests are clients of the standalone
-// program. With -race the program has the race detector and its clients do not:
-// checking an answer against the contract would cost more than giving it.
-func splitClients(ctx context.Context, patterns []string) (clients, others []string, err error) {
+// splitUnraced separates the packages that run without the race detector: the
+// clients of the standalone program, which has it (checking an answer against the
+// contract would cost more than giving it), and the search through the prose,
+// which shares nothing and takes seventeen times as long with it.
+func splitUnraced(ctx context.Context, patterns []string) (unraced, others []string, err error) {
 	out, err := output(ctx, ".", "go", append([]string{"list"}, patterns...)...)
 	if err != nil {
 		return nil, nil, err
 	}
 	for path := range strings.FieldsSeq(string(out)) {
 		switch path {
-		case modules + "tools/test/e2e", modules + "tools/test/chaos":
-			clients = append(clients, path)
+		case modules + "tools/test/e2e", modules + "tools/test/chaos", modules + "tools/test/docs":
+			unraced = append(unraced, path)
 		default:
 			others = append(others, path)
 		}
 	}
-	return clients, others, nil
+	return unraced, others, nil
 }
 
 // goTest runs go test, unless there are no packages.
