@@ -31,7 +31,7 @@ type Definition struct {
 	// Name is the service's name in traces, in calls between services and in Kafka. It is
 	// also the default of Options.Schema.
 	Name string
-	// Migrations returns the schema's migrations.
+	// Migrations returns the schema's migrations. It is nil if the service keeps nothing.
 	Migrations func() (fs.FS, error)
 	// Options lists what else the service uses. Open and Migrate set its Migrations.
 	Options Options
@@ -39,6 +39,9 @@ type Definition struct {
 
 func (d Definition) options() (Options, error) {
 	o := d.Options
+	if d.Migrations == nil {
+		return o, nil
+	}
 	o.Schema = cmp.Or(o.Schema, d.Name)
 	var err error
 	if o.Migrations, err = d.Migrations(); err != nil {

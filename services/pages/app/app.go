@@ -36,6 +36,10 @@ type Config struct {
 	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080" run:"the standalone's" deployed:"required"`
 }
 
+func definition() service.Definition {
+	return service.Definition{Name: Name, Options: service.Options{HTTP: true, Unlimited: true, Calls: true}}
+}
+
 // App is the service.
 type App = service.Runtime
 
@@ -50,28 +54,20 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	if err != nil {
 		problems = append(problems, fmt.Errorf("PUBLIC_FORM_URL: %w", err))
 	}
-	rt, err := service.New(ctx, Name, cfg.Config, service.Options{HTTP: true, Unlimited: true, Calls: true, Problems: problems})
-	if err != nil {
-		return nil, err
-	}
-	client := api.New(base)
-	rt.OnClose("connections to the API", func(context.Context) error { client.Close(); return nil })
-	if err := wire(rt, cfg, pageshttp.Backends{API: client, Public: public, Log: rt.Log}); err != nil {
-		return nil, errors.Join(err, rt.Close(context.WithoutCancel(ctx)))
-	}
-	return rt, nil
-}
-
-func wire(rt *service.Runtime, cfg Config, b pageshttp.Backends) error {
-	conn, err := rt.Dial(cfg.SignupTarget, "signup")
-	if err != nil {
-		return err
-	}
-	signup := signupv1.NewFormServiceClient(conn)
-	shown := views.New(forms.Reports{Signup: signup}, time.Now, rt.Log)
-	rt.Go("page views", shown.Run)
-	b.Forms, b.Shown = forms.New(signup, time.Now), shown.Add
-	return pageshttp.Routes(rt.Engine, b)
+	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
+		client := api.New(base)
+		rt.OnClose("connections to the API", func(context.Context) error { client.Close(); return nil })
+		conn, err := rt.Dial(cfg.SignupTarget, "signup")
+		if err != nil {
+			return err
+		}
+		signup := signupv1.NewFormServiceClient(conn)
+		shown := views.New(forms.Reports{Signup: signup}, time.Now, rt.Log)
+		rt.Go("page views", shown.Run)
+		return pageshttp.Routes(rt.Engine, pageshttp.Backends{
+			API: client, Forms: forms.New(signup, time.Now), Shown: shown.Add, Public: public, Log: rt.Log,
+		})
+	})
 }
 
 // baseURL returns an absolute http(s) URL without a slash at its end.
