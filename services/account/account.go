@@ -128,8 +128,8 @@ type Store interface {
 	// DeleteClosing removes a completed closing.
 	DeleteClosing(ctx context.Context, accountID string) error
 
-	// Sweep deletes a bounded number of sessions and tokens that expired by now and
-	// of login failures up to failures. It reports whether more may remain.
+	// Sweep deletes a bounded number of sessions and tokens that expired by now and of
+	// login failures no newer than failures. It reports whether more may remain.
 	Sweep(ctx context.Context, now, failures time.Time) (more bool, err error)
 }
 
@@ -225,7 +225,7 @@ type OwnerCloser interface {
 type Config struct {
 	Store Store
 	Owner OwnerCloser
-	// Trails are the parts of the audit trail: the account service's own and those of others.
+	// Trails are the parts of the audit trail: the account service's own and other services'.
 	Trails []audit.Trail
 	// Tokens verifies the tokens in mail links.
 	Tokens *token.Ring
@@ -239,10 +239,10 @@ type Config struct {
 	TrialDuration   time.Duration
 	// EnforceVerification requires a verified address for invitations.
 	EnforceVerification bool
-	// TrialPerPerson gives one trial to all addresses of a person that emailaddr.Person
-	// knows to be one.
+	// TrialPerPerson gives one trial to all addresses that emailaddr.Person takes for
+	// one person's.
 	TrialPerPerson bool
-	// RefuseCommonPasswords also refuses new passwords that are common or the address.
+	// RefuseCommonPasswords also refuses new passwords that are common or equal the address.
 	RefuseCommonPasswords bool
 	// MaxMembers is how many members a team may have.
 	MaxMembers int
@@ -257,7 +257,7 @@ type Config struct {
 	HashPatience time.Duration
 	Logger       *slog.Logger
 	// Checked, if set, is called after each check of a password with its outcome: accepted,
-	// refused, locked after too many failures, or busy where its turn to hash did not come.
+	// refused, locked after too many failures, or busy if its turn to hash never came.
 	Checked func(outcome string)
 	// Now is the clock.
 	Now func() time.Time

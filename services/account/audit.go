@@ -32,9 +32,9 @@ func own(accountID, credential string, action audit.Action, target string) audit
 }
 
 // AuditTrail returns a page of the trail of the actor's own account, newest first, and the
-// cursor of the next page, "" on the last one. limit, lastKey and action are the texts of
-// the query. The page is merged from all services: if one of them does not answer, there is
-// none, since a trail with gaps would look whole.
+// cursor of the next page, "" on the last one. limit, lastKey and action are query
+// parameters as sent. The page is merged from all services. If one of them does not answer,
+// AuditTrail fails, because a trail with gaps would look complete.
 func (s *Service) AuditTrail(
 	ctx context.Context, actor access.Actor, limit, lastKey, action string,
 ) (page []audit.Entry, next string, err error) {
@@ -88,7 +88,7 @@ const (
 )
 
 // encodeTrailCursor returns the cursor behind an entry. The checksum detects damage. It is
-// no signature: a forged cursor shows nothing that other pages would not show.
+// not a signature: a forged cursor shows nothing that other pages would not show.
 func encodeTrailCursor(entryID string) (string, error) {
 	id, err := uuid.Parse(entryID)
 	if err != nil {

@@ -48,8 +48,8 @@ func (s *Service) authorize(ctx context.Context, idToken, apiKey string, leeway 
 	return actor, nil
 }
 
-// lockCaller locks the caller's account and returns it, if the credential of the call is
-// still one. A call that was authorized before a reset and acts after it must not give its
+// lockCaller locks the caller's account and returns it, if the call's credential is still
+// valid. A call that was authorized before a reset and acts after it must not give its
 // caller a new way in.
 func lockCaller(ctx context.Context, tx Tx, actor access.Actor) (Account, error) {
 	a, err := tx.LockAccount(ctx, actor.AccountID)

@@ -31,7 +31,7 @@ const (
 	CountedElsewhere = slowAfter + int(slowMax/slowStep)
 )
 
-// errLocked is the cause of refusals without a look at the password.
+// errLocked is the cause of a refusal before the password was compared.
 var errLocked = errors.New("account: locked after failed logins")
 
 // Attempt identifies a login attempt by keyed hashes of the email address and of

@@ -22,8 +22,8 @@ const (
 // Delete deletes the actor's account with its credentials, sessions, team and
 // memberships, and publishes the deletion in the same transaction. It then closes
 // the account's waitlists and deletes its audit trail; RunClosings retries what fails.
-// Only a keyed hash of the address remains, to remember that its trial was used. Who
-// deleted the account is in the log alone.
+// Only a keyed hash of the address remains, to remember that its trial was used. Only
+// the log says who deleted the account.
 func (s *Service) Delete(ctx context.Context, actor access.Actor) error {
 	now := s.now()
 	err := s.Store.InTx(ctx, func(tx Tx) error {
@@ -53,8 +53,8 @@ func (s *Service) Delete(ctx context.Context, actor access.Actor) error {
 }
 
 // close hides an account's waitlists, deletes its audit trail and removes its closing.
-// Every transaction that enters something in the trail holds the account or a row that
-// goes with it, so there are no entries after the deletion.
+// Every transaction that adds an entry to the trail locks the account or a row that is
+// deleted with it, so no entry follows the deletion.
 func (s *Service) close(ctx context.Context, accountID string) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()

@@ -25,8 +25,8 @@ func (s *Service) Profile(ctx context.Context, actor access.Actor) (Account, err
 	return a, nil
 }
 
-// Account returns an account with its entitlement as of now. NOT_FOUND if there is no
-// such account.
+// Account returns an account with its entitlement as of now. It returns NOT_FOUND if
+// there is no such account.
 func (s *Service) Account(ctx context.Context, accountID string) (Account, error) {
 	unknown := apierr.NotFoundf("There is no such account.")
 	if uuid.Validate(accountID) != nil {

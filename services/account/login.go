@@ -184,7 +184,7 @@ func (s *Service) Refresh(ctx context.Context, refreshToken string) (Tokens, err
 			if err := tx.EndSession(ctx, session.ID); err != nil {
 				return err
 			}
-			// Whoever has the token need not be the account.
+			// Whoever presents the token need not be the account's owner.
 			return tx.Record(ctx, audit.Entry{OwnerID: session.AccountID, Action: audit.RefreshRefused, Target: session.ID})
 		}
 		session.ExpiresAt = s.expiry(session, now)

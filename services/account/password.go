@@ -36,8 +36,8 @@ type passwords struct {
 }
 
 func newPasswords(concurrency int, patience time.Duration) *passwords {
-	// No password is known that has this key. Making one would take 19 MiB, which the process
-	// keeps until the collector runs, minutes later if it is idle.
+	// The key is random, so nobody knows a password for it. Hashing one would take 19 MiB,
+	// which an idle process keeps for minutes, until its next garbage collection.
 	salt, key := make([]byte, hashParams.SaltLength), make([]byte, hashParams.KeyLength)
 	_, _ = rand.Read(salt) // never fails
 	_, _ = rand.Read(key)
@@ -114,8 +114,8 @@ func (s *Service) CheckPassword(password, address string) []apierr.Field {
 	return nil
 }
 
-// commonText has those of the 10,000 most common passwords that MinPassword allows, one
-// per line: from the npm package @zxcvbn-ts/language-common (MIT, see
+// commonText holds the 10,000 most common passwords, without those shorter than
+// MinPassword, one per line: from the npm package @zxcvbn-ts/language-common (MIT, see
 // LICENSE.common-passwords). make lists fetches the newest list.
 //
 //go:embed common_passwords.txt

@@ -92,7 +92,7 @@ func (s *Service) CheckRegistration(email, password string) (address string, fie
 	return address, append(fields, s.CheckPassword(password, address)...)
 }
 
-// trialHash returns the hash by which an address uses its trial.
+// trialHash returns the hash that records an address's trial as used.
 func (s *Service) trialHash(address string) []byte {
 	if s.TrialPerPerson {
 		address = emailaddr.Person(address)
@@ -100,8 +100,8 @@ func (s *Service) trialHash(address string) []byte {
 	return s.addressHash("trial", address)
 }
 
-// addressHash returns a keyed hash of an email or network address. Each use has
-// hashes of its own.
+// addressHash returns a keyed hash of an email or network address. The hashes of
+// different uses differ.
 func (s *Service) addressHash(use, address string) []byte {
 	m := hmac.New(sha256.New, s.AddressKey)
 	m.Write([]byte(use + "\x00" + address))

@@ -124,7 +124,7 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 	return nil
 }
 
-// evict ends what lets others into an account.
+// evict revokes an account's API key and deletes its team.
 func evict(ctx context.Context, tx Tx, accountID string) error {
 	if err := tx.RevokeAPIKey(ctx, accountID); err != nil {
 		return err

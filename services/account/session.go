@@ -77,7 +77,7 @@ func (s *Service) EndSession(ctx context.Context, actor access.Actor, sessionID 
 // ChangePassword stores a new password. It ends every other session of the account,
 // invalidates its reset tokens and tells its owner by mail. Errors: VALIDATION_ERROR on
 // password, or on current_password if that is wrong; RATE_LIMITED after too many wrong
-// ones.
+// attempts.
 func (s *Service) ChangePassword(ctx context.Context, actor access.Actor, current, password, clientIP string) error {
 	if fields := s.CheckPassword(password, actor.Email); len(fields) > 0 {
 		return apierr.Validation(fields...)

@@ -88,8 +88,8 @@ func (v Verification) verified(now time.Time) Verification {
 	return Verification{Cycle: v.Cycle + 1, CycleStartedAt: now}
 }
 
-// Proof shows that whoever redeems a verification token has the account as well as
-// its mailbox: the account that the request's credential belongs to, or the password.
+// Proof shows that whoever redeems a verification token controls the account as well
+// as its mailbox: by the request's credential, or by the password.
 type Proof struct {
 	// Actor is zero if the request has no credential.
 	Actor    access.Actor
@@ -98,9 +98,9 @@ type Proof struct {
 }
 
 // VerifyEmail redeems the token of a verification mail. The token alone does not
-// suffice: otherwise, the owner of a mailbox could be led to verify an account that a
-// stranger registered and keeps the credentials of. Errors: INVALID_TOKEN if the token
-// is malformed, expired or used; AUTHENTICATION_REQUIRED without a proof of the token's
+// suffice: otherwise, the owner of a mailbox could be tricked into verifying an account
+// to which a stranger has the credentials. Errors: INVALID_TOKEN if the token is
+// malformed, expired or used; AUTHENTICATION_REQUIRED without a proof of the token's
 // account; RATE_LIMITED after too many wrong passwords.
 func (s *Service) VerifyEmail(ctx context.Context, raw string, proof Proof) error {
 	now := s.now()
@@ -139,7 +139,7 @@ func (s *Service) VerifyEmail(ctx context.Context, raw string, proof Proof) erro
 	return nil
 }
 
-// prove returns AUTHENTICATION_REQUIRED unless the proof is one of the account.
+// prove returns AUTHENTICATION_REQUIRED unless proof belongs to the account.
 func (s *Service) prove(ctx context.Context, accountID string, proof Proof) error {
 	if proof.Actor.AccountID == accountID {
 		return nil
@@ -159,7 +159,7 @@ func (s *Service) prove(ctx context.Context, accountID string, proof Proof) erro
 }
 
 // mailToken verifies the token of a mail link and returns its account and its
-// generation, or INVALID_TOKEN.
+// generation or cycle, or INVALID_TOKEN.
 func (s *Service) mailToken(p token.Purpose, raw string, now time.Time) (accountID string, generation int64, err error) {
 	accountID, generation, inner, err := token.ParseAccount(raw)
 	if err != nil {

@@ -114,7 +114,7 @@ func (a *Analytics) Series(ctx context.Context, waitlistID string, days int) ([]
 		series[i].Day = first.AddDate(0, 0, i)
 	}
 	for _, d := range counted {
-		// A day from a clock that is ahead appears tomorrow.
+		// Counts from a clock that is ahead may belong to tomorrow; they appear then.
 		if i := int(d.Day.Sub(first) / (24 * time.Hour)); i >= 0 && i < days {
 			series[i] = d
 		}

@@ -54,8 +54,8 @@ type Subscriber struct {
 	AccountID string
 	// CustomerID is the account's customer at the provider; empty if there is none.
 	CustomerID string
-	// Subscription is the one that counts, as last fetched. Its ID is empty if there
-	// is none.
+	// Subscription is the subscription that counts, as last fetched. Its ID is empty
+	// if there is none.
 	Subscription Subscription
 	SyncedAt     time.Time
 	// Entitlement is the last one decided here. Its version is 0 if there is none.
@@ -79,10 +79,9 @@ type Deletion struct {
 // Locked accesses the rows of an account whose lock is held. Each method is one
 // short transaction.
 type Locked interface {
-	// Subscriber returns the account's row, or one without values if there is none.
+	// Subscriber returns the account's row, or only the account's id if there is none.
 	Subscriber(ctx context.Context) (Subscriber, error)
-	// Save stores sub, the ids of processed events and those of fetched
-	// subscriptions.
+	// Save stores sub and the ids of processed events and of fetched subscriptions.
 	Save(ctx context.Context, sub Subscriber, events, seen []string) error
 	// Deletion returns ErrNotFound if the account is not deleted.
 	Deletion(ctx context.Context) (Deletion, error)
@@ -92,9 +91,9 @@ type Locked interface {
 	EventSeen(ctx context.Context, eventID string) (bool, error)
 	// RecordEvents marks events as processed.
 	RecordEvents(ctx context.Context, eventIDs []string, now time.Time) error
-	// Begin records an operation before its provider call and returns its epoch. The
-	// epoch is that of the previous attempt if its outcome is unknown, it had the
-	// same wish and it began after oldest.
+	// Begin records an operation before its provider call and returns its epoch: the
+	// previous attempt's if that had the same wish, began after oldest and has an
+	// unknown outcome, else a new one.
 	Begin(ctx context.Context, name, wish string, now, oldest time.Time) (epoch int64, err error)
 	// End records that the outcome of an operation is known.
 	End(ctx context.Context, name string, now time.Time) error
@@ -117,13 +116,13 @@ type Store interface {
 	// Lock runs fn while it holds the account's lock, which excludes all other
 	// processes. It returns ErrBusy after waiting for patience.
 	Lock(ctx context.Context, accountID string, patience time.Duration, fn func(ctx context.Context, l Locked) error) error
-	// Subscriber reads without the lock. It returns one without values if there is no
-	// row.
+	// Subscriber reads without the lock. It returns only the account's id if there is
+	// no row.
 	Subscriber(ctx context.Context, accountID string) (Subscriber, error)
 	// AccountOf returns the account that has or, if deleted, had a customer. It
 	// returns ErrNotFound for unknown customers.
 	AccountOf(ctx context.Context, customerID string) (accountID string, err error)
-	// EventSeen and RecordEvent are for events that concern no account.
+	// EventSeen and RecordEvent need no lock: an event's account may not be known yet, or not exist.
 	EventSeen(ctx context.Context, eventID string) (bool, error)
 	RecordEvent(ctx context.Context, eventID string, now time.Time) error
 
@@ -139,7 +138,7 @@ type Store interface {
 	Deletions(ctx context.Context, after string, since time.Time, limit int) ([]Deletion, error)
 	// TakeReconciliation claims a run if the last one began at or before due.
 	TakeReconciliation(ctx context.Context, now, due time.Time) (bool, error)
-	// RetryReconciliation sets when the last run began, as if it had begun then.
+	// RetryReconciliation sets the start of the last run, so that the next one is due earlier.
 	RetryReconciliation(ctx context.Context, began time.Time) error
 	// Sweep deletes a bounded number of outdated rows and reports whether more may
 	// remain.

@@ -68,7 +68,7 @@ func (b *Billing) whose(ctx context.Context, customerID string) (string, error) 
 	return c.AccountID, err
 }
 
-// meet syncs an account because of a customer whose metadata names it.
+// meet decides what to do with a customer that names an account, then syncs the account.
 func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID string, events ...string) error {
 	deletion, err := l.Deletion(ctx)
 	if err == nil {
@@ -123,7 +123,7 @@ func (b *Billing) adopt(ctx context.Context, l Locked, sub *Subscriber, customer
 
 // second deletes a surplus customer of an account and refunds its unknown
 // subscriptions. If only this customer has a paid subscription that is known, second
-// adopts it instead: another API key had hidden the customer for a while.
+// adopts it instead: it was the account's own until another API key hid it.
 func (b *Billing) second(ctx context.Context, l Locked, sub *Subscriber, customerID string) error {
 	known, err := l.Seen(ctx, b.now())
 	if err != nil {

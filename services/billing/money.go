@@ -10,7 +10,7 @@ import (
 // Money is an amount in the provider's smallest unit of the currency.
 type Money struct {
 	Amount int64
-	// Currency is an ISO 4217 code in any case.
+	// Currency is an ISO 4217 code, in upper or lower case.
 	Currency string
 }
 

@@ -25,8 +25,8 @@ const (
 // memory is how long an attempt with an unknown outcome is repeated before another
 // one, with another key, replaces it.
 //
-// After a crash before the call, the operation has no effect. After a crash behind
-// it, a repetition returns the effect.
+// After a crash before the call, the operation has no effect. After a crash
+// following the call, a repetition returns the same response.
 func (b *Billing) once(
 	ctx context.Context, l Locked, accountID, name, wish string, memory time.Duration, call func(key string) error,
 ) error {
@@ -40,8 +40,8 @@ func (b *Billing) once(
 		if err != nil && !known(err) {
 			return err
 		}
-		// The key of a failed response would return it again, so the operation ends. The
-		// next request fetches the provider's state before it makes another call.
+		// The same key would get the same failed response again, so the operation ends.
+		// The next request fetches the provider's state before it makes another call.
 		if endErr := l.End(context.WithoutCancel(ctx), name, b.now()); endErr != nil {
 			b.Log.LogAttrs(ctx, slog.LevelWarn, "failed to record the end of a provider call; it may be repeated",
 				slog.String("operation", name), telemetry.Err(endErr))
@@ -53,7 +53,7 @@ func (b *Billing) once(
 	}
 }
 
-// finally makes a call that removes an object, once. A missing object is no error.
+// finally makes a call that removes an object, once. A missing object is not an error.
 func (b *Billing) finally(
 	ctx context.Context, l Locked, accountID, name, id string, call func(ctx context.Context, key, id string) error,
 ) error {

@@ -131,8 +131,8 @@ func (b *Billing) decide(ctx context.Context, sub *Subscriber, live *Subscriptio
 	sub.set(e, floor, now)
 }
 
-// set stores e as the entitlement under the next version, above floor. It changes
-// nothing if e is already in force.
+// set stores e as the entitlement under a new version, above floor. It keeps the
+// present one if that equals e and its version is 0 or at least floor.
 func (sub *Subscriber) set(e access.Entitlement, floor int64, now time.Time) {
 	if e.Version = sub.Entitlement.Version; !same(e, sub.Entitlement) || e.Version < floor && e.Version > 0 {
 		e.Version = max(e.Version, floor) + 1

@@ -81,7 +81,7 @@ func (b *Billing) RunDeletions(ctx context.Context) error {
 	})
 }
 
-// Retention says until when rows are outdated.
+// Retention has the times up to which rows are outdated.
 type Retention struct{ Events, Operations, Deletions time.Time }
 
 // RunSweep deletes outdated rows until ctx is done.

@@ -46,8 +46,8 @@ func (b *Blaster) dispatch(ctx context.Context) {
 	}
 }
 
-// take waits for a free slot, and takes all slots that are free by then. It returns how many
-// these are, 0 if ctx is done.
+// take waits for a free slot, and takes all slots that are free by then. It returns their
+// number, 0 if ctx is done.
 func take(ctx context.Context, slots chan<- struct{}) (n int) {
 	select {
 	case slots <- struct{}{}:

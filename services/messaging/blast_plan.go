@@ -56,7 +56,7 @@ func (b *Blaster) extend(ctx context.Context, p Plan) error {
 	}
 	last := len(numbers) < limit
 	if int64(len(numbers)) >= p.Left {
-		// People came onto the list after the request for the blast was counted towards the owner's quota.
+		// People joined the list after the blast was counted towards the owner's quota.
 		numbers, last = numbers[:p.Left], true
 	}
 	if err := b.Queue.Extend(ctx, p, numbers, last); err != nil {

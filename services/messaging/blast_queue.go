@@ -79,9 +79,9 @@ type BlastQueue interface {
 	Renew(ctx context.Context, batches []Batch, lease time.Duration) ([]bool, error)
 	// Pending returns the work that remains of a batch, none if the blast has ended.
 	Pending(ctx context.Context, b Batch) (Pending, error)
-	// Charge counts the mails to recipients of a batch towards the quota of each recipient, which allows
-	// most, and records as failed those that would exceed it. It returns their numbers. It does so once
-	// per batch; a repeated call returns none.
+	// Charge counts one mail towards the quota of each recipient in to. A quota allows most mails;
+	// Charge records the mails beyond it as failed and returns their numbers. A repeated call for a
+	// batch changes nothing and returns none.
 	Charge(ctx context.Context, b Batch, most int64, to []Recipient) (over []int64, err error)
 	// Record stores outcomes. They survive a crash of this process after Record returns; a
 	// crash of Postgres may lose the outcomes of the last half second.
@@ -93,7 +93,7 @@ type BlastQueue interface {
 	// Pace reserves n consecutive places in the stream of rate mails per second that all
 	// processes share. It returns the wait until the first place.
 	Pace(ctx context.Context, n int, rate float64) (time.Duration, error)
-	// PruneBlasts deletes some recipients of blasts that ended before a time. It returns the
-	// number of changed rows.
+	// PruneBlasts deletes the recipients and batches of one blast that ended before a time.
+	// It returns the number of changed rows, 0 without such a blast.
 	PruneBlasts(ctx context.Context, before time.Time) (int64, error)
 }

@@ -69,7 +69,7 @@ func (b *Blaster) store(ctx context.Context, results []Result) bool {
 	}
 }
 
-// Prune deletes blasts that ended long ago, until ctx is done.
+// Prune deletes the recipients of blasts that ended blastKeep ago, until ctx is done.
 func (b *Blaster) Prune(ctx context.Context) error {
 	prune(ctx, func() (int64, error) {
 		n, err := b.Queue.PruneBlasts(ctx, b.Now().Add(-blastKeep))

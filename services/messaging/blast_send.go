@@ -215,8 +215,8 @@ func (b *Blaster) prepare(a *attempt) ([]job, error) {
 	return jobs, nil
 }
 
-// charge counts the mails of an attempt towards the quotas of their recipients. Those beyond end as failed before the first
-// mail of the batch is sent, so the keys of its requests stay the same.
+// charge counts the mails of an attempt towards the quotas of their recipients. It ends the mails beyond a quota as failed
+// before the first mail of the batch is sent, so that the keys of its requests stay the same.
 func (b *Blaster) charge(a *attempt, byNumber map[int64]string, suppressed map[string]bool) error {
 	var to []Recipient
 	for _, n := range a.Numbers {

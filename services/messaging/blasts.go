@@ -37,7 +37,7 @@ const (
 	BlastQueued  BlastState = "queued"
 	BlastSending BlastState = "sending"
 	BlastSent    BlastState = "sent"
-	// BlastFailed reached none of its recipients, or its waitlist was deleted.
+	// BlastFailed means that no recipient was reached, or that the waitlist was deleted.
 	BlastFailed BlastState = "failed"
 )
 
@@ -48,7 +48,7 @@ type Blast struct {
 	State   BlastState
 	// At is when the blast ended, or was requested if it has not ended.
 	At time.Time
-	// Recipients counts the people whose mail was sent or failed, Failed only the latter.
+	// Recipients counts the people whose mail was sent or failed, Failed only the failures.
 	Recipients, Failed int64
 }
 
@@ -65,8 +65,8 @@ type NewBlast struct {
 	WaitlistID string
 	OwnerID    string
 	CreatedAt  time.Time
-	// Use is what the blast counts towards; it has no limit if Use.Most is 0. A plan has at most Use.N
-	// recipients then.
+	// Use is what the blast counts towards. The plan then has at most Use.N recipients. If Use.Most is
+	// 0, there is no limit.
 	Use Use
 	// MaxBlasts bounds the blasts of the owner's waitlists, ended ones included; 0 means no bound.
 	MaxBlasts int64
@@ -79,7 +79,7 @@ type NewBlast struct {
 	Content []byte
 }
 
-// ErrTooManyBlasts is the error for a blast beyond the most that an owner can have.
+// ErrTooManyBlasts is the error for an owner whose number of blasts has reached most.
 func ErrTooManyBlasts(most int64) error {
 	return apierr.New(apierr.Conflict,
 		fmt.Sprintf("An account can have at most %d blasts. Delete a waitlist that you no longer need first.", most))
@@ -120,7 +120,7 @@ type Lists interface {
 	// Numbers returns up to limit numbers above after, ascending, of live signups that have
 	// not opted out. Fewer than limit means that there are no more.
 	Numbers(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error)
-	// Recipients returns those of the given signups that are live and have not opted out.
+	// Recipients returns the given signups that are live and have not opted out.
 	Recipients(ctx context.Context, waitlistID string, numbers []int64) (Audience, error)
 }
 
@@ -216,7 +216,7 @@ func (b *Blasts) Create(
 	}
 	if key != "" {
 		if err := b.Store.Answered(ctx, n, out); err != nil {
-			// A repetition of the request then gets the state of its own moment.
+			// A repeated request then gets the state at the time of the repetition.
 			b.Log.WarnContext(ctx, "answer to a blast request not stored for repetitions", slog.String("blast_id", made), telemetry.Err(err))
 		}
 	}

@@ -73,7 +73,7 @@ type values struct {
 	// ForgotLink leads to the page that requests a password reset.
 	ForgotLink string
 	Until      string
-	// At is when what the mail reports happened.
+	// At is the time of the event that the mail reports.
 	At string
 	// For mails to referrers. FirstName may be empty; Position is 0 if positions are hidden.
 	FirstName string
@@ -121,8 +121,8 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	return m, err
 }
 
-// ComposeBuiltIn composes the mail that tells a referrer about a new referral, or a signup its place and link. Only the
-// first has a footer: the other was asked for.
+// ComposeBuiltIn composes the mail that tells a referrer about a new referral, or a signup about its place and link.
+// Only the first has a footer, because recipients asked for the second.
 func (c *Composer) ComposeBuiltIn(r Request, about Mailing, now time.Time) (Mail, error) {
 	p := about.Signup
 	v := values{

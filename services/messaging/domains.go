@@ -111,9 +111,9 @@ type Prover interface {
 	// Begin sets up a claim on a domain.
 	Begin(ctx context.Context, domain string) (Claim, error)
 	// Proven checks whether the records are published. The error wraps ErrNoAnswer if DNS does
-	// not tell, and is EXTERNAL_SERVICE_ERROR if the mail provider does not.
+	// not answer, and is EXTERNAL_SERVICE_ERROR if the mail provider does not.
 	Proven(ctx context.Context, d Domain) (bool, error)
-	// Release removes a domain from the mail provider. An unknown domain is no error.
+	// Release removes a domain from the mail provider. An unknown domain is not an error.
 	Release(ctx context.Context, externalID string) error
 }
 
@@ -149,8 +149,8 @@ type DomainStore interface {
 type DomainsConfig struct {
 	Store  DomainStore
 	Prover Prover
-	// Setups is how many claims are set up at a time; 0 means one, as those that we make keys
-	// for take a processor each.
+	// Setups is how many claims are set up at a time; 0 means one, because making a DKIM key
+	// takes a whole processor.
 	Setups int
 	// Own is the domain of the default sender, which no account can claim.
 	Own string
@@ -181,17 +181,17 @@ func newSetup(slots int) setup {
 const (
 	// setupWait is how long a claim waits for its turn to be set up.
 	setupWait = 3 * time.Second
-	// setupEach is how many claims of one owner may wait at a time.
+	// setupEach is how many claims of one owner may wait or be set up at a time.
 	setupEach = 4
 )
 
 // setup bounds the claims that a process sets up at a time: a DKIM key takes as long to
-// make as two logins, and nothing interrupts that. The claims of one owner leave room for
-// those of others.
+// make as two logins, and nothing interrupts that. One owner's claims leave room for
+// other owners'.
 type setup struct {
 	slot    chan struct{}
 	mu      sync.Mutex
-	waiting map[string]int // by owner, with those in a slot
+	waiting map[string]int // by owner, including claims in a slot
 }
 
 // enter waits for the owner's turn. Call leave after it.
@@ -268,7 +268,7 @@ func (s *Domains) claim(ctx context.Context, ownerID, name string, by audit.Entr
 		return Domain{}, err
 	}
 	defer leave()
-	// The one ahead may have been for the same domain.
+	// The claim ahead may have been for the same domain.
 	d, err = s.present(ctx, ownerID, name)
 	if !apierr.Is(err, apierr.NotFound) {
 		return d, err

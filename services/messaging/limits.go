@@ -13,7 +13,7 @@ import (
 	"waitlist.internal/libs/emailaddr"
 )
 
-// Account is what limits depend on.
+// Account is the part of an account that limits depend on.
 type Account struct {
 	// Verified reports whether the account's address is verified, Trial whether it is on trial.
 	Verified, Trial bool
@@ -21,35 +21,36 @@ type Account struct {
 
 // Accounts looks up owners.
 type Accounts interface {
-	// Account returns an account as it is now. NOT_FOUND if there is no such account.
+	// Account returns an account as it is now, or NOT_FOUND if it does not exist.
 	Account(ctx context.Context, id string) (Account, error)
 }
 
-// Limits decides whether what owners write may go out, and what it counts towards. Its zero value
-// limits nothing.
+// Limits decides whether mails and text messages may go out, and towards which quotas they count.
+// Its zero value limits nothing.
 type Limits struct {
 	Accounts Accounts
-	// EnforceVerification requires a verified address of owners before mails in their words go out.
+	// EnforceVerification requires owners to verify their address before mails in their words go out.
 	EnforceVerification bool
 	// MailsPerOwner limits the blasts and mails about signups of an owner per QuotaWindow, MailsOnTrial
-	// those of an owner on trial. MailsPerRecipient limits those to one address, from all owners. 0
+	// those of an owner on trial. MailsPerRecipient limits the mails to one address, from all owners. 0
 	// means no limit.
 	MailsPerOwner, MailsOnTrial, MailsPerRecipient int64
-	// AsksPerRecipient limits the verifications, links and invitations to one person per QuotaWindow, which anybody
-	// can have sent who knows the address. 0 means no limit.
+	// AsksPerRecipient limits the verifications, links and invitations to one person per QuotaWindow. Anybody who
+	// knows the address can cause these. 0 means no limit.
 	AsksPerRecipient int64
-	// Texts limits text messages; nil means that it does not.
+	// Texts limits text messages; nil means no limit.
 	Texts *TextLimits
 }
 
 // TextLimits keeps owners from earning with text messages to numbers that pay them.
 type TextLimits struct {
-	// Countries are the codes of the countries to which text messages go, ISO 3166-1. None go to others.
+	// Countries are the codes of the countries to which text messages go, ISO 3166-1. No messages go to
+	// other countries.
 	Countries []string
 	// OnTrial allows text messages of owners on trial.
 	OnTrial bool
-	// PerOwner limits the messages of an owner per QuotaWindow, PerPrefix those to numbers that differ in
-	// their last prefixRest digits only. 0 means no limit.
+	// PerOwner limits the messages of an owner per QuotaWindow, PerPrefix the messages to numbers that
+	// differ only in their last prefixRest digits. 0 means no limit.
 	PerOwner, PerPrefix int64
 }
 
@@ -111,8 +112,8 @@ func (l Limits) Mail(ctx context.Context, k Kind, ownerID, recipient string) ([]
 	), nil
 }
 
-// Ask returns what a mail that is not about a signup counts towards. Password resets have a limit of their own where
-// they are asked for: here, strangers could use up the one that its owner needs.
+// Ask returns what a mail that is not about a signup counts towards. Password resets count towards nothing here,
+// because strangers could use up the quota; account limits them.
 func (l Limits) Ask(k Kind, recipient string) []Use {
 	if k != AccountVerification && k != SignupVerification && k != TeamInvite && k != SignupLink {
 		return nil

@@ -1,6 +1,6 @@
 // Package messaging sends all mails and text messages of the platform. Events ask for mails. Each
 // mail becomes a row of the mail queue in the transaction that consumes its event, and the Sender
-// works the queue off:
+// works through the queue:
 //
 //	event ─► kafka ─► queued row ─► Sender ─► Provider
 //	                     └─ keyed by event id  └─ sent, failed, or later again
@@ -161,12 +161,12 @@ type DeferredError struct{ Reason string }
 
 func (e *DeferredError) Error() string { return "mail deferred: " + e.Reason }
 
-// MailQueue stores the requests for mails, and what became of them.
+// MailQueue stores the requests for mails, and their outcomes.
 type MailQueue interface {
-	// Claim claims up to limit due requests for this process, those due longest first. A
+	// Claim claims up to limit due requests for this process, the longest due first. A
 	// request that is neither ended nor returned is due again when its lease expires.
 	Claim(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
-	// Renew restarts the leases of claimed requests. It changes none that is due later.
+	// Renew restarts the leases of claimed requests. A request that is due later stays so.
 	Renew(ctx context.Context, lease time.Duration, eventIDs ...string) error
 	// Sent ends a request and erases the address.
 	Sent(ctx context.Context, eventID string) error

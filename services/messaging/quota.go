@@ -34,7 +34,7 @@ type PastUse struct {
 }
 
 // Wait returns how long after now the use is within its quota, given the past uses in order of time;
-// 0 means that it is within it now. A use above the quota never is; its wait is the whole window.
+// 0 means that it is within it now. A use with N above Most never is; its wait is the whole window.
 func (u Use) Wait(past []PastUse, now time.Time) time.Duration {
 	total := u.N
 	for _, p := range past {
@@ -51,7 +51,7 @@ func (u Use) Wait(past []PastUse, now time.Time) time.Duration {
 	return QuotaWindow
 }
 
-// QuotaError means that a use is beyond its quota. Wait is how long it is.
+// QuotaError means that a use is beyond its quota. Wait is how long it stays so.
 type QuotaError struct {
 	Use
 	Wait time.Duration

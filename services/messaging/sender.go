@@ -42,7 +42,7 @@ const (
 	// doubles up to deferMax. It fails after giveUp.
 	deferMax = time.Hour
 	giveUp   = 72 * time.Hour
-	// The longest pause of a breaker. Mails wait for a provider or service without limit.
+	// pauseMax is the longest pause of a breaker. Mails wait for a provider or service without limit.
 	pauseMax = time.Minute
 
 	// keep is how long ended requests are kept: longer than the inbox remembers their events.
@@ -63,7 +63,7 @@ type SenderConfig struct {
 	SMS          SMSProvider
 	Suppressions Suppressions
 	Senders      Senders
-	// Limits applies to mails about signups and to text messages.
+	// Limits applies to mails and to text messages.
 	Limits Limits
 	// Registerer takes the metrics, Tracers the spans; nil means none.
 	Registerer prometheus.Registerer
@@ -79,7 +79,7 @@ type SenderConfig struct {
 	Lease, Poll time.Duration
 }
 
-// Sender works off the mail queue. Several processes may run one at the same time.
+// Sender works through the mail queue. Several processes may run one at the same time.
 type Sender struct {
 	SenderConfig
 	wake   loop.Signal
@@ -162,8 +162,8 @@ func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 	return claimed, err
 }
 
-// renew keeps the claims of undecided requests alive, those that wait for a worker too. A
-// stop leaves time for those in flight, because a lease is longer than drain.
+// renew keeps the claims of undecided requests alive, also while they wait for a worker.
+// After the end of ctx, mails in flight need no renewal, because a lease is longer than drain.
 func (s *Sender) renew(ctx context.Context) {
 	for loop.Wait(ctx, s.Lease/3) {
 		s.mu.Lock()
@@ -178,8 +178,8 @@ func (s *Sender) renew(ctx context.Context) {
 	}
 }
 
-// hand gives claimed mails to the workers. It returns those whose dependencies are away, and all
-// when ctx is done.
+// hand gives claimed mails to the workers. It returns mails whose dependencies are away to the
+// queue, and all remaining mails when ctx is done.
 func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claimed) {
 	postponed := map[*breaker][]string{}
 	for _, c := range claimed {
@@ -301,8 +301,8 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	return away(way, fmt.Errorf("reach the provider: %w", err))
 }
 
-// record calls write, which decides the requests with these ids, until it succeeds, for up to drain, even
-// after the end of ctx. If it keeps failing, the lease expires and the mail is sent again.
+// record repeats write, which decides the requests with these ids, until it succeeds or drain has passed,
+// even after the end of ctx. If it keeps failing, the lease expires and the mail is sent again.
 func (s *Sender) record(ctx context.Context, write func(context.Context) error, ids ...string) {
 	s.mu.Lock()
 	for _, id := range ids {
@@ -335,7 +335,7 @@ func (s *Sender) Prune(ctx context.Context) error {
 	return nil
 }
 
-// prune calls some now and then until nothing is left to delete.
+// prune calls some every pruneWait, each time until nothing is left to delete.
 func prune(ctx context.Context, some func() (int64, error)) {
 	for loop.Wait(ctx, pruneWait) {
 		for n, err := some(); n > 0 && err == nil; n, err = some() {

@@ -2,7 +2,7 @@ package messaging
 
 import "context"
 
-// Suppressions are the addresses that get no mail any more that they did not ask for.
+// Suppressions are the addresses that get only mails that they asked for.
 type Suppressions interface {
 	// Suppressed returns which of emails are suppressed.
 	Suppressed(ctx context.Context, emails []string) (map[string]bool, error)

@@ -60,18 +60,18 @@ type TemplateRef struct {
 // TemplateStore stores templates. The error for a template that is missing, or another owner's,
 // is NOT_FOUND. Changes write by, the entry of the audit trail.
 type TemplateStore interface {
-	// InsertTemplate stores a new template. The error is CONFLICT if the owner has most others
-	// (0: any number), and AUTHENTICATION_REQUIRED if the owner's account is deleted.
+	// InsertTemplate stores a new template. The error is CONFLICT if the number of the owner's
+	// templates has reached most (0: no bound), and AUTHENTICATION_REQUIRED if the owner's account is deleted.
 	InsertTemplate(ctx context.Context, t Template, most int64, by audit.Entry) error
 	// Templates returns an owner's templates, without bodies, in order of creation.
 	Templates(ctx context.Context, ownerID string) ([]Template, error)
 	Template(ctx context.Context, ownerID, id string) (Template, error)
-	// ChangeTemplate locks a template and stores what change makes of it. It may call change
+	// ChangeTemplate locks a template and stores the result of change. It may call change
 	// more than once. It writes by only if anything differs.
 	ChangeTemplate(ctx context.Context, ownerID, id string, by audit.Entry, change func(Template) (Template, error)) error
 	// DeleteTemplate deletes a template and queues the event about it, in one transaction.
 	DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time, by audit.Entry) error
-	// TemplateTypes returns the types of those ids that are the owner's templates.
+	// TemplateTypes returns the types of the owner's templates among ids.
 	TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]TemplateType, error)
 }
 
@@ -184,7 +184,7 @@ func (t *Templates) Delete(ctx context.Context, actor access.Actor, accountEmail
 	return t.store.DeleteTemplate(ctx, grant.OwnerID, id, t.now(), audit.By(actor, grant.OwnerID, audit.TemplateDeleted, id))
 }
 
-// Unknown returns those of refs that do not match a template of the owner with the same type.
+// Unknown returns the refs that do not match a template of the owner with the same type.
 func (t *Templates) Unknown(ctx context.Context, ownerID string, refs []TemplateRef) ([]TemplateRef, error) {
 	var ids []string
 	for _, r := range refs {
@@ -205,7 +205,7 @@ func (t *Templates) Unknown(ctx context.Context, ownerID string, refs []Template
 // ErrNoTemplate is the error for a template that does not exist.
 func ErrNoTemplate() error { return apierr.NotFoundf("There is no such template.") }
 
-// ErrTooManyTemplates is the error for a template beyond the most that an owner can have.
+// ErrTooManyTemplates is the error for an owner whose number of templates has reached most.
 func ErrTooManyTemplates(most int64) error {
 	return apierr.New(apierr.Conflict, fmt.Sprintf("An account can have at most %d templates. Delete one first.", most))
 }
@@ -332,7 +332,7 @@ func (t *Template) bodies() func(yield func(string, *string) bool) {
 	}
 }
 
-// texts iterates over all texts that may contain placeholders, likewise.
+// texts iterates over all texts that may contain placeholders by name, in a fixed order.
 func (t *Template) texts() func(yield func(string, string) bool) {
 	return func(yield func(string, string) bool) {
 		_ = yield("subject_template", t.Subject) && yield("html_body_template", t.HTML) && yield("text_body_template", t.Text)

@@ -74,7 +74,7 @@ type Dispatcher struct {
 	resume time.Time
 	// begun is set when Run begins, ended when it starts no more attempts.
 	begun, ended bool
-	// stop ends deliveries that are not claimed yet, work those that are.
+	// stop ends deliveries that are not claimed yet, work ends claimed ones.
 	stop, work       context.Context
 	endStop, endWork context.CancelFunc
 	// touched are the waitlists with new results.
@@ -195,7 +195,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// adopt records the heartbeat and takes over from dead holders until ctx ends.
+// adopt records the heartbeat and takes over deliveries of dead holders until ctx ends.
 func (d *Dispatcher) adopt(ctx context.Context) {
 	for {
 		err := d.Deliveries.Beat(ctx)
@@ -241,7 +241,7 @@ func (d *Dispatcher) dispatch() {
 	}
 }
 
-// away starts no deliveries for a pause, because the source is down.
+// away pauses the start of deliveries, because the source is down.
 func (d *Dispatcher) away() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

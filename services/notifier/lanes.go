@@ -6,12 +6,12 @@ import "cmp"
 type Limits struct {
 	// Running bounds the deliveries under way in this process; default 512.
 	Running int
-	// OwnerRunning bounds those of one owner; default 32.
+	// OwnerRunning bounds the deliveries of one owner; default 32.
 	OwnerRunning int
-	// HostRunning bounds those to one host; default 64.
+	// HostRunning bounds the deliveries to one host; default 64.
 	HostRunning int
-	// LaneRunning bounds those to one endpoint that answers in time; default 16. Each
-	// timeout halves the endpoint's bound, each answer adds one.
+	// LaneRunning bounds the deliveries to one endpoint that answers in time; default
+	// 16. Each timeout halves the endpoint's bound, each answer adds one.
 	LaneRunning int
 	// Queued bounds the deliveries that wait in this process, OwnerQueued those of one
 	// owner, LaneQueued those to one endpoint; defaults 100,000, 5,000 and 1,000.

@@ -75,7 +75,7 @@ type Delivery struct {
 // Outcome is how a delivery ended.
 type Outcome string
 
-// The outcomes. An attempt ends with one of the first five.
+// The outcomes. An attempt ends with one of the first six, or with Failed.
 const (
 	// Delivered: the endpoint answered with 2xx.
 	Delivered Outcome = "delivered"
@@ -85,7 +85,7 @@ const (
 	TimedOut Outcome = "timeout"
 	// Unreachable: there was no connection, or it broke before the answer.
 	Unreachable Outcome = "unreachable"
-	// Blocked: the endpoint's address is not public.
+	// Blocked: the endpoint's URL is invalid or its address is not public.
 	Blocked Outcome = "blocked"
 	// Unknown: the process died between the claim and the recorded result.
 	Unknown Outcome = "unknown"

@@ -81,8 +81,8 @@ func NewAdmin(owners *Owners, svc *Service, store AdminStore, now func() time.Ti
 }
 
 // List returns a page of the queue, front first, and the cursor of the next page, ""
-// on the last one. limit and lastKey are the texts of the query. A signup that does
-// not move appears on exactly one page, whatever happens between the pages.
+// on the last one. limit and lastKey are query parameters as sent. A signup that
+// does not move appears on exactly one page, whatever happens between the pages.
 func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit, lastKey string) (rows []Row, next string, err error) {
 	w, _, err := a.owners.Authorize(ctx, actor, waitlistID)
 	if err != nil {

@@ -53,8 +53,8 @@ type PresentRow struct {
 type ReferrerRow struct {
 	Number, Count int64
 	Email         string
-	// Key is its queue key. Ahead has the keys of those who stand directly ahead of it, in
-	// the queue's order, at most as many as Reach says. Front says that these are all.
+	// Key is its queue key. Ahead has the keys of the signups directly ahead of it, the
+	// nearest first, at most as many as Reach says. Front says that there are no others ahead.
 	Key   int64
 	Ahead []int64
 	Front bool
@@ -66,7 +66,7 @@ func (l *Locked) Outdated(j *Join) bool {
 	return j.Waitlist.Version != l.SettingsVersion || j.Waitlist.Owner.Version != l.OwnerVersion
 }
 
-// Batch is what becomes of a batch of joins. The store writes all of it in one
+// Batch is the decision about a batch of joins. The store writes all of it in one
 // transaction, or nothing if there are no Inserts.
 type Batch struct {
 	// Outcomes are in the order of the joins.
@@ -77,8 +77,8 @@ type Batch struct {
 	// makes no difference that all signups are inserted before, because a credit moves past
 	// people who stand ahead, and whoever signs up later stands behind.
 	Credits []Credit
-	// Moves is what the credits come to, in the order of the new keys. It is nil if that
-	// cannot be told from what was read; the store then applies Credits.
+	// Moves is the combined effect of the credits, in the order of the new keys. It is
+	// nil if the keys that were read do not show it; the store then applies Credits.
 	Moves []Move
 	// CreditedAt is when the referrers reach their new counts.
 	CreditedAt time.Time
@@ -112,9 +112,9 @@ type Credit struct {
 	Places int64
 }
 
-// Decide returns what becomes of joins, in their order. refused[i], if set, is
-// why joins[i] stays out; nil refuses nobody. newID returns the ids of the events.
-// Decide changes none of its arguments.
+// Decide decides about joins, in their order. refused[i], if set, is why joins[i]
+// stays out; nil refuses nobody. newID returns the ids of the events. Decide
+// changes none of its arguments.
 func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Batch {
 	b := &Batch{
 		State: l.State, Outcomes: make([]Outcome, len(joins)),
@@ -167,7 +167,7 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 			credited = make(map[Token]int64, len(l.Referrers))
 		}
 		credited[j.ReferredBy]++
-		// Two moves with nothing in between are one.
+		// Consecutive credits of one referrer make one move.
 		if n := len(b.Credits); n == 0 || b.Credits[n-1].Number != referrer.Number {
 			b.Credits = append(b.Credits, Credit{Number: referrer.Number})
 		}
@@ -197,9 +197,9 @@ func (b *Batch) publish(j *Join, ev *eventv1.Event) {
 	}
 }
 
-// DecideCredit returns the counters after a credit that a signup's referrer did not get
-// with the signup, the credit, and the event that announces it. w is the waitlist as
-// stored at that moment.
+// DecideCredit decides about a credit that a referrer did not get with the signup. It
+// returns the new counters, the credit, and the event that announces it. w is the
+// waitlist as stored at that moment.
 func DecideCredit(st State, w *Waitlist, referrer ReferrerRow, number int64, now time.Time) (State, Credit, *eventv1.Event) {
 	st.Change++
 	st.Credited++
@@ -208,10 +208,10 @@ func DecideCredit(st State, w *Waitlist, referrer ReferrerRow, number int64, now
 		referralCredited(w, referrer.Number, referrer.Count+1, number, &eff, now, NewEventID())
 }
 
-// ImportBatch is what becomes of one chunk of an import.
+// ImportBatch is the decision about one chunk of an import.
 type ImportBatch struct {
-	// Imported counts the rows that are on the list by this import: Rows, and
-	// those that an earlier attempt committed.
+	// Imported counts the rows that are on the list by this import: Rows, and rows
+	// that an earlier attempt committed.
 	Imported int64
 	// Rows are the new signups. Rows[i] gets the number FirstNumber+i and Keys[i].
 	Rows        []ImportRow
@@ -221,9 +221,9 @@ type ImportBatch struct {
 	State State
 }
 
-// DecideImport returns what becomes of rows, whose addresses differ, given the
-// tokens of the addresses that are on the list, the highest queue key, and when
-// addresses that had left opted out.
+// DecideImport decides about rows, whose addresses differ, given the tokens of the
+// addresses that are on the list, the highest queue key, and when addresses that
+// had left opted out.
 func DecideImport(st State, lastKey int64, present map[string]Token, optedOut map[string]time.Time, rows []ImportRow) ImportBatch {
 	b := ImportBatch{FirstNumber: st.LastNumber + 1, Rows: make([]ImportRow, 0, len(rows)), State: st}
 	for _, r := range rows {

@@ -37,8 +37,8 @@ type PageEnd struct {
 }
 
 // encodeCursor returns the cursor of a place in a waitlist's queue. The checksum
-// detects damage. It is no signature: a forged cursor shows nothing that other pages
-// would not show.
+// detects damage. It is not a signature: a forged cursor shows nothing that other
+// pages would not show.
 func encodeCursor(waitlist uuid.UUID, p PageEnd, now time.Time) string {
 	b := make([]byte, 0, cursorSize)
 	b = append(b, cursorVersion)

@@ -70,7 +70,7 @@ func (a *Admin) Export(ctx context.Context, actor access.Actor, waitlistID strin
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, exportTimeout)
 	defer cancel()
-	// Record it before it sends anything: what has left is out, whether or not all of it did.
+	// Record the export before it sends anything: sent data is out, even if the export fails.
 	if err := a.store.Record(ctx, audit.By(actor, w.OwnerID, audit.SignupsExported, w.ID)); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (a *Admin) Export(ctx context.Context, actor access.Actor, waitlistID strin
 type csvFile struct {
 	buf  []byte
 	send func([]byte) error
-	// position is that of the last row.
+	// position is the position of the last row.
 	position int64
 }
 
@@ -170,8 +170,8 @@ func (f *csvFile) moment(t time.Time) {
 }
 
 // text writes a cell of user input. A spreadsheet would run a cell that begins like a
-// formula, so text puts an apostrophe in front of it. Some spreadsheets take the
-// full-width forms of the signs for the signs.
+// formula, so text puts an apostrophe in front of it. Some spreadsheets treat the
+// full-width forms of these signs alike.
 func (f *csvFile) text(v []byte) {
 	switch first, _ := utf8.DecodeRune(v); first {
 	case '=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠':

@@ -8,7 +8,7 @@ import (
 	"waitlist.internal/libs/emailaddr"
 )
 
-// GuardMode says what becomes of a referral that looks invented.
+// GuardMode says what happens to a referral that looks invented.
 type GuardMode string
 
 // The modes of the referral guard.
@@ -30,7 +30,7 @@ func (m GuardMode) On() bool { return m == GuardFlag || m == GuardWithhold }
 const (
 	// guardThreshold is the sum of the weights from which a referral is flagged.
 	guardThreshold = 100
-	// velocityMost is how many referrals of one referrer in 10 minutes are no sign yet.
+	// velocityMost is how many referrals of one referrer in 10 minutes are still plausible.
 	velocityMost = 30
 	// tooFast is the least time that a person needs for a form.
 	tooFast = 2 * time.Second
@@ -46,7 +46,7 @@ type Person [16]byte
 
 // Evidence is what a signup form says about its referral.
 type Evidence struct {
-	// Disposable: the address is at a provider of addresses that nobody keeps.
+	// Disposable: the address is at a provider of throwaway addresses.
 	Disposable bool
 	// TooFast: the form was sent right after it was shown.
 	TooFast bool
@@ -61,11 +61,11 @@ type ReferralFrom struct {
 	Person   Person
 }
 
-// Seen counts among the last referrals of a referrer those from one network, and those
-// of the last 10 minutes.
+// Seen counts, among a referrer's last referrals, the ones from one network and the
+// ones of the last 10 minutes.
 type Seen struct {
 	FromNetwork, Lately int
-	// Again says that the referrer has referred this person before, also if the person has
+	// Again says that the referrer has referred this person before, even if the person has
 	// left since.
 	Again bool
 }
@@ -108,8 +108,8 @@ func weigh(found bool, weight int) int {
 }
 
 // samePerson reports whether two addresses differ only in what their provider ignores.
-// Other than emailaddr.Person, it takes a plus for the start of a tag at every domain: a
-// credit that this withholds can be given, a trial or an account cannot be taken back.
+// Unlike emailaddr.Person, it takes a plus for the start of a tag at every domain: a
+// credit that is withheld by mistake can still be given, but a trial cannot be taken back.
 func samePerson(a, b string) bool { return untagged(a) == untagged(b) }
 
 func untagged(addr string) string {
@@ -172,7 +172,7 @@ func (g *guard) judge(j *Join, referrer ReferrerRow) string {
 	return j.Evidence.reasons(j.Email, referrer.Email, seen)
 }
 
-// From returns what the guard looks j's referral up by.
+// From returns the key by which the guard looks up j's referral.
 func (j *Join) From() ReferralFrom {
 	return ReferralFrom{Referrer: j.ReferredBy, Network: j.Evidence.Network, Person: j.Evidence.Person}
 }

@@ -38,10 +38,10 @@ const (
 // waitlist's lock meanwhile.
 const importChunk = 2_000
 
-// importFollowed is how many rows an import stores until it has the index catch up, while
-// it goes on. By the time that it has stored as many again, it waits for that catch-up: the
-// index never lacks more than twice these and two chunks, which it appends instead of
-// building itself anew. Catching up after each chunk would slow the import.
+// importFollowed is how many rows an import stores before it starts a catch-up of the index
+// and goes on. After as many rows again, it waits for that catch-up. So the index never
+// lacks more than twice as many rows and two chunks, which it can append without a rebuild.
+// Catching up after each chunk would slow the import.
 const importFollowed = 6_000
 
 // ImportRow is one signup of an import. Its address is normalized by
@@ -79,9 +79,9 @@ type ImportStore interface {
 	// Import appends rows, whose addresses differ, to the queue as DecideImport says,
 	// in one transaction with their event. It leaves out the addresses in present; if
 	// that is nil it looks them up under the waitlist's lock. It returns how many rows
-	// are on the list with their own tokens. Errors are those of Store.Join. An address
-	// that joined after present was read is a RetryError. If it stores anything, it writes
-	// by, unless that is zero.
+	// are on the list with their own tokens. Errors are those of Store.Join. If an address
+	// joined after present was read, the error is a RetryError. If it stores anything, it
+	// writes by, unless that is zero.
 	Import(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token, by audit.Entry) (imported int64, err error)
 }
 
@@ -129,7 +129,7 @@ func (a *Admin) readable(ctx context.Context, actor access.Actor, waitlistID str
 }
 
 // readImport parses an import. bad holds the first rows without a valid address;
-// rows holds those with one.
+// rows holds the rows with one.
 func readImport(raw []byte) (rows []ImportRow, bad []ImportError, err error) {
 	form, err := body.Parse(raw)
 	if err != nil {
@@ -223,8 +223,7 @@ func badRow(n int64, email string) ImportError {
 }
 
 // Import appends rows to a waitlist in chunks and returns how many are new. Only
-// analytics learns of them. When ctx ends, Import stops between two chunks. It may
-// overwrite rows.
+// analytics learns of them. When ctx ends, Import stops between two chunks.
 func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by audit.Entry) (imported int64, err error) {
 	chunks := slices.Collect(slices.Chunk(distinct(rows), importChunk))
 	if len(chunks) == 0 {
@@ -269,8 +268,8 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 	return imported, nil
 }
 
-// follow waits for the catch-up that tells caught whether it succeeded, then starts the next one.
-// It does not wait for an index that failed to catch up.
+// follow waits for the last catch-up, which sends its success to caught, then starts the next
+// one. After a failure it only leaves a hint.
 func (s *Service) follow(ctx context.Context, waitlistID string, caught chan bool) {
 	if ok := <-caught; !ok || s.index == nil {
 		caught <- ok

@@ -77,8 +77,8 @@ type IndexStore interface {
 	Apply(ctx context.Context, waitlistID string, from Mark, d Delta) (ok bool, err error)
 	// Lease takes the right to rebuild for ttl. ok is false if somebody else has it.
 	Lease(ctx context.Context, waitlistID string, ttl time.Duration) (release func(), ok bool, err error)
-	// Build returns a new index that nobody sees. Swap replaces the present one by it
-	// unless that is newer; Discard drops it.
+	// Build returns a new index that nobody sees. Swap replaces the present index by
+	// it, unless the present one is newer; Discard drops it.
 	Build(ctx context.Context, waitlistID string) (Builder, error)
 }
 
@@ -178,8 +178,8 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 				x.rebuild(waitlistID)
 				return Place{}, ErrIndexUnusable
 			case !same:
-				// The place may be the one after a credit that v does not count. Referrals only
-				// grow: as many before and after the place as v says, so many at the place.
+				// The place may follow a credit that v does not count. Referrals only grow: if
+				// their number is the same before and after the place, it was the same at the place.
 				return Place{}, ErrIndexUnusable
 			}
 			return place, nil
@@ -191,11 +191,11 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 	return Place{}, ErrIndexUnusable
 }
 
-// CatchUp applies the changes that the index lacks, those at least that were committed
+// CatchUp applies the changes that the index lacks, at least all that were committed
 // before the call. If changes cannot repair the index, it starts a rebuild in the
-// background and returns ErrIndexUnusable. Callers at the same time share one catch-up:
-// when each made its own, they read the same changes several times over, and their
-// queries kept signups from Postgres.
+// background and returns ErrIndexUnusable. Concurrent callers share one catch-up:
+// otherwise each would read the same changes again, and their queries would slow the
+// signups in Postgres.
 func (x *Index) CatchUp(ctx context.Context, waitlistID string) error {
 	f := x.join(waitlistID)
 	if f == nil {

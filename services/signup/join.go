@@ -28,7 +28,7 @@ func newBackoff() loop.Backoff {
 	return loop.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}
 }
 
-// Outcome is what became of a Join.
+// Outcome is the result of a Join.
 type Outcome struct {
 	// Err says why the join stays out. The other fields are then empty.
 	Err error
@@ -60,7 +60,7 @@ type Receipt struct {
 
 // Join signs up the person whom the request body raw describes. It checks, in
 // this order: JSON, waitlist, open or closed, honeypot, fields, the rules about
-// email domains. An address that is on the list already is no error.
+// email domains. An address that is on the list already is not an error.
 func (s *Service) Join(ctx context.Context, waitlistID string, raw []byte, h Header) (Receipt, error) {
 	form, err := body.Parse(raw)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *Service) Join(ctx context.Context, waitlistID string, raw []byte, h Hea
 	return s.receipt(ctx, waitlistID, e)
 }
 
-// decide lets e be decided: at once where nothing waits, else in a batch of its lane.
+// decide commits e: at once if nothing waits, else in a batch of its lane.
 func (s *Service) decide(ctx context.Context, waitlistID string, e *entry) error {
 	if ln := s.lanes.lead(waitlistID); ln != nil {
 		s.serve(ln, []*entry{e}) //nolint:contextcheck // it goes on when the caller leaves, as every batch does
@@ -239,7 +239,7 @@ func (e *RetryError) Error() string { return "try again: " + e.Err.Error() }
 // Unwrap returns the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// tryJoin stores a batch, again where that may help.
+// tryJoin stores a batch and retries where that may help.
 func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry) ([]Outcome, error) {
 	joins := make([]*Join, len(batch))
 	for i, e := range batch {

@@ -47,7 +47,7 @@ type lane struct {
 	id      string
 	entries []*entry
 	serving bool
-	// pace is how long the last full batch took, for each of its entries.
+	// pace is how long the last full batch took per entry.
 	pace time.Duration
 	// place is the index in the heap, -1 outside it.
 	place int
@@ -155,7 +155,7 @@ func (l *lanes) take() (*lane, []*entry) {
 	}
 }
 
-// put returns a lane after a batch of n entries, which took so long.
+// put gives a lane back after a batch of n entries and its duration.
 func (l *lanes) put(ln *lane, n int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"waitlist.internal/libs/token"
 )
 
-// A client may ask for linkAsks mails with links in linkWindow, whoever they are for.
+// A client's network may ask for linkAsks mails with links in linkWindow, whoever they are for.
 const (
 	linkAsks   = 20
 	linkWindow = 10 * time.Minute
@@ -106,8 +106,8 @@ func (s *Service) check(p token.Purpose, waitlistID string, number int64, tok st
 }
 
 // MailLink has a signup's place and link mailed to it. It does the same work for an address that is not on the
-// list, so neither the answer nor its timing tells. Errors: RATE_LIMITED (by the client), NOT_FOUND (waitlist),
-// VALIDATION_ERROR on email.
+// list, so neither the answer nor its timing reveals it. Errors: RATE_LIMITED (by the client), NOT_FOUND
+// (waitlist), VALIDATION_ERROR on email.
 func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP string) error {
 	address := normalised(email)
 	if address == "" {
@@ -130,14 +130,14 @@ func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP stri
 	return s.store.RequestLink(ctx, w, number)
 }
 
-// asks counts what each network asked this process for in the present window. The limit on all requests bounds it.
+// asks counts each network's requests to this process in the present window. The global rate limit bounds its size.
 type asks struct {
 	mu    sync.Mutex
 	since time.Time
 	by    map[Network]int
 }
 
-// take counts one more, or returns how long to wait.
+// take counts one more request, or returns how long to wait.
 func (a *asks) take(n Network, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()

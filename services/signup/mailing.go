@@ -74,7 +74,7 @@ func (s *Service) Mailing(ctx context.Context, waitlistID string, number int64) 
 }
 
 // OptedIn returns the numbers above after of live signups that have not opted out,
-// ascending. limit is 1 to 10,000; fewer numbers are the last ones.
+// ascending. limit is 1 to 10,000; fewer numbers mean that there are no more.
 func (s *Service) OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	if limit < 1 || limit > maxRecipientsListed {
 		return nil, outOfBounds("limit", fmt.Sprintf("This must be an integer from 1 to %d.", maxRecipientsListed))

@@ -33,7 +33,7 @@ func Reach(joins []*Join) map[Token]int {
 	return reach
 }
 
-// Move is what the credits of a batch come to for one referrer.
+// Move is the combined effect of a batch's credits on one referrer.
 type Move struct {
 	Number int64
 	// From and To are its old and its new queue key, which may be equal.
@@ -44,7 +44,7 @@ type Move struct {
 
 // stretch is a part of the queue of which every signup is known.
 type stretch struct {
-	// queue has the signups, known by the keys that they had before the batch.
+	// queue has the signups, identified by their keys before the batch.
 	queue []int64
 	// last is the highest key, which belongs to a referrer.
 	last int64
@@ -52,9 +52,9 @@ type stretch struct {
 	front bool
 }
 
-// moves returns what credits, applied one after the other, come to: one move for each
-// referrer, whose row is then written once. It returns nil if the keys that were read do
-// not show it, or if there is no room between two of them.
+// moves returns the combined effect of credits, applied one after the other: one move
+// for each referrer, so that its row is written once. It returns nil if the keys that
+// were read do not show it, or if there is no room between two of them.
 func (l *Locked) moves(credits []Credit) []Move {
 	referrers := make(map[int64]ReferrerRow, len(l.Referrers)) // by number
 	for _, r := range l.Referrers {
@@ -124,9 +124,9 @@ func stretchesOf(referrers []ReferrerRow) map[int64]*stretch {
 	return out
 }
 
-// settle gives those who moved their new keys. Nobody else gets one: a run of movers
+// settle gives new keys to the signups that moved and to no others: a run of these
 // shares the room between its two neighbours evenly. It returns false if there is too
-// little.
+// little room.
 func (st *stretch) settle(moves map[int64]*Move) bool {
 	for i := 0; i < len(st.queue); i++ {
 		begin, end := i, i

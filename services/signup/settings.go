@@ -68,12 +68,12 @@ type Settings struct {
 	Appearance              Appearance `json:"appearance"`
 }
 
-// Appearance says how the form looks; empty: as it does by default.
+// Appearance says how the form looks; an empty field means the default.
 type Appearance struct {
 	// Accent is the colour of buttons and links, as #rrggbb in lower case.
 	Accent  string `json:"accent,omitempty"`
 	LogoURL string `json:"logo_url,omitempty"`
-	// ButtonText is on the button that signs up.
+	// ButtonText is the text of the button that signs up.
 	ButtonText string `json:"button_text,omitempty"`
 	// Locale is the language of the form's own texts: en, de, or empty for the visitor's.
 	Locale string `json:"locale,omitempty"`

@@ -95,7 +95,7 @@ type View struct {
 	Rank int64
 }
 
-// Credited is what became of a request to give a credit.
+// Credited is the result of a request to give a credit.
 type Credited int
 
 // The answers to a request to give a credit.
@@ -125,18 +125,18 @@ type Store interface {
 	// Join runs one batch of signups to a waitlist in one transaction: it takes the
 	// waitlist's lock, reads what decide needs, and writes what decide returns. If it
 	// fails, none of the joins was committed, apart from the case that RetryError
-	// names. It returns a RowError or a RetryError where those fit.
+	// names. It returns a RowError or a RetryError where they apply.
 	Join(ctx context.Context, waitlistID string, joins []*Join, decide func(*Locked) *Batch) error
 	// View returns the waitlist's counters and, for a non-empty address, its signup. It
 	// returns the rank if at most rankUpTo signups are live.
 	View(ctx context.Context, waitlistID, email string, rankUpTo int64) (View, error)
 	// Leaderboard returns the referral counts of the first limit referrers.
 	Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error)
-	// Verify marks a signup's address as verified. It returns false if it was before. With
-	// credit it also gives the credit for the referral, if it is still owed.
+	// Verify marks a signup's address as verified. It returns false if it was verified
+	// before. With credit it also gives the credit for the referral, if it is still owed.
 	Verify(ctx context.Context, w *Waitlist, number int64, at time.Time, credit bool) (bool, error)
-	// Credit gives the referrer of a signup the credit unless it has it. NOT_FOUND: the
-	// signup was removed.
+	// Credit gives a signup's referrer the credit unless it has the credit already.
+	// NOT_FOUND: the signup was removed.
 	Credit(ctx context.Context, w *Waitlist, number int64, by audit.Entry) (Credited, error)
 	// OptOut marks a signup as opted out. A second call changes nothing.
 	OptOut(ctx context.Context, w *Waitlist, number int64, at time.Time) error
@@ -145,7 +145,7 @@ type Store interface {
 	// Offboarded returns the number of the signup that an address had when its removal
 	// asked for an offboarding mail. NOT_FOUND: no removal did.
 	Offboarded(ctx context.Context, waitlistID, email string) (number int64, err error)
-	// OptOutOffboarded opts such an address out, in case that it is imported again. A
+	// OptOutOffboarded opts such an address out, in case it is imported again. A
 	// second call changes nothing.
 	OptOutOffboarded(ctx context.Context, waitlistID, email string, at time.Time) error
 	// Remove deletes a signup and closes its gap. NOT_FOUND: it was removed before. An
@@ -198,7 +198,7 @@ type Service struct {
 	store Store
 	index *Index
 	ring  *token.Ring
-	// hash returns the keyed hashes of a network; see guard.go.
+	// hash returns the keyed hashes of a network or an address; see guard.go.
 	hash  func(waitlistAndNetwork string) [][]byte
 	now   func() time.Time
 	log   *slog.Logger

@@ -152,7 +152,7 @@ func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
 	f := Form{
 		Waitlist: w, Settings: w.Settings.Effective(tier),
 		Advanced: tier.AtLeast("advanced"), Pro: tier.AtLeast("pro"),
-		// The tier alone changes when a trial ends.
+		// When a trial ends, only the tier changes.
 		Version: fmt.Sprintf("%d.%d.%s", w.Version, w.Owner.Version, tier),
 	}
 	if v.Total > publicCountAbove && !f.Settings.HidePosition {

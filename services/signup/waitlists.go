@@ -29,8 +29,8 @@ type WaitlistStore interface {
 	Waitlists(ctx context.Context, ownerID string) (lists []ListedWaitlist, ownerVersion int64, err error)
 	// CreateWaitlist inserts what build returns. If an earlier request with the same
 	// key created a waitlist, it returns that one and sets replayed. It may call build
-	// more than once. A closed owner gets AUTHENTICATION_REQUIRED, and one that has
-	// c.MaxWaitlists CONFLICT.
+	// more than once. The error is AUTHENTICATION_REQUIRED for a closed owner, and
+	// CONFLICT for an owner of c.MaxWaitlists waitlists.
 	CreateWaitlist(ctx context.Context, c Creation, build func(templatesDeleted int64) (Draft, error)) (w *Waitlist, replayed bool, err error)
 	// ChangeWaitlist locks a waitlist and stores what change returns for it. It
 	// increments the version and writes by if anything differs. It may call change more than once.
@@ -75,7 +75,7 @@ type Creation struct {
 	By audit.Entry
 }
 
-// WithinBound returns CONFLICT if no waitlist fits beside the have others of the owner.
+// WithinBound returns CONFLICT if an owner of have waitlists may not create another.
 func (c Creation) WithinBound(have int64) error {
 	if c.MaxWaitlists == 0 || have < c.MaxWaitlists {
 		return nil
@@ -85,9 +85,9 @@ func (c Creation) WithinBound(have int64) error {
 
 // Bounds keep one owner from slowing the others; 0 means no bound.
 type Bounds struct {
-	// Waitlists of an owner.
+	// Waitlists bounds the waitlists of an owner.
 	Waitlists int64
-	// SettingsBytes is the size of a waitlist's settings as they are stored.
+	// SettingsBytes bounds a waitlist's settings as they are stored.
 	SettingsBytes int
 }
 
@@ -99,8 +99,8 @@ type OwnedWaitlist struct {
 	SettingsJSON []byte
 }
 
-// ListedWaitlist is what a member's list of waitlists shows of one. It is small because
-// a list may have a thousand.
+// ListedWaitlist is a waitlist in a member's list. It is small because a list may have
+// a thousand.
 type ListedWaitlist struct {
 	ID          string
 	Name        string
@@ -260,7 +260,7 @@ func (o *Owners) CloseOwner(ctx context.Context, ownerID string) error {
 
 // Authorize returns waitlist id and the actor's grant. It is the first step of every
 // route on a waitlist. Errors, in this order: NOT_FOUND for an unknown waitlist,
-// FORBIDDEN without a grant, and those of the owner's subscription.
+// FORBIDDEN without a grant, and the errors of the owner's subscription.
 func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (Waitlist, access.Grant, error) {
 	id, ok := ParseID(id)
 	if !ok {
@@ -305,8 +305,8 @@ func (o *Owners) writable(actor access.Actor, grant access.Grant) error {
 	return grant.RequireWrite()
 }
 
-// refresh stores the entitlement of the call, which may be newer than the one that
-// the last event delivered, whose version is stored.
+// refresh stores grant's entitlement if its version is above stored: it may be
+// newer than the last event's.
 func (o *Owners) refresh(ctx context.Context, stored int64, grant access.Grant) error {
 	if grant.Entitlement.Version <= stored {
 		return nil

@@ -33,8 +33,8 @@ const hashPatience = 3500 * time.Millisecond
 type Config struct {
 	service.Config
 
-	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name has the addresses of all
-	// replicas (a headless service) and is looked up every three seconds.
+	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name must resolve to all
+	// replicas (a headless service); it is looked up every three seconds.
 	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
 
 	// Where the internal interface of messaging is, for its part of the audit trail.
@@ -57,13 +57,14 @@ type Config struct {
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 	// Whether addresses that differ in their plus part, or in dots where the provider ignores them, share one trial.
 	TrialPerPerson bool `env:"TRIAL_PER_PERSON" envDefault:"false"`
-	// Whether new passwords may neither be the address nor one of the 10,000 most common.
+	// Whether to refuse new passwords that are the address or one of the 10,000 most common.
 	RefuseCommonPasswords bool `env:"REFUSE_COMMON_PASSWORDS" envDefault:"false"`
 	// Members that a team may have.
 	TeamMembers int `env:"TEAM_MEMBERS" envDefault:"100"`
-	// Base64 of at least 32 bytes: key of the hashes that stay of deleted addresses. Never change it.
+	// Base64 of at least 32 bytes: key of the hashes that remain of deleted addresses. Never change it.
 	AddressKey string `env:"ADDRESS_KEY" run:"made in DATA_DIR/keys" deployed:"required"`
-	// Passwords hashed at once, 19 MiB each. 0: one per processor, of the whole node where a container has no limit.
+	// Passwords hashed at once, 19 MiB each. 0: one per processor; without a CPU limit, a container counts all of
+	// its node's.
 	PasswordConcurrency int `env:"PASSWORD_CONCURRENCY" envDefault:"0"`
 }
 

@@ -91,8 +91,8 @@ func fields(c *gin.Context, names ...string) ([]string, error) {
 	return values, o.Err()
 }
 
-// withFields returns the errors of the body together with those of the domain, at
-// most one of them from the domain for each field.
+// withFields returns the errors of the body, together with the domain's first error
+// for each field that has none.
 func withFields(o *body.Object, fields []apierr.Field) error {
 	for _, f := range fields {
 		if !o.Failed(f.Field) {
@@ -295,7 +295,7 @@ func (h handler) endSession(c *gin.Context) error {
 	return nil
 }
 
-// entry is an entry of the audit trail. What it does not have is null.
+// entry is an entry of the audit trail. Missing values are null.
 type entry struct {
 	At         string       `json:"at"`
 	Actor      *string      `json:"actor"`

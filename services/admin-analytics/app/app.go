@@ -20,8 +20,8 @@ import (
 type Config struct {
 	service.Config
 
-	// Where the internal interface of account is: `host:port` or a gRPC URL. The name has the addresses of all
-	// replicas (a headless service) and is looked up every three seconds.
+	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
+	// replicas (a headless service); it is looked up every three seconds.
 	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
 	// Where the internal interface of signup is.
 	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`

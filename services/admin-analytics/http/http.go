@@ -158,7 +158,7 @@ func (h handler) remove(c *gin.Context) error {
 	return nil
 }
 
-// waitlistID returns the waitlist's id in the path. Text that is no id is NOT_FOUND.
+// waitlistID returns the waitlist's id in the path, or NOT_FOUND if that is not an id.
 func waitlistID(c *gin.Context) (string, error) {
 	s := c.Param("waitlist_id")
 	id, err := uuid.Parse(s)
@@ -169,7 +169,7 @@ func waitlistID(c *gin.Context) (string, error) {
 }
 
 // header returns a header as gRPC can carry it: U+FFFD replaces bytes that are not
-// UTF-8. No header that is read here may contain either.
+// UTF-8. The services accept neither in the headers read here.
 func header(c *gin.Context, name string) string {
 	return strings.ToValidUTF8(c.GetHeader(name), "\uFFFD")
 }

@@ -71,8 +71,8 @@ func (h handler) export(c *gin.Context) error {
 		return nil
 	}
 	out := http.NewResponseController(c.Writer)
-	// left is how much longer than at exportRate the client may still take. Only its own
-	// time counts.
+	// left is how far the client may still fall behind exportRate. Only the time of
+	// writing to it counts.
 	left := h.stall
 	checked := time.Now()
 	for ; err == nil; res, err = stream.Recv() {
@@ -101,7 +101,7 @@ func (h handler) export(c *gin.Context) error {
 }
 
 // stillAllowed returns an error if the caller of an export has lost access to the
-// waitlist since it began. An outage is no reason to end it.
+// waitlist since it began. An outage does not end the export.
 func (h handler) stillAllowed(c *gin.Context, id string) error {
 	actor, err := authn.Again(c, h.accounts)
 	if err == nil {
@@ -119,8 +119,8 @@ func gone(err error) error {
 }
 
 // opening returns the context of a call that may take long. The context ends if the
-// call does not begin within answerTimeout. begun says that the call has begun, or
-// translates the error with which it failed.
+// call does not begin within answerTimeout. begun ends that limit and returns the
+// error with which the call began, or DeadlineExceeded if the limit ended the call.
 func opening(parent context.Context) (ctx context.Context, begun func(error) error, end context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	late := time.AfterFunc(answerTimeout, cancel)
@@ -178,7 +178,7 @@ func (h handler) importSignups(c *gin.Context) error {
 // passOn sends the request's body in pieces, up to the first byte over the limit. It
 // stops when send fails, which means that the signup service has answered. An error
 // means that the body could not be read. The signup service then gets a byte that is
-// no JSON instead of the rest, so that it rejects the request after the checks that
+// not JSON instead of the rest, so that it rejects the request after the checks that
 // come first. The read deadline is left in force, because net/http also reads the
 // rest of the body before it answers.
 func (h handler) passOn(c *gin.Context, send func([]byte) error) error {

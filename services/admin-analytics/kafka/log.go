@@ -22,7 +22,7 @@ const (
 	// between two requests.
 	leaderWait  = 10 * time.Second
 	leaderPause = 200 * time.Millisecond
-	// piece is how many events a call of next gets.
+	// piece is the most events that one call of next gets.
 	piece = 1000
 )
 

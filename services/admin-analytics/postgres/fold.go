@@ -22,9 +22,9 @@ const (
 	foldRows = 1000
 	// A fold starts after the last folded id: while an old snapshot is held, the
 	// index may have many entries of deleted rows before it. Transactions do not
-	// commit in the order of their ids, and nobody wakes this replica for those of another
-	// one, so a fold starts from the first id every sweepEvery, or less often if that took
-	// more than 1/sweepShare of the time.
+	// commit in the order of their ids, and another replica's commits do not wake this
+	// one, so a fold starts from the first id every sweepEvery, or less often if such
+	// folds would take more than 1/sweepShare of the time.
 	sweepEvery = time.Second
 	sweepShare = 10
 )
@@ -69,7 +69,7 @@ func (s *Store) Fold(ctx context.Context) error {
 // and returns the last id.
 func (s *Store) fold(ctx context.Context, behind int64) (int64, error) {
 	for {
-		// Without a transaction, since this is all that an idle system asks, over and over.
+		// No transaction: an idle system runs only this query, again and again.
 		wait, err := s.db.ArrivalsWait(ctx, behind)
 		if err != nil {
 			return behind, fmt.Errorf("look for counts to fold: %w", err)

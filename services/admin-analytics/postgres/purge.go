@@ -18,16 +18,16 @@ import (
 const (
 	// purgeChunk bounds the rows, and so a transaction to tens of milliseconds.
 	purgeChunk = 5000
-	// tombstoneKept is longer than an event can arrive again: dead letters are
-	// kept for 30 days.
+	// tombstoneKept exceeds the time in which an event can arrive again: dead letters
+	// are kept for 30 days.
 	tombstoneKept = 35 * 24 * time.Hour
 )
 
 // purgedTables returns the tables with a waitlist's sums.
 func purgedTables() []string { return []string{"day", "utm_value", "utm_total"} }
 
-// Purge calls PurgeOnce at that interval until ctx is done. It logs failures and
-// tries again.
+// Purge calls PurgeOnce at the interval every until ctx is done. It logs failures
+// and tries again.
 func (s *Store) Purge(ctx context.Context, every time.Duration, log *slog.Logger) error {
 	return loop.Job{Name: "purge of analytics", Every: every, Log: log, Do: loop.Whole(s.PurgeOnce)}.Run(ctx)
 }
@@ -46,7 +46,7 @@ func (s *Store) PurgeOnce(ctx context.Context) error {
 		if err != nil {
 			return errors.Join(append(failed, fmt.Errorf("look for deleted waitlists: %w", err))...)
 		}
-		// The loop passes a waitlist whose purge fails.
+		// The loop goes on after a waitlist whose purge fails.
 		if err := s.purge(ctx, next.WaitlistID); err != nil {
 			failed = append(failed, fmt.Errorf("purge waitlist %s: %w", next.WaitlistID, err))
 		}

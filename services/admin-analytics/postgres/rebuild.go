@@ -126,8 +126,8 @@ func (s *Store) WaitlistIDs(ctx context.Context, next func(string) error) error 
 }
 
 // RebuildViews implements adminanalytics.RebuildStore. It reads the log without the
-// lock, and again under the lock only what arrived meanwhile. Then it has read
-// everything that the sums include.
+// lock, and then, under the lock, only what arrived meanwhile. By then it has read
+// every event that the sums include.
 func (s *Store) RebuildViews(
 	ctx context.Context, waitlistID string, log adminanalytics.ViewLog, full func(since time.Time) time.Time,
 ) error {
@@ -155,9 +155,9 @@ func (s *Store) RebuildViews(
 		if err := read(); err != nil {
 			return err
 		}
-		// A day that the log holds completely gets the log's views. Of other days the
-		// log holds a part, which never exceeds what was counted; they keep the higher
-		// figure. The statements read whole tables.
+		// A day that the log holds completely gets the log's views. Other days keep the
+		// higher figure: the log holds only a part of them, never more than was counted.
+		// The statements read whole tables.
 		var b pgx.Batch
 		const these = ` AND day >= $2 AND ($1 = '' OR waitlist_id = nullif($1, '')::uuid)`
 		first := full(log.Since())

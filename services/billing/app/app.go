@@ -29,8 +29,8 @@ const otherConns = 6
 type Config struct {
 	service.Config
 
-	// Where the internal interface of account is: `host:port` or a gRPC URL. The name has the addresses of all
-	// replicas (a headless service) and is looked up every three seconds.
+	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
+	// replicas (a headless service); it is looked up every three seconds.
 	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
 
 	// Stripe's secret key.
@@ -41,7 +41,7 @@ type Config struct {
 	StripeURL string `env:"STRIPE_URL"`
 	// `tier.interval=price`, for each plan; see above.
 	StripePrices []string `env:"STRIPE_PRICES" run:"the simulator's" deployed:"required"`
-	// How long one attempt at a call may take, from 1s to 10s. There are two.
+	// How long each of the two attempts at a call may take, from 1s to 10s.
 	StripeTimeout time.Duration `env:"STRIPE_TIMEOUT" envDefault:"8s"`
 
 	// Where the checkout leads after a payment.

@@ -26,7 +26,7 @@ const (
 )
 
 // Exempt reports whether a request is exempt from the global rate limit. The webhook
-// is, because losing a payment event is worse than serving one more request.
+// is exempt, because losing a payment event is worse than serving one more request.
 func Exempt(method, path string) bool { return method == http.MethodPost && path == webhookPath }
 
 // Webhook verifies and parses the provider's events.

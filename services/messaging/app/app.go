@@ -44,20 +44,20 @@ type Config struct {
 	// Mails sent at a time.
 	MailWorkers int `env:"MAIL_WORKERS" envDefault:"4"`
 
-	// Mails of blasts sent at a time, beside MAIL_WORKERS; requests where the provider takes several mails at once.
+	// Mails of blasts sent at a time, in addition to MAIL_WORKERS; requests, if the provider takes several mails at once.
 	BlastWorkers int `env:"BLAST_WORKERS" envDefault:"4"`
 	// Mails of blasts a second, over all processes. 0: no limit.
 	BlastRate float64 `env:"BLAST_RATE" envDefault:"0"`
 	// Blasts and mails about signups that an owner may send in 24 hours, counted by the hour. Beyond it blasts get 429,
 	// and other mails are not sent. 0: no limit.
 	MailDailyCap int64 `env:"MAIL_DAILY_CAP" envDefault:"0"`
-	// The same for an owner on trial. 0: MAIL_DAILY_CAP holds.
+	// The same for an owner on trial. 0: MAIL_DAILY_CAP applies.
 	BlastDailyCapTrial int64 `env:"BLAST_DAILY_CAP_TRIAL" envDefault:"0"`
-	// Blasts and mails about signups that one address may get in 24 hours, from all owners. Others are not sent. 0: no
-	// limit.
+	// Blasts and mails about signups that one address may get in 24 hours, from all owners. Further ones are not sent.
+	// 0: no limit.
 	MailDailyCapRecipient int64 `env:"MAIL_DAILY_CAP_RECIPIENT" envDefault:"0"`
-	// Verifications, links and invitations that one person may get in 24 hours, from all waitlists and accounts. Others
-	// are not sent. 0: no limit.
+	// Verifications, links and invitations that one person may get in 24 hours, from all waitlists and accounts.
+	// Further ones are not sent. 0: no limit.
 	AskDailyCapRecipient int64 `env:"ASK_DAILY_CAP_RECIPIENT" envDefault:"0"`
 	// Templates that an account can have; beyond it 409. 0: no bound.
 	MaxTemplates int64 `env:"MAX_TEMPLATES" envDefault:"0" deployed:"200"`
@@ -66,8 +66,8 @@ type Config struct {
 	// Whether blasts, mails from templates and sending domains need a verified address. Set it for account as well.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 
-	// Where the internal interface of account is: `host:port` or a gRPC URL. The name has the addresses of all
-	// replicas (a headless service) and is looked up every three seconds.
+	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
+	// replicas (a headless service); it is looked up every three seconds.
 	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
 	// Where the internal interface of signup is.
 	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
@@ -94,10 +94,10 @@ type Config struct {
 	SMSCountries []string `env:"SMS_COUNTRIES"`
 	// Whether owners on trial may send text messages through twilio.
 	SMSTrials bool `env:"SMS_TRIALS" envDefault:"false"`
-	// Text messages through twilio that an owner may send in 24 hours, counted by the hour. Others are not sent. 0: no
-	// limit.
+	// Text messages through twilio that an owner may send in 24 hours, counted by the hour. Further ones are not sent.
+	// 0: no limit.
 	SMSDailyCap int64 `env:"SMS_DAILY_CAP" envDefault:"0"`
-	// The same to all numbers that differ in their last four digits only, from all owners.
+	// The same for all numbers that differ only in their last four digits, from all owners.
 	SMSDailyCapPrefix int64 `env:"SMS_DAILY_CAP_PREFIX" envDefault:"0"`
 
 	// `host:port` of the resolver for sending domains. Empty: the machine's.

@@ -14,8 +14,8 @@ import (
 // oldestEvery is the pause between two looks at the age of what waits.
 const oldestEvery = 10 * time.Second
 
-// watchOldest exports the age of the oldest mail and blast until ctx ends. All replicas see
-// the same ones. While Postgres does not answer, there is no age: rather none than an old one.
+// watchOldest exports the age of the oldest mail and blast until ctx ends. All replicas export
+// the same ages. While Postgres does not answer, there is no age, because an outdated one misleads.
 func watchOldest(ctx context.Context, mails *postgres.Mails, reg prometheus.Registerer) error {
 	age := promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "messaging_oldest_seconds", Help: "Age of the oldest mail that waits, and of the oldest blast that has not ended.",

@@ -22,7 +22,7 @@ import (
 	"waitlist.internal/services/messaging/twilio"
 )
 
-// opened holds what the settings that only messaging has describe.
+// opened holds what open makes from the settings that only messaging has.
 type opened struct {
 	from     stdmail.Address
 	provider messaging.Provider
@@ -61,7 +61,7 @@ func (c Config) open() (in opened, problems []error) {
 	return in, problems
 }
 
-// sender returns the sender of mails that have no other.
+// sender returns the default sender of mails.
 func (c Config) sender() (stdmail.Address, error) {
 	from := c.MailFrom
 	if from == "" && c.MailProvider == "maildir" {

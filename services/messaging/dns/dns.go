@@ -29,7 +29,7 @@ const (
 	tryTimeout    = 1500 * time.Millisecond
 	lookupTimeout = 3500 * time.Millisecond
 	tries         = 2
-	// udpSize is the size in bytes from which answers are requested by TCP.
+	// udpSize is the largest answer by UDP, in bytes; longer ones are requested by TCP.
 	udpSize = 1232
 	// systemConfig lists the resolvers of the machine.
 	systemConfig = "/etc/resolv.conf"

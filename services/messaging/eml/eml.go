@@ -84,8 +84,8 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 }
 
 // plain reports whether the library writes a header's text so that readers get it back unchanged, except
-// for a trailing blank, which a missing name leaves. The library does not encode words that already look
-// encoded, folds at every blank, and does not break words.
+// for a trailing blank, which an empty name at its end leaves. The library does not encode words that
+// already look encoded, folds at every blank, and does not break words.
 func plain(s string) bool {
 	const most = 70 // characters per word
 	for word := range strings.SplitSeq(strings.TrimSuffix(s, " "), " ") {

@@ -25,7 +25,7 @@ import (
 const (
 	// releaseAgain is the pause after a failed release.
 	releaseAgain = 5 * time.Minute
-	// notificationKept is longer than a provider repeats notifications.
+	// notificationKept exceeds the time for which a provider repeats notifications.
 	notificationKept = 7 * 24 * time.Hour
 )
 
@@ -323,7 +323,7 @@ func (m *Mails) Suppress(ctx context.Context, notificationID string, reason mess
 }
 
 // ResealDomains puts the keys of all domains under the first key of ring and returns how
-// many were under another one. The error names the domains whose key no key opens.
+// many were under another one. The error names the domains whose key no key of ring opens.
 func ResealDomains(ctx context.Context, pool *pgxpool.Pool, ring *seal.Ring) (n int, err error) {
 	const page = 200
 	q := db.New(pool)

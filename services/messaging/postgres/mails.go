@@ -190,9 +190,9 @@ func (m *Mails) Prune(ctx context.Context, before time.Time) (int64, error) {
 // oldestOf bounds the mails among which Oldest looks.
 const oldestOf = 1000
 
-// Oldest returns when the oldest waiting mail was requested, and when the oldest blast was
-// made that has not ended; the zero time where there is none. Of many waiting mails it knows
-// the thousand that are due first.
+// Oldest returns when the oldest waiting mail was requested, and when the oldest unfinished
+// blast was created; the zero time means that there is none. It looks only at the thousand
+// waiting mails that are due first.
 func (m *Mails) Oldest(ctx context.Context) (mail, blast time.Time, err error) {
 	mail, err = m.db.OldestMail(ctx, oldestOf)
 	if err == nil || errors.Is(err, pgx.ErrNoRows) {

@@ -21,8 +21,8 @@ const (
 	purgeRows = 5000
 	// purgeTexts limits a deletion of rows of up to a megabyte.
 	purgeTexts = 50
-	// tombstoneKept is longer than any event can be redelivered: dead letters are kept for 30
-	// days.
+	// tombstoneKept exceeds the time in which an event can be redelivered: dead letters are
+	// kept for 30 days.
 	tombstoneKept = 35 * 24 * time.Hour
 )
 
@@ -103,7 +103,7 @@ func (p *Purge) rows(ctx context.Context, id string) error {
 	if err := purgeDomains(ctx, p.Pool, id); err != nil {
 		return err
 	}
-	// After the things that the entries are about: writers of entries hold those.
+	// Last: writers of entries lock or insert rows of the above, so no entry follows.
 	if err := (&audit.Table{Pool: p.Pool}).Forget(ctx, id); err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"waitlist.internal/services/messaging/postgres/db"
 )
 
-// take counts u for each subject, in place of u.Subject, and returns by subject how long those have to wait that would
-// exceed the quota; they are not counted. Concurrent calls about a subject wait for each other's transactions.
+// take counts u for each of subjects, instead of u.Subject. It does not count subjects that would exceed the quota:
+// over says how long each has to wait. Concurrent calls about a subject wait for each other's transactions.
 func take(
 	ctx context.Context, q *db.Queries, at time.Time, u messaging.Use, subjects ...string,
 ) (over map[string]time.Duration, err error) {

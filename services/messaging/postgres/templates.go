@@ -168,7 +168,7 @@ func (s *Templates) TemplateTypes(ctx context.Context, ownerID string, ids []str
 }
 
 // holdOff keeps the purge of an account or waitlist waiting until tx ends. A transaction that inserts
-// rows for one calls holdOff and then checks whether it is deleted. So either the purge finds the rows,
+// rows for it calls holdOff and then checks whether it is deleted. So either the purge finds the rows,
 // or the transaction finds the deletion and inserts none.
 func holdOff(ctx context.Context, tx pgx.Tx, id string) error {
 	return db.New(tx).HoldOffPurge(ctx, id)

@@ -32,8 +32,8 @@ type Suppressor interface {
 	Suppress(ctx context.Context, notificationID string, reason messaging.SuppressionReason, emails []string) error
 }
 
-// Notifications processes Resend's notifications: addresses that bounce permanently, and those of people
-// who complain, are suppressed.
+// Notifications processes Resend's notifications: it suppresses addresses that bounce permanently, and
+// addresses of people who complain.
 type Notifications struct {
 	webhooks api.WebhooksSvc
 	secrets  []string

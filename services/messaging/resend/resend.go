@@ -92,7 +92,7 @@ func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
 func (p *Provider) SendBatch(ctx context.Context, key string, mails []messaging.Mail) []error {
 	errs := make([]error, len(mails))
 	var reqs []*api.SendEmailRequest
-	var index []int // of each of reqs in mails
+	var index []int // positions of reqs in mails
 	for i, m := range mails {
 		req, err := p.request(m)
 		if err != nil {

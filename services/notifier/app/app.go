@@ -25,11 +25,11 @@ import (
 type Config struct {
 	service.Config
 
-	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name has the addresses of all
-	// replicas (a headless service) and is looked up every three seconds.
+	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name must resolve to all
+	// replicas (a headless service); it is looked up every three seconds.
 	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
 	// Networks and addresses that notifications may go to although they are not public, such as 127.0.0.0/8.
-	// Everybody who may set a webhook reaches them.
+	// Everybody who may set a webhook can reach them.
 	AllowedNetworks []string `env:"NOTIFIER_ALLOWED_NETWORKS"`
 	// Notifications under way at a time in one process.
 	Concurrency int `env:"NOTIFIER_CONCURRENCY" envDefault:"512"`

@@ -63,8 +63,7 @@ func (s *Deliveries) Queue(ctx context.Context, tx pgx.Tx, ds ...notifier.Delive
 	return nil
 }
 
-// Forget deletes every delivery of a waitlist in tx. Those that are still queued
-// are never attempted.
+// Forget deletes every delivery of a waitlist in tx. Queued ones are never attempted.
 func (s *Deliveries) Forget(ctx context.Context, tx pgx.Tx, waitlistID string) error {
 	if err := s.db.WithTx(tx).ForgetWaitlist(ctx, waitlistID); err != nil {
 		return fmt.Errorf("delete deliveries of a waitlist: %w", err)

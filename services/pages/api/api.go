@@ -24,7 +24,7 @@ const maxAnswer = 1 << 20
 // say what went wrong.
 const timeout = 4500 * time.Millisecond
 
-// Visitor is on whose behalf a call is made.
+// Visitor is the person for whom a call is made.
 type Visitor struct {
 	UserAgent, Address, RequestID string
 }
@@ -75,7 +75,7 @@ func New(base string) *Client {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Path returns a path of its parts, each percent-encoded.
+// Path joins parts to a path and percent-encodes each.
 func Path(parts ...string) string {
 	var b bytes.Buffer
 	for _, p := range parts {

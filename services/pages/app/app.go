@@ -26,11 +26,11 @@ const Name = "pages"
 type Config struct {
 	service.Config
 
-	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name has the addresses of all
-	// replicas (a headless service) and is looked up every three seconds.
+	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name must resolve to all
+	// replicas (a headless service); it is looked up every three seconds.
 	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
-	// The REST interface as this service reaches it, with /v1. Whoever answers there must trust this service's address as
-	// a proxy (TRUSTED_PROXIES), or takes all visitors for one.
+	// The REST interface as this service reaches it, with /v1. The server there must trust this service's address as a
+	// proxy (TRUSTED_PROXIES); otherwise it takes all visitors for one.
 	APIURL string `env:"PAGES_API_URL" envDefault:"http://127.0.0.1:8080/v1" run:"the standalone's" deployed:"required"`
 	// The pages as people reach them, without a path; the REST interface is at /v1 beside them.
 	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080" run:"the standalone's" deployed:"required"`

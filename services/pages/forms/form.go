@@ -24,7 +24,7 @@ type Form struct {
 	Count *int64 `json:"-"`
 }
 
-// Appearance says how a form looks; empty: as it does by default.
+// Appearance says how a form looks; an empty field means the default.
 type Appearance struct {
 	Accent     string `json:"accent"`
 	LogoURL    string `json:"logo_url"`
@@ -41,7 +41,7 @@ type Question struct {
 	Options  []string `json:"options"`
 }
 
-// Heading is what stands above the form.
+// Heading returns the heading of the form.
 func (f *Form) Heading() string {
 	if f.Headline != "" {
 		return f.Headline
@@ -54,8 +54,8 @@ type Piece struct{ Text, URL string }
 
 var markdownLink = regexp.MustCompile(`\[([^\[\]]+)\]\(((?:https?://|mailto:)[^\s()<>"]+)\)`)
 
-// Consent returns the consent text in pieces. Only what is plainly a link to a page or a
-// mailbox is one.
+// Consent returns the consent text in pieces. Only Markdown links to pages and mailboxes
+// become links.
 func (f *Form) Consent() (out []Piece) {
 	rest := f.ConsentText
 	for {

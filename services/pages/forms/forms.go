@@ -32,14 +32,14 @@ const (
 	fresh = time.Second
 	// Shown is the largest age of a form that is shown because signup does not answer.
 	Shown = 5 * time.Second
-	// Sent is the same for the answer to what a visitor entered in the form.
+	// Sent is the largest age for the answer to a form that a visitor sent.
 	Sent = time.Hour
-	// timeout bounds the question, so that there is time left for the page.
+	// timeout bounds a call to signup, so that there is time left for the page.
 	timeout = 2 * time.Second
 	// maxForms and maxBytes bound the forms that are kept; maxBytes counts their JSON.
 	maxForms, maxBytes = 10_000, 16 << 20
-	// firstPerSecond and firstAtOnce bound the questions for forms that are not kept. Whoever
-	// invents ids spends these, and signup stays well below what it can do.
+	// firstPerSecond and firstAtOnce bound the calls for forms that are not kept. Requests
+	// with invented ids can use these up, but not overload signup.
 	firstPerSecond, firstAtOnce = 500, 1000
 )
 
@@ -85,7 +85,7 @@ func (f *Forms) Get(ctx context.Context, id string, age time.Duration) (*Form, e
 	if known && f.now().Sub(k.at) < fresh {
 		return k.form, nil
 	}
-	// Many visitors of one form ask once. The first one's leaving ends no other's wait.
+	// Concurrent visitors of a form share one call, which goes on if the first one leaves.
 	answer := f.asking.DoChan(id, func() (any, error) { return f.ask(context.WithoutCancel(ctx), id) })
 	var err error
 	select {
@@ -141,8 +141,8 @@ func (f *Forms) ask(ctx context.Context, id string) (*Form, error) {
 	return form, nil
 }
 
-// keep replaces a form, and drops others if there are too many; without a form it drops
-// the one of that id.
+// keep replaces a form, and drops others if there are too many; if k has no form, it
+// only drops the form of id.
 func (f *Forms) keep(id string, k kept) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,7 +15,7 @@ type accountPage struct {
 	Email, Token string
 }
 
-// titles has the texts' keys of the forms about accounts.
+// titles returns the keys of the titles of the forms about accounts.
 func titles() map[string]string {
 	return map[string]string{
 		"verify-email": "account.verify.title", "forgot-password": "forgot.title", "reset-password": "reset.title",
@@ -83,7 +83,7 @@ func (h *handler) register(v *view) error {
 	})
 }
 
-// login shows an account and its waitlists, and ends the session at once: a page keeps none.
+// login shows an account and its waitlists, and ends the session at once, because pages keep none.
 func (*handler) login(v *view) error {
 	var session struct {
 		ID      string `json:"id_token"`

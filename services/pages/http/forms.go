@@ -41,7 +41,7 @@ type formPage struct {
 	*forms.Form
 	Ref string
 	UTM []struct{ Name, Value string }
-	// Again says that the visitor sent it already.
+	// Again says that the visitor has sent the form already.
 	Again bool
 }
 
@@ -113,7 +113,7 @@ func (v *view) drawForm(f *forms.Form) ([][]byte, error) {
 	pieces := d.pages[key]
 	d.mu.Unlock()
 	if pieces == nil {
-		// No owner can write this into a form, for it is drawn now.
+		// The mark is random and new, so no owner's text contains it.
 		mark := strings.ReplaceAll(uuid.NewString(), "-", "")
 		if ref != "" {
 			p.Ref = mark
@@ -138,7 +138,7 @@ func (v *view) drawForm(f *forms.Form) ([][]byte, error) {
 	return out, nil
 }
 
-// signup is the API's answer to a signup, and to a question for its place.
+// signup is the API's answer to a signup, and to a request for its place.
 type signup struct {
 	Email         string `json:"email"`
 	ReferralToken string `json:"referral_token"`
@@ -231,7 +231,7 @@ func (h *handler) place(f *forms.Form, s signup) placePage {
 	return p
 }
 
-// Share returns the address at which a network takes the link.
+// Share returns the URL that shares the link on a network.
 func (p placePage) Share(network, text string) string {
 	link, both := url.QueryEscape(p.Link), url.QueryEscape(text+" "+p.Link)
 	switch network {
@@ -280,7 +280,7 @@ func (h *handler) status(v *view, f *forms.Form) error {
 		}
 		return v.render(v.refuse(refusal), "status")
 	}
-	// The API tells nobody the token but who signed up: their browser kept it.
+	// The API tells the token only to the person who signed up; their browser kept it.
 	if t := v.sent.Get("token"); referralToken.MatchString(t) {
 		s.ReferralToken = t
 	}
@@ -290,7 +290,7 @@ func (h *handler) status(v *view, f *forms.Form) error {
 	return v.render(http.StatusOK, "place")
 }
 
-// mailLink has the API mail a link to somebody whose browser has not kept it.
+// mailLink asks the API to mail a person the link that their browser has not kept.
 func (*handler) mailLink(v *view, f *forms.Form) error {
 	body := map[string]string{"email": v.sent.Get("email")}
 	err := v.call(http.MethodPost, api.Path("public", "waitlists", f.ID, "link"), "", body, nil)

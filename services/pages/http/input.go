@@ -15,7 +15,7 @@ type input struct {
 	Required                                            bool
 }
 
-// Input returns the field of that name. A link's query fills an address in.
+// Input returns the field called name. The query of a link can fill in an email address.
 func (v *view) Input(name, kind, autocomplete string, required bool) (input, error) {
 	label := name
 	if v.Key == "reset.title" && name == "password" {

@@ -19,7 +19,7 @@ const aa = 4.5
 
 var colour = regexp.MustCompile(`^#[0-9a-f]{6}$`)
 
-// palette has the colours of page.css that an accent meets.
+// palette has the background and the default accent of page.css.
 type palette struct{ ground, accent string }
 
 func light() palette { return palette{"#ffffff", "#3730a3"} }
@@ -40,7 +40,7 @@ func luminance(c string) (sum float64) {
 	return sum
 }
 
-// contrast is from 1, none, to 21, black on white.
+// contrast returns the contrast of two colours: from 1, none, to 21, black on white.
 func contrast(a, b string) float64 {
 	x, y := luminance(a), luminance(b)
 	return (max(x, y) + .05) / (min(x, y) + .05)
@@ -72,7 +72,7 @@ func (v *view) Style() template.CSS {
 		v.accent, onAccent(v.accent), light().line(v.accent), dark().line(v.accent)))
 }
 
-// styleHash lets Style through the policy.
+// styleHash returns the source by which the policy admits Style.
 func (v *view) styleHash() string {
 	style := v.Style()
 	if style == "" {
@@ -95,7 +95,7 @@ func (v *view) dress(f *forms.Form) {
 	}
 }
 
-// origins returns what an img-src admits for pictures, with a space before each.
+// origins returns the origins of pictures for img-src, each after a space.
 func origins(pictures ...string) (out string) {
 	for _, p := range pictures {
 		if u, err := url.Parse(p); err == nil && u.Host != "" {

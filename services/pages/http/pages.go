@@ -130,7 +130,7 @@ func (h *handler) page(e *gin.Engine, path string, show, act func(*view) error) 
 			if err != nil {
 				return err
 			}
-			// What is left of a broken body is judged by the API, field by field.
+			// The API judges the readable part of a broken body, field by field.
 			v.sent, _ = url.ParseQuery(string(raw))
 			return act(v)
 		}))
@@ -174,7 +174,7 @@ type view struct {
 	Problem *problem
 	// Errors has the messages beside fields, by the field's name.
 	Errors map[string]string
-	// Data is the page's own.
+	// Data is what only this page's template shows.
 	Data any
 }
 
@@ -193,7 +193,7 @@ func (h *handler) handle(f func(*view) error) gin.HandlerFunc {
 		v := &view{
 			catalogue: h.languages.choose(httpapi.Query(c, "lang"), c.GetHeader("Accept-Language")), h: h, c: c, Errors: map[string]string{},
 		}
-		// What an engine says for the API does not hold for pages.
+		// The engine sets this header for the API. Pages do not need it.
 		c.Writer.Header().Del("Access-Control-Allow-Origin")
 		err := f(v)
 		refusal, ok := errors.AsType[*api.Error](err)
@@ -302,7 +302,7 @@ func (v *view) Lang() string { return v.lang }
 // Asset returns the URL of an asset.
 func (v *view) Asset(name string) string { return v.h.assets[name].url }
 
-// Number writes a number as the language does.
+// Number writes a number as is usual in the page's language.
 func (v *view) Number(n int64) string { return v.number(n) }
 
 // Sent returns a value that the visitor entered.

@@ -51,7 +51,7 @@ func (l *languages) choose(asked, accepted string) *catalogue {
 	return l.list[i]
 }
 
-// T returns the text of a key, with numbers as the language writes them. A key without a
+// T returns the text of a key, with numbers as is usual in the language. A key without a
 // text is a mistake, which fails the page.
 func (c *catalogue) T(key string, args ...any) (string, error) {
 	text, ok := c.texts[key]
@@ -77,5 +77,5 @@ func (c *catalogue) translate(message string) string {
 	return message
 }
 
-// number writes n as the language does.
+// number writes n as is usual in the language.
 func (c *catalogue) number(n int64) string { return c.printer.Sprintf("%d", n) }

@@ -1,6 +1,6 @@
-// Package reference makes of the OpenAPI document what a page shows: operations by tag,
-// schemas as nested fields, and each error code with the operations that return it. It
-// knows the part of OpenAPI 3.1 that the contract uses.
+// Package reference turns the OpenAPI document into what a page shows: operations by
+// tag, schemas as nested fields, and each error code with the operations that return
+// it. It knows the part of OpenAPI 3.1 that the contract uses.
 package reference
 
 import (
@@ -84,7 +84,7 @@ type Code struct {
 type Field struct {
 	Name string
 	// Type is for people, as "array of string"; Ref is the name of the schema that has
-	// the fields, if that is one of its own.
+	// the fields, if it has a name.
 	Type, Ref   string
 	Required    bool
 	Description template.HTML
@@ -157,7 +157,7 @@ func Parse(document []byte, base string) (_ *Reference, err error) {
 	return r, p.err
 }
 
-// parser keeps the first error, so that what reads the document may go on to its end.
+// parser keeps the first error, so that its methods can read the document to the end.
 type parser struct {
 	root  *yaml.Node
 	codes map[string]*Code
@@ -247,10 +247,10 @@ func (p *parser) answer(o *Operation, status string, n *yaml.Node) {
 	}
 }
 
-// deepest bounds how far schemas nest that have no name. The contract has four levels.
+// deepest bounds how far schemas without a name nest. The contract has four levels.
 const deepest = 12
 
-// field describes a schema. What has a name is referred to, not repeated.
+// field describes a schema. It refers to named schemas and does not repeat them.
 func (p *parser) field(n *yaml.Node, depth int) *Field {
 	f := &Field{Description: p.markdown(get(n, "description"))}
 	if depth > deepest {
@@ -298,7 +298,7 @@ func (p *parser) field(n *yaml.Node, depth int) *Field {
 	return f
 }
 
-// types returns what a schema may be. One that says nothing has the type of its values.
+// types returns the types that a schema allows: without any, "value" for a list of values, else "object".
 func (p *parser) types(n *yaml.Node) []string {
 	t := get(n, "type")
 	switch {
@@ -363,7 +363,7 @@ func (p *parser) example(media *yaml.Node) string {
 	return string(out)
 }
 
-// made returns a value of a schema: what is required, as short as it may be.
+// made returns an example value of a schema: the required parts, as short as possible.
 func (p *parser) made(n *yaml.Node, depth int) any {
 	n, _ = p.resolve(n)
 	for _, key := range []string{"const", "default", "example"} {

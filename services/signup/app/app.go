@@ -26,8 +26,8 @@ import (
 type Config struct {
 	service.Config
 
-	// Where the internal interface of messaging is: `host:port` or a gRPC URL. The name has the addresses of all
-	// replicas (a headless service) and is looked up every three seconds.
+	// Where the internal interface of messaging is: `host:port` or a gRPC URL. The name must resolve to all
+	// replicas (a headless service); it is looked up every three seconds.
 	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
 
 	// Batches of signups that commit at a time, over all waitlists.
@@ -49,8 +49,8 @@ type Config struct {
 	PageViews bool `env:"PAGE_VIEWS" envDefault:"true"`
 	// Pause between two searches for rows of deleted waitlists and owners.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
-	// How long the ids of deleted waitlists and owners stay, for requests that are under way. Longer than the rebuild
-	// of an index takes.
+	// How long the ids of deleted waitlists and owners stay, for requests that are under way. It must exceed the time
+	// that the rebuild of an index takes.
 	TombstoneKept time.Duration `env:"TOMBSTONE_KEPT" envDefault:"1h"`
 }
 
@@ -141,7 +141,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	})
 }
 
-// trim deletes old rows of the change log and its shifts until ctx ends.
+// trim deletes old changes, shifts and referrals of the guard until ctx ends.
 func trim(ctx context.Context, store *postgres.Signups, rt *service.Runtime) error {
 	for range loop.Every(ctx, trimEvery) {
 		for _, trim := range []func(context.Context, int) (int64, error){store.TrimChanges, store.TrimShifts, store.TrimReferrals} {

@@ -18,7 +18,7 @@ type Forms struct {
 	signupv1.UnimplementedFormServiceServer
 
 	Service *signup.Service
-	// Views takes the counts; nil: nobody does.
+	// Views takes the counts; nil: they are discarded.
 	Views views.Store
 }
 

@@ -16,7 +16,7 @@ import (
 // waitlist: one for each key, the one to store first.
 func (s *Signups) hashes(waitlistID, email string) [][]byte { return s.hash(waitlistID + ":" + email) }
 
-// forgetDeparted forgets an address and returns the number that Removed.Offboarded wants.
+// forgetDeparted forgets an address and returns the number for Removed.Offboarded.
 func forgetDeparted(ctx context.Context, q *db.Queries, waitlistID string, hashes [][]byte) (offboarded int64, err error) {
 	rows, err := q.ForgetDeparted(ctx, waitlistID, hashes)
 	if err != nil {
@@ -28,7 +28,7 @@ func forgetDeparted(ctx context.Context, q *db.Queries, waitlistID string, hashe
 	return offboarded, nil
 }
 
-// rememberDeparted stores what has to be kept of an address.
+// rememberDeparted stores d, unless there is nothing to keep.
 func rememberDeparted(ctx context.Context, q *db.Queries, waitlistID string, hashes [][]byte, d signup.Departed) error {
 	if d.OptOutAt.IsZero() && d.Offboarded == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"waitlist.internal/services/signup"
 )
 
-// exportSQL reads the queue in its order, by the index on queue_key. It looks for what the
-// referral guard found, by flagged_pkey, only if it found something on the list.
+// exportSQL reads the queue in its order, by the index on queue_key. It reads what the
+// referral guard found, by flagged_pkey, only if flagged says that there is anything.
 func exportSQL(questions int, flagged bool) string {
 	reasons := `''::text`
 	if flagged {

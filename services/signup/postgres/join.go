@@ -42,7 +42,7 @@ FROM ROWS FROM (unnest($2::uuid[]), unnest($3::integer[])) AS t (token, reach), 
 ) s`
 
 // headSQL reads what a batch starts from, in one row or one for each address that is present.
-// Three statements would say the same, each with a plan of its own to start.
+// Three statements would read the same, but Postgres would start a plan for each.
 const headSQL = `
 SELECT coalesce(c.no, 0), coalesce(c.live, 0), coalesce(c.total, 0), coalesce(c.credited, 0), coalesce(c.last_number, 0),
     coalesce(k.queue_key, 0), p.email, p.token, p.number
@@ -54,8 +54,8 @@ LEFT JOIN (` + lastKeySQL + `) k ON true`
 // column is a column of signup that a batch fills.
 type column struct {
 	name, sqlType string
-	// value returns the column of an insert, values that of all inserts as what pgx sends as an
-	// array.
+	// value returns the column's value for one insert, values its values for all inserts, as an
+	// array for pgx.
 	value  func(*signup.Insert) any
 	values func([]signup.Insert) any
 }
@@ -120,7 +120,7 @@ INSERT INTO queue_bucket AS b (waitlist_id, bucket, live)
 SELECT $1, bucket, live FROM unnest($2::bigint[], $3::bigint[]) AS k (bucket, live)
 ON CONFLICT (waitlist_id, bucket) DO UPDATE SET live = b.live + excluded.live`
 
-// queueBuckets adds to b the counts of keys that signups get and of those that they leave.
+// queueBuckets adds to b the new counts of the buckets whose keys signups take or leave.
 func queueBuckets(b *pgx.Batch, waitlistID string, taken, left []int64) {
 	live := map[int64]int64{}
 	for _, key := range taken {
@@ -140,8 +140,8 @@ func queueBuckets(b *pgx.Batch, waitlistID string, taken, left []int64) {
 }
 
 // placeSQL gives referrers their new keys and referrals. It finds their rows by ctid: a
-// plain join may be planned to read the whole waitlist. One statement writes all, for one
-// may get the key that another one leaves.
+// plain join may be planned to read the whole waitlist. One statement writes all rows,
+// because a referrer may get a key that another one leaves.
 const placeSQL = `
 UPDATE signup s SET queue_key = p.queue_key, referral_count = s.referral_count + p.count, referral_at = $5
 FROM (

@@ -8,5 +8,5 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations are the schema's migrations in the form that pg.Migrate takes.
+// Migrations returns the schema's migrations in the form that pg.Migrate takes.
 func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }

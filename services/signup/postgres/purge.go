@@ -45,7 +45,7 @@ type Purge struct {
 	Log  *slog.Logger
 }
 
-// Run purges until ctx is done. Failures are logged and tried again.
+// Run purges until ctx is done. It logs failures and tries again.
 func (p *Purge) Run(ctx context.Context) error {
 	return loop.Job{Name: "purge", Every: p.Every, Log: p.Log, Do: loop.Whole(p.Once)}.Run(ctx)
 }

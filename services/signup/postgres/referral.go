@@ -55,7 +55,7 @@ func queueSeen(b *pgx.Batch, waitlistID string, joins []*signup.Join, l *signup.
 	})
 }
 
-// queueGuarded adds to b what the referral guard saw and what it found.
+// queueGuarded adds to b the referrals that the guard saw, and its findings.
 func queueGuarded(b *pgx.Batch, waitlistID string, inserts []signup.Insert) {
 	var (
 		referrers     []uuid.UUID
@@ -107,9 +107,9 @@ func (s *Signups) Credit(ctx context.Context, w *signup.Waitlist, number int64, 
 	return credited, err
 }
 
-// credit gives a signup's referrer its credit unless it has it. The caller holds the
-// waitlist's lock, as everything does that sets a signup's referrer, so a credit is given
-// once.
+// credit gives a signup's referrer the credit unless it has the credit already. Whatever
+// sets a signup's referrer holds the waitlist's lock, as the caller does, so a credit is
+// given once.
 func (s *Signups) credit(ctx context.Context, tx pgx.Tx, st signup.State, waitlistID string, number int64) (signup.Credited, error) {
 	q := s.db.WithTx(tx)
 	row, err := q.GetReferral(ctx, waitlistID, number)

@@ -25,7 +25,7 @@ import (
 // createScope is the idempotency scope of new waitlists.
 const createScope = "waitlists.create"
 
-// Waitlists is signup.WaitlistStore. Lock order: owner before waitlist.
+// Waitlists implements signup.WaitlistStore. Lock order: owner before waitlist.
 type Waitlists struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
@@ -290,7 +290,7 @@ func (s *Waitlists) CloseOwnerIn(ctx context.Context, tx pgx.Tx, ownerID string)
 }
 
 // Reseal puts the secrets of all waitlists under the first key of a ring and returns how
-// many were under another one. renew is the ring's Renew. What changes at the same time may
+// many were under another one. renew is the ring's Renew. A secret that changes meanwhile may
 // keep its key until the next run. The error names the waitlists with secrets that no key opens.
 func (s *Waitlists) Reseal(ctx context.Context, renew func(sealed, aad string) (string, error)) (n int, err error) {
 	const page = 200

@@ -49,8 +49,8 @@ type LoginFailuresRow struct {
 	Elsewhere int64
 }
 
-// The offsets are the limits minus one. Counting elsewhere stops at most.
-// Uses login_failure_account twice, login_failure_address.
+// The offsets are the limits minus one. The count elsewhere stops at @most. Uses
+// login_failure_account twice, login_failure_address.
 func (q *Queries) LoginFailures(ctx context.Context, arg LoginFailuresParams) (LoginFailuresRow, error) {
 	row := q.db.QueryRow(ctx, LoginFailures,
 		arg.Account,

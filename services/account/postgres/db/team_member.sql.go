@@ -72,7 +72,7 @@ INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, 
 ON CONFLICT (owner_id, email) DO NOTHING RETURNING no
 `
 
-// Returns no row for a member. By team_member_pkey.
+// Returns no row if the address is a member already. By team_member_pkey.
 func (q *Queries) InsertMember(ctx context.Context, ownerID string, email string, role string, invitedAt time.Time) (int64, error) {
 	row := q.db.QueryRow(ctx, InsertMember,
 		ownerID,

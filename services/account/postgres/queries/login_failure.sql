@@ -1,6 +1,6 @@
 -- name: LoginFailures :one
--- The offsets are the limits minus one. Counting elsewhere stops at most.
--- Uses login_failure_account twice, login_failure_address.
+-- The offsets are the limits minus one. The count elsewhere stops at @most. Uses
+-- login_failure_account twice, login_failure_address.
 SELECT
 	(SELECT p.failed_at FROM login_failure p
 	 WHERE p.account = @account AND p.address = @address AND p.failed_at > sqlc.arg(since)::timestamptz

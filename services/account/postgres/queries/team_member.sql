@@ -3,7 +3,7 @@
 SELECT email, role, invited_at FROM team_member WHERE owner_id = $1 ORDER BY no;
 
 -- name: InsertMember :one
--- Returns no row for a member. By team_member_pkey.
+-- Returns no row if the address is a member already. By team_member_pkey.
 INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (owner_id, email) DO NOTHING RETURNING no;
 

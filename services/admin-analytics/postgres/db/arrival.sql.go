@@ -43,7 +43,7 @@ type CountEventsParams struct {
 	Campaigns       []string
 }
 
-// The number 0 is none.
+// Stores the number 0 as NULL.
 func (q *Queries) CountEvents(ctx context.Context, arg CountEventsParams) error {
 	_, err := q.db.Exec(ctx, CountEvents,
 		arg.EventIDs,
@@ -115,7 +115,7 @@ const LockSums = `-- name: LockSums :exec
 SELECT pg_advisory_xact_lock(hashtextextended('admin_analytics.sums', 0))
 `
 
-// Waits for the advisory lock that everyone holds who changes sums.
+// Waits for the advisory lock that every change of the sums holds.
 func (q *Queries) LockSums(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, LockSums)
 	return err

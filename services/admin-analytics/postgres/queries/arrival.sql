@@ -1,5 +1,5 @@
 -- name: CountEvents :exec
--- The number 0 is none.
+-- Stores the number 0 as NULL.
 INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign)
 SELECT event_id, waitlist_id, day, views, signups, referral_signups, nullif(number, 0), source, medium, campaign
 FROM ROWS FROM (
@@ -9,7 +9,7 @@ FROM ROWS FROM (
 ) AS e (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign);
 
 -- name: LockSums :exec
--- Waits for the advisory lock that everyone holds who changes sums.
+-- Waits for the advisory lock that every change of the sums holds.
 SELECT pg_advisory_xact_lock(hashtextextended('admin_analytics.sums', 0));
 
 -- name: TryLockSums :one

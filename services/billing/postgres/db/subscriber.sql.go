@@ -117,7 +117,7 @@ const LockAccount = `-- name: LockAccount :exec
 SELECT pg_advisory_lock(hashtextextended('billing/' || $1::text, 0))
 `
 
-// The lock of an account, which the connection holds.
+// Waits for the lock of an account, which the connection then holds.
 func (q *Queries) LockAccount(ctx context.Context, accountID string) error {
 	_, err := q.db.Exec(ctx, LockAccount, accountID)
 	return err

@@ -1,5 +1,5 @@
 -- name: LockAccount :exec
--- The lock of an account, which the connection holds.
+-- Waits for the lock of an account, which the connection then holds.
 SELECT pg_advisory_lock(hashtextextended('billing/' || @account_id::text, 0));
 
 -- name: UnlockAccount :exec

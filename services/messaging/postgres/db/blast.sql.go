@@ -473,7 +473,7 @@ AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[b.owner_id, b.waitlis
 ORDER BY b.id LIMIT 1
 `
 
-// When the oldest blast was made that has not ended. By blast_running and gone_pkey.
+// When the oldest unfinished blast was created. By blast_running and gone_pkey.
 func (q *Queries) OldestBlast(ctx context.Context) (time.Time, error) {
 	row := q.db.QueryRow(ctx, OldestBlast)
 	var created_at time.Time

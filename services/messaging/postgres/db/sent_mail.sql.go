@@ -262,7 +262,7 @@ SELECT w.requested_at FROM (
 ORDER BY w.requested_at LIMIT 1
 `
 
-// When the oldest of the @most mails was requested that are due first; no row if none waits. By sent_mail_due.
+// When the oldest of the @most mails that are due first was requested; no row if no mail waits. By sent_mail_due.
 func (q *Queries) OldestMail(ctx context.Context, most int64) (time.Time, error) {
 	row := q.db.QueryRow(ctx, OldestMail, most)
 	var requested_at time.Time

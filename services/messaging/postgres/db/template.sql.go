@@ -190,8 +190,8 @@ const LockBound = `-- name: LockBound :exec
 SELECT pg_advisory_xact_lock(hashtextextended('bound/' || $1::text, 0))
 `
 
-// Concurrent requests of one owner for what is bounded wait for each other, so that they
-// count each other.
+// Makes an owner's concurrent insertions of bounded rows wait for each other, so that
+// each counts the rows of the others.
 func (q *Queries) LockBound(ctx context.Context, ownerID string) error {
 	_, err := q.db.Exec(ctx, LockBound, ownerID)
 	return err

@@ -184,7 +184,7 @@ DELETE FROM blast WHERE id = $1;
 DELETE FROM idempotency_key WHERE account_id = $1;
 
 -- name: OldestBlast :one
--- When the oldest blast was made that has not ended. By blast_running and gone_pkey.
+-- When the oldest unfinished blast was created. By blast_running and gone_pkey.
 SELECT b.created_at FROM blast b WHERE b.ended_at IS NULL
 AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[b.owner_id, b.waitlist_id]))
 ORDER BY b.id LIMIT 1;

@@ -90,7 +90,7 @@ DELETE FROM sent_mail WHERE event_id IN (
     SELECT m.event_id FROM sent_mail m WHERE m.ended_at < @before::timestamptz LIMIT @most::bigint);
 
 -- name: OldestMail :one
--- When the oldest of the @most mails was requested that are due first; no row if none waits. By sent_mail_due.
+-- When the oldest of the @most mails that are due first was requested; no row if no mail waits. By sent_mail_due.
 SELECT w.requested_at FROM (
     SELECT s.requested_at FROM sent_mail s WHERE s.state = 'queued' ORDER BY s.due_at LIMIT @most::bigint) w
 ORDER BY w.requested_at LIMIT 1;

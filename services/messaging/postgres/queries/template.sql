@@ -3,8 +3,8 @@
 SELECT pg_advisory_xact_lock_shared(hashtextextended('purge/' || @id::text, 0));
 
 -- name: LockBound :exec
--- Concurrent requests of one owner for what is bounded wait for each other, so that they
--- count each other.
+-- Makes an owner's concurrent insertions of bounded rows wait for each other, so that
+-- each counts the rows of the others.
 SELECT pg_advisory_xact_lock(hashtextextended('bound/' || @owner_id::text, 0));
 
 -- name: CountTemplates :one
