@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 BIN := $(CURDIR)/.data/bin
 # The modules of go.work, as folders.
 MODULES = $(shell go list -m -f '{{.Dir}}' | sed 's|^$(CURDIR)/||')
-# Modules beside go.work: nobody else pays for Prometheus' dependencies.
+# Modules outside go.work, so that no other module depends on Prometheus.
 APART := tools/dashboards tools/test/observability
 # Tools are built once for each state of the files that pin them.
 key = $(shell cat $(1)/go.mod $(1)/go.sum | sha256sum | cut -c1-16)
@@ -23,7 +23,7 @@ OASDIFF := $(BIN)/.openapi-$(call key,tools/buildtools/openapi)
 ANCHOR := $(BIN)/.anchor-$(call key,tools/buildtools/anchor)
 KO := $(BIN)/.images-$(call key,tools/buildtools/images)
 
-# What npm brings, by the lock file's checksums.
+# What npm installs, checked against the lock file.
 PAGE := tools/dashboards/page/node_modules/.package-lock.json
 TYPES := tools/test/observability/schema/node_modules/.package-lock.json
 CLIENT := tools/sdk/ts/node_modules/.package-lock.json
@@ -54,7 +54,7 @@ VERSION ?= $(shell git describe --tags --always --dirty)
 KOFLAGS ?=
 HELMFLAGS ?=
 SERVICES := account signup admin-analytics billing messaging notifier pages
-# What was built last, as values of charts/waitlist.
+# The digests of the images built last, as values of charts/waitlist.
 IMAGES := $(CURDIR)/.data/images.yaml
 
 .PHONY: help
@@ -67,7 +67,7 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
 	@exec $(BIN)/standalone
 
-# Its page's charts come from npm. What runs elsewhere is watched with METRICS=http://127.0.0.1:8081/metrics, on loopback.
+# The page's charts come from npm. METRICS=http://127.0.0.1:8081/metrics watches a suite that already runs, on loopback.
 METRICS ?=
 .PHONY: dashboards
 dashboards: $(PAGE) ## Run the suite with its dashboards, alerts and traces at http://127.0.0.1:9090 (METRICS=…, ARGS=…)

@@ -6,10 +6,11 @@
 //
 // An entry names accounts, credentials and things by their ids, and a signup by its
 // waitlist and its number. It never holds an address, a token or a text that somebody
-// wrote: whoever may read a trail for years need not be allowed to see those.
+// wrote: a reader of the trail need not be allowed to see those.
 //
 // Entries are ordered by their ids, which are UUIDv7: by time, over all services. An entry
-// becomes visible with its commit, so one that took long may appear behind newer ones.
+// becomes visible when its transaction commits, so an entry of a long transaction may
+// appear behind newer ones.
 package audit
 
 import (
@@ -72,7 +73,7 @@ type Entry struct {
 	At time.Time
 	// OwnerID is the account to whose trail the entry belongs.
 	OwnerID string
-	// Actor is the acting account. It is empty if nobody proved to be one.
+	// Actor is the acting account. It is empty if the caller did not prove who it is.
 	Actor string
 	// Credential is the session of a token, or the lookup part of an API key. It is empty
 	// if there was neither.
@@ -84,7 +85,7 @@ type Entry struct {
 	RequestID string
 }
 
-// By returns an entry of what an actor does in an owner's account.
+// By returns the entry for an actor's action in an owner's account.
 func By(actor access.Actor, ownerID string, action Action, target string) Entry {
 	g, _ := actor.Grant(ownerID)
 	return Entry{
@@ -103,7 +104,7 @@ type Query struct {
 	OwnerID string
 	// Action is the action of the entries; empty means all.
 	Action Action
-	// Before is an id above those of the entries; empty means from the newest on.
+	// Before is an exclusive upper bound of the entries' ids; empty means from the newest on.
 	Before string
 	Limit  int
 }

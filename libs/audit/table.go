@@ -44,9 +44,10 @@ const (
 	newest = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 )
 
-// Insert writes an entry in tx, the transaction of its effect. Do it last in the
-// transaction: the entry's time is that of this call. The request id comes from ctx. The
-// zero Entry is not written: what people do with their own data is in nobody's trail.
+// Insert writes an entry in tx, the transaction of its effect. Call it last in the
+// transaction: the entry's time is the time of this call. The request id comes from ctx.
+// The zero Entry is not written: what people do with their own data is in nobody's
+// trail.
 func Insert(ctx context.Context, tx pgx.Tx, e Entry) error {
 	if e.OwnerID == "" {
 		return nil
@@ -76,7 +77,7 @@ func role(r access.Role) string {
 // Table is the trail in the schema of Pool.
 type Table struct{ Pool *pgxpool.Pool }
 
-// Entries implements Trail. By audit_pkey and audit_action.
+// Entries implements Trail. Indexes: audit_pkey, audit_action.
 func (t *Table) Entries(ctx context.Context, q Query) ([]Entry, error) {
 	const columns = `SELECT id, at, coalesce(actor::text, ''), credential, role, action, target, request_id FROM audit `
 	sql, args := columns+`WHERE owner_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3`, []any{q.OwnerID, cmp.Or(q.Before, newest), q.Limit}
@@ -105,14 +106,14 @@ func (t *Table) Run(ctx context.Context, retention time.Duration, log *slog.Logg
 }
 
 // Prune deletes some entries from before a time, and reports whether there may be more.
-// By audit_at and audit_pkey.
+// Indexes: audit_at, audit_pkey.
 func (t *Table) Prune(ctx context.Context, before time.Time) (more bool, err error) {
 	return t.delete(ctx, "prune the audit trail", `
 		DELETE FROM audit WHERE (owner_id, id) IN (
 			SELECT owner_id, id FROM audit WHERE at < $1 ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)`, before)
 }
 
-// Forget deletes the whole trail of a deleted account. By audit_pkey.
+// Forget deletes the whole trail of a deleted account. Index: audit_pkey.
 func (t *Table) Forget(ctx context.Context, ownerID string) error {
 	for {
 		more, err := t.delete(ctx, "delete an account's audit trail", `

@@ -63,9 +63,9 @@ func middleware(client Authorizer, query bool) gin.HandlerFunc {
 	}
 }
 
-// Again asks once more for a request that Middleware or WithQueryToken has authenticated
-// and that takes long. It returns the actor as it is now. An ID token may have expired
-// since then. The error is AUTHENTICATION_REQUIRED if the credential was revoked.
+// Again authenticates a long request once more, after Middleware or WithQueryToken. It
+// returns the actor as it is now. The ID token may have expired meanwhile. The error is
+// AUTHENTICATION_REQUIRED if the credential was revoked.
 func Again(c *gin.Context, client Authorizer) (access.Actor, error) {
 	req, err := credentials(c, true)
 	if err != nil {

@@ -34,7 +34,7 @@ var kafkaPOM []byte
 type ApacheOptions struct {
 	// Dir holds the broker's log and configuration; it is made when missing.
 	Dir string
-	// Dist is the folder where the broker's jars are kept, over runs.
+	// Dist is the folder that keeps the broker's jars between runs.
 	Dist string
 	// Port on 127.0.0.1; 0 takes a free one. The controller takes another.
 	Port int
@@ -130,14 +130,14 @@ func brokerReady(ctx context.Context, addr string) error {
 	return nil
 }
 
-// FetchApacheKafka sees to it that dist has the broker's jars, so that a start
-// needs no network.
+// FetchApacheKafka downloads the broker's jars to dist unless they are there, so that a
+// start needs no network.
 func FetchApacheKafka(ctx context.Context, dist string) error {
 	_, err := kafkaDist(ctx, dist)
 	return err
 }
 
-// kafkaDist is the folder with Kafka's jars, resolved by Maven once. It
+// kafkaDist returns the folder with Kafka's jars, which Maven resolves once. The folder
 // appears whole or not at all.
 func kafkaDist(ctx context.Context, dist string) (string, error) {
 	dist, err := filepath.Abs(dist)
@@ -159,14 +159,14 @@ func kafkaDist(ctx context.Context, dist string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make a folder for Maven: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(work) }() // what stays is only in the way
+	defer func() { _ = os.RemoveAll(work) }() // leftovers only waste space
 	pom, half := filepath.Join(work, "pom.xml"), filepath.Join(work, "libs")
 	if err := os.WriteFile(pom, kafkaPOM, 0o600); err != nil {
 		return "", fmt.Errorf("write Kafka's pom.xml: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	// A registry may be short of breath for a moment.
+	// Try three times: a download may fail for a moment.
 	for try := 1; ; try++ {
 		cmd := exec.CommandContext(ctx, mvn, "-B", "-q", "-C", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory="+half)
 		out, err := cmd.CombinedOutput()
@@ -183,7 +183,7 @@ func kafkaDist(ctx context.Context, dist string) (string, error) {
 	return libs, nil
 }
 
-// javaPath is JAVA_HOME's java, else the one on PATH.
+// javaPath returns JAVA_HOME's java, or else the one on PATH.
 func javaPath() (string, error) {
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		return filepath.Join(home, "bin", "java"), nil

@@ -55,7 +55,7 @@ func unprivileged(attr *syscall.SysProcAttr, dir string) error {
 	return fmt.Errorf("user id %d cannot enter %s: choose a directory whose parents everybody may enter (chmod o+x)", uid, dir)
 }
 
-// serverUser is the account that servers run as in place of root.
+// serverUser returns the account that servers run as in place of root.
 func serverUser() (uid, gid int, err error) {
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)

@@ -51,8 +51,8 @@ type Redis struct {
 	kill func()
 }
 
-// StartRedis starts redis-server with an append-only file and without eviction.
-// ErrNoRedis when it is not installed. ctx bounds the start alone.
+// StartRedis starts redis-server with an append-only file and without eviction. The
+// error is ErrNoRedis if redis-server is not installed. ctx bounds the start alone.
 func StartRedis(ctx context.Context, o RedisOptions) (*Redis, error) {
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -121,7 +121,7 @@ func startRedis(ctx context.Context, bin, dir string, o RedisOptions) (*Redis, e
 		return nil, err
 	}
 	defer func() { _ = client.Close() }()
-	// LOADING is an error too.
+	// Ping fails with LOADING while Redis reads its file.
 	if err := c.ready(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() }); err != nil {
 		c.kill()
 		return nil, err

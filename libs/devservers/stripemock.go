@@ -15,18 +15,18 @@ import (
 // StripeMock is the payment provider's own mock: it judges requests by the
 // official description of the API, and keeps no state.
 type StripeMock struct {
-	// URL is where the API is.
+	// URL is the API's address.
 	URL string
 
 	child *child
 }
 
-// StripeMockOptions say where it comes from and where it works.
+// StripeMockOptions says what StartStripeMock builds and where the mock logs.
 type StripeMockOptions struct {
-	// Module is the folder of the Go module that pins it as a tool; it is built
-	// there.
+	// Module is the folder of the Go module that pins the mock as a tool. The mock is
+	// built there.
 	Module string
-	// Dir takes its log.
+	// Dir takes the mock's log.
 	Dir string
 }
 
@@ -82,5 +82,5 @@ func StartStripeMock(ctx context.Context, o StripeMockOptions) (*StripeMock, err
 	return m, nil
 }
 
-// Stop ends it.
+// Stop stops the mock.
 func (m *StripeMock) Stop() error { return m.child.stop(syscall.SIGTERM) }

@@ -4,7 +4,8 @@ import "strings"
 
 // ignored says what a provider ignores in the local part of an address.
 type ignored struct {
-	// dots anywhere, besides everything from the first plus sign.
+	// dots says whether the provider ignores dots, besides everything from the first plus
+	// sign on.
 	dots bool
 	// domain is the provider's main domain.
 	domain string

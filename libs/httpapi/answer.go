@@ -57,7 +57,7 @@ func Fail(c *gin.Context, err error) {
 		level := slog.LevelError
 		switch {
 		case errors.Is(ctx.Err(), context.Canceled):
-			// The client has gone; it cut short its own request.
+			// The client has gone, which canceled its own request.
 			level = slog.LevelInfo
 		case !e.Kind.Failure():
 			level = slog.LevelWarn
@@ -124,13 +124,13 @@ func NoContent(c *gin.Context) {
 	c.Writer.WriteHeaderNow()
 }
 
-// slowBody is how long a body may take without a new timeout for its request.
+// slowBody is how long a body may take before ReadBody restarts the request's timeout.
 const slowBody = 10 * time.Millisecond
 
-// ReadBody returns the request's body of at most limit bytes. A longer or broken
-// body is INVALID_BODY, as is one that takes longer than the server's ReadTimeout.
-// After a slow one, ReadBody starts the request's timeout anew, which replaces the
-// request's context.
+// ReadBody returns the request's body of at most limit bytes. A longer or broken body
+// is INVALID_BODY, as is one that takes longer than the server's ReadTimeout. After a
+// slow body, ReadBody starts the request's timeout anew, which replaces the request's
+// context.
 func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	if c.Request.Body == nil || c.Request.Body == http.NoBody {
 		return nil, nil
@@ -156,9 +156,9 @@ func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
 	return raw, nil
 }
 
-// Query returns the query parameter of that name, or "" if there is none. What is
-// sent several times is one value with commas, which no parameter takes: which one
-// the client meant cannot be known. A value with broken encoding is returned as
+// Query returns the query parameter of that name, or "" if there is none. A repeated
+// parameter becomes one value with commas, which every parameter refuses, since nobody
+// can know which one the client meant. A value with broken encoding is returned as
 // sent: "" would select the default, which the client did not ask for.
 func Query(c *gin.Context, name string) string {
 	var values []string

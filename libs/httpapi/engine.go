@@ -47,8 +47,8 @@ const (
 	ImportBodyLimit = 32 << 20
 
 	// readingTimeout bounds how long a client may take to read the answer, counted from
-	// the request's timeout. Clients that pipeline requests and read nothing would hold
-	// their connections for good.
+	// the request's timeout. Otherwise, clients that pipeline requests and read nothing
+	// would hold their connections for good.
 	readingTimeout = 25 * time.Second
 
 	maxRequestID = 128
@@ -62,7 +62,7 @@ type Config struct {
 	// Limiter is the global limit; nil means none.
 	Limiter ratelimit.Limiter
 	// MaxInFlight bounds the requests under /v1 that are worked on at a time. Further ones are
-	// answered 429 at once, so that these stay fast. 0 means no bound.
+	// answered 429 at once, so that the admitted ones stay fast. 0 means no bound.
 	MaxInFlight int
 	// Exempt reports whether a request under /v1 does not count against Limiter and MaxInFlight;
 	// nil means that all count. path is percent-encoded as sent, like the routes.
@@ -90,7 +90,7 @@ type engine struct {
 	origins *origins
 	proxies proxies
 	metrics *metrics
-	// admitted counts the requests under way that MaxInFlight is about.
+	// admitted counts the requests under way that MaxInFlight bounds.
 	admitted atomic.Int64
 }
 
@@ -260,7 +260,7 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	c.Next()
 }
 
-// refuse answers a request that is one too many.
+// refuse answers 429 to a request beyond a limit.
 func (*engine) refuse(c *gin.Context, retry time.Duration) {
 	c.Abort()
 	write(c, apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry))
@@ -383,8 +383,9 @@ func method(m string) string {
 }
 
 // fixed are the headers of every answer. Answers are data: no browser may render, frame,
-// keep or guess the type of one, or tell another site its address. Browsers take
-// Strict-Transport-Security only over TLS, and so from behind a gateway that ends it.
+// keep or guess the type of one, or tell another site its address. Browsers heed
+// Strict-Transport-Security only over TLS, that is, through a gateway that terminates
+// it.
 var fixed = []struct {
 	name  string
 	value []string

@@ -13,7 +13,7 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// metrics are those of an engine. The status is a label of the counter alone: on the
+// metrics holds an engine's metrics. The status is a label of the counter alone: on the
 // histogram it would multiply every bucket by the answers that a route has.
 type metrics struct {
 	seconds *prometheus.HistogramVec
@@ -26,7 +26,7 @@ type metrics struct {
 }
 
 // faults are the statuses whose series exist before the first such answer: rate() sees no
-// rise in a series that begins at 1, and so not the first errors of an outage.
+// rise in a series that begins at 1, and so would miss the first errors of an outage.
 var faults = []int{http.StatusInternalServerError, http.StatusBadGateway}
 
 func newMetrics(g *gin.Engine) *metrics {

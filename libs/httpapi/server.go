@@ -93,7 +93,8 @@ func (l listener) Accept() (net.Conn, error) {
 // handler sees, the body of the contract's errors.
 type conn struct{ *net.TCPConn }
 
-// refusal ends the header of such an answer. Others have a Date in between.
+// refusal is the end of such an answer's header. Other answers have a Date between
+// these lines.
 const refusal = "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
 
 // Write implements net.Conn. net/http writes a refusal in one call.
@@ -108,7 +109,7 @@ func (c conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// refuse returns the answer in place of the refusal with the status line status.
+// refuse returns the answer that replaces net/http's refusal with this status line.
 func refuse(status string) []byte {
 	field := apierr.Field{Field: "request", Message: "This is not valid HTTP."}
 	if strings.HasPrefix(status, "HTTP/1.1 431 ") {

@@ -13,10 +13,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// proxies are the networks whose trace context is taken over.
+// proxies are the networks whose trace context the engine adopts.
 type proxies []netip.Prefix
 
-// newProxies skips what gin has refused already.
+// newProxies skips invalid entries, which gin has refused already.
 func newProxies(list []string) (out proxies) {
 	for _, s := range list {
 		if !strings.Contains(s, "/") {
@@ -44,8 +44,8 @@ func (p proxies) trust(remote string) bool {
 	return false
 }
 
-// startSpan begins the span of a request. It continues the trace of a trusted proxy. Of
-// anybody else it only links to the trace: strangers must not decide which requests are
+// startSpan begins the span of a request. It continues the trace of a trusted proxy. It
+// only links to the trace of anybody else: strangers must not decide which requests are
 // recorded, or add to a trace of ours.
 func (e *engine) startSpan(in *http.Request, name string) (context.Context, trace.Span) {
 	ctx := in.Context()
@@ -63,7 +63,7 @@ func (e *engine) startSpan(in *http.Request, name string) (context.Context, trac
 }
 
 // answered completes the span of a request. It leaves out url.path, which may hold
-// addresses and tokens. The pods themselves speak plain HTTP.
+// addresses and tokens. url.scheme is http, since the pods themselves speak no TLS.
 func answered(span trace.Span, verb, route string, status int, aborted bool) {
 	span.SetAttributes(attribute.String("http.request.method", verb), attribute.String("http.route", route),
 		attribute.String("url.scheme", "http"), attribute.Int("http.response.status_code", status))

@@ -48,9 +48,9 @@ const (
 	// queueCapacity bounds what the reader fetches ahead, in messages.
 	queueCapacity = 1000
 	maxBytes      = 4 << 20
-	// maxWait is how long a fetch waits for the next message, which ends it at once. Each
-	// partition has a fetch of its own, so shorter ones keep an idle process busy. A
-	// rebalance and a stop wait for the fetches under way.
+	// maxWait is how long a fetch waits for a message; a message ends the wait at once.
+	// Each partition has its own fetch, so a shorter wait would keep an idle process busy.
+	// A rebalance and a stop wait for the fetches under way.
 	maxWait = 2 * time.Second
 
 	retryFirst = 100 * time.Millisecond
@@ -65,8 +65,8 @@ const (
 	pruneRows      = 10_000
 
 	lagEvery = 10 * time.Second
-	// stalled is how long a reader with lag may deliver nothing before it is replaced
-	// (kafka-go issues 387 and 955).
+	// stalled is how long a reader with lag may deliver nothing before it is replaced,
+	// since kafka-go's readers can hang.
 	stalled = 45 * time.Second
 )
 
@@ -89,9 +89,8 @@ type ConsumerConfig struct {
 	// Pool reaches the schema that has the inbox.
 	Pool    *pgxpool.Pool
 	Handler Handler
-	// Batch, if set, takes the place of Handler, and what is said of that holds for it. It
-	// gets all events of a transaction at once, in order; those of a batch that failed, one
-	// by one.
+	// Batch, if set, replaces Handler under the same rules. It gets all events of a
+	// transaction at once, in order, and the events of a failed batch one by one.
 	Batch func(ctx context.Context, tx pgx.Tx, evs []*eventv1.Event) error
 	// Wants, if set, reports whether an event may have an effect. Events that it does not
 	// want are passed over: they need no row in the inbox and no transaction.
@@ -419,7 +418,7 @@ func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 // batch has a span for each event, which all last as long as the batch.
 func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, events []delivery) error {
 	if c.cfg.Batch != nil && len(events) > 0 {
-		// What the batch does itself is below the first of them.
+		// The batch's own spans are children of the first event's span.
 		evs, spans, within := make([]*eventv1.Event, len(events)), []trace.Span(nil), ctx
 		for i := range events {
 			evs[i] = events[i].event
@@ -444,7 +443,8 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, events []delivery) erro
 	return nil
 }
 
-// within calls fn and ends spans. first is the event that it handles, or the first one of several.
+// within calls fn, turns a panic into an error, and ends spans. first is the event to name in the
+// log of a panic.
 func (c *Consumer) within(ctx context.Context, first delivery, fn func() error, spans ...trace.Span) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -472,7 +472,7 @@ func (c *Consumer) baseTopic(topic string) string {
 // nothing.
 func (c *Consumer) watch(ctx context.Context) error {
 	t := c.cfg.Transport("waitlist")
-	t.MetadataTTL = 3 * lagEvery // it looks no more often; after a change of leaders the lag is missing for so long
+	t.MetadataTTL = 3 * lagEvery // after a change of leaders, the lag may be missing for this long
 	defer t.CloseIdleConnections()
 	client := newClient(c.cfg.Config, t)
 	defer c.metrics.lag.DeletePartialMatch(prometheus.Labels{"group": c.cfg.Group})
@@ -480,7 +480,7 @@ func (c *Consumer) watch(ctx context.Context) error {
 		lag, err := groupLag(ctx, client, c.cfg.Config, c.cfg.Group, c.cfg.Topics)
 		if err != nil {
 			c.log.InfoContext(ctx, "lag not measured", telemetry.Err(err))
-			c.metrics.lag.DeletePartialMatch(prometheus.Labels{"group": c.cfg.Group}) // rather none than an old one
+			c.metrics.lag.DeletePartialMatch(prometheus.Labels{"group": c.cfg.Group}) // no value is better than an old one
 			continue
 		}
 		var total int64

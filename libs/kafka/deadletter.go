@@ -78,7 +78,8 @@ func (c *Consumer) deadLetter(ctx, work context.Context, m kafkago.Message, reas
 			err = we[0]
 		}
 		if Unsendable(err) && letter.Value != nil {
-			// Larger than may be written again: the headers say where it stands.
+			// The message is too large to be written again; the headers say where the original
+			// is.
 			letter.Value = nil
 			continue
 		}
@@ -166,8 +167,8 @@ func replayPartition(
 			return n, fmt.Errorf("replay to %s: %w", topic, err)
 		}
 		n++
-		// After a crash before this commit, the letter is replayed again; the inbox of the
-		// consumer knows it.
+		// After a crash before this commit, the letter is replayed again, and the consumer's
+		// inbox drops the event.
 		res, err := client.OffsetCommit(ctx, &kafkago.OffsetCommitRequest{
 			GroupID: group, GenerationID: -1,
 			Topics: map[string][]kafkago.OffsetCommit{at.topic: {{Partition: at.partition, Offset: next}}},

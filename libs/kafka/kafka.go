@@ -47,9 +47,9 @@ const (
 	// MaxMessageBytes bounds messages and batches: below the broker's default of 1 MiB,
 	// with room for the headers of a dead letter.
 	MaxMessageBytes = 900 << 10
-	// MaxBatchMessages is how many messages one call of WriteMessages may have and
-	// still write all or none of each partition. kafka-go allocates this many for
-	// every batch, even of one message.
+	// MaxBatchMessages bounds the messages of a call of WriteMessages that must write all
+	// or none of each partition. kafka-go allocates room for this many in every batch,
+	// even for one message.
 	MaxBatchMessages = 500
 	// eventRetention is how long topics keep events, which name people. It bounds how
 	// long a consumer may be away.
@@ -227,7 +227,7 @@ func (c Config) Dialer(clientID string) *kafkago.Dialer {
 }
 
 // Reachable returns nil if a broker answers, after TLS and SASL. A connection alone proves
-// nothing: the kernel accepts those to a broker that hangs.
+// nothing: the kernel accepts connections to a broker that hangs.
 func Reachable(ctx context.Context, cfg Config) error {
 	var errs []error
 	for _, b := range cfg.Brokers {

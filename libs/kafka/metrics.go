@@ -49,8 +49,8 @@ type consumerMetrics struct {
 	delay      *prometheus.HistogramVec
 }
 
-// newConsumerMetrics returns the metrics that all consumers of reg share. Those that count
-// trouble exist from the start, so that rate() sees the first.
+// newConsumerMetrics returns the metrics that all consumers of reg share. Counters of
+// failures exist from the start, so that rate() sees the first failure.
 func newConsumerMetrics(reg prometheus.Registerer, group string) consumerMetrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return telemetry.Shared(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},

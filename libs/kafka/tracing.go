@@ -67,7 +67,7 @@ func (w *Writer) traceSend(ctx context.Context, msgs, out []kafkago.Message) (en
 }
 
 // startProcess begins the span in which the event of d is handled. It is a child of the
-// producer's, and there is none if that was not sampled.
+// producer's span. If that was not sampled, there is no new span.
 func (c *Consumer) startProcess(ctx context.Context, d *delivery, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	ctx = remote(ctx, d.msg)
 	if !trace.SpanContextFromContext(ctx).IsSampled() {

@@ -13,8 +13,8 @@ type metrics struct {
 	published prometheus.Counter
 	failures  prometheus.Counter
 	leader    prometheus.Gauge
-	// rows and age exist only on the replica that leads, so that nobody sees those of a
-	// former leader.
+	// rows and age exist only on the replica that leads, so that nobody sees the values of
+	// a former leader.
 	rows *prometheus.GaugeVec
 	age  *prometheus.GaugeVec
 }
@@ -41,7 +41,7 @@ func newMetrics(reg prometheus.Registerer, schema string) metrics {
 	}
 }
 
-// resign is for the end of a leadership.
+// resign removes a leader's gauges when its leadership ends.
 func (m metrics) resign() {
 	m.leader.Set(0)
 	m.rows.DeletePartialMatch(prometheus.Labels{"schema": m.schema})

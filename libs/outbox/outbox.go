@@ -31,7 +31,7 @@ import (
 // Schema is the table, for the migrations of each service that produces events.
 //
 // The relay deletes a row when Kafka has acknowledged all its payloads. Early vacuums keep
-// the dead entries at the front of the index few.
+// the front of the index nearly free of dead entries.
 const Schema = `
 CREATE TABLE outbox (
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -62,8 +62,8 @@ type Message struct {
 	// Key is the waitlist's or account's id.
 	Key    string
 	Events []*eventv1.Event
-	// Traceparents has the W3C trace context of each event's cause, or "", where the events
-	// have several causes. nil means that the context of the insert is the cause of all.
+	// Traceparents is for events with several causes: the W3C trace context of each event's
+	// cause, or "". nil means that the context of the insert is the cause of all.
 	Traceparents []string
 }
 

@@ -40,9 +40,9 @@ const (
 	sweepRest  = 4 * time.Second
 	sweepShare = 10
 
-	// recentIDs is how many ids below the newest a new leader takes for those of open
-	// transactions, maxGaps how many it looks for at most. Older ones are left to the sweeps,
-	// which find them without their order.
+	// recentIDs is how far below the newest id a new leader looks for ids of open
+	// transactions; maxGaps bounds how many ids it looks for. Sweeps find the rows with older
+	// ids, but out of order.
 	recentIDs = 1000
 	maxGaps   = 10_000
 
@@ -217,8 +217,8 @@ type hold struct {
 // gap is an id that no page has had: its transaction is open, or was rolled back.
 type gap struct {
 	id int64
-	// ended is the transaction below which all must have ended until nobody needs to look for
-	// the id any more; 0 until the next sweep tells.
+	// ended is a transaction id: once all transactions below it have ended, nobody needs to
+	// look for id any more. 0 until the next sweep sets it.
 	ended int64
 }
 
@@ -231,8 +231,8 @@ type leader struct {
 	after int64
 	held  map[string]hold
 	// gaps are the ids up to last, the highest id seen, that may still appear. Each page looks
-	// for them as well. Otherwise it could have a row of a key and leave out an earlier one,
-	// which was committed before it, but after the page that had higher ids of other keys.
+	// for them as well. Otherwise a page could publish a row of a key before an earlier row of
+	// that key: one that committed first, but after a page with higher ids of other keys.
 	gaps []gap
 	last int64
 }
@@ -353,7 +353,7 @@ func (l *leader) page(ctx context.Context) (rows []*row, more bool, err error) {
 	return rows, more || len(rows) == pageRows, l.note(ctx, rows, heldTopics)
 }
 
-// note brings the gaps up to a page.
+// note updates the gaps with the ids of a page.
 func (l *leader) note(ctx context.Context, rows []*row, heldTopics []string) error {
 	found := make(map[int64]bool, len(rows))
 	var missing []int64
@@ -365,7 +365,7 @@ func (l *leader) note(ctx context.Context, rows []*row, heldTopics []string) err
 		l.last = max(l.last, w.id)
 	}
 	if len(missing) > 0 && len(heldTopics) > 0 {
-		// The end of the hold finds these.
+		// The sweep at the end of the hold finds these rows.
 		rs, err := l.conn.Query(ctx, "SELECT id FROM outbox WHERE id = ANY($1) AND topic = ANY($2)", missing, heldTopics)
 		if err != nil {
 			return fmt.Errorf("read held rows: %w", err)
@@ -580,7 +580,8 @@ func (w *row) appendMessages(msgs []kafkago.Message, first, end int) []kafkago.M
 	shared := traceHeader(w.traceparent)
 	for i := first; i < end; i++ {
 		headers := shared
-		// A row with another number was not written by this code; its events go on without traces.
+		// Only other code writes fewer traceparents than payloads; the events without one have no
+		// trace.
 		if i < len(w.traceparents) {
 			headers = traceHeader(w.traceparents[i])
 		}

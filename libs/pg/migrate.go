@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// lockTries bounds the attempts of a migration that does not get its locks;
-	// lockPause lets the statements through that queued behind it. With lockTimeout,
-	// all attempts take about a minute.
+	// lockTries bounds the attempts of a migration that does not get its locks; lockPause
+	// lets the statements pass that queued behind it. With lockTimeout, all attempts take
+	// about a minute.
 	lockTries = 10
 	lockPause = 2 * time.Second
 )

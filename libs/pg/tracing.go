@@ -86,7 +86,8 @@ func (t tracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.Tr
 	t.Tracer.TraceBatchQuery(trace.ContextWithSpan(ctx, nil), conn, data)
 }
 
-// TracePrepareStart implements pgx.PrepareTracer. To prepare is a part of the query.
+// TracePrepareStart implements pgx.PrepareTracer. A preparation is part of its query and
+// has no span of its own.
 func (t tracer) TracePrepareStart(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareStartData) context.Context {
 	return t.Tracer.TracePrepareStart(trace.ContextWithSpan(ctx, nil), conn, data)
 }

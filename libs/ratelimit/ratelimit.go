@@ -39,8 +39,8 @@ const (
 	Timeout = 50 * time.Millisecond
 	// key holds the bucket.
 	key = "ratelimit:{global}"
-	// late is how much later than its deadline a call may be noticed to have failed, where
-	// Redis is to blame. Beyond it, this process has no processor to notice anything.
+	// late is how long after its deadline a failed call may be noticed and still count
+	// against Redis. If it takes longer, this process itself is too slow.
 	late = Timeout / 2
 	// breakAfter consecutive failures of Redis open the breaker for openFor; then one
 	// request tries again.
@@ -77,8 +77,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// OpenRedis returns a client for New: one attempt within Timeout and few
-// connections. caFile is that of package redisconn.
+// OpenRedis returns a client for New: one attempt within Timeout and few connections.
+// caFile is redisconn's Options.CAFile.
 func OpenRedis(url, caFile string) (redis.UniversalClient, error) {
 	return redisconn.Open(url, redisconn.Options{Timeout: Timeout, PoolSize: 2, CAFile: caFile})
 }

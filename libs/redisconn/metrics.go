@@ -14,8 +14,8 @@ import (
 	"waitlist.internal/libs/tlsroots"
 )
 
-// Measure has c record the duration of its commands and pipelines, the failed ones, and
-// the timeouts of its pool.
+// Measure makes c record the duration and the failures of its commands and pipelines,
+// and the connections and timeouts of its pool.
 func Measure(c redis.UniversalClient, reg prometheus.Registerer) {
 	auto := promauto.With(reg)
 	h := hook{

@@ -62,8 +62,8 @@ func (r *Ring) Seal(plain []byte, aad string) string {
 	}, ".")
 }
 
-// Renew returns what Seal makes of a value that another key than the first one sealed with
-// the same aad. It returns a value of the first key as it is.
+// Renew seals a value again with the first key and the same aad, or returns ErrCorrupt. It
+// returns a value of the first key as it is.
 func (r *Ring) Renew(sealed, aad string) (string, error) {
 	if strings.HasPrefix(sealed, version+"."+r.keys[0].id+".") {
 		return sealed, nil

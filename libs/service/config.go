@@ -1,5 +1,5 @@
-// Package service is the runtime that the six services share: configuration,
-// connections, servers, health, and an orderly start and stop.
+// Package service is the runtime that the services share: configuration, connections,
+// servers, health, and an orderly start and stop.
 //
 //	New     checks the configuration, waits up to a minute for Postgres, migrates it
 //	  │     (or checks its migrations) and opens clients; nothing listens yet
@@ -15,7 +15,7 @@
 //
 // An app package declares its service with a Definition, whose comment shows how.
 //
-// Code can set every field of Config, so that one process can run all six services.
+// Code can set every field of Config, so that one process can run all services.
 package service
 
 import (
@@ -46,7 +46,8 @@ type Config struct {
 	HTTPAddr string `env:"HTTP_ADDR" run:"the standalone's" deployed:"set by the chart"`
 	// Open connections of the public interface in one process. Further ones are closed at once. 0: no bound.
 	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0" deployed:"5000"`
-	// Requests under `/v1` that one process works on at a time. Beyond it 429 at once, so that those it has stay fast. 0: no bound.
+	// Requests under `/v1` that one process works on at a time. Further ones are answered 429 at once, so that the others stay
+	// fast. 0: no bound.
 	HTTPMaxInFlight int `env:"HTTP_MAX_IN_FLIGHT" envDefault:"0" deployed:"300"`
 	// Where the internal interface (gRPC) of account, signup and messaging listens.
 	GRPCAddr string `env:"GRPC_ADDR" run:"loopback" deployed:"set by the chart"`
@@ -78,7 +79,7 @@ type Config struct {
 	KafkaUsername string `env:"KAFKA_USERNAME"`
 	// Password of the login at Kafka.
 	KafkaPassword string `env:"KAFKA_PASSWORD"`
-	// Partitions of topics that do not exist yet. At most as many replicas of a service share a topic.
+	// Partitions of topics that do not exist yet. A topic feeds at most this many replicas of a service.
 	KafkaPartitions int `env:"KAFKA_PARTITIONS" envDefault:"6"`
 	// Brokers that keep each message of a topic that does not exist yet.
 	KafkaReplication int `env:"KAFKA_REPLICATION" envDefault:"1" deployed:"3"`

@@ -21,7 +21,8 @@ import (
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
-// A build with the tag fault is a bad version of a service, for tests of what releases one. The variable FAULT says how bad:
+// A build with the tag fault is a bad version of a service, for tests of the release process. The variable FAULT chooses
+// what is wrong:
 //
 //	errors=PERCENT   that share of the requests is answered with 500
 //	slow=DURATION    each request takes so much longer
@@ -29,7 +30,7 @@ import (
 //	crash=REQUESTS   the process ends when it has got so many requests
 //	poison           no event can be handled
 //
-// Unset, the build is a good one.
+// Without FAULT, the build is a good one.
 func fault() (kind, value string) {
 	kind, value, _ = strings.Cut(os.Getenv("FAULT"), "=")
 	return kind, value

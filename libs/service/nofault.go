@@ -4,7 +4,7 @@ package service
 
 import "waitlist.internal/libs/kafka"
 
-// The faults that a build with the tag fault has. Releases have none.
+// Only a build with the tag fault has faults; releases have none.
 
 func (r *Runtime) breakServer() {}
 

@@ -26,7 +26,8 @@ import (
 // Main is the main function of a service and returns the exit code of the process.
 // Without arguments it is Command(newApp). With the argument migrate it calls migrate
 // and reads only Config from the environment; the service's other variables may be
-// unset; nil means that there is nothing to migrate. With check STATUS=URL… it waits for these answers and reads no environment.
+// unset. A nil migrate means that there is nothing to migrate. With check STATUS=URL…
+// it waits for these answers and reads no environment.
 func Main[C any, A interface {
 	Run(ctx context.Context) error
 }](newApp func(ctx context.Context, cfg C) (A, error), migrate func(ctx context.Context, cfg Config) error) int {

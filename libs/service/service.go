@@ -61,8 +61,8 @@ type Options struct {
 	Migrations fs.FS
 	// HTTP opens the public interface. It needs Redis for the rate limit.
 	HTTP bool
-	// Unlimited is for a service with nothing under /v1: the rate limit does not concern it,
-	// so that it needs no Redis.
+	// Unlimited is for a service with nothing under /v1: no rate limit applies, so it needs
+	// no Redis.
 	Unlimited bool
 	// RateLimitExempt reports public requests that the rate limit ignores; nil means none.
 	RateLimitExempt func(method, path string) bool
@@ -198,8 +198,8 @@ func New(ctx context.Context, name string, cfg Config, o Options) (_ *Runtime, e
 	return r, nil
 }
 
-// keyAges exports when the key of each ring that signs or encrypts was made, if its id
-// begins with that day, as in 2026-11-23.
+// keyAges exports the day on which each ring's first key, which signs or encrypts, was
+// made, if the key's id begins with it, as in 2026-11-23.
 func (r *Runtime) keyAges() {
 	made := promauto.With(r.Telemetry.Registerer).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "waitlist_key_created_timestamp_seconds", Help: "When the key that signs or encrypts was made, by its id.",
@@ -374,8 +374,8 @@ func (r *Runtime) Go(name string, fn func(ctx context.Context) error) {
 	r.workers = append(r.workers, worker{name, fn})
 }
 
-// Singleton registers a goroutine like Go, for work that one replica does for all because the clock starts it, not a request
-// or an event of its own. Replicas must bear it at the same time. A candidate leaves it to the stable version.
+// Singleton registers a goroutine like Go, for work that the clock starts and one replica does for all. Several replicas may
+// run it at the same time, so fn must allow for that. A candidate leaves it to the stable version.
 func (r *Runtime) Singleton(name string, fn func(ctx context.Context) error) {
 	if r.Config.Candidate {
 		r.left = append(r.left, name)

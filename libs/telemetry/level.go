@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// levelFor is how long another level holds by default, maxLevelFor at most: nobody
-	// remembers to end it.
+	// levelFor is how long another level holds by default, maxLevelFor at most: people
+	// forget to reset it.
 	levelFor, maxLevelFor = 10 * time.Minute, 24 * time.Hour
 	// maxLevelBody bounds the body of PUT /log/level, in bytes.
 	maxLevelBody = 1 << 10
@@ -20,7 +20,7 @@ const (
 type Level struct {
 	usual slog.Level
 	now   func() time.Time
-	// other is nil where the usual level was never left, or was asked for.
+	// other is nil until the first Set.
 	other atomic.Pointer[otherLevel]
 }
 
@@ -29,7 +29,7 @@ type otherLevel struct {
 	until time.Time
 }
 
-// NewLevel returns a level that is usual. now is the clock.
+// NewLevel returns a Level that starts as usual. now is the clock.
 func NewLevel(usual slog.Level, now func() time.Time) *Level { return &Level{usual: usual, now: now} }
 
 // Level implements slog.Leveler.

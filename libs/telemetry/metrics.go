@@ -12,8 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Buckets are the bounds of histograms, in seconds. Objectives use bounds of their histogram
-// alone, so that a share of good events is exact and not interpolated.
+// Buckets are the bounds of histograms, in seconds. Objectives use only bounds of their
+// histogram, so that a share of good events is exact and not interpolated.
 var (
 	// Requests is for what a client waits for.
 	Requests = []float64{.005, .025, .1, .25, .5, 1, 2.5, 10}
@@ -23,8 +23,8 @@ var (
 	Delays = []float64{.1, .5, 1, 2, 5, 10, 30, 60, 300, 3600}
 )
 
-// Shared registers c, or returns what is registered under its name: several consumers of a
-// process share their metrics. reg may be nil.
+// Shared registers c, or returns the collector that is registered under its name: several
+// consumers of a process share their metrics. reg may be nil.
 func Shared[C prometheus.Collector](reg prometheus.Registerer, c C) C {
 	if reg == nil {
 		return c
@@ -52,13 +52,13 @@ func Observe(ctx context.Context, o prometheus.Observer, v float64) {
 	o.Observe(v)
 }
 
-// MetricsHandler serves what g gathers, to those who ask for it as OpenMetrics with exemplars.
+// MetricsHandler serves what g gathers, with exemplars for clients that accept OpenMetrics.
 func MetricsHandler(g prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
-// views bound what instrumented libraries record: their own attributes would be most of
-// the series of a pod.
+// views bound what instrumented libraries record: with all their attributes, they would
+// make up most of a pod's series.
 func views() []sdkmetric.Option {
 	view := func(name string, keep ...attribute.Key) sdkmetric.Option {
 		return sdkmetric.WithView(sdkmetric.NewView(sdkmetric.Instrument{Name: name}, sdkmetric.Stream{

@@ -1,6 +1,6 @@
 // Package telemetry gives one service its logger, tracer and metrics.
 //
-// Only Install sets global state. Six services in one process have six registries, and
+// Only Install sets global state. Each service of a process has its own registry, and
 // every metric has the label service, so the registries can be exposed separately or
 // together. Spans leave the process only if OTEL_EXPORTER_OTLP_ENDPOINT is set. Without
 // it, no span is sampled, but trace ids are still logged and propagated.
@@ -68,7 +68,7 @@ type Options struct {
 	Output io.Writer
 	// Level is the lowest level to log.
 	Level slog.Level
-	// Format is that of lines: json, or text for people; "" means json.
+	// Format is the form of the lines: json, or text for people; "" means json.
 	Format string
 	// OTLPEndpoint is OTEL_EXPORTER_OTLP_ENDPOINT. The exporter reads it and its other
 	// settings from the environment.

@@ -22,7 +22,8 @@ func Tracer(provider trace.TracerProvider, scope string) trace.Tracer {
 	return provider.Tracer(scope, trace.WithInstrumentationVersion(version), trace.WithSchemaURL(SchemaURL))
 }
 
-// sampler decides about a trace once, where it begins. What follows carries the decision.
+// sampler decides about a trace once, where it begins. The trace's later spans inherit
+// the decision.
 //
 // Only requests begin traces. A span with links and no parent, such as the commit of many
 // signups, is sampled if one of its links is; any other span without a parent is not.
@@ -63,7 +64,7 @@ func (s *sampler) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingR
 	return res
 }
 
-// allow counts a new trace, unless the current second has all it may.
+// allow counts a new trace and returns true, unless this second has most already.
 func (s *sampler) allow() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,11 +21,11 @@ import (
 
 var parameter = regexp.MustCompile(`\$(\d+)`)
 
-// StatementsHaveIndexes checks that every statement finds its rows by an index:
-// with sequential scans switched off, a plan that still has one shows that there is
-// no index for it. The statements are the constants that begin with "-- name: x",
-// each with a name of its own, in the Go files that match pattern. There must be at
-// least so many. pool has the migrated schema.
+// StatementsHaveIndexes checks that every statement finds its rows by an index: with
+// sequential scans switched off, a plan that still has one shows that there is no index
+// for it. The statements are the constants that begin with "-- name: x", each with a
+// name of its own, in the Go files that match pattern. There must be at least atLeast
+// of them. pool has the migrated schema.
 func StatementsHaveIndexes(t *testing.T, pool *pgxpool.Pool, pattern string, atLeast int) {
 	t.Helper()
 	ctx := t.Context()
@@ -97,7 +97,7 @@ func statements(t *testing.T, pattern string) map[string]string {
 			t.Fatal(err)
 		}
 	}
-	// Without its imports the package has errors, and its constants.
+	// Without its imports the package has errors, but it still has its constants.
 	conf := types.Config{Error: func(error) {}}
 	pkg, _ := conf.Check("statements", fset, files, nil)
 	out := map[string]string{}

@@ -153,7 +153,7 @@ func SignupSubject(waitlistID string, number int64) string {
 }
 
 // AccountSubject names one verification cycle, or one password generation, of an
-// account. Its tokens end with it.
+// account. Its tokens are no longer valid in the next one.
 func AccountSubject(accountID string, generation int64) string {
 	return accountID + ":" + strconv.FormatInt(generation, 10)
 }

@@ -12,7 +12,7 @@ import (
 const formerShare = .95
 
 // versions measures B1, B3 and B6 against the former program, all services running on both sides: has a change made a
-// request dearer? It also says how much processor time a request takes, which another load on the machine disturbs less.
+// request dearer? It also says how much processor time a request takes, which other load on the machine disturbs less.
 func (b *bench) versions(ctx context.Context) (err error) {
 	sides, stop, err := b.launches(ctx, "former", 0)
 	if err != nil {

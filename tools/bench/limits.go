@@ -24,10 +24,10 @@ const (
 	limitProcesses       = 4
 	limitConns           = 4
 	limitRest            = 3 * time.Second
-	// limitPause is how long a client waits that was refused.
+	// limitPause is how long a refused client waits.
 	limitPause = time.Millisecond
-	// limitAdded and limitStalled are the goals: what the limiter may add to a request, in milliseconds, and what it may
-	// while Redis does not answer, which is for stall.
+	// limitAdded and limitStalled are the goals for what the limiter may add to a request, in milliseconds: usually, and
+	// while Redis does not answer, for the time stall.
 	limitAdded   = 1.0
 	limitStalled = 100.0
 	stall        = 2 * time.Second
@@ -133,7 +133,8 @@ func (b *bench) limitAdds(ctx context.Context) error {
 	return nil
 }
 
-// flood sends more requests to each server than it admits for d. It returns how many were admitted, and in what time.
+// flood sends each server more requests than it admits, for d. It returns how many were admitted, and the time that
+// this took.
 func flood(ctx context.Context, servers []*server, request []byte, d time.Duration) (int64, time.Duration, error) {
 	var (
 		admitted atomic.Int64

@@ -22,22 +22,22 @@ import (
 )
 
 const (
-	// mixStep is how many times as high each next rate of B14 is: four steps double it.
+	// mixStep is the factor between two rates of B14: four steps double the rate.
 	mixStep = 1.189207115
 	// mixTurns is how often a rate is tried, mixGood the p99 in milliseconds up to which it is good.
 	mixTurns = 3
 	mixGood  = 100.0
-	// mixCrowd is the connections of twice the highest good rate: with fewer, those who wait would wait in the load generator.
+	// mixCrowd is the number of connections at twice the highest good rate: with fewer, requests would wait in the load generator.
 	mixCrowd = 4096
-	// mixAdmitted is the p99 in milliseconds that those have who are admitted then, mixRest how long everything may take to be
-	// as before.
+	// mixAdmitted is the goal for the p99 of the requests admitted then, in milliseconds; mixRest is the pause after which the
+	// highest good rate must be good again.
 	mixAdmitted = 250.0
 	mixRest     = 2 * time.Second
 	// lagGoal is how late an event may be handled under the load of B13.
 	lagGoal = 10 * time.Second
 	// zipf is the exponent of the distribution of referrers: few have most of the referrals.
 	zipf = 1.1
-	// inviters are how many members, the first ones, refer anybody; on a list that is filled, its members do, too.
+	// inviters is the number of referrers, besides all members that fill has inserted.
 	inviters = 10_000
 )
 
@@ -49,7 +49,7 @@ type launch struct {
 	list *list
 	// events is where the program publishes its events.
 	events kafka.Config
-	// conn is to the program's database.
+	// conn is a connection to the program's database.
 	conn *pgx.Conn
 	// filled is how many members fill has inserted; next is the number of the last address.
 	filled int64
@@ -408,7 +408,7 @@ func (b *bench) lag(ctx context.Context, ours []*launch) error {
 	return nil
 }
 
-// mixes measures B14 on a list of size members: the highest good rate, and what becomes of twice that.
+// mixes measures B14 on a list of size members: the highest good rate, and what is done at twice that rate.
 func (b *bench) mixes(ctx context.Context, size int) (err error) {
 	sides, stop, err := b.launches(ctx, "b14", size)
 	if err != nil {

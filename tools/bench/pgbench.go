@@ -55,16 +55,15 @@ INSERT INTO naive.outbox (topic, key, payloads, traceparent)
 COMMIT;
 `
 
-// naiveQueue is what the tables need besides for naiveReferral.
+// naiveQueue is what naiveReferral needs in addition to the tables.
 const naiveQueue = `
 CREATE SEQUENCE naive.number CACHE 1;
 CREATE INDEX ON naive.signup (waitlist_id, queue_key);
 `
 
-// naiveReferral is such a signup that is referred, by referrers as launch.token chooses them: the referrer gets a key in the
-// middle between the two in front, as sparse keys allow. Numbers come from a sequence, as no counter's row is to be waited
-// for. What it leaves out are exact positions: nobody is told one, two referrers may get one key, and a gap that is used
-// up is not widened.
+// naiveReferral is such a signup with a referrer, chosen as by launch.token: the referrer gets a key in the middle between
+// the two in front, as sparse keys allow. Numbers come from a sequence, so that nobody waits for a counter's row. It
+// leaves out exact positions: nobody is told one, two referrers may get one key, and a gap that is used up is not widened.
 var naiveReferral = `BEGIN;
 INSERT INTO naive.signup (waitlist_id, number, queue_key, email, token, created_at, first_name, last_name, utm_source)
 	SELECT '` + naiveList + `', n, n << 20, 'a' || n || '@example.com', gen_random_uuid(), now(), 'Ann', 'Example', 'launch'

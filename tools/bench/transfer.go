@@ -393,7 +393,7 @@ func (g *generator) besides(ctx context.Context, l *list) (sample, error) {
 		return sample{}, err
 	}
 	defer c.close()
-	g.next.Store(9_000_000_000) // beyond those of fill
+	g.next.Store(9_000_000_000) // above the numbers of fill
 	request := signupRequest(l.id)
 	var s sample
 	for ctx.Err() == nil {

@@ -25,7 +25,8 @@ const (
 	listName = "Prober"
 	// leftoverAge is long enough for every round under way to end.
 	leftoverAge = 10 * time.Minute
-	// cleanupTimeout bounds the deletions after a round, which happen whatever became of it.
+	// cleanupTimeout bounds the deletions after a round, which happen even if the round
+	// failed.
 	cleanupTimeout = 10 * time.Second
 	// looks is how often places are compared before they count as wrong: two requests are
 	// not one snapshot, and another prober may be at work.
@@ -218,7 +219,7 @@ func (p *prober) round(parent context.Context) (err error) {
 	return nil
 }
 
-// step does a step and observes how long it took.
+// step does a step and, if it succeeds, observes how long it took.
 func (p *prober) step(name string, do func() error) error {
 	start := time.Now()
 	if err := do(); err != nil {
@@ -329,7 +330,7 @@ func (p *prober) delete(ctx context.Context, email string) error {
 	return err
 }
 
-// await makes hooks the awaited ones until done is called.
+// await adds hooks to the awaited ones. done clears them all.
 func (p *prober) await(hooks ...hook) (done func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,8 +24,8 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "canary-%s" $root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* Name and labels of an object. What the Job needs, which runs after everything else is gone, is a hook; the last argument is its place
-     among them. */}}
+{{/* Name and labels of an object. The Job runs after everything else is gone, so what it needs are hooks; the last argument is the
+     hook's weight. */}}
 {{- define "canary.metadata" -}}
 {{- $root := index . 0 -}}
 {{- $retire := eq (index . 1) "retire" -}}
@@ -46,8 +46,8 @@ annotations:
 {{- if .Values.allNamespaces }}{{ toJson list }}{{ else }}{{ toJson (default (list .Release.Namespace) .Values.namespaces) }}{{ end -}}
 {{- end -}}
 
-{{/* The rights that controller-gen found, as a JSON list: those on one kind, or call with "" for the rest. Leases are its own namespace's,
-     Gateways any namespace's. */}}
+{{/* The rights that controller-gen found, as a JSON list: those on leases or on gateways, or with "" the rest. The operator's leases are
+     in its own namespace, Gateways in any. */}}
 {{- define "canary.rules" -}}
 {{- $rules := list -}}
 {{- range ((index . 0).Files.Get "files/role.yaml" | fromYaml).rules -}}
@@ -101,7 +101,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name
 subjects: {{ toJson $subjects }}
 {{- end }}
 ---
-# The parents of routes may be anywhere.
+# The Gateways of routes may be in any namespace.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -116,7 +116,7 @@ metadata:
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name }}-gateways}
 subjects: {{ toJson $subjects }}
 ---
-# Who leads.
+# The lease of the leader.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
@@ -133,12 +133,12 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $name }}-lea
 subjects: {{ toJson $subjects }}
 {{- end -}}
 
-{{/* What operator and Job have in common: the spec of a pod; the third argument is more of the container. */}}
+{{/* The spec of a pod, common to the operator and the Job; the third argument has more fields of the container. */}}
 {{- define "canary.pod" -}}
 {{- $root := index . 0 -}}
 {{- $who := index . 1 -}}
 serviceAccountName: {{ include "canary.fullname" $root }}{{ if eq $who "retire" }}-retire{{ end }}
-# It works on the API server.
+# The operator works through the API server.
 automountServiceAccountToken: true
 enableServiceLinks: false
 securityContext:
@@ -199,7 +199,7 @@ containers:
 {{/* Egress rules. */}}
 {{- define "canary.egress" -}}
 {{- $policy := .Values.networkPolicy -}}
-# Names.
+# DNS.
 - ports:
     - {protocol: UDP, port: {{ $policy.dns.port }}}
     - {protocol: TCP, port: {{ $policy.dns.port }}}

@@ -235,7 +235,7 @@ affinity:
 {{- $server := eq (index . 1) "server" -}}
 {{- $policy := $root.Values.global.networkPolicy -}}
 {{- $own := $root.Values.networkPolicy -}}
-# Names.
+# DNS.
 - ports:
     - {protocol: UDP, port: {{ $policy.dns.port }}}
     - {protocol: TCP, port: {{ $policy.dns.port }}}

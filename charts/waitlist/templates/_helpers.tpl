@@ -24,7 +24,7 @@ helm.sh/chart: {{ printf "waitlist-%s" .Chart.Version | replace "+" "_" }}
 {{- toJson $routes -}}
 {{- end -}}
 
-{{/* The same without those of services whose routes somebody else owns. */}}
+{{/* The prefixes without those of the services that gateway.ownedByOperator names. */}}
 {{- define "waitlist.routes" -}}
 {{- $routes := include "waitlist.prefixes" . | fromJson -}}
 {{- range .Values.gateway.ownedByOperator }}{{ $_ := unset $routes . }}{{ end -}}
@@ -49,8 +49,8 @@ helm.sh/chart: {{ printf "waitlist-%s" .Chart.Version | replace "+" "_" }}
 {{- toJson $names -}}
 {{- end -}}
 
-{{/* What is compared of a service, as a Canary's analysis.checks. Nobody needs calls or events to come during a release: those checks
-     hold up no candidate. */}}
+{{/* The checks of a service, as a Canary's analysis.checks. During a release, no calls or events may come, so their checks hold up no
+     candidate. */}}
 {{- define "waitlist.checks" -}}
 {{- if .http }}
 - name: errors

@@ -20,7 +20,7 @@ import (
 const lookEvery = 900 * time.Millisecond
 
 // Analyst looks at the pods of a candidate and of the stable version, given by the addresses of their metrics, and says how the judge
-// sees the candidate now. Another revision or another analysis starts anew; so does a nil candidate.
+// sees the candidate now. A new revision, a new analysis or a nil candidate starts anew.
 type Analyst interface {
 	Look(ctx context.Context, of types.NamespacedName, revision string, a v1alpha1.Analysis, candidate, stable []string) (judge.Verdict, error)
 	// Forget drops what is known of a Canary.
@@ -102,7 +102,7 @@ func (p *Pods) Forget(of types.NamespacedName) {
 	}
 }
 
-// fault says why an analysis cannot be done, if so.
+// fault says why an analysis cannot be done, or returns "".
 func fault(a v1alpha1.Analysis) string {
 	_, watch, err := build(a)
 	if err != nil {

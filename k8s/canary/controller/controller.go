@@ -61,8 +61,8 @@ func NewWith(
 	}
 }
 
-// Register adds the Reconciler to the manager. Whatever changes in a namespace is looked at by all its Canaries: a look without a change
-// reads the cache and writes nothing.
+// Register adds the Reconciler to the manager. Any change in a namespace reconciles all its Canaries: with nothing to do, that only
+// reads the cache.
 func (r *Reconciler) Register(m ctrl.Manager) error {
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		var list v1alpha1.CanaryList
@@ -189,7 +189,7 @@ func (r *Reconciler) write(ctx context.Context, w *machine.World, p *machine.Pla
 	}
 	c := w.Canary.DeepCopy()
 	c.Status = p.Status
-	measure(c) // also where nothing changed since another operator wrote it
+	measure(c) // even if the status is unchanged: another operator may have written it
 	if !equality.Semantic.DeepEqual(p.Status, w.Canary.Status) {
 		if err := r.Status().Update(ctx, c); err != nil {
 			return fmt.Errorf("write the status: %w", err)
@@ -229,8 +229,8 @@ func (r *Reconciler) write(ctx context.Context, w *machine.World, p *machine.Pla
 	return nil
 }
 
-// finalize changes the Canary's finalizers and nothing else. Who writes the whole object owns its spec, and helm 4 then finds a conflict
-// in each value that is the same in other words, such as 1h and 1h0m0s.
+// finalize changes the Canary's finalizers and nothing else. Whoever writes the whole object owns its spec, and helm 4 then finds a
+// conflict in each value that is spelled differently, such as 1h and 1h0m0s.
 func (r *Reconciler) finalize(ctx context.Context, c *v1alpha1.Canary, change func(client.Object, string) bool) error {
 	next := c.DeepCopy()
 	if !change(next, v1alpha1.Finalizer) {
@@ -239,7 +239,7 @@ func (r *Reconciler) finalize(ctx context.Context, c *v1alpha1.Canary, change fu
 	return r.Patch(ctx, next, client.MergeFromWithOptions(c, client.MergeFromWithOptimisticLock{}))
 }
 
-// put creates an object that was not there, and updates another.
+// put creates an object that is not there yet, and updates any other.
 func (r *Reconciler) put(ctx context.Context, o client.Object) error {
 	if o.GetResourceVersion() == "" {
 		return r.Create(ctx, o)

@@ -28,11 +28,11 @@ import (
 	"waitlist.internal/k8s/canary/machine"
 )
 
-// configsFor is how long what ConfigMaps and Secrets contain is believed. They are read, not watched: the operator needs no right to list
-// Secrets.
+// configsFor is how long the digests of ConfigMaps and Secrets are cached. They are read, not watched, so that the operator needs no
+// right to list Secrets.
 const configsFor = 5 * time.Second
 
-// contents are those of a pod template's ConfigMaps and Secrets.
+// contents holds the digests of a pod template's ConfigMaps and Secrets.
 type contents struct {
 	of     string // their names
 	values map[string]string
@@ -132,7 +132,7 @@ func (r *Reconciler) observeTarget(ctx context.Context, w *machine.World, sets [
 	return err
 }
 
-// pods lists those of a Deployment with further labels.
+// pods lists a Deployment's pods that also have the labels more.
 func (r *Reconciler) pods(ctx context.Context, d *appsv1.Deployment, more map[string]string) ([]corev1.Pod, error) {
 	selector := client.MatchingLabels{}
 	for _, labels := range []map[string]string{d.Spec.Selector.MatchLabels, more} {
@@ -290,7 +290,7 @@ func (r *Reconciler) look(ctx context.Context, w *machine.World) error {
 	switch c.Status.Phase {
 	case v1alpha1.Progressing, v1alpha1.Passed:
 	case v1alpha1.Promoting, v1alpha1.Frozen, v1alpha1.Failed:
-		return nil // the verdict is in
+		return nil // the verdict does not change any more
 	default:
 		r.analyst.Forget(key)
 		return nil
@@ -307,7 +307,7 @@ func (r *Reconciler) look(ctx context.Context, w *machine.World) error {
 	return nil
 }
 
-// addresses of the metrics of pods that are ready.
+// addresses returns the metrics addresses of the pods that are ready.
 func addresses(pods []corev1.Pod, a v1alpha1.Analysis) []string {
 	var out []string
 	for _, p := range pods {

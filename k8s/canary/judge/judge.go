@@ -76,10 +76,9 @@ func (s State) String() string { return [...]string{"Insufficient", "Passing", "
 type Spec struct {
 	// Alpha bounds the share of good candidates that fail, over all looks and checks: more than 0, less than 1.
 	Alpha float64
-	// MinSample is how many requests each side must have answered in each check before a candidate passes. A worse one may fail
-	// before.
+	// MinSample is how many requests each side must have answered in each check before a candidate passes. A worse one may fail earlier.
 	MinSample uint64
-	// Checks are at least one.
+	// Checks has at least one entry.
 	Checks []Check
 }
 
@@ -92,8 +91,8 @@ type Check struct {
 	Boundaries []float64
 	// Tolerance is how many times as high the candidate's odds may be, at least 1.
 	Tolerance float64
-	// MinSample is for this check, in place of the spec's. With 0 it may fail a candidate and never holds one up, for what may not
-	// happen at all during a release.
+	// MinSample is for this check, in place of the spec's. With 0 the check may fail a candidate but never holds one up: use it for what may
+	// not happen at all during a release.
 	MinSample *uint64
 }
 
@@ -113,7 +112,7 @@ type Verdict struct {
 	Reason string
 	// Evidence is that check's e-value; Limit is where it fails.
 	Evidence, Limit float64
-	// Candidate and Stable are the requests of the check that has seen the fewest, among those that have a least sample.
+	// Candidate and Stable are the requests of the check that has seen the fewest, among those with a minimum sample.
 	Candidate, Stable uint64
 }
 
@@ -214,7 +213,7 @@ func (c Check) fits(w Window) error {
 	return nil
 }
 
-// counts takes what is slower than a boundary for bad.
+// counts returns a window's counts. For a histogram, requests slower than the boundary are bad.
 func (c Check) counts(w Window, boundary int) Counts {
 	if len(c.Boundaries) == 0 {
 		return Counts{Bad: w.Bad, All: w.All}

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// oddsRatios are the alternatives that a test has in mind. A candidate between two of them is found a little later. Their number costs
+// oddsRatios are the alternatives that a test considers. A candidate between two of them is found a little later. Their number costs
 // little: evidence is divided by 6, which is less than one failed request's worth at a weight of 5 %.
 var oddsRatios = [...]float64{1.25, 1.6, 2.5, 5, 20, 200}
 

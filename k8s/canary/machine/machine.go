@@ -1,6 +1,5 @@
-// Package machine decides what becomes of a release: from what the Canary wants, what the API server holds, how the judge sees the
-// candidate and the time, to the objects that shall be and the status to report. It is a function without effects, so that tests can take
-// it through anything.
+// Package machine decides how a release goes on. From the Canary, the objects of the API server, the judge's verdict and the time, it
+// derives the objects to write and the status to report. It has no effects, so that tests can take it through any situation.
 //
 // # States
 //
@@ -63,7 +62,7 @@ const (
 type World struct {
 	Canary *v1alpha1.Canary
 	Target *appsv1.Deployment
-	// Revision is that of the target; see Revision.
+	// Revision is the target's revision; see the function Revision.
 	Revision string
 	// Hash is the pod-template-hash of the target's present pod template, "" as long as it has no ReplicaSet.
 	Hash string
@@ -84,7 +83,7 @@ type World struct {
 	Autoscalers []autoscalingv2.HorizontalPodAutoscaler
 	// Others are the other Canaries of the namespace.
 	Others []v1alpha1.Canary
-	// Verdict is the judge's on Revision; Insufficient if it has seen nothing of that.
+	// Verdict is the judge's verdict on Revision, Insufficient before it has seen any of its requests.
 	Verdict judge.Verdict
 	// AnalysisFault says why the analysis of the spec cannot be done.
 	AnalysisFault string
@@ -112,7 +111,7 @@ type Plan struct {
 	After time.Duration
 }
 
-// Event is told to people.
+// Event is a Kubernetes Event for people.
 type Event struct {
 	Warning         bool
 	Reason, Message string
@@ -154,7 +153,7 @@ func Decide(w World, now time.Time) Plan {
 	return r.plan
 }
 
-// Leave returns what to do before no operator looks after the Canary any more: what its deletion does, and the Canary stays.
+// Leave returns what to do before the operator is removed: the same as for the Canary's deletion, but the Canary stays.
 func Leave(w World, now time.Time) Plan {
 	r := &run{World: w, spec: &w.Canary.Spec, st: *w.Canary.Status.DeepCopy(), now: now}
 	r.leave()
@@ -237,10 +236,10 @@ func older(a, b *v1alpha1.Canary) bool {
 	return a.Name < b.Name
 }
 
-// halt reports a fault. All it may do to traffic is to take it from a candidate that cannot serve it.
+// halt reports a fault. It leaves traffic as it is, except that it takes all from a candidate that has failed or cannot serve.
 func (r *run) halt(reason, message string) {
 	if reason == TargetTaken {
-		r.st.Weight = 0 // the route is the other's
+		r.st.Weight = 0 // the route belongs to the other Canary
 	} else if r.Route != nil && r.own(r.Route) && r.weight() > 0 {
 		broken, _ := r.broken()
 		if _, given := r.rejection(); !r.ready() || broken != "" || r.Verdict.State == judge.Failed || given && !r.frozen() {
@@ -261,7 +260,7 @@ func (r *run) halt(reason, message string) {
 	}
 }
 
-// leave gives the stable copy all traffic and stops the candidate. What it made stays and serves.
+// leave gives the stable copy all traffic and stops the candidate. The operator's objects stay and serve.
 func (r *run) leave() {
 	serves := r.Stable != nil && r.own(r.Stable) && r.st.Stable != nil
 	if r.Route != nil && r.own(r.Route) && r.weight() > 0 && serves {
@@ -317,7 +316,7 @@ func (r *run) initialize() {
 	r.going(string(v1alpha1.Initializing), "The stable copy is not ready yet.")
 }
 
-// release takes a candidate on, if there is one.
+// release finishes a promotion, then moves the candidate on, if there is one.
 func (r *run) release() {
 	copied := r.Stable.Spec.Template.Annotations[v1alpha1.RevisionAnnotation]
 	if copied != r.st.Stable.Revision && !r.promote(copied) {
@@ -330,7 +329,7 @@ func (r *run) release() {
 	r.candidate()
 }
 
-// idle: nothing to release.
+// idle keeps the stable version serving while there is nothing to release.
 func (r *run) idle() {
 	r.clear()
 	r.phase(v1alpha1.Idle)
@@ -353,7 +352,8 @@ func (r *run) idle() {
 		"The stable version serves all requests.")
 }
 
-// promote sees to a stable copy that takes over a revision. It returns true once that serves.
+// promote follows a stable copy that takes over the revision copied. It returns true once that has rolled out, and goes back to the
+// former one if it fails.
 func (r *run) promote(copied string) bool {
 	rejected, given := r.rejected(copied)
 	if !given && r.ordered("abort", copied) {
@@ -434,7 +434,7 @@ func (r *run) candidate() {
 	r.progress()
 }
 
-// pause keeps the time that a person holds a candidate out of its deadline.
+// pause counts the time in which the Canary is paused, which the deadline leaves out.
 func (r *run) pause() {
 	switch {
 	case r.spec.Paused && r.st.PausedSince == nil:
@@ -463,7 +463,7 @@ func (r *run) failure() (reason, message string) {
 	return "", ""
 }
 
-// broken looks for what pods do not count: restarts, crash loops and failing readiness.
+// broken looks for failures that the pods' metrics do not show: restarts, crash loops and failing readiness.
 func (r *run) broken() (reason, message string) {
 	for _, p := range r.Pods {
 		if p.DeletionTimestamp != nil {
@@ -489,7 +489,7 @@ func (r *run) broken() (reason, message string) {
 			return Crashed, fmt.Sprintf("The pod %s failed: %s.", p.Name, p.Status.Reason)
 		}
 		for _, c := range p.Status.Conditions {
-			// A pod that has never been ready is so since before its containers started.
+			// A pod that was never ready has had this condition since before its containers started.
 			if c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && !started.IsZero() && c.LastTransitionTime.After(started) {
 				return Unready, fmt.Sprintf("The pod %s stopped being ready.", p.Name)
 			}
@@ -498,7 +498,7 @@ func (r *run) broken() (reason, message string) {
 	return "", ""
 }
 
-// hopeless are reasons of a container that waits for something that a retry does not bring.
+// hopeless are the reasons of a waiting container that no retry mends.
 var hopeless = []string{
 	"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError",
 	"CreateContainerError", "RunContainerError",
@@ -650,7 +650,7 @@ func (r *run) progress() {
 	r.takeOver()
 }
 
-// takeOver lets the stable copy have the candidate's revision. The candidate keeps its share meanwhile.
+// takeOver gives the stable copy the candidate's revision. The candidate keeps its share meanwhile.
 func (r *run) takeOver() {
 	r.phase(v1alpha1.Promoting)
 	weight := int32(0)
@@ -721,14 +721,14 @@ func (r *run) phase(p v1alpha1.Phase) {
 	}
 }
 
-// ordered says whether a person ordered this for this revision, since the target had it.
+// ordered says whether a person gave this command for this revision since it became the candidate.
 func (r *run) ordered(verb, revision string) bool {
 	return r.st.Candidate != nil && r.st.Candidate.Revision == revision && r.st.Started != nil &&
 		r.Canary.Annotations[v1alpha1.CommandAnnotation] == Command(verb, &r.st)
 }
 
-// Command is the value of CommandAnnotation that orders something for a status's candidate. It is for that candidate alone: not even for
-// the same revision, should the target have it again one day.
+// Command is the value of CommandAnnotation that orders something for a status's candidate. It is for that candidate alone: if the target
+// gets the same revision again later, it has no effect.
 func Command(verb string, s *v1alpha1.CanaryStatus) string {
 	return fmt.Sprintf("%s/%s/%d", verb, s.Candidate.Revision, s.Started.Unix())
 }
@@ -801,7 +801,7 @@ func (r *run) scale(n int32) {
 	}
 }
 
-// replicas sets the stable copy's number where the Canary does.
+// replicas sets the stable copy's number of pods if the Canary names one.
 func (r *run) replicas() {
 	if r.spec.Replicas == nil || r.Stable == nil || r.plan.Stable != nil || replicas(r.Stable) == *r.spec.Replicas {
 		return
@@ -810,13 +810,13 @@ func (r *run) replicas() {
 	r.plan.Stable.Spec.Replicas = r.spec.Replicas
 }
 
-// services keeps the two Services as they shall be.
+// services plans the Services of the two versions.
 func (r *run) services() {
 	if r.spec.Route == nil {
 		return
 	}
 	stable := r.service(r.StableService, StableName(r.spec), map[string]string{v1alpha1.TrackLabel: v1alpha1.Stable})
-	// The hash pins the revision: pods of another one, that start or that stop, never get what this one may have.
+	// The hash pins the revision: pods of another one that start or stop never get this one's traffic.
 	candidate := r.service(r.CandidateService, CandidateName(r.spec), map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: r.pinned()})
 	for _, pair := range [][2]*corev1.Service{{r.StableService, stable}, {r.CandidateService, candidate}} {
 		if pair[0] == nil || !equality.Semantic.DeepEqual(pair[0], pair[1]) {

@@ -26,7 +26,7 @@ func CandidateName(s *v1alpha1.CanarySpec) string { return s.TargetRef.Name + "-
 // RouteName is the name of the HTTPRoute.
 func RouteName(s *v1alpha1.CanarySpec) string { return s.TargetRef.Name + "-canary" }
 
-// Revision returns the revision of a pod template and of the contents of what it names, by their names.
+// Revision returns a hash of a pod template and of the digests of the ConfigMaps and Secrets that it names.
 func Revision(t *corev1.PodTemplateSpec, configs map[string]string) string {
 	// Maps are encoded in the order of their keys. Pod templates have nothing that cannot be encoded.
 	raw, _ := json.Marshal(struct {
@@ -41,7 +41,7 @@ func (r *run) labels() map[string]string {
 	return map[string]string{v1alpha1.OwnerLabel: r.Canary.Name, "app.kubernetes.io/managed-by": "canary"}
 }
 
-// copyOf returns the stable copy with a pod template of the target, or one that it had.
+// copyOf returns the stable copy with another pod template: the target's, or a former one of its own.
 func (r *run) copyOf(template *corev1.PodTemplateSpec, revision string) *appsv1.Deployment {
 	d := new(appsv1.Deployment)
 	if r.Stable != nil {
@@ -189,7 +189,7 @@ func Weight(h *gatewayv1.HTTPRoute, s *v1alpha1.CanarySpec) int32 {
 	for _, rule := range h.Spec.Rules {
 		var sum, other int64
 		for _, b := range rule.BackendRefs {
-			n := int64(1) // what the Gateway API takes a missing weight for
+			n := int64(1) // the Gateway API's default
 			if b.Weight != nil {
 				n = int64(*b.Weight)
 			}
@@ -205,7 +205,7 @@ func Weight(h *gatewayv1.HTTPRoute, s *v1alpha1.CanarySpec) int32 {
 	return int32(most)
 }
 
-// keep wants the route to be whole, with this weight for the candidate.
+// keep plans the whole route, with this weight for the candidate.
 func (r *run) keep(weight int32) {
 	if r.spec.Route == nil {
 		return

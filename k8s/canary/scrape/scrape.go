@@ -1,4 +1,4 @@
-// Package scrape reads the counters of a candidate's and a stable version's pods and makes the windows of a judge of them.
+// Package scrape reads the counters of a candidate's and a stable version's pods and turns them into the windows of a judge.
 package scrape
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// timeout is for one pod. It is shorter than the second between two looks.
+	// timeout bounds the read of one pod. It is shorter than the second between two looks.
 	timeout = 800 * time.Millisecond
 	// maxBody bounds what a pod may answer.
 	maxBody = 16 << 20
@@ -47,13 +47,13 @@ func Matching(pattern string) (*regexp.Regexp, error) {
 type Check struct {
 	// All counts what is judged. For latency it must be a classic histogram.
 	All Series
-	// Bad are those of All that must not get more frequent; of another metric than All they are counted beside it. Without a metric, All
-	// is judged by its buckets (latency).
+	// Bad counts those of All that must not get more frequent. If its metric is not All's, All does not include them, and they are added
+	// to it. Without a metric, All is judged by its buckets (latency).
 	Bad Series
 }
 
 // HTTPServer returns the checks of a server with the metrics of libs/httpapi: the share of answers with status 5xx, and latency. The
-// boundaries are the buckets there.
+// boundaries are the buckets of that histogram.
 func HTTPServer() ([]Check, []judge.Check) {
 	boundaries := []float64{.005, .025, .1, .25, .5, 1, 2.5, 10}
 	answers := Series{Metric: "http_server_responses_total"}
@@ -116,11 +116,11 @@ func (w *Watch) clear() {
 }
 
 // Look reads all pods at once, given by the addresses of their metrics, and returns what they have counted since the last look that was
-// complete. A pod's first answer is where its counting begins; one whose counters have fallen has restarted, and counts from zero.
+// complete. A pod is counted from its first answer on. A pod whose counters have fallen has restarted, and counts from zero.
 //
-// If a pod does not answer, nothing is lost and nothing returned: comparing one side's seconds with other seconds of the other would be
-// wrong. A pod that misses three looks in a row is left out until it answers. The error names the pods that did not answer; windows that
-// come with it are good.
+// If a pod does not answer, nothing is lost and nothing returned: it would be wrong to compare the two sides over different seconds. A
+// pod that misses three looks in a row is left out until it answers. The error names the pods that did not answer; windows returned
+// with it are valid.
 func (w *Watch) Look(ctx context.Context, candidate, stable []string) (c, s []judge.Window, err error) {
 	w.follow(candidate, stable)
 	addresses := slices.Sorted(maps.Keys(w.pods))
@@ -208,9 +208,10 @@ func (w *Watch) read(ctx context.Context, address string) ([]judge.Window, error
 	return out, nil
 }
 
-// selected are the series of a metric that match. A metric that is not there has none: services show a counter from its first count on.
+// selected are the series of a metric that match. A metric that a pod does not show yet has none: services show a counter from its
+// first count on.
 func (s Series) selected(families map[string]*dto.MetricFamily) []*dto.Metric {
-	// A histogram is found by its own name and by that of its count.
+	// A histogram is found by its own name and by its name with _count.
 	family := families[s.Metric]
 	if family == nil {
 		family = families[strings.TrimSuffix(s.Metric, "_count")]

@@ -26,9 +26,9 @@ import (
 
 const (
 	defaultURL = "http://127.0.0.1:8080/v1"
-	// patience bounds a call of a tool, with what is sent again.
+	// patience bounds a call of a tool, including its retries.
 	patience = 30 * time.Second
-	// most is how many signups a call returns at most, and few by default.
+	// most is the largest number of signups that a call returns, few the default.
 	most, few = 100, 20
 )
 

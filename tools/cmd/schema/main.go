@@ -5,8 +5,8 @@
 //	go run ./tools/cmd/schema
 //
 // It starts a Postgres of its own and imports no service: it has to work while a
-// service does not compile for want of its generated queries. The text is the same
-// for Postgres 15 to 18.
+// service does not compile because its generated queries are missing. The text is the
+// same for Postgres 15 to 18.
 package main
 
 import (

@@ -129,7 +129,7 @@ func read(dir string) ([]setting, error) {
 	return settings, err
 }
 
-// parse reads one field; false where no variable sets it.
+// parse reads one field. It returns false if no variable sets the field.
 func parse(field *ast.Field) (setting, bool) {
 	if field.Tag == nil {
 		return setting{}, false

@@ -1,4 +1,4 @@
-// Command standalone runs the whole suite in one process. The README lists its
+// Command standalone runs the whole suite in one process. docs/settings.md lists its
 // environment variables.
 package main
 

@@ -1,5 +1,5 @@
 // Package engine is Prometheus as a library: its storage, its PromQL and the chart's rules.
-// Who uses it owns the clock: Eval takes the time, so that a test of a month takes seconds.
+// Its user owns the clock: Eval takes the time, so that a test of a month takes seconds.
 package engine
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// exemplars is how many are kept, of all series together.
+// exemplars is how many exemplars are kept, of all series together.
 const exemplars = 20_000
 
-// Engine holds everything in one folder until Close. It is safe for concurrent use, but for Eval.
+// Engine holds everything in one folder until Close. It is safe for concurrent use, except Eval.
 type Engine struct {
 	DB     *tsdb.DB
 	PromQL *promql.Engine
@@ -31,7 +31,7 @@ type Engine struct {
 }
 
 // Open opens an engine in a folder, with the rules of the repository at root for the label
-// namespace. Samples older than retention go; with 0 none does.
+// namespace. It deletes samples older than retention; 0 keeps all.
 func Open(ctx context.Context, dir, root, namespace string, retention time.Duration) (_ *Engine, err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	options := tsdb.DefaultOptions()
@@ -69,7 +69,7 @@ func Open(ctx context.Context, dir, root, namespace string, retention time.Durat
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	// Recorded ratios come first, alerts after them; the order of the map is none.
+	// Evaluate recorded ratios before the alerts on them; the map has no order.
 	for _, name := range []string{"waitlist-objectives", "waitlist-budgets", "waitlist-alerts"} {
 		for _, g := range groups {
 			if g.Name() == name {

@@ -23,7 +23,7 @@ import (
 const (
 	// points is how many points a line has at most.
 	points = 180
-	// maxExemplars is how many a panel shows, the largest.
+	// maxExemplars is how many exemplars a panel shows at most: those with the largest values.
 	maxExemplars = 60
 )
 
@@ -70,7 +70,8 @@ type panel struct {
 	Exemplars []exemplar `json:"exemplars"`
 }
 
-// exemplar is one of the values that a histogram counted, with its trace, which is kept.
+// exemplar is one of the values that a histogram counted, with its trace, which the viewer still
+// has.
 type exemplar struct {
 	At    float64 `json:"at"` // Unix seconds
 	Value float64 `json:"value"`
@@ -115,7 +116,8 @@ var (
 var errValue = errors.New("no series has this value")
 
 // draw asks the engine for a dashboard's panels between two times. chosen has the values of
-// variables; only values that series have are taken, so none can change an expression.
+// variables; only values that series have are accepted, so that no value can change the
+// PromQL.
 func (v *Viewer) draw(ctx context.Context, b board, chosen url.Values, from, to time.Time) (drawn, error) {
 	out := drawn{Title: b.Title, Variables: []variable{}, Panels: []panel{}}
 	step := max(to.Sub(from)/points, v.cfg.Interval).Truncate(time.Second)
@@ -180,7 +182,7 @@ func (v *Viewer) draw(ctx context.Context, b board, chosen url.Values, from, to 
 	return out, nil
 }
 
-// lines asks for one expression. A line without any number is none.
+// lines returns the lines of one expression, without those that have no number.
 func (v *Viewer) lines(ctx context.Context, expr, legend string, times []int64, step time.Duration) ([]line, error) {
 	q, err := v.engine.PromQL.NewRangeQuery(ctx, v.engine.DB, nil, expr,
 		time.Unix(times[0], 0), time.Unix(times[len(times)-1], 0), step)
@@ -262,7 +264,7 @@ func (v *Viewer) options(ctx context.Context, query string, from, to time.Time) 
 	return slices.Sorted(slices.Values(values)), errors.Join(err, querier.Close())
 }
 
-// up returns how many of the scraped addresses answered last, and how many there are.
+// up returns how many of the scraped addresses answered the last scrape, and how many there are.
 func (v *Viewer) up(ctx context.Context) (answered, all int, err error) {
 	q, err := v.engine.PromQL.NewInstantQuery(ctx, v.engine.DB, nil, "up", time.Now())
 	if err != nil {

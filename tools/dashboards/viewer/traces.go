@@ -14,8 +14,8 @@ import (
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
-// Bounds of what is kept: the oldest trace goes for a new one, but slow ones go last, as they
-// are what people look for. Further spans of a trace are counted only.
+// Bounds of what is kept: a new trace replaces the oldest one, but slow ones stay longer,
+// since people look for them. Spans of a trace beyond maxSpans are only counted.
 const (
 	maxTraces = 10000
 	maxSlow   = 1000
@@ -54,7 +54,7 @@ type traces struct {
 	byID map[string]*trace
 	// order has the newest traces, slow the slow ones before them; the oldest is first.
 	order, slow []string
-	// linked are the traces that link to a trace.
+	// linked has, for each trace, the traces that link to it.
 	linked map[string][]string
 }
 
@@ -106,7 +106,7 @@ func (t *traces) add(service string, s *tracev1.Span) {
 	of.spans = append(of.spans, out)
 }
 
-// retire keeps a trace among the slow ones, if it is one.
+// retire moves a trace to the slow ones if it is slow, and otherwise forgets it.
 func (t *traces) retire(id string) {
 	if t.summary(id).Length < slow {
 		t.forget(id)
@@ -119,7 +119,7 @@ func (t *traces) retire(id string) {
 	t.slow = append(t.slow, id)
 }
 
-// forget drops a trace and what it links to.
+// forget drops a trace and its links to others.
 func (t *traces) forget(id string) {
 	for _, s := range t.byID[id].spans {
 		for _, to := range s.Links {

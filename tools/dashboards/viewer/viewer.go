@@ -34,7 +34,8 @@ import (
 	"waitlist.internal/tools/dashboards/engine"
 )
 
-// Namespace is the label that a cluster would give to what is scraped.
+// Namespace is the value of the label namespace, which a cluster would add to scraped
+// metrics.
 const Namespace = "local"
 
 // retention is how long samples are kept.
@@ -96,7 +97,7 @@ func (v *Viewer) close() {
 	}
 }
 
-// ErrNotLoopback is returned for an address that others than this machine reach.
+// ErrNotLoopback is returned for an address that other machines can reach.
 var ErrNotLoopback = errors.New("not a loopback address; to let others see the page, put a proxy with a password before it")
 
 // loopback listens at an address of this machine alone: whoever reaches the page reads
@@ -189,7 +190,7 @@ func (v *Viewer) scrape(all *errgroup.Group) (stop func(), err error) {
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// files are those of the page, below tools/dashboards/page.
+// files are the page's files, below tools/dashboards/page.
 var files = map[string]string{ //nolint:gochecknoglobals // a constant
 	"/{$}": "index.html", "/page.js": "page.js", "/page.css": "page.css", "/favicon.ico": "icon.svg",
 	"/uplot.js": "node_modules/uplot/dist/uPlot.iife.min.js", "/uplot.css": "node_modules/uplot/dist/uPlot.min.css",
@@ -235,7 +236,8 @@ func (v *Viewer) handler() http.Handler {
 		return nil, fmt.Errorf("trace %s: %w", r.PathValue("id"), errNotFound)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A name that resolves to this machine is no way in for a stranger's page.
+		// Refuse other names that resolve to this machine: a stranger's page could use one to read
+		// this page.
 		host, _, _ := net.SplitHostPort(r.Host)
 		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			http.Error(w, "ask for this page by its loopback address", http.StatusMisdirectedRequest)
@@ -251,7 +253,7 @@ func (v *Viewer) handler() http.Handler {
 
 var errNotFound = errors.New("not found")
 
-// index is what stands above every view.
+// index returns what the page shows above every view.
 func (v *Viewer) index(r *http.Request) (any, error) {
 	boards, err := v.boards()
 	if err != nil {
@@ -269,7 +271,7 @@ func (v *Viewer) index(r *http.Request) (any, error) {
 	for _, b := range boards {
 		list = append(list, entry{b.UID, b.Title})
 	}
-	// The suite's is the first, as it is what one looks at first.
+	// The suite's dashboard comes first, since people look at it first.
 	slices.SortStableFunc(list, func(a, b entry) int {
 		if (a.UID == "waitlist-suite") != (b.UID == "waitlist-suite") {
 			if a.UID == "waitlist-suite" {

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// Extension is that of the files.
+// Extension ends the names of the files.
 const Extension = ".eml"
 
 // Mail is a mail.

@@ -32,7 +32,7 @@ func away(name, dependency, severity, meaning string, commands ...string) Alert 
 	}
 }
 
-// Services are the names in the label service of what every installation has.
+// Services are the values of the label service in every installation.
 var Services = []string{"account", "admin-analytics", "billing", "messaging", "notifier", "signup"} //nolint:gochecknoglobals // a constant
 
 // Alerts returns all alerts beside those on budgets.
@@ -221,7 +221,7 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 				"go run ./tools/cmd/secrets -h",
 			}},
 		},
-		// Of the canary operator, which labels its metrics with the Canary's namespace.
+		// The metric is the canary operator's, which labels it with the Canary's namespace.
 		{
 			"WaitlistReleaseStalled", `max by (name, reason) (canary_stalled{$NS}) == 1`, "5m", "warning",
 			"The Canary {{ $labels.name }} waits for a person: {{ $labels.reason }}.",
@@ -250,7 +250,7 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 	}
 	for _, s := range append(slices.Clone(Services), "pages") {
 		expr := fmt.Sprintf(`absent(waitlist_build_info{$NS,service=%q})`, s)
-		if s == "pages" { // optional: missed only where it was
+		if s == "pages" { // optional: alert only if it has run
 			expr += fmt.Sprintf(` and on () present_over_time(waitlist_build_info{$NS,service=%q}[1h])`, s)
 		}
 		all = append(all, Alert{

@@ -43,7 +43,7 @@ func gauge(title, unit, sentence, metric, by, legend string) Panel {
 	return one(title, unit, sentence, legend, fmt.Sprintf("max by (%s) (%s{$SEL})", by, metric))
 }
 
-// byVersion makes of a rate by pod one by version.
+// byVersion returns the rate of a counter by version.
 func byVersion(metric, more string) string {
 	return fmt.Sprintf(`sum by (version) (sum by (namespace, pod, service) (rate(%s{$SEL%s}[$__rate_interval]))
   * on (namespace, pod, service) group_left(version) waitlist_build_info{$SEL})`, metric, more)

@@ -22,7 +22,7 @@ var variables = []struct { //nolint:gochecknoglobals // a constant
 	{"version", "Version", `waitlist_build_info{namespace="$namespace"}`, true},
 }
 
-// chosen returns an expression with selectors of the variables.
+// chosen returns an expression with the selectors of the variables in place of $SEL and $NS.
 func chosen(expr string) string {
 	return strings.NewReplacer(
 		"$SEL", `namespace="$namespace",service=~"$service"`, "$NS", `namespace="$namespace"`,

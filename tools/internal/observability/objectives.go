@@ -22,15 +22,15 @@ type Objective struct {
 // Window is the time over which objectives hold.
 const Window = "30d"
 
-// responses is a selector of answers of the public interface.
+// responses returns the rate of those answers of the public interface that match more.
 func responses(more string) string {
 	return fmt.Sprintf("sum(rate(http_server_responses_total{$NS,%s}[5m]))", more)
 }
 
 func failed(more string) string { return responses(more + `,http_response_status_code=~"5.."`) }
 
-// slower is the rate of events beyond a bound of a histogram. A bound is a bucket's, so this
-// is exact.
+// slower returns the rates of the events beyond a bound of a histogram and of all its
+// events. The bound must be a bucket's, so that the rate is exact.
 func slower(metric, more, bound string) (bad, all string) {
 	all = fmt.Sprintf("sum(rate(%s_count{$NS%s}[5m]))", metric, more)
 	return fmt.Sprintf(`%s - sum(rate(%s_bucket{$NS%s,le=~"%s"}[5m]))`, all, metric, more, bound), all

@@ -69,7 +69,7 @@ func Rules() ([]byte, error) {
 		add := func(name, expr string) {
 			record.Rules = append(record.Rules, rule{Record: name, Expr: inNamespace(expr), Labels: slo})
 		}
-		// Without events, a ratio would be NaN; there is none then.
+		// Without events, a ratio would be NaN, so none is recorded.
 		add("slo:all:rate5m", o.All)
 		add("slo:bad:rate5m", o.Bad)
 		sel := fmt.Sprintf("{$NS,slo=%q}", o.Name)

@@ -26,7 +26,7 @@ import (
 	signup "waitlist.internal/services/signup/app"
 )
 
-// Suite has everything that the six services need to run elsewhere.
+// Suite has everything that the services need to run elsewhere.
 type Suite struct {
 	// Env is their common environment: addresses of real servers, keys, settings.
 	Env map[string]string
@@ -39,7 +39,7 @@ type Suite struct {
 	Log    *slog.Logger
 }
 
-// Deployed controls six services that run elsewhere.
+// Deployed controls services that run elsewhere.
 type Deployed interface {
 	// Handler forwards requests to their public interfaces.
 	Handler() http.Handler
@@ -49,7 +49,7 @@ type Deployed interface {
 	Stop() error
 }
 
-// launcher opens the six services in this process.
+// launcher opens the services in this process.
 type launcher struct {
 	env       map[string]string // common environment
 	seeds     map[string]string // SERVICE_KEY by service
@@ -58,8 +58,8 @@ type launcher struct {
 	output    io.Writer
 }
 
-// startApps opens and runs the services and returns their public interfaces.
-// Stop drains them side by side.
+// startApps opens and runs the services and returns their public interfaces. Stop
+// drains pages first, then the others side by side.
 func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[string]http.Handler, error) {
 	shared, seeds, err := Keys(filepath.Join(s.cfg.DataDir, "keys"))
 	if err != nil {

@@ -31,7 +31,7 @@ func Keys(dir string) (shared map[string]string, seeds map[string]string, err er
 		return nil, nil, fmt.Errorf("create the folder for the keys: %w", err)
 	}
 	shared, seeds = map[string]string{}, map[string]string{}
-	today := time.Now().UTC().Format(time.DateOnly) // the services tell the key's age by its id
+	today := time.Now().UTC().Format(time.DateOnly) // the services read the key's age from its id
 	fresh := map[string]bool{}
 	for variable, first := range map[string]string{"TOKEN_KEYS": today + "-k1:", "SEAL_KEYS": today + "-k1:", "ADDRESS_KEY": ""} {
 		file := strings.ReplaceAll(strings.ToLower(variable), "_", "-")
@@ -43,8 +43,8 @@ func Keys(dir string) (shared map[string]string, seeds map[string]string, err er
 			return nil, nil, err
 		}
 	}
-	// A folder from before this ring exists: the links that TOKEN_KEYS signed must work on, and in a
-	// cluster old programs must accept the new ones' links until the new key is moved to the front.
+	// If the folder is older than this ring, links that TOKEN_KEYS signed must stay valid, and in a
+	// cluster, old programs must accept new ones' links until somebody moves the new key to the front.
 	shared["ACCOUNT_TOKEN_KEYS"], err = keep(filepath.Join(dir, "account-token-keys"), func() (string, error) {
 		if fresh["TOKEN_KEYS"] {
 			return today + "-a1:" + random(), nil

@@ -110,8 +110,8 @@ func (m *mails) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b.Bytes())
 }
 
-// local reports whether a request comes from this machine, to a name of this machine's:
-// a site whose name was made to lead to 127.0.0.1 has another.
+// local reports whether a request comes from this machine and names it: a stranger's
+// site whose name resolves to 127.0.0.1 sends another name.
 func local(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !from.Addr().Unmap().IsLoopback() {

@@ -100,8 +100,8 @@ type Config struct {
 	Stdout, Stderr io.Writer `env:"-"`
 }
 
-// showsMails reports whether the mails are shown, which the address of the suite decides,
-// too: one that others reach shows none.
+// showsMails reports whether the suite shows its mails: only with maildir, at an address
+// that no other machine can reach.
 func (c Config) showsMails() bool {
 	host, _, err := net.SplitHostPort(c.HTTPAddr)
 	addr, parseErr := netip.ParseAddr(host)

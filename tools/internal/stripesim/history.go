@@ -13,7 +13,7 @@ type State struct {
 	At int64 `json:"at"`
 }
 
-// same reports whether two states differ in their time only.
+// same reports whether two states are equal except for their time.
 func (a State) same(b State) bool {
 	a.At = b.At
 	return a == b
@@ -33,7 +33,7 @@ func (s *Server) remember(sub *subscription, now int64) {
 }
 
 // History returns every state that the customer's subscriptions ever had: by subscription in the order of creation, then by
-// time. It is an oracle for tests: nobody may have shown a state that is not in it.
+// time. It is an oracle for tests: no service may ever show a state that is not in it.
 func (s *Server) History(customer string) []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package waitlist is a client of the waitlist service's REST interface for servers: it
-// keeps an API key, which never belongs into a browser.
+// keeps an API key, which must never reach a browser.
 //
 //	c, err := waitlist.New("https://api.example.com/v1", waitlist.APIKey(key))
 //	…
@@ -163,8 +163,8 @@ type request struct {
 	method, path string
 	query        url.Values
 	body         any
-	// once says that a second request would do a second thing. It is not sent again
-	// unless the service answered that it did nothing.
+	// once says that sending the request twice would act twice. It is sent again only if
+	// the service answered that it did nothing.
 	once bool
 	// key says that the operation takes an Idempotency-Key.
 	key bool

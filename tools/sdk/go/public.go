@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// NewSignup is what somebody says who signs up. Only Email is always needed; the
+// NewSignup is what a person submits to sign up. Only Email is always needed; the
 // waitlist's settings decide about the rest.
 type NewSignup struct {
 	Email     string `json:"email"`
@@ -25,7 +25,7 @@ type NewSignup struct {
 	UTMCampaign string `json:"utm_campaign,omitempty"`
 	UTMTerm     string `json:"utm_term,omitempty"`
 	UTMContent  string `json:"utm_content,omitempty"`
-	// Answers by the id of the custom question: a string, or a bool for a checkbox.
+	// Answers are keyed by the id of the custom question: a string, or a bool for a checkbox.
 	Answers map[string]any `json:"custom_answers,omitempty"`
 }
 
@@ -34,7 +34,7 @@ type Place struct {
 	Email     string `json:"email"`
 	FirstName string `json:"first_name"`
 	LastName  string `json:"last_name"`
-	// ReferralToken is "" in answers to GetPlace, which anybody may ask.
+	// ReferralToken is "" in answers to Client.Place, which anybody may ask.
 	ReferralToken string `json:"referral_token"`
 	// Position and Total are 0 on a waitlist that hides them.
 	Position      int64     `json:"position"`
@@ -69,7 +69,7 @@ type Form struct {
 	Appearance               Appearance `json:"appearance"`
 }
 
-// Appearance is how a form looks; what is empty is as it is by default.
+// Appearance is how a form looks; empty fields mean the default.
 type Appearance struct {
 	// Accent is a colour as #rrggbb.
 	Accent     string `json:"accent,omitempty"`
@@ -95,7 +95,7 @@ type Leader struct {
 	ReferralCount int64 `json:"referral_count"`
 }
 
-// SignUp adds somebody to a waitlist. Who is on it already gets their present place.
+// SignUp adds somebody to a waitlist. Somebody who is on it already gets their present place.
 func (c *Client) SignUp(ctx context.Context, list string, s NewSignup) (Place, error) {
 	return do[Place](ctx, c, request{method: http.MethodPost, path: path("public", "waitlists", list, "signups"), body: s})
 }

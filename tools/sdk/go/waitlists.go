@@ -148,8 +148,8 @@ func (c *Client) DeleteWaitlist(ctx context.Context, id string) error {
 }
 
 // Signups returns everybody on a waitlist in the order of the queue, a page of 100 at a
-// time. Who is on it all the while comes exactly once, whatever moves meanwhile. After an
-// error the sequence ends.
+// time. Everybody who is on it throughout comes exactly once, whoever moves meanwhile.
+// After an error the sequence ends.
 func (c *Client) Signups(ctx context.Context, list string) iter.Seq2[Signup, error] {
 	return func(yield func(Signup, error) bool) {
 		query := url.Values{"limit": {"100"}}
@@ -191,7 +191,7 @@ func (c *Client) MoveSignup(ctx context.Context, list, email string, position in
 	return out.Position, err
 }
 
-// CreditSignup gives the credit for a signup whose referral was withheld.
+// CreditSignup gives the referrer of a signup the credit that was withheld.
 func (c *Client) CreditSignup(ctx context.Context, list, email string) error {
 	return c.call(ctx, request{
 		method: http.MethodPatch, path: path("waitlists", list, "signups", email), body: map[string]bool{"credit": true},
@@ -213,8 +213,9 @@ func (c *Client) Export(ctx context.Context, list string) (io.ReadCloser, error)
 	return res.Body, nil
 }
 
-// Import adds up to 100,000 people in the given order at the end of the queue. Who is on
-// the list is skipped, so that an import that failed midway can be sent again.
+// Import adds up to 100,000 people in the given order at the end of the queue. People
+// who are on the list already are skipped, so that an import that failed midway can be
+// sent again.
 func (c *Client) Import(ctx context.Context, list string, rows []ImportRow) (Imported, error) {
 	return do[Imported](ctx, c, request{
 		method: http.MethodPost, path: path("waitlists", list, "import"), body: map[string][]ImportRow{"signups": rows},

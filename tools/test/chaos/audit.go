@@ -80,8 +80,9 @@ func AuditRows(t testing.TB, postgresURL, waitlistID string, acks []Ack) []row {
 		} else if s.referrer != a.Referrer {
 			t.Errorf("%s named the referrer %q, but %q got the credit", a.Email, a.Referrer, s.referrer)
 		}
-		// Numbers count signups. Another total than the number was told of a signup that was
-		// found again, because the connection to Postgres broke at its commit.
+		// The answer to a new signup has its number as the total. Another total means that
+		// the connection to Postgres broke at the commit and the service found the signup
+		// again: its position may differ then.
 		if number := there[a.Email].number; a.Total == number && a.Position != number {
 			t.Errorf("%s got position %d as signup %d", a.Email, a.Position, number)
 		}

@@ -1,4 +1,4 @@
-// Package deploy tests the suite as an operator deploys it: all seven programs, each with its
-// own Postgres role, that talk to each other over the network. Package e2e tests the
-// suite in one process.
+// Package deploy tests the suite as an operator deploys it: all seven programs, which talk to
+// each other over the network. Each but pages has its own Postgres role. Package e2e tests
+// the suite in one process.
 package deploy

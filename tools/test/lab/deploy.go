@@ -246,7 +246,7 @@ func (d *Deployment) writeValues(suite standalone.Suite) error {
 			}, k)
 	})
 	setDefault(env, "CORS_ALLOWED_ORIGIN", "*")
-	// The suite's expectations are those of the defaults, not of the chart.
+	// The tests expect the services' defaults, not the chart's.
 	for k, v := range map[string]string{
 		"ENFORCE_EMAIL_VERIFICATION": "false", "TRIAL_PER_PERSON": "false", "REFUSE_COMMON_PASSWORDS": "false",
 		"MAIL_DAILY_CAP": "0", "BLAST_DAILY_CAP_TRIAL": "0", "MAIL_DAILY_CAP_RECIPIENT": "0",

@@ -77,7 +77,7 @@ type rule struct {
 	backends []backend
 }
 
-// backend is a service with its ready pods and its share of the requests. A share without a ready pod fails.
+// backend is a service with its ready pods and its share of the requests. Requests to a backend without a ready pod fail.
 type backend struct {
 	service   string
 	addresses []string
@@ -163,7 +163,7 @@ func (g *Gateway) follow(ctx context.Context) {
 	}
 }
 
-// accept writes into the status of each route that it is in effect as it is, for all its parents.
+// accept writes into the status of each route, for all its parents, that its current generation is in effect.
 func (g *Gateway) accept(ctx context.Context, routes []*gatewayv1.HTTPRoute) {
 	for _, r := range routes {
 		status := gatewayv1.RouteStatus{}

@@ -9,10 +9,10 @@
 //	image.go      images as the nodes pull them, by digest
 //	dns.go        names of services
 //	gateway.go    HTTPRoute and Ingress to ready pods
-//	deploy.go     the suite's chart in place of the standalone's six services
+//	deploy.go     the suite's chart in place of the standalone's services
 //
-// Real are: objects, admission (restricted pod security), validation, controllers, scheduling, endpoints, images, users,
-// read-only files, probes and signals. Different are: pods share one network namespace, each with its own address, so
-// network policies are not enforced; there are no cluster addresses, and service names resolve to pods; memory limits are
-// not enforced. The lab needs root on Linux.
+// These are real: objects, admission (restricted pod security), validation, controllers, scheduling, endpoints, images,
+// users, read-only files, probes and signals. These differ: pods share one network namespace, each with its own address,
+// so network policies are not enforced; there are no cluster addresses, and service names resolve to pods; memory limits
+// are not enforced. The lab needs root on Linux.
 package lab

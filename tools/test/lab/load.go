@@ -82,7 +82,7 @@ func (l *Load) run(ctx context.Context, rate int) {
 	}
 }
 
-// waitlist is the one that a person joins, or a request is about. Eight in a row are about the same: they are of all kinds.
+// waitlist returns the waitlist of request n. Eight requests in a row, which include every kind, share one.
 func (l *Load) waitlist(n int64) string { return l.waitlists[n/8%lists] }
 
 func person(n int64) string { return fmt.Sprintf("person-%d@example.com", n) }

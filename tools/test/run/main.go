@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
 	settings := testenv.FastPostgres()
-	settings["max_connections"] = "800" // every package's tests at once
+	settings["max_connections"] = "800" // the tests of all packages run at once
 	options := devservers.PostgresOptions{
 		Dir: filepath.Join(dir, "postgres"), Dist: filepath.Join(*data, "postgres-dist"), Settings: settings,
 	}

@@ -285,8 +285,8 @@ func (g *graph) sees(p *goPackage) bool {
 	return changed(p) || follow(slices.Concat(p.TestImports, p.XTestImports), slices.Concat(p.testPrograms, p.testFolders()))
 }
 
-// testFolders are the import paths of the workspace's folders that tests name:
-// some read the source of others.
+// testFolders returns the import paths of the workspace's folders that the tests name:
+// some tests read the source of other folders.
 func (p *goPackage) testFolders() []string {
 	var out []string
 	for _, folder := range []string{"libs", "proto", "services"} {

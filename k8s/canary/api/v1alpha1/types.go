@@ -17,7 +17,7 @@ const (
 	OwnerLabel = "canary.waitlist.internal/canary"
 	// TrackLabel is "stable" on the pods of the stable copy. Pods of the target do not have it.
 	TrackLabel = "canary.waitlist.internal/track"
-	// RevisionAnnotation is on the pod template of the stable copy: which revision of the target it is.
+	// RevisionAnnotation is on the pod template of the stable copy and names the target's revision that it is a copy of.
 	RevisionAnnotation = "canary.waitlist.internal/revision"
 	// RejectedAnnotation is on the HTTPRoute. The write that takes a failed candidate's weight also names its revision here, so that no
 	// interruption can give it weight again.
@@ -25,20 +25,20 @@ const (
 	// CommandAnnotation is on the Canary: "promote" or "abort" with the candidate that it is for, as canaryctl writes it. It does
 	// nothing to another candidate.
 	CommandAnnotation = "canary.waitlist.internal/command"
-	// Finalizer gives the stable copy all traffic before a Canary is gone.
+	// Finalizer keeps a deleted Canary until the stable copy has all traffic.
 	Finalizer = "canary.waitlist.internal/traffic"
 	// Stable is the value of TrackLabel.
 	Stable = "stable"
 )
 
-// OnFailure says what becomes of a candidate that is worse.
+// OnFailure says what the operator does with a candidate that is worse.
 // +kubebuilder:validation:Enum=Rollback;Freeze
 type OnFailure string
 
 const (
 	// Rollback gives the stable version all traffic and stops the candidate's pods.
 	Rollback OnFailure = "Rollback"
-	// Freeze leaves the candidate what it has and gives it no more, for releases that must not go back. A person decides.
+	// Freeze keeps the candidate's share as it is until a person decides, for releases that must not go back.
 	Freeze OnFailure = "Freeze"
 )
 
@@ -50,7 +50,7 @@ const (
 type CanarySpec struct {
 	// TargetRef names the Deployment that helm or CI changes. Its pods are the candidate; it has none while there is no candidate.
 	TargetRef TargetReference `json:"targetRef"`
-	// ServiceRef names the Service of both versions' pods. Its ports are copied to those of each version. Required with a route.
+	// ServiceRef names the Service of both versions' pods. The Services of each version get its ports. Required with a route.
 	// +optional
 	ServiceRef *ServiceReference `json:"serviceRef,omitempty"`
 	// Route becomes an HTTPRoute named <target>-canary, which belongs to the operator. Without it the candidate takes what a replica
@@ -70,13 +70,13 @@ type CanarySpec struct {
 	// +kubebuilder:default=Rollback
 	// +optional
 	OnFailure OnFailure `json:"onFailure,omitempty"`
-	// Deadline ends a candidate that has not been promoted for so long, as a failure. It stands still while the Canary is paused.
+	// Deadline is how long a candidate may take to be promoted before it fails. Time in which the Canary is paused does not count.
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="deadline must be at least 1s"
 	// +optional
 	Deadline metav1.Duration `json:"deadline,omitempty"`
 	// Group is the name that canaries of one release share, within a namespace. None of them is promoted before all have passed their
-	// last step; one that is rolled back takes back those that are not through.
+	// last step. If one is rolled back, so are those that are not promoted yet.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Group string `json:"group,omitempty"`
@@ -93,7 +93,7 @@ type CanarySpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	CandidateReplicas int32 `json:"candidateReplicas,omitempty"`
-	// StableEnv is set in every container of the stable copy, over what the target says: a pod can tell by it that it is no candidate.
+	// StableEnv overrides the target's environment in every container of the stable copy: it tells a pod that it is no candidate.
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	StableEnv []EnvVar `json:"stableEnv,omitempty"`
@@ -210,8 +210,8 @@ type Check struct {
 	Name string `json:"name"`
 	// All counts what is judged: a counter, or a histogram where there are boundaries.
 	All Series `json:"all"`
-	// Bad are those of All that must not get more frequent. Of another metric than All, such as failures where All counts successes, they
-	// are counted beside it.
+	// Bad counts those of All that must not get more frequent. If its metric is not All's, as where All counts successes alone, All does not
+	// include them, and they are added to it.
 	// +optional
 	Bad *Series `json:"bad,omitempty"`
 	// Boundaries are upper bounds of buckets of the histogram, increasing decimal numbers.
@@ -292,10 +292,10 @@ type CanaryStatus struct {
 	// StepSince is when the route was read back with the step's weight.
 	// +optional
 	StepSince *metav1.Time `json:"stepSince,omitempty"`
-	// PausedSince is when the Canary was paused under a candidate.
+	// PausedSince is when the current pause of the candidate began.
 	// +optional
 	PausedSince *metav1.Time `json:"pausedSince,omitempty"`
-	// PausedFor is how long the Canary was paused under this candidate before.
+	// PausedFor is the length of the candidate's earlier pauses together.
 	// +optional
 	PausedFor metav1.Duration `json:"pausedFor,omitempty"`
 	// Weight is the candidate's share in percent as the HTTPRoute has it.

@@ -1,4 +1,4 @@
-// Command canaryctl shows and steers canaries, and tells a pipeline what became of its image:
+// Command canaryctl shows and steers canaries, and reports the outcome of an image to a pipeline:
 //
 //	canaryctl status [-watch] [name]
 //	canaryctl wait -image sha256:… [-timeout 1h] [-report text|json|junit] name
@@ -39,7 +39,7 @@ func main() {
 	os.Exit(code)
 }
 
-// connect returns a client by KUBECONFIG, ~/.kube/config or the pod's account, and the namespace that is meant if none is named.
+// connect returns a client by KUBECONFIG, ~/.kube/config or the pod's account, and the default namespace.
 func connect() (client.Client, string, error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil)
 	namespace, _, err := config.Namespace()
@@ -152,7 +152,7 @@ func (c *command) list(ctx context.Context) ([]v1alpha1.Canary, error) {
 	return all.Items, nil
 }
 
-// status prints one Canary or all of the namespace, and again each time that something changes if it watches.
+// status prints one Canary or all of the namespace. If it watches, it prints them again after each change.
 func (c *command) status(ctx context.Context) error {
 	last := ""
 	for {
@@ -194,7 +194,7 @@ func table(all []v1alpha1.Canary) string {
 	return b.String()
 }
 
-// order writes what a person decided into the Canary.
+// order writes a person's command into the Canary.
 func (c *command) order(ctx context.Context, verb string) error {
 	now, err := c.get(ctx)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	frozen
 )
 
-// outcome is what became of an image.
+// outcome is the report on an image.
 type outcome struct {
 	Canary  string        `json:"canary"`
 	Image   string        `json:"image"`
@@ -44,7 +44,7 @@ var verdicts = map[int]string{
 	promoted: "Promoted", failed: "Failed", noVerdict: "NoVerdict", superseded: "Superseded", frozen: "Frozen",
 }
 
-// wait asks until there is a verdict on the image. An API server that is away does not end it.
+// wait polls the Canary until there is a verdict on the image. It waits out outages of the API server.
 func (c *command) wait(ctx context.Context) int {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -79,7 +79,8 @@ func has(r *v1alpha1.Revision, image string) bool {
 	return r != nil && slices.ContainsFunc(r.Images, func(i string) bool { return i == image || strings.HasSuffix(i, "@"+image) })
 }
 
-// judged says what became of an image, if that is known. Seen says that it has been the candidate's before.
+// judged returns the exit code for an image, or done = false while there is no verdict. seen says that a
+// candidate has had the image.
 func judged(c *v1alpha1.Canary, image string, seen bool) (code int, done bool) {
 	s := &c.Status
 	switch {
@@ -90,7 +91,7 @@ func judged(c *v1alpha1.Canary, image string, seen bool) (code int, done bool) {
 	case has(s.Candidate, image):
 		return 0, false
 	case has(s.Stable, image) && s.Phase != v1alpha1.Initializing:
-		// Also as the first version of all, which has no candidate.
+		// This includes the first version of all, which never was a candidate.
 		return promoted, true
 	case seen && s.Phase != v1alpha1.Promoting && s.Phase != v1alpha1.Initializing:
 		return superseded, true

@@ -147,7 +147,7 @@ type Entry struct {
 	// A UUIDv7. Entries of all services are ordered by it.
 	Id string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	// The acting account; empty if nobody proved to be one.
+	// The acting account; empty if the caller did not prove who it is.
 	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	// The session of a token, or the lookup part of an API key; empty if there was neither.
 	Credential string `protobuf:"bytes,4,opt,name=credential,proto3" json:"credential,omitempty"`

@@ -544,7 +544,7 @@ type SignupCreated struct {
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	// Only if verification_required, for the verification mail.
 	Email string `protobuf:"bytes,4,opt,name=email,proto3" json:"email,omitempty"`
-	// Nobody reads these three. They are empty.
+	// Nobody reads first_name, last_name and referral_token. They are empty.
 	//
 	// Deprecated: Marked as deprecated in waitlist/event/v1/event.proto.
 	FirstName string `protobuf:"bytes,5,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
