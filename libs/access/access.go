@@ -177,7 +177,7 @@ func (g Grant) RequireWrite() error {
 	if g.Role >= Admin {
 		return nil
 	}
-	return apierr.New(apierr.Forbidden, "Your role allows reading only.")
+	return apierr.New(apierr.Forbidden, "Your role lets you read but not change anything.")
 }
 
 // Actor is an authenticated caller. Its first grant is its own account.

@@ -1,7 +1,7 @@
 // Package httpapi is the HTTP layer that all services share: a gin engine that
 // gives every route the behaviour of the REST contract.
 //
-//	request id → span → request timeout → CORS → global limit
+//	request id → span → request timeout → CORS → requests in flight → global limit
 //	  → OPTIONS? 204 → route → H writes the error
 //	  → metrics, access log
 //

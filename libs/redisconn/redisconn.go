@@ -35,14 +35,14 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		// The cause quotes the URL, which has the password.
-		return nil, fmt.Errorf("the Redis URL is not a URL, such as redis://host:6379/0")
+		return nil, fmt.Errorf("the Redis URL is not valid: write it like redis://host:6379/0")
 	}
 	retries := o.Retries
 	if retries == 0 {
 		retries = -1 // go-redis: never
 	}
 	if o.CAFile != "" && u.Scheme != "rediss" {
-		return nil, fmt.Errorf("a CA file requires a rediss:// URL, and the Redis URL has %s://", u.Scheme)
+		return nil, fmt.Errorf("a CA file requires a rediss:// URL, but the Redis URL begins with %s://", u.Scheme)
 	}
 	roots, err := tlsroots.Read(o.CAFile)
 	if err != nil {

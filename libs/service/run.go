@@ -96,7 +96,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		r.setServing(true)
 		r.Log.LogAttrs(ctx, slog.LevelInfo, "serving")
 		if len(r.left) > 0 {
-			r.Log.LogAttrs(ctx, slog.LevelInfo, "this is a candidate; others do the work for all", slog.Any("left", r.left))
+			r.Log.LogAttrs(ctx, slog.LevelInfo, "running as a candidate; other replicas do the shared work", slog.Any("left", r.left))
 		}
 		select {
 		case <-ctx.Done():

@@ -63,7 +63,7 @@ func LevelHandler(levels ...*Level) http.Handler {
 		if in.For != "" {
 			var err error
 			if hold, err = time.ParseDuration(in.For); err != nil || hold <= 0 || hold > maxLevelFor {
-				http.Error(w, "Set for to a duration up to 24h, such as 10m.", http.StatusBadRequest)
+				http.Error(w, `Set "for" to a duration of at most 24h, such as 10m.`, http.StatusBadRequest)
 				return
 			}
 		}

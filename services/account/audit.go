@@ -49,7 +49,7 @@ func (s *Service) AuditTrail(
 	if lastKey != "" {
 		id, ok := decodeTrailCursor(lastKey)
 		if !ok {
-			faults = append(faults, apierr.Field{Field: "last_key", Message: "This is not a last_key of an earlier page."})
+			faults = append(faults, apierr.Field{Field: "last_key", Message: "This is not the last_key of an earlier page."})
 		}
 		q.Before = id
 	}

@@ -145,7 +145,7 @@ func (s *Service) prove(ctx context.Context, accountID string, proof Proof) erro
 		return nil
 	}
 	if proof.Password == "" {
-		return apierr.New(apierr.AuthenticationRequired, "Log in to the account of this address, or send its password.")
+		return apierr.New(apierr.AuthenticationRequired, "Log in to the account with this address, or send the account's password.")
 	}
 	a, err := s.Store.Account(ctx, accountID)
 	if errors.Is(err, ErrNotFound) {

@@ -82,7 +82,7 @@ type NewBlast struct {
 // ErrTooManyBlasts is the error for an owner whose number of blasts has reached most.
 func ErrTooManyBlasts(most int64) error {
 	return apierr.New(apierr.Conflict,
-		fmt.Sprintf("An account can have at most %d blasts. Delete a waitlist that you no longer need first.", most))
+		fmt.Sprintf("An account can have at most %d blasts. First delete a waitlist that you no longer need.", most))
 }
 
 // BlastStore stores blasts for their owners.
@@ -191,7 +191,7 @@ func (b *Blasts) Create(
 	if over, ok := errors.AsType[*QuotaError](err); ok {
 		when := "At most"
 		if trial {
-			when = "During the trial at most"
+			when = "During the trial, at most"
 		}
 		return Blast{}, false, apierr.New(apierr.RateLimited, fmt.Sprintf("%s %d mails may be sent in 24 hours.", when, over.Most)).
 			WithRetryAfter(over.Wait)

@@ -196,7 +196,7 @@ type setup struct {
 
 // enter waits for the owner's turn. Call leave after it.
 func (s *setup) enter(ctx context.Context, ownerID string) (leave func(), err error) {
-	busy := apierr.New(apierr.RateLimited, "Domains are being set up. Please try again in a moment.").WithRetryAfter(time.Second)
+	busy := apierr.New(apierr.RateLimited, "Too many domains are being set up. Please try again in a moment.").WithRetryAfter(time.Second)
 	s.mu.Lock()
 	full := s.waiting[ownerID] >= setupEach
 	if !full {
@@ -229,7 +229,7 @@ func (s *setup) enter(ctx context.Context, ownerID string) (leave func(), err er
 func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Domain, error) {
 	grant, err := choose(actor, accountEmail)
 	if err == nil && s.EnforceVerification && !actor.EmailVerified {
-		err = apierr.New(apierr.EmailNotVerified, "Verify your email address first.")
+		err = apierr.New(apierr.EmailNotVerified, "Please verify your email address first.")
 	}
 	if err == nil {
 		err = actor.MemberGate(grant, s.Now())
@@ -300,7 +300,7 @@ func (s *Domains) begin(ctx context.Context, ownerID, name string, by audit.Entr
 		return Domain{}, err
 	}
 	if len(list) >= maxDomains {
-		message := fmt.Sprintf("An account can have at most %d domains.", maxDomains)
+		message := fmt.Sprintf("An account can have at most %d domains. Delete one first.", maxDomains)
 		return Domain{}, apierr.Validation(apierr.Field{Field: "domain", Message: message})
 	}
 	id, err := uuid.NewV7()

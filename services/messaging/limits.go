@@ -72,7 +72,7 @@ func (l Limits) Verified(ctx context.Context, actor access.Actor, ownerID string
 		return nil
 	}
 	if !actor.EmailVerified {
-		return apierr.New(apierr.EmailNotVerified, "Verify your email address first.")
+		return apierr.New(apierr.EmailNotVerified, "Please verify your email address first.")
 	}
 	if actor.AccountID == ownerID {
 		return nil

@@ -100,7 +100,7 @@ func (r Request) refusal(m Mailing) string {
 	case r.Kind == ReferralMilestone && !slices.Contains(m.Milestones, r.Milestone):
 		return "the milestone was removed"
 	case r.Kind == ReferralSMS && e164(m.Signup.Phone) == "":
-		return "the phone number is not international"
+		return "the phone number is not in international format"
 	case r.Kind.template() != "" && m.Templates[r.Kind.template()] == "":
 		return "no template is assigned"
 	}

@@ -434,7 +434,7 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 		},
 		"no phone": {
 			func(w *world) { w.people[1].Phone = "0151 12345678" },
-			say("sent", "sent", "sent", "sent", "the phone number is not international"),
+			say("sent", "sent", "sent", "sent", "the phone number is not in international format"),
 		},
 		"no SMS at all":  {func(w *world) { w.noSMS = true }, say("sent", "sent", "sent", "sent", "no provider of text messages is configured")},
 		"another number": {func(w *world) { w.people[1].Phone = "+1 (415) 555-2671" }, say("sent", "sent", "sent", "sent", "sent")},

@@ -60,15 +60,15 @@ type QuotaError struct {
 func (e *QuotaError) Error() string {
 	switch e.Quota {
 	case OwnerMails:
-		return fmt.Sprintf("the owner's %d mails of 24 hours are used up", e.Most)
+		return fmt.Sprintf("the owner's limit of %d mails in 24 hours is used up", e.Most)
 	case RecipientMails:
-		return fmt.Sprintf("the recipient's %d mails of 24 hours are used up", e.Most)
+		return fmt.Sprintf("the recipient's limit of %d mails in 24 hours is used up", e.Most)
 	case RecipientAsks:
-		return fmt.Sprintf("the recipient's %d verifications, links and invitations of 24 hours are used up", e.Most)
+		return fmt.Sprintf("the recipient's limit of %d verifications, links and invitations in 24 hours is used up", e.Most)
 	case OwnerTexts:
-		return fmt.Sprintf("the owner's %d text messages of 24 hours are used up", e.Most)
+		return fmt.Sprintf("the owner's limit of %d text messages in 24 hours is used up", e.Most)
 	case PrefixTexts:
-		return fmt.Sprintf("the %d text messages of 24 hours to numbers with this prefix are used up", e.Most)
+		return fmt.Sprintf("the limit of %d text messages in 24 hours to numbers with this prefix is used up", e.Most)
 	}
 	return "the quota " + string(e.Quota) + " is used up"
 }

@@ -110,7 +110,7 @@ func TestLimitsOfMails(t *testing.T) {
 			}
 		})
 	}
-	const usedUp = "the owner's 3 mails of 24 hours are used up"
+	const usedUp = "the owner's limit of 3 mails in 24 hours is used up"
 	for name, tc := range map[string]struct {
 		limits messaging.Limits
 		owner  messaging.Account
@@ -118,7 +118,7 @@ func TestLimitsOfMails(t *testing.T) {
 	}{
 		"owner":     {messaging.Limits{MailsPerOwner: 3}, messaging.Account{Trial: true}, usedUp},
 		"trial":     {messaging.Limits{MailsPerOwner: 9, MailsOnTrial: 3}, messaging.Account{Trial: true}, usedUp},
-		"recipient": {messaging.Limits{MailsPerRecipient: 3}, messaging.Account{}, "the recipient's 3 mails of 24 hours are used up"},
+		"recipient": {messaging.Limits{MailsPerRecipient: 3}, messaging.Account{}, "the recipient's limit of 3 mails in 24 hours is used up"},
 	} {
 		t.Run("beyond that of the "+name, func(t *testing.T) {
 			t.Parallel()

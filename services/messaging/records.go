@@ -55,7 +55,8 @@ func (Records) Begin(_ context.Context, domain string) (Claim, error) {
 			},
 			{
 				Type: "TXT", Name: "_dmarc." + domain, Value: "v=DMARC1; p=none",
-				Purpose: "Recommended where there is none: DMARC, what receivers do with forged mails", TTL: recordTTL,
+				Purpose: "Recommended if the domain has none yet: DMARC, which tells receivers what to do with forged mails",
+				TTL:     recordTTL,
 			},
 		},
 	}, nil

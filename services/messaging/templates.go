@@ -229,7 +229,7 @@ func (t *Templates) reader(actor access.Actor, accountEmail string) (access.Gran
 }
 
 func requireTemplates(g access.Grant) error {
-	return access.RequireTier(g.Entitlement, access.Pro, "Mail templates")
+	return access.RequireTier(g.Entitlement, access.Pro, "A mail template")
 }
 
 // canonical reports whether s is an id in the form in which ids are issued, so that a template has

@@ -174,7 +174,7 @@ func (a *Admin) Credit(ctx context.Context, actor access.Actor, waitlistID, emai
 	case !given:
 		in.Fail("credit", required)
 	case !credit:
-		in.Fail("credit", "This must be true. A credit that was given stays.")
+		in.Fail("credit", "This must be true: a credit cannot be taken back.")
 	}
 	if err := in.Err(); err != nil {
 		return "", err

@@ -22,7 +22,7 @@ const cursorSize = 1 + 16 + 8 + 8 + 8 + crc32.Size
 
 // Field messages about a cursor.
 const (
-	cursorDamaged = "This is not a last_key of an earlier page."
+	cursorDamaged = "This is not the last_key of an earlier page."
 	cursorForeign = "This last_key belongs to another waitlist."
 	cursorOld     = "This last_key is too old. Start again with the first page."
 )

@@ -41,8 +41,8 @@ func (e *entry) finish(err error) {
 	close(e.done)
 }
 
-// lane is the queue of one waitlist. One worker at a time serves it; the waitlist's
-// row lock would make a second one wait.
+// lane is the queue of one waitlist. One worker or request at a time serves it; the
+// waitlist's row lock would make a second one wait.
 type lane struct {
 	id      string
 	entries []*entry

@@ -117,7 +117,7 @@ func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP stri
 		return apierr.Validation(apierr.Field{Field: "email", Message: "Enter a valid email address."})
 	}
 	if wait := s.links.take(s.network("", clientIP), s.now()); wait > 0 {
-		return apierr.New(apierr.RateLimited, "You have asked for many links. Try again later.").WithRetryAfter(wait)
+		return apierr.New(apierr.RateLimited, "You have asked for too many links. Try again later.").WithRetryAfter(wait)
 	}
 	w, v, err := s.view(ctx, waitlistID, address, noRank)
 	if err != nil {

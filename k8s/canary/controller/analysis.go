@@ -106,7 +106,7 @@ func (p *Pods) Forget(of types.NamespacedName) {
 func fault(a v1alpha1.Analysis) string {
 	_, watch, err := build(a)
 	if err != nil {
-		return "The analysis cannot be done: " + err.Error() + "."
+		return "The analysis is not valid: " + err.Error() + "."
 	}
 	watch.Close()
 	return ""
@@ -136,7 +136,7 @@ func build(a v1alpha1.Analysis) (*judge.Judge, *scrape.Watch, error) {
 		for _, text := range c.Boundaries {
 			b, err := strconv.ParseFloat(string(text), 64)
 			if err != nil {
-				return nil, nil, fmt.Errorf("check %s: boundary %q is no number", c.Name, text)
+				return nil, nil, fmt.Errorf("check %s: boundary %q is not a number", c.Name, text)
 			}
 			of.Boundaries = append(of.Boundaries, b)
 		}
@@ -144,7 +144,7 @@ func build(a v1alpha1.Analysis) (*judge.Judge, *scrape.Watch, error) {
 	}
 	percent, err := strconv.ParseFloat(a.AlphaPercent, 64)
 	if err != nil {
-		return nil, nil, fmt.Errorf("alphaPercent %q is no number", a.AlphaPercent)
+		return nil, nil, fmt.Errorf("alphaPercent %q is not a number", a.AlphaPercent)
 	}
 	j, err := judge.New(judge.Spec{Alpha: percent / 100, MinSample: uint64(a.Sample), Checks: judged})
 	if err != nil {

@@ -67,7 +67,7 @@ func (r *Reconciler) Register(m ctrl.Manager) error {
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		var list v1alpha1.CanaryList
 		if err := r.List(ctx, &list, client.InNamespace(o.GetNamespace())); err != nil {
-			r.log.Error(err, "list Canaries")
+			r.log.Error(err, "failed to list Canaries")
 			return nil
 		}
 		var out []reconcile.Request
@@ -142,7 +142,7 @@ func (r *Reconciler) Retire(ctx context.Context) error {
 		if err := wait.PollUntilContextCancel(ctx, retry, true, left); err != nil {
 			return fmt.Errorf("leave the Canary %s: %w", key, err)
 		}
-		r.log.Info("left", "canary", key)
+		r.log.Info("Canary left to itself", "canary", key)
 	}
 	return nil
 }

@@ -302,7 +302,7 @@ func (r *Reconciler) look(ctx context.Context, w *machine.World) error {
 	a := c.Spec.Analysis
 	w.Verdict, err = r.analyst.Look(ctx, key, w.Revision, a, addresses(w.Pods, a), addresses(stable, a))
 	if err != nil {
-		r.log.V(1).Info("look at the pods", "canary", key, "error", err.Error())
+		r.log.V(1).Info("failed to read the metrics of pods", "canary", key, "error", err.Error())
 	}
 	return nil
 }

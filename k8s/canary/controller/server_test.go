@@ -523,7 +523,7 @@ func invalid(t *testing.T, api client.Client) {
 		spoil func(*v1alpha1.Canary)
 		says  string
 	}{
-		"weights fall":            {func(c *v1alpha1.Canary) { c.Spec.Steps[1].Weight = 4 }, "weights must not fall"},
+		"weights fall":            {func(c *v1alpha1.Canary) { c.Spec.Steps[1].Weight = 4 }, "weights must not decrease"},
 		"a weight of 101":         {func(c *v1alpha1.Canary) { c.Spec.Steps[1].Weight = 101 }, "less than or equal to 100"},
 		"no steps":                {func(c *v1alpha1.Canary) { c.Spec.Steps = nil }, "steps"},
 		"a step without weight":   {func(c *v1alpha1.Canary) { c.Spec.Steps[0].Weight = 0 }, "a step needs a weight"},
@@ -534,7 +534,7 @@ func invalid(t *testing.T, api client.Client) {
 		"a long name":             {func(c *v1alpha1.Canary) { c.Name = strings.Repeat("x", 64) }, "at most 63"},
 		"a check of nothing": {func(c *v1alpha1.Canary) {
 			c.Spec.Analysis.Checks = []v1alpha1.Check{{Name: "x", All: v1alpha1.Series{Metric: "m"}}}
-		}, "say either bad or boundaries"},
+		}, "set either bad or boundaries"},
 		"a route without a Gateway": {func(c *v1alpha1.Canary) { c.Spec.Route.ParentRefs = []gatewayv1.ParentReference{} }, "parentRefs"},
 		"a timeout that is no time": {func(c *v1alpha1.Canary) {
 			c.Spec.Route.Rules[0].Timeouts = &gatewayv1.HTTPRouteTimeouts{Request: new(gatewayv1.Duration("soon"))}

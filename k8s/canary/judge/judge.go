@@ -129,7 +129,7 @@ func New(spec Spec) (*Judge, error) {
 		return nil, fmt.Errorf("alpha is %v: it must lie between 0 and 1", spec.Alpha)
 	}
 	if len(spec.Checks) == 0 {
-		return nil, errors.New("there is no check")
+		return nil, errors.New("there are no checks")
 	}
 	j := &Judge{spec: spec}
 	for _, c := range spec.Checks {
@@ -157,7 +157,7 @@ func (j *Judge) Look(candidate, stable []Window) (Verdict, error) {
 		return j.last, nil
 	}
 	if len(candidate) != len(j.tests) || len(stable) != len(j.tests) {
-		return Verdict{}, fmt.Errorf("%d and %d windows for %d checks", len(candidate), len(stable), len(j.tests))
+		return Verdict{}, fmt.Errorf("got %d and %d windows for %d checks", len(candidate), len(stable), len(j.tests))
 	}
 	for i, c := range j.spec.Checks {
 		for _, w := range []Window{candidate[i], stable[i]} {

@@ -222,7 +222,7 @@ func TestRefusals(t *testing.T) {
 	for name, change := range map[string]func(*Spec){
 		"alpha is 0":            func(s *Spec) { s.Alpha = 0 },
 		"alpha is NaN":          func(s *Spec) { s.Alpha = math.NaN() },
-		"there is no check":     func(s *Spec) { s.Checks = nil },
+		"there are no checks":   func(s *Spec) { s.Checks = nil },
 		"the tolerance":         func(s *Spec) { s.Checks[0].Tolerance = 0.5 },
 		"the boundaries":        func(s *Spec) { s.Checks[1].Boundaries = []float64{1, 1} },
 		"the boundaries of lat": func(s *Spec) { s.Checks[1].Boundaries = []float64{1, math.NaN()} },

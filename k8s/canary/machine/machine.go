@@ -173,7 +173,7 @@ func (r *run) fault() (reason, message string) {
 	name := r.spec.TargetRef.Name
 	for _, o := range r.Others {
 		if o.Spec.TargetRef.Name == name && o.DeletionTimestamp == nil && older(&o, r.Canary) {
-			return TargetTaken, fmt.Sprintf("The Canary %s releases the Deployment %s already. Delete one of them.", o.Name, name)
+			return TargetTaken, fmt.Sprintf("The Canary %s already releases the Deployment %s. Delete one of the two Canaries.", o.Name, name)
 		}
 	}
 	if r.Target == nil {
@@ -185,11 +185,11 @@ func (r *run) fault() (reason, message string) {
 	for _, a := range r.Autoscalers {
 		switch {
 		case a.Spec.ScaleTargetRef.Name == name:
-			return AutoscalerTarget, fmt.Sprintf("The HorizontalPodAutoscaler %s scales the target. Let it scale the Deployment %s.",
+			return AutoscalerTarget, fmt.Sprintf("The HorizontalPodAutoscaler %s scales the target. Let it scale the Deployment %s instead.",
 				a.Name, StableName(r.spec))
 		case r.spec.Replicas != nil:
-			return ReplicasClash, fmt.Sprintf("The HorizontalPodAutoscaler %s scales the stable copy, and the Canary sets replicas, too. "+
-				"Remove one.", a.Name)
+			return ReplicasClash, fmt.Sprintf("The HorizontalPodAutoscaler %s scales the stable copy, but the Canary sets replicas as well. "+
+				"Remove one of the two.", a.Name)
 		}
 	}
 	if r.AnalysisFault != "" {
@@ -310,7 +310,7 @@ func (r *run) initialize() {
 	r.plan.After = soon
 	if r.Stable != nil && r.plan.Stable == nil && stuck(r.Stable) {
 		r.conditions(metav1.ConditionFalse, metav1.ConditionFalse, metav1.ConditionTrue, "StableNotReady",
-			"The first version does not come up. Look at the pods of the stable copy, and let the target have one that works.")
+			"The first version does not start. Look at the pods of the stable copy, and change the target to a version that works.")
 		return
 	}
 	r.going(string(v1alpha1.Initializing), "The stable copy is not ready yet.")
@@ -357,10 +357,10 @@ func (r *run) idle() {
 func (r *run) promote(copied string) bool {
 	rejected, given := r.rejected(copied)
 	if !given && r.ordered("abort", copied) {
-		rejected, given = r.reject(copied, Aborted, "A person took the promotion back."), true
+		rejected, given = r.reject(copied, Aborted, "Somebody aborted the promotion."), true
 	}
 	if !given && stuck(r.Stable) {
-		rejected, given = r.reject(copied, NotPromotable, "The stable copy did not come up with the candidate's revision."), true
+		rejected, given = r.reject(copied, NotPromotable, "The stable copy's pods did not become ready with the candidate's revision."), true
 	}
 	if given {
 		r.st.Rejected = rejected
@@ -368,7 +368,7 @@ func (r *run) promote(copied string) bool {
 		if r.Former == nil {
 			r.keep(0)
 			r.conditions(metav1.ConditionFalse, metav1.ConditionFalse, metav1.ConditionTrue, FormerGone,
-				"The promotion failed, and no ReplicaSet of the stable copy has the former pod template. Let the target have one that works.")
+				"The promotion failed, and no ReplicaSet of the stable copy has the former pod template. Change the target to a version that works.")
 			if r.Revision != copied {
 				r.plan.Stable = r.copyOf(&r.Target.Spec.Template, r.Revision)
 			}
@@ -393,7 +393,7 @@ func (r *run) promote(copied string) bool {
 	}
 	r.keep(weight)
 	r.conditions(metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionFalse, string(v1alpha1.Promoting),
-		"The stable copy takes over the candidate's revision.")
+		"The stable copy is taking over the candidate's revision.")
 	r.plan.After = soon
 	return false
 }
@@ -427,7 +427,7 @@ func (r *run) candidate() {
 		return
 	}
 	if name, failed := r.sibling(); failed {
-		r.back(GroupFailed, fmt.Sprintf("The Canary %s of the group %s failed. This one starts again when that one's target has changed.",
+		r.back(GroupFailed, fmt.Sprintf("The Canary %[1]s of the group %[2]s failed. This Canary starts again once the target of %[1]s changes.",
 			name, r.spec.Group))
 		return
 	}
@@ -448,7 +448,7 @@ func (r *run) pause() {
 // failure finds what is wrong with the candidate.
 func (r *run) failure() (reason, message string) {
 	if r.ordered("abort", r.Revision) {
-		return Aborted, "A person took the candidate back."
+		return Aborted, "Somebody aborted the candidate."
 	}
 	if reason, message := r.broken(); reason != "" {
 		return reason, message
@@ -513,7 +513,7 @@ func (r *run) rejected(revision string) (*v1alpha1.Rejection, bool) {
 	}
 	if r.Route != nil && r.own(r.Route) && r.Route.Annotations[v1alpha1.RejectedAnnotation] == revision {
 		// The operator ended between its write of the route and that of the status.
-		return r.reject(revision, Worse, "The candidate failed; what it failed of was lost in a restart of the operator."), true
+		return r.reject(revision, Worse, "The candidate failed. The reason was lost when the operator restarted."), true
 	}
 	return nil, false
 }
@@ -529,7 +529,7 @@ func (r *run) frozen() bool {
 // fail acts on a rejected candidate.
 func (r *run) fail() {
 	if r.frozen() && r.ordered("abort", r.Revision) {
-		r.st.Rejected = r.reject(r.Revision, Aborted, "A person took the candidate back.")
+		r.st.Rejected = r.reject(r.Revision, Aborted, "Somebody aborted the candidate.")
 	}
 	if !r.frozen() {
 		r.back(r.st.Rejected.Reason, r.st.Rejected.Message)
@@ -542,7 +542,7 @@ func (r *run) fail() {
 	}
 	r.keep(weight)
 	r.conditions(metav1.ConditionFalse, metav1.ConditionFalse, metav1.ConditionTrue, r.st.Rejected.Reason,
-		r.st.Rejected.Message+" It keeps what it has: promote it, abort it, or change the target.")
+		r.st.Rejected.Message+" The candidate stays as it is until you promote it, abort it, or change the target.")
 }
 
 // back gives the stable version all traffic, then stops the candidate's pods.
@@ -633,7 +633,7 @@ func (r *run) progress() {
 		r.phase(v1alpha1.Progressing)
 		r.st.Step, r.st.StepSince = r.st.Step+1, nil
 		r.keep(r.step().Weight)
-		r.going(string(v1alpha1.Progressing), fmt.Sprintf("The candidate goes to step %d of %d.", r.st.Step, len(r.spec.Steps)))
+		r.going(string(v1alpha1.Progressing), fmt.Sprintf("The candidate moves on to step %d of %d.", r.st.Step, len(r.spec.Steps)))
 		return
 	}
 	r.phase(v1alpha1.Passed)
@@ -659,7 +659,7 @@ func (r *run) takeOver() {
 	}
 	r.keep(weight)
 	r.plan.Stable = r.copyOf(&r.Target.Spec.Template, r.Revision)
-	r.going(string(v1alpha1.Promoting), "The stable copy takes over the candidate's revision.")
+	r.going(string(v1alpha1.Promoting), "The stable copy is taking over the candidate's revision.")
 }
 
 func (r *run) going(reason, message string) {

@@ -84,7 +84,7 @@ type pod struct {
 // New returns a Watch that has seen no pod, for a judge with as many checks in the same order.
 func New(checks []Check, judged []judge.Check) (*Watch, error) {
 	if len(checks) != len(judged) {
-		return nil, fmt.Errorf("%d checks of the judge for %d checks", len(judged), len(checks))
+		return nil, fmt.Errorf("the judge has %d checks, the watch %d", len(judged), len(checks))
 	}
 	var boundaries [][]float64
 	for i, c := range checks {
@@ -184,7 +184,7 @@ func (w *Watch) read(ctx context.Context, address string) ([]judge.Window, error
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the answer is %s", resp.Status)
+		return nil, fmt.Errorf("the pod answered %s", resp.Status)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(io.LimitReader(resp.Body, maxBody))
@@ -253,7 +253,7 @@ func (s Series) buckets(families map[string]*dto.MetricFamily, boundaries []floa
 	for _, m := range s.selected(families) {
 		h := m.GetHistogram()
 		if h == nil {
-			return nil, fmt.Errorf("%s is no histogram", s.Metric)
+			return nil, fmt.Errorf("%s is not a histogram", s.Metric)
 		}
 		var below uint64
 		for i, b := range boundaries {

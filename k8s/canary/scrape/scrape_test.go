@@ -124,7 +124,7 @@ seconds_count{status="200"} 1
 `
 	for name, c := range map[string]struct{ text, want string }{
 		"no metrics":     {"<html>", "parse metrics"},
-		"no histogram":   {"# TYPE seconds counter\nseconds{status=\"200\"} 3\n", "no histogram"},
+		"no histogram":   {"# TYPE seconds counter\nseconds{status=\"200\"} 3\n", "not a histogram"},
 		"other buckets":  {histogram, "no bucket 0.1"},
 		"not a word yet": {"# TYPE other counter\nother 3\n", ""},
 	} {

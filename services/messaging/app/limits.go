@@ -32,7 +32,7 @@ func (c Config) limitProblems() (all []error) {
 	for _, country := range c.SMSCountries {
 		if !known[country] {
 			//nolint:staticcheck // an instruction
-			all = append(all, fmt.Errorf("Set SMS_COUNTRIES to codes of countries, such as DE,US. %q is none.", country))
+			all = append(all, fmt.Errorf("Set SMS_COUNTRIES to country codes, such as DE,US. %q is not one.", country))
 		}
 	}
 	return all

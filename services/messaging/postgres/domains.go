@@ -94,7 +94,7 @@ func (s *Domains) InsertDomain(ctx context.Context, d messaging.Domain, by audit
 			return err
 		}
 		if gone {
-			return apierr.New(apierr.AuthenticationRequired, "The account has been deleted.")
+			return apierr.New(apierr.AuthenticationRequired, "This account has been deleted.")
 		}
 		if inserted, err = s.db.WithTx(tx).InsertDomain(ctx, row); err != nil || inserted == 0 {
 			return err

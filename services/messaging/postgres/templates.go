@@ -56,7 +56,7 @@ func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template, mo
 			Subject: t.Subject, HTML: t.HTML, Text: t.Text, CreatedAt: t.CreatedAt,
 		})
 		if err == nil && n == 0 {
-			return apierr.New(apierr.AuthenticationRequired, "The account has been deleted.")
+			return apierr.New(apierr.AuthenticationRequired, "This account has been deleted.")
 		}
 		if err != nil {
 			return err

@@ -74,7 +74,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 func baseURL(s string) (string, error) {
 	u, err := url.Parse(s)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return "", errors.New("this is no http(s) URL without query and fragment")
+		return "", errors.New("set an http(s) URL without a user name, query or fragment")
 	}
 	return strings.TrimRight(s, "/"), nil
 }

@@ -114,7 +114,7 @@ func (f *Forms) lookUp(id string) (kept, bool) {
 func (f *Forms) ask(ctx context.Context, id string) (*Form, error) {
 	k, known := f.lookUp(id)
 	if !known && !f.first.Allow() {
-		return nil, apierr.New(apierr.RateLimited, "Too many requests.").WithRetryAfter(time.Second)
+		return nil, apierr.New(apierr.RateLimited, "Too many requests. Please try again in a moment.").WithRetryAfter(time.Second)
 	}
 	asked := f.now()
 	r, err := f.signup.GetForm(ctx, &signupv1.GetFormRequest{WaitlistId: id, KnownVersion: k.version}, rpc.Deadline(timeout))

@@ -52,7 +52,7 @@ func (s *Forms) CountViews(ctx context.Context, r *signupv1.CountViewsRequest) (
 	for i, c := range r.GetCounts() {
 		id, ok := signup.ParseID(c.GetWaitlistId())
 		if !ok || uuid.Validate(c.GetId()) != nil || c.GetViews() < 1 || !c.GetAt().IsValid() {
-			return nil, invalidCounts("A count has an id, a waitlist, a number above 0 and a time.")
+			return nil, invalidCounts("Each count needs an id, a waitlist, a number above 0 and a time.")
 		}
 		counts[i] = views.Count{ID: c.GetId(), WaitlistID: id, Views: c.GetViews(), At: c.GetAt().AsTime()}
 	}

@@ -127,7 +127,7 @@ func (s *Waitlists) CreateWaitlist(
 				return nil, fmt.Errorf("insert waitlist: %w", err)
 			}
 			if n == 0 {
-				return nil, apierr.New(apierr.AuthenticationRequired, "This account was deleted.")
+				return nil, apierr.New(apierr.AuthenticationRequired, "This account has been deleted.")
 			}
 			if err := audit.Insert(ctx, tx, c.By); err != nil {
 				return nil, err

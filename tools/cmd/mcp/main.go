@@ -45,7 +45,7 @@ func main() {
 func run(ctx context.Context, getenv func(string) string) error {
 	key := getenv("WAITLIST_API_KEY")
 	if key == "" {
-		return errors.New("WAITLIST_API_KEY is not set: it has the API key of the account")
+		return errors.New("set WAITLIST_API_KEY to the API key of the account")
 	}
 	client, err := waitlist.New(cmp.Or(getenv("WAITLIST_URL"), defaultURL), waitlist.APIKey(key))
 	if err != nil {

@@ -250,7 +250,7 @@ func (v *Viewer) exemplars(ctx context.Context, expr string, from, to time.Time)
 func (v *Viewer) options(ctx context.Context, query string, from, to time.Time) ([]string, error) {
 	m := labelValues.FindStringSubmatch(query)
 	if m == nil {
-		return nil, fmt.Errorf("%s is no label_values(selector, label)", query)
+		return nil, fmt.Errorf("%s is not label_values(selector, label)", query)
 	}
 	matchers, err := parser.NewParser(parser.Options{}).ParseMetricSelector(m[1])
 	if err != nil {

@@ -98,7 +98,7 @@ func (v *Viewer) close() {
 }
 
 // ErrNotLoopback is returned for an address that other machines can reach.
-var ErrNotLoopback = errors.New("not a loopback address; to let others see the page, put a proxy with a password before it")
+var ErrNotLoopback = errors.New("not a loopback address; to let others see the page, put a proxy with a password in front of it")
 
 // loopback listens at an address of this machine alone: whoever reaches the page reads
 // everything that the suite measures.
@@ -160,7 +160,7 @@ func (v *Viewer) scrape(all *errgroup.Group) (stop func(), err error) {
 	for _, address := range v.cfg.Metrics {
 		u, err := url.Parse(address)
 		if err != nil || u.Host == "" {
-			return nil, fmt.Errorf("%q is no address of metrics", address)
+			return nil, fmt.Errorf("%q is not an address of metrics", address)
 		}
 		fmt.Fprintf(&conf, "- {job_name: %q, scheme: %q, metrics_path: %q}\n", address, u.Scheme, u.Path)
 		targets[address] = []*targetgroup.Group{{
@@ -215,7 +215,7 @@ func (v *Viewer) handler() http.Handler {
 				return
 			}
 			if err != nil {
-				v.cfg.Log.WarnContext(r.Context(), "not answered", slog.String("error", err.Error()))
+				v.cfg.Log.WarnContext(r.Context(), "request not answered", slog.String("error", err.Error()))
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
@@ -240,7 +240,7 @@ func (v *Viewer) handler() http.Handler {
 		// this page.
 		host, _, _ := net.SplitHostPort(r.Host)
 		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, "ask for this page by its loopback address", http.StatusMisdirectedRequest)
+			http.Error(w, "open this page by its loopback address", http.StatusMisdirectedRequest)
 			return
 		}
 		w.Header().Set("Content-Security-Policy", policy)

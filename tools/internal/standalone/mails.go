@@ -56,7 +56,7 @@ func (m *mails) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("X-Content-Type-Options", "nosniff")
 	if !local(r) {
-		http.Error(w, "Mails are shown on the machine itself, at 127.0.0.1.", http.StatusForbidden)
+		http.Error(w, "Mails are shown only on the machine itself, at 127.0.0.1.", http.StatusForbidden)
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

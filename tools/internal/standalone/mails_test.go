@@ -25,7 +25,7 @@ func TestMailsAreShownToThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, body := call(t, http.MethodGet, s.URL+"/dev/mail", "")
-	if status != http.StatusOK || !strings.Contains(string(body), "There is none yet") {
+	if status != http.StatusOK || !strings.Contains(string(body), "There are no mails yet") {
 		t.Errorf("%d %s", status, body)
 	}
 	status, body = call(t, http.MethodPost, s.URL+"/v1/auth/register", `{"email":"a@example.com","password":"correct horse"}`)

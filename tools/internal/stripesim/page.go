@@ -40,7 +40,7 @@ var checkoutChoices = []choice{
 
 var portalChoices = []choice{
 	{"cancel", "Cancel the subscription at the end of its period"},
-	{"resume", "Go on with the subscription"},
+	{"resume", "Keep the subscription"},
 	{"card", "Change the card to 4242 4242 4242 4242"},
 	{"bad_card", "Change the card to 4000 0000 0000 0002 (declined)"},
 	{"return", "Return"},

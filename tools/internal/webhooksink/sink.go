@@ -42,7 +42,7 @@ func New(dir string, h http.Handler) (*Sink, error) {
 // connect is the proxy's CONNECT handler. It accepts example.com:443 only.
 func (s *Sink) connect(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodConnect || req.Host != "example.com:443" {
-		http.Error(w, "not here", http.StatusForbidden)
+		http.Error(w, "this proxy only connects to example.com:443", http.StatusForbidden)
 		return
 	}
 	to, err := new(net.Dialer).DialContext(req.Context(), "tcp", s.target.Listener.Addr().String())

@@ -211,7 +211,7 @@ func testMailsOfOwner(t *testing.T, m *mailing) {
 				}
 				o.remove(t, id, p)
 			}
-			m.wantCanceled(t, id, fmt.Sprintf("the owner's %d mails of 24 hours are used up", most), 3-left)
+			m.wantCanceled(t, id, fmt.Sprintf("the owner's limit of %d mails in 24 hours is used up", most), 3-left)
 			other := m.owner(t)
 			m.verify(t, other)
 			p := address("p")
@@ -231,7 +231,7 @@ func testMailsToRecipient(t *testing.T, m *mailing) {
 		o.join(t, id, ada)
 		m.settled(t, id)
 		if i == 3 {
-			m.wantCanceled(t, id, "the recipient's 3 mails of 24 hours are used up", 1)
+			m.wantCanceled(t, id, "the recipient's limit of 3 mails in 24 hours is used up", 1)
 			o.join(t, id, address("bob"))
 			o.Do(t, newBlast(id, nil).As(o.token)).Want(http.StatusOK).WantJSON("recipient_count", 2).WantJSON("failed_count", 1)
 		}
@@ -358,8 +358,8 @@ func testTextPumping(t *testing.T, m *mailing, texts *twiliotest.Server) {
 	id := refer(o, "+447911123456", "+499001123456", "+4915112345671", "+4915112345672", "+4915112345673", "+14155552671", "+14155552672")
 	m.wantCanceled(t, id, "no text messages go to the country of the phone number", 1)
 	m.wantCanceled(t, id, "the phone number costs more than an ordinary one", 1)
-	m.wantCanceled(t, id, "the 2 text messages of 24 hours to numbers with this prefix are used up", 1)
-	m.wantCanceled(t, id, "the owner's 3 text messages of 24 hours are used up", 1)
+	m.wantCanceled(t, id, "the limit of 2 text messages in 24 hours to numbers with this prefix is used up", 1)
+	m.wantCanceled(t, id, "the owner's limit of 3 text messages in 24 hours is used up", 1)
 	var to []string
 	for _, message := range texts.Messages() {
 		to = append(to, message.To)

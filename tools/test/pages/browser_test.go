@@ -412,7 +412,7 @@ func TestWalk(t *testing.T) {
 	ann.sees("You will get no more mails")
 	ann.audit("unsubscribed")
 	ann.press("form button")
-	ann.sees("Your data is deleted")
+	ann.sees("Your data has been deleted")
 	if s.signup(key, id, "ann@example.com") != nil {
 		t.Error("the data is still there")
 	}

@@ -92,7 +92,7 @@ func TestLinks(t *testing.T) {
 	}
 	gone := regexp.MustCompile(`name="token" value="([^"]+)"`).FindStringSubmatch(page)
 	status, page = s.post("/delete-my-data", url.Values{"waitlist": {id}, "email": {ada}, "token": {gone[1]}})
-	s.wants(status, page, 200, "Your data is deleted")
+	s.wants(status, page, 200, "Your data has been deleted")
 	if row := s.signup(key, id, ada); row != nil {
 		t.Errorf("still there: %v", row)
 	}

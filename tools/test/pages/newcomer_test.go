@@ -18,7 +18,7 @@ func TestNewcomer(t *testing.T) {
 	s := start(t, map[string]string{"TRUSTED_PROXIES": "none"})
 	p := browser(t, s.server.URL)()
 	p.open("/dev/mail")
-	p.sees("There is none yet")
+	p.sees("There are no mails yet")
 	p.press(`a[href="/register"]`)
 	p.fill("#email", "owner@example.com")
 	p.fill("#password", password)

@@ -60,7 +60,7 @@ type CanarySpec struct {
 	// Steps are passed one after the other. Weights must not fall.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.map(s, s.weight).isSorted()",message="weights must not fall"
+	// +kubebuilder:validation:XValidation:rule="self.map(s, s.weight).isSorted()",message="weights must not decrease"
 	Steps []Step `json:"steps"`
 	// Analysis says how the candidate is judged.
 	// +kubebuilder:default={}
@@ -203,7 +203,7 @@ type Analysis struct {
 }
 
 // Check compares a share, or a distribution.
-// +kubebuilder:validation:XValidation:rule="has(self.bad) != has(self.boundaries)",message="say either bad or boundaries"
+// +kubebuilder:validation:XValidation:rule="has(self.bad) != has(self.boundaries)",message="set either bad or boundaries"
 type Check struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63

@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, connect func() (client.Client, stri
 	flags.StringVar(&c.namespace, "n", "", "namespace; empty: that of the kubeconfig")
 	switch verb {
 	case "status":
-		flags.BoolVar(&c.watch, "watch", false, "go on and print what changes")
+		flags.BoolVar(&c.watch, "watch", false, "keep running and print what changes")
 	case "wait":
 		flags.StringVar(&c.image, "image", "", "digest of the image, sha256:…, or the whole reference")
 		flags.DurationVar(&c.timeout, "timeout", time.Hour, "how long to wait for the verdict")
@@ -107,7 +107,7 @@ func run(ctx context.Context, args []string, connect func() (client.Client, stri
 	}
 	api, namespace, err := connect()
 	if err != nil {
-		fmt.Fprintln(stderr, "There is no access to the cluster:", err)
+		fmt.Fprintln(stderr, "Cannot connect to the cluster:", err)
 		return wrongUse
 	}
 	c.client = api

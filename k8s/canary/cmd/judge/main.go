@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	stable := flags.String("stable", "", "addresses of the stable version's metrics")
 	alpha := flags.Float64("alpha", 0.01, "share of good candidates that may fail")
 	sample := flags.Uint64("sample", 50, "requests that each side must have answered before a candidate passes")
-	limit := flags.Duration("for", 2*time.Minute, "how long to look unless the candidate fails before")
+	limit := flags.Duration("for", 2*time.Minute, "how long to watch, unless the candidate fails earlier")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {

@@ -42,11 +42,11 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	flags := flag.NewFlagSet("operator", flag.ContinueOnError)
 	flags.SetOutput(log)
 	namespaces := flags.String("namespaces", "", "namespaces to work in, separated by commas; empty: all")
-	elect := flags.Bool("leader-elect", true, "work only as long as no other replica leads")
+	elect := flags.Bool("leader-elect", true, "work only while no other replica leads")
 	probes := flags.String("probes", ":8081", "address of /healthz and /readyz")
 	metrics := flags.String("metrics", ":8080", "address of /metrics")
 	lease := flags.String("lease-namespace", "", "namespace of the lease by which one leads; empty: the pod's own")
-	retire := flags.Bool("retire", false, "give stable versions all traffic, remove the finalizers of all Canaries, and end")
+	retire := flags.Bool("retire", false, "give stable versions all traffic, remove the finalizers of all Canaries, and exit")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@
       email: 'Email address', first_name: 'First name', last_name: 'Last name', phone: 'Phone number', optional: 'optional',
       choose: 'Please choose', join: 'Join the waitlist', count: '{} people have joined so far.', closed: 'This waitlist is closed.',
       consent: 'I agree to the use of my data for this waitlist.', done: 'You are on the list.', place: 'Your place: {}',
-      share: 'Each friend who joins by your link moves you up by {}.', link: 'Your link', busy: 'Please try again in {} seconds.',
+      share: 'Each friend who joins through your link moves you up by {}.', link: 'Your link', busy: 'Please try again in {} seconds.',
       failed: 'That did not work. Please try again in a moment.', brand: 'Powered by Waitlist',
     },
     de: {
