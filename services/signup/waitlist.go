@@ -21,6 +21,4 @@ type Waitlist struct {
 	// SignupCount is the displayed counter, signup_count in the API.
 	SignupCount int64
 	CreatedAt   time.Time
-	// Deleted is never set: the stores return no deleted waitlists.
-	Deleted bool
 }
