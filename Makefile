@@ -91,7 +91,7 @@ watch: ## Run make quick SINCE=HEAD after each change of a file
 
 .PHONY: test
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
-	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -p 4 -timeout 45m $(ARGS)
+	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -p 3 -timeout 45m $(ARGS)
 
 .PHONY: test-observability
 test-observability: $(PAGE) $(TYPES) ## Check metrics, rules and dashboards with Prometheus, Grafana's types and Chromium
@@ -105,7 +105,7 @@ test-faults: $(LABTOOLS) ## Inject faults into running suites: each alert must f
 
 .PHONY: model
 model: ## Take the queue's model test through 125000 steps, without -race
-	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -run '^TestModel$$' -v
+	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -parallel 4 -run '^TestModel$$' -v
 
 # CHAOS_SEED=7 CHAOS_ROUNDS=40 make chaos repeats what failed with that seed.
 .PHONY: chaos
@@ -225,8 +225,7 @@ charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts;
 
 .PHONY: test-canary
 test-canary: $(LABTOOLS) ## Test the canary operator on an API server, and in a hundred random schedules
-	@CANARY_SCHEDULES=100 go test -count=1 -v -run TestSchedules ./k8s/canary/controller
-	@LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run TestRealServer ./k8s/canary/controller
+	@CANARY_SCHEDULES=100 LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run '^(TestSchedules|TestRealServer)$$' ./k8s/canary/controller
 
 .PHONY: images
 images: $(KO) ## Build the services' images and push them to REPO

@@ -80,6 +80,7 @@ func server(t *testing.T) (client.WithWatch, *rest.Config) {
 
 // TestRealServer takes releases through a real API server, which validates and defaults all that the operator writes.
 func TestRealServer(t *testing.T) {
+	t.Parallel() // the API server waits for itself most of the time
 	api, config := server(t)
 	t.Run("invalid", func(t *testing.T) { invalid(t, api) })
 	w := worldOn(t, 1, api)

@@ -9,12 +9,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -110,14 +112,25 @@ func run(ctx context.Context, args []string) (err error) {
 	args = flags.Args()
 	race := slices.Index(args, "-race")
 	if race < 0 {
-		return goTest(ctx, env, args, targets)
+		return goTest(ctx, os.Stdout, env, args, targets)
 	}
 	unraced, others, err := splitUnraced(ctx, targets)
 	if err != nil {
 		return err
 	}
-	err = goTest(ctx, env, args, others)
-	return errors.Join(err, goTest(ctx, append(env, "TEST_RACE=1"), slices.Delete(slices.Clone(args), race, race+1), unraced))
+	withoutRace := append(slices.Delete(slices.Clone(args), race, race+1), "-p", "1")
+	raceless := append(slices.Clone(env), "TEST_RACE=1")
+	if len(others) == 0 {
+		return goTest(ctx, os.Stdout, raceless, withoutRace, unraced)
+	}
+	// The clients wait most of the time: beside the other packages they cost little of it.
+	var beside bytes.Buffer // so that the two outputs do not mix
+	ended := make(chan error, 1)
+	go func() { ended <- goTest(ctx, &beside, raceless, withoutRace, unraced) }()
+	err = goTest(ctx, os.Stdout, env, args, others)
+	err = errors.Join(err, <-ended)
+	_, _ = beside.WriteTo(os.Stdout)
+	return err
 }
 
 // roomy is the free space, in bytes, that a folder in memory must have for the tests.
@@ -160,13 +173,13 @@ func splitUnraced(ctx context.Context, patterns []string) (unraced, others []str
 	return unraced, others, nil
 }
 
-// goTest runs go test, unless there are no packages.
-func goTest(ctx context.Context, env, args, packages []string) error {
+// goTest runs go test and writes what it prints to out, unless there are no packages.
+func goTest(ctx context.Context, out io.Writer, env, args, packages []string) error {
 	if len(packages) == 0 || ctx.Err() != nil {
 		return ctx.Err()
 	}
 	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test"}, args, packages)...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, out, out
 	// The tests get a process group of their own. Ctrl-C then reaches this process
 	// first, and the servers keep running until the tests have ended.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
