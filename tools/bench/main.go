@@ -26,6 +26,7 @@ type options struct {
 	pairs       int
 	slice       time.Duration
 	rows, small int
+	moves       int
 	exports     int
 	recipients  int
 	rate        float64
@@ -60,8 +61,9 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.conns, "conns", 256, "connections that sign up")
 	flags.IntVar(&o.pairs, "pairs", 5, "how often the two sides of a ratio take turns; the median counts")
 	flags.DurationVar(&o.slice, "slice", 10*time.Second, "how long one turn of B1 and B2 takes; the others are derived from it")
-	flags.IntVar(&o.rows, "rows", 10_000_000, "signups on the large list of B4")
-	flags.IntVar(&o.small, "small", 10_000, "signups on the small list of B4")
+	flags.IntVar(&o.rows, "rows", 10_000_000, "signups on the large list of B4 and B5")
+	flags.IntVar(&o.small, "small", 10_000, "signups on the small list of B4 and B5")
+	flags.IntVar(&o.moves, "moves", 100_000, "how many people B5 moves to one spot")
 	flags.IntVar(&o.exports, "exports", 5_000_000, "signups on the largest list of B9; the others have a fifth and a fiftieth of it")
 	flags.IntVar(&o.recipients, "recipients", 100_000, "recipients of a blast of B11; its memory is compared with one of ten times as many")
 	flags.Float64Var(&o.rate, "rate", 200, "requests a second to each list of B4")

@@ -80,6 +80,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("B5") {
+		if err := b.queue(ctx); err != nil {
+			return err
+		}
+	}
 	if b.wants("B6") {
 		if err := b.config(ctx); err != nil {
 			return err

@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/md5" // as fill makes tokens
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -66,20 +64,19 @@ func (l *launch) token(z *rand.Zipf) string {
 	n := int64(z.Uint64())
 	switch {
 	case n < l.filled:
-		sum := md5.Sum([]byte(strconv.FormatInt(n+1, 10)))
-		return hex.EncodeToString(sum[:])
+		return tokenOf(n + 1)
 	case len(l.tokens) > 0:
 		return l.tokens[n%int64(len(l.tokens))]
 	}
 	return ""
 }
 
-// signUp makes a referred signup. It returns the number in its address.
-func (l *launch) signUp(c *client, z *rand.Zipf) (n int64, status int, err error) {
+// signUp signs somebody up whom the owner of token referred; "" means nobody. It returns the number in the address.
+func (l *launch) signUp(c *client, token string) (n int64, status int, err error) {
 	n = l.next.Add(1)
 	body := `{"email":"` + address(n) + `","first_name":"Ann","last_name":"Example","utm_source":"launch"`
-	if t := l.token(z); t != "" {
-		body += `,"referred_by_token":"` + t + `"`
+	if token != "" {
+		body += `,"referred_by_token":"` + token + `"`
 	}
 	body += "}"
 	status, answer, err := c.do([]byte("POST /v1/public/waitlists/" + l.list.id + "/signups HTTP/1.1\r\nHost: bench\r\n" +
@@ -147,7 +144,7 @@ func (l *launch) ask(ctx context.Context, rate float64, conns int, d time.Durati
 				switch draw := rand.IntN(100); {
 				case draw < 40 || (draw < 80 && l.filled == 0 && len(mine) == 0):
 					var n int64
-					if n, status, err = l.signUp(c, z); status == http.StatusCreated {
+					if n, status, err = l.signUp(c, l.token(z)); status == http.StatusCreated {
 						mine, status = append(mine, n), http.StatusOK
 					}
 				case draw < 80:
@@ -212,7 +209,7 @@ func (l *launch) rush(ctx context.Context, conns int, d time.Duration) (sample, 
 			z := rand.NewZipf(rand.New(rand.NewPCG(rand.Uint64(), 1)), zipf, 1, uint64(l.filled+inviters))
 			for now := start; now.Sub(start) < d && ctx.Err() == nil; {
 				_ = c.conn.SetDeadline(now.Add(answerTimeout))
-				_, status, err := l.signUp(c, z)
+				_, status, err := l.signUp(c, l.token(z))
 				if err == nil && status != http.StatusCreated {
 					err = fmt.Errorf("signup was answered %d", status)
 				}

@@ -232,10 +232,12 @@ func (s *server) awaitReady(ctx context.Context) error {
 	})
 }
 
-// stop stops the service and lets it drain.
+// stop stops the service and lets it drain. Another call only returns the same error again.
 func (s *server) stop() error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	if err := <-s.ended; err != nil {
+	err := <-s.ended
+	s.ended <- err
+	if err != nil {
 		return fmt.Errorf("the service failed: %w", err)
 	}
 	return nil
