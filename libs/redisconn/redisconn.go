@@ -18,7 +18,8 @@ type Options struct {
 	// Timeout bounds dialling, writing and reading, each; so does the context of a
 	// command.
 	Timeout time.Duration
-	// Retries is how often a failed command is repeated.
+	// Retries is how often a failed command is repeated, at once: a connection that Redis
+	// closed is replaced, and callers would rather turn to their fallback than wait.
 	Retries int
 	// PoolSize is the number of connections to each node; 0 means the driver's
 	// default, ten per CPU.
@@ -58,6 +59,7 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 		}
 		c.DialTimeout, c.ReadTimeout, c.WriteTimeout, c.PoolTimeout = o.Timeout, o.Timeout, o.Timeout, o.Timeout
 		c.MaxRetries, c.DialerRetries, c.PoolSize = retries, 1, o.PoolSize
+		c.MinRetryBackoff, c.MaxRetryBackoff = -1, -1
 		c.ContextTimeoutEnabled, c.DisableIdentity = true, true
 		c.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return redis.NewClusterClient(c), nil
@@ -71,6 +73,7 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	}
 	c.DialTimeout, c.ReadTimeout, c.WriteTimeout, c.PoolTimeout = o.Timeout, o.Timeout, o.Timeout, o.Timeout
 	c.MaxRetries, c.DialerRetries, c.PoolSize = retries, 1, o.PoolSize
+	c.MinRetryBackoff, c.MaxRetryBackoff = -1, -1
 	c.ContextTimeoutEnabled, c.DisableIdentity = true, true
 	c.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return redis.NewClient(c), nil

@@ -30,6 +30,13 @@ func TestOpen(t *testing.T) {
 	if _, ok := cluster.(*redis.ClusterClient); !ok {
 		t.Errorf("%T for several nodes", cluster)
 	}
+	// A status on a large list would wait for the pause while Redis is away.
+	if one, ok := c.(*redis.Client); !ok || one.Options().MinRetryBackoff != 0 || one.Options().MaxRetryBackoff != 0 {
+		t.Errorf("%T pauses before it repeats a command", c)
+	}
+	if all := cluster.(*redis.ClusterClient).Options(); all.MinRetryBackoff != 0 || all.MaxRetryBackoff != 0 {
+		t.Error("a cluster's client pauses before it repeats a command")
+	}
 	for _, bad := range []string{"", "x", "http://a", "redis://:secret@a b:1", "redis://127.0.0.1:1/x"} {
 		if _, err := redisconn.Open(bad, redisconn.Options{}); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("Open(%q) = %v", bad, err)

@@ -118,7 +118,7 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	withoutRace := append(slices.Delete(slices.Clone(args), race, race+1), "-p", "1")
+	withoutRace := append(slices.Delete(slices.Clone(args), race, race+1), "-p", "2")
 	raceless := append(slices.Clone(env), "TEST_RACE=1")
 	if len(others) == 0 {
 		return goTest(ctx, os.Stdout, raceless, withoutRace, unraced)
