@@ -67,6 +67,13 @@ func (b *bench) queue(ctx context.Context) (err error) {
 	if err := b.looksWithoutRedis(ctx, sides); err != nil {
 		return err
 	}
+	for _, s := range sides { // a change would have the index built, beside the turns
+		took, err := b.index(ctx, crowd{addr: s.addr, list: s.list, size: int(s.filled)})
+		if err != nil {
+			return err
+		}
+		b.say("B5: the index of %d signups was built in %.0f s", s.filled, took.Seconds())
+	}
 	for _, boost := range boosts() {
 		for _, s := range sides {
 			settings := fmt.Sprintf(`{"settings":{"referral_boost":%d}}`, boost)
