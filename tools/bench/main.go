@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&o.slice, "slice", 10*time.Second, "how long one turn of B1 and B2 takes; the others are derived from it")
 	flags.IntVar(&o.rows, "rows", 10_000_000, "signups on the large list of B4 and B5")
 	flags.IntVar(&o.small, "small", 10_000, "signups on the small list of B4 and B5")
-	flags.IntVar(&o.moves, "moves", 100_000, "how many people B5 moves to one spot")
+	flags.IntVar(&o.moves, "moves", 20_000, "how many people B5 moves to one spot")
 	flags.IntVar(&o.exports, "exports", 5_000_000, "signups on the largest list of B9; the others have a fifth and a fiftieth of it")
 	flags.IntVar(&o.recipients, "recipients", 100_000, "recipients of a blast of B11; its memory is compared with one of ten times as many")
 	flags.Float64Var(&o.rate, "rate", 200, "requests a second to each list of B4")
