@@ -242,8 +242,11 @@ func outward(err error) error {
 	case Throttled:
 		return apierr.New(apierr.RateLimited, "The payment provider is busy. Please try again later.").
 			WithRetryAfter(max(e.RetryAfter, time.Second)).WithCause(err)
-	case Away, Missing, KeyReused, Refused:
+	case Away:
+		return apierr.New(apierr.ExternalServiceError, "The payment provider is not responding. Please try again later.").
+			WithRetryAfter(e.RetryAfter).WithCause(err)
+	case Missing, KeyReused, Refused:
 	}
-	return apierr.New(apierr.ExternalServiceError, "The payment provider is not responding. Please try again later.").
+	return apierr.New(apierr.ExternalServiceError, "The payment provider rejected the request. If this happens again, contact support.").
 		WithRetryAfter(e.RetryAfter).WithCause(err)
 }

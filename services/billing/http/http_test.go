@@ -260,26 +260,26 @@ func TestFailuresOfTheProvider(t *testing.T) {
 		err    billing.ProviderError
 		status int
 		code   apierr.Code
+		says   string
 		retry  string
 	}{
-		{billing.ProviderError{Reason: billing.Away, Answered: true}, 502, apierr.ExternalServiceError, ""},
+		{billing.ProviderError{Reason: billing.Away, Answered: true}, 502, apierr.ExternalServiceError, "is not responding", ""},
 		{
 			billing.ProviderError{Reason: billing.Away, Answered: true, RetryAfter: 9500 * time.Millisecond},
-			502,
-			apierr.ExternalServiceError, "10",
+			502, apierr.ExternalServiceError, "is not responding", "10",
 		},
-		{billing.ProviderError{Reason: billing.Throttled}, 429, apierr.RateLimited, "1"},
-		{billing.ProviderError{Reason: billing.Throttled, RetryAfter: 7 * time.Second}, 429, apierr.RateLimited, "7"},
-		{billing.ProviderError{Reason: billing.Refused}, 502, apierr.ExternalServiceError, ""},
-		{billing.ProviderError{Reason: billing.KeyReused}, 502, apierr.ExternalServiceError, ""},
-		{billing.ProviderError{Reason: billing.Card}, 400, apierr.PaymentRequired, ""},
+		{billing.ProviderError{Reason: billing.Throttled}, 429, apierr.RateLimited, "is busy", "1"},
+		{billing.ProviderError{Reason: billing.Throttled, RetryAfter: 7 * time.Second}, 429, apierr.RateLimited, "is busy", "7"},
+		{billing.ProviderError{Reason: billing.Refused}, 502, apierr.ExternalServiceError, "rejected the request", ""},
+		{billing.ProviderError{Reason: billing.KeyReused}, 502, apierr.ExternalServiceError, "rejected the request", ""},
+		{billing.ProviderError{Reason: billing.Card}, 400, apierr.PaymentRequired, "declined", ""},
 	} {
 		for _, c := range calls {
 			e.provider.fails(c.call, &tc.err)
 			a := e.do(c.method, c.path, ann, c.body)
 			a.fails(t, tc.status, tc.code)
-			if got := a.header.Get("Retry-After"); got != tc.retry {
-				t.Errorf("%s, %s: Retry-After %q, want %q", c.path, tc.err.Reason, got, tc.retry)
+			if got := a.header.Get("Retry-After"); got != tc.retry || !strings.Contains(a.raw, tc.says) {
+				t.Errorf("%s, %s: Retry-After %q and %s, want %q and %q", c.path, tc.err.Reason, got, a.raw, tc.retry, tc.says)
 			}
 			e.provider.fails(c.call, nil)
 		}
