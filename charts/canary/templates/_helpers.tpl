@@ -3,7 +3,7 @@
 {{- $name := .Release.Name -}}
 {{- if not (contains "canary" $name) }}{{ $name = printf "%s-canary" $name }}{{ end -}}
 {{- if gt (len $name) 54 -}}
-{{- fail (printf "The name of the release is too long: %s-gateways has more than 63 letters." $name) -}}
+{{- fail (printf "The release name is too long: %s-gateways exceeds 63 characters." $name) -}}
 {{- end -}}
 {{- $name -}}
 {{- end -}}
@@ -172,7 +172,7 @@ affinity:
 containers:
   - name: {{ $who }}
     {{- $image := $root.Values.image }}
-    {{- if not $image.repository }}{{ fail "Set image.repository to where the operator's image was pushed to." }}{{ end }}
+    {{- if not $image.repository }}{{ fail "Set image.repository to the repository of the operator's image." }}{{ end }}
     {{- $version := printf ":%s" (default $root.Chart.AppVersion $image.tag) }}
     image: {{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}{{ $version }}{{ end }}
     imagePullPolicy: {{ $image.pullPolicy }}

@@ -2,7 +2,7 @@
 {{- define "service.fullname" -}}
 {{- $name := printf "%s-%s" .Release.Name .Chart.Name -}}
 {{- if gt (len $name) 54 -}}
-{{- fail (printf "The name of the release is too long: %s-internal has more than 63 letters." $name) -}}
+{{- fail (printf "The release name is too long: %s-internal exceeds 63 characters." $name) -}}
 {{- end -}}
 {{- $name -}}
 {{- end -}}

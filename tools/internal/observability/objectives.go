@@ -66,16 +66,16 @@ func Objectives() []Objective {
 		{
 			"signup_fast", "Signups are fast", "99 % of signups are answered within 250 ms.",
 			.99, fastBad, fastAll,
-			Runbook{"People wait for their place; [a slow signup](debugging.md#a-slow-signup) goes through the causes.", []string{
+			Runbook{"People wait for their position. [A slow signup](debugging.md#a-slow-signup) lists the causes.", []string{
 				"curl -s http://<pod>:8081/metrics | grep -E '^signup_(queue|batch)'",
-				"SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE usename = 'signup' GROUP BY 1, 2;",
+				"SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE usename = 'waitlist_signup' GROUP BY 1, 2;",
 				"curl -s http://<pod>:8081/metrics | grep ^ratelimit_call_duration",
 			}},
 		},
 		{
 			"public_reads", "Public reads are answered", "99.9 % of public reads get an answer that is no server error.",
 			.999, failed(reads), responses(reads),
-			Runbook{"People do not see their place or the form.", []string{
+			Runbook{"People cannot see their position or the form.", []string{
 				"kubectl logs --selector app.kubernetes.io/name=signup --since 10m | grep '\"level\":\"ERROR\"'",
 				"curl -s http://<pod>:8081/readyz", "redis-cli -u \"$REDIS_URL\" PING",
 			}},
@@ -100,7 +100,7 @@ func Objectives() []Objective {
 		{
 			"webhook_soon", "Owners are notified soon", "99 % of notifications start within 5 s of their event.",
 			.99, hookBad, hookAll,
-			Runbook{"Owners' webhooks and chats are late; one slow endpoint delays itself alone.", []string{
+			Runbook{"Owners' webhooks and chat messages are late. A slow endpoint delays only its own.", []string{
 				"curl -s http://<notifier>:8081/metrics | grep -E '^notifier_(deliveries_open|delay)'",
 				"SELECT outcome, count(*) FROM notifier.delivery GROUP BY 1;",
 				"curl -s http://<notifier>:8081/metrics | grep ^kafka_consumer_lag",
@@ -116,9 +116,9 @@ func Objectives() []Objective {
 			}},
 		},
 		{
-			"payments_taken", "Payment events are taken", "99.9 % of the provider's events are taken at their first delivery.",
+			"payments_taken", "Payment events are accepted", "99.9 % of the provider's events are accepted at their first delivery.",
 			.999, failed(payment), responses(payment),
-			Runbook{"What people paid shows late; the provider sends the events again for days.", []string{
+			Runbook{"Payments take effect late. The provider resends the events for days.", []string{
 				"kubectl logs --selector app.kubernetes.io/name=billing --since 10m | grep '\"level\":\"ERROR\"'",
 				"curl -s http://<billing>:8081/readyz", "go run ./services/billing/cmd/reconcile",
 			}},
@@ -126,7 +126,7 @@ func Objectives() []Objective {
 		{
 			"pages_answered", "Pages are shown", "99.9 % of pages get an answer that is no server error.",
 			.999, failed(pages), responses(pages),
-			Runbook{"People do not see forms and places. A page answers 502 where the interface fails or does not answer.", []string{
+			Runbook{"People cannot see forms and positions. A page answers 502 if the API fails or does not respond.", []string{
 				"kubectl logs --selector app.kubernetes.io/name=pages --since 10m | grep -E '\"level\":\"(WARN|ERROR)\"'",
 				"curl -si https://<api>/v1/public/waitlists/<id>/config", "curl -s http://<signup>:8081/readyz",
 			}},
@@ -134,7 +134,7 @@ func Objectives() []Objective {
 		{
 			"pages_fast", "Pages are fast", "99 % of pages are answered within 500 ms.",
 			.99, pageBad, pageAll,
-			Runbook{"People wait for forms and places. A page takes as long as its calls; the dashboard *Pages* has both.", []string{
+			Runbook{"People wait for forms and positions. A page takes as long as its API calls; the dashboard *Pages* shows both.", []string{
 				"curl -s http://<pages>:8081/metrics | grep -E '^http_server_(active|request_duration)'",
 				"curl -so /dev/null -w '%{time_total}\\n' https://<api>/v1/public/waitlists/<id>/config",
 				"kubectl top pods --selector app.kubernetes.io/name=pages   # not tried",
