@@ -265,7 +265,7 @@ func (d *Deployment) writeValues(suite standalone.Suite) error {
 		"gateway": map[string]any{"kind": d.settings.Gateway, "parentRefs": []any{map[string]any{"name": "lab"}}},
 	}
 	for name := range suite.Seeds {
-		values[name] = map[string]any{
+		service := map[string]any{
 			// Set here as well, because the chart has defaults per service.
 			"env": env, "existingSecret": name, "replicas": d.settings.Replicas,
 			"shutdown": map[string]any{"delaySeconds": 3, "drainSeconds": 20},
@@ -274,6 +274,10 @@ func (d *Deployment) writeValues(suite standalone.Suite) error {
 				"readiness": map[string]any{"periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 2},
 			},
 		}
+		if name == "pages" {
+			service["enabled"] = true
+		}
+		values[name] = service
 	}
 	raw, err := json.MarshalIndent(values, "", "  ")
 	if err != nil {

@@ -40,7 +40,7 @@ func (w *world) testGroup(t *testing.T) {
 			t.Errorf("%d requests failed", len(report.Failed))
 		}
 	}
-	// The rarest requests are those of billing: ten a second.
+	// The rarest requests are those of billing and pages: ten a second.
 	adopted := map[string]any{"global": map[string]any{"canary": map[string]any{
 		"enabled": true, "deadline": "4m", "analysis": map[string]any{"sample": 5},
 		"steps": []any{map[string]any{"weight": 25, "for": "5s"}, map[string]any{"weight": 50, "for": "5s"}},
@@ -50,7 +50,7 @@ func (w *world) testGroup(t *testing.T) {
 			r.of(service).scale(t, 3)
 		}
 		r.pipeline(t, w, 0, w.images, adopted, func() {})
-		adopted["gateway"] = map[string]any{"ownedByOperator": []string{"account", "signup", "admin-analytics", "billing", "messaging"}}
+		adopted["gateway"] = map[string]any{"ownedByOperator": []string{"account", "signup", "admin-analytics", "billing", "messaging", "pages"}}
 		r.pipeline(t, w, 0, w.images, adopted, func() {})
 	}))
 	r.serve(t, w.images)

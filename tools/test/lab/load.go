@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -117,6 +116,10 @@ func (l *Load) one(ctx context.Context, n int64) {
 	case 5:
 		_, err = l.call(ctx, http.MethodGet, "/waitlists/"+waitlist+"/stats", http.StatusOK, nil)
 	case 6:
+		if n%16 == 6 {
+			_, err = l.send(ctx, http.MethodGet, "/w/"+waitlist, http.StatusOK, nil)
+			break
+		}
 		_, err = l.call(ctx, http.MethodGet, "/auth/me", http.StatusOK, nil)
 	case 7:
 		path := "/templates"
@@ -135,8 +138,24 @@ func (l *Load) one(ctx context.Context, n int64) {
 	}
 }
 
-// call sends one request and returns the answer's JSON object.
+// call sends one request to the API and returns the answer's JSON object.
 func (l *Load) call(ctx context.Context, method, path string, want int, body any) (map[string]any, error) {
+	raw, err := l.send(ctx, method, "/v1"+path, want, body)
+	if err != nil {
+		return nil, err
+	}
+	var answer map[string]any
+	if err := json.Unmarshal(raw, &answer); err != nil && len(raw) > 0 {
+		var list []any
+		if json.Unmarshal(raw, &list) != nil {
+			return nil, fmt.Errorf("%s %s: %w: %.200s", method, path, err, raw)
+		}
+	}
+	return answer, nil
+}
+
+// send sends one request and returns the answer's content.
+func (l *Load) send(ctx context.Context, method, path string, want int, body any) ([]byte, error) {
 	var content io.Reader = http.NoBody
 	if body != nil {
 		raw, err := json.Marshal(body)
@@ -145,7 +164,7 @@ func (l *Load) call(ctx context.Context, method, path string, want int, body any
 		}
 		content = bytes.NewReader(raw)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, l.url+"/v1"+path, content)
+	req, err := http.NewRequestWithContext(ctx, method, l.url+path, content)
 	if err != nil {
 		return nil, err
 	}
@@ -167,14 +186,7 @@ func (l *Load) call(ctx context.Context, method, path string, want int, body any
 	if res.StatusCode != want {
 		return nil, fmt.Errorf("%s %s: status %d, want %d: %.200s", method, path, res.StatusCode, want, raw)
 	}
-	var answer map[string]any
-	if err := json.Unmarshal(raw, &answer); err != nil && !errors.Is(err, io.EOF) {
-		var list []any
-		if json.Unmarshal(raw, &list) != nil {
-			return nil, fmt.Errorf("%s %s: %w: %.200s", method, path, err, raw)
-		}
-	}
-	return answer, nil
+	return raw, nil
 }
 
 // Sent returns the number of requests answered or failed so far.
