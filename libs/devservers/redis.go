@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -121,8 +122,15 @@ func startRedis(ctx context.Context, bin, dir string, o RedisOptions) (*Redis, e
 		return nil, err
 	}
 	defer func() { _ = client.Close() }()
-	// Ping fails with LOADING while Redis reads its file.
-	if err := c.ready(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() }); err != nil {
+	if err := c.ready(ctx, func(ctx context.Context) error {
+		// The client would log each refused connection.
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			return err
+		}
+		_ = conn.Close()
+		return client.Ping(ctx).Err() // fails with LOADING while Redis reads its file
+	}); err != nil {
 		c.kill()
 		return nil, err
 	}
