@@ -137,6 +137,11 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("B19") {
+		if err := b.clusters(ctx); err != nil {
+			return err
+		}
+	}
 	if b.former != "" && b.wants("FORMER") {
 		if err := b.versions(ctx); err != nil {
 			return err

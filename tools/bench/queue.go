@@ -9,12 +9,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	goredis "github.com/redis/go-redis/v9"
 
 	"waitlist.internal/libs/devservers"
 )
@@ -41,6 +43,8 @@ func tokenOf(n int64) string {
 type queueSide struct {
 	*suite
 	launch
+	// last is the cursor of the page read last.
+	last string
 }
 
 // queue measures B5: what a change of the queue costs on a large and on a small list.
@@ -68,11 +72,9 @@ func (b *bench) queue(ctx context.Context) (err error) {
 		return err
 	}
 	for _, s := range sides { // a change would have the index built, beside the turns
-		took, err := b.index(ctx, crowd{addr: s.addr, list: s.list, size: int(s.filled)})
-		if err != nil {
+		if err := b.sizes(ctx, s); err != nil {
 			return err
 		}
-		b.say("B5: the index of %d signups was built in %.0f s", s.filled, took.Seconds())
 	}
 	for _, boost := range boosts() {
 		for _, s := range sides {
@@ -82,12 +84,22 @@ func (b *bench) queue(ctx context.Context) (err error) {
 			}
 		}
 		what := fmt.Sprintf("p50 of one referred signup at a time, whose credit gains %d places", boost)
-		if err := b.changes(ctx, fmt.Sprintf("B5 credit %d", boost), what, sides, (*queueSide).credit); err != nil {
+		if err := b.oneByOne(ctx, fmt.Sprintf("B5 credit %d", boost), what, sides, (*queueSide).credit); err != nil {
 			return err
 		}
 	}
-	if err := b.changes(ctx, "B5 move", "p50 of a move of a random person to the middle", sides, (*queueSide).move); err != nil {
-		return err
+	for _, one := range []struct {
+		id, what string
+		do       func(*queueSide, context.Context, *client) error
+	}{
+		{"B5 move", "p50 of a move of a random person to the middle", (*queueSide).move},
+		{"B5 list", "p50 of the owner's next page of 100 signups", (*queueSide).page},
+		{"B5 leaderboard", "p50 of the leaderboard of 50", (*queueSide).leaders},
+		{"B5 stats", "p50 of the owner's counts", (*queueSide).stats},
+	} {
+		if err := b.oneByOne(ctx, one.id, one.what, sides, one.do); err != nil {
+			return err
+		}
 	}
 	for _, s := range sides {
 		if err := b.audit(ctx, s.conn); err != nil {
@@ -97,12 +109,54 @@ func (b *bench) queue(ctx context.Context) (err error) {
 	return b.onOneSpot(ctx, sides[0])
 }
 
-// changes lets both lists take turns with one change at a time.
-func (b *bench) changes(
-	ctx context.Context, id, what string, sides []*queueSide, change func(*queueSide, context.Context, *client) error,
+// sizes has the index of a list built, and says how long that takes and what a signup takes up.
+func (b *bench) sizes(ctx context.Context, s *queueSide) error {
+	before, err := b.redisMemory(ctx)
+	if err != nil {
+		return err
+	}
+	took, err := b.index(ctx, crowd{addr: s.addr, list: s.list, size: int(s.filled)})
+	if err != nil {
+		return err
+	}
+	after, err := b.redisMemory(ctx)
+	if err != nil {
+		return err
+	}
+	var table, indexes int64
+	if err := s.conn.QueryRow(ctx, `
+		SELECT pg_table_size(oid), pg_indexes_size(oid) FROM pg_class WHERE oid = 'signup.signup'::regclass`).Scan(&table, &indexes); err != nil {
+		return fmt.Errorf("B5: read the size of a table: %w", err)
+	}
+	b.say("B5: the index of %d signups was built in %.0f s; bytes of a signup: %d in the table, %d in its indexes, %d in Redis",
+		s.filled, took.Seconds(), table/s.filled, indexes/s.filled, (after-before)/s.filled)
+	return nil
+}
+
+// redisMemory returns the bytes that Redis has taken for its data.
+func (b *bench) redisMemory(ctx context.Context) (n int64, err error) {
+	o, err := goredis.ParseURL(b.redis.URL)
+	if err != nil {
+		return 0, fmt.Errorf("read the address of Redis: %w", err)
+	}
+	client := goredis.NewClient(o)
+	defer client.Close()
+	info, err := client.InfoMap(ctx, "memory").Result()
+	if err == nil {
+		n, err = strconv.ParseInt(info["Memory"]["used_memory"], 10, 64)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of Redis: %w", err)
+	}
+	return n, nil
+}
+
+// oneByOne lets both lists take turns with one request at a time.
+func (b *bench) oneByOne(
+	ctx context.Context, id, what string, sides []*queueSide, do func(*queueSide, context.Context, *client) error,
 ) error {
 	turn := func(s *queueSide) func(context.Context, time.Duration) (sample, error) {
-		return func(ctx context.Context, d time.Duration) (sample, error) { return s.repeat(ctx, d, change) }
+		return func(ctx context.Context, d time.Duration) (sample, error) { return s.repeat(ctx, d, do) }
 	}
 	settle := func(ctx context.Context) error {
 		for _, s := range sides {
@@ -125,8 +179,8 @@ func (b *bench) changes(
 	return nil
 }
 
-// repeat makes one change after the other on one connection for d.
-func (s *queueSide) repeat(ctx context.Context, d time.Duration, change func(*queueSide, context.Context, *client) error) (sample, error) {
+// repeat makes one request after the other on one connection for d.
+func (s *queueSide) repeat(ctx context.Context, d time.Duration, do func(*queueSide, context.Context, *client) error) (sample, error) {
 	c, err := dial(ctx, s.addr)
 	if err != nil {
 		return sample{}, err
@@ -136,7 +190,7 @@ func (s *queueSide) repeat(ctx context.Context, d time.Duration, change func(*qu
 	began := time.Now()
 	for now := began; now.Sub(began) < d && ctx.Err() == nil; {
 		_ = c.conn.SetDeadline(now.Add(answerTimeout))
-		if err := change(s, ctx, c); err != nil {
+		if err := do(s, ctx, c); err != nil {
 			return sample{}, err
 		}
 		done := time.Now()
@@ -153,6 +207,52 @@ func (s *queueSide) credit(_ context.Context, c *client) error {
 	_, status, err := s.signUp(c, tokenOf(1+rand.Int64N(s.filled)))
 	if err == nil && status != http.StatusCreated {
 		err = fmt.Errorf("signup was answered %d", status)
+	}
+	return err
+}
+
+// page reads the page after the last one, or the first.
+func (s *queueSide) page(ctx context.Context, _ *client) error {
+	path := "/signups?limit=100"
+	if s.last != "" {
+		path += "&last_key=" + url.QueryEscape(s.last)
+	}
+	var page struct {
+		Count   int    `json:"count"`
+		LastKey string `json:"last_key"`
+	}
+	if err := s.get(ctx, "/v1/waitlists/"+s.list.id+path, &page); err != nil {
+		return err
+	}
+	if page.Count == 0 || page.Count < 100 && page.LastKey != "" {
+		return fmt.Errorf("a page has %d signups", page.Count)
+	}
+	s.last = page.LastKey
+	return nil
+}
+
+// leaders reads the leaderboard.
+func (s *queueSide) leaders(ctx context.Context, _ *client) error {
+	var board struct {
+		Leaderboard []struct {
+			Rank int `json:"rank"`
+		} `json:"leaderboard"`
+	}
+	err := s.get(ctx, "/v1/public/waitlists/"+s.list.id+"/leaderboard?limit=50", &board)
+	if err == nil && len(board.Leaderboard) != 50 {
+		err = fmt.Errorf("the leaderboard has %d places", len(board.Leaderboard))
+	}
+	return err
+}
+
+// stats reads the counts.
+func (s *queueSide) stats(ctx context.Context, _ *client) error {
+	var stats struct {
+		Total int64 `json:"total_signups"`
+	}
+	err := s.get(ctx, "/v1/waitlists/"+s.list.id+"/stats", &stats)
+	if err == nil && stats.Total < s.filled {
+		err = fmt.Errorf("the statistics have %d signups of %d", stats.Total, s.filled)
 	}
 	return err
 }

@@ -14,11 +14,12 @@ import (
 
 // Roles that this program also plays in separate processes, so that the scheduler of the load's client does not run them.
 const (
-	roleKafka = "role-kafka" // directory
-	roleProxy = "role-proxy" // target, delay
-	roleSMTP  = "role-smtp"
-	roleBare  = "role-bare" // Postgres, Redis, file
-	rolePage  = "role-page" // file
+	roleKafka  = "role-kafka" // directory
+	roleProxy  = "role-proxy" // target, delay
+	roleSMTP   = "role-smtp"
+	roleBare   = "role-bare"   // Postgres, Redis, file
+	rolePage   = "role-page"   // file
+	roleRouter = "role-router" // address, path=address…
 )
 
 // playRole plays the role that args name until standard input ends. It reports whether args name one.
@@ -39,6 +40,8 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 		return true, bareHandler(ctx, args[1], args[2], args[3])
 	case rolePage:
 		return true, barePage(ctx, args[1])
+	case roleRouter:
+		return true, router(ctx, args[1], args[2:])
 	case roleSMTP:
 		return true, smtpSink(ctx)
 	case roleProxy:

@@ -152,7 +152,16 @@ func (s *suite) do(ctx context.Context, method, path string, body []byte) (*http
 }
 
 func (s *suite) post(ctx context.Context, path string, body []byte, to any) error {
-	res, err := s.do(ctx, http.MethodPost, path, body)
+	return s.answer(ctx, http.MethodPost, path, body, to)
+}
+
+func (s *suite) get(ctx context.Context, path string, to any) error {
+	return s.answer(ctx, http.MethodGet, path, nil, to)
+}
+
+// answer reads a JSON answer into to, unless that is nil.
+func (s *suite) answer(ctx context.Context, method, path string, body []byte, to any) error {
+	res, err := s.do(ctx, method, path, body)
 	if err != nil {
 		return err
 	}

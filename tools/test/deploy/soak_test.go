@@ -3,6 +3,7 @@ package deploy
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"os"
@@ -96,6 +97,11 @@ func testSoak(t *testing.T, dir string, length time.Duration) {
 	}
 	m.end()
 	a.audit()
+	picture := filepath.Join("../../../.data", "soak.svg")
+	if err := os.WriteFile(picture, []byte(plot(hours, series)), 0o644); err != nil {
+		t.Error(err)
+	}
+	t.Logf("the picture is in %s", picture)
 	for what, values := range series {
 		g := fit(hours, values)
 		line := fmt.Sprintf("%s: %.4g to %.4g, %+.3g ± %.2g an hour", what, values[0], values[len(values)-1], g.perHour, g.sure)
@@ -105,6 +111,30 @@ func testSoak(t *testing.T, dir string, length time.Duration) {
 		}
 		t.Log(line)
 	}
+}
+
+// plot draws each series over time in a small chart of its own, from zero, as SVG.
+func plot(hours []float64, series map[string][]float64) string {
+	const columns, width, height, label = 4, 220, 70, 26
+	names := slices.Sorted(maps.Keys(series))
+	rows := (len(names) + columns - 1) / columns
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="10">`+"\n",
+		columns*(width+20), rows*(height+label+10))
+	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
+	for i, name := range names {
+		values := series[name]
+		top := slices.Max(values)
+		fmt.Fprintf(&b, `<g transform="translate(%d %d)"><text y="10">%s</text><text y="21" fill="gray">%.4g to %.4g, at most %.4g</text>`,
+			10+i%columns*(width+20), i/columns*(height+label+10), name, values[0], values[len(values)-1], top)
+		fmt.Fprintf(&b, `<path d="M0 %d h%d" stroke="silver"/><polyline fill="none" stroke="steelblue" points="`, label+height, width)
+		for j, v := range values {
+			fmt.Fprintf(&b, "%.1f,%.1f ", width*hours[j]/hours[len(hours)-1], float64(label+height)-height*v/max(top, 1e-9))
+		}
+		b.WriteString(`"/></g>` + "\n")
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
 }
 
 // sample measures every program, the dead rows and the answers since the last sample.
