@@ -35,14 +35,17 @@ type Error struct {
 	Code      string `json:"error_code"`
 	Message   string `json:"error"`
 	RequestID string `json:"request_id"`
-	Fields    []struct {
-		Field   string `json:"field"`
-		Message string `json:"message"`
-	} `json:"errors"`
+	Fields    []Field `json:"errors"`
 	// RetryAfter is 0 where the interface did not name a time.
 	RetryAfter time.Duration
 	// Cause is why there is no answer.
 	Cause error
+}
+
+// Field is an error about one field.
+type Field struct {
+	Field   string `json:"field"`
+	Message string `json:"message"`
 }
 
 // Error implements error.

@@ -53,6 +53,8 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	public, err := baseURL(cfg.PublicFormURL)
 	if err != nil {
 		problems = append(problems, fmt.Errorf("PUBLIC_FORM_URL: %w", err))
+	} else if u, _ := url.Parse(public); u.Path != "" {
+		problems = append(problems, fmt.Errorf("PUBLIC_FORM_URL has the path %s: the pages are at the root of their host", u.Path))
 	}
 	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
 		client := api.New(base)

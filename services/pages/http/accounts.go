@@ -3,9 +3,17 @@ package http
 import (
 	"errors"
 	"net/http"
+	"time"
 
 	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/services/pages/api"
+)
+
+const (
+	// logOutTries is how often a session's end is tried, and logOutPause the longest pause between two tries.
+	logOutTries = 3
+	logOutPause = 2 * time.Second
 )
 
 // accountPage is a form about an account.
@@ -105,17 +113,32 @@ func (*handler) login(v *view) error {
 			// Refused is why the waitlists are not shown, such as a trial that is over.
 			Refused string `json:"-"`
 		}
-		if err := v.call(http.MethodGet, "/auth/me", session.ID, nil, &page); err != nil {
-			return err
+		err := v.call(http.MethodGet, "/auth/me", session.ID, nil, &page)
+		if err == nil {
+			if refusal, refused := errors.AsType[*api.Error](v.call(http.MethodGet, "/waitlists", session.ID, nil, &page.Lists)); refused {
+				page.Refused = v.translate(refusal.Message)
+			}
 		}
-		if err := v.call(http.MethodGet, "/waitlists", session.ID, nil, &page.Lists); err != nil {
-			refusal, _ := errors.AsType[*api.Error](err)
-			page.Refused = v.translate(refusal.Message)
-		}
-		if err := v.call(http.MethodPost, "/auth/logout", "", map[string]string{"refresh_token": session.Refresh}, nil); err != nil {
-			return err
+		err = errors.Join(err, v.logOut(session.Refresh))
+		if refusal, refused := errors.AsType[*api.Error](err); refused {
+			return v.render(v.refuse(refusal), "account")
 		}
 		v.Key, v.Data = "account.title", page
 		return v.render(http.StatusOK, "profile")
 	})
+}
+
+// logOut ends a session. It waits for the limit of requests a few times: nobody else could end this session.
+func (v *view) logOut(refresh string) (err error) {
+	for range logOutTries {
+		err = v.call(http.MethodPost, "/auth/logout", "", map[string]string{"refresh_token": refresh}, nil)
+		refusal, refused := errors.AsType[*api.Error](err)
+		if !refused || refusal.Code != "RATE_LIMITED" {
+			return err
+		}
+		if !loop.Wait(v.c.Request.Context(), min(max(refusal.RetryAfter, time.Second), logOutPause)) {
+			return err
+		}
+	}
+	return err
 }

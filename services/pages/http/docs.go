@@ -2,9 +2,7 @@ package http
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -30,48 +28,24 @@ func (h *handler) docs(e *gin.Engine) error {
 		if err := h.templates[page.template].Execute(&b, v); err != nil {
 			return fmt.Errorf("render %s: %w", page.template, err)
 		}
-		f, err := fixedAnswer(b.Bytes(), "text/html; charset=utf-8", "Content-Security-Policy", fmt.Sprintf(policy, "", ""))
-		if err != nil {
-			return err
-		}
-		get(e, path, f)
+		get(e, path, fixedAnswer(b.Bytes(), "text/html; charset=utf-8", "Content-Security-Policy", fmt.Sprintf(policy, "", "")))
 	}
 	for path, body := range map[string][]byte{"/openapi.yaml": r.YAML, "/openapi.json": r.JSON} {
 		kind := map[bool]string{true: "application/json", false: "application/yaml"}[strings.HasSuffix(path, ".json")]
-		f, err := fixedAnswer(body, kind, "Access-Control-Allow-Origin", "*")
-		if err != nil {
-			return err
-		}
-		get(e, path, f)
+		get(e, path, fixedAnswer(body, kind, "Access-Control-Allow-Origin", "*"))
 	}
 	return nil
 }
 
 // fixedAnswer returns a handler that always answers with body, compressed if the client
 // takes that, and with one more header.
-func fixedAnswer(body []byte, kind, header, value string) (gin.HandlerFunc, error) {
-	var packed bytes.Buffer
-	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return nil, fmt.Errorf("compress: %w", err)
-	}
-	if _, err := w.Write(body); err != nil {
-		return nil, fmt.Errorf("compress: %w", err)
-	}
-	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("compress: %w", err)
-	}
+func fixedAnswer(body []byte, kind, header, value string) gin.HandlerFunc {
+	packed := pack(body)
 	return func(c *gin.Context) {
 		h := c.Writer.Header()
 		h.Del("Access-Control-Allow-Origin")
 		h.Set(header, value)
 		h.Set("Cache-Control", docsFor)
-		h.Set("Vary", "Accept-Encoding")
-		if strings.Contains(c.GetHeader("Accept-Encoding"), "gzip") {
-			h.Set("Content-Encoding", "gzip")
-			c.Data(http.StatusOK, kind, packed.Bytes())
-			return
-		}
-		c.Data(http.StatusOK, kind, body)
-	}, nil
+		smaller(c, kind, body, packed)
+	}
 }

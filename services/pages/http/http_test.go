@@ -160,7 +160,8 @@ func TestFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := pages(t, base, backend{err: errors.New("away")})
 			for path, form := range map[string]url.Values{
-				"/w/" + list: nil, "/w/id/leaderboard": nil, "/verify": {"token": {"x"}}, "/login": {"email": {"a@example.com"}},
+				"/w/" + list: nil, "/w/id/leaderboard": nil, "/login": {"email": {"a@example.com"}},
+				"/verify": {"waitlist": {list}, "email": {"a"}, "token": {"x"}},
 			} {
 				w := ask(t, h, path, form)
 				if w.Code != http.StatusBadGateway || !strings.Contains(w.Body.String(), "Bei uns ist etwas schiefgegangen") ||
@@ -300,6 +301,185 @@ func TestLook(t *testing.T) {
 		policy := w.Header().Get("Content-Security-Policy")
 		if strings.Contains(w.Body.String(), "<style>") || strings.Contains(policy, "sha256") {
 			t.Errorf("%s: %s\n%s", look, policy, w.Body)
+		}
+	}
+}
+
+// upstream is an API that answers as f says and keeps what it was asked.
+func upstream(t *testing.T, f func(path string) (status int, header map[string]string, body string)) (base string, asked *[]string) {
+	t.Helper()
+	asked = new([]string)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*asked = append(*asked, r.Method+" "+r.URL.Path)
+		status, header, body := f(r.URL.Path)
+		for k, v := range header {
+			w.Header().Set(k, v)
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, asked
+}
+
+const open = `{"waitlist_id":"` + list + `","name":"Kites","status":"open","name_field":"optional"}`
+
+// TestOtherSites: a form on another site reaches nothing, so that it cannot make a browser
+// remember a stranger's link.
+func TestOtherSites(t *testing.T) {
+	base, asked := upstream(t, func(string) (int, map[string]string, string) { return http.StatusOK, nil, `{"email":"a@example.com"}` })
+	h := pages(t, base, backend{form: open})
+	for site, want := range map[string]int{"cross-site": http.StatusForbidden, "same-origin": http.StatusOK, "": http.StatusOK} {
+		*asked = nil
+		form := url.Values{"email": {"a@example.com"}, "token": {strings.Repeat("0f", 16)}}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/w/"+list+"/status", strings.NewReader(form.Encode()))
+		r.Header.Set("Sec-Fetch-Site", site)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want || strings.Contains(w.Body.String(), "data-remember") != (want == http.StatusOK) ||
+			(len(*asked) == 0) != (want == http.StatusForbidden) {
+			t.Errorf("%q: %d, asked %v\n%s", site, w.Code, *asked, w.Body)
+		}
+	}
+}
+
+// TestWhatCannotBeSent: a body that is too long and text in broken UTF-8 are refused with a page, before the API is asked.
+func TestWhatCannotBeSent(t *testing.T) {
+	base, asked := upstream(t, func(string) (int, map[string]string, string) { return http.StatusCreated, nil, `{}` })
+	h := pages(t, base, backend{form: open})
+	for name, tc := range map[string]struct {
+		form url.Values
+		says string
+	}{
+		"long":   {url.Values{"email": {strings.Repeat("a", maxForm)}}, "Diese Angaben sind zu lang."},
+		"broken": {url.Values{"email": {"a@example.com"}, "first_name": {"\xff\xfe"}}, "Dieser Text ist nicht lesbar"},
+	} {
+		w := ask(t, h, "/w/"+list, tc.form)
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), tc.says) ||
+			!strings.Contains(w.Body.String(), "Anfrage "+w.Header().Get("X-Request-Id")) || len(*asked) > 0 {
+			t.Errorf("%s: %d, asked %v\n%s", name, w.Code, *asked, w.Body)
+		}
+	}
+}
+
+// TestLogOut: a login's session ends although the page cannot be shown, and although the first try to end it is put off.
+func TestLogOut(t *testing.T) {
+	busy := map[string]string{"Retry-After": "1"}
+	const tooMany = `{"error":"Too many requests. Please try again later.","error_code":"RATE_LIMITED","request_id":"r"}`
+	ends := 0
+	base, _ := upstream(t, func(path string) (int, map[string]string, string) {
+		switch path {
+		case "/v1/auth/login":
+			return http.StatusOK, nil, `{"id_token":"i","refresh_token":"r"}`
+		case "/v1/auth/logout":
+			if ends++; ends == 2 {
+				return http.StatusNoContent, nil, ""
+			}
+		}
+		return http.StatusTooManyRequests, busy, tooMany
+	})
+	w := ask(t, pages(t, base, backend{}), "/login", url.Values{"email": {"a@example.com"}, "password": {"secret"}})
+	if ends != 2 || w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), `action="/login"`) {
+		t.Errorf("the session was ended %d times; %d\n%s", ends, w.Code, w.Body)
+	}
+}
+
+// TestLinksOnceMore: where a mail's link may work later, its button is still there; a link without a token is none.
+func TestLinksOnceMore(t *testing.T) {
+	base, _ := upstream(t, func(path string) (int, map[string]string, string) {
+		if strings.HasSuffix(path, "/verify") {
+			return http.StatusTooManyRequests, map[string]string{"Retry-After": "847"},
+				`{"error":"Too many failed logins. Please try again later.","error_code":"RATE_LIMITED","request_id":"r"}`
+		}
+		return http.StatusServiceUnavailable, nil, "a gateway"
+	})
+	h := pages(t, base, backend{})
+	form := url.Values{"waitlist": {list}, "email": {"a@example.com"}, "token": {"t0"}}
+	for path, want := range map[string]struct {
+		status int
+		says   []string
+	}{
+		"/verify": {http.StatusTooManyRequests, []string{
+			"Zu viele Anmeldeversuche.", "in 15 Minuten", `data-seconds="847"`, `data-text="Noch %s"`,
+		}},
+		"/unsubscribe":    {http.StatusBadGateway, nil},
+		"/delete-my-data": {http.StatusBadGateway, nil},
+	} {
+		w := ask(t, h, path, form)
+		for _, s := range append(want.says, `action="`+path+`"`, `name="token" value="t0"`) {
+			if w.Code != want.status || !strings.Contains(w.Body.String(), s) {
+				t.Errorf("%s: %d without %q\n%s", path, w.Code, s, w.Body)
+			}
+		}
+		if w := ask(t, h, path, url.Values{"email": {"a@example.com"}}); w.Code != http.StatusNotFound {
+			t.Errorf("%s without a token: %d", path, w.Code)
+		}
+	}
+}
+
+// TestPlace: the page names what page.js keeps current, and moves nobody on without being asked.
+func TestPlace(t *testing.T) {
+	base, _ := upstream(t, func(string) (int, map[string]string, string) {
+		return http.StatusCreated, nil, `{"email":"a@example.com","position":1204,"total_signups":2000,"referral_count":3,` +
+			`"referral_token":"` + strings.Repeat("0f", 16) + `","redirect_url":"https://example.com/next"}`
+	})
+	w := ask(t, pages(t, base, backend{form: open}), "/w/"+list, url.Values{"email": {"a@example.com"}})
+	for _, s := range []string{
+		`data-value="position">1.204<`, `data-value="total_signups" data-text="von %d">von 2.000<`,
+		`data-value="referral_count" data-text="Anmeldungen über Ihren Link: %d">Anmeldungen über Ihren Link: 3<`,
+		`href="https://example.com/next" data-redirect`,
+	} {
+		if !strings.Contains(w.Body.String(), s) {
+			t.Errorf("the page lacks %s\n%s", s, w.Body)
+		}
+	}
+	if strings.Contains(w.Body.String(), "http-equiv") {
+		t.Error("the page reloads by itself")
+	}
+}
+
+// TestAssets: versions of the widget are kept, and other versions' files get the present ones.
+func TestAssets(t *testing.T) {
+	h := pages(t, "http://127.0.0.1:1", backend{})
+	named, served, err := loadAssets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := 0
+	for address, a := range served {
+		sum := sha256.Sum256(a.body)
+		if !strings.Contains(address, fmt.Sprintf("-%x.", sum[:6])) {
+			t.Errorf("%s has other content than its name says", address)
+		}
+		if _, err := assetFiles.ReadFile("assets/widgets" + strings.TrimPrefix(address, "/assets")); err == nil {
+			kept++
+		}
+		w := ask(t, h, address, nil)
+		if w.Code != http.StatusOK || w.Header().Get("Cache-Control") != forGood || w.Body.String() != string(a.body) {
+			t.Errorf("%s: %d %v", address, w.Code, w.Header())
+		}
+	}
+	if _, err := assetFiles.ReadFile("assets/widgets" + strings.TrimPrefix(named["widget.js"].url, "/assets")); err != nil || kept == 0 {
+		t.Errorf("today's widget is not kept; run go generate: %v", err)
+	}
+	w := ask(t, h, "/assets/page-0123456789ab.css", nil)
+	if w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "no-store" || w.Body.String() != string(named["page.css"].body) {
+		t.Errorf("another version's style: %d %v", w.Code, w.Header())
+	}
+	for _, path := range []string{"/assets/none-0123456789ab.css", "/assets/page.css", "/assets/widgets", "/assets/"} {
+		if w := ask(t, h, path, nil); w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "<h1>") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	for accepted, want := range map[string]bool{
+		"": false, "gzip": true, "br, GZIP;q=0.5": true, "gzip;q=0": false, "gzip; q=0.0, br": false, "x-gzip": false,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/widget.js", http.NoBody)
+		r.Header.Set("Accept-Encoding", accepted)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if packed := w.Header().Get("Content-Encoding") == "gzip"; packed != want || (w.Body.Len() < len(named["widget.js"].body)) != want {
+			t.Errorf("%q: %v, %d bytes", accepted, w.Header(), w.Body.Len())
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"errors"
 	"net/http"
 
 	"waitlist.internal/libs/httpapi"
@@ -9,9 +10,17 @@ import (
 
 // link is what a mail's link to a signup carries.
 type link struct {
-	// Purpose is the first part of the texts' keys and the path of the POST.
+	// Purpose is the first part of the texts' keys.
 	Purpose                string
 	Waitlist, Email, Token string
+}
+
+// Action is the path of the button.
+func (l link) Action() string {
+	if l.Purpose == "delete" {
+		return "/delete-my-data"
+	}
+	return "/" + l.Purpose
 }
 
 // signupLink returns the handler that shows a link's button.
@@ -26,11 +35,21 @@ func (*handler) signupLink(purpose string) func(*view) error {
 	}
 }
 
-// follow calls the API with what a button sent.
+// follow calls the API with what a button sent, and shows the button again where another
+// try may succeed.
 func (v *view) follow(purpose string, call func(l link) error) error {
 	l := link{purpose, v.Sent("waitlist"), v.Sent("email"), v.Sent("token")}
+	if l.Waitlist == "" || l.Email == "" || l.Token == "" {
+		return v.gone()
+	}
 	v.Key, v.Private = purpose+".title", true
-	return call(l)
+	err := call(l)
+	refusal, refused := errors.AsType[*api.Error](err)
+	if !refused || (refusal.Code != "RATE_LIMITED" && refusal.Status != 0 && refusal.Status < http.StatusInternalServerError) {
+		return err
+	}
+	v.Data = l
+	return v.render(v.refuse(refusal), "link")
 }
 
 func (*handler) verify(v *view) error {
@@ -52,7 +71,7 @@ func (*handler) unsubscribe(v *view) error {
 		if err := v.call(http.MethodPost, path, "", map[string]string{"email": l.Email, "token": l.Token}, &out); err != nil {
 			return err
 		}
-		v.Data = link{"delete-my-data", l.Waitlist, l.Email, out.DeleteToken}
+		v.Data = link{"delete", l.Waitlist, l.Email, out.DeleteToken}
 		return v.render(http.StatusOK, "unsubscribed")
 	})
 }

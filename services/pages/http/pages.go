@@ -20,10 +20,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 
+	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/httpstatus"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/services/pages/api"
 	"waitlist.internal/services/pages/forms"
@@ -79,15 +82,14 @@ func Routes(e *gin.Engine, b Backends) error {
 	if h.languages, err = loadLanguages(); err != nil {
 		return err
 	}
-	if h.assets, err = loadAssets(); err != nil {
+	var served map[string]asset
+	if h.assets, served, err = loadAssets(); err != nil {
 		return err
 	}
 	if err := h.parse(); err != nil {
 		return err
 	}
-	for _, a := range h.assets {
-		get(e, a.url, a.serve(forGood))
-	}
+	get(e, "/assets/:file", h.versioned(served))
 	get(e, "/widget.js", h.assets["widget.js"].serve(widgetFor))
 	get(e, "/favicon.ico", h.assets["icon.svg"].serve(widgetFor))
 	if err := h.docs(e); err != nil {
@@ -126,6 +128,10 @@ func (h *handler) page(e *gin.Engine, path string, show, act func(*view) error) 
 	}
 	if act != nil {
 		e.POST(path, h.handle(func(v *view) error {
+			if v.c.GetHeader("Sec-Fetch-Site") == "cross-site" {
+				// Another site's form could make this browser remember that site's link.
+				return &api.Error{Status: http.StatusForbidden, Code: string(apierr.Forbidden), Message: "Open this page and send the form from there."}
+			}
 			raw, err := httpapi.ReadBody(v.c, maxForm)
 			if err != nil {
 				return err
@@ -172,6 +178,8 @@ type view struct {
 	accent string
 	// Problem is what went wrong; nil: nothing.
 	Problem *problem
+	// Request is the id of a request that failed, for questions to the operator.
+	Request string
 	// Errors has the messages beside fields, by the field's name.
 	Errors map[string]string
 	// Data is what only this page's template shows.
@@ -181,10 +189,9 @@ type view struct {
 // problem is a message above a page.
 type problem struct {
 	Text string
-	// Request is the id to ask the operator about; empty: there is nothing to ask about.
-	Request string
-	// Seconds is how long to wait; 0: no time was named.
+	// Seconds is how long to wait, and Wait says it; 0: no time was named.
 	Seconds int64
+	Wait    string
 }
 
 // handle calls f, and answers with the error page if it fails.
@@ -198,7 +205,11 @@ func (h *handler) handle(f func(*view) error) gin.HandlerFunc {
 		err := f(v)
 		refusal, ok := errors.AsType[*api.Error](err)
 		if !ok {
-			return err
+			e := apierr.From(err)
+			if err == nil || e.Kind.Failure() {
+				return err
+			}
+			refusal = &api.Error{Status: httpstatus.Of(e.Kind), Code: string(e.Code), Message: e.Message, RetryAfter: e.RetryAfter}
 		}
 		switch refusal.Code {
 		case "NOT_FOUND":
@@ -209,6 +220,9 @@ func (h *handler) handle(f func(*view) error) gin.HandlerFunc {
 		}
 		v.Key, v.Data = "failed.title", nil
 		status := v.refuse(refusal)
+		if problems := v.Unnamed(); len(problems) > 0 { // no field beside which to show them
+			v.Problem.Text = strings.Join(problems, " ")
+		}
 		return v.render(status, "message")
 	})
 }
@@ -227,23 +241,25 @@ func (v *view) refuse(e *api.Error) int {
 			v.Errors[f.Field] = v.translate(f.Message)
 		}
 	}
-	p := &problem{Request: e.RequestID}
-	v.Problem = p
+	p := &problem{}
+	v.Problem, v.Request = p, e.RequestID
 	status := e.Status
 	text := func(key string, args ...any) { p.Text, _ = v.T(key, args...) } // a test reads every key
 	switch {
 	case e.Code == "RATE_LIMITED":
 		p.Seconds = max(1, int64(e.RetryAfter/time.Second))
 		c.Header("Retry-After", strconv.FormatInt(p.Seconds, 10))
-		text("busy.text", p.Seconds)
+		p.Wait = v.wait(p.Seconds)
+		if text("busy.text"); !strings.HasPrefix(e.Message, "Too many requests.") && e.Message != "" {
+			p.Text = v.translate(e.Message)
+		}
 	case len(v.Errors) > 0:
 		text("errors.title")
-		p.Request = ""
 	case e.Code == "INVALID_TOKEN":
 		text("link.bad")
 	case status == 0 || status >= http.StatusInternalServerError:
 		if status == 0 {
-			status, p.Request = http.StatusBadGateway, httpapi.RequestID(c)
+			status = http.StatusBadGateway
 			v.h.log.LogAttrs(c.Request.Context(), slog.LevelWarn, "no answer from the API", telemetry.Err(e))
 		}
 		text("failed.text")
@@ -253,8 +269,25 @@ func (v *view) refuse(e *api.Error) int {
 	return status
 }
 
-// render answers with a page.
+// wait says how long to wait.
+func (v *view) wait(seconds int64) string {
+	var text string
+	switch {
+	case seconds == 1:
+		text, _ = v.T("busy.second")
+	case seconds < 120:
+		text, _ = v.T("busy.seconds", seconds)
+	default:
+		text, _ = v.T("busy.minutes", (seconds+59)/60)
+	}
+	return text
+}
+
+// render answers with a page. One that reports an error names the request.
 func (v *view) render(status int, name string) error {
+	if status >= http.StatusBadRequest && v.Request == "" {
+		v.Request = httpapi.RequestID(v.c)
+	}
 	page, err := v.draw(name)
 	if err != nil {
 		return err
@@ -289,8 +322,19 @@ func (v *view) answer(status int, pieces ...[]byte) {
 	}
 }
 
-// call calls the REST interface for the visitor. Its errors are *api.Error.
+// call calls the REST interface for the visitor. Its errors are *api.Error. It refuses
+// what a form sent in broken UTF-8: JSON cannot carry it.
 func (v *view) call(method, path, token string, body, out any) error {
+	broken := &api.Error{Status: http.StatusBadRequest, Code: string(apierr.ValidationError)}
+	for name, values := range v.sent {
+		if !utf8.ValidString(strings.Join(values, "")) {
+			name = strings.Replace(name, "q.", "custom_answers.", 1)
+			broken.Fields = append(broken.Fields, api.Field{Field: name, Message: "This must be valid UTF-8."})
+		}
+	}
+	if len(broken.Fields) > 0 {
+		return broken
+	}
 	return v.h.api.Call(v.c.Request.Context(), api.Visitor{
 		UserAgent: v.c.Request.UserAgent(), Address: httpapi.ClientIP(v.c), RequestID: httpapi.RequestID(v.c),
 	}, method, path, token, body, out)

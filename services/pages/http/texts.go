@@ -4,6 +4,8 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"strings"
 
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
@@ -69,12 +71,22 @@ func (c *catalogue) T(key string, args ...any) (string, error) {
 	return c.printer.Sprintf(text, args...), nil
 }
 
-// translate returns a message of the REST interface in this language.
+var digits = regexp.MustCompile(`\d+`)
+
+// translate returns a message of the REST interface in this language. In the catalogue,
+// %d stands for each number of the message; a text names as many of them as it likes.
 func (c *catalogue) translate(message string) string {
 	if text, ok := c.texts[apiPrefix+message]; ok {
 		return text
 	}
-	return message
+	text, ok := c.texts[apiPrefix+digits.ReplaceAllString(message, "%d")]
+	if !ok {
+		return message
+	}
+	for _, n := range digits.FindAllString(message, -1) {
+		text = strings.Replace(text, "%d", n, 1)
+	}
+	return text
 }
 
 // number writes n as is usual in the language.

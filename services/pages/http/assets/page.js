@@ -11,6 +11,12 @@ each('.problem', (box) => box.focus());
 
 each('form', (form) => {
   let sent = false;
+  // A page that comes back from the history can be sent again.
+  addEventListener('pageshow', (event) => {
+    if (!event.persisted) return;
+    sent = false;
+    for (const button of form.querySelectorAll('[aria-disabled]')) button.removeAttribute('aria-disabled');
+  });
   form.addEventListener('submit', (event) => {
     if (sent) {
       event.preventDefault();
@@ -23,18 +29,43 @@ each('form', (form) => {
     if (elapsed) elapsed.value = Math.round(performance.now() - started);
   });
 });
-// A page that comes back from the history can be sent again.
-addEventListener('pageshow', (event) => {
-  if (event.persisted) location.reload();
-});
+
+// counts down, and calls ended at the end unless the function that it returns is called before.
+function countdown(note, ended) {
+  const end = performance.now() + note.dataset.seconds * 1000;
+  const tick = () => {
+    const left = Math.max(0, Math.ceil((end - performance.now()) / 1000));
+    note.textContent = note.dataset.text.replace('%s', `${Math.floor(left / 60)}:${String(left % 60).padStart(2, '0')}`);
+    if (left > 0) return;
+    clearInterval(timer);
+    ended();
+  };
+  const timer = setInterval(tick, 1000);
+  tick();
+  return () => clearInterval(timer);
+}
 
 each('[data-seconds]', (note) => {
   const disable = (wait) => each('form button[type=submit]', (button) => { button.disabled = wait; });
   disable(true);
-  setTimeout(() => {
-    note.hidden = false;
+  countdown(note, () => {
+    note.remove();
+    each('[data-ready]', (ready) => { ready.textContent = ready.dataset.ready; });
     disable(false);
-  }, note.dataset.seconds * 1000);
+  });
+});
+
+// Where the owner sends people next. Whoever wants to stay has time to say so.
+each('[data-redirect]', (link) => {
+  const note = document.getElementById(link.dataset.redirect), stay = link.nextElementSibling;
+  note.dataset.seconds = note.dataset.redirectSeconds;
+  const stop = countdown(note, () => location.assign(link.href));
+  stay.hidden = false;
+  stay.addEventListener('click', () => {
+    stop();
+    stay.remove();
+    note.remove();
+  });
 });
 
 each('[data-copy]', (button) => {
@@ -97,8 +128,14 @@ each('[data-forget]', (button) => {
 // happens, and not at all in a tab that nobody sees.
 const first = 3000, longest = 60000;
 each('[data-live]', (box) => {
-  const shown = box.querySelector('[data-place]');
   const format = new Intl.NumberFormat(document.documentElement.lang);
+  // Each note shows one value of the answer; it returns whether that has changed.
+  const update = (answer) => [...box.querySelectorAll('[data-value]')].map((note) => {
+    const text = (note.dataset.text ?? '%d').replace('%d', format.format(answer[note.dataset.value]));
+    const changed = text !== note.textContent;
+    note.textContent = text;
+    return changed;
+  }).includes(true);
   let wait = first;
   const again = () => setTimeout(ask, wait);
   async function ask() {
@@ -111,9 +148,12 @@ each('[data-live]', (box) => {
       const answer = await fetch(box.dataset.live, { credentials: 'omit' });
       if (answer.status === 404) return;
       if (answer.ok) {
-        const place = format.format((await answer.json()).position);
-        if (place !== shown.textContent) {
-          shown.textContent = place;
+        const now = await answer.json();
+        if (now.position === undefined) { // the owner hides places by now
+          box.remove();
+          return;
+        }
+        if (update(now)) {
           box.classList.remove('moved');
           requestAnimationFrame(() => box.classList.add('moved'));
           wait = first;

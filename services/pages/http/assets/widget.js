@@ -24,6 +24,10 @@
       failed: 'Das hat nicht geklappt. Bitte versuchen Sie es gleich noch einmal.', 'This field is required.': 'Bitte ausfüllen.',
       'Enter a valid email address.': 'Bitte eine gültige E-Mail-Adresse angeben.',
       'Use your work email address.': 'Bitte die berufliche E-Mail-Adresse angeben.',
+      'Addresses of this email domain cannot sign up here.': 'Adressen dieser Domain können sich hier nicht anmelden.',
+      'Choose one of the options.': 'Bitte eine der Möglichkeiten wählen.',
+      'Check this box to continue.': 'Bitte ankreuzen, um fortzufahren.',
+      'This must not be empty.': 'Bitte ausfüllen.',
     },
   };
   const css = `
