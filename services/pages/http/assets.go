@@ -83,7 +83,8 @@ func (h *handler) versioned(served map[string]asset) gin.HandlerFunc {
 			a.serve(forGood)(c)
 			return
 		}
-		if a, ok := h.assets[version.ReplaceAllString(c.Param("file"), "$1")]; ok {
+		file := c.Param("file")
+		if a, ok := h.assets[version.ReplaceAllString(file, "$1")]; ok && version.MatchString(file) {
 			a.serve("no-store")(c)
 			return
 		}

@@ -103,6 +103,9 @@ func (p *person) hear(ev any, origins []string) {
 		}
 	case *network.EventRequestWillBeSent:
 		wrong = "request to " + ev.Request.URL
+		if strings.HasPrefix(ev.Request.URL, "data:") { // the browser's own error page
+			wrong = ""
+		}
 		for _, o := range origins {
 			if strings.HasPrefix(ev.Request.URL, o+"/") {
 				wrong = ""
@@ -367,7 +370,7 @@ func TestWalk(t *testing.T) {
 	bob.press("#consent")
 	bob.press("form button")
 	bob.sees("You are on the list", "3 of 3")
-	ann.sees("1 of 2") // by itself
+	ann.sees("1 of 3", "link: 1") // by itself, and all of it
 	if !eval[bool](ann, "window.same === true") {
 		t.Error("the page was loaded again")
 	}
@@ -428,7 +431,7 @@ func TestWalk(t *testing.T) {
 	ann.audit("german")
 }
 
-// TestWithoutJavaScript signs somebody up and shows their place.
+// TestWithoutJavaScript goes the ways of a signup and of an account.
 func TestWithoutJavaScript(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -468,6 +471,88 @@ func TestWithoutJavaScript(t *testing.T) {
 	if row := s.signup(key, id, "ann@example.com"); row["email_verified"] != true {
 		t.Errorf("stored: %v", row)
 	}
+	s.api(http.MethodPost, "/public/waitlists/"+id+"/signups", "", object{
+		"email": "bob@example.com", "consent": true, "custom_answers": object{"size": "Small"},
+		"referred_by_token": s.signup(key, id, "ann@example.com")["referral_token"],
+	})
+	p.open(s.mailed("ann@example.com", 3, "/unsubscribe"))
+	p.press("form button")
+	p.sees("You will get no more mails")
+	p.press("form button")
+	p.sees("Your data has been deleted")
+
+	p.open("/register")
+	p.fill("#email", "next@example.com")
+	p.fill("#password", password)
+	p.press("form button")
+	p.sees("Your account is ready", "wl_live_")
+	p.open(s.mailed("next@example.com", 1, "/verify-email"))
+	p.fill("#password", password)
+	p.press("form button")
+	p.sees("Your address is confirmed.")
+	p.open("/forgot-password")
+	p.fill("#email", "next@example.com")
+	p.press("form button")
+	p.sees("a mail is on its way")
+	p.open(s.mailed("next@example.com", 2, "/reset-password"))
+	p.fill("#password", "another "+password)
+	p.press("form button")
+	p.sees("Your password is set.")
+	p.open("/login")
+	p.fill("#email", "next@example.com")
+	p.fill("#password", "another "+password)
+	p.press("form button")
+	p.sees("Your waitlists")
+}
+
+// TestRareStates audits what the walk does not meet: a place that is hidden, a redirect that waits, and a limit.
+func TestRareStates(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	key := s.owner()
+	id := s.waitlist(key, object{"hide_position": true, "redirect_url": "https://owner.invalid/next"})
+	newPerson := browser(t, s.server.URL, "https://owner.invalid")
+	join := func(p *person, email string) {
+		p.open("/w/" + id)
+		p.fill("#email", email)
+		p.press("form button")
+		p.sees("You are on the list", "We will write to you", "You will be redirected in 0:")
+	}
+	stays, goes := newPerson(), newPerson()
+	join(goes, "goes@example.com")
+	join(stays, "stays@example.com")
+	stays.press("button.second")
+	if eval[bool](stays, `document.querySelector("main").textContent.includes("redirected")`) {
+		t.Error("the countdown goes on")
+	}
+	stays.audit("thanks-hidden")
+	e2e.Await(t, patience, "the browser is on its way to the owner's site, which is none", func() bool {
+		return eval[string](goes, "location.protocol") == "chrome-error:"
+	})
+	if at := stays.at().Path; at != "/w/"+id {
+		t.Errorf("whoever stays is at %s", at)
+	}
+
+	// The place was shown when the page was loaded, and is hidden now.
+	s.api(http.MethodPatch, "/waitlists/"+id, key, object{"settings": object{"hide_position": false, "redirect_url": nil}})
+	stays.open("/w/" + id + "/status")
+	stays.sees("2 of 2")
+	s.api(http.MethodPatch, "/waitlists/"+id, key, object{"settings": object{"hide_position": true}})
+	e2e.Await(t, patience, "the place is hidden", func() bool { return !eval[bool](stays, `!!document.querySelector("[data-live]")`) })
+
+	stays.open("/login")
+	for range 10 { // from the browser's own address
+		eval[int64](stays, `fetch("/login", {method: "POST", body: new URLSearchParams({email: "owner@example.com", password: "wrong"})})`+
+			`.then(r => r.status)`)
+	}
+	stays.fill("#email", "owner@example.com")
+	stays.fill("#password", password)
+	stays.press("form button")
+	stays.sees("Too many failed logins", "minutes", "Time left: ")
+	if !eval[bool](stays, `document.querySelector("form button").disabled`) {
+		t.Error("the form can be sent before it is time")
+	}
+	stays.audit("login-busy")
 }
 
 // TestWidget signs somebody up on a site whose policy admits nothing but its own things

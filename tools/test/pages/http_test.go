@@ -152,7 +152,7 @@ func TestForm(t *testing.T) {
 		"q.size": {"L & XL"}, "q.beta": {"1"}, "utm_source": {"news"}, "timezone": {"Europe/Berlin"}, "elapsed_ms": {"4000"},
 	}
 	status, page = s.post("/w/"+id, right)
-	s.wants(status, page, 200, "You are on the list", "moves you up by 7", "<strong data-place>1</strong> of 1")
+	s.wants(status, page, 200, "You are on the list", "moves you up by 7", `data-value="position">1<`, ">of 1<")
 	row := s.signup(key, id, "ann@example.com")
 	if row["device_type"] != "mobile" || row["phone"] != "+49 30 123456" || fmt.Sprint(row["utm"]) == "map[]" ||
 		fmt.Sprint(row["custom_answers"]) != "map[beta:true size:L & XL]" {
@@ -170,7 +170,7 @@ func TestForm(t *testing.T) {
 	}
 
 	status, page = s.post("/w/"+id+"/status", url.Values{"email": {"ann@example.com"}, "token": {row["referral_token"].(string)}})
-	s.wants(status, page, 200, "<strong data-place>1</strong>", ref(id, row["referral_token"]))
+	s.wants(status, page, 200, `data-value="position">1<`, ref(id, row["referral_token"]))
 	status, page = s.post("/w/"+id+"/status", url.Values{"email": {"nobody@example.com"}})
 	s.wants(status, page, 404, `id="email-error"`)
 	status, page = s.get("/w/" + id + "/leaderboard")
@@ -184,8 +184,8 @@ func TestForm(t *testing.T) {
 		"allowed_email_domains": nil, "redirect_url": "https://example.com/thanks?a=b&c", "hide_position": true,
 	}})
 	status, page = s.post("/w/"+id, right)
-	s.wants(status, page, 200, `content="5; url=https://example.com/thanks?a=b&amp;c"`)
-	if strings.Contains(page, "data-place") {
+	s.wants(status, page, 200, `href="https://example.com/thanks?a=b&amp;c" data-redirect`)
+	if strings.Contains(page, "data-value") {
 		t.Error("a hidden place is shown")
 	}
 	s.api(http.MethodPatch, "/waitlists/"+id, key, object{"settings": object{"status": "closed"}})
