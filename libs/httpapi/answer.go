@@ -131,19 +131,31 @@ const slowBody = 10 * time.Millisecond
 // is INVALID_BODY, as is one that takes longer than the server's ReadTimeout. After a
 // slow body, ReadBody starts the request's timeout anew, which replaces the request's
 // context.
-func ReadBody(c *gin.Context, limit int64) ([]byte, error) {
+func ReadBody(c *gin.Context, limit int64) (raw []byte, err error) {
 	if c.Request.Body == nil || c.Request.Body == http.NoBody {
 		return nil, nil
 	}
-	var raw []byte
-	var err error
+	r := requestOf(c)
+	if r != nil && r.place != nil {
+		// Otherwise clients that send nothing more could hold all places.
+		held := r.place
+		held.free()
+		r.place = nil
+		defer func() {
+			if !held.take() {
+				raw, err = nil, tooMany(time.Second)
+				return
+			}
+			r.place = held
+		}()
+	}
 	if n := c.Request.ContentLength; n >= 0 && n <= min(limit, DefaultBodyLimit) {
 		raw = make([]byte, n)
 		_, err = io.ReadFull(c.Request.Body, raw)
 	} else {
 		raw, err = io.ReadAll(io.LimitReader(c.Request.Body, limit+1))
 	}
-	if r := requestOf(c); r != nil && time.Since(r.began) > slowBody {
+	if r != nil && time.Since(r.began) > slowBody {
 		r.begin(c) // the time that a slow client takes does not count
 	}
 	if err != nil {

@@ -61,7 +61,7 @@ type Config struct {
 	Service string
 	// Limiter is the global limit; nil means none.
 	Limiter ratelimit.Limiter
-	// MaxInFlight bounds the requests under /v1 that are worked on at a time. Further ones are
+	// MaxInFlight bounds the requests under /v1 that are worked on at a time, not those whose body is read. Further ones are
 	// answered 429 at once, so that the admitted ones stay fast. 0 means no bound.
 	MaxInFlight int
 	// Exempt reports whether a request under /v1 does not count against Limiter and MaxInFlight;
@@ -90,9 +90,25 @@ type engine struct {
 	origins *origins
 	proxies proxies
 	metrics *metrics
-	// admitted counts the requests under way that MaxInFlight bounds.
-	admitted atomic.Int64
+	places  places
 }
+
+// places bounds the requests that are worked on at a time.
+type places struct {
+	most  int64 // 0: any number
+	taken atomic.Int64
+}
+
+// take reports whether there was a place.
+func (p *places) take() bool {
+	if n := p.taken.Add(1); p.most > 0 && n > p.most {
+		p.taken.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (p *places) free() { p.taken.Add(-1) }
 
 // NewEngine returns an engine without routes. It returns an error if
 // TrustedProxies or AllowedOrigins are not valid.
@@ -124,6 +140,7 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 		origins: allowed,
 		metrics: newMetrics(g),
 	}
+	e.places.most = int64(cfg.MaxInFlight)
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(e.metrics.seconds, e.metrics.active, e.metrics)
 	}
@@ -147,6 +164,8 @@ type request struct {
 	aborted bool
 	// head is set for a HEAD request that is answered as GET.
 	head bool
+	// place is where the request holds a place; nil: nowhere.
+	place *places
 }
 
 type requestKey struct{}
@@ -235,15 +254,21 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	if path == "/v1" || strings.HasPrefix(path, "/v1/") {
 		if e.cfg.Exempt == nil || !e.cfg.Exempt(c.Request.Method, c.Request.URL.EscapedPath()) {
 			// This comes before the limiter, since a refusal must cost as little as possible.
-			if n := e.admitted.Add(1); e.cfg.MaxInFlight > 0 && n > int64(e.cfg.MaxInFlight) {
-				e.admitted.Add(-1)
-				e.refuse(c, time.Second)
+			if !e.places.take() {
+				c.Abort()
+				write(c, tooMany(time.Second))
 				return
 			}
-			defer e.admitted.Add(-1)
+			r.place = &e.places
+			defer func() {
+				if r.place != nil {
+					r.place.free()
+				}
+			}()
 			if e.cfg.Limiter != nil {
 				if ok, retry := e.cfg.Limiter.Allow(c.Request.Context()); !ok {
-					e.refuse(c, retry)
+					c.Abort()
+					write(c, tooMany(retry))
 					return
 				}
 			}
@@ -260,10 +285,9 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	c.Next()
 }
 
-// refuse answers 429 to a request beyond a limit.
-func (*engine) refuse(c *gin.Context, retry time.Duration) {
-	c.Abort()
-	write(c, apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry))
+// tooMany is the error of a request beyond a limit.
+func tooMany(retry time.Duration) *apierr.Error {
+	return apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry)
 }
 
 // noRoute answers HEAD as GET, and any other request without a route with 404.

@@ -370,6 +370,81 @@ func TestMaxInFlight(t *testing.T) {
 	}
 }
 
+// TestSlowBodiesTakeNoPlace has clients that send half of a body. They keep nobody out, and get a place when the rest has come, if one
+// is free then.
+func TestSlowBodiesTakeNoPlace(t *testing.T) {
+	const bound = 1
+	entered, leave := make(chan struct{}), make(chan struct{})
+	a := newAPI(t, func(c *httpapi.Config) { c.MaxInFlight = bound }, func(g *gin.Engine) {
+		g.GET("/v1/slow", func(c *gin.Context) {
+			entered <- struct{}{}
+			<-leave
+			httpapi.NoContent(c)
+		})
+		g.POST("/v1/things", httpapi.H(func(c *gin.Context) error {
+			if _, err := httpapi.ReadBody(c, 100); err != nil {
+				return err
+			}
+			httpapi.NoContent(c)
+			return nil
+		}))
+	})
+	begin := func() (rest func(string), status func() int) {
+		body, more := io.Pipe()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.URL+"/v1/things", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan int, 1)
+		go func() {
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Error(err)
+				got <- 0
+				return
+			}
+			_ = res.Body.Close()
+			got <- res.StatusCode
+		}()
+		_, _ = more.Write([]byte("{"))
+		return func(s string) {
+			_, _ = more.Write([]byte(s))
+			_ = more.Close()
+		}, func() int { return <-got }
+	}
+	var rest [3]func(string)
+	var status [3]func() int
+	for i := range rest {
+		rest[i], status[i] = begin()
+	}
+	time.Sleep(50 * time.Millisecond) // all three wait for their bodies
+	if res, _ := a.do(t, "GET", "/v1/waitlists"); res.StatusCode != 200 {
+		t.Fatalf("beside requests without their bodies, another got %d", res.StatusCode)
+	}
+	rest[0]("}")
+	if got := status[0](); got != 204 {
+		t.Errorf("a request whose body has come got %d", got)
+	}
+	var slow sync.WaitGroup
+	slow.Go(func() { a.do(t, "GET", "/v1/slow") })
+	<-entered
+	rest[1]("}")
+	if got := status[1](); got != 429 {
+		t.Errorf("a request whose body came while all places were taken got %d", got)
+	}
+	close(leave)
+	slow.Wait()
+	rest[2]("}")
+	if got := status[2](); got != 204 {
+		t.Errorf("afterwards a request whose body has come got %d", got)
+	}
+	for range 3 { // no place is lost
+		if res, _ := a.do(t, "GET", "/v1/waitlists"); res.StatusCode != 200 {
+			t.Fatalf("afterwards a request got %d", res.StatusCode)
+		}
+	}
+}
+
 func TestLimiterCountsEverythingUnderV1(t *testing.T) {
 	a := newAPI(t, func(c *httpapi.Config) {
 		c.Limiter = ratelimit.NewLocal(1, 3)

@@ -205,7 +205,7 @@ func (s *suite) testOutages(t *testing.T) {
 			away()
 			var wg sync.WaitGroup
 			for id, r := range requests {
-				time.Sleep(20 * time.Millisecond) // so that their deadlines do not coincide: ninety answers at once take their time
+				time.Sleep(5 * time.Millisecond) // so that their deadlines do not coincide: ninety answers at once take their time
 				wg.Go(func() {
 					res, err := o.Send(t.Context(), r)
 					switch {
