@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -76,6 +77,19 @@ type draft struct {
 	Next string `json:"next"`
 }
 
+// place is where somebody stands. Position and Total are 0, and left out, on a waitlist
+// that hides them; Note says so.
+type place struct {
+	Email         string    `json:"email"`
+	FirstName     string    `json:"first_name,omitempty"`
+	LastName      string    `json:"last_name,omitempty"`
+	Position      int64     `json:"position,omitempty"`
+	Total         int64     `json:"total_signups,omitempty"`
+	ReferralCount int64     `json:"referral_count"`
+	CreatedAt     time.Time `json:"created_at"`
+	Note          string    `json:"note,omitempty"`
+}
+
 // serve returns a server with the tools.
 func serve(c *waitlist.Client) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "waitlist", Title: "Waitlist", Version: "1"}, &mcp.ServerOptions{
@@ -114,8 +128,16 @@ func serve(c *waitlist.Client) *mcp.Server {
 
 			Email string `json:"email" jsonschema:"the address that they signed up with"`
 		},
-		) (waitlist.Place, error) {
-			return c.Place(ctx, in.ID, in.Email)
+		) (place, error) {
+			p, err := c.Place(ctx, in.ID, in.Email)
+			out := place{
+				Email: p.Email, FirstName: p.FirstName, LastName: p.LastName, Position: p.Position, Total: p.Total,
+				ReferralCount: p.ReferralCount, CreatedAt: p.CreatedAt,
+			}
+			if err == nil && p.Position == 0 {
+				out.Note = "The waitlist hides positions, so nobody can look them up here."
+			}
+			return out, err
 		})
 	add(s, "create_waitlist", "Create a waitlist.", false,
 		func(ctx context.Context, in struct {
@@ -129,14 +151,18 @@ func serve(c *waitlist.Client) *mcp.Server {
 		func(ctx context.Context, in struct {
 			Name    string `json:"name" jsonschema:"what the owner finds the draft by"`
 			Subject string `json:"subject" jsonschema:"the mail's subject"`
-			Text    string `json:"text" jsonschema:"the mail in plain text; {{first_name}}, {{position}} and {{referral_link}} are filled in"`
-			HTML    string `json:"html,omitempty" jsonschema:"the mail in HTML, with the same placeholders"`
+			Text    string `json:"text" jsonschema:"the mail in plain text, the same for everybody: nothing is filled in"`
+			HTML    string `json:"html,omitempty" jsonschema:"the mail in HTML, the same for everybody"`
 		},
 		) (draft, error) {
 			made, err := c.CreateTemplate(ctx, waitlist.NewTemplate{
 				Type: "blast", Name: in.Name, Subject: in.Subject, Text: in.Text, HTML: in.HTML,
 			})
-			return draft{made.ID, "The draft is saved. Nobody got it. The owner reads and sends it."}, err
+			note := "The draft is saved. Nobody got it. The owner reads and sends it."
+			if strings.Contains(in.Subject+in.Text+in.HTML, "{{") {
+				note += " It contains {{, which people will see as it is: blasts have no placeholders."
+			}
+			return draft{made.ID, note}, err
 		})
 	return s
 }

@@ -2,6 +2,7 @@ package clients_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,12 +106,24 @@ func TestMCP(t *testing.T) {
 	if place.Position != 3 {
 		t.Errorf("%+v", place)
 	}
+	if _, err := s.owner.ChangeWaitlist(t.Context(), made.ID, "", waitlist.Settings{"hide_position": true}); err != nil {
+		t.Fatal(err)
+	}
+	var hidden object
+	call("look_up_signup", object{"waitlist_id": made.ID, "email": "cleo@example.com"}, &hidden)
+	if _, shown := hidden["position"]; shown || hidden["total_signups"] != nil || !strings.Contains(fmt.Sprint(hidden["note"]), "hides") {
+		t.Errorf("a hidden place: %v", hidden)
+	}
 	var draft struct {
-		ID string `json:"template_id"`
+		ID   string `json:"template_id"`
+		Next string `json:"next"`
 	}
 	refused = call("draft_blast", object{"name": "May", "subject": "News", "text": "Hello {{first_name}}"}, &draft)
 	if refused != "" {
 		t.Fatal(refused)
+	}
+	if !strings.Contains(draft.Next, "no placeholders") {
+		t.Errorf("the draft with a placeholder: %s", draft.Next)
 	}
 	if kept, err := s.owner.Template(t.Context(), draft.ID); err != nil || kept.Subject != "News" || kept.Type != "blast" {
 		t.Errorf("%+v, %v", kept, err)
