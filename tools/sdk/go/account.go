@@ -49,9 +49,10 @@ func (c *Client) Profile(ctx context.Context) (Profile, error) {
 }
 
 // Invite invites somebody into the account's team as admin or viewer.
+// It is not sent again after a lost answer: somebody invited already is a DUPLICATE.
 func (c *Client) Invite(ctx context.Context, email, role string) (Member, error) {
 	return do[Member](ctx, c, request{
-		method: http.MethodPost, path: path("team", "invite"), body: map[string]string{"email": email, "role": role}, once: true,
+		method: http.MethodPost, path: path("team", "invite"), body: map[string]string{"email": email, "role": role},
 	})
 }
 
@@ -74,7 +75,7 @@ func (c *Client) AddDomain(ctx context.Context, domain string) ([]DNSRecord, err
 		Records []DNSRecord `json:"dns_records"`
 	}
 	err := c.call(ctx, request{
-		method: http.MethodPost, path: path("domains", "verify"), body: map[string]string{"domain": domain},
+		method: http.MethodPost, path: path("domains", "verify"), body: map[string]string{"domain": domain}, again: true,
 	}, &out)
 	return out.Records, err
 }

@@ -6,10 +6,12 @@
 //	for s, err := range c.Signups(ctx, list) {
 //
 // A request is sent again, at most Attempts times in all, where that cannot do anything
-// twice: always after 429, when the service did nothing, and after a lost connection or a
-// 5xx where the operation is idempotent. The operations that are not by nature, a new
-// waitlist and a blast, carry an Idempotency-Key, so that they are as well. The client
-// waits as long as Retry-After says, else twice as long each time, with jitter.
+// twice: always after 429, when the service did nothing. After a lost connection or a 5xx
+// nobody knows what it did. Then a second request is sent where the contract says that it
+// changes nothing more, as with all reads and removals; a new waitlist and a blast carry an
+// Idempotency-Key, so that it does not there either. DeleteMyData, CreateTemplate and Invite
+// return the failure. The client waits as long as Retry-After says, else twice as long each
+// time, with jitter.
 //
 // Every refusal is an *Error. All methods may be called from several goroutines.
 package waitlist
@@ -163,11 +165,17 @@ type request struct {
 	method, path string
 	query        url.Values
 	body         any
-	// once says that sending the request twice would act twice. It is sent again only if
-	// the service answered that it did nothing.
-	once bool
+	// again says that, by the contract, a second request changes nothing more than the
+	// first. It is about POST and PATCH; by HTTP, other methods are so.
+	again bool
 	// key says that the operation takes an Idempotency-Key.
 	key bool
+}
+
+// repeatable reports whether r may be sent again when it may have been carried out. If
+// not, it is sent again only if the service answered that it did nothing.
+func (r request) repeatable() bool {
+	return r.again || r.key || r.method != http.MethodPost && r.method != http.MethodPatch
 }
 
 // path joins the parts of a path and escapes them.
@@ -212,23 +220,21 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	if r.key {
 		key = rand.Text()
 	}
+	perhapsDone := false // by an attempt whose answer was lost
 	for attempt := 1; ; attempt++ {
 		res, err := c.try(ctx, r, raw, key)
 		if err == nil {
 			return res, nil
 		}
 		var refused *Error
-		again := !r.once
-		if errors.As(err, &refused) {
-			switch {
-			case refused.Status == http.StatusNotFound && r.method == http.MethodDelete && attempt > 1:
-				// The answer to an earlier attempt was lost.
-				return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
-			case refused.Status == http.StatusTooManyRequests:
-				again = true
-			case refused.Status < http.StatusInternalServerError:
-				again = false
-			}
+		again := r.repeatable()
+		switch {
+		case !errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError:
+			perhapsDone = true
+		case refused.Status == http.StatusNotFound && r.method == http.MethodDelete && perhapsDone:
+			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
+		default:
+			again = refused.Status == http.StatusTooManyRequests
 		}
 		wait := c.backOff(attempt, refused)
 		if !again || attempt >= c.attempts || ctx.Err() != nil || wait > c.maxBackOff {

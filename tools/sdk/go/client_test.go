@@ -77,6 +77,8 @@ func TestAttempts(t *testing.T) {
 		{"a longer wait than allowed", form, []int{429, 200}, "60", 1, 429},
 		{"nobody to remove", remove, []int{404}, "", 1, 404},
 		{"a removal whose answer was lost", remove, []int{500, 404}, "", 2, 0},
+		{"nobody to remove, refused by the limit before", remove, []int{429, 404}, "", 2, 404},
+		{"a removal whose answer was lost, refused by the limit then", remove, []int{0, 429, 404}, "", 3, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := &faulty{answers: tt.answers, after: tt.after}
@@ -106,6 +108,59 @@ func TestAttempts(t *testing.T) {
 			}
 			if keyed := keys[0] != ""; keyed != (tt.name == "a creation with a key") || len(slices.Compact(keys)) != 1 {
 				t.Errorf("idempotency keys %q", keys)
+			}
+		})
+	}
+}
+
+// TestLostAnswers: every method that changes something is sent again after a lost answer if
+// the contract says that a second request changes nothing more, and otherwise not.
+func TestLostAnswers(t *testing.T) {
+	type client = waitlist.Client
+	second := func(_ any, err error) error { return err }
+	for name, tt := range map[string]struct {
+		do   func(context.Context, *client) error
+		want int
+	}{
+		"AddDomain":      {func(ctx context.Context, c *client) error { return second(c.AddDomain(ctx, "example.com")) }, 2},
+		"ChangeTemplate": {func(ctx context.Context, c *client) error { return c.ChangeTemplate(ctx, "t", waitlist.NewTemplate{}) }, 2},
+		"ChangeWaitlist": {func(ctx context.Context, c *client) error { return second(c.ChangeWaitlist(ctx, "w", "x", nil)) }, 2},
+		"CreateTemplate": {func(ctx context.Context, c *client) error {
+			return second(c.CreateTemplate(ctx, waitlist.NewTemplate{}))
+		}, 1},
+		"CreateWaitlist": {func(ctx context.Context, c *client) error { return second(c.CreateWaitlist(ctx, "x", nil)) }, 2},
+		"CreditSignup":   {func(ctx context.Context, c *client) error { return c.CreditSignup(ctx, "w", "a@example.com") }, 2},
+		"DeleteMyData":   {func(ctx context.Context, c *client) error { return c.DeleteMyData(ctx, "w", "a@example.com", "t") }, 1},
+		"DeleteTemplate": {func(ctx context.Context, c *client) error { return c.DeleteTemplate(ctx, "t") }, 2},
+		"DeleteWaitlist": {func(ctx context.Context, c *client) error { return c.DeleteWaitlist(ctx, "w") }, 2},
+		"Import":         {func(ctx context.Context, c *client) error { return second(c.Import(ctx, "w", nil)) }, 2},
+		"Invite":         {func(ctx context.Context, c *client) error { return second(c.Invite(ctx, "a@example.com", "viewer")) }, 1},
+		"MailLink":       {func(ctx context.Context, c *client) error { return c.MailLink(ctx, "w", "a@example.com") }, 2},
+		"MoveSignup":     {func(ctx context.Context, c *client) error { return second(c.MoveSignup(ctx, "w", "a@example.com", 1)) }, 2},
+		"RemoveDomain":   {func(ctx context.Context, c *client) error { return c.RemoveDomain(ctx, "example.com") }, 2},
+		"RemoveMember":   {func(ctx context.Context, c *client) error { return c.RemoveMember(ctx, "a@example.com") }, 2},
+		"RemoveSignup":   {func(ctx context.Context, c *client) error { return c.RemoveSignup(ctx, "w", "a@example.com") }, 2},
+		"SendBlast":      {func(ctx context.Context, c *client) error { return second(c.SendBlast(ctx, "w", waitlist.NewBlast{})) }, 2},
+		"SignUp":         {func(ctx context.Context, c *client) error { return second(c.SignUp(ctx, "w", waitlist.NewSignup{})) }, 2},
+		"Unsubscribe": {func(ctx context.Context, c *client) error {
+			return second(c.Unsubscribe(ctx, "w", "a@example.com", "t"))
+		}, 2},
+		"Verify": {func(ctx context.Context, c *client) error { return c.Verify(ctx, "w", "a@example.com", "t") }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, lost := range []int{0, 502} {
+				f := &faulty{answers: []int{lost, 200}}
+				srv := httptest.NewServer(f)
+				plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+				c, err := waitlist.New(srv.URL, waitlist.HTTPClient(plain), waitlist.MaxWait(10*time.Millisecond))
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = tt.do(t.Context(), c)
+				srv.Close()
+				if len(f.seen) != tt.want || (err == nil) != (tt.want == 2) {
+					t.Errorf("after %d: %d requests, %v", lost, len(f.seen), err)
+				}
 			}
 		})
 	}

@@ -63,7 +63,7 @@ func (c *Client) Blasts(ctx context.Context, list string) ([]Blast, error) {
 // CreateTemplate makes a template. It is not sent again after a lost connection, since
 // that might make two.
 func (c *Client) CreateTemplate(ctx context.Context, t NewTemplate) (Template, error) {
-	return do[Template](ctx, c, request{method: http.MethodPost, path: path("templates"), body: t, once: true})
+	return do[Template](ctx, c, request{method: http.MethodPost, path: path("templates"), body: t})
 }
 
 // Templates returns the account's templates without their bodies.
@@ -81,7 +81,7 @@ func (c *Client) Template(ctx context.Context, id string) (Template, error) {
 
 // ChangeTemplate changes the fields that are not empty.
 func (c *Client) ChangeTemplate(ctx context.Context, id string, t NewTemplate) error {
-	return c.call(ctx, request{method: http.MethodPatch, path: path("templates", id), body: t}, nil)
+	return c.call(ctx, request{method: http.MethodPatch, path: path("templates", id), body: t, again: true}, nil)
 }
 
 // DeleteTemplate deletes a template. Waitlists that used it stop sending its mails.

@@ -97,7 +97,7 @@ type Leader struct {
 
 // SignUp adds somebody to a waitlist. Somebody who is on it already gets their present place.
 func (c *Client) SignUp(ctx context.Context, list string, s NewSignup) (Place, error) {
-	return do[Place](ctx, c, request{method: http.MethodPost, path: path("public", "waitlists", list, "signups"), body: s})
+	return do[Place](ctx, c, request{method: http.MethodPost, path: path("public", "waitlists", list, "signups"), body: s, again: true})
 }
 
 // Place returns where somebody stands.
@@ -108,14 +108,15 @@ func (c *Client) Place(ctx context.Context, list, email string) (Place, error) {
 // Verify verifies the address of a signup by the token of its verification mail.
 func (c *Client) Verify(ctx context.Context, list, email, token string) error {
 	return c.call(ctx, request{
-		method: http.MethodPost, path: path("public", "waitlists", list, "signups", email, "verify"), body: map[string]string{"token": token},
+		method: http.MethodPost, path: path("public", "waitlists", list, "signups", email, "verify"),
+		body: map[string]string{"token": token}, again: true,
 	}, nil)
 }
 
 // MailLink has somebody's place and link mailed to them. It succeeds whether or not they are on the list.
 func (c *Client) MailLink(ctx context.Context, list, email string) error {
 	return c.call(ctx, request{
-		method: http.MethodPost, path: path("public", "waitlists", list, "link"), body: map[string]string{"email": email},
+		method: http.MethodPost, path: path("public", "waitlists", list, "link"), body: map[string]string{"email": email}, again: true,
 	}, nil)
 }
 
@@ -152,12 +153,13 @@ func (c *Client) Unsubscribe(ctx context.Context, list, email, token string) (de
 	}
 	err = c.call(ctx, request{
 		method: http.MethodPost, path: path("public", "waitlists", list, "unsubscribe"),
-		body: map[string]string{"email": email, "token": token},
+		body: map[string]string{"email": email, "token": token}, again: true,
 	}, &out)
 	return out.DeleteToken, err
 }
 
 // DeleteMyData removes somebody by the token that Unsubscribe returned.
+// It is not sent again after a lost answer: once they are removed, the answer is NOT_FOUND.
 func (c *Client) DeleteMyData(ctx context.Context, list, email, deleteToken string) error {
 	return c.call(ctx, request{
 		method: http.MethodPost, path: path("public", "waitlists", list, "delete-my-data"),

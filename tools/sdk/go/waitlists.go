@@ -139,7 +139,7 @@ func (c *Client) ChangeWaitlist(ctx context.Context, id, name string, settings S
 	if settings != nil {
 		body["settings"] = settings
 	}
-	return do[Waitlist](ctx, c, request{method: http.MethodPatch, path: path("waitlists", id), body: body})
+	return do[Waitlist](ctx, c, request{method: http.MethodPatch, path: path("waitlists", id), body: body, again: true})
 }
 
 // DeleteWaitlist deletes a waitlist with everything on it.
@@ -186,7 +186,8 @@ func (c *Client) MoveSignup(ctx context.Context, list, email string, position in
 	out, err := do[struct {
 		Position int64 `json:"position"`
 	}](ctx, c, request{
-		method: http.MethodPatch, path: path("waitlists", list, "signups", email, "position"), body: map[string]int64{"position": position},
+		method: http.MethodPatch, path: path("waitlists", list, "signups", email, "position"),
+		body: map[string]int64{"position": position}, again: true,
 	})
 	return out.Position, err
 }
@@ -194,7 +195,7 @@ func (c *Client) MoveSignup(ctx context.Context, list, email string, position in
 // CreditSignup gives the referrer of a signup the credit that was withheld.
 func (c *Client) CreditSignup(ctx context.Context, list, email string) error {
 	return c.call(ctx, request{
-		method: http.MethodPatch, path: path("waitlists", list, "signups", email), body: map[string]bool{"credit": true},
+		method: http.MethodPatch, path: path("waitlists", list, "signups", email), body: map[string]bool{"credit": true}, again: true,
 	}, nil)
 }
 
@@ -215,10 +216,10 @@ func (c *Client) Export(ctx context.Context, list string) (io.ReadCloser, error)
 
 // Import adds up to 100,000 people in the given order at the end of the queue. People
 // who are on the list already are skipped, so that an import that failed midway can be
-// sent again.
+// sent again. After a lost answer, Skipped counts those whom the earlier attempt added.
 func (c *Client) Import(ctx context.Context, list string, rows []ImportRow) (Imported, error) {
 	return do[Imported](ctx, c, request{
-		method: http.MethodPost, path: path("waitlists", list, "import"), body: map[string][]ImportRow{"signups": rows},
+		method: http.MethodPost, path: path("waitlists", list, "import"), body: map[string][]ImportRow{"signups": rows}, again: true,
 	})
 }
 

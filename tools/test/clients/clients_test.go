@@ -136,4 +136,8 @@ func TestTypeScript(t *testing.T) {
 			t.Errorf("%s was asked %d times, once in vain: %v", operation, s.seen[operation], s.seen)
 		}
 	}
+	// A registration whose answer was lost is not sent again.
+	if s.seen["register"] != 1 {
+		t.Errorf("register was asked %d times", s.seen["register"])
+	}
 }

@@ -35,6 +35,9 @@ test('an owner and a list of people', async () => {
   for await (const entry of audit(owner)) actions.push(entry.action);
   assert.ok(actions.includes('waitlist.created'), actions.join());
 
+  await assert.rejects(anybody.POST('/auth/register', { body: { email: 'lost@example.com', password: 'correct horse battery' } }),
+    (lost) => !(lost instanceof WaitlistError), 'a second registration was refused');
+
   await value(owner.DELETE('/waitlists/{waitlist_id}/signups/{email}', person));
   await assert.rejects(anybody.GET('/public/waitlists/{waitlist_id}/signups/{email}', person), { code: 'NOT_FOUND' });
 });
@@ -58,24 +61,29 @@ test('refusals', async () => {
   assert.deepEqual(wrong.fields.map((f) => f.field), ['name']);
 });
 
+const sent: Request[] = [];
+// Returns a client whose requests get the answers one by one, and after them a success.
+const client = (answers: (() => Response)[], options = {}) => {
+  sent.length = 0;
+  return connect({
+    baseUrl, apiKey, ...options,
+    fetch: async (request) => {
+      sent.push(request);
+      const next = answers[sent.length - 1];
+      return next ? next() : new Response('{}', { status: 200, headers: { 'Content-Type': 'application/json' } });
+    },
+  });
+};
+const lost = () => { throw new TypeError('lost'); };
+const refusal = (status: number, code: string, after = '') => () =>
+  Response.json({ error: 'x', error_code: code, request_id: 'r' }, { status, headers: { 'Retry-After': after } });
+const busy = refusal(429, 'RATE_LIMITED', '1');
+const gone = refusal(404, 'NOT_FOUND');
+const broken = () => new Response('no upstream', { status: 503, headers: { 'Retry-After': '1' } });
+
 test('what is sent again', async () => {
-  const sent: Request[] = [];
-  const client = (answers: (() => Response)[], options = {}) => {
-    sent.length = 0;
-    return connect({
-      baseUrl, apiKey, ...options,
-      fetch: async (request) => {
-        sent.push(request);
-        const next = answers[sent.length - 1];
-        return next ? next() : new Response('{}', { status: 200, headers: { 'Content-Type': 'application/json' } });
-      },
-    });
-  };
-  const lost = () => { throw new TypeError('lost'); };
-  const said = { error: 'x', error_code: 'RATE_LIMITED', request_id: 'r' };
-  const busy = () => Response.json(said, { status: 429, headers: { 'Retry-After': '1' } });
   const body = { template_type: 'blast', subject_template: 'x', text_body_template: 'x' } as const;
-  const broken = () => new Response('no upstream', { status: 503 });
+  const person = { params: { path: { waitlist_id: 'w', email: 'a@example.com' } } };
 
   await value(client([lost, broken]).POST('/waitlists', { body: { name: 'x' } }));
   assert.equal(sent.length, 3);
@@ -95,4 +103,71 @@ test('what is sent again', async () => {
   assert.equal(sent.length, 2);
   await assert.rejects(client([busy]).GET('/waitlists', { signal: AbortSignal.timeout(100) }), { name: 'TimeoutError' });
   assert.equal(sent.length, 1);
+
+  await value(client([lost]).DELETE('/waitlists/{waitlist_id}/signups/{email}', person));
+  assert.equal(sent.length, 2);
+  await value(client([lost, gone]).DELETE('/waitlists/{waitlist_id}/signups/{email}', person));
+  await value(client([lost, busy, gone]).DELETE('/waitlists/{waitlist_id}/signups/{email}', person));
+  await assert.rejects(client([busy, gone]).DELETE('/waitlists/{waitlist_id}/signups/{email}', person), { code: 'NOT_FOUND' },
+    'nobody was removed before');
+});
+
+// Every POST and PATCH of the contract, and one that it does not have.
+test('what is sent again after a lost answer', async () => {
+  const again = `
+    POST /auth/logout
+    POST /billing/preview
+    POST /billing/webhook
+    POST /domains/notifications/resend
+    POST /domains/verify
+    POST /public/waitlists/{waitlist_id}/link
+    POST /public/waitlists/{waitlist_id}/signups
+    POST /public/waitlists/{waitlist_id}/signups/{email}/verify
+    POST /public/waitlists/{waitlist_id}/unsubscribe
+    POST /waitlists
+    POST /waitlists/{waitlist_id}/blasts
+    POST /waitlists/{waitlist_id}/import
+    PATCH /templates/{template_id}
+    PATCH /waitlists/{waitlist_id}
+    PATCH /waitlists/{waitlist_id}/signups/{email}
+    PATCH /waitlists/{waitlist_id}/signups/{email}/position`;
+  const never = `
+    POST /auth/change-password
+    POST /auth/forgot-password
+    POST /auth/login
+    POST /auth/refresh
+    POST /auth/regenerate-api-key
+    POST /auth/register
+    POST /auth/resend-verification
+    POST /auth/reset-password
+    POST /auth/verify-email
+    POST /billing/cancel
+    POST /billing/checkout
+    POST /billing/portal
+    POST /billing/start-trial
+    POST /public/waitlists/{waitlist_id}/delete-my-data
+    POST /team/invite
+    POST /templates
+    POST /a-later-operation
+    PATCH /a-later-operation`;
+  const ask = async (operation: string, answer: () => Response): Promise<number> => {
+    const [method = '', path = ''] = operation.trim().split(' ');
+    const call = client([answer], { maxWait: 1 })[method as 'POST'] as (path: string, init: object) => Promise<unknown>;
+    const params = { path: { waitlist_id: 'w', email: 'a/b@example.com', template_id: 't' } };
+    await call(path, { params, body: {} }).catch(() => undefined);
+    return sent.length;
+  };
+  const wrong: string[] = [];
+  for (const [operations, times] of [[again, 2], [never, 1]] as const) {
+    for (const operation of operations.trim().split('\n')) {
+      for (const [name, answer] of Object.entries({ lost, broken: () => new Response('', { status: 502 }) })) {
+        const got = await ask(operation, answer);
+        if (got !== times) wrong.push(`${operation.trim()} (${name}): sent ${got} times`);
+      }
+      // The service said that it did nothing.
+      const got = await ask(operation, () => new Response('', { status: 429 }));
+      if (got !== 2) wrong.push(`${operation.trim()} (429): sent ${got} times`);
+    }
+  }
+  assert.deepEqual(wrong, []);
 });

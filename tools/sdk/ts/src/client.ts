@@ -7,9 +7,10 @@
 //
 // Paths, parameters, bodies and answers have the types of the contract. A request is sent
 // again, at most `attempts` times in all, where that cannot do anything twice: always after
-// 429, when the service did nothing, and after a lost connection or a 5xx where the
-// operation is idempotent. The client waits as long as Retry-After says, else twice as long
-// each time, with jitter. Every refusal is thrown as a WaitlistError.
+// 429, when the service did nothing. After a lost connection or a 5xx nobody knows what it
+// did: then a GET, a PUT and a DELETE are sent again, and of the others those that the table
+// below allows. The client waits as long as Retry-After says, else twice as long each time,
+// with jitter. Every refusal is thrown as a WaitlistError.
 import createClient, { type Client } from 'openapi-fetch';
 import type { components, paths } from './contract.js';
 
@@ -69,10 +70,66 @@ export class WaitlistError extends Error {
   }
 }
 
-// A new waitlist and a blast take an Idempotency-Key, so that sending them again is safe.
-const keyed = /\/waitlists$|\/waitlists\/[^/]+\/blasts$/;
-// A second request would do a second thing.
-const once = /\/templates$|\/team\/invite$/;
+// What the contract says about a request that may have been carried out already: a second
+// one changes nothing more ('again'), it gets the first answer by its Idempotency-Key
+// ('key'), or it would act twice, or be refused because the first one succeeded ('never').
+// An operation that the contract gets and this table does not have is a type error.
+type Repeat = 'again' | 'key' | 'never';
+type With<M extends 'post' | 'patch'> = { [P in keyof paths]: paths[P] extends Record<M, object> ? P : never }[keyof paths];
+
+const posts: Record<With<'post'>, Repeat> = {
+  '/auth/change-password': 'never', // the current password is another then
+  '/auth/forgot-password': 'never', // a second mail
+  '/auth/login': 'never', // a second session
+  '/auth/logout': 'again',
+  '/auth/refresh': 'never', // a token that is used twice ends the session
+  '/auth/regenerate-api-key': 'never', // a second key ends the first
+  '/auth/register': 'never',
+  '/auth/resend-verification': 'never', // once in a minute
+  '/auth/reset-password': 'never', // the token works once
+  '/auth/verify-email': 'never', // the token works once
+  '/billing/cancel': 'never', // there is nothing to cancel after a trial
+  '/billing/checkout': 'never',
+  '/billing/portal': 'never',
+  '/billing/preview': 'again',
+  '/billing/start-trial': 'never',
+  '/billing/webhook': 'again', // events have ids
+  '/domains/notifications/resend': 'again', // notifications have ids
+  '/domains/verify': 'again', // the same records
+  '/public/waitlists/{waitlist_id}/delete-my-data': 'never', // nobody is there then
+  '/public/waitlists/{waitlist_id}/link': 'again', // one mail an hour
+  '/public/waitlists/{waitlist_id}/signups': 'again', // an address signs up once
+  '/public/waitlists/{waitlist_id}/signups/{email}/verify': 'again',
+  '/public/waitlists/{waitlist_id}/unsubscribe': 'again',
+  '/team/invite': 'never',
+  '/templates': 'never',
+  '/waitlists': 'key',
+  '/waitlists/{waitlist_id}/blasts': 'key',
+  '/waitlists/{waitlist_id}/import': 'again', // addresses on the list are skipped
+};
+
+// All of them say how something is to be, not by how much it changes.
+const patches: Record<With<'patch'>, Repeat> = {
+  '/templates/{template_id}': 'again',
+  '/waitlists/{waitlist_id}': 'again',
+  '/waitlists/{waitlist_id}/signups/{email}': 'again', // one credit
+  '/waitlists/{waitlist_id}/signups/{email}/position': 'again',
+};
+
+const rules: Partial<Record<string, readonly (readonly [RegExp, Repeat])[]>> = { POST: byPath(posts), PATCH: byPath(patches) };
+
+// Values in a path are escaped, so a parameter has no slash.
+function byPath(table: Record<string, Repeat>): readonly (readonly [RegExp, Repeat])[] {
+  return Object.entries(table).map(([path, repeat]) => [new RegExp(`${path.replace(/\{\w+\}/g, '[^/]+')}$`), repeat] as const);
+}
+
+function rule(request: Request): Repeat {
+  const table = rules[request.method];
+  if (!table) return 'again'; // by HTTP: GET, HEAD, PUT, DELETE
+  const { pathname } = new URL(request.url);
+  return table.find(([path]) => path.test(pathname))?.[1] ?? 'never';
+}
+
 const firstWait = 200;
 
 /** Returns a client of one installation for one account, or for nobody. */
@@ -85,28 +142,30 @@ export function connect(options: Options): Waitlist {
   return createClient<paths>({ baseUrl: options.baseUrl, headers, fetch: repeat });
 
   async function repeat(request: Request): Promise<Response> {
-    const path = new URL(request.url).pathname;
-    const post = request.method === 'POST';
-    if (post && keyed.test(path) && !request.headers.has('Idempotency-Key')) {
+    const repeatable = rule(request);
+    if (repeatable === 'key' && !request.headers.has('Idempotency-Key')) {
       request.headers.set('Idempotency-Key', crypto.randomUUID());
     }
+    let perhapsDone = false; // by an attempt whose answer was lost
     for (let attempt = 1; ; attempt += 1) {
       let failure: unknown;
-      let again = !(post && once.test(path));
+      let again = repeatable !== 'never';
       let wait = Math.min(firstWait * 2 ** (attempt - 1), maxWait);
       wait = wait / 2 + Math.random() * wait / 2;
       try {
         const answer = await send(request.clone());
         if (answer.ok) return answer;
         const refusal = await WaitlistError.of(answer);
-        if (refusal.status === 404 && request.method === 'DELETE' && attempt > 1) {
-          return new Response(null, { status: 204 }); // the answer to an earlier attempt was lost
+        if (refusal.status === 404 && request.method === 'DELETE' && perhapsDone) {
+          return new Response(null, { status: 204 });
         }
         if (refusal.status === 429) again = true;
         else if (refusal.status < 500) again = false;
+        else perhapsDone = true;
         wait = refusal.retryAfter || wait;
         failure = refusal;
       } catch (lost) {
+        perhapsDone = true;
         failure = lost;
       }
       if (!again || attempt >= attempts || wait > maxWait || request.signal.aborted) throw failure;
