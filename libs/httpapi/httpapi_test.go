@@ -374,7 +374,7 @@ func TestMaxInFlight(t *testing.T) {
 // is free then.
 func TestSlowBodiesTakeNoPlace(t *testing.T) {
 	const bound = 1
-	entered, leave := make(chan struct{}), make(chan struct{})
+	entered, leave, reading := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	a := newAPI(t, func(c *httpapi.Config) { c.MaxInFlight = bound }, func(g *gin.Engine) {
 		g.GET("/v1/slow", func(c *gin.Context) {
 			entered <- struct{}{}
@@ -382,6 +382,7 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 			httpapi.NoContent(c)
 		})
 		g.POST("/v1/things", httpapi.H(func(c *gin.Context) error {
+			reading <- struct{}{}
 			if _, err := httpapi.ReadBody(c, 100); err != nil {
 				return err
 			}
@@ -416,10 +417,16 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 	var status [3]func() int
 	for i := range rest {
 		rest[i], status[i] = begin()
-	}
-	time.Sleep(50 * time.Millisecond) // all three wait for their bodies
-	if res, _ := a.do(t, "GET", "/v1/waitlists"); res.StatusCode != 200 {
-		t.Fatalf("beside requests without their bodies, another got %d", res.StatusCode)
+		<-reading
+		// It gives up its place right after it told so.
+		seen := 429
+		for deadline := time.Now().Add(5 * time.Second); seen == 429 && time.Now().Before(deadline); {
+			res, _ := a.do(t, "GET", "/v1/waitlists")
+			seen = res.StatusCode
+		}
+		if seen != 200 {
+			t.Fatalf("beside %d requests without their bodies, another got %d", i+1, seen)
+		}
 	}
 	rest[0]("}")
 	if got := status[0](); got != 204 {

@@ -8,6 +8,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,8 +39,8 @@ func (b *bench) openCluster(ctx context.Context, name string) (c *cluster, stop 
 	var stops []func() error
 	stop = func() error {
 		var errs []error
-		for i := len(stops) - 1; i >= 0; i-- {
-			errs = append(errs, stops[i]())
+		for _, stop := range slices.Backward(stops) {
+			errs = append(errs, stop())
 		}
 		return errors.Join(errs...)
 	}

@@ -32,9 +32,9 @@ type Visitor struct {
 // Error is a refusal of the interface, or, with Status 0, the lack of an answer.
 type Error struct {
 	Status    int
-	Code      string `json:"error_code"`
-	Message   string `json:"error"`
-	RequestID string `json:"request_id"`
+	Code      string  `json:"error_code"`
+	Message   string  `json:"error"`
+	RequestID string  `json:"request_id"`
 	Fields    []Field `json:"errors"`
 	// RetryAfter is 0 where the interface did not name a time.
 	RetryAfter time.Duration

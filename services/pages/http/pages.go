@@ -244,7 +244,7 @@ func (v *view) refuse(e *api.Error) int {
 	p := &problem{}
 	v.Problem, v.Request = p, e.RequestID
 	status := e.Status
-	text := func(key string, args ...any) { p.Text, _ = v.T(key, args...) } // a test reads every key
+	text := func(key string) { p.Text, _ = v.T(key) } // a test reads every key
 	switch {
 	case e.Code == "RATE_LIMITED":
 		p.Seconds = max(1, int64(e.RetryAfter/time.Second))
