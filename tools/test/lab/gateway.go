@@ -359,12 +359,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(ctx)
 	}
 	// A client that is still sending must be able to read an early error.
-	connection := http.NewResponseController(w)
-	if err := connection.EnableFullDuplex(); err != nil {
+	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
 		g.log.WarnContext(r.Context(), "cannot answer before the request is read", "error", err)
 	}
-	// After the answer, the server waits for the rest of the body, which may never come.
-	defer func() { _ = connection.SetReadDeadline(time.Now().Add(time.Second)) }()
 	proxy := &httputil.ReverseProxy{
 		Transport: g.transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		Rewrite: func(p *httputil.ProxyRequest) {
