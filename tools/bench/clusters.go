@@ -8,7 +8,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,14 +35,8 @@ type cluster struct {
 // openCluster starts a cluster.
 func (b *bench) openCluster(ctx context.Context, name string) (c *cluster, stop func() error, err error) {
 	c = new(cluster)
-	var stops []func() error
-	stop = func() error {
-		var errs []error
-		for _, stop := range slices.Backward(stops) {
-			errs = append(errs, stop())
-		}
-		return errors.Join(errs...)
-	}
+	var started closers
+	stop = func() error { return started.close() }
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, stop())
@@ -53,12 +46,12 @@ func (b *bench) openCluster(ctx context.Context, name string) (c *cluster, stop 
 	if c.postgres, err = devservers.StartPostgres(ctx, options); err != nil {
 		return nil, nil, err
 	}
-	stops = append(stops, func() error { return c.postgres.Stop() })
+	started = append(started, func() error { return c.postgres.Stop() })
 	redis, err := devservers.StartRedis(ctx, devservers.RedisOptions{Dir: filepath.Join(b.dir, name+"-redis")})
 	if err != nil {
 		return nil, nil, err
 	}
-	stops = append(stops, redis.Stop)
+	started = append(started, redis.Stop)
 	if err := c.postgres.CreateDatabase(ctx, name); err != nil {
 		return nil, nil, err
 	}
@@ -66,11 +59,11 @@ func (b *bench) openCluster(ctx context.Context, name string) (c *cluster, stop 
 	if c.srv, err = b.lab.start(ctx, b.program, c.url, name, "REDIS_URL="+redis.URL); err != nil {
 		return nil, nil, err
 	}
-	stops = append(stops, c.srv.stop)
+	started = append(started, c.srv.stop)
 	if err := c.connect(ctx); err != nil {
 		return nil, nil, err
 	}
-	stops = append(stops, func() error { return c.conn.Close(context.WithoutCancel(ctx)) })
+	started = append(started, func() error { return c.conn.Close(context.WithoutCancel(ctx)) })
 	return c, stop, nil
 }
 

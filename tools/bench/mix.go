@@ -237,14 +237,8 @@ func (l *launch) rush(ctx context.Context, conns int, d time.Duration) (sample, 
 
 // launches starts the whole suite, and the former one if there is one, each on a list of size members.
 func (b *bench) launches(ctx context.Context, id string, size int) (out []*launch, stop func() error, err error) {
-	var closers []func() error
-	stop = func() error {
-		var errs []error
-		for _, c := range slices.Backward(closers) {
-			errs = append(errs, c())
-		}
-		return errors.Join(errs...)
-	}
+	var started closers
+	stop = func() error { return started.close() }
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, stop())
@@ -264,12 +258,12 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 		if err != nil {
 			return nil, stop, err
 		}
-		closers = append(closers, func() error { return conn.Close(context.WithoutCancel(ctx)) })
+		started = append(started, func() error { return conn.Close(context.WithoutCancel(ctx)) })
 		srv, err := b.lab.start(ctx, program, b.postgres.URL(database), database, "SIGNUP_MAX_WAIT=100ms", "HTTP_MAX_IN_FLIGHT=300")
 		if err != nil {
 			return nil, stop, err
 		}
-		closers = append(closers, srv.stop)
+		started = append(started, srv.stop)
 		l := &launch{name: name, srv: srv, addr: srv.addr, conn: conn, filled: int64(size)}
 		l.events = kafka.Config{Brokers: []string{b.brokers}, TopicPrefix: database + "."}
 		if l.list, err = newList(ctx, conn); err != nil {
@@ -284,7 +278,7 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 				return nil, stop, err
 			}
 		}
-		closers = append(closers, func() error { return b.audit(ctx, conn) })
+		started = append(started, func() error { return b.audit(ctx, conn) })
 		out = append(out, l)
 	}
 	return out, stop, nil

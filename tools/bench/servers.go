@@ -49,7 +49,18 @@ type lab struct {
 	postgres  *devservers.Postgres
 	redis     *devservers.Redis
 	brokers   string
-	closers   []func() error
+	closers   closers
+}
+
+// closers stop what was started, in the reverse order.
+type closers []func() error
+
+func (c closers) close() error {
+	var errs []error
+	for _, stop := range slices.Backward(c) {
+		errs = append(errs, stop())
+	}
+	return errors.Join(errs...)
 }
 
 // newLab starts Postgres, Redis and, in its own process, Kafka.
@@ -81,12 +92,9 @@ func newLab(ctx context.Context, root string) (_ *lab, err error) {
 
 // close stops all servers in the reverse order of their start. Their data stays until the next run or clean.
 func (l *lab) close() error {
-	var errs []error
-	for _, c := range slices.Backward(l.closers) {
-		errs = append(errs, c())
-	}
+	err := l.closers.close()
 	l.closers = nil
-	return errors.Join(errs...)
+	return err
 }
 
 // clean removes the run's data.

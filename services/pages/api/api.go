@@ -14,6 +14,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"waitlist.internal/libs/apierr"
 )
 
 // maxAnswer bounds the body of an answer, in bytes. A form with the largest settings has
@@ -32,20 +34,14 @@ type Visitor struct {
 // Error is a refusal of the interface, or, with Status 0, the lack of an answer.
 type Error struct {
 	Status    int
-	Code      string  `json:"error_code"`
-	Message   string  `json:"error"`
-	RequestID string  `json:"request_id"`
-	Fields    []Field `json:"errors"`
+	Code      string         `json:"error_code"`
+	Message   string         `json:"error"`
+	RequestID string         `json:"request_id"`
+	Fields    []apierr.Field `json:"errors"`
 	// RetryAfter is 0 where the interface did not name a time.
 	RetryAfter time.Duration
 	// Cause is why there is no answer.
 	Cause error
-}
-
-// Field is an error about one field.
-type Field struct {
-	Field   string `json:"field"`
-	Message string `json:"message"`
 }
 
 // Error implements error.

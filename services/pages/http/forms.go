@@ -26,12 +26,8 @@ func (v *view) ask(age time.Duration) (*forms.Form, error) {
 	if err == nil {
 		return f, nil
 	}
-	e := apierr.From(err)
-	switch e.Code {
-	case apierr.NotFound:
-		return nil, &api.Error{Status: http.StatusNotFound, Code: string(e.Code), Message: e.Message}
-	case apierr.RateLimited:
-		return nil, &api.Error{Status: http.StatusTooManyRequests, Code: string(e.Code), RetryAfter: e.RetryAfter}
+	if e := apierr.From(err); e.Code == apierr.NotFound || e.Code == apierr.RateLimited {
+		return nil, err
 	}
 	return nil, &api.Error{Cause: err}
 }

@@ -329,7 +329,7 @@ func (v *view) call(method, path, token string, body, out any) error {
 	for name, values := range v.sent {
 		if !utf8.ValidString(strings.Join(values, "")) {
 			name = strings.Replace(name, "q.", "custom_answers.", 1)
-			broken.Fields = append(broken.Fields, api.Field{Field: name, Message: "This must be valid UTF-8."})
+			broken.Fields = append(broken.Fields, apierr.Field{Field: name, Message: "This must be valid UTF-8."})
 		}
 	}
 	if len(broken.Fields) > 0 {

@@ -152,6 +152,15 @@ func (p *person) fill(field, text string) {
 	p.do(chromedp.SendKeys(chromedp.CSS(field), text))
 }
 
+// enters opens a form about an account and sends it.
+func (p *person) enters(path, email, password string) {
+	p.Helper()
+	p.open(path)
+	p.fill("#email", email)
+	p.fill("#password", password)
+	p.press("form button")
+}
+
 func (p *person) press(button string) {
 	p.Helper()
 	p.do(chromedp.Click(chromedp.CSS(button)))
@@ -334,10 +343,7 @@ func TestWalk(t *testing.T) {
 	s.api(http.MethodPost, "/public/waitlists/"+id+"/signups", "", object{
 		"email": "early@example.com", "consent": true, "custom_answers": object{"size": "Small"},
 	})
-	owner.open("/login")
-	owner.fill("#email", "owner@example.com")
-	owner.fill("#password", password)
-	owner.press("form button")
+	owner.enters("/login", "owner@example.com", password)
 	owner.sees("Your waitlists", "Kites", "signups: 1")
 	owner.audit("login")
 
@@ -481,10 +487,7 @@ func TestWithoutJavaScript(t *testing.T) {
 	p.press("form button")
 	p.sees("Your data has been deleted")
 
-	p.open("/register")
-	p.fill("#email", "next@example.com")
-	p.fill("#password", password)
-	p.press("form button")
+	p.enters("/register", "next@example.com", password)
 	p.sees("Your account is ready", "wl_live_")
 	p.open(s.mailed("next@example.com", 1, "/verify-email"))
 	p.fill("#password", password)
@@ -498,10 +501,7 @@ func TestWithoutJavaScript(t *testing.T) {
 	p.fill("#password", "another "+password)
 	p.press("form button")
 	p.sees("Your password is set.")
-	p.open("/login")
-	p.fill("#email", "next@example.com")
-	p.fill("#password", "another "+password)
-	p.press("form button")
+	p.enters("/login", "next@example.com", "another "+password)
 	p.sees("Your waitlists")
 }
 

@@ -31,8 +31,8 @@ each('form', (form) => {
 });
 
 // counts down, and calls ended at the end unless the function that it returns is called before.
-function countdown(note, ended) {
-  const end = performance.now() + note.dataset.seconds * 1000;
+function countdown(note, seconds, ended) {
+  const end = performance.now() + seconds * 1000;
   const tick = () => {
     const left = Math.max(0, Math.ceil((end - performance.now()) / 1000));
     note.textContent = note.dataset.text.replace('%s', `${Math.floor(left / 60)}:${String(left % 60).padStart(2, '0')}`);
@@ -48,7 +48,7 @@ function countdown(note, ended) {
 each('[data-seconds]', (note) => {
   const disable = (wait) => each('form button[type=submit]', (button) => { button.disabled = wait; });
   disable(true);
-  countdown(note, () => {
+  countdown(note, note.dataset.seconds, () => {
     note.remove();
     each('[data-ready]', (ready) => { ready.textContent = ready.dataset.ready; });
     disable(false);
@@ -58,8 +58,7 @@ each('[data-seconds]', (note) => {
 // Where the owner sends people next. Whoever wants to stay has time to say so.
 each('[data-redirect]', (link) => {
   const note = document.getElementById(link.dataset.redirect), stay = link.nextElementSibling;
-  note.dataset.seconds = note.dataset.redirectSeconds;
-  const stop = countdown(note, () => location.assign(link.href));
+  const stop = countdown(note, note.dataset.redirectSeconds, () => location.assign(link.href));
   stay.hidden = false;
   stay.addEventListener('click', () => {
     stop();
