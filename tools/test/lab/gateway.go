@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -362,6 +363,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
 		g.log.WarnContext(r.Context(), "cannot answer before the request is read", "error", err)
 	}
+	sent := &sentBody{ReadCloser: r.Body}
+	sent.ended.Store(r.ContentLength == 0)
+	r.Body = sent
 	proxy := &httputil.ReverseProxy{
 		Transport: g.transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -369,14 +373,41 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 			p.SetXForwarded()
 		},
+		ModifyResponse: func(res *http.Response) error {
+			sent.closeAfter(res.Header)
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
 				g.log.ErrorContext(r.Context(), "pod did not answer", "pod", address, "path", path, "error", err)
 			}
+			sent.closeAfter(w.Header())
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	}
 	proxy.ServeHTTP(w, r)
+}
+
+// sentBody knows whether a request was read to its end. In full duplex, net/http waits for another request on a connection
+// whose request was not.
+type sentBody struct {
+	io.ReadCloser
+	ended atomic.Bool
+}
+
+func (b *sentBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+// closeAfter lets the answer with these headers close the connection, unless the request has ended.
+func (b *sentBody) closeAfter(h http.Header) {
+	if !b.ended.Load() {
+		h.Set("Connection", "close")
+	}
 }
 
 // pick selects a service by weight, at random, and one of its pods in turn. The address is empty if there is none.
