@@ -14,7 +14,7 @@ import (
 var file []byte
 
 // Prefix is one line of the table: Service answers Prefix itself and every
-// path below it.
+// path below it, except that the prefix / does not cover /v1.
 type Prefix struct {
 	Prefix  string `yaml:"prefix"`
 	Service string `yaml:"service"`
@@ -34,9 +34,13 @@ func Table() ([]Prefix, error) {
 // Service returns the service that answers path, or "" where none does.
 func Service(table []Prefix, path string) string {
 	for _, p := range table {
-		if path == p.Prefix || strings.HasPrefix(path, p.Prefix+"/") {
+		if covers(p.Prefix, path) && (p.Prefix != "/" || !covers("/v1", path)) {
 			return p.Service
 		}
 	}
 	return ""
+}
+
+func covers(prefix, path string) bool {
+	return path == prefix || strings.HasPrefix(path, strings.TrimSuffix(prefix, "/")+"/")
 }

@@ -18,9 +18,10 @@ helm.sh/chart: {{ printf "waitlist-%s" .Chart.Version | replace "+" "_" }}
 {{- define "waitlist.prefixes" -}}
 {{- $routes := dict -}}
 {{- range (.Files.Get "files/routes.yaml" | fromYaml).prefixes -}}
+{{- if or (ne .service "pages") $.Values.pages.enabled -}}
 {{- $_ := set $routes .service (append (get $routes .service | default list) .prefix) -}}
 {{- end -}}
-{{- if .Values.pages.enabled }}{{ $_ := set $routes "pages" (list "/") }}{{ end -}}
+{{- end -}}
 {{- toJson $routes -}}
 {{- end -}}
 

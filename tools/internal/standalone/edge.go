@@ -15,15 +15,14 @@ import (
 )
 
 // edge replaces the ingress: it passes each request to the service behind its path
-// prefix, and what is not below /v1 to the pages. It answers 404 for paths without a
-// service, as the API specifies.
+// prefix. It answers 404 for paths without a service, as the API specifies.
 func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telemetry) (http.Handler, error) {
 	table, err := routes.Table()
 	if err != nil {
 		return nil, err
 	}
 	for _, line := range table {
-		if s.deployed == nil && services[line.Service] == nil {
+		if s.deployed == nil && services[line.Service] == nil && line.Service != pages.Name { // which PAGES=false leaves out
 			return nil, fmt.Errorf("unknown service %q in the route table", line.Service)
 		}
 	}
@@ -57,10 +56,6 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 			return
 		}
 		if h := services[routes.Service(table, r.URL.EscapedPath())]; h != nil {
-			h.ServeHTTP(w, r)
-			return
-		}
-		if h := services[pages.Name]; h != nil && r.URL.Path != "/v1" && !strings.HasPrefix(r.URL.Path, "/v1/") {
 			h.ServeHTTP(w, r)
 			return
 		}

@@ -110,7 +110,7 @@ func TestEveryPrefixHasAServiceAndTheRestIsNotFound(t *testing.T) {
 	}
 	paths := []string{"/", "/v1", "/v2/auth", "/v1/nothing", "/v1/authors"}
 	for _, line := range table {
-		paths = append(paths, line.Prefix+"/no/such/path")
+		paths = append(paths, strings.TrimSuffix(line.Prefix, "/")+"/no/such/path")
 	}
 	for _, path := range paths {
 		status, body := call(t, http.MethodGet, s.URL+path, "")

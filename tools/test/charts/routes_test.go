@@ -56,7 +56,7 @@ func want(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := []string{"/v1 -> w-account", "/ -> w-pages"}
+	all := []string{"/v1 -> w-account"}
 	for _, p := range table {
 		all = append(all, p.Prefix+" -> w-"+p.Service)
 	}

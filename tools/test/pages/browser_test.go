@@ -139,6 +139,14 @@ func eval[T any](p *person, js string) T {
 	return v
 }
 
+func (p *person) withoutScripts() {
+	p.Helper()
+	p.do(chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
+		_, err := cdp.Call(ctx, tab, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		return err
+	}))
+}
+
 func (p *person) open(path string) {
 	p.Helper()
 	if !strings.HasPrefix(path, "http") {
@@ -444,10 +452,7 @@ func TestWithoutJavaScript(t *testing.T) {
 	key := s.owner()
 	id := s.waitlist(key, full())
 	p := browser(t, s.server.URL)()
-	p.do(chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
-		_, err := cdp.Call(ctx, tab, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
-		return err
-	}))
+	p.withoutScripts()
 	p.open("/w/" + id)
 	p.fill("#email", "ann")
 	p.press("form button")

@@ -110,12 +110,27 @@ func TestReset(t *testing.T) {
 	p.sees("Your waitlists")
 }
 
-// TestPayment cancels a payment at the simulator, pays, and comes back each time.
+// TestPayment cancels a payment at the simulator, pays, and comes back each time, with and without JavaScript.
 func TestPayment(t *testing.T) {
 	t.Parallel()
+	for name, scripts := range map[string]bool{"with JavaScript": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testPayment(t, scripts)
+		})
+	}
+}
+
+func testPayment(t *testing.T, scripts bool) {
+	t.Helper()
 	s := start(t, nil)
 	key := s.owner()
 	p := browser(t, s.server.URL)()
+	audit := p.audit
+	if !scripts {
+		p.withoutScripts()
+		audit = func(string) {} // axe is a script
+	}
 	checkout := func() {
 		t.Helper()
 		opened := s.api(http.MethodPost, "/billing/checkout", key, object{"tier": "advanced", "interval": "monthly"})
@@ -127,7 +142,7 @@ func TestPayment(t *testing.T) {
 	if at := p.at(); at.Path != "/billing/canceled" {
 		t.Errorf("canceling leads to %s", at)
 	}
-	p.audit("billing-canceled")
+	audit("billing-canceled")
 	checkout()
 	p.press(`button[value="decline"]`)
 	p.do(chromedp.WaitVisible(chromedp.CSS("[role=alert]")))
@@ -136,7 +151,7 @@ func TestPayment(t *testing.T) {
 	if at := p.at(); at.Path != "/billing/success" {
 		t.Errorf("paying leads to %s", at)
 	}
-	p.audit("billing-success")
+	audit("billing-success")
 	var me object
 	e2e.Await(t, patience, "an active subscription", func() bool {
 		me = s.api(http.MethodGet, "/auth/me", key, nil)
@@ -149,7 +164,7 @@ func TestPayment(t *testing.T) {
 	p.open(portal)
 	p.press(`button[value="return"]`)
 	p.sees("Plans and invoices")
-	p.audit("billing")
+	audit("billing")
 }
 
 // TestKeyboard registers and signs up with a keyboard alone, and sees where it is at each
