@@ -360,11 +360,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(ctx)
 	}
 	// A client that is still sending must be able to read an early error.
-	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+	control := http.NewResponseController(w)
+	if err := control.EnableFullDuplex(); err != nil {
 		g.log.WarnContext(r.Context(), "cannot answer before the request is read", "error", err)
 	}
 	sent := &sentBody{ReadCloser: r.Body}
 	sent.ended.Store(r.ContentLength == 0)
+	r = r.WithContext(r.Context()) // net/http looks at the original's body
 	r.Body = sent
 	proxy := &httputil.ReverseProxy{
 		Transport: g.transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
@@ -386,6 +388,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		},
 	}
 	proxy.ServeHTTP(w, r)
+	if !sent.ended.Load() {
+		// net/http also waits for the rest, and forgets the deadline of a read that it breaks off.
+		_ = control.SetReadDeadline(time.Now().Add(time.Second))
+		_ = sent.Close()
+	}
 }
 
 // sentBody knows whether a request was read to its end. In full duplex, net/http waits for another request on a connection
