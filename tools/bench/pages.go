@@ -75,21 +75,23 @@ func (b *bench) pages(ctx context.Context) (err error) {
 		alone := func(ctx context.Context, d time.Duration) (sample, error) {
 			return gen.signUp(ctx, []*list{l}, b.conns, d)
 		}
-		viewed := func(ctx context.Context, d time.Duration) (s sample, err error) {
-			looking, stop := context.WithCancel(ctx)
-			var views int
-			var failed error
-			var looker sync.WaitGroup
-			looker.Go(func() { views, failed = paced(looking, web.addr, request) })
-			s, err = alone(ctx, d)
-			stop()
-			looker.Wait()
-			if rate := float64(views) / d.Seconds(); err == nil && failed == nil && rate < .95*viewsPerSecond {
-				failed = fmt.Errorf("only %.0f views a second", rate)
+		viewed := func(addr string) func(context.Context, time.Duration) (sample, error) {
+			return func(ctx context.Context, d time.Duration) (s sample, err error) {
+				looking, stop := context.WithCancel(ctx)
+				var views int
+				var failed error
+				var looker sync.WaitGroup
+				looker.Go(func() { views, failed = paced(looking, addr, request) })
+				s, err = alone(ctx, d)
+				stop()
+				looker.Wait()
+				if rate := float64(views) / d.Seconds(); err == nil && failed == nil && rate < .95*viewsPerSecond {
+					failed = fmt.Errorf("only %.0f views a second", rate)
+				}
+				return s, errors.Join(err, failed)
 			}
-			return s, errors.Join(err, failed)
 		}
-		pairs, err := b.turns(ctx, "B18", settle, viewed, alone, b.slice)
+		pairs, err := b.turns(ctx, "B18", settle, viewed(web.addr), alone, b.slice)
 		if err != nil {
 			return err
 		}
@@ -100,15 +102,28 @@ func (b *bench) pages(ctx context.Context) (err error) {
 				b.conns, viewsPerSecond),
 			ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 		})
+		bare, err := b.bareForm(ctx, web.addr, request)
+		if err != nil {
+			return err
+		}
+		if pairs, err = b.turns(ctx, "B18 bare", settle, viewed(web.addr), viewed(bare), b.slice); err != nil {
+			return err
+		}
+		ours, theirs, ratio = of(pairs, rate)
+		b.add(row{
+			id: "B18 bare", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
+			what: "The same signups while people look at its form, against people who look at the same bytes from a bare gin handler.",
+			ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
+		})
 	}
 	return l.exact()
 }
 
-// pageViews measures B17.
-func (b *bench) pageViews(ctx context.Context, addr string, request []byte, settle func(context.Context) error) error {
+// bareForm starts a bare gin handler that writes the same form as the service at addr.
+func (b *bench) bareForm(ctx context.Context, addr string, request []byte) (bare string, err error) {
 	c, err := dial(ctx, addr)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer c.close()
 	status, body, err := c.do(request)
@@ -116,13 +131,18 @@ func (b *bench) pageViews(ctx context.Context, addr string, request []byte, sett
 		err = fmt.Errorf("the form was answered %d: %s", status, body)
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	file := filepath.Join(b.dir, "form.html")
 	if err := os.WriteFile(file, body, 0o600); err != nil {
-		return err
+		return "", fmt.Errorf("keep the form: %w", err)
 	}
-	bare, err := b.role(ctx, rolePage, file)
+	return b.role(ctx, rolePage, file)
+}
+
+// pageViews measures B17.
+func (b *bench) pageViews(ctx context.Context, addr string, request []byte, settle func(context.Context) error) error {
+	bare, err := b.bareForm(ctx, addr, request)
 	if err != nil {
 		return err
 	}
