@@ -52,6 +52,9 @@ func TestAnchor(t *testing.T) {
 		r.adopt(t)
 		for _, fault := range measured() {
 			r.measure(t, r.target+"-candidate", "ours", image(fault), fault, func() string { return r.status(t).Phase })
+			if s := r.status(t); s.Phase == "Failed" {
+				t.Logf("FIGURES ours, %q: %s; %s", fault, s.Rejected.Reason, s.Rejected.Message)
+			}
 			r.alone(t)
 		}
 	})
