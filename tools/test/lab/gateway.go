@@ -354,19 +354,19 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no pod is ready", http.StatusServiceUnavailable)
 		return
 	}
+	ctx, cancel := r.Context(), func() {}
 	if table[i].timeout > 0 {
-		ctx, cancel := context.WithTimeout(r.Context(), table[i].timeout)
-		defer cancel()
-		r = r.WithContext(ctx)
+		ctx, cancel = context.WithTimeout(ctx, table[i].timeout)
 	}
+	defer cancel()
 	// A client that is still sending must be able to read an early error.
 	control := http.NewResponseController(w)
 	if err := control.EnableFullDuplex(); err != nil {
-		g.log.WarnContext(r.Context(), "cannot answer before the request is read", "error", err)
+		g.log.WarnContext(ctx, "cannot answer before the request is read", "error", err)
 	}
 	sent := &sentBody{ReadCloser: r.Body}
 	sent.ended.Store(r.ContentLength == 0)
-	r = r.WithContext(r.Context()) // net/http looks at the original's body
+	r = r.WithContext(ctx) // a copy: net/http looks at the original's body
 	r.Body = sent
 	proxy := &httputil.ReverseProxy{
 		Transport: g.transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
