@@ -35,6 +35,11 @@ const (
 // however slow the answers are.
 type rates struct{ signups, statuses, configs, pages, imports, blasts, payments float64 }
 
+// times returns the same mix, n times as often.
+func (r rates) times(n float64) rates {
+	return rates{n * r.signups, n * r.statuses, n * r.configs, n * r.pages, n * r.imports, n * r.blasts, n * r.payments}
+}
+
 // mix is everything that people and owners do at a time, and what they were told.
 type mix struct {
 	s      *site

@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// answers is the series of how long signup took to answer.
+const answers = "p99 of signup, ms"
+
 // slope is the growth of a series by least squares, with the error of its estimate.
 type slope struct{ perHour, sure float64 }
 
@@ -71,11 +74,26 @@ func TestGrows(t *testing.T) {
 	}
 }
 
+// soakRate returns how many times everyday's load a soak has: SOAK_RATE, or 2. Two processors
+// hold about twice that.
+func soakRate(t *testing.T) float64 {
+	t.Helper()
+	text := os.Getenv("SOAK_RATE")
+	if text == "" {
+		return 2
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || n <= 0 {
+		t.Fatalf("SOAK_RATE: %q is no rate", text)
+	}
+	return n
+}
+
 // testSoak lets the mix run for SOAK and requires that nothing grows which should not:
 // memory, goroutines and descriptors of each program, dead rows, and the time of answers.
 func testSoak(t *testing.T, dir string, length time.Duration) {
 	s := newSite(t, dir)
-	m := newMix(s, seed(t), everyday())
+	m := newMix(s, seed(t), everyday().times(soakRate(t)))
 	a := newAuditor(m)
 	m.warmUp()
 	m.start()
@@ -94,6 +112,8 @@ func testSoak(t *testing.T, dir string, length time.Duration) {
 		for what, value := range s.sample(t, m) {
 			series[what] = append(series[what], value)
 		}
+		t.Logf("%d of %d samples, %d signups, p99 %.1f ms, %d requests failed", len(hours), samples, m.acknowledged(),
+			series[answers][len(hours)-1], m.failed("signup"))
 	}
 	m.end()
 	a.audit()
@@ -183,7 +203,7 @@ func (s *site) sample(t *testing.T, m *mix) map[string]float64 {
 	if len(took) == 0 {
 		t.Fatal("nobody was answered")
 	}
-	out["p99 of signup, ms"] = float64(took[len(took)*99/100].Microseconds()) / 1000
+	out[answers] = float64(took[len(took)*99/100].Microseconds()) / 1000
 	return out
 }
 
