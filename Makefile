@@ -126,7 +126,7 @@ fuzz: ## Fuzz whatever parses, FUZZTIME (10m) for each target
 
 # SOAK=10m make soak
 .PHONY: soak
-soak: ## Run everyday's load for SOAK, an hour, and fail where memory, goroutines, descriptors, dead rows or answers grow
+soak: ## Run twice everyday's load (SOAK_RATE) for SOAK, an hour, and fail where memory, goroutines, descriptors, dead rows or answers grow
 	@SOAK=$${SOAK:-1h} go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 3h -run '^TestPrograms$$/^soak$$'
 
 .PHONY: test-long

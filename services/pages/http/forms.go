@@ -84,15 +84,33 @@ const maxDrawn = 16 << 20
 // differ in their referral token only.
 type drawn struct {
 	mu    sync.Mutex
-	pages map[drawing][][]byte
+	pages map[drawing]drawnPage
 	bytes int
 }
 
-// drawing is a form, as signup last sent it, in a language.
+// drawing is a form in a language.
 type drawing struct {
-	form     *forms.Form
-	lang     string
+	id, lang string
 	referred bool
+}
+
+// drawnPage is a page in pieces, between which the referral token belongs.
+type drawnPage struct {
+	// form is what was drawn; signup sends another one as soon as anything changes.
+	form   *forms.Form
+	pieces [][]byte
+	bytes  int
+}
+
+// keep replaces what was drawn before, so that each drawing is there once.
+func (d *drawn) keep(key drawing, p drawnPage) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bytes += p.bytes - d.pages[key].bytes
+	if d.pages == nil || d.bytes > maxDrawn {
+		d.pages, d.bytes = map[drawing]drawnPage{}, p.bytes
+	}
+	d.pages[key] = p
 }
 
 // drawForm returns the page of a form in pieces that must not be changed.
@@ -104,11 +122,11 @@ func (v *view) drawForm(f *forms.Form) ([][]byte, error) {
 		page, err := v.draw("form")
 		return [][]byte{page}, err
 	}
-	d, key := &v.h.drawn, drawing{f, v.lang, ref != ""}
+	d, key := &v.h.drawn, drawing{f.ID, v.lang, ref != ""}
 	d.mu.Lock()
-	pieces := d.pages[key]
+	kept := d.pages[key]
 	d.mu.Unlock()
-	if pieces == nil {
+	if kept.form != f {
 		// The mark is random and new, so no owner's text contains it.
 		mark := strings.ReplaceAll(uuid.NewString(), "-", "")
 		if ref != "" {
@@ -119,16 +137,11 @@ func (v *view) drawForm(f *forms.Form) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		pieces = bytes.Split(page, []byte(mark))
-		d.mu.Lock()
-		if d.bytes += len(page); d.pages == nil || d.bytes > maxDrawn {
-			d.pages, d.bytes = map[drawing][][]byte{}, len(page)
-		}
-		d.pages[key] = pieces
-		d.mu.Unlock()
+		kept = drawnPage{f, bytes.Split(page, []byte(mark)), len(page)}
+		d.keep(key, kept)
 	}
-	out := pieces[:1:1]
-	for _, piece := range pieces[1:] {
+	out := kept.pieces[:1:1]
+	for _, piece := range kept.pieces[1:] {
 		out = append(out, []byte(ref), piece)
 	}
 	return out, nil

@@ -116,7 +116,12 @@ func (backend) CountViews(
 const list = "0193d4a2-5c1e-7a41-8000-000000000001"
 
 // pages returns the pages in front of an API and of signup.
-func pages(t *testing.T, base string, s backend) http.Handler {
+func pages(t *testing.T, base string, s signupv1.FormServiceClient) http.Handler {
+	t.Helper()
+	return pagesAt(t, base, s, time.Now)
+}
+
+func pagesAt(t *testing.T, base string, s signupv1.FormServiceClient, now func() time.Time) http.Handler {
 	t.Helper()
 	engine, err := httpapi.NewEngine(httpapi.Config{TrustedProxies: []string{"192.0.2.1"}})
 	if err != nil {
@@ -125,7 +130,7 @@ func pages(t *testing.T, base string, s backend) http.Handler {
 	client := api.New(base + "/v1")
 	t.Cleanup(client.Close)
 	if err := Routes(engine, Backends{
-		API: client, Forms: forms.New(s, time.Now), Shown: func(string) {}, Public: "https://example.com", Log: slog.New(slog.DiscardHandler),
+		API: client, Forms: forms.New(s, now), Shown: func(string) {}, Public: "https://example.com", Log: slog.New(slog.DiscardHandler),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -229,6 +234,39 @@ func TestDrawn(t *testing.T) {
 				w.Header().Get("Content-Length") != strconv.Itoa(len(body)) || !strings.HasSuffix(strings.TrimSpace(body), "</html>") {
 				t.Errorf("%q: %v\n%s", query, w.Header(), body)
 			}
+		}
+	}
+}
+
+// TestDrawnAnew: the page follows the form, and what was drawn before is not kept.
+func TestDrawnAnew(t *testing.T) {
+	now := time.Now()
+	s := &backend{}
+	h := pagesAt(t, "http://127.0.0.1:1", s, func() time.Time { return now })
+	for _, name := range []string{"Kites", "Boats"} {
+		s.form = `{"waitlist_id":"` + list + `","name":"` + name + `","status":"open"}`
+		now = now.Add(2 * time.Second)
+		if w := ask(t, h, "/w/"+list, nil); !strings.Contains(w.Body.String(), name) {
+			t.Errorf("%s is not shown: %s", name, w.Body)
+		}
+	}
+	var d drawn
+	kept := func() (bytes int) {
+		for _, p := range d.pages {
+			bytes += p.bytes
+		}
+		return bytes
+	}
+	for range 1000 { // signup sends the form again each second
+		d.keep(drawing{id: list}, drawnPage{form: new(forms.Form), bytes: maxDrawn / 100})
+	}
+	if len(d.pages) != 1 || d.bytes != kept() {
+		t.Errorf("%d pages are kept with %d bytes, said to be %d", len(d.pages), kept(), d.bytes)
+	}
+	for i := range 1000 {
+		d.keep(drawing{id: strconv.Itoa(i)}, drawnPage{form: new(forms.Form), bytes: maxDrawn / 100})
+		if d.bytes != kept() || d.bytes > maxDrawn {
+			t.Fatalf("%d pages are kept with %d bytes, said to be %d", len(d.pages), kept(), d.bytes)
 		}
 	}
 }
