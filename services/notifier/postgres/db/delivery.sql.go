@@ -125,7 +125,7 @@ const DeleteQueued = `-- name: DeleteQueued :exec
 DELETE FROM delivery d
 USING ROWS FROM (unnest($1::uuid[]), unnest($2::text[])) k (event_id, channel)
 WHERE d.event_id = k.event_id AND d.channel = k.channel
-  AND d.attempted_at IS NULL AND d.ended_at IS NULL AND d.holder = $3
+  AND CASE WHEN d.ended_at IS NULL THEN d.attempted_at IS NULL AND d.holder = $3 END
 `
 
 type DeleteQueuedParams struct {
@@ -134,7 +134,7 @@ type DeleteQueuedParams struct {
 	Holder   string
 }
 
-// By delivery_pkey.
+// The CASE is there as in ClaimDeliveries. By delivery_pkey.
 func (q *Queries) DeleteQueued(ctx context.Context, arg DeleteQueuedParams) error {
 	_, err := q.db.Exec(ctx, DeleteQueued, arg.EventIDs, arg.Channels, arg.Holder)
 	return err

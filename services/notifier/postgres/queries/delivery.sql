@@ -36,11 +36,11 @@ WHERE d.event_id = k.event_id AND d.channel = k.channel
   END;
 
 -- name: DeleteQueued :exec
--- By delivery_pkey.
+-- The CASE is there as in ClaimDeliveries. By delivery_pkey.
 DELETE FROM delivery d
 USING ROWS FROM (unnest(@event_ids::uuid[]), unnest(@channels::text[])) k (event_id, channel)
 WHERE d.event_id = k.event_id AND d.channel = k.channel
-  AND d.attempted_at IS NULL AND d.ended_at IS NULL AND d.holder = @holder;
+  AND CASE WHEN d.ended_at IS NULL THEN d.attempted_at IS NULL AND d.holder = @holder END;
 
 -- name: EndAttemptsOf :execrows
 -- By delivery_open.
