@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,8 +55,8 @@ type Delta struct {
 // ChangeLog is what the index is built from.
 type ChangeLog interface {
 	// Since returns what happened after from, in one snapshot. It returns ErrStale if
-	// the log does not hold from, or if too much happened.
-	Since(ctx context.Context, waitlistID string, from Mark) (Delta, error)
+	// the log does not hold from, or if more than most members changed.
+	Since(ctx context.Context, waitlistID string, from Mark, most int) (Delta, error)
 	// Holds reports whether the log has m's change with m's nonce, and whether the signup
 	// has as many referrals now as it had when it was seen.
 	Holds(ctx context.Context, waitlistID string, m Mark, seen *Signup) (held, same bool, err error)
@@ -85,6 +86,7 @@ type IndexStore interface {
 // Builder fills a new index.
 type Builder interface {
 	Put(ctx context.Context, keys []Key) error
+	Remove(ctx context.Context, numbers []int64) error
 	Swap(ctx context.Context, m Mark) error
 	Discard(ctx context.Context)
 }
@@ -100,6 +102,14 @@ const (
 	flightTimeout = 5 * time.Second
 	// rebuildTimeout bounds a rebuild: 10 million keys take about a minute.
 	rebuildTimeout = 10 * time.Minute
+	// maxDelta is the most members that one catch-up changes. Beyond it, a rebuild is
+	// cheaper and does not block Redis.
+	maxDelta = 20_000
+	// maxBuildDelta is the same for a new index, which nobody reads yet, buildDeltas how
+	// often it catches up before it replaces the present one.
+	maxBuildDelta, buildDeltas = 200_000, 10
+	// buildChunk is how many members a new index takes at a time.
+	buildChunk = 5_000
 	// maxFlights is how many indexes catch up at a time.
 	maxFlights = 4
 	// maxDue is how many waitlists may wait to be followed. Hints beyond are dropped.
@@ -298,7 +308,7 @@ func (x *Index) catchUp(ctx context.Context, waitlistID string) error {
 		if err != nil {
 			return err
 		}
-		d, err := x.changes.Since(ctx, waitlistID, from)
+		d, err := x.changes.Since(ctx, waitlistID, from, maxDelta)
 		if err == nil && d.To.Change == from.Change {
 			return nil
 		}
@@ -333,6 +343,9 @@ func (x *Index) Rebuild(ctx context.Context, waitlistID string) error {
 		return err
 	}
 	mark, err := x.changes.All(ctx, waitlistID, func(keys []Key) error { return b.Put(ctx, keys) })
+	if err == nil {
+		mark, err = x.advance(ctx, waitlistID, b, mark)
+	}
 	if err != nil {
 		b.Discard(context.WithoutCancel(ctx))
 		return err
@@ -344,6 +357,38 @@ func (x *Index) Rebuild(ctx context.Context, waitlistID string) error {
 	x.log.InfoContext(ctx, "index rebuilt", "waitlist_id", waitlistID, "live", mark.Live, "change", mark.Change,
 		"took", time.Since(start).String())
 	return nil
+}
+
+// advance takes a new index from mark to what happened while it was filled, until a catch-up
+// can do the rest. Otherwise an import beside it would leave the new index too far behind
+// and have it built again, and again. It returns the mark of the index.
+func (x *Index) advance(ctx context.Context, waitlistID string, b Builder, mark Mark) (Mark, error) {
+	for range buildDeltas {
+		d, err := x.changes.Since(ctx, waitlistID, mark, maxBuildDelta)
+		if errors.Is(err, ErrStale) {
+			return mark, nil // too much happened: the present state of mark is still right
+		}
+		if err != nil {
+			return mark, err
+		}
+		for keys := range slices.Chunk(d.Put, buildChunk) {
+			if err := b.Put(ctx, keys); err != nil {
+				return mark, err
+			}
+		}
+		for numbers := range slices.Chunk(d.Remove, buildChunk) {
+			if err := b.Remove(ctx, numbers); err != nil {
+				return mark, err
+			}
+		}
+		if d.To.Change > 0 {
+			mark = d.To
+		}
+		if len(d.Put)+len(d.Remove) <= maxDelta/4 {
+			break
+		}
+	}
+	return mark, nil
 }
 
 // rebuild starts a rebuild in the background, one at a time per waitlist.

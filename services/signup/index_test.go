@@ -23,10 +23,10 @@ type heldLog struct {
 	open  chan struct{}
 }
 
-func (l *heldLog) Since(ctx context.Context, waitlistID string, from signup.Mark) (signup.Delta, error) {
+func (l *heldLog) Since(ctx context.Context, waitlistID string, from signup.Mark, most int) (signup.Delta, error) {
 	l.reads.Add(1)
 	<-l.open
-	return l.ChangeLog.Since(ctx, waitlistID, from)
+	return l.ChangeLog.Since(ctx, waitlistID, from, most)
 }
 
 // countedStore counts the ranks that are looked up.
@@ -172,5 +172,63 @@ func TestAStatusIsOfOneMoment(t *testing.T) {
 	}
 	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[other.number]); err != nil || at.Rank != 1 || at.Mark.Total != 4 {
 		t.Errorf("the place of somebody without credits: %+v, %v", at, err)
+	}
+}
+
+// gatedBuild fills no index before gate is closed.
+type gatedBuild struct {
+	builtStore
+	gate chan struct{}
+}
+
+type gatedBuilder struct {
+	signup.Builder
+	gate chan struct{}
+}
+
+func (b gatedBuilder) Put(ctx context.Context, keys []signup.Key) error {
+	<-b.gate
+	return b.Builder.Put(ctx, keys)
+}
+
+func (s *gatedBuild) Build(ctx context.Context, waitlistID string) (signup.Builder, error) {
+	b, err := s.builtStore.Build(ctx, waitlistID)
+	return gatedBuilder{b, s.gate}, err
+}
+
+// TestABuildTakesInWhatHappensBesideIt: an index that is missing is built once, however many
+// people an import adds and others leave meanwhile.
+func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
+	const before, rows = 22_000, 44_000
+	w := newWorld(t, 3)
+	quiet := slog.New(slog.DiscardHandler)
+	all := importRows(before + rows)
+	blind := signup.New(signup.Config{SmallList: -1, Store: w.store, Tokens: w.ring, Now: time.Now, Log: quiet})
+	if got, err := blind.Import(t.Context(), w.list, all[:before], audit.Entry{}); err != nil || got != before {
+		t.Fatalf("%d imported, %v", got, err)
+	}
+	gated := &gatedBuild{builtStore{IndexStore: w.sets}, make(chan struct{})}
+	svc := signup.New(signup.Config{
+		SmallList: -1, Store: w.store, Index: signup.NewIndex(gated, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = svc.Run(ctx) })
+	defer func() { cancel(); running.Wait() }()
+	if got, err := svc.Import(t.Context(), w.list, all[before:], audit.Entry{}); err != nil || got != rows {
+		t.Fatalf("%d imported, %v", got, err)
+	}
+	for _, row := range all[:3] {
+		if err := svc.Remove(t.Context(), w.list.ID, row.Email, audit.Entry{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(gated.gate)
+	testenv.Within(t, 30*time.Second, "the index holds the import", func() bool {
+		mark, err := w.sets.Mark(t.Context(), w.list.ID)
+		return err == nil && mark.Live == before+rows-3
+	})
+	if n := gated.builds.Load(); n != 1 {
+		t.Errorf("%d indexes were built", n)
 	}
 }

@@ -11,10 +11,6 @@ import (
 	"waitlist.internal/services/signup/postgres/db"
 )
 
-// maxDelta is the most members that one catch-up changes. Beyond it, a rebuild is
-// cheaper and does not block Redis.
-const maxDelta = 20_000
-
 // maxChanges bounds the changes that one catch-up reads.
 const maxChanges = 10_000
 
@@ -47,8 +43,8 @@ LEFT JOIN members m ON true
 LEFT JOIN LATERAL (SELECT queue_key FROM signup WHERE waitlist_id = $1 AND number = m.number LIMIT 1) s ON true`
 
 // Since implements signup.ChangeLog.
-func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark) (signup.Delta, error) {
-	rows, err := s.pool.Query(ctx, sinceSQL, waitlistID, from.Change, maxChanges, maxDelta+1)
+func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark, most int) (signup.Delta, error) {
+	rows, err := s.pool.Query(ctx, sinceSQL, waitlistID, from.Change, maxChanges, most+1)
 	if err != nil {
 		return signup.Delta{}, fmt.Errorf("read change log: %w", err)
 	}
@@ -76,7 +72,7 @@ func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark
 	switch {
 	case !found && from.Change == 0:
 		return signup.Delta{}, nil // a waitlist without changes, an index without members
-	case !found, d.To.Change < from.Change, len(d.Put)+len(d.Remove) > maxDelta:
+	case !found, d.To.Change < from.Change, len(d.Put)+len(d.Remove) > most:
 		return signup.Delta{}, signup.ErrStale
 	case from.Change > 0 && (nonce == nil || *nonce != from.Nonce):
 		return signup.Delta{}, signup.ErrStale

@@ -205,6 +205,18 @@ func (b *builder) Put(ctx context.Context, keys []signup.Key) error {
 	return nil
 }
 
+// Remove implements signup.Builder.
+func (b *builder) Remove(ctx context.Context, numbers []int64) error {
+	members := make([]any, len(numbers))
+	for i, n := range numbers {
+		members[i] = n
+	}
+	if err := b.rdb.ZRem(ctx, b.key, members...).Err(); err != nil {
+		return fmt.Errorf("fill index: %w", err)
+	}
+	return nil
+}
+
 // errShort says that a new index lost members before the swap.
 var errShort = errors.New("redis: new index is incomplete")
 
