@@ -124,7 +124,7 @@ fuzz: ## Fuzz whatever parses, FUZZTIME (10m) for each target
 		done; \
 	done
 
-# SOAK=10m make soak
+# SOAK=10m SOAK_RATE=1 make soak
 .PHONY: soak
 soak: ## Run twice everyday's load (SOAK_RATE) for SOAK, an hour, and fail where memory, goroutines, descriptors, dead rows or answers grow
 	@SOAK=$${SOAK:-1h} go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 3h -run '^TestPrograms$$/^soak$$'

@@ -215,6 +215,8 @@ func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = svc.Run(ctx) })
 	defer func() { cancel(); running.Wait() }()
+	open := sync.OnceFunc(func() { close(gated.gate) })
+	defer open() // also when the test fails before
 	if got, err := svc.Import(t.Context(), w.list, all[before:], audit.Entry{}); err != nil || got != rows {
 		t.Fatalf("%d imported, %v", got, err)
 	}
@@ -223,7 +225,7 @@ func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	close(gated.gate)
+	open()
 	testenv.Within(t, 30*time.Second, "the index holds the import", func() bool {
 		mark, err := w.sets.Mark(t.Context(), w.list.ID)
 		return err == nil && mark.Live == before+rows-3
