@@ -1,6 +1,7 @@
 package signup
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -74,15 +75,23 @@ type Imported struct {
 
 // ImportStore adds signups in bulk.
 type ImportStore interface {
-	// Present returns the tokens of the rows' addresses that are on the list.
-	Present(ctx context.Context, waitlistID string, rows []ImportRow) (map[string]Token, error)
+	// Known finds out what an import of rows needs to know before its transaction.
+	Known(ctx context.Context, waitlistID string, rows []ImportRow) (*Known, error)
 	// Import appends rows, whose addresses differ, to the queue as DecideImport says,
-	// in one transaction with their event. It leaves out the addresses in present; if
-	// that is nil it looks them up under the waitlist's lock. It returns how many rows
-	// are on the list with their own tokens. Errors are those of Store.Join. If an address
-	// joined after present was read, the error is a RetryError. If it stores anything, it
-	// writes by, unless that is zero.
-	Import(ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token, by audit.Entry) (imported int64, err error)
+	// in one transaction with their event. It leaves out the addresses that are known to be
+	// on the list; if known is nil it looks them up under the waitlist's lock. It returns how
+	// many rows are on the list with their own tokens. Errors are those of Store.Join. If an
+	// address joined after Known read the list, the error is a RetryError. If it stores
+	// anything, it writes by, unless that is zero.
+	Import(ctx context.Context, w *Waitlist, rows []ImportRow, known *Known, by audit.Entry) (imported int64, err error)
+}
+
+// Known is what is known of an import's addresses before its transaction.
+type Known struct {
+	// Present has the tokens of the addresses that are on the list.
+	Present map[string]Token
+	// Hashes has the address of each hash that the store would have of it if it had left the list.
+	Hashes map[string]string
 }
 
 // Import adds the signups of a request body, whose pieces next returns until io.EOF.
@@ -135,6 +144,8 @@ func readImport(raw []byte) (rows []ImportRow, bad []ImportError, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// Each row is an object, so there is room for all from the beginning.
+	rows = make([]ImportRow, 0, min(bytes.Count(raw, []byte{'{'}), maxImportRows))
 	n := int64(0)
 	given := form.Each("signups", maxImportRows, func(row *body.Object) {
 		n++
@@ -185,20 +196,21 @@ func (h *held) add(ownerID string, n int) bool {
 // collect assembles a request body. It returns RATE_LIMITED if the bodies in memory
 // exceed their bounds. free releases this one.
 func (a *Admin) collect(ownerID string, next func() ([]byte, error)) (raw []byte, free func(), err error) {
-	free = func() { a.held.add(ownerID, -len(raw)) }
+	size, pieces := 0, [][]byte(nil)
+	free = func() { a.held.add(ownerID, -size) }
 	for {
 		piece, err := next()
 		if errors.Is(err, io.EOF) {
-			return raw, free, nil
+			return slices.Concat(pieces...), free, nil
 		}
-		if err == nil && len(raw)+len(piece) > maxImport {
+		if err == nil && size+len(piece) > maxImport {
 			err = apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", maxImport))
 		}
 		if err != nil {
 			free()
 			return nil, nil, err
 		}
-		raw = append(raw, piece...)
+		size, pieces = size+len(piece), append(pieces, piece)
 		if !a.held.add(ownerID, len(piece)) {
 			free()
 			return nil, nil, apierr.New(apierr.RateLimited, "Too many imports are running. Try again later.").WithRetryAfter(importPause)
@@ -231,24 +243,24 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The members of a chunk are looked up while the previous chunk is stored, which
-	// keeps the lookup out of the lock.
-	known := s.lookUp(ctx, w.ID, chunks[0])
+	// The addresses of a chunk are looked up and hashed while the previous chunk is stored,
+	// which keeps that out of the lock.
+	next := s.lookUp(ctx, w.ID, chunks[0])
 	followed, caught := int64(0), make(chan bool, 1)
 	caught <- true
 	defer func() { cancel(); <-caught }()
 	for i, chunk := range chunks {
-		present := <-known
+		known := <-next
 		if err := ctx.Err(); err != nil {
 			return imported, err
 		}
 		if i+1 < len(chunks) {
-			known = s.lookUp(ctx, w.ID, chunks[i+1])
+			next = s.lookUp(ctx, w.ID, chunks[i+1])
 		}
-		n, err := s.storeChunk(ctx, w, chunk, present, by)
+		n, err := s.storeChunk(ctx, w, chunk, known, by)
 		if err != nil {
 			cancel()
-			<-known
+			<-next
 			return imported, unavailable(err)
 		}
 		// The first chunk that stored anything has recorded the import.
@@ -296,39 +308,39 @@ func distinct(rows []ImportRow) []ImportRow {
 	return out
 }
 
-// lookUp sends the tokens of the rows that are on the list, then closes the channel.
-// It sends nil if the read fails; the import then reads them itself.
-func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRow) <-chan map[string]Token {
-	known := make(chan map[string]Token, 1)
+// lookUp sends what is known of the rows, then closes the channel. It sends nil if the read
+// fails; the import then reads it itself.
+func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRow) <-chan *Known {
+	next := make(chan *Known, 1)
 	go func() {
-		defer close(known)
+		defer close(next)
 		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 		defer cancel()
-		present, err := s.store.Present(ctx, waitlistID, rows)
+		known, err := s.store.Known(ctx, waitlistID, rows)
 		if err != nil && !errors.Is(err, context.Canceled) {
 			s.log.WarnContext(ctx, "members of an import chunk not read in advance; the import reads them itself",
 				slog.String("waitlist_id", waitlistID), telemetry.Err(err))
 		}
-		known <- present
+		next <- known
 	}()
-	return known
+	return next
 }
 
 // storeChunk stores one chunk and retries where that may help.
 func (s *Service) storeChunk(
-	ctx context.Context, w *Waitlist, rows []ImportRow, present map[string]Token, by audit.Entry,
+	ctx context.Context, w *Waitlist, rows []ImportRow, known *Known, by audit.Entry,
 ) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
 	defer cancel()
 	backoff := newBackoff()
 	for attempt := 1; ; attempt++ {
-		n, err := s.store.Import(ctx, w, rows, present, by)
+		n, err := s.store.Import(ctx, w, rows, known, by)
 		var retry *RetryError
 		if err == nil || !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
 			return n, err
 		}
-		// present may be outdated, and some of the rows may be stored.
-		present = nil
+		// known may be outdated, and some of the rows may be stored.
+		known = nil
 		s.log.WarnContext(ctx, "import chunk failed; retrying it", slog.String("waitlist_id", w.ID),
 			slog.Int("size", len(rows)), slog.Int("attempt", attempt), telemetry.Err(err))
 		if !backoff.Wait(ctx) {

@@ -99,9 +99,9 @@ type slowIndex struct {
 }
 
 func (s *slowIndex) Import(
-	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token, by audit.Entry,
+	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, known *signup.Known, by audit.Entry,
 ) (int64, error) {
-	n, err := s.Store.Import(ctx, w, rows, present, by)
+	n, err := s.Store.Import(ctx, w, rows, known, by)
 	s.stored.Add(n)
 	return n, err
 }

@@ -539,13 +539,13 @@ type interrupted struct {
 }
 
 func (s *interrupted) Import(
-	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token, by audit.Entry,
+	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, known *signup.Known, by audit.Entry,
 ) (int64, error) {
 	s.chunk++
 	if s.before != nil {
 		s.before(s.chunk)
 	}
-	n, err := s.Signups.Import(ctx, w, rows, present, by)
+	n, err := s.Signups.Import(ctx, w, rows, known, by)
 	if err == nil && s.after != nil {
 		return s.after(s.chunk, n)
 	}

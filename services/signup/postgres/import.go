@@ -56,18 +56,30 @@ func copied(list uuid.UUID, at time.Time, d signup.ImportBatch) []byte {
 // epoch is the zero of Postgres's timestamps.
 var epoch = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// Present implements signup.ImportStore.
-func (s *Signups) Present(ctx context.Context, waitlistID string, rows []signup.ImportRow) (present map[string]signup.Token, err error) {
-	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		present = make(map[string]signup.Token, len(rows))
+// Known implements signup.ImportStore.
+func (s *Signups) Known(ctx context.Context, waitlistID string, rows []signup.ImportRow) (*signup.Known, error) {
+	known := &signup.Known{Present: make(map[string]signup.Token, len(rows)), Hashes: s.emailsOf(waitlistID, rows)}
+	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		clear(known.Present)
 		var b pgx.Batch
-		queuePresent(&b, waitlistID, rows, present)
+		queuePresent(&b, waitlistID, rows, known.Present)
 		return tx.SendBatch(ctx, &b).Close()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read members: %w", err)
 	}
-	return present, nil
+	return known, nil
+}
+
+// emailsOf returns the rows' addresses by their hashes.
+func (s *Signups) emailsOf(waitlistID string, rows []signup.ImportRow) map[string]string {
+	emails := make(map[string]string, len(rows))
+	for _, r := range rows {
+		for _, h := range s.hashes(waitlistID, r.Email) {
+			emails[string(h)] = r.Email
+		}
+	}
+	return emails
 }
 
 // queuePresent adds to b a read of the rows that are on the list.
@@ -93,22 +105,20 @@ func queuePresent(b *pgx.Batch, waitlistID string, rows []signup.ImportRow, pres
 
 // Import implements signup.ImportStore.
 func (s *Signups) Import(
-	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, present map[string]signup.Token, by audit.Entry,
+	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, known *signup.Known, by audit.Entry,
 ) (imported int64, err error) {
-	emails := make(map[string]string, len(rows)) // hash → address
-	for _, r := range rows {
-		for _, h := range s.hashes(w.ID, r.Email) {
-			emails[string(h)] = r.Email
-		}
+	read := known == nil
+	if read {
+		known = &signup.Known{Present: make(map[string]signup.Token, len(rows)), Hashes: s.emailsOf(w.ID, rows)}
 	}
 	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
-		there, optedOut, lastKey := present, map[string]time.Time{}, int64(0)
+		optedOut, lastKey := map[string]time.Time{}, int64(0)
 		var b pgx.Batch
-		if there == nil {
-			there = make(map[string]signup.Token, len(rows))
-			queuePresent(&b, w.ID, rows, there)
+		if read {
+			clear(known.Present)
+			queuePresent(&b, w.ID, rows, known.Present)
 		}
-		queueOptedOut(&b, w.ID, emails, optedOut)
+		queueOptedOut(&b, w.ID, known.Hashes, optedOut)
 		b.Queue(lastKeySQL, w.ID).Query(func(keys pgx.Rows) error {
 			_, err := pgx.ForEachRow(keys, []any{&lastKey}, func() error { return nil })
 			return err
@@ -116,7 +126,7 @@ func (s *Signups) Import(
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("read before import: %w", err)
 		}
-		d := signup.DecideImport(st, lastKey, there, optedOut, rows)
+		d := signup.DecideImport(st, lastKey, known.Present, optedOut, rows)
 		imported = d.Imported
 		if len(d.Rows) == 0 {
 			return nil

@@ -60,15 +60,15 @@ if not rank then return {-1, 0, '0', 0, 0} end
 return {rank + 1, tonumber(mark[1]), mark[2], tonumber(mark[3]), tonumber(mark[4])}`)
 
 // applyScript: KEYS set, mark; ARGV from change, from nonce, to change, to
-// nonce, live, total, number of puts, then number and key of each, then removed
-// numbers.
+// nonce, live, total, number of puts, then key and number of each, then removed
+// numbers. A command takes many members at once, but not more values than Lua can unpack.
 var applyScript = goredis.NewScript(`
 local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce')
 if (mark[1] or '0') ~= ARGV[1] or (mark[2] or '0') ~= ARGV[2] then return -1 end
 if ARGV[1] == '0' then redis.call('UNLINK', KEYS[1]) end
 local last = 7 + 2 * tonumber(ARGV[7])
-for i = 8, last, 2 do redis.call('ZADD', KEYS[1], ARGV[i + 1], ARGV[i]) end
-for i = last + 1, #ARGV do redis.call('ZREM', KEYS[1], ARGV[i]) end
+for i = 8, last, 2000 do redis.call('ZADD', KEYS[1], unpack(ARGV, i, math.min(i + 1999, last))) end
+for i = last + 1, #ARGV, 2000 do redis.call('ZREM', KEYS[1], unpack(ARGV, i, math.min(i + 1999, #ARGV))) end
 if redis.call('ZCARD', KEYS[1]) ~= tonumber(ARGV[5]) then
   redis.call('DEL', KEYS[2])
   return -2
@@ -134,7 +134,7 @@ func (x *Index) Apply(ctx context.Context, waitlistID string, from signup.Mark, 
 	args := make([]any, 0, 7+2*len(d.Put)+len(d.Remove))
 	args = append(args, from.Change, from.Nonce, d.To.Change, d.To.Nonce, d.To.Live, d.To.Total, len(d.Put))
 	for _, p := range d.Put {
-		args = append(args, p.Number, p.Key)
+		args = append(args, p.Key, p.Number)
 	}
 	for _, number := range d.Remove {
 		args = append(args, number)
