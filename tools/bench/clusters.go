@@ -90,6 +90,37 @@ func (c *cluster) without(ctx context.Context, dir string, during func() error) 
 	return errors.Join(failed, err)
 }
 
+// spent is what signups cost their clusters.
+type spent struct {
+	signups int
+	cpu     time.Duration // of the programs, without their servers
+	syncs   int           // of the write-ahead log
+}
+
+// String tells the costs of one signup.
+func (s spent) String() string {
+	n := float64(s.signups)
+	return fmt.Sprintf("%.0f µs of signup's processor time and %.2f syncs of the write-ahead log",
+		float64(s.cpu.Microseconds())/n, float64(s.syncs)/n)
+}
+
+// spentBy returns what the clusters have spent so far.
+func spentBy(ctx context.Context, clusters []*cluster) (sum spent, err error) {
+	for _, c := range clusters {
+		cpu, err := c.srv.cpu()
+		if err != nil {
+			return spent{}, err
+		}
+		var syncs int
+		if err := c.conn.QueryRow(ctx, "SELECT wal_sync FROM pg_stat_wal").Scan(&syncs); err != nil {
+			return spent{}, fmt.Errorf("count the syncs of the log: %w", err)
+		}
+		sum.cpu += cpu
+		sum.syncs += syncs
+	}
+	return sum, nil
+}
+
 // clusters measures B19: a router sends the requests of each waitlist to the cluster that has it.
 func (b *bench) clusters(ctx context.Context) (err error) {
 	var two [2]*cluster
@@ -112,16 +143,29 @@ func (b *bench) clusters(ctx context.Context) (err error) {
 		return err
 	}
 	gen := &generator{addr: front}
-	side := func(lists ...*list) func(context.Context, time.Duration) (sample, error) {
-		return func(ctx context.Context, d time.Duration) (sample, error) { return gen.signUp(ctx, lists, b.conns, d) }
+	side := func(sum *spent, lists ...*list) func(context.Context, time.Duration) (sample, error) {
+		return func(ctx context.Context, d time.Duration) (sample, error) {
+			before, err := spentBy(ctx, two[:])
+			if err != nil {
+				return sample{}, err
+			}
+			s, failed := gen.signUp(ctx, lists, b.conns, d)
+			after, err := spentBy(ctx, two[:])
+			sum.signups += len(s.latencies)
+			sum.cpu += after.cpu - before.cpu
+			sum.syncs += after.syncs - before.syncs
+			return s, errors.Join(failed, err)
+		}
 	}
+	var apart, together spent
 	settle := func(ctx context.Context) error {
 		return errors.Join(published(ctx, two[0].conn), published(ctx, two[1].conn))
 	}
-	pairs, err := b.turns(ctx, "B19", settle, side(lists[2], lists[3]), side(lists[0], lists[1]), b.slice)
+	pairs, err := b.turns(ctx, "B19", settle, side(&apart, lists[2], lists[3]), side(&together, lists[0], lists[1]), b.slice)
 	if err != nil {
 		return err
 	}
+	b.notes = append(b.notes, fmt.Sprintf("In two clusters a signup takes %s, in one %s.", apart, together))
 	ours, theirs, ratio := of(pairs, rate)
 	b.add(row{
 		id: "B19", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= clustersGoal,
