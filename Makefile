@@ -107,14 +107,15 @@ test-faults: $(LABTOOLS) ## Inject faults into running suites: each alert must f
 model: ## Take the queue's model test through 125000 steps, without -race
 	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -parallel 4 -run '^TestModel$$' -v
 
-# CHAOS_SEED=7 CHAOS_ROUNDS=40 make chaos repeats what failed with that seed.
+# CHAOS_SEED=7 CHAOS_ROUNDS=40 FAULTS=kills make chaos repeats what failed with that seed.
+FAULTS ?= linearizable|kills|outages
 .PHONY: chaos
-chaos: ## Judge positions under faults, kill programs and servers 200 times, and test the outbox (CHAOS_SEED, CHAOS_ROUNDS)
+chaos: ## Judge positions under faults, kill programs and servers 200 times, and test the outbox (CHAOS_SEED, CHAOS_ROUNDS, FAULTS)
 	@CHAOS=full go run ./tools/test/run -kafka apache -packages ./tools/test/deploy -- -count=1 -v -timeout 3h \
-		-run '^TestPrograms$$/^(linearizable|kills|outages)$$'
-	@go run ./tools/test/run -packages ./libs/outbox -- -race -count=1 -v
+		-run '^TestPrograms$$/^($(FAULTS))$$'
+	@CHAOS=full go run ./tools/test/run -packages ./libs/outbox -- -race -count=1 -v
 
-# FUZZTIME=20s make fuzz
+# FUZZTIME=20s make fuzz; FUZZTIME=2000x takes so many inputs
 .PHONY: fuzz
 fuzz: ## Fuzz whatever parses, FUZZTIME (10m) for each target
 	@git grep -l '^func Fuzz' -- '*_test.go' | while read -r file; do \
@@ -130,8 +131,9 @@ soak: ## Run twice everyday's load (SOAK_RATE) for SOAK, an hour, and fail where
 	@SOAK=$${SOAK:-1h} go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 3h -run '^TestPrograms$$/^soak$$'
 
 .PHONY: test-long
-test-long: chaos schemathesis ## Run make chaos, make schemathesis and the long forms of the chaos tests of one process
+test-long: chaos schemathesis ## Run make chaos, make schemathesis and the long forms of the chaos tests of one process and of blasts
 	@CHAOS=full go run ./tools/test/run -packages ./tools/test/chaos -- -count=1 -v -timeout 1h
+	@CHAOS=full go run ./tools/test/run -packages ./services/messaging/cmd/messaging -- -count=1 -v -timeout 1h -run '^TestKillsInABlast$$'
 
 # make schemathesis ARGS='--max-examples 500' looks longer, ARGS='--seed 7' repeats a run.
 .PHONY: schemathesis

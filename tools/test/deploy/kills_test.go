@@ -39,11 +39,6 @@ func victims() []string { return append(programs(), servers()...) }
 // compares after every twentieth kill what was told with what is.
 func testKills(t *testing.T, dir string) {
 	from := seed(t)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("run it again with CHAOS_SEED=%d; the seed decides about the victims and the moments", from)
-		}
-	})
 	rng := rand.New(rand.NewPCG(from, 2))
 	s := newSite(t, dir)
 	m := newMix(s, from, everyday())

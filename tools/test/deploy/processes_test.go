@@ -380,10 +380,7 @@ func TestPrograms(t *testing.T) {
 		}
 		t.Run("soak", func(t *testing.T) { testSoak(t, dir, length) })
 	}
-	// Not yet in make test: see docs/reliability.md.
-	if os.Getenv("CHAOS") == "full" {
-		t.Run("linearizable", func(t *testing.T) { testLinearizable(t, dir) })
-	}
+	t.Run("linearizable", func(t *testing.T) { testLinearizable(t, dir) })
 }
 
 // testDeployment deploys the suite as the operator of a cluster does (roles, one
