@@ -58,7 +58,7 @@ var epoch = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // Known implements signup.ImportStore.
 func (s *Signups) Known(ctx context.Context, waitlistID string, rows []signup.ImportRow) (*signup.Known, error) {
-	known := &signup.Known{Present: make(map[string]signup.Token, len(rows)), Hashes: s.emailsOf(waitlistID, rows)}
+	known := s.hashed(waitlistID, rows)
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		clear(known.Present)
 		var b pgx.Batch
@@ -71,15 +71,15 @@ func (s *Signups) Known(ctx context.Context, waitlistID string, rows []signup.Im
 	return known, nil
 }
 
-// emailsOf returns the rows' addresses by their hashes.
-func (s *Signups) emailsOf(waitlistID string, rows []signup.ImportRow) map[string]string {
-	emails := make(map[string]string, len(rows))
+// hashed returns what is known of rows without reading the list.
+func (s *Signups) hashed(waitlistID string, rows []signup.ImportRow) *signup.Known {
+	known := &signup.Known{Present: make(map[string]signup.Token, len(rows)), Hashes: make(map[string]string, len(rows))}
 	for _, r := range rows {
 		for _, h := range s.hashes(waitlistID, r.Email) {
-			emails[string(h)] = r.Email
+			known.Hashes[string(h)] = r.Email
 		}
 	}
-	return emails
+	return known
 }
 
 // queuePresent adds to b a read of the rows that are on the list.
@@ -109,7 +109,7 @@ func (s *Signups) Import(
 ) (imported int64, err error) {
 	read := known == nil
 	if read {
-		known = &signup.Known{Present: make(map[string]signup.Token, len(rows)), Hashes: s.emailsOf(w.ID, rows)}
+		known = s.hashed(w.ID, rows)
 	}
 	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
 		optedOut, lastKey := map[string]time.Time{}, int64(0)
