@@ -69,12 +69,7 @@ func (h *handler) form(v *view) error {
 	if v.c.Request.Method != http.MethodHead {
 		h.shown(f.ID)
 	}
-	pieces, err := v.drawForm(f)
-	if err != nil {
-		return err
-	}
-	v.answer(http.StatusOK, pieces...)
-	return nil
+	return v.drawForm(f)
 }
 
 // maxDrawn bounds the forms that are kept as they were drawn, in bytes.
@@ -98,6 +93,7 @@ type drawing struct {
 type drawnPage struct {
 	// form is what was drawn; signup sends another one as soon as anything changes.
 	form   *forms.Form
+	policy string
 	pieces [][]byte
 	bytes  int
 }
@@ -113,14 +109,13 @@ func (d *drawn) keep(key drawing, p drawnPage) {
 	d.pages[key] = p
 }
 
-// drawForm returns the page of a form in pieces that must not be changed.
-func (v *view) drawForm(f *forms.Form) ([][]byte, error) {
+// drawForm answers with a form, as it was drawn before if nothing but the referral token differs.
+func (v *view) drawForm(f *forms.Form) error {
 	ref := httpapi.Query(v.c, "ref")
 	p := newFormPage(f, func(name string) string { return httpapi.Query(v.c, name) })
 	v.Data = p
 	if len(p.UTM) > 0 || httpapi.Query(v.c, "email") != "" || (ref != "" && !referralToken.MatchString(ref)) {
-		page, err := v.draw("form")
-		return [][]byte{page}, err
+		return v.render(http.StatusOK, "form")
 	}
 	d, key := &v.h.drawn, drawing{f.ID, v.lang, ref != ""}
 	d.mu.Lock()
@@ -135,16 +130,17 @@ func (v *view) drawForm(f *forms.Form) ([][]byte, error) {
 		v.Data = p
 		page, err := v.draw("form")
 		if err != nil {
-			return nil, err
+			return err
 		}
-		kept = drawnPage{f, bytes.Split(page, []byte(mark)), len(page)}
+		kept = drawnPage{f, v.policy(), bytes.Split(page, []byte(mark)), len(page)}
 		d.keep(key, kept)
 	}
 	out := kept.pieces[:1:1]
 	for _, piece := range kept.pieces[1:] {
 		out = append(out, []byte(ref), piece)
 	}
-	return out, nil
+	v.answer(http.StatusOK, kept.policy, out...)
+	return nil
 }
 
 // signup is the API's answer to a signup, and to a request for its place.

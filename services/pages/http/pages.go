@@ -292,7 +292,7 @@ func (v *view) render(status int, name string) error {
 	if err != nil {
 		return err
 	}
-	v.answer(status, page)
+	v.answer(status, v.policy(), page)
 	return nil
 }
 
@@ -305,10 +305,13 @@ func (v *view) draw(name string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// policy returns the page's Content-Security-Policy.
+func (v *view) policy() string { return fmt.Sprintf(policy, v.styleHash(), origins(v.Picture, v.Logo)) }
+
 // answer answers with a page in one or more pieces.
-func (v *view) answer(status int, pieces ...[]byte) {
+func (v *view) answer(status int, csp string, pieces ...[]byte) {
 	header := v.c.Writer.Header()
-	header.Set("Content-Security-Policy", fmt.Sprintf(policy, v.styleHash(), origins(v.Picture, v.Logo)))
+	header.Set("Content-Security-Policy", csp)
 	header.Set("Vary", "Accept-Language")
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	length := 0
