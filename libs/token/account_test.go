@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/token"
+	"waitlist.internal/libs/token/tokentest"
 )
 
 const accountID = "0197f0c4-6d0e-7cc1-a2a3-0123456789ab"
@@ -47,19 +48,17 @@ func TestAccountTokenCarriesItsAccount(t *testing.T) {
 }
 
 func TestAccountTokenTampered(t *testing.T) {
-	r, now := accountRing(t), time.Unix(1_800_000_000, 0)
+	r, now, tried := accountRing(t), time.Unix(1_800_000_000, 0), 0
 	for _, kind := range []token.Purpose{token.VerifyAccount, token.ResetPassword} {
 		tok := r.MintAccount(kind, accountID, 3, now.Add(time.Hour))
-		for i := range len(tok) {
-			for change := 1; change < 256; change++ {
-				b := []byte(tok)
-				b[i] ^= byte(change)
-				if _, _, err := verifyAccount(r, kind, string(b), now); !errors.Is(err, token.ErrInvalid) {
-					t.Fatalf("%s: byte %d as %q: %v", kind, i, b[i], err)
-				}
+		for bad := range tokentest.Tampered(tok, tokentest.Bytes()) {
+			if _, _, err := verifyAccount(r, kind, bad, now); !errors.Is(err, token.ErrInvalid) {
+				t.Fatalf("%s: %q for %q: %v", kind, bad, tok, err)
 			}
+			tried++
 		}
 	}
+	t.Logf("%d refused", tried)
 	for _, bad := range []string{"", ".", "..", "a.1", "a.+1.x", "a.01.x", ".1.x", "a.x.y", strings.Repeat("a", 1000) + ".1.x"} {
 		if _, _, _, err := token.ParseAccount(bad); !errors.Is(err, token.ErrInvalid) {
 			t.Fatalf("%q: %v", bad, err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"waitlist.internal/libs/token/tokentest"
 )
 
 func ring(t *testing.T, keys ...string) *Ring {
@@ -86,24 +88,21 @@ func TestHasher(t *testing.T) {
 	}
 }
 
-// TestVerifyTampered: with any byte changed to any other, no kind of token is valid.
+// TestVerifyTampered: no kind of token is valid with a byte changed, left out, doubled or added, or cut.
 func TestVerifyTampered(t *testing.T) {
-	r := ring(t, "a")
+	r, tried := ring(t, "a"), 0
 	for _, kind := range []Purpose{VerifySignup, Unsubscribe, DeleteData, VerifyAccount, ResetPassword} {
 		good := r.Mint(kind, "s", time.Time{})
 		if err := r.Verify(kind, "s", good, time.Now()); err != nil {
 			t.Fatalf("%s: %v", kind, err)
 		}
-		for i := range len(good) {
-			for change := 1; change < 256; change++ {
-				bad := []byte(good)
-				bad[i] ^= byte(change)
-				if r.Verify(kind, "s", string(bad), time.Now()) == nil {
-					t.Errorf("%s: byte %d as %q is accepted: %q", kind, i, bad[i], bad)
-				}
+		for bad := range tokentest.Tampered(good, tokentest.Bytes()) {
+			if tried++; r.Verify(kind, "s", bad, time.Now()) == nil {
+				t.Errorf("%s: %q is accepted for %q", kind, bad, good)
 			}
 		}
 	}
+	t.Logf("%d refused", tried)
 }
 
 func TestParseRing(t *testing.T) {

@@ -234,3 +234,31 @@ func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
 		t.Errorf("%d indexes were built", n)
 	}
 }
+
+// TestManyAtOnce: an index takes more members, and gives more up, than Lua can pass to one command.
+func TestManyAtOnce(t *testing.T) {
+	const n = 20_000
+	w := newWorld(t, 0)
+	var put []signup.Key
+	var remove []int64
+	for i := range int64(n) {
+		put = append(put, signup.Key{Key: i << 20, Number: i + 1})
+		if i%2 == 0 {
+			remove = append(remove, i+1)
+		}
+	}
+	full := signup.Mark{Change: 1, Nonce: 1, Live: n, Total: n}
+	half := signup.Mark{Change: 2, Nonce: 2, Live: n / 2, Total: n}
+	if ok, err := w.sets.Apply(t.Context(), w.list.ID, signup.Mark{}, signup.Delta{To: full, Put: put}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if ok, err := w.sets.Apply(t.Context(), w.list.ID, full, signup.Delta{To: half, Remove: remove}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	for _, number := range []int64{2, n / 2, n} {
+		v := signup.View{Change: half.Change, Nonce: half.Nonce, Signup: &signup.Signup{Number: number, QueueKey: (number - 1) << 20}}
+		if p, err := w.sets.Rank(t.Context(), w.list.ID, v); err != nil || p.Rank != number/2 || p.Mark != half {
+			t.Errorf("number %d: %+v, %v", number, p, err)
+		}
+	}
+}

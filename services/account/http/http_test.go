@@ -21,6 +21,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
+	"waitlist.internal/libs/token/tokentest"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/account"
 )
@@ -315,14 +316,16 @@ func TestAPIKeyTampering(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	k := e.register("owner@example.com")
-	for i := range len(k) {
-		b := []byte(k)
-		b[i] ^= 1
-		e.me(key(string(b))).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	tried := 0
+	for bad := range tokentest.Tampered(k, tokentest.Bytes()) {
+		if a := e.me(key(bad)); a.status != http.StatusUnauthorized {
+			t.Errorf("%q for %q: %d", bad, k, a.status)
+		}
+		tried++
 	}
-	for _, bad := range []string{k[:len(k)-1], k + "A", strings.ToLower(k), " " + k + "x"} {
-		e.me(key(bad)).expect(t, 401, "AUTHENTICATION_REQUIRED")
-	}
+	t.Logf("%d refused", tried)
+	e.me(key(strings.ToLower(k))).expect(t, 401, "AUTHENTICATION_REQUIRED")
+	e.me(key(k)).expect(t, 200, "")
 	// A key with the right format and lookup part but another secret.
 	e.exec(`UPDATE account SET api_key_hash = sha256('other')`)
 	e.me(key(k)).expect(t, 401, "AUTHENTICATION_REQUIRED")
@@ -1047,8 +1050,8 @@ func TestForgotPasswordTiming(t *testing.T) {
 // or the other way round, by more than a chance of one in a million. The order is random.
 func sameTimes(t *testing.T, known, unknown []string, send func(email string)) {
 	t.Helper()
-	emails := slices.Concat(known, unknown)
-	rand.Shuffle(len(emails), func(i, j int) { emails[i], emails[j] = emails[j], emails[i] })
+	emails, seed := slices.Concat(known, unknown), rand.Uint64()
+	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(emails), func(i, j int) { emails[i], emails[j] = emails[j], emails[i] })
 	var of, others []time.Duration
 	for _, email := range emails {
 		start := time.Now()
@@ -1059,10 +1062,12 @@ func sameTimes(t *testing.T, known, unknown []string, send func(email string)) {
 			others = append(others, took)
 		}
 	}
-	if z := mannWhitney(of, others); math.Abs(z) > 4.9 {
-		slices.Sort(of)
-		slices.Sort(others)
-		t.Errorf("%.1f standard deviations apart; medians: known %v, unknown %v", z, of[len(of)/2], others[len(others)/2])
+	z := mannWhitney(of, others)
+	slices.Sort(of)
+	slices.Sort(others)
+	t.Logf("%.1f standard deviations apart; medians: known %v, unknown %v; order %d", z, of[len(of)/2], others[len(others)/2], seed)
+	if math.Abs(z) > 4.9 {
+		t.Error("the times tell who has an account")
 	}
 }
 
@@ -1091,23 +1096,17 @@ func TestRefreshTokenTampering(t *testing.T) {
 	e.register("owner@example.com")
 	_, good := e.login("owner@example.com")
 	refresh := func(token string) answer { return e.post("/refresh", map[string]string{"refresh_token": token}) }
-	bad := []string{good + "A", "A" + good, good + good}
-	for i := range good {
-		bad = append(bad, good[:i], good[:i]+good[i+1:])
-		for bit := range 7 {
-			b := []byte(good)
-			b[i] ^= 1 << bit
-			bad = append(bad, string(b))
+	tried := 0
+	for bad := range tokentest.Tampered(good, tokentest.Base64URL) {
+		if bad == "" {
+			continue // answered as a missing field
 		}
+		if a := refresh(bad); a.status != http.StatusUnauthorized {
+			t.Errorf("%q for %q: %d", bad, good, a.status)
+		}
+		tried++
 	}
-	for _, token := range bad {
-		if token == "" || strings.ContainsRune(token, 0) {
-			continue
-		}
-		if a := refresh(token); a.status != http.StatusUnauthorized {
-			t.Errorf("%q: %d", token, a.status)
-		}
-	}
+	t.Logf("%d refused", tried)
 	refresh(good).expect(t, 200, "")
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"waitlist.internal/libs/token/tokentest"
 	"waitlist.internal/services/account"
 )
 
@@ -150,16 +151,14 @@ func TestForgedIDTokens(t *testing.T) {
 			t.Errorf("%s: %d %s", name, a.status, a.raw)
 		}
 	}
-	for i := range len(good) {
-		for _, c := range []byte{good[i] ^ 1, 'A', '.'} {
-			if c == good[i] {
-				continue
-			}
-			if a := e.me(bearer(good[:i] + string(rune(c)) + good[i+1:])); a.status != http.StatusUnauthorized {
-				t.Fatalf("byte %d as %q: %d", i, c, a.status)
-			}
+	tried := 0
+	for bad := range tokentest.Tampered(good, tokentest.Base64URL) {
+		if a := e.me(bearer(bad)); a.status != http.StatusUnauthorized {
+			t.Errorf("%q for %q: %d", bad, good, a.status)
 		}
+		tried++
 	}
+	t.Logf("%d refused", tried)
 	e.me(bearer(good)).expect(t, 200, "")
 }
 
