@@ -23,8 +23,10 @@ import (
 const (
 	// mixStep is the factor between two rates of B14: four steps double the rate.
 	mixStep = 1.189207115
-	// mixTurns is how often a rate is tried, mixGood the p99 in milliseconds up to which it is good.
+	// mixTurns is how many turns a rate must be good in, one after the other, and mixTries how often it may try: one moment of
+	// the machine does not end the search. mixGood is the p99 in milliseconds up to which a turn is good.
 	mixTurns = 3
+	mixTries = 2
 	mixGood  = 100.0
 	// mixCrowd is the number of connections at twice the highest good rate: with fewer, requests would wait in the load generator.
 	mixCrowd = 4096
@@ -409,25 +411,29 @@ func (b *bench) mixes(ctx context.Context, size int) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 	best, failed := make([]float64, len(sides)), make([]bool, len(sides))
 	for offered := b.mixRate; slices.Contains(failed, false); offered *= mixStep {
-		good := make([]int, len(sides))
-		for range mixTurns {
-			for i, l := range sides {
-				if failed[i] {
-					continue
+		good := make([]bool, len(sides))
+		for range mixTries {
+			bad := make([]bool, len(sides))
+			for range mixTurns {
+				for i, l := range sides {
+					if failed[i] || good[i] || bad[i] {
+						continue
+					}
+					m, err := l.ask(ctx, offered, b.conns, b.slice)
+					if err != nil {
+						return fmt.Errorf("B14: %s: %w", l.name, err)
+					}
+					b.say("B14 %d members, %s: offered %.0f/s, done %.0f/s, shed %d, p50 %.1f ms p99 %.1f ms", size, l.name, offered,
+						m.perSecond, m.shed, m.quantile(.5), m.quantile(.99))
+					bad[i] = !m.good()
 				}
-				m, err := l.ask(ctx, offered, b.conns, b.slice)
-				if err != nil {
-					return fmt.Errorf("B14: %s: %w", l.name, err)
-				}
-				b.say("B14 %d members, %s: offered %.0f/s, done %.0f/s, shed %d, p50 %.1f ms p99 %.1f ms", size, l.name, offered,
-					m.perSecond, m.shed, m.quantile(.5), m.quantile(.99))
-				if failed[i] = !m.good(); !failed[i] {
-					good[i]++
-				}
+			}
+			for i := range sides {
+				good[i] = good[i] || !failed[i] && !bad[i]
 			}
 		}
 		for i := range sides {
-			if good[i] == mixTurns {
+			if failed[i] = !good[i]; good[i] {
 				best[i] = offered
 			}
 		}
@@ -474,7 +480,8 @@ func (b *bench) mixes(ctx context.Context, size int) (err error) {
 		id: fmt.Sprintf("B14 at %d", size), goal: "≥ 2 ×", ratio: ratio, met: ratio > 2/math.Sqrt(mixStep), // four steps are not quite 2
 		what: fmt.Sprintf("The highest rate of a launch's mix "+
 			"(40 %% referred signups, 40 %% statuses, 15 %% configs, 4 %% counts, 1 %% leaderboards) "+
-			"with p99 below %.0f ms in %d of %d turns, all services running, against the former program.", mixGood, mixTurns, mixTurns),
+			"with p99 below %.0f ms in %d turns in a row, at the first or second try, all services running, against the former program.",
+			mixGood, mixTurns),
 		ours: fmt.Sprintf("%.0f/s", best[0]), theirs: theirs,
 	})
 	return nil
