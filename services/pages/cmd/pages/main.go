@@ -10,8 +10,8 @@ import (
 	"waitlist.internal/services/pages/app"
 )
 
-// gcPercent lets the heap grow to five times what is in use, some 30 MB under load. Little is, so with Go's default of 100
-// the collector would run many times a second. GOGC overrides it, and GOMEMLIMIT bounds it.
+// gcPercent is Go's GOGC. So little of the heap is in use that with the default of 100 the collector would run many times a
+// second. GOGC overrides it, and GOMEMLIMIT bounds the heap.
 const gcPercent = 400
 
 func main() {
