@@ -111,13 +111,15 @@ func (b *bench) pages(ctx context.Context) (err error) {
 		}
 		b.notes = append(b.notes, fmt.Sprintf("While %d people a second look at a form, pages take %.1f %% of the time of all processors.",
 			viewsPerSecond, 100*used.Seconds()/(looked.Seconds()*float64(runtime.NumCPU()))))
-		ours, theirs, ratio := of(pairs, rate)
-		b.add(row{
-			id: "B18", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
-			what: fmt.Sprintf("Signups into one waitlist over %d connections while %d people a second look at its form, against nobody looking.",
-				b.conns, viewsPerSecond),
-			ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
-		})
+		judge := func(id, what string, pairs []pair) {
+			ours, theirs, ratio := of(pairs, rate)
+			b.add(row{
+				id: id, goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9, what: what,
+				ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
+			})
+		}
+		judge("B18", fmt.Sprintf("Signups into one waitlist over %d connections while %d people a second look at its form, against nobody looking.",
+			b.conns, viewsPerSecond), pairs)
 		bare, err := b.bareForm(ctx, web.addr, request)
 		if err != nil {
 			return err
@@ -125,21 +127,11 @@ func (b *bench) pages(ctx context.Context) (err error) {
 		if pairs, err = b.turns(ctx, "B18 bare", settle, viewed(web.addr), viewed(bare), b.slice); err != nil {
 			return err
 		}
-		ours, theirs, ratio = of(pairs, rate)
-		b.add(row{
-			id: "B18 bare", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
-			what: "The same signups while people look at its form, against people who look at the same bytes from a bare gin handler.",
-			ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
-		})
+		judge("B18 bare", "The same signups while people look at its form, against people who look at the same bytes from a bare gin handler.", pairs)
 		if pairs, err = b.turns(ctx, "B18 least", settle, viewed(bare), alone, b.slice); err != nil {
 			return err
 		}
-		ours, theirs, ratio = of(pairs, rate)
-		b.add(row{
-			id: "B18 least", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
-			what: "The same signups while people look at those bytes from the bare gin handler, against nobody looking.",
-			ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
-		})
+		judge("B18 least", "The same signups while people look at those bytes from the bare gin handler, against nobody looking.", pairs)
 	}
 	return l.exact()
 }
