@@ -118,8 +118,8 @@ func (b *bench) pages(ctx context.Context) (err error) {
 				ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 			})
 		}
-		judge("B18", fmt.Sprintf("Signups into one waitlist over %d connections while %d people a second look at its form, against nobody looking.",
-			b.conns, viewsPerSecond), pairs)
+		judge("B18", fmt.Sprintf("Signups into one waitlist over %d connections while %d people a second look at its form, "+
+			"against nobody looking.", b.conns, viewsPerSecond), pairs)
 		bare, err := b.bareForm(ctx, web.addr, request)
 		if err != nil {
 			return err
@@ -127,7 +127,8 @@ func (b *bench) pages(ctx context.Context) (err error) {
 		if pairs, err = b.turns(ctx, "B18 bare", settle, viewed(web.addr), viewed(bare), b.slice); err != nil {
 			return err
 		}
-		judge("B18 bare", "The same signups while people look at its form, against people who look at the same bytes from a bare gin handler.", pairs)
+		judge("B18 bare", "The same signups while people look at its form, "+
+			"against people who look at the same bytes from a bare gin handler.", pairs)
 		if pairs, err = b.turns(ctx, "B18 least", settle, viewed(bare), alone, b.slice); err != nil {
 			return err
 		}
