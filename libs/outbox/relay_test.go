@@ -405,7 +405,7 @@ func TestTwoRelaysKilledUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	const keys, writers, each = 5, 8, 40
-	rng := rand.New(rand.NewPCG(3, 4))
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 1))
 	kills := 0
 	var l log
 	l.after = func() {
@@ -541,7 +541,7 @@ func TestOrderByKeyWithFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	const keys, writers, each = 5, 8, 60
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 1))
 	l := log{
 		fail: func(msgs []kafkago.Message) error {
 			switch rng.IntN(8) {

@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"waitlist.internal/libs/testenv"
 )
 
 // Rate is the load in signups per second.
@@ -42,18 +44,23 @@ type Load struct {
 	done   sync.WaitGroup
 
 	mu     sync.Mutex
+	rng    *rand.Rand
 	acks   []Ack
 	failed atomic.Int64
 	sent   atomic.Int64
 }
 
 // StartLoad starts the load. It calls url before each request, because a restarted
-// server may have another address. About half of the signups name a referrer.
+// server may have another address. About half of the signups name a referrer, which the
+// seed of testenv.Seed decides.
 func StartLoad(t testing.TB, prefix string, url func() string) *Load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
-	l := &Load{url: url, stop: cancel, client: &http.Client{Transport: transport, Timeout: 10 * time.Second}}
+	l := &Load{
+		url: url, stop: cancel, client: &http.Client{Transport: transport, Timeout: 10 * time.Second},
+		rng: rand.New(rand.NewPCG(testenv.Seed(t), 1)),
+	}
 	l.done.Go(func() {
 		tick := time.NewTicker(time.Second / Rate)
 		defer tick.Stop()
@@ -79,8 +86,8 @@ func (l *Load) one(email string) {
 	body := map[string]string{"email": email}
 	var referrer Ack
 	l.mu.Lock()
-	if n := len(l.acks); n > 0 && rand.IntN(2) == 0 {
-		referrer = l.acks[rand.IntN(n)]
+	if n := len(l.acks); n > 0 && l.rng.IntN(2) == 0 {
+		referrer = l.acks[l.rng.IntN(n)]
 		body["referred_by_token"] = referrer.Token
 	}
 	l.mu.Unlock()

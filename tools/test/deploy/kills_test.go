@@ -38,7 +38,7 @@ func victims() []string { return append(programs(), servers()...) }
 // testKills kills programs and servers at random moments, one or two at a time, and
 // compares after every twentieth kill what was told with what is.
 func testKills(t *testing.T, dir string) {
-	from := seed(t)
+	from := testenv.Seed(t)
 	rng := rand.New(rand.NewPCG(from, 2))
 	s := newSite(t, dir)
 	m := newMix(s, from, everyday())

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -42,21 +41,6 @@ const (
 	answered = time.Minute
 )
 
-// seed returns the seed of the run: a fixed one, or CHAOS_SEED.
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	n, err := strconv.ParseUint(cmp.Or(os.Getenv("CHAOS_SEED"), "1"), 10, 64)
-	if err != nil {
-		t.Fatalf("CHAOS_SEED: %v", err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("run it again with CHAOS_SEED=%d; the seed decides about faults, victims, moments and what clients ask", n)
-		}
-	})
-	return n
-}
-
 // testLinearizable lets 64 clients sign up, move, remove and look while the network between
 // two replicas of signup and their servers is cut and slowed. What they were told must be
 // what some order of their operations, one by one, would have told them.
@@ -66,7 +50,7 @@ func testLinearizable(t *testing.T, programs string) {
 	if os.Getenv("CHAOS") == "full" {
 		rounds = 30
 	}
-	from := seed(t)
+	from := testenv.Seed(t)
 	db := newDatabase(t)
 	db.applyRoles(t, "postgres")
 	d := newDeployment(t, db, programs)

@@ -21,7 +21,7 @@ func testOutages(t *testing.T, dir string) {
 		away = time.Minute
 	}
 	s := newSite(t, dir)
-	m := newMix(s, seed(t), everyday())
+	m := newMix(s, testenv.Seed(t), everyday())
 	a := newAuditor(m)
 	m.warmUp()
 	address, err := redis.ParseURL(s.base["REDIS_URL"])
@@ -73,19 +73,22 @@ func testOutages(t *testing.T, dir string) {
 	told("an old snapshot and more signups")
 
 	// Evicted wholly or in part, with the mark left.
-	for what, evict := range map[string]func() error{
-		"the index was evicted": func() error { return rdb.Del(t.Context(), keys[0]).Err() },
-		"half of it was lost":   func() error { return rdb.ZRemRangeByRank(t.Context(), keys[0], 0, warm/2).Err() },
+	for _, lost := range []struct {
+		what  string
+		evict func() error
+	}{
+		{"the index was evicted", func() error { return rdb.Del(t.Context(), keys[0]).Err() }},
+		{"half of it was lost", func() error { return rdb.ZRemRangeByRank(t.Context(), keys[0], 0, warm/2).Err() }},
 	} {
-		if err := evict(); err != nil {
+		if err := lost.evict(); err != nil {
 			t.Fatal(err)
 		}
 		if mark, err := rdb.HLen(t.Context(), keys[1]).Result(); err != nil || mark == 0 {
 			t.Fatalf("the index has no mark: %v", err)
 		}
-		told(what)
+		told(lost.what)
 		goOn(20)
-		told(what + ", and more signups")
+		told(lost.what + ", and more signups")
 	}
 
 	m.start()

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"waitlist.internal/libs/testenv"
 )
 
 // answers is the series of how long signup took to answer.
@@ -93,7 +95,7 @@ func soakRate(t *testing.T) float64 {
 // memory, goroutines and descriptors of each program, dead rows, and the time of answers.
 func testSoak(t *testing.T, dir string, length time.Duration) {
 	s := newSite(t, dir)
-	m := newMix(s, seed(t), everyday().times(soakRate(t)))
+	m := newMix(s, testenv.Seed(t), everyday().times(soakRate(t)))
 	a := newAuditor(m)
 	m.warmUp()
 	m.start()
