@@ -14,8 +14,8 @@ type Limits struct {
 	// 16. Each timeout halves the endpoint's bound, each answer adds one.
 	LaneRunning int
 	// Queued bounds the deliveries that wait in this process, OwnerQueued those of one
-	// owner, LaneQueued those to one endpoint; defaults 100,000, 5,000 and 1,000.
-	// Further ones are dropped.
+	// owner, LaneQueued those to one endpoint; defaults 400,000 (140 MB), 40,000 and
+	// 20,000. Further ones are dropped.
 	Queued, OwnerQueued, LaneQueued int
 }
 
@@ -31,9 +31,9 @@ func (l Limits) withDefaults() Limits {
 		{&l.OwnerRunning, 32},
 		{&l.HostRunning, 64},
 		{&l.LaneRunning, 16},
-		{&l.Queued, 100_000},
-		{&l.OwnerQueued, 5_000},
-		{&l.LaneQueued, 1_000},
+		{&l.Queued, 400_000},
+		{&l.OwnerQueued, 40_000},
+		{&l.LaneQueued, 20_000},
 	} {
 		*f.v = cmp.Or(*f.v, f.def)
 	}
@@ -61,16 +61,30 @@ type laneKey struct {
 
 // lane is the queue of one endpoint.
 type lane struct {
-	key     laneKey
-	owner   *owner
-	queue   []Delivery
-	running int
+	key   laneKey
+	owner *owner
+	queue []Delivery
+	// returned are deliveries that were put back; they go first, the last one first.
+	returned []Delivery
+	running  int
 	// limit bounds the deliveries under way; at least 1.
 	limit int
 	// host is the last known host; "" before the first attempt.
 	host string
 	// listed is set while the lane is in its owner's ready list or waits for its host.
 	listed bool
+}
+
+func (l *lane) queued() int { return len(l.returned) + len(l.queue) }
+
+// take removes the first delivery of the queue, which has one.
+func (l *lane) take() (d Delivery) {
+	if last := len(l.returned) - 1; last >= 0 {
+		d, l.returned[last], l.returned = l.returned[last], Delivery{}, l.returned[:last]
+		return d
+	}
+	d, l.queue[0], l.queue = l.queue[0], Delivery{}, l.queue[1:]
+	return d
 }
 
 type owner struct {
@@ -105,7 +119,7 @@ func (s *lanes) add(d Delivery) bool {
 		o.lanes++
 	}
 	full := l.owner.queued >= s.limits.OwnerQueued || s.queued >= s.limits.Queued
-	if n := len(l.queue); n >= s.limits.LaneQueued || n >= spared && full {
+	if n := l.queued(); n >= s.limits.LaneQueued || n >= spared && full {
 		return false
 	}
 	l.queue = append(l.queue, d)
@@ -128,12 +142,11 @@ func (s *lanes) next() (*lane, Delivery) {
 		l := o.ready[0]
 		o.ready[0], o.ready = nil, o.ready[1:]
 		l.listed = false
-		if len(l.queue) == 0 || l.running >= l.limit || !s.enter(l, l.host) {
+		if l.queued() == 0 || l.running >= l.limit || !s.enter(l, l.host) {
 			s.listOwner(o)
 			continue
 		}
-		d := l.queue[0]
-		l.queue[0], l.queue = Delivery{}, l.queue[1:]
+		d := l.take()
 		l.running++
 		o.running++
 		o.queued--
@@ -202,7 +215,7 @@ func (s *lanes) move(l *lane, from, to string) bool {
 
 // back puts a delivery at the front of its queue again.
 func (s *lanes) back(l *lane, d Delivery) {
-	l.queue = append([]Delivery{d}, l.queue...)
+	l.returned = append(l.returned, d)
 	l.owner.queued++
 	s.queued++
 }
@@ -224,7 +237,7 @@ func (s *lanes) done(l *lane, name string, slow, quick bool) {
 	}
 	s.list(l)
 	s.listOwner(l.owner)
-	if l.running > 0 || len(l.queue) > 0 {
+	if l.running > 0 || l.queued() > 0 {
 		return
 	}
 	delete(s.lanes, l.key)
@@ -235,7 +248,7 @@ func (s *lanes) done(l *lane, name string, slow, quick bool) {
 
 // list gives l a turn if it can use one.
 func (s *lanes) list(l *lane) {
-	if l.listed || len(l.queue) == 0 || l.running >= l.limit {
+	if l.listed || l.queued() == 0 || l.running >= l.limit {
 		return
 	}
 	l.listed = true

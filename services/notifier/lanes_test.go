@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,6 +71,25 @@ func TestOneThatHangsDelaysNobody(t *testing.T) {
 			p.stop()
 		})
 	}
+}
+
+// What an outage of the broker held back comes at once. It waits, and all of it is sent.
+func TestBacklogIsSent(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var sent atomic.Int64
+	e.answer = func(context.Context, string) (notifier.Outcome, string, int) {
+		sent.Add(1)
+		return notifier.Delivered, "", 200
+	}
+	p := e.start(notifier.Limits{})
+	var ds []notifier.Delivery
+	for i := range int64(3_000) {
+		ds = append(ds, created(notifier.Webhook, i))
+	}
+	e.queue(p, ds...)
+	e.eventually("all are sent", func() bool { return sent.Load() == int64(len(ds)) })
+	p.stop()
 }
 
 // No owner, host or endpoint has more under way than it may, nor do all.
