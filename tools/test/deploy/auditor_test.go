@@ -66,7 +66,7 @@ type auditor struct {
 	*mix
 
 	stored, events, missing, unknown, audits int
-	blastMails                                        int
+	blastMails                               int
 }
 
 // newAuditor notes from now on how deliveries end, for the notifier keeps the last hundred.
