@@ -249,7 +249,8 @@ func TestTokensThatAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	for bad := range tokentest.Tampered(fine, "AQgw_.=") {
+	// One of B, R, h and x differs from the last character in bits that mean nothing.
+	for bad := range tokentest.Tampered(fine, "BRhx_.=") {
 		if got := n.raw(t, bad); got != codes.Unauthenticated {
 			t.Errorf("%q for %q: %v", bad, fine, got)
 		}
