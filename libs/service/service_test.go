@@ -537,7 +537,7 @@ func TestDelay(t *testing.T) {
 	cfg := base(t)
 	cfg.HTTPListener, cfg.GRPCListener, cfg.InternalListener = listen(t), listen(t), listen(t)
 	cfg.ServiceKeys = rpc.Keys{"billing": {caller.Public()}}.String()
-	cfg.ShutdownDelay = time.Second
+	cfg.ShutdownDelay = 3 * time.Second
 	public, internal := "http://"+cfg.HTTPListener.Addr().String(), "http://"+cfg.InternalListener.Addr().String()
 	r, err := service.New(t.Context(), "account", cfg, service.Options{HTTP: true, GRPC: true})
 	if err != nil {
