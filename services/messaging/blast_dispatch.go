@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -27,6 +28,7 @@ func (b *Blaster) dispatch(ctx context.Context) {
 		if free == 0 {
 			return
 		}
+		until := time.Now().Add(b.Lease)
 		batches, err := b.claim(ctx, free)
 		if err != nil {
 			b.Log.WarnContext(ctx, "batches not claimed", telemetry.Err(err))
@@ -34,7 +36,7 @@ func (b *Blaster) dispatch(ctx context.Context) {
 		for _, batch := range batches {
 			running.Go(func() {
 				defer func() { <-slots }()
-				b.run(ctx, batch)
+				b.run(ctx, batch, until)
 			})
 		}
 		for range free - len(batches) {
@@ -115,6 +117,7 @@ func (b *Blaster) renew(ctx context.Context) {
 		for i, a := range attempts {
 			batches[i] = a.Batch
 		}
+		until := time.Now().Add(b.Lease)
 		holds, err := b.Queue.Renew(ctx, batches, b.Lease)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -123,7 +126,9 @@ func (b *Blaster) renew(ctx context.Context) {
 			continue
 		}
 		for i, a := range attempts {
-			if !holds[i] {
+			if holds[i] {
+				a.renewed(until)
+			} else {
 				a.lost()
 			}
 		}

@@ -50,8 +50,9 @@ type attempt struct {
 // progress is what the workers and the recorder report about an attempt.
 type progress struct {
 	mu       sync.Mutex
-	deferred bool // the batch is due again after a pause
-	stopped  bool // the provider or the database is away
+	until    time.Time // the end of the lease
+	deferred bool      // the batch is due again after a pause
+	stopped  bool      // the provider or the database is away
 	// unsent counts mails that the provider did not take; reason is its last error.
 	unsent int
 	reason error
@@ -61,6 +62,25 @@ func (p *progress) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = true
+}
+
+// renewed moves the end of the lease.
+func (p *progress) renewed(until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.until = until
+}
+
+// holds reports whether the lease has not ended. Beyond it, another process may send the mails of
+// the batch: a process that was held up, or cannot reach Postgres, must not.
+func (a *attempt) holds() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !time.Now().Before(a.until) {
+		a.lost()
+		return false
+	}
+	return true
 }
 
 func (p *progress) state() (deferred, stopped bool) {
@@ -80,9 +100,10 @@ type job struct {
 
 func (j job) result() Result { return Result{j.a.BlastID, j.number, j.outcome} }
 
-// run sends the pending mails of a batch, and ends or releases it.
-func (b *Blaster) run(ctx context.Context, batch Batch) {
-	a := &attempt{Batch: batch, expired: b.Now().Sub(batch.CreatedAt) > blastGiveUp}
+// run sends the pending mails of a batch, whose lease lasts until then if it is not renewed, and
+// ends or releases it.
+func (b *Blaster) run(ctx context.Context, batch Batch, until time.Time) {
+	a := &attempt{Batch: batch, expired: b.Now().Sub(batch.CreatedAt) > blastGiveUp, progress: progress{until: until}}
 	a.going, a.lost = context.WithCancel(ctx)
 	defer a.lost()
 	defer b.claims.hold(a)()
@@ -264,6 +285,10 @@ func (b *Blaster) handOut(a *attempt, jobs []job, start time.Time) {
 
 // send sends one mail.
 func (b *Blaster) send(j job) {
+	if !j.a.holds() {
+		j.a.open.Done()
+		return
+	}
 	ctx, cancel := context.WithTimeout(j.a.work, sendTimeout)
 	defer cancel()
 	if j.outcome = b.judge(j.a, b.Provider.Send(ctx, b.mail(j))); j.outcome == "" {
@@ -278,7 +303,7 @@ func (b *Blaster) send(j job) {
 // attempt makes the same request again.
 func (b *Blaster) request(a *attempt, jobs []job) {
 	size := max(1, min(MaxBatch, batchBytes/(len(a.Text)+len(a.HTML)+4<<10)))
-	for len(jobs) > 0 && a.going.Err() == nil {
+	for len(jobs) > 0 && a.going.Err() == nil && a.holds() {
 		part := jobs[:min(size, len(jobs))]
 		jobs = jobs[len(part):]
 		var mails []Mail

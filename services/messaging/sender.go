@@ -92,8 +92,8 @@ type Sender struct {
 	sources *breaker
 
 	mu sync.Mutex
-	// held are the ids of claimed requests whose outcome is not decided yet.
-	held map[string]struct{}
+	// held are the claimed requests whose outcome is not decided yet, with the ends of their leases.
+	held map[string]time.Time
 }
 
 // NewSender returns a Sender; Run starts it.
@@ -102,11 +102,11 @@ func NewSender(cfg SenderConfig) *Sender {
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, mailLease), cmp.Or(cfg.Poll, mailPoll)
-	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]struct{}{}}
+	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]time.Time{}}
 	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
 	auto := promauto.With(cfg.Registerer)
 	s.mails = auto.NewCounterVec(prometheus.CounterOpts{
-		Name: "messaging_mails_total", Help: "Attempts to send, by kind and outcome: sent, deferred, away, failed, canceled.",
+		Name: "messaging_mails_total", Help: "Attempts to send, by kind and outcome: sent, deferred, away, lapsed, failed, canceled.",
 	}, []string{"kind", "outcome"})
 	s.delay = auto.NewHistogram(prometheus.HistogramOpts{
 		Name: "messaging_mail_delay_seconds", Help: "Time from the request of a mail to its acceptance by the provider.",
@@ -153,11 +153,12 @@ func (s *Sender) Run(ctx context.Context) error {
 func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
+	until := time.Now().Add(s.Lease)
 	claimed, err := s.Queue.Claim(ctx, s.Workers*claimShare, s.Lease)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range claimed {
-		s.held[c.EventID] = struct{}{}
+		s.held[c.EventID] = until
 	}
 	return claimed, err
 }
@@ -166,16 +167,41 @@ func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 // After the end of ctx, mails in flight need no renewal, because a lease is longer than drain.
 func (s *Sender) renew(ctx context.Context) {
 	for loop.Wait(ctx, s.Lease/3) {
+		now := time.Now()
 		s.mu.Lock()
+		// Beyond their end, another process may have claimed them.
+		maps.DeleteFunc(s.held, func(_ string, until time.Time) bool { return !now.Before(until) })
 		ids := slices.Collect(maps.Keys(s.held))
 		s.mu.Unlock()
 		if len(ids) == 0 {
 			continue
 		}
-		if err := s.Queue.Renew(ctx, s.Lease, ids...); err != nil && ctx.Err() == nil {
-			s.Log.WarnContext(ctx, "claims of mails not renewed", telemetry.Err(err))
+		if err := s.Queue.Renew(ctx, s.Lease, ids...); err != nil {
+			if ctx.Err() == nil {
+				s.Log.WarnContext(ctx, "claims of mails not renewed", telemetry.Err(err))
+			}
+			continue
 		}
+		s.mu.Lock()
+		for _, id := range ids {
+			if _, ok := s.held[id]; ok {
+				s.held[id] = now.Add(s.Lease)
+			}
+		}
+		s.mu.Unlock()
 	}
+}
+
+// holds reports whether the lease of a claimed request has not ended. Beyond it, another process
+// may send the mail: a process that was held up, or cannot reach Postgres, must not.
+func (s *Sender) holds(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until, ok := s.held[id]
+	if ok = ok && time.Now().Before(until); !ok {
+		delete(s.held, id)
+	}
+	return ok
 }
 
 // hand gives claimed mails to the workers. It returns mails whose dependencies are away to the
@@ -192,7 +218,9 @@ func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claime
 				away = s.provider // without a pause: due at once
 			}
 		}
-		postponed[away] = append(postponed[away], c.EventID)
+		if s.holds(c.EventID) {
+			postponed[away] = append(postponed[away], c.EventID)
+		}
 	}
 	for away, ids := range postponed {
 		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, away.remaining(), ids...) }, ids...)
@@ -254,10 +282,16 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 		s.record(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c.EventID, wait, err.Error()) }, c.EventID)
 		return "deferred", err
 	}
+	lapsed := func() (string, error) {
+		return "lapsed", errors.New("the lease ended before the mail was sent; another process sends it")
+	}
 	away := func(a *breaker, err error) (string, error) {
 		a.report(false)
 		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, a.remaining(), c.EventID) }, c.EventID)
 		return "away", err
+	}
+	if !s.holds(c.EventID) {
+		return lapsed()
 	}
 	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
 		return fail(errors.New("the mail expired before it could be sent"))
@@ -284,6 +318,9 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	}
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("mail.recipient_hash", s.Composer.signups.Pseudonym(to)))
 	way := s.way(c.Kind)
+	if !s.holds(c.EventID) {
+		return lapsed()
+	}
 	err = send(sending)
 	if err == nil {
 		way.report(true)

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
@@ -88,8 +89,13 @@ func newEnv(t testing.TB) *env {
 // start runs a sender and returns a function that stops it.
 func (e *env) start() (*messaging.Sender, func()) {
 	e.Helper()
+	return e.startOn(e.store, e)
+}
+
+func (e *env) startOn(queue messaging.MailQueue, provider messaging.Provider) (*messaging.Sender, func()) {
+	e.Helper()
 	cfg := messaging.SenderConfig{
-		Queue: e.store, Provider: e, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
+		Queue: queue, Provider: provider, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
 		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond, Lease: e.lease, Poll: 50 * time.Millisecond,
 	}
 	if e.world != nil {
@@ -355,6 +361,48 @@ func TestLease(t *testing.T) {
 	release()
 	e.ended(2)
 	e.sentOnce(2)
+}
+
+// unrenewedMails is a queue whose leases cannot be renewed.
+type unrenewedMails struct{ messaging.MailQueue }
+
+func (unrenewedMails) Renew(ctx context.Context, _ time.Duration, _ ...string) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A process that was held up for longer than its leases sends only what was under way.
+func TestNothingIsSentAfterItsLease(t *testing.T) {
+	t.Parallel()
+	const workers, mails = 4, 16 // so many are claimed at once
+	e := newEnv(t)
+	e.lease = 300 * time.Millisecond
+	for i := range mails {
+		e.queue(signupMail(int64(i)))
+	}
+	release := make(chan struct{})
+	slow := &scripted{reply: func(int, messaging.Mail) error { <-release; return nil }}
+	e.startOn(unrenewedMails{e.store}, slow)
+	e.eventually("the first are under way", func() bool {
+		slow.mu.Lock()
+		defer slow.mu.Unlock()
+		return slow.calls == workers
+	})
+	e.start()
+	e.ended(mails)
+	close(release)
+	e.eventually("the first have ended", func() bool {
+		slow.mu.Lock()
+		defer slow.mu.Unlock()
+		return len(slow.mails) >= workers
+	})
+	// What the process had claimed as well would follow at once.
+	loop.Wait(t.Context(), 100*time.Millisecond)
+	slow.mu.Lock()
+	defer slow.mu.Unlock()
+	if len(slow.mails) != workers {
+		t.Errorf("%d mails were sent twice, %d were under way", len(slow.mails), workers)
+	}
 }
 
 func TestStoppingFinishesWhatIsUnderWay(t *testing.T) {
