@@ -214,6 +214,20 @@ func Migrated(t testing.TB, schema string, conns int32, migrations func() (fs.FS
 	return pool
 }
 
+// Fill executes a statement that makes many rows. It may take longer than a service would wait.
+func Fill(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "SET LOCAL statement_timeout = 0"); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.Context(), sql, args...)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Schema is a service's schema and the migrations that create it.
 type Schema struct {
 	Name       string

@@ -154,7 +154,7 @@ func TestExportEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	// More than the buffers between Postgres and here hold.
-	w.exec(t, `INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at, first_name)
+	testenv.Fill(t, w.pool, `INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at, first_name)
 		SELECT $1::uuid, n, n << 20, n || '@example.com', md5(n::text)::uuid, now(), repeat('x', 1000)
 		    FROM generate_series(1, 30000::bigint) AS n`, w.list.ID)
 	idle := func() {

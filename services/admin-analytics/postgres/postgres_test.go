@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/testenv"
 	adminanalytics "waitlist.internal/services/admin-analytics"
 	"waitlist.internal/services/admin-analytics/postgres"
 )
@@ -406,15 +407,9 @@ func TestPurgeIsResumable(t *testing.T) {
 	pool := database(t)
 	s := postgres.New(pool)
 	id := uuid.NewString()
-	in(t, pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "SET LOCAL statement_timeout = 0"); err != nil { // takes seconds on a busy machine
-			return err
-		}
-		_, err := tx.Exec(t.Context(), `
-			INSERT INTO utm_value (waitlist_id, field, value, count, last_number)
-			SELECT $1, 'utm_source', 'v' || n, 1, n FROM generate_series(1, 60000) n`, id)
-		return err
-	})
+	testenv.Fill(t, pool, `
+		INSERT INTO utm_value (waitlist_id, field, value, count, last_number)
+		SELECT $1, 'utm_source', 'v' || n, 1, n FROM generate_series(1, 60000) n`, id)
 	in(t, pool, func(tx pgx.Tx) error { return s.Forget(t.Context(), tx, id) })
 	left := func() (n int) {
 		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM utm_value`).Scan(&n); err != nil {

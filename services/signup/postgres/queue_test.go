@@ -46,9 +46,7 @@ func TestMovesWriteFewRows(t *testing.T) {
 				 SELECT $1, n, n::bigint << 20, n || '@example.com', gen_random_uuid(), now() FROM generate_series(1, $2::bigint) n`,
 				`INSERT INTO queue_bucket SELECT $1, queue_key >> 32, count(*) FROM signup WHERE waitlist_id = $1 AND $2 > 0 GROUP BY 2`,
 			} {
-				if _, err := pool.Exec(t.Context(), sql, list, tt.people); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Fill(t, pool, sql, list, tt.people)
 			}
 			rnd := rand.New(rand.NewPCG(seed, 0))
 			rows := 0
