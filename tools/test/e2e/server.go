@@ -21,7 +21,7 @@ const (
 	// pollEvery is the interval at which conditions are checked.
 	pollEvery = 20 * time.Millisecond
 	// readyTimeout bounds a start, including the first initdb on a busy machine.
-	readyTimeout = 90 * time.Second
+	readyTimeout = 5 * time.Minute
 	// stopTimeout bounds an orderly stop.
 	stopTimeout = 45 * time.Second
 )
