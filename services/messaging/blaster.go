@@ -73,6 +73,7 @@ type BlasterConfig struct {
 //   - The events of a committed page are in the outbox; any process's relay publishes them.
 //   - A claimed batch is due again when its lease expires. The next claim sends to the
 //     recipients without an outcome only.
+//     A process that was only held up hands out no mail after its lease.
 //   - A mail that the provider took but that has no recorded outcome is sent again: with the
 //     same Message-ID, or as a request with the same key, which a BatchProvider takes once.
 //     At most four mails per worker are in this state.
