@@ -24,13 +24,13 @@ func TestMovesWriteFewRows(t *testing.T) {
 		// position is where the last one goes at a step.
 		position func(step int, rnd *rand.Rand) int
 	}{
-		// The keys of 4095 and 4096 are in two buckets.
-		"behind one person":            {5000, func(int, *rand.Rand) int { return 4096 }},
-		"behind whoever moved last":    {5000, func(step int, _ *rand.Rand) int { return 4096 + step%100 }},
-		"at two spots that part":       {5000, func(step int, _ *rand.Rand) int { return 4096 + step%2*step/4 }},
-		"somewhere among twenty":       {5000, func(_ int, r *rand.Rand) int { return 4090 + r.IntN(20) }},
-		"second":                       {5000, func(int, *rand.Rand) int { return 2 }},
-		"last but one":                 {5000, func(int, *rand.Rand) int { return 4999 }},
+		// A bucket ends 4096 before the key of 299.
+		"behind one person":            {600, func(int, *rand.Rand) int { return 300 }},
+		"behind whoever moved last":    {600, func(step int, _ *rand.Rand) int { return 300 + step%100 }},
+		"at two spots that part":       {600, func(step int, _ *rand.Rand) int { return 300 + step%2*step/4 }},
+		"somewhere among twenty":       {600, func(_ int, r *rand.Rand) int { return 290 + r.IntN(20) }},
+		"second":                       {600, func(int, *rand.Rand) int { return 2 }},
+		"last but one":                 {600, func(int, *rand.Rand) int { return 599 }},
 		"in the middle of three":       {3, func(int, *rand.Rand) int { return 2 }},
 		"second of less than a window": {100, func(int, *rand.Rand) int { return 2 }},
 	} {
@@ -43,7 +43,7 @@ func TestMovesWriteFewRows(t *testing.T) {
 			}
 			for _, sql := range []string{
 				`INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at)
-				 SELECT $1, n, n::bigint << 20, n || '@example.com', gen_random_uuid(), now() FROM generate_series(1, $2::bigint) n`,
+				 SELECT $1, n, (n + 3797 << 20) + 4096, n || '@example.com', gen_random_uuid(), now() FROM generate_series(1, $2::bigint) n`,
 				`INSERT INTO queue_bucket SELECT $1, queue_key >> 32, count(*) FROM signup WHERE waitlist_id = $1 AND $2 > 0 GROUP BY 2`,
 			} {
 				testenv.Fill(t, pool, sql, list, tt.people)
