@@ -65,11 +65,11 @@ func StartApacheKafka(ctx context.Context, o ApacheOptions) (*Kafka, error) {
 	}
 	port := o.Port
 	if port == 0 {
-		if port, err = freePort(); err != nil {
+		if port, err = FreePort(); err != nil {
 			return nil, err
 		}
 	}
-	controller, err := freePort()
+	controller, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

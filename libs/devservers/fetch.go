@@ -28,7 +28,7 @@ func fetchPostgres(dist string) (installation, error) {
 	if err := os.RemoveAll(programs); err != nil {
 		return installation{}, fmt.Errorf("remove an unfinished download: %w", err)
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return installation{}, err
 	}

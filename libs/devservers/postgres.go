@@ -25,8 +25,8 @@ var ErrNoPostgres = errors.New("no Postgres found: " +
 const (
 	// postgresStart bounds a start, including crash recovery.
 	postgresStart = 60 * time.Second
-	// portTries is how many free ports a start tries. Another process may take a
-	// port before the server listens on it.
+	// portTries is how many free ports a start tries. Where FreePort cannot reserve
+	// one, another process may take it before the server listens on it.
 	portTries = 5
 )
 
@@ -102,7 +102,7 @@ func startPostgres(ctx context.Context, bin, dir, data string, attr *syscall.Sys
 	port := o.Port
 	if port == 0 {
 		var err error
-		if port, err = freePort(); err != nil {
+		if port, err = FreePort(); err != nil {
 			return nil, err
 		}
 	}

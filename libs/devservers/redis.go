@@ -84,7 +84,7 @@ func startRedis(ctx context.Context, bin, dir string, o RedisOptions) (*Redis, e
 	port := o.Port
 	if port == 0 {
 		var err error
-		if port, err = freePort(); err != nil {
+		if port, err = FreePort(); err != nil {
 			return nil, err
 		}
 	}

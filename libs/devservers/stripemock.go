@@ -44,7 +44,7 @@ func StartStripeMock(ctx context.Context, o StripeMockOptions) (*StripeMock, err
 	}
 	var addrs [2]string
 	for i := range addrs {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			return nil, err
 		}

@@ -345,6 +345,16 @@ func RedisServer(t testing.TB, o devservers.RedisOptions) *devservers.Redis {
 	return r
 }
 
+// FreePort is a loopback port for a server that the test starts and may start again.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	port, err := devservers.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
 // PostgresServer starts a Postgres that the test may stop or kill.
 func PostgresServer(t testing.TB, o devservers.PostgresOptions) *devservers.Postgres {
 	t.Helper()

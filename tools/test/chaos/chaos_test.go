@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,24 +41,6 @@ func kills() int {
 	return 4
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 // site is a running suite whose servers the test can stop one by one.
 type site struct {
 	t        *testing.T
@@ -87,7 +67,7 @@ func newSite(t *testing.T) *site {
 	if err := s.postgres.CreateDatabase(ctx, "chaos"); err != nil {
 		t.Fatal(err)
 	}
-	redisPort, kafkaPort := freePort(t), freePort(t)
+	redisPort, kafkaPort := testenv.FreePort(t), testenv.FreePort(t)
 	s.startRedis = func() {
 		t.Helper()
 		if s.redis, err = devservers.StartRedis(ctx, devservers.RedisOptions{Dir: filepath.Join(dir, "redis"), Port: redisPort}); err != nil {
@@ -259,7 +239,7 @@ func TestKilled(t *testing.T) {
 	dir := e2e.DataDir(t)
 	binary := e2e.Build(t)
 	env := map[string]string{"RATE_LIMIT_RPS": "2000", "RATE_LIMIT_BURST": "4000"}
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	start := func() *e2e.Server {
 		t.Helper()
 		server, err := e2e.Start(t.Context(), e2e.Options{Binary: binary, Dir: dir, Addr: addr, Env: env})

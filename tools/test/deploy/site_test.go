@@ -134,7 +134,7 @@ func (s *site) startRedis(t *testing.T) (address string) {
 // startKafka starts the kind of broker that TEST_KAFKA names.
 func (s *site) startKafka(t *testing.T) (brokers []string) {
 	t.Helper()
-	dir, port := t.TempDir(), freePort(t)
+	dir, port := t.TempDir(), testenv.FreePort(t)
 	dist, err := filepath.Abs("../../../.data/kafka-dist")
 	if err != nil {
 		t.Fatal(err)
@@ -156,16 +156,6 @@ func (s *site) startKafka(t *testing.T) (brokers []string) {
 	t.Cleanup(func() { _ = running.Stop() })
 	s.servers["Kafka"] = &server{kill: func() { running.Kill() }, start: start}
 	return running.Brokers
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // startPayments starts a payment provider that repeats its events until they are taken.

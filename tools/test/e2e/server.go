@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"waitlist.internal/libs/devservers"
 )
 
 const (
@@ -103,14 +104,11 @@ type Server struct {
 // Start starts the program and returns when it is ready. The process lives until it is stopped; ctx bounds the start only.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Addr == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := devservers.FreePort()
 		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
+			return nil, err
 		}
-		o.Addr = l.Addr().String()
-		if err := l.Close(); err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
+		o.Addr = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	s := &Server{
 		URL: "http://" + o.Addr, Addr: o.Addr, MailDir: filepath.Join(o.Dir, "mail"),
