@@ -189,7 +189,7 @@ func TestEmbeddedRedisExpiresKeys(t *testing.T) {
 	if err := client.Set(t.Context(), "k", 1, 60*time.Millisecond).Err(); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for client.Exists(t.Context(), "k").Val() == 1 {
 		select {
 		case <-deadline:
@@ -239,7 +239,7 @@ func keepsItsLog(t *testing.T, start func() (*devservers.Kafka, error)) {
 			}
 			return got.Error
 		}
-		deadline := time.Now().Add(30 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for err = write(); err != nil && time.Now().Before(deadline); err = write() {
 		}
 		if err != nil {

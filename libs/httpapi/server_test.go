@@ -48,7 +48,7 @@ func send(t *testing.T, addr, text string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}

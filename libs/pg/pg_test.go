@@ -87,7 +87,7 @@ func TestInTx(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		short, stop := context.WithTimeout(t.Context(), 2*time.Second)
+		short, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		if _, err := p.Exec(short, `SELECT FROM thing WHERE id = 1 FOR UPDATE`); err != nil {
 			t.Errorf("the row is still locked: %v", err)

@@ -559,7 +559,7 @@ func (e *env) run(worker func(context.Context) error, done func() bool) {
 	ctx, stop := context.WithCancel(e.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- worker(ctx) }()
-	for deadline := time.Now().Add(20 * time.Second); !done(); {
+	for deadline := time.Now().Add(time.Minute); !done(); {
 		if time.Now().After(deadline) {
 			stop()
 			e.t.Fatal("the worker did not finish in time")

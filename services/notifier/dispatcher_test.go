@@ -168,7 +168,7 @@ func (e *env) outcomes() map[string]int {
 
 func (e *env) eventually(what string, cond func() bool) {
 	e.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {

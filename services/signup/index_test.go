@@ -61,7 +61,7 @@ func TestReadersShareACatchUp(t *testing.T) {
 		}
 	}
 	join(1)
-	testenv.Within(t, 10*time.Second, "the first catch-up reads", func() bool { return log.reads.Load() == 1 })
+	testenv.Eventually(t, "the first catch-up reads", func() bool { return log.reads.Load() == 1 })
 	join(2)
 	var all sync.WaitGroup
 	for range readers {
@@ -71,7 +71,7 @@ func TestReadersShareACatchUp(t *testing.T) {
 			}
 		})
 	}
-	testenv.Within(t, 10*time.Second, "all have looked", func() bool { return store.ranks.Load() >= readers })
+	testenv.Eventually(t, "all have looked", func() bool { return store.ranks.Load() >= readers })
 	close(log.open)
 	all.Wait()
 	if n := log.reads.Load(); n != 2 {
@@ -139,7 +139,7 @@ func TestImportsAreAppended(t *testing.T) {
 		if got, err := svc.Import(t.Context(), w.list, all[i*rows:(i+1)*rows], audit.Entry{}); err != nil || got != rows {
 			t.Fatalf("%d imported, %v", got, err)
 		}
-		testenv.Within(t, 30*time.Second, "the index holds the import", func() bool {
+		testenv.Eventually(t, "the index holds the import", func() bool {
 			mark, err := w.sets.Mark(t.Context(), w.list.ID)
 			return err == nil && mark.Live == (i+1)*rows
 		})
@@ -226,7 +226,7 @@ func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
 		}
 	}
 	open()
-	testenv.Within(t, 30*time.Second, "the index holds the import", func() bool {
+	testenv.Eventually(t, "the index holds the import", func() bool {
 		mark, err := w.sets.Mark(t.Context(), w.list.ID)
 		return err == nil && mark.Live == before+rows-3
 	})

@@ -134,7 +134,7 @@ func TestProber(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- app.Run(ctx) }()
-		testenv.Within(t, 30*time.Second, "a round", func() bool {
+		testenv.Eventually(t, "a round", func() bool {
 			return strings.Contains(metrics(t, internal), `prober_rounds_total{result="ok",service="prober"} 1`)
 		})
 		got := metrics(t, internal)
@@ -201,7 +201,7 @@ func TestProber(t *testing.T) {
 			}))
 			defer front.Close()
 			cfg := w.cfg
-			cfg.API, cfg.Timeout = front.URL+"/v1", 5*time.Second
+			cfg.API, cfg.Timeout = front.URL+"/v1", 30*time.Second
 			p, err := newProber(cfg, front.Client(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)

@@ -277,7 +277,7 @@ func (w *world) expectEvents(accountID string) {
 		StartOffset: kafkago.FirstOffset, MaxWait: time.Second,
 	})
 	defer func() { _ = r.Close() }()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	var kinds []string
 	for range 4 {

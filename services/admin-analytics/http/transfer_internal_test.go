@@ -146,7 +146,7 @@ func await(t *testing.T, ended <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the export has not ended")
 	}
 }

@@ -124,7 +124,7 @@ func publish(t *testing.T, w *kafka.Writer, msgs []kafkago.Message) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for until := time.Now().Add(30 * time.Second); ; <-tick.C {
+	for until := time.Now().Add(time.Minute); ; <-tick.C {
 		err := w.WriteMessages(t.Context(), msgs...)
 		if err == nil {
 			return
@@ -303,7 +303,7 @@ func TestConsumer(t *testing.T) {
 	slices.Sort(want)
 	settled := func() {
 		t.Helper()
-		deadline := time.NewTimer(30 * time.Second)
+		deadline := time.NewTimer(time.Minute)
 		defer deadline.Stop()
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()

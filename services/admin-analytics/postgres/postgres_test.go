@@ -380,24 +380,13 @@ func TestPurgeBesideFold(t *testing.T) {
 // waitFor polls a condition in the database.
 func waitFor(t testing.TB, pool *pgxpool.Pool, what, sql string) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	testenv.Eventually(t, what, func() bool {
 		var ok bool
 		if err := pool.QueryRow(t.Context(), sql).Scan(&ok); err != nil {
 			t.Fatal(err)
 		}
-		if ok {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("waited in vain: %s", what)
-		case <-tick.C:
-		}
-	}
+		return ok
+	})
 }
 
 // TestPurgeIsResumable: a purge that is cut off goes on where it was, and one of

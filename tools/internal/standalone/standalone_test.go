@@ -366,7 +366,7 @@ func start(t *testing.T, dir string, stdout io.Writer, environ ...string) *stand
 
 func call(t *testing.T, method, url, body string) (int, []byte) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {

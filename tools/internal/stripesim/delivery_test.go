@@ -103,12 +103,12 @@ func until(t *testing.T, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	end := time.After(10 * time.Second)
+	end := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatal("the condition was not met within 10 s")
+			t.Fatal("the condition was not met within a minute")
 		}
 	}
 }

@@ -210,7 +210,7 @@ func (s *suite) has(id string) {
 	s.Helper()
 	var e access.Entitlement
 	var live []stripesim.State
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		live = nil
 		for _, c := range s.sim.Find("account_id", id) {
 			live = append(live, slices.DeleteFunc(s.sim.Current(c), func(st stripesim.State) bool { return !entitling(st) })...)

@@ -283,7 +283,7 @@ func (w *world) bury(p *person) {
 func (w *world) work() {
 	w.note("workers")
 	for _, run := range []func(context.Context) error{w.worker.RunDeletions, w.worker.RunChecks, w.worker.RunPushes} {
-		ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 		w.stores.stop = cancel
 		if err := run(ctx); err != nil {
 			w.Error(err)

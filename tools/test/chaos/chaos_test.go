@@ -151,7 +151,7 @@ func (s *site) load() *chaos.Load {
 func acknowledges(t *testing.T, l *chaos.Load, n int) {
 	t.Helper()
 	from := l.Acknowledged()
-	e2e.Await(t, 60*time.Second, fmt.Sprintf("%d more signups", n), func() bool { return l.Acknowledged() >= from+n })
+	e2e.Await(t, time.Minute, fmt.Sprintf("%d more signups", n), func() bool { return l.Acknowledged() >= from+n })
 }
 
 // pass waits for d, the length of the fault, while the load goes on.

@@ -34,7 +34,7 @@ func (d *deployment) resetPassword(t *testing.T, o *owner, password string) {
 	}
 	had := len(resets())
 	o.Do(t, Post("/auth/forgot-password", Obj{"email": o.email})).Want(http.StatusAccepted)
-	Await(t, 20*time.Second, "the reset mail", func() bool { return len(resets()) > had })
+	Await(t, time.Minute, "the reset mail", func() bool { return len(resets()) > had })
 	token := resets()[had].Token()
 	o.Do(t, Post("/auth/reset-password", Obj{"token": token, "password": password})).Want(http.StatusNoContent)
 	o.password = password

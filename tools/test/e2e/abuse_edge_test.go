@@ -160,7 +160,7 @@ func testExportAbuse(t *testing.T, d *deployment) {
 		d.verify(t, member)
 		o.Do(t, invite(member.email, "admin").As(o.token)).Want(http.StatusCreated)
 		var file io.ReadCloser
-		Await(t, 20*time.Second, "a place for the export", func() bool {
+		Await(t, time.Minute, "a place for the export", func() bool {
 			res := member.begin(t, exports[0])
 			if res.StatusCode != http.StatusOK {
 				_ = res.Body.Close()

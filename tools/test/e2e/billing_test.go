@@ -116,7 +116,7 @@ func (o *owner) bill(t testing.TB, operation string, body any) *Response {
 func (o *owner) awaitStatus(t *testing.T, tier, status string) {
 	t.Helper()
 	var last *Response
-	Await(t, 30*time.Second, tier+" "+status, func() bool {
+	Await(t, time.Minute, tier+" "+status, func() bool {
 		last = o.Do(t, Get("/auth/me").As(o.token)).Want(http.StatusOK)
 		return last.Str("subscription_tier") == tier && last.Str("subscription_status") == status
 	})
@@ -437,7 +437,7 @@ func testDeletedSubscriber(t *testing.T, d *till) {
 	o := d.subscriber(t, "pay", "pro")
 	customer := o.customer(t)
 	o.Do(t, Delete("/auth/me").As(o.token)).Want(http.StatusNoContent)
-	Await(t, 30*time.Second, "the customer is deleted", func() bool { return d.sim.Deleted(customer) })
+	Await(t, time.Minute, "the customer is deleted", func() bool { return d.sim.Deleted(customer) })
 	if all := d.sim.Current(customer); len(all) != 1 || all[0].Status != "canceled" {
 		t.Errorf("%+v", all)
 	}
@@ -447,7 +447,7 @@ func testDeletedSubscriber(t *testing.T, d *till) {
 	customer = o.customer(t)
 	o.Do(t, Delete("/auth/me").As(o.token)).Want(http.StatusNoContent)
 	choose(t, page, "pay") // may or may not be too late
-	Await(t, 30*time.Second, "what was paid is given back", func() bool {
+	Await(t, time.Minute, "what was paid is given back", func() bool {
 		return d.sim.Deleted(customer) &&
 			!slices.ContainsFunc(d.sim.Payments(customer), func(p stripesim.Payment) bool { return p.Refunded != p.Amount })
 	})
@@ -536,7 +536,7 @@ func testProviderFails(t *testing.T, d *till) {
 	d.sim.ClearFaults()
 	// The breaker is per replica, and the next request may reach another one.
 	inRow := 0
-	Await(t, 60*time.Second, "the provider is used again", func() bool {
+	Await(t, time.Minute, "the provider is used again", func() bool {
 		if inRow++; o.bill(t, "info", nil).Status != http.StatusOK {
 			inRow = 0
 		}

@@ -66,7 +66,7 @@ func (r *receiver) got(path string) []string {
 // await waits for n bodies at a path and returns them.
 func (r *receiver) await(t testing.TB, path string, n int) []string {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for len(r.got(path)) < n {
@@ -170,7 +170,7 @@ func (s *suite) testNotifications(t *testing.T) {
 			t.Errorf("%v", log)
 		}
 		o.Do(t, Delete("/waitlists/"+id).As(o.token)).Want(http.StatusNoContent)
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		tick := time.NewTicker(pollEvery)
 		defer tick.Stop()
 		for len(d.deliveries(t, id)) > 0 {
@@ -317,7 +317,7 @@ func testBadReceivers(t *testing.T, d *deployment, r *receiver) {
 	for path, outcome := range map[string]string{
 		"/500": "rejected", "/301": "rejected", "/308": "rejected", "/reset": "unreachable", "/10GB": "delivered", "/hang": "timeout",
 	} {
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		tick := time.NewTicker(pollEvery)
 		for d.deliveries(t, ids[path])["webhook "+outcome] != each && time.Now().Before(deadline) {
 			<-tick.C
@@ -369,7 +369,7 @@ func (s *suite) testNotificationsKilled(t *testing.T) {
 	}
 	last := o.join(t, id, address("last")).Str("email")
 	// The death of a replica that holds deliveries is noticed after a while.
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	log := d.deliveries(t, id)

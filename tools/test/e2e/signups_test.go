@@ -541,7 +541,7 @@ func testSignupsAtOnce(t *testing.T, d *deployment) {
 		wg.Wait()
 		// Whoever left is on the list or not; the places have no gap either way.
 		// Some of them may still be on their way, hence the repetition.
-		Await(t, 10*time.Second, "places without a gap", func() bool {
+		Await(t, time.Minute, "places without a gap", func() bool {
 			places, total := map[int64]bool{}, int64(0)
 			for _, email := range slices.Concat(leave, stay) {
 				r := o.status(t, id, email)

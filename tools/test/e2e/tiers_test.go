@@ -252,7 +252,7 @@ func (s *suite) testTrialEnds(t *testing.T) {
 	ada := "ada@acme.com"
 	o.join(t, id, ada).WantAbsent("position")
 	before := o.Do(t, Get("/auth/me").As(o.token)).WantJSON("subscription_status", "trialing")
-	Await(t, 20*time.Second, "the trial ends", func() bool {
+	Await(t, time.Minute, "the trial ends", func() bool {
 		return o.Do(t, Get("/auth/me").As(o.token)).Str("subscription_status") == "inactive"
 	})
 	o.Do(t, Get("/auth/me").As(o.token)).WantJSON("subscription_tier", "pro").WantJSON("has_used_trial", true).

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -172,7 +171,7 @@ func (s *suite) testTraces(t *testing.T) {
 		seen = spans.tree(trace)
 		return seen == signupTrace
 	}
-	testenv.Within(t, 30*time.Second, "the whole trace of a signup", func() bool { return whole(one) })
+	testenv.Eventually(t, "the whole trace of a signup", func() bool { return whole(one) })
 	secrets = append(secrets, bob)
 
 	var all sync.WaitGroup
@@ -185,7 +184,7 @@ func (s *suite) testTraces(t *testing.T) {
 		})
 	}
 	all.Wait()
-	testenv.Within(t, 30*time.Second, "the traces of a crowd", func() bool {
+	testenv.Eventually(t, "the traces of a crowd", func() bool {
 		for n := range crowd {
 			if id, _ := trace(n + 1); !whole(id) {
 				return false
@@ -244,7 +243,7 @@ func (*suite) testSpansOfASignup(t *testing.T, o *owner, spans *recorder, trace 
 	id, header := trace()
 	o.Do(t, signup(o.waitlist(t, nil), address("plain"), nil).With("Traceparent", header)).Want(http.StatusCreated)
 	var own []string
-	testenv.Within(t, 30*time.Second, "the spans of a plain signup", func() bool {
+	testenv.Eventually(t, "the spans of a plain signup", func() bool {
 		own = nil
 		commit := ""
 		for _, sp := range spans.spans() {

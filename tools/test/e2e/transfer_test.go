@@ -391,7 +391,7 @@ func testExportOfMany(t *testing.T, d *deployment) {
 		for _, c := range open {
 			_ = c.Close()
 		}
-		Await(t, 20*time.Second, "an export after the others' clients have gone", func() bool {
+		Await(t, time.Minute, "an export after the others' clients have gone", func() bool {
 			return o.Do(t, Get(path).As(o.token)).Status == http.StatusOK
 		})
 	})
@@ -711,7 +711,7 @@ func testImportLimits(t *testing.T, d *deployment) {
 			_ = w.CloseWithError(errors.New("gone"))
 		}
 		wg.Wait()
-		Await(t, 20*time.Second, "an import after the others' clients have gone", func() bool {
+		Await(t, time.Minute, "an import after the others' clients have gone", func() bool {
 			return o.Do(t, importRequest(id, []any{}).As(o.token)).Status == http.StatusOK
 		})
 	})
@@ -799,13 +799,13 @@ func (s *suite) testTransferInterrupted(t *testing.T) {
 				t.Errorf("%v %v", r, err)
 			}
 		})
-		Await(t, 20*time.Second, "a part of the rows", func() bool { return d.count(t, id) > 0 })
+		Await(t, time.Minute, "a part of the rows", func() bool { return d.count(t, id) > 0 })
 		happen()
 		wg.Wait()
 		t.Logf("%d rows when it ended", d.count(t, id))
 		mend()
 		var r *Response
-		Await(t, 30*time.Second, "the import again", func() bool {
+		Await(t, time.Minute, "the import again", func() bool {
 			var err error
 			r, err = o.Send(t.Context(), importRequest(id, rows).As(o.token))
 			return err == nil && r.Status == http.StatusOK
@@ -825,7 +825,7 @@ func (s *suite) testTransferInterrupted(t *testing.T) {
 		o.Do(t, Get("/waitlists/"+id+"/stats").As(o.token)).WantJSON("total_signups", len(rows))
 	}
 	ready := func() {
-		Await(t, 30*time.Second, "ready again", func() bool {
+		Await(t, time.Minute, "ready again", func() bool {
 			status, err := d.server.ready(t.Context())
 			return err == nil && status == http.StatusOK
 		})
@@ -870,7 +870,7 @@ func (s *suite) testTransferInterrupted(t *testing.T) {
 				t.Errorf("%v %v", r, err)
 			}
 		})
-		Await(t, 20*time.Second, "a part of the rows", func() bool { return d.count(t, id) > 0 })
+		Await(t, time.Minute, "a part of the rows", func() bool { return d.count(t, id) > 0 })
 		o.Do(t, Delete("/waitlists/"+id).As(o.token)).Want(http.StatusNoContent)
 		o.Do(t, Get("/waitlists/"+id+"/export").As(o.token)).WantError(http.StatusNotFound, "NOT_FOUND")
 		wg.Wait()

@@ -261,7 +261,7 @@ func (p *pairing) settled() {
 	p.t.Helper()
 	// Views counted in the process reach the outbox within half a second.
 	<-time.After(700 * time.Millisecond)
-	testenv.Within(p.t, 30*time.Second, "everything is counted", func() bool {
+	testenv.Eventually(p.t, "everything is counted", func() bool {
 		var waiting int
 		if err := p.pool.QueryRow(p.t.Context(), `SELECT count(*) FROM signup.outbox`).Scan(&waiting); err != nil {
 			p.t.Fatal(err)
@@ -354,7 +354,7 @@ func TestRebuild(t *testing.T) {
 	p.exec(`UPDATE signup.waitlist SET deleted_at = now() WHERE id = $1`, gone)
 	p.rebuild()
 	stop = p.analytics()
-	testenv.Within(t, 10*time.Second, "the deleted waitlist's sums have gone", func() bool {
+	testenv.Eventually(t, "the deleted waitlist's sums have gone", func() bool {
 		var n int
 		if err := p.pool.QueryRow(t.Context(), `
 			SELECT count(*) FROM admin_analytics.day d FULL JOIN admin_analytics.waitlist w USING (waitlist_id)
