@@ -496,12 +496,10 @@ func TestPurge(t *testing.T) {
 	kept.WaitlistID = uuid.NewString()
 	e.queue(accountMail(), teamMail(), signupMail(1), kept)
 	// More chunks than there are replicas, of mails in every state.
-	if _, err := e.pool.Exec(t.Context(), `
+	testenv.Fill(t, e.pool, `
 		INSERT INTO sent_mail (event_id, kind, state, recipient, generation, waitlist_id, waitlist_name, number, requested_at, traceparent)
 		SELECT gen_random_uuid(), 'signup_verification', (ARRAY['queued', 'sent', 'failed', 'canceled'])[i % 4 + 1], '', 0, $1, '', i, now(), ''
-		FROM generate_series(1, 16100) i`, waitlistID); err != nil {
-		t.Fatal(err)
-	}
+		FROM generate_series(1, 16100) i`, waitlistID)
 	for range 2 { // a repeated deletion changes nothing
 		e.tx(func(tx pgx.Tx) error {
 			return errors.Join(e.store.Forget(t.Context(), tx, accountID), e.store.Forget(t.Context(), tx, waitlistID))
