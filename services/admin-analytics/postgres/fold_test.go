@@ -16,12 +16,10 @@ func TestFoldOfManyWaitlists(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	const many = 20_000
-	if _, err := pool.Exec(t.Context(), `
+	testenv.Fill(t, pool, `
 		INSERT INTO arrival (event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign)
 		SELECT gen_random_uuid(), gen_random_uuid(), '2026-03-01', 0, 1, 0, n, 'a' || n, 'b' || n, 'c' || n
-			FROM generate_series(1, $1::int) n`, many); err != nil {
-		t.Fatal(err)
-	}
+			FROM generate_series(1, $1::int) n`, many)
 	start := time.Now()
 	if err := postgres.New(pool).Fold(t.Context()); err != nil {
 		t.Fatal(err)
