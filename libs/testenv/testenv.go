@@ -214,18 +214,25 @@ func Migrated(t testing.TB, schema string, conns int32, migrations func() (fs.FS
 	return pool
 }
 
-// Fill executes a statement that makes many rows. It may take longer than a service would wait.
+// Fill executes a statement that makes many rows.
 func Fill(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
-	if err := pg.InTx(t.Context(), pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "SET LOCAL statement_timeout = 0"); err != nil {
-			return err
-		}
+	if err := Unhurried(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), sql, args...)
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Unhurried runs do in a transaction whose statements may take longer than a service would wait.
+func Unhurried(ctx context.Context, pool *pgxpool.Pool, do func(pgx.Tx) error) error {
+	return pg.InTx(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 0"); err != nil {
+			return err
+		}
+		return do(tx)
+	})
 }
 
 // Schema is a service's schema and the migrations that create it.

@@ -24,7 +24,6 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/signup"
@@ -378,18 +377,14 @@ func (w *world) check(t tester) {
 	// Every rank of a list costs its square: a seventh of them a step, and all in
 	// seven.
 	w.checks++
-	err := pg.InTx(ctx, w.pool, func(tx pgx.Tx) error {
-		// A service would not wait for it on a slow machine.
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 0"); err != nil {
-			return err
-		}
+	err := testenv.Unhurried(ctx, w.pool, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `
-		SELECT coalesce(array_agg(number ORDER BY queue_key), '{}'),
-		       coalesce(array_agg(CASE WHEN number % 7 = $2 THEN queue_rank(waitlist_id, queue_key) END ORDER BY queue_key), '{}'),
-		       coalesce((SELECT live FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0),
-		       coalesce((SELECT total FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0),
-		       coalesce((SELECT credited FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0)
-		FROM signup WHERE waitlist_id = $1`, w.list.ID, w.checks%7).Scan(&numbers, &ranks, &live, &total, &credited)
+			SELECT coalesce(array_agg(number ORDER BY queue_key), '{}'),
+			       coalesce(array_agg(CASE WHEN number % 7 = $2 THEN queue_rank(waitlist_id, queue_key) END ORDER BY queue_key), '{}'),
+			       coalesce((SELECT live FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0),
+			       coalesce((SELECT total FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0),
+			       coalesce((SELECT credited FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1), 0)
+			FROM signup WHERE waitlist_id = $1`, w.list.ID, w.checks%7).Scan(&numbers, &ranks, &live, &total, &credited)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -189,6 +189,7 @@ func (w *warden) victim(t *testing.T) *victim {
 	deleteToken := v.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": at("friend0"), "token": unsubscribe})).
 		Want(http.StatusOK).Str("delete_token")
 	v.Do(t, Post("/public/waitlists/"+id+"/delete-my-data", Obj{"email": at("friend0"), "token": deleteToken})).Want(http.StatusOK)
+	w.server.AwaitMails(t, at("friend1"), 1) // a removal cancels what is still queued
 	v.Do(t, Delete("/waitlists/"+id+"/signups/"+at("friend1")).As(v.token)).Want(http.StatusNoContent)
 	w.server.AwaitMails(t, at("friend1"), 2)
 	v.blast = v.Do(t, newBlast(id, Obj{"subject": mark, "text_body": mark, "html_body": mark}).As(v.token).
