@@ -516,10 +516,21 @@ func TestTheRateHoldsOverProcesses(t *testing.T) {
 	c.once(600)
 }
 
-// unrenewed is a queue whose leases cannot be renewed.
-type unrenewed struct{ messaging.BlastQueue }
+// unrenewed is a queue whose leases cannot be renewed, and that has no more batches once it is
+// closed.
+type unrenewed struct {
+	messaging.BlastQueue
+	closed atomic.Bool
+}
 
-func (unrenewed) Renew(ctx context.Context, _ []messaging.Batch, _ time.Duration) ([]bool, error) {
+func (u *unrenewed) Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]messaging.Batch, error) {
+	if u.closed.Load() {
+		return nil, nil
+	}
+	return u.BlastQueue.Claim(ctx, after, limit, claim, lease)
+}
+
+func (*unrenewed) Renew(ctx context.Context, _ []messaging.Batch, _ time.Duration) ([]bool, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -539,8 +550,10 @@ func TestABlastIsNotSentAfterItsLease(t *testing.T) {
 		loop.Wait(context.Background(), 20*time.Millisecond)
 		return nil
 	}}
-	c.startOn(unrenewed{c.blasts}, slow)
+	queue := &unrenewed{BlastQueue: c.blasts}
+	c.startOn(queue, slow)
 	<-begun
+	queue.closed.Store(true) // each of its leases ends once
 	c.start(c)
 	c.ended(id, messaging.BlastSent, people, 0)
 	// The rest of its batches would follow at 200 a second.
