@@ -91,7 +91,7 @@ watch: ## Run make quick SINCE=HEAD after each change of a file
 
 .PHONY: test
 test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
-	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -p 3 -timeout 75m $(ARGS)
+	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -p 2 -timeout 75m $(ARGS)
 
 .PHONY: test-observability
 test-observability: $(PAGE) $(TYPES) ## Check metrics, rules and dashboards with Prometheus, Grafana's types and Chromium
