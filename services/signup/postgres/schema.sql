@@ -322,18 +322,18 @@ CREATE OR REPLACE FUNCTION queue_move(p_waitlist uuid, p_number bigint, p_positi
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    v_key  bigint;
-    v_from bigint;
-    v_to   bigint := least(p_position, p_live);
+    v_key bigint;
+    v_at  bigint := queue_key_at(p_waitlist, least(p_position, p_live));
 BEGIN
     SELECT queue_key INTO STRICT v_key FROM signup WHERE waitlist_id = p_waitlist AND number = p_number;
-    v_from := queue_rank(p_waitlist, v_key);
-    IF v_to = v_from THEN
+    IF v_at = v_key THEN
         RETURN '{}';
-    ELSIF v_to < v_from THEN
-        RETURN queue_put(p_waitlist, p_number, queue_key_at(p_waitlist, v_to - 1), queue_key_at(p_waitlist, v_to));
+    ELSIF v_at < v_key THEN
+        RETURN queue_put(p_waitlist, p_number,
+            (SELECT queue_key FROM signup WHERE waitlist_id = p_waitlist AND queue_key < v_at ORDER BY queue_key DESC LIMIT 1), v_at);
     END IF;
-    RETURN queue_put(p_waitlist, p_number, queue_key_at(p_waitlist, v_to), queue_key_at(p_waitlist, v_to + 1));
+    RETURN queue_put(p_waitlist, p_number, v_at,
+        (SELECT queue_key FROM signup WHERE waitlist_id = p_waitlist AND queue_key > v_at ORDER BY queue_key LIMIT 1));
 END;
 $function$;
 
