@@ -80,7 +80,8 @@ func Again(c *gin.Context, client Authorizer) (access.Actor, error) {
 }
 
 // credentials reads the token and the key. If a request has both, the token
-// decides: a malformed token fails the request despite a valid key.
+// decides: a malformed token fails the request despite a valid key. A token in the
+// query counts only without credential headers.
 func credentials(c *gin.Context, query bool) (*accountv1.AuthorizeRequest, error) {
 	refused := apierr.New(apierr.AuthenticationRequired, "Credentials are missing or invalid.")
 	req := &accountv1.AuthorizeRequest{ApiKey: c.GetHeader("X-Api-Key")}
@@ -90,7 +91,7 @@ func credentials(c *gin.Context, query bool) (*accountv1.AuthorizeRequest, error
 			return nil, refused
 		}
 		req.BearerToken = token
-	} else if query {
+	} else if query && req.ApiKey == "" {
 		req.BearerToken = httpapi.Query(c, "token")
 	}
 	token, key := req.GetBearerToken(), req.GetApiKey()

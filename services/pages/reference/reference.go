@@ -112,9 +112,8 @@ func Parse(document []byte, base string) (_ *Reference, err error) {
 		f.Name = schema.key
 		r.Schemas = append(r.Schemas, f)
 		if schema.key == "ErrorCode" {
-			meanings := get(schema.value, "x-enumDescriptions")
-			for _, name := range items(get(schema.value, "enum")) {
-				c := &Code{Name: text(name), Description: p.markdown(get(meanings, text(name)))}
+			for _, meaning := range pairs(get(schema.value, "x-enumDescriptions")) {
+				c := &Code{Name: meaning.key, Description: p.markdown(meaning.value)}
 				r.Codes, p.codes[c.Name] = append(r.Codes, c), c
 			}
 		}
@@ -220,24 +219,21 @@ func (p *parser) answer(o *Operation, status string, n *yaml.Node) {
 			if get(media.value, "examples") != nil {
 				a.Example = p.example(media.value)
 			}
+		}
+	}
+	for _, code := range items(get(n, "x-waitlist-codes")) {
+		a.Codes = append(a.Codes, text(code))
+		c := p.codes[text(code)]
+		if c == nil {
+			p.fail(fmt.Errorf("%s answers with the unknown code %s", o.ID, text(code)))
 			continue
 		}
-		for _, part := range items(get(get(media.value, "schema"), "allOf")) {
-			for _, code := range items(get(get(get(part, "properties"), "error_code"), "enum")) {
-				a.Codes = append(a.Codes, text(code))
-				c := p.codes[text(code)]
-				if c == nil {
-					p.fail(fmt.Errorf("%s answers with the unknown code %s", o.ID, text(code)))
-					continue
-				}
-				if !slices.Contains(c.Statuses, status) {
-					c.Statuses = append(c.Statuses, status)
-					slices.Sort(c.Statuses)
-				}
-				if !slices.Contains(c.Operations, o) {
-					c.Operations = append(c.Operations, o)
-				}
-			}
+		if !slices.Contains(c.Statuses, status) {
+			c.Statuses = append(c.Statuses, status)
+			slices.Sort(c.Statuses)
+		}
+		if !slices.Contains(c.Operations, o) {
+			c.Operations = append(c.Operations, o)
 		}
 	}
 	if status < "4" {

@@ -39,8 +39,8 @@ type DNSRecord struct {
 	Name    string `json:"name"`
 	Value   string `json:"value"`
 	Purpose string `json:"purpose"`
-	// TTL is seconds, or Auto.
-	TTL any `json:"ttl"`
+	// TTL is in seconds.
+	TTL int `json:"ttl"`
 }
 
 // Profile returns the account.

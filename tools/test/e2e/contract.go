@@ -66,7 +66,11 @@ type Access struct {
 
 // LoadContract reads and validates the document.
 func LoadContract() (*Contract, error) {
-	doc, err := openapi3.NewLoader().LoadFromData(openapi.Document())
+	strict, err := StrictDocument()
+	if err != nil {
+		return nil, err
+	}
+	doc, err := openapi3.NewLoader().LoadFromData(strict)
 	if err != nil {
 		return nil, fmt.Errorf("load the OpenAPI document: %w", err)
 	}

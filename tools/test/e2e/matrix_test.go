@@ -311,20 +311,16 @@ func (g *group) targets(op Operation) []target {
 
 // credentials lists the ways in which a caller with an account can authenticate to an operation.
 func credentials(op Operation) []credential {
-	export := slices.Contains(op.Schemes, "exportToken")
-	// inQuery returns scheme if the operation accepts a token in the query, else otherwise: there the token is just another
-	// parameter.
-	inQuery := func(scheme, otherwise string) string {
-		if export {
-			return scheme
-		}
-		return otherwise
+	// inQuery is "bearer" if the operation takes a token in the query; elsewhere it is just another parameter.
+	inQuery := ""
+	if slices.Contains(op.Parameters, "token") {
+		inQuery = "bearer"
 	}
 	return []credential{
 		{name: "token", scheme: "bearer", apply: func(r Request, o *owner) Request { return r.As(o.token) }},
 		{name: "key", scheme: "apiKey", apply: func(r Request, o *owner) Request { return r.Key(o.key) }},
 		{
-			name: "token in the query", scheme: inQuery("exportToken", ""), rare: !export,
+			name: "token in the query", scheme: inQuery, rare: inQuery == "",
 			apply: func(r Request, o *owner) Request { return r.query("token", o.token) },
 		},
 		{
@@ -337,7 +333,7 @@ func credentials(op Operation) []credential {
 		{name: "basic", rare: true, apply: func(r Request, o *owner) Request { return r.With("Authorization", "Basic "+o.token) }},
 		{name: "key in the query", rare: true, apply: func(r Request, o *owner) Request { return r.query("token", o.key) }},
 		{
-			name: "bad token in the query, key", scheme: inQuery("", "apiKey"), rare: true,
+			name: "bad token in the query, key", scheme: "apiKey", rare: true,
 			apply: func(r Request, o *owner) Request { return r.query("token", "x").Key(o.key) },
 		},
 		{

@@ -45,7 +45,7 @@ export interface paths {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -73,7 +73,7 @@ export interface paths {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -101,7 +101,7 @@ export interface paths {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -665,7 +665,7 @@ export interface paths {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -700,7 +700,7 @@ export interface paths {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -1087,7 +1087,7 @@ export interface paths {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -1291,29 +1291,26 @@ export interface components {
             target: string | null;
             request_id: string;
         };
-        /**
-         * @description New actions may come.
-         * @enum {string}
-         */
-        AuditAction: "account.registered" | "account.verified" | "auth.login" | "auth.login_refused" | "auth.refresh_refused" | "auth.session_ended" | "auth.api_key_rotated" | "auth.password_changed" | "auth.password_reset" | "team.invited" | "team.removed" | "team.left" | "waitlist.created" | "waitlist.updated" | "waitlist.deleted" | "signup.removed" | "signup.moved" | "signup.credited" | "signups.exported" | "signups.imported" | "template.created" | "template.updated" | "template.deleted" | "blast.created" | "domain.created" | "domain.deleted";
+        /** @description What was done, as in `account.registered`. New actions may come. */
+        AuditAction: string;
         /** @description 8 to 1024 bytes */
         NewPassword: string;
         ApiKey: string;
         /** @description A referral token */
         Token: string;
-        /** @enum {unknown} */
+        /** @enum {string} */
         Tier: "basic" | "advanced" | "pro";
-        /** @enum {unknown} */
-        SubscriptionStatus: "trialing" | "active" | "canceling" | "inactive";
-        /** @enum {unknown} */
-        BlastStatus: "queued" | "sending" | "sent" | "failed";
-        /** @enum {unknown} */
-        TemplateType: "signup_confirmation" | "referral_milestone" | "offboarding" | "blast";
-        /** @enum {unknown} */
-        DomainStatus: "pending" | "verified" | "failed";
+        /** @description trialing, active, canceling or inactive. Others may come */
+        SubscriptionStatus: string;
+        /** @description queued, sending, sent or failed. Others may come */
+        BlastStatus: string;
+        /** @description signup_confirmation, referral_milestone, offboarding or blast. Others may come */
+        TemplateType: string;
+        /** @description pending, verified or failed. Others may come */
+        DomainStatus: string;
         DomainName: string;
         Url: string;
-        /** @enum {unknown} */
+        /** @enum {string} */
         FieldMode: "optional" | "required" | "hidden";
         /** @description null if the counter is at most 10 or positions are hidden */
         PublicCount: number | null;
@@ -1329,15 +1326,15 @@ export interface components {
             error: string;
             error_code: components["schemas"]["ErrorCode"];
             request_id: string;
-            /** @description Present on validation errors only */
+            /** @description On `VALIDATION_ERROR`, and only there */
             errors?: {
                 /** @description The path in the body, such as settings.webhook_url */
                 field: string;
                 message: string;
             }[];
         };
-        /** @enum {string} */
-        ErrorCode: "VALIDATION_ERROR" | "INVALID_BODY" | "INVALID_TOKEN" | "AUTHENTICATION_REQUIRED" | "FORBIDDEN" | "TIER_REQUIRED" | "TRIAL_EXPIRED" | "EMAIL_NOT_VERIFIED" | "WAITLIST_CLOSED" | "DOMAIN_RESTRICTED" | "NOT_FOUND" | "CONFLICT" | "DUPLICATE" | "RATE_LIMITED" | "PAYMENT_REQUIRED" | "EXTERNAL_SERVICE_ERROR" | "INTERNAL_ERROR";
+        /** @description Stable. New codes may come */
+        ErrorCode: string;
         Account: {
             email: components["schemas"]["Email"];
             has_api_key: boolean;
@@ -1359,8 +1356,8 @@ export interface components {
         };
         TeamMember: {
             email: components["schemas"]["Email"];
-            /** @enum {unknown} */
-            role: "admin" | "viewer";
+            /** @description admin or viewer. Others may come */
+            role: string;
             invited_at: components["schemas"]["Timestamp"];
         };
         /** @description 1 to 200 code points after trimming */
@@ -1406,14 +1403,14 @@ export interface components {
              *       "referral.credited"
              *     ]
              */
-            webhook_events: ("signup.created" | "referral.credited")[];
+            webhook_events: string[];
             /** @default  */
             slack_webhook_url: string;
             /** @default  */
             discord_webhook_url: string;
             /**
              * @default open
-             * @enum {unknown}
+             * @enum {string}
              */
             status: "open" | "closed";
             /** @default true */
@@ -1460,7 +1457,7 @@ export interface components {
             button_text?: string;
             /**
              * @description Language of the form's own texts. Without it they are in the visitor's
-             * @enum {unknown}
+             * @enum {string}
              */
             locale?: "en" | "de";
         };
@@ -1472,9 +1469,9 @@ export interface components {
             headline?: string | null;
             subheadline?: string | null;
             hero_image_url?: string | null;
-            /** @enum {unknown} */
+            /** @enum {string|null} */
             name_field?: "optional" | "required" | "hidden" | null;
-            /** @enum {unknown} */
+            /** @enum {string|null} */
             phone_field?: "hidden" | "optional" | "required" | null;
             custom_questions?: components["schemas"]["CustomQuestionInput"][] | null;
             redirect_url?: string | null;
@@ -1486,7 +1483,7 @@ export interface components {
             webhook_events?: ("signup.created" | "referral.credited")[] | null;
             slack_webhook_url?: string | null;
             discord_webhook_url?: string | null;
-            /** @enum {unknown} */
+            /** @enum {string|null} */
             status?: "open" | "closed" | null;
             show_social_proof?: boolean | null;
             require_consent?: boolean | null;
@@ -1502,7 +1499,7 @@ export interface components {
                 referral_milestone?: string | null;
                 offboarding?: string | null;
             } | null;
-            /** @enum {unknown} */
+            /** @enum {string|null} */
             referral_guard?: "off" | "flag" | "withhold" | null;
             credit_after_verification?: boolean | null;
             /** @description Replaces the whole object */
@@ -1510,15 +1507,15 @@ export interface components {
                 accent?: string | null;
                 logo_url?: string | null;
                 button_text?: string | null;
-                /** @enum {unknown} */
+                /** @enum {string|null} */
                 locale?: "en" | "de" | "" | null;
             } | null;
         };
         CustomQuestion: {
             id: string;
             label: string;
-            /** @enum {unknown} */
-            type: "text" | "dropdown" | "checkbox";
+            /** @description text, dropdown or checkbox. Others may come */
+            type: string;
             required: boolean;
             /** @description Only for a dropdown */
             options?: string[];
@@ -1527,7 +1524,7 @@ export interface components {
             /** @description Unique in the list */
             id: string;
             label: string;
-            /** @enum {unknown} */
+            /** @enum {string} */
             type: "text" | "dropdown" | "checkbox";
             /** @default false */
             required: boolean | null;
@@ -1543,7 +1540,7 @@ export interface components {
             phone_field: components["schemas"]["FieldMode"];
             signup_count: components["schemas"]["PublicCount"];
             custom_questions: components["schemas"]["CustomQuestion"][];
-            /** @enum {unknown} */
+            /** @enum {string} */
             status: "open" | "closed";
             show_social_proof: boolean;
             require_consent: boolean;
@@ -1636,8 +1633,8 @@ export interface components {
             email_verified: boolean;
             email_opt_out: boolean;
             email_opt_out_at?: components["schemas"]["Timestamp"] | null;
-            /** @enum {unknown} */
-            device_type: "" | "desktop" | "mobile" | "tablet";
+            /** @description desktop, mobile, tablet, or empty. Others may come */
+            device_type: string;
             created_at: components["schemas"]["Timestamp"];
             /**
              * @description Why the referral looks invented, empty if it does not: `same_person` (the address, without what its provider
@@ -1653,7 +1650,7 @@ export interface components {
          *     is refused. Values are escaped in HTML; a missing value renders empty.
          */
         TemplateInput: {
-            /** @enum {unknown} */
+            /** @enum {string|null} */
             template_type?: "signup_confirmation" | "referral_milestone" | "offboarding" | "blast" | null;
             subject_template?: string | null;
             /** @description At most 512 KiB */
@@ -1687,10 +1684,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "AUTHENTICATION_REQUIRED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description Not found */
@@ -1700,10 +1694,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "NOT_FOUND";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description Too many requests */
@@ -1714,10 +1705,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "RATE_LIMITED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description Unexpected error; no acknowledged data is lost */
@@ -1728,10 +1716,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "INTERNAL_ERROR";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description A third party failed */
@@ -1741,10 +1726,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "EXTERNAL_SERVICE_ERROR";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description A session */
@@ -1795,10 +1777,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR" | "INVALID_BODY" | "DOMAIN_RESTRICTED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The body is not valid, or the token is not valid for this signup */
@@ -1809,10 +1788,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR" | "INVALID_BODY" | "INVALID_TOKEN";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The token is missing or not valid for this signup */
@@ -1823,10 +1799,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR" | "INVALID_TOKEN";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description A query parameter is not valid */
@@ -1837,10 +1810,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The body is not valid */
@@ -1851,10 +1821,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR" | "INVALID_BODY";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The waitlist accepts no signups, or none from this domain */
@@ -1865,10 +1832,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "WAITLIST_CLOSED" | "DOMAIN_RESTRICTED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The token is not valid for this signup and purpose */
@@ -1879,10 +1843,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "INVALID_TOKEN";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description No such waitlist, or no such signup on it */
@@ -1893,10 +1854,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "NOT_FOUND";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description Too many requests */
@@ -1908,10 +1866,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "RATE_LIMITED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description Unexpected error; no acknowledged data is lost */
@@ -1923,10 +1878,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "INTERNAL_ERROR";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The body is not valid */
@@ -1936,10 +1888,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR" | "INVALID_BODY";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The body is not valid, or the token is not valid */
@@ -1949,10 +1898,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR" | "INVALID_BODY" | "INVALID_TOKEN";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The body is not valid, or its signature is not the provider's */
@@ -1962,10 +1908,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "INVALID_BODY" | "INVALID_TOKEN";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The request is not valid */
@@ -1975,10 +1918,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The body is not valid, or the card was refused */
@@ -1988,10 +1928,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "VALIDATION_ERROR" | "INVALID_BODY" | "PAYMENT_REQUIRED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description Not allowed with this credential */
@@ -2001,10 +1938,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "FORBIDDEN";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The trial has ended, or the subscription is inactive */
@@ -2014,10 +1948,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "FORBIDDEN" | "TRIAL_EXPIRED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The trial has ended, the subscription is inactive or below Pro */
@@ -2027,10 +1958,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "FORBIDDEN" | "TRIAL_EXPIRED" | "TIER_REQUIRED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /**
@@ -2043,10 +1971,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "FORBIDDEN" | "TRIAL_EXPIRED" | "TIER_REQUIRED" | "EMAIL_NOT_VERIFIED";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description It already exists, the account has as many as it can have, or the Idempotency-Key was used for another request */
@@ -2056,10 +1981,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "CONFLICT";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The address is a member already, or the team is full */
@@ -2069,10 +1991,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "DUPLICATE" | "CONFLICT";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description It already exists */
@@ -2082,10 +2001,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": components["schemas"]["Error"] & {
-                    /** @enum {unknown} */
-                    error_code?: "DUPLICATE";
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
     };
@@ -2099,7 +2015,7 @@ export interface components {
          * @description The address, percent-encoded
          * @example ada@example.com
          */
-        Email: string;
+        EmailInPath: string;
         /** @example 0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1de */
         SessionId: string;
         /**
@@ -2146,10 +2062,7 @@ export interface components {
             content: {
                 "application/json": {
                     tier: components["schemas"]["Tier"];
-                    /**
-                     * @default monthly
-                     * @enum {unknown}
-                     */
+                    /** @enum {string|null} */
                     interval?: "monthly" | "yearly" | null;
                 };
             };
@@ -2231,7 +2144,7 @@ export interface operations {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -2257,7 +2170,7 @@ export interface operations {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -2286,7 +2199,7 @@ export interface operations {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -2313,7 +2226,7 @@ export interface operations {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -2497,10 +2410,6 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["EmailToken"];
-                "application/x-www-form-urlencoded": {
-                    /** @enum {string} */
-                    "List-Unsubscribe": "One-Click";
-                };
             };
         };
         responses: {
@@ -2985,11 +2894,8 @@ export interface operations {
                             name: string;
                             signup_count: number;
                             created_at: components["schemas"]["Timestamp"];
-                            /**
-                             * @description The caller's role for the waitlist
-                             * @enum {unknown}
-                             */
-                            role: "owner" | "admin" | "viewer";
+                            /** @description The caller's role for the waitlist */
+                            role: string;
                         }[];
                     };
                 };
@@ -3196,7 +3102,7 @@ export interface operations {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -3224,7 +3130,7 @@ export interface operations {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -3273,7 +3179,7 @@ export interface operations {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -3347,7 +3253,10 @@ export interface operations {
     };
     exportSignups: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The ID token, for browser downloads. It counts only without credential headers */
+                token?: string;
+            };
             header?: never;
             path: {
                 /**
@@ -3468,8 +3377,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         waitlist_id: components["schemas"]["Id"];
-                        /** @enum {unknown} */
-                        range: "7d" | "30d" | "90d";
+                        range: string;
                         views_by_day: components["schemas"]["CountByDay"];
                         signups_by_day: components["schemas"]["CountByDay"];
                         referral_signups_by_day: components["schemas"]["CountByDay"];
@@ -3597,10 +3505,6 @@ export interface operations {
                     html_body?: string | null;
                     /** @description At most 512 KiB */
                     text_body?: string | null;
-                } | {
-                    html_body: string;
-                } | {
-                    text_body: string;
                 };
             };
         };
@@ -3672,14 +3576,10 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["TemplateInput"] & ({
+                "application/json": components["schemas"]["TemplateInput"] & {
                     template_type: string;
                     subject_template: string;
-                } | {
-                    html_body_template: string;
-                } | {
-                    text_body_template: string;
-                });
+                };
             };
         };
         responses: {
@@ -3838,7 +3738,8 @@ export interface operations {
                             name: string;
                             value: string;
                             purpose: string;
-                            ttl: number | string;
+                            /** @description Seconds */
+                            ttl: number;
                         }[];
                     };
                 };
@@ -3984,10 +3885,7 @@ export interface operations {
             content: {
                 "application/json": {
                     email: string;
-                    /**
-                     * @default viewer
-                     * @enum {unknown}
-                     */
+                    /** @enum {string|null} */
                     role?: "admin" | "viewer" | null;
                 };
             };
@@ -4047,7 +3945,7 @@ export interface operations {
                  * @description The address, percent-encoded
                  * @example ada@example.com
                  */
-                email: components["parameters"]["Email"];
+                email: components["parameters"]["EmailInPath"];
             };
             cookie?: never;
         };
@@ -4100,17 +3998,11 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        url: components["schemas"]["Url"];
-                    } | {
-                        /** @constant */
-                        upgraded: true;
-                        tier: components["schemas"]["Tier"];
-                        status: components["schemas"]["SubscriptionStatus"];
-                    } | {
-                        /** @constant */
-                        upgraded: false;
-                        /** @constant */
-                        payment_failed: true;
+                        url?: components["schemas"]["Url"];
+                        upgraded?: boolean;
+                        tier?: components["schemas"]["Tier"];
+                        status?: components["schemas"]["SubscriptionStatus"];
+                        payment_failed?: boolean;
                     };
                 };
             };
@@ -4138,20 +4030,18 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        current_plan: components["schemas"]["Tier"];
-                        new_plan: components["schemas"]["Tier"];
+                        current_plan?: components["schemas"]["Tier"];
+                        new_plan?: components["schemas"]["Tier"];
                         /** @description Smallest currency unit */
-                        proration_amount: number;
-                        proration_formatted: string;
+                        proration_amount?: number;
+                        proration_formatted?: string;
                         /** @description Smallest currency unit */
-                        new_recurring_price: number;
-                        new_recurring_formatted: string;
-                        is_upgrade: boolean;
-                        immediate_charge: boolean;
-                    } | {
-                        /** @constant */
-                        already_on_plan: true;
-                        actual_tier: components["schemas"]["Tier"];
+                        new_recurring_price?: number;
+                        new_recurring_formatted?: string;
+                        is_upgrade?: boolean;
+                        immediate_charge?: boolean;
+                        already_on_plan?: boolean;
+                        actual_tier?: components["schemas"]["Tier"];
                     };
                 };
             };
@@ -4209,19 +4099,13 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        /** @constant */
-                        status: "canceling";
-                        /** @constant */
-                        canceled_immediately: false;
-                        /** @description Unix seconds */
-                        cancel_at: number;
-                        /** @description Unix seconds */
-                        current_period_end: number;
-                    } | {
-                        /** @constant */
-                        status: "inactive";
-                        /** @constant */
-                        canceled_immediately: true;
+                        status: components["schemas"]["SubscriptionStatus"];
+                        /** @description Whether it was a trial */
+                        canceled_immediately: boolean;
+                        /** @description Unix seconds; only of a paid subscription */
+                        cancel_at?: number;
+                        /** @description Unix seconds; only of a paid subscription */
+                        current_period_end?: number;
                     };
                 };
             };
