@@ -6,6 +6,8 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 BIN := $(CURDIR)/.data/bin
+# Installs the programs that its arguments need.
+PREPARE := tools/cmd/prepare/prepare.sh
 # The modules of go.work, as folders.
 MODULES = $(shell go list -m -f '{{.Dir}}' | sed 's|^$(CURDIR)/||')
 # Modules outside go.work, so that no other module depends on Prometheus.
@@ -63,7 +65,7 @@ help: ## List the targets
 
 .PHONY: run
 run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
-	@tools/cmd/standalone/prepare.sh
+	@$(PREPARE) run
 	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
 	@exec $(BIN)/standalone
 
@@ -71,7 +73,7 @@ run: ## Run the whole suite in one process at http://127.0.0.1:8080/v1
 METRICS ?=
 .PHONY: dashboards
 dashboards: $(PAGE) ## Run the suite with its dashboards, alerts and traces at http://127.0.0.1:9090 (METRICS=…, ARGS=…)
-	@tools/cmd/standalone/prepare.sh
+	@$(PREPARE) run
 	@mkdir -p $(BIN) && go build -o $(BIN)/standalone ./tools/cmd/standalone
 	@cd tools/dashboards && GOWORK=off go build -o $(BIN)/dashboards .
 	@exec $(BIN)/dashboards $(if $(METRICS),-metrics $(METRICS),-run $(BIN)/standalone) $(ARGS)
@@ -89,12 +91,17 @@ watch: ## Run make quick SINCE=HEAD after each change of a file
 		while [ "$$seen" = "$$(state)" ]; do sleep 1; done; \
 	done
 
+# A part of the tests may need less.
+.PHONY: prepared
+prepared:
+	@$(PREPARE) test $(filter apache,$(KAFKA)) $(if $(SINCE)$(filter-out work,$(PKG)),|| true)
+
 .PHONY: test
-test: $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
+test: prepared $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
 	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -p 2 -timeout 75m $(ARGS)
 
 .PHONY: test-observability
-test-observability: $(PAGE) $(TYPES) ## Check metrics, rules and dashboards with Prometheus, Grafana's types and Chromium
+test-observability: prepared $(PAGE) $(TYPES) ## Check metrics, rules and dashboards with Prometheus, Grafana's types and Chromium
 	@cd tools/dashboards && GOWORK=off go test -count=1 ./...
 	@cd tools/test/observability && GOWORK=off go test -count=1 -parallel 8 -timeout 10m -skip '^TestFaults$$' $(ARGS) .
 
@@ -269,7 +276,7 @@ lab-tools: $(LABTOOLS) $(KO) ## Build Kubernetes, etcd, helm and ko (five minute
 # What needs the network comes first: the laboratory has none.
 .PHONY: test-k8s
 test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own and test them (root)
-	@tools/cmd/standalone/prepare.sh
+	@$(PREPARE) lab $(filter apache,$(LAB_KAFKA))
 	@[ $(LAB_KAFKA) != apache ] || go run ./tools/cmd/devkafka -fetch
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
 	@go build -o $(BIN)/lab ./tools/test/lab/cmd/lab
@@ -280,13 +287,13 @@ test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own a
 .PHONY: bench-canary
 bench-canary: lab-tools $(ANCHOR) ## Release the same builds by our operator and by Flagger (root; Debian's package prometheus)
 	@command -v prometheus >/dev/null || { echo 'prometheus is not installed: Flagger asks it' >&2; exit 1; }
-	@tools/cmd/standalone/prepare.sh
+	@$(PREPARE) lab
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
 	@go build -o $(BIN)/operator ./k8s/canary/cmd/operator
 	@LAB_BIN=$(BIN) TEST_KAFKA=embedded go test -tags k8s,anchor -count=1 -v -run TestAnchor -timeout 1h $(ARGS) ./tools/test/lab
 
 $(PAGE) $(TYPES) $(CLIENT): %/node_modules/.package-lock.json: %/package-lock.json
-	@command -v npm >/dev/null || { echo 'npm is not installed: it fetches tools for charts, types and the client' >&2; exit 1; }
+	@$(PREPARE) npm
 	@npm ci --silent --prefix $* && touch $@
 
 .PHONY: tools
