@@ -42,8 +42,10 @@ type crowd struct {
 	// 0 means that the plan includes them.
 	lapsed     int64
 	suppressed map[string]bool
-	rate       float64
-	limits     messaging.Limits
+	// email returns the address of a number.
+	email  func(number int64) string
+	rate   float64
+	limits messaging.Limits
 	// lease is longer than a busy machine holds a process up, unless a test wants leases to end.
 	lease time.Duration
 	// asked runs before each look-up of recipients.
@@ -55,7 +57,7 @@ func newCrowd(t testing.TB) *crowd {
 	pool := testenv.Migrated(t, messaging.Name, 20, postgres.Migrations)
 	return &crowd{
 		TB: t, pool: pool, blasts: postgres.NewBlasts(pool, time.Now), people: map[string]map[int64]bool{},
-		suppressed: map[string]bool{}, lease: 10 * time.Second,
+		suppressed: map[string]bool{}, lease: 10 * time.Second, email: person,
 	}
 }
 
@@ -117,7 +119,7 @@ func (c *crowd) Recipients(_ context.Context, waitlistID string, numbers []int64
 	out := messaging.Audience{WaitlistName: "List", Pro: c.lapsed == 0 || numbers[0] < c.lapsed}
 	for _, n := range numbers {
 		if c.people[waitlistID][n] {
-			out.Recipients = append(out.Recipients, messaging.Recipient{Number: n, Email: person(n)})
+			out.Recipients = append(out.Recipients, messaging.Recipient{Number: n, Email: c.email(n)})
 		}
 	}
 	return out, nil

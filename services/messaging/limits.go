@@ -32,7 +32,7 @@ type Limits struct {
 	// EnforceVerification requires owners to verify their address before mails in their words go out.
 	EnforceVerification bool
 	// MailsPerOwner limits the blasts and mails about signups of an owner per QuotaWindow, MailsOnTrial
-	// those of an owner on trial. MailsPerRecipient limits the mails to one address, from all owners. 0
+	// those of an owner on trial. MailsPerRecipient limits the mails to one person, from all owners. 0
 	// means no limit.
 	MailsPerOwner, MailsOnTrial, MailsPerRecipient int64
 	// AsksPerRecipient limits the verifications, links and invitations to one person per QuotaWindow. Anybody who
@@ -108,7 +108,7 @@ func (l Limits) Mail(ctx context.Context, k Kind, ownerID, recipient string) ([]
 	}
 	return limited(
 		Use{Quota: OwnerMails, Subject: ownerID, N: 1, Most: l.mails(owner.Trial)},
-		Use{Quota: RecipientMails, Subject: recipient, N: 1, Most: l.MailsPerRecipient},
+		Use{Quota: RecipientMails, Subject: emailaddr.Person(recipient), N: 1, Most: l.MailsPerRecipient},
 	), nil
 }
 

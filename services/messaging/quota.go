@@ -14,7 +14,7 @@ type Quota string
 // The quotas, and their subjects.
 const (
 	OwnerMails     Quota = "owner_mails"     // the id of the owner's account
-	RecipientMails Quota = "recipient_mails" // the address
+	RecipientMails Quota = "recipient_mails" // the address as emailaddr.Person returns it
 	RecipientAsks  Quota = "recipient_asks"  // the address as emailaddr.Person returns it
 	OwnerTexts     Quota = "owner_texts"     // the id of the owner's account
 	PrefixTexts    Quota = "prefix_texts"    // the phone number without its last digits

@@ -261,6 +261,30 @@ func TestLimitOfRecipientsOfBlasts(t *testing.T) {
 	}
 }
 
+// The addresses of one mailbox count as one person, within a batch and over all of them.
+func TestLimitOfPersonsInABlast(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	c.limits.MailsPerRecipient = 50
+	c.email = func(n int64) string {
+		if n%2 == 0 {
+			return person(n)
+		}
+		return fmt.Sprintf("a.da+%d@gmail.com", n)
+	}
+	c.start(c)
+	c.ended(c.create(c.list(300)), messaging.BlastSent, 300, 100)
+	others, mails := 0, 0
+	for to, n := range c.received() {
+		if mails += n; !strings.HasPrefix(to, "a.da+") {
+			others += n
+		}
+	}
+	if others != 150 || mails-others != 50 {
+		t.Errorf("%d mails to one person, %d to 150 others", mails-others, others)
+	}
+}
+
 // People who come onto the list after the request are beyond what was counted towards the owner's limit.
 func TestAPlanHasWhatWasCounted(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ type Config struct {
 	MailDailyCap int64 `env:"MAIL_DAILY_CAP" envDefault:"0"`
 	// The same for an owner on trial. 0: MAIL_DAILY_CAP applies.
 	BlastDailyCapTrial int64 `env:"BLAST_DAILY_CAP_TRIAL" envDefault:"0"`
-	// Blasts and mails about signups that one address may get in 24 hours, from all owners. Further ones are not sent.
+	// Blasts and mails about signups that one person may get in 24 hours, from all owners. Further ones are not sent.
 	// 0: no limit.
 	MailDailyCapRecipient int64 `env:"MAIL_DAILY_CAP_RECIPIENT" envDefault:"0"`
 	// Verifications, links and invitations that one person may get in 24 hours, from all waitlists and accounts.

@@ -8,23 +8,29 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres/db"
 )
 
-// take counts u for each of subjects, instead of u.Subject. It does not count subjects that would exceed the quota:
-// over says how long each has to wait. Concurrent calls about a subject wait for each other's transactions.
+// take counts u once for each of subjects, which may repeat, instead of for u.Subject. What would exceed the quota of a
+// subject is not counted: waits says, for each of subjects, how long it stays so, or 0 where it was counted. Concurrent
+// calls about a subject wait for each other's transactions.
 func take(
 	ctx context.Context, q *db.Queries, at time.Time, u messaging.Use, subjects ...string,
-) (over map[string]time.Duration, err error) {
+) (waits []time.Duration, err error) {
 	hour := at.UTC().Truncate(time.Hour)
 	add := db.UseQuotasParams{Quota: string(u.Quota), At: hour}
-	byHash := make(map[string]string, len(subjects))
-	for _, s := range subjects {
+	asked := make(map[string]int64, len(subjects)) // by hash
+	hashes := make([]string, len(subjects))
+	for i, s := range subjects {
 		hash := sha256.Sum256([]byte(s))
-		byHash[string(hash[:])] = s
-		add.Subjects, add.Used = append(add.Subjects, hash[:]), append(add.Used, u.N)
+		hashes[i] = string(hash[:])
+		asked[hashes[i]] += u.N
+	}
+	for hash, n := range asked {
+		add.Subjects, add.Used = append(add.Subjects, []byte(hash)), append(add.Used, n)
 	}
 	if err := q.UseQuotas(ctx, add); err != nil {
 		return nil, fmt.Errorf("count towards a quota: %w", err)
@@ -36,37 +42,45 @@ func take(
 	if err != nil {
 		return nil, fmt.Errorf("read the uses of a quota: %w", err)
 	}
-	past := make(map[string][]messaging.PastUse, len(subjects))
+	past := make(map[string][]messaging.PastUse, len(asked))
 	for _, r := range rows {
+		hash := string(r.Subject)
 		if r.At.Equal(hour) {
-			r.Used -= u.N
+			r.Used -= asked[hash]
 		}
-		past[string(r.Subject)] = append(past[string(r.Subject)], messaging.PastUse{At: r.At, Used: r.Used})
+		past[hash] = append(past[hash], messaging.PastUse{At: r.At, Used: r.Used})
 	}
-	over = map[string]time.Duration{}
-	undo := db.UseQuotasParams{Quota: string(u.Quota), At: hour}
-	for _, hash := range add.Subjects {
-		if wait := u.Wait(past[string(hash)], at); wait > 0 {
-			over[byHash[string(hash)]] = wait
-			undo.Subjects, undo.Used = append(undo.Subjects, hash), append(undo.Used, -u.N)
+	waits = make([]time.Duration, len(subjects))
+	taken, beyond := map[string]int64{}, map[string]int64{}
+	for i, hash := range hashes {
+		next := u
+		next.N = taken[hash] + u.N
+		if waits[i] = next.Wait(past[hash], at); waits[i] > 0 {
+			beyond[hash] -= u.N
+			continue
 		}
+		taken[hash] = next.N
 	}
-	if len(over) > 0 {
+	if len(beyond) > 0 {
+		undo := db.UseQuotasParams{Quota: string(u.Quota), At: hour}
+		for hash, n := range beyond {
+			undo.Subjects, undo.Used = append(undo.Subjects, []byte(hash)), append(undo.Used, n)
+		}
 		if err := q.UseQuotas(ctx, undo); err != nil {
 			return nil, fmt.Errorf("take back uses of a quota: %w", err)
 		}
 	}
-	return over, nil
+	return waits, nil
 }
 
 // takeOne counts a use, or returns a *messaging.QuotaError.
 func takeOne(ctx context.Context, q *db.Queries, at time.Time, u messaging.Use) error {
-	over, err := take(ctx, q, at, u, u.Subject)
+	waits, err := take(ctx, q, at, u, u.Subject)
 	if err != nil {
 		return err
 	}
-	if wait, ok := over[u.Subject]; ok {
-		return &messaging.QuotaError{Use: u, Wait: wait}
+	if waits[0] > 0 {
+		return &messaging.QuotaError{Use: u, Wait: waits[0]}
 	}
 	return nil
 }
@@ -103,16 +117,16 @@ func (s *Blasts) Charge(ctx context.Context, batch messaging.Batch, most int64, 
 		if n == 0 || len(to) == 0 {
 			return nil
 		}
-		emails := make([]string, len(to))
+		persons := make([]string, len(to))
 		for i, r := range to {
-			emails[i] = r.Email
+			persons[i] = emailaddr.Person(r.Email)
 		}
-		waits, err := take(ctx, q, s.now(), messaging.Use{Quota: messaging.RecipientMails, N: 1, Most: most}, emails...)
+		waits, err := take(ctx, q, s.now(), messaging.Use{Quota: messaging.RecipientMails, N: 1, Most: most}, persons...)
 		if err != nil {
 			return err
 		}
-		for _, r := range to {
-			if waits[r.Email] > 0 {
+		for i, r := range to {
+			if waits[i] > 0 {
 				over = append(over, r.Number)
 				if err := q.RecordOutcome(ctx, db.RecordOutcomeParams{
 					BlastID: batch.BlastID, Number: r.Number, State: messaging.MailFailed,
