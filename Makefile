@@ -147,6 +147,11 @@ test-long: chaos schemathesis ## Run make chaos, make schemathesis and the long 
 schemathesis: ## Look for requests that the suite answers otherwise than the OpenAPI document says (needs python3-venv)
 	@tools/test/schemathesis/run $(ARGS)
 
+.PHONY: test-clients
+test-clients: ## Generate clients from the OpenAPI document for five languages and drive them (needs Java, Maven, npm and python3-venv)
+	@tools/cmd/prepare/prepare.sh clients
+	@go test -tags generators -count=1 -run '^TestGenerated$$' $(ARGS) ./tools/test/clients
+
 .PHONY: test-former
 test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on today's schema (ARGS=…)
 	@tools/test/former/run "$(FORMER)" $(ARGS)

@@ -3,7 +3,7 @@
 # without starting the servers among them. Elsewhere it says in one message what to
 # install. Arguments say for what:
 #
-#	prepare.sh [-n] run|npm|test|apache|schemathesis|lab|ci...
+#	prepare.sh [-n] run|npm|test|apache|schemathesis|clients|lab|ci...
 #
 # What is missing then is an error, but for run: the suite has stand-ins. ci uses sudo
 # where it is not root. -n prints Debian's names of what is missing, and does no more.
@@ -58,6 +58,12 @@ schemathesis() {
 	need python3 any python3
 	need python3-venv python3 -c 'import ensurepip'
 }
+clients() {
+	npm
+	schemathesis
+	need openjdk-17-jdk-headless any javac
+	need maven any mvn
+}
 lab() {
 	run
 	need iproute2 any ip # network namespaces
@@ -66,6 +72,7 @@ ci() {
 	tests
 	apache
 	schemathesis
+	clients
 	lab
 	need make any make
 	need postgresql postgres pgbench # the other side of the benchmarks' ratio
@@ -78,7 +85,7 @@ if [ "${1:-}" = -n ]; then
 fi
 for purpose; do
 	case $purpose in
-	run | npm | apache | schemathesis | lab | ci) "$purpose" ;;
+	run | npm | apache | schemathesis | clients | lab | ci) "$purpose" ;;
 	test) tests ;; # test is a command
 	*) echo "$0 knows no $purpose" >&2 && exit 1 ;;
 	esac

@@ -53,6 +53,9 @@ func start(t *testing.T, lossy bool) *suite {
 		if err != nil {
 			t.Errorf("read a request: %v", err)
 		}
+		if strings.Contains(r.URL.RawQuery, "wl_live_") {
+			t.Errorf("%s %s has the key in its query", r.Method, r.URL.Path)
+		}
 		req, err := http.NewRequestWithContext(r.Context(), r.Method, s.server.URL+r.URL.RequestURI(), bytes.NewReader(sent))
 		if err != nil {
 			t.Errorf("forward a request: %v", err)

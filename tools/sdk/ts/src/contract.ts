@@ -1343,15 +1343,17 @@ export interface components {
             trial_ends_at: components["schemas"]["Timestamp"] | null;
             payment_customer_id: string | null;
             has_used_trial: boolean;
-            /** @description Unix seconds */
+            /**
+             * Format: int64
+             * @description Unix seconds
+             */
             trial_end: number | null;
         };
         Message: {
             message: string;
         };
         Verified: {
-            /** @constant */
-            verified: true;
+            verified: boolean;
             message: string;
         };
         TeamMember: {
@@ -2422,8 +2424,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        /** @constant */
-                        success: true;
+                        success: boolean;
                         message: string;
                         delete_token: string;
                     };
@@ -2464,8 +2465,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        /** @constant */
-                        success: true;
+                        success: boolean;
                         message: string;
                     };
                 };
@@ -3137,8 +3137,7 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": {
-                    /** @constant */
-                    credit: true;
+                    credit: boolean;
                 };
             };
         };
@@ -3152,8 +3151,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         email: components["schemas"]["Email"];
-                        /** @constant */
-                        credit: true;
+                        credit: boolean;
                     };
                 };
             };
@@ -3692,8 +3690,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         template_id: components["schemas"]["Id"];
-                        /** @constant */
-                        updated: true;
+                        updated: boolean;
                     };
                 };
             };
@@ -4071,7 +4068,10 @@ export interface operations {
                     "application/json": {
                         status: components["schemas"]["SubscriptionStatus"];
                         tier: components["schemas"]["Tier"];
-                        /** @description Unix seconds */
+                        /**
+                         * Format: int64
+                         * @description Unix seconds
+                         */
                         trial_end: number;
                     };
                 };
@@ -4102,9 +4102,15 @@ export interface operations {
                         status: components["schemas"]["SubscriptionStatus"];
                         /** @description Whether it was a trial */
                         canceled_immediately: boolean;
-                        /** @description Unix seconds; only of a paid subscription */
+                        /**
+                         * Format: int64
+                         * @description Unix seconds; only of a paid subscription
+                         */
                         cancel_at?: number;
-                        /** @description Unix seconds; only of a paid subscription */
+                        /**
+                         * Format: int64
+                         * @description Unix seconds; only of a paid subscription
+                         */
                         current_period_end?: number;
                     };
                 };
@@ -4135,7 +4141,10 @@ export interface operations {
                     "application/json": {
                         invoices: {
                             id: string;
-                            /** @description Unix seconds */
+                            /**
+                             * Format: int64
+                             * @description Unix seconds
+                             */
                             date: number;
                             /** @description Smallest currency unit */
                             amount: number;
@@ -4212,8 +4221,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        /** @constant */
-                        received: true;
+                        received: boolean;
                     };
                 };
             };
