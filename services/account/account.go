@@ -82,9 +82,10 @@ type Session struct {
 	UserAgent string
 }
 
-// TrialEnding is a trial whose owner gets a reminder.
+// TrialEnding is a trial that is about to end. Its owner gets a reminder at a verified address.
 type TrialEnding struct {
 	AccountID, Email string
+	Verified         bool
 	EndsAt           time.Time
 }
 

@@ -91,8 +91,8 @@ func (s *Service) actorByAPIKey(ctx context.Context, raw string) (access.Actor, 
 	return actor, nil
 }
 
-// RegenerateAPIKey replaces an account's API key and tells its owner by mail. The old
-// key stops working at once. It returns FORBIDDEN if the caller used an API key, so that a stolen key
+// RegenerateAPIKey replaces an account's API key and tells its owner by mail, at a verified
+// address. The old key stops working at once. It returns FORBIDDEN if the caller used an API key, so that a stolen key
 // cannot take over the account.
 func (s *Service) RegenerateAPIKey(ctx context.Context, actor access.Actor) (string, error) {
 	if actor.APIKey {
@@ -100,13 +100,14 @@ func (s *Service) RegenerateAPIKey(ctx context.Context, actor access.Actor) (str
 	}
 	key := newAPIKey()
 	err := s.Store.InTx(ctx, func(tx Tx) error {
-		if _, err := lockCaller(ctx, tx, actor); err != nil {
+		a, err := lockCaller(ctx, tx, actor)
+		if err != nil {
 			return err
 		}
 		if err := tx.SetAPIKey(ctx, actor.AccountID, key.record()); err != nil {
 			return err
 		}
-		if err := tx.Publish(ctx, actor.AccountID, credentialChanged(actor.AccountID, actor.Email, keyChanged, s.now())); err != nil {
+		if err := notify(ctx, tx, a, keyChanged, s.now()); err != nil {
 			return err
 		}
 		return tx.Record(ctx, audit.By(actor, actor.AccountID, audit.APIKeyRotated, key.record().Lookup))

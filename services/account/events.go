@@ -1,6 +1,7 @@
 package account
 
 import (
+	"context"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,12 +38,17 @@ const (
 	keyChanged      = eventv1.CredentialChanged_CREDENTIAL_API_KEY
 )
 
-func credentialChanged(accountID, email string, c eventv1.CredentialChanged_Credential, at time.Time) *eventv1.Event {
+// notify requests the mail that tells an account's owner about another credential. An
+// address that is not verified may be a stranger's, so nothing goes to it.
+func notify(ctx context.Context, tx Tx, a Account, c eventv1.CredentialChanged_Credential, at time.Time) error {
+	if a.EmailVerifiedAt.IsZero() {
+		return nil
+	}
 	ev := newEvent(at)
 	ev.Payload = &eventv1.Event_CredentialChanged{CredentialChanged: &eventv1.CredentialChanged{
-		AccountId: accountID, Email: email, Credential: c,
+		AccountId: a.ID, Email: a.Email, Credential: c,
 	}}
-	return ev
+	return tx.Publish(ctx, a.ID, ev)
 }
 
 func entitlementChanged(accountID string, e access.Entitlement, at time.Time) *eventv1.Event {

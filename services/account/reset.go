@@ -110,7 +110,8 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 		if err := tx.DeleteSessions(ctx, a.ID, ""); err != nil {
 			return err
 		}
-		if err := tx.Publish(ctx, a.ID, credentialChanged(a.ID, a.Email, passwordChanged, now)); err != nil {
+		a.EmailVerifiedAt = now
+		if err := notify(ctx, tx, a, passwordChanged, now); err != nil {
 			return err
 		}
 		return tx.Record(ctx, own(a.ID, "", audit.PasswordReset, ""))

@@ -75,7 +75,7 @@ func (s *Service) EndSession(ctx context.Context, actor access.Actor, sessionID 
 }
 
 // ChangePassword stores a new password. It ends every other session of the account,
-// invalidates its reset tokens and tells its owner by mail. Errors: VALIDATION_ERROR on
+// invalidates its reset tokens and tells its owner by mail, at a verified address. Errors: VALIDATION_ERROR on
 // password, or on current_password if that is wrong; RATE_LIMITED after too many wrong
 // attempts.
 func (s *Service) ChangePassword(ctx context.Context, actor access.Actor, current, password, clientIP string) error {
@@ -111,7 +111,7 @@ func (s *Service) ChangePassword(ctx context.Context, actor access.Actor, curren
 		if err := tx.DeleteSessions(ctx, a.ID, keep); err != nil {
 			return err
 		}
-		if err := tx.Publish(ctx, a.ID, credentialChanged(a.ID, a.Email, passwordChanged, s.now())); err != nil {
+		if err := notify(ctx, tx, locked, passwordChanged, s.now()); err != nil {
 			return err
 		}
 		return tx.Record(ctx, audit.By(actor, a.ID, audit.PasswordChanged, ""))

@@ -17,8 +17,8 @@ const (
 )
 
 // RunTrialEndings publishes one reminder for each trial that ends within
-// TrialNotice, until ctx is done. A trial that has ended gets none. Several
-// replicas may run it.
+// TrialNotice, until ctx is done. A trial that has ended gets none, nor does an address
+// that is not verified. Several replicas may run it.
 func (s *Service) RunTrialEndings(ctx context.Context) error {
 	return s.work(ctx, "trial reminders", nil, trialInterval, s.remindOfTrialEnd)
 }
@@ -28,7 +28,7 @@ func (s *Service) remindOfTrialEnd(ctx context.Context) (bool, error) {
 	now := s.now()
 	err := s.Store.InTx(ctx, func(tx Tx) error {
 		e, err := tx.TakeTrialEnding(ctx, now, now.Add(TrialNotice), shortestTrial)
-		if err != nil {
+		if err != nil || !e.Verified {
 			return err
 		}
 		return tx.Publish(ctx, e.AccountID, trialEnding(e, now))

@@ -95,6 +95,7 @@ func TestChangePassword(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	k := key(e.register("owner@example.com"))
+	e.exec(`UPDATE account SET email_verified_at = now()`)
 	id, _ := e.login("owner@example.com")
 	otherID, otherRefresh := e.login("owner@example.com")
 	change := func(current, password any, options ...option) answer {
@@ -143,4 +144,29 @@ func TestChangePassword(t *testing.T) {
 		change("a wrong one", "a new password", bearer(fresh.str("id_token"))).expect(t, 400, "VALIDATION_ERROR")
 	}
 	change("another password", "a new password", bearer(fresh.str("id_token"))).expect(t, 429, "RATE_LIMITED")
+}
+
+// A notice goes to a verified address only: whoever registers a stranger's could have it mailed without end.
+func TestNoticesGoToVerifiedAddresses(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.register("owner@example.com")
+	id, _ := e.login("owner@example.com")
+	current := password
+	both := func() {
+		t.Helper()
+		next := current + "."
+		e.post("/change-password", map[string]string{"current_password": current, "password": next}, bearer(id)).expect(t, 204, "")
+		e.post("/regenerate-api-key", nil, bearer(id)).expect(t, 200, "")
+		current = next
+	}
+	both()
+	if got := published(e, (*eventv1.Event).GetCredentialChanged); len(got) != 0 {
+		t.Errorf("notices to an address that nobody verified: %v", got)
+	}
+	e.exec(`UPDATE account SET email_verified_at = now()`)
+	both()
+	if got := published(e, (*eventv1.Event).GetCredentialChanged); len(got) != 2 {
+		t.Errorf("notices to a verified address: %v", got)
+	}
 }

@@ -150,7 +150,7 @@ func testLeave(t *testing.T, d *deployment) {
 
 func testSessionList(t *testing.T, d *deployment) {
 	o, stranger := d.owner(t), d.owner(t)
-	d.server.AwaitMails(t, o.email, 1)
+	d.verify(t, o)
 	first := *o
 	o.Do(t, Post("/auth/login", Obj{"email": o.email, "password": o.password}).With("User-Agent", "a stolen laptop")).Want(http.StatusOK)
 	o.login(t)

@@ -193,8 +193,8 @@ func (m *mailing) testAccountMails(t *testing.T) {
 func (m *mailing) endingTrial(t *testing.T) *owner {
 	t.Helper()
 	o := m.owner(t)
-	m.exec(t, `UPDATE account.account SET valid_until = now() + interval '23 hours', created_at = now() - interval '6 days'
-		WHERE email = $1`, o.email)
+	m.exec(t, `UPDATE account.account SET valid_until = now() + interval '23 hours', created_at = now() - interval '6 days',
+		email_verified_at = now() WHERE email = $1`, o.email)
 	return o
 }
 

@@ -510,12 +510,13 @@ WHERE id = (
 		AND a.created_at + $3::interval <= a.valid_until
 	ORDER BY a.valid_until LIMIT 1 FOR UPDATE SKIP LOCKED
 )
-RETURNING id AS account_id, email, valid_until::timestamptz AS ends_at
+RETURNING id AS account_id, email, (email_verified_at IS NOT NULL)::boolean AS verified, valid_until::timestamptz AS ends_at
 `
 
 type TakeTrialEndingRow struct {
 	AccountID string
 	Email     string
+	Verified  bool
 	EndsAt    time.Time
 }
 
@@ -523,7 +524,12 @@ type TakeTrialEndingRow struct {
 func (q *Queries) TakeTrialEnding(ctx context.Context, now time.Time, until time.Time, shortest time.Duration) (TakeTrialEndingRow, error) {
 	row := q.db.QueryRow(ctx, TakeTrialEnding, now, until, shortest)
 	var i TakeTrialEndingRow
-	err := row.Scan(&i.AccountID, &i.Email, &i.EndsAt)
+	err := row.Scan(
+		&i.AccountID,
+		&i.Email,
+		&i.Verified,
+		&i.EndsAt,
+	)
 	return i, err
 }
 

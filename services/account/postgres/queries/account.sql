@@ -104,7 +104,7 @@ WHERE id = (
 		AND a.created_at + sqlc.arg(shortest)::interval <= a.valid_until
 	ORDER BY a.valid_until LIMIT 1 FOR UPDATE SKIP LOCKED
 )
-RETURNING id AS account_id, email, valid_until::timestamptz AS ends_at;
+RETURNING id AS account_id, email, (email_verified_at IS NOT NULL)::boolean AS verified, valid_until::timestamptz AS ends_at;
 
 -- name: CountInvitation :one
 -- A window that started at or before oldest has ended. By account_pkey.
