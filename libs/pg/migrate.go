@@ -37,6 +37,9 @@ const (
 // Each file is a transaction. A file that does not get a lock within lock_timeout
 // is rolled back and tried again, up to lockTries times in all; files before it
 // stay applied. A file marked NO TRANSACTION must be safe to repeat.
+//
+// The first file is the baseline: it makes everything that the files up to its number
+// once made one after the other. A schema that is older than it is an error.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations fs.FS, log *slog.Logger) error {
 	if err := createSchema(ctx, pool, schema); err != nil {
 		return fmt.Errorf("create schema %s: %w", schema, err)
@@ -46,6 +49,9 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations 
 		return err
 	}
 	defer func() { _ = db.Close() }()
+	if _, err := appliedTo(ctx, pool, schema, p); err != nil {
+		return err
+	}
 	for try := 1; ; try++ {
 		applied, err := p.Up(ctx)
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
@@ -94,12 +100,9 @@ func CheckMigrated(ctx context.Context, pool *pgxpool.Pool, schema string, migra
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	// CollectRows also returns the error of Query.
-	rows, _ := pool.Query(ctx, "SELECT version_id FROM "+pgx.Identifier{schema, goose.DefaultTablename}.Sanitize()+" WHERE is_applied")
-	applied, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	// If the table or the schema is missing, no migration was ever applied.
-	if code := SQLState(err); err != nil && code != "42P01" && code != "3F000" {
-		return fmt.Errorf("read the migrations of %s: %w", schema, err)
+	applied, err := appliedTo(ctx, pool, schema, p)
+	if err != nil {
+		return err
 	}
 	var missing []string
 	for _, m := range p.ListSources() {
@@ -111,6 +114,24 @@ func CheckMigrated(ctx context.Context, pool *pgxpool.Pool, schema string, migra
 		return fmt.Errorf("schema %s lacks %s: run this program with the argument \"migrate\" first", schema, strings.Join(missing, ", "))
 	}
 	return nil
+}
+
+// appliedTo returns the numbers of the migrations that schema has. It is an error if
+// the schema is older than the first one of p.
+func appliedTo(ctx context.Context, pool *pgxpool.Pool, schema string, p *goose.Provider) ([]int64, error) {
+	// CollectRows also returns the error of Query. goose's first row has the number 0.
+	rows, _ := pool.Query(ctx, "SELECT version_id FROM "+pgx.Identifier{schema, goose.DefaultTablename}.Sanitize()+
+		" WHERE is_applied AND version_id > 0")
+	applied, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	// If the table or the schema is missing, no migration was ever applied.
+	if code := SQLState(err); err != nil && code != "42P01" && code != "3F000" {
+		return nil, fmt.Errorf("read the migrations of %s: %w", schema, err)
+	}
+	if baseline := p.ListSources()[0]; len(applied) > 0 && slices.Max(applied) < baseline.Version {
+		return nil, fmt.Errorf("schema %s is at migration %d, which this version can't update: it begins with %s. Start the version before the "+
+			"baseline first (CHANGELOG.md names it), or on a development machine remove .data", schema, slices.Max(applied), baseline.Path)
+	}
+	return applied, nil
 }
 
 // provider reads migrations. The caller closes db, a pool of its own.

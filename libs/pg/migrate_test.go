@@ -11,6 +11,7 @@ import (
 	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/devservers"
 	"waitlist.internal/libs/pg"
@@ -131,6 +132,41 @@ func TestCheckMigrated(t *testing.T) {
 	check(all)
 	// The database is newer than the program.
 	check(old)
+}
+
+// A baseline takes the place of the migrations up to its number: a schema that has
+// them all has nothing to do, and one that lacks some of them is told what to do.
+func TestBaseline(t *testing.T) {
+	p := pool(t, testenv.Postgres(t))
+	quiet := slog.New(slog.DiscardHandler)
+	former := files("CREATE TABLE a (id int)", "ALTER TABLE a ADD n int")
+	baseline := fstest.MapFS{
+		"00002_baseline.sql": {Data: []byte("-- +goose Up\nCREATE TABLE a (id int, n int);\n")},
+		"00003_step.sql":     {Data: []byte("-- +goose Up\nCREATE TABLE b (id int);\n")},
+	}
+	if err := pg.Migrate(t.Context(), p, "app", fstest.MapFS{"00001_step.sql": former["00001_step.sql"]}, quiet); err != nil {
+		t.Fatal(err)
+	}
+	for name, do := range map[string]func() error{
+		"Migrate":       func() error { return pg.Migrate(t.Context(), p, "app", baseline, quiet) },
+		"CheckMigrated": func() error { return pg.CheckMigrated(t.Context(), p, "app", baseline) },
+	} {
+		const want = "schema app is at migration 1, which this version can't update: it begins with 00002_baseline.sql. Start "
+		if err := do(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s of a schema before the baseline: %v", name, err)
+		}
+	}
+	if err := pg.Migrate(t.Context(), p, "app", former, quiet); err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]*pgxpool.Pool{"former": p, "fresh": pool(t, testenv.Postgres(t))} {
+		if err := pg.Migrate(t.Context(), p, "app", baseline, quiet); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := p.Exec(t.Context(), "INSERT INTO a (id, n) SELECT id, id FROM b"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // A role that owns its schema can migrate it without the right to create schemas.

@@ -93,6 +93,3 @@ CREATE TABLE inbox (
     PRIMARY KEY (consumer, event_id)
 );
 CREATE INDEX inbox_received_at ON inbox (received_at);
-
--- +goose Down
-DROP TABLE inbox, reconciliation, deletion, provider_event, operation, known_subscription, subscriber;

@@ -54,6 +54,3 @@ CREATE TABLE delivery (
 CREATE INDEX delivery_open ON delivery (holder, event_id) WHERE ended_at IS NULL;
 CREATE INDEX delivery_log ON delivery (waitlist_id, ended_at);
 CREATE INDEX delivery_ended ON delivery (ended_at) WHERE ended_at IS NOT NULL;
-
--- +goose Down
-DROP TABLE delivery, holder, inbox;

@@ -85,7 +85,3 @@ LANGUAGE sql STABLE AS $$
        AND NOT EXISTS (SELECT FROM tombstone WHERE hash = sha256(uuid_send(p_waitlist)));
 $$;
 -- +goose StatementEnd
-
--- +goose Down
-DROP FUNCTION takes_counts;
-DROP TABLE tombstone, waitlist, utm_total, utm_value, day, arrival, inbox;

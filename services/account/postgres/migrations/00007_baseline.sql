@@ -1,4 +1,5 @@
 -- +goose Up
+
 CREATE TABLE account (
     id                  uuid        PRIMARY KEY,
     -- Normalised; see libs/emailaddr.
@@ -27,17 +28,30 @@ CREATE TABLE account (
     verify_resent_at    timestamptz,
     reset_sent_at       timestamptz,
     created_at          timestamptz NOT NULL,
+    -- The invitations since invites_since; see account.InviteLimit.
+    invites             integer     NOT NULL DEFAULT 0,
+    invites_since       timestamptz,
+    -- When the mail about the end of this trial was asked for; NULL: not yet.
+    trial_ending_at     timestamptz,
+    -- Who the account is at the payment provider; NULL: nobody yet.
+    payment_customer_id text,
     CONSTRAINT account_email_key UNIQUE (email),
     CONSTRAINT account_api_key_lookup_key UNIQUE (api_key_lookup)
 );
+-- Trials that may still get the mail, by their end.
+CREATE INDEX account_trial_ending ON account (valid_until) WHERE status = 'trialing' AND trial_ending_at IS NULL;
 
 -- One login and the refresh tokens that descend from it.
 CREATE TABLE session (
-    id         uuid        PRIMARY KEY,
-    account_id uuid        NOT NULL REFERENCES account ON DELETE CASCADE,
-    created_at timestamptz NOT NULL,
+    id           uuid        PRIMARY KEY,
+    account_id   uuid        NOT NULL REFERENCES account ON DELETE CASCADE,
+    created_at   timestamptz NOT NULL,
     -- Moves on with each refresh.
-    expires_at timestamptz NOT NULL
+    expires_at   timestamptz NOT NULL,
+    -- What owners see of their sessions. While last_used_at is NULL, the time of the
+    -- login stands for it.
+    last_used_at timestamptz,
+    user_agent   text        NOT NULL DEFAULT ''
 );
 CREATE INDEX session_account_id ON session (account_id);
 CREATE INDEX session_expires_at ON session (expires_at);
@@ -61,9 +75,11 @@ CREATE TABLE team_member (
     email      text        NOT NULL,
     role       text        NOT NULL CHECK (role IN ('admin', 'viewer')),
     invited_at timestamptz NOT NULL,
+    -- The order of invitation; times may be equal, and go back with the clock.
+    no         bigint      GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (owner_id, email)
 );
-CREATE INDEX team_member_email ON team_member (email);
+CREATE INDEX team_member_email_no ON team_member (email, no);
 
 -- The addresses, as keyed hashes, that have had their trial. They outlive
 -- their accounts.
@@ -100,18 +116,39 @@ CREATE TABLE closing (
 );
 CREATE INDEX closing_due_at ON closing (due_at);
 
--- libs/outbox.
+-- See package outbox.
 CREATE TABLE outbox (
-    id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    topic       text        NOT NULL,
-    key         text        NOT NULL,
+    id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic        text        NOT NULL,
+    key          text        NOT NULL,
     -- One or more events of this topic and key, in order, as marshalled Events.
-    payloads    bytea[]     NOT NULL,
+    payloads     bytea[]     NOT NULL,
     -- W3C trace context of the cause, or ''.
-    traceparent text        NOT NULL,
-    created_at  timestamptz NOT NULL DEFAULT now(),
+    traceparent  text        NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
     -- Set when Kafka refuses the row for good; an operator decides.
-    parked_at   timestamptz,
-    error       text        NOT NULL DEFAULT ''
+    parked_at    timestamptz,
+    error        text        NOT NULL DEFAULT '',
+    -- W3C trace contexts, one for each payload, or NULL: then traceparent is that of all.
+    traceparents text[]
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
+
+-- Who did what in an owner's account; see package audit. Nothing updates a row.
+CREATE TABLE audit (
+    owner_id   uuid        NOT NULL,
+    id         uuid        NOT NULL,
+    at         timestamptz NOT NULL,
+    actor      uuid,
+    credential text        NOT NULL,
+    role       text        NOT NULL,
+    action     text        NOT NULL,
+    target     text        NOT NULL,
+    request_id text        NOT NULL,
+    PRIMARY KEY (owner_id, id)
+);
+CREATE INDEX audit_action ON audit (owner_id, action, id);
+CREATE INDEX audit_at ON audit (at);
+
+-- A program from before the baseline finds the migrations that it asks for.
+INSERT INTO goose_db_version (version_id, is_applied) SELECT no, true FROM generate_series(1, 6) no;
