@@ -42,7 +42,7 @@ func TestFindsWhatIsMissing(t *testing.T) {
 		"schemathesis": "curl python3 python3-venv",
 		"lab":          "postgresql redis-server iproute2",
 		"ci": "git curl gcc libc6-dev postgresql redis-server chromium npm openjdk-17-jre-headless maven " +
-			"python3 python3-venv iproute2 make",
+			"python3 python3-venv openjdk-17-jdk-headless iproute2 make",
 	} {
 		out, err := prepare(t, bare, append([]string{"-n"}, strings.Fields(purposes)...)...)
 		if got := strings.Join(strings.Fields(out), " "); err != nil || got != want {
@@ -50,7 +50,7 @@ func TestFindsWhatIsMissing(t *testing.T) {
 		}
 	}
 	full := map[string]string{"cat": "ID=debian"}
-	for program := range strings.FieldsSeq("git gcc postgres pgbench redis-server google-chrome npm java mvn curl python3 ip make") {
+	for program := range strings.FieldsSeq("git gcc postgres pgbench redis-server google-chrome npm java javac mvn curl python3 ip make") {
 		full[program] = ""
 	}
 	if out, err := prepare(t, machine(t, full), "-n", "ci"); err != nil || strings.TrimSpace(out) != "" {
