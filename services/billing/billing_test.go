@@ -843,6 +843,23 @@ func TestACustomerThatWasDeletedThereIsMadeAnew(t *testing.T) {
 	}
 }
 
+// A session that was opened before outlives its customer, and cannot be paid.
+func TestASessionOfADeletedCustomerIsNotReused(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	dead := e.checkout(ann, plan(access.Basic)).URL
+	customer := e.bank.customers[len(e.bank.customers)-1].ID
+	if err := e.bank.DeleteCustomer(t.Context(), "", customer); err != nil {
+		t.Fatal(err)
+	}
+	if out := e.checkout(ann, plan(access.Basic)); out.URL == dead || out.URL == "" {
+		t.Errorf("%q after %q", out.URL, dead)
+	}
+	if next := e.subscribed(ann, plan(access.Basic)); next.CustomerID == customer {
+		t.Error("the same customer")
+	}
+}
+
 func TestMoney(t *testing.T) {
 	t.Parallel()
 	for want, m := range map[string]billing.Money{

@@ -78,6 +78,9 @@ func (b *Billing) checkout(ctx context.Context, l Locked, sub *Subscriber, actor
 	}
 	if open == nil {
 		open, err = b.open(ctx, l, sub, price)
+	} else {
+		// A session outlives its customer, and cannot be paid then.
+		_, err = b.Provider.Customer(ctx, sub.CustomerID)
 	}
 	if because(err, Missing) {
 		// Either the price is missing, because of a wrong setting, or the customer.

@@ -422,7 +422,7 @@ func TestForgedEvents(t *testing.T) {
 	} {
 		t.Log(raw)
 		raw, signature := sign(raw, newSecret, time.Now())
-		e.post("/webhook", "", raw, "Stripe-Signature", signature).fails(t, 400, apierr.InvalidToken)
+		e.post("/webhook", "", raw, "Stripe-Signature", signature).fails(t, 400, apierr.InvalidBody)
 	}
 	raw, signature := sign(strings.Repeat("x", 1<<20+1), newSecret, time.Now())
 	e.post("/webhook", "", raw, "Stripe-Signature", signature).fails(t, 400, apierr.InvalidBody)

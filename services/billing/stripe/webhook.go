@@ -3,10 +3,8 @@ package stripe
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
-	api "github.com/stripe/stripe-go/v76"
 	"github.com/stripe/stripe-go/v76/webhook"
 
 	"waitlist.internal/libs/apierr"
@@ -37,33 +35,35 @@ func NewWebhook(secrets []string) (*Webhook, error) {
 	return &Webhook{secrets}, nil
 }
 
-// Event verifies and parses the raw body of an event. It returns INVALID_TOKEN if the
-// signature does not match, is older than five minutes, or signs no valid event.
+// Event verifies and parses the raw body of an event, of any version of Stripe's API: it
+// reads only what they share. It returns INVALID_TOKEN if the signature does not match or
+// is older than five minutes, and INVALID_BODY if it signs no event.
 func (w *Webhook) Event(raw []byte, signature string) (billing.Event, error) {
-	var ev api.Event
 	var err error
 	for _, secret := range w.secrets {
-		ev, err = webhook.ConstructEventWithOptions(raw, signature, secret, webhook.ConstructEventOptions{
-			// Event reads only the customer, which is the same in all API versions.
-			Tolerance: tolerance, IgnoreAPIVersionMismatch: true,
-		})
-		if err == nil {
+		if err = webhook.ValidatePayloadWithTolerance(raw, signature, secret, tolerance); err == nil {
 			break
 		}
 	}
-	if err != nil || ev.ID == "" || len(ev.ID) > maxID || ev.Data == nil {
+	if err != nil {
 		return billing.Event{}, apierr.New(apierr.InvalidToken, "The signature is not valid.").WithCause(err)
 	}
-	var about struct {
-		Object   string          `json:"object"`
-		ID       string          `json:"id"`
-		Customer json.RawMessage `json:"customer"`
+	var ev struct {
+		ID   string `json:"id"`
+		Type string `json:"type"`
+		Data *struct {
+			Object struct {
+				Object   string          `json:"object"`
+				ID       string          `json:"id"`
+				Customer json.RawMessage `json:"customer"`
+			} `json:"object"`
+		} `json:"data"`
 	}
-	if err := json.Unmarshal(ev.Data.Raw, &about); err != nil {
-		return billing.Event{}, apierr.New(apierr.InvalidToken, "The event has no valid object.").
-			WithCause(fmt.Errorf("parse an event's object: %w", err))
+	if err := json.Unmarshal(raw, &ev); err != nil || ev.ID == "" || len(ev.ID) > maxID || ev.Data == nil {
+		return billing.Event{}, apierr.New(apierr.InvalidBody, "The body is not an event.").WithCause(err)
 	}
-	out := billing.Event{ID: ev.ID, Type: string(ev.Type)}
+	about := ev.Data.Object
+	out := billing.Event{ID: ev.ID, Type: ev.Type}
 	if about.Object == "customer" {
 		out.CustomerID = about.ID
 		return out, nil
