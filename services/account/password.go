@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/alexedwards/argon2id"
+	"golang.org/x/text/unicode/norm"
 
 	"waitlist.internal/libs/apierr"
 )
@@ -70,10 +71,10 @@ func (p *passwords) turn(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// hash returns the PHC string of a password.
+// hash returns the PHC string of a password in NFC: keyboards differ in how they compose a character.
 func (p *passwords) hash(ctx context.Context, password string) (phc string, err error) {
 	err = p.turn(ctx, func() error {
-		phc, err = argon2id.CreateHash(password, &hashParams)
+		phc, err = argon2id.CreateHash(norm.NFC.String(password), &hashParams)
 		return err
 	})
 	return phc, err
@@ -87,7 +88,7 @@ func (p *passwords) compare(password, phc string) (match, outdated bool, err err
 	if !known {
 		phc = p.dummy
 	}
-	match, params, err := argon2id.CheckHash(password, phc)
+	match, params, err := argon2id.CheckHash(norm.NFC.String(password), phc)
 	if err != nil {
 		return false, false, err
 	}

@@ -67,3 +67,19 @@ func TestTurnsAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPasswordsAreComparedInNFC: one keyboard sends ü as one character, another as u with a mark.
+func TestPasswordsAreComparedInNFC(t *testing.T) {
+	t.Parallel()
+	p := newPasswords(1, 0)
+	const composed, decomposed = "\u00fcber den Fluss", "u\u0308ber den Fluss"
+	for _, pair := range [][2]string{{composed, decomposed}, {decomposed, composed}} {
+		hash, err := p.hash(t.Context(), pair[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if match, _, err := p.compare(pair[1], hash); err != nil || !match {
+			t.Errorf("%+q against %+q: %v, %v", pair[1], pair[0], match, err)
+		}
+	}
+}
