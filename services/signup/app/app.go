@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	_ "time/tzdata" // some machines have no zone database
 
@@ -45,6 +46,8 @@ type Config struct {
 	MaxSettingsBytes int `env:"MAX_SETTINGS_BYTES" envDefault:"0" deployed:"262144"`
 	// Version of the privacy policy, stored with every consent.
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
+	// The pages as people reach them. A browser that opens the unsubscribe address of a mail is sent there; empty: it gets 404.
+	PublicFormURL string `env:"PUBLIC_FORM_URL" run:"the standalone's"`
 	// Whether views of forms are counted. Otherwise analytics show none.
 	PageViews bool `env:"PAGE_VIEWS" envDefault:"true"`
 	// Pause between two searches for rows of deleted waitlists and owners.
@@ -136,7 +139,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 			shown = views.New(store, time.Now, rt.Log)
 			rt.Go("page views", shown.Run)
 		}
-		signuphttp.Routes(rt.Engine, svc, shown)
+		signuphttp.Routes(rt.Engine, svc, shown, strings.TrimRight(cfg.PublicFormURL, "/"))
 		return wire(rt, cfg, store, svc, wake)
 	})
 }

@@ -32,6 +32,9 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // clock is the time of every test.
 var clock = time.Date(2026, 5, 4, 3, 2, 1, 678_000_000, time.UTC)
 
+// formURL is the address of the pages.
+const formURL = "https://example.com"
+
 const clockText = "2026-05-04T03:02:01.678Z"
 
 // env is the router over the domain and a Postgres of its own, with one waitlist.
@@ -72,7 +75,7 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, shown *views.Counter) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	signuphttp.Routes(engine, e.svc, shown)
+	signuphttp.Routes(engine, e.svc, shown, formURL)
 	e.server = httptest.NewServer(engine)
 	t.Cleanup(e.server.Close)
 	return e
@@ -112,7 +115,7 @@ func (e *env) send(ctx context.Context, t *testing.T, method, path, body string,
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	res, err := e.server.Client().Do(req)
+	res, err := e.server.Client().Transport.RoundTrip(req)
 	if err != nil {
 		if ctx.Err() == nil {
 			t.Fatal(err)

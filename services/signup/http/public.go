@@ -2,7 +2,9 @@
 package http
 
 import (
+	"bytes"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -25,9 +27,10 @@ const (
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
 // Routes adds the public routes to an engine. shown counts how often a
-// form was shown. If it is nil, views are not counted.
-func Routes(e *gin.Engine, svc *signup.Service, shown *views.Counter) {
-	h := handler{svc, shown}
+// form was shown. If it is nil, views are not counted. pages is the address of the
+// pages, without a slash at its end; empty: browsers are not sent there.
+func Routes(e *gin.Engine, svc *signup.Service, shown *views.Counter, pages string) {
+	h := handler{svc, shown, pages}
 	e.POST("/v1/public/waitlists/:waitlist_id/signups", httpapi.H(h.join))
 	g := e.Group("/v1/public/waitlists/:waitlist_id", knownID)
 	g.GET("/signups/:email", httpapi.H(h.status))
@@ -39,12 +42,14 @@ func Routes(e *gin.Engine, svc *signup.Service, shown *views.Counter) {
 	g.GET("/leaderboard", httpapi.H(h.leaderboard))
 	g.POST("/link", httpapi.H(h.mailLink))
 	g.POST("/unsubscribe", httpapi.H(h.unsubscribe))
+	g.GET("/unsubscribe", httpapi.H(h.unsubscribePage))
 	g.POST("/delete-my-data", httpapi.H(h.deleteMyData))
 }
 
 type handler struct {
 	svc   *signup.Service
 	views *views.Counter
+	pages string
 }
 
 const paramID = "waitlist_id"
@@ -204,7 +209,7 @@ func (h handler) config(c *gin.Context) error {
 		return err
 	}
 	httpapi.JSON(c, http.StatusOK, f.Config())
-	if h.views != nil {
+	if h.views != nil && !httpapi.IsHead(c) {
 		h.views.Add(f.Waitlist.ID)
 	}
 	return nil
@@ -282,14 +287,29 @@ func (h handler) unsubscribe(c *gin.Context) error {
 	return nil
 }
 
+// unsubscribePage sends a person who opened the address of a List-Unsubscribe header in a
+// browser to the page with the button. Scanners of mails open it, too, so it changes nothing.
+func (h handler) unsubscribePage(c *gin.Context) error {
+	c.Header("Vary", "Accept")
+	if h.pages == "" || !strings.Contains(c.GetHeader("Accept"), "text/html") {
+		return apierr.New(apierr.NotFound, "There is no such path or method.")
+	}
+	query := url.Values{
+		"waitlist": {c.Param(paramID)}, "email": {httpapi.Query(c, "email")}, "token": {httpapi.Query(c, "token")},
+	}
+	c.Redirect(http.StatusSeeOther, h.pages+"/unsubscribe?"+query.Encode())
+	return nil
+}
+
 // emailAndToken reads both values from the JSON body, or from the query if the body is
-// the form of a one-click unsubscription (RFC 8058).
+// the form of a one-click unsubscription (RFC 8058) or empty.
 func emailAndToken(c *gin.Context) (email, tok string, err error) {
 	raw, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
 	if err != nil {
 		return "", "", err
 	}
-	if oneClick(raw) {
+	noBody := len(bytes.TrimSpace(raw)) == 0 && httpapi.Query(c, "email") != "" && httpapi.Query(c, "token") != ""
+	if noBody || oneClick(raw) {
 		var missing []apierr.Field
 		if email = httpapi.Query(c, "email"); email == "" {
 			missing = append(missing, apierr.Field{Field: "email", Message: "This field is required."})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -373,9 +374,38 @@ func TestOneClick(t *testing.T) {
 		post("?token="+tok).fails(t, http.StatusBadRequest, apierr.ValidationError, "email")
 		post("?email=a@example.com&token=x").fails(t, http.StatusForbidden, apierr.InvalidToken)
 	}
+	// Some mail clients send no body.
+	for _, body := range []string{"", "\r\n"} {
+		post := func(query string) answer { return e.post(t, e.path("/unsubscribe"+query), body) }
+		post("?email=a@example.com&token="+tok).is(t, http.StatusOK, `{"success":true,"message":"*","delete_token":"*"}`)
+		post("?email=a@example.com&token=x").fails(t, http.StatusForbidden, apierr.InvalidToken)
+		post("?email=a@example.com").fails(t, http.StatusBadRequest, apierr.InvalidBody)
+		post("").fails(t, http.StatusBadRequest, apierr.InvalidBody)
+	}
 	// JSON that mentions it is JSON.
 	e.post(t, e.path("/unsubscribe?email=a@example.com&token="+tok), ` {"x":"List-Unsubscribe=One-Click"}`).
 		fails(t, http.StatusBadRequest, apierr.ValidationError, "email", "token")
+}
+
+// TestUnsubscribeInABrowser: people open the address of a List-Unsubscribe header by hand. It leads to the page with the
+// button, and changes nothing.
+func TestUnsubscribeInABrowser(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "pro", signup.Config{}, nil)
+	e.join(t, "a+b@example.com", "")
+	path := e.path("/unsubscribe?email=a%2Bb@example.com&token=" + e.mint(token.Unsubscribe, 1))
+	a := e.send(t.Context(), t, http.MethodGet, path, "", "Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
+	want := formURL + "/unsubscribe?email=a%2Bb%40example.com&token=" + url.QueryEscape(e.mint(token.Unsubscribe, 1)) + "&waitlist=" + e.list
+	if a.status != http.StatusSeeOther || a.header.Get("Location") != want {
+		t.Errorf("%d to %q, want %q", a.status, a.header.Get("Location"), want)
+	}
+	var out bool
+	if err := e.pool.QueryRow(t.Context(), "SELECT email_opt_out_at IS NOT NULL FROM signup").Scan(&out); err != nil || out {
+		t.Errorf("opted out: %v, %v", out, err)
+	}
+	for _, accept := range []string{"", "*/*", "application/json"} {
+		e.send(t.Context(), t, http.MethodGet, path, "", "Accept", accept).fails(t, http.StatusNotFound, apierr.NotFound)
+	}
 }
 
 // TestBadBodies: INVALID_BODY comes before a waitlist that is not there.
@@ -473,6 +503,7 @@ func TestViews(t *testing.T) {
 	}
 	e.get(t, e.path("/count"))
 	e.get(t, "/v1/public/waitlists/"+uuid.NewString()+"/config")
+	e.send(t.Context(), t, http.MethodHead, e.path("/config"), "")
 	stop()
 	store.mu.Lock()
 	defer store.mu.Unlock()

@@ -239,9 +239,9 @@ export interface paths {
         /**
          * Opt out of marketing mail
          * @description The token comes with every mail of this kind and does not expire. For one-click unsubscription (RFC 8058)
-         *     `email` and `token` may be in the query, with the form body `List-Unsubscribe=One-Click`. A GET never
-         *     unsubscribes. The token of an offboarding mail counts after the removal: if the address is imported again, it is
-         *     opted out.
+         *     `email` and `token` may be in the query, with the form body `List-Unsubscribe=One-Click` or none. A GET never
+         *     unsubscribes: it sends a browser to the page with the button. The token of an offboarding mail counts after
+         *     the removal: if the address is imported again, it is opted out.
          */
         post: operations["unsubscribe"];
         delete?: never;
