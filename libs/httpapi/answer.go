@@ -219,6 +219,3 @@ func Header(c *gin.Context, name string, maxLen int) (string, error) {
 	}
 	return v, nil
 }
-
-// ClientIP returns the client's address as the trusted proxies report it.
-func ClientIP(c *gin.Context) string { return c.ClientIP() }

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"runtime/debug"
 	"slices"
@@ -123,10 +124,9 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 	// gin would decode + in parameters as a space.
 	g.UseEscapedPath, g.UnescapePathValues = true, false
 	g.RedirectTrailingSlash = false
-	if slices.Equal(cfg.TrustedProxies, []string{"none"}) {
-		cfg.TrustedProxies = nil
-	}
-	if err := g.SetTrustedProxies(cfg.TrustedProxies); err != nil {
+	g.ForwardedByClientIP = false // ClientIP reads the header
+	trusted, err := newProxies(cfg.TrustedProxies)
+	if err != nil {
 		return nil, err
 	}
 	allowed, err := newOrigins(cfg.AllowedOrigins)
@@ -136,7 +136,7 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 	e := &engine{
 		cfg: cfg, gin: g,
 		tracer:  telemetry.Tracer(cfg.Tracers, "waitlist.internal/libs/httpapi"),
-		proxies: newProxies(cfg.TrustedProxies),
+		proxies: trusted,
 		origins: allowed,
 		metrics: newMetrics(g),
 	}
@@ -152,6 +152,8 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 // request is the state that the middleware keeps for a request.
 type request struct {
 	id string
+	// client is the client's address; the zero Addr means that it has none.
+	client netip.Addr
 	// base is the context without a timeout; timeout is the current one, 0 for none.
 	base    context.Context //nolint:containedctx // begin starts again from it
 	timeout time.Duration
@@ -201,7 +203,7 @@ func (e *engine) serve(c *gin.Context) {
 	if route == "" {
 		route = unmatched
 	}
-	r := &request{id: requestID(in.Header), log: e.cfg.Log}
+	r := &request{id: requestID(in.Header), client: e.proxies.client(in), log: e.cfg.Log}
 	ctx, span := e.startSpan(in, method(in.Method)+" "+route)
 	defer span.End()
 	r.base = context.WithValue(telemetry.WithRequestID(ctx, r.id), requestKey{}, r)

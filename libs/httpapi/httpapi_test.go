@@ -759,28 +759,6 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-func TestClientIP(t *testing.T) {
-	h := func(c *gin.Context) { c.String(200, httpapi.ClientIP(c)) }
-	for name, c := range map[string]struct {
-		trusted []string
-		want    string
-	}{
-		"nobody trusted": {nil, "127.0.0.1"},
-		"none":           {[]string{"none"}, "127.0.0.1"},
-		"proxy trusted":  {[]string{"127.0.0.0/8"}, "203.0.113.9"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a := newAPI(t, func(cfg *httpapi.Config) { cfg.TrustedProxies = c.trusted }, func(g *gin.Engine) { g.GET("/ip", h) })
-			if _, got := a.do(t, "GET", "/ip", "X-Forwarded-For", "198.51.100.1, 203.0.113.9"); got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
-			}
-		})
-	}
-	if _, err := httpapi.NewEngine(httpapi.Config{TrustedProxies: []string{"x"}}); err == nil {
-		t.Error("a bad proxy passed")
-	}
-}
-
 func TestMetrics(t *testing.T) {
 	a := newAPI(t, nil, nil)
 	a.do(t, "GET", "/v1/public/waitlists/1/signups/a@b.c")

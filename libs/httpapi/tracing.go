@@ -3,46 +3,13 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"net/netip"
 	"strconv"
-	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 )
-
-// proxies are the networks whose trace context the engine adopts.
-type proxies []netip.Prefix
-
-// newProxies skips invalid entries, which gin has refused already.
-func newProxies(list []string) (out proxies) {
-	for _, s := range list {
-		if !strings.Contains(s, "/") {
-			if a, err := netip.ParseAddr(s); err == nil {
-				out = append(out, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
-			}
-		} else if p, err := netip.ParsePrefix(s); err == nil {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
-}
-
-// trust reports whether the peer of a request is a trusted proxy.
-func (p proxies) trust(remote string) bool {
-	at, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return false
-	}
-	for _, network := range p {
-		if network.Contains(at.Addr().Unmap()) {
-			return true
-		}
-	}
-	return false
-}
 
 // startSpan begins the span of a request. It continues the trace of a trusted proxy. It
 // only links to the trace of anybody else: strangers must not decide which requests are
@@ -52,7 +19,7 @@ func (e *engine) startSpan(in *http.Request, name string) (context.Context, trac
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 	if in.Header["Traceparent"] != nil {
 		caller := propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(in.Header))
-		if e.proxies.trust(in.RemoteAddr) {
+		if peer, _ := parseAddr(in.RemoteAddr); e.proxies.trust(peer) {
 			ctx = caller
 		} else if sc := trace.SpanContextFromContext(caller); sc.IsValid() {
 			// The state is a stranger's text, which may hold anything.

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"math/big"
 	"net/http"
 	"strconv"
@@ -461,6 +462,30 @@ func testBruteForce(t *testing.T, d *deployment) {
 			attacker.Do(t, login(nobody, "wrong")).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
 		}
 		retryAfter(t, attacker.Do(t, login(nobody, "wrong")).WantError(http.StatusTooManyRequests, "RATE_LIMITED"), 900)
+	})
+	for _, format := range []string{"203.0.113.%d:51234", "[2001:db8:0:%d::1]:443"} {
+		t.Run("addresses with ports, as some gateways write them: "+format, func(t *testing.T) {
+			o := d.owner(t)
+			from := func(n int, password string) Request {
+				return login(o.email, password).With("X-Forwarded-For", fmt.Sprintf(format, n))
+			}
+			for n := range 10 {
+				o.Do(t, from(n, "wrong")).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+			}
+			o.Do(t, from(10, o.password)).Want(http.StatusOK)
+		})
+	}
+	t.Run("a client that names itself in other headers", func(t *testing.T) {
+		o := d.owner(t)
+		as := func(n int) Request {
+			name := "198.51.100." + strconv.Itoa(n)
+			return login(o.email, "wrong").With("X-Forwarded-For", name+", unknown").With("X-Real-IP", name).With("Forwarded", "for="+name)
+		}
+		for n := range 10 {
+			o.Do(t, as(n)).WantError(http.StatusUnauthorized, "AUTHENTICATION_REQUIRED")
+		}
+		o.Do(t, as(10)).WantError(http.StatusTooManyRequests, "RATE_LIMITED")
+		o.login(t)
 	})
 	t.Run("a hundred from one address", func(t *testing.T) {
 		o, attacker := d.owner(t), d.client(t)
