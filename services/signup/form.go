@@ -85,7 +85,7 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 	j.LastName = readText(form, "last_name", maxPersonName, eff.NameField)
 	j.Phone = readText(form, "phone", maxPhone, eff.PhoneField)
 	if zone, ok := form.String("timezone", maxTimezone); ok && zone != "" {
-		if s.knownZone(zone) {
+		if knownZone(zone) {
 			j.Timezone = zone
 		} else {
 			form.Fail("timezone", "Enter an IANA time zone name, such as Europe/Berlin.")
@@ -163,25 +163,4 @@ func readText(form *body.Object, name string, limit int, mode FieldMode) string 
 func consentVersion(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])[:12]
-}
-
-// knownZone reports whether name is an IANA time zone. Loading one reads and
-// parses a file, so known names, about 600, stay in memory.
-func (s *Service) knownZone(name string) bool {
-	if _, ok := s.zones.Load(name); ok {
-		return true
-	}
-	if name == "Local" || strings.HasPrefix(name, "/") {
-		return false
-	}
-	// These are files in some zone databases, but no IANA names: the machine's own
-	// zone, and copies of all zones with and without leap seconds.
-	if name == "localtime" || name == "posixrules" || strings.HasPrefix(name, "posix/") || strings.HasPrefix(name, "right/") {
-		return false
-	}
-	if _, err := time.LoadLocation(name); err != nil {
-		return false
-	}
-	s.zones.Store(name, struct{}{})
-	return true
 }

@@ -205,7 +205,6 @@ type Service struct {
 	lanes *lanes
 	lists *waitlistCache
 	looks *looks
-	zones sync.Map // known IANA names
 	links asks
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // some machines have no zone database
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"

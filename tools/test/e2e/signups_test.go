@@ -151,7 +151,7 @@ func testSignupFields(t *testing.T, d *deployment) {
 			[]any{nil, "", "UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"},
 			[]any{
 				"Mars/Phobos", "Local", "../etc/passwd", "europe berlin", strings.Repeat("x", 65), 5, false, "UTC\x00", "/UTC", "localtime",
-				"posixrules", "posix/UTC", "right/UTC",
+				"posixrules", "posix/UTC", "right/UTC", "./UTC", "Europe//Berlin", "europe/berlin",
 			},
 		},
 		"referred_by_token": {[]any{nil, "", "unknown", strings.Repeat("0", 32), strings.Repeat("x", 2000)}, []any{5, true, []any{}, "a\x00b"}},
