@@ -23,7 +23,7 @@ type Options struct {
 	MaxLength int
 	// AllowHTTP accepts http as well as https.
 	AllowHTTP bool
-	// AnyHost accepts every host. It is for URLs that the platform never calls.
+	// AnyHost accepts private hosts too. It is for URLs that the platform never calls.
 	AnyHost bool
 }
 
@@ -67,7 +67,11 @@ func CheckURL(raw string, opts Options) (problem string) {
 	if u.Hostname() == "" || !validPort(u) {
 		return badURL
 	}
-	if !opts.AnyHost && !publicHost(u) {
+	host, addr, ok := readHost(u)
+	switch {
+	case !ok && opts.AnyHost:
+		return badURL
+	case !opts.AnyHost && (!ok || !public(host, addr)):
 		return privateHost
 	}
 	return ""
@@ -82,31 +86,57 @@ func validPort(u *url.URL) bool {
 	return err == nil && n > 0
 }
 
-// publicHost reports whether u's host is a public address or may be a public name.
-func publicHost(u *url.URL) bool {
-	host := u.Hostname()
+// Origin returns the origin of an http or https URL as browsers write it, with an ASCII name, or "" if raw is no such URL or has
+// no valid host. What it returns may stand in a header or a Content-Security-Policy.
+func Origin(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || !validPort(u) {
+		return ""
+	}
+	host, _, ok := readHost(u)
+	if !ok {
+		return ""
+	}
+	if port := u.Port(); port != "" {
+		host += ":" + port
+	}
+	return u.Scheme + "://" + host
+}
+
+// readHost returns u's host as browsers write it, and its address unless it is a name.
+// ok reports whether it is a name of DNS labels or a canonical address without a zone.
+func readHost(u *url.URL) (host string, addr netip.Addr, ok bool) {
+	host = strings.ToLower(u.Hostname())
 	if strings.HasPrefix(u.Host, "[") {
 		addr, err := netip.ParseAddr(host)
-		return err == nil && !addr.Is4In6() && addr.String() == strings.ToLower(host) && !Blocked(addr)
+		return "[" + host + "]", addr, err == nil && addr.Is6() && !addr.Is4In6() && addr.Zone() == "" && addr.String() == host
 	}
-	host = strings.ToLower(host)
 	if strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) || strings.Contains(host, "xn--") {
 		var err error
 		if host, err = idna.Lookup.ToASCII(host); err != nil {
-			return false
+			return "", addr, false
 		}
 	}
 	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
 	if len(host) > 253 || slices.ContainsFunc(labels, func(l string) bool { return !label(l) }) {
-		return false
+		return "", addr, false
 	}
-	last := labels[len(labels)-1]
 	// Parsers read a host that ends in a number as an IPv4 address, in any base and
 	// with one to four parts. Only the canonical form is unambiguous.
-	if numeric(last) {
+	if numeric(labels[len(labels)-1]) {
 		addr, err := netip.ParseAddr(host)
-		return err == nil && addr.Is4() && !Blocked(addr)
+		return host, addr, err == nil && addr.Is4()
 	}
+	return host, addr, true
+}
+
+// public reports whether what readHost returned is a public address or may be a public name.
+func public(host string, addr netip.Addr) bool {
+	if addr.IsValid() {
+		return !Blocked(addr)
+	}
+	name := strings.TrimSuffix(host, ".")
+	last := name[strings.LastIndexByte(name, '.')+1:]
 	return last != "localhost" && last != "localdomain" && host != "ip6-localhost" && host != "ip6-loopback"
 }
 

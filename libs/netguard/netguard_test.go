@@ -113,10 +113,27 @@ func TestCheckURLOptions(t *testing.T) {
 	for raw, want := range map[string]bool{
 		"http://example.com/x": true, "https://example.com/x": true, "https://localhost:3000/": true,
 		"javascript:alert(1)": false, "data:image/png;base64,x": false, "http://user@example.com/": false,
+		"http://10.0.0.1/x": true, "http://[fd00::1]:8080/x": true, "http://intranet/x": true, "https://müller.example/": true,
+		"https://a;sandbox/x.png": false, "https://a;sandbox;x/": false, "https://a,b/": false, "https://*/": false, "https://a'b/": false,
+		"https://[fe80::1%25e;sandbox]/": false, "https://[a;b]/": false, "https://0x7f.1/": false, "https://a..b/": false,
 		"ftp://example.com/": false, "http:///x": false, "http://example.com/123456789012": false,
 	} {
 		if problem := netguard.CheckURL(raw, link); (problem == "") != want {
 			t.Errorf("%q: %s", raw, problem)
+		}
+	}
+}
+
+func TestOrigin(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"https://example.com/x.png?y": "https://example.com", "http://LOCALHOST:3000": "http://localhost:3000",
+		"https://user@example.com/": "https://example.com", "https://[2001:DB8::1]:443/": "https://[2001:db8::1]:443",
+		"https://müller.example/": "https://xn--mller-kva.example", "https://a;sandbox/x.png": "", "https://a;script-src;*/": "",
+		"https://[fe80::1%25e;sandbox]/": "", "https://a:;sandbox/": "", "ftp://example.com/": "", "/x.png": "", "": "", "https:///x": "",
+	} {
+		if got := netguard.Origin(raw); got != want {
+			t.Errorf("%q: %q, want %q", raw, got, want)
 		}
 	}
 }
@@ -144,10 +161,18 @@ func TestBlocked(t *testing.T) {
 func FuzzCheckURL(f *testing.F) {
 	for _, s := range []string{
 		"https://example.com/", "https://127.0.0.1/", "https://[::ffff:7f00:1]/", "https://0x7f.1/", "https://①②⑦.0.0.1/", "https://a@b/",
+		"https://a;sandbox/x.png",
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
+		origin := netguard.Origin(raw)
+		if strings.Trim(origin, "abcdefghijklmnopqrstuvwxyz0123456789-_.:/[]") != "" {
+			t.Fatalf("%q has the origin %q", raw, origin)
+		}
+		if netguard.CheckURL(raw, netguard.Options{MaxLength: 500, AnyHost: true}) == "" && origin == "" {
+			t.Fatalf("%q is accepted without an origin", raw)
+		}
 		if netguard.CheckURL(raw, netguard.Options{MaxLength: 500}) != "" {
 			return
 		}

@@ -195,6 +195,8 @@ func TestMergeRefuses(t *testing.T) {
 		{"offset above", `{"position_offset":1000001}`, "position_offset"},
 		{"offset far above", `{"position_offset":1e300}`, "position_offset"},
 		{"hero image as data", `{"hero_image_url":"data:image/png;base64,x"}`, "hero_image_url"},
+		{"hero image with a directive", `{"hero_image_url":"https://a;sandbox/x.png"}`, "hero_image_url"},
+		{"logo with a directive", `{"appearance":{"logo_url":"https://a;sandbox/x.png"}}`, "appearance.logo_url"},
 		{"hero image as script", `{"hero_image_url":"javascript:x"}`, "hero_image_url"},
 		{"hero image too long", `{"hero_image_url":"https://a.example/` + strings.Repeat("a", 1983) + `"}`, "hero_image_url"},
 		{"redirect over http", `{"redirect_url":"http://a.example/"}`, "redirect_url"},

@@ -334,10 +334,10 @@ func TestLook(t *testing.T) {
 	if body := ask(t, h, "/w/"+list+"?lang=de", nil).Body.String(); !strings.Contains(body, `lang="de"`) {
 		t.Error("the owner's language wins over the one that was asked for")
 	}
-	for _, look := range []string{"{}", `{"accent":"red;}*{display:none"}`} {
+	for _, look := range []string{"{}", `{"accent":"red;}*{display:none"}`, `{"logo_url":"https://b;sandbox/l.svg"}`} {
 		w := ask(t, pages(t, "http://127.0.0.1:1", backend{form: form(look)}), "/w/"+list, nil)
 		policy := w.Header().Get("Content-Security-Policy")
-		if strings.Contains(w.Body.String(), "<style>") || strings.Contains(policy, "sha256") {
+		if strings.Contains(w.Body.String(), "<style>") || strings.Contains(policy, "sha256") || strings.Contains(policy, "sandbox") {
 			t.Errorf("%s: %s\n%s", look, policy, w.Body)
 		}
 	}

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"net/url"
 	"regexp"
 	"strconv"
 
 	"waitlist.internal/libs/httpapi"
+	"waitlist.internal/libs/netguard"
 	"waitlist.internal/services/pages/forms"
 )
 
@@ -95,11 +95,11 @@ func (v *view) dress(f *forms.Form) {
 	}
 }
 
-// origins returns the origins of pictures for img-src, each after a space.
+// origins returns the origins of pictures for img-src, each after a space. Settings may be older than the check of their hosts.
 func origins(pictures ...string) (out string) {
 	for _, p := range pictures {
-		if u, err := url.Parse(p); err == nil && u.Host != "" {
-			out += " " + u.Scheme + "://" + u.Host
+		if origin := netguard.Origin(p); origin != "" {
+			out += " " + origin
 		}
 	}
 	return out
