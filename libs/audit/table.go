@@ -26,7 +26,7 @@ CREATE TABLE audit (
     actor      uuid,
     credential text        NOT NULL,
     role       text        NOT NULL,
-    action     text        NOT NULL,
+    action     text        COLLATE "C" NOT NULL,
     target     text        NOT NULL,
     request_id text        NOT NULL,
     PRIMARY KEY (owner_id, id)

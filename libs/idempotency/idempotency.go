@@ -27,9 +27,9 @@ import (
 // Schema creates the table of the package.
 const Schema = `
 CREATE TABLE idempotency_key (
-    scope        text        NOT NULL,
+    scope        text        COLLATE "C" NOT NULL,
     account_id   uuid        NOT NULL,
-    key          text        NOT NULL,
+    key          text        COLLATE "C" NOT NULL,
     request_hash bytea       NOT NULL,
     response     bytea       NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT now(),

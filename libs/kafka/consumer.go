@@ -34,7 +34,7 @@ const scope = "waitlist.internal/libs/kafka"
 // to their migrations.
 const InboxSchema = `
 CREATE TABLE inbox (
-    consumer    text        NOT NULL,
+    consumer    text        COLLATE "C" NOT NULL,
     event_id    uuid        NOT NULL,
     received_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, event_id)

@@ -3,11 +3,11 @@
 
 CREATE TABLE account (
     id uuid NOT NULL,
-    email text NOT NULL,
+    email text COLLATE "C" NOT NULL,
     email_verified_at timestamptz,
     password_hash text NOT NULL,
     password_generation bigint NOT NULL DEFAULT 1,
-    api_key_lookup text NOT NULL,
+    api_key_lookup text COLLATE "C" NOT NULL,
     api_key_hash bytea NOT NULL,
     tier text NOT NULL,
     status text NOT NULL,
@@ -41,7 +41,7 @@ CREATE TABLE audit (
     actor uuid,
     credential text NOT NULL,
     role text NOT NULL,
-    action text NOT NULL,
+    action text COLLATE "C" NOT NULL,
     target text NOT NULL,
     request_id text NOT NULL,
     CONSTRAINT audit_pkey PRIMARY KEY (owner_id, id)
@@ -94,7 +94,7 @@ CREATE INDEX refresh_token_expires_at ON refresh_token (expires_at);
 CREATE INDEX refresh_token_session_id ON refresh_token (session_id);
 
 CREATE TABLE reset_request (
-    email text NOT NULL,
+    email text COLLATE "C" NOT NULL,
     requested_at timestamptz NOT NULL,
     CONSTRAINT reset_request_pkey PRIMARY KEY (email)
 );
@@ -115,7 +115,7 @@ CREATE INDEX session_expires_at ON session (expires_at);
 
 CREATE TABLE team_member (
     owner_id uuid NOT NULL,
-    email text NOT NULL,
+    email text COLLATE "C" NOT NULL,
     role text NOT NULL,
     invited_at timestamptz NOT NULL,
     no bigint NOT NULL GENERATED ALWAYS AS IDENTITY,

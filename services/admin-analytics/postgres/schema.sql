@@ -26,7 +26,7 @@ CREATE TABLE day (
 ) WITH (fillfactor=50);
 
 CREATE TABLE inbox (
-    consumer text NOT NULL,
+    consumer text COLLATE "C" NOT NULL,
     event_id uuid NOT NULL,
     received_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT inbox_pkey PRIMARY KEY (consumer, event_id)

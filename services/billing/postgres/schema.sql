@@ -4,7 +4,7 @@
 CREATE TABLE deletion (
     grave uuid NOT NULL,
     account_id uuid,
-    customer_id text,
+    customer_id text COLLATE "C",
     deleted_at timestamptz NOT NULL,
     due_at timestamptz,
     CONSTRAINT deletion_pkey PRIMARY KEY (grave)
@@ -15,7 +15,7 @@ CREATE INDEX deletion_done ON deletion (grave) WHERE due_at IS NULL;
 CREATE INDEX deletion_due_at ON deletion (due_at) WHERE due_at IS NOT NULL;
 
 CREATE TABLE inbox (
-    consumer text NOT NULL,
+    consumer text COLLATE "C" NOT NULL,
     event_id uuid NOT NULL,
     received_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT inbox_pkey PRIMARY KEY (consumer, event_id)
@@ -24,14 +24,14 @@ CREATE INDEX inbox_received_at ON inbox (received_at);
 
 CREATE TABLE known_subscription (
     grave uuid NOT NULL,
-    subscription_id text NOT NULL,
+    subscription_id text COLLATE "C" NOT NULL,
     seen_at timestamptz NOT NULL,
     CONSTRAINT known_subscription_pkey PRIMARY KEY (grave, subscription_id)
 );
 
 CREATE TABLE operation (
     account_id uuid NOT NULL,
-    name text NOT NULL,
+    name text COLLATE "C" NOT NULL,
     wish text NOT NULL,
     epoch bigint NOT NULL,
     started_at timestamptz NOT NULL,
@@ -41,7 +41,7 @@ CREATE TABLE operation (
 CREATE INDEX operation_started_at ON operation (started_at);
 
 CREATE TABLE provider_event (
-    id text NOT NULL,
+    id text COLLATE "C" NOT NULL,
     received_at timestamptz NOT NULL,
     CONSTRAINT provider_event_pkey PRIMARY KEY (id)
 );
@@ -56,7 +56,7 @@ CREATE TABLE reconciliation (
 
 CREATE TABLE subscriber (
     account_id uuid NOT NULL,
-    customer_id text,
+    customer_id text COLLATE "C",
     subscription_id text NOT NULL DEFAULT ''::text,
     subscription_status text NOT NULL DEFAULT ''::text,
     price_id text NOT NULL DEFAULT ''::text,

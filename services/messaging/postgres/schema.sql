@@ -8,7 +8,7 @@ CREATE TABLE audit (
     actor uuid,
     credential text NOT NULL,
     role text NOT NULL,
-    action text NOT NULL,
+    action text COLLATE "C" NOT NULL,
     target text NOT NULL,
     request_id text NOT NULL,
     CONSTRAINT audit_pkey PRIMARY KEY (owner_id, id)
@@ -88,16 +88,16 @@ CREATE INDEX blast_trial_owner ON blast_trial (owner_id, created_at);
 
 CREATE TABLE domain (
     id uuid NOT NULL,
-    method text NOT NULL,
+    method text COLLATE "C" NOT NULL,
     owner_id uuid NOT NULL,
-    name text NOT NULL,
+    name text COLLATE "C" NOT NULL,
     state text NOT NULL,
     since timestamptz NOT NULL,
     created_at timestamptz NOT NULL,
     records jsonb NOT NULL,
     selector text NOT NULL,
     key text NOT NULL,
-    external_id text NOT NULL,
+    external_id text COLLATE "C" NOT NULL,
     registered boolean NOT NULL,
     due_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT domain_pkey PRIMARY KEY (id),
@@ -109,8 +109,8 @@ CREATE INDEX domain_external ON domain (external_id) WHERE external_id <> ''::te
 CREATE UNIQUE INDEX domain_verified ON domain (method, name) WHERE state = 'verified'::text;
 
 CREATE TABLE domain_release (
-    external_id text NOT NULL,
-    method text NOT NULL,
+    external_id text COLLATE "C" NOT NULL,
+    method text COLLATE "C" NOT NULL,
     due_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT domain_release_pkey PRIMARY KEY (external_id)
 );
@@ -124,9 +124,9 @@ CREATE TABLE gone (
 CREATE INDEX gone_gone_at ON gone (gone_at);
 
 CREATE TABLE idempotency_key (
-    scope text NOT NULL,
+    scope text COLLATE "C" NOT NULL,
     account_id uuid NOT NULL,
-    key text NOT NULL,
+    key text COLLATE "C" NOT NULL,
     request_hash bytea NOT NULL,
     response bytea NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -135,7 +135,7 @@ CREATE TABLE idempotency_key (
 CREATE INDEX idempotency_key_created ON idempotency_key (created_at);
 
 CREATE TABLE inbox (
-    consumer text NOT NULL,
+    consumer text COLLATE "C" NOT NULL,
     event_id uuid NOT NULL,
     received_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT inbox_pkey PRIMARY KEY (consumer, event_id)
@@ -143,7 +143,7 @@ CREATE TABLE inbox (
 CREATE INDEX inbox_received_at ON inbox (received_at);
 
 CREATE TABLE notification (
-    id text NOT NULL,
+    id text COLLATE "C" NOT NULL,
     received_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT notification_pkey PRIMARY KEY (id)
 );
@@ -164,7 +164,7 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
 
 CREATE TABLE quota_use (
-    quota text NOT NULL,
+    quota text COLLATE "C" NOT NULL,
     subject bytea NOT NULL,
     hour timestamptz NOT NULL,
     used bigint NOT NULL,
@@ -174,7 +174,7 @@ CREATE INDEX quota_use_hour ON quota_use (hour);
 
 CREATE TABLE sent_mail (
     event_id uuid NOT NULL,
-    kind text NOT NULL,
+    kind text COLLATE "C" NOT NULL,
     state text NOT NULL DEFAULT 'queued'::text,
     recipient text NOT NULL,
     account_id uuid,

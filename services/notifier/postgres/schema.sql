@@ -3,7 +3,7 @@
 
 CREATE TABLE delivery (
     event_id uuid NOT NULL,
-    channel text NOT NULL,
+    channel text COLLATE "C" NOT NULL,
     event text NOT NULL,
     waitlist_id uuid NOT NULL,
     owner_id uuid NOT NULL,
@@ -37,7 +37,7 @@ CREATE TABLE holder (
 CREATE INDEX holder_seen_at ON holder (seen_at);
 
 CREATE TABLE inbox (
-    consumer text NOT NULL,
+    consumer text COLLATE "C" NOT NULL,
     event_id uuid NOT NULL,
     received_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT inbox_pkey PRIMARY KEY (consumer, event_id)

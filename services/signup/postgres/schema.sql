@@ -8,7 +8,7 @@ CREATE TABLE audit (
     actor uuid,
     credential text NOT NULL,
     role text NOT NULL,
-    action text NOT NULL,
+    action text COLLATE "C" NOT NULL,
     target text NOT NULL,
     request_id text NOT NULL,
     CONSTRAINT audit_pkey PRIMARY KEY (owner_id, id)
@@ -47,9 +47,9 @@ CREATE TABLE flagged (
 );
 
 CREATE TABLE idempotency_key (
-    scope text NOT NULL,
+    scope text COLLATE "C" NOT NULL,
     account_id uuid NOT NULL,
-    key text NOT NULL,
+    key text COLLATE "C" NOT NULL,
     request_hash bytea NOT NULL,
     response bytea NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -58,7 +58,7 @@ CREATE TABLE idempotency_key (
 CREATE INDEX idempotency_key_created ON idempotency_key (created_at);
 
 CREATE TABLE inbox (
-    consumer text NOT NULL,
+    consumer text COLLATE "C" NOT NULL,
     event_id uuid NOT NULL,
     received_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT inbox_pkey PRIMARY KEY (consumer, event_id)
