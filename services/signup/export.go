@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -98,14 +100,32 @@ func (f *csvFile) flush() error {
 	return err
 }
 
+// lineBreaks makes one line of a question's label.
+var lineBreaks = strings.NewReplacer("\r\n", " ", "\r", " ", "\n", " ")
+
+// header names the columns, each differently: readers take a row for a map. A label that
+// names another column gets the question's id.
 func (f *csvFile) header(w *Waitlist) {
-	f.buf = append(f.buf, "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by,"+
-		"utm_source,utm_medium,utm_campaign,utm_term,utm_content,"...)
+	const (
+		before = "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by," +
+			"utm_source,utm_medium,utm_campaign,utm_term,utm_content,"
+		after = "email_opt_out,email_opt_out_at,consent_given_at,consent_text_version," +
+			"privacy_policy_version,email_verified,created_at,flagged"
+	)
+	names := strings.Split(before+after, ",")
+	f.buf = append(f.buf, before...)
 	for _, q := range w.Settings.CustomQuestions {
-		f.text([]byte(q.Label))
+		name := lineBreaks.Replace(q.Label)
+		if formula([]byte(name)) {
+			name = "'" + name
+		}
+		for slices.Contains(names, name) {
+			name += " (" + q.ID + ")"
+		}
+		names = append(names, name)
+		f.cell([]byte(name), false)
 	}
-	f.buf = append(f.buf, "email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,"+
-		"privacy_policy_version,email_verified,created_at,flagged\r\n"...)
+	f.buf = append(f.buf, after+"\r\n"...)
 }
 
 func (f *csvFile) row(r *ExportRow) error {
@@ -170,15 +190,17 @@ func (f *csvFile) moment(t time.Time) {
 }
 
 // text writes a cell of user input. A spreadsheet would run a cell that begins like a
-// formula, so text puts an apostrophe in front of it. Some spreadsheets treat the
-// full-width forms of these signs alike.
-func (f *csvFile) text(v []byte) {
+// formula, so text puts an apostrophe in front of it.
+func (f *csvFile) text(v []byte) { f.cell(v, formula(v)) }
+
+// formula reports whether a spreadsheet may take v for a formula. Some treat the
+// full-width forms of the signs alike.
+func formula(v []byte) bool {
 	switch first, _ := utf8.DecodeRune(v); first {
 	case '=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠':
-		f.cell(v, true)
-	default:
-		f.cell(v, false)
+		return true
 	}
+	return false
 }
 
 // phone is text, except that a number in E.164 form is written as it is.

@@ -69,7 +69,7 @@ func TestExport(t *testing.T) {
 		{"id": "c", "label": "=x, \"y\"", "type": "text"}]}`)
 	const head = "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by,utm_source,utm_medium,utm_campaign," +
 		"utm_term,utm_content," +
-		"Size,Size,\"'=x, \"\"y\"\"\",email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,privacy_policy_version," +
+		"Size,Size (a),\"'=x, \"\"y\"\"\",email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,privacy_policy_version," +
 		"email_verified,created_at,flagged\r\n"
 	if got := w.export(t); got != head {
 		t.Errorf("of an empty list: %q", got)

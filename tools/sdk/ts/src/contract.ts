@@ -3271,7 +3271,8 @@ export interface operations {
              * @description RFC 4180, UTF-8 without BOM, CRLF. Columns: email, first_name, last_name, phone, position,
              *     referral_count, referral_token, referred_by, utm_source, utm_medium, utm_campaign, utm_term,
              *     utm_content, one for each custom question's label, email_opt_out, email_opt_out_at, consent_given_at,
-             *     consent_text_version, privacy_policy_version, email_verified, created_at, flagged. Booleans are true and false.
+             *     consent_text_version, privacy_policy_version, email_verified, created_at, flagged. Each has a name of its own:
+             *     a label that equals another column gets " (id)" behind it, with the question's id. Booleans are true and false.
              *     A cell that a spreadsheet would read as a formula begins with an apostrophe, except a phone of + and
              *     digits.
              */
