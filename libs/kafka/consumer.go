@@ -94,14 +94,22 @@ type ConsumerConfig struct {
 	Batch func(ctx context.Context, tx pgx.Tx, evs []*eventv1.Event) error
 	// Wants, if set, reports whether an event may have an effect. Events that it does not
 	// want are passed over: they need no row in the inbox and no transaction.
-	Wants  func(ev *eventv1.Event) bool
-	Logger *slog.Logger
+	Wants func(ev *eventv1.Event) bool
+	// Confirm, if set, asks whether what an event claims is true, before its transaction,
+	// and may correct the event. After ErrRefuted the event is dead-lettered at once; other
+	// errors are treated like those of Handler.
+	Confirm func(ctx context.Context, ev *eventv1.Event) error
+	Logger  *slog.Logger
 	// Attempts is how often a failing event is tried before it is dead-lettered; 0
 	// means 5, which take about three seconds.
 	Attempts int
 	// AfterCommit, if set, is called after each commit of handled events.
 	AfterCommit func()
 }
+
+// ErrRefuted means that what an event claims is not true: whoever can write to Kafka can
+// claim anything.
+var ErrRefuted = errors.New("kafka: what the event claims is not true")
 
 // Consumer handles the events of some topics as a member of its group.
 type Consumer struct {
@@ -324,7 +332,7 @@ func (c *Consumer) handleOne(ctx, work context.Context, d delivery) bool {
 		c.countRetry(err)
 		if !waitOut(err) {
 			attempts++
-			if attempts >= c.cfg.Attempts {
+			if attempts >= c.cfg.Attempts || errors.Is(err, ErrRefuted) {
 				return c.deadLetter(ctx, work, d.msg, reasonOf(err), err)
 			}
 		}
@@ -362,6 +370,13 @@ func waitOut(err error) bool {
 // handle applies, in one transaction, the events that the inbox does not have.
 func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 	start := time.Now()
+	if c.cfg.Confirm != nil {
+		for _, d := range batch {
+			if err := c.cfg.Confirm(remote(ctx, d.msg), d.event); err != nil {
+				return fmt.Errorf("confirm event: %w", err)
+			}
+		}
+	}
 	ids := make([]uuid.UUID, len(batch))
 	for i, d := range batch {
 		ids[i] = d.id

@@ -22,6 +22,7 @@ const (
 	reasonUnknown     = "unknown_version"
 	reasonPanic       = "panic"
 	reasonConstraint  = "constraint"
+	reasonRefuted     = "refuted"
 	reasonFailure     = "failure"
 )
 
@@ -31,6 +32,9 @@ const maxErrorHeader = 1000
 func reasonOf(err error) string {
 	if _, ok := errors.AsType[*panicError](err); ok {
 		return reasonPanic
+	}
+	if errors.Is(err, ErrRefuted) {
+		return reasonRefuted
 	}
 	if code := pg.SQLState(err); strings.HasPrefix(code, "22") || strings.HasPrefix(code, "23") {
 		return reasonConstraint

@@ -74,7 +74,7 @@ func newConsumerMetrics(reg prometheus.Registerer, group string) consumerMetrics
 	}
 	m.handled.WithLabelValues(group)
 	m.skipped.WithLabelValues(group)
-	for _, reason := range []string{reasonPanic, reasonConstraint, reasonFailure, reasonUndecodable, reasonUnknown} {
+	for _, reason := range []string{reasonPanic, reasonConstraint, reasonRefuted, reasonFailure, reasonUndecodable, reasonUnknown} {
 		m.dead.WithLabelValues(group, reason)
 	}
 	for _, kind := range []string{"failure", "outage"} {

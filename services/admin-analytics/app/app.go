@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"waitlist.internal/libs/claims"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
@@ -63,6 +64,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		counts := postgres.New(rt.Pool)
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.SignupsTopic}, Batch: analyticskafka.Handler(counts), Wants: analyticskafka.Wants,
+			Confirm:     claims.Owners{Waitlists: signupv1.NewSignupServiceClient(signups)}.Confirm,
 			AfterCommit: counts.Wake,
 		}); err != nil {
 			return err

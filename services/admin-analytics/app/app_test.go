@@ -9,9 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"waitlist.internal/libs/claims/claimstest"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/kafka/kafkatest"
 	"waitlist.internal/libs/pg"
+	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
@@ -28,10 +30,16 @@ func TestMain(m *testing.M) {
 func config(t *testing.T) app.Config {
 	t.Helper()
 	brokers, prefix := testenv.Kafka(t)
+	seed := make([]byte, ed25519.SeedSize)
+	id, err := rpc.NewIdentity(adminanalytics.Name, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cfg, err := service.Load[app.Config]([]string{
 		"REDIS_URL=" + testenv.Redis(t), "POSTGRES_URL=" + testenv.Postgres(t),
 		"KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
-		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(make([]byte, ed25519.SeedSize)),
+		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(seed),
+		"SIGNUP_GRPC=" + claimstest.Serve(t, "signup", rpc.Keys{adminanalytics.Name: {id.Public()}}).Target,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"time"
 
+	"waitlist.internal/libs/claims"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
@@ -170,7 +171,8 @@ type App = service.Runtime
 func New(ctx context.Context, cfg Config) (*App, error) {
 	return open(ctx, cfg, definition(), func(p *parts) error {
 		if err := p.rt.Consume("consumer", kafka.ConsumerConfig{
-			Topics: []string{kafka.AccountsTopic}, Handler: billingkafka.Handler(p.store),
+			Topics: []string{kafka.AccountsTopic}, Handler: billingkafka.Handler(p.store), Wants: billingkafka.Wants,
+			Confirm: claims.Owners{Accounts: p.accounts}.Confirm,
 		}); err != nil {
 			return err
 		}

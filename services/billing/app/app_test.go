@@ -66,6 +66,11 @@ func (a *account) Authorize(_ context.Context, in *accountv1.AuthorizeRequest) (
 	return &accountv1.AuthorizeResponse{Actor: actor.Proto()}, nil
 }
 
+// GetAccount implements the service: all accounts are deleted.
+func (a *account) GetAccount(context.Context, *accountv1.GetAccountRequest) (*accountv1.GetAccountResponse, error) {
+	return nil, apierr.NotFoundf("There is no such account.")
+}
+
 func (a *account) SetEntitlement(_ context.Context, in *accountv1.SetEntitlementRequest) (*accountv1.SetEntitlementResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

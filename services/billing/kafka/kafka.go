@@ -15,6 +15,9 @@ type Graves interface {
 	InsertDeletion(ctx context.Context, tx pgx.Tx, accountID string, at time.Time) error
 }
 
+// Wants reports whether Handler does anything about an event.
+func Wants(ev *eventv1.Event) bool { return ev.GetAccountDeleted() != nil }
+
 // Handler records deleted accounts. A worker then removes them at the provider.
 func Handler(g Graves) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {

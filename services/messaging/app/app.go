@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"waitlist.internal/libs/claims"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
@@ -198,6 +199,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mails),
 			Wants: messagingkafka.Wants, AfterCommit: sender.Wake,
+			Confirm: claims.Owners{Accounts: accountv1.NewAccountServiceClient(accounts), Waitlists: signups}.Confirm,
 		}); err != nil {
 			return err
 		}

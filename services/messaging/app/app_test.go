@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"waitlist.internal/libs/claims/claimstest"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/kafka/kafkatest"
 	"waitlist.internal/libs/pg"
@@ -42,6 +43,7 @@ func environ(t *testing.T) (cfg kafka.Config, dir string, env []string) {
 		"TOKEN_KEYS=k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))),
 		"SEAL_KEYS=k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32))),
 		"MAIL_PROVIDER=maildir", "MAIL_DIR=" + dir, "PUBLIC_FORM_URL=https://join.example.com",
+		"ACCOUNT_GRPC=" + claimstest.Serve(t, "account", keys(t)).Target, "SIGNUP_GRPC=" + claimstest.Serve(t, "signup", keys(t)).Target,
 		"GRPC_ADDR=127.0.0.1:0", "SERVICE_KEY=" + base64.StdEncoding.EncodeToString(seed()), "SERVICE_KEYS=" + keys(t).String(),
 	}
 }

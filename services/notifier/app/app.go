@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
+	"waitlist.internal/libs/claims"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/netguard"
 	"waitlist.internal/libs/service"
@@ -81,7 +82,8 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		})
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
 			Topics: []string{kafka.SignupsTopic}, Handler: notifierkafka.Handler(deliveries, dispatcher.Stage),
-			Wants: notifierkafka.Wants, AfterCommit: dispatcher.Commit,
+			Wants:   notifierkafka.Wants,
+			Confirm: claims.Owners{Waitlists: signupv1.NewSignupServiceClient(signups)}.Confirm, AfterCommit: dispatcher.Commit,
 		}); err != nil {
 			return err
 		}

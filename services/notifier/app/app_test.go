@@ -61,6 +61,11 @@ func (s *signups) GetNotice(_ context.Context, r *signupv1.GetNoticeRequest) (*s
 	return out, nil
 }
 
+// WaitlistExists implements the service: the one waitlist is about to be deleted.
+func (s *signups) WaitlistExists(context.Context, *signupv1.WaitlistExistsRequest) (*signupv1.WaitlistExistsResponse, error) {
+	return &signupv1.WaitlistExistsResponse{}, nil
+}
+
 // env is all that the app needs.
 type env struct {
 	*testing.T

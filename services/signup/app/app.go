@@ -26,8 +26,10 @@ import (
 type Config struct {
 	service.Config
 
-	// Where the internal interface of messaging is: `host:port` or a gRPC URL. The name must resolve to all
+	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
 	// replicas (a headless service); it is looked up every three seconds.
+	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
+	// Where the internal interface of messaging is.
 	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
 
 	// Batches of signups that commit at a time, over all waitlists.

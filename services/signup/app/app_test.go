@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"waitlist.internal/libs/claims/claimstest"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/kafka/kafkatest"
 	"waitlist.internal/libs/pg"
@@ -31,7 +32,7 @@ func TestPoison(t *testing.T) {
 	cfg, err := service.Load[app.Config]([]string{
 		"POSTGRES_URL=" + url, "REDIS_URL=" + testenv.Redis(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
 		"TOKEN_KEYS=k1:" + key, "SEAL_KEYS=k1:" + key, "SERVICE_KEY=" + key, "SERVICE_KEYS=" + rpc.Keys{"signup": {id.Public()}}.String(),
-		"GRPC_ADDR=127.0.0.1:0",
+		"GRPC_ADDR=127.0.0.1:0", "ACCOUNT_GRPC=" + claimstest.Serve(t, "account", rpc.Keys{"signup": {id.Public()}}).Target,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"time"
 
+	"waitlist.internal/libs/claims"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/signup"
@@ -23,8 +25,12 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 	if err != nil {
 		return err
 	}
-	templates := grpc.Templates{Messaging: messagingv1.NewMessagingServiceClient(messaging)}
-	owners := signup.NewOwners(waitlists, rt.Seal, templates, signup.Bounds{
+	templates := messagingv1.NewMessagingServiceClient(messaging)
+	account, err := rt.Dial(cfg.AccountTarget, "account")
+	if err != nil {
+		return err
+	}
+	owners := signup.NewOwners(waitlists, rt.Seal, grpc.Templates{Messaging: templates}, signup.Bounds{
 		Waitlists: cfg.MaxWaitlists, SettingsBytes: cfg.MaxSettingsBytes,
 	}, time.Now)
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
@@ -38,6 +44,7 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 
 	if err := rt.Consume("account events", kafka.ConsumerConfig{
 		Topics: []string{kafka.AccountsTopic}, Handler: signupkafka.Handler(waitlists), AfterCommit: wake,
+		Confirm: claims.Owners{Accounts: accountv1.NewAccountServiceClient(account), Templates: templates}.Confirm,
 	}); err != nil {
 		return err
 	}

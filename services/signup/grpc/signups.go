@@ -3,6 +3,7 @@ package grpc
 import (
 	"context"
 
+	"waitlist.internal/libs/apierr"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/signup"
 )
@@ -47,6 +48,19 @@ func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest)
 		}
 	}
 	return out, nil
+}
+
+// WaitlistExists implements the service.
+func (s *Signups) WaitlistExists(ctx context.Context, r *signupv1.WaitlistExistsRequest) (*signupv1.WaitlistExistsResponse, error) {
+	id, ok := signup.ParseID(r.GetWaitlistId())
+	if !ok {
+		return &signupv1.WaitlistExistsResponse{}, nil
+	}
+	_, err := s.svc.Mailing(ctx, id, 0)
+	if err != nil && !apierr.Is(err, apierr.NotFound) {
+		return nil, err
+	}
+	return &signupv1.WaitlistExistsResponse{Exists: err == nil}, nil
 }
 
 // ListRecipients implements the service.

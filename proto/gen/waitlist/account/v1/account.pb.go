@@ -11,6 +11,7 @@ package accountv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -24,6 +25,64 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+type AccountMail int32
+
+const (
+	AccountMail_ACCOUNT_MAIL_UNSPECIFIED        AccountMail = 0
+	AccountMail_ACCOUNT_MAIL_VERIFICATION       AccountMail = 1
+	AccountMail_ACCOUNT_MAIL_PASSWORD_RESET     AccountMail = 2
+	AccountMail_ACCOUNT_MAIL_CREDENTIAL_CHANGED AccountMail = 3
+	AccountMail_ACCOUNT_MAIL_TEAM_INVITE        AccountMail = 4
+	AccountMail_ACCOUNT_MAIL_TRIAL_ENDING       AccountMail = 5
+)
+
+// Enum value maps for AccountMail.
+var (
+	AccountMail_name = map[int32]string{
+		0: "ACCOUNT_MAIL_UNSPECIFIED",
+		1: "ACCOUNT_MAIL_VERIFICATION",
+		2: "ACCOUNT_MAIL_PASSWORD_RESET",
+		3: "ACCOUNT_MAIL_CREDENTIAL_CHANGED",
+		4: "ACCOUNT_MAIL_TEAM_INVITE",
+		5: "ACCOUNT_MAIL_TRIAL_ENDING",
+	}
+	AccountMail_value = map[string]int32{
+		"ACCOUNT_MAIL_UNSPECIFIED":        0,
+		"ACCOUNT_MAIL_VERIFICATION":       1,
+		"ACCOUNT_MAIL_PASSWORD_RESET":     2,
+		"ACCOUNT_MAIL_CREDENTIAL_CHANGED": 3,
+		"ACCOUNT_MAIL_TEAM_INVITE":        4,
+		"ACCOUNT_MAIL_TRIAL_ENDING":       5,
+	}
+)
+
+func (x AccountMail) Enum() *AccountMail {
+	p := new(AccountMail)
+	*p = x
+	return p
+}
+
+func (x AccountMail) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AccountMail) Descriptor() protoreflect.EnumDescriptor {
+	return file_waitlist_account_v1_account_proto_enumTypes[0].Descriptor()
+}
+
+func (AccountMail) Type() protoreflect.EnumType {
+	return &file_waitlist_account_v1_account_proto_enumTypes[0]
+}
+
+func (x AccountMail) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AccountMail.Descriptor instead.
+func (AccountMail) EnumDescriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{0}
+}
 
 // AuthorizeRequest carries both credentials as sent. If both are present, the
 // bearer token decides.
@@ -230,6 +289,147 @@ func (x *GetAccountResponse) GetEntitlement() *v1.Entitlement {
 	return nil
 }
 
+type GetAccountMailRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	AccountId string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	Mail      AccountMail            `protobuf:"varint,2,opt,name=mail,proto3,enum=waitlist.account.v1.AccountMail" json:"mail,omitempty"`
+	// The invited address of ACCOUNT_MAIL_TEAM_INVITE.
+	MemberEmail   string `protobuf:"bytes,3,opt,name=member_email,json=memberEmail,proto3" json:"member_email,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAccountMailRequest) Reset() {
+	*x = GetAccountMailRequest{}
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAccountMailRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAccountMailRequest) ProtoMessage() {}
+
+func (x *GetAccountMailRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAccountMailRequest.ProtoReflect.Descriptor instead.
+func (*GetAccountMailRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetAccountMailRequest) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *GetAccountMailRequest) GetMail() AccountMail {
+	if x != nil {
+		return x.Mail
+	}
+	return AccountMail_ACCOUNT_MAIL_UNSPECIFIED
+}
+
+func (x *GetAccountMailRequest) GetMemberEmail() string {
+	if x != nil {
+		return x.MemberEmail
+	}
+	return ""
+}
+
+type GetAccountMailResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The recipient.
+	Email string `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
+	// The token of a link is bound to the account and to this.
+	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// When the link, or the trial, ends. Unset for other mails.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Of ACCOUNT_MAIL_TEAM_INVITE: the inviting owner, and admin or viewer.
+	OwnerEmail    string `protobuf:"bytes,4,opt,name=owner_email,json=ownerEmail,proto3" json:"owner_email,omitempty"`
+	Role          string `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAccountMailResponse) Reset() {
+	*x = GetAccountMailResponse{}
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAccountMailResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAccountMailResponse) ProtoMessage() {}
+
+func (x *GetAccountMailResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAccountMailResponse.ProtoReflect.Descriptor instead.
+func (*GetAccountMailResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetAccountMailResponse) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
+func (x *GetAccountMailResponse) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *GetAccountMailResponse) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *GetAccountMailResponse) GetOwnerEmail() string {
+	if x != nil {
+		return x.OwnerEmail
+	}
+	return ""
+}
+
+func (x *GetAccountMailResponse) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
 type SetEntitlementRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AccountId     string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
@@ -240,7 +440,7 @@ type SetEntitlementRequest struct {
 
 func (x *SetEntitlementRequest) Reset() {
 	*x = SetEntitlementRequest{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -252,7 +452,7 @@ func (x *SetEntitlementRequest) String() string {
 func (*SetEntitlementRequest) ProtoMessage() {}
 
 func (x *SetEntitlementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[4]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -265,7 +465,7 @@ func (x *SetEntitlementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetEntitlementRequest.ProtoReflect.Descriptor instead.
 func (*SetEntitlementRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{4}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SetEntitlementRequest) GetAccountId() string {
@@ -292,7 +492,7 @@ type SetEntitlementResponse struct {
 
 func (x *SetEntitlementResponse) Reset() {
 	*x = SetEntitlementResponse{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +504,7 @@ func (x *SetEntitlementResponse) String() string {
 func (*SetEntitlementResponse) ProtoMessage() {}
 
 func (x *SetEntitlementResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[5]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +517,7 @@ func (x *SetEntitlementResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetEntitlementResponse.ProtoReflect.Descriptor instead.
 func (*SetEntitlementResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{5}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SetEntitlementResponse) GetEntitlement() *v1.Entitlement {
@@ -336,7 +536,7 @@ type StartTrialRequest struct {
 
 func (x *StartTrialRequest) Reset() {
 	*x = StartTrialRequest{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +548,7 @@ func (x *StartTrialRequest) String() string {
 func (*StartTrialRequest) ProtoMessage() {}
 
 func (x *StartTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[6]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +561,7 @@ func (x *StartTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartTrialRequest.ProtoReflect.Descriptor instead.
 func (*StartTrialRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{6}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StartTrialRequest) GetAccountId() string {
@@ -381,7 +581,7 @@ type StartTrialResponse struct {
 
 func (x *StartTrialResponse) Reset() {
 	*x = StartTrialResponse{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -393,7 +593,7 @@ func (x *StartTrialResponse) String() string {
 func (*StartTrialResponse) ProtoMessage() {}
 
 func (x *StartTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[7]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -406,7 +606,7 @@ func (x *StartTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartTrialResponse.ProtoReflect.Descriptor instead.
 func (*StartTrialResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{7}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StartTrialResponse) GetEntitlement() *v1.Entitlement {
@@ -427,7 +627,7 @@ type SetPaymentCustomerRequest struct {
 
 func (x *SetPaymentCustomerRequest) Reset() {
 	*x = SetPaymentCustomerRequest{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[8]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +639,7 @@ func (x *SetPaymentCustomerRequest) String() string {
 func (*SetPaymentCustomerRequest) ProtoMessage() {}
 
 func (x *SetPaymentCustomerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[8]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +652,7 @@ func (x *SetPaymentCustomerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPaymentCustomerRequest.ProtoReflect.Descriptor instead.
 func (*SetPaymentCustomerRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{8}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SetPaymentCustomerRequest) GetAccountId() string {
@@ -477,7 +677,7 @@ type SetPaymentCustomerResponse struct {
 
 func (x *SetPaymentCustomerResponse) Reset() {
 	*x = SetPaymentCustomerResponse{}
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[9]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +689,7 @@ func (x *SetPaymentCustomerResponse) String() string {
 func (*SetPaymentCustomerResponse) ProtoMessage() {}
 
 func (x *SetPaymentCustomerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_account_v1_account_proto_msgTypes[9]
+	mi := &file_waitlist_account_v1_account_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,14 +702,14 @@ func (x *SetPaymentCustomerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPaymentCustomerResponse.ProtoReflect.Descriptor instead.
 func (*SetPaymentCustomerResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{9}
+	return file_waitlist_account_v1_account_proto_rawDescGZIP(), []int{11}
 }
 
 var File_waitlist_account_v1_account_proto protoreflect.FileDescriptor
 
 const file_waitlist_account_v1_account_proto_rawDesc = "" +
 	"\n" +
-	"!waitlist/account/v1/account.proto\x12\x13waitlist.account.v1\x1a\x1fwaitlist/access/v1/access.proto\x1a!waitlist/options/v1/options.proto\"k\n" +
+	"!waitlist/account/v1/account.proto\x12\x13waitlist.account.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\x1a!waitlist/options/v1/options.proto\"k\n" +
 	"\x10AuthorizeRequest\x12!\n" +
 	"\fbearer_token\x18\x01 \x01(\tR\vbearerToken\x12\x17\n" +
 	"\aapi_key\x18\x02 \x01(\tR\x06apiKey\x12\x1b\n" +
@@ -521,7 +721,22 @@ const file_waitlist_account_v1_account_proto_rawDesc = "" +
 	"account_id\x18\x01 \x01(\tR\taccountId\"~\n" +
 	"\x12GetAccountResponse\x12%\n" +
 	"\x0eemail_verified\x18\x01 \x01(\bR\remailVerified\x12A\n" +
-	"\ventitlement\x18\x02 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"y\n" +
+	"\ventitlement\x18\x02 \x01(\v2\x1f.waitlist.access.v1.EntitlementR\ventitlement\"\x8f\x01\n" +
+	"\x15GetAccountMailRequest\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\x124\n" +
+	"\x04mail\x18\x02 \x01(\x0e2 .waitlist.account.v1.AccountMailR\x04mail\x12!\n" +
+	"\fmember_email\x18\x03 \x01(\tR\vmemberEmail\"\xbe\x01\n" +
+	"\x16GetAccountMailResponse\x12\x14\n" +
+	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\x129\n" +
+	"\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1f\n" +
+	"\vowner_email\x18\x04 \x01(\tR\n" +
+	"ownerEmail\x12\x12\n" +
+	"\x04role\x18\x05 \x01(\tR\x04role\"y\n" +
 	"\x15SetEntitlementRequest\x12\x1d\n" +
 	"\n" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12A\n" +
@@ -538,11 +753,19 @@ const file_waitlist_account_v1_account_proto_rawDesc = "" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12\x1f\n" +
 	"\vcustomer_id\x18\x02 \x01(\tR\n" +
 	"customerId\"\x1c\n" +
-	"\x1aSetPaymentCustomerResponse2\xf1\x04\n" +
+	"\x1aSetPaymentCustomerResponse*\xcd\x01\n" +
+	"\vAccountMail\x12\x1c\n" +
+	"\x18ACCOUNT_MAIL_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19ACCOUNT_MAIL_VERIFICATION\x10\x01\x12\x1f\n" +
+	"\x1bACCOUNT_MAIL_PASSWORD_RESET\x10\x02\x12#\n" +
+	"\x1fACCOUNT_MAIL_CREDENTIAL_CHANGED\x10\x03\x12\x1c\n" +
+	"\x18ACCOUNT_MAIL_TEAM_INVITE\x10\x04\x12\x1d\n" +
+	"\x19ACCOUNT_MAIL_TRIAL_ENDING\x10\x052\x81\x06\n" +
 	"\x0eAccountService\x12\x87\x01\n" +
-	"\tAuthorize\x12%.waitlist.account.v1.AuthorizeRequest\x1a&.waitlist.account.v1.AuthorizeResponse\"+\xca\xf3\x18\x0fadmin-analytics\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\x12l\n" +
+	"\tAuthorize\x12%.waitlist.account.v1.AuthorizeRequest\x1a&.waitlist.account.v1.AuthorizeResponse\"+\xca\xf3\x18\x0fadmin-analytics\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\x12\x81\x01\n" +
 	"\n" +
-	"GetAccount\x12&.waitlist.account.v1.GetAccountRequest\x1a'.waitlist.account.v1.GetAccountResponse\"\r\xca\xf3\x18\tmessaging\x12v\n" +
+	"GetAccount\x12&.waitlist.account.v1.GetAccountRequest\x1a'.waitlist.account.v1.GetAccountResponse\"\"\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\xca\xf3\x18\x06signup\x12x\n" +
+	"\x0eGetAccountMail\x12*.waitlist.account.v1.GetAccountMailRequest\x1a+.waitlist.account.v1.GetAccountMailResponse\"\r\xca\xf3\x18\tmessaging\x12v\n" +
 	"\x0eSetEntitlement\x12*.waitlist.account.v1.SetEntitlementRequest\x1a+.waitlist.account.v1.SetEntitlementResponse\"\v\xca\xf3\x18\abilling\x12j\n" +
 	"\n" +
 	"StartTrial\x12&.waitlist.account.v1.StartTrialRequest\x1a'.waitlist.account.v1.StartTrialResponse\"\v\xca\xf3\x18\abilling\x12\x82\x01\n" +
@@ -561,42 +784,51 @@ func file_waitlist_account_v1_account_proto_rawDescGZIP() []byte {
 	return file_waitlist_account_v1_account_proto_rawDescData
 }
 
-var file_waitlist_account_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_waitlist_account_v1_account_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_waitlist_account_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_waitlist_account_v1_account_proto_goTypes = []any{
-	(*AuthorizeRequest)(nil),           // 0: waitlist.account.v1.AuthorizeRequest
-	(*AuthorizeResponse)(nil),          // 1: waitlist.account.v1.AuthorizeResponse
-	(*GetAccountRequest)(nil),          // 2: waitlist.account.v1.GetAccountRequest
-	(*GetAccountResponse)(nil),         // 3: waitlist.account.v1.GetAccountResponse
-	(*SetEntitlementRequest)(nil),      // 4: waitlist.account.v1.SetEntitlementRequest
-	(*SetEntitlementResponse)(nil),     // 5: waitlist.account.v1.SetEntitlementResponse
-	(*StartTrialRequest)(nil),          // 6: waitlist.account.v1.StartTrialRequest
-	(*StartTrialResponse)(nil),         // 7: waitlist.account.v1.StartTrialResponse
-	(*SetPaymentCustomerRequest)(nil),  // 8: waitlist.account.v1.SetPaymentCustomerRequest
-	(*SetPaymentCustomerResponse)(nil), // 9: waitlist.account.v1.SetPaymentCustomerResponse
-	(*v1.Actor)(nil),                   // 10: waitlist.access.v1.Actor
-	(*v1.Entitlement)(nil),             // 11: waitlist.access.v1.Entitlement
+	(AccountMail)(0),                   // 0: waitlist.account.v1.AccountMail
+	(*AuthorizeRequest)(nil),           // 1: waitlist.account.v1.AuthorizeRequest
+	(*AuthorizeResponse)(nil),          // 2: waitlist.account.v1.AuthorizeResponse
+	(*GetAccountRequest)(nil),          // 3: waitlist.account.v1.GetAccountRequest
+	(*GetAccountResponse)(nil),         // 4: waitlist.account.v1.GetAccountResponse
+	(*GetAccountMailRequest)(nil),      // 5: waitlist.account.v1.GetAccountMailRequest
+	(*GetAccountMailResponse)(nil),     // 6: waitlist.account.v1.GetAccountMailResponse
+	(*SetEntitlementRequest)(nil),      // 7: waitlist.account.v1.SetEntitlementRequest
+	(*SetEntitlementResponse)(nil),     // 8: waitlist.account.v1.SetEntitlementResponse
+	(*StartTrialRequest)(nil),          // 9: waitlist.account.v1.StartTrialRequest
+	(*StartTrialResponse)(nil),         // 10: waitlist.account.v1.StartTrialResponse
+	(*SetPaymentCustomerRequest)(nil),  // 11: waitlist.account.v1.SetPaymentCustomerRequest
+	(*SetPaymentCustomerResponse)(nil), // 12: waitlist.account.v1.SetPaymentCustomerResponse
+	(*v1.Actor)(nil),                   // 13: waitlist.access.v1.Actor
+	(*v1.Entitlement)(nil),             // 14: waitlist.access.v1.Entitlement
+	(*timestamppb.Timestamp)(nil),      // 15: google.protobuf.Timestamp
 }
 var file_waitlist_account_v1_account_proto_depIdxs = []int32{
-	10, // 0: waitlist.account.v1.AuthorizeResponse.actor:type_name -> waitlist.access.v1.Actor
-	11, // 1: waitlist.account.v1.GetAccountResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
-	11, // 2: waitlist.account.v1.SetEntitlementRequest.entitlement:type_name -> waitlist.access.v1.Entitlement
-	11, // 3: waitlist.account.v1.SetEntitlementResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
-	11, // 4: waitlist.account.v1.StartTrialResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
-	0,  // 5: waitlist.account.v1.AccountService.Authorize:input_type -> waitlist.account.v1.AuthorizeRequest
-	2,  // 6: waitlist.account.v1.AccountService.GetAccount:input_type -> waitlist.account.v1.GetAccountRequest
-	4,  // 7: waitlist.account.v1.AccountService.SetEntitlement:input_type -> waitlist.account.v1.SetEntitlementRequest
-	6,  // 8: waitlist.account.v1.AccountService.StartTrial:input_type -> waitlist.account.v1.StartTrialRequest
-	8,  // 9: waitlist.account.v1.AccountService.SetPaymentCustomer:input_type -> waitlist.account.v1.SetPaymentCustomerRequest
-	1,  // 10: waitlist.account.v1.AccountService.Authorize:output_type -> waitlist.account.v1.AuthorizeResponse
-	3,  // 11: waitlist.account.v1.AccountService.GetAccount:output_type -> waitlist.account.v1.GetAccountResponse
-	5,  // 12: waitlist.account.v1.AccountService.SetEntitlement:output_type -> waitlist.account.v1.SetEntitlementResponse
-	7,  // 13: waitlist.account.v1.AccountService.StartTrial:output_type -> waitlist.account.v1.StartTrialResponse
-	9,  // 14: waitlist.account.v1.AccountService.SetPaymentCustomer:output_type -> waitlist.account.v1.SetPaymentCustomerResponse
-	10, // [10:15] is the sub-list for method output_type
-	5,  // [5:10] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	13, // 0: waitlist.account.v1.AuthorizeResponse.actor:type_name -> waitlist.access.v1.Actor
+	14, // 1: waitlist.account.v1.GetAccountResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
+	0,  // 2: waitlist.account.v1.GetAccountMailRequest.mail:type_name -> waitlist.account.v1.AccountMail
+	15, // 3: waitlist.account.v1.GetAccountMailResponse.expires_at:type_name -> google.protobuf.Timestamp
+	14, // 4: waitlist.account.v1.SetEntitlementRequest.entitlement:type_name -> waitlist.access.v1.Entitlement
+	14, // 5: waitlist.account.v1.SetEntitlementResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
+	14, // 6: waitlist.account.v1.StartTrialResponse.entitlement:type_name -> waitlist.access.v1.Entitlement
+	1,  // 7: waitlist.account.v1.AccountService.Authorize:input_type -> waitlist.account.v1.AuthorizeRequest
+	3,  // 8: waitlist.account.v1.AccountService.GetAccount:input_type -> waitlist.account.v1.GetAccountRequest
+	5,  // 9: waitlist.account.v1.AccountService.GetAccountMail:input_type -> waitlist.account.v1.GetAccountMailRequest
+	7,  // 10: waitlist.account.v1.AccountService.SetEntitlement:input_type -> waitlist.account.v1.SetEntitlementRequest
+	9,  // 11: waitlist.account.v1.AccountService.StartTrial:input_type -> waitlist.account.v1.StartTrialRequest
+	11, // 12: waitlist.account.v1.AccountService.SetPaymentCustomer:input_type -> waitlist.account.v1.SetPaymentCustomerRequest
+	2,  // 13: waitlist.account.v1.AccountService.Authorize:output_type -> waitlist.account.v1.AuthorizeResponse
+	4,  // 14: waitlist.account.v1.AccountService.GetAccount:output_type -> waitlist.account.v1.GetAccountResponse
+	6,  // 15: waitlist.account.v1.AccountService.GetAccountMail:output_type -> waitlist.account.v1.GetAccountMailResponse
+	8,  // 16: waitlist.account.v1.AccountService.SetEntitlement:output_type -> waitlist.account.v1.SetEntitlementResponse
+	10, // 17: waitlist.account.v1.AccountService.StartTrial:output_type -> waitlist.account.v1.StartTrialResponse
+	12, // 18: waitlist.account.v1.AccountService.SetPaymentCustomer:output_type -> waitlist.account.v1.SetPaymentCustomerResponse
+	13, // [13:19] is the sub-list for method output_type
+	7,  // [7:13] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_account_v1_account_proto_init() }
@@ -609,13 +841,14 @@ func file_waitlist_account_v1_account_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_account_v1_account_proto_rawDesc), len(file_waitlist_account_v1_account_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   10,
+			NumEnums:      1,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_waitlist_account_v1_account_proto_goTypes,
 		DependencyIndexes: file_waitlist_account_v1_account_proto_depIdxs,
+		EnumInfos:         file_waitlist_account_v1_account_proto_enumTypes,
 		MessageInfos:      file_waitlist_account_v1_account_proto_msgTypes,
 	}.Build()
 	File_waitlist_account_v1_account_proto = out.File

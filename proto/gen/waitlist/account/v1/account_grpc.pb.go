@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	AccountService_Authorize_FullMethodName          = "/waitlist.account.v1.AccountService/Authorize"
 	AccountService_GetAccount_FullMethodName         = "/waitlist.account.v1.AccountService/GetAccount"
+	AccountService_GetAccountMail_FullMethodName     = "/waitlist.account.v1.AccountService/GetAccountMail"
 	AccountService_SetEntitlement_FullMethodName     = "/waitlist.account.v1.AccountService/SetEntitlement"
 	AccountService_StartTrial_FullMethodName         = "/waitlist.account.v1.AccountService/StartTrial"
 	AccountService_SetPaymentCustomer_FullMethodName = "/waitlist.account.v1.AccountService/SetPaymentCustomer"
@@ -36,9 +37,13 @@ type AccountServiceClient interface {
 	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED if the
 	// credential is unknown, expired or revoked.
 	Authorize(ctx context.Context, in *AuthorizeRequest, opts ...grpc.CallOption) (*AuthorizeResponse, error)
-	// GetAccount returns what messaging must know of the owner of a waitlist before it
-	// sends mails in the owner's name. NOT_FOUND if there is no such account.
+	// GetAccount returns what others must know of an account: messaging before it sends
+	// mails in an owner's name, and whoever was told by an event that the account was
+	// deleted or has another plan. NOT_FOUND if there is no such account.
 	GetAccount(ctx context.Context, in *GetAccountRequest, opts ...grpc.CallOption) (*GetAccountResponse, error)
+	// GetAccountMail returns to whom a mail about an account goes at this moment, and what
+	// it contains. NOT_FOUND if nothing asks for such a mail.
+	GetAccountMail(ctx context.Context, in *GetAccountMailRequest, opts ...grpc.CallOption) (*GetAccountMailResponse, error)
 	// SetEntitlement stores an entitlement if its version is above the stored
 	// one, and publishes it.
 	SetEntitlement(ctx context.Context, in *SetEntitlementRequest, opts ...grpc.CallOption) (*SetEntitlementResponse, error)
@@ -71,6 +76,16 @@ func (c *accountServiceClient) GetAccount(ctx context.Context, in *GetAccountReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetAccountResponse)
 	err := c.cc.Invoke(ctx, AccountService_GetAccount_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *accountServiceClient) GetAccountMail(ctx context.Context, in *GetAccountMailRequest, opts ...grpc.CallOption) (*GetAccountMailResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetAccountMailResponse)
+	err := c.cc.Invoke(ctx, AccountService_GetAccountMail_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -115,9 +130,13 @@ type AccountServiceServer interface {
 	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED if the
 	// credential is unknown, expired or revoked.
 	Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error)
-	// GetAccount returns what messaging must know of the owner of a waitlist before it
-	// sends mails in the owner's name. NOT_FOUND if there is no such account.
+	// GetAccount returns what others must know of an account: messaging before it sends
+	// mails in an owner's name, and whoever was told by an event that the account was
+	// deleted or has another plan. NOT_FOUND if there is no such account.
 	GetAccount(context.Context, *GetAccountRequest) (*GetAccountResponse, error)
+	// GetAccountMail returns to whom a mail about an account goes at this moment, and what
+	// it contains. NOT_FOUND if nothing asks for such a mail.
+	GetAccountMail(context.Context, *GetAccountMailRequest) (*GetAccountMailResponse, error)
 	// SetEntitlement stores an entitlement if its version is above the stored
 	// one, and publishes it.
 	SetEntitlement(context.Context, *SetEntitlementRequest) (*SetEntitlementResponse, error)
@@ -141,6 +160,9 @@ func (UnimplementedAccountServiceServer) Authorize(context.Context, *AuthorizeRe
 }
 func (UnimplementedAccountServiceServer) GetAccount(context.Context, *GetAccountRequest) (*GetAccountResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetAccount not implemented")
+}
+func (UnimplementedAccountServiceServer) GetAccountMail(context.Context, *GetAccountMailRequest) (*GetAccountMailResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetAccountMail not implemented")
 }
 func (UnimplementedAccountServiceServer) SetEntitlement(context.Context, *SetEntitlementRequest) (*SetEntitlementResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetEntitlement not implemented")
@@ -204,6 +226,24 @@ func _AccountService_GetAccount_Handler(srv interface{}, ctx context.Context, de
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AccountServiceServer).GetAccount(ctx, req.(*GetAccountRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AccountService_GetAccountMail_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetAccountMailRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AccountServiceServer).GetAccountMail(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AccountService_GetAccountMail_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AccountServiceServer).GetAccountMail(ctx, req.(*GetAccountMailRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -276,6 +316,10 @@ var AccountService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetAccount",
 			Handler:    _AccountService_GetAccount_Handler,
+		},
+		{
+			MethodName: "GetAccountMail",
+			Handler:    _AccountService_GetAccountMail_Handler,
 		},
 		{
 			MethodName: "SetEntitlement",

@@ -711,7 +711,9 @@ type GetMailingRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
 	// The signup's number within its waitlist; 0 asks for the waitlist only.
-	Number        int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// The address of a signup that an admin removed; empty asks for none.
+	DepartedEmail string `protobuf:"bytes,3,opt,name=departed_email,json=departedEmail,proto3" json:"departed_email,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -760,6 +762,13 @@ func (x *GetMailingRequest) GetNumber() int64 {
 	return 0
 }
 
+func (x *GetMailingRequest) GetDepartedEmail() string {
+	if x != nil {
+		return x.DepartedEmail
+	}
+	return ""
+}
+
 type GetMailingResponse struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	OwnerId      string                 `protobuf:"bytes,1,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
@@ -775,8 +784,11 @@ type GetMailingResponse struct {
 	// Unset if the signup is gone.
 	Signup             *MailedSignup `protobuf:"bytes,9,opt,name=signup,proto3" json:"signup,omitempty"`
 	ReferralMilestones []int64       `protobuf:"varint,10,rep,packed,name=referral_milestones,json=referralMilestones,proto3" json:"referral_milestones,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Whether the signup with that number had the departed address, and its removal asked
+	// for an offboarding mail.
+	Offboarded    bool `protobuf:"varint,11,opt,name=offboarded,proto3" json:"offboarded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetMailingResponse) Reset() {
@@ -879,6 +891,101 @@ func (x *GetMailingResponse) GetReferralMilestones() []int64 {
 	return nil
 }
 
+func (x *GetMailingResponse) GetOffboarded() bool {
+	if x != nil {
+		return x.Offboarded
+	}
+	return false
+}
+
+type WaitlistExistsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WaitlistId    string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitlistExistsRequest) Reset() {
+	*x = WaitlistExistsRequest{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitlistExistsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitlistExistsRequest) ProtoMessage() {}
+
+func (x *WaitlistExistsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitlistExistsRequest.ProtoReflect.Descriptor instead.
+func (*WaitlistExistsRequest) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WaitlistExistsRequest) GetWaitlistId() string {
+	if x != nil {
+		return x.WaitlistId
+	}
+	return ""
+}
+
+type WaitlistExistsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Exists        bool                   `protobuf:"varint,1,opt,name=exists,proto3" json:"exists,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitlistExistsResponse) Reset() {
+	*x = WaitlistExistsResponse{}
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitlistExistsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitlistExistsResponse) ProtoMessage() {}
+
+func (x *WaitlistExistsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitlistExistsResponse.ProtoReflect.Descriptor instead.
+func (*WaitlistExistsResponse) Descriptor() ([]byte, []int) {
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WaitlistExistsResponse) GetExists() bool {
+	if x != nil {
+		return x.Exists
+	}
+	return false
+}
+
 type MailedSignup struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Number    int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -892,13 +999,15 @@ type MailedSignup struct {
 	ReferralToken string `protobuf:"bytes,8,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
 	EmailVerified bool   `protobuf:"varint,9,opt,name=email_verified,json=emailVerified,proto3" json:"email_verified,omitempty"`
 	EmailOptOut   bool   `protobuf:"varint,10,opt,name=email_opt_out,json=emailOptOut,proto3" json:"email_opt_out,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Whether the waitlist asks for a verification that the signup has not done.
+	AwaitsVerification bool `protobuf:"varint,11,opt,name=awaits_verification,json=awaitsVerification,proto3" json:"awaits_verification,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *MailedSignup) Reset() {
 	*x = MailedSignup{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +1019,7 @@ func (x *MailedSignup) String() string {
 func (*MailedSignup) ProtoMessage() {}
 
 func (x *MailedSignup) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +1032,7 @@ func (x *MailedSignup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MailedSignup.ProtoReflect.Descriptor instead.
 func (*MailedSignup) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MailedSignup) GetNumber() int64 {
@@ -996,6 +1105,13 @@ func (x *MailedSignup) GetEmailOptOut() bool {
 	return false
 }
 
+func (x *MailedSignup) GetAwaitsVerification() bool {
+	if x != nil {
+		return x.AwaitsVerification
+	}
+	return false
+}
+
 type ListRecipientsRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
@@ -1009,7 +1125,7 @@ type ListRecipientsRequest struct {
 
 func (x *ListRecipientsRequest) Reset() {
 	*x = ListRecipientsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1137,7 @@ func (x *ListRecipientsRequest) String() string {
 func (*ListRecipientsRequest) ProtoMessage() {}
 
 func (x *ListRecipientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1150,7 @@ func (x *ListRecipientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRecipientsRequest.ProtoReflect.Descriptor instead.
 func (*ListRecipientsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListRecipientsRequest) GetWaitlistId() string {
@@ -1068,7 +1184,7 @@ type ListRecipientsResponse struct {
 
 func (x *ListRecipientsResponse) Reset() {
 	*x = ListRecipientsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1196,7 @@ func (x *ListRecipientsResponse) String() string {
 func (*ListRecipientsResponse) ProtoMessage() {}
 
 func (x *ListRecipientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1209,7 @@ func (x *ListRecipientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRecipientsResponse.ProtoReflect.Descriptor instead.
 func (*ListRecipientsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListRecipientsResponse) GetNumbers() []int64 {
@@ -1114,7 +1230,7 @@ type GetRecipientsRequest struct {
 
 func (x *GetRecipientsRequest) Reset() {
 	*x = GetRecipientsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1242,7 @@ func (x *GetRecipientsRequest) String() string {
 func (*GetRecipientsRequest) ProtoMessage() {}
 
 func (x *GetRecipientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1255,7 @@ func (x *GetRecipientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecipientsRequest.ProtoReflect.Descriptor instead.
 func (*GetRecipientsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetRecipientsRequest) GetWaitlistId() string {
@@ -1168,7 +1284,7 @@ type GetRecipientsResponse struct {
 
 func (x *GetRecipientsResponse) Reset() {
 	*x = GetRecipientsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1296,7 @@ func (x *GetRecipientsResponse) String() string {
 func (*GetRecipientsResponse) ProtoMessage() {}
 
 func (x *GetRecipientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1309,7 @@ func (x *GetRecipientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecipientsResponse.ProtoReflect.Descriptor instead.
 func (*GetRecipientsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetRecipientsResponse) GetRecipients() []*Recipient {
@@ -1227,7 +1343,7 @@ type Recipient struct {
 
 func (x *Recipient) Reset() {
 	*x = Recipient{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1355,7 @@ func (x *Recipient) String() string {
 func (*Recipient) ProtoMessage() {}
 
 func (x *Recipient) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1368,7 @@ func (x *Recipient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recipient.ProtoReflect.Descriptor instead.
 func (*Recipient) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Recipient) GetNumber() int64 {
@@ -1282,7 +1398,7 @@ type GetNoticeRequest struct {
 
 func (x *GetNoticeRequest) Reset() {
 	*x = GetNoticeRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1410,7 @@ func (x *GetNoticeRequest) String() string {
 func (*GetNoticeRequest) ProtoMessage() {}
 
 func (x *GetNoticeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1423,7 @@ func (x *GetNoticeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNoticeRequest.ProtoReflect.Descriptor instead.
 func (*GetNoticeRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetNoticeRequest) GetWaitlistId() string {
@@ -1353,7 +1469,7 @@ type GetNoticeResponse struct {
 
 func (x *GetNoticeResponse) Reset() {
 	*x = GetNoticeResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1481,7 @@ func (x *GetNoticeResponse) String() string {
 func (*GetNoticeResponse) ProtoMessage() {}
 
 func (x *GetNoticeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1494,7 @@ func (x *GetNoticeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNoticeResponse.ProtoReflect.Descriptor instead.
 func (*GetNoticeResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetNoticeResponse) GetWebhookUrl() string {
@@ -1458,7 +1574,7 @@ type ListSignupsRequest struct {
 
 func (x *ListSignupsRequest) Reset() {
 	*x = ListSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1586,7 @@ func (x *ListSignupsRequest) String() string {
 func (*ListSignupsRequest) ProtoMessage() {}
 
 func (x *ListSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1599,7 @@ func (x *ListSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ListSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListSignupsRequest) GetActor() *v1.Actor {
@@ -1525,7 +1641,7 @@ type ListSignupsResponse struct {
 
 func (x *ListSignupsResponse) Reset() {
 	*x = ListSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1653,7 @@ func (x *ListSignupsResponse) String() string {
 func (*ListSignupsResponse) ProtoMessage() {}
 
 func (x *ListSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1666,7 @@ func (x *ListSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ListSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListSignupsResponse) GetSignups() []*AdminSignup {
@@ -1601,7 +1717,7 @@ type AdminSignup struct {
 
 func (x *AdminSignup) Reset() {
 	*x = AdminSignup{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1729,7 @@ func (x *AdminSignup) String() string {
 func (*AdminSignup) ProtoMessage() {}
 
 func (x *AdminSignup) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1742,7 @@ func (x *AdminSignup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminSignup.ProtoReflect.Descriptor instead.
 func (*AdminSignup) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{25}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AdminSignup) GetEmail() string {
@@ -1780,7 +1896,7 @@ type RemoveSignupRequest struct {
 
 func (x *RemoveSignupRequest) Reset() {
 	*x = RemoveSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1908,7 @@ func (x *RemoveSignupRequest) String() string {
 func (*RemoveSignupRequest) ProtoMessage() {}
 
 func (x *RemoveSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1921,7 @@ func (x *RemoveSignupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSignupRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{26}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RemoveSignupRequest) GetActor() *v1.Actor {
@@ -1837,7 +1953,7 @@ type RemoveSignupResponse struct {
 
 func (x *RemoveSignupResponse) Reset() {
 	*x = RemoveSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +1965,7 @@ func (x *RemoveSignupResponse) String() string {
 func (*RemoveSignupResponse) ProtoMessage() {}
 
 func (x *RemoveSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +1978,7 @@ func (x *RemoveSignupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSignupResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{27}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{29}
 }
 
 type MoveSignupRequest struct {
@@ -1878,7 +1994,7 @@ type MoveSignupRequest struct {
 
 func (x *MoveSignupRequest) Reset() {
 	*x = MoveSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2006,7 @@ func (x *MoveSignupRequest) String() string {
 func (*MoveSignupRequest) ProtoMessage() {}
 
 func (x *MoveSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2019,7 @@ func (x *MoveSignupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveSignupRequest.ProtoReflect.Descriptor instead.
 func (*MoveSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{28}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *MoveSignupRequest) GetActor() *v1.Actor {
@@ -1945,7 +2061,7 @@ type MoveSignupResponse struct {
 
 func (x *MoveSignupResponse) Reset() {
 	*x = MoveSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2073,7 @@ func (x *MoveSignupResponse) String() string {
 func (*MoveSignupResponse) ProtoMessage() {}
 
 func (x *MoveSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2086,7 @@ func (x *MoveSignupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveSignupResponse.ProtoReflect.Descriptor instead.
 func (*MoveSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{29}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *MoveSignupResponse) GetEmail() string {
@@ -2000,7 +2116,7 @@ type CreditSignupRequest struct {
 
 func (x *CreditSignupRequest) Reset() {
 	*x = CreditSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2128,7 @@ func (x *CreditSignupRequest) String() string {
 func (*CreditSignupRequest) ProtoMessage() {}
 
 func (x *CreditSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2141,7 @@ func (x *CreditSignupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreditSignupRequest.ProtoReflect.Descriptor instead.
 func (*CreditSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CreditSignupRequest) GetActor() *v1.Actor {
@@ -2065,7 +2181,7 @@ type CreditSignupResponse struct {
 
 func (x *CreditSignupResponse) Reset() {
 	*x = CreditSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2193,7 @@ func (x *CreditSignupResponse) String() string {
 func (*CreditSignupResponse) ProtoMessage() {}
 
 func (x *CreditSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2206,7 @@ func (x *CreditSignupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreditSignupResponse.ProtoReflect.Descriptor instead.
 func (*CreditSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CreditSignupResponse) GetEmail() string {
@@ -2110,7 +2226,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2238,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2251,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetStatsRequest) GetActor() *v1.Actor {
@@ -2165,7 +2281,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2293,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2306,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetStatsResponse) GetWaitlistId() string {
@@ -2231,7 +2347,7 @@ type ExportSignupsRequest struct {
 
 func (x *ExportSignupsRequest) Reset() {
 	*x = ExportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2359,7 @@ func (x *ExportSignupsRequest) String() string {
 func (*ExportSignupsRequest) ProtoMessage() {}
 
 func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2372,7 @@ func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ExportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExportSignupsRequest) GetActor() *v1.Actor {
@@ -2283,7 +2399,7 @@ type ExportSignupsResponse struct {
 
 func (x *ExportSignupsResponse) Reset() {
 	*x = ExportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +2411,7 @@ func (x *ExportSignupsResponse) String() string {
 func (*ExportSignupsResponse) ProtoMessage() {}
 
 func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2308,7 +2424,7 @@ func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ExportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExportSignupsResponse) GetCsv() []byte {
@@ -2332,7 +2448,7 @@ type ImportSignupsRequest struct {
 
 func (x *ImportSignupsRequest) Reset() {
 	*x = ImportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2460,7 @@ func (x *ImportSignupsRequest) String() string {
 func (*ImportSignupsRequest) ProtoMessage() {}
 
 func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2473,7 @@ func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSignupsRequest.ProtoReflect.Descriptor instead.
 func (*ImportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ImportSignupsRequest) GetActor() *v1.Actor {
@@ -2394,7 +2510,7 @@ type ImportSignupsResponse struct {
 
 func (x *ImportSignupsResponse) Reset() {
 	*x = ImportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +2522,7 @@ func (x *ImportSignupsResponse) String() string {
 func (*ImportSignupsResponse) ProtoMessage() {}
 
 func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +2535,7 @@ func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportSignupsResponse.ProtoReflect.Descriptor instead.
 func (*ImportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ImportSignupsResponse) GetImported() int64 {
@@ -2456,7 +2572,7 @@ type ImportError struct {
 
 func (x *ImportError) Reset() {
 	*x = ImportError{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2584,7 @@ func (x *ImportError) String() string {
 func (*ImportError) ProtoMessage() {}
 
 func (x *ImportError) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2597,7 @@ func (x *ImportError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
 func (*ImportError) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{38}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ImportError) GetRow() int64 {
@@ -2521,7 +2637,7 @@ type AuthorizeAnalyticsRequest struct {
 
 func (x *AuthorizeAnalyticsRequest) Reset() {
 	*x = AuthorizeAnalyticsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2649,7 @@ func (x *AuthorizeAnalyticsRequest) String() string {
 func (*AuthorizeAnalyticsRequest) ProtoMessage() {}
 
 func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2662,7 @@ func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeAnalyticsRequest.ProtoReflect.Descriptor instead.
 func (*AuthorizeAnalyticsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{39}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AuthorizeAnalyticsRequest) GetActor() *v1.Actor {
@@ -2595,7 +2711,7 @@ type AuthorizeAnalyticsResponse struct {
 
 func (x *AuthorizeAnalyticsResponse) Reset() {
 	*x = AuthorizeAnalyticsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +2723,7 @@ func (x *AuthorizeAnalyticsResponse) String() string {
 func (*AuthorizeAnalyticsResponse) ProtoMessage() {}
 
 func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2620,7 +2736,7 @@ func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeAnalyticsResponse.ProtoReflect.Descriptor instead.
 func (*AuthorizeAnalyticsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{40}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AuthorizeAnalyticsResponse) GetWaitlistId() string {
@@ -2648,7 +2764,7 @@ type Referrer struct {
 
 func (x *Referrer) Reset() {
 	*x = Referrer{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2776,7 @@ func (x *Referrer) String() string {
 func (*Referrer) ProtoMessage() {}
 
 func (x *Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2789,7 @@ func (x *Referrer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Referrer.ProtoReflect.Descriptor instead.
 func (*Referrer) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{41}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Referrer) GetEmail() string {
@@ -2705,7 +2821,7 @@ type ListWaitlistIdsRequest struct {
 
 func (x *ListWaitlistIdsRequest) Reset() {
 	*x = ListWaitlistIdsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2717,7 +2833,7 @@ func (x *ListWaitlistIdsRequest) String() string {
 func (*ListWaitlistIdsRequest) ProtoMessage() {}
 
 func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2730,7 +2846,7 @@ func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsRequest.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{42}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{44}
 }
 
 type ListWaitlistIdsResponse struct {
@@ -2742,7 +2858,7 @@ type ListWaitlistIdsResponse struct {
 
 func (x *ListWaitlistIdsResponse) Reset() {
 	*x = ListWaitlistIdsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2754,7 +2870,7 @@ func (x *ListWaitlistIdsResponse) String() string {
 func (*ListWaitlistIdsResponse) ProtoMessage() {}
 
 func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2767,7 +2883,7 @@ func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsResponse.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{43}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListWaitlistIdsResponse) GetWaitlistIds() []string {
@@ -2786,7 +2902,7 @@ type TallySignupsRequest struct {
 
 func (x *TallySignupsRequest) Reset() {
 	*x = TallySignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2798,7 +2914,7 @@ func (x *TallySignupsRequest) String() string {
 func (*TallySignupsRequest) ProtoMessage() {}
 
 func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2811,7 +2927,7 @@ func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsRequest.ProtoReflect.Descriptor instead.
 func (*TallySignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{44}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TallySignupsRequest) GetWaitlistId() string {
@@ -2834,7 +2950,7 @@ type TallySignupsResponse struct {
 
 func (x *TallySignupsResponse) Reset() {
 	*x = TallySignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +2962,7 @@ func (x *TallySignupsResponse) String() string {
 func (*TallySignupsResponse) ProtoMessage() {}
 
 func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +2975,7 @@ func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsResponse.ProtoReflect.Descriptor instead.
 func (*TallySignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{45}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TallySignupsResponse) GetDays() []*DayTally {
@@ -2895,7 +3011,7 @@ type DayTally struct {
 
 func (x *DayTally) Reset() {
 	*x = DayTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[46]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2907,7 +3023,7 @@ func (x *DayTally) String() string {
 func (*DayTally) ProtoMessage() {}
 
 func (x *DayTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[46]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2920,7 +3036,7 @@ func (x *DayTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DayTally.ProtoReflect.Descriptor instead.
 func (*DayTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{46}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DayTally) GetDay() string {
@@ -2959,7 +3075,7 @@ type ValueTally struct {
 
 func (x *ValueTally) Reset() {
 	*x = ValueTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[47]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3087,7 @@ func (x *ValueTally) String() string {
 func (*ValueTally) ProtoMessage() {}
 
 func (x *ValueTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[47]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3100,7 @@ func (x *ValueTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValueTally.ProtoReflect.Descriptor instead.
 func (*ValueTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{47}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ValueTally) GetField() string {
@@ -3026,7 +3142,7 @@ type GetFormRequest struct {
 
 func (x *GetFormRequest) Reset() {
 	*x = GetFormRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[48]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3154,7 @@ func (x *GetFormRequest) String() string {
 func (*GetFormRequest) ProtoMessage() {}
 
 func (x *GetFormRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[48]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3167,7 @@ func (x *GetFormRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFormRequest.ProtoReflect.Descriptor instead.
 func (*GetFormRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{48}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetFormRequest) GetWaitlistId() string {
@@ -3083,7 +3199,7 @@ type GetFormResponse struct {
 
 func (x *GetFormResponse) Reset() {
 	*x = GetFormResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[49]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3095,7 +3211,7 @@ func (x *GetFormResponse) String() string {
 func (*GetFormResponse) ProtoMessage() {}
 
 func (x *GetFormResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[49]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3108,7 +3224,7 @@ func (x *GetFormResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFormResponse.ProtoReflect.Descriptor instead.
 func (*GetFormResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{49}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetFormResponse) GetVersion() string {
@@ -3142,7 +3258,7 @@ type CountViewsRequest struct {
 
 func (x *CountViewsRequest) Reset() {
 	*x = CountViewsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[50]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3270,7 @@ func (x *CountViewsRequest) String() string {
 func (*CountViewsRequest) ProtoMessage() {}
 
 func (x *CountViewsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[50]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3283,7 @@ func (x *CountViewsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountViewsRequest.ProtoReflect.Descriptor instead.
 func (*CountViewsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{50}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CountViewsRequest) GetCounts() []*ViewCount {
@@ -3193,7 +3309,7 @@ type ViewCount struct {
 
 func (x *ViewCount) Reset() {
 	*x = ViewCount{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[51]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3321,7 @@ func (x *ViewCount) String() string {
 func (*ViewCount) ProtoMessage() {}
 
 func (x *ViewCount) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[51]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3334,7 @@ func (x *ViewCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ViewCount.ProtoReflect.Descriptor instead.
 func (*ViewCount) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{51}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ViewCount) GetId() string {
@@ -3257,7 +3373,7 @@ type CountViewsResponse struct {
 
 func (x *CountViewsResponse) Reset() {
 	*x = CountViewsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[52]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3385,7 @@ func (x *CountViewsResponse) String() string {
 func (*CountViewsResponse) ProtoMessage() {}
 
 func (x *CountViewsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[52]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3398,7 @@ func (x *CountViewsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountViewsResponse.ProtoReflect.Descriptor instead.
 func (*CountViewsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{52}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{54}
 }
 
 var File_waitlist_signup_v1_signup_proto protoreflect.FileDescriptor
@@ -3332,11 +3448,12 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x12\n" +
 	"\x04role\x18\x06 \x01(\tR\x04role\x12\x19\n" +
-	"\bowner_id\x18\a \x01(\tR\aownerId\"L\n" +
+	"\bowner_id\x18\a \x01(\tR\aownerId\"s\n" +
 	"\x11GetMailingRequest\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x03R\x06number\"\xac\x03\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\x12%\n" +
+	"\x0edeparted_email\x18\x03 \x01(\tR\rdepartedEmail\"\xcc\x03\n" +
 	"\x12GetMailingResponse\x12\x19\n" +
 	"\bowner_id\x18\x01 \x01(\tR\aownerId\x12#\n" +
 	"\rwaitlist_name\x18\x02 \x01(\tR\fwaitlistName\x12\x10\n" +
@@ -3348,7 +3465,15 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\x13sms_notify_referrer\x18\b \x01(\bR\x11smsNotifyReferrer\x128\n" +
 	"\x06signup\x18\t \x01(\v2 .waitlist.signup.v1.MailedSignupR\x06signup\x12/\n" +
 	"\x13referral_milestones\x18\n" +
-	" \x03(\x03R\x12referralMilestones\"\xc3\x02\n" +
+	" \x03(\x03R\x12referralMilestones\x12\x1e\n" +
+	"\n" +
+	"offboarded\x18\v \x01(\bR\n" +
+	"offboarded\"8\n" +
+	"\x15WaitlistExistsRequest\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\"0\n" +
+	"\x16WaitlistExistsResponse\x12\x16\n" +
+	"\x06exists\x18\x01 \x01(\bR\x06exists\"\xf4\x02\n" +
 	"\fMailedSignup\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\tR\x05email\x12\x1d\n" +
@@ -3361,7 +3486,8 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\x0ereferral_token\x18\b \x01(\tR\rreferralToken\x12%\n" +
 	"\x0eemail_verified\x18\t \x01(\bR\remailVerified\x12\"\n" +
 	"\remail_opt_out\x18\n" +
-	" \x01(\bR\vemailOptOut\"d\n" +
+	" \x01(\bR\vemailOptOut\x12/\n" +
+	"\x13awaits_verification\x18\v \x01(\bR\x12awaitsVerification\"d\n" +
 	"\x15ListRecipientsRequest\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x14\n" +
@@ -3566,10 +3692,11 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\rImportSignups\x12(.waitlist.signup.v1.ImportSignupsRequest\x1a).waitlist.signup.v1.ImportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics(\x01\x12\x88\x01\n" +
 	"\x12AuthorizeAnalytics\x12-.waitlist.signup.v1.AuthorizeAnalyticsRequest\x1a..waitlist.signup.v1.AuthorizeAnalyticsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12\x81\x01\n" +
 	"\x0fListWaitlistIds\x12*.waitlist.signup.v1.ListWaitlistIdsRequest\x1a+.waitlist.signup.v1.ListWaitlistIdsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x01\x12x\n" +
-	"\fTallySignups\x12'.waitlist.signup.v1.TallySignupsRequest\x1a(.waitlist.signup.v1.TallySignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x012\xd0\x03\n" +
+	"\fTallySignups\x12'.waitlist.signup.v1.TallySignupsRequest\x1a(.waitlist.signup.v1.TallySignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x012\xe8\x04\n" +
 	"\rSignupService\x12j\n" +
 	"\n" +
-	"GetMailing\x12%.waitlist.signup.v1.GetMailingRequest\x1a&.waitlist.signup.v1.GetMailingResponse\"\r\xca\xf3\x18\tmessaging\x12v\n" +
+	"GetMailing\x12%.waitlist.signup.v1.GetMailingRequest\x1a&.waitlist.signup.v1.GetMailingResponse\"\r\xca\xf3\x18\tmessaging\x12\x95\x01\n" +
+	"\x0eWaitlistExists\x12).waitlist.signup.v1.WaitlistExistsRequest\x1a*.waitlist.signup.v1.WaitlistExistsResponse\",\xca\xf3\x18\x0fadmin-analytics\xca\xf3\x18\tmessaging\xca\xf3\x18\bnotifier\x12v\n" +
 	"\x0eListRecipients\x12).waitlist.signup.v1.ListRecipientsRequest\x1a*.waitlist.signup.v1.ListRecipientsResponse\"\r\xca\xf3\x18\tmessaging\x12s\n" +
 	"\rGetRecipients\x12(.waitlist.signup.v1.GetRecipientsRequest\x1a).waitlist.signup.v1.GetRecipientsResponse\"\r\xca\xf3\x18\tmessaging\x12f\n" +
 	"\tGetNotice\x12$.waitlist.signup.v1.GetNoticeRequest\x1a%.waitlist.signup.v1.GetNoticeResponse\"\f\xca\xf3\x18\bnotifier2\xd4\x01\n" +
@@ -3591,7 +3718,7 @@ func file_waitlist_signup_v1_signup_proto_rawDescGZIP() []byte {
 	return file_waitlist_signup_v1_signup_proto_rawDescData
 }
 
-var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*CreateWaitlistRequest)(nil),      // 0: waitlist.signup.v1.CreateWaitlistRequest
 	(*CreateWaitlistResponse)(nil),     // 1: waitlist.signup.v1.CreateWaitlistResponse
@@ -3608,124 +3735,128 @@ var file_waitlist_signup_v1_signup_proto_goTypes = []any{
 	(*Waitlist)(nil),                   // 12: waitlist.signup.v1.Waitlist
 	(*GetMailingRequest)(nil),          // 13: waitlist.signup.v1.GetMailingRequest
 	(*GetMailingResponse)(nil),         // 14: waitlist.signup.v1.GetMailingResponse
-	(*MailedSignup)(nil),               // 15: waitlist.signup.v1.MailedSignup
-	(*ListRecipientsRequest)(nil),      // 16: waitlist.signup.v1.ListRecipientsRequest
-	(*ListRecipientsResponse)(nil),     // 17: waitlist.signup.v1.ListRecipientsResponse
-	(*GetRecipientsRequest)(nil),       // 18: waitlist.signup.v1.GetRecipientsRequest
-	(*GetRecipientsResponse)(nil),      // 19: waitlist.signup.v1.GetRecipientsResponse
-	(*Recipient)(nil),                  // 20: waitlist.signup.v1.Recipient
-	(*GetNoticeRequest)(nil),           // 21: waitlist.signup.v1.GetNoticeRequest
-	(*GetNoticeResponse)(nil),          // 22: waitlist.signup.v1.GetNoticeResponse
-	(*ListSignupsRequest)(nil),         // 23: waitlist.signup.v1.ListSignupsRequest
-	(*ListSignupsResponse)(nil),        // 24: waitlist.signup.v1.ListSignupsResponse
-	(*AdminSignup)(nil),                // 25: waitlist.signup.v1.AdminSignup
-	(*RemoveSignupRequest)(nil),        // 26: waitlist.signup.v1.RemoveSignupRequest
-	(*RemoveSignupResponse)(nil),       // 27: waitlist.signup.v1.RemoveSignupResponse
-	(*MoveSignupRequest)(nil),          // 28: waitlist.signup.v1.MoveSignupRequest
-	(*MoveSignupResponse)(nil),         // 29: waitlist.signup.v1.MoveSignupResponse
-	(*CreditSignupRequest)(nil),        // 30: waitlist.signup.v1.CreditSignupRequest
-	(*CreditSignupResponse)(nil),       // 31: waitlist.signup.v1.CreditSignupResponse
-	(*GetStatsRequest)(nil),            // 32: waitlist.signup.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),           // 33: waitlist.signup.v1.GetStatsResponse
-	(*ExportSignupsRequest)(nil),       // 34: waitlist.signup.v1.ExportSignupsRequest
-	(*ExportSignupsResponse)(nil),      // 35: waitlist.signup.v1.ExportSignupsResponse
-	(*ImportSignupsRequest)(nil),       // 36: waitlist.signup.v1.ImportSignupsRequest
-	(*ImportSignupsResponse)(nil),      // 37: waitlist.signup.v1.ImportSignupsResponse
-	(*ImportError)(nil),                // 38: waitlist.signup.v1.ImportError
-	(*AuthorizeAnalyticsRequest)(nil),  // 39: waitlist.signup.v1.AuthorizeAnalyticsRequest
-	(*AuthorizeAnalyticsResponse)(nil), // 40: waitlist.signup.v1.AuthorizeAnalyticsResponse
-	(*Referrer)(nil),                   // 41: waitlist.signup.v1.Referrer
-	(*ListWaitlistIdsRequest)(nil),     // 42: waitlist.signup.v1.ListWaitlistIdsRequest
-	(*ListWaitlistIdsResponse)(nil),    // 43: waitlist.signup.v1.ListWaitlistIdsResponse
-	(*TallySignupsRequest)(nil),        // 44: waitlist.signup.v1.TallySignupsRequest
-	(*TallySignupsResponse)(nil),       // 45: waitlist.signup.v1.TallySignupsResponse
-	(*DayTally)(nil),                   // 46: waitlist.signup.v1.DayTally
-	(*ValueTally)(nil),                 // 47: waitlist.signup.v1.ValueTally
-	(*GetFormRequest)(nil),             // 48: waitlist.signup.v1.GetFormRequest
-	(*GetFormResponse)(nil),            // 49: waitlist.signup.v1.GetFormResponse
-	(*CountViewsRequest)(nil),          // 50: waitlist.signup.v1.CountViewsRequest
-	(*ViewCount)(nil),                  // 51: waitlist.signup.v1.ViewCount
-	(*CountViewsResponse)(nil),         // 52: waitlist.signup.v1.CountViewsResponse
-	(*v1.Actor)(nil),                   // 53: waitlist.access.v1.Actor
-	(*timestamppb.Timestamp)(nil),      // 54: google.protobuf.Timestamp
+	(*WaitlistExistsRequest)(nil),      // 15: waitlist.signup.v1.WaitlistExistsRequest
+	(*WaitlistExistsResponse)(nil),     // 16: waitlist.signup.v1.WaitlistExistsResponse
+	(*MailedSignup)(nil),               // 17: waitlist.signup.v1.MailedSignup
+	(*ListRecipientsRequest)(nil),      // 18: waitlist.signup.v1.ListRecipientsRequest
+	(*ListRecipientsResponse)(nil),     // 19: waitlist.signup.v1.ListRecipientsResponse
+	(*GetRecipientsRequest)(nil),       // 20: waitlist.signup.v1.GetRecipientsRequest
+	(*GetRecipientsResponse)(nil),      // 21: waitlist.signup.v1.GetRecipientsResponse
+	(*Recipient)(nil),                  // 22: waitlist.signup.v1.Recipient
+	(*GetNoticeRequest)(nil),           // 23: waitlist.signup.v1.GetNoticeRequest
+	(*GetNoticeResponse)(nil),          // 24: waitlist.signup.v1.GetNoticeResponse
+	(*ListSignupsRequest)(nil),         // 25: waitlist.signup.v1.ListSignupsRequest
+	(*ListSignupsResponse)(nil),        // 26: waitlist.signup.v1.ListSignupsResponse
+	(*AdminSignup)(nil),                // 27: waitlist.signup.v1.AdminSignup
+	(*RemoveSignupRequest)(nil),        // 28: waitlist.signup.v1.RemoveSignupRequest
+	(*RemoveSignupResponse)(nil),       // 29: waitlist.signup.v1.RemoveSignupResponse
+	(*MoveSignupRequest)(nil),          // 30: waitlist.signup.v1.MoveSignupRequest
+	(*MoveSignupResponse)(nil),         // 31: waitlist.signup.v1.MoveSignupResponse
+	(*CreditSignupRequest)(nil),        // 32: waitlist.signup.v1.CreditSignupRequest
+	(*CreditSignupResponse)(nil),       // 33: waitlist.signup.v1.CreditSignupResponse
+	(*GetStatsRequest)(nil),            // 34: waitlist.signup.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),           // 35: waitlist.signup.v1.GetStatsResponse
+	(*ExportSignupsRequest)(nil),       // 36: waitlist.signup.v1.ExportSignupsRequest
+	(*ExportSignupsResponse)(nil),      // 37: waitlist.signup.v1.ExportSignupsResponse
+	(*ImportSignupsRequest)(nil),       // 38: waitlist.signup.v1.ImportSignupsRequest
+	(*ImportSignupsResponse)(nil),      // 39: waitlist.signup.v1.ImportSignupsResponse
+	(*ImportError)(nil),                // 40: waitlist.signup.v1.ImportError
+	(*AuthorizeAnalyticsRequest)(nil),  // 41: waitlist.signup.v1.AuthorizeAnalyticsRequest
+	(*AuthorizeAnalyticsResponse)(nil), // 42: waitlist.signup.v1.AuthorizeAnalyticsResponse
+	(*Referrer)(nil),                   // 43: waitlist.signup.v1.Referrer
+	(*ListWaitlistIdsRequest)(nil),     // 44: waitlist.signup.v1.ListWaitlistIdsRequest
+	(*ListWaitlistIdsResponse)(nil),    // 45: waitlist.signup.v1.ListWaitlistIdsResponse
+	(*TallySignupsRequest)(nil),        // 46: waitlist.signup.v1.TallySignupsRequest
+	(*TallySignupsResponse)(nil),       // 47: waitlist.signup.v1.TallySignupsResponse
+	(*DayTally)(nil),                   // 48: waitlist.signup.v1.DayTally
+	(*ValueTally)(nil),                 // 49: waitlist.signup.v1.ValueTally
+	(*GetFormRequest)(nil),             // 50: waitlist.signup.v1.GetFormRequest
+	(*GetFormResponse)(nil),            // 51: waitlist.signup.v1.GetFormResponse
+	(*CountViewsRequest)(nil),          // 52: waitlist.signup.v1.CountViewsRequest
+	(*ViewCount)(nil),                  // 53: waitlist.signup.v1.ViewCount
+	(*CountViewsResponse)(nil),         // 54: waitlist.signup.v1.CountViewsResponse
+	(*v1.Actor)(nil),                   // 55: waitlist.access.v1.Actor
+	(*timestamppb.Timestamp)(nil),      // 56: google.protobuf.Timestamp
 }
 var file_waitlist_signup_v1_signup_proto_depIdxs = []int32{
-	53, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	55, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 1: waitlist.signup.v1.CreateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	53, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
+	55, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 3: waitlist.signup.v1.ListWaitlistsResponse.waitlists:type_name -> waitlist.signup.v1.Waitlist
-	53, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	55, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 5: waitlist.signup.v1.GetWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	53, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	55, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
 	12, // 7: waitlist.signup.v1.UpdateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	53, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	54, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
-	15, // 10: waitlist.signup.v1.GetMailingResponse.signup:type_name -> waitlist.signup.v1.MailedSignup
-	20, // 11: waitlist.signup.v1.GetRecipientsResponse.recipients:type_name -> waitlist.signup.v1.Recipient
-	53, // 12: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	25, // 13: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
-	54, // 14: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
-	54, // 15: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
-	53, // 16: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	53, // 17: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	53, // 18: waitlist.signup.v1.CreditSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	53, // 19: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
-	54, // 20: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
-	53, // 21: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	53, // 22: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	38, // 23: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
-	53, // 24: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
-	41, // 25: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
-	46, // 26: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
-	47, // 27: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
-	51, // 28: waitlist.signup.v1.CountViewsRequest.counts:type_name -> waitlist.signup.v1.ViewCount
-	54, // 29: waitlist.signup.v1.ViewCount.at:type_name -> google.protobuf.Timestamp
+	55, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
+	56, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
+	17, // 10: waitlist.signup.v1.GetMailingResponse.signup:type_name -> waitlist.signup.v1.MailedSignup
+	22, // 11: waitlist.signup.v1.GetRecipientsResponse.recipients:type_name -> waitlist.signup.v1.Recipient
+	55, // 12: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	27, // 13: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
+	56, // 14: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
+	56, // 15: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
+	55, // 16: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	55, // 17: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	55, // 18: waitlist.signup.v1.CreditSignupRequest.actor:type_name -> waitlist.access.v1.Actor
+	55, // 19: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
+	56, // 20: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
+	55, // 21: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	55, // 22: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
+	40, // 23: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
+	55, // 24: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
+	43, // 25: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
+	48, // 26: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
+	49, // 27: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
+	53, // 28: waitlist.signup.v1.CountViewsRequest.counts:type_name -> waitlist.signup.v1.ViewCount
+	56, // 29: waitlist.signup.v1.ViewCount.at:type_name -> google.protobuf.Timestamp
 	0,  // 30: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
 	2,  // 31: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
 	4,  // 32: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
 	6,  // 33: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
 	8,  // 34: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
 	10, // 35: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
-	23, // 36: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
-	26, // 37: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
-	28, // 38: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
-	30, // 39: waitlist.signup.v1.AdminService.CreditSignup:input_type -> waitlist.signup.v1.CreditSignupRequest
-	32, // 40: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
-	34, // 41: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
-	36, // 42: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
-	39, // 43: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
-	42, // 44: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
-	44, // 45: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
+	25, // 36: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
+	28, // 37: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
+	30, // 38: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
+	32, // 39: waitlist.signup.v1.AdminService.CreditSignup:input_type -> waitlist.signup.v1.CreditSignupRequest
+	34, // 40: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
+	36, // 41: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
+	38, // 42: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
+	41, // 43: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
+	44, // 44: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
+	46, // 45: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
 	13, // 46: waitlist.signup.v1.SignupService.GetMailing:input_type -> waitlist.signup.v1.GetMailingRequest
-	16, // 47: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
-	18, // 48: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
-	21, // 49: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
-	48, // 50: waitlist.signup.v1.FormService.GetForm:input_type -> waitlist.signup.v1.GetFormRequest
-	50, // 51: waitlist.signup.v1.FormService.CountViews:input_type -> waitlist.signup.v1.CountViewsRequest
-	1,  // 52: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
-	3,  // 53: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
-	5,  // 54: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
-	7,  // 55: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
-	9,  // 56: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
-	11, // 57: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
-	24, // 58: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
-	27, // 59: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
-	29, // 60: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
-	31, // 61: waitlist.signup.v1.AdminService.CreditSignup:output_type -> waitlist.signup.v1.CreditSignupResponse
-	33, // 62: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
-	35, // 63: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
-	37, // 64: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
-	40, // 65: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
-	43, // 66: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
-	45, // 67: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
-	14, // 68: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
-	17, // 69: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
-	19, // 70: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
-	22, // 71: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
-	49, // 72: waitlist.signup.v1.FormService.GetForm:output_type -> waitlist.signup.v1.GetFormResponse
-	52, // 73: waitlist.signup.v1.FormService.CountViews:output_type -> waitlist.signup.v1.CountViewsResponse
-	52, // [52:74] is the sub-list for method output_type
-	30, // [30:52] is the sub-list for method input_type
+	15, // 47: waitlist.signup.v1.SignupService.WaitlistExists:input_type -> waitlist.signup.v1.WaitlistExistsRequest
+	18, // 48: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
+	20, // 49: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
+	23, // 50: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
+	50, // 51: waitlist.signup.v1.FormService.GetForm:input_type -> waitlist.signup.v1.GetFormRequest
+	52, // 52: waitlist.signup.v1.FormService.CountViews:input_type -> waitlist.signup.v1.CountViewsRequest
+	1,  // 53: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
+	3,  // 54: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
+	5,  // 55: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
+	7,  // 56: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
+	9,  // 57: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
+	11, // 58: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
+	26, // 59: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
+	29, // 60: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
+	31, // 61: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
+	33, // 62: waitlist.signup.v1.AdminService.CreditSignup:output_type -> waitlist.signup.v1.CreditSignupResponse
+	35, // 63: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
+	37, // 64: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
+	39, // 65: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
+	42, // 66: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
+	45, // 67: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
+	47, // 68: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
+	14, // 69: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
+	16, // 70: waitlist.signup.v1.SignupService.WaitlistExists:output_type -> waitlist.signup.v1.WaitlistExistsResponse
+	19, // 71: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
+	21, // 72: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
+	24, // 73: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
+	51, // 74: waitlist.signup.v1.FormService.GetForm:output_type -> waitlist.signup.v1.GetFormResponse
+	54, // 75: waitlist.signup.v1.FormService.CountViews:output_type -> waitlist.signup.v1.CountViewsResponse
+	53, // [53:76] is the sub-list for method output_type
+	30, // [30:53] is the sub-list for method input_type
 	30, // [30:30] is the sub-list for extension type_name
 	30, // [30:30] is the sub-list for extension extendee
 	0,  // [0:30] is the sub-list for field type_name
@@ -3736,14 +3867,14 @@ func file_waitlist_signup_v1_signup_proto_init() {
 	if File_waitlist_signup_v1_signup_proto != nil {
 		return
 	}
-	file_waitlist_signup_v1_signup_proto_msgTypes[49].OneofWrappers = []any{}
+	file_waitlist_signup_v1_signup_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_signup_v1_signup_proto_rawDesc), len(file_waitlist_signup_v1_signup_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -804,6 +804,7 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	SignupService_GetMailing_FullMethodName     = "/waitlist.signup.v1.SignupService/GetMailing"
+	SignupService_WaitlistExists_FullMethodName = "/waitlist.signup.v1.SignupService/WaitlistExists"
 	SignupService_ListRecipients_FullMethodName = "/waitlist.signup.v1.SignupService/ListRecipients"
 	SignupService_GetRecipients_FullMethodName  = "/waitlist.signup.v1.SignupService/GetRecipients"
 	SignupService_GetNotice_FullMethodName      = "/waitlist.signup.v1.SignupService/GetNotice"
@@ -813,11 +814,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SignupService serves messaging and notifier.
+// SignupService serves admin-analytics, messaging and notifier.
 type SignupServiceClient interface {
 	// GetMailing returns what the mails about one signup need at this moment.
 	// NOT_FOUND if the waitlist is gone.
 	GetMailing(ctx context.Context, in *GetMailingRequest, opts ...grpc.CallOption) (*GetMailingResponse, error)
+	// WaitlistExists tells whoever was told by an event that a waitlist was deleted
+	// whether that is true.
+	WaitlistExists(ctx context.Context, in *WaitlistExistsRequest, opts ...grpc.CallOption) (*WaitlistExistsResponse, error)
 	// ListRecipients returns the recipients of a blast: the numbers of live signups
 	// that have not opted out, ascending. NOT_FOUND if the waitlist is gone.
 	ListRecipients(ctx context.Context, in *ListRecipientsRequest, opts ...grpc.CallOption) (*ListRecipientsResponse, error)
@@ -841,6 +845,16 @@ func (c *signupServiceClient) GetMailing(ctx context.Context, in *GetMailingRequ
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetMailingResponse)
 	err := c.cc.Invoke(ctx, SignupService_GetMailing_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *signupServiceClient) WaitlistExists(ctx context.Context, in *WaitlistExistsRequest, opts ...grpc.CallOption) (*WaitlistExistsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WaitlistExistsResponse)
+	err := c.cc.Invoke(ctx, SignupService_WaitlistExists_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -881,11 +895,14 @@ func (c *signupServiceClient) GetNotice(ctx context.Context, in *GetNoticeReques
 // All implementations must embed UnimplementedSignupServiceServer
 // for forward compatibility.
 //
-// SignupService serves messaging and notifier.
+// SignupService serves admin-analytics, messaging and notifier.
 type SignupServiceServer interface {
 	// GetMailing returns what the mails about one signup need at this moment.
 	// NOT_FOUND if the waitlist is gone.
 	GetMailing(context.Context, *GetMailingRequest) (*GetMailingResponse, error)
+	// WaitlistExists tells whoever was told by an event that a waitlist was deleted
+	// whether that is true.
+	WaitlistExists(context.Context, *WaitlistExistsRequest) (*WaitlistExistsResponse, error)
 	// ListRecipients returns the recipients of a blast: the numbers of live signups
 	// that have not opted out, ascending. NOT_FOUND if the waitlist is gone.
 	ListRecipients(context.Context, *ListRecipientsRequest) (*ListRecipientsResponse, error)
@@ -907,6 +924,9 @@ type UnimplementedSignupServiceServer struct{}
 
 func (UnimplementedSignupServiceServer) GetMailing(context.Context, *GetMailingRequest) (*GetMailingResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetMailing not implemented")
+}
+func (UnimplementedSignupServiceServer) WaitlistExists(context.Context, *WaitlistExistsRequest) (*WaitlistExistsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WaitlistExists not implemented")
 }
 func (UnimplementedSignupServiceServer) ListRecipients(context.Context, *ListRecipientsRequest) (*ListRecipientsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRecipients not implemented")
@@ -952,6 +972,24 @@ func _SignupService_GetMailing_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(SignupServiceServer).GetMailing(ctx, req.(*GetMailingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SignupService_WaitlistExists_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WaitlistExistsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SignupServiceServer).WaitlistExists(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SignupService_WaitlistExists_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SignupServiceServer).WaitlistExists(ctx, req.(*WaitlistExistsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1020,6 +1058,10 @@ var SignupService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetMailing",
 			Handler:    _SignupService_GetMailing_Handler,
+		},
+		{
+			MethodName: "WaitlistExists",
+			Handler:    _SignupService_WaitlistExists_Handler,
 		},
 		{
 			MethodName: "ListRecipients",
