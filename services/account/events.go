@@ -34,8 +34,9 @@ func resetRequested(a Account, at time.Time) *eventv1.Event {
 
 // The credentials that mails to owners are about.
 const (
-	passwordChanged = eventv1.CredentialChanged_CREDENTIAL_PASSWORD
-	keyChanged      = eventv1.CredentialChanged_CREDENTIAL_API_KEY
+	passwordChanged   = eventv1.CredentialChanged_CREDENTIAL_PASSWORD
+	passwordRecovered = eventv1.CredentialChanged_CREDENTIAL_PASSWORD_RESET
+	keyChanged        = eventv1.CredentialChanged_CREDENTIAL_API_KEY
 )
 
 // notify requests the mail that tells an account's owner about another credential. An

@@ -111,7 +111,7 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 			return err
 		}
 		a.EmailVerifiedAt = now
-		if err := notify(ctx, tx, a, passwordChanged, now); err != nil {
+		if err := notify(ctx, tx, a, passwordRecovered, now); err != nil {
 			return err
 		}
 		return tx.Record(ctx, own(a.ID, "", audit.PasswordReset, ""))

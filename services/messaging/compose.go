@@ -98,6 +98,9 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	case PasswordChanged:
 		v.Subject = "Your password was changed"
 		v.ForgotLink = c.formURL + "/forgot-password?" + param("email", r.Recipient)
+	case PasswordRecovered:
+		v.Subject = "Your password was reset"
+		v.ForgotLink = c.formURL + "/forgot-password?" + param("email", r.Recipient)
 	case APIKeyChanged:
 		v.Subject = "Your API key was replaced"
 		v.ForgotLink = c.formURL + "/forgot-password?" + param("email", r.Recipient)

@@ -25,8 +25,18 @@ type Accounts interface {
 	Account(ctx context.Context, id string) (Account, error)
 }
 
+// These limits hold whatever the settings.
+const (
+	// NoticesPerDay limits the notices of each kind to one person per QuotaWindow: of another password or API key, and
+	// of a trial's end.
+	NoticesPerDay = 10
+	// ResetsPerHour limits the password resets to an address. Whoever is beyond it has a mail with a token that still
+	// works: a token lasts an hour, and no other mail voids it.
+	ResetsPerHour = 5
+)
+
 // Limits decides whether mails and text messages may go out, and towards which quotas they count.
-// Its zero value limits nothing.
+// Its zero value limits only what is limited whatever the settings.
 type Limits struct {
 	Accounts Accounts
 	// EnforceVerification requires owners to verify their address before mails in their words go out.
@@ -35,8 +45,8 @@ type Limits struct {
 	// those of an owner on trial. MailsPerRecipient limits the mails to one person, from all owners. 0
 	// means no limit.
 	MailsPerOwner, MailsOnTrial, MailsPerRecipient int64
-	// AsksPerRecipient limits the verifications, links and invitations to one person per QuotaWindow. Anybody who
-	// knows the address can cause these. 0 means no limit.
+	// AsksPerRecipient limits the verifications of accounts, those of signups, the links and the invitations to one
+	// person per QuotaWindow. Anybody who knows the address can cause these. 0 means no limit.
 	AsksPerRecipient int64
 	// Texts limits text messages; nil means no limit.
 	Texts *TextLimits
@@ -112,13 +122,33 @@ func (l Limits) Mail(ctx context.Context, k Kind, ownerID, recipient string) ([]
 	), nil
 }
 
-// Ask returns what a mail that is not about a signup counts towards. Password resets count towards nothing here,
-// because strangers could use up the quota; account limits them.
-func (l Limits) Ask(k Kind, recipient string) []Use {
-	if k != AccountVerification && k != SignupVerification && k != TeamInvite && k != SignupLink {
-		return nil
+// Person returns what a mail counts towards that no owner writes: each kind to each person has a quota of its own, so
+// that a flood of one kind keeps no other away.
+func (l Limits) Person(ctx context.Context, r Request, recipient string) ([]Use, error) {
+	u := Use{Quota: Quota(r.Kind), Subject: emailaddr.Person(recipient), N: 1}
+	switch r.Kind { //nolint:exhaustive // owners write the others; see Mail and Text
+	case AccountVerification, SignupVerification, TeamInvite, SignupLink:
+		u.Most = l.AsksPerRecipient
+	case PasswordChanged, PasswordRecovered, APIKeyChanged, TrialEnding:
+		u.Most = NoticesPerDay
+	case PasswordReset:
+		u.Most = ResetsPerHour
+		if u.Subject == recipient {
+			break
+		}
+		// Strangers can register any number of spellings of an address and ask for resets of them. These have one
+		// quota together; what its owner has verified has one of its own, as has the address that is spelled plainly.
+		account, err := l.owner(ctx, r.AccountID)
+		if err != nil {
+			return nil, err
+		}
+		if account.Verified {
+			u.Subject = recipient
+		} else {
+			u.Quota = SpellingResets
+		}
 	}
-	return limited(Use{Quota: RecipientAsks, Subject: emailaddr.Person(recipient), N: 1, Most: l.AsksPerRecipient})
+	return limited(u), nil
 }
 
 // Text is Mail for a text message to an E.164 number.

@@ -144,7 +144,8 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 			err = s.from(ctx, &m, r.AccountID, r.WaitlistName)
 		}
 		if err == nil {
-			err = s.charge(ctx, r.EventID, now, s.Limits.Ask(r.Kind, m.To), nil)
+			uses, refused := s.Limits.Person(ctx, r, m.To)
+			err = s.charge(ctx, r.EventID, now, uses, refused)
 		}
 		return func(ctx context.Context) error { return s.Provider.Send(ctx, m) }, m.To, err
 	}
@@ -184,8 +185,11 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 		err = s.from(ctx, &m, about.OwnerID, about.WaitlistName)
 	}
 	if err == nil {
-		uses, refused := s.Limits.Ask(r.Kind, m.To), error(nil)
-		if r.Kind != SignupLink { // a stranger may have asked: this does not use up what the owner may send
+		var uses []Use
+		var refused error
+		if r.Kind == SignupLink { // a stranger may have asked: this does not use up what the owner may send
+			uses, refused = s.Limits.Person(ctx, r, m.To)
+		} else {
 			uses, refused = s.Limits.Mail(ctx, r.Kind, about.OwnerID, m.To)
 		}
 		err = s.charge(ctx, r.EventID, now, uses, refused)

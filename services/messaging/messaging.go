@@ -30,6 +30,7 @@ const (
 	AccountVerification Kind = "account_verification"
 	PasswordReset       Kind = "password_reset"
 	PasswordChanged     Kind = "password_changed"
+	PasswordRecovered   Kind = "password_recovered"
 	APIKeyChanged       Kind = "api_key_changed"
 	SignupVerification  Kind = "signup_verification"
 	TeamInvite          Kind = "team_invite"

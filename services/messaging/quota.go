@@ -5,20 +5,31 @@ import (
 	"time"
 )
 
-// QuotaWindow is the period that a quota applies to.
+// QuotaWindow is the period that a quota applies to, but for those of password resets.
 const QuotaWindow = 24 * time.Hour
 
-// Quota is what is limited per subject and QuotaWindow.
+// Quota is what is limited per subject and Window.
 type Quota string
 
-// The quotas, and their subjects.
+// The quotas, and their subjects. The mails that no owner writes have one for each Kind, and the address as
+// emailaddr.Person returns it.
 const (
 	OwnerMails     Quota = "owner_mails"     // the id of the owner's account
 	RecipientMails Quota = "recipient_mails" // the address as emailaddr.Person returns it
-	RecipientAsks  Quota = "recipient_asks"  // the address as emailaddr.Person returns it
 	OwnerTexts     Quota = "owner_texts"     // the id of the owner's account
 	PrefixTexts    Quota = "prefix_texts"    // the phone number without its last digits
+	// SpellingResets is that of password resets to spellings that nobody verified: the address as emailaddr.Person
+	// returns it.
+	SpellingResets Quota = "spelling_resets"
 )
+
+// Window is the period that the quota applies to. It ends with an hour of the clock.
+func (q Quota) Window() time.Duration {
+	if q == Quota(PasswordReset) || q == SpellingResets {
+		return time.Hour
+	}
+	return QuotaWindow
+}
 
 // Use counts N mails or messages of a subject towards a quota that allows Most.
 type Use struct {
@@ -45,10 +56,10 @@ func (u Use) Wait(past []PastUse, now time.Time) time.Duration {
 	}
 	for _, p := range past {
 		if total -= p.Used; total <= u.Most {
-			return max(p.At.Add(QuotaWindow).Sub(now), time.Second)
+			return max(p.At.Add(u.Quota.Window()).Sub(now), time.Second)
 		}
 	}
-	return QuotaWindow
+	return u.Quota.Window()
 }
 
 // QuotaError means that a use is beyond its quota. Wait is how long it stays so.
@@ -63,12 +74,10 @@ func (e *QuotaError) Error() string {
 		return fmt.Sprintf("the owner's limit of %d mails in 24 hours is used up", e.Most)
 	case RecipientMails:
 		return fmt.Sprintf("the recipient's limit of %d mails in 24 hours is used up", e.Most)
-	case RecipientAsks:
-		return fmt.Sprintf("the recipient's limit of %d verifications, links and invitations in 24 hours is used up", e.Most)
 	case OwnerTexts:
 		return fmt.Sprintf("the owner's limit of %d text messages in 24 hours is used up", e.Most)
 	case PrefixTexts:
 		return fmt.Sprintf("the limit of %d text messages in 24 hours to numbers with this prefix is used up", e.Most)
 	}
-	return "the quota " + string(e.Quota) + " is used up"
+	return fmt.Sprintf("the recipient's limit of %d mails of this kind in %.0f hours is used up", e.Most, e.Quota.Window().Hours())
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -153,29 +152,6 @@ func TestLimitsOfMails(t *testing.T) {
 			t.Error(got)
 		}
 	})
-}
-
-// A person gets only so many verifications, links and invitations, under whatever address of theirs; password resets go on.
-func TestLimitOfAsks(t *testing.T) {
-	t.Parallel()
-	limits := messaging.Limits{AsksPerRecipient: 3}
-	person := limits.Ask(messaging.SignupVerification, "ada.lovelace@gmail.com")
-	if len(person) != 1 || person[0].Most != 3 || person[0].N != 1 {
-		t.Fatalf("%+v", person)
-	}
-	for _, kind := range []messaging.Kind{messaging.AccountVerification, messaging.TeamInvite, messaging.SignupLink} {
-		if got := limits.Ask(kind, "adalovelace+1@gmail.com"); !slices.Equal(got, person) {
-			t.Errorf("%s: %+v, want %+v", kind, got, person)
-		}
-	}
-	for _, kind := range []messaging.Kind{messaging.PasswordReset, messaging.PasswordChanged, messaging.APIKeyChanged, messaging.TrialEnding} {
-		if got := limits.Ask(kind, "ada@example.com"); len(got) != 0 {
-			t.Errorf("%s is limited: %+v", kind, got)
-		}
-	}
-	if got := (messaging.Limits{}).Ask(messaging.TeamInvite, "ada@example.com"); len(got) != 0 {
-		t.Errorf("limited without a limit: %+v", got)
-	}
 }
 
 // Text messages go to ordinary numbers of the named countries.

@@ -36,6 +36,7 @@ type env struct {
 	// limits applies to mails about signups.
 	limits messaging.Limits
 	lease  time.Duration
+	clock  func() time.Time
 
 	scripted
 }
@@ -83,7 +84,13 @@ func newComposer(t testing.TB) *messaging.Composer {
 func newEnv(t testing.TB) *env {
 	t.Helper()
 	pool := testenv.Migrated(t, messaging.Name, 20, postgres.Migrations)
-	return &env{TB: t, pool: pool, store: postgres.NewMails(pool)}
+	return &env{TB: t, pool: pool, store: postgres.NewMails(pool), clock: time.Now}
+}
+
+// stopClock keeps an hour from ending during a test that counts by the hour.
+func (e *env) stopClock() {
+	now := time.Now()
+	e.clock = func() time.Time { return now }
 }
 
 // start runs a sender and returns a function that stops it.
@@ -95,7 +102,7 @@ func (e *env) start() (*messaging.Sender, func()) {
 func (e *env) startOn(queue messaging.MailQueue, provider messaging.Provider) (*messaging.Sender, func()) {
 	e.Helper()
 	cfg := messaging.SenderConfig{
-		Queue: queue, Provider: provider, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: time.Now,
+		Queue: queue, Provider: provider, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: e.clock,
 		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond, Lease: e.lease, Poll: 50 * time.Millisecond,
 	}
 	if e.world != nil {

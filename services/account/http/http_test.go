@@ -628,6 +628,11 @@ func TestPasswordReset(t *testing.T) {
 
 	reset(second, "new password").expect(t, 204, "")
 	reset(second, "newer password").expect(t, 400, "INVALID_TOKEN")
+	// The reset verified the address, so it is told there, as what it was.
+	notices := published(e, (*eventv1.Event).GetCredentialChanged)
+	if len(notices) != 1 || notices[0].GetCredential() != eventv1.CredentialChanged_CREDENTIAL_PASSWORD_RESET {
+		t.Errorf("notices %v", notices)
+	}
 	e.me(bearer(id)).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.post("/refresh", map[string]string{"refresh_token": refresh}).expect(t, 401, "AUTHENTICATION_REQUIRED")
 	e.post("/login", pair("owner@example.com", password)).expect(t, 401, "AUTHENTICATION_REQUIRED")

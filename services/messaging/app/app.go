@@ -57,8 +57,8 @@ type Config struct {
 	// Blasts and mails about signups that one person may get in 24 hours, from all owners. Further ones are not sent.
 	// 0: no limit.
 	MailDailyCapRecipient int64 `env:"MAIL_DAILY_CAP_RECIPIENT" envDefault:"0"`
-	// Verifications, links and invitations that one person may get in 24 hours, from all waitlists and accounts.
-	// Further ones are not sent. 0: no limit.
+	// Verifications of accounts, verifications of signups, links and invitations that one person may get in 24 hours, of
+	// each, from all waitlists and accounts. Further ones are not sent. 0: no limit.
 	AskDailyCapRecipient int64 `env:"ASK_DAILY_CAP_RECIPIENT" envDefault:"0"`
 	// Templates that an account can have; beyond it 409. 0: no bound.
 	MaxTemplates int64 `env:"MAX_TEMPLATES" envDefault:"0" deployed:"200"`

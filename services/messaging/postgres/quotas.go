@@ -37,7 +37,7 @@ func take(
 	}
 	// This is a statement of its own so that it sees what others have committed.
 	rows, err := q.QuotaUses(ctx, db.QuotaUsesParams{
-		Quota: string(u.Quota), Subjects: add.Subjects, After: at.Add(-messaging.QuotaWindow),
+		Quota: string(u.Quota), Subjects: add.Subjects, After: at.Add(-u.Quota.Window()),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the uses of a quota: %w", err)

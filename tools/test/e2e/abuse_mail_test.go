@@ -30,6 +30,8 @@ func (s *suite) testAbuseMail(t *testing.T) {
 	t.Run("recipient's mails", func(t *testing.T) { testMailsToRecipient(t, strict) })
 	asks := s.mailing(t, map[string]string{"ASK_DAILY_CAP_RECIPIENT": "3"})
 	t.Run("verifications and invitations", func(t *testing.T) { testAsksOfRecipient(t, asks) })
+	t.Run("notices", func(t *testing.T) { testNotices(t, asks) })
+	t.Run("resets", func(t *testing.T) { testResets(t, asks) })
 	t.Run("import beside a blast", func(t *testing.T) { testImportBesideBlast(t, strict) })
 
 	texts := &twiliotest.Server{AccountSID: "AC0123456789abcdef0123456789abcdef", AuthToken: "secret"}
@@ -280,6 +282,84 @@ func testAsksOfRecipient(t *testing.T, m *mailing) {
 			}
 		})
 	}
+}
+
+// testNotices checks that nobody fills a mailbox with notices, and that each kind of them reaches the owner.
+func testNotices(t *testing.T, m *mailing) {
+	o := m.owner(t)
+	regenerate := func() { o.Do(t, Post("/auth/regenerate-api-key", nil).As(o.token)).Want(http.StatusOK) }
+	for range 3 {
+		regenerate()
+	}
+	m.sent(t)
+	if got := inBoxes(t, m.server, o.email); got[0] != 1 {
+		t.Fatalf("%d mails to an address that nobody verified, want that of the registration", got[0])
+	}
+	m.verify(t, o)
+	for range 15 {
+		regenerate()
+	}
+	o.Do(t, Post("/auth/change-password", Obj{"current_password": o.password, "password": "another good one"}).As(o.token)).
+		Want(http.StatusNoContent)
+	m.sent(t)
+	subjects := map[string]int{}
+	for _, mail := range m.server.AwaitMails(t, o.email, 12) {
+		subjects[mail.Subject]++
+	}
+	if subjects["Your API key was replaced"] != 10 || subjects["Your password was changed"] != 1 {
+		t.Errorf("mails %v", subjects)
+	}
+}
+
+// testResets checks that strangers who have resets mailed again and again, to spellings of an address that they registered, by
+// registering it anew, or to its owner, neither fill the mailbox nor keep the owner from a link that works.
+func testResets(t *testing.T, m *mailing) {
+	gmail := func(name string) string { return strings.Replace(address(name), "@example.com", "@gmail.com", 1) }
+	forgot := func(email string) {
+		t.Helper()
+		m.client(t).Do(t, Post("/auth/forgot-password", Obj{"email": email})).Want(http.StatusAccepted)
+		Await(t, mailTimeout, "the request is worked on", func() bool {
+			return m.query(t, "SELECT count(*) FROM account.reset_request") == 0
+		})
+		m.sent(t)
+	}
+	// few requires as many resets as an hour allows, or those of two: the clock may strike meanwhile.
+	few := func(to ...string) (tokens []string) {
+		t.Helper()
+		for _, email := range to {
+			mails, err := m.server.Mails(email)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, mail := range mails {
+				if mail.Subject == "Reset your password" {
+					tokens = append(tokens, mail.Token())
+				}
+			}
+		}
+		if len(tokens) < 5 || len(tokens) > 10 {
+			t.Errorf("%d resets, want 5", len(tokens))
+		}
+		return tokens
+	}
+	victim, anew := gmail("victim"), gmail("anew")
+	var spellings []string
+	for i := range 11 {
+		spellings = append(spellings, strings.Replace(victim, "@", fmt.Sprintf("+%d@", i), 1))
+		m.register(t, spellings[i])
+		forgot(spellings[i])
+		a := m.register(t, anew)
+		forgot(anew)
+		a.Do(t, Delete("/auth/me").As(a.token)).Want(http.StatusNoContent)
+	}
+	few(spellings...)
+	few(anew)
+	o := m.register(t, victim)
+	for range 11 {
+		m.exec(t, "UPDATE account.account SET reset_sent_at = NULL WHERE email = $1", victim) // as if it was long ago
+		forgot(victim)
+	}
+	o.Do(t, Post("/auth/reset-password", Obj{"token": few(victim)[0], "password": "another good one"})).Want(http.StatusNoContent)
 }
 
 // sent waits until no mail waits to be sent.

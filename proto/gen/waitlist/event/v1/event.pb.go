@@ -135,6 +135,8 @@ const (
 	CredentialChanged_CREDENTIAL_UNSPECIFIED CredentialChanged_Credential = 0
 	CredentialChanged_CREDENTIAL_PASSWORD    CredentialChanged_Credential = 1
 	CredentialChanged_CREDENTIAL_API_KEY     CredentialChanged_Credential = 2
+	// A password that a mailed token set.
+	CredentialChanged_CREDENTIAL_PASSWORD_RESET CredentialChanged_Credential = 3
 )
 
 // Enum value maps for CredentialChanged_Credential.
@@ -143,11 +145,13 @@ var (
 		0: "CREDENTIAL_UNSPECIFIED",
 		1: "CREDENTIAL_PASSWORD",
 		2: "CREDENTIAL_API_KEY",
+		3: "CREDENTIAL_PASSWORD_RESET",
 	}
 	CredentialChanged_Credential_value = map[string]int32{
-		"CREDENTIAL_UNSPECIFIED": 0,
-		"CREDENTIAL_PASSWORD":    1,
-		"CREDENTIAL_API_KEY":     2,
+		"CREDENTIAL_UNSPECIFIED":    0,
+		"CREDENTIAL_PASSWORD":       1,
+		"CREDENTIAL_API_KEY":        2,
+		"CREDENTIAL_PASSWORD_RESET": 3,
 	}
 )
 
@@ -1726,8 +1730,8 @@ func (x *TrialEnding) GetEndsAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// CredentialChanged asks for one mail that tells an owner about a new password or
-// API key.
+// CredentialChanged asks for one mail that tells an owner, whose address is verified, about
+// a new password or API key.
 type CredentialChanged struct {
 	state         protoimpl.MessageState       `protogen:"open.v1"`
 	AccountId     string                       `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
@@ -1986,19 +1990,20 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\tR\x05email\x123\n" +
-	"\aends_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06endsAt\"\xf4\x01\n" +
+	"\aends_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06endsAt\"\x93\x02\n" +
 	"\x11CredentialChanged\x12\x1d\n" +
 	"\n" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\tR\x05email\x12O\n" +
 	"\n" +
 	"credential\x18\x03 \x01(\x0e2/.waitlist.event.v1.CredentialChanged.CredentialR\n" +
-	"credential\"Y\n" +
+	"credential\"x\n" +
 	"\n" +
 	"Credential\x12\x1a\n" +
 	"\x16CREDENTIAL_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CREDENTIAL_PASSWORD\x10\x01\x12\x16\n" +
-	"\x12CREDENTIAL_API_KEY\x10\x02\"B\n" +
+	"\x12CREDENTIAL_API_KEY\x10\x02\x12\x1d\n" +
+	"\x19CREDENTIAL_PASSWORD_RESET\x10\x03\"B\n" +
 	"\x0fBlastBatchReady\x12\x19\n" +
 	"\bblast_id\x18\x01 \x01(\tR\ablastId\x12\x14\n" +
 	"\x05batch\x18\x02 \x01(\x03R\x05batch*_\n" +
