@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/google/uuid"
 
@@ -46,7 +47,7 @@ func utmNames() []string {
 }
 
 func newFormPage(f *forms.Form, value func(string) string) formPage {
-	p := formPage{Form: f, Ref: value("ref")}
+	p := formPage{Form: f, Ref: referral(value("ref"))}
 	for _, name := range utmNames() {
 		if s := value(name); s != "" {
 			p.UTM = append(p.UTM, struct{ Name, Value string }{name, s})
@@ -66,7 +67,7 @@ func (h *handler) form(v *view) error {
 		v.Data = newFormPage(f, func(string) string { return "" })
 		return v.render(http.StatusOK, "closed")
 	}
-	if v.c.Request.Method != http.MethodHead {
+	if v.c.Request.Method != http.MethodHead && !robot.MatchString(v.c.Request.UserAgent()) {
 		h.shown(f.ID)
 	}
 	return v.drawForm(f)
@@ -111,7 +112,7 @@ func (d *drawn) keep(key drawing, p drawnPage) {
 
 // drawForm answers with a form, as it was drawn before if nothing but the referral token differs.
 func (v *view) drawForm(f *forms.Form) error {
-	ref := httpapi.Query(v.c, "ref")
+	ref := referral(httpapi.Query(v.c, "ref"))
 	p := newFormPage(f, func(name string) string { return httpapi.Query(v.c, name) })
 	v.Data = p
 	if len(p.UTM) > 0 || httpapi.Query(v.c, "email") != "" || (ref != "" && !referralToken.MatchString(ref)) {
@@ -160,8 +161,16 @@ func (h *handler) join(v *view) error {
 	}
 	v.dress(f)
 	var s signup
-	err = v.call(http.MethodPost, api.Path("public", "waitlists", f.ID, "signups"), "", v.joinBody(f), &s)
+	body := v.joinBody(f)
+	join := func() error {
+		return v.call(http.MethodPost, api.Path("public", "waitlists", f.ID, "signups"), "", body, &s)
+	}
+	err = join()
 	refusal, refused := errors.AsType[*api.Error](err)
+	if refused && dropAdded(body, refusal.Fields) {
+		err = join()
+		refusal, refused = errors.AsType[*api.Error](err)
+	}
 	if !refused {
 		v.Key, v.Private = "thanks.title", true
 		v.Data = h.place(f, s)
@@ -184,11 +193,15 @@ func (h *handler) join(v *view) error {
 func (v *view) joinBody(f *forms.Form) map[string]any {
 	body := map[string]any{}
 	for _, name := range append(utmNames(), "email", "first_name", "last_name", "phone", "timezone", "website") {
-		if s := v.sent.Get(name); s != "" {
+		s := v.sent.Get(name)
+		if strings.HasPrefix(name, "utm_") {
+			s = cut(strings.ReplaceAll(s, "\x00", ""), maxUTM)
+		}
+		if s != "" {
 			body[name] = s
 		}
 	}
-	if ref := v.sent.Get("ref"); ref != "" {
+	if ref := referral(v.sent.Get("ref")); ref != "" {
 		body["referred_by_token"] = ref
 	}
 	if ms := v.sent.Get("elapsed_ms"); regexp.MustCompile(`^[0-9]{1,15}$`).MatchString(ms) {
@@ -212,6 +225,43 @@ func (v *view) joinBody(f *forms.Form) map[string]any {
 	}
 	return body
 }
+
+// maxUTM is how many characters of a utm value the API takes.
+const maxUTM = 255
+
+// cut returns the first n characters of s.
+func cut(s string, n int) string {
+	for i := range s {
+		if n--; n < 0 {
+			return s[:i]
+		}
+	}
+	return s
+}
+
+// dropAdded takes out of the body of a signup what the API refused and nobody entered, and reports whether there was any:
+// a browser's zone that the API does not know keeps nobody out.
+func dropAdded(body map[string]any, refused []apierr.Field) bool {
+	before := len(body)
+	for _, f := range refused {
+		if strings.HasPrefix(f.Field, "utm_") || f.Field == "timezone" || f.Field == "elapsed_ms" {
+			delete(body, f.Field)
+		}
+	}
+	return len(body) < before
+}
+
+// referral returns a link's token without the punctuation behind it, which programs that make links of text take for a
+// part of the link.
+func referral(ref string) string {
+	return strings.TrimRightFunc(ref, func(r rune) bool {
+		return !(r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r))
+	})
+}
+
+// robot finds the robots and previews that say so. A Cubot is a phone.
+var robot = regexp.MustCompile(`(?i)(^|[^u])bot\b|crawl|spider|slurp|preview|lighthouse|facebookexternalhit|whatsapp/|embedly|vkshare|` +
+	`google-inspectiontool|mediapartners`)
 
 // placePage shows a place and the link to share.
 type placePage struct {

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -123,6 +124,11 @@ func pages(t *testing.T, base string, s signupv1.FormServiceClient) http.Handler
 
 func pagesAt(t *testing.T, base string, s signupv1.FormServiceClient, now func() time.Time) http.Handler {
 	t.Helper()
+	return pagesShown(t, base, s, now, func(string) {})
+}
+
+func pagesShown(t *testing.T, base string, s signupv1.FormServiceClient, now func() time.Time, shown func(string)) http.Handler {
+	t.Helper()
 	engine, err := httpapi.NewEngine(httpapi.Config{TrustedProxies: []string{"192.0.2.1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +136,7 @@ func pagesAt(t *testing.T, base string, s signupv1.FormServiceClient, now func()
 	client := api.New(base + "/v1")
 	t.Cleanup(client.Close)
 	if err := Routes(engine, Backends{
-		API: client, Forms: forms.New(s, now), Shown: func(string) {}, Public: "https://example.com", Log: slog.New(slog.DiscardHandler),
+		API: client, Forms: forms.New(s, now), Shown: shown, Public: "https://example.com", Log: slog.New(slog.DiscardHandler),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -207,13 +213,74 @@ func TestForwards(t *testing.T) {
 	}
 }
 
+// TestAddedValuesKeepNobodyOut: what a link or the browser adds to a form is cut, or left out where the API refuses it.
+func TestAddedValuesKeepNobodyOut(t *testing.T) {
+	var sent []map[string]any
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body map[string]any
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		sent = append(sent, body)
+		if body["timezone"] != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write([]byte(`{"error":"Check the field.","error_code":"VALIDATION_ERROR","request_id":"r1",` +
+				`"errors":[{"field":"timezone","message":"No."}]}`))
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"email":"a@example.com","position":1,"referral_count":0,"total_signups":1}`))
+	}))
+	t.Cleanup(upstream.Close)
+	token := strings.Repeat("0f", 16)
+	w := ask(t, pages(t, upstream.URL, backend{form: `{"waitlist_id":"` + list + `","name":"Kites","status":"open"}`}), "/w/"+list, url.Values{
+		"email": {"a@example.com"}, "timezone": {"Etc/Unknown"}, "utm_campaign": {"a\x00" + strings.Repeat("ü", 300)}, "ref": {token + ".)"},
+	})
+	if w.Code != http.StatusOK || len(sent) != 2 {
+		t.Fatalf("%d after %v", w.Code, sent)
+	}
+	want := map[string]any{"email": "a@example.com", "utm_campaign": "a" + strings.Repeat("ü", 254), "referred_by_token": token}
+	if !reflect.DeepEqual(sent[1], want) {
+		t.Errorf("sent %v", sent[1])
+	}
+}
+
+// TestViews: robots and previews that say so do not see a form.
+func TestViews(t *testing.T) {
+	views := 0
+	h := pagesShown(t, "http://127.0.0.1:1", backend{form: `{"waitlist_id":"` + list + `","name":"Kites","status":"open"}`}, time.Now,
+		func(string) { views++ })
+	for agent, counts := range map[string]bool{
+		"Mozilla/5.0 (Linux; Android 14; CUBOT NOTE 50) AppleWebKit/537.36 Chrome/130.0.0.0 Mobile Safari/537.36": true,
+		"Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0":                                  true,
+		"": true,
+		"Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)":                                      false,
+		"Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)": false,
+		"Slackbot-LinkExpanding 1.0 (+https://api.slack.com/robots)":                                                    false,
+		"facebookexternalhit/1.1": false,
+		"WhatsApp/2.23.20.0 A":    false,
+		"Mozilla/5.0 (Windows NT 6.1; WOW64) SkypeUriPreview Preview/0.5": false,
+		"TelegramBot (like TwitterBot)":                                   false,
+		"Baiduspider+(+http://www.baidu.com/search/spider.htm)":           false,
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			before := views
+			r := httptest.NewRequestWithContext(t.Context(), method, "/w/"+list, nil)
+			r.Header.Set("User-Agent", agent)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if counted := views > before; w.Code != http.StatusOK || counted != (counts && method == http.MethodGet) {
+				t.Errorf("%s by %q: %d, counted %v", method, agent, w.Code, counted)
+			}
+		}
+	}
+}
+
 // TestDrawn: a form that was drawn for one visitor shows nothing of them to the next.
 func TestDrawn(t *testing.T) {
 	h := pages(t, "http://127.0.0.1:1", backend{form: `{"waitlist_id":"` + list + `","name":"Kites","status":"open"}`})
 	first, second := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
 	for range 2 {
 		for _, query := range []string{
-			"", "?ref=" + first, "?ref=" + second, "?ref=" + first + "&utm_source=news", "?email=ann@example.com", "?ref=%22%3E",
+			"", "?ref=" + first, "?ref=" + second, "?ref=" + first + "&utm_source=news", "?email=ann@example.com", "?ref=%22%3Ex",
 			"?ref=" + first + "&lang=en",
 		} {
 			w := ask(t, h, "/w/"+list+query, nil)

@@ -639,3 +639,68 @@ func TestWidget(t *testing.T) {
 	}
 	p.audit("form-look")
 }
+
+// TestWidgetFollows changes what a shown widget depends on: its attributes, and the form.
+func TestWidgetFollows(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	key := s.owner()
+	first, second := s.waitlist(key, object{"headline": "One"}), s.waitlist(key, object{"phone_field": "optional"})
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = fmt.Fprintf(w, `<!doctype html><html lang="en" dir="rtl"><title>A site</title>
+			<script>window.heard = []; addEventListener("waitlist:ready", (event) => heard.push(event.detail.waitlist));
+				addEventListener("waitlist:error", (event) => heard.push(event.detail.code));</script>
+			<waitlist-form></waitlist-form><script src="%s/widget.js"></script>`, s.server.URL)
+	}))
+	t.Cleanup(host.Close)
+	p := browser(t, host.URL, s.server.URL)()
+	const widget = `document.querySelector("waitlist-form")`
+	within := func(css string) chromedp.JSPath {
+		return chromedp.JSPath(fmt.Sprintf(widget+`.shadowRoot.querySelector(%q)`, css))
+	}
+	set := func(attribute, value string) {
+		t.Helper()
+		eval[bool](p, fmt.Sprintf(widget+`.setAttribute(%q, %q), true`, attribute, value))
+	}
+	// A campaign's link that is too long, and a token with the end of a sentence.
+	early := s.api(http.MethodPost, "/public/waitlists/"+second+"/signups", "", object{"email": "early@example.com"})
+	token, _ := early["referral_token"].(string)
+	p.open(host.URL + "/?utm_campaign=" + strings.Repeat("x", 300) + "&ref=" + token + ".")
+	if text := eval[string](p, widget+`.shadowRoot.textContent`); text != "" {
+		t.Errorf("without a waitlist it shows %q", text)
+	}
+	set("waitlist", first)
+	p.do(chromedp.WaitVisible(within("#f-email")))
+	set("waitlist", second)
+	p.do(chromedp.WaitVisible(within("#f-phone")))
+	p.do(chromedp.SendKeys(within("#f-email"), "ann@example.com"), chromedp.SendKeys(within("#f-last_name"), "Lee"))
+	set("locale", "de")
+	if got := eval[string](p, `((root) => [root.querySelector("button").textContent, root.querySelector("#f-email").value].join())(`+
+		widget+`.shadowRoot)`); got != "Auf die Warteliste,ann@example.com" {
+		t.Errorf("in German it shows %s", got)
+	}
+	for _, width := range []int64{320, 390, 1280} {
+		p.do(chromedp.EmulateViewport(width, 800))
+		if wide := eval[int64](p, "document.documentElement.scrollWidth"); wide > width {
+			t.Errorf("from right to left the site is %d pixels wide, the window %d", wide, width)
+		}
+	}
+	// The owner asks for more meanwhile.
+	s.api(http.MethodPatch, "/waitlists/"+second, key, object{"settings": object{"custom_questions": []object{
+		{"id": "size", "label": "Size", "type": "text", "required": true},
+	}}})
+	p.do(chromedp.Click(within("button")), chromedp.WaitVisible(within(`[id="f-custom_answers.size-error"]`)))
+	p.do(chromedp.SendKeys(within(`[id="f-custom_answers.size"]`), "Large"), chromedp.Click(within("button")))
+	p.do(chromedp.WaitVisible(within("[role=status]")))
+	if heard := eval[string](p, `heard.join()`); heard != strings.Join([]string{first, second, "VALIDATION_ERROR", second}, ",") {
+		t.Errorf("the host hears %s", heard)
+	}
+	row := s.signup(key, second, "ann@example.com")
+	if row["last_name"] != "Lee" || row["referred_by"] != token || row["utm"].(object)["utm_campaign"] != strings.Repeat("x", 255) {
+		t.Errorf("stored: %v", row)
+	}
+	if list := s.api(http.MethodGet, "/waitlists/"+first+"/signups", key, nil); list["count"] != 0.0 {
+		t.Errorf("on the other list: %v", list)
+	}
+}

@@ -51,9 +51,11 @@ button:disabled { opacity: .7; }
 :focus-visible { outline: 3px solid var(--waitlist-accent, #3730a3); outline-offset: 2px; }
 .error { color: var(--waitlist-error, #a1122a); margin: .25em 0 0; }
 .error:empty { display: none; }
-.website { position: absolute; left: -100vw; }
+.website { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 small, small a { color: inherit; font-size: .85em; }`;
   let sheet;
+  // Robots that run scripts are no views.
+  const robot = /(^|[^u])bot\b|crawl|spider|slurp|preview|lighthouse/i.test(navigator.userAgent);
 
   function element(tag, props = {}, ...children) {
     const made = Object.assign(document.createElement(tag), props);
@@ -67,18 +69,39 @@ small, small a { color: inherit; font-size: .85em; }`;
     #fields = new Map();
     #started = 0;
     #look = {};
+    // The waitlist whose form is shown or on its way, its form, and whether somebody joined it.
+    #waitlist = null;
+    #config;
+    #done = false;
+    #problem;
+
+    static observedAttributes = ['waitlist', 'locale'];
 
     connectedCallback() {
       if (!sheet) {
         sheet = new CSSStyleSheet();
         sheet.replaceSync(css);
       }
-      if (this.#root.firstChild) return;
-      this.#root.adoptedStyleSheets = [sheet];
-      this.#load();
+      if (this.#waitlist === null) this.attributeChangedCallback('waitlist');
     }
 
-    get #api() { return `${origin}/v1/public/waitlists/${encodeURIComponent(this.getAttribute('waitlist'))}`; }
+    attributeChangedCallback(name) {
+      if (!this.isConnected || !sheet) return;
+      const waitlist = this.getAttribute('waitlist');
+      if (name === 'locale') {
+        if (this.#config && !this.#done) this.#draw();
+      } else if (waitlist !== this.#waitlist) {
+        this.#waitlist = waitlist;
+        this.#config = undefined;
+        this.#done = false;
+        this.#started = 0;
+        this.#fields.clear();
+        this.#show();
+        if (waitlist) this.#load();
+      }
+    }
+
+    #api(waitlist) { return `${origin}/v1/public/waitlists/${encodeURIComponent(waitlist)}`; }
 
     #lang() {
       const asked = this.getAttribute('locale') || this.#look.locale || document.documentElement.lang || navigator.language;
@@ -97,23 +120,43 @@ small, small a { color: inherit; font-size: .85em; }`;
     #show(...content) { this.#root.replaceChildren(...content); }
 
     async #load() {
+      const waitlist = this.#waitlist;
+      const overtaken = () => waitlist !== this.#waitlist || this.#done;
       try {
-        const answer = await fetch(`${this.#api}/config`);
+        if (robot) return;
+        const answer = await fetch(`${this.#api(waitlist)}/config`);
         const config = await answer.json();
+        if (overtaken()) return;
         if (!answer.ok) throw Object.assign(new Error(config.error), { code: config.error_code });
-        this.#started = performance.now();
-        this.#dress(config.appearance ?? {});
-        this.#form(config);
+        this.#config = config;
+        this.#started ||= performance.now();
+        this.#draw();
         this.#tell('ready', { waitlist: config.waitlist_id });
       } catch (error) {
+        if (overtaken()) return;
         this.#show(element('p', { part: 'error', className: 'error', role: 'alert', textContent: this.#text('failed') }));
         this.#tell('error', { code: error.code, message: error.message });
+      }
+    }
+
+    // Keeps what was entered so far.
+    #draw() {
+      const entered = new Map(this.#fields);
+      this.#fields.clear();
+      this.#dress(this.#config.appearance ?? {});
+      this.#form(this.#config);
+      for (const [name, { input }] of this.#fields) {
+        const before = entered.get(name)?.input;
+        if (!before) continue;
+        input.value = before.value;
+        input.checked = before.checked;
       }
     }
 
     // The host's own properties win over the owner's colour.
     #dress(look) {
       this.#look = look;
+      this.#root.adoptedStyleSheets = [sheet];
       if (!/^#[0-9a-f]{6}$/.test(look.accent)) return;
       const [r, g, b] = [1, 3, 5].map((at) => {
         const s = parseInt(look.accent.slice(at, at + 2), 16) / 255;
@@ -188,10 +231,13 @@ small, small a { color: inherit; font-size: .85em; }`;
         form.append(this.#field('consent', text, element('input', { type: 'checkbox' }), config.require_consent));
       }
       const trap = element('input', { name: 'website', tabIndex: -1, autocomplete: 'off' });
-      trap.setAttribute('aria-hidden', 'true');
+      // Assistive technology and password managers leave it alone.
+      for (const name of ['aria-hidden', 'data-1p-ignore', 'data-bwignore', 'data-lpignore']) trap.setAttribute(name, 'true');
+      trap.setAttribute('data-form-type', 'other');
       form.append(element('div', { className: 'website' }, trap));
       const problem = element('p', { className: 'error', part: 'error', role: 'alert' });
       const button = element('button', { type: 'submit', part: 'button', textContent: this.#look.button_text || this.#text('join') });
+      this.#problem = problem;
       form.append(problem, button);
       if (!config.hide_branding) {
         const brand = element('a', { href: origin, target: '_blank', rel: 'noopener', textContent: this.#text('brand') });
@@ -203,9 +249,9 @@ small, small a { color: inherit; font-size: .85em; }`;
         button.disabled = true;
         problem.textContent = '';
         try {
-          await this.#join(config, trap.value, problem);
+          await this.#join(config, trap.value);
         } catch (error) {
-          problem.textContent = this.#text('failed');
+          this.#problem.textContent = this.#text('failed');
           this.#tell('error', { message: error.message });
         }
         button.disabled = false;
@@ -213,14 +259,16 @@ small, small a { color: inherit; font-size: .85em; }`;
       this.#show(form);
     }
 
-    async #join(config, website, problem) {
+    async #join(config, website) {
       const query = new URLSearchParams(location.search);
       const body = { website, elapsed_ms: Math.round(performance.now() - this.#started), custom_answers: {} };
       body.timezone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-      const referral = this.getAttribute('referral') || query.get('ref');
+      // Programs that make links of text take the punctuation behind a link for a part of it.
+      const referral = this.getAttribute('referral') || query.get('ref')?.replace(/[^\w-]+$/, '');
       if (referral) body.referred_by_token = referral;
       for (const name of ['utm_source', 'utm_medium', 'utm_campaign', 'utm_term', 'utm_content']) {
-        if (query.get(name)) body[name] = query.get(name);
+        const value = [...(query.get(name) ?? '').replaceAll('\0', '')].slice(0, 255).join('');
+        if (value) body[name] = value;
       }
       for (const [name, { input, error }] of this.#fields) {
         error.textContent = '';
@@ -232,14 +280,25 @@ small, small a { color: inherit; font-size: .85em; }`;
         else body[name] = value;
       }
       // As text, a browser asks no permission first.
-      const answer = await fetch(`${this.#api}/signups`, { method: 'POST', body: JSON.stringify(body) });
-      const said = await answer.json();
+      const send = () => fetch(`${this.#api(config.waitlist_id)}/signups`, { method: 'POST', body: JSON.stringify(body) });
+      let answer = await send();
+      let said = await answer.json();
+      // What the person did not enter keeps nobody out.
+      const added = (said.errors ?? []).filter(({ field }) => /^(utm_.*|timezone|elapsed_ms)$/.test(field));
+      if (added.length) {
+        for (const { field } of added) delete body[field];
+        answer = await send();
+        said = await answer.json();
+      }
+      if (config.waitlist_id !== this.#waitlist) return;
       if (answer.ok) {
         this.#joined(config, said);
         return;
       }
       this.#tell('error', { code: said.error_code, message: said.error, errors: said.errors });
       const wrong = said.error_code === 'DOMAIN_RESTRICTED' ? [{ field: 'email', message: said.error }] : said.errors ?? [];
+      // The owner has changed the form meanwhile.
+      if (wrong.some(({ field }) => !this.#fields.has(field))) await this.#load();
       let focused = false;
       for (const { field, message } of wrong) {
         const at = this.#fields.get(field);
@@ -250,6 +309,7 @@ small, small a { color: inherit; font-size: .85em; }`;
         focused = true;
       }
       if (focused) return;
+      const problem = this.#problem;
       const wait = answer.headers.get('Retry-After');
       if (answer.status === 429) problem.textContent = this.#text('busy', Number(wait ?? 1));
       else if (said.error_code === 'WAITLIST_CLOSED') problem.textContent = this.#text('closed');
@@ -257,6 +317,7 @@ small, small a { color: inherit; font-size: .85em; }`;
     }
 
     #joined(config, signup) {
+      this.#done = true;
       const link = `${origin}/w/${config.waitlist_id}?ref=${signup.referral_token}`;
       const done = element('div', { tabIndex: -1 }, element('p', { textContent: this.#text('done') }));
       done.setAttribute('part', 'done');
