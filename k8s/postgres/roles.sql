@@ -14,6 +14,9 @@
 -- POSTGRES_URL of account is then
 --   postgres://waitlist_account:…@host:5432/waitlist?sslmode=verify-full&sslrootcert=…
 --
+-- The settings are those that libs/pg gives its sessions. A pooler of transactions keeps
+-- none, so there the services need them here and refuse to work where they differ.
+--
 -- A connection limit keeps one service from taking all connections of the server.
 -- Here it is that of ten replicas with the default POSTGRES_MAX_CONNS on four
 -- processors, one more for each (the outbox), and some for a migration and for
@@ -26,6 +29,10 @@ DECLARE
     service  text;
     conns    int;
     member   text;
+    setting  text;
+    settings text[] := ARRAY[
+        'statement_timeout TO ''4500ms''', 'lock_timeout TO ''4000ms''', 'idle_in_transaction_session_timeout TO ''30s''',
+        'enable_seqscan TO off', 'jit TO off', 'timezone TO ''UTC'''];
     is_super bool := (SELECT rolsuper FROM pg_roles WHERE rolname = current_user);
 BEGIN
     EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', current_database());
@@ -38,6 +45,10 @@ BEGIN
             EXECUTE format('CREATE ROLE %I NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS', member);
         END IF;
         EXECUTE format('ALTER ROLE %I LOGIN CONNECTION LIMIT %s', member, conns);
+        FOREACH setting IN ARRAY settings LOOP
+            EXECUTE format('ALTER ROLE %I SET %s', member, setting);
+        END LOOP;
+        EXECUTE format('ALTER ROLE %I SET search_path TO %I', member, service);
         EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), member);
         IF NOT is_super THEN
             -- Who gives a schema to a role must be its member for that moment.

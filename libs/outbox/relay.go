@@ -16,6 +16,7 @@ import (
 
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/loop"
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/telemetry"
 )
 
@@ -79,19 +80,21 @@ type Relay struct {
 	metrics metrics
 }
 
-// NewRelay returns a Relay for the pool's schema. The name of its lock contains schema. reg takes
-// the metrics; nil means none.
+// NewRelay returns a Relay for the pool's schema. The pool's connections must keep their sessions.
+// The name of its lock contains schema. reg takes the metrics; nil means none.
 func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger, reg prometheus.Registerer) *Relay {
 	r := &Relay{
 		cfg: pool.Config().ConnConfig.Copy(), writer: w, schema: schema, log: log,
 		wake: loop.NewSignal(), metrics: newMetrics(reg, schema),
 	}
-	// A sweep over many dead index entries may take longer than a request's timeout.
-	r.cfg.RuntimeParams["statement_timeout"] = "60s"
 	r.cfg.RuntimeParams["application_name"] = schema + " outbox relay"
-	// If a crash of Postgres undoes a deletion, the relay publishes the row again, as after
-	// a crash of the relay. Waiting for the disk would delay the service's commits.
-	r.cfg.RuntimeParams["synchronous_commit"] = "off"
+	pg.Set(r.cfg, map[string]string{
+		// A sweep over many dead index entries may take longer than a request's timeout.
+		"statement_timeout": "60s",
+		// If a crash of Postgres undoes a deletion, the relay publishes the row again, as after
+		// a crash of the relay. Waiting for the disk would delay the service's commits.
+		"synchronous_commit": "off",
+	})
 	return r
 }
 

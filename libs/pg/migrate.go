@@ -32,7 +32,8 @@ const (
 
 // Migrate creates schema if it is missing and applies migrations (files
 // 00001_name.sql in goose's format at the root of the file system), logging each.
-// Processes that start together wait for each other.
+// Processes that start together wait for each other, by a lock of the session: no
+// pooler of transactions may stand between.
 //
 // Each file is a transaction. A file that does not get a lock within lock_timeout
 // is rolled back and tried again, up to lockTries times in all; files before it
@@ -139,7 +140,7 @@ func provider(pool *pgxpool.Pool, schema string, migrations fs.FS) (p *goose.Pro
 	cfg := pool.Config().ConnConfig.Copy()
 	cfg.Tracer = nil
 	// A migration may take longer than a request.
-	cfg.RuntimeParams["statement_timeout"] = "0"
+	Set(cfg, map[string]string{"statement_timeout": "0"})
 	id := fnv.New64a()
 	_, _ = id.Write([]byte("migrate/" + schema))
 	// Each schema has its own lock: services do not wait for each other's migrations.

@@ -19,6 +19,7 @@
 package service
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl/scram"
 
 	"waitlist.internal/libs/kafka"
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/ratelimit"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/libs/tlsroots"
@@ -56,6 +58,9 @@ type Config struct {
 
 	// The database, by the service's own role: `postgres://user:password@host:5432/database`.
 	PostgresURL string `env:"POSTGRES_URL" run:"own server" deployed:"required"`
+	// The same database past a pooler of transactions, for what needs a session: locks, notifications, migrations and the
+	// rebuild of analytics. Empty: POSTGRES_URL.
+	PostgresDirectURL string `env:"POSTGRES_DIRECT_URL" deployed:"behind a pooler of transactions"`
 	// Whether a start updates the schema. Otherwise it only checks that `<service> migrate` did.
 	Migrate bool `env:"MIGRATE" envDefault:"true" deployed:"false"`
 	// Size of the connection pool of one process. 0: see below.
@@ -214,12 +219,24 @@ func (p *problems) add(err error) {
 	}
 }
 
+func (p *problems) checkPostgres(c *Config) {
+	p.check(c.PostgresURL != "", "Set POSTGRES_URL.")
+	// An error of the driver may quote the password.
+	for name, url := range map[string]string{"POSTGRES_URL": c.PostgresURL, "POSTGRES_DIRECT_URL": c.PostgresDirectURL} {
+		pooled, err := pg.Pooled(url)
+		p.check(err == nil, name+" is not a valid connection string, or has another default_query_exec_mode than cache_describe.")
+		p.check(!pooled || url != c.directURL(), "Set POSTGRES_DIRECT_URL to a URL that leads past the pooler of transactions.")
+	}
+}
+
 func (p *problems) err() error {
 	if len(*p) == 0 {
 		return nil
 	}
 	return fmt.Errorf("configuration: %w", errors.Join(*p...))
 }
+
+func (c *Config) directURL() string { return cmp.Or(c.PostgresDirectURL, c.PostgresURL) }
 
 func (c *Config) output() io.Writer {
 	if c.LogOutput != nil {

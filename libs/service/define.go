@@ -85,7 +85,7 @@ func (d Definition) Migrate(ctx context.Context, cfg Config) error {
 func (r *Runtime) Outbox() (wake func(), err error) {
 	writer := kafka.NewWriter(r.Kafka)
 	r.OnClose("kafka writer", func(context.Context) error { return writer.Close() })
-	relay := outbox.NewRelay(r.Pool, writer, r.Name, r.Log, r.Telemetry.Registerer)
+	relay := outbox.NewRelay(r.Direct, writer, r.Name, r.Log, r.Telemetry.Registerer)
 	if r.Config.Candidate {
 		r.Go("outbox wake-ups", relay.Forward)
 	}

@@ -6,21 +6,17 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/telemetry"
 )
 
 // Migrate prepares a rollout whose services run with MIGRATE=false: it updates o.Schema
-// and, if o.Kafka is set, creates missing topics. Of cfg, it needs only POSTGRES_URL and
-// KAFKA_*. It waits up to a minute for each server.
+// and, if o.Kafka is set, creates missing topics. Of cfg, it needs only POSTGRES_*
+// and KAFKA_*. It waits up to a minute for each server.
 func Migrate(ctx context.Context, name string, cfg Config, o Options) (err error) {
 	var p problems
-	p.check(cfg.PostgresURL != "", "Set POSTGRES_URL.")
-	_, bad := pgxpool.ParseConfig(cfg.PostgresURL)
-	p.check(bad == nil, "POSTGRES_URL is not a valid connection string.")
+	p.checkPostgres(&cfg)
 	var topics kafka.Config
 	if o.Kafka {
 		topics, err = cfg.Kafka()
@@ -37,7 +33,7 @@ func Migrate(ctx context.Context, name string, cfg Config, o Options) (err error
 		}
 		defer func() { err = errors.Join(err, t.Close(context.WithoutCancel(ctx))) }()
 	}
-	pool, err := pg.Open(ctx, cfg.PostgresURL, o.Schema, 2)
+	pool, err := pg.Open(ctx, cfg.directURL(), o.Schema, 2)
 	if err != nil {
 		return err
 	}

@@ -89,8 +89,11 @@ type Runtime struct {
 	Log       *slog.Logger
 	Telemetry *telemetry.Telemetry
 	Pool      *pgxpool.Pool
-	Redis     redis.UniversalClient
-	Kafka     kafka.Config
+	// Direct is for what needs a session: locks, notifications, temporary tables. It is Pool
+	// unless that is behind a pooler of transactions.
+	Direct *pgxpool.Pool
+	Redis  redis.UniversalClient
+	Kafka  kafka.Config
 	// Engine takes the public routes.
 	Engine *gin.Engine
 	// GRPC takes the internal services.
@@ -229,7 +232,9 @@ func (l redisLog) Printf(ctx context.Context, format string, v ...any) {
 func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p := problems(slices.Clone(o.Problems))
 	c := &r.Config
-	p.check(o.Schema == "" || c.PostgresURL != "", "Set POSTGRES_URL.")
+	if o.Schema != "" || c.PostgresURL != "" {
+		p.checkPostgres(c)
+	}
 	limits := o.HTTP && !o.Unlimited && c.Limiter == nil
 	p.check((!o.Redis && !limits) || c.RedisURL != "", "Set REDIS_URL.")
 	p.check(c.RateLimitRPS > 0, "Set RATE_LIMIT_RPS to a positive number.")
@@ -244,10 +249,6 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(c.ShutdownDelay >= 0, "Set SHUTDOWN_DELAY to 0 or longer.")
 	p.check(c.AuditRetention >= minAudit && c.AuditRetention <= maxAudit, "Set AUDIT_RETENTION to a duration from 24h to 87600h.")
 	p.check(!o.GRPC || c.GRPCAddr != "" || c.GRPCListener != nil, "Set GRPC_ADDR.")
-	if c.PostgresURL != "" {
-		_, err := pgxpool.ParseConfig(c.PostgresURL)
-		p.check(err == nil, "POSTGRES_URL is not a valid connection string.")
-	}
 	if o.Kafka {
 		r.Kafka, err = c.Kafka()
 		p.add(err)
@@ -282,33 +283,48 @@ func named(variable string, err error) error {
 	return nil
 }
 
-func (r *Runtime) openPostgres(ctx context.Context, o Options) error {
-	pool, err := pg.Open(ctx, r.Config.PostgresURL, o.Schema, r.Config.PostgresMaxConns)
-	if err != nil {
+func (r *Runtime) openPostgres(ctx context.Context, o Options) (err error) {
+	if r.Pool, err = r.openPool(ctx, "postgres", r.Config.PostgresURL, o, r.AddReady); err != nil {
 		return err
 	}
-	r.Pool = pool
-	r.OnClose("postgres", func(context.Context) error { pool.Close(); return nil })
+	r.Telemetry.Registerer.MustRegister(pg.Metrics(r.Pool))
+	r.Direct = r.Pool
+	if url := r.Config.directURL(); url != r.Config.PostgresURL {
+		if r.Direct, err = r.openPool(ctx, "postgres direct", url, o, r.AddSoftReady); err != nil {
+			return err
+		}
+	}
+	if o.Migrations == nil {
+		return nil
+	}
+	if err := awaitPostgres(ctx, r.Direct, r.Log); err != nil {
+		return err
+	}
+	if !r.Config.Migrate {
+		return pg.CheckMigrated(ctx, r.Direct, o.Schema, o.Migrations)
+	}
+	return pg.Migrate(ctx, r.Direct, o.Schema, o.Migrations, r.Log)
+}
+
+// openPool opens a pool and registers its end and, with add, its check.
+func (r *Runtime) openPool(
+	ctx context.Context, name, url string, o Options, add func(string, func(context.Context) error),
+) (*pgxpool.Pool, error) {
+	pool, err := pg.Open(ctx, url, o.Schema, r.Config.PostgresMaxConns)
+	if err != nil {
+		return nil, err
+	}
+	r.OnClose(name, func(context.Context) error { pool.Close(); return nil })
 	expiry := tlsroots.NewExpiry(r.Telemetry.Registerer)
-	r.AddReady("postgres", func(ctx context.Context) error {
+	add(name, func(ctx context.Context) error {
 		return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 			if secure, ok := conn.Conn().PgConn().Conn().(*tls.Conn); ok {
 				expiry.Saw("postgres", secure.ConnectionState())
 			}
-			return conn.Ping(ctx)
+			return pg.Ready(ctx, pool, conn)
 		})
 	})
-	r.Telemetry.Registerer.MustRegister(pg.Metrics(pool))
-	if o.Migrations == nil {
-		return nil
-	}
-	if err := awaitPostgres(ctx, pool, r.Log); err != nil {
-		return err
-	}
-	if !r.Config.Migrate {
-		return pg.CheckMigrated(ctx, pool, o.Schema, o.Migrations)
-	}
-	return pg.Migrate(ctx, pool, o.Schema, o.Migrations, r.Log)
+	return pool, nil
 }
 
 // awaitPostgres waits up to startTimeout for a database that starts at the same time.

@@ -114,6 +114,27 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// Behind a pooler of transactions, something must lead past it.
+func TestPoolerNeedsADirectURL(t *testing.T) {
+	const pooled, direct = "postgres://x/y?default_query_exec_mode=cache_describe", "postgres://x/y"
+	for _, c := range []struct {
+		url, direct, want string
+	}{
+		{pooled, "", "Set POSTGRES_DIRECT_URL"},
+		{pooled, pooled, "Set POSTGRES_DIRECT_URL"},
+		{direct, pooled, "Set POSTGRES_DIRECT_URL"},
+		{direct, "://", "POSTGRES_DIRECT_URL is not a valid connection string"},
+		{"postgres://x/y?default_query_exec_mode=exec", direct, "POSTGRES_URL is not a valid connection string"},
+	} {
+		cfg := base(t)
+		cfg.PostgresURL, cfg.PostgresDirectURL = c.url, c.direct
+		_, err := service.New(t.Context(), "x", cfg, service.Options{Schema: "x"})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s and %q: %v", c.url, c.direct, err)
+		}
+	}
+}
+
 func TestProblemsComeTogether(t *testing.T) {
 	cfg := base(t)
 	cfg.RateLimitRPS, cfg.Replicas, cfg.Limiter = 0, -1, nil

@@ -380,6 +380,24 @@ func PostgresServer(t testing.TB, o devservers.PostgresOptions) *devservers.Post
 	return p
 }
 
+// PgBouncer starts a pooler before a Postgres.
+func PgBouncer(t testing.TB, o devservers.PgBouncerOptions) *devservers.PgBouncer {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	p, err := devservers.StartPgBouncer(context.Background(), o)
+	if err != nil {
+		t.Fatalf("start PgBouncer: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
 func (s *shared) startKafka() ([]string, error) {
 	s.kafkaOnce.Do(func() {
 		if outside := os.Getenv("TEST_KAFKA_BROKERS"); outside != "" {

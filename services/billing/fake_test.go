@@ -450,7 +450,7 @@ type env struct {
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := &env{t: t, pool: testenv.Migrated(t, billing.Name, 12, postgres.Migrations), clock: time.Now().UTC().Truncate(time.Millisecond)}
-	e.store = postgres.New(e.pool, 4)
+	e.store = postgres.New(e.pool, e.pool, 4)
 	e.bank = newBank(e.now)
 	e.accounts = &accounts{
 		now: e.now, has: map[string]access.Entitlement{}, history: map[string][]access.Status{}, customer: map[string]string{},
@@ -468,7 +468,7 @@ func newEnv(t *testing.T) *env {
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: e.now,
 	}
 	e.svc = billing.New(cfg)
-	cfg.Store = postgres.New(e.pool, 4)
+	cfg.Store = postgres.New(e.pool, e.pool, 4)
 	e.other = billing.New(cfg)
 	e.account(ann, access.Trialing)
 	e.account(bob, access.Inactive)

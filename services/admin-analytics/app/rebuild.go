@@ -62,7 +62,7 @@ func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err
 func (r *Rebuild) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, r.rt.Close(context.WithoutCancel(ctx))) }()
 	job := adminanalytics.Rebuild{
-		Store: postgres.New(r.rt.Pool), Signups: grpc.NewSignups(r.signups), Log: r.rt.Log, Now: time.Now,
+		Store: postgres.New(r.rt.Direct), Signups: grpc.NewSignups(r.signups), Log: r.rt.Log, Now: time.Now,
 	}
 	if r.waitlist == "" {
 		err = job.All(ctx)

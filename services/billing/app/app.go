@@ -153,7 +153,7 @@ func open(ctx context.Context, cfg Config, d service.Definition, wire func(p *pa
 		}
 		rt.OnClose("payment provider", func(context.Context) error { provider.Close(); return nil })
 		p := &parts{
-			rt: rt, store: postgres.New(rt.Pool, cfg.Concurrency), accounts: accountv1.NewAccountServiceClient(conn), webhook: in.webhook,
+			rt: rt, store: postgres.New(rt.Pool, rt.Direct, cfg.Concurrency), accounts: accountv1.NewAccountServiceClient(conn), webhook: in.webhook,
 		}
 		p.svc = billing.New(billing.Config{
 			Store: p.store, Accounts: grpc.Accounts{Client: p.accounts}, Provider: provider, Prices: in.prices,

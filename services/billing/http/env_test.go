@@ -268,7 +268,7 @@ func newEnv(t *testing.T) *env {
 		t.Fatal(err)
 	}
 	e.cfg = billing.Config{
-		Store: postgres.New(e.pool, 2), Accounts: e.accounts, Provider: e.provider, Prices: prices,
+		Store: postgres.New(e.pool, e.pool, 2), Accounts: e.accounts, Provider: e.provider, Prices: prices,
 		URLs: billing.URLs{Success: "https://example.com/s", Cancel: "https://example.com/c", Portal: "https://example.com/p"},
 		Log:  slog.New(slog.DiscardHandler), Now: time.Now,
 	}

@@ -46,7 +46,7 @@ func (s *Store) acquire(ctx context.Context, accountID string) (*pgxpool.Conn, e
 	// Do not spend the whole patience on an unreachable database.
 	first, cancel := context.WithTimeout(ctx, statementTime)
 	defer cancel()
-	conn, err := s.pool.Acquire(first)
+	conn, err := s.sessions.Acquire(first)
 	if err != nil {
 		return nil, fmt.Errorf("connect for an account's lock: %w", err)
 	}

@@ -24,7 +24,7 @@ func TestOneAtATimeWorksOnAnAccount(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, billing.Name, 12, postgres.Migrations)
-	replicas := []*postgres.Store{postgres.New(pool, 4), postgres.New(pool, 4)}
+	replicas := []*postgres.Store{postgres.New(pool, pool, 4), postgres.New(pool, pool, 4)}
 	var inside, done atomic.Int64
 	var crowd sync.WaitGroup
 	for i := range 40 {
@@ -60,7 +60,7 @@ func TestACrowdAtOneAccountIsNoOtherOnesTrouble(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, billing.Name, 4, postgres.Migrations)
-	store := postgres.New(pool, 2)
+	store := postgres.New(pool, pool, 2)
 	entered, let := make(chan struct{}), make(chan struct{})
 	var crowd sync.WaitGroup
 	crowd.Go(func() {
@@ -80,7 +80,7 @@ func TestACrowdAtOneAccountIsNoOtherOnesTrouble(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	another := postgres.New(pool, 1)
+	another := postgres.New(pool, pool, 1)
 	if err := another.Lock(ctx, ann, 300*time.Millisecond, func(context.Context,
 		billing.Locked,
 	) error {
@@ -101,7 +101,7 @@ func TestALostConnectionLosesTheLock(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, billing.Name, 6, postgres.Migrations)
-	store, other := postgres.New(pool, 2), postgres.New(pool, 2)
+	store, other := postgres.New(pool, pool, 2), postgres.New(pool, pool, 2)
 	err := store.Lock(ctx, ann, time.Second, func(ctx context.Context, l billing.Locked) error {
 		if _, err := pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); err != nil {
@@ -126,7 +126,8 @@ func TestALostConnectionLosesTheLock(t *testing.T) {
 func TestEpochsAdvanceWhenTheOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	store := postgres.New(testenv.Migrated(t, billing.Name, 3, postgres.Migrations), 1)
+	pool := testenv.Migrated(t, billing.Name, 3, postgres.Migrations)
+	store := postgres.New(pool, pool, 1)
 	start := time.Now().UTC().Truncate(time.Microsecond)
 	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
 	err := store.Lock(ctx, ann, time.Second, func(ctx context.Context, l billing.Locked) error {
@@ -166,7 +167,7 @@ func TestSweepKeepsWhatMatters(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, billing.Name, 2, postgres.Migrations)
-	store := postgres.New(pool, 1)
+	store := postgres.New(pool, pool, 1)
 	for _, sql := range []string{
 		"INSERT INTO provider_event VALUES ('old', now() - interval '36 days'), ('new', now() - interval '34 days')",
 		"INSERT INTO operation VALUES ('" + ann + "', 'old', '', 1, now() - interval '36 days'), ('" + ann + "', 'new', '', 1, now())",

@@ -31,18 +31,19 @@ func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 
 // Store implements billing.Store.
 type Store struct {
-	pool  *pgxpool.Pool
-	db    *db.Queries
-	locks *locks
+	// sessions has the connections that hold accounts' locks.
+	sessions *pgxpool.Pool
+	db       *db.Queries
+	locks    *locks
 	// slots bounds the connections that hold an account's lock.
 	slots chan struct{}
 }
 
-// New returns a Store on a pool whose search path is the schema. It locks at most
-// concurrent accounts at a time. Each lock takes a connection, so the pool needs
-// more connections than that.
-func New(pool *pgxpool.Pool, concurrent int) *Store {
-	return &Store{pool: pool, db: db.New(pool), locks: &locks{held: map[string]*turn{}}, slots: make(chan struct{}, concurrent)}
+// New returns a Store on pools whose search path is the schema. It locks at most
+// concurrent accounts at a time. Each lock takes a connection of sessions, which may be
+// the same pool as pool and needs more connections than that.
+func New(pool, sessions *pgxpool.Pool, concurrent int) *Store {
+	return &Store{sessions: sessions, db: db.New(pool), locks: &locks{held: map[string]*turn{}}, slots: make(chan struct{}, concurrent)}
 }
 
 // grave returns the hash that replaces an account's id after its deletion: the first

@@ -22,7 +22,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	ctx := t.Context()
 	pool := testenv.Migrated(t, billing.Name, 1, postgres.Migrations)
 	// The lock and the statements under it share the pool's only connection.
-	store := postgres.New(pool, 1)
+	store := postgres.New(pool, pool, 1)
 	const account = "0197f0c4-6d0e-7cc1-a2a3-000000000001"
 	now := time.Now()
 	locked := func(do func(ctx context.Context, l billing.Locked) error) func() error {

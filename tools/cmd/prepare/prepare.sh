@@ -30,6 +30,7 @@ postgres() {
 	any "$1" || [ -n "$(ls -d /usr/lib/postgresql*/{,*/}bin/"$1" /usr/pgsql-*/bin/"$1" /usr/libexec/postgresql*/"$1" \
 		/{opt/homebrew,usr/local}/opt/postgresql@*/bin/"$1" /Applications/Postgres.app/Contents/Versions/latest/bin/"$1")" ]
 }
+pgbouncer() { any pgbouncer || ls /usr/sbin/pgbouncer; }
 
 run() {
 	[ -n "${POSTGRES_URL:-}" ] || need postgresql postgres postgres
@@ -43,6 +44,7 @@ tests() {
 	need libc6-dev gcc -E -include stdlib.h -x c /dev/null
 	need postgresql postgres postgres
 	need redis-server any redis-server
+	need pgbouncer pgbouncer
 	# The names that chromedp tries.
 	need $chromium any headless_shell headless-shell chromium chromium-browser google-chrome google-chrome-stable google-chrome-beta \
 		google-chrome-unstable chrome /usr/local/bin/chrome /snap/bin/chromium \

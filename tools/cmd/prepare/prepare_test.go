@@ -37,11 +37,11 @@ func TestFindsWhatIsMissing(t *testing.T) {
 	for purposes, want := range map[string]string{
 		"run":          "postgresql redis-server",
 		"npm":          "npm",
-		"test":         "git curl gcc libc6-dev postgresql redis-server chromium npm",
-		"test apache":  "git curl gcc libc6-dev postgresql redis-server chromium npm openjdk-17-jre-headless maven",
+		"test":         "git curl gcc libc6-dev postgresql redis-server pgbouncer chromium npm",
+		"test apache":  "git curl gcc libc6-dev postgresql redis-server pgbouncer chromium npm openjdk-17-jre-headless maven",
 		"schemathesis": "curl python3 python3-venv",
 		"lab":          "postgresql redis-server iproute2",
-		"ci": "git curl gcc libc6-dev postgresql redis-server chromium npm openjdk-17-jre-headless maven " +
+		"ci": "git curl gcc libc6-dev postgresql redis-server pgbouncer chromium npm openjdk-17-jre-headless maven " +
 			"python3 python3-venv openjdk-17-jdk-headless iproute2 make",
 	} {
 		out, err := prepare(t, bare, append([]string{"-n"}, strings.Fields(purposes)...)...)
@@ -50,7 +50,8 @@ func TestFindsWhatIsMissing(t *testing.T) {
 		}
 	}
 	full := map[string]string{"cat": "ID=debian"}
-	for program := range strings.FieldsSeq("git gcc postgres pgbench redis-server google-chrome npm java javac mvn curl python3 ip make") {
+	const programs = "git gcc postgres pgbench pgbouncer redis-server google-chrome npm java javac mvn curl python3 ip make"
+	for program := range strings.FieldsSeq(programs) {
 		full[program] = ""
 	}
 	if out, err := prepare(t, machine(t, full), "-n", "ci"); err != nil || strings.TrimSpace(out) != "" {

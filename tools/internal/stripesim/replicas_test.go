@@ -373,7 +373,7 @@ func (s *suite) delete(id string, at time.Time) {
 	s.accounts.remove(id)
 	s.query(func(ctx context.Context, pool *pgxpool.Pool) error {
 		return pg.InTx(ctx, pool, func(tx pgx.Tx) error {
-			return billingpostgres.New(pool, 1).InsertDeletion(ctx, tx, id, at)
+			return billingpostgres.New(pool, pool, 1).InsertDeletion(ctx, tx, id, at)
 		})
 	})
 }

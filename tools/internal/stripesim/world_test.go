@@ -134,7 +134,7 @@ func newWorld(t *testing.T, seed uint64, people int) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.pool.Close)
-	w.store = billingpostgres.New(w.pool, 2)
+	w.store = billingpostgres.New(w.pool, w.pool, 2)
 	log := slog.New(slog.DiscardHandler)
 	provider, err := billingstripe.New(billingstripe.Config{SecretKey: "sk_test_1", URL: w.sim.url, Timeout: 5 * time.Second, Log: log})
 	if err != nil {

@@ -184,12 +184,12 @@ func (d *deployment) migrate() {
 	d.t.Helper()
 	var migrations sync.WaitGroup
 	for _, s := range services() {
-		env := []string{"POSTGRES_URL=" + d.env[s]["POSTGRES_URL"]}
+		env := []string{"POSTGRES_URL=" + d.env[s]["POSTGRES_URL"], "POSTGRES_DIRECT_URL=" + d.env[s]["POSTGRES_DIRECT_URL"]}
 		for _, variable := range []string{"KAFKA_BROKERS", "KAFKA_TOPIC_PREFIX", "KAFKA_PARTITIONS"} {
 			env = append(env, variable+"="+d.base[variable])
 		}
 		migrations.Go(func() {
-			if code, said := d.run(s, env, "migrate"); code != 0 || !strings.Contains(said, `"file":"00001_`) {
+			if code, said := d.run(s, env, "migrate"); code != 0 || !strings.Contains(said, `"msg":"migration applied"`) {
 				d.t.Errorf("%s migrate: exit code %d: %s", s, code, said)
 			}
 		})
@@ -333,17 +333,24 @@ func (d *deployment) owner() (key, list string) {
 // counted returns the number of signups in the analytics of a list.
 func (d *deployment) counted(host, key, list string) int {
 	d.t.Helper()
+	n, err := d.count(host, key, list)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return n
+}
+
+func (d *deployment) count(host, key, list string) (sum int, err error) {
 	url := "http://" + host + ":8080/v1/waitlists/" + list + "/analytics?range=7d"
 	status, got, err := send(d.t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, url, key, "")
 	if err != nil || status != http.StatusOK {
-		d.t.Fatalf("analytics: %d %v %v", status, got, err)
+		return 0, fmt.Errorf("analytics: %d %v: %w", status, got, err)
 	}
 	days, _ := got["signups_by_day"].(map[string]any)
-	sum := 0
 	for _, n := range days {
 		sum += int(n.(float64))
 	}
-	return sum
+	return sum, nil
 }
 
 // startAll starts one replica of each service.
@@ -369,6 +376,8 @@ func (d *deployment) startAll(t *testing.T) (stop func()) {
 func TestPrograms(t *testing.T) {
 	dir := build(t)
 	t.Run("deployment", func(t *testing.T) { testDeployment(t, dir) })
+	t.Run("pooled sessions", func(t *testing.T) { testPooled(t, dir, "session") })
+	t.Run("pooled transactions", func(t *testing.T) { testPooled(t, dir, "transaction") })
 	t.Run("restore", func(t *testing.T) { testRestore(t, dir) })
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, dir) })
 	t.Run("kills", func(t *testing.T) { testKills(t, dir) })
@@ -402,7 +411,7 @@ func testDeployment(t *testing.T, programs string) {
 	var early sync.WaitGroup
 	for _, s := range services() {
 		early.Go(func() {
-			if code, said := d.run(s, d.environ(s, 0)); code != 1 || !strings.Contains(said, "schema "+schema(s)+" lacks 00001_") {
+			if code, said := d.run(s, d.environ(s, 0)); code != 1 || !strings.Contains(said, "schema "+schema(s)+" lacks 000") {
 				t.Errorf("%s before its migration: exit code %d: %s", s, code, said)
 			}
 		})
@@ -414,8 +423,17 @@ func testDeployment(t *testing.T, programs string) {
 
 	defer d.startAll(t)()
 
-	// Use every service and each kind of Postgres access beyond a plain statement.
-	key, list := d.owner()
+	key, _ := d.use(t)
+	// The checkout comes last because it ends the trial.
+	if got := d.post(http.StatusOK, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
+		t.Errorf("checkout: %v", got)
+	}
+}
+
+// use calls every service, with each kind of Postgres access beyond a plain statement.
+func (d *deployment) use(t *testing.T) (key, list string) {
+	t.Helper()
+	key, list = d.owner()
 	d.post(http.StatusCreated, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"ann@example.com"}`)
 	bob := `{"signups":[{"email":"bob@example.com"}]}`
 	if got := d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/import", key, bob); got["imported"] != 1.0 {
@@ -432,8 +450,5 @@ func testDeployment(t *testing.T, programs string) {
 		return len(found) > 0
 	})
 	testenv.Within(d.t, patience, "the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
-	// The checkout comes last because it ends the trial.
-	if got := d.post(http.StatusOK, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`); got["url"] == nil {
-		t.Errorf("checkout: %v", got)
-	}
+	return key, list
 }

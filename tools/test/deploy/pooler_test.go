@@ -1,0 +1,54 @@
+package deploy
+
+import (
+	"net/http"
+	"testing"
+
+	"waitlist.internal/libs/devservers"
+	"waitlist.internal/libs/testenv"
+)
+
+// testPooled uses the suite behind a PgBouncer, and again after that has restarted.
+func testPooled(t *testing.T, programs, mode string) {
+	db := newDatabase(t)
+	db.applyRoles(t, "postgres")
+	o := devservers.PgBouncerOptions{Dir: t.TempDir(), Server: db.server.URL(databaseName), Mode: mode, Port: testenv.FreePort(t)}
+	pooler := testenv.PgBouncer(t, o)
+	d := newDeployment(t, db, programs)
+	for _, s := range services() {
+		direct := d.env[s]["POSTGRES_URL"]
+		d.env[s]["POSTGRES_URL"] = pooler.Through(direct)
+		if mode == "transaction" {
+			d.env[s]["POSTGRES_URL"] += "&default_query_exec_mode=cache_describe"
+			d.env[s]["POSTGRES_DIRECT_URL"] = direct
+		}
+	}
+	d.migrate()
+	defer d.startAll(t)()
+	key, list := d.use(t)
+
+	if err := pooler.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.PgBouncer(t, o)
+	d.eventually(t, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"cy@example.com"}`)
+	testenv.Within(t, patience, "its event", func() bool {
+		n, err := d.count(d.host("admin-analytics", 0), key, list)
+		return err == nil && n == 3
+	})
+	d.eventually(t, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`)
+}
+
+// eventually sends a request to the first replica of a service until it succeeds: a
+// connection that has just broken costs a request.
+func (d *deployment) eventually(t *testing.T, service, path, key, body string) {
+	t.Helper()
+	testenv.Within(t, patience, path, func() bool {
+		url := "http://" + d.host(service, 0) + ":8080" + path
+		status, _, err := send(t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodPost, url, key, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status == http.StatusCreated || status == http.StatusOK
+	})
+}
