@@ -259,6 +259,12 @@ func readBlast(raw []byte) (BlastContent, error) {
 	if err != nil {
 		return BlastContent{}, err
 	}
+	// Whoever sends these means something else than a mail to everybody at once.
+	for _, name := range []string{"send_at", "segment", "filter", "test", "test_to", "draft"} {
+		if in.Has(name) && !in.IsNull(name) {
+			in.Fail(name, "This is not supported. A blast goes to the whole list at once.")
+		}
+	}
 	c := BlastContent{Subject: in.RequiredString("subject", maxSubject)}
 	switch {
 	case in.Failed("subject"):

@@ -35,8 +35,9 @@ type Row struct {
 	// Answers is a JSON object by question id, nil without answers.
 	Answers []byte
 	Device  string
-	// Flagged names what the referral guard found, "" if nothing.
-	Flagged string
+	// Flagged names what the referral guard found, "" if nothing; nil if the guard is off
+	// and no signup of the waitlist is flagged.
+	Flagged *string
 }
 
 // Page is a part of a waitlist's queue in one snapshot.
@@ -53,8 +54,9 @@ type Page struct {
 type AdminStore interface {
 	TallyStore
 	ExportStore
-	// Page returns the first limit signups of a queue, or the first behind after.
-	Page(ctx context.Context, waitlistID string, after *PageEnd, limit int) (Page, error)
+	// Page returns the first limit signups of a queue, or the first behind after. guarded
+	// says that the referral guard is on.
+	Page(ctx context.Context, waitlistID string, after *PageEnd, limit int, guarded bool) (Page, error)
 	// Counters returns the displayed counter and the number of live signups with a
 	// credited referrer, read at one moment.
 	Counters(ctx context.Context, waitlistID string) (total, credited int64, err error)
@@ -113,7 +115,7 @@ func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit,
 		return nil, "", apierr.Validation(faults...)
 	}
 	// One more row tells whether there is another page.
-	page, err := a.store.Page(ctx, w.ID, after, n+1)
+	page, err := a.store.Page(ctx, w.ID, after, n+1, w.Settings.ReferralGuard.On())
 	switch {
 	case err != nil:
 		return nil, "", err

@@ -154,7 +154,7 @@ func (l *Locked) Decide(joins []*Join, refused []error, newID func() string) *Ba
 		if in.Referred && eff.ReferralGuard.On() {
 			in.Guarded, in.Flagged = true, checks.judge(j, referrer)
 		}
-		if eff.CreditAfterVerification || in.Flagged != "" && eff.ReferralGuard == GuardWithhold {
+		if later := eff.CreditAfterVerification; later != nil && *later || in.Flagged != "" && eff.ReferralGuard == GuardWithhold {
 			in.ReferrerNumber = 0
 		}
 		b.Inserts = append(b.Inserts, in)

@@ -33,13 +33,15 @@ func (w *world) page(t tester, limit int) {
 	if len(rows) > limit || (len(rows) < limit && next != "") {
 		t.Fatalf("%d of %d rows, next %q", len(rows), limit, next)
 	}
+	flags := w.list.Settings.ReferralGuard.On() || len(w.flagged) > 0
 	for i, row := range rows {
 		at := rows[0].Position - 1 + int64(i)
 		if at >= int64(len(w.queue)) || row.Position != at+1 {
 			t.Fatalf("row %d of the page has position %d, the first one %d, of %d", i, row.Position, rows[0].Position, len(w.queue))
 		}
 		if m := w.queue[at]; row.Number != m.number || row.Email != m.email || row.Token != m.token || row.ReferralCount != m.referrals ||
-			(row.ReferredBy != nil) != (m.referred || m.owed) || row.Flagged != w.flagged[m.number] {
+			(row.ReferredBy != nil) != (m.referred || m.owed) ||
+			(row.Flagged != nil) != flags || (flags && *row.Flagged != w.flagged[m.number]) {
 			t.Fatalf("place %d is %+v, want %+v", at+1, row, m)
 		}
 		if w.reader.seen[row.Number] && !w.reader.moved[row.Number] {

@@ -48,10 +48,10 @@ type ExportRow struct {
 type ExportStore interface {
 	// Record writes an entry of the audit trail.
 	Record(ctx context.Context, e audit.Entry) error
-	// Export reads one snapshot. It passes the waitlist to begin, then every live signup
-	// to row, front of the queue first. It stops at the first error of row. Only ctx
-	// bounds its duration. NOT_FOUND: there is no such waitlist.
-	Export(ctx context.Context, waitlistID string, begin func(*Waitlist), row func(*ExportRow) error) error
+	// Export reads one snapshot. It passes the waitlist, and whether any signup is flagged,
+	// to begin, then every live signup to row, front of the queue first. It stops at the
+	// first error of row. Only ctx bounds its duration. NOT_FOUND: there is no such waitlist.
+	Export(ctx context.Context, waitlistID string, begin func(w *Waitlist, flagged bool), row func(*ExportRow) error) error
 }
 
 // Export passes the waitlist as a CSV file to send, in pieces of whole records of one
@@ -89,6 +89,8 @@ type csvFile struct {
 	send func([]byte) error
 	// position is the position of the last row.
 	position int64
+	// flags says that there is a column of what the referral guard found.
+	flags bool
 }
 
 func (f *csvFile) flush() error {
@@ -105,13 +107,15 @@ var lineBreaks = strings.NewReplacer("\r\n", " ", "\r", " ", "\n", " ")
 
 // header names the columns, each differently: readers take a row for a map. A label that
 // names another column gets the question's id.
-func (f *csvFile) header(w *Waitlist) {
-	const (
-		before = "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by," +
-			"utm_source,utm_medium,utm_campaign,utm_term,utm_content,"
-		after = "email_opt_out,email_opt_out_at,consent_given_at,consent_text_version," +
-			"privacy_policy_version,email_verified,created_at,flagged"
-	)
+func (f *csvFile) header(w *Waitlist, flagged bool) {
+	f.flags = flagged || w.Settings.ReferralGuard.On()
+	before := "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by," +
+		"utm_source,utm_medium,utm_campaign,utm_term,utm_content,"
+	after := "email_opt_out,email_opt_out_at,consent_given_at,consent_text_version," +
+		"privacy_policy_version,email_verified,created_at"
+	if f.flags {
+		after += ",flagged"
+	}
 	names := strings.Split(before+after, ",")
 	f.buf = append(f.buf, before...)
 	for _, q := range w.Settings.CustomQuestions {
@@ -155,8 +159,10 @@ func (f *csvFile) row(r *ExportRow) error {
 	f.text(r.PolicyVersion)
 	f.flag(r.Verified)
 	f.moment(r.CreatedAt)
-	// The reasons have commas and no other special characters.
-	f.cell(r.Flagged, false)
+	if f.flags {
+		// The reasons have commas and no other special characters.
+		f.cell(r.Flagged, false)
+	}
 	f.buf = append(f.buf[:len(f.buf)-1], "\r\n"...)
 	// Send the first row at once, so that the download begins.
 	if len(f.buf) >= exportChunk || f.position == 1 {

@@ -64,7 +64,7 @@ func TestCSVHeader(t *testing.T) {
 	c.header(&Waitlist{Settings: Settings{CustomQuestions: []Question{
 		{ID: "q1", Label: "email"}, {ID: "q2", Label: "Where\r\nfrom?\nSay"}, {ID: "q3", Label: "Team"}, {ID: "q4", Label: "Team"},
 		{ID: "q5", Label: "Team (q4)"}, {ID: "q6", Label: "created_at"}, {ID: "q7", Label: "=1"}, {ID: "q8", Label: "'=1"},
-	}}})
+	}}}, false)
 	got, ok := records(c.buf)
 	if !ok || len(got) != 1 {
 		t.Fatalf("%q", c.buf)
@@ -92,7 +92,7 @@ func FuzzCSV(f *testing.F) {
 		}
 		var file []byte
 		c := csvFile{send: func(piece []byte) error { file = append(file, piece...); return nil }}
-		c.header(&Waitlist{Settings: Settings{CustomQuestions: []Question{{ID: "p", Label: string(a)}, {ID: "q", Label: string(b)}}}})
+		c.header(&Waitlist{Settings: Settings{CustomQuestions: []Question{{ID: "p", Label: string(a)}, {ID: "q", Label: string(b)}}}}, true)
 		for range 2 {
 			r := ExportRow{
 				Email: a, FirstName: b, LastName: a, Phone: b, UTM: [5][]byte{a, b, a, b, a}, Answers: [][]byte{b, nil},

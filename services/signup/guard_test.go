@@ -36,7 +36,7 @@ func TestDecideGuard(t *testing.T) {
 		t.Run(fmt.Sprint(tc.mode, tc.later), func(t *testing.T) {
 			t.Parallel()
 			w := proList(2)
-			w.Settings.ReferralGuard, w.Settings.RequireEmailVerification, w.Settings.CreditAfterVerification = tc.mode, tc.later, tc.later
+			w.Settings.ReferralGuard, w.Settings.RequireEmailVerification, w.Settings.CreditAfterVerification = tc.mode, tc.later, &tc.later
 			joins := []*signup.Join{newcomer(w, "a", 1, 8), newcomer(w, "b", 2, 8), newcomer(w, "c", 3, 8)}
 			for _, j := range joins {
 				j.Evidence.Network[0] = 1

@@ -210,7 +210,8 @@ func (w *world) join(t tester, joins []*signup.Join) {
 			}
 			w.people[j.ReferredBy][j.Evidence.Person] = true
 		}
-		if m.owed = w.list.Settings.CreditAfterVerification || (mode == signup.GuardWithhold && w.flagged[m.number] != ""); m.owed {
+		later := w.list.Settings.CreditAfterVerification
+		if m.owed = (later != nil && *later) || (mode == signup.GuardWithhold && w.flagged[m.number] != ""); m.owed {
 			continue
 		}
 		m.referred = true

@@ -33,7 +33,8 @@ const (
 )
 
 // Settings holds all settings of a waitlist, with defaults filled in. Its JSON form is
-// that of the API. Slices are never nil.
+// that of the API. Slices are never nil. Settings that the API shows only while they are
+// stored are omitted at their zero values, which no owner can store.
 type Settings struct {
 	Headline              string     `json:"headline"`
 	Subheadline           string     `json:"subheadline"`
@@ -62,10 +63,10 @@ type Settings struct {
 	RequireEmailVerification bool           `json:"require_email_verification"`
 	ReferralMilestones       []int          `json:"referral_milestones"`
 	EmailTemplates           EmailTemplates `json:"email_templates"`
-	ReferralGuard            GuardMode      `json:"referral_guard"`
+	ReferralGuard            GuardMode      `json:"referral_guard,omitempty"`
 	// CreditAfterVerification has an effect only with RequireEmailVerification.
-	CreditAfterVerification bool       `json:"credit_after_verification"`
-	Appearance              Appearance `json:"appearance"`
+	CreditAfterVerification *bool       `json:"credit_after_verification,omitempty"`
+	Appearance              *Appearance `json:"appearance,omitempty"`
 }
 
 // Appearance says how the form looks; an empty field means the default.
@@ -140,7 +141,6 @@ func DefaultSettings() Settings {
 		ShowSocialProof:     true,
 		ReferralBoost:       1,
 		ReferralMilestones:  []int{},
-		ReferralGuard:       GuardOff,
 	}
 }
 
@@ -180,6 +180,8 @@ func (s Settings) Effective(t access.Tier) Settings {
 		s.ReferralMilestones = d.ReferralMilestones
 		s.EmailTemplates = d.EmailTemplates
 	}
-	s.CreditAfterVerification = s.CreditAfterVerification && s.RequireEmailVerification
+	if !s.RequireEmailVerification {
+		s.CreditAfterVerification = nil
+	}
 	return s
 }

@@ -176,7 +176,8 @@ func stored(values, defaults map[string]json.RawMessage) ([]byte, error) {
 }
 
 // SettingsJSON returns the settings object of waitlist id for a reader with role:
-// every setting, with the channel URLs in the clear or, for viewers, masked.
+// every setting of Settings' JSON form, with the channel URLs in the clear or, for
+// viewers, masked.
 func (s Settings) SettingsJSON(id string, role access.Role, secrets Secrets) ([]byte, error) {
 	for _, c := range []struct {
 		name string

@@ -100,14 +100,18 @@ func TestMergeAccepts(t *testing.T) {
 		{"milestones keep their order", `{}`, `{"referral_milestones":[5,1,10000,5]}`, `{"referral_milestones":[5,1,10000,5]}`},
 		{"no milestones", `{"referral_milestones":[5]}`, `{"referral_milestones":[]}`, `{}`},
 		{"guard", `{}`, `{"referral_guard":"withhold"}`, `{"referral_guard":"withhold"}`},
-		{"guard off", `{"referral_guard":"flag"}`, `{"referral_guard":null}`, `{}`},
+		{"guard off", `{}`, `{"referral_guard":"off"}`, `{"referral_guard":"off"}`},
+		{"no guard", `{"referral_guard":"flag"}`, `{"referral_guard":null}`, `{}`},
+		{"credit at once", `{}`, `{"credit_after_verification":false}`, `{"credit_after_verification":false}`},
+		{"no word on credit", `{"credit_after_verification":false}`, `{"credit_after_verification":null}`, `{}`},
 		{"credit later", `{}`, `{"credit_after_verification":true}`, `{"credit_after_verification":true}`},
 		{
 			"look", `{}`, `{"appearance":{"accent":"#AABBCC","logo_url":"https://a.example/l.png","button_text":" Go ","locale":"de"}}`,
 			`{"appearance":{"accent":"#aabbcc","logo_url":"https://a.example/l.png","button_text":"Go","locale":"de"}}`,
 		},
 		{"a look is replaced", `{"appearance":{"locale":"de"}}`, `{"appearance":{"accent":"#aabbcc"}}`, `{"appearance":{"accent":"#aabbcc"}}`},
-		{"no look", `{"appearance":{"locale":"de"}}`, `{"appearance":{"locale":null,"accent":"","logo_url":""}}`, `{}`},
+		{"no look", `{"appearance":{"locale":"de"}}`, `{"appearance":null}`, `{}`},
+		{"an empty look", `{"appearance":{"locale":"de"}}`, `{"appearance":{"locale":null,"accent":"","logo_url":""}}`, `{"appearance":{}}`},
 		{"no templates", `{}`, `{"email_templates":{}}`, `{}`},
 		{"null templates", `{}`, `{"email_templates":{"signup_confirmation":null,"offboarding":""}}`, `{}`},
 		{
@@ -416,20 +420,26 @@ func TestSettingsJSON(t *testing.T) {
 			t.Errorf("%s sees %q, %q, %q", role, got.WebhookURL, got.SlackWebhookURL, got.DiscordWebhookURL)
 		}
 	}
-	t.Run("every setting is shown", func(t *testing.T) {
+	t.Run("every setting of the contract is shown, others if stored", func(t *testing.T) {
 		t.Parallel()
-		out, err := signup.DefaultSettings().SettingsJSON(listID, access.Owner, secrets(t))
-		if err != nil {
-			t.Fatal(err)
-		}
 		const want = `{"headline":"","subheadline":"","hero_image_url":"","name_field":"optional","phone_field":"hidden",` +
 			`"custom_questions":[],"redirect_url":"","hide_branding":false,"hide_position":false,"exclude_personal_emails":false,` +
 			`"allowed_email_domains":[],"webhook_url":"","webhook_events":["signup.created","referral.credited"],"slack_webhook_url":"",` +
 			`"discord_webhook_url":"","status":"open","show_social_proof":true,"require_consent":false,"consent_text":"","referral_boost":1,` +
 			`"position_offset":0,"notify_referrer":false,"sms_notify_referrer":false,"require_email_verification":false,` +
-			`"referral_milestones":[],"email_templates":{},"referral_guard":"off","credit_after_verification":false,"appearance":{}}`
-		if string(out) != want {
-			t.Fatalf("%s, want\n%s", out, want)
+			`"referral_milestones":[],"email_templates":{}`
+		for stored, more := range map[string]string{
+			`{}`: "",
+			`{"referral_guard":"off","credit_after_verification":false,"appearance":{}}`: `,"referral_guard":"off",` +
+				`"credit_after_verification":false,"appearance":{}`,
+		} {
+			s, err := signup.DecodeSettings([]byte(stored))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, err := s.SettingsJSON(listID, access.Owner, secrets(t)); err != nil || string(out) != want+more+"}" {
+				t.Errorf("%s: %s, %v, want\n%s}", stored, out, err, want+more)
+			}
 		}
 	})
 	t.Run("a sealed URL opens nowhere else", func(t *testing.T) {
@@ -477,11 +487,11 @@ func TestEffective(t *testing.T) {
 		t.Errorf("Basic has %s", got)
 	}
 	// Nothing is credited after a verification that nobody asks for.
-	s.CreditAfterVerification = true
-	if !s.Effective(access.Pro).CreditAfterVerification || s.Effective(access.Advanced).CreditAfterVerification {
+	s.CreditAfterVerification = new(true)
+	if s.Effective(access.Pro).CreditAfterVerification == nil || s.Effective(access.Advanced).CreditAfterVerification != nil {
 		t.Error("credits wait for verifications on Advanced, or do not on Pro")
 	}
-	s.CreditAfterVerification = false
+	s.CreditAfterVerification = nil
 	advanced := encode(s.Effective(access.Advanced))
 	for tier, settings := range tiers() {
 		for name := range settings {

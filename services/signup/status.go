@@ -117,10 +117,11 @@ type FormConfig struct {
 	ConsentText              string     `json:"consent_text"`
 	ReferralBoost            int        `json:"referral_boost"`
 	PositionOffset           int64      `json:"position_offset"`
-	Appearance               Appearance `json:"appearance"`
 	HideBranding             *bool      `json:"hide_branding,omitempty"`
 	HidePosition             *bool      `json:"hide_position,omitempty"`
 	RequireEmailVerification *bool      `json:"require_email_verification,omitempty"`
+	// Appearance is nil if the owner has not set it.
+	Appearance *Appearance `json:"appearance,omitempty"`
 }
 
 // Config returns f as the API writes it.

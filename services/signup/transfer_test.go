@@ -70,10 +70,15 @@ func TestExport(t *testing.T) {
 	const head = "email,first_name,last_name,phone,position,referral_count,referral_token,referred_by,utm_source,utm_medium,utm_campaign," +
 		"utm_term,utm_content," +
 		"Size,Size (a),\"'=x, \"\"y\"\"\",email_opt_out,email_opt_out_at,consent_given_at,consent_text_version,privacy_policy_version," +
-		"email_verified,created_at,flagged\r\n"
-	if got := w.export(t); got != head {
+		"email_verified,created_at"
+	if got := w.export(t); got != head+"\r\n" {
 		t.Errorf("of an empty list: %q", got)
 	}
+	w.exec(t, `UPDATE waitlist SET settings = settings || '{"referral_guard": "flag"}' WHERE id = $1`, w.list.ID)
+	if got := w.export(t); got != head+",flagged\r\n" {
+		t.Errorf("while the guard is on: %q", got)
+	}
+	w.exec(t, `UPDATE waitlist SET settings = settings - 'referral_guard' WHERE id = $1`, w.list.ID)
 	at := time.Date(2026, 3, 1, 12, 0, 0, 5_999_000, time.UTC)
 	plain, full := w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)
 	plain.Email, plain.Phone, plain.FirstName, plain.LastName = "=me@example.com", "+15550100", "O'Hara", "-1"
@@ -90,7 +95,7 @@ func TestExport(t *testing.T) {
 	w.exec(t, `INSERT INTO flagged (waitlist_id, number, reasons) VALUES ($1, 2, 'disposable_domain,velocity')`, w.list.ID)
 	w.move(t, 1, 1)
 
-	want := head +
+	want := head + ",flagged\r\n" +
 		"b@example.com,\"\"\"A\"\", B\",,'+1 555,1,0," + full.Token.String() + "," + plain.Token.String() + ",,,,,," +
 		"\"'+5, \"\"6\"\"\r\n7\",true,,true,2026-03-01T12:00:00.005Z,2026-03-01T12:00:00.005Z,0123456789ab,'=1,true," +
 		"2026-03-01T12:00:00.005Z,\"disposable_domain,velocity\"\r\n" +

@@ -72,7 +72,7 @@ type summary struct {
 	Name        string `json:"name"`
 	SignupCount int64  `json:"signup_count"`
 	CreatedAt   string `json:"created_at"`
-	// Role is the caller's role; only the list has it.
+	// Role is the caller's role; only the list of a member of a team has it.
 	Role string `json:"role,omitempty"`
 }
 
@@ -96,20 +96,23 @@ func (h handler) create(c *gin.Context) error {
 	if res.GetReplayed() {
 		c.Header("Idempotent-Replayed", "true")
 	}
-	out := summarize(res.GetWaitlist())
-	out.Role = ""
-	httpapi.JSON(c, http.StatusCreated, out)
+	httpapi.JSON(c, http.StatusCreated, summarize(res.GetWaitlist()))
 	return nil
 }
 
 func (h handler) list(c *gin.Context) error {
-	res, err := h.waitlists.ListWaitlists(c.Request.Context(), &signupv1.ListWaitlistsRequest{Actor: authn.Actor(c).Proto()})
+	actor := authn.Actor(c)
+	res, err := h.waitlists.ListWaitlists(c.Request.Context(), &signupv1.ListWaitlistsRequest{Actor: actor.Proto()})
 	if err != nil {
 		return err
 	}
 	out := make([]summary, 0, len(res.GetWaitlists()))
 	for _, w := range res.GetWaitlists() {
-		out = append(out, summarize(w))
+		entry := summarize(w)
+		if len(actor.Grants) > 1 { // the first is the caller's own account
+			entry.Role = w.GetRole()
+		}
+		out = append(out, entry)
 	}
 	httpapi.JSON(c, http.StatusOK, map[string][]summary{"waitlists": out})
 	return nil
@@ -193,7 +196,7 @@ func bodyError(err, unread error) error {
 func summarize(w *signupv1.Waitlist) summary {
 	return summary{
 		WaitlistID: w.GetWaitlistId(), Name: w.GetName(), SignupCount: w.GetSignupCount(),
-		CreatedAt: timestamp(w.GetCreatedAt()), Role: w.GetRole(),
+		CreatedAt: timestamp(w.GetCreatedAt()),
 	}
 }
 

@@ -28,7 +28,8 @@ type signup struct {
 	EmailOptOutAt *string         `json:"email_opt_out_at"`
 	DeviceType    string          `json:"device_type"`
 	CreatedAt     string          `json:"created_at"`
-	Flagged       string          `json:"flagged"`
+	// Flagged is nil while the referral guard is off and has flagged nobody.
+	Flagged *string `json:"flagged,omitempty"`
 }
 
 type utm struct {
@@ -67,7 +68,7 @@ func (h handler) listSignups(c *gin.Context) error {
 				Source: s.GetUtmSource(), Medium: s.GetUtmMedium(), Campaign: s.GetUtmCampaign(), Term: s.GetUtmTerm(), Content: s.GetUtmContent(),
 			},
 			CustomAnswers: s.GetCustomAnswersJson(), EmailVerified: s.GetEmailVerified(), EmailOptOut: s.GetEmailOptOut(),
-			DeviceType: s.GetDeviceType(), CreatedAt: timestamp(s.GetCreatedAt()), Flagged: s.GetFlagged(),
+			DeviceType: s.GetDeviceType(), CreatedAt: timestamp(s.GetCreatedAt()), Flagged: s.Flagged,
 		}
 		if len(s.GetCustomAnswersJson()) == 0 {
 			out.Signups[i].CustomAnswers = json.RawMessage("{}")

@@ -201,8 +201,8 @@ func TestConfig(t *testing.T) {
 	t.Parallel()
 	const common = `"name":"Launch","headline":"Soon","subheadline":"","hero_image_url":"","name_field":"optional","phone_field":"hidden",
 		"custom_questions":[{"id":"q","label":"Why?","type":"text","required":true}],"status":"open","show_social_proof":true,
-		"require_consent":false,"consent_text":"","referral_boost":3,"appearance":{"accent":"#0a7d55"},`
-	const settings = `{"headline":"Soon","referral_boost":3,"position_offset":9,"hide_branding":true,"appearance":{"accent":"#0a7d55"},
+		"require_consent":false,"consent_text":"","referral_boost":3,`
+	const settings = `{"headline":"Soon","referral_boost":3,"position_offset":9,"hide_branding":true,
 		"custom_questions":[{"id":"q","label":"Why?","type":"text","required":true}]}`
 	for tier, rest := range map[string]string{
 		"basic":    `"position_offset":0`,

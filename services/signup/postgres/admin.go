@@ -14,15 +14,17 @@ import (
 
 // pageSQL reads the first $4 signups behind the key $2 of change $3, the rank of the
 // first one, and the number of the newest change. The STABLE functions share the
-// statement's snapshot. It reads signup_queue_key from the key on, and flagged_pkey for each row. If nobody is behind
-// the key, or the key is lost (column 1 is false), it returns one row without a signup.
+// statement's snapshot. It reads signup_queue_key from the key on, and flagged_pkey once, or for each row if $5 or if
+// any signup is flagged. If nobody is behind the key, or the key is lost (column 1 is false), it returns one row
+// without a signup.
 const pageSQL = `
 WITH since AS MATERIALIZED (
     SELECT queue_key_since($1, $2, $3) AS key
 ), page AS MATERIALIZED (
     SELECT number, queue_key, email, first_name, last_name, phone, token, referral_count, created_at, email_verified_at,
            email_opt_out_at, referrer_token, utm_source, utm_medium, utm_campaign, utm_term, utm_content, custom_answers, device_type,
-           coalesce((SELECT reasons FROM flagged f WHERE f.waitlist_id = $1 AND f.number = s.number), '') AS flagged
+           CASE WHEN $5 OR EXISTS (SELECT FROM flagged WHERE waitlist_id = $1)
+               THEN coalesce((SELECT reasons FROM flagged f WHERE f.waitlist_id = $1 AND f.number = s.number), '') END AS flagged
     FROM signup s
     WHERE waitlist_id = $1 AND queue_key > (SELECT key FROM since)
     ORDER BY queue_key
@@ -36,14 +38,14 @@ FROM since LEFT JOIN page ON true
 ORDER BY page.queue_key`
 
 // Page implements signup.AdminStore.
-func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.PageEnd, limit int) (signup.Page, error) {
+func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.PageEnd, limit int, guarded bool) (signup.Page, error) {
 	// Start before every key, as of the newest change.
 	begin := signup.PageEnd{Key: math.MinInt64, Change: math.MaxInt64}
 	if after != nil {
 		begin = *after
 	}
 	var page signup.Page
-	rows, err := s.pool.Query(ctx, pageSQL, waitlistID, begin.Key, begin.Change, limit)
+	rows, err := s.pool.Query(ctx, pageSQL, waitlistID, begin.Key, begin.Change, limit, guarded)
 	if err != nil {
 		return page, fmt.Errorf("read page: %w", err)
 	}
@@ -73,7 +75,7 @@ func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.Pag
 			},
 			Position: *first + int64(len(page.Rows)), ReferredBy: (*signup.Token)(referrer),
 			UTMSource: *source, UTMMedium: *medium, UTMCampaign: *campaign, UTMTerm: *term, UTMContent: *content,
-			Answers: append([]byte(nil), answers...), Device: *device, Flagged: *flagged,
+			Answers: append([]byte(nil), answers...), Device: *device, Flagged: flagged,
 		})
 		return nil
 	})

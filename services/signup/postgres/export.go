@@ -54,7 +54,9 @@ func (s *Signups) Record(ctx context.Context, e audit.Entry) error {
 }
 
 // Export implements signup.ExportStore.
-func (s *Signups) Export(ctx context.Context, waitlistID string, begin func(*signup.Waitlist), row func(*signup.ExportRow) error) error {
+func (s *Signups) Export(
+	ctx context.Context, waitlistID string, begin func(w *signup.Waitlist, flagged bool), row func(*signup.ExportRow) error,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -79,7 +81,7 @@ func (s *Signups) Export(ctx context.Context, waitlistID string, begin func(*sig
 			return fmt.Errorf("read queue: %w", err)
 		}
 		defer rows.Close()
-		begin(w)
+		begin(w, flagged)
 		r := signup.ExportRow{Answers: make([][]byte, len(questions))}
 		for rows.Next() {
 			if err := scanExport(rows, &r); err != nil {

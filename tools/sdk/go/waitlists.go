@@ -16,7 +16,8 @@ type ListedWaitlist struct {
 	Name        string    `json:"name"`
 	SignupCount int64     `json:"signup_count"`
 	CreatedAt   time.Time `json:"created_at"`
-	// Role is owner, admin or viewer; "" in the answer to CreateWaitlist.
+	// Role is owner, admin or viewer; "" for callers that are in no team, and in the answer
+	// to CreateWaitlist.
 	Role string `json:"role"`
 }
 

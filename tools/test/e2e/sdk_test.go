@@ -85,7 +85,7 @@ func testSDK(t *testing.T, d *deployment) {
 	list := made.ID
 	all, err := owner.Waitlists(ctx)
 	must(err)
-	if len(all) != 1 || all[0].ID != list || all[0].Role != "owner" {
+	if len(all) != 1 || all[0].ID != list || all[0].Role != "" {
 		t.Errorf("%+v", all)
 	}
 	changed, err := owner.ChangeWaitlist(ctx, list, "Launch!", waitlist.Settings{"subheadline": "Very soon"})

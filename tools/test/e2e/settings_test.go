@@ -210,7 +210,12 @@ func testSettings(t *testing.T, d *deployment) {
 				})
 			}
 			t.Run("null", func(t *testing.T) {
-				o.set(t, id, Obj{tc.setting: nil}).WantJSON("settings."+tc.setting, defaults()[tc.setting])
+				r := o.set(t, id, Obj{tc.setting: nil})
+				if standard, always := defaults()[tc.setting]; always {
+					r.WantJSON("settings."+tc.setting, standard)
+				} else {
+					r.WantAbsent("settings." + tc.setting)
+				}
 			})
 		})
 	}

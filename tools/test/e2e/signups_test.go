@@ -660,7 +660,6 @@ func testConfig(t *testing.T, d *deployment) {
 		"signup_count": nil, "custom_questions": []any{}, "status": "open", "show_social_proof": true, "require_consent": false,
 		"consent_text":   "",
 		"referral_boost": 1, "position_offset": 0, "hide_branding": false, "hide_position": false, "require_email_verification": false,
-		"appearance": Obj{},
 	}
 	var got Obj
 	o.Do(t, Get("/public/waitlists/"+id+"/config")).Want(http.StatusOK).Decode(&got)

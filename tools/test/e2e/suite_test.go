@@ -98,6 +98,7 @@ func TestSuite(t *testing.T) {
 		{"abuse_mail", s.testAbuseMail},
 		{"billing", s.testBilling},
 		{"payments", s.testPayments},
+		{"fields", s.testFields},
 		{"abuse of the edge", s.testEdgeAbuse},
 		{"abuse of referrals", s.testReferralAbuse},
 		{"traces", s.testTraces},

@@ -238,7 +238,7 @@ func testMembers(t *testing.T, d *deployment) {
 	o.Do(t, removeMember(m.email).As(o.token)).Want(http.StatusNoContent)
 	refused("FORBIDDEN", all...)
 	d.setTier(t, m, "pro", "active")
-	is("removed", map[string]string{own: "owner"})
+	is("removed", map[string]string{own: ""})
 }
 
 // testTrialEnds lets a trial run out.

@@ -51,7 +51,7 @@ func columns() (before, behind []string) {
 	}
 	behind = []string{
 		"email_opt_out", "email_opt_out_at", "consent_given_at", "consent_text_version", "privacy_policy_version", "email_verified",
-		"created_at", "flagged",
+		"created_at",
 	}
 	return before, behind
 }
@@ -165,12 +165,12 @@ func testExport(t *testing.T, d *deployment) {
 	want := [][]string{
 		{
 			ada, "", "", "", "1", "1", first.Str("referral_token"), "", "", "", "", "", "", "", "S", "false",
-			"false", "", first.Str("created_at"), version, "", "false", first.Str("created_at"), "",
+			"false", "", first.Str("created_at"), version, "", "false", first.Str("created_at"),
 		},
 		{
 			bob, "Bob", "Ross", "+4930123456", "2", "0", second.Str("referral_token"), first.Str("referral_token"),
 			"news", "mail", "launch", "list", "top", "So", "L", "true",
-			"true", list.Signups[1].EmailOptOutAt, second.Str("created_at"), version, "", "true", second.Str("created_at"), "",
+			"true", list.Signups[1].EmailOptOutAt, second.Str("created_at"), version, "", "true", second.Str("created_at"),
 		},
 	}
 	consentAt := slices.Index(header, "consent_given_at")

@@ -16,8 +16,7 @@ func defaults() Obj {
 		"webhook_events": []any{"signup.created", "referral.credited"}, "slack_webhook_url": "", "discord_webhook_url": "",
 		"status": "open", "show_social_proof": true, "require_consent": false, "consent_text": "", "referral_boost": 1,
 		"position_offset": 0, "notify_referrer": false, "sms_notify_referrer": false, "require_email_verification": false,
-		"referral_milestones": []any{}, "email_templates": Obj{}, "referral_guard": "off", "credit_after_verification": false,
-		"appearance": Obj{},
+		"referral_milestones": []any{}, "email_templates": Obj{},
 	}
 }
 
@@ -57,7 +56,7 @@ func testWaitlistLife(t *testing.T, d *deployment) {
 	if len(list.Waitlists) != 2 || list.Waitlists[0].ID != id || list.Waitlists[1].ID != second.Str("waitlist_id") {
 		t.Fatalf("list %+v", list)
 	}
-	if w := list.Waitlists[0]; w.Name != "First" || w.Role != "owner" || w.Count != 1 || w.CreatedAt != first.Str("created_at") {
+	if w := list.Waitlists[0]; w.Name != "First" || w.Role != "" || w.Count != 1 || w.CreatedAt != first.Str("created_at") {
 		t.Errorf("entry %+v", w)
 	}
 

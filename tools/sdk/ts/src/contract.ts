@@ -870,7 +870,8 @@ export interface paths {
          *     up to 5 seconds, with the state of the blast at that time; recipient_count grows until the blast is sent, and
          *     failed_count is how many recipients got no mail. A deployment may limit the mails a day of an owner, with other
          *     limits during a trial: above that limit the answer is 429 with Retry-After. It may also limit the mails a day to
-         *     an address, from all owners: beyond it the mail to this address fails.
+         *     an address, from all owners: beyond it the mail to this address fails. `send_at`, `segment`, `filter`, `test`,
+         *     `test_to` and `draft` are refused with 400: without them the mail would go to the whole list at once.
          */
         post: operations["sendBlast"];
         delete?: never;
@@ -1377,7 +1378,10 @@ export interface components {
             signup_count: number;
             created_at: components["schemas"]["Timestamp"];
         };
-        /** @description Every setting, with defaults filled in; unset texts are empty */
+        /**
+         * @description Every setting, with defaults filled in; unset texts are empty. `referral_guard`, `credit_after_verification` and
+         *     `appearance` are there only while they are stored.
+         */
         Settings: {
             /** @default  */
             headline: string;
@@ -1438,20 +1442,18 @@ export interface components {
                 offboarding?: components["schemas"]["Id"];
             };
             /**
-             * @description What becomes of a referral that looks invented. See `Signup.flagged`
-             * @default off
+             * @description What becomes of a referral that looks invented, as `off` unless stored. See `Signup.flagged`
              * @enum {unknown}
              */
-            referral_guard: "off" | "flag" | "withhold";
+            referral_guard?: "off" | "flag" | "withhold";
             /**
              * @description Whether a referrer gets the credit when the address is verified, not at the signup. It has no effect unless
              *     `require_email_verification` has.
-             * @default false
              */
-            credit_after_verification: boolean;
-            appearance: components["schemas"]["Appearance"];
+            credit_after_verification?: boolean;
+            appearance?: components["schemas"]["Appearance"];
         };
-        /** @description How the pages and the widget show the form. What is left out is as it is by default */
+        /** @description How the pages and the widget show the form, once it is set. What is left out is as it is by default */
         Appearance: {
             /** @description Colour of buttons and links. Text keeps to a readable colour where this one gives too little contrast */
             accent?: string;
@@ -1549,7 +1551,7 @@ export interface components {
             consent_text: string;
             referral_boost: number;
             position_offset: number;
-            appearance: components["schemas"]["Appearance"];
+            appearance?: components["schemas"]["Appearance"];
             /** @description Effective only if the owner is on Advanced or Pro */
             hide_branding?: boolean;
             /** @description Effective only if the owner is on Advanced or Pro */
@@ -1639,12 +1641,13 @@ export interface components {
             device_type: string;
             created_at: components["schemas"]["Timestamp"];
             /**
-             * @description Why the referral looks invented, empty if it does not: `same_person` (the address, without what its provider
+             * @description Only while the waitlist has a `referral_guard` that is not off, or a flagged signup.
+             *     Why the referral looks invented, empty if it does not: `same_person` (the address, without what its provider
              *     ignores, is the referrer's or that of somebody whom it referred in 30 days), `disposable_domain`,
              *     `same_network` (the same /24 or /48 among the referrer's last 30 referrals in 30 days), `velocity` (30
              *     referrals in the 10 minutes before), `too_fast`. Several are separated by commas.
              */
-            flagged: string;
+            flagged?: string;
         };
         /**
          * @description Subject and bodies may have placeholders like `{{first_name}}`: email, first_name, last_name, position,
@@ -2894,8 +2897,8 @@ export interface operations {
                             name: string;
                             signup_count: number;
                             created_at: components["schemas"]["Timestamp"];
-                            /** @description The caller's role for the waitlist */
-                            role: string;
+                            /** @description The caller's role for the waitlist. Only members of a team see it */
+                            role?: string;
                         }[];
                     };
                 };
@@ -3271,10 +3274,10 @@ export interface operations {
              * @description RFC 4180, UTF-8 without BOM, CRLF. Columns: email, first_name, last_name, phone, position,
              *     referral_count, referral_token, referred_by, utm_source, utm_medium, utm_campaign, utm_term,
              *     utm_content, one for each custom question's label, email_opt_out, email_opt_out_at, consent_given_at,
-             *     consent_text_version, privacy_policy_version, email_verified, created_at, flagged. Each has a name of its own:
-             *     a label that equals another column gets " (id)" behind it, with the question's id. Booleans are true and false.
-             *     A cell that a spreadsheet would read as a formula begins with an apostrophe, except a phone of + and
-             *     digits.
+             *     consent_text_version, privacy_policy_version, email_verified, created_at, and flagged while signups have it.
+             *     Each has a name of its own: a label that equals another column gets " (id)" behind it, with the question's id.
+             *     Booleans are true and false. A cell that a spreadsheet would read as a formula begins with an apostrophe,
+             *     except a phone of + and digits.
              */
             200: {
                 headers: {

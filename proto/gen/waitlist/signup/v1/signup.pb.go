@@ -1709,8 +1709,8 @@ type AdminSignup struct {
 	EmailOptOutAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=email_opt_out_at,json=emailOptOutAt,proto3" json:"email_opt_out_at,omitempty"`
 	DeviceType    string                 `protobuf:"bytes,18,opt,name=device_type,json=deviceType,proto3" json:"device_type,omitempty"`
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// What the referral guard found, names separated by commas; empty if nothing.
-	Flagged       string `protobuf:"bytes,20,opt,name=flagged,proto3" json:"flagged,omitempty"`
+	// What the referral guard found, names separated by commas; empty if nothing. Unset while the guard is off and has flagged nobody.
+	Flagged       *string `protobuf:"bytes,20,opt,name=flagged,proto3,oneof" json:"flagged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1879,8 +1879,8 @@ func (x *AdminSignup) GetCreatedAt() *timestamppb.Timestamp {
 }
 
 func (x *AdminSignup) GetFlagged() string {
-	if x != nil {
-		return x.Flagged
+	if x != nil && x.Flagged != nil {
+		return *x.Flagged
 	}
 	return ""
 }
@@ -3533,7 +3533,7 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\blast_key\x18\x04 \x01(\tR\alastKey\"k\n" +
 	"\x13ListSignupsResponse\x129\n" +
 	"\asignups\x18\x01 \x03(\v2\x1f.waitlist.signup.v1.AdminSignupR\asignups\x12\x19\n" +
-	"\blast_key\x18\x02 \x01(\tR\alastKey\"\xd3\x05\n" +
+	"\blast_key\x18\x02 \x01(\tR\alastKey\"\xe4\x05\n" +
 	"\vAdminSignup\x12\x14\n" +
 	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1d\n" +
 	"\n" +
@@ -3561,8 +3561,10 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\vdevice_type\x18\x12 \x01(\tR\n" +
 	"deviceType\x129\n" +
 	"\n" +
-	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
-	"\aflagged\x18\x14 \x01(\tR\aflagged\"}\n" +
+	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1d\n" +
+	"\aflagged\x18\x14 \x01(\tH\x00R\aflagged\x88\x01\x01B\n" +
+	"\n" +
+	"\b_flagged\"}\n" +
 	"\x13RemoveSignupRequest\x12/\n" +
 	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
 	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
@@ -3867,6 +3869,7 @@ func file_waitlist_signup_v1_signup_proto_init() {
 	if File_waitlist_signup_v1_signup_proto != nil {
 		return
 	}
+	file_waitlist_signup_v1_signup_proto_msgTypes[27].OneofWrappers = []any{}
 	file_waitlist_signup_v1_signup_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
