@@ -126,7 +126,7 @@ func testExport(t *testing.T, d *deployment) {
 		"require_email_verification": true, "custom_questions": questions,
 	})
 	before, behind := columns()
-	labels := []string{"Why?", "Gone", "Same", "Same"}
+	labels := []string{"Why?", "Gone", "Same", "Same (terms)"}
 	path := "/waitlists/" + id + "/export"
 	t.Run("empty list", func(t *testing.T) {
 		r := o.Do(t, Get(path).As(o.token)).Want(http.StatusOK)
@@ -145,7 +145,7 @@ func testExport(t *testing.T, d *deployment) {
 	o.Do(t, Post("/public/waitlists/"+id+"/unsubscribe", Obj{"email": bob, "token": d.unsubscribeToken(t, id, bob)})).Want(http.StatusOK)
 	// A removed question takes its answers with it.
 	o.set(t, id, Obj{"custom_questions": slices.Delete(questions, 1, 2)})
-	labels = []string{"Why?", "Same", "Same"}
+	labels = []string{"Why?", "Same", "Same (terms)"}
 	var list page
 	o.Do(t, Get("/waitlists/"+id+"/signups").As(o.token)).Want(http.StatusOK).Decode(&list)
 
@@ -288,7 +288,7 @@ func testExportCells(t *testing.T, d *deployment) {
 		}
 	}
 	header, _ := parse(t, o.Do(t, Get("/waitlists/"+id+"/export").As(o.token)).Body)
-	if got := header[13:18]; !slices.Equal(got, []string{"'" + labels[0], labels[1], labels[2], "'-1", "Why?"}) {
+	if got := header[13:18]; !slices.Equal(got, []string{"'" + labels[0], labels[1], "two lines", "'-1", "Why?"}) {
 		t.Errorf("labels %q", got)
 	}
 	t.Run("phones and addresses", func(t *testing.T) {
