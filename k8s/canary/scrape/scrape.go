@@ -94,7 +94,11 @@ func New(checks []Check, judged []judge.Check) (*Watch, error) {
 		}
 	}
 	w := &Watch{
-		client: &http.Client{Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}},
+		client: &http.Client{
+			Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute},
+			// Otherwise a candidate could have the operator ask any host, and be judged by what that answers.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
 		checks: checks, boundaries: boundaries, pods: map[string]*pod{},
 	}
 	w.clear()

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"waitlist.internal/k8s/canary/judge"
@@ -114,6 +115,20 @@ func TestLook(t *testing.T) {
 	look("a pod is gone", a[:1], a[2:], none, windows(1, 0, 0), false)
 	candidate.fast = 500
 	look("a pod is promoted", a[:0], a, none, none, false)
+}
+
+// TestRedirect: a pod cannot send the operator to another host, nor be judged by its answers.
+func TestRedirect(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Bool
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
+	defer elsewhere.Close()
+	pod := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer pod.Close()
+	w, _ := start(t)
+	if _, _, err := w.Look(t.Context(), []string{pod.URL}, nil); err == nil || asked.Load() {
+		t.Errorf("followed: %v, %v", asked.Load(), err)
+	}
 }
 
 func TestWhatPodsMayAnswer(t *testing.T) {

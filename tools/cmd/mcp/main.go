@@ -5,8 +5,8 @@
 //	WAITLIST_URL      the interface, with its version; by default that of make run
 //
 // It is a client of the REST interface. An assistant reads what strangers wrote into a
-// form, and may take that for an order. So no tool sends, changes or deletes anything: the
-// worst that an order can do is a waitlist or a draft too many.
+// form, and may take that for an order. So no tool sends, changes or deletes anything, or sets
+// a URL: the worst that an order can do is a waitlist or a draft too many.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -139,12 +140,17 @@ func serve(c *waitlist.Client) *mcp.Server {
 			}
 			return out, err
 		})
-	add(s, "create_waitlist", "Create a waitlist.", false,
+	add(s, "create_waitlist", "Create a waitlist. Settings that hold a URL or a link are the owner's to make.", false,
 		func(ctx context.Context, in struct {
 			Name     string            `json:"name" jsonschema:"the name that people see"`
 			Settings waitlist.Settings `json:"settings,omitempty" jsonschema:"settings by the names of the REST interface, such as referral_boost"`
 		},
 		) (waitlist.ListedWaitlist, error) {
+			for name := range in.Settings {
+				if !slices.Contains(offered(), name) {
+					return waitlist.ListedWaitlist{}, fmt.Errorf("only the owner sets %q; create_waitlist sets %s", name, strings.Join(offered(), ", "))
+				}
+			}
 			return c.CreateWaitlist(ctx, in.Name, in.Settings)
 		})
 	add(s, "draft_blast", "Save a draft of a mail to a waitlist as a template. Nobody gets it: the owner sends it.", false,
@@ -165,6 +171,16 @@ func serve(c *waitlist.Client) *mcp.Server {
 			return draft{made.ID, note}, err
 		})
 	return s
+}
+
+// offered are the settings that create_waitlist takes. None holds a URL, a link or an id, by which an order could bring what an
+// assistant has read to somebody else, or lead people away.
+func offered() []string {
+	return []string{
+		"headline", "subheadline", "name_field", "phone_field", "custom_questions", "hide_branding", "hide_position",
+		"exclude_personal_emails", "allowed_email_domains", "status", "show_social_proof", "referral_boost", "position_offset",
+		"require_email_verification", "referral_milestones",
+	}
 }
 
 // add adds a tool. A refusal of the service is the tool's answer, so that the assistant

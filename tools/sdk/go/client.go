@@ -68,8 +68,8 @@ func Account(email string) Option {
 	return func(c *Client) { c.header.Set("X-Account-Email", email) }
 }
 
-// HTTPClient sends the requests by h in place of http.DefaultClient. h should have no
-// Timeout, which would end exports; contexts bound requests.
+// HTTPClient sends the requests by a copy of h in place of http.DefaultClient's. h should have no
+// Timeout, which would end exports; contexts bound requests. The copy follows no redirect.
 func HTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
 // Attempts is how often a request is sent at most: 1 or more, by default 4.
@@ -93,6 +93,10 @@ func New(base string, options ...Option) (*Client, error) {
 	for _, o := range options {
 		o(c)
 	}
+	sender := *c.http
+	// The service redirects nobody, and net/http would send the API key along to another host.
+	sender.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c.http = &sender
 	return c, nil
 }
 

@@ -166,6 +166,24 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
+// TestRedirect: the API key does not go to another host.
+func TestRedirect(t *testing.T) {
+	f := &faulty{answers: []int{200}}
+	elsewhere := httptest.NewServer(f)
+	defer elsewhere.Close()
+	srv := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer srv.Close()
+	c, err := waitlist.New(srv.URL, waitlist.APIKey("k"), waitlist.HTTPClient(srv.Client()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.CreateWaitlist(t.Context(), "x", nil)
+	var refused *waitlist.Error
+	if len(f.seen) != 0 || !errors.As(err, &refused) || refused.Status != http.StatusTemporaryRedirect {
+		t.Errorf("%d requests went elsewhere: %v", len(f.seen), err)
+	}
+}
+
 // TestRetryAfter: the client waits as long as it is asked to.
 func TestRetryAfter(t *testing.T) {
 	f := &faulty{answers: []int{429, 200}, after: "1"}

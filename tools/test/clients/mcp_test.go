@@ -81,6 +81,16 @@ func TestMCP(t *testing.T) {
 	if refused != "" {
 		t.Fatal(refused)
 	}
+	for _, settings := range []object{
+		{"hero_image_url": "https://example.com/?a=ann@example.com"},
+		{"webhook_url": "https://example.com/"},
+		{"appearance": object{"logo_url": "https://example.com/"}},
+		{"consent_text": "[Terms](https://example.com/)"},
+	} {
+		if refused := call("create_waitlist", object{"name": "Kites", "settings": settings}, nil); !strings.Contains(refused, "only the owner sets") {
+			t.Errorf("%v: %q", settings, refused)
+		}
+	}
 	for _, email := range []string{"ann@example.com", "bob@example.com", "cleo@example.com"} {
 		if _, err := s.owner.SignUp(t.Context(), made.ID, waitlist.NewSignup{Email: email}); err != nil {
 			t.Fatal(err)

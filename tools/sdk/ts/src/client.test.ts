@@ -1,6 +1,9 @@
 // Run by tools/test/clients against a running suite: WAITLIST_URL and WAITLIST_KEY name it.
 // On the way, the answer to every first request of an operation is lost.
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import { audit, connect, signups, value, WaitlistError } from './client.js';
 
@@ -59,6 +62,20 @@ test('refusals', async () => {
   const wrong = await refused(owner.POST('/waitlists', { body: { name: '' } }));
   assert.equal(wrong.code, 'VALIDATION_ERROR');
   assert.deepEqual(wrong.fields.map((f) => f.field), ['name']);
+});
+
+test('the key does not go to another host', async () => {
+  const seen: string[] = [];
+  const server = createServer((request, answer) => {
+    seen.push(request.url ?? '');
+    answer.writeHead(307, { Location: '/elsewhere' }).end();
+  });
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  const { port } = server.address() as AddressInfo;
+  await assert.rejects(connect({ baseUrl: `http://127.0.0.1:${port}`, apiKey }).GET('/waitlists'), { status: 307 });
+  assert.deepEqual(seen, ['/waitlists']);
+  server.closeAllConnections();
+  server.close();
 });
 
 const sent: Request[] = [];

@@ -139,7 +139,8 @@ export function connect(options: Options): Waitlist {
   if (options.apiKey) headers['X-Api-Key'] = options.apiKey;
   if (options.token) headers.Authorization = `Bearer ${options.token}`;
   if (options.account) headers['X-Account-Email'] = options.account;
-  return createClient<paths>({ baseUrl: options.baseUrl, headers, fetch: repeat });
+  // The service redirects nobody, and fetch would send the API key along to another host.
+  return createClient<paths>({ baseUrl: options.baseUrl, headers, fetch: repeat, redirect: 'manual' });
 
   async function repeat(request: Request): Promise<Response> {
     const repeatable = rule(request);
