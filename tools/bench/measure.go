@@ -442,6 +442,9 @@ func (b *bench) profiles(ctx context.Context, srv *server, prefix string) (stop 
 		path := filepath.Join(b.profile, prefix+file)
 		err := func() error {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+srv.internal+"/debug/pprof/"+name, nil)
+			if err == nil {
+				req.AddCookie(&http.Cookie{Name: "dev_key", Value: devKey})
+			}
 			if err != nil {
 				return err
 			}

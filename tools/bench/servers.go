@@ -165,6 +165,9 @@ func packages() map[string]string {
 	return map[string]string{signupProgram: "./services/signup/cmd/signup", standaloneProgram: "./tools/cmd/standalone"}
 }
 
+// devKey opens the standalone program's profiles.
+const devKey = "bench"
+
 // start runs a built program on a database until stop. name is the name of the instance; settings common to all instances
 // override extra.
 func (l *lab) start(ctx context.Context, program, postgresURL, name string, extra ...string) (*server, error) {
@@ -176,7 +179,7 @@ func (l *lab) start(ctx context.Context, program, postgresURL, name string, extr
 		}
 	}
 	env := map[string]string{
-		"HTTP_ADDR": addrs[0], "INTERNAL_ADDR": addrs[1],
+		"HTTP_ADDR": addrs[0], "INTERNAL_ADDR": addrs[1], "DEV_KEY": devKey,
 		"POSTGRES_URL": postgresURL, "REDIS_URL": l.redis.URL, "KAFKA_BROKERS": l.brokers, "KAFKA_TOPIC_PREFIX": name + ".",
 	}
 	if filepath.Base(program) == standaloneProgram {

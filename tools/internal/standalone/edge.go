@@ -12,6 +12,7 @@ import (
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/proto/routes"
 	pages "waitlist.internal/services/pages/app"
+	"waitlist.internal/tools/internal/devkey"
 )
 
 // edge replaces the ingress: it passes each request to the service behind its path
@@ -33,11 +34,13 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 	if err != nil {
 		return nil, err
 	}
-	var shown *mails
+	var shown http.Handler
 	if s.cfg.showsMails() {
-		if shown, err = newMails(s.cfg.MailDir); err != nil {
+		mails, err := newMails(s.cfg.MailDir)
+		if err != nil {
 			return nil, err
 		}
+		shown = devkey.Guard(s.cfg.DevKey, mails)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if shown != nil && (r.URL.Path == mailsPath || strings.HasPrefix(r.URL.Path, mailsPath+"/")) {
@@ -87,8 +90,8 @@ func (s *Standalone) internal(tel *telemetry.Telemetry) http.Handler {
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", telemetry.MetricsHandler(all))
 	mux.Handle("PUT /log/level", telemetry.LevelHandler(levels...))
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	for path, profile := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "trace": pprof.Trace} {
+		mux.Handle("GET /debug/pprof/"+path, devkey.Guard(s.cfg.DevKey, profile))
+	}
 	return mux
 }

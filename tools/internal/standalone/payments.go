@@ -43,7 +43,7 @@ func (s *Standalone) startPayments(ctx context.Context) (map[string]string, erro
 	}
 	s.onStop(func() error { _ = listener.Close(); return nil })
 	sim, err := stripesim.New(stripesim.Config{
-		Key: simulatorKey, PublicURL: s.URL, WebhookURL: s.URL + "/v1/billing/webhook", WebhookSecret: secret[0],
+		Key: simulatorKey, ControlKey: s.cfg.DevKey, PublicURL: s.URL, WebhookURL: s.URL + "/v1/billing/webhook", WebhookSecret: secret[0],
 		File: s.dir("payments.json"),
 	})
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Standalone) startPayments(ctx context.Context) (map[string]string, erro
 	s.onStop(func() error { stop(); return <-ended })
 	s.pages = sim
 	address := "http://" + reachable(listener.Addr())
-	s.parts = append(s.parts, part{name: "Payments", what: "simulator at " + address + ", no card is charged"})
+	s.parts = append(s.parts, part{name: "Payments", what: "simulator at " + address + ", no card is charged; controls at /_sim/…?key=" + s.cfg.DevKey})
 	var prices []string
 	for _, tier := range []string{"basic", "advanced", "pro"} {
 		for _, interval := range []string{"monthly", "yearly"} {

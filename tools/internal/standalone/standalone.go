@@ -11,7 +11,9 @@
 package standalone
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +54,8 @@ type Config struct {
 	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0"`
 	// Where /livez, /readyz, /metrics and /debug/pprof of all services listen. Empty: nowhere.
 	InternalAddr string `env:"INTERNAL_ADDR"`
+	// Key of the inbox, the payment simulator's control interface and the profiles. The banner prints their addresses.
+	DevKey string `env:"DEV_KEY" run:"a new one with each start"`
 	// Folder of all persistent data. One process at a time uses it.
 	DataDir string `env:"DATA_DIR" envDefault:".data"`
 	// Folder that gets one `.eml` file per mail.
@@ -178,6 +182,7 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	if cfg.Stderr == nil {
 		cfg.Stderr = io.Discard
 	}
+	cfg.DevKey = cmp.Or(cfg.DevKey, rand.Text())
 	s := &Standalone{cfg: cfg, failed: make(chan error, 1), stopping: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -241,6 +246,7 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("listen at INTERNAL_ADDR: %w", err)
 		}
+		s.cfg.InternalAddr = internal.Addr().String()
 		s.serve("internal HTTP", internal, s.internal(tel), httpapi.ServerConfig{Log: s.log}) //nolint:contextcheck // as above
 	}
 	if err := s.awaitReady(ctx); err != nil {
@@ -381,7 +387,10 @@ func (s *Standalone) banner() {
 		}
 	}
 	if s.cfg.showsMails() {
-		fmt.Fprintf(&b, "  %-10s%s\n", "Inbox", s.URL+mailsPath+", all mails, on this machine only")
+		fmt.Fprintf(&b, "  %-10s%s\n", "Inbox", s.URL+mailsPath+"?key="+s.cfg.DevKey+", all mails")
+	}
+	if s.cfg.InternalAddr != "" {
+		fmt.Fprintf(&b, "  %-10shttp://%s/debug/pprof/?key=%s\n", "Profiles", s.cfg.InternalAddr, s.cfg.DevKey)
 	}
 	data := part{name: "Data", what: "in " + s.cfg.DataDir + ", log in " + s.cfg.LogFile}
 	for _, p := range append(append([]part(nil), s.parts...), mail, data) {

@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"mime"
-	"net"
 	"net/http"
 	"time"
+
+	"waitlist.internal/tools/internal/devkey"
 )
 
-// controls offers the methods of Server as JSON to other processes on this machine. Bodies must be application/json, which a
-// form on a foreign page cannot send.
+// controls offers the methods of Server as JSON to other processes that send ControlKey as ?key=. Bodies must be application/json,
+// which a form on a foreign page cannot send.
 //
 //	POST   /_sim/faults            a Fault
 //	DELETE /_sim/faults
@@ -88,12 +89,7 @@ func (s *Server) controlDelivery(ctx context.Context, in controlRequest) (any, e
 }
 
 func (s *Server) control(pattern string, do func(context.Context, controlRequest) (any, error)) {
-	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.RemoteAddr)
-		if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
-			http.Error(w, "only callers on this machine may use /_sim/", http.StatusForbidden)
-			return
-		}
+	s.mux.Handle(pattern, devkey.Guard(s.cfg.ControlKey, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		in := controlRequest{Customer: r.URL.Query().Get("customer")}
 		if r.Method == http.MethodPost {
 			kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -119,5 +115,5 @@ func (s *Server) control(pattern string, do func(context.Context, controlRequest
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(out)
-	})
+	})))
 }

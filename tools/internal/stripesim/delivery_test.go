@@ -397,10 +397,11 @@ func TestStateSurvivesARestart(t *testing.T) {
 
 func TestControls(t *testing.T) {
 	t.Parallel()
-	s := start(t, nil)
+	s := start(t, func(c *stripesim.Config) { c.ControlKey = "secret" })
+	key := ""
 	do := func(method, path, body, kind string) (int, string) {
 		t.Helper()
-		r := must(http.NewRequest(method, s.url+path, bytes.NewReader([]byte(body))))(t)
+		r := must(http.NewRequest(method, s.url+path+key, bytes.NewReader([]byte(body))))(t)
 		r.Header.Set("Content-Type", kind)
 		resp, answer := exchange(t, s.http, r)
 		return resp.StatusCode, answer
@@ -411,6 +412,10 @@ func TestControls(t *testing.T) {
 			t.Fatalf("%s: %d %s", path, status, answer)
 		}
 	}
+	if status, _ := do(http.MethodGet, "/_sim/calls", "", ""); status != http.StatusForbidden {
+		t.Errorf("without the key: %d", status)
+	}
+	key = "?key=secret"
 	status, _ := do(http.MethodPost, "/_sim/faults", `{"times":1,"kind":"broken"}`, "text/plain")
 	if status != http.StatusUnsupportedMediaType {
 		t.Errorf("a content type that a foreign page's form can send: %d", status)
@@ -446,9 +451,11 @@ func TestControls(t *testing.T) {
 	if got := s.Time().Sub(s.clock.now()); got != 30*24*time.Hour {
 		t.Errorf("time is %s ahead", got)
 	}
-	if _, body := do(http.MethodGet, "/_sim/history?customer="+sub.Customer.ID, "", ""); !strings.Contains(body, `"past_due"`) {
+	key = ""
+	if _, body := do(http.MethodGet, "/_sim/history?key=secret&customer="+sub.Customer.ID, "", ""); !strings.Contains(body, `"past_due"`) {
 		t.Errorf("history: %s", body)
 	}
+	key = "?key=secret"
 	if _, body := do(http.MethodGet, "/_sim/calls", "", ""); !strings.Contains(body, `"/v1/customers"`) {
 		t.Errorf("calls: %s", body)
 	}

@@ -57,6 +57,8 @@ type Config struct {
 	PublicURL string
 	// Prices are the prices that exist; nil: DefaultPrices.
 	Prices []Price
+	// ControlKey opens the control interface; empty: nobody.
+	ControlKey string
 	// WebhookURL receives the events, signed with WebhookSecret; empty: no deliveries.
 	WebhookURL, WebhookSecret string
 	// WebhookEvents are the event types that the webhook subscribes to; nil: all.
@@ -177,7 +179,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// ServeHTTP serves the API under /v1/, the hosted pages, and /_sim/ for callers on this machine.
+// ServeHTTP serves the API under /v1/, the hosted pages, and /_sim/ for holders of ControlKey.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
 // Run delivers events and lets time pass until ctx ends. It returns when the goroutines it started have ended. Call it once.

@@ -377,7 +377,7 @@ func (r *running) forgets() {
 
 // control gives the payment simulator an order.
 func (r *running) control(method, body string) {
-	req, err := http.NewRequestWithContext(r.Context(), method, r.sim+"/_sim/faults", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(r.Context(), method, r.sim+"/_sim/faults?key=secret", strings.NewReader(body))
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -417,7 +417,7 @@ func open(t *testing.T, env ...string) *running {
 	host, port, _ := net.SplitHostPort(r.mail.address)
 	r.sim = "http://" + sim
 	r.suite = start(t, append([]string{
-		strings.TrimSpace(line), "STRIPESIM_ADDR=" + sim, "STRIPE_WEBHOOK_SECRETS=" + paymentSecret,
+		strings.TrimSpace(line), "STRIPESIM_ADDR=" + sim, "DEV_KEY=secret", "STRIPE_WEBHOOK_SECRETS=" + paymentSecret,
 		"RATE_LIMIT_RPS=100000", "RATE_LIMIT_BURST=100000",
 		"SIGNUP_QUEUE_SIZE=8", "MAIL_PROVIDER=smtp", "MAIL_FROM=no-reply@example.com", "SMTP_TLS=none", "SMTP_HOST=" + host, "SMTP_PORT=" + port,
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + r.spans.address, "TRACE_RATIO=1", "TRACES_PER_SECOND=20",

@@ -15,9 +15,9 @@ import (
 // shows: account, reference, form, mail.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
-	s := start(t, map[string]string{"TRUSTED_PROXIES": "none"})
+	s := start(t, map[string]string{"TRUSTED_PROXIES": "none", "DEV_KEY": "secret"})
 	p := browser(t, s.server.URL)()
-	p.open("/dev/mail")
+	p.open("/dev/mail?key=secret") // once: then it is in a cookie
 	p.sees("There are no mails yet")
 	p.press(`a[href="/register"]`)
 	p.fill("#email", "owner@example.com")
