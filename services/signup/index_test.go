@@ -10,10 +10,13 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/redis"
 )
 
 // heldLog is a change log that counts its reads and holds them until open is closed.
@@ -260,5 +263,81 @@ func TestManyAtOnce(t *testing.T) {
 		if p, err := w.sets.Rank(t.Context(), w.list.ID, v); err != nil || p.Rank != number/2 || p.Mark != half {
 			t.Errorf("number %d: %+v, %v", number, p, err)
 		}
+	}
+}
+
+// TestAForeignWriteHeals: whatever somebody else writes into Redis, places are right again after a check, from the index, too.
+func TestAForeignWriteHeals(t *testing.T) {
+	w := newWorld(t, 1)
+	var joins []*signup.Join
+	for range 30 {
+		joins = append(joins, w.newJoin(signup.Token{}, false))
+	}
+	w.join(t, joins)
+	keys := redis.KeysOf(w.list.ID)
+	var clock atomic.Int64
+	quiet := slog.New(slog.DiscardHandler)
+	store := &countedStore{IndexStore: w.sets}
+	svc := signup.New(signup.Config{
+		SmallList: 5, Store: w.store, Index: signup.NewIndex(store, w.store, quiet), Tokens: w.ring, Log: quiet,
+		Now: func() time.Time { return time.Unix(clock.Load(), 0) },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = svc.Run(ctx) })
+	defer func() { cancel(); running.Wait() }()
+	status := func(m member) signup.Standing {
+		t.Helper()
+		at, err := svc.Status(t.Context(), w.list.ID, m.email)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	victim := w.queue[14]
+	for name, write := range map[string]func() error{
+		"others are moved to the front": func() error {
+			for _, m := range w.queue[20:] {
+				if err := w.rdb.ZAdd(t.Context(), keys[0], goredis.Z{Score: -1, Member: m.number}).Err(); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"people who are on no list": func() error {
+			for n := range 21 {
+				if err := w.rdb.ZAdd(t.Context(), keys[0], goredis.Z{Score: -1, Member: 1_000_000 + n}).Err(); err != nil {
+					return err
+				}
+			}
+			return w.rdb.HSet(t.Context(), keys[1], "live", 51).Err()
+		},
+		"another total": func() error { return w.rdb.HSet(t.Context(), keys[1], "total", 99).Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if at := status(victim); at.Position != 15 || at.Total != 30 {
+				t.Fatalf("before: %+v", at)
+			}
+			if err := write(); err != nil {
+				t.Fatal(err)
+			}
+			clock.Add(60)
+			if at := status(victim); at.Position != 15 || at.Total != 30 {
+				t.Errorf("a minute later: %+v", at)
+			}
+			// Until the index is built anew, and nothing is due.
+			for end := time.Now().Add(time.Minute); ; {
+				before := store.ranks.Load()
+				at := status(victim)
+				rank, err := w.rdb.ZRank(t.Context(), keys[0], fmt.Sprint(victim.number)).Result()
+				total, totalErr := w.rdb.HGet(t.Context(), keys[1], "total").Int64()
+				if err == nil && totalErr == nil && rank == 14 && total == 30 && store.ranks.Load() > before && at.Position == 15 {
+					break
+				}
+				if at.Position != 15 || time.Now().After(end) {
+					t.Fatalf("the index is still wrong: rank %d, total %d, %+v", rank, total, at)
+				}
+			}
+		})
 	}
 }

@@ -55,9 +55,15 @@ func normalised(email string) string {
 }
 
 // place returns a signup with its exact place: on a small list from Postgres, else
-// from the index, and if that cannot answer from the buckets in Postgres.
+// from the index, and if that cannot answer from the buckets in Postgres. Now and then it
+// takes the place from there anyway and compares the index with it.
 func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlist, View, int64, error) {
-	w, v, err := s.view(ctx, waitlistID, email, s.cfg.SmallList)
+	most := s.cfg.SmallList
+	due := s.index != nil && s.index.unchecked(waitlistID, s.now())
+	if due {
+		most = math.MaxInt64
+	}
+	w, v, err := s.view(ctx, waitlistID, email, most)
 	if err != nil {
 		return nil, v, 0, err
 	}
@@ -65,6 +71,9 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 		return nil, v, 0, errNoSignup()
 	}
 	if v.Rank != 0 {
+		if due && v.Live > s.cfg.SmallList {
+			s.index.compare(ctx, waitlistID, v)
+		}
 		return w, v, v.Rank, nil
 	}
 	at, err := s.index.Rank(ctx, waitlistID, v)
