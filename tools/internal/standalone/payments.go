@@ -63,7 +63,9 @@ func (s *Standalone) startPayments(ctx context.Context) (map[string]string, erro
 	s.onStop(func() error { stop(); return <-ended })
 	s.pages = sim
 	address := "http://" + reachable(listener.Addr())
-	s.parts = append(s.parts, part{name: "Payments", what: "simulator at " + address + ", no card is charged; controls at /_sim/…?key=" + s.cfg.DevKey})
+	s.parts = append(s.parts, part{
+		name: "Payments", what: "simulator at " + address + ", no card is charged; controls at /_sim/…?key=" + s.cfg.DevKey,
+	})
 	var prices []string
 	for _, tier := range []string{"basic", "advanced", "pro"} {
 		for _, interval := range []string{"monthly", "yearly"} {

@@ -87,7 +87,8 @@ func TestMCP(t *testing.T) {
 		{"appearance": object{"logo_url": "https://example.com/"}},
 		{"consent_text": "[Terms](https://example.com/)"},
 	} {
-		if refused := call("create_waitlist", object{"name": "Kites", "settings": settings}, nil); !strings.Contains(refused, "only the owner sets") {
+		refused := call("create_waitlist", object{"name": "Kites", "settings": settings}, nil)
+		if !strings.Contains(refused, "only the owner sets") {
 			t.Errorf("%v: %q", settings, refused)
 		}
 	}
