@@ -291,7 +291,7 @@ func (b *Blaster) send(j job) {
 	}
 	ctx, cancel := context.WithTimeout(j.a.work, sendTimeout)
 	defer cancel()
-	if j.outcome = b.judge(j.a, b.Provider.Send(ctx, b.mail(j))); j.outcome == "" {
+	if j.outcome = b.judge(j, b.Provider.Send(ctx, b.mail(j))); j.outcome == "" {
 		j.a.open.Done()
 		return
 	}
@@ -324,7 +324,7 @@ func (b *Blaster) request(a *attempt, jobs []job) {
 				unsendable = append(unsendable, j.result())
 				continue
 			}
-			if j.outcome = b.judge(a, errs[0]); j.outcome != "" {
+			if j.outcome = b.judge(j, errs[0]); j.outcome != "" {
 				results = append(results, j.result())
 			}
 			errs = errs[1:]
@@ -350,12 +350,18 @@ func (b *Blaster) request(a *attempt, jobs []job) {
 
 // judge derives a mail's outcome from the provider's answer; it is empty if the mail has to be
 // sent again.
-func (b *Blaster) judge(a *attempt, err error) Outcome {
+func (b *Blaster) judge(j job, err error) Outcome {
+	a := j.a
+	if err == nil {
+		b.provider.accepted()
+		return MailSent
+	}
 	_, refused := errors.AsType[*RefusedError](err)
 	_, deferred := errors.AsType[*DeferredError](err)
-	b.provider.report(err == nil || refused || deferred)
-	if err == nil {
-		return MailSent
+	if _, doubtful := errors.AsType[*DoubtfulError](err); doubtful {
+		deferred = !b.provider.doubt(j.email)
+	} else {
+		b.provider.report(refused || deferred)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -454,6 +454,52 @@ func TestDeferredMailsAreTriedAgain(t *testing.T) {
 	c.once(150)
 }
 
+// A provider that refuses one recipient after the other refuses us: the blast goes on when it accepts mails
+// again, even after the day in which deferred mails are tried.
+func TestABlastWaitsForAProviderThatRefusesUs(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	c.reply = func(call int, _ messaging.Mail) error {
+		if call <= 40 {
+			return &messaging.DoubtfulError{Reason: "504 5.5.2"}
+		}
+		return nil
+	}
+	id := c.create(c.list(150))
+	c.start(c)
+	c.ended(id, messaging.BlastSent, 150, 0)
+	c.once(150)
+}
+
+// A recipient whom the provider refuses like that holds up neither the others nor other blasts, and counts
+// as failed after a day.
+func TestARefusedRecipientOfABlast(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	tries := 0
+	c.reply = func(_ int, m messaging.Mail) error {
+		if m.To != person(7) {
+			return nil
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		tries++
+		return &messaging.DoubtfulError{Reason: "550 5.7.1"}
+	}
+	list := c.list(150)
+	id, old := c.create(list), c.createAt(list, time.Now().Add(-25*time.Hour))
+	c.start(c)
+	c.ended(old, messaging.BlastSent, 150, 1)
+	testenv.Eventually(c, "the recipient is tried again", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return tries > 5
+	})
+	if l := c.ledger(id); l["sent"] != 149 || l["queued"] != 1 {
+		t.Errorf("ledger: %v", l)
+	}
+}
+
 // An outage of the provider pauses all blasts; an outage of signup pauses the blasts that need it.
 func TestWhatIsAwayIsWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -119,8 +119,8 @@ type Senders interface {
 // Provider delivers mails. It is safe for concurrent use.
 type Provider interface {
 	// Send returns when the provider has accepted the mail. A *RefusedError or *DeferredError
-	// concerns this mail only. Any other error means that the provider is away; it may
-	// nevertheless have accepted the mail.
+	// concerns this mail only, a *DoubtfulError this mail or all of them. Any other error means that
+	// the provider is away; it may nevertheless have accepted the mail.
 	Send(ctx context.Context, m Mail) error
 	Close() error
 }
@@ -151,6 +151,12 @@ type SMSProvider interface {
 	// SendSMS returns the same kinds of errors as Provider.Send.
 	SendSMS(ctx context.Context, m SMS) error
 }
+
+// DoubtfulError means that the provider refused the mail, for a reason that lies in the mail or in us: our
+// name, our login, our quota, its rules.
+type DoubtfulError struct{ Reason string }
+
+func (e *DoubtfulError) Error() string { return "mail refused, perhaps as all others: " + e.Reason }
 
 // RefusedError means that the provider will never accept this mail.
 type RefusedError struct{ Reason string }

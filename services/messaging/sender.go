@@ -130,7 +130,10 @@ func (s *Sender) Run(ctx context.Context) error {
 			}
 		})
 	}
-	workers.Go(func() { s.renew(ctx) })
+	// Claims are renewed until the last mail in flight has ended: an SMTP server may take longer than a lease.
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var renewer sync.WaitGroup
+	renewer.Go(func() { s.renew(renewing) })
 	for ctx.Err() == nil {
 		claimed, err := s.claim(ctx)
 		if err != nil {
@@ -145,6 +148,8 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 	close(jobs)
 	workers.Wait()
+	stop()
+	renewer.Wait()
 	return nil
 }
 
@@ -164,7 +169,6 @@ func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 }
 
 // renew keeps the claims of undecided requests alive, also while they wait for a worker.
-// After the end of ctx, mails in flight need no renewal, because a lease is longer than drain.
 func (s *Sender) renew(ctx context.Context) {
 	for loop.Wait(ctx, s.Lease/3) {
 		now := time.Now()
@@ -323,7 +327,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	}
 	err = send(sending)
 	if err == nil {
-		way.report(true)
+		way.accepted()
 		s.record(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c.EventID) }, c.EventID)
 		return "sent", nil
 	}
@@ -334,6 +338,9 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	if deferred, ok := errors.AsType[*DeferredError](err); ok {
 		way.report(true)
 		return later(deferred)
+	}
+	if doubtful, ok := errors.AsType[*DoubtfulError](err); ok && !way.doubt(to) {
+		return later(doubtful)
 	}
 	return away(way, fmt.Errorf("reach the provider: %w", err))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/pg"
@@ -37,6 +38,8 @@ type env struct {
 	limits messaging.Limits
 	lease  time.Duration
 	clock  func() time.Time
+	// metrics are those of the senders; nil means none.
+	metrics *prometheus.Registry
 
 	scripted
 }
@@ -104,6 +107,9 @@ func (e *env) startOn(queue messaging.MailQueue, provider messaging.Provider) (*
 	cfg := messaging.SenderConfig{
 		Queue: queue, Provider: provider, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: e.clock,
 		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond, Lease: e.lease, Poll: 50 * time.Millisecond,
+	}
+	if e.metrics != nil {
+		cfg.Registerer = e.metrics
 	}
 	if e.world != nil {
 		cfg.Mailings, cfg.Suppressions, cfg.Senders, cfg.Templates = e.world, e.world, e.world, postgres.NewTemplates(e.pool, func() {})
@@ -269,6 +275,93 @@ func TestADeferredMailComesAgain(t *testing.T) {
 	if s := e.states(); s["failed"] != 1 {
 		t.Fatal(s)
 	}
+}
+
+// A provider that refuses one recipient after the other refuses us: all mails wait, and none fails.
+func TestAProviderThatRefusesUsIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	const n, attempts = 50, 40
+	e := newEnv(t)
+	e.reply = func(call int, _ messaging.Mail) error {
+		if call <= attempts {
+			return &messaging.DoubtfulError{Reason: "554 5.7.1"}
+		}
+		return nil
+	}
+	for i := range n {
+		r := signupMail(int64(i))
+		if i >= 5 {
+			r.RequestedAt = time.Now().Add(-80 * time.Hour) // it refuses us for days
+		}
+		e.queue(r)
+	}
+	e.start()
+	e.ended(n)
+	e.sentOnce(n)
+	if deferred := e.count("SELECT count(*) FROM sent_mail WHERE deferrals > 0"); deferred > 2 {
+		t.Errorf("%d mails were deferred, want at most two before all wait", deferred)
+	}
+}
+
+// An unknown mailbox that is refused like that holds nobody up, and its mails end some day.
+func TestARecipientThatIsRefusedHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var refused int
+	e.reply = func(_ int, m messaging.Mail) error {
+		if m.To == "p0@example.com" {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			refused++
+			return &messaging.DoubtfulError{Reason: "550 5.7.1"}
+		}
+		return nil
+	}
+	for range 8 {
+		e.queue(signupMail(0))
+	}
+	old := signupMail(0)
+	old.RequestedAt = time.Now().Add(-80 * time.Hour)
+	e.queue(old)
+	e.metrics = prometheus.NewRegistry()
+	e.start()
+	e.eventually("each was tried twice, and the old one failed", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return refused > 17
+	})
+	for i := range 30 {
+		e.queue(signupMail(int64(i) + 1))
+	}
+	e.eventually("the others are sent", func() bool { return e.states()["sent"] == 30 })
+	if s := e.states(); s["failed"] != 1 || s["queued"] != 8 {
+		t.Error(s)
+	}
+	if got := e.outcomes(); got["away"] != 0 || got["deferred"] < 16 || got["sent"] != 30 {
+		t.Errorf("attempts: %v", got)
+	}
+}
+
+// outcomes counts the attempts by outcome.
+func (e *env) outcomes() map[string]float64 {
+	e.Helper()
+	families, err := e.metrics.Gather()
+	if err != nil {
+		e.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() == "messaging_mails_total" {
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "outcome" {
+						out[l.GetValue()] += m.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+	}
+	return out
 }
 
 func TestAProviderThatIsAwayIsWaitedFor(t *testing.T) {
@@ -445,6 +538,38 @@ func TestStoppingFinishesWhatIsUnderWay(t *testing.T) {
 		t.Fatal(s)
 	}
 	e.sentOnce(4)
+}
+
+// A mail in flight stays with its process while that stops, however slow the mail server is.
+func TestLeaseWhileStopping(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.lease = 600 * time.Millisecond
+	slow, held := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	t.Cleanup(release)
+	e.reply = func(call int, _ messaging.Mail) error {
+		if call == 1 {
+			close(slow)
+			<-held
+		}
+		return nil
+	}
+	e.queue(accountMail())
+	_, stop := e.start()
+	<-slow
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop() }()
+	e.start()
+	begin := time.Now()
+	e.eventually("several leases go by", func() bool { return time.Since(begin) > 3*e.lease })
+	if s := e.states(); s["queued"] != 1 {
+		t.Errorf("another process sent it: %v", s)
+	}
+	release()
+	<-stopped
+	e.ended(1)
+	e.sentOnce(1)
 }
 
 func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {

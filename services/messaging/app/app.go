@@ -36,6 +36,8 @@ type Config struct {
 	SMTPHost string `env:"SMTP_HOST"`
 	// Port of the mail server.
 	SMTPPort int `env:"SMTP_PORT" envDefault:"587"`
+	// Our name in EHLO. Empty: the domain of MAIL_FROM.
+	SMTPHello string `env:"SMTP_HELLO"`
 	// User name at the mail server. Empty: no login.
 	SMTPUsername string `env:"SMTP_USERNAME"`
 	// Password at the mail server.

@@ -85,7 +85,7 @@ func (c Config) provider(sender stdmail.Address) (messaging.Provider, error) {
 	case "smtp":
 		return smtp.New(smtp.Config{
 			Host: c.SMTPHost, Port: c.SMTPPort, Username: c.SMTPUsername, Password: c.SMTPPassword, TLS: c.SMTPTLS, From: sender,
-			Connections: c.MailWorkers + c.BlastWorkers,
+			Hello: c.SMTPHello, Connections: c.MailWorkers + c.BlastWorkers,
 		})
 	case "resend":
 		return resend.New(resend.Config{APIKey: c.ResendAPIKey, BaseURL: c.ResendURL, From: sender})

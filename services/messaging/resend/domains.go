@@ -40,7 +40,7 @@ func (d Domains) Begin(ctx context.Context, domain string) (messaging.Claim, err
 	if err == nil {
 		return claim(domain, created.Id, created.Records, true), nil
 	}
-	if _, refused := errors.AsType[*messaging.RefusedError](err); refused {
+	if refused(err) {
 		known, lookup := d.known(ctx, domain)
 		if lookup != nil {
 			return messaging.Claim{}, away(lookup)

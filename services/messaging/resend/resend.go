@@ -32,6 +32,8 @@ const maxAnswer = 64 << 10
 const (
 	invalidKey     = "invalid_api_key"
 	restrictedKey  = "restricted_api_key"
+	invalidFrom    = "invalid_from_address"
+	invalidAccess  = "invalid_access"
 	otherContent   = "invalid_idempotent_request"
 	sameInProgress = "concurrent_idempotent_requests"
 )
@@ -110,7 +112,7 @@ func (p *Provider) SendBatch(ctx context.Context, key string, mails []messaging.
 			IdempotencyKey: key, BatchValidation: api.BatchValidationPermissive,
 		})
 	})
-	if _, refused := errors.AsType[*messaging.RefusedError](err); refused {
+	if refused(err) {
 		for _, i := range index {
 			errs[i] = p.Send(ctx, mails[i])
 		}
@@ -213,8 +215,15 @@ func (e *apiError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("resend answered %d %s", e.status, e.name))
 }
 
+// refused reports whether Resend does not do what a call asks for.
+func refused(err error) bool {
+	_, ours := errors.AsType[*messaging.RefusedError](err)
+	_, doubtful := errors.AsType[*messaging.DoubtfulError](err)
+	return ours || doubtful
+}
+
 // call makes one call. The error is a *messaging.RefusedError or *messaging.DeferredError if it concerns
-// the content of the request, an *apiError for other error answers, and otherwise a transport error.
+// the content of the request, a *messaging.DoubtfulError if it concerns that or our account, an *apiError for other error answers, and otherwise a transport error.
 func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	var a answer
 	v, err := f(context.WithValue(ctx, answerKey{}, &a))
@@ -233,6 +242,9 @@ func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, er
 		a.status == http.StatusTooManyRequests, a.status == http.StatusRequestTimeout, a.status/100 != 4:
 		// The cause is the key, the URL, a limit or Resend itself: all other calls would fail, too.
 		return v, failed
+	case a.status == http.StatusForbidden, a.status == http.StatusUnavailableForLegalReasons, a.name == invalidFrom, a.name == invalidAccess:
+		// A domain that is not verified, an account that may not send: that of one sender, or ours.
+		return v, &messaging.DoubtfulError{Reason: failed.Error()}
 	}
 	return v, &messaging.RefusedError{Reason: failed.Error()}
 }

@@ -84,9 +84,11 @@ func TestAnswers(t *testing.T) {
 		want   string
 	}{
 		{400, "validation_error", "refused"},
-		{422, "invalid_from_address", "refused"},
-		{403, "validation_error", "refused"}, // the sender's domain is not verified
-		{451, "security_error", "refused"},
+		{422, "validation_error", "refused"},
+		{422, "invalid_from_address", "doubtful"},
+		{422, "invalid_access", "doubtful"},
+		{403, "validation_error", "doubtful"}, // the sender's domain is not verified
+		{451, "security_error", "doubtful"},
 		{401, "missing_api_key", "away"},
 		{401, "restricted_api_key", "away"},
 		{403, "invalid_api_key", "away"},
@@ -108,6 +110,8 @@ func TestAnswers(t *testing.T) {
 			got = "refused"
 		} else if _, ok := errors.AsType[*messaging.DeferredError](err); ok {
 			got = "deferred"
+		} else if _, ok := errors.AsType[*messaging.DoubtfulError](err); ok {
+			got = "doubtful"
 		} else if err == nil {
 			got = "taken"
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	stdmail "net/mail"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/wneessen/go-mail"
 	gosmtp "github.com/wneessen/go-mail/smtp"
 
+	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/eml"
 )
@@ -51,6 +53,9 @@ type Config struct {
 	Username, Password string
 	TLS                string
 	From               stdmail.Address
+	// Hello is our name in EHLO; empty means the domain of From. Servers refuse names without a dot,
+	// such as a pod's.
+	Hello string
 	// Connections is how many unused connections are kept; 0 means 4.
 	Connections int
 	// TLSConfig replaces the default one (system roots, TLS 1.2 and up).
@@ -79,7 +84,7 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Host == "" || cfg.Port < 1 || cfg.Port > 65535 {
 		return nil, errors.New("set SMTP_HOST and a valid SMTP_PORT")
 	}
-	opts := []mail.Option{mail.WithPort(cfg.Port)}
+	opts := []mail.Option{mail.WithPort(cfg.Port), mail.WithHELO(cmp.Or(cfg.Hello, emailaddr.Domain(cfg.From.Address), "localhost"))}
 	switch cfg.TLS {
 	case StartTLS:
 		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory))
@@ -195,6 +200,35 @@ func closed(err error) bool {
 	return se.Reason == mail.ErrConnCheck || se.Reason == mail.ErrSMTPMailFrom && (code == 421 || code < 400)
 }
 
+// statusPattern is an enhanced status code at the beginning of a reply's text.
+var statusPattern = regexp.MustCompile(`^[45]\.\d{1,3}\.\d{1,3}\b`)
+
+// enhanced returns the reply's enhanced status code, or "". The library finds it only if the server announces
+// the extension, which many that use it do not, and anywhere in the text.
+func enhanced(e *mail.SendError) string {
+	_, text, _ := strings.Cut(e.Error(), ": "+strconv.Itoa(e.ErrorCode())+" ")
+	return statusPattern.FindString(strings.TrimPrefix(text, `"`))
+}
+
+// aboutMail reports whether a refusal certainly concerns its recipient or its content, and not us. It looks
+// at the enhanced status code (RFC 3463) or, where there is none, at the reply's code (RFC 5321), never at
+// the text.
+func aboutMail(code int, status string) bool {
+	switch status := strings.Split(status, "."); {
+	case len(status) != 3, status[1] == "0":
+		// 550 and 554 are unknown mailboxes for some servers, and relaying that is denied for others.
+		return code == 551 || code == 552 || code == 553 || code == 556
+	case status[1] == "1": // the address, but for those of the sender
+		return status[2] != "7" && status[2] != "8"
+	case status[1] == "3":
+		return status[2] == "4" // the mail is too big
+	case status[1] == "4": // the way to the recipient, but for congestion and quotas
+		return status[2] != "5"
+	default: // 2 is the mailbox, 6 the content, 5 the protocol, 7 the policy
+		return status[1] == "2" || status[1] == "6"
+	}
+}
+
 // outcome tells failures of the mail from failures of the server. Reasons contain only the codes of the
 // reply, because its text and the library's often contain the address.
 func outcome(err error) error {
@@ -203,7 +237,8 @@ func outcome(err error) error {
 		return err
 	}
 	code := se.ErrorCode()
-	reason := strings.TrimSpace(strconv.Itoa(code) + " " + se.EnhancedStatusCode())
+	status := enhanced(se)
+	reason := strings.TrimSpace(strconv.Itoa(code) + " " + status)
 	switch se.Reason {
 	case mail.ErrGetSender, mail.ErrGetRcpts, mail.ErrNoUnencoded:
 		return &messaging.RefusedError{Reason: "the mail is malformed"}
@@ -214,13 +249,14 @@ func outcome(err error) error {
 			// cause, so it must not hold up all others. If the server is away, the next
 			// connection fails, too.
 			return &messaging.DeferredError{Reason: "connection lost: " + reason}
-		case se.Reason == mail.ErrSMTPMailFrom && code >= 500,
-			code == 421 || code == 502 || code == 503 || code == 530 || code == 535 || code == 538:
+		case se.Reason == mail.ErrSMTPMailFrom && code >= 500, code == 421:
 			// The server is shutting down, requires a login, or refuses the sender: all other
 			// mails would fail, too.
 			return fmt.Errorf("SMTP server is not usable: %s", reason)
-		case code >= 500:
+		case code >= 500 && aboutMail(code, status):
 			return &messaging.RefusedError{Reason: reason}
+		case code >= 500:
+			return &messaging.DoubtfulError{Reason: reason}
 		case code >= 400:
 			return &messaging.DeferredError{Reason: reason}
 		}

@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	stdmail "net/mail"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -52,6 +53,7 @@ type server struct {
 	// mechanisms are the AUTH mechanisms; empty means PLAIN.
 	mechanisms []string
 	froms      []string
+	hello      string
 	open       map[*gosmtp.Conn]bool
 }
 
@@ -218,7 +220,7 @@ func (s *session) Rcpt(to string, _ *gosmtp.RcptOptions) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rcpts = append(s.rcpts, to)
+	s.rcpts, s.hello = append(s.rcpts, to), s.conn.Hostname()
 	return nil
 }
 
@@ -374,8 +376,25 @@ func TestBouncesComeBackToTheDefaultSender(t *testing.T) {
 }
 
 func TestReplies(t *testing.T) {
-	for _, step := range []string{"mail", "rcpt", "data"} {
-		for code, want := range map[int]string{550: "refused", 554: "refused", 450: "deferred", 452: "deferred", 421: "away", 530: "away"} {
+	none := gosmtp.NoEnhancedCode
+	for _, tc := range []struct {
+		code     int
+		enhanced gosmtp.EnhancedCode
+		want     string
+	}{
+		{550, gosmtp.EnhancedCode{5, 1, 1}, "refused"}, {550, gosmtp.EnhancedCode{5, 2, 1}, "refused"},
+		{552, gosmtp.EnhancedCode{5, 3, 4}, "refused"}, {550, gosmtp.EnhancedCode{5, 4, 1}, "refused"},
+		{554, gosmtp.EnhancedCode{5, 6, 0}, "refused"},
+		{504, gosmtp.EnhancedCode{5, 5, 2}, "doubtful"}, {554, gosmtp.EnhancedCode{5, 7, 1}, "doubtful"},
+		{550, gosmtp.EnhancedCode{5, 7, 26}, "doubtful"}, {550, gosmtp.EnhancedCode{5, 4, 5}, "doubtful"},
+		{530, gosmtp.EnhancedCode{5, 7, 0}, "doubtful"}, {550, gosmtp.EnhancedCode{5, 1, 8}, "doubtful"},
+		{550, gosmtp.EnhancedCode{5, 3, 2}, "doubtful"}, {550, gosmtp.EnhancedCode{5, 0, 0}, "doubtful"},
+		{504, none, "doubtful"}, {530, none, "doubtful"}, {535, none, "doubtful"}, {550, none, "doubtful"}, {554, none, "doubtful"},
+		{551, none, "refused"}, {552, none, "refused"}, {553, none, "refused"}, {556, none, "refused"},
+		{450, gosmtp.EnhancedCode{4, 7, 1}, "deferred"}, {452, none, "deferred"}, {421, gosmtp.EnhancedCode{4, 7, 0}, "away"},
+	} {
+		for _, step := range []string{"mail", "rcpt", "data"} {
+			code, want := tc.code, tc.want
 			switch {
 			case code == 421 && step != "mail":
 				want = "deferred" // the error may concern this mail alone
@@ -386,7 +405,8 @@ func TestReplies(t *testing.T) {
 			p := provider(t, s, nil)
 			s.reply = func(at string) error {
 				if at == step {
-					return &gosmtp.SMTPError{Code: code, EnhancedCode: gosmtp.EnhancedCode{code / 100, 7, 1}, Message: "not o'hara+x@example.com"}
+					// The text decides nothing.
+					return &gosmtp.SMTPError{Code: code, EnhancedCode: tc.enhanced, Message: "not o'hara+x@example.com, 5.1.1, 5.7.1"}
 				}
 				return nil
 			}
@@ -396,11 +416,13 @@ func TestReplies(t *testing.T) {
 				got = "refused"
 			} else if _, ok := errors.AsType[*messaging.DeferredError](err); ok {
 				got = "deferred"
+			} else if _, ok := errors.AsType[*messaging.DoubtfulError](err); ok {
+				got = "doubtful"
 			}
 			if err == nil || got != want {
-				t.Errorf("%d at %s: %s (%v), want %s", code, step, got, err, want)
+				t.Errorf("%d %v at %s: %s (%v), want %s", code, tc.enhanced, step, got, err, want)
 			}
-			if want != "away" && (strings.Contains(err.Error(), "@") || !strings.Contains(err.Error(), "7.1")) {
+			if want != "away" && (strings.Contains(err.Error(), "@") || !strings.Contains(err.Error(), strconv.Itoa(code))) {
 				t.Errorf("%d at %s: %v", code, step, err)
 			}
 			// The next mail is accepted.
@@ -410,6 +432,19 @@ func TestReplies(t *testing.T) {
 			if err := p.Send(t.Context(), mail("next")); err != nil {
 				t.Errorf("after %d at %s: %v", code, step, err)
 			}
+		}
+	}
+}
+
+// Servers that refuse names without a dot, such as a pod's, get the sender's domain or a name that was set.
+func TestHello(t *testing.T) {
+	for set, want := range map[string]string{"": "example.com", "mail.example.org": "mail.example.org"} {
+		s := start(t, mode{})
+		if err := provider(t, s, func(c *smtp.Config) { c.Hello = set }).Send(t.Context(), mail("id")); err != nil {
+			t.Fatal(err)
+		}
+		if s.hello != want {
+			t.Errorf("EHLO %s, want %s", s.hello, want)
 		}
 	}
 }

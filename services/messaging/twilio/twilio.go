@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"waitlist.internal/services/messaging"
@@ -26,6 +27,12 @@ const (
 	// maxText is the longest message that Twilio accepts, in UTF-16 code units.
 	maxText = 1600
 )
+
+// aboutMessage are the error codes that concern the recipient's number or the text. Others may concern our
+// sender, permissions or account.
+//
+//nolint:gochecknoglobals // a constant, but for its type
+var aboutMessage = []int{21211, 21214, 21217, 21602, 21610, 21612, 21614, 21617}
 
 // Config configures a Provider.
 type Config struct {
@@ -108,7 +115,10 @@ func (p *Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
 		// All other messages would fail, too.
 		return errors.New(reason)
 	}
-	return &messaging.RefusedError{Reason: reason}
+	if slices.Contains(aboutMessage, e.Code) {
+		return &messaging.RefusedError{Reason: reason}
+	}
+	return &messaging.DoubtfulError{Reason: reason}
 }
 
 // shorten truncates s to maxText.

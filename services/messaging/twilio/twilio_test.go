@@ -47,6 +47,9 @@ func outcome(err error) string {
 	if _, ok := errors.AsType[*messaging.DeferredError](err); ok {
 		return "deferred"
 	}
+	if _, ok := errors.AsType[*messaging.DoubtfulError](err); ok {
+		return "doubtful"
+	}
 	return "away"
 }
 
@@ -81,6 +84,10 @@ func TestWhatGoesWrong(t *testing.T) {
 		want string
 	}{
 		{twiliotest.Failure{Status: 400, Code: 21211}, "refused"},
+		{twiliotest.Failure{Status: 400, Code: 21610}, "refused"},
+		{twiliotest.Failure{Status: 400, Code: 21606}, "doubtful"}, // our sender is none of the account
+		{twiliotest.Failure{Status: 400, Code: 21408}, "doubtful"}, // our account may not send to this country
+		{twiliotest.Failure{Status: 400}, "doubtful"},
 		{twiliotest.Failure{Status: 401, Code: 20003}, "away"},
 		{twiliotest.Failure{Status: 403, Code: 20005}, "away"},
 		{twiliotest.Failure{Status: 404, Code: 20404}, "away"},

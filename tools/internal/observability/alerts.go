@@ -106,7 +106,7 @@ unless on (service, group) sum by (service, group) (
 			"WaitlistMailAway", `sum by (service) (rate(messaging_mails_total{$NS,outcome="away"}[5m])) > 0
 unless on (service) sum by (service) (rate(messaging_mails_total{$NS,outcome="sent"}[5m])) > 0`, "5m", "critical",
 			"The mail provider accepts no mail.",
-			Runbook{"Mails wait in the database and are sent when it is back. Mails older than a day are dropped.", []string{
+			Runbook{"Mails wait in the database, however long, until it accepts them. Only those whose links have expired are dropped.", []string{
 				"kubectl logs --selector app.kubernetes.io/name=messaging --since 10m | grep 'mail not sent'",
 				"SELECT kind, count(*), min(requested_at) FROM messaging.sent_mail WHERE state = 'queued' GROUP BY 1;",
 				"openssl s_client -starttls smtp -connect \"$SMTP_HOST:$SMTP_PORT\" </dev/null   # not tried",

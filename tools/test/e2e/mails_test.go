@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	gosmtp "github.com/emersion/go-smtp"
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/kafka"
@@ -104,6 +105,7 @@ func (s *suite) testMails(t *testing.T) {
 	t.Run("meanwhile", m.testMeanwhile)
 	t.Run("refused", m.testRefusedRecipients)
 	t.Run("slow", m.testSlowBlast)
+	t.Run("refuses us", m.testServerThatRefusesUs)
 	t.Run("trial", func(t *testing.T) { m.testTrialEnding(t, trial) })
 }
 
@@ -672,6 +674,62 @@ func (m *mailing) testRefusedRecipients(t *testing.T) {
 	m.one(t, good)
 	if log := m.server.Log(); strings.Contains(log, bad) || strings.Contains(log, good) {
 		t.Error("the log names a recipient")
+	}
+}
+
+// testServerThatRefusesUs checks that mails wait for a mail server that refuses everybody for a while, and arrive once.
+func (m *mailing) testServerThatRefusesUs(t *testing.T) {
+	o := m.owner(t)
+	blasted, verified := o.waitlist(t, nil), o.waitlist(t, Obj{"require_email_verification": true})
+	var people []string
+	var rows []any
+	for range 27 {
+		people = append(people, address("p"))
+		rows = append(rows, Obj{"email": people[len(people)-1]})
+	}
+	o.Do(t, Post("/waitlists/"+blasted+"/import", Obj{"signups": rows}).As(o.token)).Want(http.StatusOK)
+	m.one(t, o.email)
+	failed := func() int {
+		return m.query(t, "SELECT (SELECT count(*) FROM messaging.sent_mail WHERE state = 'failed') + "+
+			"(SELECT count(*) FROM messaging.blast_recipient WHERE state = 'failed')")
+	}
+	before := failed()
+
+	m.office.change(func() {
+		m.office.refusing, m.office.refusals = 0, []refusal{
+			{"rcpt", 504, gosmtp.EnhancedCode{5, 5, 2}}, // EHLO without a dot
+			{"rcpt", 554, gosmtp.EnhancedCode{5, 7, 1}}, // relaying is denied
+			{"data", 550, gosmtp.EnhancedCode{5, 4, 5}}, // the day's quota is used up
+			{"rcpt", 530, gosmtp.EnhancedCode{5, 7, 0}},
+			{"rcpt", 550, gosmtp.NoEnhancedCode},
+		}
+	})
+	o.Do(t, newBlast(blasted, nil).As(o.token)).Want(http.StatusOK).WantJSON("status", "sending").WantJSON("failed_count", 0)
+	for range 5 {
+		people = append(people, address("v"))
+		o.join(t, verified, people[len(people)-1])
+	}
+	Await(t, mailTimeout, "every refusal has come several times, for verifications too", func() bool {
+		m.office.mu.Lock()
+		defer m.office.mu.Unlock()
+		return m.office.refusing >= 25
+	})
+	m.office.change(func() { m.office.refusals = nil })
+	if got := o.awaitBlast(t, blasted, "sent"); got.Recipients != 27 || got.Failed != 0 {
+		t.Errorf("%+v", got)
+	}
+	m.passed(t)
+	Await(t, 2*time.Minute, "no mail is queued", func() bool { return m.queued(t, verified) == 0 })
+	for i, n := range inBoxes(t, m.office, people...) {
+		if n != 1 {
+			t.Errorf("%s got %d mails", people[i], n)
+		}
+	}
+	if n := failed() - before; n != 0 {
+		t.Errorf("%d mails failed", n)
+	}
+	if m.office.hello != "waitlist.example" {
+		t.Errorf("EHLO %s", m.office.hello)
 	}
 }
 

@@ -39,8 +39,33 @@ type postOffice struct {
 	away bool
 	// refused are recipients that it rejects permanently.
 	refused map[string]bool
+	// refusals, if any, answer all mails in turn; refusing counts them.
+	refusals []refusal
+	refusing int
+	// hello is the client's name.
+	hello string
 	// pause is the time that each mail takes.
 	pause time.Duration
+}
+
+// refusal is the answer to the command RCPT, or to the text of a mail.
+type refusal struct {
+	step     string // rcpt or data
+	code     int
+	enhanced gosmtp.EnhancedCode
+}
+
+// refuse returns the refusal that is next, if it belongs to step.
+func (p *postOffice) refuse(step string) error {
+	if len(p.refusals) == 0 {
+		return nil
+	}
+	next := p.refusals[p.refusing%len(p.refusals)]
+	if next.step != step {
+		return nil
+	}
+	p.refusing++
+	return &gosmtp.SMTPError{Code: next.code, EnhancedCode: next.enhanced, Message: "not from you"}
 }
 
 func newPostOffice(t testing.TB) *postOffice {
@@ -59,7 +84,10 @@ func newPostOffice(t testing.TB) *postOffice {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := gosmtp.NewServer(gosmtp.BackendFunc(func(*gosmtp.Conn) (gosmtp.Session, error) { return &mailSession{postOffice: p}, nil }))
+	server := gosmtp.NewServer(gosmtp.BackendFunc(func(c *gosmtp.Conn) (gosmtp.Session, error) {
+		p.change(func() { p.hello = c.Hostname() })
+		return &mailSession{postOffice: p}, nil
+	}))
 	server.Domain = "localhost"
 	server.TLSConfig = &tls.Config{Certificates: certificates, MinVersion: tls.VersionTLS12}
 	done := make(chan error, 1)
@@ -140,6 +168,9 @@ func (s *mailSession) Rcpt(to string, _ *gosmtp.RcptOptions) error {
 	if s.refused[to] {
 		return &gosmtp.SMTPError{Code: 550, EnhancedCode: gosmtp.EnhancedCode{5, 1, 1}, Message: "nobody is called " + strconv.Quote(to)}
 	}
+	if err := s.refuse("rcpt"); err != nil {
+		return err
+	}
 	s.to = to
 	return nil
 }
@@ -163,6 +194,9 @@ func (s *mailSession) Data(r io.Reader) error {
 	defer s.mu.Unlock()
 	if err != nil {
 		s.bad = errors.Join(s.bad, err)
+		return err
+	}
+	if err := s.refuse("data"); err != nil {
 		return err
 	}
 	m.Written = time.Now()
