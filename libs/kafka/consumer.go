@@ -381,7 +381,7 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 	for i, d := range batch {
 		ids[i] = d.id
 	}
-	var fresh map[uuid.UUID]bool
+	var todo []delivery
 	err := pg.InTx(ctx, c.cfg.Pool, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			INSERT INTO inbox (consumer, event_id) SELECT $1, unnest($2::uuid[])
@@ -389,21 +389,21 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 		if err != nil {
 			return fmt.Errorf("insert into inbox: %w", err)
 		}
-		fresh = map[uuid.UUID]bool{}
 		inserted, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 		if err != nil {
 			return fmt.Errorf("insert into inbox: %w", err)
 		}
+		fresh := map[uuid.UUID]bool{}
 		for _, id := range inserted {
 			fresh[id] = true
 		}
-		var todo []delivery
+		todo = nil // of an earlier attempt at the transaction
 		for _, d := range batch {
 			// An event that occurs twice in the batch has its effect once.
 			if fresh[d.id] {
 				todo = append(todo, d)
+				delete(fresh, d.id)
 			}
-			fresh[d.id] = false
 		}
 		return c.apply(ctx, tx, todo)
 	})
@@ -411,9 +411,9 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 		return err //nolint:wrapcheck // ours
 	}
 	c.metrics.duration.WithLabelValues(c.cfg.Group).Observe(time.Since(start).Seconds())
-	c.metrics.handled.WithLabelValues(c.cfg.Group).Add(float64(len(fresh)))
-	c.metrics.duplicates.WithLabelValues(c.cfg.Group).Add(float64(len(batch) - len(fresh)))
-	for _, d := range batch {
+	c.metrics.handled.WithLabelValues(c.cfg.Group).Add(float64(len(todo)))
+	c.metrics.duplicates.WithLabelValues(c.cfg.Group).Add(float64(len(batch) - len(todo)))
+	for _, d := range todo {
 		if age := d.event.GetOccurredAt(); age != nil {
 			telemetry.Observe(remote(ctx, d.msg), c.metrics.delay.WithLabelValues(c.cfg.Group), time.Since(age.AsTime()).Seconds())
 		}

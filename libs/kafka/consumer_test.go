@@ -15,12 +15,14 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	kafkago "github.com/segmentio/kafka-go"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/devservers"
 	"waitlist.internal/libs/kafka"
@@ -175,6 +177,7 @@ func TestEventsHaveTheirEffectOnce(t *testing.T) {
 	var all []kafkago.Message
 	for range 300 {
 		ev := newEvent("k")
+		ev.OccurredAt = timestamppb.Now()
 		want = append(want, ev.GetId())
 		m := e.message("k", ev)
 		all = append(all, m, m)
@@ -185,8 +188,14 @@ func TestEventsHaveTheirEffectOnce(t *testing.T) {
 	stop()
 	// A new member reads the whole topic again, as after a lost commit.
 	e.write(all...)
+	reg := prometheus.NewRegistry()
+	e.cfg.Registerer = reg
 	e.run("first", record("first"))
 	e.consumed("first")
+	// Replayed events are not handled, and how old they are says nothing about us.
+	if handled, duplicates, delays := counted(t, reg); handled != 0 || duplicates != 600 || delays != 0 {
+		t.Errorf("of 600 replayed events, %v were handled, %v were known, %v have a delay", handled, duplicates, delays)
+	}
 	if got := e.effects("first"); !slices.Equal(got, want) {
 		t.Fatalf("%d effects of %d events, or out of order", len(got), len(want))
 	}
@@ -196,6 +205,29 @@ func TestEventsHaveTheirEffectOnce(t *testing.T) {
 	if got := e.effects("second"); !slices.Equal(got, want) {
 		t.Fatalf("second group: %d effects of %d events, or out of order", len(got), len(want))
 	}
+}
+
+// counted returns the events of a registry's only group: those that were handled, those that were known, and those
+// whose delay was observed.
+func counted(t *testing.T, reg *prometheus.Registry) (handled, duplicates, delays float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			switch f.GetName() {
+			case "kafka_consumer_handled_total":
+				handled += m.GetCounter().GetValue()
+			case "kafka_consumer_duplicates_total":
+				duplicates += m.GetCounter().GetValue()
+			case "kafka_consumer_event_delay_seconds":
+				delays += float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return handled, duplicates, delays
 }
 
 // TestABatchOfWantedEvents: a handler of batches gets each wanted event once and in order,

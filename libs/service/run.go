@@ -176,6 +176,7 @@ func (s *servers) listen(ctx context.Context) error {
 				_ = l.Close()
 			}
 		}
+		s.httpL, s.grpcL, s.intL = nil, nil, nil // nothing serves, so stop has nobody to wait for
 		return err
 	}
 	return nil

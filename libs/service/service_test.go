@@ -442,12 +442,22 @@ func TestFailures(t *testing.T) {
 		defer l.Close()
 		cfg := base(t)
 		cfg.InternalAddr = l.Addr().String()
-		r, err := service.New(t.Context(), "x", cfg, service.Options{})
+		cfg.GRPCListener = listen(t)
+		cfg.ServiceKeys = rpc.Keys{"x": {make([]byte, ed25519.PublicKeySize)}}.String()
+		cfg.ShutdownDelay = time.Minute // for clients, of which there are none
+		r, err := service.New(t.Context(), "x", cfg, service.Options{GRPC: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Run(t.Context()); err == nil {
-			t.Fatal("no error")
+		ran := make(chan error, 1)
+		go func() { ran <- r.Run(t.Context()) }()
+		select {
+		case err := <-ran:
+			if err == nil {
+				t.Fatal("no error")
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("it does not say so at once")
 		}
 	})
 	t.Run("a goroutine that does not end", func(t *testing.T) {
