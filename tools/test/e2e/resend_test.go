@@ -101,7 +101,7 @@ func testResendBlast(t *testing.T, d *deployment, box resendBox) {
 	}
 	o.Do(t, Post("/waitlists/"+id+"/import", Obj{"signups": rows}).As(o.token)).Want(http.StatusOK)
 	o.Do(t, newBlast(id, Obj{"html_body": "<p>Hi"}).As(o.token)).Want(http.StatusOK)
-	if got := o.awaitBlast(t, id, "sent"); got.Recipients != people || got.Failed != 0 {
+	if got := o.awaitBlast(t, id); got.Recipients != people || got.Failed != 0 {
 		t.Errorf("%+v", got)
 	}
 	batches := map[string]int{}
