@@ -223,7 +223,8 @@ func refused(err error) bool {
 }
 
 // call makes one call. The error is a *messaging.RefusedError or *messaging.DeferredError if it concerns
-// the content of the request, a *messaging.DoubtfulError if it concerns that or our account, an *apiError for other error answers, and otherwise a transport error.
+// the content of the request, a *messaging.DoubtfulError if it concerns that or our account, an *apiError
+// for other error answers, and otherwise a transport error.
 func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	var a answer
 	v, err := f(context.WithValue(ctx, answerKey{}, &a))
