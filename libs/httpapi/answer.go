@@ -128,35 +128,33 @@ func NoContent(c *gin.Context) {
 const slowBody = 10 * time.Millisecond
 
 // ReadBody returns the request's body of at most limit bytes. A longer or broken body
-// is INVALID_BODY, as is one that takes longer than the server's ReadTimeout. After a
-// slow body, ReadBody starts the request's timeout anew, which replaces the request's
-// context.
+// is INVALID_BODY, as is one that takes longer than the server's ReadTimeout. A body
+// beyond the process' Capacity is RATE_LIMITED, and its connection ends. After a slow
+// body, ReadBody starts the request's timeout anew, which replaces the request's context.
 func ReadBody(c *gin.Context, limit int64) (raw []byte, err error) {
 	if c.Request.Body == nil || c.Request.Body == http.NoBody {
 		return nil, nil
 	}
 	r := requestOf(c)
-	if r != nil && r.place != nil {
+	if r != nil && r.placed {
 		// Otherwise clients that send nothing more could hold all places.
-		held := r.place
-		held.free()
-		r.place = nil
+		r.capacity.free(false)
+		r.placed = false
 		defer func() {
-			if !held.take() {
+			if r.placed = r.capacity.take(); !r.placed {
 				raw, err = nil, tooMany(time.Second)
-				return
 			}
-			r.place = held
 		}()
 	}
-	if n := c.Request.ContentLength; n >= 0 && n <= min(limit, DefaultBodyLimit) {
-		raw = make([]byte, n)
-		_, err = io.ReadFull(c.Request.Body, raw)
-	} else {
-		raw, err = io.ReadAll(io.LimitReader(c.Request.Body, limit+1))
-	}
+	raw, err = readGrowing(r, c.Request.Body, limit)
 	if r != nil && time.Since(r.began) > slowBody {
 		r.begin(c) // the time that a slow client takes does not count
+	}
+	if errors.Is(err, errBodies) {
+		// Otherwise net/http would wait for the rest before it answers.
+		c.Header("Connection", "close")
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(time.Second))
+		return nil, tooMany(time.Second)
 	}
 	if err != nil {
 		return nil, apierr.New(apierr.InvalidBody, "The request body could not be read.").WithCause(err)
@@ -166,6 +164,38 @@ func ReadBody(c *gin.Context, limit int64) (raw []byte, err error) {
 		return nil, apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", limit))
 	}
 	return raw, nil
+}
+
+// errBodies says that the process holds too many bytes of unfinished bodies.
+var errBodies = errors.New("httpapi: too many unfinished bodies")
+
+// readGrowing reads up to limit+1 bytes. What it takes for that grows with what arrives, whatever length is announced, and
+// counts against the capacity until the body is complete.
+func readGrowing(r *request, body io.Reader, limit int64) ([]byte, error) {
+	raw, held := make([]byte, 0, min(limit+1, 512)), 0
+	if r != nil {
+		defer func() { r.capacity.drop(held) }()
+	}
+	for {
+		n, err := body.Read(raw[len(raw):cap(raw)])
+		raw = raw[:len(raw)+n]
+		switch {
+		case errors.Is(err, io.EOF) || int64(len(raw)) > limit:
+			return raw, nil
+		case err != nil:
+			return nil, err
+		case len(raw) < cap(raw):
+			continue
+		}
+		size := int(min(2*int64(cap(raw)), limit+1))
+		if more := size - max(cap(raw), freeBody); r != nil && more > 0 {
+			if !r.capacity.hold(more) {
+				return nil, errBodies
+			}
+			held += more
+		}
+		raw = append(make([]byte, 0, size), raw...)
+	}
 }
 
 // Query returns the query parameter of that name, or "" if there is none. A repeated

@@ -1,7 +1,7 @@
 // Package httpapi is the HTTP layer that all services share: a gin engine that
 // gives every route the behaviour of the REST contract.
 //
-//	request id → span → request timeout → CORS → requests in flight → global limit
+//	request id → span → request timeout → CORS → capacity → global limit
 //	  → OPTIONS? 204 → route → H writes the error
 //	  → metrics, access log
 //
@@ -23,7 +23,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -62,10 +61,11 @@ type Config struct {
 	Service string
 	// Limiter is the global limit; nil means none.
 	Limiter ratelimit.Limiter
-	// MaxInFlight bounds the requests under /v1 that are worked on at a time, not those whose body is read. Further ones are
-	// answered 429 at once, so that the admitted ones stay fast. 0 means no bound.
-	MaxInFlight int
-	// Exempt reports whether a request under /v1 does not count against Limiter and MaxInFlight;
+	// Capacity bounds what the process works on at a time, not those requests whose body is read; nil means one of its own.
+	Capacity *Capacity
+	// Long are routes that take long by nature and have bounds of their own: their requests take nothing of Capacity.
+	Long []Route
+	// Exempt reports whether a request does not count against Limiter and Capacity;
 	// nil means that all count. path is percent-encoded as sent, like the routes.
 	Exempt func(method, path string) bool
 	// AllowedOrigins may read answers outside /v1/public; "*", like an empty list,
@@ -91,31 +91,20 @@ type engine struct {
 	origins *origins
 	proxies proxies
 	metrics *metrics
-	places  places
+	long    map[Route]bool
 }
 
-// places bounds the requests that are worked on at a time.
-type places struct {
-	most  int64 // 0: any number
-	taken atomic.Int64
-}
-
-// take reports whether there was a place.
-func (p *places) take() bool {
-	if n := p.taken.Add(1); p.most > 0 && n > p.most {
-		p.taken.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (p *places) free() { p.taken.Add(-1) }
+// Route is a method and a path with its parameters, as gin knows it.
+type Route struct{ Method, Path string }
 
 // NewEngine returns an engine without routes. It returns an error if
 // TrustedProxies or AllowedOrigins are not valid.
 func NewEngine(cfg Config) (*gin.Engine, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	if cfg.Capacity == nil {
+		cfg.Capacity = NewCapacity(nil)
+	}
 	if cfg.Tracers == nil {
 		cfg.Tracers = noop.NewTracerProvider()
 	}
@@ -139,8 +128,11 @@ func NewEngine(cfg Config) (*gin.Engine, error) {
 		proxies: trusted,
 		origins: allowed,
 		metrics: newMetrics(g),
+		long:    map[Route]bool{},
 	}
-	e.places.most = int64(cfg.MaxInFlight)
+	for _, r := range cfg.Long {
+		e.long[r] = true
+	}
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(e.metrics.seconds, e.metrics.active, e.metrics)
 	}
@@ -166,8 +158,9 @@ type request struct {
 	aborted bool
 	// head is set for a HEAD request that is answered as GET.
 	head bool
-	// place is where the request holds a place; nil: nowhere.
-	place *places
+	// capacity is the process'; placed says whether the request holds a place in it.
+	capacity *Capacity
+	placed   bool
 }
 
 type requestKey struct{}
@@ -203,7 +196,7 @@ func (e *engine) serve(c *gin.Context) {
 	if route == "" {
 		route = unmatched
 	}
-	r := &request{id: requestID(in.Header), client: e.proxies.client(in), log: e.cfg.Log}
+	r := &request{id: requestID(in.Header), client: e.proxies.client(in), log: e.cfg.Log, capacity: e.cfg.Capacity}
 	ctx, span := e.startSpan(in, method(in.Method)+" "+route)
 	defer span.End()
 	r.base = context.WithValue(telemetry.WithRequestID(ctx, r.id), requestKey{}, r)
@@ -253,26 +246,28 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	}
 	e.origins.set(h, c.Request.Header, path)
 
-	if path == "/v1" || strings.HasPrefix(path, "/v1/") {
-		if e.cfg.Exempt == nil || !e.cfg.Exempt(c.Request.Method, c.Request.URL.EscapedPath()) {
-			// This comes before the limiter, since a refusal must cost as little as possible.
-			if !e.places.take() {
-				c.Abort()
-				write(c, tooMany(time.Second))
-				return
+	exempt := e.cfg.Exempt != nil && e.cfg.Exempt(c.Request.Method, c.Request.URL.EscapedPath())
+	if !exempt && !e.long[Route{c.Request.Method, c.FullPath()}] {
+		// This comes before the limiter, since a refusal must cost as little as possible.
+		if !r.capacity.take() {
+			c.Abort()
+			write(c, tooMany(time.Second))
+			return
+		}
+		r.placed = true
+		defer func() {
+			if r.placed {
+				// What other bounds refuse at once says nothing about what the process can do.
+				r.capacity.free(c.Writer.Status() != http.StatusTooManyRequests)
 			}
-			r.place = &e.places
-			defer func() {
-				if r.place != nil {
-					r.place.free()
-				}
-			}()
-			if e.cfg.Limiter != nil {
-				if ok, retry := e.cfg.Limiter.Allow(c.Request.Context()); !ok {
-					c.Abort()
-					write(c, tooMany(retry))
-					return
-				}
+		}()
+	}
+	if path == "/v1" || strings.HasPrefix(path, "/v1/") {
+		if !exempt && e.cfg.Limiter != nil {
+			if ok, retry := e.cfg.Limiter.Allow(c.Request.Context()); !ok {
+				c.Abort()
+				write(c, tooMany(retry))
+				return
 			}
 		}
 		if c.Request.Method == http.MethodOptions {
@@ -285,11 +280,6 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	}
 	decodeParams(c)
 	c.Next()
-}
-
-// tooMany is the error of a request beyond a limit.
-func tooMany(retry time.Duration) *apierr.Error {
-	return apierr.New(apierr.RateLimited, "Too many requests. Please try again later.").WithRetryAfter(retry)
 }
 
 // noRoute answers HEAD as GET, and any other request without a route with 404.

@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -325,28 +327,39 @@ func TestCORS(t *testing.T) {
 	})
 }
 
-func TestMaxInFlight(t *testing.T) {
-	const bound = 2
+// floor is how many requests at once an idle process admits.
+const floor = 200
+
+// TestCapacity fills an idle process: the burst of the contract is admitted, what is beyond it refused at once.
+func TestCapacity(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
+	slow := func(c *gin.Context) {
+		entered <- struct{}{}
+		<-leave
+		httpapi.NoContent(c)
+	}
 	a := newAPI(t, func(c *httpapi.Config) {
-		c.MaxInFlight = bound
 		c.Exempt = func(method, path string) bool { return method == "POST" && path == "/v1/billing/webhook" }
+		c.Long = []httpapi.Route{{Method: "GET", Path: "/v1/waitlists/:id/export"}}
 	}, func(g *gin.Engine) {
-		g.GET("/v1/slow", func(c *gin.Context) {
-			entered <- struct{}{}
-			<-leave
-			httpapi.NoContent(c)
-		})
+		g.GET("/v1/slow", slow)
+		g.GET("/v1/waitlists/:id/export", slow)
 		g.POST("/v1/billing/webhook", httpapi.NoContent)
 	})
-	var slow sync.WaitGroup
-	for range bound {
-		slow.Go(func() {
-			if res, _ := a.do(t, "GET", "/v1/slow"); res.StatusCode != 204 {
+	var under sync.WaitGroup
+	begin := func(path string) {
+		under.Go(func() {
+			if res, _ := a.do(t, "GET", path); res.StatusCode != 204 {
 				t.Errorf("a request that was admitted got %d", res.StatusCode)
 			}
 		})
 		<-entered
+	}
+	for range 10 {
+		begin("/v1/waitlists/x/export") // these take no place
+	}
+	for range floor {
+		begin("/v1/slow")
 	}
 	// Who is refused takes no place, however often.
 	for range 3 {
@@ -359,96 +372,145 @@ func TestMaxInFlight(t *testing.T) {
 	if res, _ := a.do(t, "POST", "/v1/billing/webhook"); res.StatusCode != 204 {
 		t.Errorf("a request that is exempt got %d", res.StatusCode)
 	}
-	res, body := a.do(t, "GET", "/elsewhere")
-	wantError(t, res, body, 404, apierr.NotFound)
+	begin("/v1/waitlists/x/export")
 	close(leave)
-	slow.Wait()
-	for range bound + 1 {
+	under.Wait()
+	for range floor + 1 {
 		if res, _ := a.do(t, "GET", "/v1/waitlists"); res.StatusCode != 200 {
 			t.Fatalf("afterwards a request got %d", res.StatusCode)
 		}
 	}
 }
 
-// TestSlowBodiesTakeNoPlace has clients that send half of a body. They keep nobody out, and get a place when the rest has come, if one
-// is free then.
-func TestSlowBodiesTakeNoPlace(t *testing.T) {
-	const bound = 1
-	entered, leave, reading := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	a := newAPI(t, func(c *httpapi.Config) { c.MaxInFlight = bound }, func(g *gin.Engine) {
-		g.GET("/v1/slow", func(c *gin.Context) {
-			entered <- struct{}{}
-			<-leave
-			httpapi.NoContent(c)
-		})
+// half sends the header of a POST that announces a body of n bytes, and sent bytes of it, over a connection of its own.
+func (a *api) half(t *testing.T, path string, n, sent int) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", a.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", path, n, strings.Repeat("x", sent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// reading adds a route that reads a body of up to a MiB.
+func reading(reads chan<- struct{}) func(*gin.Engine) {
+	return func(g *gin.Engine) {
 		g.POST("/v1/things", httpapi.H(func(c *gin.Context) error {
-			reading <- struct{}{}
-			if _, err := httpapi.ReadBody(c, 100); err != nil {
+			if reads != nil {
+				reads <- struct{}{}
+			}
+			if _, err := httpapi.ReadBody(c, httpapi.DefaultBodyLimit); err != nil {
 				return err
 			}
 			httpapi.NoContent(c)
 			return nil
 		}))
+	}
+}
+
+// TestSlowBodiesTakeNoPlace has more clients that send half of a body than there are places. They keep nobody out, and get a place
+// when the rest has come.
+func TestSlowBodiesTakeNoPlace(t *testing.T) {
+	reads := make(chan struct{})
+	entered, leave := make(chan struct{}), make(chan struct{})
+	a := newAPI(t, nil, func(g *gin.Engine) {
+		reading(reads)(g)
+		g.GET("/v1/slow", func(c *gin.Context) {
+			entered <- struct{}{}
+			<-leave
+			httpapi.NoContent(c)
+		})
 	})
-	begin := func() (rest func(string), status func() int) {
-		body, more := io.Pipe()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.URL+"/v1/things", body)
+	var conns []net.Conn
+	for range floor + 2 {
+		conns = append(conns, a.half(t, "/v1/things", 2, 1))
+		<-reads
+	}
+	finish := func(conn net.Conn, want int) {
+		t.Helper()
+		_, _ = conn.Write([]byte("x"))
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := make(chan int, 1)
-		go func() {
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Error(err)
-				got <- 0
-				return
-			}
-			_ = res.Body.Close()
-			got <- res.StatusCode
-		}()
-		_, _ = more.Write([]byte("{"))
-		return func(s string) {
-			_, _ = more.Write([]byte(s))
-			_ = more.Close()
-		}, func() int { return <-got }
-	}
-	var rest [3]func(string)
-	var status [3]func() int
-	for i := range rest {
-		rest[i], status[i] = begin()
-		<-reading
-		// It gives up its place right after it told so.
-		seen := 429
-		for deadline := time.Now().Add(time.Minute); seen == 429 && time.Now().Before(deadline); {
-			res, _ := a.do(t, "GET", "/v1/waitlists")
-			seen = res.StatusCode
-		}
-		if seen != 200 {
-			t.Fatalf("beside %d requests without their bodies, another got %d", i+1, seen)
+		_ = res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("a request whose body has come got %d, want %d", res.StatusCode, want)
 		}
 	}
-	rest[0]("}")
-	if got := status[0](); got != 204 {
-		t.Errorf("a request whose body has come got %d", got)
-	}
+	finish(conns[0], 204)
 	var slow sync.WaitGroup
-	slow.Go(func() { a.do(t, "GET", "/v1/slow") })
-	<-entered
-	rest[1]("}")
-	if got := status[1](); got != 429 {
-		t.Errorf("a request whose body came while all places were taken got %d", got)
+	for range floor {
+		slow.Go(func() { a.do(t, "GET", "/v1/slow") })
+		<-entered
 	}
+	finish(conns[1], 429) // all places are taken
 	close(leave)
 	slow.Wait()
-	rest[2]("}")
-	if got := status[2](); got != 204 {
-		t.Errorf("afterwards a request whose body has come got %d", got)
+	for _, conn := range conns[2:] {
+		finish(conn, 204)
 	}
-	for range 3 { // no place is lost
-		if res, _ := a.do(t, "GET", "/v1/waitlists"); res.StatusCode != 200 {
-			t.Fatalf("afterwards a request got %d", res.StatusCode)
+}
+
+// heap returns the bytes of live objects.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestAnnouncedBodiesTakeNoMemory has clients that announce a MiB and send a byte.
+func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
+	const clients = 150
+	reads := make(chan struct{})
+	a := newAPI(t, nil, reading(reads))
+	before := heap()
+	for range clients {
+		a.half(t, "/v1/things", 1<<20, 1)
+		<-reads
+	}
+	if grown := heap() - before; grown > clients*100<<10 {
+		t.Errorf("%d bodies of one byte take %d KiB", clients, grown>>10)
+	}
+}
+
+// TestUnfinishedBodiesAreBounded has clients that keep back the last bytes of bodies of 64 KiB. What they have sent is bounded,
+// the others among them hear so at once, and small bodies are still read.
+func TestUnfinishedBodiesAreBounded(t *testing.T) {
+	const clients, held = 900, 546 // 60 KiB each
+	a := newAPI(t, nil, reading(nil))
+	before := heap()
+	refused := make(chan *http.Response, clients)
+	for range clients {
+		conn := a.half(t, "/v1/things", 65_536, 65_000)
+		go func() {
+			if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+				refused <- res
+			}
+		}()
+	}
+	for i := range clients - held {
+		select {
+		case res := <-refused:
+			if res.StatusCode != 429 || res.Header.Get("Retry-After") != "1" || !res.Close {
+				t.Fatalf("%d %v", res.StatusCode, res.Header)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d of %d unfinished bodies were refused; all take %d MiB", i, clients, (heap()-before)>>20)
 		}
+	}
+	if grown := heap() - before; grown > 64<<20 {
+		t.Errorf("unfinished bodies take %d MiB", grown>>20)
+	}
+	if res, _ := a.send(t, "POST", "/v1/things", strings.NewReader(strings.Repeat("x", 4<<10))); res.StatusCode != 204 {
+		t.Errorf("beside them, a small body got %d", res.StatusCode)
 	}
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/segmentio/kafka-go/sasl/scram"
 
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/ratelimit"
@@ -48,9 +49,6 @@ type Config struct {
 	HTTPAddr string `env:"HTTP_ADDR" run:"the standalone's" deployed:"set by the chart"`
 	// Open connections of the public interface in one process. Further ones are closed at once. 0: no bound.
 	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0" deployed:"5000"`
-	// Requests under `/v1` that one process works on at a time. Further ones are answered 429 at once, so that the others stay
-	// fast. 0: no bound.
-	HTTPMaxInFlight int `env:"HTTP_MAX_IN_FLIGHT" envDefault:"0" deployed:"300"`
 	// Where the internal interface (gRPC) of account, signup and messaging listens.
 	GRPCAddr string `env:"GRPC_ADDR" run:"loopback" deployed:"set by the chart"`
 	// Where /livez, /readyz, /metrics, /log/level and /debug/pprof listen. Empty: nowhere.
@@ -144,6 +142,8 @@ type Config struct {
 	Telemetry *telemetry.Telemetry `env:"-"`
 	// Limiter replaces the one in Redis.
 	Limiter ratelimit.Limiter `env:"-"`
+	// Capacity is shared by services that run in one process.
+	Capacity *httpapi.Capacity `env:"-"`
 	// HTTPListener, GRPCListener and InternalListener take precedence over the addresses.
 	// Run closes them.
 	HTTPListener     net.Listener `env:"-"`

@@ -64,7 +64,9 @@ type Options struct {
 	// Unlimited is for a service with nothing under /v1: no rate limit applies, so it needs
 	// no Redis.
 	Unlimited bool
-	// RateLimitExempt reports public requests that the rate limit ignores; nil means none.
+	// Long are public routes that have bounds of their own and take nothing of the process' capacity.
+	Long []httpapi.Route
+	// RateLimitExempt reports public requests that the rate limit and the capacity ignore; nil means none.
 	RateLimitExempt func(method, path string) bool
 	// GRPC opens the internal interface.
 	GRPC bool
@@ -240,7 +242,6 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(c.RateLimitRPS > 0, "Set RATE_LIMIT_RPS to a positive number.")
 	p.check(c.RateLimitBurst > 0, "Set RATE_LIMIT_BURST to a positive number.")
 	p.check(c.HTTPMaxConns >= 0, "Set HTTP_MAX_CONNS to 0 or a positive number.")
-	p.check(c.HTTPMaxInFlight >= 0, "Set HTTP_MAX_IN_FLIGHT to 0 or a positive number.")
 	p.check(c.Replicas > 0, "Set REPLICAS to a positive number.")
 	p.check(c.TraceRatio >= 0 && c.TraceRatio <= 1, "Set TRACE_RATIO to a number from 0 to 1.")
 	p.check(c.TracesPerSecond >= 0, "Set TRACES_PER_SECOND to 0 or a positive number.")
@@ -372,8 +373,12 @@ func (r *Runtime) openHTTP(o Options) (err error) {
 			Registerer: r.Telemetry.Registerer, Log: r.Log,
 		})
 	}
+	capacity := r.Config.Capacity
+	if capacity == nil {
+		capacity = httpapi.NewCapacity(r.Telemetry.Registerer)
+	}
 	r.Engine, err = httpapi.NewEngine(httpapi.Config{
-		Service: r.Name, Limiter: limiter, MaxInFlight: r.Config.HTTPMaxInFlight, Exempt: o.RateLimitExempt,
+		Service: r.Name, Limiter: limiter, Capacity: capacity, Long: o.Long, Exempt: o.RateLimitExempt,
 		AllowedOrigins: r.Config.CORSAllowedOrigin, TrustedProxies: r.Config.TrustedProxies,
 		Log: r.Log, Registerer: r.Telemetry.Registerer, Tracers: r.Telemetry.Tracers,
 	})

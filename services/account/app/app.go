@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"waitlist.internal/libs/audit"
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
@@ -105,7 +107,13 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, problems []error
 func definition() service.Definition {
 	return service.Definition{
 		Name: account.Name, Migrations: postgres.Migrations,
-		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Kafka: true, AccountTokens: true},
+		Options: service.Options{
+			HTTP: true, GRPC: true, Calls: true, Kafka: true, AccountTokens: true,
+			Long: []httpapi.Route{ // PASSWORD_CONCURRENCY bounds them
+				{Method: http.MethodPost, Path: "/v1/auth/register"}, {Method: http.MethodPost, Path: "/v1/auth/login"},
+				{Method: http.MethodPost, Path: "/v1/auth/reset-password"}, {Method: http.MethodPost, Path: "/v1/auth/change-password"},
+			},
+		},
 	}
 }
 

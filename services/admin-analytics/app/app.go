@@ -3,9 +3,11 @@ package app
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"waitlist.internal/libs/claims"
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
@@ -36,7 +38,14 @@ type Config struct {
 func definition() service.Definition {
 	return service.Definition{
 		Name: adminanalytics.Name, Migrations: postgres.Migrations,
-		Options: service.Options{Schema: postgres.Schema, HTTP: true, Kafka: true, Calls: true},
+		Options: service.Options{
+			Schema: postgres.Schema, HTTP: true, Kafka: true, Calls: true,
+			Long: []httpapi.Route{ // signup and messaging bound them
+				{Method: http.MethodPost, Path: "/v1/waitlists/:waitlist_id/blasts"},
+				{Method: http.MethodPost, Path: "/v1/waitlists/:waitlist_id/import"},
+				{Method: http.MethodGet, Path: "/v1/waitlists/:waitlist_id/export"},
+			},
+		},
 	}
 }
 

@@ -128,8 +128,8 @@ unless on (service) sum by (service) (rate(messaging_mails_total{$NS,outcome="se
   rate(http_server_responses_total{$NS,%s,http_response_status_code="429"}[5m])) > 0
 unless on (service) sum by (service) (rate(ratelimit_requests_total{$NS,decision!="allowed"}[5m])) > 0`, signups), "2m", "warning",
 			"Signups are rejected with 429, and not by the rate limit.",
-			Runbook{"More arrive than commit within `SIGNUP_MAX_WAIT`, or a pod has `HTTP_MAX_IN_FLIGHT` requests: add replicas.", []string{
-				"curl -s http://<signup>:8081/metrics | grep -E '^signup_(queue|batch)'",
+			Runbook{"More arrive than commit within `SIGNUP_MAX_WAIT`, or than a pod bears (`http_server_refused_total`): add replicas.", []string{
+				"curl -s http://<signup>:8081/metrics | grep -E '^signup_(queue|batch)|^http_server_re'",
 				"SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE usename = 'waitlist_signup' GROUP BY 1, 2;",
 				"SELECT pid, now() - xact_start AS age, left(query, 80) FROM pg_stat_activity WHERE usename = 'waitlist_signup' ORDER BY xact_start;",
 			}},

@@ -67,6 +67,12 @@ func Dashboards() []Dashboard {
 				"outcome", "{{outcome}}"),
 			quantiles("Time of a request", "Median and 99th percentile over all routes.", "http_server_request_duration_seconds", ""),
 			gauge("Requests under way", "none", "Requests that are not answered yet.", "http_server_active_requests", "service", "{{service}}"),
+			gauge("Bound of requests", "none", "Requests that a pod works on at a time; it follows the rate at which they are done.",
+				"http_server_request_limit", "service", "{{service}}"),
+			rate("Refused for load", "Requests beyond what a pod can bear: requests under way, or bytes of unfinished bodies.",
+				"http_server_refused_total", "", "service, reason", "{{service}} {{reason}}"),
+			gauge("Unfinished bodies", "bytes", "Bytes of bodies that have not arrived as a whole; at most 32 MiB a pod.",
+				"http_server_unfinished_body_bytes", "service", "{{service}}"),
 		}},
 		{"waitlist-signup", "Waitlist / Signup path", []Panel{
 			rate("Changes", "Committed signups, credits, opt-outs and verifications; imports are not counted.", "signup_changes_total", "",

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/ratelimit"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/telemetry"
@@ -55,6 +56,7 @@ type launcher struct {
 	seeds     map[string]string // SERVICE_KEY by service
 	listeners map[string]net.Listener
 	limiter   ratelimit.Limiter
+	capacity  *httpapi.Capacity
 	output    io.Writer
 }
 
@@ -66,7 +68,7 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		return nil, err
 	}
 	l := &launcher{
-		env: shared, seeds: seeds, output: output, listeners: map[string]net.Listener{}, limiter: s.limiter,
+		env: shared, seeds: seeds, output: output, listeners: map[string]net.Listener{}, limiter: s.limiter, capacity: s.capacity,
 	}
 	// The operator's environment wins over generated values, except for the
 	// addresses, which are resolved already.
@@ -200,6 +202,9 @@ func launch[C any](
 	}
 	tel.Install()
 	b.Telemetry, b.Limiter, b.GRPCListener = tel, l.limiter, l.listeners[name]
+	if name != pages.Name {
+		b.Capacity = l.capacity
+	}
 	rt, err := open(ctx, cfg)
 	if err != nil {
 		return nil, errors.Join(err, tel.Close(ctx))

@@ -28,7 +28,7 @@ func (s *Standalone) edge(services map[string]http.Handler, tel *telemetry.Telem
 		}
 	}
 	rest, err := httpapi.NewEngine(httpapi.Config{
-		Service: "edge", Limiter: s.limiter, AllowedOrigins: s.cfg.AllowedOrigins, TrustedProxies: s.cfg.TrustedProxies,
+		Service: "edge", Limiter: s.limiter, Capacity: s.capacity, AllowedOrigins: s.cfg.AllowedOrigins, TrustedProxies: s.cfg.TrustedProxies,
 		Log: tel.Log, Registerer: tel.Registerer, Tracers: tel.Tracers,
 	})
 	if err != nil {

@@ -153,6 +153,8 @@ type Standalone struct {
 	cfg     Config
 	log     *slog.Logger
 	limiter ratelimit.Limiter
+	// capacity is what the process can bear, pages apart: they call the services, and a call must not count twice.
+	capacity *httpapi.Capacity
 	redis   redis.UniversalClient
 	parts   []part
 	apps    []*service.Runtime
@@ -229,6 +231,7 @@ func Start(ctx context.Context, cfg Config) (_ *Standalone, err error) {
 	s.limiter = ratelimit.New(s.redis, ratelimit.Options{
 		RPS: cfg.RateLimitRPS, Burst: cfg.RateLimitBurst, Replicas: 1, Registerer: tel.Registerer, Log: tel.Log,
 	})
+	s.capacity = httpapi.NewCapacity(tel.Registerer)
 	handlers, err := s.startApps(ctx, output)
 	if err != nil {
 		return nil, err
