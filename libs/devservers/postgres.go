@@ -145,6 +145,22 @@ func startPostgres(ctx context.Context, bin, dir, data string, attr *syscall.Sys
 	return p, nil
 }
 
+// Standby starts a server that follows p, with its files in dir, until it is promoted. It has the
+// settings that are given, not those of p.
+func (p *Postgres) Standby(ctx context.Context, dir string, settings map[string]string) (*Postgres, error) {
+	bins := postgresBins()
+	if len(bins) == 0 {
+		return nil, ErrNoPostgres
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(bins[0].dir, "pg_basebackup"), "-d", p.URL("postgres"),
+		"-D", filepath.Join(dir, "data"), "-R", "-c", "fast", "--no-sync")
+	cmd.Dir, cmd.Env = "/", postgresEnv()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("pg_basebackup: %w\n%s", err, strings.TrimSpace(string(out)))
+	}
+	return StartPostgres(ctx, PostgresOptions{Dir: dir, Settings: settings})
+}
+
 // removeForeignPid removes a pid file whose pid now belongs to another process,
 // which Postgres would mistake for a running server. The file of a dead process
 // stays: Postgres finds the shared memory to check in it.

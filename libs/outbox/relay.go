@@ -158,11 +158,15 @@ func (r *Relay) session(ctx context.Context) error {
 // lock holds a snapshot, which delays vacuum.
 func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn) error {
 	for {
-		var ok bool
+		var ok, demoted bool
 		if !r.follow {
-			if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", lockID(r.schema)).Scan(&ok); err != nil {
+			if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1), current_setting('transaction_read_only')::boolean",
+				lockID(r.schema)).Scan(&ok, &demoted); err != nil {
 				return fmt.Errorf("take the relay's lock: %w", err)
 			}
+		}
+		if demoted {
+			return errDemoted
 		}
 		if ok {
 			return nil
@@ -389,18 +393,26 @@ func (l *leader) note(ctx context.Context, rows []*row, heldTopics []string) err
 	return nil
 }
 
+var errDemoted = errors.New("the server takes no writes any more")
+
 // observe records the gauges and forgets the gaps whose transactions have ended: the sweep
 // that begins reads the rows of those that committed.
 func (l *leader) observe(ctx context.Context, now time.Time) error {
 	var parked, depth, ended, begun int64
 	var oldest *time.Time
+	var demoted bool
 	if err := l.conn.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL),
 		       (SELECT count(*) FROM (SELECT 1 FROM outbox WHERE parked_at IS NULL LIMIT $1) waiting),
 		       (SELECT created_at FROM outbox WHERE parked_at IS NULL ORDER BY id LIMIT 1),
-		       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint`,
-		maxDepth).Scan(&parked, &depth, &oldest, &ended, &begun); err != nil {
+		       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+		       current_setting('transaction_read_only')::boolean`,
+		maxDepth).Scan(&parked, &depth, &oldest, &ended, &begun, &demoted); err != nil {
 		return fmt.Errorf("measure outbox: %w", err)
+	}
+	if demoted {
+		// The rows come to another server now.
+		return errDemoted
 	}
 	l.gaps = slices.DeleteFunc(l.gaps, func(g gap) bool { return g.ended > 0 && g.ended <= ended })
 	for i, g := range l.gaps {

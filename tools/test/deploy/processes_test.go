@@ -378,6 +378,7 @@ func TestPrograms(t *testing.T) {
 	t.Run("deployment", func(t *testing.T) { testDeployment(t, dir) })
 	t.Run("pooled sessions", func(t *testing.T) { testPooled(t, dir, "session") })
 	t.Run("pooled transactions", func(t *testing.T) { testPooled(t, dir, "transaction") })
+	t.Run("failover", func(t *testing.T) { testFailover(t, dir) })
 	t.Run("restore", func(t *testing.T) { testRestore(t, dir) })
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, dir) })
 	t.Run("kills", func(t *testing.T) { testKills(t, dir) })
