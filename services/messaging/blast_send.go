@@ -205,6 +205,9 @@ func (b *Blaster) prepare(a *attempt) ([]job, error) {
 		return nil, nil
 	}
 	a.waitlistName = audience.WaitlistName
+	if a.Text == "" {
+		a.Text = plainText(a.HTML)
+	}
 	byNumber := make(map[int64]string, len(audience.Recipients))
 	emails := make([]string, 0, len(audience.Recipients))
 	for _, r := range audience.Recipients {

@@ -334,6 +334,24 @@ func TestABlastWaitsForALapsedPlan(t *testing.T) {
 	}
 }
 
+func TestABlastOfHTMLHasATextPart(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	n := messaging.NewBlast{
+		ID: uuid.Must(uuid.NewV7()).String(), WaitlistID: c.list(1), OwnerID: ownerID, AccountID: ownerID, CreatedAt: time.Now(),
+		BlastContent: messaging.BlastContent{Subject: "News", HTML: `<p>Read <a href="https://example.com/">more</a></p>`},
+	}
+	if _, _, _, err := c.blasts.Create(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	c.start(c)
+	c.ended(n.ID, messaging.BlastSent, 1, 0)
+	m := c.mails[0]
+	if !strings.HasPrefix(m.Text, "Read more (https://example.com/)\n\n-- \n") || !strings.HasPrefix(m.HTML, n.HTML+"\n<hr") {
+		t.Errorf("%q, %q", m.Text, m.HTML)
+	}
+}
+
 func TestABlastToNobodyIsSent(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)

@@ -166,6 +166,9 @@ func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now tim
 	if m.Subject, m.Text, m.HTML, ok = t.Render(vars); !ok {
 		return Mail{}, errors.New("the rendered template is too long")
 	}
+	if m.Text == "" {
+		m.Text = plainText(m.HTML)
+	}
 	if !r.Kind.marketing() {
 		if !r.Kind.asked() {
 			m.Unsubscribe = c.optOut(r.WaitlistID, r.Number, r.Recipient).OneClick

@@ -566,3 +566,16 @@ func TestSMSProviders(t *testing.T) {
 		})
 	}
 }
+
+func TestATemplateOfHTMLHasATextPart(t *testing.T) {
+	t.Parallel()
+	r := messaging.Request{Kind: messaging.ReferralMilestone, Recipient: "a@example.com"}
+	m, err := newComposer(t).ComposeTemplate(r, messaging.Mailing{},
+		messaging.Template{Subject: "Hi", HTML: "<p>Hello {{email}}</p>"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(m.Text, "Hello a@example.com\n\n-- \n") || !strings.HasPrefix(m.HTML, "<p>Hello a@example.com</p>") {
+		t.Errorf("%q, %q", m.Text, m.HTML)
+	}
+}
