@@ -98,7 +98,7 @@ func (s *Store) purge(ctx context.Context, id string) error {
 func deleteSome(ctx context.Context, tx pgx.Tx, table, id string) (more bool, err error) {
 	table = pgx.Identifier{table}.Sanitize()
 	tag, err := tx.Exec(ctx, `
-		DELETE FROM `+table+` WHERE ctid = ANY (ARRAY(
+		DELETE FROM `+table+` WHERE waitlist_id = $1 AND ctid = ANY (ARRAY(
 			SELECT ctid FROM `+table+` WHERE waitlist_id = $1 LIMIT $2))`, id, purgeChunk)
 	if err != nil {
 		return false, fmt.Errorf("delete from %s: %w", table, err)

@@ -94,10 +94,13 @@ func (s *Signups) Counters(ctx context.Context, waitlistID string) (total, credi
 	return st.Total, st.Credited, nil
 }
 
-// trimShiftsSQL uses queue_shift_created_at.
+// trimShiftsSQL uses queue_shift_created_at. By the key alone it may be planned to read
+// the whole table.
 const trimShiftsSQL = `
-DELETE FROM queue_shift WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM queue_shift WHERE created_at < now() - interval '25 hours' ORDER BY created_at LIMIT $1))`
+WITH old AS MATERIALIZED (
+    SELECT ctid, waitlist_id, no, id FROM queue_shift WHERE created_at < now() - interval '25 hours' ORDER BY created_at LIMIT $1)
+DELETE FROM queue_shift
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM old)) AND (waitlist_id, no, id) IN (SELECT waitlist_id, no, id FROM old)`
 
 // TrimShifts deletes the queue's shifts that no cursor needs: a cursor lives 24 hours.
 // It returns how many rows it deleted, at most limit.

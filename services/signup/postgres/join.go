@@ -140,17 +140,18 @@ func queueBuckets(b *pgx.Batch, waitlistID string, taken, left []int64) {
 }
 
 // placeSQL gives referrers their new keys and referrals. It finds their rows by ctid: a
-// plain join may be planned to read the whole waitlist. One statement writes all rows,
-// because a referrer may get a key that another one leaves.
+// plain join may be planned to read the whole waitlist, and so may the key beside ctid if
+// an index can find it. One statement writes all rows, because a referrer may get a key
+// that another one leaves.
 const placeSQL = `
 UPDATE signup s SET queue_key = p.queue_key, referral_count = s.referral_count + p.count, referral_at = $5
 FROM (
-    SELECT r.ctid, m.queue_key, m.count
+    SELECT r.ctid, m.number, m.queue_key, m.count
     FROM ROWS FROM (unnest($2::bigint[]), unnest($3::bigint[]), unnest($4::integer[])) AS m (number, queue_key, count), LATERAL (
         SELECT ctid FROM signup WHERE waitlist_id = $1 AND number = m.number LIMIT 1
     ) r
 ) p
-WHERE s.ctid = p.ctid`
+WHERE s.ctid = p.ctid AND (s.waitlist_id, s.number) IS NOT DISTINCT FROM ($1, p.number)`
 
 // creditSQL completes changeSQL: it credits and moves referrers one after the other, and
 // makes room where there is none.

@@ -143,11 +143,13 @@ func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.
 // It returns how many rows it deleted, at most limit.
 func (s *Signups) TrimChanges(ctx context.Context, limit int) (int64, error) {
 	tag, err := s.pool.Exec(ctx, `
-		DELETE FROM change WHERE ctid = ANY (ARRAY(
-			SELECT c.ctid FROM change c
+		WITH old AS MATERIALIZED (
+			SELECT c.ctid, c.waitlist_id, c.no FROM change c
 			WHERE c.created_at < now() - interval '1 hour'
 			  AND EXISTS (SELECT FROM change n WHERE n.waitlist_id = c.waitlist_id AND n.no > c.no)
-			LIMIT $1))`, limit)
+			LIMIT $1)
+		DELETE FROM change
+		WHERE ctid = ANY (ARRAY(SELECT ctid FROM old)) AND (waitlist_id, no) IN (SELECT waitlist_id, no FROM old)`, limit)
 	if err != nil {
 		return 0, fmt.Errorf("trim change log: %w", err)
 	}

@@ -168,7 +168,7 @@ func (p *Purge) chunk(ctx context.Context, table, id string) (n int64, err error
 		}
 		table := pgx.Identifier{table}.Sanitize()
 		tag, err := tx.Exec(ctx, `
-			DELETE FROM `+table+` WHERE ctid = ANY (ARRAY(
+			DELETE FROM `+table+` WHERE waitlist_id = $1 AND ctid = ANY (ARRAY(
 				SELECT ctid FROM `+table+` WHERE waitlist_id = $1 LIMIT $2))`, id, purgeChunk)
 		n = tag.RowsAffected()
 		return err

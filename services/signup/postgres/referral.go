@@ -82,14 +82,22 @@ func queueGuarded(b *pgx.Batch, waitlistID string, inserts []signup.Insert) {
 	}
 }
 
+// trimReferralsSQL uses referral_seen_created_at, like trimShiftsSQL. sqlc knows no ctid.
+const trimReferralsSQL = `
+WITH old AS MATERIALIZED (
+    SELECT ctid, waitlist_id, referrer, number FROM referral_seen
+    WHERE created_at < now() - interval '30 days' ORDER BY created_at LIMIT $1)
+DELETE FROM referral_seen
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM old)) AND (waitlist_id, referrer, number) IN (SELECT waitlist_id, referrer, number FROM old)`
+
 // TrimReferrals deletes the referrals that the guard no longer compares with new ones. It
 // returns how many rows it deleted, at most limit.
 func (s *Signups) TrimReferrals(ctx context.Context, limit int) (int64, error) {
-	n, err := s.db.TrimSeenReferrals(ctx, int32(limit))
+	tag, err := s.pool.Exec(ctx, trimReferralsSQL, limit)
 	if err != nil {
 		return 0, fmt.Errorf("trim referrals: %w", err)
 	}
-	return n, nil
+	return tag.RowsAffected(), nil
 }
 
 // Credit implements signup.Store.

@@ -62,7 +62,7 @@ func (q *Queries) CountEvents(ctx context.Context, arg CountEventsParams) error 
 
 const FoldArrivals = `-- name: FoldArrivals :one
 WITH gone AS (
-    DELETE FROM arrival WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM arrival a WHERE a.id > $1 ORDER BY a.id LIMIT $2))
+    DELETE FROM arrival WHERE id = ANY (ARRAY(SELECT a.id FROM arrival a WHERE a.id > $1 ORDER BY a.id LIMIT $2))
     RETURNING id, event_id, waitlist_id, day, views, signups, referral_signups, number, source, medium, campaign
 ), list AS MATERIALIZED (
     SELECT l.waitlist_id, coalesce((SELECT w.built_to FROM waitlist w WHERE w.waitlist_id = l.waitlist_id), 0) AS built_to

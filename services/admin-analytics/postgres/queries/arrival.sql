@@ -24,7 +24,7 @@ SELECT EXISTS (SELECT FROM arrival WHERE id > @behind);
 -- keys; touches each waitlist's row once. OFFSET 0 keeps takes_counts from being called for
 -- each arrival.
 WITH gone AS (
-    DELETE FROM arrival WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM arrival a WHERE a.id > @behind ORDER BY a.id LIMIT @most))
+    DELETE FROM arrival WHERE id = ANY (ARRAY(SELECT a.id FROM arrival a WHERE a.id > @behind ORDER BY a.id LIMIT @most))
     RETURNING *
 ), list AS MATERIALIZED (
     SELECT l.waitlist_id, coalesce((SELECT w.built_to FROM waitlist w WHERE w.waitlist_id = l.waitlist_id), 0) AS built_to

@@ -178,17 +178,3 @@ func (q *Queries) SetReferrer(ctx context.Context, arg SetReferrerParams) error 
 	_, err := q.db.Exec(ctx, SetReferrer, arg.Referrer, arg.WaitlistID, arg.Number)
 	return err
 }
-
-const TrimSeenReferrals = `-- name: TrimSeenReferrals :execrows
-DELETE FROM referral_seen WHERE ctid = ANY (ARRAY(
-    SELECT r.ctid FROM referral_seen r WHERE r.created_at < now() - interval '30 days' ORDER BY r.created_at LIMIT $1))
-`
-
-// By referral_seen_created_at.
-func (q *Queries) TrimSeenReferrals(ctx context.Context, most int32) (int64, error) {
-	result, err := q.db.Exec(ctx, TrimSeenReferrals, most)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}

@@ -23,11 +23,6 @@ FROM ROWS FROM (
     unnest(@referrers::uuid[]), unnest(@numbers::bigint[]), unnest(@networks::bytea[]), unnest(@persons::bytea[])
 ) AS r (referrer, number, network, person);
 
--- name: TrimSeenReferrals :execrows
--- By referral_seen_created_at.
-DELETE FROM referral_seen WHERE ctid = ANY (ARRAY(
-    SELECT r.ctid FROM referral_seen r WHERE r.created_at < now() - interval '30 days' ORDER BY r.created_at LIMIT @most));
-
 -- name: InsertFlagged :exec
 INSERT INTO flagged (waitlist_id, number, reasons)
 SELECT @waitlist_id, f.number, f.reasons
