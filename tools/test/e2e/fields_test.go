@@ -197,8 +197,8 @@ func requireShape(t *testing.T, r *Response, shape any) {
 	}
 }
 
-// refusal is the body of every error; a validation error also has errors.
-func refusal(r *Response) Obj {
+// errorShape is the body of every error; a validation error also has errors.
+func errorShape(r *Response) Obj {
 	if r.ErrorCode() == "VALIDATION_ERROR" {
 		return fields("error error_code request_id", Obj{"errors": each{fields("field message")}})
 	}
@@ -360,7 +360,7 @@ func (s *suite) testFields(t *testing.T) {
 			status = http.StatusNotFound
 		}
 		r := o.Do(t, NewRequest(method, path+"?token=x", bodyOf(method, Obj{"email": ada, "token": "x"})).Invalid()).Want(status)
-		requireShape(t, r, refusal(r))
+		requireShape(t, r, errorShape(r))
 	}
 	for _, r := range []*Response{
 		o.Do(t, Post("/auth/register", Obj{"email": "x", "password": "x"}).Invalid()).Invalid("email", "password"),
@@ -376,7 +376,7 @@ func (s *suite) testFields(t *testing.T) {
 		}).As(o.token).Invalid()).Invalid("send_at", "segment", "filter", "test", "test_to", "draft"),
 		o.Do(t, Post(public+"/unsubscribe", Obj{"email": ada, "token": "x"})).WantError(http.StatusForbidden, "INVALID_TOKEN"),
 	} {
-		requireShape(t, r, refusal(r))
+		requireShape(t, r, errorShape(r))
 	}
 
 	del := want(t, o, "POST /public/waitlists/{id}/unsubscribe 200",
