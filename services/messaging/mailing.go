@@ -47,6 +47,14 @@ type Mailings interface {
 	Mailing(ctx context.Context, waitlistID string, number int64) (Mailing, error)
 }
 
+// Facts knows what is true of the mails whose recipients events name. Whoever can write to
+// Kafka can write any address into an event.
+type Facts interface {
+	// Ask returns a request with its recipient and contents as they are now. The error is
+	// NOT_FOUND if nothing asks for the mail.
+	Ask(ctx context.Context, r Request) (Request, error)
+}
+
 // TemplateReader reads templates; see TemplateStore.
 type TemplateReader interface {
 	Template(ctx context.Context, ownerID, id string) (Template, error)
@@ -135,12 +143,20 @@ func (e *sourceError) Unwrap() error { return e.err }
 // returns the function that sends it. The error is a *canceledError, a *sourceError, or, if the
 // mail cannot be composed, any other.
 func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send func(context.Context) error, to string, err error) {
+	if s.Facts != nil && r.Kind.Addressed() {
+		if r, err = s.Facts.Ask(ctx, r); apierr.Is(err, apierr.NotFound) {
+			return nil, "", &canceledError{"nothing asks for this mail"}
+		}
+		if err != nil {
+			return nil, "", &sourceError{err}
+		}
+	}
 	if !r.Kind.ofSignup() {
 		if err := s.wanted(ctx, r); err != nil {
 			return nil, "", err
 		}
 		m, err := s.Composer.Compose(r, now)
-		if err == nil && r.WaitlistID != "" {
+		if err == nil && r.WaitlistID != "" && !r.DefaultSender {
 			err = s.from(ctx, &m, r.AccountID, r.WaitlistName)
 		}
 		if err == nil {
@@ -181,7 +197,7 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 		return nil, "", err
 	}
 	m, err := s.compose(ctx, r, about, now)
-	if err == nil {
+	if err == nil && about.Pro {
 		err = s.from(ctx, &m, about.OwnerID, about.WaitlistName)
 	}
 	if err == nil {

@@ -70,6 +70,9 @@ type Request struct {
 	Milestone int64
 	// ExpiresAt is when the mail becomes useless; it is not sent later. Zero means never.
 	ExpiresAt time.Time
+	// DefaultSender keeps the mail off the owner's sending domain. It is known, and not stored,
+	// when the mail is sent.
+	DefaultSender bool
 	// RequestedAt is when the event occurred.
 	RequestedAt time.Time
 	// Traceparent is the trace context of the event.

@@ -58,11 +58,12 @@ type SenderConfig struct {
 	// Mailings and Templates provide the data of mails about signups.
 	Mailings  Mailings
 	Templates TemplateReader
-	// SMS, Suppressions and Senders are optional: without them, text messages are canceled, no
-	// address is suppressed, and every mail has the default sender.
+	// SMS, Suppressions, Senders and Facts are optional: without them, text messages are canceled,
+	// no address is suppressed, every mail has the default sender, and events are believed.
 	SMS          SMSProvider
 	Suppressions Suppressions
 	Senders      Senders
+	Facts        Facts
 	// Limits applies to mails and to text messages.
 	Limits Limits
 	// Registerer takes the metrics, Tracers the spans; nil means none.

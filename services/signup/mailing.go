@@ -73,6 +73,16 @@ func (s *Service) Mailing(ctx context.Context, waitlistID string, number int64) 
 	return m, nil
 }
 
+// Offboarded reports whether the removed signup with that number had the address, and its
+// removal asked for an offboarding mail.
+func (s *Service) Offboarded(ctx context.Context, waitlistID string, number int64, email string) (bool, error) {
+	was, err := s.store.Offboarded(ctx, waitlistID, normalised(email))
+	if apierr.Is(err, apierr.NotFound) {
+		return false, nil
+	}
+	return err == nil && was == number, err
+}
+
 // OptedIn returns the numbers above after of live signups that have not opted out,
 // ascending. limit is 1 to 10,000; fewer numbers mean that there are no more.
 func (s *Service) OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {

@@ -7,6 +7,9 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/rpc"
@@ -75,6 +78,26 @@ func (f *Facts) GetAccount(_ context.Context, r *accountv1.GetAccountRequest) (*
 		return nil, apierr.NotFoundf("There is no such account.")
 	}
 	return &accountv1.GetAccountResponse{Entitlement: f.Plan}, nil
+}
+
+// GetAccountMail implements AccountService: every mail is true, and goes to the owner or the
+// invited member.
+func (f *Facts) GetAccountMail(_ context.Context, r *accountv1.GetAccountMailRequest) (*accountv1.GetAccountMailResponse, error) {
+	out := &accountv1.GetAccountMailResponse{
+		Email: "owner@example.com", Generation: 1, ExpiresAt: timestamppb.New(time.Now().Add(time.Hour)),
+	}
+	if r.GetMail() == accountv1.AccountMail_ACCOUNT_MAIL_TEAM_INVITE {
+		out = &accountv1.GetAccountMailResponse{Email: r.GetMemberEmail(), OwnerEmail: "owner@example.com", Role: "admin"}
+	}
+	return out, nil
+}
+
+// GetMailing implements SignupService: every signup awaits the verification of
+// asked@example.com.
+func (f *Facts) GetMailing(context.Context, *signupv1.GetMailingRequest) (*signupv1.GetMailingResponse, error) {
+	return &signupv1.GetMailingResponse{
+		WaitlistName: "Käse", Signup: &signupv1.MailedSignup{Email: "asked@example.com", AwaitsVerification: true},
+	}, nil
 }
 
 // WaitlistExists implements SignupService.

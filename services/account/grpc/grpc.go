@@ -4,6 +4,8 @@ package grpc
 import (
 	"context"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"waitlist.internal/libs/access"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
@@ -39,6 +41,29 @@ func (s *Server) GetAccount(ctx context.Context, in *accountv1.GetAccountRequest
 		return nil, err
 	}
 	return &accountv1.GetAccountResponse{EmailVerified: !a.EmailVerifiedAt.IsZero(), Entitlement: a.Entitlement.Proto()}, nil
+}
+
+// GetAccountMail implements accountv1.AccountServiceServer.
+func (s *Server) GetAccountMail(ctx context.Context, in *accountv1.GetAccountMailRequest) (*accountv1.GetAccountMailResponse, error) {
+	kind := map[accountv1.AccountMail]account.MailKind{
+		accountv1.AccountMail_ACCOUNT_MAIL_VERIFICATION:       account.VerificationMail,
+		accountv1.AccountMail_ACCOUNT_MAIL_PASSWORD_RESET:     account.ResetMail,
+		accountv1.AccountMail_ACCOUNT_MAIL_CREDENTIAL_CHANGED: account.CredentialMail,
+		accountv1.AccountMail_ACCOUNT_MAIL_TEAM_INVITE:        account.InviteMail,
+		accountv1.AccountMail_ACCOUNT_MAIL_TRIAL_ENDING:       account.TrialEndingMail,
+	}[in.GetMail()]
+	m, err := s.svc.Mail(ctx, in.GetAccountId(), kind, in.GetMemberEmail())
+	if err != nil {
+		return nil, err
+	}
+	out := &accountv1.GetAccountMailResponse{Email: m.Recipient, Generation: m.Generation, OwnerEmail: m.OwnerEmail}
+	if kind == account.InviteMail {
+		out.Role = m.Role.String()
+	}
+	if !m.ExpiresAt.IsZero() {
+		out.ExpiresAt = timestamppb.New(m.ExpiresAt)
+	}
+	return out, nil
 }
 
 // SetEntitlement implements accountv1.AccountServiceServer.

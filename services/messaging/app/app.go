@@ -195,7 +195,8 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		sender := messaging.NewSender(messaging.SenderConfig{
 			Queue: mails, Provider: in.provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
 			Mailings: grpc.NewMailings(signups), Templates: templates,
-			SMS: sms, Suppressions: mails, Senders: senders, Limits: limits, Registerer: rt.Telemetry.Registerer,
+			Facts: grpc.Facts{Accounts: accountv1.NewAccountServiceClient(accounts), Signups: signups},
+			SMS:   sms, Suppressions: mails, Senders: senders, Limits: limits, Registerer: rt.Telemetry.Registerer,
 			Tracers: rt.Telemetry.Tracers,
 		})
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{

@@ -51,6 +51,7 @@ func (s *signups) GetMailing(_ context.Context, r *signupv1.GetMailingRequest) (
 		NotifyReferrer:     a.GetNotifyReferrer(),
 		ReferralMilestones: a.GetReferralMilestones(),
 		Signup:             s.people[r.GetNumber()],
+		Offboarded:         r.GetDepartedEmail() == "gone@example.com",
 	}, nil
 }
 

@@ -37,6 +37,11 @@ func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest)
 		Offboarding:        m.Settings.EmailTemplates.Offboarding,
 		NotifyReferrer:     m.Settings.NotifyReferrer, SmsNotifyReferrer: m.Settings.SMSNotifyReferrer,
 	}
+	if r.GetDepartedEmail() != "" {
+		if out.Offboarded, err = s.svc.Offboarded(ctx, id, r.GetNumber(), r.GetDepartedEmail()); err != nil {
+			return nil, err
+		}
+	}
 	for _, n := range m.Settings.ReferralMilestones {
 		out.ReferralMilestones = append(out.ReferralMilestones, int64(n))
 	}
@@ -45,6 +50,7 @@ func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest)
 			Number: p.Number, Email: p.Email, FirstName: p.FirstName, LastName: p.LastName, Phone: p.Phone,
 			Position: m.Position, ReferralCount: p.ReferralCount, ReferralToken: p.Token.String(),
 			EmailVerified: !p.EmailVerifiedAt.IsZero(), EmailOptOut: !p.EmailOptOutAt.IsZero(),
+			AwaitsVerification: m.Settings.RequireEmailVerification && p.EmailVerifiedAt.IsZero(),
 		}
 	}
 	return out, nil

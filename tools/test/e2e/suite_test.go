@@ -100,6 +100,7 @@ func TestSuite(t *testing.T) {
 		{"payments", s.testPayments},
 		{"fields", s.testFields},
 		{"abuse of the edge", s.testEdgeAbuse},
+		{"forged events", s.testForgedEvents},
 		{"abuse of referrals", s.testReferralAbuse},
 		{"traces", s.testTraces},
 	} {
