@@ -39,10 +39,10 @@ func plainText(source string) string {
 			}
 		case html.EndTagToken:
 			out.lines(t.DataAtom)
-			switch {
-			case t.DataAtom == out.skipped:
+			switch t.DataAtom {
+			case out.skipped:
 				out.skipped = 0
-			case t.DataAtom == atom.A:
+			case atom.A:
 				shown := out.b.String()[min(from, out.b.Len()):]
 				if address := strings.TrimPrefix(link, "mailto:"); strings.Contains(link, ":") && !strings.Contains(shown, address) {
 					out.text(" (" + address + ")")
