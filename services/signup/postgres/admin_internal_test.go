@@ -78,11 +78,11 @@ func TestReadsOfALongQueue(t *testing.T) {
 			most       int
 		}{
 			// 101 rows, up to 4096 keys of a bucket, the 11 buckets before.
-			{"first page", "page", []any{id, int64(math.MinInt64), int64(math.MaxInt64), 101}, 250},
-			{"page in the middle", "page", []any{id, int64(many/2) << 20, 4990, 101}, 250},
-			{"last page", "page", []any{id, int64(many-50) << 20, 5000, 101}, 250},
-			{"page behind the end", "page", []any{id, int64(many) << 21, 5000, 101}, 30},
-			{"page of an empty queue", "page", []any{uuid.NewString(), math.MinInt64, int64(math.MaxInt64), 101}, 30},
+			{"first page", "page", []any{id, int64(math.MinInt64), int64(math.MaxInt64), 101, false}, 250},
+			{"page in the middle", "page", []any{id, int64(many/2) << 20, 4990, 101, false}, 250},
+			{"last page", "page", []any{id, int64(many-50) << 20, 5000, 101, false}, 250},
+			{"page behind the end", "page", []any{id, int64(many) << 21, 5000, 101, false}, 30},
+			{"page of an empty queue", "page", []any{uuid.NewString(), math.MinInt64, int64(math.MaxInt64), 101, false}, 30},
 			{"counters", "counters", []any{id}, 10},
 			{"leaderboard", "leaderboard", []any{id, 50}, 80},
 			{"top referrers", "referrers", []any{id, 10}, 30},
