@@ -62,8 +62,14 @@ func records(csv []byte) (out [][]string, ok bool) {
 func TestCSVHeader(t *testing.T) {
 	c := csvFile{}
 	c.header(&Waitlist{Settings: Settings{CustomQuestions: []Question{
-		{ID: "q1", Label: "email"}, {ID: "q2", Label: "Where\r\nfrom?\nSay"}, {ID: "q3", Label: "Team"}, {ID: "q4", Label: "Team"},
-		{ID: "q5", Label: "Team (q4)"}, {ID: "q6", Label: "created_at"}, {ID: "q7", Label: "=1"}, {ID: "q8", Label: "'=1"},
+		{ID: "q1", Label: "email"},
+		{ID: "q2", Label: "Where\r\nfrom?\nSay"},
+		{ID: "q3", Label: "Team"},
+		{ID: "q4", Label: "Team"},
+		{ID: "q5", Label: "Team (q4)"},
+		{ID: "q6", Label: "created_at"},
+		{ID: "q7", Label: "=1"},
+		{ID: "q8", Label: "'=1"},
 	}}}, false)
 	got, ok := records(c.buf)
 	if !ok || len(got) != 1 {

@@ -273,8 +273,10 @@ func (s *suite) testFields(t *testing.T) {
 	settings := Obj{
 		"headline": "Soon", "subheadline": "Very", "hero_image_url": "https://example.com/a.png", "name_field": "optional",
 		"phone_field": "optional", "require_consent": false, "consent_text": "Yes", "referral_boost": 2, "position_offset": 5,
-		"custom_questions": []any{Obj{"id": "team_size", "label": "Team size", "type": "dropdown", "required": false,
-			"options": []any{"1", "2"}}},
+		"custom_questions": []any{Obj{
+			"id": "team_size", "label": "Team size", "type": "dropdown", "required": false,
+			"options": []any{"1", "2"},
+		}},
 		"allowed_email_domains": []any{"example.com", "example.org"}, "webhook_events": []any{"signup.created"},
 		"referral_milestones": []any{1}, "email_templates": mails, "require_email_verification": true,
 	}
@@ -285,8 +287,10 @@ func (s *suite) testFields(t *testing.T) {
 	public := "/public/waitlists/" + id
 	ada, bob, eve := "ada@example.com", "bob@example.com", "eve@example.com"
 	person := func(email string, more Obj) Request {
-		body := Obj{"email": email, "first_name": "A", "last_name": "B", "phone": "+4930123456", "timezone": "Europe/Berlin",
-			"custom_answers": Obj{"team_size": "1"}, "consent": true}
+		body := Obj{
+			"email": email, "first_name": "A", "last_name": "B", "phone": "+4930123456", "timezone": "Europe/Berlin",
+			"custom_answers": Obj{"team_size": "1"}, "consent": true,
+		}
 		for name := range strings.FieldsSeq(utmFields) {
 			body[name] = "x"
 		}
