@@ -11,6 +11,7 @@
 // did: then a GET, a PUT and a DELETE are sent again, and of the others those that the table
 // below allows. The client waits as long as Retry-After says, else twice as long each time,
 // with jitter. Every refusal is thrown as a WaitlistError.
+import { randomUUID } from 'node:crypto';
 import createClient, { type Client } from 'openapi-fetch';
 import type { components, paths } from './contract.js';
 
@@ -145,7 +146,7 @@ export function connect(options: Options): Waitlist {
   async function repeat(request: Request): Promise<Response> {
     const repeatable = rule(request);
     if (repeatable === 'key' && !request.headers.has('Idempotency-Key')) {
-      request.headers.set('Idempotency-Key', crypto.randomUUID());
+      request.headers.set('Idempotency-Key', randomUUID());
     }
     let perhapsDone = false; // by an attempt whose answer was lost
     for (let attempt = 1; ; attempt += 1) {
