@@ -492,6 +492,7 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 		conn := a.half(t, "/v1/things", 65_536, 65_000)
 		go func() {
 			if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+				_ = res.Body.Close()
 				refused <- res
 			}
 		}()

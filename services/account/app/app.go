@@ -110,8 +110,10 @@ func definition() service.Definition {
 		Options: service.Options{
 			HTTP: true, GRPC: true, Calls: true, Kafka: true, AccountTokens: true,
 			Long: []httpapi.Route{ // PASSWORD_CONCURRENCY bounds them
-				{Method: http.MethodPost, Path: "/v1/auth/register"}, {Method: http.MethodPost, Path: "/v1/auth/login"},
-				{Method: http.MethodPost, Path: "/v1/auth/reset-password"}, {Method: http.MethodPost, Path: "/v1/auth/change-password"},
+				{Method: http.MethodPost, Path: "/v1/auth/register"},
+				{Method: http.MethodPost, Path: "/v1/auth/login"},
+				{Method: http.MethodPost, Path: "/v1/auth/reset-password"},
+				{Method: http.MethodPost, Path: "/v1/auth/change-password"},
 			},
 		},
 	}
@@ -126,7 +128,7 @@ type App = service.Runtime
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	keys, addressKey, problems := cfg.parse()
-	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
+	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error { //nolint:contextcheck // requests have contexts of their own
 		signups, err := rt.Dial(cfg.SignupTarget, "signup")
 		if err != nil {
 			return err

@@ -255,7 +255,7 @@ func dropAdded(body map[string]any, refused []apierr.Field) bool {
 // part of the link.
 func referral(ref string) string {
 	return strings.TrimRightFunc(ref, func(r rune) bool {
-		return !(r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r))
+		return r != '-' && r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
 	})
 }
 

@@ -155,9 +155,9 @@ type Standalone struct {
 	limiter ratelimit.Limiter
 	// capacity is what the process can bear, pages apart: they call the services, and a call must not count twice.
 	capacity *httpapi.Capacity
-	redis   redis.UniversalClient
-	parts   []part
-	apps    []*service.Runtime
+	redis    redis.UniversalClient
+	parts    []part
+	apps     []*service.Runtime
 	// deployed is set if the services run outside this process.
 	deployed Deployed
 	// pages serves the payment simulator's pages; nil without a simulator.

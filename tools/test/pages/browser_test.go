@@ -646,7 +646,7 @@ func TestWidgetFollows(t *testing.T) {
 	s := start(t, nil)
 	key := s.owner()
 	first, second := s.waitlist(key, object{"headline": "One"}), s.waitlist(key, object{"phone_field": "optional"})
-	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = fmt.Fprintf(w, `<!doctype html><html lang="en" dir="rtl"><title>A site</title>
 			<script>window.heard = []; addEventListener("waitlist:ready", (event) => heard.push(event.detail.waitlist));
