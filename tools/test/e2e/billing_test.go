@@ -419,13 +419,12 @@ func testEvents(t *testing.T, d *till) {
 		"stranger": signedEvent(body, "whsec_somebody_else", time.Now()),
 		"old":      signedEvent(body, paymentSecret, time.Now().Add(-6*time.Minute)),
 		"none":     Post("/billing/webhook", nil).Raw([]byte(body)).With("Content-Type", "application/json").With("Stripe-Signature", "x"),
-		"no event": signedEvent(`{}`, paymentSecret, time.Now()),
-		"no JSON":  signedEvent(`{`, paymentSecret, time.Now()),
 	} {
 		t.Run(name, func(t *testing.T) { c.Do(t, r.Invalid()).WantError(http.StatusBadRequest, "INVALID_TOKEN") })
 	}
-	c.Do(t, signedEvent(`"`+strings.Repeat("x", 1<<20)+`"`, paymentSecret, time.Now()).Invalid()).
-		WantError(http.StatusBadRequest, "INVALID_BODY")
+	for _, body := range []string{`{}`, `{`, `"` + strings.Repeat("x", 1<<20) + `"`} {
+		c.Do(t, signedEvent(body, paymentSecret, time.Now()).Invalid()).WantError(http.StatusBadRequest, "INVALID_BODY")
+	}
 	// The content of an event is not trusted.
 	received(signedEvent(fmt.Sprintf(`{"id":%q,"type":"customer.subscription.deleted",
 		"data":{"object":{"object":"subscription","status":"canceled","customer":%q}}}`,

@@ -218,7 +218,7 @@ func testBlastMails(t *testing.T, d *deployment) {
 		o.Do(t, newBlast(id, Obj{"text_body": absent, "html_body": "<!DOCTYPE html><html><body><p>Hi</p></body></html>"}).
 			As(o.token)).Want(http.StatusOK)
 		m := d.server.AwaitMails(t, bob, 3)[2]
-		if m.Text != "" || !strings.Contains(m.HTML, "<body><p>Hi</p>") {
+		if !strings.HasPrefix(m.Text, "Hi\n") || !strings.Contains(m.HTML, "<body><p>Hi</p>") {
 			t.Errorf("%q, %q", m.Text, m.HTML)
 		}
 		unsubscribeLinks(t, m, d, id)
