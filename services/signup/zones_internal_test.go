@@ -36,7 +36,7 @@ func TestZones(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if !slices.Equal(names, zones) {
-		t.Error("Go has a newer list of time zones: go test ./services/signup -run TestZones -update")
+		t.Error("Go has a newer list of time zones: run TestZones with -update")
 	}
 }
 
