@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -50,7 +51,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string, migrations 
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	if _, err := appliedTo(ctx, pool, schema, p); err != nil {
+	if _, err := appliedTo(ctx, db, schema, p); err != nil {
 		return err
 	}
 	for try := 1; ; try++ {
@@ -101,7 +102,7 @@ func CheckMigrated(ctx context.Context, pool *pgxpool.Pool, schema string, migra
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	applied, err := appliedTo(ctx, pool, schema, p)
+	applied, err := appliedTo(ctx, db, schema, p)
 	if err != nil {
 		return err
 	}
@@ -119,11 +120,11 @@ func CheckMigrated(ctx context.Context, pool *pgxpool.Pool, schema string, migra
 
 // appliedTo returns the numbers of the migrations that schema has. It is an error if
 // the schema is older than the first one of p.
-func appliedTo(ctx context.Context, pool *pgxpool.Pool, schema string, p *goose.Provider) ([]int64, error) {
-	// CollectRows also returns the error of Query. goose's first row has the number 0.
-	rows, _ := pool.Query(ctx, "SELECT version_id FROM "+pgx.Identifier{schema, goose.DefaultTablename}.Sanitize()+
-		" WHERE is_applied AND version_id > 0")
-	applied, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+func appliedTo(ctx context.Context, db *sql.DB, schema string, p *goose.Provider) ([]int64, error) {
+	var applied []int64
+	// Of a table that is missing, the metrics of the pool would count an error.
+	err := db.QueryRowContext(ctx, "SELECT array_agg(version_id) FROM "+pgx.Identifier{schema, goose.DefaultTablename}.Sanitize()+
+		" WHERE is_applied AND version_id > 0").Scan(pgtype.NewMap().SQLScanner(&applied))
 	// If the table or the schema is missing, no migration was ever applied.
 	if code := SQLState(err); err != nil && code != "42P01" && code != "3F000" {
 		return nil, fmt.Errorf("read the migrations of %s: %w", schema, err)
