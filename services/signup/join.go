@@ -19,6 +19,10 @@ import (
 // answered within five seconds, even while Postgres is down.
 const joinTimeout = 4500 * time.Millisecond
 
+// beginTimeout bounds how long an entry waits for its batch to begin. What is left of joinTimeout then
+// suffices for any batch that the database answers.
+const beginTimeout = 2 * time.Second
+
 // joinAttempts bounds how often a batch is tried when its connection breaks or
 // Postgres aborts it for a conflict.
 const joinAttempts = 3
@@ -105,9 +109,7 @@ func (s *Service) decide(ctx context.Context, waitlistID string, e *entry) error
 	if err := s.lanes.submit(waitlistID, e); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, joinTimeout)
-	defer cancel()
-	return e.wait(wait)
+	return s.lanes.wait(ctx, e)
 }
 
 func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Receipt, error) {

@@ -11,14 +11,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// errLaneFull says that a waitlist's lane holds all it may.
+// errLaneFull says that a waitlist's lane holds all it may, or more than it began in time.
 var errLaneFull = errors.New("signup: lane is full")
 
 // errStopping refuses signups after the stop.
 var errStopping = errors.New("signup: stopping")
 
-// entry is one signup on its way through a lane. The worker owns it from take until
-// it closes done.
+// entry is one signup on its way through a lane. It belongs to whoever claims it: the worker that
+// takes it and closes done, or the caller that leaves before.
 type entry struct {
 	join *Join
 	// raw is the request body, kept to validate it again under newer settings.
@@ -26,9 +26,10 @@ type entry struct {
 	header Header
 	queued time.Time
 	// caller is the request's span, nil if its trace is not sampled.
-	caller trace.Span
-	// abandoned is set when the caller leaves before the entry is taken.
-	abandoned atomic.Bool
+	caller  trace.Span
+	claimed atomic.Bool
+	// ahead is how many batches had ended when the entry was queued.
+	ahead uint64
 
 	// outcome and err are valid once done is closed.
 	outcome Outcome
@@ -69,8 +70,9 @@ type lanes struct {
 	wake    *sync.Cond
 	byID    map[string]*lane
 	ready   laneHeap
-	bytes   int // of the waiting bodies
-	busy    int // lanes that are served, at most workers
+	bytes   int    // of the waiting bodies
+	busy    int    // lanes that are served, at most workers
+	ended   uint64 // batches
 	stopped bool
 }
 
@@ -114,6 +116,7 @@ func (l *lanes) submit(waitlistID string, e *entry) error {
 	}
 	l.byID[waitlistID] = ln
 	l.bytes += len(e.raw)
+	e.ahead = l.ended
 	ln.entries = append(ln.entries, e)
 	if !ln.serving && ln.place < 0 {
 		heap.Push(&l.ready, ln)
@@ -140,7 +143,7 @@ func (l *lanes) take() (*lane, []*entry) {
 		batch := make([]*entry, 0, n)
 		for _, e := range ln.entries[:n] {
 			l.bytes -= len(e.raw)
-			if !e.abandoned.Load() {
+			if e.claim() {
 				batch = append(batch, e)
 			}
 		}
@@ -161,6 +164,7 @@ func (l *lanes) put(ln *lane, n int, took time.Duration) {
 	defer l.mu.Unlock()
 	ln.serving = false
 	l.busy--
+	l.ended++
 	if n == l.maxBatch {
 		ln.pace = took / time.Duration(n)
 	}
@@ -226,14 +230,38 @@ func (h *laneHeap) Pop() any {
 	return ln
 }
 
-// wait returns e's error once it is decided. If ctx ends first, wait abandons an entry
-// that no batch has taken. An entry that was taken completes without its caller.
-func (e *entry) wait(ctx context.Context) error {
-	select {
-	case <-e.done:
-		return e.err
-	case <-ctx.Done():
-		e.abandoned.Store(true)
-		return ctx.Err()
+// claim reports whether e belongs to the caller from now on.
+func (e *entry) claim() bool { return e.claimed.CompareAndSwap(false, true) }
+
+// wait returns e's error once it is decided. If ctx ends first, wait claims an entry that no batch has
+// taken. An entry that was taken completes without its caller. One that was not taken within beginTimeout,
+// while batches ended, is refused with errLaneFull. If none ended, it waits on: the database does not answer.
+func (l *lanes) wait(ctx context.Context, e *entry) error {
+	timer := time.NewTimer(beginTimeout)
+	defer timer.Stop()
+	for begun := false; ; begun = true {
+		select {
+		case <-e.done:
+			return e.err
+		case <-ctx.Done():
+			e.claim()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		if l.moved(e) && e.claim() {
+			return errLaneFull
+		}
+		if begun {
+			e.claim()
+			return context.DeadlineExceeded
+		}
+		timer.Reset(joinTimeout - beginTimeout)
 	}
+}
+
+// moved reports whether a batch ended since e was queued.
+func (l *lanes) moved(e *entry) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended > e.ahead
 }

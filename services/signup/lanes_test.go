@@ -1,8 +1,10 @@
 package signup
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -139,5 +141,51 @@ func TestLanesLead(t *testing.T) {
 	}
 	if l.busy != 0 {
 		t.Errorf("%d lanes are served at the end", l.busy)
+	}
+}
+
+// TestLanesBeginInTime: whoever is not begun in time although batches end is refused, and stays out of
+// every batch. While none ends, callers wait as long as for a batch that was begun.
+func TestLanesBeginInTime(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name         string
+		ended, taken bool
+		want         error
+		after        time.Duration
+	}{
+		{"other batches end", true, false, errLaneFull, beginTimeout},
+		{"no batch ends", false, false, context.DeadlineExceeded, joinTimeout},
+		{"begun, but not decided", true, true, context.DeadlineExceeded, joinTimeout},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLanes(1, 10, 10, 0)
+			ln := l.lead("a")
+			e := &entry{done: make(chan struct{})}
+			if err := l.submit("a", e); err != nil {
+				t.Fatal(err)
+			}
+			if tc.ended {
+				l.ended++ // of another lane
+			}
+			if tc.taken {
+				l.put(ln, 1, 0)
+				if _, batch := l.take(); len(batch) != 1 {
+					t.Fatalf("%s: took %d", tc.name, len(batch))
+				}
+			}
+			start := time.Now()
+			if err := l.wait(t.Context(), e); !errors.Is(err, tc.want) || time.Since(start) != tc.after {
+				t.Errorf("%s: %v after %v, want %v after %v", tc.name, err, time.Since(start), tc.want, tc.after)
+			}
+			if tc.taken {
+				return
+			}
+			l.put(ln, 1, 0)
+			l.stop()
+			if _, batch := l.take(); len(batch) != 0 {
+				t.Errorf("%s: took %d after the caller left", tc.name, len(batch))
+			}
+		})
 	}
 }
