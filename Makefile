@@ -24,6 +24,7 @@ SQLC := $(BIN)/.sqlc-$(call key,tools/buildtools/sqlc)
 OASDIFF := $(BIN)/.openapi-$(call key,tools/buildtools/openapi)
 ANCHOR := $(BIN)/.anchor-$(call key,tools/buildtools/anchor)
 KO := $(BIN)/.images-$(call key,tools/buildtools/images)
+SQUAWK := $(CURDIR)/.data/squawk-$(shell sha256sum tools/test/migrations/requirements.txt | cut -c1-16)/bin/squawk
 
 # What npm installs, checked against the lock file.
 PAGE := tools/dashboards/page/node_modules/.package-lock.json
@@ -181,7 +182,7 @@ lists: ## Fetch the newest lists of mail domains and common passwords (needs npm
 	@services/account/update.sh
 
 .PHONY: lint
-lint: $(LINTER) lines references ## Run the linters over every module
+lint: $(LINTER) lines references migrations ## Run the linters over every module
 	@$(BIN)/golangci-lint run $(patsubst %,./%/...,$(MODULES))
 	@for module in $(APART); do (cd $$module && GOWORK=off $(BIN)/golangci-lint run) || exit 1; done
 
@@ -197,6 +198,10 @@ lines: ## Fail on lines of more than 140 characters
 references: ## Fail on links, paths, targets, variables, tests and ADRs that the prose names and nobody has
 	@go test -count=1 ./tools/test/docs/
 
+.PHONY: migrations
+migrations: $(SQUAWK) ## Fail on migrations that stop traffic, as squawk judges (needs python3-venv)
+	@SQUAWK=$(SQUAWK) tools/test/migrations/run
+
 .PHONY: fix
 fix: $(LINTER) ## Format and let the linters mend what they can
 	@$(BIN)/golangci-lint run --fix $(patsubst %,./%/...,$(MODULES))
@@ -209,7 +214,7 @@ tidy: ## Check that each module names all it needs and builds by itself
 	done
 
 .PHONY: verify
-verify: ## Generate, tidy and lint; fails when that changes a file (needs npm)
+verify: ## Generate, tidy and lint; fails when that changes a file (needs npm and python3-venv)
 	@state() { git status --porcelain; git diff HEAD; }; \
 	before=$$(state | sha256sum); \
 	for step in generate sdk tidy lint; do echo "== $$step"; $(MAKE) $$step; done; \
@@ -302,7 +307,7 @@ $(PAGE) $(TYPES) $(CLIENT): %/node_modules/.package-lock.json: %/package-lock.js
 	@npm ci --silent --prefix $* && touch $@
 
 .PHONY: tools
-tools: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) $(LINTER) ## Build the tools that generate and lint need
+tools: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) $(LINTER) $(SQUAWK) ## Build the tools that generate and lint need
 
 $(BUILDTOOLS):
 	@echo 'building the generators'
@@ -314,6 +319,12 @@ $(LINTER):
 	@echo 'building golangci-lint (some minutes, once)'
 	@mkdir -p $(BIN) && rm -f $(BIN)/.golangci-*
 	@cd tools/buildtools/golangci && GOWORK=off GOBIN=$(BIN) go install tool
+	@touch $@
+
+$(SQUAWK):
+	@$(PREPARE) python
+	@rm -rf .data/squawk-* && python3 -m venv $(@D)/..
+	@$(@D)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r tools/test/migrations/requirements.txt
 	@touch $@
 
 # .<folder>-<key>: the tools of tools/buildtools/<folder>.

@@ -3,7 +3,7 @@
 # without starting the servers among them. Elsewhere it says in one message what to
 # install. Arguments say for what:
 #
-#	prepare.sh [-n] run|npm|test|apache|schemathesis|clients|lab|ci...
+#	prepare.sh [-n] run|npm|test|apache|python|schemathesis|clients|lab|ci...
 #
 # What is missing then is an error, but for run: the suite has stand-ins. ci uses sudo
 # where it is not root. -n prints Debian's names of what is missing, and does no more.
@@ -55,10 +55,13 @@ apache() {
 	need openjdk-17-jre-headless any java
 	need maven any mvn
 }
-schemathesis() {
-	need curl any curl
+python() {
 	need python3 any python3
 	need python3-venv python3 -c 'import ensurepip'
+}
+schemathesis() {
+	need curl any curl
+	python
 }
 clients() {
 	npm
@@ -87,7 +90,7 @@ if [ "${1:-}" = -n ]; then
 fi
 for purpose; do
 	case $purpose in
-	run | npm | apache | schemathesis | clients | lab | ci) "$purpose" ;;
+	run | npm | apache | python | schemathesis | clients | lab | ci) "$purpose" ;;
 	test) tests ;; # test is a command
 	*) echo "$0 knows no $purpose" >&2 && exit 1 ;;
 	esac

@@ -39,6 +39,7 @@ func TestFindsWhatIsMissing(t *testing.T) {
 		"npm":          "npm",
 		"test":         "git curl gcc libc6-dev postgresql redis-server pgbouncer chromium npm",
 		"test apache":  "git curl gcc libc6-dev postgresql redis-server pgbouncer chromium npm openjdk-17-jre-headless maven",
+		"python":       "python3 python3-venv",
 		"schemathesis": "curl python3 python3-venv",
 		"lab":          "postgresql redis-server iproute2",
 		"ci": "git curl gcc libc6-dev postgresql redis-server pgbouncer chromium npm openjdk-17-jre-headless maven " +

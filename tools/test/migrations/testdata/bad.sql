@@ -1,0 +1,2 @@
+-- +goose Up
+CREATE INDEX mail_due ON mail (due);
