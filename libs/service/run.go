@@ -12,10 +12,12 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -87,7 +89,10 @@ func (r *Runtime) Run(ctx context.Context) error {
 	// Goroutines outlive ctx, because draining requests may need them.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
-	err := s.listen(ctx)
+	err := r.checkLong()
+	if err == nil {
+		err = s.listen(ctx)
+	}
 	if err == nil {
 		for _, w := range r.workers {
 			s.workers.Go(func() { s.work(work, w) })
@@ -105,6 +110,17 @@ func (r *Runtime) Run(ctx context.Context) error {
 		}
 	}
 	return errors.Join(err, s.stop(context.WithoutCancel(ctx), stopWork))
+}
+
+// checkLong returns an error for a long route that the engine lacks: it would be bounded like the others.
+func (r *Runtime) checkLong() error {
+	for _, long := range r.long {
+		served := func(i gin.RouteInfo) bool { return i.Method == long.Method && i.Path == long.Path }
+		if !slices.ContainsFunc(r.Engine.Routes(), served) {
+			return fmt.Errorf("there is no route %s %s", long.Method, long.Path)
+		}
+	}
+	return nil
 }
 
 func (r *Runtime) setServing(yes bool) {

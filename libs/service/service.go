@@ -64,7 +64,8 @@ type Options struct {
 	// Unlimited is for a service with nothing under /v1: no rate limit applies, so it needs
 	// no Redis.
 	Unlimited bool
-	// Long are public routes that have bounds of their own and take nothing of the process' capacity.
+	// Long are public routes that have bounds of their own and take nothing of the process' capacity. Run fails if
+	// the Engine has no such route.
 	Long []httpapi.Route
 	// RateLimitExempt reports public requests that the rate limit and the capacity ignore; nil means none.
 	RateLimitExempt func(method, path string) bool
@@ -108,6 +109,7 @@ type Runtime struct {
 	Seal          *seal.Ring
 
 	health  *health.Server
+	long    []httpapi.Route
 	workers []worker
 	left    []string
 	closers []closer
@@ -373,6 +375,7 @@ func (r *Runtime) openHTTP(o Options) (err error) {
 			Registerer: r.Telemetry.Registerer, Log: r.Log,
 		})
 	}
+	r.long = o.Long
 	capacity := r.Config.Capacity
 	if capacity == nil {
 		capacity = httpapi.NewCapacity(r.Telemetry.Registerer)

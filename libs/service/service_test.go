@@ -460,6 +460,18 @@ func TestFailures(t *testing.T) {
 			t.Fatal("it does not say so at once")
 		}
 	})
+	t.Run("a long route that nobody serves", func(t *testing.T) {
+		r, err := service.New(t.Context(), "x", base(t), service.Options{
+			HTTP: true, Long: []httpapi.Route{{Method: http.MethodGet, Path: "/v1/export"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Engine.GET("/v1/exports", httpapi.NoContent)
+		if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "GET /v1/export") {
+			t.Fatal(err)
+		}
+	})
 	t.Run("a goroutine that does not end", func(t *testing.T) {
 		cfg := base(t)
 		cfg.ShutdownDrain = 50 * time.Millisecond

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"time"
 
 	"waitlist.internal/libs/claims"
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
@@ -125,7 +127,17 @@ type parts struct {
 func definition() service.Definition {
 	return service.Definition{
 		Name: billing.Name, Migrations: postgres.Migrations,
-		Options: service.Options{HTTP: true, Kafka: true, Calls: true, RateLimitExempt: billinghttp.Exempt},
+		Options: service.Options{
+			HTTP: true, Kafka: true, Calls: true, RateLimitExempt: billinghttp.Exempt,
+			Long: []httpapi.Route{ // the provider's client bounds them
+				{Method: http.MethodPost, Path: "/v1/billing/checkout"},
+				{Method: http.MethodPost, Path: "/v1/billing/preview"},
+				{Method: http.MethodPost, Path: "/v1/billing/start-trial"},
+				{Method: http.MethodPost, Path: "/v1/billing/cancel"},
+				{Method: http.MethodPost, Path: "/v1/billing/portal"},
+				{Method: http.MethodGet, Path: "/v1/billing/info"},
+			},
+		},
 	}
 }
 
