@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/gin-gonic/gin"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -72,6 +73,9 @@ func Command[C any, A interface {
 // process runs fn. SIGINT or SIGTERM ends fn's context; a second signal kills the
 // process.
 func process(fn func(ctx context.Context) error) int {
+	// Near the container's limit Go's collector works harder, instead of the kernel killing the process. A tenth is left to
+	// what the kernel keeps for the process. An error means that there are no control groups.
+	_, _ = memlimit.Set()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)

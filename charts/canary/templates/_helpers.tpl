@@ -181,11 +181,6 @@ containers:
       {{- if eq $who "retire" }}
       - -retire
       {{- end }}
-    env:
-      - name: GOMEMLIMIT
-        valueFrom:
-          resourceFieldRef:
-            resource: limits.memory
     securityContext:
       allowPrivilegeEscalation: false
       readOnlyRootFilesystem: true

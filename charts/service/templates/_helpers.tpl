@@ -121,11 +121,6 @@ env:
       fieldRef:
         fieldPath: status.podIP
   {{- end }}
-  # Near the limit Go's collector works harder, instead of the kernel killing the pod.
-  - name: GOMEMLIMIT
-    valueFrom:
-      resourceFieldRef:
-        resource: limits.memory
   {{- if and .Values.http (not (hasKey $env "REPLICAS")) }}
   # charts/waitlist counts the replicas of all services.
   - name: REPLICAS

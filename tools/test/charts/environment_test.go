@@ -80,7 +80,7 @@ func TestEnvironment(t *testing.T) {
 		for _, env := range spec[deployment](t, o).Template.Spec.Containers[0].Env {
 			got = append(got, env.Name)
 			_, global := values["global"].Env[env.Name]
-			if !global && env.Name != "GOMEMLIMIT" && !slices.Contains(known, env.Name) {
+			if !global && !slices.Contains(known, env.Name) {
 				t.Errorf("%s gets %s, which it does not read", name, env.Name)
 			}
 		}

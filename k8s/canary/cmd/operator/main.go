@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -28,6 +29,8 @@ import (
 )
 
 func main() {
+	// A tenth of the container's limit is left to the kernel. An error means that there are no control groups.
+	_, _ = memlimit.Set()
 	ctx := ctrl.SetupSignalHandler()
 	if err := run(ctx, os.Args[1:], os.Stderr); errors.Is(err, flag.ErrHelp) {
 		return

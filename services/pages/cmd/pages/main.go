@@ -11,7 +11,7 @@ import (
 )
 
 // gcPercent is Go's GOGC. So little of the heap is in use that with the default of 100 the collector would run many times a
-// second. GOGC overrides it, and GOMEMLIMIT bounds the heap.
+// second. GOGC overrides it, and the container's limit bounds the heap.
 const gcPercent = 400
 
 func main() {
