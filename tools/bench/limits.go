@@ -148,7 +148,7 @@ func flood(ctx context.Context, servers []*server, request []byte, d time.Durati
 			return 0, 0, err
 		}
 		defer c.close()
-		clients[i] = c
+		c.once, clients[i] = true, c
 	}
 	start := time.Now()
 	for i, c := range clients {

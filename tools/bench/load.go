@@ -25,6 +25,8 @@ type client struct {
 	conn net.Conn
 	in   *bufio.Reader
 	body []byte
+	// once keeps do from repeating requests that are refused.
+	once bool
 }
 
 func dial(ctx context.Context, addr string) (*client, error) {
@@ -37,9 +39,24 @@ func dial(ctx context.Context, addr string) (*client, error) {
 
 func (c *client) close() { _ = c.conn.Close() }
 
-// do sends a request and returns the answer's status and body, which is valid until the next call. Answers must have a
-// Content-Length.
+// retryPause is the time after which do repeats a refused request: as a process starts, it admits fewer requests at a time than
+// a bench has connections.
+const retryPause = 10 * time.Millisecond
+
+// do sends a request and returns the answer's status and body, which is valid until the next call. It repeats one that is
+// refused, until the connection's deadline.
 func (c *client) do(request []byte) (status int, body []byte, err error) {
+	for {
+		status, body, err = c.exchange(request)
+		if status != http.StatusTooManyRequests || c.once || err != nil {
+			return status, body, err
+		}
+		time.Sleep(retryPause)
+	}
+}
+
+// exchange is do without repetition. Answers must have a Content-Length.
+func (c *client) exchange(request []byte) (status int, body []byte, err error) {
 	if _, err := c.conn.Write(request); err != nil {
 		return 0, nil, fmt.Errorf("send request: %w", err)
 	}

@@ -127,7 +127,7 @@ func (l *launch) ask(ctx context.Context, rate float64, conns int, d time.Durati
 			return mixed{}, err
 		}
 		defer c.close()
-		clients[i] = c
+		c.once, clients[i] = true, c
 	}
 	start := time.Now().Add(20 * time.Millisecond)
 	for i, c := range clients {

@@ -148,9 +148,8 @@ type server struct {
 // serverSettings returns the settings that differ from the service's defaults.
 func serverSettings() map[string]string {
 	return map[string]string{
-		"RATE_LIMIT_RPS":     "1000000",
-		"RATE_LIMIT_BURST":   "1000000",
-		"POSTGRES_MAX_CONNS": "10",
+		"RATE_LIMIT_RPS":   "1000000",
+		"RATE_LIMIT_BURST": "1000000",
 	}
 }
 
