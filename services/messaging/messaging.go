@@ -82,6 +82,8 @@ type Request struct {
 // Claimed is a request that this process has claimed for sending.
 type Claimed struct {
 	Request
+	// Claim identifies this claim; earlier and later claims of the request have other values.
+	Claim string
 	// Deferrals counts how often the provider deferred the mail.
 	Deferrals int
 }
@@ -171,23 +173,25 @@ type DeferredError struct{ Reason string }
 
 func (e *DeferredError) Error() string { return "mail deferred: " + e.Reason }
 
-// MailQueue stores the requests for mails, and their outcomes.
+// MailQueue stores the requests for mails, and their outcomes. What concerns a claimed request does
+// nothing if the claim no longer holds: because the request was canceled, or another process has
+// claimed it since.
 type MailQueue interface {
 	// Claim claims up to limit due requests for this process, the longest due first. A
 	// request that is neither ended nor returned is due again when its lease expires.
 	Claim(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
-	// Renew restarts the leases of claimed requests. A request that is due later stays so.
-	Renew(ctx context.Context, lease time.Duration, eventIDs ...string) error
+	// Renew restarts the leases of claimed requests. It returns the claims that still hold.
+	Renew(ctx context.Context, lease time.Duration, claimed ...Claimed) (claims []string, err error)
 	// Sent ends a request and erases the address.
-	Sent(ctx context.Context, eventID string) error
+	Sent(ctx context.Context, c Claimed) error
 	// Failed ends a request that cannot be sent, and erases the address.
-	Failed(ctx context.Context, eventID, reason string) error
+	Failed(ctx context.Context, c Claimed, reason string) error
 	// Canceled ends a request that is no longer wanted, and erases the address.
-	Canceled(ctx context.Context, eventID, reason string) error
+	Canceled(ctx context.Context, c Claimed, reason string) error
 	// Defer makes a claimed request due after a pause and increments its deferrals.
-	Defer(ctx context.Context, eventID string, pause time.Duration, reason string) error
+	Defer(ctx context.Context, c Claimed, pause time.Duration, reason string) error
 	// Return makes claimed requests due after a pause without counting a deferral.
-	Return(ctx context.Context, pause time.Duration, eventIDs ...string) error
+	Return(ctx context.Context, pause time.Duration, claimed ...Claimed) error
 	// Charge counts a claimed request towards quotas, once, however often it is tried. A *QuotaError
 	// means that it would exceed one; then it counts towards none.
 	Charge(ctx context.Context, eventID string, at time.Time, uses []Use) error

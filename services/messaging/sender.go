@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -93,8 +92,14 @@ type Sender struct {
 	sources *breaker
 
 	mu sync.Mutex
-	// held are the claimed requests whose outcome is not decided yet, with the ends of their leases.
-	held map[string]time.Time
+	// held are the claims whose outcome is not decided yet.
+	held map[string]held
+}
+
+// held is a claimed request and the end of its lease.
+type held struct {
+	Claimed
+	until time.Time
 }
 
 // NewSender returns a Sender; Run starts it.
@@ -103,7 +108,7 @@ func NewSender(cfg SenderConfig) *Sender {
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, mailLease), cmp.Or(cfg.Poll, mailPoll)
-	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]time.Time{}}
+	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]held{}}
 	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
 	auto := promauto.With(cfg.Registerer)
 	s.mails = auto.NewCounterVec(prometheus.CounterOpts{
@@ -164,7 +169,7 @@ func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range claimed {
-		s.held[c.EventID] = until
+		s.held[c.Claim] = held{c, until}
 	}
 	return claimed, err
 }
@@ -173,38 +178,49 @@ func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
 func (s *Sender) renew(ctx context.Context) {
 	for loop.Wait(ctx, s.Lease/3) {
 		now := time.Now()
+		var claimed []Claimed
 		s.mu.Lock()
-		// Beyond their end, another process may have claimed them.
-		maps.DeleteFunc(s.held, func(_ string, until time.Time) bool { return !now.Before(until) })
-		ids := slices.Collect(maps.Keys(s.held))
+		for claim, h := range s.held {
+			if now.Before(h.until) {
+				claimed = append(claimed, h.Claimed)
+			} else { // another process may have claimed it
+				delete(s.held, claim)
+			}
+		}
 		s.mu.Unlock()
-		if len(ids) == 0 {
+		if len(claimed) == 0 {
 			continue
 		}
-		if err := s.Queue.Renew(ctx, s.Lease, ids...); err != nil {
+		claims, err := s.Queue.Renew(ctx, s.Lease, claimed...)
+		if err != nil {
 			if ctx.Err() == nil {
 				s.Log.WarnContext(ctx, "claims of mails not renewed", telemetry.Err(err))
 			}
 			continue
 		}
 		s.mu.Lock()
-		for _, id := range ids {
-			if _, ok := s.held[id]; ok {
-				s.held[id] = now.Add(s.Lease)
+		for _, c := range claimed {
+			if _, undecided := s.held[c.Claim]; !undecided {
+				continue
+			}
+			if slices.Contains(claims, c.Claim) {
+				s.held[c.Claim] = held{c, now.Add(s.Lease)}
+			} else {
+				delete(s.held, c.Claim)
 			}
 		}
 		s.mu.Unlock()
 	}
 }
 
-// holds reports whether the lease of a claimed request has not ended. Beyond it, another process
-// may send the mail: a process that was held up, or cannot reach Postgres, must not.
-func (s *Sender) holds(id string) bool {
+// holds reports whether a claim still holds, as far as this process knows. Otherwise the mail was
+// canceled, or another process may send it: one that was held up, or cannot reach Postgres, must not.
+func (s *Sender) holds(c Claimed) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	until, ok := s.held[id]
-	if ok = ok && time.Now().Before(until); !ok {
-		delete(s.held, id)
+	h, ok := s.held[c.Claim]
+	if ok = ok && time.Now().Before(h.until); !ok {
+		delete(s.held, c.Claim)
 	}
 	return ok
 }
@@ -212,7 +228,7 @@ func (s *Sender) holds(id string) bool {
 // hand gives claimed mails to the workers. It returns mails whose dependencies are away to the
 // queue, and all remaining mails when ctx is done.
 func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claimed) {
-	postponed := map[*breaker][]string{}
+	postponed := map[*breaker][]Claimed{}
 	for _, c := range claimed {
 		away := s.missing(c.Kind)
 		if away == nil {
@@ -223,12 +239,12 @@ func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claime
 				away = s.provider // without a pause: due at once
 			}
 		}
-		if s.holds(c.EventID) {
-			postponed[away] = append(postponed[away], c.EventID)
+		if s.holds(c) {
+			postponed[away] = append(postponed[away], c)
 		}
 	}
-	for away, ids := range postponed {
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, away.remaining(), ids...) }, ids...)
+	for away, all := range postponed {
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, away.remaining(), all...) }, all...)
 	}
 }
 
@@ -276,7 +292,7 @@ func (s *Sender) send(ctx context.Context, c Claimed) {
 func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err error) {
 	now := s.Now()
 	fail := func(err error) (string, error) {
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Failed(ctx, c.EventID, err.Error()) }, c.EventID)
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Failed(ctx, c, err.Error()) }, c)
 		return "failed", err
 	}
 	later := func(err error) (string, error) {
@@ -284,18 +300,18 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 			return fail(err)
 		}
 		wait := deferral(s.DeferMin, deferMax, c.Deferrals)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c.EventID, wait, err.Error()) }, c.EventID)
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c, wait, err.Error()) }, c)
 		return "deferred", err
 	}
 	lapsed := func() (string, error) {
-		return "lapsed", errors.New("the lease ended before the mail was sent; another process sends it")
+		return "lapsed", errors.New("the claim ended before the mail was sent: it was canceled, or another process sends it")
 	}
 	away := func(a *breaker, err error) (string, error) {
 		a.report(false)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, a.remaining(), c.EventID) }, c.EventID)
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, a.remaining(), c) }, c)
 		return "away", err
 	}
-	if !s.holds(c.EventID) {
+	if !s.holds(c) {
 		return lapsed()
 	}
 	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
@@ -306,7 +322,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	send, to, err := s.prepare(sending, c.Request, now)
 	if canceled, ok := errors.AsType[*canceledError](err); ok {
 		s.sources.report(true)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Canceled(ctx, c.EventID, canceled.reason) }, c.EventID)
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Canceled(ctx, c, canceled.reason) }, c)
 		return "canceled", nil
 	}
 	if source, ok := errors.AsType[*sourceError](err); ok {
@@ -323,13 +339,13 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	}
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("mail.recipient_hash", s.Composer.signups.Pseudonym(to)))
 	way := s.way(c.Kind)
-	if !s.holds(c.EventID) {
+	if !s.holds(c) {
 		return lapsed()
 	}
 	err = send(sending)
 	if err == nil {
 		way.accepted()
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c.EventID) }, c.EventID)
+		s.record(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c) }, c)
 		return "sent", nil
 	}
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
@@ -346,12 +362,12 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	return away(way, fmt.Errorf("reach the provider: %w", err))
 }
 
-// record repeats write, which decides the requests with these ids, until it succeeds or drain has passed,
+// record repeats write, which decides these requests, until it succeeds or drain has passed,
 // even after the end of ctx. If it keeps failing, the lease expires and the mail is sent again.
-func (s *Sender) record(ctx context.Context, write func(context.Context) error, ids ...string) {
+func (s *Sender) record(ctx context.Context, write func(context.Context) error, decided ...Claimed) {
 	s.mu.Lock()
-	for _, id := range ids {
-		delete(s.held, id)
+	for _, c := range decided {
+		delete(s.held, c.Claim)
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)

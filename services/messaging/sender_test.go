@@ -466,9 +466,9 @@ func TestLease(t *testing.T) {
 // unrenewedMails is a queue whose leases cannot be renewed.
 type unrenewedMails struct{ messaging.MailQueue }
 
-func (unrenewedMails) Renew(ctx context.Context, _ time.Duration, _ ...string) error {
+func (unrenewedMails) Renew(ctx context.Context, _ time.Duration, _ ...messaging.Claimed) ([]string, error) {
 	<-ctx.Done()
-	return ctx.Err()
+	return nil, ctx.Err()
 }
 
 // A process that was held up for longer than its leases sends only what was under way.
@@ -502,6 +502,119 @@ func TestNothingIsSentAfterItsLease(t *testing.T) {
 	defer slow.mu.Unlock()
 	if len(slow.mails) != workers {
 		t.Errorf("%d mails were sent twice, %d were under way", len(slow.mails), workers)
+	}
+}
+
+// A process whose lease has ended changes nothing of a mail that another one has claimed since.
+func TestALapsedClaimDecidesNothing(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error{
+		"sent": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error { return q.Sent(ctx, c) },
+		"failed": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
+			return q.Failed(ctx, c, "x")
+		},
+		"canceled": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
+			return q.Canceled(ctx, c, "x")
+		},
+		"deferred": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
+			return q.Defer(ctx, c, 2*time.Hour, "x")
+		},
+		"returned": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
+			return q.Return(ctx, 2*time.Hour, c)
+		},
+		"renewed": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
+			_, err := q.Renew(ctx, 2*time.Hour, c)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			e.queue(signupMail(1))
+			claim := func() messaging.Claimed {
+				t.Helper()
+				claimed, err := e.store.Claim(t.Context(), 10, time.Hour)
+				if err != nil || len(claimed) != 1 {
+					t.Fatal(claimed, err)
+				}
+				return claimed[0]
+			}
+			row := func() (r string) {
+				t.Helper()
+				if err := e.pool.QueryRow(t.Context(), "SELECT m::text FROM sent_mail m").Scan(&r); err != nil {
+					t.Fatal(err)
+				}
+				return r
+			}
+			lapsed := claim()
+			if _, err := e.pool.Exec(t.Context(), "UPDATE sent_mail SET due_at = now()"); err != nil {
+				t.Fatal(err)
+			}
+			present := claim()
+			before := row()
+			if err := do(e.store, t.Context(), lapsed); err != nil {
+				t.Fatal(err)
+			}
+			if after := row(); after != before {
+				t.Errorf("the lapsed claim changed the mail:\n%s\n%s", before, after)
+			}
+			if err := do(e.store, t.Context(), present); err != nil {
+				t.Fatal(err)
+			}
+			if row() == before {
+				t.Error("the present claim changed nothing")
+			}
+		})
+	}
+}
+
+// renewedMails is a queue that announces each renewal.
+type renewedMails struct {
+	messaging.MailQueue
+	renewed chan struct{}
+}
+
+func (q renewedMails) Renew(ctx context.Context, lease time.Duration, claimed ...messaging.Claimed) ([]string, error) {
+	claims, err := q.MailQueue.Renew(ctx, lease, claimed...)
+	q.renewed <- struct{}{}
+	return claims, err
+}
+
+// A process that learns from a renewal that its claims are gone sends only what was under way.
+func TestNothingIsSentAfterItsClaim(t *testing.T) {
+	t.Parallel()
+	const workers, mails = 4, 16 // so many are claimed at once
+	e := newEnv(t)
+	e.lease = 2 * time.Second // longer than the renewals below take
+	e.metrics = prometheus.NewRegistry()
+	for i := range mails {
+		e.queue(signupMail(int64(i)))
+	}
+	entered, release := make(chan string, mails), make(chan struct{})
+	free := sync.OnceFunc(func() { close(release) })
+	e.reply = func(_ int, m messaging.Mail) error { entered <- m.To; <-release; return nil }
+	q := renewedMails{e.store, make(chan struct{}, 100)}
+	e.startOn(q, e)
+	t.Cleanup(free)
+	kept := <-entered
+	for range workers - 1 {
+		<-entered
+	}
+	if _, err := e.pool.Exec(t.Context(), "UPDATE sent_mail SET due_at = now() WHERE recipient <> $1", kept); err != nil {
+		t.Fatal(err)
+	}
+	if claimed, err := e.store.Claim(t.Context(), mails, time.Hour); err != nil || len(claimed) != mails-1 {
+		t.Fatal(len(claimed), err)
+	}
+	before := len(q.renewed)
+	e.eventually("two renewals, of which the first may have been under way", func() bool { return len(q.renewed) >= before+2 })
+	free()
+	e.eventually("all are decided", func() bool { o := e.outcomes(); return o["sent"]+o["lapsed"] == mails })
+	if got := e.outcomes(); got["sent"] != workers {
+		t.Errorf("%v, %d were under way", got, workers)
+	}
+	if s := e.states(); s["sent"] != 1 || s["queued"] != mails-1 {
+		t.Errorf("the other process' claims were changed: %v", s)
 	}
 }
 

@@ -124,51 +124,62 @@ func claimed(r db.ClaimMailsRow) messaging.Claimed {
 			FirstName: r.FirstName, LastName: r.LastName, Milestone: r.Milestone, ExpiresAt: time.Time(r.ExpiresAt),
 			RequestedAt: r.RequestedAt, Traceparent: r.Traceparent,
 		},
-		Deferrals: r.Deferrals,
+		Claim: r.Claim, Deferrals: r.Deferrals,
 	}
 }
 
-func (m *Mails) end(ctx context.Context, eventID, state, reason string) error {
-	if err := m.db.EndMail(ctx, db.EndMailParams{EventID: eventID, State: state, Reason: reason}); err != nil {
+// keys returns the ids of claimed requests, and their claims.
+func keys(claimed []messaging.Claimed) (ids, claims []string) {
+	for _, c := range claimed {
+		ids, claims = append(ids, c.EventID), append(claims, c.Claim)
+	}
+	return ids, claims
+}
+
+// Renew implements messaging.MailQueue.
+func (m *Mails) Renew(ctx context.Context, lease time.Duration, claimed ...messaging.Claimed) ([]string, error) {
+	ids, claims := keys(claimed)
+	held, err := m.db.RenewMails(ctx, db.RenewMailsParams{Lease: lease, EventIDs: ids, Claims: claims})
+	if err != nil {
+		return nil, fmt.Errorf("renew the claims of mails: %w", err)
+	}
+	return held, nil
+}
+
+func (m *Mails) end(ctx context.Context, c messaging.Claimed, state, reason string) error {
+	if err := m.db.EndMail(ctx, db.EndMailParams{EventID: c.EventID, Claim: c.Claim, State: state, Reason: reason}); err != nil {
 		return fmt.Errorf("record a %s mail: %w", state, err)
 	}
 	return nil
 }
 
-// Renew implements messaging.MailQueue.
-func (m *Mails) Renew(ctx context.Context, lease time.Duration, eventIDs ...string) error {
-	if err := m.db.RenewMails(ctx, lease, eventIDs); err != nil {
-		return fmt.Errorf("renew the claims of mails: %w", err)
-	}
-	return nil
-}
-
 // Sent implements messaging.MailQueue.
-func (m *Mails) Sent(ctx context.Context, eventID string) error {
-	return m.end(ctx, eventID, "sent", "")
+func (m *Mails) Sent(ctx context.Context, c messaging.Claimed) error {
+	return m.end(ctx, c, "sent", "")
 }
 
 // Failed implements messaging.MailQueue.
-func (m *Mails) Failed(ctx context.Context, eventID, reason string) error {
-	return m.end(ctx, eventID, "failed", reason)
+func (m *Mails) Failed(ctx context.Context, c messaging.Claimed, reason string) error {
+	return m.end(ctx, c, "failed", reason)
 }
 
 // Canceled implements messaging.MailQueue.
-func (m *Mails) Canceled(ctx context.Context, eventID, reason string) error {
-	return m.end(ctx, eventID, "canceled", reason)
+func (m *Mails) Canceled(ctx context.Context, c messaging.Claimed, reason string) error {
+	return m.end(ctx, c, "canceled", reason)
 }
 
 // Defer implements messaging.MailQueue.
-func (m *Mails) Defer(ctx context.Context, eventID string, pause time.Duration, reason string) error {
-	if err := m.db.DeferMail(ctx, db.DeferMailParams{EventID: eventID, Pause: pause, Reason: reason}); err != nil {
+func (m *Mails) Defer(ctx context.Context, c messaging.Claimed, pause time.Duration, reason string) error {
+	if err := m.db.DeferMail(ctx, db.DeferMailParams{EventID: c.EventID, Claim: c.Claim, Pause: pause, Reason: reason}); err != nil {
 		return fmt.Errorf("defer mail: %w", err)
 	}
 	return nil
 }
 
 // Return implements messaging.MailQueue.
-func (m *Mails) Return(ctx context.Context, pause time.Duration, eventIDs ...string) error {
-	if err := m.db.ReturnMails(ctx, pause, eventIDs); err != nil {
+func (m *Mails) Return(ctx context.Context, pause time.Duration, claimed ...messaging.Claimed) error {
+	ids, claims := keys(claimed)
+	if err := m.db.ReturnMails(ctx, db.ReturnMailsParams{Pause: pause, EventIDs: ids, Claims: claims}); err != nil {
 		return fmt.Errorf("return mails: %w", err)
 	}
 	return nil

@@ -91,6 +91,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	}, 0, audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
+	other := messaging.Claimed{Request: messaging.Request{EventID: uuid.NewString()}, Claim: uuid.NewString()}
 	steps := []struct {
 		name string
 		do   func() error
@@ -109,13 +110,14 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		})},
 		{"cancel an account's", in(func(tx pgx.Tx) error { return mails.CancelAccount(ctx, tx, owner, messaging.TrialEnding) })},
 		{"claim", func() error { _, err := mails.Claim(ctx, 16, time.Minute); return err }},
-		{"defer", func() error { return mails.Defer(ctx, uuid.NewString(), time.Minute, "x") }},
+		{"renew", func() error { _, err := mails.Renew(ctx, time.Minute, other, other); return err }},
+		{"defer", func() error { return mails.Defer(ctx, other, time.Minute, "x") }},
 		{"charge", func() error {
 			return mails.Charge(ctx, uuid.NewString(), time.Now(), []messaging.Use{{Quota: messaging.OwnerMails, Subject: owner, N: 1, Most: 9}})
 		}},
 		{"prune", func() error { _, err := mails.Prune(ctx, time.Now().Add(-24*time.Hour)); return err }},
-		{"return", func() error { return mails.Return(ctx, time.Minute, uuid.NewString(), uuid.NewString()) }},
-		{"canceled", func() error { return mails.Canceled(ctx, uuid.NewString(), "x") }},
+		{"return", func() error { return mails.Return(ctx, time.Minute, other, other) }},
+		{"canceled", func() error { return mails.Canceled(ctx, other, "x") }},
 		{"template", func() error { _, err := templates.Template(ctx, owner, id); return err }},
 		{"templates", func() error { _, err := templates.Templates(ctx, owner); return err }},
 		{"types", func() error {

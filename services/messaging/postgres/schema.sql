@@ -195,6 +195,7 @@ CREATE TABLE sent_mail (
     last_name text NOT NULL DEFAULT ''::text,
     milestone bigint NOT NULL DEFAULT 0,
     charged boolean NOT NULL DEFAULT false,
+    claim uuid,
     CONSTRAINT sent_mail_pkey PRIMARY KEY (event_id),
     CONSTRAINT sent_mail_state_check CHECK (state = ANY (ARRAY['queued'::text, 'sent'::text, 'failed'::text, 'canceled'::text]))
 );

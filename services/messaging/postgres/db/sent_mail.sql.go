@@ -12,7 +12,7 @@ import (
 )
 
 const CancelAccountMails = `-- name: CancelAccountMails :exec
-UPDATE sent_mail SET state = 'canceled', ended_at = now(),
+UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
 WHERE state || '' = 'queued' AND account_id = $1::uuid AND kind = $2
 `
@@ -25,7 +25,7 @@ func (q *Queries) CancelAccountMails(ctx context.Context, accountID string, kind
 
 const CancelSignupMails = `-- name: CancelSignupMails :exec
 
-UPDATE sent_mail SET state = 'canceled', ended_at = now(),
+UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
 WHERE state || '' = 'queued' AND waitlist_id = $1::uuid AND number = $2 AND kind = coalesce($3::text, kind)
 `
@@ -45,7 +45,7 @@ func (q *Queries) CancelSignupMails(ctx context.Context, arg CancelSignupMailsPa
 }
 
 const ClaimAccountMails = `-- name: ClaimAccountMails :many
-UPDATE sent_mail m SET due_at = now() + $1::interval
+UPDATE sent_mail m SET due_at = now() + $1::interval, claim = gen_random_uuid()
 FROM (
     SELECT s.event_id FROM sent_mail s
     WHERE s.state = 'queued' AND s.due_at <= now() AND s.waitlist_id IS NULL
@@ -53,7 +53,7 @@ FROM (
     ORDER BY s.due_at LIMIT $2::bigint FOR UPDATE OF s SKIP LOCKED) due
 WHERE m.event_id = due.event_id
 RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_email, m.role, m.waitlist_id, m.waitlist_name, m.number,
-    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals
+    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals, m.claim::uuid AS claim
 `
 
 type ClaimAccountMailsRow struct {
@@ -74,6 +74,7 @@ type ClaimAccountMailsRow struct {
 	LastName     string
 	Milestone    int64
 	Deferrals    int
+	Claim        string
 }
 
 // By sent_mail_due_account and gone_pkey.
@@ -104,6 +105,7 @@ func (q *Queries) ClaimAccountMails(ctx context.Context, lease time.Duration, mo
 			&i.LastName,
 			&i.Milestone,
 			&i.Deferrals,
+			&i.Claim,
 		); err != nil {
 			return nil, err
 		}
@@ -116,7 +118,7 @@ func (q *Queries) ClaimAccountMails(ctx context.Context, lease time.Duration, mo
 }
 
 const ClaimMails = `-- name: ClaimMails :many
-UPDATE sent_mail m SET due_at = now() + $1::interval
+UPDATE sent_mail m SET due_at = now() + $1::interval, claim = gen_random_uuid()
 FROM (
     SELECT s.event_id FROM sent_mail s
     WHERE s.state = 'queued' AND s.due_at <= now()
@@ -124,7 +126,7 @@ FROM (
     ORDER BY s.due_at LIMIT $2::bigint FOR UPDATE OF s SKIP LOCKED) due
 WHERE m.event_id = due.event_id
 RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_email, m.role, m.waitlist_id, m.waitlist_name, m.number,
-    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals
+    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals, m.claim::uuid AS claim
 `
 
 type ClaimMailsRow struct {
@@ -145,6 +147,7 @@ type ClaimMailsRow struct {
 	LastName     string
 	Milestone    int64
 	Deferrals    int
+	Claim        string
 }
 
 // By sent_mail_due and gone_pkey.
@@ -175,6 +178,7 @@ func (q *Queries) ClaimMails(ctx context.Context, lease time.Duration, most int6
 			&i.LastName,
 			&i.Milestone,
 			&i.Deferrals,
+			&i.Claim,
 		); err != nil {
 			return nil, err
 		}
@@ -187,37 +191,52 @@ func (q *Queries) ClaimMails(ctx context.Context, lease time.Duration, most int6
 }
 
 const DeferMail = `-- name: DeferMail :exec
-UPDATE sent_mail SET due_at = now() + $1::interval, deferrals = deferrals + 1, error = $2
-WHERE event_id = $3 AND state || '' = 'queued'
+UPDATE sent_mail SET due_at = now() + $1::interval, deferrals = deferrals + 1, error = $2, claim = NULL
+WHERE event_id = $3 AND claim = $4::uuid
 `
 
 type DeferMailParams struct {
 	Pause   time.Duration
 	Reason  string
 	EventID string
+	Claim   string
 }
 
 // By sent_mail_pkey.
 func (q *Queries) DeferMail(ctx context.Context, arg DeferMailParams) error {
-	_, err := q.db.Exec(ctx, DeferMail, arg.Pause, arg.Reason, arg.EventID)
+	_, err := q.db.Exec(ctx, DeferMail,
+		arg.Pause,
+		arg.Reason,
+		arg.EventID,
+		arg.Claim,
+	)
 	return err
 }
 
 const EndMail = `-- name: EndMail :exec
-UPDATE sent_mail SET state = $1, error = $2, ended_at = now(),
+
+UPDATE sent_mail SET state = $1, error = $2, ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
-WHERE event_id = $3 AND state || '' = 'queued'
+WHERE event_id = $3 AND claim = $4::uuid
 `
 
 type EndMailParams struct {
 	State   string
 	Reason  string
 	EventID string
+	Claim   string
 }
 
+// Each claim of a mail has a value of its own, which goes when the mail is canceled, ended or returned. So the statements
+// below change nothing once the claim is gone.
 // By sent_mail_pkey.
 func (q *Queries) EndMail(ctx context.Context, arg EndMailParams) error {
-	_, err := q.db.Exec(ctx, EndMail, arg.State, arg.Reason, arg.EventID)
+	_, err := q.db.Exec(ctx, EndMail,
+		arg.State,
+		arg.Reason,
+		arg.EventID,
+		arg.Claim,
+	)
 	return err
 }
 
@@ -338,23 +357,51 @@ func (q *Queries) QueueMail(ctx context.Context, arg QueueMailParams) error {
 	return err
 }
 
-const RenewMails = `-- name: RenewMails :exec
+const RenewMails = `-- name: RenewMails :many
 UPDATE sent_mail SET due_at = now() + $1::interval
-WHERE event_id = ANY ($2::uuid[]) AND state || '' = 'queued' AND due_at < now() + $1::interval
+WHERE event_id = ANY ($2::uuid[]) AND claim = ANY ($3::uuid[]) RETURNING claim::uuid AS claim
 `
 
-// A request that was deferred meanwhile stays so. By sent_mail_pkey.
-func (q *Queries) RenewMails(ctx context.Context, lease time.Duration, eventIDs []string) error {
-	_, err := q.db.Exec(ctx, RenewMails, lease, eventIDs)
-	return err
+type RenewMailsParams struct {
+	Lease    time.Duration
+	EventIDs []string
+	Claims   []string
+}
+
+// By sent_mail_pkey.
+func (q *Queries) RenewMails(ctx context.Context, arg RenewMailsParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, RenewMails, arg.Lease, arg.EventIDs, arg.Claims)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var claim string
+		if err := rows.Scan(&claim); err != nil {
+			return nil, err
+		}
+		items = append(items, claim)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ReturnMails = `-- name: ReturnMails :exec
-UPDATE sent_mail SET due_at = now() + $1::interval WHERE event_id = ANY ($2::uuid[]) AND state || '' = 'queued'
+UPDATE sent_mail SET due_at = now() + $1::interval, claim = NULL
+WHERE event_id = ANY ($2::uuid[]) AND claim = ANY ($3::uuid[])
 `
 
+type ReturnMailsParams struct {
+	Pause    time.Duration
+	EventIDs []string
+	Claims   []string
+}
+
 // By sent_mail_pkey.
-func (q *Queries) ReturnMails(ctx context.Context, pause time.Duration, eventIDs []string) error {
-	_, err := q.db.Exec(ctx, ReturnMails, pause, eventIDs)
+func (q *Queries) ReturnMails(ctx context.Context, arg ReturnMailsParams) error {
+	_, err := q.db.Exec(ctx, ReturnMails, arg.Pause, arg.EventIDs, arg.Claims)
 	return err
 }

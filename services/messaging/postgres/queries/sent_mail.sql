@@ -30,19 +30,19 @@ SELECT (EXISTS (
 
 -- name: CancelSignupMails :exec
 -- Of one kind, or of all kinds if it is NULL. By sent_mail_signup.
-UPDATE sent_mail SET state = 'canceled', ended_at = now(),
+UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
 WHERE state || '' = 'queued' AND waitlist_id = @waitlist_id::uuid AND number = @number AND kind = coalesce(sqlc.narg(kind)::text, kind);
 
 -- name: CancelAccountMails :exec
 -- By sent_mail_account.
-UPDATE sent_mail SET state = 'canceled', ended_at = now(),
+UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
 WHERE state || '' = 'queued' AND account_id = @account_id::uuid AND kind = @kind;
 
 -- name: ClaimAccountMails :many
 -- By sent_mail_due_account and gone_pkey.
-UPDATE sent_mail m SET due_at = now() + sqlc.arg(lease)::interval
+UPDATE sent_mail m SET due_at = now() + sqlc.arg(lease)::interval, claim = gen_random_uuid()
 FROM (
     SELECT s.event_id FROM sent_mail s
     WHERE s.state = 'queued' AND s.due_at <= now() AND s.waitlist_id IS NULL
@@ -50,11 +50,11 @@ FROM (
     ORDER BY s.due_at LIMIT @most::bigint FOR UPDATE OF s SKIP LOCKED) due
 WHERE m.event_id = due.event_id
 RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_email, m.role, m.waitlist_id, m.waitlist_name, m.number,
-    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals;
+    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals, m.claim::uuid AS claim;
 
 -- name: ClaimMails :many
 -- By sent_mail_due and gone_pkey.
-UPDATE sent_mail m SET due_at = now() + sqlc.arg(lease)::interval
+UPDATE sent_mail m SET due_at = now() + sqlc.arg(lease)::interval, claim = gen_random_uuid()
 FROM (
     SELECT s.event_id FROM sent_mail s
     WHERE s.state = 'queued' AND s.due_at <= now()
@@ -62,27 +62,31 @@ FROM (
     ORDER BY s.due_at LIMIT @most::bigint FOR UPDATE OF s SKIP LOCKED) due
 WHERE m.event_id = due.event_id
 RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_email, m.role, m.waitlist_id, m.waitlist_name, m.number,
-    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals;
+    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals, m.claim::uuid AS claim;
+
+-- Each claim of a mail has a value of its own, which goes when the mail is canceled, ended or returned. So the statements
+-- below change nothing once the claim is gone.
 
 -- name: EndMail :exec
 -- By sent_mail_pkey.
-UPDATE sent_mail SET state = @state, error = @reason, ended_at = now(),
+UPDATE sent_mail SET state = @state, error = @reason, ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
-WHERE event_id = @event_id AND state || '' = 'queued';
+WHERE event_id = @event_id AND claim = @claim::uuid;
 
 -- name: DeferMail :exec
 -- By sent_mail_pkey.
-UPDATE sent_mail SET due_at = now() + sqlc.arg(pause)::interval, deferrals = deferrals + 1, error = @reason
-WHERE event_id = @event_id AND state || '' = 'queued';
+UPDATE sent_mail SET due_at = now() + sqlc.arg(pause)::interval, deferrals = deferrals + 1, error = @reason, claim = NULL
+WHERE event_id = @event_id AND claim = @claim::uuid;
 
 -- name: ReturnMails :exec
 -- By sent_mail_pkey.
-UPDATE sent_mail SET due_at = now() + sqlc.arg(pause)::interval WHERE event_id = ANY (@event_ids::uuid[]) AND state || '' = 'queued';
+UPDATE sent_mail SET due_at = now() + sqlc.arg(pause)::interval, claim = NULL
+WHERE event_id = ANY (@event_ids::uuid[]) AND claim = ANY (@claims::uuid[]);
 
--- name: RenewMails :exec
--- A request that was deferred meanwhile stays so. By sent_mail_pkey.
+-- name: RenewMails :many
+-- By sent_mail_pkey.
 UPDATE sent_mail SET due_at = now() + sqlc.arg(lease)::interval
-WHERE event_id = ANY (@event_ids::uuid[]) AND state || '' = 'queued' AND due_at < now() + sqlc.arg(lease)::interval;
+WHERE event_id = ANY (@event_ids::uuid[]) AND claim = ANY (@claims::uuid[]) RETURNING claim::uuid AS claim;
 
 -- name: PruneMails :execrows
 -- By sent_mail_ended and sent_mail_pkey.
