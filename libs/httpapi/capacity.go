@@ -15,8 +15,8 @@ const (
 	// bound what waits for a slow database, not what waits for a processor.
 	burst = 200
 	// steadyWait is how long requests may take on average while they queue, and burstWait for behindFor.
-	steadyWait = 75 * time.Millisecond
-	burstWait  = 150 * time.Millisecond
+	steadyWait = 50 * time.Millisecond
+	burstWait  = 75 * time.Millisecond
 	// behindFor is how long a queue may stand before the bound drains it.
 	behindFor = 500 * time.Millisecond
 	// window is the time over which requests are counted, memory that over which their rate is smoothed.
