@@ -39,6 +39,7 @@ type world struct {
 	from       stdmail.Address
 	sms        []messaging.SMS
 	smsErr     error
+	smsHang    chan struct{} // holds text messages up
 }
 
 func newWorld(t testing.TB) *world {
@@ -103,6 +104,9 @@ func (w *world) Sender(_ context.Context, owner string) (stdmail.Address, *messa
 
 // SendSMS implements messaging.SMSProvider.
 func (w *world) SendSMS(_ context.Context, m messaging.SMS) error {
+	if w.smsHang != nil {
+		<-w.smsHang
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.smsErr != nil {
@@ -516,6 +520,87 @@ func TestSignupThatIsAwayHoldsUpItsMailsAlone(t *testing.T) {
 		t.Errorf("%d deferrals", n)
 	}
 }
+
+// accountAway is an account service that does not answer.
+type accountAway struct{}
+
+func (accountAway) Ask(_ context.Context, r messaging.Request) (messaging.Request, error) {
+	if r.WaitlistID == "" {
+		return r, status.Error(codes.Unavailable, "away")
+	}
+	return r, nil
+}
+
+// While account is away, mails about signups go out, and the other way round (above).
+func TestAccountThatIsAwayHoldsUpItsMailsAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.facts, w.pause = accountAway{}, time.Minute
+	w.queue(accountMail())
+	s, _ := w.start()
+	w.eventually("account was asked", func() bool {
+		return w.count("SELECT count(*) FROM sent_mail WHERE due_at > now() + interval '20 s'") == 1
+	})
+	begin := time.Now()
+	w.events(createdEvent(true, true))
+	s.Wake()
+	w.eventually("the others are sent", func() bool { return w.states()["sent"] == 2 })
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("after %v: they waited for account", took)
+	}
+}
+
+// Neither mails nor text messages wait while the other's provider is away, or is slow.
+func TestProvidersAreWaitedForApart(t *testing.T) {
+	t.Parallel()
+	const many = 8 // more than there are workers
+	text := func(w *world) { w.events(creditedEvent(false, true, 0)) }
+	mail := func(w *world) { w.queue(accountMail()) }
+	for name, tc := range map[string]struct {
+		// trouble begins at one provider; queue and others are what it and the other one send.
+		trouble       func(w *world, hang chan struct{})
+		queue, others func(w *world)
+		sent          string
+	}{
+		"no mail":    {func(w *world, _ chan struct{}) { w.reply = away }, mail, text, "sms"},
+		"slow mail":  {func(w *world, hang chan struct{}) { w.reply = func(int, messaging.Mail) error { <-hang; return nil } }, mail, text, "sms"},
+		"no texts":   {func(w *world, _ chan struct{}) { w.smsErr = errors.New("connection refused") }, text, mail, "password_reset"},
+		"slow texts": {func(w *world, hang chan struct{}) { w.smsHang = hang }, text, mail, "password_reset"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.pause = time.Minute
+			hang := make(chan struct{})
+			tc.trouble(w, hang)
+			for i := range int64(many) {
+				w.people[i+1] = &messaging.Person{Email: "ann@example.com", Phone: "+4915112345678", ReferralToken: "ref"}
+				tc.queue(w)
+				// A referrer gets one text message an hour.
+				if _, err := w.pool.Exec(t.Context(), "UPDATE sent_mail SET number = $1 WHERE number = 1", 100+i); err != nil {
+					t.Fatal(err)
+				}
+				w.people[100+i] = w.people[1]
+			}
+			s, _ := w.start()
+			t.Cleanup(func() { close(hang) })
+			w.eventually("the provider was tried", func() bool {
+				return w.count("SELECT count(*) FROM sent_mail WHERE due_at > now() + interval '5 s'") == many
+			})
+			begin := time.Now()
+			tc.others(w)
+			s.Wake()
+			w.eventually("the other is sent", func() bool {
+				return w.count("SELECT count(*) FROM sent_mail WHERE state = 'sent' AND kind = '"+tc.sent+"'") == 1
+			})
+			if took := time.Since(begin); took > 20*time.Second {
+				t.Errorf("after %v: it waited for the other provider", took)
+			}
+		})
+	}
+}
+
+func away(int, messaging.Mail) error { return errors.New("connection refused") }
 
 // A failure that is not an outage concerns one mail: it is sent again later, and does not delay the others.
 func TestWhatSignupCannotAnswerComesAgain(t *testing.T) {

@@ -177,9 +177,11 @@ func (e *DeferredError) Error() string { return "mail deferred: " + e.Reason }
 // nothing if the claim no longer holds: because the request was canceled, or another process has
 // claimed it since.
 type MailQueue interface {
-	// Claim claims up to limit due requests for this process, the longest due first. A
-	// request that is neither ended nor returned is due again when its lease expires.
-	Claim(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
+	// ClaimMails claims up to limit due requests for mails, mails about accounts and those that are due longest
+	// first. A request that is neither ended nor returned is due again when its lease expires.
+	ClaimMails(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
+	// ClaimTexts claims requests for text messages.
+	ClaimTexts(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
 	// Renew restarts the leases of claimed requests. It returns the claims that still hold.
 	Renew(ctx context.Context, lease time.Duration, claimed ...Claimed) (claims []string, err error)
 	// Sent ends a request and erases the address.

@@ -68,7 +68,7 @@ type SenderConfig struct {
 	// Registerer takes the metrics, Tracers the spans; nil means none.
 	Registerer prometheus.Registerer
 	Tracers    trace.TracerProvider
-	// Workers is how many mails are in flight at a time; 0 means 4.
+	// Workers is how many mails are in flight at a time, and how many text messages; 0 means 4.
 	Workers int
 	Log     *slog.Logger
 	// Now is the clock for tokens and dates.
@@ -82,18 +82,25 @@ type SenderConfig struct {
 // Sender works through the mail queue. Several processes may run one at the same time.
 type Sender struct {
 	SenderConfig
-	wake   loop.Signal
 	tracer trace.Tracer
 	mails  *prometheus.CounterVec
 	delay  prometheus.Histogram
 
-	provider, sms *breaker
-	// sources stands for the signup service and for the templates and senders in the database.
-	sources *breaker
+	provider, sms *lane
+	// accounts stands for the account service, signups for the signup service and for the templates and
+	// senders in the database.
+	accounts, signups *breaker
 
 	mu sync.Mutex
 	// held are the claims whose outcome is not decided yet.
 	held map[string]held
+}
+
+// lane works off what one provider sends. Nothing waits for the provider of another lane.
+type lane struct {
+	*breaker
+	claim func(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
+	wake  loop.Signal
 }
 
 // held is a claimed request and the end of its lease.
@@ -108,8 +115,10 @@ func NewSender(cfg SenderConfig) *Sender {
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, mailLease), cmp.Or(cfg.Poll, mailPoll)
-	s := &Sender{SenderConfig: cfg, wake: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]held{}}
-	s.provider, s.sms, s.sources = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
+	s := &Sender{SenderConfig: cfg, tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]held{}}
+	s.provider = &lane{newBreaker(cfg.PauseMin), cfg.Queue.ClaimMails, loop.NewSignal()}
+	s.sms = &lane{newBreaker(cfg.PauseMin), cfg.Queue.ClaimTexts, loop.NewSignal()}
+	s.accounts, s.signups = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
 	auto := promauto.With(cfg.Registerer)
 	s.mails = auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "messaging_mails_total", Help: "Attempts to send, by kind and outcome: sent, deferred, away, lapsed, failed, canceled.",
@@ -122,13 +131,34 @@ func NewSender(cfg SenderConfig) *Sender {
 }
 
 // Wake announces new requests. It never blocks.
-func (s *Sender) Wake() { s.wake.Send() }
+func (s *Sender) Wake() {
+	s.provider.wake.Send()
+	s.sms.wake.Send()
+}
 
 // Run sends mails until ctx is done. It then finishes the mails in flight and returns the other
 // claimed ones.
 func (s *Sender) Run(ctx context.Context) error {
+	// Claims are renewed until the last mail in flight has ended: an SMTP server may take longer than a lease.
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var renewer sync.WaitGroup
+	renewer.Go(func() { s.renew(renewing) })
+	var lanes sync.WaitGroup
+	for _, l := range []*lane{s.provider, s.sms} {
+		lanes.Go(func() { s.run(ctx, l) })
+	}
+	lanes.Wait()
+	stop()
+	renewer.Wait()
+	return nil
+}
+
+// run works through one lane.
+func (s *Sender) run(ctx context.Context, l *lane) {
 	jobs := make(chan Claimed)
 	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer close(jobs)
 	for range s.Workers {
 		workers.Go(func() {
 			for c := range jobs {
@@ -136,36 +166,27 @@ func (s *Sender) Run(ctx context.Context) error {
 			}
 		})
 	}
-	// Claims are renewed until the last mail in flight has ended: an SMTP server may take longer than a lease.
-	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var renewer sync.WaitGroup
-	renewer.Go(func() { s.renew(renewing) })
 	for ctx.Err() == nil {
-		claimed, err := s.claim(ctx)
+		claimed, err := s.claim(ctx, l)
 		if err != nil {
 			s.Log.WarnContext(ctx, "mails not claimed", telemetry.Err(err))
 		}
-		s.hand(ctx, jobs, claimed)
-		if away := s.provider.remaining(); away > 0 {
+		s.hand(ctx, l, jobs, claimed)
+		if away := l.remaining(); away > 0 {
 			loop.Wait(ctx, away)
 		} else if len(claimed) == 0 {
-			loop.Idle(ctx, s.Poll, s.wake)
+			loop.Idle(ctx, s.Poll, l.wake)
 		}
 	}
-	close(jobs)
-	workers.Wait()
-	stop()
-	renewer.Wait()
-	return nil
 }
 
-// claim claims mails. The end of ctx does not interrupt it: a claim that Postgres committed unnoticed
+// claim claims what is due in a lane. The end of ctx does not interrupt it: a claim that Postgres committed unnoticed
 // would hold its mails up for a whole lease.
-func (s *Sender) claim(ctx context.Context) ([]Claimed, error) {
+func (s *Sender) claim(ctx context.Context, l *lane) ([]Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
 	until := time.Now().Add(s.Lease)
-	claimed, err := s.Queue.Claim(ctx, s.Workers*claimShare, s.Lease)
+	claimed, err := l.claim(ctx, s.Workers*claimShare, s.Lease)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range claimed {
@@ -227,16 +248,16 @@ func (s *Sender) holds(c Claimed) bool {
 
 // hand gives claimed mails to the workers. It returns mails whose dependencies are away to the
 // queue, and all remaining mails when ctx is done.
-func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claimed) {
+func (s *Sender) hand(ctx context.Context, l *lane, jobs chan<- Claimed, claimed []Claimed) {
 	postponed := map[*breaker][]Claimed{}
 	for _, c := range claimed {
-		away := s.missing(c.Kind)
+		away := s.missing(l, c)
 		if away == nil {
 			select {
 			case jobs <- c:
 				continue
 			case <-ctx.Done():
-				away = s.provider // without a pause: due at once
+				away = l.breaker // without a pause: due at once
 			}
 		}
 		if s.holds(c) {
@@ -248,23 +269,31 @@ func (s *Sender) hand(ctx context.Context, jobs chan<- Claimed, claimed []Claime
 	}
 }
 
-// missing returns the breaker that holds up mails of a kind, or nil.
-func (s *Sender) missing(k Kind) *breaker {
-	if way := s.way(k); way.remaining() > 0 {
-		return way
+// missing returns the breaker that holds up a request of a lane, or nil.
+func (s *Sender) missing(l *lane, c Claimed) *breaker {
+	if l.remaining() > 0 {
+		return l.breaker
 	}
-	if k.ofSignup() && s.sources.remaining() > 0 {
-		return s.sources
+	if source := s.source(c); (s.Facts != nil || c.Kind.ofSignup()) && source.remaining() > 0 {
+		return source
 	}
 	return nil
 }
 
-// way returns the breaker of the provider that sends mails of a kind.
-func (s *Sender) way(k Kind) *breaker {
+// way returns the lane of mails of a kind.
+func (s *Sender) way(k Kind) *lane {
 	if k == ReferralSMS {
 		return s.sms
 	}
 	return s.provider
+}
+
+// source returns the breaker of the service that knows whether and to whom a mail is sent.
+func (s *Sender) source(c Claimed) *breaker {
+	if c.WaitlistID == "" {
+		return s.accounts
+	}
+	return s.signups
 }
 
 // send makes one attempt and records its outcome. After a crash before the recording, the mail is
@@ -321,22 +350,20 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	defer cancel()
 	send, to, err := s.prepare(sending, c.Request, now)
 	if canceled, ok := errors.AsType[*canceledError](err); ok {
-		s.sources.report(true)
+		s.source(c).report(true)
 		s.record(ctx, func(ctx context.Context) error { return s.Queue.Canceled(ctx, c, canceled.reason) }, c)
 		return "canceled", nil
 	}
 	if source, ok := errors.AsType[*sourceError](err); ok {
 		if outage.Is(source.err) {
-			return away(s.sources, source)
+			return away(s.source(c), source)
 		}
 		return later(source)
 	}
 	if err != nil {
 		return fail(err)
 	}
-	if c.Kind.ofSignup() {
-		s.sources.report(true)
-	}
+	s.source(c).report(true)
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("mail.recipient_hash", s.Composer.signups.Pseudonym(to)))
 	way := s.way(c.Kind)
 	if !s.holds(c) {
@@ -359,7 +386,7 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	if doubtful, ok := errors.AsType[*DoubtfulError](err); ok && !way.doubt(to) {
 		return later(doubtful)
 	}
-	return away(way, fmt.Errorf("reach the provider: %w", err))
+	return away(way.breaker, fmt.Errorf("reach the provider: %w", err))
 }
 
 // record repeats write, which decides these requests, until it succeeds or drain has passed,

@@ -1,6 +1,7 @@
 package messaging_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -37,7 +38,10 @@ type env struct {
 	// limits applies to mails about signups.
 	limits messaging.Limits
 	lease  time.Duration
-	clock  func() time.Time
+	// pause is the first pause while something is away; 0 means 20 ms.
+	pause time.Duration
+	facts messaging.Facts
+	clock func() time.Time
 	// metrics are those of the senders; nil means none.
 	metrics *prometheus.Registry
 
@@ -106,7 +110,7 @@ func (e *env) startOn(queue messaging.MailQueue, provider messaging.Provider) (*
 	e.Helper()
 	cfg := messaging.SenderConfig{
 		Queue: queue, Provider: provider, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: e.clock,
-		Limits: e.limits, DeferMin: 20 * time.Millisecond, PauseMin: 20 * time.Millisecond, Lease: e.lease, Poll: 50 * time.Millisecond,
+		Limits: e.limits, Facts: e.facts, DeferMin: 20 * time.Millisecond, PauseMin: cmp.Or(e.pause, 20*time.Millisecond), Lease: e.lease, Poll: 50 * time.Millisecond,
 	}
 	if e.metrics != nil {
 		cfg.Registerer = e.metrics
@@ -182,7 +186,7 @@ func (e *env) eventually(what string, cond func() bool) {
 	for !cond() {
 		select {
 		case <-deadline:
-			e.Fatalf("not within 30 s: %s; %v", what, e.states())
+			e.Fatalf("not within a minute: %s; %v", what, e.states())
 		case <-tick.C:
 		}
 	}
@@ -404,11 +408,11 @@ func TestAMailUnderWayAtACrashIsSentAgainWithItsID(t *testing.T) {
 	e := newEnv(t)
 	r := signupMail(1)
 	e.queue(r)
-	claimed, err := e.store.Claim(t.Context(), 10, time.Hour)
+	claimed, err := e.store.ClaimMails(t.Context(), 10, time.Hour)
 	if err != nil || len(claimed) != 1 {
 		t.Fatal(claimed, err)
 	}
-	if again, err := e.store.Claim(t.Context(), 10, time.Hour); err != nil || len(again) != 0 {
+	if again, err := e.store.ClaimMails(t.Context(), 10, time.Hour); err != nil || len(again) != 0 {
 		t.Fatalf("claimed twice: %v, %v", again, err)
 	}
 	if _, err := e.pool.Exec(t.Context(), "UPDATE sent_mail SET due_at = now()"); err != nil {
@@ -441,7 +445,7 @@ func TestLease(t *testing.T) {
 	// A dead process has claimed this one.
 	dead := signupMail(1)
 	e.queue(dead)
-	if claimed, err := e.store.Claim(t.Context(), 10, lease); err != nil || len(claimed) != 1 {
+	if claimed, err := e.store.ClaimMails(t.Context(), 10, lease); err != nil || len(claimed) != 1 {
 		t.Fatal(claimed, err)
 	}
 	e.queue(accountMail())
@@ -533,7 +537,7 @@ func TestALapsedClaimDecidesNothing(t *testing.T) {
 			e.queue(signupMail(1))
 			claim := func() messaging.Claimed {
 				t.Helper()
-				claimed, err := e.store.Claim(t.Context(), 10, time.Hour)
+				claimed, err := e.store.ClaimMails(t.Context(), 10, time.Hour)
 				if err != nil || len(claimed) != 1 {
 					t.Fatal(claimed, err)
 				}
@@ -603,7 +607,7 @@ func TestNothingIsSentAfterItsClaim(t *testing.T) {
 	if _, err := e.pool.Exec(t.Context(), "UPDATE sent_mail SET due_at = now() WHERE recipient <> $1", kept); err != nil {
 		t.Fatal(err)
 	}
-	if claimed, err := e.store.Claim(t.Context(), mails, time.Hour); err != nil || len(claimed) != mails-1 {
+	if claimed, err := e.store.ClaimMails(t.Context(), mails, time.Hour); err != nil || len(claimed) != mails-1 {
 		t.Fatal(len(claimed), err)
 	}
 	before := len(q.renewed)
@@ -826,7 +830,7 @@ func TestPlans(t *testing.T) {
 		"told": "SELECT FROM sent_mail WHERE waitlist_id = '" + waitlistID +
 			"' AND number = 1 AND kind = 'sms' AND kind IN ('referral_notification', 'sms') AND state IN ('queued', 'sent') AND ended_at > " +
 			"now() - interval '1 hour'",
-		"claim": "SELECT event_id FROM sent_mail s WHERE state = 'queued' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE " +
+		"claim": "SELECT event_id FROM sent_mail s WHERE state = 'queued' AND kind <> 'sms' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE " +
 			"g.id = ANY (ARRAY[s.account_id, s.waitlist_id])) ORDER BY due_at LIMIT 16 FOR UPDATE OF s SKIP LOCKED",
 		"signup": "SELECT event_id FROM sent_mail WHERE waitlist_id = '" + waitlistID + "' LIMIT 10",
 		"owner":  "SELECT event_id FROM sent_mail WHERE account_id = '" + accountID + "' LIMIT 10",

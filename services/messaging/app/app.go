@@ -44,7 +44,7 @@ type Config struct {
 	SMTPPassword string `env:"SMTP_PASSWORD"`
 	// starttls, tls or none.
 	SMTPTLS string `env:"SMTP_TLS" envDefault:"starttls"`
-	// Mails sent at a time.
+	// Mails sent at a time, and text messages.
 	MailWorkers int `env:"MAIL_WORKERS" envDefault:"4"`
 
 	// Mails of blasts sent at a time, in addition to MAIL_WORKERS; requests, if the provider takes several mails at once.

@@ -92,9 +92,9 @@ func (*Mails) CancelAccount(ctx context.Context, tx pgx.Tx, accountID string, ki
 	return nil
 }
 
-// Claim implements messaging.MailQueue. Mails about accounts come first, because somebody waits for
+// ClaimMails implements messaging.MailQueue. Mails about accounts come first, because somebody waits for
 // them, and because a single waitlist can queue more mails than all accounts.
-func (m *Mails) Claim(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {
+func (m *Mails) ClaimMails(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {
 	accounts, err := m.db.ClaimAccountMails(ctx, lease, int64(limit))
 	if err != nil {
 		return nil, fmt.Errorf("claim mails about accounts: %w", err)
@@ -112,6 +112,19 @@ func (m *Mails) Claim(ctx context.Context, limit int, lease time.Duration) ([]me
 	}
 	for _, row := range rows {
 		out = append(out, claimed(row))
+	}
+	return out, nil
+}
+
+// ClaimTexts implements messaging.MailQueue.
+func (m *Mails) ClaimTexts(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {
+	rows, err := m.db.ClaimTexts(ctx, lease, int64(limit))
+	if err != nil {
+		return nil, fmt.Errorf("claim text messages: %w", err)
+	}
+	out := make([]messaging.Claimed, len(rows))
+	for i, row := range rows {
+		out[i] = claimed(db.ClaimMailsRow(row))
 	}
 	return out, nil
 }
@@ -203,7 +216,7 @@ const oldestOf = 1000
 
 // Oldest returns when the oldest waiting mail was requested, and when the oldest unfinished
 // blast was created; the zero time means that there is none. It looks only at the thousand
-// waiting mails that are due first.
+// mails and the thousand text messages that are due first.
 func (m *Mails) Oldest(ctx context.Context) (mail, blast time.Time, err error) {
 	mail, err = m.db.OldestMail(ctx, oldestOf)
 	if err == nil || errors.Is(err, pgx.ErrNoRows) {

@@ -43,7 +43,7 @@ func TestAccountsFirst(t *testing.T) {
 	}
 	var got []int
 	for _, limit := range []int{2, 16, 16, 16} {
-		claimed, err := mails.Claim(ctx, limit, time.Hour)
+		claimed, err := mails.ClaimMails(ctx, limit, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestAccountsFirst(t *testing.T) {
 
 func TestStatementsHaveIndexes(t *testing.T) {
 	t.Parallel()
-	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, messaging.Name, 1, postgres.Migrations), "db/*.sql.go", 68)
+	testenv.StatementsHaveIndexes(t, testenv.Migrated(t, messaging.Name, 1, postgres.Migrations), "db/*.sql.go", 69)
 }
 
 // The rows that a statement reads do not grow with the tables or with one referrer's notifications, even if
@@ -109,7 +109,8 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			return mails.CancelSignup(ctx, tx, list, fan, messaging.SignupVerification)
 		})},
 		{"cancel an account's", in(func(tx pgx.Tx) error { return mails.CancelAccount(ctx, tx, owner, messaging.TrialEnding) })},
-		{"claim", func() error { _, err := mails.Claim(ctx, 16, time.Minute); return err }},
+		{"claim mails", func() error { _, err := mails.ClaimMails(ctx, 16, time.Minute); return err }},
+		{"claim texts", func() error { _, err := mails.ClaimTexts(ctx, 16, time.Minute); return err }},
 		{"renew", func() error { _, err := mails.Renew(ctx, time.Minute, other, other); return err }},
 		{"defer", func() error { return mails.Defer(ctx, other, time.Minute, "x") }},
 		{"charge", func() error {

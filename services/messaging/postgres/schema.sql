@@ -200,8 +200,9 @@ CREATE TABLE sent_mail (
     CONSTRAINT sent_mail_state_check CHECK (state = ANY (ARRAY['queued'::text, 'sent'::text, 'failed'::text, 'canceled'::text]))
 );
 CREATE INDEX sent_mail_account ON sent_mail (account_id) WHERE account_id IS NOT NULL;
-CREATE INDEX sent_mail_due ON sent_mail (due_at) WHERE state = 'queued'::text;
 CREATE INDEX sent_mail_due_account ON sent_mail (due_at) WHERE state = 'queued'::text AND waitlist_id IS NULL;
+CREATE INDEX sent_mail_due_mail ON sent_mail (due_at) WHERE state = 'queued'::text AND kind <> 'sms'::text;
+CREATE INDEX sent_mail_due_text ON sent_mail (due_at) WHERE state = 'queued'::text AND kind = 'sms'::text;
 CREATE INDEX sent_mail_ended ON sent_mail (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX sent_mail_signup ON sent_mail (waitlist_id, number) WHERE waitlist_id IS NOT NULL;
 CREATE INDEX sent_mail_told ON sent_mail (waitlist_id, number, kind, ended_at) WHERE (kind = ANY (ARRAY['referral_notification'::text, 'sms'::text, 'signup_link'::text])) AND (state = ANY (ARRAY['queued'::text, 'sent'::text]));

@@ -36,7 +36,7 @@ type CancelSignupMailsParams struct {
 	Kind       *string
 }
 
-// The statements below write state = 'queued' in a form that the index sent_mail_due cannot serve: a plan made
+// The statements below write state = 'queued' in a form that the indexes sent_mail_due_… cannot serve: a plan made
 // while the table was small could otherwise scan all queued rows for a single one.
 // Of one kind, or of all kinds if it is NULL. By sent_mail_signup.
 func (q *Queries) CancelSignupMails(ctx context.Context, arg CancelSignupMailsParams) error {
@@ -121,7 +121,7 @@ const ClaimMails = `-- name: ClaimMails :many
 UPDATE sent_mail m SET due_at = now() + $1::interval, claim = gen_random_uuid()
 FROM (
     SELECT s.event_id FROM sent_mail s
-    WHERE s.state = 'queued' AND s.due_at <= now()
+    WHERE s.state = 'queued' AND s.kind <> 'sms' AND s.due_at <= now()
     AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id]))
     ORDER BY s.due_at LIMIT $2::bigint FOR UPDATE OF s SKIP LOCKED) due
 WHERE m.event_id = due.event_id
@@ -150,7 +150,7 @@ type ClaimMailsRow struct {
 	Claim        string
 }
 
-// By sent_mail_due and gone_pkey.
+// By sent_mail_due_mail and gone_pkey.
 func (q *Queries) ClaimMails(ctx context.Context, lease time.Duration, most int64) ([]ClaimMailsRow, error) {
 	rows, err := q.db.Query(ctx, ClaimMails, lease, most)
 	if err != nil {
@@ -160,6 +160,79 @@ func (q *Queries) ClaimMails(ctx context.Context, lease time.Duration, most int6
 	var items []ClaimMailsRow
 	for rows.Next() {
 		var i ClaimMailsRow
+		if err := rows.Scan(
+			&i.EventID,
+			&i.Kind,
+			&i.Recipient,
+			&i.AccountID,
+			&i.Generation,
+			&i.OwnerEmail,
+			&i.Role,
+			&i.WaitlistID,
+			&i.WaitlistName,
+			&i.Number,
+			&i.ExpiresAt,
+			&i.RequestedAt,
+			&i.Traceparent,
+			&i.FirstName,
+			&i.LastName,
+			&i.Milestone,
+			&i.Deferrals,
+			&i.Claim,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ClaimTexts = `-- name: ClaimTexts :many
+UPDATE sent_mail m SET due_at = now() + $1::interval, claim = gen_random_uuid()
+FROM (
+    SELECT s.event_id FROM sent_mail s
+    WHERE s.state = 'queued' AND s.kind = 'sms' AND s.due_at <= now()
+    AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id]))
+    ORDER BY s.due_at LIMIT $2::bigint FOR UPDATE OF s SKIP LOCKED) due
+WHERE m.event_id = due.event_id
+RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_email, m.role, m.waitlist_id, m.waitlist_name, m.number,
+    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals, m.claim::uuid AS claim
+`
+
+type ClaimTextsRow struct {
+	EventID      string
+	Kind         messaging.Kind
+	Recipient    string
+	AccountID    zeronull.Text
+	Generation   int64
+	OwnerEmail   string
+	Role         string
+	WaitlistID   zeronull.Text
+	WaitlistName string
+	Number       int64
+	ExpiresAt    zeronull.Timestamptz
+	RequestedAt  time.Time
+	Traceparent  string
+	FirstName    string
+	LastName     string
+	Milestone    int64
+	Deferrals    int
+	Claim        string
+}
+
+// By sent_mail_due_text and gone_pkey.
+func (q *Queries) ClaimTexts(ctx context.Context, lease time.Duration, most int64) ([]ClaimTextsRow, error) {
+	rows, err := q.db.Query(ctx, ClaimTexts, lease, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ClaimTextsRow
+	for rows.Next() {
+		var i ClaimTextsRow
 		if err := rows.Scan(
 			&i.EventID,
 			&i.Kind,
@@ -277,11 +350,14 @@ func (q *Queries) MarkGone(ctx context.Context, id string) error {
 
 const OldestMail = `-- name: OldestMail :one
 SELECT w.requested_at FROM (
-    SELECT s.requested_at FROM sent_mail s WHERE s.state = 'queued' ORDER BY s.due_at LIMIT $1::bigint) w
+    (SELECT s.requested_at FROM sent_mail s WHERE s.state = 'queued' AND s.kind <> 'sms' ORDER BY s.due_at LIMIT $1::bigint)
+    UNION ALL
+    (SELECT t.requested_at FROM sent_mail t WHERE t.state = 'queued' AND t.kind = 'sms' ORDER BY t.due_at LIMIT $1::bigint)) w
 ORDER BY w.requested_at LIMIT 1
 `
 
-// When the oldest of the @most mails that are due first was requested; no row if no mail waits. By sent_mail_due.
+// When the oldest of the @most mails and of the @most text messages that are due first was requested; no row if none waits.
+// By sent_mail_due_mail and sent_mail_due_text.
 func (q *Queries) OldestMail(ctx context.Context, most int64) (time.Time, error) {
 	row := q.db.QueryRow(ctx, OldestMail, most)
 	var requested_at time.Time

@@ -25,7 +25,7 @@ SELECT (EXISTS (
     AND m.ended_at > now() - interval '1 hour'
 ))::boolean AS notified;
 
--- The statements below write state = 'queued' in a form that the index sent_mail_due cannot serve: a plan made
+-- The statements below write state = 'queued' in a form that the indexes sent_mail_due_… cannot serve: a plan made
 -- while the table was small could otherwise scan all queued rows for a single one.
 
 -- name: CancelSignupMails :exec
@@ -53,11 +53,23 @@ RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_e
     m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals, m.claim::uuid AS claim;
 
 -- name: ClaimMails :many
--- By sent_mail_due and gone_pkey.
+-- By sent_mail_due_mail and gone_pkey.
 UPDATE sent_mail m SET due_at = now() + sqlc.arg(lease)::interval, claim = gen_random_uuid()
 FROM (
     SELECT s.event_id FROM sent_mail s
-    WHERE s.state = 'queued' AND s.due_at <= now()
+    WHERE s.state = 'queued' AND s.kind <> 'sms' AND s.due_at <= now()
+    AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id]))
+    ORDER BY s.due_at LIMIT @most::bigint FOR UPDATE OF s SKIP LOCKED) due
+WHERE m.event_id = due.event_id
+RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_email, m.role, m.waitlist_id, m.waitlist_name, m.number,
+    m.expires_at, m.requested_at, m.traceparent, m.first_name, m.last_name, m.milestone, m.deferrals, m.claim::uuid AS claim;
+
+-- name: ClaimTexts :many
+-- By sent_mail_due_text and gone_pkey.
+UPDATE sent_mail m SET due_at = now() + sqlc.arg(lease)::interval, claim = gen_random_uuid()
+FROM (
+    SELECT s.event_id FROM sent_mail s
+    WHERE s.state = 'queued' AND s.kind = 'sms' AND s.due_at <= now()
     AND NOT EXISTS (SELECT FROM gone g WHERE g.id = ANY (ARRAY[s.account_id, s.waitlist_id]))
     ORDER BY s.due_at LIMIT @most::bigint FOR UPDATE OF s SKIP LOCKED) due
 WHERE m.event_id = due.event_id
@@ -94,7 +106,10 @@ DELETE FROM sent_mail WHERE event_id IN (
     SELECT m.event_id FROM sent_mail m WHERE m.ended_at < @before::timestamptz LIMIT @most::bigint);
 
 -- name: OldestMail :one
--- When the oldest of the @most mails that are due first was requested; no row if no mail waits. By sent_mail_due.
+-- When the oldest of the @most mails and of the @most text messages that are due first was requested; no row if none waits.
+-- By sent_mail_due_mail and sent_mail_due_text.
 SELECT w.requested_at FROM (
-    SELECT s.requested_at FROM sent_mail s WHERE s.state = 'queued' ORDER BY s.due_at LIMIT @most::bigint) w
+    (SELECT s.requested_at FROM sent_mail s WHERE s.state = 'queued' AND s.kind <> 'sms' ORDER BY s.due_at LIMIT @most::bigint)
+    UNION ALL
+    (SELECT t.requested_at FROM sent_mail t WHERE t.state = 'queued' AND t.kind = 'sms' ORDER BY t.due_at LIMIT @most::bigint)) w
 ORDER BY w.requested_at LIMIT 1;
