@@ -107,6 +107,8 @@ func (r Request) refusal(m Mailing) string {
 		return "the waitlist does not send these notifications"
 	case r.Kind == ReferralMilestone && !slices.Contains(m.Milestones, r.Milestone):
 		return "the milestone was removed"
+	case r.Kind == ReferralMilestone && r.Milestone > m.Signup.ReferralCount:
+		return "the milestone was not reached"
 	case r.Kind == ReferralSMS && e164(m.Signup.Phone) == "":
 		return "the phone number is not in international format"
 	case r.Kind.template() != "" && m.Templates[r.Kind.template()] == "":

@@ -414,6 +414,10 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 			say("sent", "the milestone was removed", "the waitlist does not send these notifications", "sent",
 				"the waitlist does not send these notifications"),
 		},
+		"not reached": { // whoever can write to Kafka can write any milestone
+			func(w *world) { w.people[1].ReferralCount = 4 },
+			say("sent", "the milestone was not reached", "sent", "sent", "sent"),
+		},
 		"nothing assigned": {
 			func(w *world) { w.about.Templates = nil },
 			say("no template is assigned", "no template is assigned", "sent", "no template is assigned", "sent"),
@@ -490,6 +494,31 @@ func TestSenders(t *testing.T) {
 		}
 		if m.From != want {
 			t.Errorf("%s from %v, want %v", m.Subject, m.From, want)
+		}
+	}
+}
+
+// downgraded knows of mails that their owner's plan no longer includes a domain for.
+type downgraded struct{}
+
+func (downgraded) Ask(_ context.Context, r messaging.Request) (messaging.Request, error) {
+	r.DefaultSender = true
+	return r, nil
+}
+
+// After a downgrade the mails that go out all the same come from the default sender.
+func TestADowngradedOwnersDomainSendsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.from = stdmail.Address{Address: "no-reply@launch.example"}
+	w.facts, w.about.Pro = downgraded{}, false
+	w.events(createdEvent(true, false), linkEvent(1))
+	w.start()
+	w.ended(2)
+	w.sentOnce(2)
+	for _, m := range w.mails {
+		if m.From != (stdmail.Address{}) {
+			t.Errorf("%s from %v", m.Subject, m.From)
 		}
 	}
 }
