@@ -64,18 +64,20 @@ test('refusals', async () => {
   assert.deepEqual(wrong.fields.map((f) => f.field), ['name']);
 });
 
-test('the key does not go to another host', async () => {
+test('the key does not go to another host', async (t) => {
   const seen: string[] = [];
   const server = createServer((request, answer) => {
     seen.push(request.url ?? '');
     answer.writeHead(307, { Location: '/elsewhere' }).end();
   });
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const { port } = server.address() as AddressInfo;
   await assert.rejects(connect({ baseUrl: `http://127.0.0.1:${port}`, apiKey }).GET('/waitlists'), { status: 307 });
   assert.deepEqual(seen, ['/waitlists']);
-  server.closeAllConnections();
-  server.close();
 });
 
 const sent: Request[] = [];
