@@ -591,8 +591,10 @@ func TestProvidersAreWaitedForApart(t *testing.T) {
 		queue, others func(w *world)
 		sent          string
 	}{
-		"no mail":    {func(w *world, _ chan struct{}) { w.reply = away }, mail, text, "sms"},
-		"slow mail":  {func(w *world, hang chan struct{}) { w.reply = func(int, messaging.Mail) error { <-hang; return nil } }, mail, text, "sms"},
+		"no mail": {func(w *world, _ chan struct{}) { w.reply = away }, mail, text, "sms"},
+		"slow mail": {func(w *world, hang chan struct{}) {
+			w.reply = func(int, messaging.Mail) error { <-hang; return nil }
+		}, mail, text, "sms"},
 		"no texts":   {func(w *world, _ chan struct{}) { w.smsErr = errors.New("connection refused") }, text, mail, "password_reset"},
 		"slow texts": {func(w *world, hang chan struct{}) { w.smsHang = hang }, text, mail, "password_reset"},
 	} {

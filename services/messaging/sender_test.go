@@ -110,7 +110,8 @@ func (e *env) startOn(queue messaging.MailQueue, provider messaging.Provider) (*
 	e.Helper()
 	cfg := messaging.SenderConfig{
 		Queue: queue, Provider: provider, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: e.clock,
-		Limits: e.limits, Facts: e.facts, DeferMin: 20 * time.Millisecond, PauseMin: cmp.Or(e.pause, 20*time.Millisecond), Lease: e.lease, Poll: 50 * time.Millisecond,
+		Limits: e.limits, Facts: e.facts, DeferMin: 20 * time.Millisecond, PauseMin: cmp.Or(e.pause, 20*time.Millisecond),
+		Lease: e.lease, Poll: 50 * time.Millisecond,
 	}
 	if e.metrics != nil {
 		cfg.Registerer = e.metrics
@@ -830,7 +831,8 @@ func TestPlans(t *testing.T) {
 		"told": "SELECT FROM sent_mail WHERE waitlist_id = '" + waitlistID +
 			"' AND number = 1 AND kind = 'sms' AND kind IN ('referral_notification', 'sms') AND state IN ('queued', 'sent') AND ended_at > " +
 			"now() - interval '1 hour'",
-		"claim": "SELECT event_id FROM sent_mail s WHERE state = 'queued' AND kind <> 'sms' AND due_at <= now() AND NOT EXISTS (SELECT FROM gone g WHERE " +
+		"claim": "SELECT event_id FROM sent_mail s WHERE state = 'queued' AND kind <> 'sms' AND due_at <= now() " +
+			"AND NOT EXISTS (SELECT FROM gone g WHERE " +
 			"g.id = ANY (ARRAY[s.account_id, s.waitlist_id])) ORDER BY due_at LIMIT 16 FOR UPDATE OF s SKIP LOCKED",
 		"signup": "SELECT event_id FROM sent_mail WHERE waitlist_id = '" + waitlistID + "' LIMIT 10",
 		"owner":  "SELECT event_id FROM sent_mail WHERE account_id = '" + accountID + "' LIMIT 10",
