@@ -217,19 +217,21 @@ func TestWhatEventsAskFor(t *testing.T) {
 		}
 	}
 	everything := []*eventv1.Event{createdEvent(true, true), creditedEvent(true, true, 5)}
+	const all = "referral_milestone referral_notification signup_confirmation signup_verification sms"
 	for name, tc := range map[string]struct {
 		events []*eventv1.Event
 		want   string
 	}{
-		"nothing":                   {[]*eventv1.Event{createdEvent(false, false), creditedEvent(false, false, 0)}, ""},
-		"everything":                {everything, "referral_milestone referral_notification signup_confirmation signup_verification sms"},
-		"verified":                  {append(everything, verified), "referral_milestone referral_notification signup_confirmation sms"},
+		"nothing":    {[]*eventv1.Event{createdEvent(false, false), creditedEvent(false, false, 0)}, ""},
+		"everything": {everything, all},
+		// Whether it is true is asked when they are sent.
+		"verified":                  {append(everything, verified), all},
 		"deleted by itself":         {append(everything, removedEvent(own, true)), ""},
 		"removed":                   {append(everything, removedEvent(admin, false)), ""},
 		"removed, with offboarding": {append(everything, removedEvent(admin, true)), "offboarding"},
 		"removed for no reason":     {[]*eventv1.Event{removedEvent(0, true)}, ""},
 		"trial ends":                {[]*eventv1.Event{ending, entitled("trialing")}, "trial_ending"},
-		"subscribed":                {[]*eventv1.Event{ending, entitled("active")}, ""},
+		"subscribed":                {[]*eventv1.Event{ending, entitled("active")}, "trial_ending"},
 		"links":                     {[]*eventv1.Event{linkEvent(1), linkEvent(1), linkEvent(2)}, "signup_link signup_link"},
 		"link of nobody":            {[]*eventv1.Event{linkEvent(0)}, ""},
 		"link of somebody deleted":  {[]*eventv1.Event{linkEvent(1), removedEvent(own, false)}, ""},

@@ -702,7 +702,7 @@ func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
 	e.queue(accountMail(), signupMail(1), signupMail(2), other, kept, expired)
 	e.tx(func(tx pgx.Tx) error {
 		return errors.Join(e.store.Forget(t.Context(), tx, accountID), e.store.Forget(t.Context(), tx, waitlistID),
-			e.store.CancelSignup(t.Context(), tx, other.WaitlistID, 9, ""))
+			e.store.CancelSignup(t.Context(), tx, other.WaitlistID, 9))
 	})
 	// Late events queue nothing.
 	e.queue(accountMail(), signupMail(3), teamMail())

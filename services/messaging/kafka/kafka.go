@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/emailaddr"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
@@ -27,38 +26,29 @@ type Intake interface {
 	Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (bool, error)
 	// Forget stops all mails of a deleted account or waitlist.
 	Forget(ctx context.Context, tx pgx.Tx, id string) error
-	// CancelSignup cancels the queued mails of a kind for a signup, or all if kind is empty.
-	CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) error
-	// CancelAccount cancels the queued mails of a kind for an account.
-	CancelAccount(ctx context.Context, tx pgx.Tx, accountID string, kind messaging.Kind) error
+	// CancelSignup cancels the queued mails for a signup.
+	CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error
 }
 
 // Wants reports whether Handler does anything about an event.
 func Wants(ev *eventv1.Event) bool {
 	switch ev.GetPayload().(type) {
-	case *eventv1.Event_SignupVerified, *eventv1.Event_SignupRemoved, *eventv1.Event_EntitlementChanged,
-		*eventv1.Event_WaitlistDeleted, *eventv1.Event_AccountDeleted:
+	case *eventv1.Event_SignupRemoved, *eventv1.Event_WaitlistDeleted, *eventv1.Event_AccountDeleted:
 		return true
 	}
 	asked, err := requests(ev)
 	return err != nil || len(asked) > 0
 }
 
-// Handler queues the mails that events about accounts and signups ask for, and cancels those that
-// are no longer needed.
+// Handler queues the mails that events about accounts and signups ask for, and cancels those of whoever is
+// gone. Whether the others are still needed is asked when they are sent.
 func Handler(l Intake) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		switch p := ev.GetPayload().(type) {
-		case *eventv1.Event_SignupVerified:
-			return l.CancelSignup(ctx, tx, p.SignupVerified.GetWaitlistId(), p.SignupVerified.GetNumber(), messaging.SignupVerification)
 		case *eventv1.Event_SignupRemoved:
 			// Mails that this event asks for are queued below, and stay.
-			if err := l.CancelSignup(ctx, tx, p.SignupRemoved.GetWaitlistId(), p.SignupRemoved.GetNumber(), ""); err != nil {
+			if err := l.CancelSignup(ctx, tx, p.SignupRemoved.GetWaitlistId(), p.SignupRemoved.GetNumber()); err != nil {
 				return err
-			}
-		case *eventv1.Event_EntitlementChanged:
-			if e := p.EntitlementChanged; e.GetEntitlement().GetStatus() != string(access.Trialing) {
-				return l.CancelAccount(ctx, tx, e.GetAccountId(), messaging.TrialEnding)
 			}
 		case *eventv1.Event_WaitlistDeleted:
 			return l.Forget(ctx, tx, p.WaitlistDeleted.GetWaitlistId())

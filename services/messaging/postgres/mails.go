@@ -76,18 +76,9 @@ func (*Mails) Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number
 }
 
 // CancelSignup implements kafka.Intake.
-func (*Mails) CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) error {
-	of := db.CancelSignupMailsParams{WaitlistID: waitlistID, Number: number, Kind: null(string(kind))}
-	if err := db.New(tx).CancelSignupMails(ctx, of); err != nil {
+func (*Mails) CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error {
+	if err := db.New(tx).CancelSignupMails(ctx, waitlistID, number); err != nil {
 		return fmt.Errorf("cancel a signup's mails: %w", err)
-	}
-	return nil
-}
-
-// CancelAccount implements kafka.Intake.
-func (*Mails) CancelAccount(ctx context.Context, tx pgx.Tx, accountID string, kind messaging.Kind) error {
-	if err := db.New(tx).CancelAccountMails(ctx, accountID, kind); err != nil {
-		return fmt.Errorf("cancel an account's mails: %w", err)
 	}
 	return nil
 }

@@ -11,36 +11,18 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-const CancelAccountMails = `-- name: CancelAccountMails :exec
-UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
-    recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
-WHERE state || '' = 'queued' AND account_id = $1::uuid AND kind = $2
-`
-
-// By sent_mail_account.
-func (q *Queries) CancelAccountMails(ctx context.Context, accountID string, kind messaging.Kind) error {
-	_, err := q.db.Exec(ctx, CancelAccountMails, accountID, kind)
-	return err
-}
-
 const CancelSignupMails = `-- name: CancelSignupMails :exec
 
 UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
-WHERE state || '' = 'queued' AND waitlist_id = $1::uuid AND number = $2 AND kind = coalesce($3::text, kind)
+WHERE state || '' = 'queued' AND waitlist_id = $1::uuid AND number = $2::bigint
 `
-
-type CancelSignupMailsParams struct {
-	WaitlistID string
-	Number     int64
-	Kind       *string
-}
 
 // The statements below write state = 'queued' in a form that the indexes sent_mail_due_… cannot serve: a plan made
 // while the table was small could otherwise scan all queued rows for a single one.
-// Of one kind, or of all kinds if it is NULL. By sent_mail_signup.
-func (q *Queries) CancelSignupMails(ctx context.Context, arg CancelSignupMailsParams) error {
-	_, err := q.db.Exec(ctx, CancelSignupMails, arg.WaitlistID, arg.Number, arg.Kind)
+// By sent_mail_signup.
+func (q *Queries) CancelSignupMails(ctx context.Context, waitlistID string, number int64) error {
+	_, err := q.db.Exec(ctx, CancelSignupMails, waitlistID, number)
 	return err
 }
 

@@ -29,16 +29,10 @@ SELECT (EXISTS (
 -- while the table was small could otherwise scan all queued rows for a single one.
 
 -- name: CancelSignupMails :exec
--- Of one kind, or of all kinds if it is NULL. By sent_mail_signup.
+-- By sent_mail_signup.
 UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
-WHERE state || '' = 'queued' AND waitlist_id = @waitlist_id::uuid AND number = @number AND kind = coalesce(sqlc.narg(kind)::text, kind);
-
--- name: CancelAccountMails :exec
--- By sent_mail_account.
-UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
-    recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
-WHERE state || '' = 'queued' AND account_id = @account_id::uuid AND kind = @kind;
+WHERE state || '' = 'queued' AND waitlist_id = @waitlist_id::uuid AND number = @number::bigint;
 
 -- name: ClaimAccountMails :many
 -- By sent_mail_due_account and gone_pkey.
