@@ -84,13 +84,21 @@ func TestWhatGoesWrong(t *testing.T) {
 		want string
 	}{
 		{twiliotest.Failure{Status: 400, Code: 21211}, "refused"},
+		{twiliotest.Failure{Status: 400, Code: 21214}, "refused"},
+		{twiliotest.Failure{Status: 400, Code: 21217}, "refused"},
+		{twiliotest.Failure{Status: 400, Code: 21602}, "refused"},
 		{twiliotest.Failure{Status: 400, Code: 21610}, "refused"},
+		{twiliotest.Failure{Status: 400, Code: 21612}, "refused"},
+		{twiliotest.Failure{Status: 400, Code: 21614}, "refused"},
+		{twiliotest.Failure{Status: 400, Code: 21617}, "refused"},
 		{twiliotest.Failure{Status: 400, Code: 21606}, "doubtful"}, // our sender is none of the account
 		{twiliotest.Failure{Status: 400, Code: 21408}, "doubtful"}, // our account may not send to this country
 		{twiliotest.Failure{Status: 400}, "doubtful"},
 		{twiliotest.Failure{Status: 401, Code: 20003}, "away"},
 		{twiliotest.Failure{Status: 403, Code: 20005}, "away"},
 		{twiliotest.Failure{Status: 404, Code: 20404}, "away"},
+		{twiliotest.Failure{Status: 405, Code: 20004}, "away"},
+		{twiliotest.Failure{Status: 408}, "away"},
 		{twiliotest.Failure{Status: 429, Code: 20429}, "away"},
 		{twiliotest.Failure{Status: 500}, "away"},
 		{twiliotest.Failure{Status: 503, After: true}, "away"},
@@ -99,7 +107,7 @@ func TestWhatGoesWrong(t *testing.T) {
 		s.Fail = func() *twiliotest.Failure { return &tc.Failure }
 		err := p.SendSMS(t.Context(), messaging.SMS{To: number, Text: "x"})
 		if outcome(err) != tc.want || strings.Contains(err.Error(), number) || strings.Contains(err.Error(), token) {
-			t.Errorf("%d: %v, want %s", tc.Status, err, tc.want)
+			t.Errorf("%d, code %d: %s (%v), want %s", tc.Status, tc.Code, outcome(err), err, tc.want)
 		}
 	}
 	_, p = start(t, func(c *twilio.Config) { c.AuthToken = "another" })
