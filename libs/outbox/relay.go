@@ -60,6 +60,9 @@ const (
 	holdLongest = 5 * time.Second
 	// drain is how long a batch in progress may take after the shutdown has begun.
 	drain = 5 * time.Second
+	// sessionLife is how long an idle relay stays with a server that its name may no longer
+	// stand for.
+	sessionLife = 10 * time.Minute
 )
 
 // Writer publishes messages. kafka.Writer implements it.
@@ -75,6 +78,7 @@ type Relay struct {
 	writer  Writer
 	schema  string
 	follow  bool // never leads
+	life    time.Duration
 	log     *slog.Logger
 	wake    loop.Signal
 	metrics metrics
@@ -84,7 +88,7 @@ type Relay struct {
 // The name of its lock contains schema. reg takes the metrics; nil means none.
 func NewRelay(pool *pgxpool.Pool, w Writer, schema string, log *slog.Logger, reg prometheus.Registerer) *Relay {
 	r := &Relay{
-		cfg: pool.Config().ConnConfig.Copy(), writer: w, schema: schema, log: log,
+		cfg: pool.Config().ConnConfig.Copy(), writer: w, schema: schema, life: sessionLife, log: log,
 		wake: loop.NewSignal(), metrics: newMetrics(reg, schema),
 	}
 	r.cfg.RuntimeParams["application_name"] = schema + " outbox relay"
@@ -110,6 +114,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // a shutdown is not an error
 		}
+		if err == nil {
+			continue // its session was old
+		}
 		if time.Since(start) > holdLongest {
 			backoff.Reset()
 		}
@@ -133,7 +140,7 @@ func (r *Relay) Forward(ctx context.Context) error {
 func newBackoff() loop.Backoff { return loop.Backoff{Min: holdFirst, Max: holdLongest} }
 
 // session opens a connection, stands by for the lock, and leads until the connection
-// breaks or ctx ends.
+// breaks, is old while nothing comes, or ctx ends.
 func (r *Relay) session(ctx context.Context) error {
 	conn, err := pgx.ConnectConfig(ctx, r.cfg)
 	if err != nil {
@@ -145,50 +152,52 @@ func (r *Relay) session(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(end)
 	}()
-	if err := r.standBy(ctx, conn); err != nil {
+	end := time.Now().Add(r.life)
+	if leads, err := r.standBy(ctx, conn, end); err != nil || !leads {
 		return err
 	}
 	r.metrics.leader.Set(1)
 	defer r.metrics.resign()
 	l := leader{Relay: r, conn: conn, held: map[string]hold{}}
-	return l.run(ctx)
+	return l.run(ctx, end)
 }
 
-// standBy returns when conn holds the lock. It polls, because a session that blocks on the
-// lock holds a snapshot, which delays vacuum.
-func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn) error {
-	for {
+// standBy returns true when conn holds the lock, and false at end. It polls, because a session
+// that blocks on the lock holds a snapshot, which delays vacuum.
+func (r *Relay) standBy(ctx context.Context, conn *pgx.Conn, end time.Time) (leads bool, err error) {
+	for time.Now().Before(end) {
 		var ok, demoted bool
 		if !r.follow {
 			if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1), current_setting('transaction_read_only')::boolean",
 				lockID(r.schema)).Scan(&ok, &demoted); err != nil {
-				return fmt.Errorf("take the relay's lock: %w", err)
+				return false, fmt.Errorf("take the relay's lock: %w", err)
 			}
 		}
 		if demoted {
-			return errDemoted
+			return false, errDemoted
 		}
 		if ok {
-			return nil
+			return true, nil
 		}
 		timer := time.NewTimer(standbyPoll)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return ctx.Err()
+			return false, ctx.Err()
 		case <-timer.C:
 		case <-r.wake:
 			timer.Stop()
 			// This runs outside the service's transactions, because NOTIFY serialises the
 			// commits of all transactions that use it.
 			if _, err := conn.Exec(ctx, "SELECT pg_notify($1, '')", r.channel()); err != nil {
-				return fmt.Errorf("wake the leading relay: %w", err)
+				return false, fmt.Errorf("wake the leading relay: %w", err)
 			}
 			if !loop.Wait(ctx, wakePause) {
-				return ctx.Err()
+				return false, ctx.Err()
 			}
 		}
 	}
+	return false, nil
 }
 
 func (r *Relay) channel() string { return "outbox_" + r.schema }
@@ -244,7 +253,9 @@ type leader struct {
 	last int64
 }
 
-func (l *leader) run(ctx context.Context) error {
+// run publishes until the session breaks, ctx ends, or end has come and nothing waits, not
+// even a gap: another leader may know less of the order.
+func (l *leader) run(ctx context.Context, end time.Time) error {
 	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.channel()}.Sanitize()); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -301,6 +312,9 @@ func (l *leader) run(ctx context.Context) error {
 			}
 		}
 		if len(rows) == 0 && !more {
+			if len(l.gaps) == 0 && !time.Now().Before(end) {
+				return nil
+			}
 			woken, err := l.wait(ctx, time.Until(sweepAt))
 			if err != nil {
 				return err

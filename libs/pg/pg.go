@@ -70,6 +70,11 @@ func Open(ctx context.Context, url, schema string, maxConns int32) (*pgxpool.Poo
 	}
 	conn := cfg.ConnConfig
 	conn.ConnectTimeout = connectTimeout
+	conn.DialFunc = dial(conn.DialFunc)
+	cfg.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
+		lift(conn, false)
+		return true, nil
+	}
 	conn.Tracer = newTracer()
 	conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	pooled, err := Pooled(url)
@@ -180,7 +185,8 @@ func require(ctx context.Context, conn *pgconn.PgConn, settings map[string]strin
 		"run k8s/postgres/roles.sql, and let the pooler connect anew", strings.Join(names, ", "))
 }
 
-// onSettings runs sql with settings as the rows of its VALUES.
+// onSettings runs sql with settings as the rows of its VALUES, and bounds the silence of conn
+// by the timeout of its statements.
 func onSettings(ctx context.Context, conn *pgconn.PgConn, sql string, settings map[string]string) ([][][]byte, error) {
 	var rows []string
 	for name, value := range settings {
@@ -190,11 +196,12 @@ func onSettings(ctx context.Context, conn *pgconn.PgConn, sql string, settings m
 		}
 		rows = append(rows, fmt.Sprintf("('%s', '%s')", name, quoted))
 	}
-	results, err := conn.Exec(ctx, fmt.Sprintf(sql, strings.Join(rows, ", "))).ReadAll()
+	results, err := conn.Exec(ctx, fmt.Sprintf(sql, strings.Join(rows, ", "))+
+		"; SELECT extract(epoch FROM current_setting('statement_timeout')::interval)").ReadAll()
 	if err != nil {
 		return nil, fmt.Errorf("settings of a session: %w", err)
 	}
-	return results[0].Rows, nil
+	return results[0].Rows, expect(conn, string(results[1].Rows[0][0]))
 }
 
 // Ready returns an error unless a connection of pool answers and takes writes. If it takes

@@ -3,9 +3,12 @@ package pg_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -161,4 +164,53 @@ func TestTLS(t *testing.T) {
 	if err := pool(t, url+"&sslrootcert="+testenv.NewCertificate(t, t.TempDir()).CAFile).Ping(t.Context()); err == nil {
 		t.Error("another authority is trusted")
 	}
+}
+
+// A backend that is stopped keeps its connection and says nothing, as a proxy that stalls.
+func TestASilentServerIsLeft(t *testing.T) {
+	u, err := url.Parse(testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("statement_timeout", "500ms")
+	q.Set("pool_max_conns", "1")
+	u.RawQuery = q.Encode()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	silent := func(fn func(tx pgx.Tx) error) error {
+		p, err := pg.Open(ctx, u.String(), "app", 0)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if err := pg.InTx(ctx, p, func(tx pgx.Tx) error {
+			if err := pg.NoTimeouts(ctx, tx); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, "SELECT pg_sleep(6)")
+			return err
+		}); err != nil {
+			return fmt.Errorf("without timeouts: %w", err)
+		}
+		return pg.InTx(ctx, p, func(tx pgx.Tx) error {
+			backend := int(tx.Conn().PgConn().PID())
+			if err := syscall.Kill(backend, syscall.SIGSTOP); err != nil {
+				return err
+			}
+			defer func() { _ = syscall.Kill(backend, syscall.SIGCONT) }()
+			return fn(tx)
+		})
+	}
+	var wg sync.WaitGroup
+	for name, argument := range map[string]string{"read": "x", "write": strings.Repeat("x", 64<<20)} {
+		wg.Go(func() {
+			from := time.Now()
+			err := silent(func(tx pgx.Tx) error { return tx.QueryRow(ctx, "SELECT $1::text", argument).Scan(new(string)) })
+			if err == nil || !strings.Contains(err.Error(), "Postgres was silent for 5.5s") {
+				t.Errorf("%s: %v after %s", name, err, time.Since(from))
+			}
+		})
+	}
+	wg.Wait()
 }

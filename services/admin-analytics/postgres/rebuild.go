@@ -16,21 +16,18 @@ import (
 	"waitlist.internal/services/admin-analytics/postgres/db"
 )
 
-// patient lifts the timeouts of requests: a rebuild reads whole waitlists and waits
-// for the signup service meanwhile. It waits for the lock no longer than a fold or
-// another rebuild holds it.
-const patient = `
-SET LOCAL statement_timeout = 0;
-SET LOCAL idle_in_transaction_session_timeout = 0;
-SET LOCAL lock_timeout = 0`
-
 // alone runs fn in a transaction that holds the lock on the sums.
 func alone(ctx context.Context, conn interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }, fn func(pgx.Tx) error,
 ) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, patient); err != nil {
+		// A rebuild reads whole waitlists and waits for the signup service meanwhile. It waits
+		// for the lock no longer than a fold or another rebuild holds it.
+		if err := pg.NoTimeouts(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = 0"); err != nil {
 			return fmt.Errorf("lift timeouts: %w", err)
 		}
 		if err := db.New(tx).LockSums(ctx); err != nil {
@@ -137,13 +134,8 @@ func (s *Store) RebuildViews(
 	}
 	// Closing the connection drops its temporary table.
 	defer func() { _ = conn.Hijack().Close(context.WithoutCancel(ctx)) }()
-	for _, sql := range []string{
-		`SET statement_timeout = 0`,
-		`CREATE TEMPORARY TABLE held (event_id uuid, waitlist_id uuid, day date, views bigint)`,
-	} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("prepare page views: %w", err)
-		}
+	if _, err := conn.Exec(ctx, `CREATE TEMPORARY TABLE held (event_id uuid, waitlist_id uuid, day date, views bigint)`); err != nil {
+		return fmt.Errorf("prepare page views: %w", err)
 	}
 	read := func() error {
 		return log.Read(ctx, func(events []adminanalytics.ViewEvent) error { return hold(ctx, conn, waitlistID, events) })

@@ -36,11 +36,9 @@ WHERE waitlist_id = $1
 ORDER BY queue_key`
 }
 
-// exportSettings lifts the timeouts, since the client may be slow, and forbids a sort,
-// which would delay the first row until the last one is read, and parallel workers.
-const exportSettings = `
-SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
-       set_config('enable_sort', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`
+// exportSettings forbids a sort, which would delay the first row until the last one is read,
+// and parallel workers.
+const exportSettings = `SELECT set_config('enable_sort', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`
 
 // exportColumns is the number of columns before the answers.
 const exportColumns = 19
@@ -62,6 +60,10 @@ func (s *Signups) Export(
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		w, err := getWaitlist(ctx, s.db.WithTx(tx), waitlistID)
 		if err != nil {
+			return err
+		}
+		// The client may be slow.
+		if err := pg.NoTimeouts(ctx, tx); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, exportSettings); err != nil {

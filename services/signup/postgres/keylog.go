@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres/db"
 )
@@ -100,8 +101,8 @@ func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.
 	var m signup.Mark
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// Reading the whole queue takes longer than a request may.
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-			return fmt.Errorf("lift timeouts: %w", err)
+		if err := pg.NoTimeouts(ctx, tx); err != nil {
+			return err
 		}
 		err := tx.QueryRow(ctx, `
 			SELECT no, nonce, live, total FROM change WHERE waitlist_id = $1 ORDER BY no DESC LIMIT 1`, waitlistID).

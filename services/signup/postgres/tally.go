@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/views"
 	"waitlist.internal/services/signup"
 )
@@ -101,8 +102,8 @@ GROUP BY field, value`
 func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(signup.Tally) error) error {
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// Reading the whole list takes longer than a request may.
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-			return fmt.Errorf("lift timeouts: %w", err)
+		if err := pg.NoTimeouts(ctx, tx); err != nil {
+			return err
 		}
 		var first signup.Tally
 		err := tx.QueryRow(ctx, `
