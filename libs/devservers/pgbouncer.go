@@ -37,9 +37,9 @@ type PgBouncer struct {
 	child *child
 }
 
-// StartPgBouncer starts a pooler that is configured like most: it refuses startup
-// parameters that it does not track. Anybody may log in, as any role. ctx bounds the
-// start alone.
+// StartPgBouncer starts a pooler that refuses startup parameters that it does not track, as
+// most are configured. It uses the server's connections in turn, so that two transactions of
+// a client hardly share one. Anybody may log in, as any role. ctx bounds the start alone.
 func StartPgBouncer(ctx context.Context, o PgBouncerOptions) (*PgBouncer, error) {
 	bin, err := pgbouncer()
 	if err != nil {
@@ -80,6 +80,7 @@ unix_socket_dir =
 auth_type = trust
 auth_file = %s
 pool_mode = %s
+server_round_robin = 1
 max_client_conn = 1000
 default_pool_size = 40
 server_tls_sslmode = disable

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +27,7 @@ import (
 
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/testenv"
+	"waitlist.internal/tools/internal/mailfile"
 	"waitlist.internal/tools/internal/stripesim"
 )
 
@@ -52,6 +54,7 @@ type deployment struct {
 	// network holds the second and third byte of the replicas' 127.x.y.z addresses.
 	network [2]byte
 	names   *nameServer
+	started []*process
 }
 
 // name returns the DNS name of a service's replicas.
@@ -240,6 +243,7 @@ func (d *deployment) start(service string, replica int) *process {
 	if err := p.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
+	d.started = append(d.started, p)
 	go func() {
 		defer close(p.done)
 		p.err = p.cmd.Wait()
@@ -289,6 +293,18 @@ func (p *process) ready(t *testing.T) bool {
 
 // send sends a request and returns the status and the body; a 204 has no body.
 func send(ctx context.Context, by http.RoundTripper, method, url, key, body string) (int, map[string]any, error) {
+	status, raw, err := sendRaw(ctx, by, method, url, key, body)
+	if err != nil || status == http.StatusNoContent {
+		return status, nil, err
+	}
+	var answer map[string]any
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return 0, nil, fmt.Errorf("status %d: %w", status, err)
+	}
+	return status, answer, nil
+}
+
+func sendRaw(ctx context.Context, by http.RoundTripper, method, url, key, body string) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, err
@@ -299,14 +315,8 @@ func send(ctx context.Context, by http.RoundTripper, method, url, key, body stri
 		return 0, nil, err
 	}
 	defer res.Body.Close()
-	if res.StatusCode == http.StatusNoContent {
-		return res.StatusCode, nil, nil
-	}
-	var answer map[string]any
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
-		return 0, nil, fmt.Errorf("status %d: %w", res.StatusCode, err)
-	}
-	return res.StatusCode, answer, nil
+	raw, err := io.ReadAll(res.Body)
+	return res.StatusCode, raw, err
 }
 
 // post sends a request to the first replica, requires the given status and returns the
@@ -321,10 +331,11 @@ func (d *deployment) post(status int, service, path, key, body string) map[strin
 	return answer
 }
 
+const credentials = `{"email":"owner@example.com","password":"correct horse battery"}`
+
 // owner registers an account and creates a waitlist.
 func (d *deployment) owner() (key, list string) {
 	d.t.Helper()
-	credentials := `{"email":"owner@example.com","password":"correct horse battery"}`
 	key, _ = d.post(http.StatusCreated, "account", "/v1/auth/register", "", credentials)["api_key"].(string)
 	list, _ = d.post(http.StatusCreated, "admin-analytics", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
 	return key, list
@@ -442,14 +453,32 @@ func (d *deployment) use(t *testing.T) (key, list string) {
 	}
 	template := `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`
 	d.post(http.StatusCreated, "messaging", "/v1/templates", key, template)
-	mails := d.env["messaging"]["MAIL_DIR"]
-	testenv.Within(d.t, patience, "a mail", func() bool {
-		found, err := os.ReadDir(mails)
+	session := d.post(http.StatusOK, "account", "/v1/auth/login", "", credentials)
+	d.post(http.StatusOK, "account", "/v1/auth/refresh", "", fmt.Sprintf(`{"refresh_token":%q}`, session["refresh_token"]))
+	d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/blasts", key, `{"subject":"Open","text_body":"Come"}`)
+	testenv.Within(d.t, patience, "mails to the owner and of the blast", func() bool {
+		mails, err := mailfile.All(os.DirFS(d.env["messaging"]["MAIL_DIR"]))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(found) > 0
+		got := map[string]bool{}
+		for _, m := range mails {
+			got[m.To] = true
+		}
+		return got["owner@example.com"] && got["ann@example.com"] && got["bob@example.com"]
 	})
+	url := "http://" + d.host("admin-analytics", 0) + ":8080/v1/waitlists/" + list + "/export"
+	status, file, err := sendRaw(t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, url, key, "")
+	if err != nil || status != http.StatusOK || !strings.Contains(string(file), "\r\nann@example.com,") ||
+		!strings.Contains(string(file), "\r\nbob@example.com,") {
+		t.Errorf("export: %d %v %s", status, err, file)
+	}
 	testenv.Within(d.t, patience, "the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
+	// A statement that is tried again until it succeeds shows only in a log.
+	for _, p := range d.started {
+		if strings.Contains(p.log.String(), "(SQLSTATE ") {
+			t.Errorf("Postgres refused a statement of %s", p.service)
+		}
+	}
 	return key, list
 }
