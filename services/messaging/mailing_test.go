@@ -226,15 +226,15 @@ func TestWhatEventsAskFor(t *testing.T) {
 		"everything": {everything, all},
 		// Whether it is true is asked when they are sent.
 		"verified":                  {append(everything, verified), all},
-		"deleted by itself":         {append(everything, removedEvent(own, true)), ""},
-		"removed":                   {append(everything, removedEvent(admin, false)), ""},
-		"removed, with offboarding": {append(everything, removedEvent(admin, true)), "offboarding"},
+		"deleted by itself":         {append(everything, removedEvent(own, true)), all},
+		"removed":                   {append(everything, removedEvent(admin, false)), all},
+		"removed, with offboarding": {append(everything, removedEvent(admin, true)), "offboarding " + all},
 		"removed for no reason":     {[]*eventv1.Event{removedEvent(0, true)}, ""},
 		"trial ends":                {[]*eventv1.Event{ending, entitled("trialing")}, "trial_ending"},
 		"subscribed":                {[]*eventv1.Event{ending, entitled("active")}, "trial_ending"},
 		"links":                     {[]*eventv1.Event{linkEvent(1), linkEvent(1), linkEvent(2)}, "signup_link signup_link"},
 		"link of nobody":            {[]*eventv1.Event{linkEvent(0)}, ""},
-		"link of somebody deleted":  {[]*eventv1.Event{linkEvent(1), removedEvent(own, false)}, ""},
+		"link of somebody deleted":  {[]*eventv1.Event{linkEvent(1), removedEvent(own, false)}, "signup_link"},
 		"one after the other": {
 			[]*eventv1.Event{
 				creditedEvent(true, true, 0), creditedEvent(true, true, 5), creditedEvent(true, true, 10),

@@ -628,6 +628,10 @@ func TestPasswordReset(t *testing.T) {
 
 	reset(second, "new password").expect(t, 204, "")
 	reset(second, "newer password").expect(t, 400, "INVALID_TOKEN")
+	// An event that comes once more asks for nothing.
+	if m, err := e.svc.Mail(t.Context(), resets()[1].GetAccountId(), account.ResetMail, ""); !apierr.Is(err, apierr.NotFound) {
+		t.Errorf("mail %+v, %v", m, err)
+	}
 	// The reset verified the address, so it is told there, as what it was.
 	notices := published(e, (*eventv1.Event).GetCredentialChanged)
 	if len(notices) != 1 || notices[0].GetCredential() != eventv1.CredentialChanged_CREDENTIAL_PASSWORD_RESET {

@@ -172,7 +172,7 @@ func TestMailsAboutSignups(t *testing.T) {
 		); err != nil {
 			t.Fatal(err)
 		}
-		return open == 0 && inbox == len(msgs)
+		return open == 0 && inbox == len(msgs)-1 // the last one asks for nothing
 	})
 	got := map[string]int{}
 	names, err := filepath.Glob(filepath.Join(dir, "*.eml"))

@@ -26,30 +26,23 @@ type Intake interface {
 	Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (bool, error)
 	// Forget stops all mails of a deleted account or waitlist.
 	Forget(ctx context.Context, tx pgx.Tx, id string) error
-	// CancelSignup cancels the queued mails for a signup.
-	CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error
 }
 
 // Wants reports whether Handler does anything about an event.
 func Wants(ev *eventv1.Event) bool {
 	switch ev.GetPayload().(type) {
-	case *eventv1.Event_SignupRemoved, *eventv1.Event_WaitlistDeleted, *eventv1.Event_AccountDeleted:
+	case *eventv1.Event_WaitlistDeleted, *eventv1.Event_AccountDeleted:
 		return true
 	}
 	asked, err := requests(ev)
 	return err != nil || len(asked) > 0
 }
 
-// Handler queues the mails that events about accounts and signups ask for, and cancels those of whoever is
-// gone. Whether the others are still needed is asked when they are sent.
+// Handler queues the mails that events about accounts and signups ask for, and stops those of a deleted
+// account or waitlist. Whether the others are still needed is asked when they are sent.
 func Handler(l Intake) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		switch p := ev.GetPayload().(type) {
-		case *eventv1.Event_SignupRemoved:
-			// Mails that this event asks for are queued below, and stay.
-			if err := l.CancelSignup(ctx, tx, p.SignupRemoved.GetWaitlistId(), p.SignupRemoved.GetNumber()); err != nil {
-				return err
-			}
 		case *eventv1.Event_WaitlistDeleted:
 			return l.Forget(ctx, tx, p.WaitlistDeleted.GetWaitlistId())
 		case *eventv1.Event_AccountDeleted:

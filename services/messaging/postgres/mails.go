@@ -75,14 +75,6 @@ func (*Mails) Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number
 	return notified, nil
 }
 
-// CancelSignup implements kafka.Intake.
-func (*Mails) CancelSignup(ctx context.Context, tx pgx.Tx, waitlistID string, number int64) error {
-	if err := db.New(tx).CancelSignupMails(ctx, waitlistID, number); err != nil {
-		return fmt.Errorf("cancel a signup's mails: %w", err)
-	}
-	return nil
-}
-
 // ClaimMails implements messaging.MailQueue. Mails about accounts come first, because somebody waits for
 // them, and because a single waitlist can queue more mails than all accounts.
 func (m *Mails) ClaimMails(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {

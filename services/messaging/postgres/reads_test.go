@@ -104,7 +104,6 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 				WaitlistID: list, Number: fan, RequestedAt: time.Now(),
 			})
 		})},
-		{"cancel a signup's", in(func(tx pgx.Tx) error { return mails.CancelSignup(ctx, tx, list, fan) })},
 		{"claim mails", func() error { _, err := mails.ClaimMails(ctx, 16, time.Minute); return err }},
 		{"claim texts", func() error { _, err := mails.ClaimTexts(ctx, 16, time.Minute); return err }},
 		{"renew", func() error { _, err := mails.Renew(ctx, time.Minute, other, other); return err }},

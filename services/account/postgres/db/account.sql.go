@@ -450,10 +450,10 @@ func (q *Queries) SetEntitlement(ctx context.Context, arg SetEntitlementParams) 
 }
 
 const SetPassword = `-- name: SetPassword :execrows
-UPDATE account SET password_hash = $2, password_generation = password_generation + 1 WHERE id = $1
+UPDATE account SET password_hash = $2, password_generation = password_generation + 1, reset_sent_at = NULL WHERE id = $1
 `
 
-// By account_pkey.
+// Nothing asks for a reset mail any more. By account_pkey.
 func (q *Queries) SetPassword(ctx context.Context, iD string, passwordHash string) (int64, error) {
 	result, err := q.db.Exec(ctx, SetPassword, iD, passwordHash)
 	if err != nil {

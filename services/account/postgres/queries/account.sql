@@ -70,8 +70,8 @@ UPDATE account SET api_key_hash = '' WHERE id = $1;
 UPDATE account SET password_hash = $3 WHERE id = $1 AND password_generation = $2;
 
 -- name: SetPassword :execrows
--- By account_pkey.
-UPDATE account SET password_hash = $2, password_generation = password_generation + 1 WHERE id = $1;
+-- Nothing asks for a reset mail any more. By account_pkey.
+UPDATE account SET password_hash = $2, password_generation = password_generation + 1, reset_sent_at = NULL WHERE id = $1;
 
 -- name: UpdateVerification :execrows
 -- By account_pkey.

@@ -11,22 +11,8 @@ import (
 	"waitlist.internal/services/messaging"
 )
 
-const CancelSignupMails = `-- name: CancelSignupMails :exec
-
-UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
-    recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
-WHERE state || '' = 'queued' AND waitlist_id = $1::uuid AND number = $2::bigint
-`
-
-// The statements below write state = 'queued' in a form that the indexes sent_mail_due_… cannot serve: a plan made
-// while the table was small could otherwise scan all queued rows for a single one.
-// By sent_mail_signup.
-func (q *Queries) CancelSignupMails(ctx context.Context, waitlistID string, number int64) error {
-	_, err := q.db.Exec(ctx, CancelSignupMails, waitlistID, number)
-	return err
-}
-
 const ClaimAccountMails = `-- name: ClaimAccountMails :many
+
 UPDATE sent_mail m SET due_at = now() + $1::interval, claim = gen_random_uuid()
 FROM (
     SELECT s.event_id FROM sent_mail s
@@ -59,6 +45,8 @@ type ClaimAccountMailsRow struct {
 	Claim        string
 }
 
+// The statements below write state = 'queued' in a form that the indexes sent_mail_due_… cannot serve: a plan made
+// while the table was small could otherwise scan all queued rows for a single one.
 // By sent_mail_due_account and gone_pkey.
 func (q *Queries) ClaimAccountMails(ctx context.Context, lease time.Duration, most int64) ([]ClaimAccountMailsRow, error) {
 	rows, err := q.db.Query(ctx, ClaimAccountMails, lease, most)

@@ -28,12 +28,6 @@ SELECT (EXISTS (
 -- The statements below write state = 'queued' in a form that the indexes sent_mail_due_… cannot serve: a plan made
 -- while the table was small could otherwise scan all queued rows for a single one.
 
--- name: CancelSignupMails :exec
--- By sent_mail_signup.
-UPDATE sent_mail SET state = 'canceled', ended_at = now(), claim = NULL,
-    recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
-WHERE state || '' = 'queued' AND waitlist_id = @waitlist_id::uuid AND number = @number::bigint;
-
 -- name: ClaimAccountMails :many
 -- By sent_mail_due_account and gone_pkey.
 UPDATE sent_mail m SET due_at = now() + sqlc.arg(lease)::interval, claim = gen_random_uuid()
