@@ -24,6 +24,9 @@ func TestPlainText(t *testing.T) {
 				`<body><!--[if mso]><p>old</p><![endif]--><script>"</p>x"</script><p>Hello</p></body></html>`, "Hello",
 		},
 		{"<p>Hello<style>p", "Hello"},
+		{"a<br/>b<div>c</div>d<p>e</p><div>f", "a\nb\nc\nd\n\ne\n\nf"},
+		{`<a href=" https://example.com ">a</a> b</a>`, "a (https://example.com) b"},
+		{"a<textarea>b</textarea>", "a"},
 	} {
 		if got := plainText(tc.html); got != tc.want {
 			t.Errorf("%q becomes %q, want %q", tc.html, got, tc.want)
