@@ -32,6 +32,11 @@ func TestGuard(t *testing.T) {
 			if w.Code != c.want || (w.Header().Get("Set-Cookie") == "dev_key=secret; Path=/x; HttpOnly; SameSite=Strict") != c.sets {
 				t.Errorf("%d %v", w.Code, w.Header())
 			}
+			// A refusal is not kept, and no link on a page that is shown gives the key away.
+			shown := w.Code == http.StatusOK
+			if (w.Header().Get("Cache-Control") == "no-store") == shown || (w.Header().Get("Referrer-Policy") == "no-referrer") != shown {
+				t.Errorf("%d %v", w.Code, w.Header())
+			}
 		})
 	}
 }
