@@ -3,6 +3,7 @@
 package redisconn
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"time"
@@ -11,6 +12,14 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"waitlist.internal/libs/tlsroots"
+)
+
+// connLife and connLifeJitter bound how long a connection stays with a server that its name
+// no longer stands for: 5 to 15 minutes, so that not all are renewed at once. A server that
+// has turned into a replica is left at the first write.
+const (
+	connLife       = 10 * time.Minute
+	connLifeJitter = 5 * time.Minute
 )
 
 // Options bounds what one command may cost.
@@ -60,6 +69,7 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 		c.DialTimeout, c.ReadTimeout, c.WriteTimeout, c.PoolTimeout = o.Timeout, o.Timeout, o.Timeout, o.Timeout
 		c.MaxRetries, c.DialerRetries, c.PoolSize = retries, 1, o.PoolSize
 		c.MinRetryBackoff, c.MaxRetryBackoff = -1, -1
+		c.ConnMaxLifetime, c.ConnMaxLifetimeJitter = connLife, connLifeJitter
 		c.ContextTimeoutEnabled, c.DisableIdentity = true, true
 		c.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return redis.NewClusterClient(c), nil
@@ -74,7 +84,13 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	c.DialTimeout, c.ReadTimeout, c.WriteTimeout, c.PoolTimeout = o.Timeout, o.Timeout, o.Timeout, o.Timeout
 	c.MaxRetries, c.DialerRetries, c.PoolSize = retries, 1, o.PoolSize
 	c.MinRetryBackoff, c.MaxRetryBackoff = -1, -1
+	c.ConnMaxLifetime, c.ConnMaxLifetimeJitter = connLife, connLifeJitter
 	c.ContextTimeoutEnabled, c.DisableIdentity = true, true
 	c.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return redis.NewClient(c), nil
+}
+
+// Ready returns an error unless Redis answers and takes writes, which a replica refuses.
+func Ready(ctx context.Context, c redis.UniversalClient) error {
+	return c.Unlink(ctx, "ready").Err()
 }

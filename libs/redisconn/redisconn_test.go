@@ -37,6 +37,11 @@ func TestOpen(t *testing.T) {
 	if all := cluster.(*redis.ClusterClient).Options(); all.MinRetryBackoff != 0 || all.MaxRetryBackoff != 0 {
 		t.Error("a cluster's client pauses before it repeats a command")
 	}
+	// Else it would stay with an old server that its name no longer stands for.
+	if one, all := c.(*redis.Client).Options(), cluster.(*redis.ClusterClient).Options(); one.ConnMaxLifetime == 0 ||
+		one.ConnMaxLifetimeJitter == 0 || all.ConnMaxLifetime == 0 || all.ConnMaxLifetimeJitter == 0 {
+		t.Error("connections have no end")
+	}
 	for _, bad := range []string{"", "x", "http://a", "redis://:secret@a b:1", "redis://127.0.0.1:1/x"} {
 		if _, err := redisconn.Open(bad, redisconn.Options{}); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("Open(%q) = %v", bad, err)

@@ -358,7 +358,7 @@ func (r *Runtime) openRedis() error {
 	}
 	redisconn.Measure(c, r.Telemetry.Registerer)
 	r.Redis = c
-	r.AddSoftReady("redis", func(ctx context.Context) error { return c.Ping(ctx).Err() })
+	r.AddSoftReady("redis", func(ctx context.Context) error { return redisconn.Ready(ctx, c) })
 	return nil
 }
 

@@ -286,12 +286,25 @@ func TestLife(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Redis away is reported, but the service goes on.
+	// Redis that is away, or takes no writes, is reported, but the service goes on.
+	redisIs := func(state string) {
+		t.Helper()
+		testenv.Eventually(t, "Redis "+state, func() bool {
+			s, body := get(t, internal+"/readyz")
+			return s == 200 && strings.Contains(body, `"redis":"`+state+`"`)
+		})
+	}
+	redisIs("ok")
+	if err := r.Redis.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	redisIs("away")
+	if err := r.Redis.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	redisIs("ok")
 	redis.Kill()
-	testenv.Eventually(t, "Redis reported away", func() bool {
-		s, body := get(t, internal+"/readyz")
-		return s == 200 && strings.Contains(body, `"redis":"away"`)
-	})
+	redisIs("away")
 	if s, body := get(t, public+"/v1/fast"); s != 200 {
 		t.Error(s, body)
 	}

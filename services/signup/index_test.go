@@ -14,6 +14,7 @@ import (
 
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/loop"
+	"waitlist.internal/libs/redisconn"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/redis"
@@ -339,5 +340,52 @@ func TestAForeignWriteHeals(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRedisFailsOver: while Redis is a replica, places come from Postgres. Once its name leads to
+// the new primary they come from the index again, and it can be built anew.
+func TestRedisFailsOver(t *testing.T) {
+	w := newWorld(t, 1)
+	address, swap, move := testenv.RedisFailover(t)
+	rdb, err := redisconn.Open(address, redisconn.Options{Timeout: time.Second, Retries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rdb.Close() }()
+	quiet := slog.New(slog.DiscardHandler)
+	index := signup.NewIndex(redis.NewIndex(rdb), w.store, quiet)
+	svc := signup.New(signup.Config{SmallList: -1, Store: w.store, Index: index, Tokens: w.ring, Now: time.Now, Log: quiet})
+	joined := 0
+	join := func() {
+		t.Helper()
+		joined++
+		w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)})
+		at, err := svc.Status(t.Context(), w.list.ID, w.queue[joined-1].email)
+		if err != nil || at.Position != int64(joined) {
+			t.Errorf("%+v, %v; want place %d", at, err, joined)
+		}
+	}
+	use := func() error {
+		return errors.Join(index.Rebuild(t.Context(), w.list.ID), index.CatchUp(t.Context(), w.list.ID))
+	}
+	join()
+	if err := use(); err != nil {
+		t.Fatal(err)
+	}
+	swap()
+	join()
+	if err := use(); !goredis.IsReadOnlyError(err) {
+		t.Errorf("a replica takes an index: %v", err)
+	}
+	move()
+	join()
+	testenv.Within(t, 5*time.Second, "the index is written again", func() bool { return use() == nil })
+	join()
+	if err := index.CatchUp(t.Context(), w.list.ID); err != nil {
+		t.Error(err)
+	}
+	if n, err := rdb.ZCard(t.Context(), redis.KeysOf(w.list.ID)[0]).Result(); err != nil || n != int64(joined) {
+		t.Errorf("the index has %d of %d, %v", n, joined, err)
 	}
 }

@@ -43,8 +43,10 @@ func Alerts() []Alert {
 			"curl -s http://<pod>:8081/readyz", "psql \"$POSTGRES_URL\" -c 'SELECT 1'",
 			"psql \"$ADMIN_URL\" -c 'SELECT usename, count(*) FROM pg_stat_activity GROUP BY 1'"),
 		away("WaitlistRedisAway", "redis", "warning",
-			"Each replica enforces its share of the rate limit, and positions come from Postgres: slower, but exact.",
-			"curl -s http://<pod>:8081/readyz", "redis-cli -u \"$REDIS_URL\" PING", "redis-cli -u \"$REDIS_URL\" INFO memory"),
+			"Redis is away, or is a replica and takes no writes. Each replica of a service enforces its share of the rate limit, and "+
+				"positions come from Postgres: slower, but exact.",
+			"curl -s http://<pod>:8081/readyz", "redis-cli -u \"$REDIS_URL\" INFO replication | grep role",
+			"redis-cli -u \"$REDIS_URL\" INFO memory"),
 		away("WaitlistKafkaAway", "kafka", "critical", "The API works and the outbox grows. It drains by itself when Kafka is back.",
 			"curl -s http://<pod>:8081/readyz", "kafka-topics.sh --bootstrap-server \"$KAFKA\" --describe   # not tried",
 			"curl -s http://<pod>:8081/metrics | grep ^outbox_"),
@@ -158,9 +160,9 @@ unless on (service) min by (service) (waitlist_dependency_up{$NS,dependency="kaf
 unless on (service) sum by (service) (rate(signup_index_catch_ups_total{$NS,outcome="applied"}[5m])) > 0
 unless on (service) min by (service) (waitlist_dependency_up{$NS,dependency=~"redis|postgres"}) == 0`, "5m", "warning",
 			"Redis responds, but the index of positions cannot be updated.",
-			Runbook{"Redis is full, read-only, or rejects the script. Positions come from Postgres: slower, but exact.", []string{
+			Runbook{"Redis is full, or rejects the script. Positions come from Postgres: slower, but exact.", []string{
 				"redis-cli -u \"$REDIS_URL\" INFO memory | grep -E 'used_memory_human|maxmemory_human|maxmemory_policy'",
-				"redis-cli -u \"$REDIS_URL\" INFO replication | grep role",
+				"redis-cli -u \"$REDIS_URL\" ACL LOG 5",
 				"curl -s http://<signup>:8081/metrics | grep ^signup_index_",
 			}},
 		},
