@@ -3,6 +3,7 @@ package deploy
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/url"
 	"strconv"
 	"testing"
@@ -14,8 +15,9 @@ import (
 // healed is how long the suite may take to write again once a server takes writes.
 const healed = 10 * time.Second
 
-// testFailover lets the primary turn read-only while its sessions stay, as a demoted server
-// does that nobody stops, and promotes a standby. The services must leave the old sessions.
+// testFailover lets Redis change roles with its replica, and then the primary of Postgres turn
+// read-only and promotes a standby. All sessions stay, as with a demoted server that nobody
+// stops: the services must leave them.
 func testFailover(t *testing.T, programs string) {
 	db := newDatabase(t)
 	db.applyRoles(t, "postgres")
@@ -37,9 +39,26 @@ func testFailover(t *testing.T, programs string) {
 		u.Host += "," + net.JoinHostPort("127.0.0.1", strconv.Itoa(standby.Port()))
 		d.env[s]["POSTGRES_URL"] = u.String()
 	}
+	redisURL, swap, move := testenv.RedisFailover(t)
+	d.base["REDIS_URL"] = redisURL
 	d.migrate()
 	defer d.startAll(t)()
 	key, list := d.use(t)
+
+	redisIs := func(state string) {
+		t.Helper()
+		testenv.Within(t, healed, "Redis is "+state, func() bool {
+			url := "http://" + d.host("signup", 0) + ":8081/readyz"
+			status, got, err := send(t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, url, "", "")
+			checks, _ := got["checks"].(map[string]any)
+			return err == nil && status == http.StatusOK && checks["redis"] == state
+		})
+	}
+	redisIs("ok")
+	swap()
+	redisIs("away")
+	move()
+	redisIs("ok")
 
 	old, next := db.connect(t, "postgres"), database{standby}.connect(t, "postgres")
 	for _, sql := range []string{"ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"} {
