@@ -158,6 +158,7 @@ func TestContractNoticesDepartures(t *testing.T) {
 	}
 	const id = "0193d4a2-5c1e-7a41-9b7c-7a2d90f0c1de"
 	const count = `{"waitlist_id":"` + id + `","count":null}`
+	const card = `{"invoices":[],"payment_method":{"brand":"visa","last4":"4242","exp_month":1,"exp_year":2030`
 	const notFound = `{"error":"No.","error_code":"NOT_FOUND","request_id":"r"}`
 	const invalid = `{"error":"No.","error_code":"VALIDATION_ERROR","request_id":"r","errors":[{"field":"limit","message":`
 	for _, tc := range []struct {
@@ -170,6 +171,16 @@ func TestContractNoticesDepartures(t *testing.T) {
 		{
 			"an extra field", "GET", "/public/waitlists/" + id + "/count", "", 200, "*",
 			`{"waitlist_id":"` + id + `","count":null,"email":"a@b.c"}`, false, false,
+		},
+		{
+			"an extra field of an element", "GET", "/public/waitlists/" + id + "/leaderboard", "", 200, "*",
+			`{"waitlist_id":"` + id + `","leaderboard":[{"rank":1,"referral_count":2,"email":"a@b.c"}]}`, false, false,
+		},
+		{"a card", "GET", "/billing/info", "", 200, "", card + `}}`, false, true},
+		{"an extra field of one of several objects", "GET", "/billing/info", "", 200, "", card + `,"number":"x"}}`, false, false},
+		{
+			"a field that x-strict leaves as it is", "POST", "/waitlists/" + id + "/blasts", `{"subject":"a","text_body":"b","html_body":5}`,
+			200, "", `{"blast_id":"` + id + `","recipient_count":0,"failed_count":0,"status":"sent"}`, false, false,
 		},
 		{"a count of ten", "GET", "/public/waitlists/" + id + "/count", "", 200, "*", `{"waitlist_id":"` + id + `","count":10}`, false, false},
 		{"no CORS header", "GET", "/public/waitlists/" + id + "/count", "", 200, "", count, false, false},
