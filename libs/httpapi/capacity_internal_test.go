@@ -85,9 +85,6 @@ func TestTwiceTheLoad(t *testing.T) {
 		m := newMachine(best, math.Inf(1))
 		m.offer(2*best, time.Second)
 		m.offer(2*best, 10*time.Second)
-		if done := float64(len(m.times)) / 10; done < .99*best {
-			t.Errorf("of %.0f/s, %.0f/s are done", best, done)
-		}
 		floor := time.Duration(burst / best * float64(time.Second))
 		if p99 := m.quantile(.99); p99 > max(2*steadyWait, floor+time.Millisecond) {
 			t.Errorf("at %.0f/s, the p99 is %s", best, p99)
@@ -118,8 +115,9 @@ func TestItAdmitsWhatItCanDo(t *testing.T) {
 // TestAStandingQueueIsDrained has a machine whose requests cost more the more of them are under way: at one rate it either keeps
 // up or stays behind. A rush makes it fall behind; it must keep up again while the load goes on.
 func TestAStandingQueueIsDrained(t *testing.T) {
-	const best, offered = 4_500, 3_500
-	m := newMachine(best, 1_200)
+	// With 740 requests under way it does as many as arrive; the bound is higher.
+	const best, offered = 14_000, 10_800
+	m := newMachine(best, 2_500)
 	m.offer(offered, 5*time.Second)
 	if m.refused > 0 || m.quantile(.5) > 10*time.Millisecond {
 		t.Fatalf("before: %d are refused, p50 %s", m.refused, m.quantile(.5))
@@ -132,6 +130,12 @@ func TestAStandingQueueIsDrained(t *testing.T) {
 	m.offer(offered, 5*time.Second)
 	if p50 := m.quantile(.5); m.refused > 0 || p50 > 10*time.Millisecond {
 		t.Errorf("two seconds after a rush %d are refused, p50 %s", m.refused, p50)
+	}
+	// The next queue may have burstWait again.
+	m.stall(steadyWait + 5*time.Millisecond)
+	m.offer(offered, time.Second)
+	if m.refused > 0 {
+		t.Errorf("after a stall %d are refused", m.refused)
 	}
 }
 
