@@ -108,6 +108,9 @@ func TestReachedOfThisWorkspace(t *testing.T) {
 		{"services/signup/rank.go", "services/signup tools/test/chaos tools/test/e2e", "services/billing libs/kafka"},
 		{"libs/ratelimit/bucket.lua", "libs/ratelimit services/account/http tools/test/e2e", "libs/token"},
 		{"proto/openapi/openapi.yaml", "tools/test/e2e", "libs/token"},
+		{"services/messaging/app/app.go", "services/messaging/app tools/test/charts", "services/messaging services/messaging/smtp"},
+		{"tools/cmd/mcp/main.go", "tools/test/clients", "tools/test/e2e"},
+		{"services/sqlc.yaml", "libs/token tools/test/charts", ""},
 		{"charts/waitlist/values.yaml", "tools/test/charts", "tools/test/e2e libs/token"},
 		{"k8s/postgres/roles.sql", "tools/test/deploy", "tools/test/e2e"},
 	} {
