@@ -87,7 +87,7 @@ func TestMCP(t *testing.T) {
 		{"appearance": object{"logo_url": "https://example.com/"}},
 		{"consent_text": "[Terms](https://example.com/)"},
 	} {
-		refused := call("create_waitlist", object{"name": "Kites", "settings": settings}, nil)
+		refused := call("create_waitlist", object{"name": "Kites", "settings": settings}, new(object))
 		if !strings.Contains(refused, "only the owner sets") {
 			t.Errorf("%v: %q", settings, refused)
 		}
@@ -143,11 +143,11 @@ func TestMCP(t *testing.T) {
 		t.Errorf("the draft was sent: %+v, %v", sent, err)
 	}
 
-	refused = call("look_up_signup", object{"waitlist_id": made.ID, "email": "nobody@example.com"}, nil)
+	refused = call("look_up_signup", object{"waitlist_id": made.ID, "email": "nobody@example.com"}, new(object))
 	if !strings.Contains(refused, "NOT_FOUND") {
 		t.Errorf("a stranger: %s", refused)
 	}
-	if refused = call("create_waitlist", object{"name": ""}, nil); !strings.Contains(refused, "name") {
+	if refused = call("create_waitlist", object{"name": ""}, new(object)); !strings.Contains(refused, "name") {
 		t.Errorf("without a name: %s", refused)
 	}
 }
