@@ -8,36 +8,13 @@ import (
 	"time"
 )
 
-// TopReferrers is how many top referrers analytics show.
-const TopReferrers = 10
-
 const (
 	// maxOrigins is how many values of a field analytics show by name.
 	maxOrigins = 1000
 	// OtherOrigins stands for all further values. A value of this name counts among
 	// them.
 	OtherOrigins = "(other)"
-	// defaultRange applies if a request names no range.
-	defaultRange = "30d"
 )
-
-// ParseRange returns the range, which is the default for "", and its number of
-// days. It returns false if there is no such range.
-func ParseRange(s string) (word string, days int, ok bool) {
-	if s == "" {
-		s = defaultRange
-	}
-	switch s {
-	case "7d":
-		return s, 7, true
-	case "30d":
-		return s, 30, true
-	case "90d":
-		return s, 90, true
-	default:
-		return s, 0, false
-	}
-}
 
 // Count is what one event adds to a waitlist's sums.
 type Count struct {

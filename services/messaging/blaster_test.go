@@ -73,16 +73,6 @@ func (c *crowd) list(n int64) (waitlistID string) {
 	return waitlistID
 }
 
-// Owner implements messaging.Lists.
-func (c *crowd) Owner(_ context.Context, waitlistID string) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.people[waitlistID] == nil {
-		return "", apierr.NotFoundf("There is no such waitlist.")
-	}
-	return ownerID, c.away
-}
-
 // Numbers implements messaging.Lists.
 func (c *crowd) Numbers(_ context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	c.mu.Lock()
@@ -205,9 +195,9 @@ func (c *crowd) create(waitlistID string) (id string) {
 func (c *crowd) createAt(waitlistID string, at time.Time) (id string) {
 	c.Helper()
 	n := messaging.NewBlast{
-		ID: uuid.Must(uuid.NewV7()).String(), WaitlistID: waitlistID, OwnerID: ownerID, AccountID: ownerID, CreatedAt: at,
-		BlastContent: messaging.BlastContent{Subject: "News", HTML: "<p>We are live</p>", Text: "We are live"},
+		BlastRequest: news(waitlistID, ""), ID: uuid.Must(uuid.NewV7()).String(), CreatedAt: at,
 	}
+	n.HTML = "<p>We are live</p>"
 	if _, _, _, err := c.blasts.Create(c.Context(), n); err != nil {
 		c.Fatal(err)
 	}
@@ -338,9 +328,9 @@ func TestABlastOfHTMLHasATextPart(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	n := messaging.NewBlast{
-		ID: uuid.Must(uuid.NewV7()).String(), WaitlistID: c.list(1), OwnerID: ownerID, AccountID: ownerID, CreatedAt: time.Now(),
-		BlastContent: messaging.BlastContent{Subject: "News", HTML: `<p>Read <a href="https://example.com/">more</a></p>`},
+		BlastRequest: news(c.list(1), ""), ID: uuid.Must(uuid.NewV7()).String(), CreatedAt: time.Now(),
 	}
+	n.HTML, n.Text = `<p>Read <a href="https://example.com/">more</a></p>`, ""
 	if _, _, _, err := c.blasts.Create(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}

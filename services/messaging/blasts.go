@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,7 +13,6 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
-	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
@@ -58,13 +56,28 @@ type BlastContent struct {
 	HTML, Text string
 }
 
-// NewBlast is a request for a blast.
-type NewBlast struct {
+// BlastRequest is a valid request for a blast by an account that may send it.
+type BlastRequest struct {
 	BlastContent
-	ID         string
 	WaitlistID string
 	OwnerID    string
-	CreatedAt  time.Time
+	// Trial reports whether the owner is on trial.
+	Trial bool
+	// AccountID is the caller, to whom the idempotency key belongs. CredentialID and Role are those of the entry in
+	// the audit trail.
+	AccountID    string
+	CredentialID string
+	Role         access.Role
+	// Key is the Idempotency-Key, or empty. Fingerprint distinguishes the content of the request from others.
+	Key         string
+	Fingerprint []byte
+}
+
+// NewBlast is a blast to be created.
+type NewBlast struct {
+	BlastRequest
+	ID        string
+	CreatedAt time.Time
 	// Use is what the blast counts towards. The plan then has at most Use.N recipients. If Use.Most is
 	// 0, there is no limit.
 	Use Use
@@ -72,11 +85,6 @@ type NewBlast struct {
 	MaxBlasts int64
 	// By is the entry of the audit trail.
 	By audit.Entry
-	// AccountID is the caller, to whom the idempotency key belongs.
-	AccountID string
-	// Key is the Idempotency-Key, or empty. Content identifies the request.
-	Key     string
-	Content []byte
 }
 
 // ErrTooManyBlasts is the error for an owner whose number of blasts has reached most.
@@ -115,8 +123,6 @@ type Audience struct {
 
 // Lists looks up waitlists and their signups. The error is NOT_FOUND if the waitlist is deleted.
 type Lists interface {
-	// Owner returns the account id of a waitlist's owner.
-	Owner(ctx context.Context, waitlistID string) (string, error)
 	// Numbers returns up to limit numbers above after, ascending, of live signups that have
 	// not opted out. Fewer than limit means that there are no more.
 	Numbers(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error)
@@ -124,8 +130,7 @@ type Lists interface {
 	Recipients(ctx context.Context, waitlistID string, numbers []int64) (Audience, error)
 }
 
-// Blasts serves the owners of blasts. Its methods check in this order: the waitlist exists and
-// the actor has access to it, the owner's subscription, the role, the body, the tier.
+// Blasts creates and lists blasts for callers that signup has authorized.
 type Blasts struct {
 	BlastsConfig
 }
@@ -151,46 +156,30 @@ func NewBlasts(cfg BlastsConfig) *Blasts {
 	return &Blasts{cfg}
 }
 
-// Create creates a blast and returns it when it has ended, or its state after BlastWait. raw is
-// the body of the request, key its Idempotency-Key. replayed is set if an earlier request with
-// that key created the blast; the result is then the answer to that request.
-func (b *Blasts) Create(
-	ctx context.Context, actor access.Actor, waitlistID string, raw []byte, key string,
-) (_ Blast, replayed bool, err error) {
-	grant, err := b.authorize(ctx, actor, waitlistID, true)
-	if err != nil {
-		return Blast{}, false, err
-	}
-	if err := grant.RequireWrite(); err != nil {
-		return Blast{}, false, err
-	}
-	content, err := readBlast(raw)
-	if err != nil {
-		return Blast{}, false, err
-	}
-	if err := access.RequireTier(grant.Entitlement, access.Pro, "Sending blasts"); err != nil {
-		return Blast{}, false, err
-	}
+// Create creates a blast and returns it when it has ended, or its state after BlastWait. replayed is set if an
+// earlier request with its key created the blast; the result is then the answer to that request. The error is
+// RATE_LIMITED beyond the mails that the owner may send, and CONFLICT beyond MaxBlasts.
+func (b *Blasts) Create(ctx context.Context, r BlastRequest) (_ Blast, replayed bool, err error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return Blast{}, false, fmt.Errorf("new blast id: %w", err)
 	}
 	n := NewBlast{
-		BlastContent: content, ID: id.String(), WaitlistID: waitlistID, OwnerID: grant.OwnerID,
-		CreatedAt: b.Now().UTC().Truncate(time.Millisecond),
-		AccountID: actor.AccountID, Key: key, Content: append([]byte(waitlistID+"\n"), raw...),
-		MaxBlasts: b.MaxBlasts, By: audit.By(actor, grant.OwnerID, audit.BlastCreated, id.String()),
+		BlastRequest: r, ID: id.String(), CreatedAt: b.Now().UTC().Truncate(time.Millisecond), MaxBlasts: b.MaxBlasts,
+		Use: b.Limits.Blast(r.OwnerID, r.Trial),
+		By: audit.Entry{
+			OwnerID: r.OwnerID, Actor: r.AccountID, Credential: r.CredentialID, Role: r.Role, Action: audit.BlastCreated, Target: id.String(),
+		},
 	}
-	trial := grant.Entitlement.At(b.Now()).Status == access.Trialing
-	if n.Use = b.Limits.Blast(grant.OwnerID, trial); n.Use.Most > 0 {
-		if n.Use.N, err = b.count(ctx, waitlistID, n.Use.Most); err != nil {
+	if n.Use.Most > 0 {
+		if n.Use.N, err = b.count(ctx, r.WaitlistID, n.Use.Most); err != nil {
 			return Blast{}, false, err
 		}
 	}
 	made, replayed, first, err := b.Store.Create(ctx, n)
 	if over, ok := errors.AsType[*QuotaError](err); ok {
 		when := "At most"
-		if trial {
+		if r.Trial {
 			when = "During the trial, at most"
 		}
 		return Blast{}, false, apierr.New(apierr.RateLimited, fmt.Sprintf("%s %d mails may be sent in 24 hours.", when, over.Most)).
@@ -214,7 +203,7 @@ func (b *Blasts) Create(
 		b.Log.WarnContext(ctx, "state of a blast not read; answering that it is queued", slog.String("blast_id", made), telemetry.Err(err))
 		out = Blast{ID: made, Subject: n.Subject, State: BlastQueued, At: n.CreatedAt}
 	}
-	if key != "" {
+	if r.Key != "" {
 		if err := b.Store.Answered(ctx, n, out); err != nil {
 			// A repeated request then gets the state at the time of the repetition.
 			b.Log.WarnContext(ctx, "answer to a blast request not stored for repetitions", slog.String("blast_id", made), telemetry.Err(err))
@@ -224,67 +213,8 @@ func (b *Blasts) Create(
 }
 
 // List returns the blasts of a waitlist, newest first.
-func (b *Blasts) List(ctx context.Context, actor access.Actor, waitlistID string) ([]Blast, error) {
-	grant, err := b.authorize(ctx, actor, waitlistID, false)
-	if err != nil {
-		return nil, err
-	}
-	if err := access.RequireTier(grant.Entitlement, access.Pro, "Sending blasts"); err != nil {
-		return nil, err
-	}
+func (b *Blasts) List(ctx context.Context, waitlistID string) ([]Blast, error) {
 	return b.Store.Blasts(ctx, waitlistID)
-}
-
-// authorize returns the actor's grant for the owner of a waitlist.
-func (b *Blasts) authorize(ctx context.Context, actor access.Actor, waitlistID string, sending bool) (access.Grant, error) {
-	owner, err := b.Lists.Owner(ctx, waitlistID)
-	if err != nil {
-		return access.Grant{}, err
-	}
-	grant, ok := actor.Grant(owner)
-	if !ok {
-		return access.Grant{}, apierr.New(apierr.Forbidden, "This waitlist belongs to somebody else.")
-	}
-	if sending {
-		if err := b.Limits.Verified(ctx, actor, owner); err != nil {
-			return access.Grant{}, err
-		}
-	}
-	return grant, actor.MemberGate(grant, b.Now())
-}
-
-// readBlast reads the body of a request for a blast.
-func readBlast(raw []byte) (BlastContent, error) {
-	in, err := body.Parse(raw)
-	if err != nil {
-		return BlastContent{}, err
-	}
-	// Whoever sends these means something else than a mail to everybody at once.
-	for _, name := range []string{"send_at", "segment", "filter", "test", "test_to", "draft"} {
-		if in.Has(name) && !in.IsNull(name) {
-			in.Fail(name, "This is not supported. A blast goes to the whole list at once.")
-		}
-	}
-	c := BlastContent{Subject: in.RequiredString("subject", maxSubject)}
-	switch {
-	case in.Failed("subject"):
-	case strings.TrimSpace(c.Subject) == "":
-		in.Fail("subject", "This field is required.")
-	case c.Subject != printable(c.Subject):
-		in.Fail("subject", noControls)
-	}
-	for _, part := range []struct {
-		name string
-		to   *string
-	}{{"html_body", &c.HTML}, {"text_body", &c.Text}} {
-		if *part.to, _ = in.String(part.name, 0); len(*part.to) > maxMailBody {
-			in.Fail(part.name, bodyTooLong)
-		}
-	}
-	if c.HTML == "" && c.Text == "" && !in.Failed("html_body") && !in.Failed("text_body") {
-		in.Fail("html_body", "Set html_body, text_body or both.")
-	}
-	return c, in.Err()
 }
 
 // count counts the recipients of a waitlist, up to one more than most.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	texttemplate "text/template"
 	"time"
-	"unicode"
 
+	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/libs/token"
 )
 
@@ -83,7 +83,7 @@ type values struct {
 
 // Compose composes account mails and signup verifications, with tokens minted at now.
 func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
-	v := values{Waitlist: printable(r.WaitlistName), Owner: printable(r.OwnerEmail), Admin: r.Role == "admin"}
+	v := values{Waitlist: mailtext.OneLine(r.WaitlistName), Owner: mailtext.OneLine(r.OwnerEmail), Admin: r.Role == "admin"}
 	until := r.ExpiresAt
 	switch r.Kind {
 	case AccountVerification:
@@ -129,7 +129,7 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 func (c *Composer) ComposeBuiltIn(r Request, about Mailing, now time.Time) (Mail, error) {
 	p := about.Signup
 	v := values{
-		Waitlist: printable(about.WaitlistName), FirstName: printable(p.FirstName),
+		Waitlist: mailtext.OneLine(about.WaitlistName), FirstName: mailtext.OneLine(p.FirstName),
 		Position: p.Position, Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p),
 	}
 	v.Subject = "Somebody joined " + v.Waitlist + " through your link"
@@ -209,14 +209,3 @@ func (c *Composer) referralLink(waitlistID string, p *Person) string {
 
 // param encodes one query parameter.
 func param(name, value string) string { return name + "=" + url.QueryEscape(value) }
-
-// printable replaces line breaks and other control characters by blanks.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		// U+2028 and U+2029 are line breaks, too.
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-			return ' '
-		}
-		return r
-	}, s)
-}

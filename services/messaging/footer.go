@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/libs/token"
 )
 
@@ -30,7 +31,7 @@ var (
 // time.
 func (c *Composer) footer(waitlistID, waitlistName string, number int64, email string) footer {
 	f := c.optOut(waitlistID, number, email)
-	name := printable(waitlistName)
+	name := mailtext.OneLine(waitlistName)
 	f.Text = fillIn(footerText, name, f.Page)
 	f.HTML = fillIn(footerHTML, html.EscapeString(name), html.EscapeString(f.Page))
 	return f

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nyaruka/phonenumbers"
 
-	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/emailaddr"
 )
@@ -39,7 +38,7 @@ const (
 // Its zero value limits only what is limited whatever the settings.
 type Limits struct {
 	Accounts Accounts
-	// EnforceVerification requires owners to verify their address before mails in their words go out.
+	// EnforceVerification requires owners to verify their address before mails from their templates go out.
 	EnforceVerification bool
 	// MailsPerOwner limits the blasts and mails about signups of an owner per QuotaWindow, MailsOnTrial
 	// those of an owner on trial. MailsPerRecipient limits the mails to one person, from all owners. 0
@@ -73,28 +72,6 @@ func (l Limits) mails(trial bool) int64 {
 		return cmp.Or(l.MailsOnTrial, l.MailsPerOwner)
 	}
 	return l.MailsPerOwner
-}
-
-// Verified returns EMAIL_NOT_VERIFIED unless the caller and the owner have verified addresses, where that is
-// required.
-func (l Limits) Verified(ctx context.Context, actor access.Actor, ownerID string) error {
-	if !l.EnforceVerification {
-		return nil
-	}
-	if !actor.EmailVerified {
-		return apierr.New(apierr.EmailNotVerified, "Please verify your email address first.")
-	}
-	if actor.AccountID == ownerID {
-		return nil
-	}
-	owner, err := l.Accounts.Account(ctx, ownerID)
-	if err != nil {
-		return fmt.Errorf("read the owner's account: %w", err)
-	}
-	if !owner.Verified {
-		return apierr.New(apierr.EmailNotVerified, "The waitlist's owner has to verify their email address first.")
-	}
-	return nil
 }
 
 // Blast returns what a blast counts towards, without N. Most is 0 if the owner has no limit.

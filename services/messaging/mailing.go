@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/mailtext"
 )
 
 // Mailing is what signup knows about a waitlist and one of its signups when a mail is sent.
@@ -283,7 +284,7 @@ func (s *Sender) from(ctx context.Context, m *Mail, ownerID, waitlistName string
 func named(from stdmail.Address, waitlistName string) stdmail.Address {
 	if from.Address != "" && from.Name == "" {
 		// Some mail programs would decode an encoded word in the name.
-		from.Name = strings.ReplaceAll(printable(waitlistName), "=?", "= ?")
+		from.Name = strings.ReplaceAll(mailtext.OneLine(waitlistName), "=?", "= ?")
 	}
 	return from
 }

@@ -3,6 +3,8 @@ package messaging
 import (
 	"html"
 	"strings"
+
+	"waitlist.internal/libs/mailtext"
 )
 
 // maxRendered limits a rendered text, in bytes. Thousands of short placeholders with long values
@@ -85,5 +87,5 @@ func (t Template) Render(vars Variables) (subject, text, htm string, ok bool) {
 	subject, subjectOK := render(t.Subject, vars, asIs)
 	text, textOK := render(t.Text, vars, asIs)
 	htm, htmlOK := render(t.HTML, vars, html.EscapeString)
-	return printable(subject), text, htm, subjectOK && textOK && htmlOK
+	return mailtext.OneLine(subject), text, htm, subjectOK && textOK && htmlOK
 }

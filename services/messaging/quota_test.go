@@ -2,13 +2,11 @@ package messaging_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
@@ -267,7 +265,7 @@ func TestAPlanHasWhatWasCounted(t *testing.T) {
 	c := newCrowd(t)
 	list := c.list(3)
 	b := c.owners(func(cfg *messaging.BlastsConfig) { cfg.Limits.MailsPerOwner = 5 })
-	out, _, err := b.Create(t.Context(), paying(access.Owner, nil), list, []byte(news), "")
+	out, _, err := b.Create(t.Context(), news(list, ""))
 	if err != nil || out.State != messaging.BlastQueued {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -279,36 +277,7 @@ func TestAPlanHasWhatWasCounted(t *testing.T) {
 	c.start(c)
 	c.ended(out.ID, messaging.BlastSent, 3, 0)
 	c.once(3)
-	if _, _, err := b.Create(t.Context(), paying(access.Owner, nil), list, []byte(news), ""); code(err) != apierr.RateLimited {
+	if _, _, err := b.Create(t.Context(), news(list, "")); code(err) != apierr.RateLimited {
 		t.Errorf("the second blast: %v", err)
 	}
-}
-
-// A member cannot send in the name of an owner whose address is not verified.
-func TestOwnersOfBlastsAreVerified(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t)
-	for verified, want := range map[bool]apierr.Code{true: "", false: apierr.EmailNotVerified} {
-		b := c.owners(func(cfg *messaging.BlastsConfig) {
-			cfg.Limits = messaging.Limits{EnforceVerification: true, Accounts: accounts{ownerID: {Verified: verified}}}
-		})
-		if _, _, err := b.Create(t.Context(), paying(access.Admin, nil), c.list(1), []byte(news), ""); code(err) != want {
-			t.Errorf("verified %v: %v", verified, err)
-		}
-	}
-	away := errors.New("away")
-	b := c.owners(func(cfg *messaging.BlastsConfig) {
-		cfg.Limits = messaging.Limits{EnforceVerification: true, Accounts: awayAccounts{away}}
-	})
-	if _, _, err := b.Create(t.Context(), paying(access.Admin, nil), c.list(1), []byte(news), ""); !errors.Is(err, away) {
-		t.Error(err)
-	}
-}
-
-// awayAccounts fails.
-type awayAccounts struct{ err error }
-
-// Account implements messaging.Accounts.
-func (a awayAccounts) Account(context.Context, string) (messaging.Account, error) {
-	return messaging.Account{}, a.err
 }

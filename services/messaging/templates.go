@@ -13,6 +13,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
+	"waitlist.internal/libs/mailtext"
 )
 
 // TemplateType is the purpose of the mails that a template is for.
@@ -26,16 +27,8 @@ const (
 	BlastTemplate        TemplateType = "blast"
 )
 
-const (
-	// maxTemplateName and maxSubject are in code points, maxMailBody is in bytes.
-	maxTemplateName = 200
-	maxSubject      = 998
-	maxMailBody     = 512 << 10
-
-	noControls = "This must not contain line breaks or other control characters."
-)
-
-var bodyTooLong = fmt.Sprintf("This must have at most %d bytes.", maxMailBody)
+// maxTemplateName is in code points.
+const maxTemplateName = 200
 
 // Template is an owner's text for one type of mail, with {{variable}} placeholders.
 type Template struct {
@@ -249,21 +242,12 @@ func readFields(o *body.Object, old Template) Template {
 			o.Fail("template_type", "Choose signup_confirmation, referral_milestone, offboarding or blast.")
 		}
 	}
-	if s, ok := o.String("subject_template", maxSubject); ok {
-		switch t.Subject = s; {
-		case strings.TrimSpace(s) == "":
-			o.Fail("subject_template", "This field is required.")
-		case s != printable(s):
-			o.Fail("subject_template", noControls)
-		}
+	if s, ok := mailtext.Subject(o, "subject_template"); ok {
+		t.Subject = s
 	}
 	for name, field := range t.bodies() {
-		s, ok := o.String(name, 0)
-		if !ok {
-			continue
-		}
-		if *field = s; len(s) > maxMailBody {
-			o.Fail(name, bodyTooLong)
+		if s, ok := mailtext.Body(o, name); ok {
+			*field = s
 		}
 	}
 	if s, ok := o.String("name", maxTemplateName); ok {
@@ -345,5 +329,5 @@ func shown(name string) string {
 	if r := []rune(name); len(r) > most {
 		name = string(r[:most]) + "…"
 	}
-	return printable(name)
+	return mailtext.OneLine(name)
 }

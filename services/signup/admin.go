@@ -68,16 +68,19 @@ type Admin struct {
 	owners *Owners
 	svc    *Service
 	store  AdminStore
-	now    func() time.Time
+	// accounts is nil if nobody has to verify their address.
+	accounts Accounts
+	now      func() time.Time
 	// An export holds a connection, an import its body and its rows.
 	exports, imports *gate
 	held             held
 }
 
-// NewAdmin returns the owners' side of the signups of svc. owners authorizes.
-func NewAdmin(owners *Owners, svc *Service, store AdminStore, now func() time.Time) *Admin {
+// NewAdmin returns the owners' side of the signups of svc. owners authorizes. accounts is nil if blasts need no
+// verified addresses.
+func NewAdmin(owners *Owners, svc *Service, store AdminStore, accounts Accounts, now func() time.Time) *Admin {
 	return &Admin{
-		owners: owners, svc: svc, store: store, now: now,
+		owners: owners, svc: svc, store: store, accounts: accounts, now: now,
 		exports: newGate("exports", 4, 1, 3*time.Second), imports: newGate("imports", 3, 1, 10*time.Second),
 	}
 }
@@ -204,6 +207,12 @@ func (a *Admin) Stats(ctx context.Context, actor access.Actor, waitlistID string
 		return Stats{}, err
 	}
 	return Stats{WaitlistID: w.ID, Total: total, Referrals: credited, CreatedAt: w.CreatedAt}, nil
+}
+
+// MayRead returns an error if the actor may not read the waitlist.
+func (a *Admin) MayRead(ctx context.Context, actor access.Actor, waitlistID string) error {
+	_, _, err := a.owners.Authorize(ctx, actor, waitlistID)
+	return err
 }
 
 // writable is Authorize for changes of the list.

@@ -94,7 +94,8 @@ type Known struct {
 	Hashes map[string]string
 }
 
-// Import adds the signups of a request body, whose pieces next returns until io.EOF.
+// Import adds the signups of a request body, whose pieces next returns until io.EOF. A
+// piece is valid until the next call.
 // It validates the whole body before it stores the first row. After an error, some
 // rows may be stored; sent again, they are skipped.
 func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID string, next func() ([]byte, error)) (Imported, error) {
@@ -196,21 +197,20 @@ func (h *held) add(ownerID string, n int) bool {
 // collect assembles a request body. It returns RATE_LIMITED if the bodies in memory
 // exceed their bounds. free releases this one.
 func (a *Admin) collect(ownerID string, next func() ([]byte, error)) (raw []byte, free func(), err error) {
-	size, pieces := 0, [][]byte(nil)
-	free = func() { a.held.add(ownerID, -size) }
+	free = func() { a.held.add(ownerID, -len(raw)) }
 	for {
 		piece, err := next()
 		if errors.Is(err, io.EOF) {
-			return slices.Concat(pieces...), free, nil
+			return raw, free, nil
 		}
-		if err == nil && size+len(piece) > maxImport {
+		if err == nil && len(raw)+len(piece) > maxImport {
 			err = apierr.New(apierr.InvalidBody, fmt.Sprintf("The request body is longer than %d bytes.", maxImport))
 		}
 		if err != nil {
 			free()
 			return nil, nil, err
 		}
-		size, pieces = size+len(piece), append(pieces, piece)
+		raw = append(raw, piece...)
 		if !a.held.add(ownerID, len(piece)) {
 			free()
 			return nil, nil, apierr.New(apierr.RateLimited, "Too many imports are running. Try again later.").WithRetryAfter(importPause)

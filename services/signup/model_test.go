@@ -117,7 +117,7 @@ func newWorld(t testing.TB, boost int) *world {
 	w.index = signup.NewIndex(w.sets, w.store, quiet)
 	w.svc = signup.New(signup.Config{SmallList: -1, Store: w.store, Index: w.index, Tokens: ring, Now: time.Now, Log: quiet})
 	w.owners = signup.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, signup.Bounds{}, time.Now)
-	w.admin = signup.NewAdmin(w.owners, w.svc, w.store, time.Now)
+	w.admin = signup.NewAdmin(w.owners, w.svc, w.store, nil, time.Now)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	svc := w.svc // tests may put another in its place

@@ -1,6 +1,7 @@
 package signup
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -8,8 +9,8 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
-// maxReferrers bounds the top referrers of an answer.
-const maxReferrers = 10
+// topReferrers is how many referrers analytics show.
+const topReferrers = 10
 
 // Referrer is a signup that referred others.
 type Referrer struct {
@@ -54,25 +55,51 @@ type TallyStore interface {
 	Tally(ctx context.Context, waitlistID string, next func(Tally) error) error
 }
 
-// Analytics authorizes the actor to see a waitlist's analytics, and returns the id and
-// at most limit top referrers. invalid is a fault of the request's parameters, or nil.
-func (a *Admin) Analytics(
-	ctx context.Context, actor access.Actor, waitlistID string, limit int, invalid *apierr.Field,
-) (id string, top []Referrer, err error) {
+// Analytics is what signup knows of a waitlist's analytics.
+type Analytics struct {
+	WaitlistID string
+	// Range is what was asked for: 7d, 30d or 90d.
+	Range        string
+	Days         int32
+	TopReferrers []Referrer
+}
+
+// Analytics authorizes the actor to see a waitlist's analytics over the range of a query,
+// 30d if it is empty.
+func (a *Admin) Analytics(ctx context.Context, actor access.Actor, waitlistID, within string) (Analytics, error) {
 	w, grant, err := a.owners.Authorize(ctx, actor, waitlistID)
 	if err != nil {
-		return "", nil, err
+		return Analytics{}, err
 	}
-	if invalid != nil {
-		return "", nil, apierr.Validation(*invalid)
+	out := Analytics{WaitlistID: w.ID, Range: cmp.Or(within, "30d")}
+	switch out.Range {
+	case "7d":
+		out.Days = 7
+	case "30d":
+		out.Days = 30
+	case "90d":
+		out.Days = 90
+	default:
+		return Analytics{}, apierr.Validation(apierr.Field{Field: "range", Message: "Choose 7d, 30d or 90d."})
 	}
-	if err := access.RequireTier(grant.Entitlement, access.Pro, "Analytics"); err != nil {
-		return "", nil, err
+	if err := requireAnalytics(grant); err != nil {
+		return Analytics{}, err
 	}
-	if limit = min(limit, maxReferrers); limit > 0 {
-		top, err = a.store.TopReferrers(ctx, w.ID, limit)
+	out.TopReferrers, err = a.store.TopReferrers(ctx, w.ID, topReferrers)
+	return out, err
+}
+
+// Origins authorizes the actor to see what brought a waitlist's signups, and returns its id.
+func (a *Admin) Origins(ctx context.Context, actor access.Actor, waitlistID string) (id string, err error) {
+	w, grant, err := a.owners.Authorize(ctx, actor, waitlistID)
+	if err != nil {
+		return "", err
 	}
-	return w.ID, top, err
+	return w.ID, requireAnalytics(grant)
+}
+
+func requireAnalytics(grant access.Grant) error {
+	return access.RequireTier(grant.Entitlement, access.Pro, "Analytics")
 }
 
 // WaitlistIDs calls next with the ids of all waitlists, in order, in pieces.

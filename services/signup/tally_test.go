@@ -178,45 +178,44 @@ func TestAnalyticsOrder(t *testing.T) {
 		}
 		return a
 	}
-	bad := &apierr.Field{Field: "range", Message: "Choose 7d, 30d or 90d."}
+	const bad = "5d"
 	for _, tt := range []struct {
-		name    string
-		actor   access.Actor
-		id      string
-		invalid *apierr.Field
-		want    apierr.Code
+		name   string
+		actor  access.Actor
+		id     string
+		within string
+		want   apierr.Code
 	}{
 		{"no waitlist", actor(access.Owner, access.Pro, access.Active, false), uuid.NewString(), bad, apierr.NotFound},
 		{"no id", actor(access.Owner, access.Pro, access.Active, false), "x", bad, apierr.NotFound},
 		{"stranger", access.Actor{AccountID: uuid.NewString()}, w.list.ID, bad, apierr.Forbidden},
 		{"trial is over", actor(access.Owner, access.Pro, access.Inactive, true), w.list.ID, bad, apierr.TrialExpired},
 		{"bad parameter below the tier", actor(access.Owner, access.Advanced, access.Active, false), w.list.ID, bad, apierr.ValidationError},
-		{"below the tier", actor(access.Owner, access.Advanced, access.Active, false), w.list.ID, nil, apierr.TierRequired},
+		{"below the tier", actor(access.Owner, access.Advanced, access.Active, false), w.list.ID, "", apierr.TierRequired},
 		{"viewer with a bad parameter", actor(access.Viewer, access.Pro, access.Active, false), w.list.ID, bad, apierr.ValidationError},
 	} {
-		_, _, err := w.admin.Analytics(t.Context(), tt.actor, tt.id, 10, tt.invalid)
+		_, err := w.admin.Analytics(t.Context(), tt.actor, tt.id, tt.within)
 		if !apierr.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
 		if e := apierr.From(err); tt.want == apierr.ValidationError &&
-			(e.Message != `Check the field "range". Choose 7d, 30d or 90d.` || len(e.Fields) != 1 || e.Fields[0] != *bad) {
+			(e.Message != `Check the field "range". Choose 7d, 30d or 90d.` ||
+				!slices.Equal(e.Fields, []apierr.Field{{Field: "range", Message: "Choose 7d, 30d or 90d."}})) {
 			t.Errorf("%s: %+v", tt.name, e)
 		}
 	}
-	for limit, want := range map[int]int{0: 0, 3: 3, 10: 10, 50: 10} {
-		id, top, err := w.admin.Analytics(t.Context(), actor(access.Viewer, access.Pro, access.Active, false), w.list.ID, limit, nil)
-		if err != nil || id != w.list.ID || len(top) != want {
-			t.Fatalf("limit %d: %q, %d, %v", limit, id, len(top), err)
+	a, err := w.admin.Analytics(t.Context(), actor(access.Viewer, access.Pro, access.Active, false), w.list.ID, "7d")
+	if err != nil || a.WaitlistID != w.list.ID || a.Range != "7d" || a.Days != 7 || len(a.TopReferrers) != 10 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	for i, r := range a.TopReferrers {
+		who := []int{11, 1, 0, 2, 3, 4, 5, 6, 7, 8}[i]
+		n := int64(1)
+		if i == 0 {
+			n = 2
 		}
-		for i, r := range top {
-			who := []int{11, 1, 0, 2, 3, 4, 5, 6, 7, 8}[i]
-			n := int64(1)
-			if i == 0 {
-				n = 2
-			}
-			if r != (signup.Referrer{Email: referrers[who].Email, FirstName: fmt.Sprint("N", who), ReferralCount: n}) {
-				t.Errorf("place %d: %+v", i+1, r)
-			}
+		if r != (signup.Referrer{Email: referrers[who].Email, FirstName: fmt.Sprint("N", who), ReferralCount: n}) {
+			t.Errorf("place %d: %+v", i+1, r)
 		}
 	}
 }

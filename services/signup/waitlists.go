@@ -262,6 +262,15 @@ func (o *Owners) CloseOwner(ctx context.Context, ownerID string) error {
 // route on a waitlist. Errors, in this order: NOT_FOUND for an unknown waitlist,
 // FORBIDDEN without a grant, and the errors of the owner's subscription.
 func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (Waitlist, access.Grant, error) {
+	w, grant, err := o.find(ctx, actor, id)
+	if err == nil {
+		err = o.admit(ctx, actor, w, grant)
+	}
+	return w, grant, err
+}
+
+// find is Authorize without the owner's subscription, which admit checks.
+func (o *Owners) find(ctx context.Context, actor access.Actor, id string) (Waitlist, access.Grant, error) {
 	id, ok := ParseID(id)
 	if !ok {
 		return Waitlist{}, access.Grant{}, ErrNoWaitlist()
@@ -274,13 +283,15 @@ func (o *Owners) Authorize(ctx context.Context, actor access.Actor, id string) (
 	if !ok {
 		return Waitlist{}, access.Grant{}, apierr.New(apierr.Forbidden, "This waitlist belongs to somebody else.")
 	}
-	if err := actor.MemberGate(grant, o.now()); err != nil {
-		return Waitlist{}, access.Grant{}, err
-	}
-	if err := o.refresh(ctx, w.Owner.Version, grant); err != nil {
-		return Waitlist{}, access.Grant{}, err
-	}
 	return *w, grant, nil
+}
+
+// admit checks the subscription of w's owner, and stores it if it is newer than the stored one.
+func (o *Owners) admit(ctx context.Context, actor access.Actor, w Waitlist, grant access.Grant) error {
+	if err := actor.MemberGate(grant, o.now()); err != nil {
+		return err
+	}
+	return o.refresh(ctx, w.Owner.Version, grant)
 }
 
 // ParseID returns the canonical form of a waitlist's id; ok is false if s is not a

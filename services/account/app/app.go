@@ -55,7 +55,7 @@ type Config struct {
 	// Length of the Pro trial that starts with a registration. A mail announces its end a day before, unless the
 	// trial is shorter than two days.
 	TrialDuration time.Duration `env:"TRIAL_DURATION" envDefault:"168h"`
-	// Whether invitations need a verified address. Set it for messaging as well.
+	// Whether invitations need a verified address. Set it for messaging and signup as well.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 	// Whether addresses that differ in their plus part, or in dots where the provider ignores them, share one trial.
 	TrialPerPerson bool `env:"TRIAL_PER_PERSON" envDefault:"false"`

@@ -3,18 +3,15 @@ package app
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"waitlist.internal/libs/claims"
-	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
-	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
-	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
+	analyticsv1 "waitlist.internal/proto/gen/waitlist/analytics/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	adminanalytics "waitlist.internal/services/admin-analytics"
-	ownershttp "waitlist.internal/services/admin-analytics/http"
+	"waitlist.internal/services/admin-analytics/grpc"
 	analyticskafka "waitlist.internal/services/admin-analytics/kafka"
 	"waitlist.internal/services/admin-analytics/postgres"
 )
@@ -23,14 +20,9 @@ import (
 type Config struct {
 	service.Config
 
-	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
+	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name must resolve to all
 	// replicas (a headless service); it is looked up every three seconds.
-	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
-	// Where the internal interface of signup is.
 	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
-	// Where the internal interface of messaging is.
-	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
-
 	// Pause between two searches for the sums of deleted waitlists.
 	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 }
@@ -38,14 +30,7 @@ type Config struct {
 func definition() service.Definition {
 	return service.Definition{
 		Name: adminanalytics.Name, Migrations: postgres.Migrations,
-		Options: service.Options{
-			Schema: postgres.Schema, HTTP: true, Kafka: true, Calls: true,
-			Long: []httpapi.Route{ // signup and messaging bound them
-				{Method: http.MethodPost, Path: "/v1/waitlists/:waitlist_id/blasts"},
-				{Method: http.MethodPost, Path: "/v1/waitlists/:waitlist_id/import"},
-				{Method: http.MethodGet, Path: "/v1/waitlists/:waitlist_id/export"},
-			},
-		},
+		Options: service.Options{Schema: postgres.Schema, GRPC: true, Kafka: true, Calls: true},
 	}
 }
 
@@ -58,15 +43,7 @@ type App = service.Runtime
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	return definition().Open(ctx, cfg.Config, nil, func(rt *service.Runtime) error {
-		accounts, err := rt.Dial(cfg.AccountTarget, "account")
-		if err != nil {
-			return err
-		}
 		signups, err := rt.Dial(cfg.SignupTarget, "signup")
-		if err != nil {
-			return err
-		}
-		messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
 		if err != nil {
 			return err
 		}
@@ -80,13 +57,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		}
 		rt.Singleton("fold", func(ctx context.Context) error { return counts.Folding(ctx, rt.Log) })
 		rt.Singleton("purge", func(ctx context.Context) error { return counts.Purge(ctx, cfg.PurgeEvery, rt.Log) })
-		ownershttp.Routes(rt.Engine, ownershttp.Backends{
-			Accounts:  accountv1.NewAccountServiceClient(accounts),
-			Waitlists: signupv1.NewWaitlistServiceClient(signups),
-			Signups:   signupv1.NewAdminServiceClient(signups),
-			Analytics: adminanalytics.NewAnalytics(counts, time.Now),
-			Messaging: messagingv1.NewMessagingServiceClient(messaging),
-		})
+		analyticsv1.RegisterAnalyticsServiceServer(rt.GRPC, grpc.NewAnalytics(adminanalytics.NewAnalytics(counts, time.Now)))
 		return nil
 	})
 }

@@ -45,7 +45,7 @@ func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err
 		r.waitlist = id.String()
 	}
 	command := definition()
-	command.Options.HTTP = false
+	command.Options.GRPC = false
 	r.rt, err = command.Open(ctx, cfg.Config, nil, func(rt *service.Runtime) error {
 		conn, err := rt.Dial(cfg.SignupTarget, "signup")
 		r.signups = signupv1.NewAdminServiceClient(conn)

@@ -66,7 +66,7 @@ type Config struct {
 	MaxTemplates int64 `env:"MAX_TEMPLATES" envDefault:"0" deployed:"200"`
 	// Blasts that the waitlists of an account can have, ended ones included; beyond it 409. 0: no bound.
 	MaxBlasts int64 `env:"MAX_BLASTS" envDefault:"0" deployed:"10000"`
-	// Whether blasts, mails from templates and sending domains need a verified address. Set it for account as well.
+	// Whether mails from templates and sending domains need a verified address. Set it for account and signup as well.
 	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 
 	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all

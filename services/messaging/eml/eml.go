@@ -8,12 +8,12 @@ import (
 	"fmt"
 	stdmail "net/mail"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/emersion/go-msgauth/dkim"
 	"github.com/wneessen/go-mail"
 
+	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/services/messaging"
 )
 
@@ -41,13 +41,13 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	if sender == (stdmail.Address{}) {
 		sender = from
 	}
-	sender.Name = OneLine(sender.Name)
+	sender.Name = mailtext.OneLine(sender.Name)
 	msg.FromMailAddress(&sender)
 	if err := msg.To(m.To); err != nil {
 		// The library's error contains the address, which must not be logged.
 		return nil, &messaging.RefusedError{Reason: "the recipient is not an address"}
 	}
-	if subject := OneLine(m.Subject); plain(subject) {
+	if subject := mailtext.OneLine(m.Subject); plain(subject) {
 		msg.Subject(subject)
 	} else {
 		msg.SetGenHeaderPreformatted(mail.HeaderSubject, encodedWords(subject))
@@ -112,17 +112,6 @@ func encodedWords(s string) string {
 		s = s[n:]
 	}
 	return strings.Join(words, mail.SingleNewLine+" ")
-}
-
-// OneLine replaces line breaks and other control characters by blanks.
-func OneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		// U+2028 and U+2029 are line breaks, too.
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-			return ' '
-		}
-		return r
-	}, s)
 }
 
 // sign adds a signature over everything that mail programs show or act upon. The mail library's own

@@ -20,6 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/eml"
@@ -232,7 +233,7 @@ func TestSubjectsArriveAsTheyAre(t *testing.T) {
 		}
 		header, _ := stdparse(t, b.Bytes())
 		got, err := new(mime.WordDecoder).DecodeHeader(header.Get("Subject"))
-		if want := eml.OneLine(subject); err != nil || got != want {
+		if want := mailtext.OneLine(subject); err != nil || got != want {
 			t.Errorf("%q, %v; want %q", got, err, want)
 		}
 		if len(header["Bcc"]) > 0 {

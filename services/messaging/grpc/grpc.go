@@ -25,7 +25,12 @@ func NewServer(blasts *messaging.Blasts, templates *messaging.Templates) *Server
 
 // CreateBlast implements messagingv1.MessagingServiceServer.
 func (s *Server) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastRequest) (*messagingv1.CreateBlastResponse, error) {
-	b, replayed, err := s.blasts.Create(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId(), r.GetBody(), r.GetIdempotencyKey())
+	b, replayed, err := s.blasts.Create(ctx, messaging.BlastRequest{
+		BlastContent: messaging.BlastContent{Subject: r.GetSubject(), HTML: r.GetHtmlBody(), Text: r.GetTextBody()},
+		WaitlistID:   r.GetWaitlistId(), OwnerID: r.GetOwnerId(), Trial: r.GetTrial(),
+		AccountID: r.GetAccountId(), CredentialID: r.GetCredentialId(), Role: access.Role(r.GetRole()),
+		Key: r.GetIdempotencyKey(), Fingerprint: r.GetFingerprint(),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +39,7 @@ func (s *Server) CreateBlast(ctx context.Context, r *messagingv1.CreateBlastRequ
 
 // ListBlasts implements messagingv1.MessagingServiceServer.
 func (s *Server) ListBlasts(ctx context.Context, r *messagingv1.ListBlastsRequest) (*messagingv1.ListBlastsResponse, error) {
-	list, err := s.blasts.List(ctx, access.ActorFromProto(r.GetActor()), r.GetWaitlistId())
+	list, err := s.blasts.List(ctx, r.GetWaitlistId())
 	if err != nil {
 		return nil, err
 	}

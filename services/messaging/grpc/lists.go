@@ -13,12 +13,6 @@ type Lists struct{ client signupv1.SignupServiceClient }
 // NewLists returns Lists over a client.
 func NewLists(client signupv1.SignupServiceClient) *Lists { return &Lists{client} }
 
-// Owner implements messaging.Lists.
-func (l *Lists) Owner(ctx context.Context, waitlistID string) (string, error) {
-	r, err := l.client.GetMailing(ctx, &signupv1.GetMailingRequest{WaitlistId: waitlistID})
-	return r.GetOwnerId(), err
-}
-
 // Numbers implements messaging.Lists.
 func (l *Lists) Numbers(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	r, err := l.client.ListRecipients(ctx, &signupv1.ListRecipientsRequest{WaitlistId: waitlistID, After: after, Limit: int32(limit)})

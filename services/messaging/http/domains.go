@@ -40,7 +40,7 @@ type record struct {
 }
 
 func (h handler) verifyDomain(c *gin.Context) error {
-	return withBody(c, func(raw []byte) error {
+	return httpapi.WithBody(c, func(raw []byte) error {
 		d, err := h.domains.Verify(c.Request.Context(), authn.Actor(c), accountEmail(c), raw)
 		if err != nil {
 			return err

@@ -2,15 +2,11 @@
 package http
 
 import (
-	"context"
-	"errors"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
-	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/authn"
-	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/services/messaging"
 )
 
@@ -39,18 +35,6 @@ func Routes(e gin.IRouter, b Backends) {
 // accountEmail returns the address of the owner whose account the request is for, or "" for the caller's
 // own account.
 func accountEmail(c *gin.Context) string { return c.GetHeader("X-Account-Email") }
-
-// withBody calls f with the body of a request. If the body cannot be read, f gets an empty one and
-// refuses it at its place in the order of checks; withBody then returns the read error instead.
-func withBody(c *gin.Context, f func(raw []byte) error) error {
-	raw, unread := httpapi.ReadBody(c, httpapi.DefaultBodyLimit)
-	err := f(raw)
-	// A client that sends too slowly also cancels the context of its request.
-	if unread != nil && (apierr.Is(err, apierr.InvalidBody) || errors.Is(err, context.Canceled)) {
-		return unread
-	}
-	return err
-}
 
 // timestamp formats t as the API does: UTC, with milliseconds.
 func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -32,7 +32,7 @@ func summarize(t messaging.Template) templateSummary {
 }
 
 func (h handler) createTemplate(c *gin.Context) error {
-	return withBody(c, func(raw []byte) error {
+	return httpapi.WithBody(c, func(raw []byte) error {
 		t, err := h.templates.Create(c.Request.Context(), authn.Actor(c), accountEmail(c), raw)
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func (h handler) getTemplate(c *gin.Context) error {
 }
 
 func (h handler) updateTemplate(c *gin.Context) error {
-	return withBody(c, func(raw []byte) error {
+	return httpapi.WithBody(c, func(raw []byte) error {
 		id := c.Param("template_id")
 		if err := h.templates.Update(c.Request.Context(), authn.Actor(c), accountEmail(c), id, raw); err != nil {
 			return err

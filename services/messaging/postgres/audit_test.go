@@ -19,14 +19,6 @@ import (
 	"waitlist.internal/services/messaging/postgres"
 )
 
-// ownedLists are waitlists of one owner.
-type ownedLists struct {
-	messaging.Lists
-	owner string
-}
-
-func (l ownedLists) Owner(context.Context, string) (string, error) { return l.owner, nil }
-
 // claims is a mail provider that claims every domain.
 type claims struct {
 	messaging.Prover
@@ -61,10 +53,18 @@ func newTeam(t *testing.T, release error) *team {
 		Store: domains(t, pool, "resend"), Prover: claims{release: release}, Own: "example.org", Now: time.Now,
 	})
 	w.blasts = messaging.NewBlasts(messaging.BlastsConfig{
-		Store: postgres.NewBlasts(pool, time.Now), Lists: ownedLists{owner: w.owner}, Wake: func() {},
+		Store: postgres.NewBlasts(pool, time.Now), Wake: func() {},
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, Wait: time.Millisecond,
 	})
 	return w
+}
+
+// blast is a request for a blast to a new waitlist.
+func (w *team) blast(key string) messaging.BlastRequest {
+	return messaging.BlastRequest{
+		BlastContent: messaging.BlastContent{Subject: "News", Text: "Hello"}, WaitlistID: uuid.NewString(), OwnerID: w.owner,
+		AccountID: w.admin.AccountID, CredentialID: w.admin.CredentialID, Role: access.Admin, Key: key,
+	}
 }
 
 // trail returns the owner's trail, oldest first, and empties it.
@@ -86,7 +86,6 @@ func (w *team) trail(t *testing.T) (lines []string) {
 const (
 	email   = "owner@example.com"
 	newText = `{"template_type": "blast", "subject_template": "x", "text_body_template": "x"}`
-	blast   = `{"subject": "News", "text_body": "Hello"}`
 )
 
 // TestTrail: each thing that the team does writes one entry, whatever fails or changes
@@ -138,14 +137,14 @@ func TestTrail(t *testing.T) {
 	expect("delete a domain", w.domains.Delete(ctx, w.admin, email, "example.com"), "domain.deleted "+d.ID)
 	expect("delete a domain again", w.domains.Delete(ctx, w.admin, email, "example.com"))
 
-	list := uuid.NewString()
-	b, _, err := w.blasts.Create(ctx, w.admin, list, []byte(blast), "")
+	b, _, err := w.blasts.Create(ctx, w.blast(""))
 	expect("blast", err, "blast.created "+b.ID)
-	_, _, err = w.blasts.Create(ctx, w.admin, list, []byte(`{"subject": "News"}`), "")
+	_, _, err = w.blasts.Create(ctx, w.blast("\n"))
 	expect("bad blast", err)
-	b, _, err = w.blasts.Create(ctx, w.admin, list, []byte(blast), "key")
+	keyed := w.blast("key")
+	b, _, err = w.blasts.Create(ctx, keyed)
 	expect("blast with a key", err, "blast.created "+b.ID)
-	if again, replayed, err := w.blasts.Create(ctx, w.admin, list, []byte(blast), "key"); err != nil || !replayed || again.ID != b.ID {
+	if again, replayed, err := w.blasts.Create(ctx, keyed); err != nil || !replayed || again.ID != b.ID {
 		t.Fatal(again, replayed, err)
 	}
 	if got := w.trail(t); len(got) != 0 {
@@ -154,7 +153,7 @@ func TestTrail(t *testing.T) {
 
 	// The purge takes the trail of a deleted account.
 	expect("delete", w.templates.Delete(ctx, w.admin, email, other.ID), "template.deleted "+other.ID)
-	if _, _, err := w.blasts.Create(ctx, w.admin, list, []byte(blast), ""); err != nil {
+	if _, _, err := w.blasts.Create(ctx, w.blast("")); err != nil {
 		t.Fatal(err)
 	}
 	forget(t, w.pool, w.owner)
@@ -202,7 +201,7 @@ func TestNoEffectWithoutEntry(t *testing.T) {
 			return err
 		},
 		"blast": func() error {
-			_, _, err := w.blasts.Create(ctx, w.admin, uuid.NewString(), []byte(blast), "")
+			_, _, err := w.blasts.Create(ctx, w.blast(""))
 			return err
 		},
 	} {

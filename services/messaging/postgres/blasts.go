@@ -52,7 +52,9 @@ type firstAnswer struct {
 
 // Create implements messaging.BlastStore.
 func (s *Blasts) Create(ctx context.Context, b messaging.NewBlast) (id string, replayed bool, first messaging.Blast, err error) {
-	req := idempotency.Request{Scope: blastScope, AccountID: b.AccountID, Key: b.Key, Content: b.Content}
+	req := idempotency.Request{
+		Scope: blastScope, AccountID: b.AccountID, Key: b.Key, Content: append([]byte(b.WaitlistID+"\n"), b.Fingerprint...),
+	}
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		var response []byte
 		response, replayed, err = idempotency.Do(ctx, tx, req, func() ([]byte, error) {

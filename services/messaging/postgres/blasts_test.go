@@ -33,7 +33,8 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 	}{
 		{"create", func() error {
 			_, _, _, err := blasts.Create(ctx, messaging.NewBlast{
-				ID: uuid.NewString(), WaitlistID: list, OwnerID: owner, AccountID: owner, CreatedAt: time.Now(), Key: uuid.NewString(),
+				BlastRequest: messaging.BlastRequest{WaitlistID: list, OwnerID: owner, AccountID: owner, Key: uuid.NewString()},
+				ID:           uuid.NewString(), CreatedAt: time.Now(),
 				Use: messaging.Use{Quota: messaging.OwnerMails, Subject: owner, N: 1, Most: 1000},
 			})
 			return err

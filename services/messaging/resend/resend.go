@@ -20,8 +20,8 @@ import (
 	api "github.com/resend/resend-go/v3"
 
 	"waitlist.internal/libs/emailaddr"
+	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/eml"
 	"waitlist.internal/services/messaging/outbound"
 )
 
@@ -149,11 +149,11 @@ func (p *Provider) request(m messaging.Mail) (*api.SendEmailRequest, error) {
 	// RFC 3834: suppress automatic replies.
 	headers := map[string]string{"Auto-Submitted": "auto-generated"}
 	if m.Unsubscribe != "" {
-		headers["List-Unsubscribe"] = "<" + eml.OneLine(m.Unsubscribe) + ">"
+		headers["List-Unsubscribe"] = "<" + mailtext.OneLine(m.Unsubscribe) + ">"
 		headers["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
 	}
 	return &api.SendEmailRequest{
-		From: sender(from), To: []string{to}, Subject: eml.OneLine(m.Subject), Html: m.HTML, Text: m.Text, Headers: headers,
+		From: sender(from), To: []string{to}, Subject: mailtext.OneLine(m.Subject), Html: m.HTML, Text: m.Text, Headers: headers,
 	}, nil
 }
 
@@ -162,7 +162,7 @@ func sender(a stdmail.Address) string {
 	if a.Name == "" {
 		return a.Address
 	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(eml.OneLine(a.Name)) + `" <` + a.Address + ">"
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(mailtext.OneLine(a.Name)) + `" <` + a.Address + ">"
 }
 
 // answer is the status of an API call, which the library does not expose.

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/telemetry"
@@ -29,6 +31,8 @@ type Config struct {
 	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
 	// replicas (a headless service); it is looked up every three seconds.
 	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
+	// Where the internal interface of admin-analytics is.
+	AnalyticsTarget string `env:"ADMIN_ANALYTICS_GRPC" envDefault:"admin-analytics:9090" run:"loopback" deployed:"set by the chart"`
 	// Where the internal interface of messaging is.
 	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
 
@@ -45,6 +49,8 @@ type Config struct {
 	MaxWaitlists int64 `env:"MAX_WAITLISTS" envDefault:"0" deployed:"1000"`
 	// Bytes of all settings of a waitlist together; beyond it 400. 0: no bound but that of the request.
 	MaxSettingsBytes int `env:"MAX_SETTINGS_BYTES" envDefault:"0" deployed:"262144"`
+	// Whether blasts need a verified address. Set it for account and messaging as well.
+	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 	// Version of the privacy policy, stored with every consent.
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
 	// The pages as people reach them. A browser that opens the unsubscribe address of a mail is sent there; empty: it gets 404.
@@ -89,7 +95,14 @@ func (c Config) problems() (all []error) {
 func definition() service.Definition {
 	return service.Definition{
 		Name: signup.Name, Migrations: postgres.Migrations,
-		Options: service.Options{HTTP: true, GRPC: true, Calls: true, Redis: true, Kafka: true, Tokens: true, Seal: true},
+		Options: service.Options{
+			HTTP: true, GRPC: true, Calls: true, Redis: true, Kafka: true, Tokens: true, Seal: true,
+			Long: []httpapi.Route{ // these have bounds of their own
+				{Method: http.MethodPost, Path: "/v1/waitlists/:waitlist_id/blasts"},
+				{Method: http.MethodPost, Path: "/v1/waitlists/:waitlist_id/import"},
+				{Method: http.MethodGet, Path: "/v1/waitlists/:waitlist_id/export"},
+			},
+		},
 	}
 }
 

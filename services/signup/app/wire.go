@@ -8,33 +8,49 @@ import (
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/service"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
+	analyticsv1 "waitlist.internal/proto/gen/waitlist/analytics/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/grpc"
+	signuphttp "waitlist.internal/services/signup/http"
 	signupkafka "waitlist.internal/services/signup/kafka"
 	"waitlist.internal/services/signup/postgres"
 	"waitlist.internal/services/signup/redis"
 )
 
-// wire adds the owners' side of waitlists: the internal interface, the consumer of
-// account events, and the purge.
+// wire adds the owners' side of waitlists: their routes, the internal interface, the
+// consumer of account events, and the purge.
 func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
 	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
 	messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
 	if err != nil {
 		return err
 	}
-	templates := messagingv1.NewMessagingServiceClient(messaging)
+	messages := messagingv1.NewMessagingServiceClient(messaging)
 	account, err := rt.Dial(cfg.AccountTarget, "account")
 	if err != nil {
 		return err
 	}
-	owners := signup.NewOwners(waitlists, rt.Seal, grpc.Templates{Messaging: templates}, signup.Bounds{
+	accounts := accountv1.NewAccountServiceClient(account)
+	analytics, err := rt.Dial(cfg.AnalyticsTarget, "admin-analytics")
+	if err != nil {
+		return err
+	}
+	var verified signup.Accounts
+	if cfg.EnforceEmailVerification {
+		verified = grpc.Accounts{Account: accounts}
+	}
+	owners := signup.NewOwners(waitlists, rt.Seal, grpc.Templates{Messaging: messages}, signup.Bounds{
 		Waitlists: cfg.MaxWaitlists, SettingsBytes: cfg.MaxSettingsBytes,
 	}, time.Now)
+	admin := signup.NewAdmin(owners, svc, store, verified, time.Now)
+	signuphttp.OwnersRoutes(rt.Engine, signuphttp.Backends{
+		Accounts: accounts, Owners: owners, Admin: admin,
+		Analytics: analyticsv1.NewAnalyticsServiceClient(analytics), Messaging: messages,
+	})
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
-	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(signup.NewAdmin(owners, svc, store, time.Now)))
+	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(admin))
 	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))
 	forms := &grpc.Forms{Service: svc}
 	if cfg.PageViews {
@@ -44,7 +60,7 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 
 	if err := rt.Consume("account events", kafka.ConsumerConfig{
 		Topics: []string{kafka.AccountsTopic}, Handler: signupkafka.Handler(waitlists), AfterCommit: wake,
-		Confirm: claims.Owners{Accounts: accountv1.NewAccountServiceClient(account), Templates: templates}.Confirm,
+		Confirm: claims.Owners{Accounts: accounts, Templates: messages}.Confirm,
 	}); err != nil {
 		return err
 	}

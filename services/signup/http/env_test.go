@@ -16,12 +16,15 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
 
+	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/libs/views"
+	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	"waitlist.internal/services/signup"
 	signuphttp "waitlist.internal/services/signup/http"
 	"waitlist.internal/services/signup/postgres"
@@ -47,6 +50,11 @@ type env struct {
 	server *httptest.Server
 	// owner and list are the ids of an owner and its waitlist.
 	owner, list string
+	// actor is whom account takes a caller with the API key "good" for.
+	actor access.Actor
+	// analytics and messaging stand for the services.
+	analytics sums
+	messaging bulk
 }
 
 // newEnv returns an env whose owner has a tier. The service of an env with
@@ -76,9 +84,30 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, shown *views.Counter) 
 		t.Fatal(err)
 	}
 	signuphttp.Routes(engine, e.svc, shown, formURL)
+	owners := signup.NewOwners(postgres.NewWaitlists(e.pool, func() {}, now), nil, nil, signup.Bounds{}, now)
+	e.actor = access.Actor{AccountID: e.owner, EmailVerified: true, Grants: []access.Grant{{
+		OwnerID: e.owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Tier(tier), Status: access.Active, Version: 1},
+	}}}
+	signuphttp.OwnersRoutes(engine, signuphttp.Backends{
+		Accounts: e, Owners: owners, Admin: signup.NewAdmin(owners, e.svc, store, nil, now), Analytics: &e.analytics, Messaging: &e.messaging,
+	})
 	e.server = httptest.NewServer(engine)
 	t.Cleanup(e.server.Close)
 	return e
+}
+
+// Authorize implements authn.Authorizer.
+func (e *env) Authorize(_ context.Context, r *accountv1.AuthorizeRequest, _ ...grpc.CallOption) (*accountv1.AuthorizeResponse, error) {
+	if r.GetApiKey() != "good" {
+		return nil, apierr.New(apierr.AuthenticationRequired, "no")
+	}
+	return &accountv1.AuthorizeResponse{Actor: e.actor.Proto()}, nil
+}
+
+// as sends a request of the actor.
+func (e *env) as(t *testing.T, method, path, body string, header ...string) answer {
+	t.Helper()
+	return e.send(t.Context(), t, method, path, body, append([]string{"X-Api-Key", "good"}, header...)...)
 }
 
 func now() time.Time { return clock }

@@ -1,4 +1,4 @@
-// Package http serves /v1/public.
+// Package http serves /v1/public and, to owners, /v1/waitlists.
 package http
 
 import (

@@ -102,7 +102,9 @@ func (s *Standalone) startApps(ctx context.Context, output io.Writer) (map[strin
 		s.onStop(s.deployed.Stop)
 		return nil, nil
 	}
-	for name, variable := range map[string]string{"account": "ACCOUNT_GRPC", "signup": "SIGNUP_GRPC", "messaging": "MESSAGING_GRPC"} {
+	for name, variable := range map[string]string{
+		"account": "ACCOUNT_GRPC", "signup": "SIGNUP_GRPC", "messaging": "MESSAGING_GRPC", "admin-analytics": "ADMIN_ANALYTICS_GRPC",
+	} {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("listen for the gRPC of %s: %w", name, err)

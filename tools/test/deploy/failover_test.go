@@ -89,7 +89,7 @@ func testFailover(t *testing.T, programs string) {
 		testenv.Within(t, healed, s+" is ready", func() bool { return ready(s) })
 	}
 	testenv.Within(t, healed, "the event", func() bool {
-		n, err := d.count(d.host("admin-analytics", 0), key, list)
+		n, err := d.count(d.host("signup", 0), key, list)
 		return err == nil && n == 3
 	})
 	if took := time.Since(from); took > healed {

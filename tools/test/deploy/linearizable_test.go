@@ -60,7 +60,7 @@ func testLinearizable(t *testing.T, programs string) {
 	d.env["signup"]["POSTGRES_URL"] = network.lead(t, "postgres", d.env["signup"]["POSTGRES_URL"])
 	d.env["signup"]["REDIS_URL"] = network.lead(t, "redis", d.base["REDIS_URL"])
 	for _, p := range []*process{
-		d.start("account", 0), d.start("admin-analytics", 0), d.start("signup", 0), d.start("signup", 1),
+		d.start("account", 0), d.start("signup", 0), d.start("signup", 1),
 	} {
 		testenv.Within(t, patience, p.service+" is ready", func() bool { return p.ready(t) })
 		d.names.set(name(p.service), append(d.names.get(name(p.service)), p.host)...)
@@ -217,7 +217,7 @@ func newHistory(t *testing.T, d *deployment, transport http.RoundTripper, key st
 	t.Helper()
 	h := &history{t: t, d: d, transport: transport, key: key, begin: time.Now(), tokens: map[int]string{}}
 	settings := fmt.Sprintf(`{"name": "Launch", "settings": {"referral_boost": %d}}`, boost)
-	h.list, _ = d.post(http.StatusCreated, "admin-analytics", "/v1/waitlists", key, settings)["waitlist_id"].(string)
+	h.list, _ = d.post(http.StatusCreated, "signup", "/v1/waitlists", key, settings)["waitlist_id"].(string)
 	var rows []map[string]string
 	for person := range imported {
 		rows = append(rows, map[string]string{"email": email(person)})
@@ -227,7 +227,7 @@ func newHistory(t *testing.T, d *deployment, transport http.RoundTripper, key st
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+h.list+"/import", key, string(body))
+	got := d.post(http.StatusOK, "signup", "/v1/waitlists/"+h.list+"/import", key, string(body))
 	if got["imported"] != float64(imported) {
 		t.Fatalf("import: %v", got)
 	}
@@ -406,7 +406,7 @@ func (h *history) own(client int, c call, method, path, body string) {
 		request:   fmt.Sprintf("%s.%s.%d", h.list, c.kind[:4], h.requests.Add(1)),
 	}
 	by := named{h.transport, o.request}
-	status, got := h.ask(by, method, h.d.host("admin-analytics", 0), "/waitlists/"+h.list+"/signups"+path, h.key, body)
+	status, got := h.ask(by, method, h.d.host("signup", client%2), "/waitlists/"+h.list+"/signups"+path, h.key, body)
 	o.Return = h.now()
 	a := answerOf(status, got)
 	o.Output = answer{absent: a.absent, position: a.position}

@@ -83,11 +83,11 @@ func newMix(s *site, seed uint64, r rates) *mix {
 		`{"template_type":"signup_confirmation","subject_template":"Welcome","text_body_template":"Hi"}`)
 	settings := fmt.Sprintf(`{"settings":{"webhook_url":"https://example.com/hook","email_templates":{"signup_confirmation":%q}}}`,
 		template["template_id"])
-	if status, got := m.ask(http.MethodPatch, "admin-analytics", "/v1/waitlists/"+m.signups, m.key, "", settings); status != http.StatusOK {
+	if status, got := m.ask(http.MethodPatch, "signup", "/v1/waitlists/"+m.signups, m.key, "", settings); status != http.StatusOK {
 		s.t.Fatalf("settings: %d %v", status, got)
 	}
 	list := func(name string) string {
-		got := s.post(http.StatusCreated, "admin-analytics", "/v1/waitlists", m.key, fmt.Sprintf(`{"name":%q}`, name))
+		got := s.post(http.StatusCreated, "signup", "/v1/waitlists", m.key, fmt.Sprintf(`{"name":%q}`, name))
 		return got["waitlist_id"].(string)
 	}
 	m.club, m.bulk = list("Club"), list("Bulk")
@@ -287,7 +287,7 @@ func (m *mix) importTo(list, kind string, n int) bool {
 		m.t.Error(err)
 		return false
 	}
-	status, got := m.ask(http.MethodPost, "admin-analytics", "/v1/waitlists/"+list+"/import", m.key, "", string(raw))
+	status, got := m.ask(http.MethodPost, "signup", "/v1/waitlists/"+list+"/import", m.key, "", string(raw))
 	if status != http.StatusOK {
 		return false
 	}
@@ -320,7 +320,7 @@ func (m *mix) blast() {
 	subject := fmt.Sprintf("News %d", n)
 	body := fmt.Sprintf(`{"subject":%q,"text_body":"Hello"}`, subject)
 	if got := m.again(func() (int, map[string]any) {
-		return m.ask(http.MethodPost, "admin-analytics", "/v1/waitlists/"+m.club+"/blasts", m.key, subject, body)
+		return m.ask(http.MethodPost, "signup", "/v1/waitlists/"+m.club+"/blasts", m.key, subject, body)
 	}); got == nil {
 		return
 	}

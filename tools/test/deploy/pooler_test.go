@@ -33,7 +33,7 @@ func testPooled(t *testing.T, programs, mode string) {
 	testenv.PgBouncer(t, o)
 	d.eventually(t, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"cy@example.com"}`)
 	testenv.Within(t, patience, "its event", func() bool {
-		n, err := d.count(d.host("admin-analytics", 0), key, list)
+		n, err := d.count(d.host("signup", 0), key, list)
 		return err == nil && n == 3
 	})
 	d.eventually(t, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`)

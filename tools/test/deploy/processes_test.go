@@ -337,7 +337,7 @@ const credentials = `{"email":"owner@example.com","password":"correct horse batt
 func (d *deployment) owner() (key, list string) {
 	d.t.Helper()
 	key, _ = d.post(http.StatusCreated, "account", "/v1/auth/register", "", credentials)["api_key"].(string)
-	list, _ = d.post(http.StatusCreated, "admin-analytics", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
+	list, _ = d.post(http.StatusCreated, "signup", "/v1/waitlists", key, `{"name":"Launch"}`)["waitlist_id"].(string)
 	return key, list
 }
 
@@ -448,14 +448,14 @@ func (d *deployment) use(t *testing.T) (key, list string) {
 	key, list = d.owner()
 	d.post(http.StatusCreated, "signup", "/v1/public/waitlists/"+list+"/signups", "", `{"email":"ann@example.com"}`)
 	bob := `{"signups":[{"email":"bob@example.com"}]}`
-	if got := d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/import", key, bob); got["imported"] != 1.0 {
+	if got := d.post(http.StatusOK, "signup", "/v1/waitlists/"+list+"/import", key, bob); got["imported"] != 1.0 {
 		t.Errorf("import: %v", got)
 	}
 	template := `{"template_type":"blast","subject_template":"Hi","text_body_template":"Hi"}`
 	d.post(http.StatusCreated, "messaging", "/v1/templates", key, template)
 	session := d.post(http.StatusOK, "account", "/v1/auth/login", "", credentials)
 	d.post(http.StatusOK, "account", "/v1/auth/refresh", "", fmt.Sprintf(`{"refresh_token":%q}`, session["refresh_token"]))
-	d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/blasts", key, `{"subject":"Open","text_body":"Come"}`)
+	d.post(http.StatusOK, "signup", "/v1/waitlists/"+list+"/blasts", key, `{"subject":"Open","text_body":"Come"}`)
 	testenv.Within(d.t, patience, "mails to the owner and of the blast", func() bool {
 		mails, err := mailfile.All(os.DirFS(d.env["messaging"]["MAIL_DIR"]))
 		if err != nil {
@@ -467,13 +467,13 @@ func (d *deployment) use(t *testing.T) (key, list string) {
 		}
 		return got["owner@example.com"] && got["ann@example.com"] && got["bob@example.com"]
 	})
-	url := "http://" + d.host("admin-analytics", 0) + ":8080/v1/waitlists/" + list + "/export"
+	url := "http://" + d.host("signup", 0) + ":8080/v1/waitlists/" + list + "/export"
 	status, file, err := sendRaw(t.Context(), &http.Transport{DisableKeepAlives: true}, http.MethodGet, url, key, "")
 	if err != nil || status != http.StatusOK || !strings.Contains(string(file), "\r\nann@example.com,") ||
 		!strings.Contains(string(file), "\r\nbob@example.com,") {
 		t.Errorf("export: %d %v %s", status, err, file)
 	}
-	testenv.Within(d.t, patience, "the sums", func() bool { return d.counted(d.host("admin-analytics", 0), key, list) == 2 })
+	testenv.Within(d.t, patience, "the sums", func() bool { return d.counted(d.host("signup", 0), key, list) == 2 })
 	// A statement that is tried again until it succeeds shows only in a log.
 	for _, p := range d.started {
 		if strings.Contains(p.log.String(), "(SQLSTATE ") {

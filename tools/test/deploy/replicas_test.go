@@ -200,7 +200,7 @@ func testRollingRestart(t *testing.T, programs string) {
 				signups.Add(1)
 			}
 		},
-		func() { ask(http.MethodGet, "admin-analytics", "/v1/waitlists/"+list, "", http.StatusOK) },
+		func() { ask(http.MethodGet, "signup", "/v1/waitlists/"+list, "", http.StatusOK) },
 		func() { ask(http.MethodGet, "messaging", "/v1/templates", "", http.StatusOK) },
 		func() { ask(http.MethodGet, "billing", "/v1/billing/info", "", http.StatusOK) },
 		func() { ask(http.MethodGet, "account", "/v1/auth/me", "", http.StatusOK) },
@@ -231,7 +231,7 @@ func testRollingRestart(t *testing.T, programs string) {
 	t.Logf("%d requests, %d signups", sent.Load(), signups.Load())
 	drained := time.Now()
 	testenv.Within(d.t, patience, "every signup in the sums", func() bool {
-		return d.counted(d.host("admin-analytics", 2), key, list) == int(signups.Load())
+		return d.counted(d.host("signup", 2), key, list) == int(signups.Load())
 	})
 	t.Logf("all of them counted after %v", time.Since(drained))
 }

@@ -38,7 +38,7 @@ func testRestore(t *testing.T, programs string) {
 	for i := range 1200 {
 		rows = append(rows, fmt.Sprintf(`{"email":"i%d@example.com"}`, i))
 	}
-	d.post(http.StatusOK, "admin-analytics", "/v1/waitlists/"+list+"/import", key, `{"signups":[`+strings.Join(rows, ",")+`]}`)
+	d.post(http.StatusOK, "signup", "/v1/waitlists/"+list+"/import", key, `{"signups":[`+strings.Join(rows, ",")+`]}`)
 	c.traffic("before", 30)
 	truth := c.queue(db, databaseName)
 	backup := filepath.Join(t.TempDir(), "waitlist.dump")
@@ -126,9 +126,9 @@ type client struct {
 	key, list string
 }
 
-func (c *client) do(want int, method, service, path, body string) map[string]any {
+func (c *client) do(want int, method, path, body string) map[string]any {
 	c.d.t.Helper()
-	status, answer, err := send(c.d.t.Context(), c, method, "http://"+c.d.host(service, 0)+":8080"+path, c.key, body)
+	status, answer, err := send(c.d.t.Context(), c, method, "http://"+c.d.host("signup", 0)+":8080"+path, c.key, body)
 	if err != nil || status != want {
 		c.d.t.Fatalf("%s %s: %d %v %v", method, path, status, answer, err)
 	}
@@ -144,7 +144,7 @@ func (c *client) traffic(label string, n int) {
 	var total float64
 	for i := range n {
 		email := fmt.Sprintf("%s%d@example.com", label, i)
-		got := c.do(http.StatusCreated, http.MethodPost, "signup", "/v1/public/waitlists/"+c.list+"/signups",
+		got := c.do(http.StatusCreated, http.MethodPost, "/v1/public/waitlists/"+c.list+"/signups",
 			fmt.Sprintf(`{"email":%q,"referred_by_token":%q}`, email, token))
 		token, _ = got["referral_token"].(string)
 		position, _ := got["position"].(float64)
@@ -153,16 +153,16 @@ func (c *client) traffic(label string, n int) {
 		}
 		total = position
 		if i%5 == 4 {
-			c.do(http.StatusOK, http.MethodPatch, "admin-analytics", "/v1/waitlists/"+c.list+"/signups/"+email+"/position", `{"position":1}`)
+			c.do(http.StatusOK, http.MethodPatch, "/v1/waitlists/"+c.list+"/signups/"+email+"/position", `{"position":1}`)
 		}
 	}
-	c.do(http.StatusNoContent, http.MethodDelete, "admin-analytics", "/v1/waitlists/"+c.list+"/signups/"+label+"0@example.com", "")
+	c.do(http.StatusNoContent, http.MethodDelete, "/v1/waitlists/"+c.list+"/signups/"+label+"0@example.com", "")
 }
 
 // place requires that a signup has the given position.
 func (c *client) place(t *testing.T, email string, want int) {
 	t.Helper()
-	got := c.do(http.StatusOK, http.MethodGet, "signup", "/v1/public/waitlists/"+c.list+"/signups/"+email, "")
+	got := c.do(http.StatusOK, http.MethodGet, "/v1/public/waitlists/"+c.list+"/signups/"+email, "")
 	if got["position"] != float64(want) {
 		t.Errorf("%s is at %v, want %d", email, got["position"], want)
 	}

@@ -188,7 +188,7 @@ func (s *site) edge() http.Handler {
 		{"/v1/auth", "account"},
 		{"/v1/team", "account"},
 		{"/v1/public", "signup"},
-		{"/v1/waitlists", "admin-analytics"},
+		{"/v1/waitlists", "signup"},
 		{"/v1/billing", "billing"},
 		{"/v1/templates", "messaging"},
 		{"/v1/domains", "messaging"},

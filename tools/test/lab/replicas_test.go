@@ -21,7 +21,7 @@ func (w *world) testReplicas(t *testing.T) {
 	s := w.deploy(t, w.chart(), w.images)
 	replicas := map[string][2]client{}
 	transport := &http.Transport{DisableKeepAlives: true}
-	for _, service := range []string{"account", "signup", "admin-analytics", "messaging"} {
+	for _, service := range []string{"account", "signup", "messaging"} {
 		pods := s.podsOf(t, service)
 		if len(pods) != 2 {
 			t.Fatalf("%s has %d pods", service, len(pods))
@@ -40,7 +40,6 @@ func (w *world) testReplicas(t *testing.T) {
 		}
 		account, account2 := pick("account")
 		signup, signup2 := pick("signup")
-		admin, admin2 := pick("admin-analytics")
 		messaging, messaging2 := pick("messaging")
 
 		owner := map[string]any{"email": fmt.Sprintf("owner-%d@example.com", i), "password": "correct horse battery"}
@@ -48,17 +47,17 @@ func (w *world) testReplicas(t *testing.T) {
 		session := account2.do(http.StatusOK, "", http.MethodPost, "/auth/login", owner)["id_token"].(string)
 		next := account.do(http.StatusOK, session, http.MethodPost, "/auth/regenerate-api-key", nil)["api_key"].(string)
 		account2.do(http.StatusUnauthorized, key, http.MethodGet, "/auth/me", nil)
-		admin2.do(http.StatusUnauthorized, key, http.MethodGet, "/waitlists", nil)
+		signup2.do(http.StatusUnauthorized, key, http.MethodGet, "/waitlists", nil)
 		key = next
 		account2.do(http.StatusOK, key, http.MethodGet, "/auth/me", nil)
 
-		list := admin.do(http.StatusCreated, key, http.MethodPost, "/waitlists", map[string]any{"name": "One"})["waitlist_id"].(string)
+		list := signup.do(http.StatusCreated, key, http.MethodPost, "/waitlists", map[string]any{"name": "One"})["waitlist_id"].(string)
 		path, public := "/waitlists/"+list, "/public/waitlists/"+list
-		admin2.do(http.StatusOK, key, http.MethodGet, path, nil)
+		signup2.do(http.StatusOK, key, http.MethodGet, path, nil)
 		signup.do(http.StatusOK, "", http.MethodGet, public+"/config", nil)
 		signup2.do(http.StatusOK, "", http.MethodGet, public+"/config", nil)
-		admin.do(http.StatusOK, key, http.MethodPatch, path, map[string]any{"name": "Two"})
-		for _, c := range []client{admin, admin2} {
+		signup.do(http.StatusOK, key, http.MethodPatch, path, map[string]any{"name": "Two"})
+		for _, c := range []client{signup, signup2} {
 			if got := c.do(http.StatusOK, key, http.MethodGet, path, nil)["name"]; got != "Two" {
 				t.Errorf("name %v", got)
 			}
@@ -93,9 +92,9 @@ func (w *world) testReplicas(t *testing.T) {
 			}
 		}
 		positions(map[string]float64{"p0@example.com": 2, "p1@example.com": 1, "p2@example.com": 3})
-		admin.do(http.StatusOK, key, http.MethodPatch, path+"/signups/p2@example.com/position", map[string]any{"position": 1})
+		signup.do(http.StatusOK, key, http.MethodPatch, path+"/signups/p2@example.com/position", map[string]any{"position": 1})
 		positions(map[string]float64{"p0@example.com": 3, "p1@example.com": 2, "p2@example.com": 1})
-		admin2.do(http.StatusNoContent, key, http.MethodDelete, path+"/signups/p1@example.com", nil)
+		signup2.do(http.StatusNoContent, key, http.MethodDelete, path+"/signups/p1@example.com", nil)
 		positions(map[string]float64{"p0@example.com": 2, "p2@example.com": 1})
 		signup.do(http.StatusNotFound, "", http.MethodGet, public+"/signups/p1@example.com", nil)
 
@@ -105,8 +104,8 @@ func (w *world) testReplicas(t *testing.T) {
 		messaging2.do(http.StatusOK, key, http.MethodGet, "/templates/"+template, nil)
 		messaging2.do(http.StatusNoContent, key, http.MethodDelete, "/templates/"+template, nil)
 		messaging.do(http.StatusNotFound, key, http.MethodGet, "/templates/"+template, nil)
-		admin.do(http.StatusNoContent, key, http.MethodDelete, path, nil)
-		admin2.do(http.StatusNotFound, key, http.MethodGet, path, nil)
+		signup.do(http.StatusNoContent, key, http.MethodDelete, path, nil)
+		signup2.do(http.StatusNotFound, key, http.MethodGet, path, nil)
 		signup2.do(http.StatusNotFound, "", http.MethodGet, public+"/config", nil)
 		if t.Failed() {
 			t.Fatalf("failed in round %d", i)

@@ -28,11 +28,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
+	accessv1 "waitlist.internal/proto/gen/waitlist/access/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/messaging/app"
@@ -68,11 +68,6 @@ type signups struct {
 }
 
 func person(n int64) string { return fmt.Sprintf("p%d@example.com", n) }
-
-// GetMailing implements the service.
-func (s *signups) GetMailing(context.Context, *signupv1.GetMailingRequest) (*signupv1.GetMailingResponse, error) {
-	return &signupv1.GetMailingResponse{OwnerId: ownerID, WaitlistName: "List", Pro: true}, nil
-}
 
 // ListRecipients implements the service.
 func (s *signups) ListRecipients(_ context.Context, r *signupv1.ListRecipientsRequest) (*signupv1.ListRecipientsResponse, error) {
@@ -310,7 +305,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	t.Helper()
 	rng := mathrand.New(mathrand.NewPCG(testenv.Seed(t), 1))
 	seed, messaging := identity(t, "messaging")
-	_, edge := identity(t, "admin-analytics")
+	_, caller := identity(t, "signup")
 	signup := rpc.NewServer("signup", rpc.Keys{"messaging": {messaging.Public()}}, slog.New(slog.DiscardHandler))
 	signupv1.RegisterSignupServiceServer(signup, &signups{n: people})
 	l := listen(t)
@@ -335,7 +330,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 		"PUBLIC_FORM_URL=https://join.example.com",
 		"SIGNUP_GRPC=" + l.Addr().String(),
 		"SERVICE_KEY=" + seed,
-		"SERVICE_KEYS=" + rpc.Keys{"admin-analytics": {edge.Public()}}.String(),
+		"SERVICE_KEYS=" + rpc.Keys{"signup": {caller.Public()}}.String(),
 		"LOG_LEVEL=WARN",
 	}, to.env...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -358,7 +353,7 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 	}
 
 	created := make(chan string, 1)
-	go func() { created <- create(t, edge, replicas) }()
+	go func() { created <- create(t, caller, replicas) }()
 	for i := range kills {
 		// Kill between the first mail and the last ones.
 		part := int(people) / (kills + 1)
@@ -418,22 +413,20 @@ func killsInABlast(t *testing.T, to sink, people int64, kills int) {
 }
 
 // create requests the blast until a replica answers.
-func create(t *testing.T, edge *rpc.Identity, replicas []*replica) string {
+func create(t *testing.T, caller *rpc.Identity, replicas []*replica) string {
 	t.Helper()
-	actor := access.Actor{AccountID: ownerID, EmailVerified: true, Grants: []access.Grant{{
-		OwnerID: ownerID, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1},
-	}}}
 	key := uuid.NewString()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for i := 0; ; i++ {
-		conn, err := rpc.Dial(replicas[i%len(replicas)].addr, edge, "messaging")
+		conn, err := rpc.Dial(replicas[i%len(replicas)].addr, caller, "messaging")
 		if err != nil {
 			t.Error(err)
 			return ""
 		}
 		res, err := messagingv1.NewMessagingServiceClient(conn).CreateBlast(t.Context(), &messagingv1.CreateBlastRequest{
-			Actor: actor.Proto(), WaitlistId: waitlistID, Body: []byte(`{"subject":"News","text_body":"We are live"}`), IdempotencyKey: key,
+			WaitlistId: waitlistID, OwnerId: ownerID, AccountId: ownerID, Role: accessv1.Role_ROLE_OWNER, Subject: "News", TextBody: "We are live",
+			IdempotencyKey: key,
 		}, rpc.Deadline(8*time.Second))
 		_ = conn.Close()
 		if err == nil {

@@ -760,9 +760,9 @@ const file_waitlist_account_v1_account_proto_rawDesc = "" +
 	"\x1bACCOUNT_MAIL_PASSWORD_RESET\x10\x02\x12#\n" +
 	"\x1fACCOUNT_MAIL_CREDENTIAL_CHANGED\x10\x03\x12\x1c\n" +
 	"\x18ACCOUNT_MAIL_TEAM_INVITE\x10\x04\x12\x1d\n" +
-	"\x19ACCOUNT_MAIL_TRIAL_ENDING\x10\x052\x81\x06\n" +
-	"\x0eAccountService\x12\x87\x01\n" +
-	"\tAuthorize\x12%.waitlist.account.v1.AuthorizeRequest\x1a&.waitlist.account.v1.AuthorizeResponse\"+\xca\xf3\x18\x0fadmin-analytics\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\x12\x81\x01\n" +
+	"\x19ACCOUNT_MAIL_TRIAL_ENDING\x10\x052\xf7\x05\n" +
+	"\x0eAccountService\x12~\n" +
+	"\tAuthorize\x12%.waitlist.account.v1.AuthorizeRequest\x1a&.waitlist.account.v1.AuthorizeResponse\"\"\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\xca\xf3\x18\x06signup\x12\x81\x01\n" +
 	"\n" +
 	"GetAccount\x12&.waitlist.account.v1.GetAccountRequest\x1a'.waitlist.account.v1.GetAccountResponse\"\"\xca\xf3\x18\abilling\xca\xf3\x18\tmessaging\xca\xf3\x18\x06signup\x12x\n" +
 	"\x0eGetAccountMail\x12*.waitlist.account.v1.GetAccountMailRequest\x1a+.waitlist.account.v1.GetAccountMailResponse\"\r\xca\xf3\x18\tmessaging\x12v\n" +

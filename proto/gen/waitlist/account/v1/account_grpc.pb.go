@@ -37,9 +37,9 @@ type AccountServiceClient interface {
 	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED if the
 	// credential is unknown, expired or revoked.
 	Authorize(ctx context.Context, in *AuthorizeRequest, opts ...grpc.CallOption) (*AuthorizeResponse, error)
-	// GetAccount returns what others must know of an account: messaging before it sends
-	// mails in an owner's name, and whoever was told by an event that the account was
-	// deleted or has another plan. NOT_FOUND if there is no such account.
+	// GetAccount returns what others must know of an account: messaging and signup before
+	// mails go out in an owner's name, and whoever was told by an event that the account
+	// was deleted or has another plan. NOT_FOUND if there is no such account.
 	GetAccount(ctx context.Context, in *GetAccountRequest, opts ...grpc.CallOption) (*GetAccountResponse, error)
 	// GetAccountMail returns to whom a mail about an account goes at this moment, and what
 	// it contains. NOT_FOUND if nothing asks for such a mail.
@@ -130,9 +130,9 @@ type AccountServiceServer interface {
 	// never from a cache. UNAUTHENTICATED with AUTHENTICATION_REQUIRED if the
 	// credential is unknown, expired or revoked.
 	Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error)
-	// GetAccount returns what others must know of an account: messaging before it sends
-	// mails in an owner's name, and whoever was told by an event that the account was
-	// deleted or has another plan. NOT_FOUND if there is no such account.
+	// GetAccount returns what others must know of an account: messaging and signup before
+	// mails go out in an owner's name, and whoever was told by an event that the account
+	// was deleted or has another plan. NOT_FOUND if there is no such account.
 	GetAccount(context.Context, *GetAccountRequest) (*GetAccountResponse, error)
 	// GetAccountMail returns to whom a mail about an account goes at this moment, and what
 	// it contains. NOT_FOUND if nothing asks for such a mail.

@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: waitlist/messaging/v1/messaging.proto
 
-// The internal interface of the messaging service: blasts for the owners' REST
-// interface, templates for the settings of a waitlist.
+// The internal interface of the messaging service: blasts, and templates for the
+// settings of a waitlist. signup has authorized what it asks for.
 
 package messagingv1
 
@@ -27,17 +27,28 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// CreateBlastRequest is a valid request of an account that may send blasts for the
+// owner of the waitlist.
 type CreateBlastRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// The request body as sent. Empty if it exceeded its limit or could not be read:
-	// that is INVALID_BODY, after the checks that come before the body.
-	Body []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
-	// The Idempotency-Key header; empty if there is none.
-	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	OwnerId    string                 `protobuf:"bytes,2,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
+	// Whether the owner is on trial.
+	Trial bool `protobuf:"varint,3,opt,name=trial,proto3" json:"trial,omitempty"`
+	// Who asked: the account, its session or the lookup part of its API key, its role.
+	AccountId    string  `protobuf:"bytes,4,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	CredentialId string  `protobuf:"bytes,5,opt,name=credential_id,json=credentialId,proto3" json:"credential_id,omitempty"`
+	Role         v1.Role `protobuf:"varint,6,opt,name=role,proto3,enum=waitlist.access.v1.Role" json:"role,omitempty"`
+	Subject      string  `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
+	// One may be empty.
+	HtmlBody string `protobuf:"bytes,8,opt,name=html_body,json=htmlBody,proto3" json:"html_body,omitempty"`
+	TextBody string `protobuf:"bytes,9,opt,name=text_body,json=textBody,proto3" json:"text_body,omitempty"`
+	// The Idempotency-Key; empty if there is none. It belongs to account_id.
+	IdempotencyKey string `protobuf:"bytes,10,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	// Identifies the content to repetitions with that key.
+	Fingerprint   []byte `protobuf:"bytes,11,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateBlastRequest) Reset() {
@@ -70,13 +81,6 @@ func (*CreateBlastRequest) Descriptor() ([]byte, []int) {
 	return file_waitlist_messaging_v1_messaging_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *CreateBlastRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
 func (x *CreateBlastRequest) GetWaitlistId() string {
 	if x != nil {
 		return x.WaitlistId
@@ -84,11 +88,60 @@ func (x *CreateBlastRequest) GetWaitlistId() string {
 	return ""
 }
 
-func (x *CreateBlastRequest) GetBody() []byte {
+func (x *CreateBlastRequest) GetOwnerId() string {
 	if x != nil {
-		return x.Body
+		return x.OwnerId
 	}
-	return nil
+	return ""
+}
+
+func (x *CreateBlastRequest) GetTrial() bool {
+	if x != nil {
+		return x.Trial
+	}
+	return false
+}
+
+func (x *CreateBlastRequest) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *CreateBlastRequest) GetCredentialId() string {
+	if x != nil {
+		return x.CredentialId
+	}
+	return ""
+}
+
+func (x *CreateBlastRequest) GetRole() v1.Role {
+	if x != nil {
+		return x.Role
+	}
+	return v1.Role(0)
+}
+
+func (x *CreateBlastRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *CreateBlastRequest) GetHtmlBody() string {
+	if x != nil {
+		return x.HtmlBody
+	}
+	return ""
+}
+
+func (x *CreateBlastRequest) GetTextBody() string {
+	if x != nil {
+		return x.TextBody
+	}
+	return ""
 }
 
 func (x *CreateBlastRequest) GetIdempotencyKey() string {
@@ -96,6 +149,13 @@ func (x *CreateBlastRequest) GetIdempotencyKey() string {
 		return x.IdempotencyKey
 	}
 	return ""
+}
+
+func (x *CreateBlastRequest) GetFingerprint() []byte {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return nil
 }
 
 type CreateBlastResponse struct {
@@ -153,8 +213,7 @@ func (x *CreateBlastResponse) GetReplayed() bool {
 
 type ListBlastsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
+	WaitlistId    string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -187,13 +246,6 @@ func (x *ListBlastsRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ListBlastsRequest.ProtoReflect.Descriptor instead.
 func (*ListBlastsRequest) Descriptor() ([]byte, []int) {
 	return file_waitlist_messaging_v1_messaging_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *ListBlastsRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
 }
 
 func (x *ListBlastsRequest) GetWaitlistId() string {
@@ -488,19 +540,27 @@ var File_waitlist_messaging_v1_messaging_proto protoreflect.FileDescriptor
 
 const file_waitlist_messaging_v1_messaging_proto_rawDesc = "" +
 	"\n" +
-	"%waitlist/messaging/v1/messaging.proto\x12\x15waitlist.messaging.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\x1a!waitlist/options/v1/options.proto\"\xa3\x01\n" +
-	"\x12CreateBlastRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\x12'\n" +
-	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\"e\n" +
+	"%waitlist/messaging/v1/messaging.proto\x12\x15waitlist.messaging.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\x1a!waitlist/options/v1/options.proto\"\xf7\x02\n" +
+	"\x12CreateBlastRequest\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
+	"waitlistId\x12\x19\n" +
+	"\bowner_id\x18\x02 \x01(\tR\aownerId\x12\x14\n" +
+	"\x05trial\x18\x03 \x01(\bR\x05trial\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x04 \x01(\tR\taccountId\x12#\n" +
+	"\rcredential_id\x18\x05 \x01(\tR\fcredentialId\x12,\n" +
+	"\x04role\x18\x06 \x01(\x0e2\x18.waitlist.access.v1.RoleR\x04role\x12\x18\n" +
+	"\asubject\x18\a \x01(\tR\asubject\x12\x1b\n" +
+	"\thtml_body\x18\b \x01(\tR\bhtmlBody\x12\x1b\n" +
+	"\ttext_body\x18\t \x01(\tR\btextBody\x12'\n" +
+	"\x0fidempotency_key\x18\n" +
+	" \x01(\tR\x0eidempotencyKey\x12 \n" +
+	"\vfingerprint\x18\v \x01(\fR\vfingerprint\"e\n" +
 	"\x13CreateBlastResponse\x122\n" +
 	"\x05blast\x18\x01 \x01(\v2\x1c.waitlist.messaging.v1.BlastR\x05blast\x12\x1a\n" +
-	"\breplayed\x18\x02 \x01(\bR\breplayed\"e\n" +
-	"\x11ListBlastsRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
+	"\breplayed\x18\x02 \x01(\bR\breplayed\"4\n" +
+	"\x11ListBlastsRequest\x12\x1f\n" +
+	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\"J\n" +
 	"\x12ListBlastsResponse\x124\n" +
 	"\x06blasts\x18\x01 \x03(\v2\x1c.waitlist.messaging.v1.BlastR\x06blasts\"\xd5\x01\n" +
@@ -519,11 +579,13 @@ const file_waitlist_messaging_v1_messaging_proto_rawDesc = "" +
 	"templateId\x12#\n" +
 	"\rtemplate_type\x18\x02 \x01(\tR\ftemplateType\"V\n" +
 	"\x16CheckTemplatesResponse\x12<\n" +
-	"\aunknown\x18\x01 \x03(\v2\".waitlist.messaging.v1.TemplateRefR\aunknown2\x80\x03\n" +
-	"\x10MessagingService\x12y\n" +
-	"\vCreateBlast\x12).waitlist.messaging.v1.CreateBlastRequest\x1a*.waitlist.messaging.v1.CreateBlastResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12v\n" +
+	"\aunknown\x18\x01 \x03(\v2\".waitlist.messaging.v1.TemplateRefR\aunknown2\xee\x02\n" +
+	"\x10MessagingService\x12p\n" +
+	"\vCreateBlast\x12).waitlist.messaging.v1.CreateBlastRequest\x1a*.waitlist.messaging.v1.CreateBlastResponse\"\n" +
+	"\xca\xf3\x18\x06signup\x12m\n" +
 	"\n" +
-	"ListBlasts\x12(.waitlist.messaging.v1.ListBlastsRequest\x1a).waitlist.messaging.v1.ListBlastsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12y\n" +
+	"ListBlasts\x12(.waitlist.messaging.v1.ListBlastsRequest\x1a).waitlist.messaging.v1.ListBlastsResponse\"\n" +
+	"\xca\xf3\x18\x06signup\x12y\n" +
 	"\x0eCheckTemplates\x12,.waitlist.messaging.v1.CheckTemplatesRequest\x1a-.waitlist.messaging.v1.CheckTemplatesResponse\"\n" +
 	"\xca\xf3\x18\x06signupB\xe0\x01\n" +
 	"\x19com.waitlist.messaging.v1B\x0eMessagingProtoP\x01Z=waitlist.internal/proto/gen/waitlist/messaging/v1;messagingv1\xa2\x02\x03WMX\xaa\x02\x15Waitlist.Messaging.V1\xca\x02\x15Waitlist\\Messaging\\V1\xe2\x02!Waitlist\\Messaging\\V1\\GPBMetadata\xea\x02\x17Waitlist::Messaging::V1b\x06proto3"
@@ -550,28 +612,27 @@ var file_waitlist_messaging_v1_messaging_proto_goTypes = []any{
 	(*CheckTemplatesRequest)(nil),  // 5: waitlist.messaging.v1.CheckTemplatesRequest
 	(*TemplateRef)(nil),            // 6: waitlist.messaging.v1.TemplateRef
 	(*CheckTemplatesResponse)(nil), // 7: waitlist.messaging.v1.CheckTemplatesResponse
-	(*v1.Actor)(nil),               // 8: waitlist.access.v1.Actor
+	(v1.Role)(0),                   // 8: waitlist.access.v1.Role
 	(*timestamppb.Timestamp)(nil),  // 9: google.protobuf.Timestamp
 }
 var file_waitlist_messaging_v1_messaging_proto_depIdxs = []int32{
-	8,  // 0: waitlist.messaging.v1.CreateBlastRequest.actor:type_name -> waitlist.access.v1.Actor
-	4,  // 1: waitlist.messaging.v1.CreateBlastResponse.blast:type_name -> waitlist.messaging.v1.Blast
-	8,  // 2: waitlist.messaging.v1.ListBlastsRequest.actor:type_name -> waitlist.access.v1.Actor
-	4,  // 3: waitlist.messaging.v1.ListBlastsResponse.blasts:type_name -> waitlist.messaging.v1.Blast
-	9,  // 4: waitlist.messaging.v1.Blast.sent_at:type_name -> google.protobuf.Timestamp
-	6,  // 5: waitlist.messaging.v1.CheckTemplatesRequest.templates:type_name -> waitlist.messaging.v1.TemplateRef
-	6,  // 6: waitlist.messaging.v1.CheckTemplatesResponse.unknown:type_name -> waitlist.messaging.v1.TemplateRef
-	0,  // 7: waitlist.messaging.v1.MessagingService.CreateBlast:input_type -> waitlist.messaging.v1.CreateBlastRequest
-	2,  // 8: waitlist.messaging.v1.MessagingService.ListBlasts:input_type -> waitlist.messaging.v1.ListBlastsRequest
-	5,  // 9: waitlist.messaging.v1.MessagingService.CheckTemplates:input_type -> waitlist.messaging.v1.CheckTemplatesRequest
-	1,  // 10: waitlist.messaging.v1.MessagingService.CreateBlast:output_type -> waitlist.messaging.v1.CreateBlastResponse
-	3,  // 11: waitlist.messaging.v1.MessagingService.ListBlasts:output_type -> waitlist.messaging.v1.ListBlastsResponse
-	7,  // 12: waitlist.messaging.v1.MessagingService.CheckTemplates:output_type -> waitlist.messaging.v1.CheckTemplatesResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	8, // 0: waitlist.messaging.v1.CreateBlastRequest.role:type_name -> waitlist.access.v1.Role
+	4, // 1: waitlist.messaging.v1.CreateBlastResponse.blast:type_name -> waitlist.messaging.v1.Blast
+	4, // 2: waitlist.messaging.v1.ListBlastsResponse.blasts:type_name -> waitlist.messaging.v1.Blast
+	9, // 3: waitlist.messaging.v1.Blast.sent_at:type_name -> google.protobuf.Timestamp
+	6, // 4: waitlist.messaging.v1.CheckTemplatesRequest.templates:type_name -> waitlist.messaging.v1.TemplateRef
+	6, // 5: waitlist.messaging.v1.CheckTemplatesResponse.unknown:type_name -> waitlist.messaging.v1.TemplateRef
+	0, // 6: waitlist.messaging.v1.MessagingService.CreateBlast:input_type -> waitlist.messaging.v1.CreateBlastRequest
+	2, // 7: waitlist.messaging.v1.MessagingService.ListBlasts:input_type -> waitlist.messaging.v1.ListBlastsRequest
+	5, // 8: waitlist.messaging.v1.MessagingService.CheckTemplates:input_type -> waitlist.messaging.v1.CheckTemplatesRequest
+	1, // 9: waitlist.messaging.v1.MessagingService.CreateBlast:output_type -> waitlist.messaging.v1.CreateBlastResponse
+	3, // 10: waitlist.messaging.v1.MessagingService.ListBlasts:output_type -> waitlist.messaging.v1.ListBlastsResponse
+	7, // 11: waitlist.messaging.v1.MessagingService.CheckTemplates:output_type -> waitlist.messaging.v1.CheckTemplatesResponse
+	9, // [9:12] is the sub-list for method output_type
+	6, // [6:9] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_messaging_v1_messaging_proto_init() }

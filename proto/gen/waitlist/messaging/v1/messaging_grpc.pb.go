@@ -4,8 +4,8 @@
 // - protoc             (unknown)
 // source: waitlist/messaging/v1/messaging.proto
 
-// The internal interface of the messaging service: blasts for the owners' REST
-// interface, templates for the settings of a waitlist.
+// The internal interface of the messaging service: blasts, and templates for the
+// settings of a waitlist. signup has authorized what it asks for.
 
 package messagingv1
 
@@ -31,10 +31,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type MessagingServiceClient interface {
-	// CreateBlast decides, in the contract's order: the waitlist exists, the actor
-	// may act for its owner, the owner's subscription, the role, the body, the
-	// tier. It answers when the blast has been sent, or after five seconds with its
-	// current state.
+	// CreateBlast answers when the blast has been sent, or after five seconds with its
+	// current state. CONFLICT beyond the owner's number of blasts, RATE_LIMITED beyond
+	// the mails of a day.
 	CreateBlast(ctx context.Context, in *CreateBlastRequest, opts ...grpc.CallOption) (*CreateBlastResponse, error)
 	ListBlasts(ctx context.Context, in *ListBlastsRequest, opts ...grpc.CallOption) (*ListBlastsResponse, error)
 	// CheckTemplates returns the ids that name no template of that owner and type.
@@ -83,10 +82,9 @@ func (c *messagingServiceClient) CheckTemplates(ctx context.Context, in *CheckTe
 // All implementations must embed UnimplementedMessagingServiceServer
 // for forward compatibility.
 type MessagingServiceServer interface {
-	// CreateBlast decides, in the contract's order: the waitlist exists, the actor
-	// may act for its owner, the owner's subscription, the role, the body, the
-	// tier. It answers when the blast has been sent, or after five seconds with its
-	// current state.
+	// CreateBlast answers when the blast has been sent, or after five seconds with its
+	// current state. CONFLICT beyond the owner's number of blasts, RATE_LIMITED beyond
+	// the mails of a day.
 	CreateBlast(context.Context, *CreateBlastRequest) (*CreateBlastResponse, error)
 	ListBlasts(context.Context, *ListBlastsRequest) (*ListBlastsResponse, error)
 	// CheckTemplates returns the ids that name no template of that owner and type.

@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: waitlist/signup/v1/signup.proto
 
-// The internal interface of the signup service: waitlists for the owners' REST
-// interface, signups for messaging, closing an owner for account.
+// The internal interface of the signup service: signups for messaging and notifier,
+// closing an owner for account, tallies for admin-analytics, forms for pages.
 
 package signupv1
 
@@ -16,7 +16,6 @@ import (
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
-	v1 "waitlist.internal/proto/gen/waitlist/access/v1"
 	_ "waitlist.internal/proto/gen/waitlist/options/v1"
 )
 
@@ -27,510 +26,6 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-type CreateWaitlistRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Actor *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	// The X-Account-Email header; empty means the actor's own account.
-	AccountEmail string `protobuf:"bytes,2,opt,name=account_email,json=accountEmail,proto3" json:"account_email,omitempty"`
-	// The request body as sent. Empty if it exceeded its limit or could not be read:
-	// that is INVALID_BODY, after the checks that come before the body.
-	Body []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
-	// The Idempotency-Key header; empty if there is none.
-	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
-}
-
-func (x *CreateWaitlistRequest) Reset() {
-	*x = CreateWaitlistRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[0]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CreateWaitlistRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CreateWaitlistRequest) ProtoMessage() {}
-
-func (x *CreateWaitlistRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[0]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CreateWaitlistRequest.ProtoReflect.Descriptor instead.
-func (*CreateWaitlistRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *CreateWaitlistRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *CreateWaitlistRequest) GetAccountEmail() string {
-	if x != nil {
-		return x.AccountEmail
-	}
-	return ""
-}
-
-func (x *CreateWaitlistRequest) GetBody() []byte {
-	if x != nil {
-		return x.Body
-	}
-	return nil
-}
-
-func (x *CreateWaitlistRequest) GetIdempotencyKey() string {
-	if x != nil {
-		return x.IdempotencyKey
-	}
-	return ""
-}
-
-type CreateWaitlistResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Waitlist *Waitlist              `protobuf:"bytes,1,opt,name=waitlist,proto3" json:"waitlist,omitempty"`
-	// Set for a replayed response to the same Idempotency-Key.
-	Replayed      bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CreateWaitlistResponse) Reset() {
-	*x = CreateWaitlistResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CreateWaitlistResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CreateWaitlistResponse) ProtoMessage() {}
-
-func (x *CreateWaitlistResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CreateWaitlistResponse.ProtoReflect.Descriptor instead.
-func (*CreateWaitlistResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *CreateWaitlistResponse) GetWaitlist() *Waitlist {
-	if x != nil {
-		return x.Waitlist
-	}
-	return nil
-}
-
-func (x *CreateWaitlistResponse) GetReplayed() bool {
-	if x != nil {
-		return x.Replayed
-	}
-	return false
-}
-
-type ListWaitlistsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListWaitlistsRequest) Reset() {
-	*x = ListWaitlistsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListWaitlistsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListWaitlistsRequest) ProtoMessage() {}
-
-func (x *ListWaitlistsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListWaitlistsRequest.ProtoReflect.Descriptor instead.
-func (*ListWaitlistsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *ListWaitlistsRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-type ListWaitlistsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The actor's own waitlists first, then those of each owner whose team the actor
-	// is a member of; in order of creation.
-	Waitlists     []*Waitlist `protobuf:"bytes,1,rep,name=waitlists,proto3" json:"waitlists,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListWaitlistsResponse) Reset() {
-	*x = ListWaitlistsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListWaitlistsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListWaitlistsResponse) ProtoMessage() {}
-
-func (x *ListWaitlistsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListWaitlistsResponse.ProtoReflect.Descriptor instead.
-func (*ListWaitlistsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *ListWaitlistsResponse) GetWaitlists() []*Waitlist {
-	if x != nil {
-		return x.Waitlists
-	}
-	return nil
-}
-
-type GetWaitlistRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetWaitlistRequest) Reset() {
-	*x = GetWaitlistRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetWaitlistRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetWaitlistRequest) ProtoMessage() {}
-
-func (x *GetWaitlistRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetWaitlistRequest.ProtoReflect.Descriptor instead.
-func (*GetWaitlistRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *GetWaitlistRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *GetWaitlistRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-type GetWaitlistResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Waitlist      *Waitlist              `protobuf:"bytes,1,opt,name=waitlist,proto3" json:"waitlist,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetWaitlistResponse) Reset() {
-	*x = GetWaitlistResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetWaitlistResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetWaitlistResponse) ProtoMessage() {}
-
-func (x *GetWaitlistResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetWaitlistResponse.ProtoReflect.Descriptor instead.
-func (*GetWaitlistResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *GetWaitlistResponse) GetWaitlist() *Waitlist {
-	if x != nil {
-		return x.Waitlist
-	}
-	return nil
-}
-
-type UpdateWaitlistRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// The request body as sent; see CreateWaitlistRequest.body.
-	Body          []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UpdateWaitlistRequest) Reset() {
-	*x = UpdateWaitlistRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UpdateWaitlistRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UpdateWaitlistRequest) ProtoMessage() {}
-
-func (x *UpdateWaitlistRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UpdateWaitlistRequest.ProtoReflect.Descriptor instead.
-func (*UpdateWaitlistRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *UpdateWaitlistRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *UpdateWaitlistRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *UpdateWaitlistRequest) GetBody() []byte {
-	if x != nil {
-		return x.Body
-	}
-	return nil
-}
-
-type UpdateWaitlistResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Waitlist      *Waitlist              `protobuf:"bytes,1,opt,name=waitlist,proto3" json:"waitlist,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UpdateWaitlistResponse) Reset() {
-	*x = UpdateWaitlistResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UpdateWaitlistResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UpdateWaitlistResponse) ProtoMessage() {}
-
-func (x *UpdateWaitlistResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UpdateWaitlistResponse.ProtoReflect.Descriptor instead.
-func (*UpdateWaitlistResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *UpdateWaitlistResponse) GetWaitlist() *Waitlist {
-	if x != nil {
-		return x.Waitlist
-	}
-	return nil
-}
-
-type DeleteWaitlistRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeleteWaitlistRequest) Reset() {
-	*x = DeleteWaitlistRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeleteWaitlistRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeleteWaitlistRequest) ProtoMessage() {}
-
-func (x *DeleteWaitlistRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeleteWaitlistRequest.ProtoReflect.Descriptor instead.
-func (*DeleteWaitlistRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *DeleteWaitlistRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *DeleteWaitlistRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-type DeleteWaitlistResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeleteWaitlistResponse) Reset() {
-	*x = DeleteWaitlistResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeleteWaitlistResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeleteWaitlistResponse) ProtoMessage() {}
-
-func (x *DeleteWaitlistResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeleteWaitlistResponse.ProtoReflect.Descriptor instead.
-func (*DeleteWaitlistResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{9}
-}
-
 type CloseOwnerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	OwnerId       string                 `protobuf:"bytes,1,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
@@ -540,7 +35,7 @@ type CloseOwnerRequest struct {
 
 func (x *CloseOwnerRequest) Reset() {
 	*x = CloseOwnerRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[10]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +47,7 @@ func (x *CloseOwnerRequest) String() string {
 func (*CloseOwnerRequest) ProtoMessage() {}
 
 func (x *CloseOwnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[10]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +60,7 @@ func (x *CloseOwnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnerRequest.ProtoReflect.Descriptor instead.
 func (*CloseOwnerRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{10}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *CloseOwnerRequest) GetOwnerId() string {
@@ -583,7 +78,7 @@ type CloseOwnerResponse struct {
 
 func (x *CloseOwnerResponse) Reset() {
 	*x = CloseOwnerResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[11]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +90,7 @@ func (x *CloseOwnerResponse) String() string {
 func (*CloseOwnerResponse) ProtoMessage() {}
 
 func (x *CloseOwnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[11]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,103 +103,7 @@ func (x *CloseOwnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnerResponse.ProtoReflect.Descriptor instead.
 func (*CloseOwnerResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{11}
-}
-
-type Waitlist struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// JSON object of every setting, defaults filled in, channel URLs masked for
-	// viewers. Empty in lists.
-	SettingsJson []byte                 `protobuf:"bytes,3,opt,name=settings_json,json=settingsJson,proto3" json:"settings_json,omitempty"`
-	SignupCount  int64                  `protobuf:"varint,4,opt,name=signup_count,json=signupCount,proto3" json:"signup_count,omitempty"`
-	CreatedAt    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// The actor's role on it: owner, admin or viewer.
-	Role string `protobuf:"bytes,6,opt,name=role,proto3" json:"role,omitempty"`
-	// Empty in lists.
-	OwnerId       string `protobuf:"bytes,7,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Waitlist) Reset() {
-	*x = Waitlist{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Waitlist) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Waitlist) ProtoMessage() {}
-
-func (x *Waitlist) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Waitlist.ProtoReflect.Descriptor instead.
-func (*Waitlist) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *Waitlist) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *Waitlist) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Waitlist) GetSettingsJson() []byte {
-	if x != nil {
-		return x.SettingsJson
-	}
-	return nil
-}
-
-func (x *Waitlist) GetSignupCount() int64 {
-	if x != nil {
-		return x.SignupCount
-	}
-	return 0
-}
-
-func (x *Waitlist) GetCreatedAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.CreatedAt
-	}
-	return nil
-}
-
-func (x *Waitlist) GetRole() string {
-	if x != nil {
-		return x.Role
-	}
-	return ""
-}
-
-func (x *Waitlist) GetOwnerId() string {
-	if x != nil {
-		return x.OwnerId
-	}
-	return ""
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{1}
 }
 
 type GetMailingRequest struct {
@@ -720,7 +119,7 @@ type GetMailingRequest struct {
 
 func (x *GetMailingRequest) Reset() {
 	*x = GetMailingRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[13]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +131,7 @@ func (x *GetMailingRequest) String() string {
 func (*GetMailingRequest) ProtoMessage() {}
 
 func (x *GetMailingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[13]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +144,7 @@ func (x *GetMailingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMailingRequest.ProtoReflect.Descriptor instead.
 func (*GetMailingRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{13}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *GetMailingRequest) GetWaitlistId() string {
@@ -793,7 +192,7 @@ type GetMailingResponse struct {
 
 func (x *GetMailingResponse) Reset() {
 	*x = GetMailingResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[14]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +204,7 @@ func (x *GetMailingResponse) String() string {
 func (*GetMailingResponse) ProtoMessage() {}
 
 func (x *GetMailingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[14]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +217,7 @@ func (x *GetMailingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMailingResponse.ProtoReflect.Descriptor instead.
 func (*GetMailingResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{14}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetMailingResponse) GetOwnerId() string {
@@ -907,7 +306,7 @@ type WaitlistExistsRequest struct {
 
 func (x *WaitlistExistsRequest) Reset() {
 	*x = WaitlistExistsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +318,7 @@ func (x *WaitlistExistsRequest) String() string {
 func (*WaitlistExistsRequest) ProtoMessage() {}
 
 func (x *WaitlistExistsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +331,7 @@ func (x *WaitlistExistsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitlistExistsRequest.ProtoReflect.Descriptor instead.
 func (*WaitlistExistsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WaitlistExistsRequest) GetWaitlistId() string {
@@ -951,7 +350,7 @@ type WaitlistExistsResponse struct {
 
 func (x *WaitlistExistsResponse) Reset() {
 	*x = WaitlistExistsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +362,7 @@ func (x *WaitlistExistsResponse) String() string {
 func (*WaitlistExistsResponse) ProtoMessage() {}
 
 func (x *WaitlistExistsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +375,7 @@ func (x *WaitlistExistsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitlistExistsResponse.ProtoReflect.Descriptor instead.
 func (*WaitlistExistsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WaitlistExistsResponse) GetExists() bool {
@@ -1007,7 +406,7 @@ type MailedSignup struct {
 
 func (x *MailedSignup) Reset() {
 	*x = MailedSignup{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +418,7 @@ func (x *MailedSignup) String() string {
 func (*MailedSignup) ProtoMessage() {}
 
 func (x *MailedSignup) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +431,7 @@ func (x *MailedSignup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MailedSignup.ProtoReflect.Descriptor instead.
 func (*MailedSignup) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MailedSignup) GetNumber() int64 {
@@ -1125,7 +524,7 @@ type ListRecipientsRequest struct {
 
 func (x *ListRecipientsRequest) Reset() {
 	*x = ListRecipientsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +536,7 @@ func (x *ListRecipientsRequest) String() string {
 func (*ListRecipientsRequest) ProtoMessage() {}
 
 func (x *ListRecipientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +549,7 @@ func (x *ListRecipientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRecipientsRequest.ProtoReflect.Descriptor instead.
 func (*ListRecipientsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListRecipientsRequest) GetWaitlistId() string {
@@ -1184,7 +583,7 @@ type ListRecipientsResponse struct {
 
 func (x *ListRecipientsResponse) Reset() {
 	*x = ListRecipientsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +595,7 @@ func (x *ListRecipientsResponse) String() string {
 func (*ListRecipientsResponse) ProtoMessage() {}
 
 func (x *ListRecipientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +608,7 @@ func (x *ListRecipientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRecipientsResponse.ProtoReflect.Descriptor instead.
 func (*ListRecipientsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListRecipientsResponse) GetNumbers() []int64 {
@@ -1230,7 +629,7 @@ type GetRecipientsRequest struct {
 
 func (x *GetRecipientsRequest) Reset() {
 	*x = GetRecipientsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +641,7 @@ func (x *GetRecipientsRequest) String() string {
 func (*GetRecipientsRequest) ProtoMessage() {}
 
 func (x *GetRecipientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +654,7 @@ func (x *GetRecipientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecipientsRequest.ProtoReflect.Descriptor instead.
 func (*GetRecipientsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRecipientsRequest) GetWaitlistId() string {
@@ -1284,7 +683,7 @@ type GetRecipientsResponse struct {
 
 func (x *GetRecipientsResponse) Reset() {
 	*x = GetRecipientsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +695,7 @@ func (x *GetRecipientsResponse) String() string {
 func (*GetRecipientsResponse) ProtoMessage() {}
 
 func (x *GetRecipientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +708,7 @@ func (x *GetRecipientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecipientsResponse.ProtoReflect.Descriptor instead.
 func (*GetRecipientsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetRecipientsResponse) GetRecipients() []*Recipient {
@@ -1343,7 +742,7 @@ type Recipient struct {
 
 func (x *Recipient) Reset() {
 	*x = Recipient{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +754,7 @@ func (x *Recipient) String() string {
 func (*Recipient) ProtoMessage() {}
 
 func (x *Recipient) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +767,7 @@ func (x *Recipient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recipient.ProtoReflect.Descriptor instead.
 func (*Recipient) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Recipient) GetNumber() int64 {
@@ -1398,7 +797,7 @@ type GetNoticeRequest struct {
 
 func (x *GetNoticeRequest) Reset() {
 	*x = GetNoticeRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +809,7 @@ func (x *GetNoticeRequest) String() string {
 func (*GetNoticeRequest) ProtoMessage() {}
 
 func (x *GetNoticeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +822,7 @@ func (x *GetNoticeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNoticeRequest.ProtoReflect.Descriptor instead.
 func (*GetNoticeRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetNoticeRequest) GetWaitlistId() string {
@@ -1469,7 +868,7 @@ type GetNoticeResponse struct {
 
 func (x *GetNoticeResponse) Reset() {
 	*x = GetNoticeResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +880,7 @@ func (x *GetNoticeResponse) String() string {
 func (*GetNoticeResponse) ProtoMessage() {}
 
 func (x *GetNoticeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +893,7 @@ func (x *GetNoticeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNoticeResponse.ProtoReflect.Descriptor instead.
 func (*GetNoticeResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetNoticeResponse) GetWebhookUrl() string {
@@ -1560,1259 +959,6 @@ func (x *GetNoticeResponse) GetPosition() int64 {
 	return 0
 }
 
-type ListSignupsRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// The query's limit and last_key as sent; empty means the default limit, the
-	// first page.
-	Limit         string `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	LastKey       string `protobuf:"bytes,4,opt,name=last_key,json=lastKey,proto3" json:"last_key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListSignupsRequest) Reset() {
-	*x = ListSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListSignupsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListSignupsRequest) ProtoMessage() {}
-
-func (x *ListSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListSignupsRequest.ProtoReflect.Descriptor instead.
-func (*ListSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *ListSignupsRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *ListSignupsRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *ListSignupsRequest) GetLimit() string {
-	if x != nil {
-		return x.Limit
-	}
-	return ""
-}
-
-func (x *ListSignupsRequest) GetLastKey() string {
-	if x != nil {
-		return x.LastKey
-	}
-	return ""
-}
-
-type ListSignupsResponse struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Signups []*AdminSignup         `protobuf:"bytes,1,rep,name=signups,proto3" json:"signups,omitempty"`
-	// Where the next page begins; empty on the last one.
-	LastKey       string `protobuf:"bytes,2,opt,name=last_key,json=lastKey,proto3" json:"last_key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListSignupsResponse) Reset() {
-	*x = ListSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListSignupsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListSignupsResponse) ProtoMessage() {}
-
-func (x *ListSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[26]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListSignupsResponse.ProtoReflect.Descriptor instead.
-func (*ListSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{26}
-}
-
-func (x *ListSignupsResponse) GetSignups() []*AdminSignup {
-	if x != nil {
-		return x.Signups
-	}
-	return nil
-}
-
-func (x *ListSignupsResponse) GetLastKey() string {
-	if x != nil {
-		return x.LastKey
-	}
-	return ""
-}
-
-// AdminSignup is a signup as the owner sees it.
-type AdminSignup struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Email     string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
-	FirstName string                 `protobuf:"bytes,2,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
-	LastName  string                 `protobuf:"bytes,3,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"`
-	Phone     string                 `protobuf:"bytes,4,opt,name=phone,proto3" json:"phone,omitempty"`
-	// Without offset.
-	Position      int64  `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
-	ReferralToken string `protobuf:"bytes,6,opt,name=referral_token,json=referralToken,proto3" json:"referral_token,omitempty"`
-	ReferralCount int64  `protobuf:"varint,7,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
-	// The referrer's token, credited or not; empty if there is none.
-	ReferredBy  string `protobuf:"bytes,8,opt,name=referred_by,json=referredBy,proto3" json:"referred_by,omitempty"`
-	UtmSource   string `protobuf:"bytes,9,opt,name=utm_source,json=utmSource,proto3" json:"utm_source,omitempty"`
-	UtmMedium   string `protobuf:"bytes,10,opt,name=utm_medium,json=utmMedium,proto3" json:"utm_medium,omitempty"`
-	UtmCampaign string `protobuf:"bytes,11,opt,name=utm_campaign,json=utmCampaign,proto3" json:"utm_campaign,omitempty"`
-	UtmTerm     string `protobuf:"bytes,12,opt,name=utm_term,json=utmTerm,proto3" json:"utm_term,omitempty"`
-	UtmContent  string `protobuf:"bytes,13,opt,name=utm_content,json=utmContent,proto3" json:"utm_content,omitempty"`
-	// JSON object keyed by question id; empty: no answers.
-	CustomAnswersJson []byte `protobuf:"bytes,14,opt,name=custom_answers_json,json=customAnswersJson,proto3" json:"custom_answers_json,omitempty"`
-	EmailVerified     bool   `protobuf:"varint,15,opt,name=email_verified,json=emailVerified,proto3" json:"email_verified,omitempty"`
-	EmailOptOut       bool   `protobuf:"varint,16,opt,name=email_opt_out,json=emailOptOut,proto3" json:"email_opt_out,omitempty"`
-	// Unset if the person has not opted out.
-	EmailOptOutAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=email_opt_out_at,json=emailOptOutAt,proto3" json:"email_opt_out_at,omitempty"`
-	DeviceType    string                 `protobuf:"bytes,18,opt,name=device_type,json=deviceType,proto3" json:"device_type,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// What the referral guard found, names separated by commas; empty if nothing. Unset while the guard is off and has flagged nobody.
-	Flagged       *string `protobuf:"bytes,20,opt,name=flagged,proto3,oneof" json:"flagged,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AdminSignup) Reset() {
-	*x = AdminSignup{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AdminSignup) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AdminSignup) ProtoMessage() {}
-
-func (x *AdminSignup) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[27]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AdminSignup.ProtoReflect.Descriptor instead.
-func (*AdminSignup) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{27}
-}
-
-func (x *AdminSignup) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetFirstName() string {
-	if x != nil {
-		return x.FirstName
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetLastName() string {
-	if x != nil {
-		return x.LastName
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetPhone() string {
-	if x != nil {
-		return x.Phone
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetPosition() int64 {
-	if x != nil {
-		return x.Position
-	}
-	return 0
-}
-
-func (x *AdminSignup) GetReferralToken() string {
-	if x != nil {
-		return x.ReferralToken
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetReferralCount() int64 {
-	if x != nil {
-		return x.ReferralCount
-	}
-	return 0
-}
-
-func (x *AdminSignup) GetReferredBy() string {
-	if x != nil {
-		return x.ReferredBy
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetUtmSource() string {
-	if x != nil {
-		return x.UtmSource
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetUtmMedium() string {
-	if x != nil {
-		return x.UtmMedium
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetUtmCampaign() string {
-	if x != nil {
-		return x.UtmCampaign
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetUtmTerm() string {
-	if x != nil {
-		return x.UtmTerm
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetUtmContent() string {
-	if x != nil {
-		return x.UtmContent
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetCustomAnswersJson() []byte {
-	if x != nil {
-		return x.CustomAnswersJson
-	}
-	return nil
-}
-
-func (x *AdminSignup) GetEmailVerified() bool {
-	if x != nil {
-		return x.EmailVerified
-	}
-	return false
-}
-
-func (x *AdminSignup) GetEmailOptOut() bool {
-	if x != nil {
-		return x.EmailOptOut
-	}
-	return false
-}
-
-func (x *AdminSignup) GetEmailOptOutAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.EmailOptOutAt
-	}
-	return nil
-}
-
-func (x *AdminSignup) GetDeviceType() string {
-	if x != nil {
-		return x.DeviceType
-	}
-	return ""
-}
-
-func (x *AdminSignup) GetCreatedAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.CreatedAt
-	}
-	return nil
-}
-
-func (x *AdminSignup) GetFlagged() string {
-	if x != nil && x.Flagged != nil {
-		return *x.Flagged
-	}
-	return ""
-}
-
-type RemoveSignupRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	Email         string                 `protobuf:"bytes,3,opt,name=email,proto3" json:"email,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RemoveSignupRequest) Reset() {
-	*x = RemoveSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RemoveSignupRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RemoveSignupRequest) ProtoMessage() {}
-
-func (x *RemoveSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RemoveSignupRequest.ProtoReflect.Descriptor instead.
-func (*RemoveSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *RemoveSignupRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *RemoveSignupRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *RemoveSignupRequest) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-type RemoveSignupResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RemoveSignupResponse) Reset() {
-	*x = RemoveSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RemoveSignupResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RemoveSignupResponse) ProtoMessage() {}
-
-func (x *RemoveSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RemoveSignupResponse.ProtoReflect.Descriptor instead.
-func (*RemoveSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{29}
-}
-
-type MoveSignupRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	Email      string                 `protobuf:"bytes,3,opt,name=email,proto3" json:"email,omitempty"`
-	// The request body as sent; see CreateWaitlistRequest.body.
-	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MoveSignupRequest) Reset() {
-	*x = MoveSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MoveSignupRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MoveSignupRequest) ProtoMessage() {}
-
-func (x *MoveSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MoveSignupRequest.ProtoReflect.Descriptor instead.
-func (*MoveSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *MoveSignupRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *MoveSignupRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *MoveSignupRequest) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-func (x *MoveSignupRequest) GetBody() []byte {
-	if x != nil {
-		return x.Body
-	}
-	return nil
-}
-
-type MoveSignupResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Email string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
-	// Without offset.
-	Position      int64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MoveSignupResponse) Reset() {
-	*x = MoveSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MoveSignupResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MoveSignupResponse) ProtoMessage() {}
-
-func (x *MoveSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MoveSignupResponse.ProtoReflect.Descriptor instead.
-func (*MoveSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{31}
-}
-
-func (x *MoveSignupResponse) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-func (x *MoveSignupResponse) GetPosition() int64 {
-	if x != nil {
-		return x.Position
-	}
-	return 0
-}
-
-type CreditSignupRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	Email      string                 `protobuf:"bytes,3,opt,name=email,proto3" json:"email,omitempty"`
-	// The request body as sent; see CreateWaitlistRequest.body.
-	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CreditSignupRequest) Reset() {
-	*x = CreditSignupRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CreditSignupRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CreditSignupRequest) ProtoMessage() {}
-
-func (x *CreditSignupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[32]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CreditSignupRequest.ProtoReflect.Descriptor instead.
-func (*CreditSignupRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{32}
-}
-
-func (x *CreditSignupRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *CreditSignupRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *CreditSignupRequest) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-func (x *CreditSignupRequest) GetBody() []byte {
-	if x != nil {
-		return x.Body
-	}
-	return nil
-}
-
-type CreditSignupResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Email         string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CreditSignupResponse) Reset() {
-	*x = CreditSignupResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CreditSignupResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CreditSignupResponse) ProtoMessage() {}
-
-func (x *CreditSignupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CreditSignupResponse.ProtoReflect.Descriptor instead.
-func (*CreditSignupResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *CreditSignupResponse) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-type GetStatsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetStatsRequest) Reset() {
-	*x = GetStatsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetStatsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetStatsRequest) ProtoMessage() {}
-
-func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[34]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
-func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{34}
-}
-
-func (x *GetStatsRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *GetStatsRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-type GetStatsResponse struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	WaitlistId   string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	TotalSignups int64                  `protobuf:"varint,2,opt,name=total_signups,json=totalSignups,proto3" json:"total_signups,omitempty"`
-	// Live signups with a credited referrer.
-	ReferralSignups int64                  `protobuf:"varint,3,opt,name=referral_signups,json=referralSignups,proto3" json:"referral_signups,omitempty"`
-	CreatedAt       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
-}
-
-func (x *GetStatsResponse) Reset() {
-	*x = GetStatsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetStatsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetStatsResponse) ProtoMessage() {}
-
-func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[35]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
-func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{35}
-}
-
-func (x *GetStatsResponse) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *GetStatsResponse) GetTotalSignups() int64 {
-	if x != nil {
-		return x.TotalSignups
-	}
-	return 0
-}
-
-func (x *GetStatsResponse) GetReferralSignups() int64 {
-	if x != nil {
-		return x.ReferralSignups
-	}
-	return 0
-}
-
-func (x *GetStatsResponse) GetCreatedAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.CreatedAt
-	}
-	return nil
-}
-
-type ExportSignupsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExportSignupsRequest) Reset() {
-	*x = ExportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExportSignupsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExportSignupsRequest) ProtoMessage() {}
-
-func (x *ExportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[36]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExportSignupsRequest.ProtoReflect.Descriptor instead.
-func (*ExportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{36}
-}
-
-func (x *ExportSignupsRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *ExportSignupsRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-type ExportSignupsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The next piece of the file, whole records; the header comes first.
-	Csv           []byte `protobuf:"bytes,1,opt,name=csv,proto3" json:"csv,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExportSignupsResponse) Reset() {
-	*x = ExportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExportSignupsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExportSignupsResponse) ProtoMessage() {}
-
-func (x *ExportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[37]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExportSignupsResponse.ProtoReflect.Descriptor instead.
-func (*ExportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{37}
-}
-
-func (x *ExportSignupsResponse) GetCsv() []byte {
-	if x != nil {
-		return x.Csv
-	}
-	return nil
-}
-
-// ImportSignupsRequest: the first message has actor and waitlist_id and no
-// body; each further one has the next piece of the body. The client stops sending
-// a body that exceeds the limit.
-type ImportSignupsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Actor         *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId    string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	Body          []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ImportSignupsRequest) Reset() {
-	*x = ImportSignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ImportSignupsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ImportSignupsRequest) ProtoMessage() {}
-
-func (x *ImportSignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[38]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ImportSignupsRequest.ProtoReflect.Descriptor instead.
-func (*ImportSignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{38}
-}
-
-func (x *ImportSignupsRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *ImportSignupsRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *ImportSignupsRequest) GetBody() []byte {
-	if x != nil {
-		return x.Body
-	}
-	return nil
-}
-
-type ImportSignupsResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Imported int64                  `protobuf:"varint,1,opt,name=imported,proto3" json:"imported,omitempty"`
-	// The number of addresses that were on the list, or earlier in the file.
-	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	// At most 50.
-	Errors        []*ImportError `protobuf:"bytes,3,rep,name=errors,proto3" json:"errors,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ImportSignupsResponse) Reset() {
-	*x = ImportSignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ImportSignupsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ImportSignupsResponse) ProtoMessage() {}
-
-func (x *ImportSignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[39]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ImportSignupsResponse.ProtoReflect.Descriptor instead.
-func (*ImportSignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{39}
-}
-
-func (x *ImportSignupsResponse) GetImported() int64 {
-	if x != nil {
-		return x.Imported
-	}
-	return 0
-}
-
-func (x *ImportSignupsResponse) GetSkipped() int64 {
-	if x != nil {
-		return x.Skipped
-	}
-	return 0
-}
-
-func (x *ImportSignupsResponse) GetErrors() []*ImportError {
-	if x != nil {
-		return x.Errors
-	}
-	return nil
-}
-
-type ImportError struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 is the first.
-	Row int64 `protobuf:"varint,1,opt,name=row,proto3" json:"row,omitempty"`
-	// As sent.
-	Email         string `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ImportError) Reset() {
-	*x = ImportError{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ImportError) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ImportError) ProtoMessage() {}
-
-func (x *ImportError) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[40]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
-func (*ImportError) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{40}
-}
-
-func (x *ImportError) GetRow() int64 {
-	if x != nil {
-		return x.Row
-	}
-	return 0
-}
-
-func (x *ImportError) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-func (x *ImportError) GetError() string {
-	if x != nil {
-		return x.Error
-	}
-	return ""
-}
-
-type AuthorizeAnalyticsRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Actor      *v1.Actor              `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
-	WaitlistId string                 `protobuf:"bytes,2,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// How many top referrers to return, 0 to 10.
-	Referrers int32 `protobuf:"varint,3,opt,name=referrers,proto3" json:"referrers,omitempty"`
-	// The error in a query parameter, if any: VALIDATION_ERROR, after the checks that
-	// come before the parameters.
-	InvalidParameter string `protobuf:"bytes,4,opt,name=invalid_parameter,json=invalidParameter,proto3" json:"invalid_parameter,omitempty"`
-	InvalidMessage   string `protobuf:"bytes,5,opt,name=invalid_message,json=invalidMessage,proto3" json:"invalid_message,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
-}
-
-func (x *AuthorizeAnalyticsRequest) Reset() {
-	*x = AuthorizeAnalyticsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AuthorizeAnalyticsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AuthorizeAnalyticsRequest) ProtoMessage() {}
-
-func (x *AuthorizeAnalyticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[41]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AuthorizeAnalyticsRequest.ProtoReflect.Descriptor instead.
-func (*AuthorizeAnalyticsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{41}
-}
-
-func (x *AuthorizeAnalyticsRequest) GetActor() *v1.Actor {
-	if x != nil {
-		return x.Actor
-	}
-	return nil
-}
-
-func (x *AuthorizeAnalyticsRequest) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *AuthorizeAnalyticsRequest) GetReferrers() int32 {
-	if x != nil {
-		return x.Referrers
-	}
-	return 0
-}
-
-func (x *AuthorizeAnalyticsRequest) GetInvalidParameter() string {
-	if x != nil {
-		return x.InvalidParameter
-	}
-	return ""
-}
-
-func (x *AuthorizeAnalyticsRequest) GetInvalidMessage() string {
-	if x != nil {
-		return x.InvalidMessage
-	}
-	return ""
-}
-
-type AuthorizeAnalyticsResponse struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	WaitlistId string                 `protobuf:"bytes,1,opt,name=waitlist_id,json=waitlistId,proto3" json:"waitlist_id,omitempty"`
-	// Most referrals first; of equal numbers, the first to reach it.
-	TopReferrers  []*Referrer `protobuf:"bytes,2,rep,name=top_referrers,json=topReferrers,proto3" json:"top_referrers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AuthorizeAnalyticsResponse) Reset() {
-	*x = AuthorizeAnalyticsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AuthorizeAnalyticsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AuthorizeAnalyticsResponse) ProtoMessage() {}
-
-func (x *AuthorizeAnalyticsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[42]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AuthorizeAnalyticsResponse.ProtoReflect.Descriptor instead.
-func (*AuthorizeAnalyticsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{42}
-}
-
-func (x *AuthorizeAnalyticsResponse) GetWaitlistId() string {
-	if x != nil {
-		return x.WaitlistId
-	}
-	return ""
-}
-
-func (x *AuthorizeAnalyticsResponse) GetTopReferrers() []*Referrer {
-	if x != nil {
-		return x.TopReferrers
-	}
-	return nil
-}
-
-type Referrer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Email         string                 `protobuf:"bytes,1,opt,name=email,proto3" json:"email,omitempty"`
-	FirstName     string                 `protobuf:"bytes,2,opt,name=first_name,json=firstName,proto3" json:"first_name,omitempty"`
-	ReferralCount int64                  `protobuf:"varint,3,opt,name=referral_count,json=referralCount,proto3" json:"referral_count,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Referrer) Reset() {
-	*x = Referrer{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Referrer) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Referrer) ProtoMessage() {}
-
-func (x *Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[43]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Referrer.ProtoReflect.Descriptor instead.
-func (*Referrer) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{43}
-}
-
-func (x *Referrer) GetEmail() string {
-	if x != nil {
-		return x.Email
-	}
-	return ""
-}
-
-func (x *Referrer) GetFirstName() string {
-	if x != nil {
-		return x.FirstName
-	}
-	return ""
-}
-
-func (x *Referrer) GetReferralCount() int64 {
-	if x != nil {
-		return x.ReferralCount
-	}
-	return 0
-}
-
 type ListWaitlistIdsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2821,7 +967,7 @@ type ListWaitlistIdsRequest struct {
 
 func (x *ListWaitlistIdsRequest) Reset() {
 	*x = ListWaitlistIdsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +979,7 @@ func (x *ListWaitlistIdsRequest) String() string {
 func (*ListWaitlistIdsRequest) ProtoMessage() {}
 
 func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[44]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +992,7 @@ func (x *ListWaitlistIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsRequest.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{44}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{14}
 }
 
 type ListWaitlistIdsResponse struct {
@@ -2858,7 +1004,7 @@ type ListWaitlistIdsResponse struct {
 
 func (x *ListWaitlistIdsResponse) Reset() {
 	*x = ListWaitlistIdsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2870,7 +1016,7 @@ func (x *ListWaitlistIdsResponse) String() string {
 func (*ListWaitlistIdsResponse) ProtoMessage() {}
 
 func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[45]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2883,7 +1029,7 @@ func (x *ListWaitlistIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWaitlistIdsResponse.ProtoReflect.Descriptor instead.
 func (*ListWaitlistIdsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{45}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListWaitlistIdsResponse) GetWaitlistIds() []string {
@@ -2902,7 +1048,7 @@ type TallySignupsRequest struct {
 
 func (x *TallySignupsRequest) Reset() {
 	*x = TallySignupsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[46]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +1060,7 @@ func (x *TallySignupsRequest) String() string {
 func (*TallySignupsRequest) ProtoMessage() {}
 
 func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[46]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +1073,7 @@ func (x *TallySignupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsRequest.ProtoReflect.Descriptor instead.
 func (*TallySignupsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{46}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TallySignupsRequest) GetWaitlistId() string {
@@ -2950,7 +1096,7 @@ type TallySignupsResponse struct {
 
 func (x *TallySignupsResponse) Reset() {
 	*x = TallySignupsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[47]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2962,7 +1108,7 @@ func (x *TallySignupsResponse) String() string {
 func (*TallySignupsResponse) ProtoMessage() {}
 
 func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[47]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2975,7 +1121,7 @@ func (x *TallySignupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TallySignupsResponse.ProtoReflect.Descriptor instead.
 func (*TallySignupsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{47}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TallySignupsResponse) GetDays() []*DayTally {
@@ -3011,7 +1157,7 @@ type DayTally struct {
 
 func (x *DayTally) Reset() {
 	*x = DayTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[48]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +1169,7 @@ func (x *DayTally) String() string {
 func (*DayTally) ProtoMessage() {}
 
 func (x *DayTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[48]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3036,7 +1182,7 @@ func (x *DayTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DayTally.ProtoReflect.Descriptor instead.
 func (*DayTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{48}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DayTally) GetDay() string {
@@ -3075,7 +1221,7 @@ type ValueTally struct {
 
 func (x *ValueTally) Reset() {
 	*x = ValueTally{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[49]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3087,7 +1233,7 @@ func (x *ValueTally) String() string {
 func (*ValueTally) ProtoMessage() {}
 
 func (x *ValueTally) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[49]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3100,7 +1246,7 @@ func (x *ValueTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValueTally.ProtoReflect.Descriptor instead.
 func (*ValueTally) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{49}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ValueTally) GetField() string {
@@ -3142,7 +1288,7 @@ type GetFormRequest struct {
 
 func (x *GetFormRequest) Reset() {
 	*x = GetFormRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[50]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +1300,7 @@ func (x *GetFormRequest) String() string {
 func (*GetFormRequest) ProtoMessage() {}
 
 func (x *GetFormRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[50]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +1313,7 @@ func (x *GetFormRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFormRequest.ProtoReflect.Descriptor instead.
 func (*GetFormRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{50}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetFormRequest) GetWaitlistId() string {
@@ -3199,7 +1345,7 @@ type GetFormResponse struct {
 
 func (x *GetFormResponse) Reset() {
 	*x = GetFormResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[51]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3211,7 +1357,7 @@ func (x *GetFormResponse) String() string {
 func (*GetFormResponse) ProtoMessage() {}
 
 func (x *GetFormResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[51]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3224,7 +1370,7 @@ func (x *GetFormResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFormResponse.ProtoReflect.Descriptor instead.
 func (*GetFormResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{51}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetFormResponse) GetVersion() string {
@@ -3258,7 +1404,7 @@ type CountViewsRequest struct {
 
 func (x *CountViewsRequest) Reset() {
 	*x = CountViewsRequest{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[52]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3270,7 +1416,7 @@ func (x *CountViewsRequest) String() string {
 func (*CountViewsRequest) ProtoMessage() {}
 
 func (x *CountViewsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[52]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3283,7 +1429,7 @@ func (x *CountViewsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountViewsRequest.ProtoReflect.Descriptor instead.
 func (*CountViewsRequest) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{52}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CountViewsRequest) GetCounts() []*ViewCount {
@@ -3309,7 +1455,7 @@ type ViewCount struct {
 
 func (x *ViewCount) Reset() {
 	*x = ViewCount{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[53]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3321,7 +1467,7 @@ func (x *ViewCount) String() string {
 func (*ViewCount) ProtoMessage() {}
 
 func (x *ViewCount) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[53]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3334,7 +1480,7 @@ func (x *ViewCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ViewCount.ProtoReflect.Descriptor instead.
 func (*ViewCount) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{53}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ViewCount) GetId() string {
@@ -3373,7 +1519,7 @@ type CountViewsResponse struct {
 
 func (x *CountViewsResponse) Reset() {
 	*x = CountViewsResponse{}
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[54]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +1531,7 @@ func (x *CountViewsResponse) String() string {
 func (*CountViewsResponse) ProtoMessage() {}
 
 func (x *CountViewsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[54]
+	mi := &file_waitlist_signup_v1_signup_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,57 +1544,17 @@ func (x *CountViewsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountViewsResponse.ProtoReflect.Descriptor instead.
 func (*CountViewsResponse) Descriptor() ([]byte, []int) {
-	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{54}
+	return file_waitlist_signup_v1_signup_proto_rawDescGZIP(), []int{24}
 }
 
 var File_waitlist_signup_v1_signup_proto protoreflect.FileDescriptor
 
 const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"\n" +
-	"\x1fwaitlist/signup/v1/signup.proto\x12\x12waitlist.signup.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\x1a!waitlist/options/v1/options.proto\"\xaa\x01\n" +
-	"\x15CreateWaitlistRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12#\n" +
-	"\raccount_email\x18\x02 \x01(\tR\faccountEmail\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\x12'\n" +
-	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\"n\n" +
-	"\x16CreateWaitlistResponse\x128\n" +
-	"\bwaitlist\x18\x01 \x01(\v2\x1c.waitlist.signup.v1.WaitlistR\bwaitlist\x12\x1a\n" +
-	"\breplayed\x18\x02 \x01(\bR\breplayed\"G\n" +
-	"\x14ListWaitlistsRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\"S\n" +
-	"\x15ListWaitlistsResponse\x12:\n" +
-	"\twaitlists\x18\x01 \x03(\v2\x1c.waitlist.signup.v1.WaitlistR\twaitlists\"f\n" +
-	"\x12GetWaitlistRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\"O\n" +
-	"\x13GetWaitlistResponse\x128\n" +
-	"\bwaitlist\x18\x01 \x01(\v2\x1c.waitlist.signup.v1.WaitlistR\bwaitlist\"}\n" +
-	"\x15UpdateWaitlistRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\"R\n" +
-	"\x16UpdateWaitlistResponse\x128\n" +
-	"\bwaitlist\x18\x01 \x01(\v2\x1c.waitlist.signup.v1.WaitlistR\bwaitlist\"i\n" +
-	"\x15DeleteWaitlistRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\"\x18\n" +
-	"\x16DeleteWaitlistResponse\".\n" +
+	"\x1fwaitlist/signup/v1/signup.proto\x12\x12waitlist.signup.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!waitlist/options/v1/options.proto\".\n" +
 	"\x11CloseOwnerRequest\x12\x19\n" +
 	"\bowner_id\x18\x01 \x01(\tR\aownerId\"\x14\n" +
-	"\x12CloseOwnerResponse\"\xf1\x01\n" +
-	"\bWaitlist\x12\x1f\n" +
-	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
-	"waitlistId\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12#\n" +
-	"\rsettings_json\x18\x03 \x01(\fR\fsettingsJson\x12!\n" +
-	"\fsignup_count\x18\x04 \x01(\x03R\vsignupCount\x129\n" +
-	"\n" +
-	"created_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x12\n" +
-	"\x04role\x18\x06 \x01(\tR\x04role\x12\x19\n" +
-	"\bowner_id\x18\a \x01(\tR\aownerId\"s\n" +
+	"\x12CloseOwnerResponse\"s\n" +
 	"\x11GetMailingRequest\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x16\n" +
@@ -3524,116 +1630,7 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"first_name\x18\x06 \x01(\tR\tfirstName\x12\x1b\n" +
 	"\tlast_name\x18\a \x01(\tR\blastName\x12%\n" +
 	"\x0ereferral_token\x18\b \x01(\tR\rreferralToken\x12\x1a\n" +
-	"\bposition\x18\t \x01(\x03R\bposition\"\x97\x01\n" +
-	"\x12ListSignupsRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\tR\x05limit\x12\x19\n" +
-	"\blast_key\x18\x04 \x01(\tR\alastKey\"k\n" +
-	"\x13ListSignupsResponse\x129\n" +
-	"\asignups\x18\x01 \x03(\v2\x1f.waitlist.signup.v1.AdminSignupR\asignups\x12\x19\n" +
-	"\blast_key\x18\x02 \x01(\tR\alastKey\"\xe4\x05\n" +
-	"\vAdminSignup\x12\x14\n" +
-	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1d\n" +
-	"\n" +
-	"first_name\x18\x02 \x01(\tR\tfirstName\x12\x1b\n" +
-	"\tlast_name\x18\x03 \x01(\tR\blastName\x12\x14\n" +
-	"\x05phone\x18\x04 \x01(\tR\x05phone\x12\x1a\n" +
-	"\bposition\x18\x05 \x01(\x03R\bposition\x12%\n" +
-	"\x0ereferral_token\x18\x06 \x01(\tR\rreferralToken\x12%\n" +
-	"\x0ereferral_count\x18\a \x01(\x03R\rreferralCount\x12\x1f\n" +
-	"\vreferred_by\x18\b \x01(\tR\n" +
-	"referredBy\x12\x1d\n" +
-	"\n" +
-	"utm_source\x18\t \x01(\tR\tutmSource\x12\x1d\n" +
-	"\n" +
-	"utm_medium\x18\n" +
-	" \x01(\tR\tutmMedium\x12!\n" +
-	"\futm_campaign\x18\v \x01(\tR\vutmCampaign\x12\x19\n" +
-	"\butm_term\x18\f \x01(\tR\autmTerm\x12\x1f\n" +
-	"\vutm_content\x18\r \x01(\tR\n" +
-	"utmContent\x12.\n" +
-	"\x13custom_answers_json\x18\x0e \x01(\fR\x11customAnswersJson\x12%\n" +
-	"\x0eemail_verified\x18\x0f \x01(\bR\remailVerified\x12\"\n" +
-	"\remail_opt_out\x18\x10 \x01(\bR\vemailOptOut\x12C\n" +
-	"\x10email_opt_out_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\remailOptOutAt\x12\x1f\n" +
-	"\vdevice_type\x18\x12 \x01(\tR\n" +
-	"deviceType\x129\n" +
-	"\n" +
-	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1d\n" +
-	"\aflagged\x18\x14 \x01(\tH\x00R\aflagged\x88\x01\x01B\n" +
-	"\n" +
-	"\b_flagged\"}\n" +
-	"\x13RemoveSignupRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\x12\x14\n" +
-	"\x05email\x18\x03 \x01(\tR\x05email\"\x16\n" +
-	"\x14RemoveSignupResponse\"\x8f\x01\n" +
-	"\x11MoveSignupRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\x12\x14\n" +
-	"\x05email\x18\x03 \x01(\tR\x05email\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"F\n" +
-	"\x12MoveSignupResponse\x12\x14\n" +
-	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x03R\bposition\"\x91\x01\n" +
-	"\x13CreditSignupRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\x12\x14\n" +
-	"\x05email\x18\x03 \x01(\tR\x05email\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\",\n" +
-	"\x14CreditSignupResponse\x12\x14\n" +
-	"\x05email\x18\x01 \x01(\tR\x05email\"c\n" +
-	"\x0fGetStatsRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\"\xbe\x01\n" +
-	"\x10GetStatsResponse\x12\x1f\n" +
-	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
-	"waitlistId\x12#\n" +
-	"\rtotal_signups\x18\x02 \x01(\x03R\ftotalSignups\x12)\n" +
-	"\x10referral_signups\x18\x03 \x01(\x03R\x0freferralSignups\x129\n" +
-	"\n" +
-	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"h\n" +
-	"\x14ExportSignupsRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\")\n" +
-	"\x15ExportSignupsResponse\x12\x10\n" +
-	"\x03csv\x18\x01 \x01(\fR\x03csv\"|\n" +
-	"\x14ImportSignupsRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\"\x86\x01\n" +
-	"\x15ImportSignupsResponse\x12\x1a\n" +
-	"\bimported\x18\x01 \x01(\x03R\bimported\x12\x18\n" +
-	"\askipped\x18\x02 \x01(\x03R\askipped\x127\n" +
-	"\x06errors\x18\x03 \x03(\v2\x1f.waitlist.signup.v1.ImportErrorR\x06errors\"K\n" +
-	"\vImportError\x12\x10\n" +
-	"\x03row\x18\x01 \x01(\x03R\x03row\x12\x14\n" +
-	"\x05email\x18\x02 \x01(\tR\x05email\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\xe1\x01\n" +
-	"\x19AuthorizeAnalyticsRequest\x12/\n" +
-	"\x05actor\x18\x01 \x01(\v2\x19.waitlist.access.v1.ActorR\x05actor\x12\x1f\n" +
-	"\vwaitlist_id\x18\x02 \x01(\tR\n" +
-	"waitlistId\x12\x1c\n" +
-	"\treferrers\x18\x03 \x01(\x05R\treferrers\x12+\n" +
-	"\x11invalid_parameter\x18\x04 \x01(\tR\x10invalidParameter\x12'\n" +
-	"\x0finvalid_message\x18\x05 \x01(\tR\x0einvalidMessage\"\x80\x01\n" +
-	"\x1aAuthorizeAnalyticsResponse\x12\x1f\n" +
-	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
-	"waitlistId\x12A\n" +
-	"\rtop_referrers\x18\x02 \x03(\v2\x1c.waitlist.signup.v1.ReferrerR\ftopReferrers\"f\n" +
-	"\bReferrer\x12\x14\n" +
-	"\x05email\x18\x01 \x01(\tR\x05email\x12\x1d\n" +
-	"\n" +
-	"first_name\x18\x02 \x01(\tR\tfirstName\x12%\n" +
-	"\x0ereferral_count\x18\x03 \x01(\x03R\rreferralCount\"\x18\n" +
+	"\bposition\x18\t \x01(\x03R\bposition\"\x18\n" +
 	"\x16ListWaitlistIdsRequest\"<\n" +
 	"\x17ListWaitlistIdsResponse\x12!\n" +
 	"\fwaitlist_ids\x18\x01 \x03(\tR\vwaitlistIds\"6\n" +
@@ -3674,25 +1671,11 @@ const file_waitlist_signup_v1_signup_proto_rawDesc = "" +
 	"waitlistId\x12\x14\n" +
 	"\x05views\x18\x03 \x01(\x03R\x05views\x12*\n" +
 	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x14\n" +
-	"\x12CountViewsResponse2\xe5\x05\n" +
-	"\x0fWaitlistService\x12|\n" +
-	"\x0eCreateWaitlist\x12).waitlist.signup.v1.CreateWaitlistRequest\x1a*.waitlist.signup.v1.CreateWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12y\n" +
-	"\rListWaitlists\x12(.waitlist.signup.v1.ListWaitlistsRequest\x1a).waitlist.signup.v1.ListWaitlistsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12s\n" +
-	"\vGetWaitlist\x12&.waitlist.signup.v1.GetWaitlistRequest\x1a'.waitlist.signup.v1.GetWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12|\n" +
-	"\x0eUpdateWaitlist\x12).waitlist.signup.v1.UpdateWaitlistRequest\x1a*.waitlist.signup.v1.UpdateWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12|\n" +
-	"\x0eDeleteWaitlist\x12).waitlist.signup.v1.DeleteWaitlistRequest\x1a*.waitlist.signup.v1.DeleteWaitlistResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12h\n" +
+	"\x12CountViewsResponse2{\n" +
+	"\x0fWaitlistService\x12h\n" +
 	"\n" +
-	"CloseOwner\x12%.waitlist.signup.v1.CloseOwnerRequest\x1a&.waitlist.signup.v1.CloseOwnerResponse\"\v\xca\xf3\x18\aaccount2\xd4\t\n" +
-	"\fAdminService\x12s\n" +
-	"\vListSignups\x12&.waitlist.signup.v1.ListSignupsRequest\x1a'.waitlist.signup.v1.ListSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12v\n" +
-	"\fRemoveSignup\x12'.waitlist.signup.v1.RemoveSignupRequest\x1a(.waitlist.signup.v1.RemoveSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12p\n" +
-	"\n" +
-	"MoveSignup\x12%.waitlist.signup.v1.MoveSignupRequest\x1a&.waitlist.signup.v1.MoveSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12v\n" +
-	"\fCreditSignup\x12'.waitlist.signup.v1.CreditSignupRequest\x1a(.waitlist.signup.v1.CreditSignupResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12j\n" +
-	"\bGetStats\x12#.waitlist.signup.v1.GetStatsRequest\x1a$.waitlist.signup.v1.GetStatsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12{\n" +
-	"\rExportSignups\x12(.waitlist.signup.v1.ExportSignupsRequest\x1a).waitlist.signup.v1.ExportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x01\x12{\n" +
-	"\rImportSignups\x12(.waitlist.signup.v1.ImportSignupsRequest\x1a).waitlist.signup.v1.ImportSignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics(\x01\x12\x88\x01\n" +
-	"\x12AuthorizeAnalytics\x12-.waitlist.signup.v1.AuthorizeAnalyticsRequest\x1a..waitlist.signup.v1.AuthorizeAnalyticsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics\x12\x81\x01\n" +
+	"CloseOwner\x12%.waitlist.signup.v1.CloseOwnerRequest\x1a&.waitlist.signup.v1.CloseOwnerResponse\"\v\xca\xf3\x18\aaccount2\x8c\x02\n" +
+	"\fAdminService\x12\x81\x01\n" +
 	"\x0fListWaitlistIds\x12*.waitlist.signup.v1.ListWaitlistIdsRequest\x1a+.waitlist.signup.v1.ListWaitlistIdsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x01\x12x\n" +
 	"\fTallySignups\x12'.waitlist.signup.v1.TallySignupsRequest\x1a(.waitlist.signup.v1.TallySignupsResponse\"\x13\xca\xf3\x18\x0fadmin-analytics0\x012\xe8\x04\n" +
 	"\rSignupService\x12j\n" +
@@ -3720,148 +1703,67 @@ func file_waitlist_signup_v1_signup_proto_rawDescGZIP() []byte {
 	return file_waitlist_signup_v1_signup_proto_rawDescData
 }
 
-var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_waitlist_signup_v1_signup_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_waitlist_signup_v1_signup_proto_goTypes = []any{
-	(*CreateWaitlistRequest)(nil),      // 0: waitlist.signup.v1.CreateWaitlistRequest
-	(*CreateWaitlistResponse)(nil),     // 1: waitlist.signup.v1.CreateWaitlistResponse
-	(*ListWaitlistsRequest)(nil),       // 2: waitlist.signup.v1.ListWaitlistsRequest
-	(*ListWaitlistsResponse)(nil),      // 3: waitlist.signup.v1.ListWaitlistsResponse
-	(*GetWaitlistRequest)(nil),         // 4: waitlist.signup.v1.GetWaitlistRequest
-	(*GetWaitlistResponse)(nil),        // 5: waitlist.signup.v1.GetWaitlistResponse
-	(*UpdateWaitlistRequest)(nil),      // 6: waitlist.signup.v1.UpdateWaitlistRequest
-	(*UpdateWaitlistResponse)(nil),     // 7: waitlist.signup.v1.UpdateWaitlistResponse
-	(*DeleteWaitlistRequest)(nil),      // 8: waitlist.signup.v1.DeleteWaitlistRequest
-	(*DeleteWaitlistResponse)(nil),     // 9: waitlist.signup.v1.DeleteWaitlistResponse
-	(*CloseOwnerRequest)(nil),          // 10: waitlist.signup.v1.CloseOwnerRequest
-	(*CloseOwnerResponse)(nil),         // 11: waitlist.signup.v1.CloseOwnerResponse
-	(*Waitlist)(nil),                   // 12: waitlist.signup.v1.Waitlist
-	(*GetMailingRequest)(nil),          // 13: waitlist.signup.v1.GetMailingRequest
-	(*GetMailingResponse)(nil),         // 14: waitlist.signup.v1.GetMailingResponse
-	(*WaitlistExistsRequest)(nil),      // 15: waitlist.signup.v1.WaitlistExistsRequest
-	(*WaitlistExistsResponse)(nil),     // 16: waitlist.signup.v1.WaitlistExistsResponse
-	(*MailedSignup)(nil),               // 17: waitlist.signup.v1.MailedSignup
-	(*ListRecipientsRequest)(nil),      // 18: waitlist.signup.v1.ListRecipientsRequest
-	(*ListRecipientsResponse)(nil),     // 19: waitlist.signup.v1.ListRecipientsResponse
-	(*GetRecipientsRequest)(nil),       // 20: waitlist.signup.v1.GetRecipientsRequest
-	(*GetRecipientsResponse)(nil),      // 21: waitlist.signup.v1.GetRecipientsResponse
-	(*Recipient)(nil),                  // 22: waitlist.signup.v1.Recipient
-	(*GetNoticeRequest)(nil),           // 23: waitlist.signup.v1.GetNoticeRequest
-	(*GetNoticeResponse)(nil),          // 24: waitlist.signup.v1.GetNoticeResponse
-	(*ListSignupsRequest)(nil),         // 25: waitlist.signup.v1.ListSignupsRequest
-	(*ListSignupsResponse)(nil),        // 26: waitlist.signup.v1.ListSignupsResponse
-	(*AdminSignup)(nil),                // 27: waitlist.signup.v1.AdminSignup
-	(*RemoveSignupRequest)(nil),        // 28: waitlist.signup.v1.RemoveSignupRequest
-	(*RemoveSignupResponse)(nil),       // 29: waitlist.signup.v1.RemoveSignupResponse
-	(*MoveSignupRequest)(nil),          // 30: waitlist.signup.v1.MoveSignupRequest
-	(*MoveSignupResponse)(nil),         // 31: waitlist.signup.v1.MoveSignupResponse
-	(*CreditSignupRequest)(nil),        // 32: waitlist.signup.v1.CreditSignupRequest
-	(*CreditSignupResponse)(nil),       // 33: waitlist.signup.v1.CreditSignupResponse
-	(*GetStatsRequest)(nil),            // 34: waitlist.signup.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),           // 35: waitlist.signup.v1.GetStatsResponse
-	(*ExportSignupsRequest)(nil),       // 36: waitlist.signup.v1.ExportSignupsRequest
-	(*ExportSignupsResponse)(nil),      // 37: waitlist.signup.v1.ExportSignupsResponse
-	(*ImportSignupsRequest)(nil),       // 38: waitlist.signup.v1.ImportSignupsRequest
-	(*ImportSignupsResponse)(nil),      // 39: waitlist.signup.v1.ImportSignupsResponse
-	(*ImportError)(nil),                // 40: waitlist.signup.v1.ImportError
-	(*AuthorizeAnalyticsRequest)(nil),  // 41: waitlist.signup.v1.AuthorizeAnalyticsRequest
-	(*AuthorizeAnalyticsResponse)(nil), // 42: waitlist.signup.v1.AuthorizeAnalyticsResponse
-	(*Referrer)(nil),                   // 43: waitlist.signup.v1.Referrer
-	(*ListWaitlistIdsRequest)(nil),     // 44: waitlist.signup.v1.ListWaitlistIdsRequest
-	(*ListWaitlistIdsResponse)(nil),    // 45: waitlist.signup.v1.ListWaitlistIdsResponse
-	(*TallySignupsRequest)(nil),        // 46: waitlist.signup.v1.TallySignupsRequest
-	(*TallySignupsResponse)(nil),       // 47: waitlist.signup.v1.TallySignupsResponse
-	(*DayTally)(nil),                   // 48: waitlist.signup.v1.DayTally
-	(*ValueTally)(nil),                 // 49: waitlist.signup.v1.ValueTally
-	(*GetFormRequest)(nil),             // 50: waitlist.signup.v1.GetFormRequest
-	(*GetFormResponse)(nil),            // 51: waitlist.signup.v1.GetFormResponse
-	(*CountViewsRequest)(nil),          // 52: waitlist.signup.v1.CountViewsRequest
-	(*ViewCount)(nil),                  // 53: waitlist.signup.v1.ViewCount
-	(*CountViewsResponse)(nil),         // 54: waitlist.signup.v1.CountViewsResponse
-	(*v1.Actor)(nil),                   // 55: waitlist.access.v1.Actor
-	(*timestamppb.Timestamp)(nil),      // 56: google.protobuf.Timestamp
+	(*CloseOwnerRequest)(nil),       // 0: waitlist.signup.v1.CloseOwnerRequest
+	(*CloseOwnerResponse)(nil),      // 1: waitlist.signup.v1.CloseOwnerResponse
+	(*GetMailingRequest)(nil),       // 2: waitlist.signup.v1.GetMailingRequest
+	(*GetMailingResponse)(nil),      // 3: waitlist.signup.v1.GetMailingResponse
+	(*WaitlistExistsRequest)(nil),   // 4: waitlist.signup.v1.WaitlistExistsRequest
+	(*WaitlistExistsResponse)(nil),  // 5: waitlist.signup.v1.WaitlistExistsResponse
+	(*MailedSignup)(nil),            // 6: waitlist.signup.v1.MailedSignup
+	(*ListRecipientsRequest)(nil),   // 7: waitlist.signup.v1.ListRecipientsRequest
+	(*ListRecipientsResponse)(nil),  // 8: waitlist.signup.v1.ListRecipientsResponse
+	(*GetRecipientsRequest)(nil),    // 9: waitlist.signup.v1.GetRecipientsRequest
+	(*GetRecipientsResponse)(nil),   // 10: waitlist.signup.v1.GetRecipientsResponse
+	(*Recipient)(nil),               // 11: waitlist.signup.v1.Recipient
+	(*GetNoticeRequest)(nil),        // 12: waitlist.signup.v1.GetNoticeRequest
+	(*GetNoticeResponse)(nil),       // 13: waitlist.signup.v1.GetNoticeResponse
+	(*ListWaitlistIdsRequest)(nil),  // 14: waitlist.signup.v1.ListWaitlistIdsRequest
+	(*ListWaitlistIdsResponse)(nil), // 15: waitlist.signup.v1.ListWaitlistIdsResponse
+	(*TallySignupsRequest)(nil),     // 16: waitlist.signup.v1.TallySignupsRequest
+	(*TallySignupsResponse)(nil),    // 17: waitlist.signup.v1.TallySignupsResponse
+	(*DayTally)(nil),                // 18: waitlist.signup.v1.DayTally
+	(*ValueTally)(nil),              // 19: waitlist.signup.v1.ValueTally
+	(*GetFormRequest)(nil),          // 20: waitlist.signup.v1.GetFormRequest
+	(*GetFormResponse)(nil),         // 21: waitlist.signup.v1.GetFormResponse
+	(*CountViewsRequest)(nil),       // 22: waitlist.signup.v1.CountViewsRequest
+	(*ViewCount)(nil),               // 23: waitlist.signup.v1.ViewCount
+	(*CountViewsResponse)(nil),      // 24: waitlist.signup.v1.CountViewsResponse
+	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
 }
 var file_waitlist_signup_v1_signup_proto_depIdxs = []int32{
-	55, // 0: waitlist.signup.v1.CreateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	12, // 1: waitlist.signup.v1.CreateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	55, // 2: waitlist.signup.v1.ListWaitlistsRequest.actor:type_name -> waitlist.access.v1.Actor
-	12, // 3: waitlist.signup.v1.ListWaitlistsResponse.waitlists:type_name -> waitlist.signup.v1.Waitlist
-	55, // 4: waitlist.signup.v1.GetWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	12, // 5: waitlist.signup.v1.GetWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	55, // 6: waitlist.signup.v1.UpdateWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	12, // 7: waitlist.signup.v1.UpdateWaitlistResponse.waitlist:type_name -> waitlist.signup.v1.Waitlist
-	55, // 8: waitlist.signup.v1.DeleteWaitlistRequest.actor:type_name -> waitlist.access.v1.Actor
-	56, // 9: waitlist.signup.v1.Waitlist.created_at:type_name -> google.protobuf.Timestamp
-	17, // 10: waitlist.signup.v1.GetMailingResponse.signup:type_name -> waitlist.signup.v1.MailedSignup
-	22, // 11: waitlist.signup.v1.GetRecipientsResponse.recipients:type_name -> waitlist.signup.v1.Recipient
-	55, // 12: waitlist.signup.v1.ListSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	27, // 13: waitlist.signup.v1.ListSignupsResponse.signups:type_name -> waitlist.signup.v1.AdminSignup
-	56, // 14: waitlist.signup.v1.AdminSignup.email_opt_out_at:type_name -> google.protobuf.Timestamp
-	56, // 15: waitlist.signup.v1.AdminSignup.created_at:type_name -> google.protobuf.Timestamp
-	55, // 16: waitlist.signup.v1.RemoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	55, // 17: waitlist.signup.v1.MoveSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	55, // 18: waitlist.signup.v1.CreditSignupRequest.actor:type_name -> waitlist.access.v1.Actor
-	55, // 19: waitlist.signup.v1.GetStatsRequest.actor:type_name -> waitlist.access.v1.Actor
-	56, // 20: waitlist.signup.v1.GetStatsResponse.created_at:type_name -> google.protobuf.Timestamp
-	55, // 21: waitlist.signup.v1.ExportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	55, // 22: waitlist.signup.v1.ImportSignupsRequest.actor:type_name -> waitlist.access.v1.Actor
-	40, // 23: waitlist.signup.v1.ImportSignupsResponse.errors:type_name -> waitlist.signup.v1.ImportError
-	55, // 24: waitlist.signup.v1.AuthorizeAnalyticsRequest.actor:type_name -> waitlist.access.v1.Actor
-	43, // 25: waitlist.signup.v1.AuthorizeAnalyticsResponse.top_referrers:type_name -> waitlist.signup.v1.Referrer
-	48, // 26: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
-	49, // 27: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
-	53, // 28: waitlist.signup.v1.CountViewsRequest.counts:type_name -> waitlist.signup.v1.ViewCount
-	56, // 29: waitlist.signup.v1.ViewCount.at:type_name -> google.protobuf.Timestamp
-	0,  // 30: waitlist.signup.v1.WaitlistService.CreateWaitlist:input_type -> waitlist.signup.v1.CreateWaitlistRequest
-	2,  // 31: waitlist.signup.v1.WaitlistService.ListWaitlists:input_type -> waitlist.signup.v1.ListWaitlistsRequest
-	4,  // 32: waitlist.signup.v1.WaitlistService.GetWaitlist:input_type -> waitlist.signup.v1.GetWaitlistRequest
-	6,  // 33: waitlist.signup.v1.WaitlistService.UpdateWaitlist:input_type -> waitlist.signup.v1.UpdateWaitlistRequest
-	8,  // 34: waitlist.signup.v1.WaitlistService.DeleteWaitlist:input_type -> waitlist.signup.v1.DeleteWaitlistRequest
-	10, // 35: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
-	25, // 36: waitlist.signup.v1.AdminService.ListSignups:input_type -> waitlist.signup.v1.ListSignupsRequest
-	28, // 37: waitlist.signup.v1.AdminService.RemoveSignup:input_type -> waitlist.signup.v1.RemoveSignupRequest
-	30, // 38: waitlist.signup.v1.AdminService.MoveSignup:input_type -> waitlist.signup.v1.MoveSignupRequest
-	32, // 39: waitlist.signup.v1.AdminService.CreditSignup:input_type -> waitlist.signup.v1.CreditSignupRequest
-	34, // 40: waitlist.signup.v1.AdminService.GetStats:input_type -> waitlist.signup.v1.GetStatsRequest
-	36, // 41: waitlist.signup.v1.AdminService.ExportSignups:input_type -> waitlist.signup.v1.ExportSignupsRequest
-	38, // 42: waitlist.signup.v1.AdminService.ImportSignups:input_type -> waitlist.signup.v1.ImportSignupsRequest
-	41, // 43: waitlist.signup.v1.AdminService.AuthorizeAnalytics:input_type -> waitlist.signup.v1.AuthorizeAnalyticsRequest
-	44, // 44: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
-	46, // 45: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
-	13, // 46: waitlist.signup.v1.SignupService.GetMailing:input_type -> waitlist.signup.v1.GetMailingRequest
-	15, // 47: waitlist.signup.v1.SignupService.WaitlistExists:input_type -> waitlist.signup.v1.WaitlistExistsRequest
-	18, // 48: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
-	20, // 49: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
-	23, // 50: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
-	50, // 51: waitlist.signup.v1.FormService.GetForm:input_type -> waitlist.signup.v1.GetFormRequest
-	52, // 52: waitlist.signup.v1.FormService.CountViews:input_type -> waitlist.signup.v1.CountViewsRequest
-	1,  // 53: waitlist.signup.v1.WaitlistService.CreateWaitlist:output_type -> waitlist.signup.v1.CreateWaitlistResponse
-	3,  // 54: waitlist.signup.v1.WaitlistService.ListWaitlists:output_type -> waitlist.signup.v1.ListWaitlistsResponse
-	5,  // 55: waitlist.signup.v1.WaitlistService.GetWaitlist:output_type -> waitlist.signup.v1.GetWaitlistResponse
-	7,  // 56: waitlist.signup.v1.WaitlistService.UpdateWaitlist:output_type -> waitlist.signup.v1.UpdateWaitlistResponse
-	9,  // 57: waitlist.signup.v1.WaitlistService.DeleteWaitlist:output_type -> waitlist.signup.v1.DeleteWaitlistResponse
-	11, // 58: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
-	26, // 59: waitlist.signup.v1.AdminService.ListSignups:output_type -> waitlist.signup.v1.ListSignupsResponse
-	29, // 60: waitlist.signup.v1.AdminService.RemoveSignup:output_type -> waitlist.signup.v1.RemoveSignupResponse
-	31, // 61: waitlist.signup.v1.AdminService.MoveSignup:output_type -> waitlist.signup.v1.MoveSignupResponse
-	33, // 62: waitlist.signup.v1.AdminService.CreditSignup:output_type -> waitlist.signup.v1.CreditSignupResponse
-	35, // 63: waitlist.signup.v1.AdminService.GetStats:output_type -> waitlist.signup.v1.GetStatsResponse
-	37, // 64: waitlist.signup.v1.AdminService.ExportSignups:output_type -> waitlist.signup.v1.ExportSignupsResponse
-	39, // 65: waitlist.signup.v1.AdminService.ImportSignups:output_type -> waitlist.signup.v1.ImportSignupsResponse
-	42, // 66: waitlist.signup.v1.AdminService.AuthorizeAnalytics:output_type -> waitlist.signup.v1.AuthorizeAnalyticsResponse
-	45, // 67: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
-	47, // 68: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
-	14, // 69: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
-	16, // 70: waitlist.signup.v1.SignupService.WaitlistExists:output_type -> waitlist.signup.v1.WaitlistExistsResponse
-	19, // 71: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
-	21, // 72: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
-	24, // 73: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
-	51, // 74: waitlist.signup.v1.FormService.GetForm:output_type -> waitlist.signup.v1.GetFormResponse
-	54, // 75: waitlist.signup.v1.FormService.CountViews:output_type -> waitlist.signup.v1.CountViewsResponse
-	53, // [53:76] is the sub-list for method output_type
-	30, // [30:53] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	6,  // 0: waitlist.signup.v1.GetMailingResponse.signup:type_name -> waitlist.signup.v1.MailedSignup
+	11, // 1: waitlist.signup.v1.GetRecipientsResponse.recipients:type_name -> waitlist.signup.v1.Recipient
+	18, // 2: waitlist.signup.v1.TallySignupsResponse.days:type_name -> waitlist.signup.v1.DayTally
+	19, // 3: waitlist.signup.v1.TallySignupsResponse.values:type_name -> waitlist.signup.v1.ValueTally
+	23, // 4: waitlist.signup.v1.CountViewsRequest.counts:type_name -> waitlist.signup.v1.ViewCount
+	25, // 5: waitlist.signup.v1.ViewCount.at:type_name -> google.protobuf.Timestamp
+	0,  // 6: waitlist.signup.v1.WaitlistService.CloseOwner:input_type -> waitlist.signup.v1.CloseOwnerRequest
+	14, // 7: waitlist.signup.v1.AdminService.ListWaitlistIds:input_type -> waitlist.signup.v1.ListWaitlistIdsRequest
+	16, // 8: waitlist.signup.v1.AdminService.TallySignups:input_type -> waitlist.signup.v1.TallySignupsRequest
+	2,  // 9: waitlist.signup.v1.SignupService.GetMailing:input_type -> waitlist.signup.v1.GetMailingRequest
+	4,  // 10: waitlist.signup.v1.SignupService.WaitlistExists:input_type -> waitlist.signup.v1.WaitlistExistsRequest
+	7,  // 11: waitlist.signup.v1.SignupService.ListRecipients:input_type -> waitlist.signup.v1.ListRecipientsRequest
+	9,  // 12: waitlist.signup.v1.SignupService.GetRecipients:input_type -> waitlist.signup.v1.GetRecipientsRequest
+	12, // 13: waitlist.signup.v1.SignupService.GetNotice:input_type -> waitlist.signup.v1.GetNoticeRequest
+	20, // 14: waitlist.signup.v1.FormService.GetForm:input_type -> waitlist.signup.v1.GetFormRequest
+	22, // 15: waitlist.signup.v1.FormService.CountViews:input_type -> waitlist.signup.v1.CountViewsRequest
+	1,  // 16: waitlist.signup.v1.WaitlistService.CloseOwner:output_type -> waitlist.signup.v1.CloseOwnerResponse
+	15, // 17: waitlist.signup.v1.AdminService.ListWaitlistIds:output_type -> waitlist.signup.v1.ListWaitlistIdsResponse
+	17, // 18: waitlist.signup.v1.AdminService.TallySignups:output_type -> waitlist.signup.v1.TallySignupsResponse
+	3,  // 19: waitlist.signup.v1.SignupService.GetMailing:output_type -> waitlist.signup.v1.GetMailingResponse
+	5,  // 20: waitlist.signup.v1.SignupService.WaitlistExists:output_type -> waitlist.signup.v1.WaitlistExistsResponse
+	8,  // 21: waitlist.signup.v1.SignupService.ListRecipients:output_type -> waitlist.signup.v1.ListRecipientsResponse
+	10, // 22: waitlist.signup.v1.SignupService.GetRecipients:output_type -> waitlist.signup.v1.GetRecipientsResponse
+	13, // 23: waitlist.signup.v1.SignupService.GetNotice:output_type -> waitlist.signup.v1.GetNoticeResponse
+	21, // 24: waitlist.signup.v1.FormService.GetForm:output_type -> waitlist.signup.v1.GetFormResponse
+	24, // 25: waitlist.signup.v1.FormService.CountViews:output_type -> waitlist.signup.v1.CountViewsResponse
+	16, // [16:26] is the sub-list for method output_type
+	6,  // [6:16] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_signup_v1_signup_proto_init() }
@@ -3869,15 +1771,14 @@ func file_waitlist_signup_v1_signup_proto_init() {
 	if File_waitlist_signup_v1_signup_proto != nil {
 		return
 	}
-	file_waitlist_signup_v1_signup_proto_msgTypes[27].OneofWrappers = []any{}
-	file_waitlist_signup_v1_signup_proto_msgTypes[51].OneofWrappers = []any{}
+	file_waitlist_signup_v1_signup_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_signup_v1_signup_proto_rawDesc), len(file_waitlist_signup_v1_signup_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   55,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -4,8 +4,8 @@
 // - protoc             (unknown)
 // source: waitlist/signup/v1/signup.proto
 
-// The internal interface of the signup service: waitlists for the owners' REST
-// interface, signups for messaging, closing an owner for account.
+// The internal interface of the signup service: signups for messaging and notifier,
+// closing an owner for account, tallies for admin-analytics, forms for pages.
 
 package signupv1
 
@@ -22,27 +22,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	WaitlistService_CreateWaitlist_FullMethodName = "/waitlist.signup.v1.WaitlistService/CreateWaitlist"
-	WaitlistService_ListWaitlists_FullMethodName  = "/waitlist.signup.v1.WaitlistService/ListWaitlists"
-	WaitlistService_GetWaitlist_FullMethodName    = "/waitlist.signup.v1.WaitlistService/GetWaitlist"
-	WaitlistService_UpdateWaitlist_FullMethodName = "/waitlist.signup.v1.WaitlistService/UpdateWaitlist"
-	WaitlistService_DeleteWaitlist_FullMethodName = "/waitlist.signup.v1.WaitlistService/DeleteWaitlist"
-	WaitlistService_CloseOwner_FullMethodName     = "/waitlist.signup.v1.WaitlistService/CloseOwner"
+	WaitlistService_CloseOwner_FullMethodName = "/waitlist.signup.v1.WaitlistService/CloseOwner"
 )
 
 // WaitlistServiceClient is the client API for WaitlistService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WaitlistService serves the owners' REST interface. Every request carries the
-// actor; signup decides, in the contract's order: the waitlist exists, the actor may
-// act for its owner, the owner's subscription, the role, the body, the tier.
+// WaitlistService serves account.
 type WaitlistServiceClient interface {
-	CreateWaitlist(ctx context.Context, in *CreateWaitlistRequest, opts ...grpc.CallOption) (*CreateWaitlistResponse, error)
-	ListWaitlists(ctx context.Context, in *ListWaitlistsRequest, opts ...grpc.CallOption) (*ListWaitlistsResponse, error)
-	GetWaitlist(ctx context.Context, in *GetWaitlistRequest, opts ...grpc.CallOption) (*GetWaitlistResponse, error)
-	UpdateWaitlist(ctx context.Context, in *UpdateWaitlistRequest, opts ...grpc.CallOption) (*UpdateWaitlistResponse, error)
-	DeleteWaitlist(ctx context.Context, in *DeleteWaitlistRequest, opts ...grpc.CallOption) (*DeleteWaitlistResponse, error)
 	// CloseOwner makes every waitlist of an account invisible at once and
 	// schedules its purge. Repeating it is harmless.
 	CloseOwner(ctx context.Context, in *CloseOwnerRequest, opts ...grpc.CallOption) (*CloseOwnerResponse, error)
@@ -54,56 +42,6 @@ type waitlistServiceClient struct {
 
 func NewWaitlistServiceClient(cc grpc.ClientConnInterface) WaitlistServiceClient {
 	return &waitlistServiceClient{cc}
-}
-
-func (c *waitlistServiceClient) CreateWaitlist(ctx context.Context, in *CreateWaitlistRequest, opts ...grpc.CallOption) (*CreateWaitlistResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CreateWaitlistResponse)
-	err := c.cc.Invoke(ctx, WaitlistService_CreateWaitlist_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *waitlistServiceClient) ListWaitlists(ctx context.Context, in *ListWaitlistsRequest, opts ...grpc.CallOption) (*ListWaitlistsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListWaitlistsResponse)
-	err := c.cc.Invoke(ctx, WaitlistService_ListWaitlists_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *waitlistServiceClient) GetWaitlist(ctx context.Context, in *GetWaitlistRequest, opts ...grpc.CallOption) (*GetWaitlistResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetWaitlistResponse)
-	err := c.cc.Invoke(ctx, WaitlistService_GetWaitlist_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *waitlistServiceClient) UpdateWaitlist(ctx context.Context, in *UpdateWaitlistRequest, opts ...grpc.CallOption) (*UpdateWaitlistResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(UpdateWaitlistResponse)
-	err := c.cc.Invoke(ctx, WaitlistService_UpdateWaitlist_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *waitlistServiceClient) DeleteWaitlist(ctx context.Context, in *DeleteWaitlistRequest, opts ...grpc.CallOption) (*DeleteWaitlistResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DeleteWaitlistResponse)
-	err := c.cc.Invoke(ctx, WaitlistService_DeleteWaitlist_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
 }
 
 func (c *waitlistServiceClient) CloseOwner(ctx context.Context, in *CloseOwnerRequest, opts ...grpc.CallOption) (*CloseOwnerResponse, error) {
@@ -120,15 +58,8 @@ func (c *waitlistServiceClient) CloseOwner(ctx context.Context, in *CloseOwnerRe
 // All implementations must embed UnimplementedWaitlistServiceServer
 // for forward compatibility.
 //
-// WaitlistService serves the owners' REST interface. Every request carries the
-// actor; signup decides, in the contract's order: the waitlist exists, the actor may
-// act for its owner, the owner's subscription, the role, the body, the tier.
+// WaitlistService serves account.
 type WaitlistServiceServer interface {
-	CreateWaitlist(context.Context, *CreateWaitlistRequest) (*CreateWaitlistResponse, error)
-	ListWaitlists(context.Context, *ListWaitlistsRequest) (*ListWaitlistsResponse, error)
-	GetWaitlist(context.Context, *GetWaitlistRequest) (*GetWaitlistResponse, error)
-	UpdateWaitlist(context.Context, *UpdateWaitlistRequest) (*UpdateWaitlistResponse, error)
-	DeleteWaitlist(context.Context, *DeleteWaitlistRequest) (*DeleteWaitlistResponse, error)
 	// CloseOwner makes every waitlist of an account invisible at once and
 	// schedules its purge. Repeating it is harmless.
 	CloseOwner(context.Context, *CloseOwnerRequest) (*CloseOwnerResponse, error)
@@ -142,21 +73,6 @@ type WaitlistServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedWaitlistServiceServer struct{}
 
-func (UnimplementedWaitlistServiceServer) CreateWaitlist(context.Context, *CreateWaitlistRequest) (*CreateWaitlistResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method CreateWaitlist not implemented")
-}
-func (UnimplementedWaitlistServiceServer) ListWaitlists(context.Context, *ListWaitlistsRequest) (*ListWaitlistsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListWaitlists not implemented")
-}
-func (UnimplementedWaitlistServiceServer) GetWaitlist(context.Context, *GetWaitlistRequest) (*GetWaitlistResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetWaitlist not implemented")
-}
-func (UnimplementedWaitlistServiceServer) UpdateWaitlist(context.Context, *UpdateWaitlistRequest) (*UpdateWaitlistResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method UpdateWaitlist not implemented")
-}
-func (UnimplementedWaitlistServiceServer) DeleteWaitlist(context.Context, *DeleteWaitlistRequest) (*DeleteWaitlistResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DeleteWaitlist not implemented")
-}
 func (UnimplementedWaitlistServiceServer) CloseOwner(context.Context, *CloseOwnerRequest) (*CloseOwnerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseOwner not implemented")
 }
@@ -179,96 +95,6 @@ func RegisterWaitlistServiceServer(s grpc.ServiceRegistrar, srv WaitlistServiceS
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&WaitlistService_ServiceDesc, srv)
-}
-
-func _WaitlistService_CreateWaitlist_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CreateWaitlistRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(WaitlistServiceServer).CreateWaitlist(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: WaitlistService_CreateWaitlist_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(WaitlistServiceServer).CreateWaitlist(ctx, req.(*CreateWaitlistRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _WaitlistService_ListWaitlists_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListWaitlistsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(WaitlistServiceServer).ListWaitlists(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: WaitlistService_ListWaitlists_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(WaitlistServiceServer).ListWaitlists(ctx, req.(*ListWaitlistsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _WaitlistService_GetWaitlist_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetWaitlistRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(WaitlistServiceServer).GetWaitlist(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: WaitlistService_GetWaitlist_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(WaitlistServiceServer).GetWaitlist(ctx, req.(*GetWaitlistRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _WaitlistService_UpdateWaitlist_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(UpdateWaitlistRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(WaitlistServiceServer).UpdateWaitlist(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: WaitlistService_UpdateWaitlist_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(WaitlistServiceServer).UpdateWaitlist(ctx, req.(*UpdateWaitlistRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _WaitlistService_DeleteWaitlist_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DeleteWaitlistRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(WaitlistServiceServer).DeleteWaitlist(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: WaitlistService_DeleteWaitlist_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(WaitlistServiceServer).DeleteWaitlist(ctx, req.(*DeleteWaitlistRequest))
-	}
-	return interceptor(ctx, in, info, handler)
 }
 
 func _WaitlistService_CloseOwner_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -297,26 +123,6 @@ var WaitlistService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*WaitlistServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "CreateWaitlist",
-			Handler:    _WaitlistService_CreateWaitlist_Handler,
-		},
-		{
-			MethodName: "ListWaitlists",
-			Handler:    _WaitlistService_ListWaitlists_Handler,
-		},
-		{
-			MethodName: "GetWaitlist",
-			Handler:    _WaitlistService_GetWaitlist_Handler,
-		},
-		{
-			MethodName: "UpdateWaitlist",
-			Handler:    _WaitlistService_UpdateWaitlist_Handler,
-		},
-		{
-			MethodName: "DeleteWaitlist",
-			Handler:    _WaitlistService_DeleteWaitlist_Handler,
-		},
-		{
 			MethodName: "CloseOwner",
 			Handler:    _WaitlistService_CloseOwner_Handler,
 		},
@@ -326,46 +132,20 @@ var WaitlistService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	AdminService_ListSignups_FullMethodName        = "/waitlist.signup.v1.AdminService/ListSignups"
-	AdminService_RemoveSignup_FullMethodName       = "/waitlist.signup.v1.AdminService/RemoveSignup"
-	AdminService_MoveSignup_FullMethodName         = "/waitlist.signup.v1.AdminService/MoveSignup"
-	AdminService_CreditSignup_FullMethodName       = "/waitlist.signup.v1.AdminService/CreditSignup"
-	AdminService_GetStats_FullMethodName           = "/waitlist.signup.v1.AdminService/GetStats"
-	AdminService_ExportSignups_FullMethodName      = "/waitlist.signup.v1.AdminService/ExportSignups"
-	AdminService_ImportSignups_FullMethodName      = "/waitlist.signup.v1.AdminService/ImportSignups"
-	AdminService_AuthorizeAnalytics_FullMethodName = "/waitlist.signup.v1.AdminService/AuthorizeAnalytics"
-	AdminService_ListWaitlistIds_FullMethodName    = "/waitlist.signup.v1.AdminService/ListWaitlistIds"
-	AdminService_TallySignups_FullMethodName       = "/waitlist.signup.v1.AdminService/TallySignups"
+	AdminService_ListWaitlistIds_FullMethodName = "/waitlist.signup.v1.AdminService/ListWaitlistIds"
+	AdminService_TallySignups_FullMethodName    = "/waitlist.signup.v1.AdminService/TallySignups"
 )
 
 // AdminServiceClient is the client API for AdminService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AdminService serves the owners' REST interface to the signups of a waitlist.
-// Every request carries the actor, and signup decides as in WaitlistService.
+// AdminService serves to rebuild aggregates.
 type AdminServiceClient interface {
-	ListSignups(ctx context.Context, in *ListSignupsRequest, opts ...grpc.CallOption) (*ListSignupsResponse, error)
-	RemoveSignup(ctx context.Context, in *RemoveSignupRequest, opts ...grpc.CallOption) (*RemoveSignupResponse, error)
-	MoveSignup(ctx context.Context, in *MoveSignupRequest, opts ...grpc.CallOption) (*MoveSignupResponse, error)
-	// CreditSignup gives the referrer of a signup the credit that was withheld.
-	CreditSignup(ctx context.Context, in *CreditSignupRequest, opts ...grpc.CallOption) (*CreditSignupResponse, error)
-	GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error)
-	// ExportSignups streams one snapshot of the queue as CSV. A stream that ends
-	// without an error is complete.
-	ExportSignups(ctx context.Context, in *ExportSignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportSignupsResponse], error)
-	// ImportSignups takes the request's body in pieces, and answers when every
-	// row is stored.
-	ImportSignups(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportSignupsRequest, ImportSignupsResponse], error)
-	// AuthorizeAnalytics decides whether the actor may see a waitlist's analytics,
-	// and returns the part that comes from the signups themselves.
-	AuthorizeAnalytics(ctx context.Context, in *AuthorizeAnalyticsRequest, opts ...grpc.CallOption) (*AuthorizeAnalyticsResponse, error)
-	// ListWaitlistIds streams the ids of all waitlists, in order. It serves
-	// to rebuild aggregates.
+	// ListWaitlistIds streams the ids of all waitlists, in order.
 	ListWaitlistIds(ctx context.Context, in *ListWaitlistIdsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListWaitlistIdsResponse], error)
 	// TallySignups counts the signups of a waitlist, the removed ones too, from one
-	// snapshot. It serves to rebuild aggregates. NOT_FOUND if the waitlist
-	// is gone.
+	// snapshot. NOT_FOUND if the waitlist is gone.
 	TallySignups(ctx context.Context, in *TallySignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TallySignupsResponse], error)
 }
 
@@ -377,101 +157,9 @@ func NewAdminServiceClient(cc grpc.ClientConnInterface) AdminServiceClient {
 	return &adminServiceClient{cc}
 }
 
-func (c *adminServiceClient) ListSignups(ctx context.Context, in *ListSignupsRequest, opts ...grpc.CallOption) (*ListSignupsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListSignupsResponse)
-	err := c.cc.Invoke(ctx, AdminService_ListSignups_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *adminServiceClient) RemoveSignup(ctx context.Context, in *RemoveSignupRequest, opts ...grpc.CallOption) (*RemoveSignupResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RemoveSignupResponse)
-	err := c.cc.Invoke(ctx, AdminService_RemoveSignup_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *adminServiceClient) MoveSignup(ctx context.Context, in *MoveSignupRequest, opts ...grpc.CallOption) (*MoveSignupResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(MoveSignupResponse)
-	err := c.cc.Invoke(ctx, AdminService_MoveSignup_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *adminServiceClient) CreditSignup(ctx context.Context, in *CreditSignupRequest, opts ...grpc.CallOption) (*CreditSignupResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CreditSignupResponse)
-	err := c.cc.Invoke(ctx, AdminService_CreditSignup_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *adminServiceClient) GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetStatsResponse)
-	err := c.cc.Invoke(ctx, AdminService_GetStats_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *adminServiceClient) ExportSignups(ctx context.Context, in *ExportSignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportSignupsResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_ExportSignups_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[ExportSignupsRequest, ExportSignupsResponse]{ClientStream: stream}
-	if err := x.ClientStream.SendMsg(in); err != nil {
-		return nil, err
-	}
-	if err := x.ClientStream.CloseSend(); err != nil {
-		return nil, err
-	}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AdminService_ExportSignupsClient = grpc.ServerStreamingClient[ExportSignupsResponse]
-
-func (c *adminServiceClient) ImportSignups(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportSignupsRequest, ImportSignupsResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_ImportSignups_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[ImportSignupsRequest, ImportSignupsResponse]{ClientStream: stream}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AdminService_ImportSignupsClient = grpc.ClientStreamingClient[ImportSignupsRequest, ImportSignupsResponse]
-
-func (c *adminServiceClient) AuthorizeAnalytics(ctx context.Context, in *AuthorizeAnalyticsRequest, opts ...grpc.CallOption) (*AuthorizeAnalyticsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(AuthorizeAnalyticsResponse)
-	err := c.cc.Invoke(ctx, AdminService_AuthorizeAnalytics_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 func (c *adminServiceClient) ListWaitlistIds(ctx context.Context, in *ListWaitlistIdsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListWaitlistIdsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[2], AdminService_ListWaitlistIds_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_ListWaitlistIds_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -490,7 +178,7 @@ type AdminService_ListWaitlistIdsClient = grpc.ServerStreamingClient[ListWaitlis
 
 func (c *adminServiceClient) TallySignups(ctx context.Context, in *TallySignupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TallySignupsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[3], AdminService_TallySignups_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_TallySignups_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -511,30 +199,12 @@ type AdminService_TallySignupsClient = grpc.ServerStreamingClient[TallySignupsRe
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// AdminService serves the owners' REST interface to the signups of a waitlist.
-// Every request carries the actor, and signup decides as in WaitlistService.
+// AdminService serves to rebuild aggregates.
 type AdminServiceServer interface {
-	ListSignups(context.Context, *ListSignupsRequest) (*ListSignupsResponse, error)
-	RemoveSignup(context.Context, *RemoveSignupRequest) (*RemoveSignupResponse, error)
-	MoveSignup(context.Context, *MoveSignupRequest) (*MoveSignupResponse, error)
-	// CreditSignup gives the referrer of a signup the credit that was withheld.
-	CreditSignup(context.Context, *CreditSignupRequest) (*CreditSignupResponse, error)
-	GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error)
-	// ExportSignups streams one snapshot of the queue as CSV. A stream that ends
-	// without an error is complete.
-	ExportSignups(*ExportSignupsRequest, grpc.ServerStreamingServer[ExportSignupsResponse]) error
-	// ImportSignups takes the request's body in pieces, and answers when every
-	// row is stored.
-	ImportSignups(grpc.ClientStreamingServer[ImportSignupsRequest, ImportSignupsResponse]) error
-	// AuthorizeAnalytics decides whether the actor may see a waitlist's analytics,
-	// and returns the part that comes from the signups themselves.
-	AuthorizeAnalytics(context.Context, *AuthorizeAnalyticsRequest) (*AuthorizeAnalyticsResponse, error)
-	// ListWaitlistIds streams the ids of all waitlists, in order. It serves
-	// to rebuild aggregates.
+	// ListWaitlistIds streams the ids of all waitlists, in order.
 	ListWaitlistIds(*ListWaitlistIdsRequest, grpc.ServerStreamingServer[ListWaitlistIdsResponse]) error
 	// TallySignups counts the signups of a waitlist, the removed ones too, from one
-	// snapshot. It serves to rebuild aggregates. NOT_FOUND if the waitlist
-	// is gone.
+	// snapshot. NOT_FOUND if the waitlist is gone.
 	TallySignups(*TallySignupsRequest, grpc.ServerStreamingServer[TallySignupsResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
@@ -546,30 +216,6 @@ type AdminServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedAdminServiceServer struct{}
 
-func (UnimplementedAdminServiceServer) ListSignups(context.Context, *ListSignupsRequest) (*ListSignupsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListSignups not implemented")
-}
-func (UnimplementedAdminServiceServer) RemoveSignup(context.Context, *RemoveSignupRequest) (*RemoveSignupResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method RemoveSignup not implemented")
-}
-func (UnimplementedAdminServiceServer) MoveSignup(context.Context, *MoveSignupRequest) (*MoveSignupResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method MoveSignup not implemented")
-}
-func (UnimplementedAdminServiceServer) CreditSignup(context.Context, *CreditSignupRequest) (*CreditSignupResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method CreditSignup not implemented")
-}
-func (UnimplementedAdminServiceServer) GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetStats not implemented")
-}
-func (UnimplementedAdminServiceServer) ExportSignups(*ExportSignupsRequest, grpc.ServerStreamingServer[ExportSignupsResponse]) error {
-	return status.Error(codes.Unimplemented, "method ExportSignups not implemented")
-}
-func (UnimplementedAdminServiceServer) ImportSignups(grpc.ClientStreamingServer[ImportSignupsRequest, ImportSignupsResponse]) error {
-	return status.Error(codes.Unimplemented, "method ImportSignups not implemented")
-}
-func (UnimplementedAdminServiceServer) AuthorizeAnalytics(context.Context, *AuthorizeAnalyticsRequest) (*AuthorizeAnalyticsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method AuthorizeAnalytics not implemented")
-}
 func (UnimplementedAdminServiceServer) ListWaitlistIds(*ListWaitlistIdsRequest, grpc.ServerStreamingServer[ListWaitlistIdsResponse]) error {
 	return status.Error(codes.Unimplemented, "method ListWaitlistIds not implemented")
 }
@@ -595,132 +241,6 @@ func RegisterAdminServiceServer(s grpc.ServiceRegistrar, srv AdminServiceServer)
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&AdminService_ServiceDesc, srv)
-}
-
-func _AdminService_ListSignups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListSignupsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).ListSignups(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_ListSignups_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).ListSignups(ctx, req.(*ListSignupsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _AdminService_RemoveSignup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RemoveSignupRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).RemoveSignup(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_RemoveSignup_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).RemoveSignup(ctx, req.(*RemoveSignupRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _AdminService_MoveSignup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(MoveSignupRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).MoveSignup(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_MoveSignup_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).MoveSignup(ctx, req.(*MoveSignupRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _AdminService_CreditSignup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CreditSignupRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).CreditSignup(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_CreditSignup_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).CreditSignup(ctx, req.(*CreditSignupRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _AdminService_GetStats_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetStatsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).GetStats(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_GetStats_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).GetStats(ctx, req.(*GetStatsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _AdminService_ExportSignups_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(ExportSignupsRequest)
-	if err := stream.RecvMsg(m); err != nil {
-		return err
-	}
-	return srv.(AdminServiceServer).ExportSignups(m, &grpc.GenericServerStream[ExportSignupsRequest, ExportSignupsResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AdminService_ExportSignupsServer = grpc.ServerStreamingServer[ExportSignupsResponse]
-
-func _AdminService_ImportSignups_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(AdminServiceServer).ImportSignups(&grpc.GenericServerStream[ImportSignupsRequest, ImportSignupsResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AdminService_ImportSignupsServer = grpc.ClientStreamingServer[ImportSignupsRequest, ImportSignupsResponse]
-
-func _AdminService_AuthorizeAnalytics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(AuthorizeAnalyticsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).AuthorizeAnalytics(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_AuthorizeAnalytics_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).AuthorizeAnalytics(ctx, req.(*AuthorizeAnalyticsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
 }
 
 func _AdminService_ListWaitlistIds_Handler(srv interface{}, stream grpc.ServerStream) error {
@@ -751,43 +271,8 @@ type AdminService_TallySignupsServer = grpc.ServerStreamingServer[TallySignupsRe
 var AdminService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "waitlist.signup.v1.AdminService",
 	HandlerType: (*AdminServiceServer)(nil),
-	Methods: []grpc.MethodDesc{
-		{
-			MethodName: "ListSignups",
-			Handler:    _AdminService_ListSignups_Handler,
-		},
-		{
-			MethodName: "RemoveSignup",
-			Handler:    _AdminService_RemoveSignup_Handler,
-		},
-		{
-			MethodName: "MoveSignup",
-			Handler:    _AdminService_MoveSignup_Handler,
-		},
-		{
-			MethodName: "CreditSignup",
-			Handler:    _AdminService_CreditSignup_Handler,
-		},
-		{
-			MethodName: "GetStats",
-			Handler:    _AdminService_GetStats_Handler,
-		},
-		{
-			MethodName: "AuthorizeAnalytics",
-			Handler:    _AdminService_AuthorizeAnalytics_Handler,
-		},
-	},
+	Methods:     []grpc.MethodDesc{},
 	Streams: []grpc.StreamDesc{
-		{
-			StreamName:    "ExportSignups",
-			Handler:       _AdminService_ExportSignups_Handler,
-			ServerStreams: true,
-		},
-		{
-			StreamName:    "ImportSignups",
-			Handler:       _AdminService_ImportSignups_Handler,
-			ClientStreams: true,
-		},
 		{
 			StreamName:    "ListWaitlistIds",
 			Handler:       _AdminService_ListWaitlistIds_Handler,

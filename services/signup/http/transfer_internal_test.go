@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,11 +19,11 @@ import (
 
 	"google.golang.org/grpc"
 
+	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/httpapi"
-	"waitlist.internal/libs/rpc"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
-	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
+	"waitlist.internal/services/signup"
 )
 
 const (
@@ -33,23 +32,22 @@ const (
 	importPath = "/v1/waitlists/" + list + "/import"
 )
 
-type (
-	exportStream = grpc.ServerStreamingServer[signupv1.ExportSignupsResponse]
-	importStream = grpc.ClientStreamingServer[signupv1.ImportSignupsRequest, signupv1.ImportSignupsResponse]
-)
-
-// signups stands for signup.
-type signups struct {
-	signupv1.UnimplementedAdminServiceServer
-	export  func(*signupv1.ExportSignupsRequest, exportStream) error
-	imports func(importStream) error
+// whole stands for *signup.Admin.
+type whole struct {
+	export  func(ctx context.Context, id string, send func([]byte) error) error
+	imports func(ctx context.Context, id string, next func() ([]byte, error)) (signup.Imported, error)
+	mayRead func() error
 }
 
-func (s *signups) ExportSignups(r *signupv1.ExportSignupsRequest, out exportStream) error {
-	return s.export(r, out)
+func (w *whole) Export(ctx context.Context, _ access.Actor, id string, send func([]byte) error) error {
+	return w.export(ctx, id, send)
 }
 
-func (s *signups) ImportSignups(in importStream) error { return s.imports(in) }
+func (w *whole) Import(ctx context.Context, _ access.Actor, id string, next func() ([]byte, error)) (signup.Imported, error) {
+	return w.imports(ctx, id, next)
+}
+
+func (w *whole) MayRead(context.Context, access.Actor, string) error { return w.mayRead() }
 
 // accounts takes one token.
 type accounts struct{}
@@ -61,40 +59,16 @@ func (accounts) Authorize(_ context.Context, r *accountv1.AuthorizeRequest, _ ..
 	return &accountv1.AuthorizeResponse{}, nil
 }
 
-// edge serves the routes over s, with clients that may stall for a moment only.
-// s nil: signup is not there.
-func edge(t *testing.T, s *signups) *httptest.Server {
+// serve serves the routes over w, with clients that may stall for a moment only.
+func serve(t *testing.T, w *whole, recheck time.Duration) *httptest.Server {
 	t.Helper()
-	id, err := rpc.NewIdentity("admin-analytics", make([]byte, ed25519.SeedSize))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := rpc.Dial(l.Addr().String(), id, "signup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s == nil {
-		_ = l.Close()
-	} else {
-		srv := rpc.NewServer("signup", rpc.Keys{"admin-analytics": {id.Public()}}, slog.New(slog.DiscardHandler))
-		signupv1.RegisterAdminServiceServer(srv, s)
-		done := make(chan struct{})
-		go func() { defer close(done); _ = srv.Serve(l) }()
-		t.Cleanup(func() { srv.Stop(); <-done })
-	}
 	e, err := httpapi.NewEngine(httpapi.Config{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler{
-		accounts: accounts{}, signups: signupv1.NewAdminServiceClient(conn), stall: 300 * time.Millisecond, recheck: time.Hour,
-	}.transferRoutes(e)
+	transferHandler{accounts: accounts{}, transfers: w, stall: 300 * time.Millisecond, recheck: recheck}.routes(e)
 	web := httptest.NewServer(e)
-	t.Cleanup(func() { web.Close(); _ = conn.Close() })
+	t.Cleanup(web.Close)
 	return web
 }
 
@@ -151,25 +125,21 @@ func await(t *testing.T, ended <-chan struct{}) {
 	}
 }
 
-func send(out exportStream, csv string) error {
-	return out.Send(&signupv1.ExportSignupsResponse{Csv: []byte(csv)})
-}
-
 func TestExport(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{}, 10)
-	web := edge(t, &signups{export: func(r *signupv1.ExportSignupsRequest, out exportStream) error {
+	web := serve(t, &whole{export: func(_ context.Context, id string, send func([]byte) error) error {
 		defer func() { ended <- struct{}{} }()
-		if r.GetWaitlistId() != list {
+		if id != list {
 			return apierr.NotFoundf("no")
 		}
 		for _, piece := range []string{"email\r\n", "a@example.com\r\n", strings.Repeat("b@example.com\r\n", 10_000)} {
-			if err := send(out, piece); err != nil {
+			if err := send([]byte(piece)); err != nil {
 				return err
 			}
 		}
 		return nil
-	}})
+	}}, time.Hour)
 	want := "email\r\na@example.com\r\n" + strings.Repeat("b@example.com\r\n", 10_000)
 	for _, path := range []string{exportPath, exportPath + "?token=good", strings.Replace(exportPath, list, strings.ToUpper(list), 1)} {
 		res := call(t, web, http.MethodGet, path, nil)
@@ -212,14 +182,14 @@ func TestExportFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			web := edge(t, &signups{export: func(_ *signupv1.ExportSignupsRequest, out exportStream) error {
+			web := serve(t, &whole{export: func(_ context.Context, _ string, send func([]byte) error) error {
 				for range tt.pieces {
-					if err := send(out, "a@example.com\r\n"); err != nil {
+					if err := send([]byte("a@example.com\r\n")); err != nil {
 						return err
 					}
 				}
 				return tt.err
-			}})
+			}}, time.Hour)
 			res := call(t, web, http.MethodGet, exportPath, nil)
 			if res.status != tt.status || (res.err == nil) != (tt.pieces == 0) {
 				t.Errorf("status %d, the body ends with %v", res.status, res.err)
@@ -232,12 +202,12 @@ func TestExportFails(t *testing.T) {
 }
 
 // endless sends as much as is taken, and says when nothing is any more.
-func endless(began, ended chan<- struct{}) *signups {
-	return &signups{export: func(_ *signupv1.ExportSignupsRequest, out exportStream) error {
+func endless(began, ended chan<- struct{}) *whole {
+	return &whole{export: func(_ context.Context, _ string, send func([]byte) error) error {
 		defer close(ended)
 		piece := strings.Repeat("a@example.com\r\n", 4000)
 		for first := true; ; first = false {
-			if err := send(out, piece); err != nil {
+			if err := send([]byte(piece)); err != nil {
 				return err
 			}
 			if first {
@@ -254,7 +224,7 @@ func TestStalledExport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			began, ended := make(chan struct{}), make(chan struct{})
-			web := edge(t, endless(began, ended))
+			web := serve(t, endless(began, ended), time.Hour)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, web.URL+exportPath, nil)
@@ -303,9 +273,9 @@ func TestSlowExport(t *testing.T) {
 	t.Parallel()
 	const pieces = 50
 	piece := strings.Repeat("a@example.com\r\n", 100)
-	s := &signups{export: func(_ *signupv1.ExportSignupsRequest, out exportStream) error {
+	s := &whole{export: func(_ context.Context, _ string, send func([]byte) error) error {
 		for range pieces {
-			if err := send(out, piece); err != nil {
+			if err := send([]byte(piece)); err != nil {
 				return err
 			}
 		}
@@ -320,7 +290,7 @@ func TestSlowExport(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			web := edge(t, s)
+			web := serve(t, s, time.Hour)
 			w := &pacedWriter{ResponseRecorder: httptest.NewRecorder(), rate: tt.rate}
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, exportPath, nil)
 			req.Header.Set("Authorization", "Bearer good")
@@ -340,7 +310,7 @@ func TestSlowExport(t *testing.T) {
 func TestHeadOfExport(t *testing.T) {
 	t.Parallel()
 	began, ended := make(chan struct{}), make(chan struct{})
-	web := edge(t, endless(began, ended))
+	web := serve(t, endless(began, ended), time.Hour)
 	if a := call(t, web, http.MethodHead, exportPath,
 		nil); a.status != 200 || a.header.Get("Content-Type") != "text/csv; charset=utf-8" || len(a.body) > 0 {
 		t.Errorf("%+v", a)
@@ -348,63 +318,73 @@ func TestHeadOfExport(t *testing.T) {
 	await(t, ended)
 }
 
-// TestTransferOfNobody: signup that is not there, or says nothing, is an answer
-// within five seconds.
-func TestTransferOfNobody(t *testing.T) {
+// TestExportThatDoesNotBegin is an answer within five seconds.
+func TestExportThatDoesNotBegin(t *testing.T) {
 	t.Parallel()
-	silent := &signups{
-		export:  func(_ *signupv1.ExportSignupsRequest, out exportStream) error { <-out.Context().Done(); return nil },
-		imports: func(in importStream) error { <-in.Context().Done(); return nil },
+	web := serve(t, &whole{export: func(ctx context.Context, _ string, _ func([]byte) error) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}}, time.Hour)
+	start := time.Now()
+	res := call(t, web, http.MethodGet, exportPath, nil)
+	if status, code := res.refused(t); status != 500 || code != apierr.InternalError || res.header.Get("Retry-After") == "" {
+		t.Errorf("%d %s %v", status, code, res.header)
 	}
+	if took := time.Since(start); took > 8*time.Second {
+		t.Errorf("after %s", took)
+	}
+}
+
+// TestExportOfWhoLosesAccess ends midway, unless the one who is asked is away.
+func TestExportOfWhoLosesAccess(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
-		s            *signups
-		method, path string
+		err   error
+		whole bool
 	}{
-		"export, silent": {silent, http.MethodGet, exportPath},
-		"export, away":   {nil, http.MethodGet, exportPath},
-		"import, away":   {nil, http.MethodPost, importPath},
+		"lost": {apierr.New(apierr.Forbidden, "no"), false}, "deleted": {apierr.NotFoundf("no"), false},
+		"away": {errors.New("away"), true}, "kept": {nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			web := edge(t, tt.s)
-			start := time.Now()
-			res := call(t, web, tt.method, tt.path, strings.NewReader(`{"signups":[]}`))
-			if status, code := res.refused(t); status != 500 || code != apierr.InternalError || res.header.Get("Retry-After") == "" {
-				t.Errorf("%d %s %v", status, code, res.header)
-			}
-			if took := time.Since(start); took > 8*time.Second {
-				t.Errorf("after %s", took)
+			web := serve(t, &whole{
+				export: func(_ context.Context, _ string, send func([]byte) error) error {
+					for range 3 {
+						if err := send([]byte("a@example.com\r\n")); err != nil {
+							return err
+						}
+					}
+					return nil
+				},
+				mayRead: func() error { return tt.err },
+			}, 0)
+			res := call(t, web, http.MethodGet, exportPath, nil)
+			if res.status != 200 || (res.err == nil) != tt.whole {
+				t.Errorf("%d, the body ends with %v", res.status, res.err)
 			}
 		})
 	}
 }
 
-// received is what signup got of an import.
+// received is what was read of an import.
 type received struct {
-	first *signupv1.ImportSignupsRequest
-	body  []byte
-	err   error
+	id   string
+	body []byte
+	err  error
 }
 
-// taker takes whole imports and answers with what answer makes of them.
-func taker(answer func(received) (*signupv1.ImportSignupsResponse, error)) *signups {
-	return &signups{imports: func(in importStream) error {
-		var r received
-		if r.first, r.err = in.Recv(); r.err != nil {
-			return r.err
-		}
+// taker reads whole imports and answers with what answer makes of them.
+func taker(answer func(received) (signup.Imported, error)) *whole {
+	return &whole{imports: func(_ context.Context, id string, next func() ([]byte, error)) (signup.Imported, error) {
+		r := received{id: id}
 		for {
-			var m *signupv1.ImportSignupsRequest
-			if m, r.err = in.Recv(); r.err != nil {
-				break
+			piece, err := next()
+			if err != nil {
+				r.err = err
+				return answer(r)
 			}
-			r.body = append(r.body, m.GetBody()...)
+			r.body = append(r.body, piece...)
 		}
-		res, err := answer(r)
-		if err != nil {
-			return err
-		}
-		return in.SendAndClose(res)
 	}}
 }
 
@@ -412,21 +392,20 @@ func TestImport(t *testing.T) {
 	t.Parallel()
 	limit := []byte(strings.Repeat("0123456789abcdef", httpapi.ImportBodyLimit/16))
 	body := limit
-	res := &signupv1.ImportSignupsResponse{Imported: 5, Skipped: 7}
-	web := edge(t, taker(func(r received) (*signupv1.ImportSignupsResponse, error) {
-		if !errors.Is(r.err, io.EOF) || !bytes.Equal(r.body,
-			body) || r.first.GetWaitlistId() != list || r.first.GetActor() == nil || len(r.first.GetBody()) > 0 {
-			return nil, fmt.Errorf("%d bytes, %w", len(r.body), r.err)
+	res := signup.Imported{Imported: 5, Skipped: 7}
+	web := serve(t, taker(func(r received) (signup.Imported, error) {
+		if !errors.Is(r.err, io.EOF) || !bytes.Equal(r.body, body) || r.id != list {
+			return signup.Imported{}, fmt.Errorf("%d bytes, %w", len(r.body), r.err)
 		}
 		return res, nil
-	}))
+	}), time.Hour)
 	for _, tt := range []struct {
-		errors []*signupv1.ImportError
+		errors []signup.ImportError
 		want   string
 	}{
 		{nil, `{"imported":5,"skipped":7,"errors":[]}`},
 		{
-			[]*signupv1.ImportError{{Row: 3, Email: "<x>", Error: "bad"}, {Row: 4}},
+			[]signup.ImportError{{Row: 3, Email: "<x>", Message: "bad"}, {Row: 4}},
 			`{"imported":5,"skipped":7,"errors":[{"row":3,"email":"<x>","error":"bad"},{"row":4,"email":"","error":""}]}`,
 		},
 	} {
@@ -437,9 +416,6 @@ func TestImport(t *testing.T) {
 			t.Errorf("%d %s", got.status, got.body)
 		}
 	}
-	if got := call(t, web, http.MethodPost, "/v1/waitlists/x/import", bytes.NewReader(body)); got.status != 404 {
-		t.Errorf("id that is none: %d", got.status)
-	}
 	if got := call(t, web, http.MethodPost, importPath+"?token=good", bytes.NewReader(nil)); got.status != 401 {
 		t.Errorf("token in the query: %d", got.status)
 	}
@@ -449,14 +425,11 @@ func TestImport(t *testing.T) {
 // broke off is taken for whole.
 func TestImportIsRefused(t *testing.T) {
 	t.Parallel()
-	forbidden := &signups{imports: func(in importStream) error {
-		if _, err := in.Recv(); err != nil {
-			return err
-		}
-		return apierr.New(apierr.Forbidden, "no")
+	forbidden := &whole{imports: func(context.Context, string, func() ([]byte, error)) (signup.Imported, error) {
+		return signup.Imported{}, apierr.New(apierr.Forbidden, "no")
 	}}
 	big := strings.Repeat(" ", httpapi.ImportBodyLimit+1)
-	web := edge(t, forbidden)
+	web := serve(t, forbidden, time.Hour)
 	for _, size := range []int{0, 10, 1 << 20, 8 << 20} {
 		if status, code := call(t, web, http.MethodPost, importPath,
 			strings.NewReader(big[:size])).refused(t); status != 403 || code != apierr.Forbidden {
@@ -465,7 +438,7 @@ func TestImportIsRefused(t *testing.T) {
 	}
 	// Who reads nothing before everything is written sees it too, whatever it is.
 	for _, request := range []string{
-		importPath + " HTTP/1.1\r\nAuthorization: Bearer bad", "/v1/waitlists/x/import HTTP/1.1\r\nAuthorization: Bearer good",
+		importPath + " HTTP/1.1\r\nAuthorization: Bearer bad",
 		importPath + " HTTP/1.1\r\nAuthorization: Bearer good",
 	} {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", web.Listener.Addr().String())
@@ -506,22 +479,14 @@ func TestImportIsRefused(t *testing.T) {
 	}
 
 	got := make(chan received, 1)
-	web = edge(t, taker(func(r received) (*signupv1.ImportSignupsResponse, error) {
+	web = serve(t, taker(func(r received) (signup.Imported, error) {
 		got <- r
-		return nil, apierr.New(apierr.InvalidBody, "no")
-	}))
-	if status, code := call(t, web, http.MethodPost, importPath,
-		strings.NewReader(big+big[:1<<20])).refused(t); status != 400 || code != apierr.InvalidBody {
-		t.Errorf("over the limit: %d %s", status, code)
-	}
-	if r := <-got; len(r.body) != len(big) {
-		t.Errorf("over the limit: signup got %d bytes", len(r.body))
-	}
-
-	whole := `{"signups":[]}`
+		return signup.Imported{}, apierr.New(apierr.InvalidBody, "no")
+	}), time.Hour)
+	body := `{"signups":[]}`
 	for name, request := range map[string]string{
-		"bad chunk": "Transfer-Encoding: chunked\r\n\r\ne\r\n" + whole + "\r\nXYZ\r\n",
-		"too slow":  "Content-Length: 100\r\n\r\n" + whole,
+		"bad chunk": "Transfer-Encoding: chunked\r\n\r\ne\r\n" + body + "\r\nXYZ\r\n",
+		"too slow":  "Content-Length: 100\r\n\r\n" + body,
 	} {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", web.Listener.Addr().String())
 		if err != nil {
@@ -551,7 +516,7 @@ func TestImportIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(conn, "POST "+importPath+" HTTP/1.1\r\nHost: x\r\n"+
-		"Authorization: Bearer good\r\nContent-Length: 100\r\n\r\n"+whole); err != nil {
+		"Authorization: Bearer good\r\nContent-Length: 100\r\n\r\n"+body); err != nil {
 		t.Fatal(err)
 	}
 	_ = conn.Close()

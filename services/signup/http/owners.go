@@ -1,0 +1,141 @@
+package http
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"waitlist.internal/libs/authn"
+	"waitlist.internal/libs/httpapi"
+	analyticsv1 "waitlist.internal/proto/gen/waitlist/analytics/v1"
+	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
+	"waitlist.internal/services/signup"
+)
+
+// Backends are what the owners' routes stand on.
+type Backends struct {
+	Accounts  authn.Authorizer
+	Owners    *signup.Owners
+	Admin     *signup.Admin
+	Analytics analyticsv1.AnalyticsServiceClient
+	Messaging messagingv1.MessagingServiceClient
+}
+
+type ownersHandler struct{ Backends }
+
+// OwnersRoutes adds /v1/waitlists to an engine of package httpapi.
+func OwnersRoutes(e gin.IRouter, b Backends) {
+	h := ownersHandler{b}
+	g := e.Group("/v1/waitlists", authn.Middleware(b.Accounts))
+	g.POST("", httpapi.H(h.create))
+	g.GET("", httpapi.H(h.list))
+	g.GET("/:waitlist_id", httpapi.H(h.get))
+	g.PATCH("/:waitlist_id", httpapi.H(h.update))
+	g.DELETE("/:waitlist_id", httpapi.H(h.remove))
+	g.GET("/:waitlist_id/signups", httpapi.H(h.listSignups))
+	g.DELETE("/:waitlist_id/signups/:email", httpapi.H(h.removeSignup))
+	g.PATCH("/:waitlist_id/signups/:email", httpapi.H(h.creditSignup))
+	g.PATCH("/:waitlist_id/signups/:email/position", httpapi.H(h.moveSignup))
+	g.GET("/:waitlist_id/stats", httpapi.H(h.stats))
+	g.GET("/:waitlist_id/analytics", httpapi.H(h.series))
+	g.GET("/:waitlist_id/analytics/utm", httpapi.H(h.origins))
+	g.POST("/:waitlist_id/blasts", httpapi.Timeout(blastTimeout), httpapi.H(h.createBlast))
+	g.GET("/:waitlist_id/blasts", httpapi.H(h.listBlasts))
+	transferHandler{
+		accounts: b.Accounts, transfers: b.Admin, stall: stallTimeout, recheck: recheckEvery,
+	}.routes(e)
+}
+
+// summary is a waitlist in the list and in the response to POST.
+type summary struct {
+	WaitlistID  string `json:"waitlist_id"`
+	Name        string `json:"name"`
+	SignupCount int64  `json:"signup_count"`
+	CreatedAt   string `json:"created_at"`
+	// Role is the caller's role; only the list of a member of a team has it.
+	Role string `json:"role,omitempty"`
+}
+
+// waitlist is a waitlist in the responses to GET and PATCH.
+type waitlist struct {
+	WaitlistID  string          `json:"waitlist_id"`
+	Name        string          `json:"name"`
+	Settings    json.RawMessage `json:"settings"`
+	SignupCount int64           `json:"signup_count"`
+	CreatedAt   string          `json:"created_at"`
+}
+
+func detail(w signup.OwnedWaitlist) waitlist {
+	return waitlist{
+		WaitlistID: w.ID, Name: w.Name, Settings: w.SettingsJSON, SignupCount: w.SignupCount, CreatedAt: formatTime(w.CreatedAt),
+	}
+}
+
+func (h ownersHandler) create(c *gin.Context) error {
+	return httpapi.WithBody(c, func(raw []byte) error {
+		w, replayed, err := h.Owners.Create(c.Request.Context(), authn.Actor(c), c.GetHeader("X-Account-Email"), raw, idempotencyKey(c))
+		if err != nil {
+			return err
+		}
+		if replayed {
+			c.Header("Idempotent-Replayed", "true")
+		}
+		httpapi.JSON(c, http.StatusCreated, summary{
+			WaitlistID: w.ID, Name: w.Name, SignupCount: w.SignupCount, CreatedAt: formatTime(w.CreatedAt),
+		})
+		return nil
+	})
+}
+
+func (h ownersHandler) list(c *gin.Context) error {
+	actor := authn.Actor(c)
+	lists, err := h.Owners.List(c.Request.Context(), actor)
+	if err != nil {
+		return err
+	}
+	out := make([]summary, len(lists))
+	for i, w := range lists {
+		out[i] = summary{WaitlistID: w.ID, Name: w.Name, SignupCount: w.SignupCount, CreatedAt: formatTime(w.CreatedAt)}
+		if len(actor.Grants) > 1 { // the first is the caller's own account
+			out[i].Role = w.Role.String()
+		}
+	}
+	httpapi.JSON(c, http.StatusOK, map[string][]summary{"waitlists": out})
+	return nil
+}
+
+func (h ownersHandler) get(c *gin.Context) error {
+	w, err := h.Owners.Get(c.Request.Context(), authn.Actor(c), c.Param(paramID))
+	if err != nil {
+		return err
+	}
+	httpapi.JSON(c, http.StatusOK, detail(w))
+	return nil
+}
+
+func (h ownersHandler) update(c *gin.Context) error {
+	return httpapi.WithBody(c, func(raw []byte) error {
+		w, err := h.Owners.Update(c.Request.Context(), authn.Actor(c), c.Param(paramID), raw)
+		if err != nil {
+			return err
+		}
+		httpapi.JSON(c, http.StatusOK, detail(w))
+		return nil
+	})
+}
+
+func (h ownersHandler) remove(c *gin.Context) error {
+	if err := h.Owners.Delete(c.Request.Context(), authn.Actor(c), c.Param(paramID)); err != nil {
+		return err
+	}
+	httpapi.NoContent(c)
+	return nil
+}
+
+// idempotencyKey returns the header as text: U+FFFD, which no key may contain, replaces
+// bytes that are not UTF-8.
+func idempotencyKey(c *gin.Context) string {
+	return strings.ToValidUTF8(c.GetHeader("Idempotency-Key"), "\uFFFD")
+}
