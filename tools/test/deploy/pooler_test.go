@@ -27,6 +27,11 @@ func testPooled(t *testing.T, programs, mode string) {
 	defer d.startAll(t)()
 	key, list := d.use(t)
 
+	admin := db.connect(t, "postgres")
+	var before []int32
+	if err := admin.QueryRow(t.Context(), "SELECT array_agg(pid) FROM pg_locks WHERE locktype = 'advisory'").Scan(&before); err != nil {
+		t.Fatal(err)
+	}
 	if err := pooler.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +42,15 @@ func testPooled(t *testing.T, programs, mode string) {
 		return err == nil && n == 3
 	})
 	d.eventually(t, "billing", "/v1/billing/checkout", key, `{"tier":"pro","interval":"monthly"}`)
+	// What needs a session has gone past a pooler of transactions, whose end it did not notice.
+	var kept int
+	if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = ANY ($1)", before).
+		Scan(&kept); err != nil {
+		t.Fatal(err)
+	}
+	if past := mode == "transaction"; past != (kept > 0) {
+		t.Errorf("of %d advisory locks, %d outlived the pooler", len(before), kept)
+	}
 }
 
 // eventually sends a request to the first replica of a service until it succeeds: a
