@@ -128,7 +128,7 @@ type App = service.Runtime
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	keys, addressKey, problems := cfg.parse()
-	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error { //nolint:contextcheck // requests have their own
+	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
 		signups, err := rt.Dial(cfg.SignupTarget, "signup")
 		if err != nil {
 			return err
