@@ -149,8 +149,5 @@ func (p *PgBouncer) Through(server string) string {
 	return u.String()
 }
 
-// Port is where the pooler listens on 127.0.0.1.
-func (p *PgBouncer) Port() int { return p.port }
-
 // Stop closes all connections and stops the pooler.
 func (p *PgBouncer) Stop() error { return p.child.stop(syscall.SIGTERM) }

@@ -232,20 +232,3 @@ func QueryInt(c *gin.Context, name string, def, lowest, highest int) (int, error
 	}
 	return n, nil
 }
-
-// Header returns a header of at most maxLen printable ASCII characters, or "" if it
-// is absent. Anything else is a VALIDATION_ERROR, since neither Postgres nor gRPC
-// takes such a value.
-func Header(c *gin.Context, name string, maxLen int) (string, error) {
-	v := c.GetHeader(name)
-	ok := len(v) <= maxLen
-	for i := 0; ok && i < len(v); i++ {
-		ok = v[i] >= ' ' && v[i] <= '~'
-	}
-	if !ok {
-		return "", apierr.Validation(apierr.Field{
-			Field: name, Message: fmt.Sprintf("This must have at most %d printable ASCII characters.", maxLen),
-		})
-	}
-	return v, nil
-}

@@ -113,14 +113,6 @@ func health(method string) bool {
 	return strings.HasPrefix(method, "/"+healthv1.Health_ServiceDesc.ServiceName+"/")
 }
 
-type callerKey struct{}
-
-// Caller returns the service that calls the method to which ctx belongs.
-func Caller(ctx context.Context) string {
-	c, _ := ctx.Value(callerKey{}).(string)
-	return c
-}
-
 // enter authenticates and authorizes a call.
 func (s *server) enter(ctx context.Context, method string) (context.Context, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -137,7 +129,6 @@ func (s *server) enter(ctx context.Context, method string) (context.Context, err
 		s.log.LogAttrs(ctx, slog.LevelWarn, "caller refused", slog.String("method", method), slog.String("caller", service))
 		return nil, status.Errorf(codes.PermissionDenied, "%s may not call %s", service, method)
 	}
-	ctx = context.WithValue(ctx, callerKey{}, service)
 	if id := md.Get(requestIDHeader); len(id) == 1 {
 		ctx = telemetry.WithRequestID(ctx, id[0])
 	}

@@ -38,9 +38,6 @@ import (
 // -ldflags '-X waitlist.internal/libs/telemetry.version=v1.2.3'.
 var version = "dev"
 
-// Version returns the version of the program.
-func Version() string { return version }
-
 // Telemetry holds the logger, tracer and metrics of one service.
 type Telemetry struct {
 	// Log writes lines with the service, its version and the ids from the context; see NewHandler.

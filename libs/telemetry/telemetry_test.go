@@ -220,10 +220,10 @@ func TestBuildInfo(t *testing.T) {
 			continue
 		}
 		for _, label := range f.GetMetric()[0].GetLabel() {
-			if label.GetName() == "version" && label.GetValue() == telemetry.Version() {
+			if label.GetName() == "version" && label.GetValue() == "dev" {
 				return
 			}
 		}
 	}
-	t.Errorf("no waitlist_build_info with the version %q", telemetry.Version())
+	t.Error("no waitlist_build_info with the version dev")
 }

@@ -184,6 +184,32 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
+// TestCredentials: each option is the header that the contract names.
+func TestCredentials(t *testing.T) {
+	f := &faulty{answers: []int{200}}
+	srv := httptest.NewServer(f)
+	defer srv.Close()
+	for i, tt := range []struct {
+		option       waitlist.Option
+		header, want string
+	}{
+		{waitlist.APIKey("k"), "X-Api-Key", "k"},
+		{waitlist.Bearer("t"), "Authorization", "Bearer t"},
+		{waitlist.Account("a@example.com"), "X-Account-Email", "a@example.com"},
+	} {
+		c, err := waitlist.New(srv.URL, tt.option)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Profile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.seen[i].Header.Get(tt.header); got != tt.want {
+			t.Errorf("%s is %q, want %q", tt.header, got, tt.want)
+		}
+	}
+}
+
 // TestRetryAfter: the client waits as long as it is asked to.
 func TestRetryAfter(t *testing.T) {
 	f := &faulty{answers: []int{429, 200}, after: "1"}
