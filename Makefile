@@ -189,7 +189,7 @@ lint: $(LINTER) lines references migrations ## Run the linters over every module
 # Generated files and test data may be wider.
 WIDE := proto/gen/ proto/openapi/accepted.txt tools/sdk/ts/src/contract.ts *.sum */postgres/db/* */postgres/schema.sql \
 	docs/settings.md docs/runbooks.md */testdata/* \
-	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/perses/* k8s/canary/config/crd/* charts/canary/files/crd.yaml
+	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/canary/config/crd/* charts/canary/files/crd.yaml
 .PHONY: lines
 lines: ## Fail on lines of more than 140 characters
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))

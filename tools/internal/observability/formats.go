@@ -2,7 +2,6 @@ package observability
 
 import (
 	"encoding/json"
-	"strconv"
 	"strings"
 )
 
@@ -12,7 +11,7 @@ type object = map[string]any
 const width, height = 12, 8
 
 // variables are what a reader chooses: a namespace, and some or all services and versions.
-// Grafana and Perses write a chosen value for $name.
+// Grafana writes a chosen value for $name.
 var variables = []struct { //nolint:gochecknoglobals // a constant
 	name, label, of string
 	many            bool
@@ -28,11 +27,6 @@ func chosen(expr string) string {
 		"$SEL", `namespace="$namespace",service=~"$service"`, "$NS", `namespace="$namespace"`,
 		"waitlist_build_info{$SEL", `waitlist_build_info{namespace="$namespace",service=~"$service",version=~"$version"`,
 	).Replace(expr)
-}
-
-func written(dashboard object) ([]byte, error) {
-	out, err := json.MarshalIndent(dashboard, "", "  ")
-	return append(out, '\n'), err
 }
 
 // grafana returns a dashboard as Grafana's JSON.
@@ -64,58 +58,10 @@ func grafana(d Dashboard) ([]byte, error) {
 			"options":     object{"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi"}},
 		})
 	}
-	return written(object{
+	out, err := json.MarshalIndent(object{
 		"uid": d.UID, "title": d.Title, "tags": []string{"waitlist"}, "schemaVersion": 41, "version": 1, "editable": false,
 		"time": object{"from": "now-3h", "to": "now"}, "refresh": "30s", "timezone": "browser", "panels": panels,
 		"templating": object{"list": list},
-	})
-}
-
-// persesUnits are Perses' names of Grafana's units.
-var persesUnits = map[string]string{ //nolint:gochecknoglobals // a constant
-	"s": "seconds", "bytes": "bytes", "percentunit": "percent-decimal", "ops": "ops/sec", "none": "decimal",
-}
-
-// perses returns a dashboard as Perses' resource, in the project waitlist. Its queries go to
-// the project's default data source for Prometheus.
-func perses(d Dashboard) ([]byte, error) {
-	plugin := func(kind string, spec object) object { return object{"kind": kind, "spec": spec} }
-	list := []object{}
-	for _, v := range variables {
-		spec := object{
-			"name": v.name, "display": object{"name": v.label}, "allowMultiple": v.many, "allowAllValue": v.many,
-			"plugin": plugin("PrometheusLabelValuesVariable", object{"labelName": v.name, "matchers": []string{v.of}}),
-		}
-		if v.many {
-			spec["customAllValue"], spec["defaultValue"] = ".*", "$__all"
-		}
-		list = append(list, plugin("ListVariable", spec))
-	}
-	panels, items := object{}, []object{}
-	for i, p := range d.Panels {
-		queries := []object{}
-		for _, q := range p.Queries {
-			queries = append(queries, plugin("TimeSeriesQuery", object{
-				"plugin": plugin("PrometheusTimeSeriesQuery", object{"query": chosen(q.Expr), "seriesNameFormat": q.Legend}),
-			}))
-		}
-		name := strconv.Itoa(i + 1)
-		panels[name] = plugin("Panel", object{
-			"display": object{"name": p.Title, "description": p.Sentence}, "queries": queries,
-			"plugin": plugin("TimeSeriesChart", object{
-				"legend": object{"position": "bottom", "mode": "list"}, "yAxis": object{"format": object{"unit": persesUnits[p.Unit]}},
-			}),
-		})
-		items = append(items, object{
-			"x": i % 2 * width, "y": i / 2 * height, "width": width, "height": height,
-			"content": object{"$ref": "#/spec/panels/" + name},
-		})
-	}
-	return written(object{
-		"kind": "Dashboard", "metadata": object{"name": d.UID, "project": "waitlist"},
-		"spec": object{
-			"display": object{"name": d.Title}, "duration": "3h", "refreshInterval": "30s", "variables": list, "panels": panels,
-			"layouts": []object{plugin("Grid", object{"items": items})},
-		},
-	})
+	}, "", "  ")
+	return append(out, '\n'), err
 }

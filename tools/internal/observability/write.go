@@ -155,9 +155,6 @@ func Write(root string) error {
 			return err
 		}
 		files["charts/waitlist/files/dashboards/"+d.UID+".json"] = body
-		if files["k8s/perses/"+d.UID+".json"], err = perses(d); err != nil {
-			return err
-		}
 	}
 	for name, body := range files {
 		if err := os.WriteFile(filepath.Join(root, name), body, 0o644); err != nil {
