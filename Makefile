@@ -37,8 +37,6 @@ KAFKA ?= embedded
 LAB_KAFKA ?= apache
 PKG ?= work
 ARGS ?=
-# make test SINCE=main runs what the change since main reaches, make quick SINCE=HEAD what is not committed yet.
-SINCE ?=
 
 # make test-former FORMER=v1.2.0 ARGS='-run TestSuite/everyday'
 FORMER ?=
@@ -81,25 +79,25 @@ dashboards: $(PAGE) ## Run the suite with its dashboards, alerts and traces at h
 
 .PHONY: quick
 quick: PKG = $(patsubst %,./%/...,$(filter-out tools/%,$(filter-out tools,$(MODULES))))
-quick: ## Run the tests of libs and services without -race, between two edits (SINCE=HEAD, PKG=…, ARGS=…)
-	@go run ./tools/test/run -cached -since '$(SINCE)' -packages '$(PKG)' -- -short -p 8 $(ARGS)
+quick: ## Run the tests of libs and services without -race, between two edits (PKG=…, ARGS=…)
+	@go run ./tools/test/run -cached -packages '$(PKG)' -- -short -p 8 $(ARGS)
 
 .PHONY: watch
-watch: ## Run make quick SINCE=HEAD after each change of a file
+watch: ## Run make quick after each change of a file; shows what was not cached
 	@state() { git ls-files -mo --exclude-standard | xargs -rd '\n' stat -c '%Y %n' 2>&1; git rev-parse HEAD; }; \
 	while true; do \
-		seen=$$(state); $(MAKE) quick SINCE=HEAD || true; \
+		seen=$$(state); { $(MAKE) quick 2>&1 || true; } | { grep -vE '\(cached\)$$|\[no test files\]$$' || true; }; \
 		while [ "$$seen" = "$$(state)" ]; do sleep 1; done; \
 	done
 
 # A part of the tests may need less.
 .PHONY: prepared
 prepared:
-	@$(PREPARE) test $(filter apache,$(KAFKA)) $(if $(SINCE)$(filter-out work,$(PKG)),|| true)
+	@$(PREPARE) test $(filter apache,$(KAFKA)) $(if $(filter-out work,$(PKG)),|| true)
 
 .PHONY: test
-test: prepared $(BIN)/helm ## Run every test with -race on real servers (SINCE=main, KAFKA=apache, PKG=…, ARGS=…)
-	@go run ./tools/test/run -kafka $(KAFKA) -since '$(SINCE)' -packages '$(PKG)' -- -race -p 2 -timeout 75m $(ARGS)
+test: prepared $(BIN)/helm ## Run every test with -race on real servers (KAFKA=apache, PKG=…, ARGS=…)
+	@go run ./tools/test/run -kafka $(KAFKA) -packages '$(PKG)' -- -race -p 2 -timeout 75m $(ARGS)
 
 .PHONY: test-observability
 test-observability: prepared $(PAGE) $(TYPES) ## Check metrics, rules and dashboards with Prometheus, Grafana's types and Chromium

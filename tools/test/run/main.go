@@ -2,10 +2,7 @@
 // apache, one Apache Kafka. It stops the servers when the tests end, even if they
 // fail or are interrupted.
 //
-//	go run ./tools/test/run [-kafka embedded|apache] [-since revision] [-packages patterns] [-cached] -- [flags of go test]
-//
-// With -since it runs only the packages that the change since a revision
-// reaches; see reached.
+//	go run ./tools/test/run [-kafka embedded|apache] [-packages patterns] [-cached] -- [flags of go test]
 package main
 
 import (
@@ -44,7 +41,6 @@ func main() {
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	broker := flags.String("kafka", "embedded", "broker for the tests: embedded (one in each test binary) or apache (one for all)")
-	since := flags.String("since", "", "test only what the change since this git revision reaches, committed or not")
 	patterns := flags.String("packages", "work", "packages to test, separated by spaces")
 	cached := flags.Bool("cached", false,
 		"allow cached results (not for tools: the cache does not notice a change of the programs that those tests build)")
@@ -56,16 +52,6 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	targets := strings.Fields(*patterns)
-	if *since != "" {
-		if targets, err = reachedSince(ctx, *since, targets); err != nil {
-			return err
-		}
-		if len(targets) == 0 {
-			fmt.Printf("The change since %s reaches no test.\n", *since)
-			return nil
-		}
-		fmt.Printf("The change since %s reaches the tests of %d packages.\n", *since, len(targets))
-	}
 	temp := scratch(os.Getenv("TMPDIR"), "/dev/shm")
 	dir, err := testenv.TempDir(temp, "waitlist-tests-")
 	if err != nil {
@@ -158,13 +144,15 @@ const noExec = 8
 // contract would cost more than giving it), and the search through the prose,
 // which shares nothing and takes seventeen times as long with it.
 func splitUnraced(ctx context.Context, patterns []string) (unraced, others []string, err error) {
-	out, err := output(ctx, ".", "go", append([]string{"list"}, patterns...)...)
+	list := exec.CommandContext(ctx, "go", append([]string{"list"}, patterns...)...)
+	list.Stderr = os.Stderr
+	out, err := list.Output()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("go list: %w", err)
 	}
 	for path := range strings.FieldsSeq(string(out)) {
 		switch path {
-		case modules + "tools/test/e2e", modules + "tools/test/chaos", modules + "tools/test/docs":
+		case "waitlist.internal/tools/test/e2e", "waitlist.internal/tools/test/chaos", "waitlist.internal/tools/test/docs":
 			unraced = append(unraced, path)
 		default:
 			others = append(others, path)
