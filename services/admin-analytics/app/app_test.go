@@ -3,9 +3,7 @@ package app_test
 import (
 	"crypto/ed25519"
 	"encoding/base64"
-	"encoding/json"
 	"net"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -16,6 +14,7 @@ import (
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/testenv"
+	analyticsv1 "waitlist.internal/proto/gen/waitlist/analytics/v1"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	adminanalytics "waitlist.internal/services/admin-analytics"
 	"waitlist.internal/services/admin-analytics/app"
@@ -24,6 +23,16 @@ import (
 
 func TestMain(m *testing.M) {
 	testenv.Main(m)
+}
+
+// signup is who may ask for sums.
+func signup(t *testing.T) *rpc.Identity {
+	t.Helper()
+	id, err := rpc.NewIdentity("signup", []byte(strings.Repeat("s", ed25519.SeedSize)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
 }
 
 // config is a whole environment, as the command would read it.
@@ -36,9 +45,9 @@ func config(t *testing.T) app.Config {
 		t.Fatal(err)
 	}
 	cfg, err := service.Load[app.Config]([]string{
-		"REDIS_URL=" + testenv.Redis(t), "POSTGRES_URL=" + testenv.Postgres(t),
-		"KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
-		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(seed),
+		"POSTGRES_URL=" + testenv.Postgres(t), "KAFKA_BROKERS=" + strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX=" + prefix,
+		"SERVICE_KEY=" + base64.StdEncoding.EncodeToString(seed), "SERVICE_KEYS=" + rpc.Keys{"signup": {signup(t).Public()}}.String(),
+		"GRPC_ADDR=127.0.0.1:0",
 		"SIGNUP_GRPC=" + claimstest.Serve(t, "signup", rpc.Keys{adminanalytics.Name: {id.Public()}}).Target,
 	})
 	if err != nil {
@@ -55,7 +64,7 @@ func TestStartsAnswersAndStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config(t)
-	cfg.HTTPListener = listener
+	cfg.GRPCListener = listener
 	a, err := app.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -65,25 +74,16 @@ func TestStartsAnswersAndStops(t *testing.T) {
 	}
 	stop := testenv.Run(t, a.Run)
 
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+"/v1/waitlists/x/unknown", nil)
+	conn, err := rpc.Dial(listener.Addr().String(), signup(t), adminanalytics.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	res, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	var body struct {
-		Code      string `json:"error_code"`
-		RequestID string `json:"request_id"`
-	}
-	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
-		t.Fatal(err)
-	}
-	if res.StatusCode != http.StatusNotFound || body.Code != "NOT_FOUND" || body.RequestID == "" {
-		t.Errorf("got %d %+v", res.StatusCode, body)
+	defer func() { _ = conn.Close() }()
+	res, err := analyticsv1.NewAnalyticsServiceClient(conn).GetSeries(t.Context(), &analyticsv1.GetSeriesRequest{
+		WaitlistId: "0197f0c4-6d0e-7cc1-a2a3-00000000000a", Days: 7,
+	})
+	if err != nil || len(res.GetDays()) != 7 {
+		t.Errorf("got %v, %v", res, err)
 	}
 	if err := a.Ready(t.Context()); err != nil {
 		t.Error(err)
@@ -134,7 +134,7 @@ func TestSaysWhatIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := app.New(t.Context(), cfg); err == nil {
-		t.Error("started without Redis and a key")
+		t.Error("started without Kafka and a key")
 	}
 	if _, err := app.NewRebuild(t.Context(), cfg, nil); err == nil {
 		t.Error("rebuild started without Postgres and a key")
