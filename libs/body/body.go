@@ -162,6 +162,9 @@ func (o *Object) Keys() []string {
 	return slices.Compact(names)
 }
 
+// Path returns the path of name from the root of the body, as errors show it.
+func (o *Object) Path(name string) string { return o.prefix + name }
+
 // String returns a string of at most maxLen code points (0: no bound).
 func (o *Object) String(name string, maxLen int) (value string, present bool) {
 	v, ok := o.Raw(name)

@@ -110,6 +110,9 @@ func NewIdentity(service string, seed []byte) (*Identity, error) {
 	}, nil
 }
 
+// Service returns the name of the service.
+func (id *Identity) Service() string { return id.service }
+
 // Public returns the identity's public key.
 func (id *Identity) Public() ed25519.PublicKey {
 	return ed25519.PublicKey(id.key[ed25519.SeedSize:])

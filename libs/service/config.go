@@ -46,10 +46,10 @@ import (
 // Config.
 type Config struct {
 	// Where the public interface listens. In code, empty means nowhere: callers use Runtime.Handler.
-	HTTPAddr string `env:"HTTP_ADDR" run:"the standalone's" deployed:"set by the chart"`
+	HTTPAddr string `env:"HTTP_ADDR" run:"127.0.0.1:8080" deployed:"set by the chart"`
 	// Open connections of the public interface in one process. Further ones are closed at once. 0: no bound.
 	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0" deployed:"5000"`
-	// Where the internal interface (gRPC) of account, signup and messaging listens.
+	// Where the internal interface (gRPC) listens, of the services that have one.
 	GRPCAddr string `env:"GRPC_ADDR" run:"loopback" deployed:"set by the chart"`
 	// Where /livez, /readyz, /metrics, /log/level and /debug/pprof listen. Empty: nowhere.
 	InternalAddr string `env:"INTERNAL_ADDR" deployed:"set by the chart"`
@@ -106,6 +106,16 @@ type Config struct {
 	AccountTokenKeys string `env:"ACCOUNT_TOKEN_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 	// Keys that encrypt stored secrets, in the same form. The first encrypts.
 	SealKeys string `env:"SEAL_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
+	// Where the internal interface of account is, for the services that call it: `host:port` or a gRPC URL. The name must
+	// resolve to all replicas (a headless service); it is looked up every three seconds.
+	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
+	// Where that of admin-analytics is.
+	AnalyticsTarget string `env:"ADMIN_ANALYTICS_GRPC" envDefault:"admin-analytics:9090" run:"loopback" deployed:"set by the chart"`
+	// Where that of messaging is.
+	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
+	// Where that of signup is.
+	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
+
 	// Ed25519 seed of the service's own identity, base64.
 	ServiceKey string `env:"SERVICE_KEY" run:"made in DATA_DIR/keys" deployed:"required"`
 	// Public keys of all services: `name:base64,…`. A name may have several, for a rotation.
@@ -115,6 +125,12 @@ type Config struct {
 	// one replica does for all: publishing the outbox, deletions by age, comparisons. Set it only where others run with false.
 	Candidate bool `env:"CANDIDATE" envDefault:"false" deployed:"true in a canary's target, false in its stable copy"`
 
+	// Whether invitations, sending domains, blasts and mails from templates need a verified address: of account, messaging and
+	// signup.
+	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false" deployed:"true"`
+
+	// Pause between two searches for the rows of deleted accounts and waitlists, in admin-analytics, messaging and signup.
+	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 	// How long entries of the audit trail stay, in account, signup and messaging: 24h to 87600h.
 	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"9600h"`
 

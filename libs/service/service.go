@@ -248,6 +248,7 @@ func (r *Runtime) validate(o Options) (seed []byte, keys rpc.Keys, err error) {
 	p.check(c.TraceRatio >= 0 && c.TraceRatio <= 1, "Set TRACE_RATIO to a number from 0 to 1.")
 	p.check(c.TracesPerSecond >= 0, "Set TRACES_PER_SECOND to 0 or a positive number.")
 	p.check(c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text", "Set LOG_FORMAT to json or text.")
+	p.check(c.PurgeEvery > 0, "Set PURGE_EVERY to a positive duration.")
 	p.check(c.ShutdownDrain > 0, "Set SHUTDOWN_DRAIN to a positive duration.")
 	p.check(c.ShutdownDelay >= 0, "Set SHUTDOWN_DELAY to 0 or longer.")
 	p.check(c.AuditRetention >= minAudit && c.AuditRetention <= maxAudit, "Set AUDIT_RETENTION to a duration from 24h to 87600h.")
@@ -432,8 +433,12 @@ func (r *Runtime) AddSoftReady(name string, fn func(ctx context.Context) error) 
 	r.soft = append(r.soft, check{name, fn})
 }
 
-// Dial returns a connection to another service. Close closes it.
-func (r *Runtime) Dial(target, callee string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+// Dial returns a connection to account, admin-analytics, messaging or signup. Close closes it.
+func (r *Runtime) Dial(callee string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	target := map[string]string{
+		"account": r.Config.AccountTarget, "admin-analytics": r.Config.AnalyticsTarget,
+		"messaging": r.Config.MessagingTarget, "signup": r.Config.SignupTarget,
+	}[callee]
 	if r.Identity == nil {
 		return nil, fmt.Errorf("dial %s: Options.Calls is not set", callee)
 	}

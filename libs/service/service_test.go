@@ -269,7 +269,7 @@ func TestLife(t *testing.T) {
 		r.Telemetry.Level.Level() != slog.LevelDebug {
 		t.Error(res, err, r.Telemetry.Level.Level())
 	}
-	conn, err := r.Dial(cfg.GRPCListener.Addr().String(), "account")
+	conn, err := r.Dial("account")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
@@ -208,19 +207,4 @@ func (b *Billing) count(ctx context.Context, accountID string, r *Report, err er
 		return fmt.Errorf("too many accounts failed: %w", err)
 	}
 	return nil
-}
-
-// minReconcile is the minimum of RECONCILE_EVERY.
-const minReconcile = time.Minute
-
-// CheckReconcile validates the two settings of reconciliation.
-func CheckReconcile(every time.Duration, perSecond float64) error {
-	var errs []error
-	if every < minReconcile {
-		errs = append(errs, fmt.Errorf("Set RECONCILE_EVERY to at least %s.", minReconcile)) //nolint:staticcheck // an instruction
-	}
-	if perSecond <= 0 {
-		errs = append(errs, errors.New("Set RECONCILE_RATE to a positive number.")) //nolint:staticcheck // an instruction
-	}
-	return errors.Join(errs...)
 }

@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// viewConns is the number of connections that request a form.
-	viewConns = 32
 	// analyticsConns is the number of connections that the analytics requests use in turn.
 	analyticsConns = 16
 	// analyticsGoal is the goal for the p99 of analytics requests.
@@ -22,47 +20,6 @@ const (
 	originValues  = 10_000 // per field
 	referrers     = 100_000
 )
-
-// views measures A1: the cost of counting views for a form's visitors.
-func (b *bench) views(ctx context.Context) (err error) {
-	const database = "views"
-	conn, err := b.database(ctx, database)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	program, err := b.build(ctx, packages()[signupProgram])
-	if err != nil {
-		return err
-	}
-	sides := make([]func(context.Context, time.Duration) (sample, error), 2)
-	for i, count := range []string{"true", "false"} {
-		srv, err := b.lab.start(ctx, program, b.postgres.URL(database), fmt.Sprint(database, i), "PAGE_VIEWS="+count)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, srv.stop()) }()
-		l, err := newList(ctx, conn)
-		if err != nil {
-			return err
-		}
-		request := []byte("GET /v1/public/waitlists/" + l.id + "/config HTTP/1.1\r\nHost: bench\r\n\r\n")
-		sides[i] = func(ctx context.Context, d time.Duration) (sample, error) {
-			return look(ctx, srv.addr, request, viewConns, d)
-		}
-	}
-	pairs, err := b.turns(ctx, "A1", func(context.Context) error { return nil }, sides[0], sides[1], b.slice)
-	if err != nil {
-		return err
-	}
-	ours, theirs, ratio := of(pairs, rate)
-	b.add(row{
-		id: "A1", goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9,
-		what: fmt.Sprintf("Requests a second for a form's config over %d connections, with views counted against without.", viewConns),
-		ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
-	})
-	return nil
-}
 
 // look repeats a request on conns connections for d. Each answer must be 200.
 func look(ctx context.Context, addr string, request []byte, conns int, d time.Duration) (sample, error) {

@@ -89,7 +89,7 @@ func (b *bench) blasts(ctx context.Context) (err error) {
 		return fmt.Errorf("parse the sink's address: %w", err)
 	}
 	s, conn, err := b.openSuite(ctx, "blasts", "MAIL_PROVIDER=smtp", "SMTP_HOST="+host, "SMTP_PORT="+port, "SMTP_TLS=none",
-		"MAIL_FROM=Launch <no-reply@example.com>", "BLAST_WORKERS="+strconv.Itoa(blastWorkers))
+		"MAIL_FROM=Launch <no-reply@example.com>", "MAIL_WORKERS="+strconv.Itoa(blastWorkers))
 	if err != nil {
 		return err
 	}

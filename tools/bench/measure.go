@@ -147,11 +147,6 @@ func (b *bench) measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if b.wants("A1") {
-		if err := b.views(ctx); err != nil {
-			return err
-		}
-	}
 	if b.wants("A2") {
 		return b.analytics(ctx)
 	}

@@ -33,8 +33,6 @@ type Config struct {
 	Email string `env:"PROBER_EMAIL" envDefault:"probe@example.com"`
 	// Time between the starts of two rounds.
 	Every time.Duration `env:"PROBER_EVERY" envDefault:"1m"`
-	// Time that a round may take.
-	Timeout time.Duration `env:"PROBER_TIMEOUT" envDefault:"30s"`
 }
 
 // maxWebhook bounds the body of a webhook, in bytes. The suite's are below 2 KiB.
@@ -85,7 +83,6 @@ func problems(cfg Config) []error {
 		"Set PROBER_WEBHOOK_URL to an https URL or leave it unset.")
 	_, err = mail.ParseAddress(cfg.Email)
 	check(err == nil, "Set PROBER_EMAIL to an email address.")
-	check(cfg.Timeout > 0, "Set PROBER_TIMEOUT to a positive duration.")
-	check(cfg.Every >= cfg.Timeout, "Set PROBER_EVERY to at least PROBER_TIMEOUT.")
+	check(cfg.Every > 0, "Set PROBER_EVERY to a positive duration.")
 	return out
 }

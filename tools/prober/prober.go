@@ -25,6 +25,8 @@ const (
 	listName = "Prober"
 	// leftoverAge is long enough for every round under way to end.
 	leftoverAge = 10 * time.Minute
+	// roundTimeout bounds a round; so does PROBER_EVERY.
+	roundTimeout = 30 * time.Second
 	// cleanupTimeout bounds the deletions after a round, which happen even if the round
 	// failed.
 	cleanupTimeout = 10 * time.Second
@@ -164,7 +166,7 @@ func (p *prober) count(ctx context.Context) {
 
 // round returns a *stepError, or nil.
 func (p *prober) round(parent context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(parent, p.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(parent, min(p.cfg.Every, roundTimeout))
 	defer cancel()
 	if err := p.step(stepWaitlist, func() error { return p.prepare(ctx) }); err != nil {
 		return err

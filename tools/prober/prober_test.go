@@ -201,7 +201,7 @@ func TestProber(t *testing.T) {
 			}))
 			defer front.Close()
 			cfg := w.cfg
-			cfg.API, cfg.Timeout = front.URL+"/v1", 30*time.Second
+			cfg.API, cfg.Every = front.URL+"/v1", time.Minute
 			p, err := newProber(cfg, front.Client(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
@@ -245,7 +245,7 @@ func replace(res *http.Response, old, with string) {
 
 // TestProblems: the configuration's problems come together.
 func TestProblems(t *testing.T) {
-	cfg, err := service.Load[Config]([]string{"PROBER_WEBHOOK_URL=http://example.com", "PROBER_EMAIL=nobody", "PROBER_EVERY=10s"})
+	cfg, err := service.Load[Config]([]string{"PROBER_WEBHOOK_URL=http://example.com", "PROBER_EMAIL=nobody", "PROBER_EVERY=-1s"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -420,7 +420,8 @@ func deploys(t *testing.T, api client.WithWatch, config *rest.Config) {
 		})
 	}
 	route := w.route("w-signup")
-	if route == nil || len(route.Spec.Rules) != 1 || *route.Spec.Rules[0].Matches[0].Path.Value != "/v1/public" {
+	if route == nil || len(route.Spec.Rules) != 2 || *route.Spec.Rules[0].Matches[0].Path.Value != "/v1/public" ||
+		*route.Spec.Rules[1].Matches[0].Path.Value != "/v1/waitlists" {
 		t.Errorf("the route is %+v", route)
 	}
 	for _, container := range w.deployment("w-signup-stable").Spec.Template.Spec.Containers {

@@ -35,19 +35,8 @@ const hashPatience = 3500 * time.Millisecond
 type Config struct {
 	service.Config
 
-	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name must resolve to all
-	// replicas (a headless service); it is looked up every three seconds.
-	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
-
-	// Where the internal interface of messaging is, for its part of the audit trail.
-	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
-
 	// P-256 keys that sign JWTs: PEM, or base64 of scalars. The first signs.
 	JWTKeys string `env:"JWT_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
-	// `iss` of JWTs.
-	JWTIssuer string `env:"JWT_ISSUER" envDefault:"waitlist"`
-	// `aud` of JWTs.
-	JWTAudience string `env:"JWT_AUDIENCE" envDefault:"waitlist-api"`
 	// Lifetime of a JWT.
 	IDTokenTTL time.Duration `env:"ID_TOKEN_TTL" envDefault:"1h"`
 	// Lifetime of a session without a refresh.
@@ -55,14 +44,10 @@ type Config struct {
 	// Length of the Pro trial that starts with a registration. A mail announces its end a day before, unless the
 	// trial is shorter than two days.
 	TrialDuration time.Duration `env:"TRIAL_DURATION" envDefault:"168h"`
-	// Whether invitations need a verified address. Set it for messaging and signup as well.
-	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 	// Whether addresses that differ in their plus part, or in dots where the provider ignores them, share one trial.
 	TrialPerPerson bool `env:"TRIAL_PER_PERSON" envDefault:"false"`
 	// Whether to refuse new passwords that are the address or one of the 10,000 most common.
 	RefuseCommonPasswords bool `env:"REFUSE_COMMON_PASSWORDS" envDefault:"false"`
-	// Members that a team may have.
-	TeamMembers int `env:"TEAM_MEMBERS" envDefault:"100"`
 	// Base64 of at least 32 bytes: key of the hashes that remain of deleted addresses. Never change it.
 	AddressKey string `env:"ADDRESS_KEY" run:"made in DATA_DIR/keys" deployed:"required"`
 	// Passwords hashed at once, 19 MiB each. 0: one per processor; without a CPU limit, a container counts all of
@@ -87,22 +72,25 @@ func (c Config) parse() (keys *account.Keys, addressKey []byte, problems []error
 			problems = append(problems, fmt.Errorf("Set %s to at least 1s.", name)) //nolint:staticcheck // an instruction
 		}
 	}
-	if c.JWTIssuer == "" || c.JWTAudience == "" {
-		problems = append(problems, errors.New("Set JWT_ISSUER and JWT_AUDIENCE.")) //nolint:staticcheck // an instruction
-	}
 	if len(c.TrustedProxies) == 0 {
 		//nolint:staticcheck // an instruction
 		problems = append(problems, errors.New("Set TRUSTED_PROXIES to the gateway's networks, or to none if clients connect directly: "+
 			"failed logins count by the client's address, and behind a gateway, all clients would share its own."))
-	}
-	if c.TeamMembers < 1 {
-		problems = append(problems, errors.New("Set TEAM_MEMBERS to 1 or more.")) //nolint:staticcheck // an instruction
 	}
 	if c.PasswordConcurrency < 0 {
 		problems = append(problems, errors.New("Set PASSWORD_CONCURRENCY to 0 or more.")) //nolint:staticcheck // an instruction
 	}
 	return keys, addressKey, problems
 }
+
+// issuer and audience are claims of JWTs. Deployments differ in their keys.
+const (
+	issuer   = "waitlist"
+	audience = "waitlist-api"
+)
+
+// maxMembers bounds a team. Each request of a member reads the member's teams.
+const maxMembers = 100
 
 func definition() service.Definition {
 	return service.Definition{
@@ -129,12 +117,11 @@ type App = service.Runtime
 func New(ctx context.Context, cfg Config) (*App, error) {
 	keys, addressKey, problems := cfg.parse()
 	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
-		signups, err := rt.Dial(cfg.SignupTarget, "signup")
+		signups, err := rt.Dial("signup")
 		if err != nil {
 			return err
 		}
-
-		messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
+		messaging, err := rt.Dial("messaging")
 		if err != nil {
 			return err
 		}
@@ -149,10 +136,10 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 				audit.Remote{Client: auditv1.NewAuditServiceClient(signups)},
 				audit.Remote{Client: auditv1.NewAuditServiceClient(messaging)},
 			},
-			Tokens: rt.AccountTokens, Keys: keys, Issuer: cfg.JWTIssuer, Audience: cfg.JWTAudience,
+			Tokens: rt.AccountTokens, Keys: keys, Issuer: issuer, Audience: audience,
 			IDTokenTTL: cfg.IDTokenTTL, RefreshTokenTTL: cfg.RefreshTokenTTL, TrialDuration: cfg.TrialDuration,
 			EnforceVerification: cfg.EnforceEmailVerification, TrialPerPerson: cfg.TrialPerPerson,
-			RefuseCommonPasswords: cfg.RefuseCommonPasswords, MaxMembers: cfg.TeamMembers,
+			RefuseCommonPasswords: cfg.RefuseCommonPasswords, MaxMembers: maxMembers,
 			AddressKey: addressKey, HashConcurrency: cmp.Or(cfg.PasswordConcurrency, runtime.GOMAXPROCS(0)), HashPatience: hashPatience,
 			Logger: rt.Log, Checked: checked(rt.Telemetry.Registerer), Now: time.Now, Wait: loop.Wait,
 		})

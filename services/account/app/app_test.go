@@ -338,7 +338,7 @@ func TestOutages(t *testing.T) {
 
 func TestConfiguration(t *testing.T) {
 	t.Parallel()
-	cfg, err := service.Load[app.Config]([]string{"ID_TOKEN_TTL=0s", "PASSWORD_CONCURRENCY=-1", "ADDRESS_KEY=c2hvcnQ=", "TEAM_MEMBERS=0"})
+	cfg, err := service.Load[app.Config]([]string{"ID_TOKEN_TTL=0s", "PASSWORD_CONCURRENCY=-1", "ADDRESS_KEY=c2hvcnQ="})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func TestConfiguration(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, name := range []string{"JWT_KEYS", "ADDRESS_KEY", "ID_TOKEN_TTL", "PASSWORD_CONCURRENCY", "TEAM_MEMBERS", "TRUSTED_PROXIES"} {
+	for _, name := range []string{"JWT_KEYS", "ADDRESS_KEY", "ID_TOKEN_TTL", "PASSWORD_CONCURRENCY", "TRUSTED_PROXIES"} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not named in %q", name, err)
 		}

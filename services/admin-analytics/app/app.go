@@ -17,15 +17,7 @@ import (
 )
 
 // Config is the service's environment.
-type Config struct {
-	service.Config
-
-	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name must resolve to all
-	// replicas (a headless service); it is looked up every three seconds.
-	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
-	// Pause between two searches for the sums of deleted waitlists.
-	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
-}
+type Config struct{ service.Config }
 
 func definition() service.Definition {
 	return service.Definition{
@@ -43,7 +35,7 @@ type App = service.Runtime
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
 	return definition().Open(ctx, cfg.Config, nil, func(rt *service.Runtime) error {
-		signups, err := rt.Dial(cfg.SignupTarget, "signup")
+		signups, err := rt.Dial("signup")
 		if err != nil {
 			return err
 		}

@@ -47,7 +47,7 @@ func NewRebuild(ctx context.Context, cfg Config, args []string) (_ *Rebuild, err
 	command := definition()
 	command.Options.GRPC = false
 	r.rt, err = command.Open(ctx, cfg.Config, nil, func(rt *service.Runtime) error {
-		conn, err := rt.Dial(cfg.SignupTarget, "signup")
+		conn, err := rt.Dial("signup")
 		r.signups = signupv1.NewAdminServiceClient(conn)
 		return err
 	})

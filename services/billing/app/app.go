@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"waitlist.internal/libs/claims"
@@ -32,10 +33,6 @@ const otherConns = 6
 type Config struct {
 	service.Config
 
-	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
-	// replicas (a headless service); it is looked up every three seconds.
-	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
-
 	// Stripe's secret key.
 	StripeSecretKey string `env:"STRIPE_SECRET_KEY" run:"the simulator's" deployed:"required"`
 	// Secrets that sign Stripe's events: two while one replaces the other.
@@ -47,19 +44,8 @@ type Config struct {
 	// How long each of the two attempts at a call may take, from 1s to 10s.
 	StripeTimeout time.Duration `env:"STRIPE_TIMEOUT" envDefault:"8s"`
 
-	// Where the checkout leads after a payment.
-	SuccessURL string `env:"BILLING_SUCCESS_URL" run:"PUBLIC_FORM_URL/billing/success" deployed:"required"`
-	// Where the checkout leads without a payment.
-	CancelURL string `env:"BILLING_CANCEL_URL" run:"PUBLIC_FORM_URL/billing/canceled" deployed:"required"`
-	// Where the customer portal leads back to.
-	PortalURL string `env:"BILLING_PORTAL_RETURN_URL" run:"PUBLIC_FORM_URL/billing" deployed:"required"`
-
-	// Accounts that one process works on at a time, each with a connection to PostgreSQL. POSTGRES_MAX_CONNS must be higher.
-	Concurrency int `env:"BILLING_CONCURRENCY" envDefault:"8"`
-	// Pause between two comparisons with Stripe, 1m or more.
-	ReconcileEvery time.Duration `env:"RECONCILE_EVERY" envDefault:"24h"`
-	// Accounts that a comparison looks at in a second.
-	ReconcileRate float64 `env:"RECONCILE_RATE" envDefault:"10"`
+	// The page about billing: the customer portal leads back there, the checkout to /success and /canceled below it.
+	SiteURL string `env:"BILLING_URL" run:"PUBLIC_FORM_URL/billing" deployed:"required"`
 
 	// Output takes the output of the command reconcile. Only code can set it; nil means
 	// standard output.
@@ -87,22 +73,12 @@ func (c Config) parse() (p parsed, problems []error) {
 	add("STRIPE_WEBHOOK_SECRETS", err)
 	p.prices, err = billing.ParsePrices(c.StripePrices)
 	add("STRIPE_PRICES", err)
-	for _, page := range []struct{ variable, value string }{
-		{"BILLING_SUCCESS_URL", c.SuccessURL}, {"BILLING_CANCEL_URL", c.CancelURL}, {"BILLING_PORTAL_RETURN_URL", c.PortalURL},
-	} {
-		add(page.variable, absolute(page.value))
-	}
+	add("BILLING_URL", absolute(c.SiteURL))
 	if c.StripeURL != "" {
 		add("STRIPE_URL", absolute(c.StripeURL))
 	}
 	if c.StripeTimeout < time.Second || c.StripeTimeout > 10*time.Second {
 		problems = append(problems, errors.New("Set STRIPE_TIMEOUT to a duration from 1s to 10s.")) //nolint:staticcheck // an instruction
-	}
-	if c.Concurrency < 1 {
-		problems = append(problems, errors.New("Set BILLING_CONCURRENCY to a positive number.")) //nolint:staticcheck // an instruction
-	}
-	if err := billing.CheckReconcile(c.ReconcileEvery, c.ReconcileRate); err != nil {
-		problems = append(problems, err)
 	}
 	return p, problems
 }
@@ -123,6 +99,17 @@ type parts struct {
 	accounts accountv1.AccountServiceClient
 	webhook  *stripe.Webhook
 }
+
+// concurrency is how many accounts a process works on at a time, each with a connection to
+// PostgreSQL.
+const concurrency = 8
+
+// reconcileEvery is the pause between two comparisons with the provider, and reconcileRate
+// how many accounts one looks at in a second: a tenth of the requests that it allows.
+const (
+	reconcileEvery = 24 * time.Hour
+	reconcileRate  = 10
+)
 
 func definition() service.Definition {
 	return service.Definition{
@@ -147,12 +134,13 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 // open opens d's connections and billing's own, and passes them to wire.
 func open(ctx context.Context, cfg Config, d service.Definition, wire func(p *parts) error) (*App, error) {
 	in, problems := cfg.parse()
-	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.Concurrency)+otherConns)
-	if int(cfg.PostgresMaxConns) <= cfg.Concurrency {
-		problems = append(problems, errors.New("Set POSTGRES_MAX_CONNS to more than BILLING_CONCURRENCY.")) //nolint:staticcheck // an instruction
+	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, concurrency+otherConns)
+	if cfg.PostgresMaxConns <= concurrency {
+		problems = append(problems, errors.New("Set POSTGRES_MAX_CONNS to more than 8.")) //nolint:staticcheck // an instruction
 	}
+	site := strings.TrimRight(cfg.SiteURL, "/")
 	return d.Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
-		conn, err := rt.Dial(cfg.AccountTarget, "account")
+		conn, err := rt.Dial("account")
 		if err != nil {
 			return err
 		}
@@ -165,12 +153,12 @@ func open(ctx context.Context, cfg Config, d service.Definition, wire func(p *pa
 		}
 		rt.OnClose("payment provider", func(context.Context) error { provider.Close(); return nil })
 		p := &parts{
-			rt: rt, store: postgres.New(rt.Pool, rt.Direct, cfg.Concurrency), accounts: accountv1.NewAccountServiceClient(conn), webhook: in.webhook,
+			rt: rt, store: postgres.New(rt.Pool, rt.Direct, concurrency), accounts: accountv1.NewAccountServiceClient(conn), webhook: in.webhook,
 		}
 		p.svc = billing.New(billing.Config{
 			Store: p.store, Accounts: grpc.Accounts{Client: p.accounts}, Provider: provider, Prices: in.prices,
-			URLs:           billing.URLs{Success: cfg.SuccessURL, Cancel: cfg.CancelURL, Portal: cfg.PortalURL},
-			ReconcileEvery: cfg.ReconcileEvery, ReconcileRate: cfg.ReconcileRate, Log: rt.Log, Now: time.Now,
+			URLs:           billing.URLs{Success: site + "/success", Cancel: site + "/canceled", Portal: site},
+			ReconcileEvery: reconcileEvery, ReconcileRate: reconcileRate, Log: rt.Log, Now: time.Now,
 		})
 		return wire(p)
 	})

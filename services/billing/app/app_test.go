@@ -229,9 +229,7 @@ func newWorld(t *testing.T) *world {
 		"STRIPE_WEBHOOK_SECRETS=whsec_before," + secret,
 		"STRIPE_URL=" + w.stripe.URL,
 		"STRIPE_PRICES=basic.monthly=bm,basic.yearly=by,advanced.monthly=am,advanced.yearly=ay,pro.monthly=pm,pro.yearly=py",
-		"BILLING_SUCCESS_URL=https://example.com/s",
-		"BILLING_CANCEL_URL=https://example.com/c",
-		"BILLING_PORTAL_RETURN_URL=https://example.com/p",
+		"BILLING_URL=https://example.com/billing/",
 	}
 	return w
 }
@@ -491,7 +489,7 @@ func TestTheCommandMendsWhatNobodyToldOf(t *testing.T) {
 func TestSaysAllThatIsMissing(t *testing.T) {
 	t.Parallel()
 	cfg, err := service.Load[app.Config](
-		[]string{"STRIPE_TIMEOUT=1h", "RECONCILE_EVERY=1s", "RECONCILE_RATE=0", "BILLING_CONCURRENCY=0", "STRIPE_URL=x"},
+		[]string{"STRIPE_TIMEOUT=1h", "POSTGRES_MAX_CONNS=8", "STRIPE_URL=x"},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -499,8 +497,7 @@ func TestSaysAllThatIsMissing(t *testing.T) {
 	_, err = app.New(t.Context(), cfg)
 	for _, want := range []string{
 		"STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_PRICES", "STRIPE_URL", "STRIPE_TIMEOUT",
-		"BILLING_SUCCESS_URL", "BILLING_CANCEL_URL",
-		"BILLING_PORTAL_RETURN_URL", "BILLING_CONCURRENCY", "RECONCILE_EVERY", "RECONCILE_RATE",
+		"BILLING_URL", "POSTGRES_MAX_CONNS to more than 8",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is missing in %v", want, err)

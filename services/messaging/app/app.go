@@ -44,11 +44,10 @@ type Config struct {
 	SMTPPassword string `env:"SMTP_PASSWORD"`
 	// starttls, tls or none.
 	SMTPTLS string `env:"SMTP_TLS" envDefault:"starttls"`
-	// Mails sent at a time, and text messages.
+	// Mails sent at a time, and as many text messages, and as many mails of blasts (requests, if the provider takes several
+	// mails at once).
 	MailWorkers int `env:"MAIL_WORKERS" envDefault:"4"`
 
-	// Mails of blasts sent at a time, in addition to MAIL_WORKERS; requests, if the provider takes several mails at once.
-	BlastWorkers int `env:"BLAST_WORKERS" envDefault:"4"`
 	// Mails of blasts a second, over all processes. 0: no limit.
 	BlastRate float64 `env:"BLAST_RATE" envDefault:"0"`
 	// Blasts and mails about signups that an owner may send in 24 hours, counted by the hour. Beyond it blasts get 429,
@@ -66,14 +65,6 @@ type Config struct {
 	MaxTemplates int64 `env:"MAX_TEMPLATES" envDefault:"0" deployed:"200"`
 	// Blasts that the waitlists of an account can have, ended ones included; beyond it 409. 0: no bound.
 	MaxBlasts int64 `env:"MAX_BLASTS" envDefault:"0" deployed:"10000"`
-	// Whether mails from templates and sending domains need a verified address. Set it for account and signup as well.
-	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
-
-	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
-	// replicas (a headless service); it is looked up every three seconds.
-	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
-	// Where the internal interface of signup is.
-	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
 
 	// Key of Resend's API. Required for resend.
 	ResendAPIKey string `env:"RESEND_API_KEY"`
@@ -105,11 +96,6 @@ type Config struct {
 
 	// `host:port` of the resolver for sending domains. Empty: the machine's.
 	DNSResolver string `env:"DNS_RESOLVER"`
-	// Pause between two look-ups of a sending domain's records.
-	DomainCheckEvery time.Duration `env:"DOMAIN_CHECK_EVERY" envDefault:"10m"`
-
-	// Pause between two searches for mails of deleted waitlists and accounts.
-	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 
 	// BlastLease is how long a batch stays with a process that no longer renews it. Only
 	// code can set it; 0 means the default.
@@ -134,6 +120,9 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 // App is the service.
 type App = service.Runtime
 
+// domainCheckEvery is the pause between two look-ups of a sending domain's records.
+const domainCheckEvery = 10 * time.Minute
+
 // otherConns is how many connections the default pool has in addition to one for each
 // worker that sends mails or blasts.
 const otherConns = 8
@@ -141,9 +130,8 @@ const otherConns = 8
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (_ *App, err error) {
 	in, problems := cfg.open()
-	if cfg.PurgeEvery <= 0 || cfg.MailWorkers < 1 || cfg.BlastWorkers < 1 {
-		//nolint:staticcheck // an instruction
-		problems = append(problems, errors.New("Set PURGE_EVERY, MAIL_WORKERS and BLAST_WORKERS to more than 0."))
+	if cfg.MailWorkers < 1 {
+		problems = append(problems, errors.New("Set MAIL_WORKERS to 1 or more.")) //nolint:staticcheck // an instruction
 	}
 	if cfg.BlastRate < 0 {
 		problems = append(problems, errors.New("Set BLAST_RATE to 0 or more.")) //nolint:staticcheck // an instruction
@@ -153,7 +141,7 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		//nolint:staticcheck // an instruction
 		problems = append(problems, errors.New("Set MAX_TEMPLATES and MAX_BLASTS to 0 or more."))
 	}
-	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.MailWorkers)+int32(cfg.BlastWorkers)+otherConns)
+	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, 2*int32(cfg.MailWorkers)+otherConns)
 	wired := false
 	defer func() {
 		if !wired && in.provider != nil {
@@ -167,12 +155,12 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
-		accounts, err := rt.Dial(cfg.AccountTarget, "account")
+		accounts, err := rt.Dial("account")
 		if err != nil {
 			return err
 		}
 		limits := cfg.limits(accountv1.NewAccountServiceClient(accounts))
-		conn, err := rt.Dial(cfg.SignupTarget, "signup")
+		conn, err := rt.Dial("signup")
 		if err != nil {
 			return err
 		}

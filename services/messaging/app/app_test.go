@@ -338,7 +338,6 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"unknown SMS":         "SMS_PROVIDER=pigeon",
 		"twilio without SID":  "SMS_PROVIDER=twilio",
 		"bad resolver":        "DNS_RESOLVER=nowhere",
-		"no pause of domains": "DOMAIN_CHECK_EVERY=0s",
 		"bad webhook secret":  "RESEND_WEBHOOK_SECRETS=whsec_c2hvcnQ=",
 		"no pause":            "PURGE_EVERY=0s",
 	} {
@@ -364,7 +363,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 // A failed start names every problem of the service's own settings and of the shared ones.
 func TestConfigurationProblems(t *testing.T) {
 	cfg, err := service.Load[app.Config]([]string{
-		"MAIL_PROVIDER=pigeon", "MAIL_FROM=nobody", "SMS_PROVIDER=pigeon", "DNS_RESOLVER=nowhere", "DOMAIN_CHECK_EVERY=0s",
+		"MAIL_PROVIDER=pigeon", "MAIL_FROM=nobody", "SMS_PROVIDER=pigeon", "DNS_RESOLVER=nowhere",
 		"PUBLIC_FORM_URL=/forms", "RESEND_WEBHOOK_SECRETS=whsec_c2hvcnQ=", "MAIL_WORKERS=0", "BLAST_RATE=-1",
 	})
 	if err != nil {
@@ -376,7 +375,7 @@ func TestConfigurationProblems(t *testing.T) {
 		t.Fatal("started")
 	}
 	for _, want := range []string{
-		"Set MAIL_PROVIDER", "MAIL_FROM: ", "Set SMS_PROVIDER", "DNS_RESOLVER: ", "Set DOMAIN_CHECK_EVERY", "public form URL",
+		"Set MAIL_PROVIDER", "MAIL_FROM: ", "Set SMS_PROVIDER", "DNS_RESOLVER: ", "public form URL",
 		"RESEND_WEBHOOK_SECRETS: ", "MAIL_WORKERS", "BLAST_RATE", "Set POSTGRES_URL.",
 	} {
 		if !strings.Contains(err.Error(), want) {

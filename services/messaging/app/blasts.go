@@ -14,7 +14,7 @@ import (
 // blasts. It completes sending with the settings and the store.
 func openBlasts(rt *service.Runtime, cfg Config, sending messaging.BlasterConfig) (*messaging.Blasts, error) {
 	store := postgres.NewBlasts(rt.Pool, time.Now)
-	sending.Queue, sending.Workers, sending.Rate, sending.Lease = store, cfg.BlastWorkers, cfg.BlastRate, cfg.BlastLease
+	sending.Queue, sending.Workers, sending.Rate, sending.Lease = store, cfg.MailWorkers, cfg.BlastRate, cfg.BlastLease
 	sending.Log, sending.Now, sending.Registerer = rt.Log, time.Now, rt.Telemetry.Registerer
 	sending.Tracers = rt.Telemetry.Tracers
 	blaster := messaging.NewBlaster(sending)

@@ -50,9 +50,6 @@ func (c Config) open() (in opened, problems []error) {
 	if in.resolver, err = dns.New(c.DNSResolver); err != nil {
 		add(fmt.Errorf("DNS_RESOLVER: %w", err))
 	}
-	if c.DomainCheckEvery <= 0 {
-		add(errors.New("Set DOMAIN_CHECK_EVERY to a positive duration.")) //nolint:staticcheck // an instruction
-	}
 	// These two are checked here and made when the token keys and the store are open.
 	_, err = c.composer(nil, nil)
 	add(err)
@@ -85,7 +82,7 @@ func (c Config) provider(sender stdmail.Address) (messaging.Provider, error) {
 	case "smtp":
 		return smtp.New(smtp.Config{
 			Host: c.SMTPHost, Port: c.SMTPPort, Username: c.SMTPUsername, Password: c.SMTPPassword, TLS: c.SMTPTLS, From: sender,
-			Hello: c.SMTPHello, Connections: c.MailWorkers + c.BlastWorkers,
+			Hello: c.SMTPHello, Connections: 2 * c.MailWorkers,
 		})
 	case "resend":
 		return resend.New(resend.Config{APIKey: c.ResendAPIKey, BaseURL: c.ResendURL, From: sender})
@@ -126,7 +123,7 @@ func domains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *me
 	store := postgres.NewDomains(rt.Pool, rt.Seal, prover.Method(), in.from)
 	owners := messaging.NewDomains(messaging.DomainsConfig{
 		Store: store, Prover: prover, Setups: setups, Own: emailaddr.Domain(in.from.Address), EnforceVerification: cfg.EnforceEmailVerification,
-		Every: cfg.DomainCheckEvery, Log: rt.Log, Now: time.Now,
+		Every: domainCheckEvery, Log: rt.Log, Now: time.Now,
 	})
 	rt.Singleton("sending domains", owners.Run)
 	return store, owners

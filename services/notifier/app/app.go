@@ -3,7 +3,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -26,14 +25,9 @@ import (
 type Config struct {
 	service.Config
 
-	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name must resolve to all
-	// replicas (a headless service); it is looked up every three seconds.
-	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
 	// Networks and addresses that notifications may go to although they are not public, such as 127.0.0.0/8.
 	// Everybody who may set a webhook can reach them.
 	AllowedNetworks []string `env:"NOTIFIER_ALLOWED_NETWORKS"`
-	// Notifications under way at a time in one process.
-	Concurrency int `env:"NOTIFIER_CONCURRENCY" envDefault:"512"`
 
 	// HTTP says how to reach targets. Only code can set it; the environment fills its
 	// zero fields.
@@ -46,6 +40,9 @@ func definition() service.Definition {
 		Options: service.Options{Kafka: true, Calls: true},
 	}
 }
+
+// concurrency is how many notifications are under way at a time in one process.
+const concurrency = 512
 
 // Migrate brings the schema and the topics up to date; see service.Migrate.
 func Migrate(ctx context.Context, cfg service.Config) error { return definition().Migrate(ctx, cfg) }
@@ -60,15 +57,12 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	if err != nil {
 		problems = append(problems, fmt.Errorf("NOTIFIER_ALLOWED_NETWORKS: %w", err))
 	}
-	if cfg.Concurrency < 1 {
-		problems = append(problems, errors.New("Set NOTIFIER_CONCURRENCY to a positive number.")) //nolint:staticcheck // an instruction
-	}
 	cfg.HTTP.Allowed = append(cfg.HTTP.Allowed, allowed...)
 	if cfg.HTTP.Proxy == nil {
 		cfg.HTTP.Proxy = httpproxy.FromEnvironment().ProxyFunc()
 	}
 	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
-		signups, err := rt.Dial(cfg.SignupTarget, "signup")
+		signups, err := rt.Dial("signup")
 		if err != nil {
 			return err
 		}
@@ -77,7 +71,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		deliveries := postgres.New(rt.Pool)
 		dispatcher := notifier.New(notifier.Config{
 			Deliveries: deliveries, Source: grpc.NewSource(signupv1.NewSignupServiceClient(signups)), Poster: poster,
-			Limits: notifier.Limits{Running: cfg.Concurrency}, Log: rt.Log, Now: time.Now,
+			Limits: notifier.Limits{Running: concurrency}, Log: rt.Log, Now: time.Now,
 			Registerer: rt.Telemetry.Registerer, Tracers: rt.Telemetry.Tracers,
 		})
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{

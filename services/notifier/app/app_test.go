@@ -357,7 +357,7 @@ func ready(t *testing.T, url string) bool {
 func TestConfigurationIsChecked(t *testing.T) {
 	e := newEnv(t)
 	for _, bad := range []string{
-		"NOTIFIER_ALLOWED_NETWORKS=10.0.0.0/33", "NOTIFIER_ALLOWED_NETWORKS=x", "NOTIFIER_CONCURRENCY=0", "SERVICE_KEY=x",
+		"NOTIFIER_ALLOWED_NETWORKS=10.0.0.0/33", "NOTIFIER_ALLOWED_NETWORKS=x", "SERVICE_KEY=x",
 	} {
 		cfg, err := service.Load[app.Config](append(slices.Clone(e.environ), bad))
 		if err != nil {
@@ -384,7 +384,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 
 // A failed start names every problem of the service's own settings and of the shared ones.
 func TestConfigurationProblems(t *testing.T) {
-	cfg, err := service.Load[app.Config]([]string{"NOTIFIER_ALLOWED_NETWORKS=nowhere", "NOTIFIER_CONCURRENCY=0"})
+	cfg, err := service.Load[app.Config]([]string{"NOTIFIER_ALLOWED_NETWORKS=nowhere"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +393,7 @@ func TestConfigurationProblems(t *testing.T) {
 		_ = a.Close(t.Context())
 		t.Fatal("started")
 	}
-	for _, want := range []string{"NOTIFIER_ALLOWED_NETWORKS: ", "Set NOTIFIER_CONCURRENCY to a positive number.", "Set POSTGRES_URL."} {
+	for _, want := range []string{"NOTIFIER_ALLOWED_NETWORKS: ", "Set POSTGRES_URL."} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in:\n%v", want, err)
 		}

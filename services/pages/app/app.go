@@ -26,9 +26,6 @@ const Name = "pages"
 type Config struct {
 	service.Config
 
-	// Where the internal interface of signup is: `host:port` or a gRPC URL. The name must resolve to all
-	// replicas (a headless service); it is looked up every three seconds.
-	SignupTarget string `env:"SIGNUP_GRPC" envDefault:"signup:9090" run:"loopback" deployed:"set by the chart"`
 	// The REST interface as this service reaches it, with /v1. The server there must trust this service's address as a
 	// proxy (TRUSTED_PROXIES); otherwise it takes all visitors for one.
 	APIURL string `env:"PAGES_API_URL" envDefault:"http://127.0.0.1:8080/v1" run:"the standalone's" deployed:"required"`
@@ -59,7 +56,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 	return definition().Open(ctx, cfg.Config, problems, func(rt *service.Runtime) error {
 		client := api.New(base)
 		rt.OnClose("connections to the API", func(context.Context) error { client.Close(); return nil })
-		conn, err := rt.Dial(cfg.SignupTarget, "signup")
+		conn, err := rt.Dial("signup")
 		if err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -28,18 +27,6 @@ import (
 type Config struct {
 	service.Config
 
-	// Where the internal interface of account is: `host:port` or a gRPC URL. The name must resolve to all
-	// replicas (a headless service); it is looked up every three seconds.
-	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
-	// Where the internal interface of admin-analytics is.
-	AnalyticsTarget string `env:"ADMIN_ANALYTICS_GRPC" envDefault:"admin-analytics:9090" run:"loopback" deployed:"set by the chart"`
-	// Where the internal interface of messaging is.
-	MessagingTarget string `env:"MESSAGING_GRPC" envDefault:"messaging:9090" run:"loopback" deployed:"set by the chart"`
-
-	// Batches of signups that commit at a time, over all waitlists.
-	BatchWorkers int `env:"SIGNUP_BATCH_WORKERS" envDefault:"4"`
-	// Maximum number of signups in one transaction.
-	BatchSize int `env:"SIGNUP_BATCH_SIZE" envDefault:"256"`
 	// Signups that may wait for one waitlist; beyond it 429.
 	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
 	// How long the signups that wait for one waitlist may take at its present pace; beyond it, and beyond one batch,
@@ -49,16 +36,10 @@ type Config struct {
 	MaxWaitlists int64 `env:"MAX_WAITLISTS" envDefault:"0" deployed:"1000"`
 	// Bytes of all settings of a waitlist together; beyond it 400. 0: no bound but that of the request.
 	MaxSettingsBytes int `env:"MAX_SETTINGS_BYTES" envDefault:"0" deployed:"262144"`
-	// Whether blasts need a verified address. Set it for account and messaging as well.
-	EnforceEmailVerification bool `env:"ENFORCE_EMAIL_VERIFICATION" envDefault:"false"`
 	// Version of the privacy policy, stored with every consent.
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
 	// The pages as people reach them. A browser that opens the unsubscribe address of a mail is sent there; empty: it gets 404.
 	PublicFormURL string `env:"PUBLIC_FORM_URL" run:"the standalone's"`
-	// Whether views of forms are counted. Otherwise analytics show none.
-	PageViews bool `env:"PAGE_VIEWS" envDefault:"true"`
-	// Pause between two searches for rows of deleted waitlists and owners.
-	PurgeEvery time.Duration `env:"PURGE_EVERY" envDefault:"1m"`
 	// How long the ids of deleted waitlists and owners stay, for requests that are under way. It must exceed the time
 	// that the rebuild of an index takes.
 	TombstoneKept time.Duration `env:"TOMBSTONE_KEPT" envDefault:"1h"`
@@ -66,9 +47,6 @@ type Config struct {
 
 // problems returns all problems of the settings that only signup has.
 func (c Config) problems() (all []error) {
-	if c.PurgeEvery <= 0 {
-		all = append(all, errors.New("Set PURGE_EVERY to a positive duration.")) //nolint:staticcheck // an instruction
-	}
 	if c.TombstoneKept < 0 {
 		all = append(all, errors.New("Set TOMBSTONE_KEPT to 0 or longer.")) //nolint:staticcheck // an instruction
 	}
@@ -81,13 +59,8 @@ func (c Config) problems() (all []error) {
 	if c.MaxSettingsBytes < 0 {
 		all = append(all, errors.New("Set MAX_SETTINGS_BYTES to 0 or more.")) //nolint:staticcheck // an instruction
 	}
-	for _, limit := range []struct {
-		variable string
-		value    int
-	}{{"SIGNUP_BATCH_WORKERS", c.BatchWorkers}, {"SIGNUP_BATCH_SIZE", c.BatchSize}, {"SIGNUP_QUEUE_SIZE", c.QueueSize}} {
-		if limit.value < 1 {
-			all = append(all, fmt.Errorf("Set %s to 1 or more.", limit.variable)) //nolint:staticcheck // an instruction
-		}
+	if c.QueueSize < 1 {
+		all = append(all, errors.New("Set SIGNUP_QUEUE_SIZE to 1 or more.")) //nolint:staticcheck // an instruction
 	}
 	return all
 }
@@ -112,6 +85,14 @@ func Migrate(ctx context.Context, cfg service.Config) error { return definition(
 // App is the service.
 type App = service.Runtime
 
+// batchWorkers is how many batches of signups commit at a time, over all waitlists, and
+// batchSize the most signups of one. Larger ones hold the list's lock longer, more workers
+// wait for the same disk.
+const (
+	batchWorkers = 4
+	batchSize    = 256
+)
+
 // readerConns is how many connections the default pool has in addition to one for each
 // batch. Neither a full queue of signups nor downloads, at most four at a time, may
 // delay reads.
@@ -126,7 +107,7 @@ const (
 
 // New opens the service's connections and registers its routes.
 func New(ctx context.Context, cfg Config) (*App, error) {
-	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, int32(cfg.BatchWorkers)+readerConns)
+	cfg.PostgresMaxConns = cmp.Or(cfg.PostgresMaxConns, batchWorkers+readerConns)
 	return definition().Open(ctx, cfg.Config, cfg.problems(), func(rt *service.Runtime) error {
 		wake, err := rt.Outbox()
 		if err != nil {
@@ -140,7 +121,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		svc := signup.New(signup.Config{
 			Store: store, Index: index, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log,
 			Committed: measured.committed, Waited: func(d time.Duration) { measured.wait.Observe(d.Seconds()) },
-			Workers: cfg.BatchWorkers, MaxBatch: cfg.BatchSize, MaxQueue: cfg.QueueSize, MaxWait: cfg.MaxWait,
+			Workers: batchWorkers, MaxBatch: batchSize, MaxQueue: cfg.QueueSize, MaxWait: cfg.MaxWait,
 			PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
 		})
 		promauto.With(rt.Telemetry.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
@@ -148,11 +129,8 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		}, func() float64 { return float64(svc.QueueDepth()) })
 		rt.Go("signup batches", svc.Run)
 		rt.Singleton("change log retention", func(ctx context.Context) error { return trim(ctx, store, rt) })
-		var shown *views.Counter
-		if cfg.PageViews {
-			shown = views.New(store, time.Now, rt.Log)
-			rt.Go("page views", shown.Run)
-		}
+		shown := views.New(store, time.Now, rt.Log)
+		rt.Go("page views", shown.Run)
 		signuphttp.Routes(rt.Engine, svc, shown, strings.TrimRight(cfg.PublicFormURL, "/"))
 		return wire(rt, cfg, store, svc, wake)
 	})

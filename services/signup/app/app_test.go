@@ -60,7 +60,7 @@ func TestPoison(t *testing.T) {
 // A failed start names every problem of the service's own settings and of the shared ones.
 func TestConfigurationProblems(t *testing.T) {
 	cfg, err := service.Load[app.Config]([]string{
-		"SIGNUP_BATCH_WORKERS=0", "SIGNUP_BATCH_SIZE=-1", "SIGNUP_QUEUE_SIZE=0", "SIGNUP_MAX_WAIT=-1s",
+		"SIGNUP_QUEUE_SIZE=0", "SIGNUP_MAX_WAIT=-1s",
 		"PURGE_EVERY=0s", "TOMBSTONE_KEPT=-1s", "RATE_LIMIT_RPS=0",
 	})
 	if err != nil {
@@ -72,7 +72,7 @@ func TestConfigurationProblems(t *testing.T) {
 		t.Fatal("started")
 	}
 	for _, want := range []string{
-		"Set SIGNUP_BATCH_WORKERS to 1 or more.", "Set SIGNUP_BATCH_SIZE to 1 or more.", "Set SIGNUP_QUEUE_SIZE to 1 or more.",
+		"Set SIGNUP_QUEUE_SIZE to 1 or more.",
 		"Set SIGNUP_MAX_WAIT to 0 or longer.",
 		"Set PURGE_EVERY to a positive duration.", "Set TOMBSTONE_KEPT to 0 or longer.",
 		"Set POSTGRES_URL.", "Set RATE_LIMIT_RPS to a positive number.",

@@ -23,17 +23,17 @@ import (
 // consumer of account events, and the purge.
 func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
 	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
-	messaging, err := rt.Dial(cfg.MessagingTarget, "messaging")
+	messaging, err := rt.Dial("messaging")
 	if err != nil {
 		return err
 	}
 	messages := messagingv1.NewMessagingServiceClient(messaging)
-	account, err := rt.Dial(cfg.AccountTarget, "account")
+	account, err := rt.Dial("account")
 	if err != nil {
 		return err
 	}
 	accounts := accountv1.NewAccountServiceClient(account)
-	analytics, err := rt.Dial(cfg.AnalyticsTarget, "admin-analytics")
+	analytics, err := rt.Dial("admin-analytics")
 	if err != nil {
 		return err
 	}
@@ -52,11 +52,7 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(admin))
 	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))
-	forms := &grpc.Forms{Service: svc}
-	if cfg.PageViews {
-		forms.Views = store
-	}
-	signupv1.RegisterFormServiceServer(rt.GRPC, forms)
+	signupv1.RegisterFormServiceServer(rt.GRPC, &grpc.Forms{Service: svc, Views: store})
 
 	if err := rt.Consume("account events", kafka.ConsumerConfig{
 		Topics: []string{kafka.AccountsTopic}, Handler: signupkafka.Handler(waitlists), AfterCommit: wake,

@@ -9,7 +9,8 @@
 //   - deployed says what a deployment sets, for instance "required";
 //   - the field's comment is the meaning.
 //
-// A setting without a comment is an error.
+// A setting without a comment is an error. The first table, that of the standalone process,
+// leaves out what a later one has: its services read it, too.
 package main
 
 import (
@@ -23,6 +24,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -45,7 +47,7 @@ func update(file, root string) error {
 	if err != nil {
 		return err
 	}
-	filled, err := fill(string(old), func(dir string) (string, error) { return table(filepath.Join(root, dir)) })
+	filled, err := fill(string(old), func(dir string) ([]setting, error) { return read(filepath.Join(root, dir)) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
@@ -53,15 +55,28 @@ func update(file, root string) error {
 }
 
 // fill replaces what stands between the markers of page.
-func fill(page string, table func(dir string) (string, error)) (string, error) {
+func fill(page string, read func(dir string) ([]setting, error)) (string, error) {
 	var errs []error
 	marked := regexp.MustCompile(`(?s)(<!-- settings (\S+) -->\n).*?(<!-- end -->)`)
-	page = marked.ReplaceAllStringFunc(page, func(block string) string {
-		m := marked.FindStringSubmatch(block)
-		rows, err := table(m[2])
+	var tables [][]setting
+	later := map[string]bool{}
+	for i, m := range marked.FindAllStringSubmatch(page, -1) {
+		settings, err := read(m[2])
 		if err != nil {
 			errs = append(errs, fmt.Errorf("settings of %s: %w", m[2], err))
 		}
+		for _, s := range settings {
+			later[s.name] = later[s.name] || i > 0
+		}
+		tables = append(tables, settings)
+	}
+	if len(tables) > 0 {
+		tables[0] = slices.DeleteFunc(tables[0], func(s setting) bool { return later[s.name] })
+	}
+	page = marked.ReplaceAllStringFunc(page, func(block string) string {
+		m := marked.FindStringSubmatch(block)
+		rows := table(tables[0])
+		tables = tables[1:]
 		return m[1] + rows + m[3]
 	})
 	return page, errors.Join(errs...)
@@ -70,18 +85,14 @@ func fill(page string, table func(dir string) (string, error)) (string, error) {
 // setting is one variable.
 type setting struct{ name, value, deployed, meaning string }
 
-// table returns the settings of the package in dir as a Markdown table.
-func table(dir string) (string, error) {
-	settings, err := read(dir)
-	if err != nil {
-		return "", err
-	}
+// table returns settings as a Markdown table.
+func table(settings []setting) string {
 	var b strings.Builder
 	b.WriteString("| Variable | Default | Deployed | Meaning |\n|---|---|---|---|\n")
 	for _, s := range settings {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.name, s.value, s.deployed, s.meaning)
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // read returns the settings that the struct Config of the package in dir has of

@@ -22,10 +22,11 @@ func TestTable(t *testing.T) {
 		"\t// Where the database is.\n\tURL string `env:\"URL,required\" run:\"own server\" deployed:\"required\"`\n"+
 		"\t// What it says when nothing is set.\n\tNone string `env:\"NONE\"`\n"+
 		"\tIn func() `env:\"-\"`\n\tCode int\n}\n")
-	got, err := table(dir)
+	settings, err := read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := table(settings)
 	want := "| Variable | Default | Deployed | Meaning |\n|---|---|---|---|\n" +
 		"| `WAIT` | `8s` |  | How long an attempt may take, a\\|b. |\n" +
 		"| `URL` | own server | required | Where the database is. |\n" +
@@ -42,11 +43,11 @@ func TestTableRefuses(t *testing.T) {
 		"a package without settings":  "package x\n\ntype Config struct{}\n",
 		"a file that does not parse":  "package",
 	} {
-		if _, err := table(write(t, t.TempDir(), source)); err == nil {
+		if _, err := read(write(t, t.TempDir(), source)); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	if _, err := table(filepath.Join(t.TempDir(), "none")); err == nil {
+	if _, err := read(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a folder that does not exist is accepted")
 	}
 }
@@ -54,14 +55,19 @@ func TestTableRefuses(t *testing.T) {
 func TestFill(t *testing.T) {
 	t.Parallel()
 	page := "a\n<!-- settings x/y -->\nold\n<!-- end -->\nb\n<!-- settings z -->\n<!-- end -->\n"
-	got, err := fill(page, func(dir string) (string, error) { return strings.ToUpper(dir) + "\n", nil })
+	got, err := fill(page, func(dir string) ([]setting, error) {
+		return []setting{{name: strings.ToUpper(dir)}, {name: "BOTH"}}, nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "a\n<!-- settings x/y -->\nX/Y\n<!-- end -->\nb\n<!-- settings z -->\nZ\n<!-- end -->\n"; got != want {
+	row := func(name string) string { return "| `" + name + "` |  |  |  |\n" }
+	const head = "| Variable | Default | Deployed | Meaning |\n|---|---|---|---|\n"
+	if want := "a\n<!-- settings x/y -->\n" + head + row("X/Y") + "<!-- end -->\nb\n<!-- settings z -->\n" + head + row("Z") + row("BOTH") +
+		"<!-- end -->\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if _, err := fill(page, func(string) (string, error) { return "", os.ErrNotExist }); err == nil {
+	if _, err := fill(page, func(string) ([]setting, error) { return nil, os.ErrNotExist }); err == nil {
 		t.Error("an error is lost")
 	}
 }

@@ -82,7 +82,7 @@ func Dashboards() []Dashboard {
 			quantiles("Time of a signup", "From the request to its answer.", "http_server_request_duration_seconds", ","+signups),
 			gauge("Queue", "none", "Signups that wait for a commit, in the lanes of all waitlists.", "signup_queue_length", "pod", "{{pod}}"),
 			quantiles("Time in the queue", "Of a signup, until a commit takes it.", "signup_queue_wait_seconds", ""),
-			one("Signups in a commit", "none", "Mean size of a batch; near SIGNUP_BATCH_SIZE the lanes have a backlog.", "signups",
+			one("Signups in a commit", "none", "Mean size of a batch; near 256 the lanes have a backlog.", "signups",
 				"sum(rate(signup_batch_size_sum{$SEL}[$__rate_interval])) / sum(rate(signup_batch_size_count{$SEL}[$__rate_interval]))"),
 			quantiles("Time of a commit", "From taking a batch to its commit.", "signup_batch_duration_seconds", ""),
 			quantiles("Delay of the index", "From a commit until the index of positions in Redis has it.", "signup_index_delay_seconds", ""),

@@ -87,10 +87,7 @@ func hosted(path string) bool {
 // withPayments adds billing's settings to env.
 func (s *Standalone) withPayments(env, payments map[string]string) {
 	maps.Copy(env, payments)
-	site := strings.TrimRight(env["PUBLIC_FORM_URL"], "/")
-	setDefault(env, "BILLING_SUCCESS_URL", site+"/billing/success")
-	setDefault(env, "BILLING_CANCEL_URL", site+"/billing/canceled")
-	setDefault(env, "BILLING_PORTAL_RETURN_URL", site+"/billing")
+	setDefault(env, "BILLING_URL", strings.TrimRight(env["PUBLIC_FORM_URL"], "/")+"/billing")
 }
 
 // page serves a page of the payment simulator. It reports false if the path is no such

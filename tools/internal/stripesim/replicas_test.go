@@ -80,9 +80,7 @@ func newSuite(t *testing.T) *suite {
 		"SERVICE_KEYS=" + rpc.Keys{"billing": {id.Public()}}.String(),
 		"STRIPE_SECRET_KEY=sk_test_1", "STRIPE_URL=" + s.sim.url, "STRIPE_WEBHOOK_SECRETS=" + secret,
 		"STRIPE_PRICES=" + strings.Join(priceList, ","),
-		"BILLING_SUCCESS_URL=https://example.com/ok", "BILLING_CANCEL_URL=https://example.com/no",
-		"BILLING_PORTAL_RETURN_URL=https://example.com/me",
-		"RECONCILE_RATE=1000", "LOG_LEVEL=WARN", "RATE_LIMIT_RPS=10000", "RATE_LIMIT_BURST=10000",
+		"BILLING_URL=https://example.com/billing", "LOG_LEVEL=WARN", "RATE_LIMIT_RPS=10000", "RATE_LIMIT_BURST=10000",
 	}
 	if s.log, err = os.Create(filepath.Join(t.TempDir(), "log")); err != nil {
 		t.Fatal(err)

@@ -53,8 +53,8 @@ func read(t *testing.T, name string) source {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CallExpr:
-				if fn, ok := n.Fun.(*ast.SelectorExpr); ok && fn.Sel.Name == "Dial" && len(n.Args) == 2 {
-					callee, err := strconv.Unquote(n.Args[1].(*ast.BasicLit).Value)
+				if fn, ok := n.Fun.(*ast.SelectorExpr); ok && fn.Sel.Name == "Dial" && len(n.Args) == 1 {
+					callee, err := strconv.Unquote(n.Args[0].(*ast.BasicLit).Value)
 					if err != nil {
 						t.Error(err)
 					}

@@ -84,8 +84,8 @@ func TestEnvironment(t *testing.T) {
 				t.Errorf("%s gets %s, which it does not read", name, env.Name)
 			}
 		}
-		for _, variable := range known {
-			if strings.HasSuffix(variable, "_GRPC") && !slices.Contains(got, variable) {
+		for _, callee := range read(t, name).calls {
+			if variable := strings.ToUpper(strings.ReplaceAll(callee, "-", "_")) + "_GRPC"; !slices.Contains(got, variable) {
 				t.Errorf("%s does not get %s", name, variable)
 			}
 		}

@@ -137,8 +137,7 @@ func newDeployment(t *testing.T, d database, bin string) *deployment {
 	maps.Copy(out.env["billing"], map[string]string{
 		"STRIPE_SECRET_KEY": "sk_test_x", "STRIPE_URL": payments.URL,
 		"STRIPE_WEBHOOK_SECRETS": "whsec_" + key(), "STRIPE_PRICES": strings.Join(prices, ","),
-		"BILLING_SUCCESS_URL": "http://site.test/s", "BILLING_CANCEL_URL": "http://site.test/c",
-		"BILLING_PORTAL_RETURN_URL": "http://site.test/p",
+		"BILLING_URL": "http://site.test/billing",
 	})
 	return out
 }

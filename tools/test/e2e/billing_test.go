@@ -71,8 +71,8 @@ func (s *suite) open(t *testing.T, currency string, monthly [3]int64) *till {
 	}
 	d := s.deploy(t, map[string]string{
 		"STRIPE_SECRET_KEY": key, "STRIPE_URL": "http://" + listener.Addr().String(), "STRIPE_PRICES": strings.Join(named, ","),
-		"STRIPE_TIMEOUT":      "1s",
-		"BILLING_SUCCESS_URL": "https://site.example/thanks", "BILLING_CANCEL_URL": "https://site.example/plans",
+		"STRIPE_TIMEOUT": "1s",
+		"BILLING_URL":    "https://site.example/plans",
 	})
 	sim.SetWebhook(d.server.URL+"/v1/billing/webhook", paymentSecret)
 	return &till{deployment: d, sim: sim, prefix: currency + "_"}
@@ -187,12 +187,12 @@ func testCheckout(t *testing.T, d *till) {
 		t.Errorf("an abandoned page can still be paid: %d", status)
 	}
 	for choice, want := range map[string]int{"decline": http.StatusPaymentRequired, "cancel": http.StatusSeeOther} {
-		if status, to := choose(t, other, choice); status != want || (choice == "cancel" && to != "https://site.example/plans") {
+		if status, to := choose(t, other, choice); status != want || (choice == "cancel" && to != "https://site.example/plans/canceled") {
 			t.Errorf("%s: %d to %q", choice, status, to)
 		}
 	}
 	o.wantStatus(t, "pro", "inactive")
-	if status, to := choose(t, other, "pay"); status != http.StatusSeeOther || to != "https://site.example/thanks" {
+	if status, to := choose(t, other, "pay"); status != http.StatusSeeOther || to != "https://site.example/plans/success" {
 		t.Errorf("paid: %d to %q", status, to)
 	}
 	o.awaitStatus(t, "advanced", "active")

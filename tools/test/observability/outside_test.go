@@ -180,7 +180,7 @@ func (r *running) probe(cut *atomic.Bool) {
 	key, _ := r.post("/auth/register", "", object{"email": "sre@example.com", "password": "correct horse battery"})["api_key"].(string)
 	internal := freePort(r)
 	r.runs(filepath.Join(programs(r), "prober"), []string{
-		"PROBER_API=" + way.URL + "/v1", "PROBER_API_KEY=" + key, "PROBER_EVERY=1s", "PROBER_TIMEOUT=1s",
+		"PROBER_API=" + way.URL + "/v1", "PROBER_API_KEY=" + key, "PROBER_EVERY=1s",
 		"HTTP_ADDR=" + freePort(r), "INTERNAL_ADDR=" + internal,
 	})
 	r.more = func() []sample {
