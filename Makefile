@@ -34,7 +34,9 @@ CLIENT := tools/sdk/ts/node_modules/.package-lock.json
 # make test KAFKA=apache PKG=./services/signup/... ARGS='-run TestJoin -v'
 KAFKA ?= embedded
 # make test-k8s LAB_KAFKA=embedded ARGS='-run TestRollouts'
+# TAGS=k8s,anchor ARGS='-run TestAnchor' releases the same builds by our operator and by Flagger (needs Debian's package prometheus).
 LAB_KAFKA ?= apache
+TAGS ?= k8s
 PKG ?= work
 ARGS ?=
 
@@ -47,9 +49,7 @@ BASE ?=
 REPO ?=
 VALUES ?=
 RELEASE ?= waitlist
-NAMESPACE ?= waitlist
-deploy-prober: NAMESPACE = prober
-deploy-canary: NAMESPACE = canary
+NAMESPACE ?= $(CHART)
 VERSION ?= $(shell git describe --tags --always --dirty)
 # More flags of ko and of helm, as KOFLAGS=--platform=linux/amd64.
 KOFLAGS ?=
@@ -82,14 +82,6 @@ quick: PKG = $(patsubst %,./%/...,$(filter-out tools/%,$(filter-out tools,$(MODU
 quick: ## Run the tests of libs and services without -race, between two edits (PKG=…, ARGS=…)
 	@go run ./tools/test/run -cached -packages '$(PKG)' -- -short -p 8 $(ARGS)
 
-.PHONY: watch
-watch: ## Run make quick after each change of a file; shows what was not cached
-	@state() { git ls-files -mo --exclude-standard | xargs -rd '\n' stat -c '%Y %n' 2>&1; git rev-parse HEAD; }; \
-	while true; do \
-		seen=$$(state); { $(MAKE) quick 2>&1 || true; } | { grep -vE '\(cached\)$$|\[no test files\]$$' || true; }; \
-		while [ "$$seen" = "$$(state)" ]; do sleep 1; done; \
-	done
-
 # A part of the tests may need less.
 .PHONY: prepared
 prepared:
@@ -109,42 +101,26 @@ test-faults: $(LABTOOLS) ## Inject faults into running suites: each alert must f
 	@go build -o $(BIN)/operator ./k8s/canary/cmd/operator
 	@cd tools/test/observability && LAB_BIN=$(BIN) GOWORK=off go test -count=1 -v -timeout 20m -run '^TestFaults$$' $(ARGS) .
 
-.PHONY: model
-model: ## Take the queue's model test through 125000 steps, without -race
-	@MODEL_STEPS=125000 go run ./tools/test/run -packages ./services/signup -- -count=1 -parallel 4 -run '^TestModel$$' -v
-
-# CHAOS_SEED=7 CHAOS_ROUNDS=40 FAULTS=kills make chaos repeats what failed with that seed.
-FAULTS ?= linearizable|kills|outages
-.PHONY: chaos
-chaos: ## Judge positions under faults, kill programs and servers 200 times, and test the outbox (CHAOS_SEED, CHAOS_ROUNDS, FAULTS)
-	@CHAOS=full go run ./tools/test/run -kafka apache -packages ./tools/test/deploy -- -count=1 -v -timeout 3h \
-		-run '^TestPrograms$$/^($(FAULTS))$$'
-	@CHAOS=full go run ./tools/test/run -packages ./libs/outbox -- -race -count=1 -v
-
-# FUZZTIME=20s make fuzz; FUZZTIME=2000x takes so many inputs
-.PHONY: fuzz
-fuzz: ## Fuzz whatever parses, FUZZTIME (10m) for each target
-	@git grep -l '^func Fuzz' -- '*_test.go' | while read -r file; do \
-		for target in $$(grep -o '^func Fuzz[A-Za-z]*' "$$file" | cut -c6-); do \
-			echo "=== $$(dirname "$$file") $$target"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime "$${FUZZTIME:-10m}" "./$$(dirname "$$file")" || exit 1; \
-		done; \
-	done
-
-# SOAK=10m SOAK_RATE=1 make soak
-.PHONY: soak
-soak: ## Run twice everyday's load (SOAK_RATE) for SOAK, an hour, and fail where memory, goroutines, descriptors, dead rows or answers grow
-	@SOAK=$${SOAK:-1h} go run ./tools/test/run -packages ./tools/test/deploy -- -count=1 -v -timeout 3h -run '^TestPrograms$$/^soak$$'
-
+# Parts: model; linearizable, kills and outages of all programs; outbox; process and blasts (chaos of one process, and of blasts);
+# schemathesis (needs python3-venv); fuzz; soak.
+# PART=kills CHAOS_SEED=7 CHAOS_ROUNDS=40 repeats what failed with that seed, PART=schemathesis ARGS='--seed 7' likewise.
+# PART=fuzz FUZZTIME=2000x takes so many inputs for each target, PART=soak SOAK=10m SOAK_RATE=1 is shorter.
+PART ?= model linearizable kills outages outbox process blasts schemathesis
+LONG = go run ./tools/test/run -packages
 .PHONY: test-long
-test-long: chaos schemathesis ## Run make chaos, make schemathesis and the long forms of the chaos tests of one process and of blasts
-	@CHAOS=full go run ./tools/test/run -packages ./tools/test/chaos -- -count=1 -v -timeout 1h
-	@CHAOS=full go run ./tools/test/run -packages ./services/messaging/cmd/messaging -- -count=1 -v -timeout 1h -run '^TestKillsInABlast$$'
-
-# make schemathesis ARGS='--max-examples 500' looks longer, ARGS='--seed 7' repeats a run.
-.PHONY: schemathesis
-schemathesis: ## Look for requests that the suite answers otherwise than the OpenAPI document says (needs python3-venv)
-	@tools/test/schemathesis/run $(ARGS)
+test-long: ## Run the long proofs: all, or PART=model, kills, fuzz, soak, …
+	@for part in $(PART); do echo "== $$part"; case $$part in \
+	model) MODEL_STEPS=125000 $(LONG) ./services/signup -- -count=1 -parallel 4 -run '^TestModel$$' -v ;; \
+	linearizable | kills | outages) CHAOS=full $(LONG) ./tools/test/deploy -kafka apache -- -count=1 -v -timeout 3h \
+		-run "^TestPrograms\$$/^$$part\$$" ;; \
+	outbox) CHAOS=full $(LONG) ./libs/outbox -- -race -count=1 -v ;; \
+	process) CHAOS=full $(LONG) ./tools/test/chaos -- -count=1 -v -timeout 1h ;; \
+	blasts) CHAOS=full $(LONG) ./services/messaging/cmd/messaging -- -count=1 -v -timeout 1h -run '^TestKillsInABlast$$' ;; \
+	schemathesis) tools/test/schemathesis/run $(ARGS) ;; \
+	fuzz) tools/test/fuzz "$${FUZZTIME:-10m}" ;; \
+	soak) SOAK=$${SOAK:-1h} $(LONG) ./tools/test/deploy -- -count=1 -v -timeout 3h -run '^TestPrograms$$/^soak$$' ;; \
+	*) echo "there is no part $$part" >&2; exit 1 ;; \
+	esac || exit 1; done
 
 .PHONY: test-clients
 test-clients: ## Generate clients from the OpenAPI document for five languages and drive them (needs Java, Maven, npm and python3-venv)
@@ -159,29 +135,19 @@ test-former: ## Run the e2e suite of FORMER (a commit; else the last tag) on tod
 bench: ## Measure the suite against its goals and print the table
 	@go run ./tools/bench $(ARGS)
 
-.PHONY: bench-short
-bench-short: ## Run B13 and B14 for seconds: checks that positions are exact, not how fast they come
-	@go run ./tools/bench -only B13,B14 -slice 500ms -mixed 20000 -write=false
-
 .PHONY: generate
-generate: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) ## Regenerate the generated code
+generate: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) $(CLIENT) ## Regenerate the generated code (needs npm)
 	@cd proto && PATH="$(BIN):$$PATH" && buf lint && buf format -w && buf generate --clean
 	@go run ./tools/cmd/schema
 	@cd services && $(BIN)/sqlc generate
 	@PATH="$(BIN):$$PATH" go generate work
-
-.PHONY: sdk
-sdk: $(CLIENT) ## Regenerate the TypeScript client's types and check the client (needs npm)
 	@npm run --silent --prefix tools/sdk/ts generate && npm run --silent --prefix tools/sdk/ts build
 
-.PHONY: lists
-lists: ## Fetch the newest lists of mail domains and common passwords (needs npm and pip)
-	@libs/emailaddr/update.sh
-	@services/account/update.sh
-
 .PHONY: lint
-lint: $(LINTER) lines references migrations ## Run the linters over every module
-	@$(BIN)/golangci-lint run $(patsubst %,./%/...,$(MODULES))
+lint: $(LINTER) $(SQUAWK) lines ## Run the linters over every module, the prose and the migrations (ARGS=--fix mends; needs python3-venv)
+	@go test -count=1 ./tools/test/docs/
+	@SQUAWK=$(SQUAWK) tools/test/migrations/run
+	@$(BIN)/golangci-lint run $(ARGS) $(patsubst %,./%/...,$(MODULES))
 	@for module in $(APART); do (cd $$module && GOWORK=off $(BIN)/golangci-lint run) || exit 1; done
 
 # Generated files and test data may be wider.
@@ -189,33 +155,19 @@ WIDE := proto/gen/ proto/openapi/accepted.txt tools/sdk/ts/src/contract.ts *.sum
 	docs/settings.md docs/runbooks.md */testdata/* \
 	charts/waitlist/files/rules.yaml charts/waitlist/files/dashboards/* k8s/canary/config/crd/* charts/canary/files/crd.yaml
 .PHONY: lines
-lines: ## Fail on lines of more than 140 characters
+lines:
 	@! LC_ALL=C.UTF-8 git grep -nIE '^.{141,}' -- . $(patsubst %,':!%',$(WIDE))
-
-.PHONY: references
-references: ## Fail on links, paths, targets, variables, tests and ADRs that the prose names and nobody has
-	@go test -count=1 ./tools/test/docs/
-
-.PHONY: migrations
-migrations: $(SQUAWK) ## Fail on migrations that stop traffic, as squawk judges (needs python3-venv)
-	@SQUAWK=$(SQUAWK) tools/test/migrations/run
-
-.PHONY: fix
-fix: $(LINTER) ## Format and let the linters mend what they can
-	@$(BIN)/golangci-lint run --fix $(patsubst %,./%/...,$(MODULES))
-
-.PHONY: tidy
-tidy: ## Check that each module names all it needs and builds by itself
-	@for module in $(MODULES); do \
-		(cd $$module && GOWORK=off GOFLAGS=-mod=mod go mod tidy -diff && GOWORK=off go build ./...) \
-		|| { echo "$$module: see above"; exit 1; }; \
-	done
 
 .PHONY: verify
 verify: ## Generate, tidy and lint; fails when that changes a file (needs npm and python3-venv)
 	@state() { git status --porcelain; git diff HEAD; }; \
 	before=$$(state | sha256sum); \
-	for step in generate sdk tidy lint; do echo "== $$step"; $(MAKE) $$step; done; \
+	$(MAKE) generate; \
+	for module in $(MODULES); do \
+		(cd $$module && GOWORK=off GOFLAGS=-mod=mod go mod tidy -diff && GOWORK=off go build ./...) \
+		|| { echo "$$module: see above"; exit 1; }; \
+	done; \
+	$(MAKE) lint; \
 	if [ "$$before" != "$$(state | sha256sum)" ]; then \
 		git status --short; echo 'verify changed files: look at them and commit'; exit 1; \
 	fi
@@ -231,7 +183,7 @@ vulnerabilities: ## Look for known vulnerabilities that the code reaches (asks v
 	done
 
 .PHONY: charts
-charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts; compare them with the code and an API server
+charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts; judge them and the canary operator by an API server
 	@BIN=$(BIN) charts/check
 	@go test -count=1 ./tools/test/charts/ # the cache does not see charts/
 	@if [ "$$(id -u)" = 0 ]; then \
@@ -239,9 +191,6 @@ charts: $(UNITTEST) $(KUBESCORE) $(LABTOOLS) ## Lint, test and score the charts;
 	else \
 		echo 'level: rendered only. As root an API server judges every object, too.'; \
 	fi
-
-.PHONY: test-canary
-test-canary: $(LABTOOLS) ## Test the canary operator on an API server, and in a hundred random schedules
 	@CANARY_SCHEDULES=100 LAB_BIN=$(BIN) go test -tags k8s -count=1 -v -run '^(TestSchedules|TestRealServer)$$' ./k8s/canary/controller
 
 .PHONY: images
@@ -256,56 +205,40 @@ images: $(KO) ## Build the services' images and push them to REPO
 	} >$(IMAGES)
 	@cat $(IMAGES)
 
+# The chart waitlist is released through its canaries, the canary operator (canary) and the prober by helm alone.
+CHART ?= waitlist
 .PHONY: deploy
-deploy: images $(LABTOOLS) ## Build the images, install or upgrade the release and wait for canaries (REPO, VALUES, RELEASE, NAMESPACE)
-	@BIN=$(BIN) IMAGES=$(IMAGES) RELEASE=$(RELEASE) NAMESPACE=$(NAMESPACE) VALUES='$(VALUES)' HELMFLAGS='$(HELMFLAGS)' .ci/deploy
-
-.PHONY: deploy-canary
-deploy-canary: $(KO) $(LABTOOLS) ## Build the canary operator's image and install or upgrade it (REPO, VALUES, NAMESPACE=canary)
-	@[ -n "$(REPO)" ] || { echo 'say where the image goes: make deploy-canary REPO=registry.example.com/waitlist' >&2; exit 1; }
-	@image=$$(VERSION=$(VERSION) KO_DOCKER_REPO=$(REPO) $(BIN)/ko build --base-import-paths --sbom spdx \
-		$(KOFLAGS) ./k8s/canary/cmd/operator); \
-	$(BIN)/helm upgrade --install canary charts/canary --namespace $(NAMESPACE) --create-namespace \
+deploy: $(if $(filter waitlist,$(CHART)),images) $(KO) $(LABTOOLS)
+deploy: ## Build the images, install or upgrade CHART (waitlist, canary or prober) (REPO, VALUES, RELEASE, NAMESPACE)
+	@[ -n "$(REPO)" ] || { echo 'say where the images go: make deploy REPO=registry.example.com/waitlist' >&2; exit 1; }
+	@case $(CHART) in \
+	waitlist) \
+		BIN=$(BIN) IMAGES=$(IMAGES) RELEASE=$(RELEASE) NAMESPACE=$(NAMESPACE) VALUES='$(VALUES)' HELMFLAGS='$(HELMFLAGS)' .ci/deploy; \
+		exit ;; \
+	canary) program=./k8s/canary/cmd/operator chart=charts/canary ;; \
+	prober) program=./tools/prober chart='charts/service --values k8s/prober.yaml' ;; \
+	*) echo 'there is no chart $(CHART)' >&2; exit 1 ;; \
+	esac; \
+	image=$$(VERSION=$(VERSION) KO_DOCKER_REPO=$(REPO) $(BIN)/ko build --base-import-paths --sbom spdx $(KOFLAGS) $$program); \
+	$(BIN)/helm upgrade --install $(CHART) $$chart --namespace $(NAMESPACE) --create-namespace \
 		--set image.repository=$${image%@*} --set image.digest=$${image#*@} $(foreach file,$(VALUES),--values $(file)) \
 		--wait --timeout 5m $(HELMFLAGS)
-
-.PHONY: deploy-prober
-deploy-prober: $(KO) $(LABTOOLS) ## Build the prober's image and install or upgrade it (REPO, VALUES, NAMESPACE=prober)
-	@[ -n "$(REPO)" ] || { echo 'say where the image goes: make deploy-prober REPO=registry.example.com/waitlist' >&2; exit 1; }
-	@image=$$(VERSION=$(VERSION) KO_DOCKER_REPO=$(REPO) $(BIN)/ko build --base-import-paths --sbom spdx \
-		$(KOFLAGS) ./tools/prober); \
-	$(BIN)/helm upgrade --install prober charts/service --namespace $(NAMESPACE) --create-namespace --values k8s/prober.yaml \
-		--set image.repository=$${image%@*} --set image.digest=$${image#*@} $(foreach file,$(VALUES),--values $(file)) \
-		--wait --timeout 5m $(HELMFLAGS)
-
-.PHONY: lab-tools
-lab-tools: $(LABTOOLS) $(KO) ## Build Kubernetes, etcd, helm and ko (five minutes, once)
 
 # What needs the network comes first: the laboratory has none.
 .PHONY: test-k8s
-test-k8s: lab-tools ## Deploy the charts to a Kubernetes of this machine's own and test them (root)
+test-k8s: $(LABTOOLS) $(KO) $(if $(findstring anchor,$(TAGS)),$(ANCHOR))
+test-k8s: ## Deploy the charts to a Kubernetes of this machine's own and test them (root)
 	@$(PREPARE) lab $(filter apache,$(LAB_KAFKA))
 	@[ $(LAB_KAFKA) != apache ] || go run ./tools/cmd/devkafka -fetch
 	@$(BIN)/helm dependency build charts/waitlist >/dev/null
 	@go build -o $(BIN)/lab ./tools/test/lab/cmd/lab
 	@go build -o $(BIN)/operator ./k8s/canary/cmd/operator
 	@go test -c -o $(BIN)/e2e.test ./tools/test/e2e
-	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags k8s -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
-
-.PHONY: bench-canary
-bench-canary: lab-tools $(ANCHOR) ## Release the same builds by our operator and by Flagger (root; Debian's package prometheus)
-	@command -v prometheus >/dev/null || { echo 'prometheus is not installed: Flagger asks it' >&2; exit 1; }
-	@$(PREPARE) lab
-	@$(BIN)/helm dependency build charts/waitlist >/dev/null
-	@go build -o $(BIN)/operator ./k8s/canary/cmd/operator
-	@LAB_BIN=$(BIN) TEST_KAFKA=embedded go test -tags k8s,anchor -count=1 -v -run TestAnchor -timeout 1h $(ARGS) ./tools/test/lab
+	@LAB_BIN=$(BIN) TEST_KAFKA=$(LAB_KAFKA) go test -tags $(TAGS) -count=1 -v -parallel 4 -timeout 2h $(ARGS) ./tools/test/lab
 
 $(PAGE) $(TYPES) $(CLIENT): %/node_modules/.package-lock.json: %/package-lock.json
 	@$(PREPARE) npm
 	@npm ci --silent --prefix $* && touch $@
-
-.PHONY: tools
-tools: $(BUILDTOOLS) $(SQLC) $(CONTROLLERS) $(LINTER) $(SQUAWK) ## Build the tools that generate and lint need
 
 $(BUILDTOOLS):
 	@echo 'building the generators'

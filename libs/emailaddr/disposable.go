@@ -7,7 +7,7 @@ import (
 
 // disposableDomains has one domain per line, sorted bytewise: the package
 // disposable-email-domains of PyPI (MIT, see LICENSE.disposable-email-domains), which
-// mirrors a list of the same name whose entries people review. make lists fetches the
+// mirrors a list of the same name whose entries people review. update.sh fetches the
 // newest one.
 //
 //go:embed disposable_domains.txt

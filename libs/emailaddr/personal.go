@@ -7,7 +7,7 @@ import (
 
 // freeProviders has one domain per line, sorted bytewise: the npm package
 // free-email-domains (MIT, see LICENSE.free-email-domains) and the domains of
-// extra.txt. make lists fetches the newest list; make generate does not, so
+// extra.txt. update.sh fetches the newest list; make generate does not, so
 // that its result is reproducible.
 //
 //go:embed free_providers.txt

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches the newest lists of free mail providers and of disposable domains: make lists.
+# Fetches the newest lists of free mail providers and of disposable domains.
 # Needs npm and pip.
 set -eu
 cd "$(dirname "$0")"

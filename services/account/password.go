@@ -117,7 +117,7 @@ func (s *Service) CheckPassword(password, address string) []apierr.Field {
 
 // commonText holds the 10,000 most common passwords, without those shorter than
 // MinPassword, one per line: from the npm package @zxcvbn-ts/language-common (MIT, see
-// LICENSE.common-passwords). make lists fetches the newest list.
+// LICENSE.common-passwords). update.sh fetches the newest list.
 //
 //go:embed common_passwords.txt
 var commonText string

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches the newest list of common passwords: make lists. Needs npm.
+# Fetches the newest list of common passwords. Needs npm.
 # Passwords of fewer than 8 bytes are refused anyway.
 set -eu
 cd "$(dirname "$0")"

@@ -34,7 +34,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // modelSteps is the approximate number of random steps of the model test,
-// shortModelSteps that with -short. MODEL_STEPS overrides both: make model takes
+// shortModelSteps that with -short. MODEL_STEPS overrides both: make test-long takes
 // more than 10^5 steps.
 const (
 	modelSteps      = 20_000

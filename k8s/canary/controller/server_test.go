@@ -43,7 +43,7 @@ import (
 	"waitlist.internal/k8s/canary/machine"
 )
 
-// server starts etcd and an API server from LAB_BIN, where make lab-tools puts them, with the kinds of the operator and of the Gateway API.
+// server starts etcd and an API server from LAB_BIN, where make charts puts them, with the kinds of the operator and of the Gateway API.
 func server(t *testing.T) (client.WithWatch, *rest.Config) {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -60,7 +60,7 @@ func server(t *testing.T) (client.WithWatch, *rest.Config) {
 	}
 	config, err := env.Start()
 	if err != nil {
-		t.Fatalf("start the API server (make lab-tools builds it): %v", err)
+		t.Fatalf("start the API server (make charts builds it): %v", err)
 	}
 	t.Cleanup(func() {
 		if err := env.Stop(); err != nil {

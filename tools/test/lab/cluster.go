@@ -120,7 +120,7 @@ func (c *Cluster) start(bin, name string, args []string) error {
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("start %s (make lab-tools builds it): %w", name, err)
+		return fmt.Errorf("start %s (make test-k8s builds it): %w", name, err)
 	}
 	go func() {
 		defer close(p.done)

@@ -77,7 +77,7 @@ func newCluster(t *testing.T) *world {
 	}
 	w := &world{root: root, bin: os.Getenv("LAB_BIN"), dir: t.TempDir()}
 	if w.bin == "" {
-		t.Fatal("Set LAB_BIN to the directory that make lab-tools fills, or run make test-k8s.")
+		t.Fatal("Run make test-k8s, or set LAB_BIN to the directory of its tools.")
 	}
 	reachable(t, w.dir)
 	if w.cluster, err = lab.StartCluster(t.Context(), w.bin, filepath.Join(w.dir, "cluster")); err != nil {
