@@ -50,7 +50,7 @@ func (w *world) testGroup(t *testing.T) {
 			r.of(service).scale(t, 3)
 		}
 		r.pipeline(t, w, 0, w.images, adopted, func() {})
-		adopted["gateway"] = map[string]any{"ownedByOperator": []string{"account", "signup", "admin-analytics", "billing", "messaging", "pages"}}
+		adopted["gateway"] = map[string]any{"ownedByOperator": []string{"account", "signup", "billing", "messaging", "pages"}}
 		r.pipeline(t, w, 0, w.images, adopted, func() {})
 	}))
 	r.serve(t, w.images)
