@@ -77,7 +77,8 @@ func lift(conn *pgx.Conn, lifted bool) {
 }
 
 // NoTimeouts lets the statements of tx take, and its client wait between them, as long as they
-// like. Only ctx bounds them then.
+// like. Only ctx bounds them then. The server may be silent until the connection is back in
+// its pool.
 func NoTimeouts(ctx context.Context, tx pgx.Tx) error {
 	lift(tx.Conn(), true)
 	if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {

@@ -228,7 +228,7 @@ func Fill(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 // Unhurried runs do in a transaction whose statements may take longer than a service would wait.
 func Unhurried(ctx context.Context, pool *pgxpool.Pool, do func(pgx.Tx) error) error {
 	return pg.InTx(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 0"); err != nil {
+		if err := pg.NoTimeouts(ctx, tx); err != nil {
 			return err
 		}
 		return do(tx)

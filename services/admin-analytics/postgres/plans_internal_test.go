@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/admin-analytics/postgres/db"
 )
@@ -66,6 +67,10 @@ func TestPlans(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The insertions take seconds on a busy machine.
+	if err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error { return pg.NoTimeouts(t.Context(), tx) }); err != nil {
+		t.Fatal(err)
+	}
 	exec("SET plan_cache_mode = force_generic_plan; SET statement_timeout = 0")
 	id := uuid.NewString()
 	statements := []struct {
@@ -88,7 +93,6 @@ func TestPlans(t *testing.T) {
 			t.Fatalf("%s: %v", s.name, err)
 		}
 	}
-	exec("SET statement_timeout = 0") // the insertions take seconds on a busy machine
 	for _, sql := range []string{
 		`TRUNCATE arrival, day, utm_value, utm_total`,
 		`INSERT INTO day SELECT w, current_date - n, n, n, n FROM generate_series(0, 999) n, (SELECT gen_random_uuid() w

@@ -85,7 +85,6 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		"SET statement_timeout = 0",
 		`INSERT INTO subscriber (account_id, customer_id, push_at, check_at)
 			SELECT gen_random_uuid(), 'cus_' || i, now() + interval '1 day', now() + interval '1 day' FROM generate_series(1, 50000) i`,
 		`INSERT INTO known_subscription SELECT gen_random_uuid(), 'sub_' || i, now() FROM generate_series(1, 50000) i`,
@@ -94,9 +93,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		`INSERT INTO deletion SELECT gen_random_uuid(), gen_random_uuid(), 'cus_gone_' || i, now(), now() + interval '1 day'
 			FROM generate_series(1, 50000) i`,
 	} {
-		if _, err := pool.Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Fill(t, pool, sql)
 	}
 	read := func() (n int64) {
 		t.Helper()

@@ -80,7 +80,6 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		"SET statement_timeout = 0",
 		`INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, created_at, planned, batches, state)
 			VALUES ('` + large + `', gen_random_uuid(), gen_random_uuid(), '', '', 'x', '', now(), true, 1000, 'sending')`,
 		`INSERT INTO blast_recipient (blast_id, number) SELECT '` + large + `', i FROM generate_series(1, 100000) i`,
@@ -96,9 +95,7 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 			SELECT CASE WHEN i % 2 = 0 THEN 'owner_mails' ELSE 'recipient_mails' END, sha256(i::text::bytea), date_trunc('hour', now()), 1
 			FROM generate_series(1, 20000) i`,
 	} {
-		if _, err := pool.Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Fill(t, pool, sql)
 	}
 	const tables = "('blast', 'blast_batch', 'blast_recipient', 'quota_use', 'blast_pace', 'idempotency_key', 'gone', 'tombstone')"
 	read := func() (n int64) {

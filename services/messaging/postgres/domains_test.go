@@ -276,16 +276,15 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec("SET statement_timeout = 0") // the insertions take seconds on a busy machine
-	exec(
+	testenv.Fill(t, pool,
 		`INSERT INTO domain
 		SELECT gen_random_uuid(), 'resend', gen_random_uuid(), 'd' || i || '.example', 'pending', now(), now(),
 			'[]', '', '', 'ext' || i, true, now() + interval '1 hour'
 		FROM generate_series(1, 20000) i`,
 	)
-	exec("INSERT INTO domain_release SELECT 'old' || i, 'resend', now() + interval '1 hour' FROM generate_series(1, 20000) i")
-	exec("INSERT INTO suppression SELECT sha256(i::text::bytea), 'bounce' FROM generate_series(1, 20000) i")
-	exec("INSERT INTO notification SELECT 'n' || i FROM generate_series(1, 20000) i")
+	testenv.Fill(t, pool, "INSERT INTO domain_release SELECT 'old' || i, 'resend', now() + interval '1 hour' FROM generate_series(1, 20000) i")
+	testenv.Fill(t, pool, "INSERT INTO suppression SELECT sha256(i::text::bytea), 'bounce' FROM generate_series(1, 20000) i")
+	testenv.Fill(t, pool, "INSERT INTO notification SELECT 'n' || i FROM generate_series(1, 20000) i")
 	exec("ANALYZE domain, domain_release, suppression, notification")
 	scans := func() (out map[string]int64) {
 		t.Helper()

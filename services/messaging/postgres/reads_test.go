@@ -141,7 +141,6 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		"SET statement_timeout = 0",
 		"DELETE FROM sent_mail",
 		// 50,000 mails were sent long ago; 50,000 of other referrers are deferred, except for 20 that are due.
 		`INSERT INTO sent_mail (event_id, kind, state, recipient, generation, waitlist_id, waitlist_name, number,
@@ -153,9 +152,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		`INSERT INTO template (id, owner_id, template_type, name, subject, html_body, text_body, created_at)
 			SELECT gen_random_uuid(), gen_random_uuid(), 'blast', '', '', '', 'x', now() FROM generate_series(1, 20000)`,
 	} {
-		if _, err := pool.Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Fill(t, pool, sql)
 	}
 	read := func() (n int64) {
 		t.Helper()

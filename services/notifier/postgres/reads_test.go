@@ -89,10 +89,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	}
 	// 100,000 open deliveries of another live holder and 100,000 ended ones, of 1000
 	// waitlists.
-	if _, err := pool.Exec(ctx, "SET statement_timeout = 0"); err != nil {
-		t.Fatal(err)
-	}
-	_, err = pool.Exec(ctx, `
+	testenv.Fill(t, pool, `
 		WITH h AS (INSERT INTO holder VALUES (gen_random_uuid(), now() + interval '1 hour') RETURNING id)
 		INSERT INTO delivery (event_id, channel, event, waitlist_id, owner_id, number, position, referral_count, occurred_at, traceparent,
 			holder, ended_at, outcome)
@@ -100,9 +97,6 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 			gen_random_uuid(), i, i, 0, now(), '', h.id,
 			CASE WHEN i % 2 = 0 THEN now() END, CASE WHEN i % 2 = 0 THEN 'delivered' ELSE '' END
 		FROM h, generate_series(1, 200000) i`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	read := func() (n int64) {
 		t.Helper()
 		if _, err := pool.Exec(ctx, "SELECT pg_stat_force_next_flush()"); err != nil {
