@@ -52,7 +52,7 @@ func newApp(ctx context.Context, cfg Config) (*service.Runtime, error) {
 		return nil, errors.Join(err, rt.Close(context.WithoutCancel(ctx)))
 	}
 	rt.Telemetry.Registerer.MustRegister(p)
-	rt.Engine.POST("/webhook", httpapi.H(p.webhook)) //nolint:contextcheck // requests have their own
+	rt.Engine.POST("/webhook", httpapi.H(p.webhook))
 	rt.Go("rounds", p.run)
 	return rt, nil
 }

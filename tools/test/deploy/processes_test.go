@@ -54,6 +54,7 @@ type deployment struct {
 	// network holds the second and third byte of the replicas' 127.x.y.z addresses.
 	network [2]byte
 	names   *nameServer
+	mu      *sync.Mutex // of started: several programs may be started at once
 	started []*process
 }
 
@@ -108,7 +109,7 @@ func newDeployment(t *testing.T, d database, bin string) *deployment {
 		}
 	}
 	out := &deployment{
-		t: t, bin: bin, env: map[string]map[string]string{}, names: newNameServer(t),
+		t: t, mu: new(sync.Mutex), bin: bin, env: map[string]map[string]string{}, names: newNameServer(t),
 		base: map[string]string{
 			"KAFKA_BROKERS": strings.Join(brokers, ","), "KAFKA_TOPIC_PREFIX": prefix, "KAFKA_PARTITIONS": "3",
 			"REDIS_URL": testenv.Redis(t), "MIGRATE": "false", "RATE_LIMIT_RPS": "1000", "RATE_LIMIT_BURST": "1000",
@@ -242,7 +243,9 @@ func (d *deployment) start(service string, replica int) *process {
 	if err := p.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
+	d.mu.Lock()
 	d.started = append(d.started, p)
+	d.mu.Unlock()
 	go func() {
 		defer close(p.done)
 		p.err = p.cmd.Wait()
