@@ -124,6 +124,19 @@ func NoContent(c *gin.Context) {
 	c.Writer.WriteHeaderNow()
 }
 
+// WithBody calls f with the body of a request. If the body cannot be read, f gets an empty
+// one and refuses it at its place in the order of checks; WithBody then returns the error of
+// reading instead.
+func WithBody(c *gin.Context, f func(raw []byte) error) error {
+	raw, unread := ReadBody(c, DefaultBodyLimit)
+	err := f(raw)
+	// A client that sends too slowly also cancels the context of its request.
+	if unread != nil && (apierr.Is(err, apierr.InvalidBody) || errors.Is(err, context.Canceled)) {
+		return unread
+	}
+	return err
+}
+
 // slowBody is how long a body may take before ReadBody restarts the request's timeout.
 const slowBody = 10 * time.Millisecond
 

@@ -15,7 +15,6 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -316,19 +315,6 @@ func (e *engine) finish(c *gin.Context, span trace.Span, verb, route string, too
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.Int("bytes", max(c.Writer.Size(), 0)))
 	// There is nowhere to report a log that fails.
 	_ = e.cfg.Log.Handler().Handle(ctx, line)
-}
-
-// WithBody calls f with the body of a request. If the body cannot be read, f gets an empty
-// one and refuses it at its place in the order of checks; WithBody then returns the error of
-// reading instead.
-func WithBody(c *gin.Context, f func(raw []byte) error) error {
-	raw, unread := ReadBody(c, DefaultBodyLimit)
-	err := f(raw)
-	// A client that sends too slowly also cancels the context of its request.
-	if unread != nil && (apierr.Is(err, apierr.InvalidBody) || errors.Is(err, context.Canceled)) {
-		return unread
-	}
-	return err
 }
 
 // Timeout replaces the default timeout of the routes behind it and starts it anew;
