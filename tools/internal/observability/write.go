@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -58,6 +59,9 @@ func burnAlert(o Objective) string {
 	return "WaitlistBudget" + b.String()
 }
 
+// variable is what Prometheus puts into a summary.
+var variable = regexp.MustCompile(`{{ \$(?:labels\.)?(\w+)[^}]* }}`)
+
 func anchor(alert string) string { return Runbooks + "#" + strings.ToLower(alert) }
 
 // Rules returns the file of rules: recorded ratios and the alerts.
@@ -109,7 +113,7 @@ func Rules() ([]byte, error) {
 
 // runbooks returns the page of runbooks. An alert without one is an error.
 func runbooks() (string, error) {
-	var index, pages strings.Builder
+	var pages strings.Builder
 	var errs []error
 	seen := map[string]bool{}
 	add := func(name, severity, sign string, r Runbook) {
@@ -120,21 +124,17 @@ func runbooks() (string, error) {
 		if r.Meaning == "" || len(r.Commands) != 3 {
 			errs = append(errs, fmt.Errorf("%s has no runbook: say what it means and the first three commands", name))
 		}
-		fmt.Fprintf(&index, "| [%s](#%s) | %s |\n", name, strings.ToLower(name), severity)
-		fmt.Fprintf(&pages, "\n## %s\n\n**Sign:** %s\n\n**Meaning:** %s\n\n```sh\n%s\n```\n",
-			name, sign, r.Meaning, strings.Join(r.Commands, "\n"))
+		fmt.Fprintf(&pages, "\n## %s\n\n> %s (%s)\n\n%s\n\n```sh\n%s\n```\n", name, sign, severity, r.Meaning, strings.Join(r.Commands, "\n"))
 	}
 	for _, o := range Objectives() {
-		add(burnAlert(o), "critical, warning", "More errors than this objective allows: "+o.Promise, o.Runbook)
+		add(burnAlert(o), "critical, warning", "Broken too often: "+o.Promise, o.Runbook)
 	}
 	for _, a := range Alerts() {
-		sign := strings.ReplaceAll(strings.ReplaceAll(a.Summary, "{{ $labels.", "<"), "{{ $value", "<value")
-		add(a.Name, a.Severity, strings.ReplaceAll(strings.ReplaceAll(sign, " | humanizeDuration", ""), " }}", ">"), a.Runbook)
+		add(a.Name, a.Severity, variable.ReplaceAllString(a.Summary, "`<$1>`"), a.Runbook)
 	}
 	return "<!-- Written by tools/cmd/observability from tools/internal/observability. -->\n# Runbooks\n\n" +
-		"What to do about each alert. Pages about causes: [operations](operations.md#on-call), [debugging](debugging.md). `<pod>` is a pod's\n" +
-		"address; commands that begin with `SELECT` are for psql, as an administrator.\n\n| Alert | Severity |\n|---|---|\n" +
-		index.String() + pages.String(), errors.Join(errs...)
+		"What each alert means and the first three commands. `<pod>` is a pod's address; `SELECT` is for psql, as an administrator. Causes:\n" +
+		"[operations](operations.md#on-call), [debugging](debugging.md).\n" + pages.String(), errors.Join(errs...)
 }
 
 // Write writes all files below root.
