@@ -56,8 +56,8 @@ type Config struct {
 
 	// The database, by the service's own role: `postgres://user:password@host:5432/database`.
 	PostgresURL string `env:"POSTGRES_URL" run:"own server" deployed:"required"`
-	// The same database past a pooler of transactions, for what needs a session: locks, notifications, migrations and the
-	// rebuild of analytics. Empty: POSTGRES_URL.
+	// The database past a pooler of transactions, for what needs a session, such as locks and migrations. Empty:
+	// POSTGRES_URL.
 	PostgresDirectURL string `env:"POSTGRES_DIRECT_URL" deployed:"behind a pooler of transactions"`
 	// Whether a start updates the schema. Otherwise it only checks that `<service> migrate` did.
 	Migrate bool `env:"MIGRATE" envDefault:"true" deployed:"false"`
@@ -96,8 +96,8 @@ type Config struct {
 
 	// Origins that may call everything but `/v1/public`, which every origin may call.
 	CORSAllowedOrigin []string `env:"CORS_ALLOWED_ORIGIN" envDefault:"*" deployed:"set it"`
-	// Addresses and networks whose `X-Forwarded-For` counts; `none` where clients connect directly. The account service
-	// needs one or the other: without the clients' addresses, one of them could lock the logins of all.
+	// Addresses and networks whose `X-Forwarded-For` counts; `none` where clients connect directly. account does not start
+	// without: one client could lock everybody's logins.
 	TrustedProxies []string `env:"TRUSTED_PROXIES" run:"none" deployed:"the ingress' networks"`
 
 	// Keys of the links in mails to signups: `id:base64,id:base64`. The first signs.
@@ -106,8 +106,8 @@ type Config struct {
 	AccountTokenKeys string `env:"ACCOUNT_TOKEN_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 	// Keys that encrypt stored secrets, in the same form. The first encrypts.
 	SealKeys string `env:"SEAL_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
-	// Where the internal interface of account is, for the services that call it: `host:port` or a gRPC URL. The name must
-	// resolve to all replicas (a headless service); it is looked up every three seconds.
+	// Where account serves its internal interface: `host:port` or a gRPC URL. The name must resolve to all replicas (a
+	// headless service).
 	AccountTarget string `env:"ACCOUNT_GRPC" envDefault:"account:9090" run:"loopback" deployed:"set by the chart"`
 	// Where that of admin-analytics is.
 	AnalyticsTarget string `env:"ADMIN_ANALYTICS_GRPC" envDefault:"admin-analytics:9090" run:"loopback" deployed:"set by the chart"`
@@ -121,8 +121,8 @@ type Config struct {
 	// Public keys of all services: `name:base64,…`. A name may have several, for a rotation.
 	ServiceKeys string `env:"SERVICE_KEYS" run:"made in DATA_DIR/keys" deployed:"required"`
 
-	// Whether this replica is a version on trial. It answers requests and takes events as others do, and leaves to them what
-	// one replica does for all: publishing the outbox, deletions by age, comparisons. Set it only where others run with false.
+	// Whether this replica is a version on trial, which leaves to the others what one replica does for all, such as
+	// publishing the outbox. Set it only where others run with false.
 	Candidate bool `env:"CANDIDATE" envDefault:"false" deployed:"true in a canary's target, false in its stable copy"`
 
 	// Whether invitations, sending domains, blasts and mails from templates need a verified address: of account, messaging and

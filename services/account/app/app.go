@@ -41,8 +41,8 @@ type Config struct {
 	IDTokenTTL time.Duration `env:"ID_TOKEN_TTL" envDefault:"1h"`
 	// Lifetime of a session without a refresh.
 	RefreshTokenTTL time.Duration `env:"REFRESH_TOKEN_TTL" envDefault:"720h"`
-	// Length of the Pro trial that starts with a registration. A mail announces its end a day before, unless the
-	// trial is shorter than two days.
+	// Length of the Pro trial that starts with a registration. A mail announces its end a day before if it lasts two days or
+	// more.
 	TrialDuration time.Duration `env:"TRIAL_DURATION" envDefault:"168h"`
 	// Whether addresses that differ in their plus part, or in dots where the provider ignores them, share one trial.
 	TrialPerPerson bool `env:"TRIAL_PER_PERSON" envDefault:"false"`
@@ -50,8 +50,7 @@ type Config struct {
 	RefuseCommonPasswords bool `env:"REFUSE_COMMON_PASSWORDS" envDefault:"false"`
 	// Base64 of at least 32 bytes: key of the hashes that remain of deleted addresses. Never change it.
 	AddressKey string `env:"ADDRESS_KEY" run:"made in DATA_DIR/keys" deployed:"required"`
-	// Passwords hashed at once, 19 MiB each. 0: one per processor; without a CPU limit, a container counts all of
-	// its node's.
+	// Passwords hashed at once, 19 MiB each. 0: one per processor, of the node if the container has no CPU limit.
 	PasswordConcurrency int `env:"PASSWORD_CONCURRENCY" envDefault:"0"`
 }
 

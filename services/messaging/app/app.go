@@ -44,22 +44,20 @@ type Config struct {
 	SMTPPassword string `env:"SMTP_PASSWORD"`
 	// starttls, tls or none.
 	SMTPTLS string `env:"SMTP_TLS" envDefault:"starttls"`
-	// Mails sent at a time, and as many text messages, and as many mails of blasts (requests, if the provider takes several
-	// mails at once).
+	// Mails sent at a time, as many text messages, and as many mails of blasts (or requests of several).
 	MailWorkers int `env:"MAIL_WORKERS" envDefault:"4"`
 
 	// Mails of blasts a second, over all processes. 0: no limit.
 	BlastRate float64 `env:"BLAST_RATE" envDefault:"0"`
-	// Blasts and mails about signups that an owner may send in 24 hours, counted by the hour. Beyond it blasts get 429,
-	// and other mails are not sent. 0: no limit.
+	// Blasts and mails about signups that an owner may send in 24 hours. Beyond it blasts get 429, and others are not sent.
+	// 0: no limit.
 	MailDailyCap int64 `env:"MAIL_DAILY_CAP" envDefault:"0"`
 	// The same for an owner on trial. 0: MAIL_DAILY_CAP applies.
 	BlastDailyCapTrial int64 `env:"BLAST_DAILY_CAP_TRIAL" envDefault:"0"`
-	// Blasts and mails about signups that one person may get in 24 hours, from all owners. Further ones are not sent.
-	// 0: no limit.
+	// Blasts and mails about signups that one person may get in 24 hours, from all owners. 0: no limit.
 	MailDailyCapRecipient int64 `env:"MAIL_DAILY_CAP_RECIPIENT" envDefault:"0"`
-	// Verifications of accounts, verifications of signups, links and invitations that one person may get in 24 hours, of
-	// each, from all waitlists and accounts. Further ones are not sent. 0: no limit.
+	// Verifications of accounts or signups, links and invitations that one person may get in 24 hours, of each kind. 0: no
+	// limit.
 	AskDailyCapRecipient int64 `env:"ASK_DAILY_CAP_RECIPIENT" envDefault:"0"`
 	// Templates that an account can have; beyond it 409. 0: no bound.
 	MaxTemplates int64 `env:"MAX_TEMPLATES" envDefault:"0" deployed:"200"`
@@ -88,8 +86,7 @@ type Config struct {
 	SMSCountries []string `env:"SMS_COUNTRIES"`
 	// Whether owners on trial may send text messages through twilio.
 	SMSTrials bool `env:"SMS_TRIALS" envDefault:"false"`
-	// Text messages through twilio that an owner may send in 24 hours, counted by the hour. Further ones are not sent.
-	// 0: no limit.
+	// Text messages through twilio that an owner may send in 24 hours. 0: no limit.
 	SMSDailyCap int64 `env:"SMS_DAILY_CAP" envDefault:"0"`
 	// The same for all numbers that differ only in their last four digits, from all owners.
 	SMSDailyCapPrefix int64 `env:"SMS_DAILY_CAP_PREFIX" envDefault:"0"`

@@ -25,8 +25,8 @@ import (
 type Config struct {
 	service.Config
 
-	// Networks and addresses that notifications may go to although they are not public, such as 127.0.0.0/8.
-	// Everybody who may set a webhook can reach them.
+	// Networks, such as 127.0.0.0/8, that notifications may go to although they are not public. Everybody who may set a
+	// webhook can reach them.
 	AllowedNetworks []string `env:"NOTIFIER_ALLOWED_NETWORKS"`
 
 	// HTTP says how to reach targets. Only code can set it; the environment fills its

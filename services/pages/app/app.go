@@ -26,8 +26,8 @@ const Name = "pages"
 type Config struct {
 	service.Config
 
-	// The REST interface as this service reaches it, with /v1. The server there must trust this service's address as a
-	// proxy (TRUSTED_PROXIES); otherwise it takes all visitors for one.
+	// The REST interface as this service reaches it, with /v1. TRUSTED_PROXIES there must name this service's addresses;
+	// otherwise all visitors are one client.
 	APIURL string `env:"PAGES_API_URL" envDefault:"http://127.0.0.1:8080/v1" run:"the standalone's" deployed:"required"`
 	// The pages as people reach them, without a path; the REST interface is at /v1 beside them.
 	PublicFormURL string `env:"PUBLIC_FORM_URL" envDefault:"http://127.0.0.1:8080" run:"the standalone's" deployed:"required"`

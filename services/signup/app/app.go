@@ -29,8 +29,8 @@ type Config struct {
 
 	// Signups that may wait for one waitlist; beyond it 429.
 	QueueSize int `env:"SIGNUP_QUEUE_SIZE" envDefault:"4096"`
-	// How long the signups that wait for one waitlist may take at its present pace; beyond it, and beyond one batch,
-	// 429. Short times keep answers fast in a rush. 0: no bound but `SIGNUP_QUEUE_SIZE`.
+	// How long the signups that wait for one waitlist may take; beyond it, and beyond one batch, 429. 0: no bound but
+	// `SIGNUP_QUEUE_SIZE`.
 	MaxWait time.Duration `env:"SIGNUP_MAX_WAIT" envDefault:"0s" deployed:"100ms"`
 	// Waitlists that an account can have; beyond it 409. 0: no bound.
 	MaxWaitlists int64 `env:"MAX_WAITLISTS" envDefault:"0" deployed:"1000"`
@@ -38,10 +38,9 @@ type Config struct {
 	MaxSettingsBytes int `env:"MAX_SETTINGS_BYTES" envDefault:"0" deployed:"262144"`
 	// Version of the privacy policy, stored with every consent.
 	PrivacyPolicyVersion string `env:"PRIVACY_POLICY_VERSION"`
-	// The pages as people reach them. A browser that opens the unsubscribe address of a mail is sent there; empty: it gets 404.
+	// The pages as people reach them. The unsubscribe address of a mail sends browsers there; empty: they get 404.
 	PublicFormURL string `env:"PUBLIC_FORM_URL" run:"the standalone's"`
-	// How long the ids of deleted waitlists and owners stay, for requests that are under way. It must exceed the time
-	// that the rebuild of an index takes.
+	// How long the ids of deleted waitlists and owners stay for requests under way: longer than an index takes to rebuild.
 	TombstoneKept time.Duration `env:"TOMBSTONE_KEPT" envDefault:"1h"`
 }
 
