@@ -45,7 +45,7 @@ import (
 // Config is the environment that all services share. Each service embeds it in its own
 // Config.
 type Config struct {
-	// Where the public interface listens. In code, empty means nowhere: callers use Runtime.Handler.
+	// Where the public interface listens.
 	HTTPAddr string `env:"HTTP_ADDR" run:"127.0.0.1:8080" deployed:"set by the chart"`
 	// Open connections of the public interface in one process. Further ones are closed at once. 0: no bound.
 	HTTPMaxConns int `env:"HTTP_MAX_CONNS" envDefault:"0" deployed:"5000"`
