@@ -450,7 +450,7 @@ func (r *Runtime) Dial(callee string, opts ...grpc.DialOption) (*grpc.ClientConn
 	return conn, nil
 }
 
-// Handler returns the handler of the public interface.
+// Handler returns the handler of the public interface. Where HTTPAddr is empty, the caller serves it.
 func (r *Runtime) Handler() http.Handler {
 	if r.Engine == nil {
 		return http.NotFoundHandler()
