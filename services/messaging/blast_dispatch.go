@@ -11,6 +11,7 @@ import (
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/work"
 )
 
 // dispatch claims and runs batches, one per worker at a time. It returns when ctx is done and
@@ -20,7 +21,7 @@ func (b *Blaster) dispatch(ctx context.Context) {
 	defer running.Wait()
 	slots := make(chan struct{}, b.Workers)
 	for ctx.Err() == nil {
-		if pause := b.provider.remaining(); pause > 0 {
+		if pause := b.provider.Remaining(); pause > 0 {
 			loop.Wait(ctx, pause)
 			continue
 		}
@@ -69,7 +70,7 @@ func take(ctx context.Context, slots chan<- struct{}) (n int) {
 // of ctx does not interrupt it: a claim that Postgres committed unnoticed would hold its batches
 // up for a whole lease.
 func (b *Blaster) claim(ctx context.Context, limit int) ([]Batch, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), work.Drain)
 	defer cancel()
 	out, err := b.Queue.Claim(ctx, b.after, limit, uuid.NewString(), b.Lease)
 	if first := uuid.Nil.String(); err == nil && len(out) == 0 && b.after != first {

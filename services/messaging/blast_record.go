@@ -6,6 +6,7 @@ import (
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/work"
 )
 
 const (
@@ -52,10 +53,10 @@ func (b *Blaster) record(ctx context.Context) {
 	}
 }
 
-// store records results and tries again until it succeeds or ctx has been done for drain. It
+// store records results and tries again until it succeeds or ctx has been done for work.Drain. It
 // reports whether it succeeded.
 func (b *Blaster) store(ctx context.Context, results []Result) bool {
-	work, stop := loop.Drain(ctx, drain)
+	work, stop := loop.Drain(ctx, work.Drain)
 	defer stop()
 	for backoff := (loop.Backoff{Min: 50 * time.Millisecond, Max: time.Second}); ; {
 		err := b.Queue.Record(work, results)

@@ -107,7 +107,7 @@ func (b *Blaster) run(ctx context.Context, batch Batch, until time.Time) {
 	a.going, a.lost = context.WithCancel(ctx)
 	defer a.lost()
 	defer b.claims.hold(a)()
-	work, stop := loop.Drain(ctx, drain)
+	work, stop := loop.Drain(ctx, 10*time.Second)
 	defer stop()
 	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": batch.Traceparent})
 	work, span := b.tracer.Start(work, "send blast batch", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
@@ -138,9 +138,9 @@ func (b *Blaster) finish(ctx context.Context, a *attempt, err error) error {
 	case apierr.Is(err, apierr.NotFound):
 		return b.Queue.Gone(ctx, a.WaitlistID)
 	case err != nil:
-		return b.Queue.Return(ctx, a.Batch, max(b.provider.remaining(), b.PauseMin), false)
+		return b.Queue.Return(ctx, a.Batch, max(b.provider.Remaining(), b.PauseMin), false)
 	case stopped, a.going.Err() != nil:
-		return b.Queue.Return(ctx, a.Batch, b.provider.remaining(), false)
+		return b.Queue.Return(ctx, a.Batch, b.provider.Remaining(), false)
 	case deferred:
 		return b.Queue.Return(ctx, a.Batch, deferral(b.DeferMin, blastDeferMax, a.Deferrals), true)
 	}
@@ -364,7 +364,7 @@ func (b *Blaster) judge(j job, err error) Outcome {
 	if _, doubtful := errors.AsType[*DoubtfulError](err); doubtful {
 		deferred = !b.provider.doubt(j.email)
 	} else {
-		b.provider.report(refused || deferred)
+		b.provider.Report(refused || deferred)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

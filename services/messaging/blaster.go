@@ -18,7 +18,7 @@ import (
 
 const (
 	// blastLease is how long a claim on a batch or plan outlives the last sign of its process.
-	// It is longer than drain; the claims of batches are renewed three times per lease.
+	// It is longer than work.Drain; the claims of batches are renewed three times per lease.
 	blastLease = 15 * time.Second
 	// blastPoll is how often a process without work looks for expired leases and pauses.
 	blastPoll = 2 * time.Second
@@ -81,7 +81,7 @@ type BlasterConfig struct {
 //     it and counting its outcomes is one statement, so nothing is counted twice.
 type Blaster struct {
 	BlasterConfig
-	provider *breaker
+	provider *providerBreaker
 	batches  BatchProvider // nil if the provider takes single mails only
 	claims   claims
 	jobs     chan job // to the workers
@@ -100,7 +100,7 @@ func NewBlaster(cfg BlasterConfig) *Blaster {
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, blastLease), cmp.Or(cfg.Poll, blastPoll)
 	b := &Blaster{
-		BlasterConfig: cfg, provider: newBreaker(cfg.PauseMin), claims: claims{held: map[*attempt]bool{}},
+		BlasterConfig: cfg, provider: newProviderBreaker(cfg.PauseMin), claims: claims{held: map[*attempt]bool{}},
 		jobs: make(chan job), ended: make(chan job, cfg.Workers), wakePlan: loop.NewSignal(), wakeSend: loop.NewSignal(),
 		tracer: telemetry.Tracer(cfg.Tracers, scope), after: uuid.Nil.String(),
 	}

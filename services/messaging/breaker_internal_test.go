@@ -9,18 +9,18 @@ import (
 // Only recipients in a row count: a provider that accepts mails in between does not refuse us.
 func TestDoubtsThatAreNotInARow(t *testing.T) {
 	t.Parallel()
-	b := newBreaker(time.Minute)
+	b := newProviderBreaker(time.Minute)
 	for i := range 3 {
 		for j := range doubters - 1 {
-			if b.doubt(fmt.Sprint(i, j)) || b.remaining() > 0 {
+			if b.doubt(fmt.Sprint(i, j)) || b.Remaining() > 0 {
 				t.Errorf("mail %d after %d accepted ones: the provider counts as away", j, i)
 			}
 		}
 		b.accepted()
 	}
 	for i := range doubters {
-		if away := b.doubt(fmt.Sprint(i)); away != (i == doubters-1) || away != (b.remaining() > 0) {
-			t.Errorf("mail %d in a row: away %t, pause %s", i, away, b.remaining())
+		if away := b.doubt(fmt.Sprint(i)); away != (i == doubters-1) || away != (b.Remaining() > 0) {
+			t.Errorf("mail %d in a row: away %t, pause %s", i, away, b.Remaining())
 		}
 	}
 }

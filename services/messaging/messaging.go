@@ -182,8 +182,8 @@ type MailQueue interface {
 	ClaimMails(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
 	// ClaimTexts claims requests for text messages.
 	ClaimTexts(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
-	// Renew restarts the leases of claimed requests. It returns the claims that still hold.
-	Renew(ctx context.Context, lease time.Duration, claimed ...Claimed) (claims []string, err error)
+	// Renew restarts the leases of claimed requests. It reports for each whether the claim still holds.
+	Renew(ctx context.Context, lease time.Duration, claimed []Claimed) ([]bool, error)
 	// Sent ends a request and erases the address.
 	Sent(ctx context.Context, c Claimed) error
 	// Failed ends a request that cannot be sent, and erases the address.
@@ -193,7 +193,7 @@ type MailQueue interface {
 	// Defer makes a claimed request due after a pause and increments its deferrals.
 	Defer(ctx context.Context, c Claimed, pause time.Duration, reason string) error
 	// Return makes claimed requests due after a pause without counting a deferral.
-	Return(ctx context.Context, pause time.Duration, claimed ...Claimed) error
+	Return(ctx context.Context, pause time.Duration, claimed []Claimed) error
 	// Charge counts a claimed request towards quotas, once, however often it is tried. A *QuotaError
 	// means that it would exceed one; then it counts towards none.
 	Charge(ctx context.Context, eventID string, at time.Time, uses []Use) error

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/work"
 )
 
 const (
@@ -27,15 +27,8 @@ const (
 
 	// sendTimeout limits the sending of one mail or request.
 	sendTimeout = 60 * time.Second
-	// claimShare is how many mails are claimed per worker at a time.
-	claimShare = 4
-	// mailLease is how long a claim outlives the last sign of its process. It is longer than
-	// drain; claims are renewed three times per lease.
-	mailLease = 15 * time.Second
-	// mailPoll is how often an idle Sender looks for expired pauses and leases.
-	mailPoll = 2 * time.Second
-	// drain is how long a mail in flight may take after the process was told to stop.
-	drain = 10 * time.Second
+	// claimAhead is how many mails are claimed per worker at a time.
+	claimAhead = 4
 
 	// A mail that the provider defers is due again after a pause that starts at DeferMin and
 	// doubles up to deferMax. It fails after giveUp.
@@ -75,7 +68,7 @@ type SenderConfig struct {
 	Now func() time.Time
 	// DeferMin and PauseMin are the shortest pauses; 0 means 30 s and 1 s.
 	DeferMin, PauseMin time.Duration
-	// Lease replaces mailLease, Poll replaces mailPoll.
+	// Lease and Poll replace work.Lease and work.Poll.
 	Lease, Poll time.Duration
 }
 
@@ -86,27 +79,12 @@ type Sender struct {
 	mails  *prometheus.CounterVec
 	delay  prometheus.Histogram
 
-	provider, sms *lane
+	// mailQueue and textQueue work off what one provider sends. Nothing waits for the provider of the other.
+	mailQueue, textQueue *work.Engine[Claimed]
+	mailProvider, sms    *providerBreaker
 	// accounts stands for the account service, signups for the signup service and for the templates and
 	// senders in the database.
-	accounts, signups *breaker
-
-	mu sync.Mutex
-	// held are the claims whose outcome is not decided yet.
-	held map[string]held
-}
-
-// lane works off what one provider sends. Nothing waits for the provider of another lane.
-type lane struct {
-	*breaker
-	claim func(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)
-	wake  loop.Signal
-}
-
-// held is a claimed request and the end of its lease.
-type held struct {
-	Claimed
-	until time.Time
+	accounts, signups *work.Breaker
 }
 
 // NewSender returns a Sender; Run starts it.
@@ -114,11 +92,13 @@ func NewSender(cfg SenderConfig) *Sender {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
-	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, mailLease), cmp.Or(cfg.Poll, mailPoll)
-	s := &Sender{SenderConfig: cfg, tracer: telemetry.Tracer(cfg.Tracers, scope), held: map[string]held{}}
-	s.provider = &lane{newBreaker(cfg.PauseMin), cfg.Queue.ClaimMails, loop.NewSignal()}
-	s.sms = &lane{newBreaker(cfg.PauseMin), cfg.Queue.ClaimTexts, loop.NewSignal()}
-	s.accounts, s.signups = newBreaker(cfg.PauseMin), newBreaker(cfg.PauseMin)
+	s := &Sender{
+		SenderConfig: cfg, tracer: telemetry.Tracer(cfg.Tracers, scope),
+		mailProvider: newProviderBreaker(cfg.PauseMin), sms: newProviderBreaker(cfg.PauseMin),
+		accounts: work.NewBreaker(cfg.PauseMin, pauseMax), signups: work.NewBreaker(cfg.PauseMin, pauseMax),
+	}
+	s.mailQueue = s.queue("mails", cfg.Queue.ClaimMails, s.mailProvider)
+	s.textQueue = s.queue("text messages", cfg.Queue.ClaimTexts, s.sms)
 	auto := promauto.With(cfg.Registerer)
 	s.mails = auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "messaging_mails_total", Help: "Attempts to send, by kind and outcome: sent, deferred, away, lapsed, failed, canceled.",
@@ -130,166 +110,52 @@ func NewSender(cfg SenderConfig) *Sender {
 	return s
 }
 
+func (s *Sender) queue(
+	name string, claim func(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error), provider *providerBreaker,
+) *work.Engine[Claimed] {
+	return work.New(work.Config[Claimed]{
+		Name: name, Renew: s.Queue.Renew, Return: s.Queue.Return, Do: s.send, Provider: provider.Breaker, Source: s.needed,
+		Claim: func(ctx context.Context, _ string, limit int, lease time.Duration) ([]Claimed, error) {
+			return claim(ctx, limit, lease)
+		},
+		Workers: s.Workers, Ahead: claimAhead, Lease: s.Lease, Poll: s.Poll, Registerer: s.Registerer, Log: s.Log,
+	})
+}
+
 // Wake announces new requests. It never blocks.
 func (s *Sender) Wake() {
-	s.provider.wake.Send()
-	s.sms.wake.Send()
+	s.mailQueue.Wake()
+	s.textQueue.Wake()
 }
 
 // Run sends mails until ctx is done. It then finishes the mails in flight and returns the other
 // claimed ones.
 func (s *Sender) Run(ctx context.Context) error {
-	// Claims are renewed until the last mail in flight has ended: an SMTP server may take longer than a lease.
-	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var renewer sync.WaitGroup
-	renewer.Go(func() { s.renew(renewing) })
-	var lanes sync.WaitGroup
-	for _, l := range []*lane{s.provider, s.sms} {
-		lanes.Go(func() { s.run(ctx, l) })
-	}
-	lanes.Wait()
-	stop()
-	renewer.Wait()
+	var texts sync.WaitGroup
+	texts.Go(func() { s.textQueue.Run(ctx) })
+	s.mailQueue.Run(ctx)
+	texts.Wait()
 	return nil
 }
 
-// run works through one lane.
-func (s *Sender) run(ctx context.Context, l *lane) {
-	jobs := make(chan Claimed)
-	var workers sync.WaitGroup
-	defer workers.Wait()
-	defer close(jobs)
-	for range s.Workers {
-		workers.Go(func() {
-			for c := range jobs {
-				s.send(ctx, c)
-			}
-		})
-	}
-	for ctx.Err() == nil {
-		claimed, err := s.claim(ctx, l)
-		if err != nil {
-			s.Log.WarnContext(ctx, "mails not claimed", telemetry.Err(err))
-		}
-		s.hand(ctx, l, jobs, claimed)
-		if away := l.remaining(); away > 0 {
-			loop.Wait(ctx, away)
-		} else if len(claimed) == 0 {
-			loop.Idle(ctx, s.Poll, l.wake)
-		}
-	}
-}
-
-// claim claims what is due in a lane. The end of ctx does not interrupt it: a claim that Postgres committed unnoticed
-// would hold its mails up for a whole lease.
-func (s *Sender) claim(ctx context.Context, l *lane) ([]Claimed, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
-	defer cancel()
-	until := time.Now().Add(s.Lease)
-	claimed, err := l.claim(ctx, s.Workers*claimShare, s.Lease)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range claimed {
-		s.held[c.Claim] = held{c, until}
-	}
-	return claimed, err
-}
-
-// renew keeps the claims of undecided requests alive, also while they wait for a worker.
-func (s *Sender) renew(ctx context.Context) {
-	for loop.Wait(ctx, s.Lease/3) {
-		now := time.Now()
-		var claimed []Claimed
-		s.mu.Lock()
-		for claim, h := range s.held {
-			if now.Before(h.until) {
-				claimed = append(claimed, h.Claimed)
-			} else { // another process may have claimed it
-				delete(s.held, claim)
-			}
-		}
-		s.mu.Unlock()
-		if len(claimed) == 0 {
-			continue
-		}
-		claims, err := s.Queue.Renew(ctx, s.Lease, claimed...)
-		if err != nil {
-			if ctx.Err() == nil {
-				s.Log.WarnContext(ctx, "claims of mails not renewed", telemetry.Err(err))
-			}
-			continue
-		}
-		s.mu.Lock()
-		for _, c := range claimed {
-			if _, undecided := s.held[c.Claim]; !undecided {
-				continue
-			}
-			if slices.Contains(claims, c.Claim) {
-				s.held[c.Claim] = held{c, now.Add(s.Lease)}
-			} else {
-				delete(s.held, c.Claim)
-			}
-		}
-		s.mu.Unlock()
-	}
-}
-
-// holds reports whether a claim still holds, as far as this process knows. Otherwise the mail was
-// canceled, or another process may send it: one that was held up, or cannot reach Postgres, must not.
-func (s *Sender) holds(c Claimed) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h, ok := s.held[c.Claim]
-	if ok = ok && time.Now().Before(h.until); !ok {
-		delete(s.held, c.Claim)
-	}
-	return ok
-}
-
-// hand gives claimed mails to the workers. It returns mails whose dependencies are away to the
-// queue, and all remaining mails when ctx is done.
-func (s *Sender) hand(ctx context.Context, l *lane, jobs chan<- Claimed, claimed []Claimed) {
-	postponed := map[*breaker][]Claimed{}
-	for _, c := range claimed {
-		away := s.missing(l, c)
-		if away == nil {
-			select {
-			case jobs <- c:
-				continue
-			case <-ctx.Done():
-				away = l.breaker // without a pause: due at once
-			}
-		}
-		if s.holds(c) {
-			postponed[away] = append(postponed[away], c)
-		}
-	}
-	for away, all := range postponed {
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, away.remaining(), all...) }, all...)
-	}
-}
-
-// missing returns the breaker that holds up a request of a lane, or nil.
-func (s *Sender) missing(l *lane, c Claimed) *breaker {
-	if l.remaining() > 0 {
-		return l.breaker
-	}
-	if source := s.source(c); (s.Facts != nil || c.Kind.ofSignup()) && source.remaining() > 0 {
-		return source
+// needed returns the breaker of the service without which a request cannot be sent, or nil.
+func (s *Sender) needed(c Claimed) *work.Breaker {
+	if s.Facts != nil || c.Kind.ofSignup() {
+		return s.source(c)
 	}
 	return nil
 }
 
-// way returns the lane of mails of a kind.
-func (s *Sender) way(k Kind) *lane {
+// providerBreaker returns the breaker of the provider of mails of a kind.
+func (s *Sender) providerBreaker(k Kind) *providerBreaker {
 	if k == ReferralSMS {
 		return s.sms
 	}
-	return s.provider
+	return s.mailProvider
 }
 
 // source returns the breaker of the service that knows whether and to whom a mail is sent.
-func (s *Sender) source(c Claimed) *breaker {
+func (s *Sender) source(c Claimed) *work.Breaker {
 	if c.WaitlistID == "" {
 		return s.accounts
 	}
@@ -298,30 +164,29 @@ func (s *Sender) source(c Claimed) *breaker {
 
 // send makes one attempt and records its outcome. After a crash before the recording, the mail is
 // sent again when its lease expires, with the same Message-ID.
-func (s *Sender) send(ctx context.Context, c Claimed) {
-	work, stop := loop.Drain(ctx, drain)
-	defer stop()
-	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": c.Traceparent})
-	work, span := s.tracer.Start(work, "send mail", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+func (s *Sender) send(ctx context.Context, claim *work.Claim[Claimed]) {
+	c := claim.Work
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": c.Traceparent})
+	ctx, span := s.tracer.Start(ctx, "send mail", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 		attribute.String("mail.kind", string(c.Kind)), attribute.String("event.id", c.EventID),
 		attribute.Int("mail.deferrals", c.Deferrals)))
 	defer span.End()
-	outcome, err := s.attempt(work, c)
+	outcome, err := s.attempt(ctx, claim)
 	s.mails.WithLabelValues(string(c.Kind), outcome).Inc()
 	if outcome == "sent" {
-		telemetry.Observe(work, s.delay, s.Now().Sub(c.RequestedAt).Seconds())
+		telemetry.Observe(ctx, s.delay, s.Now().Sub(c.RequestedAt).Seconds())
 	}
 	if err != nil {
 		span.SetStatus(codes.Error, outcome)
-		s.Log.WarnContext(work, "mail not sent", slog.String("event_id", c.EventID), slog.String("kind", string(c.Kind)),
+		s.Log.WarnContext(ctx, "mail not sent", slog.String("event_id", c.EventID), slog.String("kind", string(c.Kind)),
 			slog.Int("deferrals", c.Deferrals), slog.String("outcome", outcome), telemetry.Err(err))
 	}
 }
 
-func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err error) {
-	now := s.Now()
+func (s *Sender) attempt(ctx context.Context, claim *work.Claim[Claimed]) (outcome string, err error) {
+	c, now := claim.Work, s.Now()
 	fail := func(err error) (string, error) {
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Failed(ctx, c, err.Error()) }, c)
+		claim.Settle(ctx, func(ctx context.Context) error { return s.Queue.Failed(ctx, c, err.Error()) })
 		return "failed", err
 	}
 	later := func(err error) (string, error) {
@@ -329,18 +194,18 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 			return fail(err)
 		}
 		wait := deferral(s.DeferMin, deferMax, c.Deferrals)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c, wait, err.Error()) }, c)
+		claim.Settle(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c, wait, err.Error()) })
 		return "deferred", err
 	}
 	lapsed := func() (string, error) {
 		return "lapsed", errors.New("the claim ended before the mail was sent: it was canceled, or another process sends it")
 	}
-	away := func(a *breaker, err error) (string, error) {
-		a.report(false)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, a.remaining(), c) }, c)
+	away := func(b *work.Breaker, err error) (string, error) {
+		b.Report(false)
+		claim.Settle(ctx, func(ctx context.Context) error { return s.Queue.Return(ctx, b.Remaining(), []Claimed{c}) })
 		return "away", err
 	}
-	if !s.holds(c) {
+	if !claim.Holds() {
 		return lapsed()
 	}
 	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
@@ -350,8 +215,8 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	defer cancel()
 	send, to, err := s.prepare(sending, c.Request, now)
 	if canceled, ok := errors.AsType[*canceledError](err); ok {
-		s.source(c).report(true)
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Canceled(ctx, c, canceled.reason) }, c)
+		s.source(c).Report(true)
+		claim.Settle(ctx, func(ctx context.Context) error { return s.Queue.Canceled(ctx, c, canceled.reason) })
 		return "canceled", nil
 	}
 	if source, ok := errors.AsType[*sourceError](err); ok {
@@ -363,52 +228,30 @@ func (s *Sender) attempt(ctx context.Context, c Claimed) (outcome string, err er
 	if err != nil {
 		return fail(err)
 	}
-	s.source(c).report(true)
+	s.source(c).Report(true)
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("mail.recipient_hash", s.Composer.signups.Pseudonym(to)))
-	way := s.way(c.Kind)
-	if !s.holds(c) {
+	provider := s.providerBreaker(c.Kind)
+	if !claim.Holds() {
 		return lapsed()
 	}
 	err = send(sending)
 	if err == nil {
-		way.accepted()
-		s.record(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c) }, c)
+		provider.accepted()
+		claim.Settle(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c) })
 		return "sent", nil
 	}
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		way.report(true)
+		provider.Report(true)
 		return fail(refused)
 	}
 	if deferred, ok := errors.AsType[*DeferredError](err); ok {
-		way.report(true)
+		provider.Report(true)
 		return later(deferred)
 	}
-	if doubtful, ok := errors.AsType[*DoubtfulError](err); ok && !way.doubt(to) {
+	if doubtful, ok := errors.AsType[*DoubtfulError](err); ok && !provider.doubt(to) {
 		return later(doubtful)
 	}
-	return away(way.breaker, fmt.Errorf("reach the provider: %w", err))
-}
-
-// record repeats write, which decides these requests, until it succeeds or drain has passed,
-// even after the end of ctx. If it keeps failing, the lease expires and the mail is sent again.
-func (s *Sender) record(ctx context.Context, write func(context.Context) error, decided ...Claimed) {
-	s.mu.Lock()
-	for _, c := range decided {
-		delete(s.held, c.Claim)
-	}
-	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
-	defer cancel()
-	for backoff := (loop.Backoff{Min: 50 * time.Millisecond, Max: drain}); ; {
-		err := write(ctx)
-		if err == nil {
-			return
-		}
-		if !backoff.Wait(ctx) {
-			s.Log.ErrorContext(ctx, "outcome of a mail not recorded", telemetry.Err(err))
-			return
-		}
-	}
+	return away(provider.Breaker, fmt.Errorf("reach the provider: %w", err))
 }
 
 // Prune deletes mails that ended long ago, until ctx is done.

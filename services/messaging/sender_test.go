@@ -285,7 +285,7 @@ func TestADeferredMailComesAgain(t *testing.T) {
 // A provider that refuses one recipient after the other refuses us: all mails wait, and none fails.
 func TestAProviderThatRefusesUsIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	const n, attempts = 50, 40
+	const n, attempts = 50, 12
 	e := newEnv(t)
 	e.reply = func(call int, _ messaging.Mail) error {
 		if call <= attempts {
@@ -471,7 +471,7 @@ func TestLease(t *testing.T) {
 // unrenewedMails is a queue whose leases cannot be renewed.
 type unrenewedMails struct{ messaging.MailQueue }
 
-func (unrenewedMails) Renew(ctx context.Context, _ time.Duration, _ ...messaging.Claimed) ([]string, error) {
+func (unrenewedMails) Renew(ctx context.Context, _ time.Duration, _ []messaging.Claimed) ([]bool, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -525,10 +525,10 @@ func TestALapsedClaimDecidesNothing(t *testing.T) {
 			return q.Defer(ctx, c, 2*time.Hour, "x")
 		},
 		"returned": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
-			return q.Return(ctx, 2*time.Hour, c)
+			return q.Return(ctx, 2*time.Hour, []messaging.Claimed{c})
 		},
 		"renewed": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
-			_, err := q.Renew(ctx, 2*time.Hour, c)
+			_, err := q.Renew(ctx, 2*time.Hour, []messaging.Claimed{c})
 			return err
 		},
 	} {
@@ -579,10 +579,10 @@ type renewedMails struct {
 	renewed chan struct{}
 }
 
-func (q renewedMails) Renew(ctx context.Context, lease time.Duration, claimed ...messaging.Claimed) ([]string, error) {
-	claims, err := q.MailQueue.Renew(ctx, lease, claimed...)
+func (q renewedMails) Renew(ctx context.Context, lease time.Duration, claimed []messaging.Claimed) ([]bool, error) {
+	holds, err := q.MailQueue.Renew(ctx, lease, claimed)
 	q.renewed <- struct{}{}
-	return claims, err
+	return holds, err
 }
 
 // A process that learns from a renewal that its claims are gone sends only what was under way.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -133,13 +134,17 @@ func keys(claimed []messaging.Claimed) (ids, claims []string) {
 }
 
 // Renew implements messaging.MailQueue.
-func (m *Mails) Renew(ctx context.Context, lease time.Duration, claimed ...messaging.Claimed) ([]string, error) {
+func (m *Mails) Renew(ctx context.Context, lease time.Duration, claimed []messaging.Claimed) ([]bool, error) {
 	ids, claims := keys(claimed)
 	held, err := m.db.RenewMails(ctx, db.RenewMailsParams{Lease: lease, EventIDs: ids, Claims: claims})
 	if err != nil {
 		return nil, fmt.Errorf("renew the claims of mails: %w", err)
 	}
-	return held, nil
+	holds := make([]bool, len(claims))
+	for i, claim := range claims {
+		holds[i] = slices.Contains(held, claim)
+	}
+	return holds, nil
 }
 
 func (m *Mails) end(ctx context.Context, c messaging.Claimed, state, reason string) error {
@@ -173,7 +178,7 @@ func (m *Mails) Defer(ctx context.Context, c messaging.Claimed, pause time.Durat
 }
 
 // Return implements messaging.MailQueue.
-func (m *Mails) Return(ctx context.Context, pause time.Duration, claimed ...messaging.Claimed) error {
+func (m *Mails) Return(ctx context.Context, pause time.Duration, claimed []messaging.Claimed) error {
 	ids, claims := keys(claimed)
 	if err := m.db.ReturnMails(ctx, db.ReturnMailsParams{Pause: pause, EventIDs: ids, Claims: claims}); err != nil {
 		return fmt.Errorf("return mails: %w", err)

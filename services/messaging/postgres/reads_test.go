@@ -106,13 +106,13 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		})},
 		{"claim mails", func() error { _, err := mails.ClaimMails(ctx, 16, time.Minute); return err }},
 		{"claim texts", func() error { _, err := mails.ClaimTexts(ctx, 16, time.Minute); return err }},
-		{"renew", func() error { _, err := mails.Renew(ctx, time.Minute, other, other); return err }},
+		{"renew", func() error { _, err := mails.Renew(ctx, time.Minute, []messaging.Claimed{other, other}); return err }},
 		{"defer", func() error { return mails.Defer(ctx, other, time.Minute, "x") }},
 		{"charge", func() error {
 			return mails.Charge(ctx, uuid.NewString(), time.Now(), []messaging.Use{{Quota: messaging.OwnerMails, Subject: owner, N: 1, Most: 9}})
 		}},
 		{"prune", func() error { _, err := mails.Prune(ctx, time.Now().Add(-24*time.Hour)); return err }},
-		{"return", func() error { return mails.Return(ctx, time.Minute, other, other) }},
+		{"return", func() error { return mails.Return(ctx, time.Minute, []messaging.Claimed{other, other}) }},
 		{"canceled", func() error { return mails.Canceled(ctx, other, "x") }},
 		{"template", func() error { _, err := templates.Template(ctx, owner, id); return err }},
 		{"templates", func() error { _, err := templates.Templates(ctx, owner); return err }},
