@@ -36,9 +36,11 @@ const maxExact = 1 << 53
 // maxDigits bounds the digits of a number with a fraction or exponent.
 const maxDigits = 1000
 
+// Required is the message about a field that is missing or empty.
+const Required = "This field is required."
+
 // Messages with several uses.
 const (
-	required       = "This field is required."
 	notInteger     = "This must be an integer."
 	notArray       = "This must be an array."
 	tooManyEntries = "This must have at most %d entries."
@@ -196,12 +198,12 @@ func (o *Object) str(name string, v json.RawMessage, maxLen int) (string, bool) 
 func (o *Object) RequiredString(name string, maxLen int) string {
 	v, ok := o.Raw(name)
 	if !ok {
-		o.Fail(name, required)
+		o.Fail(name, Required)
 		return ""
 	}
 	s, ok := o.str(name, v, maxLen)
 	if ok && s == "" {
-		o.Fail(name, required)
+		o.Fail(name, Required)
 	}
 	return s
 }

@@ -3,6 +3,7 @@ package signup
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"time"
 
@@ -54,6 +55,7 @@ type Page struct {
 type AdminStore interface {
 	TallyStore
 	ExportStore
+	ImportStore
 	// Page returns the first limit signups of a queue, or the first behind after. guarded
 	// says that the referral guard is on.
 	Page(ctx context.Context, waitlistID string, after *PageEnd, limit int, guarded bool) (Page, error)
@@ -71,6 +73,7 @@ type Admin struct {
 	// accounts is nil if nobody has to verify their address.
 	accounts Accounts
 	now      func() time.Time
+	log      *slog.Logger
 	// An export holds a connection, an import its body and its rows.
 	exports, imports *gate
 	held             held
@@ -78,9 +81,11 @@ type Admin struct {
 
 // NewAdmin returns the owners' side of the signups of svc. owners authorizes. accounts is nil if blasts need no
 // verified addresses.
-func NewAdmin(owners *Owners, svc *Service, store AdminStore, accounts Accounts, now func() time.Time) *Admin {
+func NewAdmin(
+	owners *Owners, svc *Service, store AdminStore, accounts Accounts, now func() time.Time, log *slog.Logger,
+) *Admin {
 	return &Admin{
-		owners: owners, svc: svc, store: store, accounts: accounts, now: now,
+		owners: owners, svc: svc, store: store, accounts: accounts, now: now, log: log,
 		exports: newGate("exports", 4, 1, 3*time.Second), imports: newGate("imports", 3, 1, 10*time.Second),
 	}
 }
@@ -108,7 +113,7 @@ func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit,
 		}
 	}
 	if lastKey != "" {
-		place, fault := decodeCursor(lastKey, id, a.now())
+		place, fault := ParseCursor(lastKey, id, a.now())
 		if fault != "" {
 			faults = append(faults, apierr.Field{Field: "last_key", Message: fault})
 		}
@@ -123,11 +128,11 @@ func (a *Admin) List(ctx context.Context, actor access.Actor, waitlistID, limit,
 	case err != nil:
 		return nil, "", err
 	case page.Lost:
-		return nil, "", apierr.Validation(apierr.Field{Field: "last_key", Message: cursorOld})
+		return nil, "", apierr.Validation(apierr.Field{Field: "last_key", Message: CursorOld})
 	case len(page.Rows) <= n:
 		return page.Rows, "", nil
 	}
-	return page.Rows[:n], encodeCursor(id, PageEnd{Key: page.Rows[n-1].QueueKey, Change: page.Change}, a.now()), nil
+	return page.Rows[:n], PageEnd{Key: page.Rows[n-1].QueueKey, Change: page.Change}.Cursor(id, a.now()), nil
 }
 
 // Remove takes a signup off the list.
@@ -152,7 +157,7 @@ func (a *Admin) Move(ctx context.Context, actor access.Actor, waitlistID, email 
 	}
 	position, given := in.IntIn("position", 1, maxPosition)
 	if !given && !in.Failed("position") {
-		in.Fail("position", required)
+		in.Fail("position", body.Required)
 	}
 	if err := in.Err(); err != nil {
 		return "", 0, err
@@ -177,7 +182,7 @@ func (a *Admin) Credit(ctx context.Context, actor access.Actor, waitlistID, emai
 	switch credit, given := in.Bool("credit"); {
 	case in.Failed("credit"):
 	case !given:
-		in.Fail("credit", required)
+		in.Fail("credit", body.Required)
 	case !credit:
 		in.Fail("credit", "This must be true: a credit cannot be taken back.")
 	}

@@ -3,6 +3,7 @@ package signup_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -291,7 +292,7 @@ func TestListOfALostPlace(t *testing.T) {
 	w.page(t, 1)
 	key := w.reader.lastKey
 	now := time.Now()
-	later := signup.NewAdmin(w.owners, w.svc, w.store, nil, func() time.Time { return now.Add(24*time.Hour + time.Second) })
+	later := signup.NewAdmin(w.owners, w.svc, w.store, nil, func() time.Time { return now.Add(24*time.Hour + time.Second) }, slog.New(slog.DiscardHandler))
 	if _, _, err := later.List(t.Context(), w.owner, w.list.ID, "", key); !slices.Equal(fields(err), []string{"last_key"}) {
 		t.Errorf("after a day: %v", err)
 	}

@@ -31,7 +31,7 @@ func readAnswers(form *body.Object, questions []Question) []byte {
 	for _, q := range questions {
 		if !given || !answers.Has(q.ID) || answers.IsNull(q.ID) {
 			if q.Required {
-				fail(q.ID, required)
+				fail(q.ID, body.Required)
 			}
 			continue
 		}
@@ -53,7 +53,7 @@ func readAnswers(form *body.Object, questions []Question) []byte {
 		case QuestionText:
 			if text, ok := answers.String(q.ID, maxAnswer); ok {
 				if q.Required && strings.TrimSpace(text) == "" {
-					fail(q.ID, required)
+					fail(q.ID, body.Required)
 				}
 				stored[q.ID] = text
 			}

@@ -141,14 +141,14 @@ func TestTrailOfLargeImport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
-			svc := w.over(&interrupted{Signups: w.store, after: func(call int, n int64) (int64, error) {
+			admin := w.over(&interrupted{Signups: w.store, after: func(call int, n int64) (int64, error) {
 				if call == lost {
 					return 0, &signup.RetryError{Err: io.ErrUnexpectedEOF}
 				}
 				return n, nil
 			}})
 			by := audit.By(w.owner, w.list.OwnerID, audit.SignupsImported, w.list.ID)
-			if got, err := svc.Import(t.Context(), w.list, importRows(5000), by); err != nil || got != 5000 {
+			if got, err := admin.ImportRows(t.Context(), w.list, importRows(5000), by); err != nil || got != 5000 {
 				t.Fatalf("%d, %v", got, err)
 			}
 			if got := w.trail(t); len(got) != 1 {
@@ -175,7 +175,7 @@ func TestNoEffectWithoutEntry(t *testing.T) {
 		},
 		"remove": func() error { return w.admin.Remove(ctx, w.owner, w.list.ID, "p2@example.com") },
 		"import": func() error {
-			_, err := w.svc.Import(ctx, w.list, importRows(3), audit.By(w.owner, w.list.OwnerID, audit.SignupsImported, ""))
+			_, err := w.admin.ImportRows(ctx, w.list, importRows(3), audit.By(w.owner, w.list.OwnerID, audit.SignupsImported, ""))
 			return err
 		},
 		"export": func() error {

@@ -208,6 +208,17 @@ func DecideCredit(st State, w *Waitlist, referrer ReferrerRow, number int64, now
 		referralCredited(w, referrer.Number, referrer.Count+1, number, &eff, now, NewEventID())
 }
 
+// ImportRow is one signup of an import. Its address is normalized by
+// emailaddr.Parse.
+type ImportRow struct {
+	Email, FirstName, LastName, Phone string
+	// Token identifies the row to a repeated attempt.
+	Token Token
+	// OptOutAt is when the person opted out before they left the list, else zero.
+	// DecideImport sets it.
+	OptOutAt time.Time
+}
+
 // ImportBatch is the decision about one chunk of an import.
 type ImportBatch struct {
 	// Imported counts the rows that are on the list by this import: Rows, and rows

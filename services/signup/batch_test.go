@@ -151,10 +151,12 @@ type uncertain struct {
 	once sync.Once
 }
 
-func (u *uncertain) Join(ctx context.Context, id string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch) error {
-	err := u.Signups.Join(ctx, id, joins, decide)
+func (u *uncertain) Join(
+	ctx context.Context, id string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch,
+) (*signup.Batch, error) {
+	b, err := u.Signups.Join(ctx, id, joins, decide)
 	u.once.Do(func() { err = &signup.RetryError{Err: io.ErrUnexpectedEOF} })
-	return err
+	return b, err
 }
 
 // TestUnknownOutcome: a commit whose answer was lost is recognised by the next

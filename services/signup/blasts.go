@@ -110,7 +110,7 @@ func (b *NewBlast) read(raw []byte) error {
 	}
 	subject, sent := mailtext.Subject(in, "subject")
 	if b.Subject = subject; !sent && !in.Failed("subject") {
-		in.Fail("subject", required)
+		in.Fail("subject", body.Required)
 	}
 	b.HTML, _ = mailtext.Body(in, "html_body")
 	b.Text, _ = mailtext.Body(in, "text_body")

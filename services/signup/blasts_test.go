@@ -3,6 +3,7 @@ package signup_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
@@ -36,7 +37,7 @@ func (a accounts) Verified(_ context.Context, id string) (bool, error) {
 // requiring is w's Admin where addresses must be verified, and a's account the owner.
 func (w *world) requiring(a accounts) *signup.Admin {
 	a.id = w.list.OwnerID
-	return signup.NewAdmin(w.owners, w.svc, w.store, a, time.Now)
+	return signup.NewAdmin(w.owners, w.svc, w.store, a, time.Now, slog.New(slog.DiscardHandler))
 }
 
 // paying returns an actor with a role at the world's owner, on Pro and verified unless change says otherwise.

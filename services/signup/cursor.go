@@ -24,7 +24,7 @@ const cursorSize = 1 + 16 + 8 + 8 + 8 + crc32.Size
 const (
 	cursorDamaged = "This is not the last_key of an earlier page."
 	cursorForeign = "This last_key belongs to another waitlist."
-	cursorOld     = "This last_key is too old. Start again with the first page."
+	CursorOld     = "This last_key is too old. Start again with the first page."
 )
 
 // PageEnd is where a page of the queue ended. Respacing changes keys without moving
@@ -36,10 +36,10 @@ type PageEnd struct {
 	Change int64
 }
 
-// encodeCursor returns the cursor of a place in a waitlist's queue. The checksum
+// Cursor returns the cursor of a place in a waitlist's queue. The checksum
 // detects damage. It is not a signature: a forged cursor shows nothing that other
 // pages would not show.
-func encodeCursor(waitlist uuid.UUID, p PageEnd, now time.Time) string {
+func (p PageEnd) Cursor(waitlist uuid.UUID, now time.Time) string {
 	b := make([]byte, 0, cursorSize)
 	b = append(b, cursorVersion)
 	b = append(b, waitlist[:]...)
@@ -50,9 +50,9 @@ func encodeCursor(waitlist uuid.UUID, p PageEnd, now time.Time) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// decodeCursor reads a cursor of the waitlist. fault is a field message, "" for a
+// ParseCursor reads a cursor of the waitlist. fault is a field message, "" for a
 // valid cursor.
-func decodeCursor(s string, waitlist uuid.UUID, now time.Time) (p PageEnd, fault string) {
+func ParseCursor(s string, waitlist uuid.UUID, now time.Time) (p PageEnd, fault string) {
 	// The decoder skips line breaks, so the length is checked as well.
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	if err != nil || len(b) != cursorSize || len(s) != base64.RawURLEncoding.EncodedLen(cursorSize) {
@@ -69,7 +69,7 @@ func decodeCursor(s string, waitlist uuid.UUID, now time.Time) (p PageEnd, fault
 	p.Key = int64(binary.BigEndian.Uint64(b[25:]))
 	issued := int64(binary.BigEndian.Uint64(b[33:]))
 	if issued < now.Add(-cursorLife).Unix() {
-		return PageEnd{}, cursorOld
+		return PageEnd{}, CursorOld
 	}
 	return p, ""
 }

@@ -19,12 +19,12 @@ func TestCursor(t *testing.T) {
 	t.Parallel()
 	id, now := uuid.MustParse(someWaitlist), time.Unix(1_800_000_000, 999)
 	for _, end := range []PageEnd{{}, {Key: 1 << 20, Change: 1}, {Key: -5, Change: 7}, {Key: math.MinInt64, Change: math.MaxInt64}} {
-		s := encodeCursor(id, end, now)
-		if got, fault := decodeCursor(s, id, now); fault != "" || got != end {
+		s := end.Cursor(id, now)
+		if got, fault := ParseCursor(s, id, now); fault != "" || got != end {
 			t.Errorf("%+v became %+v, %s", end, got, fault)
 		}
 	}
-	s := encodeCursor(id, PageEnd{Key: 5, Change: 3}, now)
+	s := PageEnd{Key: 5, Change: 3}.Cursor(id, now)
 	for _, tt := range []struct {
 		name, cursor string
 		waitlist     uuid.UUID
@@ -32,7 +32,7 @@ func TestCursor(t *testing.T) {
 		want         string
 	}{
 		{"a day old", s, id, now.Add(cursorLife), ""},
-		{"older", s, id, now.Add(cursorLife + time.Second), cursorOld},
+		{"older", s, id, now.Add(cursorLife + time.Second), CursorOld},
 		{"from a clock that is ahead", s, id, now.Add(-time.Minute), ""},
 		{"of another waitlist", s, uuid.MustParse("0193d4a2-5c1e-7a41-8000-000000000002"), now, cursorForeign},
 		{"empty", "", id, now, cursorDamaged},
@@ -46,7 +46,7 @@ func TestCursor(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if _, fault := decodeCursor(tt.cursor, tt.waitlist, tt.now); fault != tt.want {
+			if _, fault := ParseCursor(tt.cursor, tt.waitlist, tt.now); fault != tt.want {
 				t.Errorf("%q, want %q", fault, tt.want)
 			}
 		})
@@ -71,9 +71,9 @@ func sum(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.Checks
 func TestCursorTampered(t *testing.T) {
 	t.Parallel()
 	id, now := uuid.MustParse(someWaitlist), time.Unix(1_800_000_000, 0)
-	s := encodeCursor(id, PageEnd{Key: 123 << 20, Change: 99}, now)
+	s := PageEnd{Key: 123 << 20, Change: 99}.Cursor(id, now)
 	for bad := range tokentest.Tampered(s, tokentest.Bytes()) {
-		if _, fault := decodeCursor(bad, id, now); fault != cursorDamaged {
+		if _, fault := ParseCursor(bad, id, now); fault != cursorDamaged {
 			t.Errorf("%q for %s: %q", bad, s, fault)
 		}
 	}
@@ -83,24 +83,24 @@ func TestCursorTampered(t *testing.T) {
 func FuzzCursor(f *testing.F) {
 	id, now := uuid.MustParse(someWaitlist), time.Unix(1_800_000_000, 0)
 	for _, end := range []PageEnd{{}, {Key: 5, Change: 3}, {Key: math.MinInt64, Change: math.MaxInt64}} {
-		f.Add(encodeCursor(id, end, now), []byte{1, 2})
+		f.Add(end.Cursor(id, now), []byte{1, 2})
 	}
 	f.Add("", []byte("x"))
 	f.Fuzz(func(t *testing.T, s string, raw []byte) {
-		if end, fault := decodeCursor(s, id, now); fault == "" {
+		if end, fault := ParseCursor(s, id, now); fault == "" {
 			b, err := base64.RawURLEncoding.DecodeString(s)
 			if err != nil {
 				t.Fatalf("took %q", s)
 			}
 			issued := time.Unix(int64(binary.BigEndian.Uint64(b[33:])), 0)
-			if again := encodeCursor(id, end, issued); again != s {
+			if again := end.Cursor(id, issued); again != s {
 				t.Fatalf("took %q, which is %q", s, again)
 			}
 		}
 		// With a good checksum the fields themselves are tried.
 		b := make([]byte, cursorSize-4)
 		copy(b, raw)
-		_, fault := decodeCursor(base64.RawURLEncoding.EncodeToString(sum(b)), id, now)
+		_, fault := ParseCursor(base64.RawURLEncoding.EncodeToString(sum(b)), id, now)
 		if fault == "" && (b[0] != cursorVersion || uuid.UUID(b[1:17]) != id) {
 			t.Fatalf("took %x", b)
 		}

@@ -1,13 +1,11 @@
 package signup
 
 import (
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"waitlist.internal/libs/views"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
@@ -71,7 +69,7 @@ func OptedOut(w *Waitlist, number int64, at time.Time) *eventv1.Event {
 	return ev
 }
 
-// LinkRequested asks for the mail with a signup's place and link; number 0 asks for none.
+// LinkRequested asks for the mail with a signup's place and link; with number 0, for an address that is not on the list, for none.
 func LinkRequested(w *Waitlist, number int64, at time.Time) *eventv1.Event {
 	ev := newEvent(NewEventID(), at)
 	ev.Payload = &eventv1.Event_LinkRequested{LinkRequested: &eventv1.LinkRequested{
@@ -79,46 +77,3 @@ func LinkRequested(w *Waitlist, number int64, at time.Time) *eventv1.Event {
 	}}
 	return ev
 }
-
-// WaitlistDeleted announces a deleted waitlist.
-func WaitlistDeleted(id, ownerID string, at time.Time) *eventv1.Event {
-	ev := newEvent(NewEventID(), at)
-	ev.Payload = &eventv1.Event_WaitlistDeleted{WaitlistDeleted: &eventv1.WaitlistDeleted{WaitlistId: id, OwnerId: ownerID}}
-	return ev
-}
-
-// ViewsEvent is the event that publishes c. It keeps c's id, so that consumers drop
-// repeats.
-func ViewsEvent(c views.Count) *eventv1.Event {
-	ev := newEvent(c.ID, c.At)
-	ev.Payload = &eventv1.Event_PageViewsCounted{PageViewsCounted: &eventv1.PageViewsCounted{WaitlistId: c.WaitlistID, Views: c.Views}}
-	return ev
-}
-
-// Channels returns the channels that receive an event. s must be effective.
-// Slack and Discord receive new signups only.
-func (s *Settings) Channels(event string) (out []eventv1.Channel) {
-	created := event == EventSignupCreated
-	if s.WebhookURL != "" && slices.Contains(s.WebhookEvents, event) {
-		out = append(out, eventv1.Channel_CHANNEL_WEBHOOK)
-	}
-	if created && s.SlackWebhookURL != "" {
-		out = append(out, eventv1.Channel_CHANNEL_SLACK)
-	}
-	if created && s.DiscordWebhookURL != "" {
-		out = append(out, eventv1.Channel_CHANNEL_DISCORD)
-	}
-	return out
-}
-
-// Milestone returns count if it is a milestone whose mail a referrer gets on
-// reaching it, else 0. s must be effective.
-func (s *Settings) Milestone(count int64) int64 {
-	if s.EmailTemplates.ReferralMilestone == "" || !slices.Contains(s.ReferralMilestones, int(count)) {
-		return 0
-	}
-	return count
-}
-
-// Displayed returns the position that people see for a rank. s must be effective.
-func (s *Settings) Displayed(rank int64) int64 { return rank + s.PositionOffset }

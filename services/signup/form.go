@@ -14,53 +14,19 @@ import (
 
 // Bounds of a signup's fields in code points.
 const (
-	maxPersonName = 100
-	maxPhone      = 32
-	maxUTM        = 255
-	maxTimezone   = 64
+	maxUTM      = 255
+	maxTimezone = 64
 )
 
 // maxElapsed is the longest time between a form and its signup, in milliseconds: JSON
 // numbers are exact up to it.
 const maxElapsed = 1 << 53
 
-// required is the message about a field that is missing or empty.
-const required = "This field is required."
-
 // Header holds what a signup request says outside its body.
 type Header struct {
 	UserAgent string
 	// ClientIP is the client's address as the trusted proxies report it.
 	ClientIP string
-}
-
-// Join is one validated signup, ready to be stored.
-type Join struct {
-	// Traceparent is the trace context of the request if its trace is sampled, else "".
-	Traceparent string
-	// Waitlist is the state of the waitlist that it was validated against.
-	Waitlist    *Waitlist
-	Email       string
-	FirstName   string
-	LastName    string
-	Phone       string
-	Timezone    string
-	Device      string
-	UTMSource   string
-	UTMMedium   string
-	UTMCampaign string
-	UTMTerm     string
-	UTMContent  string
-	Answers     []byte // JSON object, nil: none
-	ReferredBy  Token
-	HasReferrer bool
-	// Evidence is set if there is a referral token and the referral guard is on.
-	Evidence       Evidence
-	ConsentAt      time.Time // zero: none given
-	ConsentVersion string
-	PolicyVersion  string
-	Token          Token
-	CreatedAt      time.Time
 }
 
 // revalidate is validate for a request body that was parsed before.
@@ -75,15 +41,15 @@ func (s *Service) revalidate(w *Waitlist, raw []byte, h Header) (*Join, error) {
 // validate checks a form against a waitlist's settings. It reports all field
 // errors at once, and checks the email domain after that.
 func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, error) {
-	eff := s.effective(w)
+	eff := s.Effective(w)
 	if eff.Status == Closed {
 		return nil, errClosed()
 	}
 	j := &Join{Waitlist: w, Token: NewToken(), CreatedAt: s.timestamp(), Device: deviceType(h.UserAgent)}
 	j.Email = readEmail(form)
-	j.FirstName = readText(form, "first_name", maxPersonName, eff.NameField)
-	j.LastName = readText(form, "last_name", maxPersonName, eff.NameField)
-	j.Phone = readText(form, "phone", maxPhone, eff.PhoneField)
+	j.FirstName = readText(form, "first_name", MaxName, eff.NameField)
+	j.LastName = readText(form, "last_name", MaxName, eff.NameField)
+	j.Phone = readText(form, "phone", MaxPhone, eff.PhoneField)
 	if zone, ok := form.String("timezone", maxTimezone); ok && zone != "" {
 		if knownZone(zone) {
 			j.Timezone = zone
@@ -108,7 +74,7 @@ func (s *Service) validate(w *Waitlist, form *body.Object, h Header) (*Join, err
 		j.ConsentVersion = consentVersion(eff.ConsentText)
 		j.PolicyVersion = s.cfg.PrivacyPolicyVersion
 	} else if eff.RequireConsent && !form.Failed("consent") {
-		form.Fail("consent", required)
+		form.Fail("consent", body.Required)
 	}
 	if err := form.Err(); err != nil {
 		return nil, err
@@ -134,7 +100,7 @@ func readEmail(form *body.Object) string {
 	raw, ok := form.String("email", 0)
 	if !ok {
 		if !form.Has("email") || form.IsNull("email") {
-			form.Fail("email", required)
+			form.Fail("email", body.Required)
 		}
 		return ""
 	}
@@ -154,7 +120,7 @@ func readText(form *body.Object, name string, limit int, mode FieldMode) string 
 	text = strings.TrimSpace(text)
 	missing := !form.Has(name) || form.IsNull(name) || (ok && text == "")
 	if mode == FieldRequired && missing {
-		form.Fail(name, required)
+		form.Fail(name, body.Required)
 	}
 	return text
 }

@@ -1,28 +1,10 @@
 package signup
 
 import (
-	"net/netip"
 	"strings"
-	"time"
 
 	"waitlist.internal/libs/emailaddr"
 )
-
-// GuardMode says what happens to a referral that looks invented.
-type GuardMode string
-
-// The modes of the referral guard.
-const (
-	// GuardOff looks at nothing.
-	GuardOff GuardMode = "off"
-	// GuardFlag tells the owner.
-	GuardFlag GuardMode = "flag"
-	// GuardWithhold tells the owner and withholds the credit.
-	GuardWithhold GuardMode = "withhold"
-)
-
-// On reports whether the guard looks at referrals.
-func (m GuardMode) On() bool { return m == GuardFlag || m == GuardWithhold }
 
 // Bounds of the signals. The query SeenReferrals looks back for the last 30 referrals of
 // a referrer in 30 days. A referrer with many followers has many of them in the network of
@@ -32,8 +14,6 @@ const (
 	guardThreshold = 100
 	// velocityMost is how many referrals of one referrer in 10 minutes are still plausible.
 	velocityMost = 30
-	// tooFast is the least time that a person needs for a form.
-	tooFast = 2 * time.Second
 )
 
 // Network identifies the network of a client to one waitlist, as a part of a keyed hash.
@@ -110,40 +90,15 @@ func weigh(found bool, weight int) int {
 // samePerson reports whether two addresses differ only in what their provider ignores.
 // Unlike emailaddr.Person, it takes a plus for the start of a tag at every domain: a
 // credit that is withheld by mistake can still be given, but a trial cannot be taken back.
-func samePerson(a, b string) bool { return untagged(a) == untagged(b) }
+func samePerson(a, b string) bool { return Untagged(a) == Untagged(b) }
 
-func untagged(addr string) string {
+// Untagged returns an address without what its provider ignores and without a tag.
+func Untagged(addr string) string {
 	local, domain, _ := strings.Cut(addr, "@")
 	if i := strings.IndexByte(local, '+'); i > 0 {
 		local = local[:i]
 	}
 	return emailaddr.Person(local + "@" + domain)
-}
-
-// network returns the network of a client: a keyed hash of the waitlist and the first 24
-// bits of an IPv4 address, or the first 48 of an IPv6 address.
-func (s *Service) network(waitlistID, clientIP string) (n Network) {
-	addr, err := netip.ParseAddr(clientIP)
-	if err != nil {
-		return n
-	}
-	addr = addr.Unmap().WithZone("")
-	bits := 48
-	if addr.Is4() {
-		bits = 24
-	}
-	prefix, err := addr.Prefix(bits)
-	if err != nil {
-		return n
-	}
-	copy(n[:], s.hash(waitlistID + ":" + prefix.String())[0])
-	return n
-}
-
-// person returns the person of an address: a keyed hash of the waitlist and the address.
-func (s *Service) person(waitlistID, email string) (p Person) {
-	copy(p[:], s.hash(waitlistID + ":" + untagged(email))[0])
-	return p
 }
 
 // guard judges the referrals of one batch.
@@ -170,9 +125,4 @@ func (g *guard) judge(j *Join, referrer ReferrerRow) string {
 	g.again[person]++
 	g.lately[j.ReferredBy]++
 	return j.Evidence.reasons(j.Email, referrer.Email, seen)
-}
-
-// From returns the key by which the guard looks up j's referral.
-func (j *Join) From() ReferralFrom {
-	return ReferralFrom{Referrer: j.ReferredBy, Network: j.Evidence.Network, Person: j.Evidence.Person}
 }

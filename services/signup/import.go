@@ -45,17 +45,6 @@ const importChunk = 2_000
 // Catching up after each chunk would slow the import.
 const importFollowed = 6_000
 
-// ImportRow is one signup of an import. Its address is normalized by
-// emailaddr.Parse.
-type ImportRow struct {
-	Email, FirstName, LastName, Phone string
-	// Token identifies the row to a repeated attempt.
-	Token Token
-	// OptOutAt is when the person opted out before they left the list, else zero.
-	// DecideImport sets it.
-	OptOutAt time.Time
-}
-
 // ImportError is a row that was left out because of its address.
 type ImportError struct {
 	// Row is 1 for the first row.
@@ -124,7 +113,7 @@ func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID strin
 	if err := access.RequireTier(grant.Entitlement, access.Basic, "The import"); err != nil {
 		return Imported{}, err
 	}
-	imported, err := a.svc.Import(ctx, &w, rows, audit.By(actor, w.OwnerID, audit.SignupsImported, w.ID))
+	imported, err := a.ImportRows(ctx, &w, rows, audit.By(actor, w.OwnerID, audit.SignupsImported, w.ID))
 	if err != nil {
 		return Imported{}, err
 	}
@@ -133,7 +122,7 @@ func (a *Admin) Import(ctx context.Context, actor access.Actor, waitlistID strin
 
 // readable is Authorize under a short timeout, for calls that take long afterwards.
 func (a *Admin) readable(ctx context.Context, actor access.Actor, waitlistID string) (Waitlist, access.Grant, error) {
-	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	return a.owners.Authorize(ctx, actor, waitlistID)
 }
@@ -152,9 +141,9 @@ func readImport(raw []byte) (rows []ImportRow, bad []ImportError, err error) {
 		n++
 		sent, _ := row.String("email", 0)
 		r := ImportRow{
-			FirstName: importText(row, "first_name", maxPersonName),
-			LastName:  importText(row, "last_name", maxPersonName),
-			Phone:     importText(row, "phone", maxPhone),
+			FirstName: importText(row, "first_name", MaxName),
+			LastName:  importText(row, "last_name", MaxName),
+			Phone:     importText(row, "phone", MaxPhone),
 		}
 		email, err := emailaddr.Parse(sent)
 		if err != nil {
@@ -167,7 +156,7 @@ func readImport(raw []byte) (rows []ImportRow, bad []ImportError, err error) {
 		rows = append(rows, r)
 	})
 	if !given && !form.Failed("signups") {
-		form.Fail("signups", required)
+		form.Fail("signups", body.Required)
 	}
 	return rows, bad, form.Err()
 }
@@ -234,9 +223,9 @@ func badRow(n int64, email string) ImportError {
 	return e
 }
 
-// Import appends rows to a waitlist in chunks and returns how many are new. Only
+// ImportRows appends rows to a waitlist in chunks and returns how many are new. Only
 // analytics learns of them. When ctx ends, Import stops between two chunks.
-func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by audit.Entry) (imported int64, err error) {
+func (a *Admin) ImportRows(ctx context.Context, w *Waitlist, rows []ImportRow, by audit.Entry) (imported int64, err error) {
 	chunks := slices.Collect(slices.Chunk(distinct(rows), importChunk))
 	if len(chunks) == 0 {
 		return 0, nil
@@ -245,7 +234,7 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 	defer cancel()
 	// The addresses of a chunk are looked up and hashed while the previous chunk is stored,
 	// which keeps that out of the lock.
-	next := s.lookUp(ctx, w.ID, chunks[0])
+	next := a.lookUp(ctx, w.ID, chunks[0])
 	followed, caught := int64(0), make(chan bool, 1)
 	caught <- true
 	defer func() { cancel(); <-caught }()
@@ -255,13 +244,13 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 			return imported, err
 		}
 		if i+1 < len(chunks) {
-			next = s.lookUp(ctx, w.ID, chunks[i+1])
+			next = a.lookUp(ctx, w.ID, chunks[i+1])
 		}
-		n, err := s.storeChunk(ctx, w, chunk, known, by)
+		n, err := a.storeChunk(ctx, w, chunk, known, by)
 		if err != nil {
 			cancel()
 			<-next
-			return imported, unavailable(err)
+			return imported, Unavailable(err)
 		}
 		// The first chunk that stored anything has recorded the import.
 		if imported += n; imported > 0 {
@@ -271,27 +260,27 @@ func (s *Service) Import(ctx context.Context, w *Waitlist, rows []ImportRow, by 
 			continue
 		}
 		if last := i+1 == len(chunks); last {
-			s.hint(w.ID)
+			a.svc.Hint(w.ID)
 		} else if imported-followed >= importFollowed {
 			followed = imported
-			s.follow(ctx, w.ID, caught)
+			a.startCatchUp(ctx, w.ID, caught)
 		}
 	}
 	return imported, nil
 }
 
-// follow waits for the last catch-up, which sends its success to caught, then starts the next
+// startCatchUp waits for the last catch-up, which sends its success to caught, then starts the next
 // one. After a failure it only leaves a hint.
-func (s *Service) follow(ctx context.Context, waitlistID string, caught chan bool) {
-	if ok := <-caught; !ok || s.index == nil {
+func (a *Admin) startCatchUp(ctx context.Context, waitlistID string, caught chan bool) {
+	if ok := <-caught; !ok {
 		caught <- ok
-		s.hint(waitlistID)
+		a.svc.Hint(waitlistID)
 		return
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(ctx, flightTimeout)
+		ctx, cancel := context.WithTimeout(ctx, CatchUpTimeout)
 		defer cancel()
-		caught <- s.index.CatchUp(ctx, waitlistID) == nil
+		caught <- a.svc.CatchUp(ctx, waitlistID) == nil
 	}()
 }
 
@@ -310,15 +299,15 @@ func distinct(rows []ImportRow) []ImportRow {
 
 // lookUp sends what is known of the rows, then closes the channel. It sends nil if the read
 // fails; the import then reads it itself.
-func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRow) <-chan *Known {
+func (a *Admin) lookUp(ctx context.Context, waitlistID string, rows []ImportRow) <-chan *Known {
 	next := make(chan *Known, 1)
 	go func() {
 		defer close(next)
-		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+		ctx, cancel := context.WithTimeout(ctx, Timeout)
 		defer cancel()
-		known, err := s.store.Known(ctx, waitlistID, rows)
+		known, err := a.store.Known(ctx, waitlistID, rows)
 		if err != nil && !errors.Is(err, context.Canceled) {
-			s.log.WarnContext(ctx, "members of an import chunk not read in advance; the import reads them itself",
+			a.log.WarnContext(ctx, "members of an import chunk not read in advance; the import reads them itself",
 				slog.String("waitlist_id", waitlistID), telemetry.Err(err))
 		}
 		next <- known
@@ -327,24 +316,14 @@ func (s *Service) lookUp(ctx context.Context, waitlistID string, rows []ImportRo
 }
 
 // storeChunk stores one chunk and retries where that may help.
-func (s *Service) storeChunk(
+func (a *Admin) storeChunk(
 	ctx context.Context, w *Waitlist, rows []ImportRow, known *Known, by audit.Entry,
 ) (int64, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Timeout)
 	defer cancel()
-	backoff := newBackoff()
-	for attempt := 1; ; attempt++ {
-		n, err := s.store.Import(ctx, w, rows, known, by)
-		var retry *RetryError
-		if err == nil || !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
-			return n, err
-		}
-		// known may be outdated, and some of the rows may be stored.
-		known = nil
-		s.log.WarnContext(ctx, "import chunk failed; retrying it", slog.String("waitlist_id", w.ID),
-			slog.Int("size", len(rows)), slog.Int("attempt", attempt), telemetry.Err(err))
-		if !backoff.Wait(ctx) {
-			return 0, err
-		}
-	}
+	return Retry(ctx, a.log, "import chunk", w.ID, len(rows), func() (int64, error) {
+		n, err := a.store.Import(ctx, w, rows, known, by)
+		known = nil // a further attempt looks itself: known may be outdated then, and some of the rows may be stored
+		return n, err
+	})
 }

@@ -13,9 +13,9 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// ErrIndexUnusable says that the index cannot answer now: Redis is down, or the index
+// ErrUnusable says that the index cannot answer now: Redis is down, or the index
 // is behind, wrong or missing. Postgres answers instead.
-var ErrIndexUnusable = errors.New("signup: index cannot answer")
+var ErrUnusable = errors.New("signup: index cannot answer")
 
 // ErrStale says that the index follows another history than the change log, or one
 // that the log no longer covers. Only a rebuild helps.
@@ -92,14 +92,14 @@ type Builder interface {
 }
 
 const (
-	// catchUpTimeout bounds how long a reader waits for the index before
+	// maxReaderWait bounds how long a reader waits for the index before
 	// Postgres answers.
-	catchUpTimeout = 250 * time.Millisecond
+	maxReaderWait = 250 * time.Millisecond
 	// gather is how long a catch-up waits for more hints about the same waitlist, so that
 	// several signups share it. A reader ends the wait.
 	gather = 5 * time.Millisecond
-	// flightTimeout bounds one catch-up.
-	flightTimeout = 5 * time.Second
+	// CatchUpTimeout bounds one catch-up.
+	CatchUpTimeout = 5 * time.Second
 	// rebuildTimeout bounds a rebuild: 10 million keys take about half a minute.
 	rebuildTimeout = 10 * time.Minute
 	// maxDelta is the most members that one catch-up changes. Beyond it, a rebuild is
@@ -110,13 +110,13 @@ const (
 	maxBuildDelta, buildDeltas = 200_000, 10
 	// buildChunk is how many members a new index takes at a time.
 	buildChunk = 5_000
-	// maxFlights is how many indexes catch up at a time.
-	maxFlights = 4
+	// maxCatchUps is how many indexes catch up at a time.
+	maxCatchUps = 4
 	// checkEvery is the time between two comparisons of a list's index with Postgres, which cost 2 to 3 ms each at 10 million
 	// signups. Each process makes its own. maxChecked is for how many lists it remembers when the last one was.
 	checkEvery, maxChecked = time.Second, 4096
-	// maxDue is how many waitlists may wait to be followed. Hints beyond are dropped.
-	maxDue = 1024
+	// maxQueued is how many waitlists may wait for a catch-up. Hints beyond are dropped.
+	maxQueued = 1024
 )
 
 // Index keeps the sorted sets in Redis equal to the queue. Only CatchUp and Rebuild
@@ -129,23 +129,23 @@ type Index struct {
 	// rebuild where changes did not suffice. late is the time from the oldest change's hint.
 	Measured func(outcome string, late time.Duration)
 
-	// due passes waitlists that nobody follows to run; slots has one element for each
-	// catch-up under way.
-	due   chan string
+	// queue has the waitlists that need a catch-up and that no task catches up; slots has one element
+	// for each running catch-up.
+	queue chan string
 	slots chan struct{}
 
 	mu sync.Mutex
-	// flights holds the waitlists that somebody follows, with the next catch-up or nil.
-	flights  map[string]*flight
+	// next holds the waitlists that are in the queue or have a task, with the next catch-up or nil.
+	next     map[string]*catchUp
 	building map[string]struct{}
 	checked  map[string]time.Time
 	tasks    sync.WaitGroup
-	ctx      context.Context //nolint:containedctx // the life of run, which owns the tasks
+	ctx      context.Context //nolint:containedctx // the life of Run, which owns the tasks
 }
 
-// flight is a catch-up that has not begun yet. Whoever asks for one before it begins
+// catchUp is a catch-up that has not begun yet. Whoever asks for one before it begins
 // shares it, and it covers all that was committed before it was asked for.
-type flight struct {
+type catchUp struct {
 	// urgent is closed when somebody waits for done.
 	urgent chan struct{}
 	hurry  sync.Once
@@ -159,30 +159,30 @@ type flight struct {
 // NewIndex returns an index that is kept in store and follows changes.
 func NewIndex(store IndexStore, changes ChangeLog, log *slog.Logger) *Index {
 	return &Index{
-		store: store, changes: changes, log: log, due: make(chan string, maxDue), slots: make(chan struct{}, maxFlights),
-		flights: map[string]*flight{}, building: map[string]struct{}{},
+		store: store, changes: changes, log: log, queue: make(chan string, maxQueued), slots: make(chan struct{}, maxCatchUps),
+		next: map[string]*catchUp{}, building: map[string]struct{}{},
 		checked: map[string]time.Time{},
 	}
 }
 
 // Rank returns the place of v's signup, at a moment when the signup had v's referrals. It
-// lets the index catch up first, for at most catchUpTimeout. On ErrIndexUnusable the caller asks Postgres.
+// lets the index catch up first, for at most maxReaderWait. On ErrUnusable the caller asks Postgres.
 func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, error) {
-	short, cancel := context.WithTimeout(ctx, catchUpTimeout)
+	short, cancel := context.WithTimeout(ctx, maxReaderWait)
 	defer cancel()
 	for range 2 {
 		place, err := x.store.Rank(short, waitlistID, v)
 		switch {
 		case errors.Is(err, ErrStale):
 			x.rebuild(waitlistID)
-			return Place{}, ErrIndexUnusable
+			return Place{}, ErrUnusable
 		case err != nil:
 			x.log.DebugContext(ctx, "index not read", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
-			return Place{}, ErrIndexUnusable
+			return Place{}, ErrUnusable
 		case place.Rank > 0 && place.Mark.Change == v.Change:
 			if place.Mark.Live != v.Live || place.Mark.Total != v.Total {
-				x.wrong(ctx, waitlistID)
-				return Place{}, ErrIndexUnusable
+				x.rebuildWrong(ctx, waitlistID)
+				return Place{}, ErrUnusable
 			}
 			return place, nil
 		case place.Rank > 0:
@@ -192,26 +192,26 @@ func (x *Index) Rank(ctx context.Context, waitlistID string, v View) (Place, err
 			switch {
 			case err != nil:
 				x.log.DebugContext(ctx, "change log not read", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
-				return Place{}, ErrIndexUnusable
+				return Place{}, ErrUnusable
 			case !held:
 				x.rebuild(waitlistID)
-				return Place{}, ErrIndexUnusable
+				return Place{}, ErrUnusable
 			case !same:
 				// The place may follow a credit that v does not count. Referrals only grow: if
 				// their number is the same before and after the place, it was the same at the place.
-				return Place{}, ErrIndexUnusable
+				return Place{}, ErrUnusable
 			}
 			return place, nil
 		}
 		if err := x.CatchUp(short, waitlistID); err != nil {
-			return Place{}, ErrIndexUnusable
+			return Place{}, ErrUnusable
 		}
 	}
-	return Place{}, ErrIndexUnusable
+	return Place{}, ErrUnusable
 }
 
-// unchecked reports whether a list's index should be compared with Postgres again, and counts that as done.
-func (x *Index) unchecked(waitlistID string, now time.Time) bool {
+// CheckDue reports whether a list's index should be compared with Postgres again, and counts that as done.
+func (x *Index) CheckDue(waitlistID string, now time.Time) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if last, ok := x.checked[waitlistID]; ok && now.Sub(last) < checkEvery {
@@ -224,73 +224,72 @@ func (x *Index) unchecked(waitlistID string, now time.Time) bool {
 	return true
 }
 
-// compare has the index built anew if it knows v's signup at another place than Postgres at the same change. Its mark cannot
+// Compare has the index built anew if it knows v's signup at another place than Postgres at the same change. Its mark cannot
 // show that somebody else has written into Redis.
-func (x *Index) compare(ctx context.Context, waitlistID string, v View) {
+func (x *Index) Compare(ctx context.Context, waitlistID string, v View) {
 	if at, err := x.Rank(ctx, waitlistID, v); err == nil && at.Mark.Change == v.Change && at.Rank != v.Rank {
-		x.wrong(ctx, waitlistID)
+		x.rebuildWrong(ctx, waitlistID)
 	}
 }
 
-func (x *Index) wrong(ctx context.Context, waitlistID string) {
+func (x *Index) rebuildWrong(ctx context.Context, waitlistID string) {
 	x.log.WarnContext(ctx, "index differs from the queue and is built anew", slog.String("waitlist_id", waitlistID))
 	x.rebuild(waitlistID)
 }
 
 // CatchUp applies the changes that the index lacks, at least all that were committed
 // before the call. If changes cannot repair the index, it starts a rebuild in the
-// background and returns ErrIndexUnusable. Concurrent callers share one catch-up:
+// background and returns ErrUnusable. Concurrent callers share one catch-up:
 // otherwise each would read the same changes again, and their queries would slow the
 // signups in Postgres.
 func (x *Index) CatchUp(ctx context.Context, waitlistID string) error {
-	f := x.join(waitlistID)
-	if f == nil {
-		return x.catchUp(ctx, waitlistID)
+	c := x.request(waitlistID)
+	if c == nil {
+		return x.apply(ctx, waitlistID)
 	}
-	f.hurry.Do(func() { close(f.urgent) })
+	c.hurry.Do(func() { close(c.urgent) })
 	select {
-	case <-f.done:
-		return f.err
+	case <-c.done:
+		return c.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// Hint says that a waitlist has changed. It never waits. If too many waitlists are due, it
+// Hint says that a waitlist has changed. It never waits. If the queue is full, it
 // drops the hint, and the next reader catches up.
-func (x *Index) Hint(waitlistID string) { x.join(waitlistID) }
+func (x *Index) Hint(waitlistID string) { x.request(waitlistID) }
 
-// join returns the waitlist's next catch-up, or nil while the index is not run or if too
-// many waitlists are due.
-func (x *Index) join(waitlistID string) *flight {
+// request returns the waitlist's next catch-up, or nil while the index does not run or if the queue is full.
+func (x *Index) request(waitlistID string) *catchUp {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	next, followed := x.flights[waitlistID]
+	next, queued := x.next[waitlistID]
 	if next != nil {
 		return next
 	}
 	if x.ctx == nil || x.ctx.Err() != nil {
 		return nil
 	}
-	if !followed {
+	if !queued {
 		select {
-		case x.due <- waitlistID:
+		case x.queue <- waitlistID:
 		default:
 			return nil
 		}
 	}
-	next = &flight{asked: time.Now(), urgent: make(chan struct{}), done: make(chan struct{})}
-	x.flights[waitlistID] = next
+	next = &catchUp{asked: time.Now(), urgent: make(chan struct{}), done: make(chan struct{})}
+	x.next[waitlistID] = next
 	return next
 }
 
-// follow makes a waitlist's catch-ups, one after the other, until none is due.
-func (x *Index) follow(ctx context.Context, waitlistID string) {
+// catchUpUntilIdle makes a waitlist's catch-ups, one after the other, until nobody has asked for another.
+func (x *Index) catchUpUntilIdle(ctx context.Context, waitlistID string) {
 	for {
 		x.mu.Lock()
-		next := x.flights[waitlistID]
+		next := x.next[waitlistID]
 		if next == nil {
-			delete(x.flights, waitlistID)
+			delete(x.next, waitlistID)
 		}
 		x.mu.Unlock()
 		if next == nil {
@@ -303,13 +302,13 @@ func (x *Index) follow(ctx context.Context, waitlistID string) {
 		}
 		x.slots <- struct{}{}
 		x.mu.Lock()
-		x.flights[waitlistID] = nil // nobody joins it any more
+		x.next[waitlistID] = nil // nobody joins it any more
 		x.mu.Unlock()
-		next.err = x.fly(ctx, waitlistID)
+		next.err = x.catchUpOnce(ctx, waitlistID)
 		<-x.slots
 		close(next.done)
 		x.measure(next.err, time.Since(next.asked))
-		if next.err != nil && !errors.Is(next.err, ErrIndexUnusable) {
+		if next.err != nil && !errors.Is(next.err, ErrUnusable) {
 			x.log.DebugContext(ctx, "index did not catch up", slog.String("waitlist_id", waitlistID), telemetry.Err(next.err))
 			// Redis or Postgres is down. Readers catch up when it is back. The pause keeps the
 			// loop from spinning.
@@ -325,20 +324,21 @@ func (x *Index) measure(err error, late time.Duration) {
 	switch {
 	case err == nil:
 		x.Measured("applied", late)
-	case errors.Is(err, ErrIndexUnusable):
+	case errors.Is(err, ErrUnusable):
 		x.Measured("rebuild", late)
 	default:
 		x.Measured("failed", late)
 	}
 }
 
-func (x *Index) fly(ctx context.Context, waitlistID string) error {
-	ctx, cancel := context.WithTimeout(ctx, flightTimeout)
+func (x *Index) catchUpOnce(ctx context.Context, waitlistID string) error {
+	ctx, cancel := context.WithTimeout(ctx, CatchUpTimeout)
 	defer cancel()
-	return x.catchUp(ctx, waitlistID)
+	return x.apply(ctx, waitlistID)
 }
 
-func (x *Index) catchUp(ctx context.Context, waitlistID string) error {
+// apply applies what the index lacks.
+func (x *Index) apply(ctx context.Context, waitlistID string) error {
 	for {
 		from, err := x.store.Mark(ctx, waitlistID)
 		if err != nil {
@@ -355,7 +355,7 @@ func (x *Index) catchUp(ctx context.Context, waitlistID string) error {
 		switch {
 		case errors.Is(err, ErrStale):
 			x.rebuild(waitlistID)
-			return ErrIndexUnusable
+			return ErrUnusable
 		case err != nil:
 			return err
 		case ok:
@@ -443,25 +443,19 @@ func (x *Index) rebuild(waitlistID string) {
 	})
 }
 
-// run lets the index follow its waitlists until ctx ends, then waits for catch-ups and
+// Run lets the index follow its waitlists until ctx ends, then waits for catch-ups and
 // rebuilds.
-func (x *Index) run(ctx context.Context) {
+func (x *Index) Run(ctx context.Context) {
 	x.mu.Lock()
 	x.ctx = ctx
 	x.mu.Unlock()
 	for {
 		select {
-		case id := <-x.due:
-			x.tasks.Go(func() { x.follow(ctx, id) })
+		case id := <-x.queue:
+			x.tasks.Go(func() { x.catchUpUntilIdle(ctx, id) })
 		case <-ctx.Done():
 			x.tasks.Wait()
 			return
 		}
-	}
-}
-
-func (s *Service) hint(waitlistID string) {
-	if s.index != nil {
-		s.index.Hint(waitlistID)
 	}
 }

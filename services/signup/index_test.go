@@ -97,7 +97,7 @@ func (s *builtStore) Build(ctx context.Context, waitlistID string) (signup.Build
 // slowIndex takes a catch-up only when an import beside is more rows ahead than a catch-up
 // may read, or makes no progress: it waits for the index.
 type slowIndex struct {
-	signup.Store
+	signup.AdminStore
 	builtStore
 	stored atomic.Int64
 }
@@ -105,7 +105,7 @@ type slowIndex struct {
 func (s *slowIndex) Import(
 	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, known *signup.Known, by audit.Entry,
 ) (int64, error) {
-	n, err := s.Store.Import(ctx, w, rows, known, by)
+	n, err := s.AdminStore.Import(ctx, w, rows, known, by)
 	s.stored.Add(n)
 	return n, err
 }
@@ -130,17 +130,18 @@ func (s *slowIndex) Apply(ctx context.Context, waitlistID string, from signup.Ma
 func TestImportsAreAppended(t *testing.T) {
 	const imports, rows = 3, 35_000
 	w := newWorld(t, 3)
-	slow, quiet := &slowIndex{Store: w.store, builtStore: builtStore{IndexStore: w.sets}}, slog.New(slog.DiscardHandler)
+	slow, quiet := &slowIndex{AdminStore: w.store, builtStore: builtStore{IndexStore: w.sets}}, slog.New(slog.DiscardHandler)
 	svc := signup.New(signup.Config{
-		SmallList: -1, Store: slow, Index: signup.NewIndex(slow, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
+		SmallList: -1, Store: w.store, Index: signup.NewIndex(slow, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = svc.Run(ctx) })
 	defer func() { cancel(); running.Wait() }()
+	admin := signup.NewAdmin(w.owners, svc, slow, nil, time.Now, quiet)
 	all := importRows(imports * rows)
 	for i := range int64(imports) {
-		if got, err := svc.Import(t.Context(), w.list, all[i*rows:(i+1)*rows], audit.Entry{}); err != nil || got != rows {
+		if got, err := admin.ImportRows(t.Context(), w.list, all[i*rows:(i+1)*rows], audit.Entry{}); err != nil || got != rows {
 			t.Fatalf("%d imported, %v", got, err)
 		}
 		testenv.Eventually(t, "the index holds the import", func() bool {
@@ -171,7 +172,7 @@ func TestAStatusIsOfOneMoment(t *testing.T) {
 	if err := w.index.CatchUp(t.Context(), w.list.ID); err != nil {
 		t.Fatal(err)
 	}
-	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[referrer.number]); !errors.Is(err, signup.ErrIndexUnusable) {
+	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[referrer.number]); !errors.Is(err, signup.ErrUnusable) {
 		t.Errorf("the place after a credit for a count from before it: %+v, %v", at, err)
 	}
 	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[other.number]); err != nil || at.Rank != 1 || at.Mark.Total != 4 {
@@ -208,7 +209,7 @@ func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	all := importRows(before + rows)
 	blind := signup.New(signup.Config{SmallList: -1, Store: w.store, Tokens: w.ring, Now: time.Now, Log: quiet})
-	if got, err := blind.Import(t.Context(), w.list, all[:before], audit.Entry{}); err != nil || got != before {
+	if got, err := w.adminOf(blind).ImportRows(t.Context(), w.list, all[:before], audit.Entry{}); err != nil || got != before {
 		t.Fatalf("%d imported, %v", got, err)
 	}
 	gated := &gatedBuild{builtStore{IndexStore: w.sets}, make(chan struct{})}
@@ -221,7 +222,7 @@ func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
 	defer func() { cancel(); running.Wait() }()
 	open := sync.OnceFunc(func() { close(gated.gate) })
 	defer open() // also when the test fails before
-	if got, err := svc.Import(t.Context(), w.list, all[before:], audit.Entry{}); err != nil || got != rows {
+	if got, err := w.adminOf(svc).ImportRows(t.Context(), w.list, all[before:], audit.Entry{}); err != nil || got != rows {
 		t.Fatalf("%d imported, %v", got, err)
 	}
 	for _, row := range all[:3] {

@@ -11,40 +11,12 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
-	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 )
 
-// joinTimeout bounds how long a caller waits for its batch. Every request is
-// answered within five seconds, even while Postgres is down.
-const joinTimeout = 4500 * time.Millisecond
-
-// beginTimeout bounds how long an entry waits for its batch to begin. What is left of joinTimeout then
+// beginTimeout bounds how long an entry waits for its batch to begin. What is left of Timeout then
 // suffices for any batch that the database answers.
 const beginTimeout = 2 * time.Second
-
-// joinAttempts bounds how often a batch is tried when its connection breaks or
-// Postgres aborts it for a conflict.
-const joinAttempts = 3
-
-// newBackoff returns the pauses between attempts.
-func newBackoff() loop.Backoff {
-	return loop.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}
-}
-
-// Outcome is the result of a Join.
-type Outcome struct {
-	// Err says why the join stays out. The other fields are then empty.
-	Err error
-	// Existing says that the address was on the list before.
-	Existing bool
-	// Number, Position and Total describe a new signup as of its transaction.
-	// Position is 0 if a repeated attempt found its own row, whose place has to be
-	// looked up.
-	Number   int64
-	Position int64
-	Total    int64
-}
 
 // Receipt is the answer to a signup. Position and Total are shown only if
 // ShowPosition is set.
@@ -70,7 +42,7 @@ func (s *Service) Join(ctx context.Context, waitlistID string, raw []byte, h Hea
 	if err != nil {
 		return Receipt{}, err
 	}
-	w := s.lists.get(waitlistID)
+	w := s.cache.get(waitlistID)
 	cached := w != nil
 	if !cached {
 		if w, err = s.fresh(ctx, waitlistID); err != nil {
@@ -95,14 +67,14 @@ func (s *Service) Join(ctx context.Context, waitlistID string, raw []byte, h Hea
 	e := &entry{join: join, raw: raw, header: h, queued: s.now(), done: make(chan struct{})}
 	e.caller, join.Traceparent = caller(ctx)
 	if err := s.decide(ctx, waitlistID, e); err != nil {
-		return Receipt{}, unavailable(err)
+		return Receipt{}, Unavailable(err)
 	}
 	return s.receipt(ctx, waitlistID, e)
 }
 
 // decide commits e: at once if nothing waits, else in a batch of its lane.
 func (s *Service) decide(ctx context.Context, waitlistID string, e *entry) error {
-	if ln := s.lanes.lead(waitlistID); ln != nil {
+	if ln := s.lanes.tryServeInline(waitlistID); ln != nil {
 		s.serve(ln, []*entry{e}) //nolint:contextcheck // it goes on when the caller leaves, as every batch does
 		return e.err
 	}
@@ -115,7 +87,7 @@ func (s *Service) decide(ctx context.Context, waitlistID string, e *entry) error
 func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Receipt, error) {
 	o, join := e.outcome, e.join
 	if !o.Existing && o.Position != 0 {
-		eff := s.effective(join.Waitlist)
+		eff := s.Effective(join.Waitlist)
 		return Receipt{
 			Created: true, Email: join.Email, FirstName: join.FirstName, LastName: join.LastName,
 			Token: join.Token.String(), ShowPosition: !eff.HidePosition, Position: eff.Displayed(o.Position),
@@ -126,7 +98,7 @@ func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Rec
 	if err != nil {
 		return Receipt{}, err
 	}
-	eff := s.effective(w)
+	eff := s.Effective(w)
 	return Receipt{
 		Created: !o.Existing, Email: v.Signup.Email, FirstName: v.Signup.FirstName, LastName: v.Signup.LastName,
 		Token: v.Signup.Token.String(), ShowPosition: !eff.HidePosition, Position: eff.Displayed(rank),
@@ -136,11 +108,11 @@ func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Rec
 
 // fakeReceipt answers a bot that filled the honeypot field as if it had signed up.
 func (s *Service) fakeReceipt(ctx context.Context, waitlistID string, form *body.Object) (Receipt, error) {
-	w, v, err := s.view(ctx, waitlistID, "", noRank)
+	w, v, err := s.view(ctx, waitlistID, "", NoRank)
 	if err != nil {
 		return Receipt{}, err
 	}
-	eff := s.effective(w)
+	eff := s.Effective(w)
 	if eff.Status == Closed {
 		return Receipt{}, errClosed()
 	}
@@ -151,8 +123,8 @@ func (s *Service) fakeReceipt(ctx context.Context, waitlistID string, form *body
 	}
 	return Receipt{
 		Created: true, Email: email,
-		FirstName: readText(form, "first_name", maxPersonName, eff.NameField),
-		LastName:  readText(form, "last_name", maxPersonName, eff.NameField),
+		FirstName: readText(form, "first_name", MaxName, eff.NameField),
+		LastName:  readText(form, "last_name", MaxName, eff.NameField),
 		Token:     NewToken().String(), ShowPosition: !eff.HidePosition, Position: eff.Displayed(v.Total + 1),
 		Total: v.Total + 1, CreatedAt: s.timestamp(), RedirectURL: eff.RedirectURL,
 	}, nil
@@ -165,10 +137,10 @@ func errClosed() error {
 	return apierr.New(apierr.WaitlistClosed, "This waitlist is closed.")
 }
 
-// work commits batches until the lanes are stopped and empty.
-func (s *Service) work() {
+// commitBatches commits batches until the lanes are stopped and empty.
+func (s *Service) commitBatches() {
 	for {
-		ln, batch := s.lanes.take()
+		ln, batch := s.lanes.nextBatch()
 		if ln == nil {
 			return
 		}
@@ -179,13 +151,13 @@ func (s *Service) work() {
 // serve commits a batch of a lane and puts the lane back.
 func (s *Service) serve(ln *lane, batch []*entry) {
 	// A batch has many callers. It goes on when one of them leaves.
-	ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	start := time.Now()
 	defer func() {
 		took := time.Since(start)
 		s.cfg.Committed(len(batch), took)
-		s.lanes.put(ln, len(batch), took)
+		s.lanes.putBack(ln, len(batch), took)
 	}()
 	for _, e := range batch {
 		s.cfg.Waited(s.now().Sub(e.queued))
@@ -200,7 +172,7 @@ func (s *Service) commit(ctx context.Context, waitlistID string, batch []*entry)
 	outcomes, err := s.tryJoin(ctx, waitlistID, batch)
 	if err == nil {
 		if slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Position > s.cfg.SmallList }) {
-			s.hint(waitlistID)
+			s.Hint(waitlistID)
 		}
 		for i, e := range batch {
 			e.outcome = outcomes[i]
@@ -217,29 +189,9 @@ func (s *Service) commit(ctx context.Context, waitlistID string, batch []*entry)
 		return
 	}
 	for _, e := range batch {
-		e.finish(unavailable(err))
+		e.finish(Unavailable(err))
 	}
 }
-
-// RowError says that Postgres rejected a batch because of the values in one row.
-type RowError struct{ Err error }
-
-// Error implements error.
-func (e *RowError) Error() string { return "row rejected: " + e.Err.Error() }
-
-// Unwrap returns the cause.
-func (e *RowError) Unwrap() error { return e.Err }
-
-// RetryError says that a batch may be tried again: Postgres aborted it for a
-// conflict, or the connection broke. A batch whose connection broke may have been
-// committed; the next attempt recognizes its rows by their tokens.
-type RetryError struct{ Err error }
-
-// Error implements error.
-func (e *RetryError) Error() string { return "try again: " + e.Err.Error() }
-
-// Unwrap returns the cause.
-func (e *RetryError) Unwrap() error { return e.Err }
 
 // tryJoin stores a batch and retries where that may help.
 func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry) ([]Outcome, error) {
@@ -247,27 +199,14 @@ func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry
 	for i, e := range batch {
 		joins[i] = e.join
 	}
-	var decided *Batch
-	decide := func(l *Locked) *Batch {
-		decided = l.Decide(joins, s.refresh(l, batch, joins), NewEventID)
-		return decided
+	decide := func(l *Locked) *Batch { return l.Decide(joins, s.refresh(l, batch, joins), NewEventID) }
+	b, err := Retry(ctx, s.log, "batch", waitlistID, len(batch), func() (*Batch, error) {
+		return s.store.Join(ctx, waitlistID, joins, decide)
+	})
+	if err != nil {
+		return nil, err
 	}
-	backoff := newBackoff()
-	for attempt := 1; ; attempt++ {
-		err := s.store.Join(ctx, waitlistID, joins, decide)
-		if err == nil {
-			return decided.Outcomes, nil
-		}
-		var retry *RetryError
-		if !errors.As(err, &retry) || attempt == joinAttempts || ctx.Err() != nil {
-			return nil, err
-		}
-		s.log.WarnContext(ctx, "batch failed; retrying it", slog.String("waitlist_id", waitlistID),
-			slog.Int("size", len(batch)), slog.Int("attempt", attempt), telemetry.Err(err))
-		if !backoff.Wait(ctx) {
-			return nil, err
-		}
-	}
+	return b.Outcomes, nil
 }
 
 // refresh validates the outdated joins again, against the stored settings, and
@@ -278,7 +217,7 @@ func (s *Service) refresh(l *Locked, batch []*entry, joins []*Join) (refused []e
 		if !l.Outdated(joins[i]) {
 			continue
 		}
-		s.lists.put(l.Waitlist)
+		s.cache.put(l.Waitlist)
 		j, err := s.revalidate(l.Waitlist, e.raw, e.header)
 		if err != nil {
 			if refused == nil {

@@ -82,9 +82,9 @@ func newLanes(workers, maxBatch, maxQueue int, maxWait time.Duration) *lanes {
 	return l
 }
 
-// lead returns a waitlist's lane if the caller may serve it at once: nobody serves it, nothing
+// tryServeInline returns a waitlist's lane if the caller may serve it at once: nobody serves it, nothing
 // waits, and a worker would be free. Else it returns nil. The caller puts the lane back.
-func (l *lanes) lead(waitlistID string) *lane {
+func (l *lanes) tryServeInline(waitlistID string) *lane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped || l.busy >= l.workers || l.ready.Len() > 0 || l.byID[waitlistID] != nil {
@@ -125,9 +125,9 @@ func (l *lanes) submit(waitlistID string, e *entry) error {
 	return nil
 }
 
-// take waits for a lane with entries and returns it with its next batch. It returns
+// nextBatch waits for a lane with entries and returns it with its next batch. It returns
 // nil once the lanes are stopped and empty.
-func (l *lanes) take() (*lane, []*entry) {
+func (l *lanes) nextBatch() (*lane, []*entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
@@ -158,8 +158,8 @@ func (l *lanes) take() (*lane, []*entry) {
 	}
 }
 
-// put gives a lane back after a batch of n entries and its duration.
-func (l *lanes) put(ln *lane, n int, took time.Duration) {
+// putBack returns a lane after a batch of n entries and its duration.
+func (l *lanes) putBack(ln *lane, n int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln.serving = false
@@ -185,7 +185,7 @@ func (l *lanes) release(ln *lane) {
 	l.wake.Signal()
 }
 
-// stop makes submit refuse entries, and take return nil once nothing waits.
+// stop makes submit refuse entries, and nextBatch return nil once nothing waits.
 func (l *lanes) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -248,19 +248,19 @@ func (l *lanes) wait(ctx context.Context, e *entry) error {
 			return ctx.Err()
 		case <-timer.C:
 		}
-		if l.moved(e) && e.claim() {
+		if l.progressed(e) && e.claim() {
 			return errLaneFull
 		}
 		if begun {
 			e.claim()
 			return context.DeadlineExceeded
 		}
-		timer.Reset(joinTimeout - beginTimeout)
+		timer.Reset(Timeout - beginTimeout)
 	}
 }
 
-// moved reports whether a batch ended since e was queued.
-func (l *lanes) moved(e *entry) bool {
+// progressed reports whether a batch ended since e was queued.
+func (l *lanes) progressed(e *entry) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ended > e.ahead

@@ -35,11 +35,11 @@ func TestLanesAreBounded(t *testing.T) {
 		id   string
 		size int
 	}{{"b", 1}, {"a", 2}} {
-		ln, batch := l.take()
+		ln, batch := l.nextBatch()
 		if ln.id != want.id || len(batch) != want.size {
 			t.Errorf("took %d of %s, want %d of %s", len(batch), ln.id, want.size, want.id)
 		}
-		l.put(ln, 0, 0)
+		l.putBack(ln, 0, 0)
 	}
 	if l.bytes != 1 || l.depth() != 1 {
 		t.Errorf("%d bytes and %d entries wait, want 1 and 1", l.bytes, l.depth())
@@ -48,12 +48,12 @@ func TestLanesAreBounded(t *testing.T) {
 	if err := l.submit("a", at(20, 1)); !errors.Is(err, errStopping) {
 		t.Errorf("after the stop: %v", err)
 	}
-	if ln, batch := l.take(); ln == nil || len(batch) != 1 {
+	if ln, batch := l.nextBatch(); ln == nil || len(batch) != 1 {
 		t.Error("what waited at the stop is lost")
 	} else {
-		l.put(ln, 0, 0)
+		l.putBack(ln, 0, 0)
 	}
-	if ln, _ := l.take(); ln != nil {
+	if ln, _ := l.nextBatch(); ln != nil {
 		t.Error("a batch of nothing")
 	}
 }
@@ -71,11 +71,11 @@ func TestLanesShed(t *testing.T) {
 	}
 	serve := func(took time.Duration) {
 		t.Helper()
-		ln, batch := l.take()
+		ln, batch := l.nextBatch()
 		if len(batch) != 2 {
 			t.Fatalf("a batch of %d", len(batch))
 		}
-		l.put(ln, len(batch), took)
+		l.putBack(ln, len(batch), took)
 	}
 	if n := fill(); n != 100 {
 		t.Errorf("%d entries before the pace is known, want the queue's size", n)
@@ -102,30 +102,30 @@ func TestLanesShed(t *testing.T) {
 func TestLanesLead(t *testing.T) {
 	t.Parallel()
 	l := newLanes(2, 10, 10, 0)
-	a, b := l.lead("a"), l.lead("b")
+	a, b := l.tryServeInline("a"), l.tryServeInline("b")
 	if a == nil || b == nil {
 		t.Fatal("nothing waits, but nobody leads")
 	}
-	if l.lead("c") != nil {
+	if l.tryServeInline("c") != nil {
 		t.Error("more leaders than workers")
 	}
-	l.put(b, 1, 0)
-	if l.lead("a") != nil {
+	l.putBack(b, 1, 0)
+	if l.tryServeInline("a") != nil {
 		t.Error("two serve one lane")
 	}
 	if err := l.submit("a", &entry{done: make(chan struct{})}); err != nil {
 		t.Fatal(err)
 	}
 	l.stop()
-	if l.lead("d") != nil {
+	if l.tryServeInline("d") != nil {
 		t.Error("a leader after the stop")
 	}
 	taken := make(chan int)
 	go func() {
 		for range 2 {
-			ln, batch := l.take()
+			ln, batch := l.nextBatch()
 			if ln != nil {
-				l.put(ln, len(batch), 0)
+				l.putBack(ln, len(batch), 0)
 			}
 			taken <- len(batch)
 		}
@@ -135,7 +135,7 @@ func TestLanesLead(t *testing.T) {
 		t.Fatalf("a worker took %d while the leader serves its lane", n)
 	case <-time.After(20 * time.Millisecond):
 	}
-	l.put(a, 1, 0)
+	l.putBack(a, 1, 0)
 	if first, second := <-taken, <-taken; first != 1 || second != 0 {
 		t.Errorf("workers took %d and %d after the leader, want 1 and 0", first, second)
 	}
@@ -155,12 +155,12 @@ func TestLanesBeginInTime(t *testing.T) {
 		after        time.Duration
 	}{
 		{"other batches end", true, false, errLaneFull, beginTimeout},
-		{"no batch ends", false, false, context.DeadlineExceeded, joinTimeout},
-		{"begun, but not decided", true, true, context.DeadlineExceeded, joinTimeout},
+		{"no batch ends", false, false, context.DeadlineExceeded, Timeout},
+		{"begun, but not decided", true, true, context.DeadlineExceeded, Timeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLanes(1, 10, 10, 0)
-			ln := l.lead("a")
+			ln := l.tryServeInline("a")
 			e := &entry{done: make(chan struct{})}
 			if err := l.submit("a", e); err != nil {
 				t.Fatal(err)
@@ -169,8 +169,8 @@ func TestLanesBeginInTime(t *testing.T) {
 				l.ended++ // of another lane
 			}
 			if tc.taken {
-				l.put(ln, 1, 0)
-				if _, batch := l.take(); len(batch) != 1 {
+				l.putBack(ln, 1, 0)
+				if _, batch := l.nextBatch(); len(batch) != 1 {
 					t.Fatalf("%s: took %d", tc.name, len(batch))
 				}
 			}
@@ -181,9 +181,9 @@ func TestLanesBeginInTime(t *testing.T) {
 			if tc.taken {
 				return
 			}
-			l.put(ln, 1, 0)
+			l.putBack(ln, 1, 0)
 			l.stop()
-			if _, batch := l.take(); len(batch) != 0 {
+			if _, batch := l.nextBatch(); len(batch) != 0 {
 				t.Errorf("%s: took %d after the caller left", tc.name, len(batch))
 			}
 		})

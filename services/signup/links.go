@@ -10,11 +10,29 @@ import (
 	"waitlist.internal/libs/token"
 )
 
-// A client's network may ask for linkAsks mails with links in linkWindow, whoever they are for.
+// A client's network may request maxLinkRequests mails with links in linkWindow, whoever they are for.
 const (
-	linkAsks   = 20
-	linkWindow = 10 * time.Minute
+	maxLinkRequests = 20
+	linkWindow      = 10 * time.Minute
 )
+
+// linkStore does what the links in mails ask for.
+type linkStore interface {
+	// Verify marks a signup's address as verified. It returns false if it was verified
+	// before. With credit it also gives the credit for the referral, if it is still owed.
+	Verify(ctx context.Context, w *Waitlist, number int64, at time.Time, credit bool) (bool, error)
+	// OptOut marks a signup as opted out. A second call changes nothing.
+	OptOut(ctx context.Context, w *Waitlist, number int64, at time.Time) error
+	// RequestLink asks for the mail with a signup's place and link. number is 0 for an address that is not on
+	// the list: equal work hides that from whoever measures the time.
+	RequestLink(ctx context.Context, w *Waitlist, number int64) error
+	// Offboarded returns the number of the signup that an address had when its removal
+	// asked for an offboarding mail. NOT_FOUND: no removal did.
+	Offboarded(ctx context.Context, waitlistID, email string) (number int64, err error)
+	// OptOutOffboarded opts such an address out, in case it is imported again. A
+	// second call changes nothing.
+	OptOutOffboarded(ctx context.Context, waitlistID, email string, at time.Time) error
+}
 
 // deleteTokenTTL is how long the token that an opt-out returns is valid.
 const deleteTokenTTL = time.Hour
@@ -33,7 +51,7 @@ func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (al
 	}
 	first, err := s.store.Verify(ctx, w, v.Signup.Number, s.timestamp(), v.Signup.Uncredited)
 	if err == nil && v.Signup.Uncredited {
-		s.hint(waitlistID)
+		s.Hint(waitlistID)
 	}
 	return !first, err
 }
@@ -48,7 +66,7 @@ func (s *Service) Verifiable(ctx context.Context, waitlistID, email, tok string)
 // deleting its data. It also takes the token of an offboarding mail, whose signup was
 // removed. Errors: NOT_FOUND, INVALID_TOKEN as Denied.
 func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string) (deleteToken string, err error) {
-	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
+	w, v, err := s.view(ctx, waitlistID, normalised(email), NoRank)
 	if err != nil {
 		return "", err
 	}
@@ -81,18 +99,18 @@ func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok strin
 	if err := s.store.Remove(ctx, w, v.Signup.Number, OwnRequest, audit.Entry{}); err != nil {
 		return err
 	}
-	s.hint(waitlistID)
+	s.Hint(waitlistID)
 	return nil
 }
 
 // bearer returns the signup that a mail token was minted for.
 func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p token.Purpose, kind apierr.Kind) (*Waitlist, View, error) {
-	w, v, err := s.view(ctx, waitlistID, normalised(email), noRank)
+	w, v, err := s.view(ctx, waitlistID, normalised(email), NoRank)
 	if err != nil {
 		return nil, v, err
 	}
 	if v.Signup == nil {
-		return nil, v, errNoSignup()
+		return nil, v, ErrNoSignup()
 	}
 	return w, v, s.check(p, waitlistID, v.Signup.Number, tok, kind)
 }
@@ -116,10 +134,10 @@ func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP stri
 		}
 		return apierr.Validation(apierr.Field{Field: "email", Message: "Enter a valid email address."})
 	}
-	if wait := s.links.take(s.network("", clientIP), s.now()); wait > 0 {
+	if wait := s.links.count(s.network("", clientIP), s.now()); wait > 0 {
 		return apierr.New(apierr.RateLimited, "You have asked for too many links. Try again later.").WithRetryAfter(wait)
 	}
-	w, v, err := s.view(ctx, waitlistID, address, noRank)
+	w, v, err := s.view(ctx, waitlistID, address, NoRank)
 	if err != nil {
 		return err
 	}
@@ -130,21 +148,21 @@ func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP stri
 	return s.store.RequestLink(ctx, w, number)
 }
 
-// asks counts each network's requests to this process in the present window. The global rate limit bounds its size.
-type asks struct {
+// linkRequests counts each network's requests to this process in the present window. The global rate limit bounds its size.
+type linkRequests struct {
 	mu    sync.Mutex
 	since time.Time
 	by    map[Network]int
 }
 
-// take counts one more request, or returns how long to wait.
-func (a *asks) take(n Network, now time.Time) time.Duration {
+// count adds one request, or returns how long to wait.
+func (a *linkRequests) count(n Network, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now.Sub(a.since) >= linkWindow {
 		a.since, a.by = now, map[Network]int{}
 	}
-	if a.by[n] >= linkAsks {
+	if a.by[n] >= maxLinkRequests {
 		return a.since.Add(linkWindow).Sub(now)
 	}
 	a.by[n]++

@@ -160,7 +160,7 @@ func TestOwnRequestAsksForNoMail(t *testing.T) {
 func TestGetMailing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	server := grpc.NewSignups(w.svc, nil)
+	server := grpc.NewSignups(signup.NewMessages(w.svc, w.store, nil, time.Now))
 	get := func(number int64) *signupv1.GetMailingResponse {
 		t.Helper()
 		out, err := server.GetMailing(t.Context(), &signupv1.GetMailingRequest{WaitlistId: w.list.ID, Number: number})
@@ -231,7 +231,7 @@ func TestGetMailing(t *testing.T) {
 func TestRecipients(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	server := grpc.NewSignups(w.svc, nil)
+	server := grpc.NewSignups(signup.NewMessages(w.svc, w.store, nil, time.Now))
 	list := func(after int64, limit int32) []int64 {
 		t.Helper()
 		out, err := server.ListRecipients(t.Context(), &signupv1.ListRecipientsRequest{WaitlistId: w.list.ID, After: after, Limit: limit})

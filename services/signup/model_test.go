@@ -117,7 +117,7 @@ func newWorld(t testing.TB, boost int) *world {
 	w.index = signup.NewIndex(w.sets, w.store, quiet)
 	w.svc = signup.New(signup.Config{SmallList: -1, Store: w.store, Index: w.index, Tokens: ring, Now: time.Now, Log: quiet})
 	w.owners = signup.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, signup.Bounds{}, time.Now)
-	w.admin = signup.NewAdmin(w.owners, w.svc, w.store, nil, time.Now)
+	w.admin = w.adminOf(w.svc)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	svc := w.svc // tests may put another in its place
@@ -125,6 +125,11 @@ func newWorld(t testing.TB, boost int) *world {
 	t.Cleanup(func() { cancel(); <-done })
 	w.open(boost)
 	return w
+}
+
+// adminOf returns the owners' side of svc.
+func (w *world) adminOf(svc *signup.Service) *signup.Admin {
+	return signup.NewAdmin(w.owners, svc, w.store, nil, time.Now, slog.New(slog.DiscardHandler))
 }
 
 // open makes a new, empty waitlist the world's one. more holds further settings.
@@ -164,11 +169,8 @@ func (w *world) newJoin(referrer signup.Token, referred bool) *signup.Join {
 
 // join commits a batch and tells the oracle, which credits one by one.
 func (w *world) join(t tester, joins []*signup.Join) {
-	var outcomes []signup.Outcome
-	err := w.store.Join(t.Context(), w.list.ID, joins, func(l *signup.Locked) *signup.Batch {
-		b := l.Decide(joins, nil, signup.NewEventID)
-		outcomes = b.Outcomes
-		return b
+	b, err := w.store.Join(t.Context(), w.list.ID, joins, func(l *signup.Locked) *signup.Batch {
+		return l.Decide(joins, nil, signup.NewEventID)
 	})
 	if err != nil {
 		t.Fatalf("join: %v", err)
@@ -178,7 +180,7 @@ func (w *world) join(t tester, joins []*signup.Join) {
 		before[tok] = len(seen)
 	}
 	// The oracle takes one signup at a time: it appends the signup, then credits and moves its referrer.
-	for i, o := range outcomes {
+	for i, o := range b.Outcomes {
 		j := joins[i]
 		if at := w.byEmail(j.Email); at >= 0 {
 			if !o.Existing {
@@ -294,7 +296,7 @@ func (w *world) verify(t tester, at int) {
 
 // importRows imports rows and tells the oracle.
 func (w *world) importRows(t tester, rows []signup.ImportRow) {
-	imported, err := w.svc.Import(t.Context(), w.list, rows, audit.Entry{})
+	imported, err := w.admin.ImportRows(t.Context(), w.list, rows, audit.Entry{})
 	if err != nil {
 		t.Fatalf("import: %v", err)
 	}
@@ -440,7 +442,7 @@ func (w *world) checkIndex(t tester, want []int64) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, signup.ErrIndexUnusable) {
+		if !errors.Is(err, signup.ErrUnusable) {
 			t.Fatalf("catch up: %v", err)
 		}
 		if err := w.index.Rebuild(ctx, w.list.ID); err != nil {

@@ -57,7 +57,7 @@ func questions(o *body.Object, name string) any {
 			}
 		}
 		if question.Label == "" && !q.Failed("label") {
-			q.Fail("label", required)
+			q.Fail("label", body.Required)
 		}
 		question.Type = questionType(q)
 		question.Required, _ = q.Bool("required")

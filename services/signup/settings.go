@@ -3,8 +3,10 @@ package signup
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"waitlist.internal/libs/access"
+	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 )
 
 // FieldMode says how the signup form treats a field.
@@ -25,6 +27,22 @@ const (
 	Open   Status = "open"
 	Closed Status = "closed"
 )
+
+// GuardMode says what happens to a referral that looks invented.
+type GuardMode string
+
+// The modes of the referral guard.
+const (
+	// GuardOff looks at nothing.
+	GuardOff GuardMode = "off"
+	// GuardFlag tells the owner.
+	GuardFlag GuardMode = "flag"
+	// GuardWithhold tells the owner and withholds the credit.
+	GuardWithhold GuardMode = "withhold"
+)
+
+// On reports whether the guard looks at referrals.
+func (m GuardMode) On() bool { return m == GuardFlag || m == GuardWithhold }
 
 // The events that webhook_events may name.
 const (
@@ -94,14 +112,14 @@ type Assignment struct {
 	TemplateID string
 }
 
-// fields returns the keys of the mails with their ids, in the order of the API.
-func (t *EmailTemplates) fields() []struct {
-	mail string
-	id   *string
+// Fields returns the keys of the mails with their ids, in the order of the API.
+func (t *EmailTemplates) Fields() []struct {
+	Mail string
+	ID   *string
 } {
 	return []struct {
-		mail string
-		id   *string
+		Mail string
+		ID   *string
 	}{
 		{"signup_confirmation", &t.SignupConfirmation},
 		{"referral_milestone", &t.ReferralMilestone},
@@ -111,9 +129,9 @@ func (t *EmailTemplates) fields() []struct {
 
 // Has reports whether t makes that assignment.
 func (t EmailTemplates) Has(a Assignment) bool {
-	for _, f := range t.fields() {
-		if f.mail == a.Mail {
-			return *f.id == a.TemplateID
+	for _, f := range t.Fields() {
+		if f.Mail == a.Mail {
+			return *f.ID == a.TemplateID
 		}
 	}
 	return false
@@ -121,9 +139,9 @@ func (t EmailTemplates) Has(a Assignment) bool {
 
 // Without returns t without a template, for all mails.
 func (t EmailTemplates) Without(templateID string) EmailTemplates {
-	for _, f := range t.fields() {
-		if *f.id == templateID {
-			*f.id = ""
+	for _, f := range t.Fields() {
+		if *f.ID == templateID {
+			*f.ID = ""
 		}
 	}
 	return t
@@ -185,3 +203,31 @@ func (s Settings) Effective(t access.Tier) Settings {
 	}
 	return s
 }
+
+// Channels returns the channels that receive an event. s must be effective.
+// Slack and Discord receive new signups only.
+func (s *Settings) Channels(event string) (out []eventv1.Channel) {
+	created := event == EventSignupCreated
+	if s.WebhookURL != "" && slices.Contains(s.WebhookEvents, event) {
+		out = append(out, eventv1.Channel_CHANNEL_WEBHOOK)
+	}
+	if created && s.SlackWebhookURL != "" {
+		out = append(out, eventv1.Channel_CHANNEL_SLACK)
+	}
+	if created && s.DiscordWebhookURL != "" {
+		out = append(out, eventv1.Channel_CHANNEL_DISCORD)
+	}
+	return out
+}
+
+// Milestone returns count if it is a milestone whose mail a referrer gets on
+// reaching it, else 0. s must be effective.
+func (s *Settings) Milestone(count int64) int64 {
+	if s.EmailTemplates.ReferralMilestone == "" || !slices.Contains(s.ReferralMilestones, int(count)) {
+		return 0
+	}
+	return count
+}
+
+// Displayed returns the position that people see for a rank. s must be effective.
+func (s *Settings) Displayed(rank int64) int64 { return rank + s.PositionOffset }

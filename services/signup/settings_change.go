@@ -17,6 +17,7 @@ import (
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/netguard"
+	"waitlist.internal/libs/seal"
 )
 
 // Bounds of the settings. Lengths are in code points.
@@ -36,13 +37,6 @@ const (
 	maxUnknownNamed   = 10
 	maxUnknownNameLen = 64
 )
-
-// Secrets encrypts the channel URLs at rest. aad binds a value to its place.
-// *seal.Ring implements it.
-type Secrets interface {
-	Seal(plain []byte, aad string) string
-	Open(sealed, aad string) ([]byte, error)
-}
 
 // setting describes one setting.
 type setting struct {
@@ -101,7 +95,7 @@ func settingsTable(assignable func(Assignment) bool) []setting {
 // caller returns it once patch has no errors. assignable reports whether a template
 // that s does not have may be assigned.
 func (s Settings) Merge(
-	patch *body.Object, id string, tier access.Tier, secrets Secrets, assignable func(Assignment) bool,
+	patch *body.Object, id string, tier access.Tier, secrets *seal.Ring, assignable func(Assignment) bool,
 ) (merged []byte, gated, err error) {
 	values, err := s.values()
 	if err != nil {
@@ -175,10 +169,10 @@ func stored(values, defaults map[string]json.RawMessage) ([]byte, error) {
 	return out, nil
 }
 
-// SettingsJSON returns the settings object of waitlist id for a reader with role:
+// JSONFor returns the settings object of waitlist id for a reader with role:
 // every setting of Settings' JSON form, with the channel URLs in the clear or, for
 // viewers, masked.
-func (s Settings) SettingsJSON(id string, role access.Role, secrets Secrets) ([]byte, error) {
+func (s Settings) JSONFor(id string, role access.Role, secrets *seal.Ring) ([]byte, error) {
 	for _, c := range []struct {
 		name string
 		url  *string
@@ -205,7 +199,7 @@ func (s Settings) SettingsJSON(id string, role access.Role, secrets Secrets) ([]
 
 // OpenChannel opens the sealed URL of a channel of waitlist id; "" stays "". name
 // is the name of the setting.
-func OpenChannel(sealed, id, name string, secrets Secrets) (string, error) {
+func OpenChannel(sealed, id, name string, secrets *seal.Ring) (string, error) {
 	if sealed == "" {
 		return "", nil
 	}
@@ -254,7 +248,7 @@ func Reseal(settings []byte, id string, renew func(sealed, aad string) (string, 
 func secretPlace(id, name string) string { return "waitlist/" + id + "/" + name }
 
 // sealValue turns a JSON string into the JSON string of its sealed form.
-func sealValue(value []byte, id, name string, secrets Secrets) ([]byte, error) {
+func sealValue(value []byte, id, name string, secrets *seal.Ring) ([]byte, error) {
 	var plain string
 	if err := json.Unmarshal(value, &plain); err != nil {
 		return nil, fmt.Errorf("seal %s: %w", name, err)
@@ -263,7 +257,7 @@ func sealValue(value []byte, id, name string, secrets Secrets) ([]byte, error) {
 }
 
 // openValue is the reverse of sealValue.
-func openValue(value []byte, id, name string, secrets Secrets) ([]byte, error) {
+func openValue(value []byte, id, name string, secrets *seal.Ring) ([]byte, error) {
 	var sealed string
 	if err := json.Unmarshal(value, &sealed); err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
@@ -476,17 +470,17 @@ func emailTemplates(assignable func(Assignment) bool) func(*body.Object, string)
 			return out
 		}
 		mails := []string{}
-		for _, f := range out.fields() {
-			mails = append(mails, f.mail)
-			given, _ := in.String(f.mail, 0)
+		for _, f := range out.Fields() {
+			mails = append(mails, f.Mail)
+			given, _ := in.String(f.Mail, 0)
 			if given == "" {
 				continue
 			}
 			id, ok := ParseID(given)
-			if !ok || !assignable(Assignment{f.mail, id}) {
-				in.Fail(f.mail, "Choose a template of this type.")
+			if !ok || !assignable(Assignment{f.Mail, id}) {
+				in.Fail(f.Mail, "Choose a template of this type.")
 			}
-			*f.id = id
+			*f.ID = id
 		}
 		failKeysBut(in, mails...)
 		return out

@@ -380,7 +380,7 @@ func TestGetRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		shown, err := s.SettingsJSON(listID, access.Owner, secrets(t))
+		shown, err := s.JSONFor(listID, access.Owner, secrets(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -408,7 +408,7 @@ func TestSettingsJSON(t *testing.T) {
 		access.Owner: {secret, "https://slack.example?verysecret"}, access.Admin: {secret, "https://slack.example?verysecret"},
 		access.Viewer: {"https://hooks.example:8443/…", "https://slack.example/…"},
 	} {
-		out, err := s.SettingsJSON(listID, role, secrets(t))
+		out, err := s.JSONFor(listID, role, secrets(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -437,14 +437,14 @@ func TestSettingsJSON(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if out, err := s.SettingsJSON(listID, access.Owner, secrets(t)); err != nil || string(out) != want+more+"}" {
+			if out, err := s.JSONFor(listID, access.Owner, secrets(t)); err != nil || string(out) != want+more+"}" {
 				t.Errorf("%s: %s, %v, want\n%s}", stored, out, err, want+more)
 			}
 		}
 	})
 	t.Run("a sealed URL opens nowhere else", func(t *testing.T) {
 		t.Parallel()
-		if _, err := s.SettingsJSON("0193d4a2-5c1e-7a41-8000-000000000002", access.Owner, secrets(t)); !errors.Is(err, seal.ErrCorrupt) {
+		if _, err := s.JSONFor("0193d4a2-5c1e-7a41-8000-000000000002", access.Owner, secrets(t)); !errors.Is(err, seal.ErrCorrupt) {
 			t.Fatal(err)
 		}
 	})
@@ -537,7 +537,7 @@ func FuzzMerge(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%s: %v", stored, err)
 		}
-		shown, err := s.SettingsJSON(listID, access.Owner, secrets(t))
+		shown, err := s.JSONFor(listID, access.Owner, secrets(t))
 		if err != nil {
 			t.Fatal(err)
 		}

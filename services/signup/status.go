@@ -7,12 +7,8 @@ import (
 	"math"
 	"time"
 
-	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/emailaddr"
 )
-
-// noRank asks View for no rank.
-const noRank = -1
 
 // publicCountAbove is the signup count up to which the public sees no count.
 const publicCountAbove = 10
@@ -36,7 +32,7 @@ func (s *Service) Status(ctx context.Context, waitlistID, email string) (Standin
 	if err != nil {
 		return Standing{}, err
 	}
-	eff := s.effective(w)
+	eff := s.Effective(w)
 	return Standing{
 		Email: v.Signup.Email, FirstName: v.Signup.FirstName, LastName: v.Signup.LastName,
 		ShowPosition: !eff.HidePosition, Position: eff.Displayed(rank), Total: v.Total,
@@ -59,7 +55,7 @@ func normalised(email string) string {
 // takes the place from there anyway and compares the index with it.
 func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlist, View, int64, error) {
 	most := s.cfg.SmallList
-	due := s.index != nil && s.index.unchecked(waitlistID, s.now())
+	due := s.index != nil && s.index.CheckDue(waitlistID, s.now())
 	if due {
 		most = math.MaxInt64
 	}
@@ -68,11 +64,11 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 		return nil, v, 0, err
 	}
 	if v.Signup == nil {
-		return nil, v, 0, errNoSignup()
+		return nil, v, 0, ErrNoSignup()
 	}
 	if v.Rank != 0 {
 		if due && v.Live > s.cfg.SmallList {
-			s.index.compare(ctx, waitlistID, v)
+			s.index.Compare(ctx, waitlistID, v)
 		}
 		return w, v, v.Rank, nil
 	}
@@ -82,19 +78,17 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*Waitlis
 		v.Total = at.Mark.Total
 		return w, v, at.Rank, nil
 	}
-	if !errors.Is(err, ErrIndexUnusable) {
+	if !errors.Is(err, ErrUnusable) {
 		return nil, v, 0, err
 	}
 	if w, v, err = s.view(ctx, waitlistID, email, math.MaxInt64); err != nil {
 		return nil, v, 0, err
 	}
 	if v.Signup == nil {
-		return nil, v, 0, errNoSignup()
+		return nil, v, 0, ErrNoSignup()
 	}
 	return w, v, v.Rank, nil
 }
-
-func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
 
 // Form is what a signup form needs to know.
 type Form struct {
@@ -154,7 +148,7 @@ func (f Form) Config() FormConfig {
 
 // Form returns a waitlist's public configuration.
 func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
-	w, v, err := s.view(ctx, waitlistID, "", noRank)
+	w, v, err := s.view(ctx, waitlistID, "", NoRank)
 	if err != nil {
 		return Form{}, err
 	}
@@ -173,7 +167,7 @@ func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
 
 // Leaderboard returns the referral counts of the top referrers, highest first.
 func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
-	if _, err := s.looks.look(ctx, waitlistID); err != nil {
+	if _, err := s.reads.read(ctx, waitlistID); err != nil {
 		return nil, err
 	}
 	return s.store.Leaderboard(ctx, waitlistID, limit)
@@ -181,6 +175,6 @@ func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int)
 
 // Exists returns NOT_FOUND if there is no such waitlist.
 func (s *Service) Exists(ctx context.Context, waitlistID string) error {
-	_, err := s.looks.look(ctx, waitlistID)
+	_, err := s.reads.read(ctx, waitlistID)
 	return err
 }

@@ -16,11 +16,11 @@ type Templates interface {
 	Unknown(ctx context.Context, ownerID string, of []Assignment) ([]Assignment, error)
 }
 
-// errAskAgain says that the owner deleted a template after the answer.
-var errAskAgain = errors.New("signup: templates changed")
+// errCheckAgain says that the owner deleted a template after the answer.
+var errCheckAgain = errors.New("signup: templates changed")
 
-// askedTemplates is the answer about the templates that a body assigns.
-type askedTemplates struct {
+// templateCheck is messaging's answer about the templates that a body assigns.
+type templateCheck struct {
 	// any is false if the body assigns none.
 	any     bool
 	unknown []Assignment
@@ -30,50 +30,52 @@ type askedTemplates struct {
 	deleted int64
 }
 
-// holds returns errAskAgain if the owner has deleted templates since.
-func (a askedTemplates) holds(deleted int64) error {
-	if a.any && a.deleted != deleted {
-		return errAskAgain
+// stillValid returns errCheckAgain if the owner has deleted templates since.
+func (c templateCheck) stillValid(deleted int64) error {
+	if c.any && c.deleted != deleted {
+		return errCheckAgain
 	}
 	return nil
 }
 
-// asking runs store with the answer about the templates that a request body assigns.
-// It asks before store takes a lock, so that nobody waits for the call, and asks again
+// withTemplateCheck returns the result of store, which gets the answer about the templates that a request body
+// assigns. It asks before store takes a lock, so that nobody waits for the call, and asks again
 // if a template was deleted between the answer and the lock.
-func (o *Owners) asking(ctx context.Context, owner access.Grant, raw []byte, store func(askedTemplates) error) error {
+func withTemplateCheck[T any](
+	ctx context.Context, o *Owners, owner access.Grant, raw []byte, store func(templateCheck) (T, error),
+) (out T, err error) {
 	for {
-		asked, err := o.ask(ctx, owner, raw)
+		check, err := o.checkTemplates(ctx, owner, raw)
 		if err != nil {
-			return err
+			return out, err
 		}
-		if err := store(asked); !errors.Is(err, errAskAgain) {
-			return err
+		if out, err = store(check); !errors.Is(err, errCheckAgain) {
+			return out, err
 		}
 	}
 }
 
-// ask asks about the templates that a body assigns. It skips invalid ids, which draft
+// checkTemplates asks about the templates that a body assigns. It skips invalid ids, which draft
 // rejects.
-func (o *Owners) ask(ctx context.Context, owner access.Grant, raw []byte) (askedTemplates, error) {
+func (o *Owners) checkTemplates(ctx context.Context, owner access.Grant, raw []byte) (templateCheck, error) {
 	of := assignments(raw)
 	if len(of) == 0 {
-		return askedTemplates{}, nil
+		return templateCheck{}, nil
 	}
 	// The store counts deletions only for owners that it has. An owner without a
 	// waitlist is not stored yet.
 	if err := o.store.SetOwner(ctx, owner.OwnerID, owner.Entitlement); err != nil {
-		return askedTemplates{}, err
+		return templateCheck{}, err
 	}
 	deleted, err := o.store.TemplatesDeleted(ctx, owner.OwnerID)
 	if err != nil {
-		return askedTemplates{}, err
+		return templateCheck{}, err
 	}
-	asked := askedTemplates{any: true, deleted: deleted}
-	if asked.unknown, err = o.templates.Unknown(ctx, owner.OwnerID, of); err != nil {
-		asked.err = fmt.Errorf("check templates: %w", err)
+	check := templateCheck{any: true, deleted: deleted}
+	if check.unknown, err = o.templates.Unknown(ctx, owner.OwnerID, of); err != nil {
+		check.err = fmt.Errorf("check templates: %w", err)
 	}
-	return asked, nil
+	return check, nil
 }
 
 // assignments returns the assignments of a request body that have valid ids.
@@ -90,10 +92,10 @@ func assignments(raw []byte) (of []Assignment) {
 	if !ok {
 		return nil
 	}
-	for _, f := range new(EmailTemplates).fields() {
-		given, _ := templates.String(f.mail, 0)
+	for _, f := range new(EmailTemplates).Fields() {
+		given, _ := templates.String(f.Mail, 0)
 		if id, ok := ParseID(given); ok {
-			of = append(of, Assignment{f.mail, id})
+			of = append(of, Assignment{f.Mail, id})
 		}
 	}
 	return of

@@ -488,7 +488,7 @@ func TestImportBeside(t *testing.T) {
 	var imported, skipped, joined atomic.Int64
 	for range 2 {
 		wg.Go(func() {
-			got, err := w.svc.Import(t.Context(), w.list, importRows(n), audit.Entry{})
+			got, err := w.admin.ImportRows(t.Context(), w.list, importRows(n), audit.Entry{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -557,8 +557,8 @@ func (s *interrupted) Import(
 	return n, err
 }
 
-func (w *world) over(store signup.Store) *signup.Service {
-	return signup.New(signup.Config{Store: store, Tokens: w.ring, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+func (w *world) over(store signup.AdminStore) *signup.Admin {
+	return signup.NewAdmin(w.owners, w.svc, store, nil, time.Now, slog.New(slog.DiscardHandler))
 }
 
 // TestImportInterrupted: a lost answer to COMMIT counts nobody twice or not at
@@ -570,13 +570,13 @@ func TestImportInterrupted(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 1)
 		w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)}) // p1
-		svc := w.over(&interrupted{Signups: w.store, after: func(chunk int, n int64) (int64, error) {
+		admin := w.over(&interrupted{Signups: w.store, after: func(chunk int, n int64) (int64, error) {
 			if chunk%2 == 1 {
 				return 0, &signup.RetryError{Err: io.ErrUnexpectedEOF}
 			}
 			return n, nil
 		}})
-		if got, err := svc.Import(t.Context(), w.list, importRows(n), audit.Entry{}); err != nil || got != n-1 {
+		if got, err := admin.ImportRows(t.Context(), w.list, importRows(n), audit.Entry{}); err != nil || got != n-1 {
 			t.Errorf("%d, %v", got, err)
 		}
 		if got := w.count(t, `SELECT count(*) FROM signup WHERE waitlist_id = $1`); got != n {
@@ -586,7 +586,7 @@ func TestImportInterrupted(t *testing.T) {
 	t.Run("joined after it was looked up", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 1)
-		svc := w.over(&interrupted{Signups: w.store, before: func(chunk int) {
+		admin := w.over(&interrupted{Signups: w.store, before: func(chunk int) {
 			if chunk == 2 {
 				if a := w.request(t.Context(), "p2500@example.com"); a.err != nil || !a.receipt.Created {
 					t.Errorf("%+v", a)
@@ -595,7 +595,7 @@ func TestImportInterrupted(t *testing.T) {
 		}})
 		// The same addresses again, in chunks behind their own.
 		rows := slices.Concat(importRows(n), importRows(n))
-		if got, err := svc.Import(t.Context(), w.list, rows, audit.Entry{}); err != nil || got != n-1 {
+		if got, err := admin.ImportRows(t.Context(), w.list, rows, audit.Entry{}); err != nil || got != n-1 {
 			t.Errorf("%d, %v", got, err)
 		}
 		if got := w.count(t, `SELECT max(number) FROM signup WHERE waitlist_id = $1`); got != n {
@@ -606,15 +606,15 @@ func TestImportInterrupted(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		svc := w.over(&interrupted{Signups: w.store, before: func(int) { cancel() }})
-		got, err := svc.Import(ctx, w.list, importRows(n), audit.Entry{})
+		admin := w.over(&interrupted{Signups: w.store, before: func(int) { cancel() }})
+		got, err := admin.ImportRows(ctx, w.list, importRows(n), audit.Entry{})
 		if !errors.Is(err, context.Canceled) || got == 0 || got >= n {
 			t.Errorf("%d, %v", got, err)
 		}
 		if rows := w.count(t, `SELECT count(*) FROM signup WHERE waitlist_id = $1`); int64(rows) != got {
 			t.Errorf("%d rows, %d were imported", rows, got)
 		}
-		rest, err := w.svc.Import(t.Context(), w.list, importRows(n), audit.Entry{})
+		rest, err := w.admin.ImportRows(t.Context(), w.list, importRows(n), audit.Entry{})
 		if err != nil || got+rest != n {
 			t.Errorf("sent again: %d more, %v", rest, err)
 		}
@@ -622,12 +622,12 @@ func TestImportInterrupted(t *testing.T) {
 	t.Run("waitlist was deleted", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 1)
-		svc := w.over(&interrupted{Signups: w.store, before: func(chunk int) {
+		admin := w.over(&interrupted{Signups: w.store, before: func(chunk int) {
 			if chunk == 2 {
 				w.exec(t, `UPDATE waitlist SET deleted_at = now() WHERE id = $1`, w.list.ID)
 			}
 		}})
-		if _, err := svc.Import(t.Context(), w.list, importRows(n), audit.Entry{}); !apierr.Is(err, apierr.NotFound) {
+		if _, err := admin.ImportRows(t.Context(), w.list, importRows(n), audit.Entry{}); !apierr.Is(err, apierr.NotFound) {
 			t.Error(err)
 		}
 	})
@@ -635,7 +635,7 @@ func TestImportInterrupted(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 1)
 		w.exec(t, `ALTER TABLE signup ADD CHECK (email <> 'p4500@example.com')`)
-		if got, err := w.svc.Import(t.Context(), w.list, importRows(n), audit.Entry{}); err == nil || got == 0 {
+		if got, err := w.admin.ImportRows(t.Context(), w.list, importRows(n), audit.Entry{}); err == nil || got == 0 {
 			t.Errorf("%d, %v", got, err)
 		}
 		testenv.Eventually(t, "no connection is in use", func() bool { return w.pool.Stat().AcquiredConns() == 0 })

@@ -3,7 +3,10 @@ package signup
 import (
 	"time"
 
+	"github.com/google/uuid"
+
 	"waitlist.internal/libs/access"
+	"waitlist.internal/libs/apierr"
 )
 
 // Waitlist is a waitlist as it is stored.
@@ -22,3 +25,17 @@ type Waitlist struct {
 	SignupCount int64
 	CreatedAt   time.Time
 }
+
+// ParseID returns the canonical form of a waitlist's id; ok is false if s is not a
+// UUID in its usual form.
+func ParseID(s string) (id string, ok bool) {
+	parsed, err := uuid.Parse(s)
+	// uuid.Parse accepts other forms, too.
+	if err != nil || len(s) != len(uuid.Nil.String()) {
+		return "", false
+	}
+	return parsed.String(), true
+}
+
+// ErrNoWaitlist returns NOT_FOUND for a waitlist.
+func ErrNoWaitlist() error { return apierr.NotFoundf("There is no such waitlist.") }

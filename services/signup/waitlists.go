@@ -14,6 +14,7 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
+	"waitlist.internal/libs/seal"
 )
 
 // maxWaitlistName is the longest name of a waitlist, in code points.
@@ -114,7 +115,7 @@ type ListedWaitlist struct {
 // the body, the tier that the change needs.
 type Owners struct {
 	store     WaitlistStore
-	secrets   Secrets
+	secrets   *seal.Ring
 	templates Templates
 	bounds    Bounds
 	now       func() time.Time
@@ -122,7 +123,7 @@ type Owners struct {
 
 // NewOwners returns the owners' side of the waitlists in store. secrets seals the
 // channel URLs.
-func NewOwners(store WaitlistStore, secrets Secrets, templates Templates, bounds Bounds, now func() time.Time) *Owners {
+func NewOwners(store WaitlistStore, secrets *seal.Ring, templates Templates, bounds Bounds, now func() time.Time) *Owners {
 	return &Owners{store: store, secrets: secrets, templates: templates, bounds: bounds, now: now}
 }
 
@@ -146,25 +147,28 @@ func (o *Owners) Create(
 	if err != nil {
 		return w, false, fmt.Errorf("create waitlist id: %w", err)
 	}
-	var created *Waitlist
-	err = o.asking(ctx, grant, raw, func(asked askedTemplates) error {
-		created, replayed, err = o.store.CreateWaitlist(ctx, Creation{
+	type result struct {
+		w        *Waitlist
+		replayed bool
+	}
+	created, err := withTemplateCheck(ctx, o, grant, raw, func(check templateCheck) (result, error) {
+		w, replayed, err := o.store.CreateWaitlist(ctx, Creation{
 			ID: id.String(), CreatedAt: o.now().UTC().Truncate(time.Millisecond),
 			OwnerID: grant.OwnerID, Owner: grant.Entitlement,
 			AccountID: actor.AccountID, Key: key, Content: append([]byte(grant.OwnerID+"\n"), raw...),
 			MaxWaitlists: o.bounds.Waitlists, By: audit.By(actor, grant.OwnerID, audit.WaitlistCreated, id.String()),
 		}, func(templatesDeleted int64) (Draft, error) {
-			if err := asked.holds(templatesDeleted); err != nil {
+			if err := check.stillValid(templatesDeleted); err != nil {
 				return Draft{}, err
 			}
-			return o.draft(raw, Waitlist{ID: id.String(), Settings: DefaultSettings()}, grant.Entitlement.Tier, asked)
+			return o.draft(raw, Waitlist{ID: id.String(), Settings: DefaultSettings()}, grant.Entitlement.Tier, check)
 		})
-		return err
+		return result{w, replayed}, err
 	})
 	if err != nil {
 		return w, false, err
 	}
-	return OwnedWaitlist{Waitlist: created, Role: grant.Role}, replayed, nil
+	return OwnedWaitlist{Waitlist: created.w, Role: grant.Role}, created.replayed, nil
 }
 
 // List returns the actor's own waitlists and then those of each
@@ -223,16 +227,14 @@ func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw 
 	if err := grant.RequireWrite(); err != nil {
 		return OwnedWaitlist{}, err
 	}
-	var changed *Waitlist
-	err = o.asking(ctx, grant, raw, func(asked askedTemplates) error {
+	changed, err := withTemplateCheck(ctx, o, grant, raw, func(check templateCheck) (*Waitlist, error) {
 		by := audit.By(actor, w.OwnerID, audit.WaitlistUpdated, w.ID)
-		changed, err = o.store.ChangeWaitlist(ctx, w.ID, by, func(w Waitlist, templatesDeleted int64) (Draft, error) {
-			if err := asked.holds(templatesDeleted); err != nil {
+		return o.store.ChangeWaitlist(ctx, w.ID, by, func(w Waitlist, templatesDeleted int64) (Draft, error) {
+			if err := check.stillValid(templatesDeleted); err != nil {
 				return Draft{}, err
 			}
-			return o.draft(raw, w, grant.Entitlement.Tier, asked)
+			return o.draft(raw, w, grant.Entitlement.Tier, check)
 		})
-		return err
 	})
 	if err != nil {
 		return OwnedWaitlist{}, err
@@ -294,20 +296,6 @@ func (o *Owners) admit(ctx context.Context, actor access.Actor, w Waitlist, gran
 	return o.refresh(ctx, w.Owner.Version, grant)
 }
 
-// ParseID returns the canonical form of a waitlist's id; ok is false if s is not a
-// UUID in its usual form.
-func ParseID(s string) (id string, ok bool) {
-	parsed, err := uuid.Parse(s)
-	// uuid.Parse accepts other forms, too.
-	if err != nil || len(s) != len(uuid.Nil.String()) {
-		return "", false
-	}
-	return parsed.String(), true
-}
-
-// ErrNoWaitlist returns NOT_FOUND for a waitlist.
-func ErrNoWaitlist() error { return apierr.NotFoundf("There is no such waitlist.") }
-
 // writable checks whether the actor may write for the owner.
 func (o *Owners) writable(actor access.Actor, grant access.Grant) error {
 	if err := actor.MemberGate(grant, o.now()); err != nil {
@@ -327,7 +315,7 @@ func (o *Owners) refresh(ctx context.Context, stored int64, grant access.Grant) 
 
 // draft applies a request body to w. A waitlist without a name is new. draft reports
 // all field errors at once, and before a tier that is too low.
-func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemplates) (Draft, error) {
+func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, check templateCheck) (Draft, error) {
 	in, err := body.Parse(raw)
 	if err != nil {
 		return Draft{}, err
@@ -339,10 +327,10 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemp
 	case !given:
 		name = w.Name
 		if name == "" {
-			in.Fail("name", required)
+			in.Fail("name", body.Required)
 		}
 	case name == "":
-		in.Fail("name", required)
+		in.Fail("name", body.Required)
 	case len([]rune(name)) > maxWaitlistName:
 		in.Fail("name", fmt.Sprintf("This must have at most %d characters.", maxWaitlistName))
 	}
@@ -350,8 +338,8 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemp
 	var gated, unsure error
 	if patch, ok := in.Object("settings"); ok {
 		draft.Settings, gated, err = w.Settings.Merge(patch, w.ID, tier, o.secrets, func(a Assignment) bool {
-			unsure = asked.err
-			return !slices.Contains(asked.unknown, a)
+			unsure = check.err
+			return !slices.Contains(check.unknown, a)
 		})
 	} else {
 		draft.Settings, err = w.Settings.Stored()
@@ -372,7 +360,7 @@ func (o *Owners) draft(raw []byte, w Waitlist, tier access.Tier, asked askedTemp
 }
 
 func (o *Owners) owned(w *Waitlist, grant access.Grant) (OwnedWaitlist, error) {
-	settings, err := w.Settings.SettingsJSON(w.ID, grant.Role, o.secrets)
+	settings, err := w.Settings.JSONFor(w.ID, grant.Role, o.secrets)
 	if err != nil {
 		return OwnedWaitlist{}, err
 	}

@@ -44,14 +44,14 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 	owners := signup.NewOwners(waitlists, rt.Seal, grpc.Templates{Messaging: messages}, signup.Bounds{
 		Waitlists: cfg.MaxWaitlists, SettingsBytes: cfg.MaxSettingsBytes,
 	}, time.Now)
-	admin := signup.NewAdmin(owners, svc, store, verified, time.Now)
+	admin := signup.NewAdmin(owners, svc, store, verified, time.Now, rt.Log)
 	signuphttp.OwnersRoutes(rt.Engine, signuphttp.Backends{
 		Accounts: accounts, Owners: owners, Admin: admin,
 		Analytics: analyticsv1.NewAnalyticsServiceClient(analytics), Messaging: messages,
 	})
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(admin))
-	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(svc, signup.NewNotices(svc, store, rt.Seal)))
+	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(signup.NewMessages(svc, store, rt.Seal, time.Now)))
 	signupv1.RegisterFormServiceServer(rt.GRPC, &grpc.Forms{Service: svc, Views: store})
 
 	if err := rt.Consume("account events", kafka.ConsumerConfig{

@@ -12,7 +12,7 @@ func (s *Signups) GetNotice(ctx context.Context, r *signupv1.GetNoticeRequest) (
 	if _, ok := signup.ParseID(r.GetWaitlistId()); !ok {
 		return nil, signup.ErrNoWaitlist()
 	}
-	n, err := s.notices.Get(ctx, r.GetWaitlistId(), r.GetNumber(), r.GetWithPosition())
+	n, err := s.messages.Notice(ctx, r.GetWaitlistId(), r.GetNumber(), r.GetWithPosition())
 	if err != nil {
 		return nil, err
 	}

@@ -11,14 +11,11 @@ import (
 // Signups serves SignupService.
 type Signups struct {
 	signupv1.UnimplementedSignupServiceServer
-	svc     *signup.Service
-	notices *signup.Notices
+	messages *signup.Messages
 }
 
-// NewSignups returns the server of svc and notices.
-func NewSignups(svc *signup.Service, notices *signup.Notices) *Signups {
-	return &Signups{svc: svc, notices: notices}
-}
+// NewSignups returns the server of messages.
+func NewSignups(messages *signup.Messages) *Signups { return &Signups{messages: messages} }
 
 // GetMailing implements the service.
 func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest) (*signupv1.GetMailingResponse, error) {
@@ -26,7 +23,7 @@ func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest)
 	if !ok {
 		return nil, signup.ErrNoWaitlist()
 	}
-	m, err := s.svc.Mailing(ctx, id, r.GetNumber())
+	m, err := s.messages.Mailing(ctx, id, r.GetNumber())
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +35,7 @@ func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest)
 		NotifyReferrer:     m.Settings.NotifyReferrer, SmsNotifyReferrer: m.Settings.SMSNotifyReferrer,
 	}
 	if r.GetDepartedEmail() != "" {
-		if out.Offboarded, err = s.svc.Offboarded(ctx, id, r.GetNumber(), r.GetDepartedEmail()); err != nil {
+		if out.Offboarded, err = s.messages.Offboarded(ctx, id, r.GetNumber(), r.GetDepartedEmail()); err != nil {
 			return nil, err
 		}
 	}
@@ -62,7 +59,7 @@ func (s *Signups) WaitlistExists(ctx context.Context, r *signupv1.WaitlistExists
 	if !ok {
 		return &signupv1.WaitlistExistsResponse{}, nil
 	}
-	_, err := s.svc.Mailing(ctx, id, 0)
+	_, err := s.messages.Mailing(ctx, id, 0)
 	if err != nil && !apierr.Is(err, apierr.NotFound) {
 		return nil, err
 	}
@@ -75,7 +72,7 @@ func (s *Signups) ListRecipients(ctx context.Context, r *signupv1.ListRecipients
 	if !ok {
 		return nil, signup.ErrNoWaitlist()
 	}
-	numbers, err := s.svc.OptedIn(ctx, id, r.GetAfter(), int(r.GetLimit()))
+	numbers, err := s.messages.OptedIn(ctx, id, r.GetAfter(), int(r.GetLimit()))
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +85,7 @@ func (s *Signups) GetRecipients(ctx context.Context, r *signupv1.GetRecipientsRe
 	if !ok {
 		return nil, signup.ErrNoWaitlist()
 	}
-	a, err := s.svc.Recipients(ctx, id, r.GetNumbers())
+	a, err := s.messages.Recipients(ctx, id, r.GetNumbers())
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, shown *views.Counter) 
 		OwnerID: e.owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Tier(tier), Status: access.Active, Version: 1},
 	}}}
 	signuphttp.OwnersRoutes(engine, signuphttp.Backends{
-		Accounts: e, Owners: owners, Admin: signup.NewAdmin(owners, e.svc, store, nil, now), Analytics: &e.analytics, Messaging: &e.messaging,
+		Accounts: e, Owners: owners, Admin: signup.NewAdmin(owners, e.svc, store, nil, now, slog.New(slog.DiscardHandler)), Analytics: &e.analytics, Messaging: &e.messaging,
 	})
 	e.server = httptest.NewServer(engine)
 	t.Cleanup(e.server.Close)

@@ -66,7 +66,7 @@ func queueOptedOut(b *pgx.Batch, waitlistID string, emails map[string]string, op
 func (s *Signups) Offboarded(ctx context.Context, waitlistID, email string) (number int64, err error) {
 	number, err = s.db.Offboarded(ctx, waitlistID, s.hashes(waitlistID, email))
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, errNoSignup()
+		return 0, signup.ErrNoSignup()
 	}
 	if err != nil {
 		return 0, fmt.Errorf("look for an offboarded address: %w", err)

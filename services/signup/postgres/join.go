@@ -160,51 +160,50 @@ const creditSQL = `queue_credit($1, $9, $10, $11, $12))`
 // Join implements signup.Store. It takes two round trips: one begins, locks and
 // reads, the other writes and commits. A third reads the waitlist if its settings
 // have changed.
-func (s *Signups) Join(ctx context.Context, waitlistID string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch) error {
+func (s *Signups) Join(
+	ctx context.Context, waitlistID string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch,
+) (*signup.Batch, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return &signup.RetryError{Err: fmt.Errorf("acquire connection: %w", err)}
+		return nil, &signup.RetryError{Err: fmt.Errorf("acquire connection: %w", err)}
 	}
 	defer conn.Release()
-	var made *signup.Batch
-	if err := join(ctx, conn, waitlistID, joins, func(l *signup.Locked) *signup.Batch {
-		made = decide(l)
-		return made
-	}); err != nil {
+	b, err := storeBatch(ctx, conn, waitlistID, joins, decide)
+	if err != nil {
 		// On a broken connection this fails too, and the pool drops the connection.
 		rb, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_, _ = conn.Exec(rb, "ROLLBACK")
-		return classify(err)
+		return nil, classify(err)
 	}
 	s.wake()
-	s.changed("signup", len(made.Inserts))
+	s.changed("signup", len(b.Inserts))
 	credits := 0
-	for i := range made.Credits {
-		credits += int(made.Credits[i].Count)
+	for i := range b.Credits {
+		credits += int(b.Credits[i].Count)
 	}
 	s.changed("credit", credits)
-	return nil
+	return b, nil
 }
 
-func join(
+func storeBatch(
 	ctx context.Context, conn *pgxpool.Conn, waitlistID string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch,
-) error {
+) (*signup.Batch, error) {
 	l, err := lockAndRead(ctx, conn, waitlistID, joins)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if slices.ContainsFunc(joins, l.Outdated) {
 		if l.Waitlist, err = getWaitlist(ctx, db.New(conn), waitlistID); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	b := decide(l)
 	if len(b.Inserts) == 0 {
 		_, err := conn.Exec(ctx, "COMMIT")
-		return err
+		return b, err
 	}
-	return write(ctx, conn, waitlistID, b)
+	return b, write(ctx, conn, waitlistID, b)
 }
 
 // lockAndRead begins the transaction, locks the waitlist and reads what the

@@ -27,7 +27,7 @@ SELECT ARRAY(
 )
 FROM waitlist WHERE id = $1 AND deleted_at IS NULL`
 
-// OptedIn implements signup.RecipientStore.
+// OptedIn implements signup.MessageStore.
 func (s *Signups) OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	var numbers []int64
 	var b pgx.Batch // one round trip, and one transaction
@@ -54,7 +54,7 @@ FROM waitlist w JOIN owner o ON o.id = w.owner_id LEFT JOIN (unnest($2::bigint[]
 WHERE w.id = $1 AND w.deleted_at IS NULL
 ORDER BY r.number`
 
-// Recipients implements signup.RecipientStore.
+// Recipients implements signup.MessageStore.
 func (s *Signups) Recipients(
 	ctx context.Context, waitlistID string, numbers []int64,
 ) (string, access.Entitlement, []signup.Recipient, error) {

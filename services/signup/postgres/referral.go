@@ -123,7 +123,7 @@ func (s *Signups) credit(ctx context.Context, tx pgx.Tx, st signup.State, waitli
 	row, err := q.GetReferral(ctx, waitlistID, number)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, errNoSignup()
+		return 0, signup.ErrNoSignup()
 	case err != nil:
 		return 0, fmt.Errorf("read referral: %w", err)
 	case row.Credited:

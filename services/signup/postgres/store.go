@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
@@ -51,8 +50,6 @@ func (s *Signups) changed(change string, n int) {
 func NewSignups(pool *pgxpool.Pool, keys *token.Ring, wake func(), now func() time.Time) *Signups {
 	return &Signups{pool: pool, db: db.New(pool), hash: keys.Hasher(token.Departed), wake: wake, now: now}
 }
-
-func errNoSignup() error { return apierr.New(apierr.NotFound, "There is no such signup.") }
 
 const stateSQL = `
 SELECT no, live, total, credited, last_number FROM change
@@ -134,7 +131,7 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 				created_at, email_opt_out_at, utm_source, utm_medium, utm_campaign`, w.ID, number).
 			Scan(&key, &gone.Referred, &referred, &gone.Email, &gone.FirstName, &gone.LastName, &created, &optOut, &utm[0], &utm[1], &utm[2])
 		if errors.Is(err, pgx.ErrNoRows) {
-			return errNoSignup()
+			return signup.ErrNoSignup()
 		}
 		if err != nil {
 			return fmt.Errorf("delete signup: %w", err)
@@ -181,7 +178,7 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 			return fmt.Errorf("find signup: %w", err)
 		}
 		if !here {
-			return errNoSignup()
+			return signup.ErrNoSignup()
 		}
 		st.Change++
 		var b pgx.Batch
@@ -305,7 +302,7 @@ func (s *Signups) View(ctx context.Context, waitlistID, email string, rankUpTo i
 WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, rankUpTo)
 }
 
-// Numbered implements signup.NoticeStore. It uses waitlist_pkey, signup_pkey and
+// Numbered implements signup.MessageStore. It uses waitlist_pkey, signup_pkey and
 // change_pkey, and to rank also signup_queue_key and queue_bucket_pkey.
 func (s *Signups) Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (signup.View, error) {
 	return s.view(ctx, viewSQL+`number = $2
