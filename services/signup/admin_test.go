@@ -14,15 +14,27 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/queue"
 )
+
+// fields returns the fields that an error is about.
+func fields(err error) (out []string) {
+	if err == nil {
+		return nil
+	}
+	for _, f := range apierr.From(err).Fields {
+		out = append(out, f.Field)
+	}
+	return out
+}
 
 // TestAdminOrder checks the order in which faults of a request are reported:
 // waitlist, subscription, role, body, tier, signup.
 func TestAdminOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+	w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false)})
 	const nobody = "nobody@example.com"
 
 	calls := map[string]func(context.Context, access.Actor, string, string, string) error{
@@ -116,9 +128,9 @@ func TestAdminOrder(t *testing.T) {
 func TestAdminMove(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	var joins []*signup.Join
+	var joins []*queue.Join
 	for range 5 {
-		joins = append(joins, w.newJoin(signup.Token{}, false))
+		joins = append(joins, w.newJoin(queue.Token{}, false))
 	}
 	w.join(t, joins)
 	for _, bad := range []string{
@@ -163,13 +175,13 @@ func TestAdminList(t *testing.T) {
 	if rows, next, err := w.admin.List(t.Context(), w.owner, w.list.ID, "", ""); err != nil || len(rows) != 0 || next != "" {
 		t.Fatalf("of an empty list: %v, %q, %v", rows, next, err)
 	}
-	first := w.newJoin(signup.Token{}, false)
-	w.join(t, []*signup.Join{first})
+	first := w.newJoin(queue.Token{}, false)
+	w.join(t, []*queue.Join{first})
 	full := w.newJoin(first.Token, true)
 	full.FirstName, full.LastName, full.Phone, full.Device = "Ada", "Lovelace", "+15550100", "mobile"
 	full.UTMSource, full.UTMMedium, full.UTMCampaign, full.UTMTerm, full.UTMContent = "s", "m", "c", "t", "n"
 	full.Answers = []byte(`{"size": "small"}`)
-	w.join(t, []*signup.Join{full})
+	w.join(t, []*queue.Join{full})
 	stored, err := w.store.View(t.Context(), w.list.ID, full.Email, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -185,8 +197,8 @@ func TestAdminList(t *testing.T) {
 	if err != nil || len(rows) != 2 || next != "" {
 		t.Fatalf("%v, %q, %v", rows, next, err)
 	}
-	want := signup.Row{
-		Signup: signup.Signup{
+	want := lists.Row{
+		Signup: queue.Signup{
 			Number: 2, QueueKey: rows[1].QueueKey, Email: full.Email, FirstName: "Ada", LastName: "Lovelace", Phone: "+15550100", Token: full.Token,
 			CreatedAt: rows[1].CreatedAt, EmailVerifiedAt: verified, EmailOptOutAt: opted,
 		},
@@ -272,10 +284,10 @@ func TestListAfterTheEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
-			w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+			w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false)})
 			w.page(t, 2)
 			leave(t, w)
-			w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)})
+			w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false)})
 			w.page(t, 5)
 			if w.reader.lastKey != "" {
 				t.Error("there is a page after the last one")
@@ -288,11 +300,11 @@ func TestListAfterTheEnd(t *testing.T) {
 func TestListOfALostPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+	w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false)})
 	w.page(t, 1)
 	key := w.reader.lastKey
 	now := time.Now()
-	later := signup.NewAdmin(w.owners, w.svc, w.store, nil, func() time.Time { return now.Add(24*time.Hour + time.Second) }, slog.New(slog.DiscardHandler))
+	later := lists.NewAdmin(w.owners, w.svc, w.store, nil, func() time.Time { return now.Add(24*time.Hour + time.Second) }, slog.New(slog.DiscardHandler))
 	if _, _, err := later.List(t.Context(), w.owner, w.list.ID, "", key); !slices.Equal(fields(err), []string{"last_key"}) {
 		t.Errorf("after a day: %v", err)
 	}
@@ -331,9 +343,9 @@ func TestAdminStats(t *testing.T) {
 		}
 	}
 	stats(0, 0)
-	first := w.newJoin(signup.Token{}, false)
-	w.join(t, []*signup.Join{first})
-	w.join(t, []*signup.Join{w.newJoin(first.Token, true), w.newJoin(first.Token, true), w.newJoin(signup.NewToken(), true)})
+	first := w.newJoin(queue.Token{}, false)
+	w.join(t, []*queue.Join{first})
+	w.join(t, []*queue.Join{w.newJoin(first.Token, true), w.newJoin(first.Token, true), w.newJoin(queue.NewToken(), true)})
 	stats(4, 2)
 	// The counter stays, the referred one no longer lives.
 	if err := w.admin.Remove(t.Context(), w.owner, w.list.ID, "p2@example.com"); err != nil {

@@ -13,8 +13,9 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/audit"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
 	"waitlist.internal/services/signup/postgres"
+	"waitlist.internal/services/signup/queue"
 )
 
 // trail returns the trail of the list's owner, oldest first, and empties it.
@@ -123,7 +124,7 @@ func TestTrail(t *testing.T) {
 	}
 	for _, err := range []error{
 		w.store.OptOut(ctx, w.list, v.Signup.Number, v.Signup.CreatedAt),
-		w.store.Remove(ctx, w.list, v.Signup.Number, signup.OwnRequest, audit.Entry{}),
+		w.store.Remove(ctx, w.list, v.Signup.Number, queue.OwnRequest, audit.Entry{}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -143,7 +144,7 @@ func TestTrailOfLargeImport(t *testing.T) {
 			w := newWorld(t, 1)
 			admin := w.over(&interrupted{Signups: w.store, after: func(call int, n int64) (int64, error) {
 				if call == lost {
-					return 0, &signup.RetryError{Err: io.ErrUnexpectedEOF}
+					return 0, &join.RetryError{Err: io.ErrUnexpectedEOF}
 				}
 				return n, nil
 			}})
@@ -162,7 +163,7 @@ func TestTrailOfLargeImport(t *testing.T) {
 func TestNoEffectWithoutEntry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+	w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false)})
 	w.exec(t, `ALTER TABLE audit ADD CHECK (false)`)
 	ctx, sent := t.Context(), 0
 	for what, do := range map[string]func() error{

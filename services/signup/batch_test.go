@@ -11,13 +11,14 @@ import (
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/testenv"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
 	"waitlist.internal/services/signup/postgres"
+	"waitlist.internal/services/signup/queue"
 )
 
 // answer is what one caller got.
 type answer struct {
-	receipt signup.Receipt
+	receipt join.Receipt
 	err     error
 }
 
@@ -48,7 +49,7 @@ func (w *world) hold(t *testing.T) (release func()) {
 }
 
 func (w *world) request(ctx context.Context, email string) answer {
-	r, err := w.svc.Join(ctx, w.list.ID, fmt.Appendf(nil, `{"email": %q}`, email), signup.Header{})
+	r, err := w.svc.Join(ctx, w.list.ID, fmt.Appendf(nil, `{"email": %q}`, email), join.Header{})
 	return answer{receipt: r, err: err}
 }
 
@@ -152,10 +153,10 @@ type uncertain struct {
 }
 
 func (u *uncertain) Join(
-	ctx context.Context, id string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch,
-) (*signup.Batch, error) {
+	ctx context.Context, id string, joins []*queue.Join, decide func(*queue.Locked) *queue.Batch,
+) (*queue.Batch, error) {
 	b, err := u.Signups.Join(ctx, id, joins, decide)
-	u.once.Do(func() { err = &signup.RetryError{Err: io.ErrUnexpectedEOF} })
+	u.once.Do(func() { err = &join.RetryError{Err: io.ErrUnexpectedEOF} })
 	return b, err
 }
 
@@ -164,7 +165,7 @@ func (u *uncertain) Join(
 func TestUnknownOutcome(t *testing.T) {
 	w := newWorld(t, 1)
 	quiet := slog.New(slog.DiscardHandler)
-	svc := signup.New(signup.Config{Store: &uncertain{Signups: w.store}, Tokens: w.ring, Now: time.Now, Log: quiet})
+	svc := join.New(join.Config{Store: &uncertain{Signups: w.store}, Tokens: w.ring, Now: time.Now, Log: quiet})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = svc.Run(ctx) })
@@ -214,7 +215,7 @@ func TestSettingsAreCurrent(t *testing.T) {
 func TestStopAnswersAll(t *testing.T) {
 	w := newWorld(t, 1)
 	quiet := slog.New(slog.DiscardHandler)
-	svc := signup.New(signup.Config{MaxBatch: 8, Store: w.store, Tokens: w.ring, Now: time.Now, Log: quiet})
+	svc := join.New(join.Config{MaxBatch: 8, Store: w.store, Tokens: w.ring, Now: time.Now, Log: quiet})
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); _ = svc.Run(ctx) }()

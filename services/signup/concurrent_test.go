@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"waitlist.internal/libs/audit"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/index"
+	"waitlist.internal/services/signup/join"
 )
 
 // TestConcurrent: two replicas take signups, credits, moves and removals at the
@@ -21,8 +22,8 @@ func TestConcurrent(t *testing.T) {
 	const writers, each = 16, 40
 	w := newWorld(t, 3)
 	quiet := slog.New(slog.DiscardHandler)
-	replicas := []*signup.Service{w.svc, signup.New(signup.Config{
-		SmallList: -1, MaxBatch: 5, Store: w.store, Index: signup.NewIndex(w.sets, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
+	replicas := []*join.Service{w.svc, join.New(join.Config{
+		SmallList: -1, MaxBatch: 5, Store: w.store, Index: index.New(w.sets, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
 	})}
 	ctx, cancel := context.WithCancel(context.Background())
 	var second sync.WaitGroup
@@ -32,7 +33,7 @@ func TestConcurrent(t *testing.T) {
 	var mu sync.Mutex
 	var tokens []string
 	var told []int64
-	run := func(n int, email func(writer, i int) string, act func(r *rand.Rand, svc *signup.Service, email string)) {
+	run := func(n int, email func(writer, i int) string, act func(r *rand.Rand, svc *join.Service, email string)) {
 		var wg sync.WaitGroup
 		for writer := range writers {
 			wg.Go(func() {
@@ -44,7 +45,7 @@ func TestConcurrent(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	run(each, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *signup.Service,
+	run(each, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *join.Service,
 		email string,
 	) {
 		mu.Lock()
@@ -54,7 +55,7 @@ func TestConcurrent(t *testing.T) {
 		}
 		mu.Unlock()
 		receipt, err := svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": %q, "referred_by_token": %q}`, email, referrer),
-			signup.Header{})
+			join.Header{})
 		if err != nil || !receipt.Created {
 			t.Errorf("join: %+v, %v", receipt, err)
 			return
@@ -78,7 +79,7 @@ func TestConcurrent(t *testing.T) {
 			t.Fatalf("the places told to %d signups: %v", writers*each, told)
 		}
 	}
-	run(each/2, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *signup.Service,
+	run(each/2, func(writer, i int) string { return fmt.Sprintf("w%d-%d@example.com", writer, i) }, func(r *rand.Rand, svc *join.Service,
 		email string,
 	) {
 		var err error

@@ -10,7 +10,8 @@ import (
 
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/queue"
 )
 
 // reader pages through the world's queue, again and again, while it changes.
@@ -67,9 +68,9 @@ func (w *world) page(t tester, limit int) {
 func TestPagesWhileOthersMove(t *testing.T) {
 	const writers, each, still, spot = 8, 25, 120, 40
 	w := newWorld(t, 1)
-	var joins []*signup.Join
+	var joins []*queue.Join
 	for range still + writers*each {
-		joins = append(joins, w.newJoin(signup.Token{}, false))
+		joins = append(joins, w.newJoin(queue.Token{}, false))
 	}
 	w.join(t, joins)
 	// Who is before the spot stands still, and others all along the queue; the
@@ -106,7 +107,7 @@ func TestPagesWhileOthersMove(t *testing.T) {
 					mine = slices.Delete(mine, at, at+1)
 				case n%10 == 6 || len(mine) < 3:
 					email := fmt.Sprintf("w%d-%d@example.com", i, n)
-					_, err = w.svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": %q}`, email), signup.Header{})
+					_, err = w.svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": %q}`, email), join.Header{})
 					mine = append(mine, email)
 				case i%2 == 0:
 					_, _, err = w.svc.Move(t.Context(), w.list.ID, mine[at], spot, audit.Entry{})

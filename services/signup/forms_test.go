@@ -12,8 +12,9 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/views"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/grpc"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // TestGetForm: the version follows name, settings and the owner's plan; with the present
@@ -26,7 +27,7 @@ func TestGetForm(t *testing.T) {
 		w.signUp(t, fmt.Sprintf("a%d@example.com", i), "")
 	}
 	known := ""
-	changed := func() signup.FormConfig {
+	changed := func() join.FormConfig {
 		t.Helper()
 		ask := func() *signupv1.GetFormResponse {
 			r, err := forms.GetForm(t.Context(), &signupv1.GetFormRequest{WaitlistId: w.list.ID, KnownVersion: known})
@@ -39,7 +40,7 @@ func TestGetForm(t *testing.T) {
 			return r
 		}
 		r := ask()
-		var c signup.FormConfig
+		var c join.FormConfig
 		if err := json.Unmarshal(r.GetConfigJson(), &c); err != nil || c.SignupCount != nil || r.GetVersion() == known {
 			t.Fatalf("%v: %s", err, r)
 		}
@@ -53,7 +54,7 @@ func TestGetForm(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	w.exec(t, `UPDATE waitlist SET settings = '{"status": "closed"}', version = version + 1 WHERE id = $1`, w.list.ID)
-	if c := changed(); c.Status != signup.Closed {
+	if c := changed(); c.Status != waitlist.Closed {
 		t.Errorf("%+v", c)
 	}
 	w.exec(t, `UPDATE owner SET tier = 'basic', version = version + 1 WHERE id = $1`, w.owner.AccountID)

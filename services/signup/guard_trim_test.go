@@ -3,7 +3,7 @@ package signup_test
 import (
 	"testing"
 
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/queue"
 )
 
 // TestReferralsAreTrimmed: what the guard still compares stays, the rest goes. Without a
@@ -13,10 +13,10 @@ func TestReferralsAreTrimmed(t *testing.T) {
 	w := newWorld(t, 1)
 	const rows = `SELECT count(*) FROM referral_seen WHERE waitlist_id = $1`
 	join := func() {
-		ada := w.newJoin(signup.Token{}, false)
-		w.join(t, []*signup.Join{ada})
+		ada := w.newJoin(queue.Token{}, false)
+		w.join(t, []*queue.Join{ada})
 		for range 4 {
-			w.join(t, []*signup.Join{w.newJoin(ada.Token, true)})
+			w.join(t, []*queue.Join{w.newJoin(ada.Token, true)})
 		}
 	}
 	join()

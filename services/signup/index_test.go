@@ -16,18 +16,21 @@ import (
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/redisconn"
 	"waitlist.internal/libs/testenv"
-	"waitlist.internal/services/signup"
-	"waitlist.internal/services/signup/redis"
+	"waitlist.internal/services/signup/index"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/queue"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // heldLog is a change log that counts its reads and holds them until open is closed.
 type heldLog struct {
-	signup.ChangeLog
+	index.ChangeLog
 	reads atomic.Int64
 	open  chan struct{}
 }
 
-func (l *heldLog) Since(ctx context.Context, waitlistID string, from signup.Mark, most int) (signup.Delta, error) {
+func (l *heldLog) Since(ctx context.Context, waitlistID string, from index.Mark, most int) (index.Delta, error) {
 	l.reads.Add(1)
 	<-l.open
 	return l.ChangeLog.Since(ctx, waitlistID, from, most)
@@ -35,13 +38,13 @@ func (l *heldLog) Since(ctx context.Context, waitlistID string, from signup.Mark
 
 // countedStore counts the ranks that are looked up.
 type countedStore struct {
-	signup.IndexStore
+	index.Store
 	ranks atomic.Int64
 }
 
-func (s *countedStore) Rank(ctx context.Context, waitlistID string, v signup.View) (signup.Place, error) {
+func (s *countedStore) Rank(ctx context.Context, waitlistID string, v queue.View) (index.Place, error) {
 	defer s.ranks.Add(1)
-	return s.IndexStore.Rank(ctx, waitlistID, v)
+	return s.Store.Rank(ctx, waitlistID, v)
 }
 
 // TestReadersShareACatchUp: while the index catches up, all who need a later state wait for
@@ -49,10 +52,10 @@ func (s *countedStore) Rank(ctx context.Context, waitlistID string, v signup.Vie
 func TestReadersShareACatchUp(t *testing.T) {
 	const readers = 50
 	w := newWorld(t, 3)
-	log, store := &heldLog{ChangeLog: w.store, open: make(chan struct{})}, &countedStore{IndexStore: w.sets}
+	log, store := &heldLog{ChangeLog: w.store, open: make(chan struct{})}, &countedStore{Store: w.sets}
 	quiet := slog.New(slog.DiscardHandler)
-	svc := signup.New(signup.Config{
-		SmallList: -1, Store: w.store, Index: signup.NewIndex(store, log, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
+	svc := join.New(join.Config{
+		SmallList: -1, Store: w.store, Index: index.New(store, log, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -60,7 +63,7 @@ func TestReadersShareACatchUp(t *testing.T) {
 	defer func() { cancel(); running.Wait() }()
 	join := func(n int) {
 		t.Helper()
-		if _, err := svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": "p%d@example.com"}`, n), signup.Header{}); err != nil {
+		if _, err := svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil, `{"email": "p%d@example.com"}`, n), join.Header{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,32 +88,32 @@ func TestReadersShareACatchUp(t *testing.T) {
 
 // builtStore counts the indexes that are built anew.
 type builtStore struct {
-	signup.IndexStore
+	index.Store
 	builds atomic.Int64
 }
 
-func (s *builtStore) Build(ctx context.Context, waitlistID string) (signup.Builder, error) {
+func (s *builtStore) Build(ctx context.Context, waitlistID string) (index.Builder, error) {
 	s.builds.Add(1)
-	return s.IndexStore.Build(ctx, waitlistID)
+	return s.Store.Build(ctx, waitlistID)
 }
 
 // slowIndex takes a catch-up only when an import beside is more rows ahead than a catch-up
 // may read, or makes no progress: it waits for the index.
 type slowIndex struct {
-	signup.AdminStore
+	lists.AdminStore
 	builtStore
 	stored atomic.Int64
 }
 
 func (s *slowIndex) Import(
-	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, known *signup.Known, by audit.Entry,
+	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *lists.Known, by audit.Entry,
 ) (int64, error) {
 	n, err := s.AdminStore.Import(ctx, w, rows, known, by)
 	s.stored.Add(n)
 	return n, err
 }
 
-func (s *slowIndex) Apply(ctx context.Context, waitlistID string, from signup.Mark, d signup.Delta) (bool, error) {
+func (s *slowIndex) Apply(ctx context.Context, waitlistID string, from index.Mark, d index.Delta) (bool, error) {
 	const tick, rest = 10 * time.Millisecond, 30
 	before, still := s.stored.Load(), 0
 	for range loop.Every(ctx, tick) {
@@ -122,7 +125,7 @@ func (s *slowIndex) Apply(ctx context.Context, waitlistID string, from signup.Ma
 			break
 		}
 	}
-	return s.IndexStore.Apply(ctx, waitlistID, from, d)
+	return s.Store.Apply(ctx, waitlistID, from, d)
 }
 
 // TestImportsAreAppended: the index follows imports that are larger than what one catch-up
@@ -130,15 +133,15 @@ func (s *slowIndex) Apply(ctx context.Context, waitlistID string, from signup.Ma
 func TestImportsAreAppended(t *testing.T) {
 	const imports, rows = 3, 35_000
 	w := newWorld(t, 3)
-	slow, quiet := &slowIndex{AdminStore: w.store, builtStore: builtStore{IndexStore: w.sets}}, slog.New(slog.DiscardHandler)
-	svc := signup.New(signup.Config{
-		SmallList: -1, Store: w.store, Index: signup.NewIndex(slow, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
+	slow, quiet := &slowIndex{AdminStore: w.store, builtStore: builtStore{Store: w.sets}}, slog.New(slog.DiscardHandler)
+	svc := join.New(join.Config{
+		SmallList: -1, Store: w.store, Index: index.New(slow, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = svc.Run(ctx) })
 	defer func() { cancel(); running.Wait() }()
-	admin := signup.NewAdmin(w.owners, svc, slow, nil, time.Now, quiet)
+	admin := lists.NewAdmin(w.owners, svc, slow, nil, time.Now, quiet)
 	all := importRows(imports * rows)
 	for i := range int64(imports) {
 		if got, err := admin.ImportRows(t.Context(), w.list, all[i*rows:(i+1)*rows], audit.Entry{}); err != nil || got != rows {
@@ -158,9 +161,9 @@ func TestImportsAreAppended(t *testing.T) {
 // put beside a count of referrals from before the credit that made it.
 func TestAStatusIsOfOneMoment(t *testing.T) {
 	w := newWorld(t, 1)
-	w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+	w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false)})
 	referrer, other := w.queue[2], w.queue[0]
-	seen := map[int64]signup.View{}
+	seen := map[int64]queue.View{}
 	for _, m := range []member{referrer, other} {
 		v, err := w.store.View(t.Context(), w.list.ID, m.email, 0)
 		if err != nil {
@@ -168,11 +171,11 @@ func TestAStatusIsOfOneMoment(t *testing.T) {
 		}
 		seen[m.number] = v
 	}
-	w.join(t, []*signup.Join{w.newJoin(referrer.token, true)})
+	w.join(t, []*queue.Join{w.newJoin(referrer.token, true)})
 	if err := w.index.CatchUp(t.Context(), w.list.ID); err != nil {
 		t.Fatal(err)
 	}
-	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[referrer.number]); !errors.Is(err, signup.ErrUnusable) {
+	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[referrer.number]); !errors.Is(err, index.ErrUnusable) {
 		t.Errorf("the place after a credit for a count from before it: %+v, %v", at, err)
 	}
 	if at, err := w.index.Rank(t.Context(), w.list.ID, seen[other.number]); err != nil || at.Rank != 1 || at.Mark.Total != 4 {
@@ -187,16 +190,16 @@ type gatedBuild struct {
 }
 
 type gatedBuilder struct {
-	signup.Builder
+	index.Builder
 	gate chan struct{}
 }
 
-func (b gatedBuilder) Put(ctx context.Context, keys []signup.Key) error {
+func (b gatedBuilder) Put(ctx context.Context, keys []index.Key) error {
 	<-b.gate
 	return b.Builder.Put(ctx, keys)
 }
 
-func (s *gatedBuild) Build(ctx context.Context, waitlistID string) (signup.Builder, error) {
+func (s *gatedBuild) Build(ctx context.Context, waitlistID string) (index.Builder, error) {
 	b, err := s.builtStore.Build(ctx, waitlistID)
 	return gatedBuilder{b, s.gate}, err
 }
@@ -208,13 +211,13 @@ func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
 	w := newWorld(t, 3)
 	quiet := slog.New(slog.DiscardHandler)
 	all := importRows(before + rows)
-	blind := signup.New(signup.Config{SmallList: -1, Store: w.store, Tokens: w.ring, Now: time.Now, Log: quiet})
+	blind := join.New(join.Config{SmallList: -1, Store: w.store, Tokens: w.ring, Now: time.Now, Log: quiet})
 	if got, err := w.adminOf(blind).ImportRows(t.Context(), w.list, all[:before], audit.Entry{}); err != nil || got != before {
 		t.Fatalf("%d imported, %v", got, err)
 	}
-	gated := &gatedBuild{builtStore{IndexStore: w.sets}, make(chan struct{})}
-	svc := signup.New(signup.Config{
-		SmallList: -1, Store: w.store, Index: signup.NewIndex(gated, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
+	gated := &gatedBuild{builtStore{Store: w.sets}, make(chan struct{})}
+	svc := join.New(join.Config{
+		SmallList: -1, Store: w.store, Index: index.New(gated, w.store, quiet), Tokens: w.ring, Now: time.Now, Log: quiet,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -244,24 +247,24 @@ func TestABuildTakesInWhatHappensBesideIt(t *testing.T) {
 func TestManyAtOnce(t *testing.T) {
 	const n = 20_000
 	w := newWorld(t, 0)
-	var put []signup.Key
+	var put []index.Key
 	var remove []int64
 	for i := range int64(n) {
-		put = append(put, signup.Key{Key: i << 20, Number: i + 1})
+		put = append(put, index.Key{Key: i << 20, Number: i + 1})
 		if i%2 == 0 {
 			remove = append(remove, i+1)
 		}
 	}
-	full := signup.Mark{Change: 1, Nonce: 1, Live: n, Total: n}
-	half := signup.Mark{Change: 2, Nonce: 2, Live: n / 2, Total: n}
-	if ok, err := w.sets.Apply(t.Context(), w.list.ID, signup.Mark{}, signup.Delta{To: full, Put: put}); !ok || err != nil {
+	full := index.Mark{Change: 1, Nonce: 1, Live: n, Total: n}
+	half := index.Mark{Change: 2, Nonce: 2, Live: n / 2, Total: n}
+	if ok, err := w.sets.Apply(t.Context(), w.list.ID, index.Mark{}, index.Delta{To: full, Put: put}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	if ok, err := w.sets.Apply(t.Context(), w.list.ID, full, signup.Delta{To: half, Remove: remove}); !ok || err != nil {
+	if ok, err := w.sets.Apply(t.Context(), w.list.ID, full, index.Delta{To: half, Remove: remove}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	for _, number := range []int64{2, n / 2, n} {
-		v := signup.View{Change: half.Change, Nonce: half.Nonce, Signup: &signup.Signup{Number: number, QueueKey: (number - 1) << 20}}
+		v := queue.View{Change: half.Change, Nonce: half.Nonce, Signup: &queue.Signup{Number: number, QueueKey: (number - 1) << 20}}
 		if p, err := w.sets.Rank(t.Context(), w.list.ID, v); err != nil || p.Rank != number/2 || p.Mark != half {
 			t.Errorf("number %d: %+v, %v", number, p, err)
 		}
@@ -271,24 +274,24 @@ func TestManyAtOnce(t *testing.T) {
 // TestAForeignWriteHeals: whatever somebody else writes into Redis, places are right again after a check, from the index, too.
 func TestAForeignWriteHeals(t *testing.T) {
 	w := newWorld(t, 1)
-	var joins []*signup.Join
+	var joins []*queue.Join
 	for range 30 {
-		joins = append(joins, w.newJoin(signup.Token{}, false))
+		joins = append(joins, w.newJoin(queue.Token{}, false))
 	}
 	w.join(t, joins)
-	keys := redis.KeysOf(w.list.ID)
+	keys := index.KeysOf(w.list.ID)
 	var clock atomic.Int64
 	quiet := slog.New(slog.DiscardHandler)
-	store := &countedStore{IndexStore: w.sets}
-	svc := signup.New(signup.Config{
-		SmallList: 5, Store: w.store, Index: signup.NewIndex(store, w.store, quiet), Tokens: w.ring, Log: quiet,
+	store := &countedStore{Store: w.sets}
+	svc := join.New(join.Config{
+		SmallList: 5, Store: w.store, Index: index.New(store, w.store, quiet), Tokens: w.ring, Log: quiet,
 		Now: func() time.Time { return time.Unix(clock.Load(), 0) },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = svc.Run(ctx) })
 	defer func() { cancel(); running.Wait() }()
-	status := func(m member) signup.Standing {
+	status := func(m member) join.Standing {
 		t.Helper()
 		at, err := svc.Status(t.Context(), w.list.ID, m.email)
 		if err != nil {
@@ -355,20 +358,20 @@ func TestRedisFailsOver(t *testing.T) {
 	}
 	defer func() { _ = rdb.Close() }()
 	quiet := slog.New(slog.DiscardHandler)
-	index := signup.NewIndex(redis.NewIndex(rdb), w.store, quiet)
-	svc := signup.New(signup.Config{SmallList: -1, Store: w.store, Index: index, Tokens: w.ring, Now: time.Now, Log: quiet})
+	places := index.New(index.NewRedis(rdb), w.store, quiet)
+	svc := join.New(join.Config{SmallList: -1, Store: w.store, Index: places, Tokens: w.ring, Now: time.Now, Log: quiet})
 	joined := 0
 	join := func() {
 		t.Helper()
 		joined++
-		w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)})
+		w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false)})
 		at, err := svc.Status(t.Context(), w.list.ID, w.queue[joined-1].email)
 		if err != nil || at.Position != int64(joined) {
 			t.Errorf("%+v, %v; want place %d", at, err, joined)
 		}
 	}
 	use := func() error {
-		return errors.Join(index.Rebuild(t.Context(), w.list.ID), index.CatchUp(t.Context(), w.list.ID))
+		return errors.Join(places.Rebuild(t.Context(), w.list.ID), places.CatchUp(t.Context(), w.list.ID))
 	}
 	join()
 	if err := use(); err != nil {
@@ -383,10 +386,10 @@ func TestRedisFailsOver(t *testing.T) {
 	join()
 	testenv.Within(t, 5*time.Second, "the index is written again", func() bool { return use() == nil })
 	join()
-	if err := index.CatchUp(t.Context(), w.list.ID); err != nil {
+	if err := places.CatchUp(t.Context(), w.list.ID); err != nil {
 		t.Error(err)
 	}
-	if n, err := rdb.ZCard(t.Context(), redis.KeysOf(w.list.ID)[0]).Result(); err != nil || n != int64(joined) {
+	if n, err := rdb.ZCard(t.Context(), index.KeysOf(w.list.ID)[0]).Result(); err != nil || n != int64(joined) {
 		t.Errorf("the index has %d of %d, %v", n, joined, err)
 	}
 }

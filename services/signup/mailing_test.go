@@ -12,8 +12,10 @@ import (
 	"waitlist.internal/libs/audit"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/grpc"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/queue"
 )
 
 const (
@@ -38,7 +40,7 @@ func (w *world) set(t *testing.T, settings, tier, status string) {
 func (w *world) signUp(t *testing.T, email, referredBy string) string {
 	t.Helper()
 	r, err := w.svc.Join(t.Context(), w.list.ID, fmt.Appendf(nil,
-		`{"email": %q, "first_name": "Ada", "last_name": "Byron", "referred_by_token": %q}`, email, referredBy), signup.Header{})
+		`{"email": %q, "first_name": "Ada", "last_name": "Byron", "referred_by_token": %q}`, email, referredBy), join.Header{})
 	if err != nil || !r.Created {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -113,9 +115,9 @@ func TestMilestonesWithinABatch(t *testing.T) {
 	if w.list, err = w.store.Waitlist(t.Context(), w.list.ID); err != nil {
 		t.Fatal(err)
 	}
-	ada := w.newJoin(signup.Token{}, false)
-	w.join(t, []*signup.Join{ada})
-	w.join(t, []*signup.Join{w.newJoin(ada.Token, true), w.newJoin(ada.Token, true), w.newJoin(ada.Token, true), w.newJoin(ada.Token, true)})
+	ada := w.newJoin(queue.Token{}, false)
+	w.join(t, []*queue.Join{ada})
+	w.join(t, []*queue.Join{w.newJoin(ada.Token, true), w.newJoin(ada.Token, true), w.newJoin(ada.Token, true), w.newJoin(ada.Token, true)})
 	var got []int64
 	for _, ev := range w.events(t) {
 		if c := ev.GetReferralCredited(); c != nil {
@@ -133,7 +135,7 @@ func TestRemovalAsksForWhatIsAssignedNow(t *testing.T) {
 	w := newWorld(t, 1)
 	w.signUp(t, "ada@example.com", "")
 	w.set(t, everyMail, "pro", "active")
-	if err := w.store.Remove(t.Context(), w.list, 1, signup.ByAdmin, audit.Entry{}); err != nil {
+	if err := w.store.Remove(t.Context(), w.list, 1, queue.ByAdmin, audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
 	events := w.events(t)
@@ -148,7 +150,7 @@ func TestOwnRequestAsksForNoMail(t *testing.T) {
 	w := newWorld(t, 1)
 	w.set(t, everyMail, "pro", "active")
 	w.signUp(t, "ada@example.com", "")
-	if err := w.store.Remove(t.Context(), w.list, 1, signup.OwnRequest, audit.Entry{}); err != nil {
+	if err := w.store.Remove(t.Context(), w.list, 1, queue.OwnRequest, audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
 	events := w.events(t)
@@ -160,7 +162,7 @@ func TestOwnRequestAsksForNoMail(t *testing.T) {
 func TestGetMailing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	server := grpc.NewSignups(signup.NewMessages(w.svc, w.store, nil, time.Now))
+	server := grpc.NewSignups(lists.NewMessages(w.svc, w.store, nil, time.Now))
 	get := func(number int64) *signupv1.GetMailingResponse {
 		t.Helper()
 		out, err := server.GetMailing(t.Context(), &signupv1.GetMailingRequest{WaitlistId: w.list.ID, Number: number})
@@ -231,7 +233,7 @@ func TestGetMailing(t *testing.T) {
 func TestRecipients(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	server := grpc.NewSignups(signup.NewMessages(w.svc, w.store, nil, time.Now))
+	server := grpc.NewSignups(lists.NewMessages(w.svc, w.store, nil, time.Now))
 	list := func(after int64, limit int32) []int64 {
 		t.Helper()
 		out, err := server.ListRecipients(t.Context(), &signupv1.ListRecipientsRequest{WaitlistId: w.list.ID, After: after, Limit: limit})
@@ -260,9 +262,9 @@ func TestRecipients(t *testing.T) {
 	if got := get(1, 2); len(got) != 0 {
 		t.Errorf("an empty list has %v", got)
 	}
-	var joins []*signup.Join
+	var joins []*queue.Join
 	for range 7 {
-		joins = append(joins, w.newJoin(signup.Token{}, false))
+		joins = append(joins, w.newJoin(queue.Token{}, false))
 	}
 	w.join(t, joins)
 	w.move(t, 6, 1) // the order is that of the numbers, not the queue's

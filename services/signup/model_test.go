@@ -26,9 +26,12 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/token"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/index"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/lists"
 	"waitlist.internal/services/signup/postgres"
-	"waitlist.internal/services/signup/redis"
+	"waitlist.internal/services/signup/queue"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -45,11 +48,11 @@ const (
 type member struct {
 	number    int64
 	email     string
-	token     signup.Token
+	token     queue.Token
 	referrals int64
 	// referred: the referrer has the credit. owed: it does not have it yet.
 	referred, owed bool
-	referrer       signup.Token
+	referrer       queue.Token
 	verified       bool
 }
 
@@ -66,14 +69,14 @@ type world struct {
 	pool   *pgxpool.Pool
 	rdb    *goredis.Client
 	store  *postgres.Signups
-	index  *signup.Index
-	sets   *redis.Index
-	svc    *signup.Service
-	admin  *signup.Admin
-	owners *signup.Owners
+	index  *index.Index
+	sets   *index.Redis
+	svc    *join.Service
+	admin  *lists.Admin
+	owners *lists.Owners
 	ring   *token.Ring
 
-	list *signup.Waitlist
+	list *waitlist.Waitlist
 	// owner is the list's.
 	owner access.Actor
 	queue []member
@@ -87,9 +90,9 @@ type world struct {
 	// flagged has the reasons of the live signups that the guard flagged, by number.
 	flagged map[int64]string
 	// seen has the networks of each referrer's guarded referrals.
-	seen map[signup.Token][]signup.Network
+	seen map[queue.Token][]queue.Network
 	// people has the persons of each referrer's guarded referrals.
-	people map[signup.Token]map[signup.Person]bool
+	people map[queue.Token]map[queue.Person]bool
 	// snapshot is an older copy of the index, as a restored Redis would have it.
 	snapshot [2]string
 }
@@ -111,12 +114,12 @@ func newWorld(t testing.TB, boost int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, pool: database(t), rdb: rdb, sets: redis.NewIndex(rdb), ring: ring}
+	w := &world{t: t, pool: database(t), rdb: rdb, sets: index.NewRedis(rdb), ring: ring}
 	quiet := slog.New(slog.DiscardHandler)
 	w.store = postgres.NewSignups(w.pool, ring, func() {}, time.Now)
-	w.index = signup.NewIndex(w.sets, w.store, quiet)
-	w.svc = signup.New(signup.Config{SmallList: -1, Store: w.store, Index: w.index, Tokens: ring, Now: time.Now, Log: quiet})
-	w.owners = signup.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, signup.Bounds{}, time.Now)
+	w.index = index.New(w.sets, w.store, quiet)
+	w.svc = join.New(join.Config{SmallList: -1, Store: w.store, Index: w.index, Tokens: ring, Now: time.Now, Log: quiet})
+	w.owners = lists.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, lists.Bounds{}, time.Now)
 	w.admin = w.adminOf(w.svc)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -128,8 +131,8 @@ func newWorld(t testing.TB, boost int) *world {
 }
 
 // adminOf returns the owners' side of svc.
-func (w *world) adminOf(svc *signup.Service) *signup.Admin {
-	return signup.NewAdmin(w.owners, svc, w.store, nil, time.Now, slog.New(slog.DiscardHandler))
+func (w *world) adminOf(svc *join.Service) *lists.Admin {
+	return lists.NewAdmin(w.owners, svc, w.store, nil, time.Now, slog.New(slog.DiscardHandler))
 }
 
 // open makes a new, empty waitlist the world's one. more holds further settings.
@@ -154,28 +157,28 @@ func (w *world) open(boost int, more ...string) {
 		OwnerID: owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1},
 	}}}
 	w.queue, w.total, w.lastNumber, w.names, w.snapshot, w.reader = nil, 0, 0, 0, [2]string{}, newReader()
-	w.flagged, w.seen = map[int64]string{}, map[signup.Token][]signup.Network{}
-	w.people = map[signup.Token]map[signup.Person]bool{}
+	w.flagged, w.seen = map[int64]string{}, map[queue.Token][]queue.Network{}
+	w.people = map[queue.Token]map[queue.Person]bool{}
 }
 
-func (w *world) newJoin(referrer signup.Token, referred bool) *signup.Join {
+func (w *world) newJoin(referrer queue.Token, referred bool) *queue.Join {
 	w.names++
 	email := fmt.Sprintf("p%d@example.com", w.names)
-	return &signup.Join{
-		Waitlist: w.list, Email: email, Token: signup.NewToken(),
-		ReferredBy: referrer, HasReferrer: referred, CreatedAt: time.Now(), Evidence: signup.Evidence{Person: personOf(email)},
+	return &queue.Join{
+		Waitlist: w.list, Email: email, Token: queue.NewToken(),
+		ReferredBy: referrer, HasReferrer: referred, CreatedAt: time.Now(), Evidence: queue.Evidence{Person: personOf(email)},
 	}
 }
 
 // join commits a batch and tells the oracle, which credits one by one.
-func (w *world) join(t tester, joins []*signup.Join) {
-	b, err := w.store.Join(t.Context(), w.list.ID, joins, func(l *signup.Locked) *signup.Batch {
-		return l.Decide(joins, nil, signup.NewEventID)
+func (w *world) join(t tester, joins []*queue.Join) {
+	b, err := w.store.Join(t.Context(), w.list.ID, joins, func(l *queue.Locked) *queue.Batch {
+		return l.Decide(joins, nil, queue.NewEventID)
 	})
 	if err != nil {
 		t.Fatalf("join: %v", err)
 	}
-	before := map[signup.Token]int{} // guarded referrals before the batch
+	before := map[queue.Token]int{} // guarded referrals before the batch
 	for tok, seen := range w.seen {
 		before[tok] = len(seen)
 	}
@@ -196,24 +199,24 @@ func (w *world) join(t tester, joins []*signup.Join) {
 		}
 		at := w.byToken(j.ReferredBy)
 		// A batch does not know the tokens that it makes.
-		if !j.HasReferrer || at < 0 || slices.ContainsFunc(joins, func(k *signup.Join) bool { return k.Token == j.ReferredBy }) {
+		if !j.HasReferrer || at < 0 || slices.ContainsFunc(joins, func(k *queue.Join) bool { return k.Token == j.ReferredBy }) {
 			continue
 		}
 		m := &w.queue[len(w.queue)-1]
 		m.referrer = j.ReferredBy
 		mode := w.list.Settings.ReferralGuard
-		if mode != signup.GuardOff {
+		if mode != waitlist.GuardOff {
 			if why := w.doubts(j, before[j.ReferredBy]); why != "" {
 				w.flagged[m.number] = why
 			}
 			w.seen[j.ReferredBy] = append(w.seen[j.ReferredBy], j.Evidence.Network)
 			if w.people[j.ReferredBy] == nil {
-				w.people[j.ReferredBy] = map[signup.Person]bool{}
+				w.people[j.ReferredBy] = map[queue.Person]bool{}
 			}
 			w.people[j.ReferredBy][j.Evidence.Person] = true
 		}
 		later := w.list.Settings.CreditAfterVerification
-		if m.owed = (later != nil && *later) || (mode == signup.GuardWithhold && w.flagged[m.number] != ""); m.owed {
+		if m.owed = (later != nil && *later) || (mode == waitlist.GuardWithhold && w.flagged[m.number] != ""); m.owed {
 			continue
 		}
 		m.referred = true
@@ -224,12 +227,12 @@ func (w *world) join(t tester, joins []*signup.Join) {
 
 // doubts returns why the guard flags j, whose referrer had before guarded referrals when
 // the batch began.
-func (w *world) doubts(j *signup.Join, before int) string {
+func (w *world) doubts(j *queue.Join, before int) string {
 	seen := w.seen[j.ReferredBy]
 	recent := seen[max(0, before-30):]
 	alike := 0
 	for _, n := range recent {
-		if n == j.Evidence.Network && n != (signup.Network{}) {
+		if n == j.Evidence.Network && n != (queue.Network{}) {
 			alike++
 		}
 	}
@@ -295,7 +298,7 @@ func (w *world) verify(t tester, at int) {
 }
 
 // importRows imports rows and tells the oracle.
-func (w *world) importRows(t tester, rows []signup.ImportRow) {
+func (w *world) importRows(t tester, rows []queue.ImportRow) {
 	imported, err := w.admin.ImportRows(t.Context(), w.list, rows, audit.Entry{})
 	if err != nil {
 		t.Fatalf("import: %v", err)
@@ -324,7 +327,7 @@ func (w *world) byEmail(email string) int {
 	return slices.IndexFunc(w.queue, func(m member) bool { return m.email == email })
 }
 
-func (w *world) byToken(tok signup.Token) int {
+func (w *world) byToken(tok queue.Token) int {
 	return slices.IndexFunc(w.queue, func(m member) bool { return m.token == tok })
 }
 
@@ -332,7 +335,7 @@ func (w *world) byToken(tok signup.Token) int {
 func (w *world) pick(t *rapid.T) int { return rapid.IntRange(0, len(w.queue)-1).Draw(t, "member") }
 
 // suspect gives a referral a random part of what the guard looks for.
-func (w *world) suspect(t *rapid.T, j *signup.Join) {
+func (w *world) suspect(t *rapid.T, j *queue.Join) {
 	j.Evidence.Network[0] = rapid.ByteRange(0, 9).Draw(t, "network")
 	j.Evidence.TooFast = rapid.IntRange(0, 3).Draw(t, "fast") == 0
 	switch rapid.IntRange(0, 7).Draw(t, "suspect") {
@@ -353,7 +356,7 @@ func nameOf(email string) string {
 }
 
 // personOf returns what tells people apart in the model.
-func personOf(email string) (p signup.Person) {
+func personOf(email string) (p queue.Person) {
 	sum := sha256.Sum256([]byte(nameOf(email)))
 	copy(p[:], sum[:])
 	return p
@@ -442,14 +445,14 @@ func (w *world) checkIndex(t tester, want []int64) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, signup.ErrUnusable) {
+		if !errors.Is(err, index.ErrUnusable) {
 			t.Fatalf("catch up: %v", err)
 		}
 		if err := w.index.Rebuild(ctx, w.list.ID); err != nil {
 			t.Fatalf("rebuild: %v", err)
 		}
 	}
-	members, err := w.rdb.ZRange(ctx, redis.KeysOf(w.list.ID)[0], 0, -1).Result()
+	members, err := w.rdb.ZRange(ctx, index.KeysOf(w.list.ID)[0], 0, -1).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -467,7 +470,7 @@ func (w *world) checkIndex(t tester, want []int64) {
 // damage does to the index what can happen to a Redis.
 func (w *world) damage(t *rapid.T) {
 	ctx := context.Background()
-	keys := redis.KeysOf(w.list.ID)
+	keys := index.KeysOf(w.list.ID)
 	set, mark := keys[0], keys[1]
 	switch rapid.SampledFrom([]string{"flush", "evict", "forget", "lose", "save", "restore"}).Draw(t, "damage") {
 	case "flush":
@@ -535,9 +538,9 @@ func walk(t *testing.T) {
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"join": func(rt *rapid.T) {
-				joins := make([]*signup.Join, rapid.IntRange(1, 4).Draw(rt, "batch"))
+				joins := make([]*queue.Join, rapid.IntRange(1, 4).Draw(rt, "batch"))
 				for i := range joins {
-					var referrer signup.Token
+					var referrer queue.Token
 					referred := len(w.queue) > 0 && rapid.Bool().Draw(rt, "referred")
 					if referred {
 						referrer = w.queue[w.pick(rt)].token
@@ -552,8 +555,8 @@ func walk(t *testing.T) {
 			// A few referrers share all credits of a batch.
 			"rush": func(rt *rapid.T) {
 				here(rt)
-				referrers := []signup.Token{w.queue[w.pick(rt)].token, w.queue[w.pick(rt)].token, w.queue[w.pick(rt)].token}
-				joins := make([]*signup.Join, rapid.IntRange(5, 12).Draw(rt, "batch"))
+				referrers := []queue.Token{w.queue[w.pick(rt)].token, w.queue[w.pick(rt)].token, w.queue[w.pick(rt)].token}
+				joins := make([]*queue.Join, rapid.IntRange(5, 12).Draw(rt, "batch"))
 				for i := range joins {
 					joins[i] = w.newJoin(rapid.SampledFrom(referrers).Draw(rt, "referrer"), true)
 				}
@@ -569,25 +572,25 @@ func walk(t *testing.T) {
 			},
 			"credit": func(rt *rapid.T) {
 				here(rt)
-				w.join(rt, []*signup.Join{w.newJoin(w.queue[w.pick(rt)].token, true)})
+				w.join(rt, []*queue.Join{w.newJoin(w.queue[w.pick(rt)].token, true)})
 			},
 			"again": func(rt *rapid.T) {
 				here(rt)
-				j := w.newJoin(signup.NewToken(), true)
+				j := w.newJoin(queue.NewToken(), true)
 				j.Email = w.queue[w.pick(rt)].email
-				w.join(rt, []*signup.Join{j, w.newJoin(signup.Token{}, false)})
+				w.join(rt, []*queue.Join{j, w.newJoin(queue.Token{}, false)})
 			},
 			"import": func(rt *rapid.T) {
-				rows := make([]signup.ImportRow, rapid.IntRange(0, 4).Draw(rt, "rows"))
+				rows := make([]queue.ImportRow, rapid.IntRange(0, 4).Draw(rt, "rows"))
 				for i := range rows {
-					j := w.newJoin(signup.Token{}, false)
-					rows[i] = signup.ImportRow{Email: j.Email, Token: j.Token}
+					j := w.newJoin(queue.Token{}, false)
+					rows[i] = queue.ImportRow{Email: j.Email, Token: j.Token}
 				}
 				if len(w.queue) > 0 && rapid.Bool().Draw(rt, "present") {
-					rows = append(rows, signup.ImportRow{Email: w.queue[w.pick(rt)].email, Token: signup.NewToken()})
+					rows = append(rows, queue.ImportRow{Email: w.queue[w.pick(rt)].email, Token: queue.NewToken()})
 				}
 				if len(rows) > 0 && rapid.Bool().Draw(rt, "twice") {
-					rows = append(rows, signup.ImportRow{Email: rows[0].Email, Token: signup.NewToken()})
+					rows = append(rows, queue.ImportRow{Email: rows[0].Email, Token: queue.NewToken()})
 				}
 				w.importRows(rt, rows)
 			},
@@ -628,9 +631,9 @@ func TestOneSpot(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, 1)
-			var joins []*signup.Join
+			var joins []*queue.Join
 			for range 250 {
-				joins = append(joins, w.newJoin(signup.Token{}, false))
+				joins = append(joins, w.newJoin(queue.Token{}, false))
 			}
 			w.join(t, joins)
 			for step := range 600 {
@@ -660,7 +663,7 @@ func TestOtherHistory(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, 1)
-			w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)})
+			w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false)})
 			w.move(t, 2, 1)
 			w.move(t, 2, 2)
 			w.check(t)
@@ -676,7 +679,7 @@ func TestOtherHistory(t *testing.T) {
 			}
 			w.place(0, 1)
 			if tt.goesOn {
-				w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)})
+				w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false)})
 				var numbers []int64
 				for _, m := range w.queue {
 					numbers = append(numbers, m.number)

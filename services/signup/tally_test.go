@@ -16,21 +16,22 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/views"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/queue"
 )
 
 // tally is a whole tally.
 type tally struct {
 	last   int64
-	days   map[string]signup.DayTally
-	values map[[2]string]signup.ValueTally
+	days   map[string]lists.DayTally
+	values map[[2]string]lists.ValueTally
 }
 
 func (w *world) tally(t *testing.T) tally {
 	t.Helper()
-	out := tally{days: map[string]signup.DayTally{}, values: map[[2]string]signup.ValueTally{}}
+	out := tally{days: map[string]lists.DayTally{}, values: map[[2]string]lists.ValueTally{}}
 	pieces := 0
-	err := w.admin.Tally(t.Context(), w.list.ID, func(p signup.Tally) error {
+	err := w.admin.Tally(t.Context(), w.list.ID, func(p lists.Tally) error {
 		if pieces++; pieces == 1 {
 			out.last = p.LastNumber
 		}
@@ -68,16 +69,16 @@ func TestTally(t *testing.T) {
 	// Around midnights: the day is UTC's.
 	begin := time.Date(2026, 2, 27, 23, 59, 59, 999_000_000, time.UTC)
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
-	want := tally{days: map[string]signup.DayTally{}, values: map[[2]string]signup.ValueTally{}}
+	want := tally{days: map[string]lists.DayTally{}, values: map[[2]string]lists.ValueTally{}}
 	var numbers []int64
-	var token signup.Token
+	var token queue.Token
 	const people = 300
 	for i := range people {
 		j := w.newJoin(token, i > 0 && r.IntN(2) == 0)
 		j.CreatedAt = begin.Add(time.Duration(i/100) * 24 * time.Hour).Add(time.Duration(r.IntN(3)) * time.Millisecond)
 		j.Evidence.Disposable = r.IntN(3) == 0
 		j.UTMSource, j.UTMMedium, j.UTMCampaign = pick("", "launch", "Launch", "it's; --"), pick("", "mail"), fmt.Sprint("c", r.IntN(40))
-		w.join(t, []*signup.Join{j})
+		w.join(t, []*queue.Join{j})
 		if i == 0 {
 			token = j.Token
 		}
@@ -96,7 +97,7 @@ func TestTally(t *testing.T) {
 				continue
 			}
 			v := want.values[[2]string{field, value}]
-			want.values[[2]string{field, value}] = signup.ValueTally{Field: field, Value: value, Count: v.Count + 1, LastNumber: number}
+			want.values[[2]string{field, value}] = lists.ValueTally{Field: field, Value: value, Count: v.Count + 1, LastNumber: number}
 		}
 	}
 	check := func(when string) {
@@ -109,9 +110,9 @@ func TestTally(t *testing.T) {
 	check("nobody has left")
 	r.Shuffle(len(numbers), func(i, j int) { numbers[i], numbers[j] = numbers[j], numbers[i] })
 	for i, n := range numbers[:people/2] {
-		why := signup.ByAdmin
+		why := queue.ByAdmin
 		if i%2 == 0 {
-			why = signup.OwnRequest
+			why = queue.OwnRequest
 		}
 		if err := w.store.Remove(t.Context(), w.list, n, why, audit.Entry{}); err != nil {
 			t.Fatal(err)
@@ -119,17 +120,17 @@ func TestTally(t *testing.T) {
 	}
 	check("half of them have left")
 	for _, n := range numbers[people/2:] {
-		if err := w.store.Remove(t.Context(), w.list, n, signup.OwnRequest, audit.Entry{}); err != nil {
+		if err := w.store.Remove(t.Context(), w.list, n, queue.OwnRequest, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	check("all have left")
 	// Whoever was not there when asked to leave is not counted twice.
-	if err := w.store.Remove(t.Context(), w.list, numbers[0], signup.ByAdmin, audit.Entry{}); !apierr.Is(err, apierr.NotFound) {
+	if err := w.store.Remove(t.Context(), w.list, numbers[0], queue.ByAdmin, audit.Entry{}); !apierr.Is(err, apierr.NotFound) {
 		t.Errorf("left twice: %v", err)
 	}
 	check("one wants to leave twice")
-	if err := w.admin.Tally(t.Context(), uuid.NewString(), func(signup.Tally) error { return nil }); !apierr.Is(err, apierr.NotFound) {
+	if err := w.admin.Tally(t.Context(), uuid.NewString(), func(lists.Tally) error { return nil }); !apierr.Is(err, apierr.NotFound) {
 		t.Errorf("tally of no waitlist: %v", err)
 	}
 }
@@ -158,16 +159,16 @@ func TestWaitlistIDs(t *testing.T) {
 func TestAnalyticsOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	var referrers []*signup.Join
+	var referrers []*queue.Join
 	for i := range 12 {
-		j := w.newJoin(signup.Token{}, false)
+		j := w.newJoin(queue.Token{}, false)
 		j.FirstName = fmt.Sprint("N", i)
-		w.join(t, []*signup.Join{j})
+		w.join(t, []*queue.Join{j})
 		referrers = append(referrers, j)
 	}
 	// The last one named most often, the others once, the second before the first.
 	for _, i := range []int{11, 11, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9} {
-		w.join(t, []*signup.Join{w.newJoin(referrers[i].Token, true)})
+		w.join(t, []*queue.Join{w.newJoin(referrers[i].Token, true)})
 	}
 	actor := func(role access.Role, tier access.Tier, status access.Status, trial bool) access.Actor {
 		a := access.Actor{AccountID: uuid.NewString(), EmailVerified: true, Grants: []access.Grant{{
@@ -214,7 +215,7 @@ func TestAnalyticsOrder(t *testing.T) {
 		if i == 0 {
 			n = 2
 		}
-		if r != (signup.Referrer{Email: referrers[who].Email, FirstName: fmt.Sprint("N", who), ReferralCount: n}) {
+		if r != (lists.Referrer{Email: referrers[who].Email, FirstName: fmt.Sprint("N", who), ReferralCount: n}) {
 			t.Errorf("place %d: %+v", i+1, r)
 		}
 	}

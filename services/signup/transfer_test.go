@@ -23,8 +23,11 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/lists"
 	"waitlist.internal/services/signup/postgres"
+	"waitlist.internal/services/signup/queue"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 func (w *world) exec(t *testing.T, sql string, args ...any) {
@@ -56,7 +59,7 @@ func pieces(raw []byte, n int) func() ([]byte, error) {
 	}
 }
 
-func (w *world) imports(ctx context.Context, body string) (signup.Imported, error) {
+func (w *world) imports(ctx context.Context, body string) (lists.Imported, error) {
 	return w.admin.Import(ctx, w.owner, w.list.ID, pieces([]byte(body), 1000))
 }
 
@@ -80,16 +83,16 @@ func TestExport(t *testing.T) {
 	}
 	w.exec(t, `UPDATE waitlist SET settings = settings - 'referral_guard' WHERE id = $1`, w.list.ID)
 	at := time.Date(2026, 3, 1, 12, 0, 0, 5_999_000, time.UTC)
-	plain, full := w.newJoin(signup.Token{}, false), w.newJoin(signup.Token{}, false)
+	plain, full := w.newJoin(queue.Token{}, false), w.newJoin(queue.Token{}, false)
 	plain.Email, plain.Phone, plain.FirstName, plain.LastName = "=me@example.com", "+15550100", "O'Hara", "-1"
 	plain.UTMSource, plain.UTMContent = "a\nb", "@x"
 	plain.CreatedAt, full.CreatedAt = at, at
-	w.join(t, []*signup.Join{plain})
+	w.join(t, []*queue.Join{plain})
 	full.ReferredBy, full.HasReferrer = plain.Token, true
 	full.Email, full.Phone, full.FirstName = "b@example.com", "+1 555", `"A", B`
 	full.Answers = []byte(`{"a": true, "b": "+5, \"6\"\r\n7", "gone": "not asked any more"}`)
 	full.ConsentAt, full.ConsentVersion, full.PolicyVersion = at, "0123456789ab", "=1"
-	w.join(t, []*signup.Join{full})
+	w.join(t, []*queue.Join{full})
 	w.exec(t, `UPDATE signup SET email_verified_at = $2, email_opt_out_at = $2 WHERE waitlist_id = $1 AND email = 'b@example.com'`,
 		w.list.ID, at)
 	w.exec(t, `INSERT INTO flagged (waitlist_id, number, reasons) VALUES ($1, 2, 'disposable_domain,velocity')`, w.list.ID)
@@ -112,9 +115,9 @@ func TestExportIsASnapshot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	const n = 2000
-	var joins []*signup.Join
+	var joins []*queue.Join
 	for range n {
-		joins = append(joins, w.newJoin(signup.Token{}, false))
+		joins = append(joins, w.newJoin(queue.Token{}, false))
 	}
 	w.join(t, joins)
 	var file bytes.Buffer
@@ -335,9 +338,9 @@ func TestImport(t *testing.T) {
 	w := newWorld(t, 1)
 	w.exec(t, `UPDATE waitlist SET settings = '{"status": "closed", "name_field": "required", "allowed_email_domains": ["example.org"]}' `+
 		`WHERE id = $1`, w.list.ID)
-	first := w.newJoin(signup.Token{}, false)
+	first := w.newJoin(queue.Token{}, false)
 	first.Email = "here@example.com"
-	w.join(t, []*signup.Join{first})
+	w.join(t, []*queue.Join{first})
 	res, err := w.imports(t.Context(), `{"other": 1, "signups": [
 		{"email": " A@Example.COM ", "first_name": " Ada ", "last_name": "Lovelace", "phone": "+15550100", "position": 1},
 		{"email": "here@example.com"},
@@ -352,7 +355,7 @@ func TestImport(t *testing.T) {
 	if err != nil || res.Imported != 2 || res.Skipped != 2 {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	want := []signup.ImportError{
+	want := []lists.ImportError{
 		{Row: 4, Message: "The email address is missing."},
 		{Row: 5, Message: "The email address is missing."},
 		{Row: 6, Email: "  ", Message: "The email address is missing."},
@@ -438,7 +441,7 @@ func TestImportLarge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	for range 3 {
-		w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)}) // p1 to p3
+		w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false)}) // p1 to p3
 	}
 	const n = 4500
 	check := func(body string, imported, skipped int64) {
@@ -526,10 +529,10 @@ func TestImportBeside(t *testing.T) {
 	}
 }
 
-func importRows(n int) []signup.ImportRow {
-	rows := make([]signup.ImportRow, n)
+func importRows(n int) []queue.ImportRow {
+	rows := make([]queue.ImportRow, n)
 	for i := range rows {
-		rows[i] = signup.ImportRow{Email: fmt.Sprintf("p%d@example.com", i), Token: signup.NewToken()}
+		rows[i] = queue.ImportRow{Email: fmt.Sprintf("p%d@example.com", i), Token: queue.NewToken()}
 	}
 	return rows
 }
@@ -544,7 +547,7 @@ type interrupted struct {
 }
 
 func (s *interrupted) Import(
-	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, known *signup.Known, by audit.Entry,
+	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *lists.Known, by audit.Entry,
 ) (int64, error) {
 	s.chunk++
 	if s.before != nil {
@@ -557,8 +560,8 @@ func (s *interrupted) Import(
 	return n, err
 }
 
-func (w *world) over(store signup.AdminStore) *signup.Admin {
-	return signup.NewAdmin(w.owners, w.svc, store, nil, time.Now, slog.New(slog.DiscardHandler))
+func (w *world) over(store lists.AdminStore) *lists.Admin {
+	return lists.NewAdmin(w.owners, w.svc, store, nil, time.Now, slog.New(slog.DiscardHandler))
 }
 
 // TestImportInterrupted: a lost answer to COMMIT counts nobody twice or not at
@@ -569,10 +572,10 @@ func TestImportInterrupted(t *testing.T) {
 	t.Run("unknown outcome", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 1)
-		w.join(t, []*signup.Join{w.newJoin(signup.Token{}, false)}) // p1
+		w.join(t, []*queue.Join{w.newJoin(queue.Token{}, false)}) // p1
 		admin := w.over(&interrupted{Signups: w.store, after: func(chunk int, n int64) (int64, error) {
 			if chunk%2 == 1 {
-				return 0, &signup.RetryError{Err: io.ErrUnexpectedEOF}
+				return 0, &join.RetryError{Err: io.ErrUnexpectedEOF}
 			}
 			return n, nil
 		}})

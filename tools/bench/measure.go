@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	goredis "github.com/redis/go-redis/v9"
 
-	"waitlist.internal/services/signup/redis"
+	"waitlist.internal/services/signup/index"
 )
 
 const (
@@ -543,7 +543,7 @@ func (b *bench) index(ctx context.Context, c crowd) (took time.Duration, err err
 		return 0, err
 	}
 	err = poll(ctx, 100*time.Millisecond, func() (bool, error) {
-		live, err := client.HGet(ctx, redis.KeysOf(c.list.id)[1], "live").Int()
+		live, err := client.HGet(ctx, index.KeysOf(c.list.id)[1], "live").Int()
 		if errors.Is(err, goredis.Nil) {
 			return false, nil
 		}

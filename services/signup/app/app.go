@@ -19,8 +19,9 @@ import (
 	"waitlist.internal/libs/views"
 	"waitlist.internal/services/signup"
 	signuphttp "waitlist.internal/services/signup/http"
+	"waitlist.internal/services/signup/index"
+	"waitlist.internal/services/signup/join"
 	"waitlist.internal/services/signup/postgres"
-	"waitlist.internal/services/signup/redis"
 )
 
 // Config is the service's environment.
@@ -115,10 +116,10 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		measured := newMetrics(rt.Telemetry.Registerer)
 		store := postgres.NewSignups(rt.Pool, rt.Tokens, wake, time.Now)
 		store.Changed = measured.changed
-		index := signup.NewIndex(redis.NewIndex(rt.Redis), store, rt.Log)
-		index.Measured = measured.caughtUp
-		svc := signup.New(signup.Config{
-			Store: store, Index: index, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log,
+		places := index.New(index.NewRedis(rt.Redis), store, rt.Log)
+		places.Measured = measured.caughtUp
+		svc := join.New(join.Config{
+			Store: store, Index: places, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log,
 			Committed: measured.committed, Waited: func(d time.Duration) { measured.wait.Observe(d.Seconds()) },
 			Workers: batchWorkers, MaxBatch: batchSize, MaxQueue: cfg.QueueSize, MaxWait: cfg.MaxWait,
 			PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,

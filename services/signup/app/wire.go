@@ -11,17 +11,18 @@ import (
 	analyticsv1 "waitlist.internal/proto/gen/waitlist/analytics/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/grpc"
 	signuphttp "waitlist.internal/services/signup/http"
+	"waitlist.internal/services/signup/index"
+	"waitlist.internal/services/signup/join"
 	signupkafka "waitlist.internal/services/signup/kafka"
+	"waitlist.internal/services/signup/lists"
 	"waitlist.internal/services/signup/postgres"
-	"waitlist.internal/services/signup/redis"
 )
 
 // wire adds the owners' side of waitlists: their routes, the internal interface, the
 // consumer of account events, and the purge.
-func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.Service, wake func()) error {
+func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *join.Service, wake func()) error {
 	waitlists := postgres.NewWaitlists(rt.Pool, wake, time.Now)
 	messaging, err := rt.Dial("messaging")
 	if err != nil {
@@ -37,21 +38,21 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 	if err != nil {
 		return err
 	}
-	var verified signup.Accounts
+	var verified lists.Accounts
 	if cfg.EnforceEmailVerification {
 		verified = grpc.Accounts{Account: accounts}
 	}
-	owners := signup.NewOwners(waitlists, rt.Seal, grpc.Templates{Messaging: messages}, signup.Bounds{
+	owners := lists.NewOwners(waitlists, rt.Seal, grpc.Templates{Messaging: messages}, lists.Bounds{
 		Waitlists: cfg.MaxWaitlists, SettingsBytes: cfg.MaxSettingsBytes,
 	}, time.Now)
-	admin := signup.NewAdmin(owners, svc, store, verified, time.Now, rt.Log)
+	admin := lists.NewAdmin(owners, svc, store, verified, time.Now, rt.Log)
 	signuphttp.OwnersRoutes(rt.Engine, signuphttp.Backends{
 		Accounts: accounts, Owners: owners, Admin: admin,
 		Analytics: analyticsv1.NewAnalyticsServiceClient(analytics), Messaging: messages,
 	})
 	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(admin))
-	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(signup.NewMessages(svc, store, rt.Seal, time.Now)))
+	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(lists.NewMessages(svc, store, rt.Seal, time.Now)))
 	signupv1.RegisterFormServiceServer(rt.GRPC, &grpc.Forms{Service: svc, Views: store})
 
 	if err := rt.Consume("account events", kafka.ConsumerConfig{
@@ -65,7 +66,7 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *signup.
 	purge := &postgres.Purge{
 		Pool: rt.Pool, Every: cfg.PurgeEvery, Kept: cfg.TombstoneKept, Log: rt.Log,
 		Forget: func(ctx context.Context, waitlistID string) error {
-			return rt.Redis.Unlink(ctx, redis.KeysOf(waitlistID)...).Err()
+			return rt.Redis.Unlink(ctx, index.KeysOf(waitlistID)...).Err()
 		},
 	}
 	rt.Singleton("purge", purge.Run)

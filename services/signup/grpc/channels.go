@@ -4,13 +4,13 @@ import (
 	"context"
 
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // GetNotice implements the service.
 func (s *Signups) GetNotice(ctx context.Context, r *signupv1.GetNoticeRequest) (*signupv1.GetNoticeResponse, error) {
-	if _, ok := signup.ParseID(r.GetWaitlistId()); !ok {
-		return nil, signup.ErrNoWaitlist()
+	if _, ok := waitlist.ParseID(r.GetWaitlistId()); !ok {
+		return nil, waitlist.ErrNotFound()
 	}
 	n, err := s.messages.Notice(ctx, r.GetWaitlistId(), r.GetNumber(), r.GetWithPosition())
 	if err != nil {

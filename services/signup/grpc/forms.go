@@ -10,23 +10,24 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/views"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // Forms serves FormService.
 type Forms struct {
 	signupv1.UnimplementedFormServiceServer
 
-	Service *signup.Service
+	Service *join.Service
 	// Views takes the counts.
 	Views views.Store
 }
 
 // GetForm implements the service.
 func (s *Forms) GetForm(ctx context.Context, r *signupv1.GetFormRequest) (*signupv1.GetFormResponse, error) {
-	id, ok := signup.ParseID(r.GetWaitlistId())
+	id, ok := waitlist.ParseID(r.GetWaitlistId())
 	if !ok {
-		return nil, signup.ErrNoWaitlist()
+		return nil, waitlist.ErrNotFound()
 	}
 	f, err := s.Service.Form(ctx, id)
 	if err != nil {
@@ -50,7 +51,7 @@ func (s *Forms) CountViews(ctx context.Context, r *signupv1.CountViewsRequest) (
 	}
 	counts := make([]views.Count, len(r.GetCounts()))
 	for i, c := range r.GetCounts() {
-		id, ok := signup.ParseID(c.GetWaitlistId())
+		id, ok := waitlist.ParseID(c.GetWaitlistId())
 		if !ok || uuid.Validate(c.GetId()) != nil || c.GetViews() < 1 || !c.GetAt().IsValid() {
 			return nil, invalidCounts("Each count needs an id, a waitlist, a number above 0 and a time.")
 		}

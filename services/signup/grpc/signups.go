@@ -5,23 +5,24 @@ import (
 
 	"waitlist.internal/libs/apierr"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // Signups serves SignupService.
 type Signups struct {
 	signupv1.UnimplementedSignupServiceServer
-	messages *signup.Messages
+	messages *lists.Messages
 }
 
 // NewSignups returns the server of messages.
-func NewSignups(messages *signup.Messages) *Signups { return &Signups{messages: messages} }
+func NewSignups(messages *lists.Messages) *Signups { return &Signups{messages: messages} }
 
 // GetMailing implements the service.
 func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest) (*signupv1.GetMailingResponse, error) {
-	id, ok := signup.ParseID(r.GetWaitlistId())
+	id, ok := waitlist.ParseID(r.GetWaitlistId())
 	if !ok {
-		return nil, signup.ErrNoWaitlist()
+		return nil, waitlist.ErrNotFound()
 	}
 	m, err := s.messages.Mailing(ctx, id, r.GetNumber())
 	if err != nil {
@@ -55,7 +56,7 @@ func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest)
 
 // WaitlistExists implements the service.
 func (s *Signups) WaitlistExists(ctx context.Context, r *signupv1.WaitlistExistsRequest) (*signupv1.WaitlistExistsResponse, error) {
-	id, ok := signup.ParseID(r.GetWaitlistId())
+	id, ok := waitlist.ParseID(r.GetWaitlistId())
 	if !ok {
 		return &signupv1.WaitlistExistsResponse{}, nil
 	}
@@ -68,9 +69,9 @@ func (s *Signups) WaitlistExists(ctx context.Context, r *signupv1.WaitlistExists
 
 // ListRecipients implements the service.
 func (s *Signups) ListRecipients(ctx context.Context, r *signupv1.ListRecipientsRequest) (*signupv1.ListRecipientsResponse, error) {
-	id, ok := signup.ParseID(r.GetWaitlistId())
+	id, ok := waitlist.ParseID(r.GetWaitlistId())
 	if !ok {
-		return nil, signup.ErrNoWaitlist()
+		return nil, waitlist.ErrNotFound()
 	}
 	numbers, err := s.messages.OptedIn(ctx, id, r.GetAfter(), int(r.GetLimit()))
 	if err != nil {
@@ -81,9 +82,9 @@ func (s *Signups) ListRecipients(ctx context.Context, r *signupv1.ListRecipients
 
 // GetRecipients implements the service.
 func (s *Signups) GetRecipients(ctx context.Context, r *signupv1.GetRecipientsRequest) (*signupv1.GetRecipientsResponse, error) {
-	id, ok := signup.ParseID(r.GetWaitlistId())
+	id, ok := waitlist.ParseID(r.GetWaitlistId())
 	if !ok {
-		return nil, signup.ErrNoWaitlist()
+		return nil, waitlist.ErrNotFound()
 	}
 	a, err := s.messages.Recipients(ctx, id, r.GetNumbers())
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"waitlist.internal/libs/rpc"
 	"waitlist.internal/libs/testenv"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/grpc"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -74,9 +74,9 @@ func TestUnknownTemplates(t *testing.T) {
 	serving.Go(func() { _ = server.Serve(l) })
 	t.Cleanup(func() { server.Stop(); serving.Wait() })
 
-	gone := signup.Assignment{Mail: "offboarding", TemplateID: "b"}
-	unknown, err := templates.Unknown(t.Context(), ownerID, []signup.Assignment{{Mail: "signup_confirmation", TemplateID: "a"}, gone})
-	if err != nil || !slices.Equal(unknown, []signup.Assignment{gone}) {
+	gone := waitlist.Assignment{Mail: "offboarding", TemplateID: "b"}
+	unknown, err := templates.Unknown(t.Context(), ownerID, []waitlist.Assignment{{Mail: "signup_confirmation", TemplateID: "a"}, gone})
+	if err != nil || !slices.Equal(unknown, []waitlist.Assignment{gone}) {
 		t.Errorf("%v, %v", unknown, err)
 	}
 }
@@ -91,7 +91,7 @@ func TestNobodyToAsk(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	_, err := templates.Unknown(t.Context(), ownerID, []signup.Assignment{{Mail: "offboarding", TemplateID: "b"}})
+	_, err := templates.Unknown(t.Context(), ownerID, []waitlist.Assignment{{Mail: "offboarding", TemplateID: "b"}})
 	if e := apierr.From(err); e == nil || e.Code != apierr.InternalError || e.RetryAfter <= 0 {
 		t.Errorf("%v", err)
 	}

@@ -25,8 +25,9 @@ import (
 	"waitlist.internal/libs/token"
 	"waitlist.internal/libs/views"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
-	"waitlist.internal/services/signup"
 	signuphttp "waitlist.internal/services/signup/http"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/lists"
 	"waitlist.internal/services/signup/postgres"
 )
 
@@ -43,7 +44,7 @@ const clockText = "2026-05-04T03:02:01.678Z"
 // env is the router over the domain and a Postgres of its own, with one waitlist.
 type env struct {
 	pool *pgxpool.Pool
-	svc  *signup.Service
+	svc  *join.Service
 	ring *token.Ring
 	// stop ends the service, which then refuses signups.
 	stop   func()
@@ -59,7 +60,7 @@ type env struct {
 
 // newEnv returns an env whose owner has a tier. The service of an env with
 // MaxQueue set does not run: what is queued stays there.
-func newEnv(t *testing.T, tier string, cfg signup.Config, shown *views.Counter) *env {
+func newEnv(t *testing.T, tier string, cfg join.Config, shown *views.Counter) *env {
 	t.Helper()
 	e := &env{pool: testenv.Migrated(t, "signup", 8, postgres.Migrations), owner: uuid.NewString(), list: uuid.NewString()}
 	var err error
@@ -74,7 +75,7 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, shown *views.Counter) 
 		cfg.Now = now
 	}
 	cfg.Store, cfg.Tokens, cfg.Log = store, e.ring, quiet
-	e.svc = signup.New(cfg)
+	e.svc = join.New(cfg)
 	e.stop = func() {}
 	if cfg.MaxQueue == 0 {
 		e.stop = testenv.Run(t, e.svc.Run)
@@ -84,12 +85,12 @@ func newEnv(t *testing.T, tier string, cfg signup.Config, shown *views.Counter) 
 		t.Fatal(err)
 	}
 	signuphttp.Routes(engine, e.svc, shown, formURL)
-	owners := signup.NewOwners(postgres.NewWaitlists(e.pool, func() {}, now), nil, nil, signup.Bounds{}, now)
+	owners := lists.NewOwners(postgres.NewWaitlists(e.pool, func() {}, now), nil, nil, lists.Bounds{}, now)
 	e.actor = access.Actor{AccountID: e.owner, EmailVerified: true, Grants: []access.Grant{{
 		OwnerID: e.owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Tier(tier), Status: access.Active, Version: 1},
 	}}}
 	signuphttp.OwnersRoutes(engine, signuphttp.Backends{
-		Accounts: e, Owners: owners, Admin: signup.NewAdmin(owners, e.svc, store, nil, now, slog.New(slog.DiscardHandler)), Analytics: &e.analytics, Messaging: &e.messaging,
+		Accounts: e, Owners: owners, Admin: lists.NewAdmin(owners, e.svc, store, nil, now, slog.New(slog.DiscardHandler)), Analytics: &e.analytics, Messaging: &e.messaging,
 	})
 	e.server = httptest.NewServer(engine)
 	t.Cleanup(e.server.Close)

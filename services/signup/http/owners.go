@@ -11,14 +11,14 @@ import (
 	"waitlist.internal/libs/httpapi"
 	analyticsv1 "waitlist.internal/proto/gen/waitlist/analytics/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
 )
 
 // Backends are what the owners' routes stand on.
 type Backends struct {
 	Accounts  authn.Authorizer
-	Owners    *signup.Owners
-	Admin     *signup.Admin
+	Owners    *lists.Owners
+	Admin     *lists.Admin
 	Analytics analyticsv1.AnalyticsServiceClient
 	Messaging messagingv1.MessagingServiceClient
 }
@@ -59,7 +59,7 @@ type summary struct {
 }
 
 // waitlist is a waitlist in the responses to GET and PATCH.
-type waitlist struct {
+type waitlistDetail struct {
 	WaitlistID  string          `json:"waitlist_id"`
 	Name        string          `json:"name"`
 	Settings    json.RawMessage `json:"settings"`
@@ -67,8 +67,8 @@ type waitlist struct {
 	CreatedAt   string          `json:"created_at"`
 }
 
-func detail(w signup.OwnedWaitlist) waitlist {
-	return waitlist{
+func detail(w lists.OwnedWaitlist) waitlistDetail {
+	return waitlistDetail{
 		WaitlistID: w.ID, Name: w.Name, Settings: w.SettingsJSON, SignupCount: w.SignupCount, CreatedAt: formatTime(w.CreatedAt),
 	}
 }

@@ -18,7 +18,7 @@ import (
 	accessv1 "waitlist.internal/proto/gen/waitlist/access/v1"
 	analyticsv1 "waitlist.internal/proto/gen/waitlist/analytics/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
 )
 
 // bytes fails the test unless the answer has that status and exactly those bytes.
@@ -29,35 +29,35 @@ func (a answer) bytes(t *testing.T, status int, want string) {
 	}
 }
 
-const lists = "/v1/waitlists"
+const listsPath = "/v1/waitlists"
 
 func TestOwnersWaitlists(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
-	made := e.as(t, http.MethodPost, lists, `{"name":"<Two>"}`, "Idempotency-Key", "k")
+	e := newEnv(t, "pro", join.Config{}, nil)
+	made := e.as(t, http.MethodPost, listsPath, `{"name":"<Two>"}`, "Idempotency-Key", "k")
 	id, _ := made.object(t)["waitlist_id"].(string)
 	two := `{"waitlist_id":"` + id + `","name":"<Two>","signup_count":0,"created_at":"` + clockText + `"}`
 	made.bytes(t, http.StatusCreated, two)
 	if made.header.Get("Idempotent-Replayed") != "" {
 		t.Error("it is no repetition")
 	}
-	again := e.as(t, http.MethodPost, lists, `{"name":"<Two>"}`, "Idempotency-Key", "k")
+	again := e.as(t, http.MethodPost, listsPath, `{"name":"<Two>"}`, "Idempotency-Key", "k")
 	again.bytes(t, http.StatusCreated, two)
 	if again.header.Get("Idempotent-Replayed") != "true" {
 		t.Error("it is a repetition")
 	}
 	for _, key := range []string{"\xff", "\u00e4"} {
-		e.as(t, http.MethodPost, lists, `{"name":"x"}`, "Idempotency-Key", key).fails(t, 400, apierr.ValidationError, "Idempotency-Key")
+		e.as(t, http.MethodPost, listsPath, `{"name":"x"}`, "Idempotency-Key", key).fails(t, 400, apierr.ValidationError, "Idempotency-Key")
 	}
-	e.as(t, http.MethodPost, lists, `{"name":"x"}`, "X-Account-Email", "\xff").fails(t, 403, apierr.Forbidden)
+	e.as(t, http.MethodPost, listsPath, `{"name":"x"}`, "X-Account-Email", "\xff").fails(t, 403, apierr.Forbidden)
 	e.exec(t, `DELETE FROM waitlist WHERE id = $1`, e.list)
-	e.as(t, http.MethodGet, lists, "").bytes(t, 200, `{"waitlists":[`+two+`]}`)
+	e.as(t, http.MethodGet, listsPath, "").bytes(t, 200, `{"waitlists":[`+two+`]}`)
 	mine := e.actor.Grants[0]
 	e.actor.Grants = append(e.actor.Grants, access.Grant{OwnerID: uuid.NewString(), Role: access.Viewer, Entitlement: mine.Entitlement})
-	e.as(t, http.MethodGet, lists, "").bytes(t, 200, `{"waitlists":[`+strings.TrimSuffix(two, "}")+`,"role":"owner"}]}`)
+	e.as(t, http.MethodGet, listsPath, "").bytes(t, 200, `{"waitlists":[`+strings.TrimSuffix(two, "}")+`,"role":"owner"}]}`)
 
-	path := lists + "/" + id
-	settings, _ := strings.CutPrefix(e.as(t, http.MethodGet, lists+"/"+strings.ToUpper(id), "").body,
+	path := listsPath + "/" + id
+	settings, _ := strings.CutPrefix(e.as(t, http.MethodGet, listsPath+"/"+strings.ToUpper(id), "").body,
 		`{"waitlist_id":"`+id+`","name":"<Two>",`)
 	if !strings.HasPrefix(settings, `"settings":{`) || !strings.HasSuffix(strings.TrimSpace(settings),
 		`},"signup_count":0,"created_at":"`+clockText+`"}`) {
@@ -71,7 +71,7 @@ func TestOwnersWaitlists(t *testing.T) {
 	e.actor.Grants[0].Role = access.Owner
 	for _, tt := range [][2]string{
 		{http.MethodPatch, path},
-		{http.MethodPost, lists},
+		{http.MethodPost, listsPath},
 		{http.MethodPost, path + "/blasts"},
 		{http.MethodPatch, path + "/signups/a@example.com"},
 		{http.MethodPatch, path + "/signups/a@example.com/position"},
@@ -86,36 +86,36 @@ func TestOwnersWaitlists(t *testing.T) {
 		t.Errorf("delete: %d %s", a.status, a.body)
 	}
 	e.as(t, http.MethodDelete, path, "").fails(t, 404, apierr.NotFound)
-	e.as(t, http.MethodGet, lists, "").bytes(t, 200, `{"waitlists":[]}`)
+	e.as(t, http.MethodGet, listsPath, "").bytes(t, 200, `{"waitlists":[]}`)
 }
 
 func TestOwnersPathsThatAreNone(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
-	path := lists + "/" + e.list
+	e := newEnv(t, "pro", join.Config{}, nil)
+	path := listsPath + "/" + e.list
 	for _, tt := range []struct {
 		method, path, key string
 		status            int
 		code              apierr.Code
 	}{
-		{http.MethodGet, lists + "/1/signups", "good", 404, apierr.NotFound},
-		{http.MethodGet, lists + "/1", "good", 404, apierr.NotFound},
-		{http.MethodGet, lists + "/%ff", "good", 404, apierr.NotFound},
-		{http.MethodPatch, lists + "/%7b" + e.list + "%7d", "good", 404, apierr.NotFound},
-		{http.MethodDelete, lists + "/" + strings.ReplaceAll(e.list, "-", ""), "good", 404, apierr.NotFound},
+		{http.MethodGet, listsPath + "/1/signups", "good", 404, apierr.NotFound},
+		{http.MethodGet, listsPath + "/1", "good", 404, apierr.NotFound},
+		{http.MethodGet, listsPath + "/%ff", "good", 404, apierr.NotFound},
+		{http.MethodPatch, listsPath + "/%7b" + e.list + "%7d", "good", 404, apierr.NotFound},
+		{http.MethodDelete, listsPath + "/" + strings.ReplaceAll(e.list, "-", ""), "good", 404, apierr.NotFound},
 		{http.MethodDelete, path + "/signups/%ff", "good", 404, apierr.NotFound},
 		{http.MethodPut, path, "good", 404, apierr.NotFound},
-		{http.MethodGet, lists + "/", "good", 404, apierr.NotFound},
+		{http.MethodGet, listsPath + "/", "good", 404, apierr.NotFound},
 		{http.MethodGet, path + "/nothing", "good", 404, apierr.NotFound},
 		{http.MethodGet, path + "/nothing", "bad", 404, apierr.NotFound},
-		{http.MethodGet, lists + "/1", "bad", 401, apierr.AuthenticationRequired},
+		{http.MethodGet, listsPath + "/1", "bad", 401, apierr.AuthenticationRequired},
 		{http.MethodGet, path + "/stats", "bad", 401, apierr.AuthenticationRequired},
 		{http.MethodGet, path + "/export?token=bad", "", 401, apierr.AuthenticationRequired},
-		{http.MethodGet, lists + "/x/export", "good", 404, apierr.NotFound},
-		{http.MethodPost, lists + "/x/import", "good", 404, apierr.NotFound},
+		{http.MethodGet, listsPath + "/x/export", "good", 404, apierr.NotFound},
+		{http.MethodPost, listsPath + "/x/import", "good", 404, apierr.NotFound},
 		{http.MethodPost, path + "/import?token=good", "", 401, apierr.AuthenticationRequired},
-		{http.MethodGet, lists + "/x/blasts", "good", 404, apierr.NotFound},
-		{http.MethodGet, lists + "/x/analytics", "good", 404, apierr.NotFound},
+		{http.MethodGet, listsPath + "/x/blasts", "good", 404, apierr.NotFound},
+		{http.MethodGet, listsPath + "/x/analytics", "good", 404, apierr.NotFound},
 	} {
 		e.send(t.Context(), t, tt.method, tt.path, "{", "X-Api-Key", tt.key).fails(t, tt.status, tt.code)
 	}
@@ -123,9 +123,9 @@ func TestOwnersPathsThatAreNone(t *testing.T) {
 
 func TestOwnersSignups(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.set(t, `{"custom_questions":[{"id":"q","label":"Q","type":"text","required":false}]}`)
-	path := lists + "/" + e.list
+	path := listsPath + "/" + e.list
 	e.as(t, http.MethodGet, path+"/signups?limit=&last_key=", "").bytes(t, 200, `{"signups":[],"count":0,"last_key":null}`)
 	e.as(t, http.MethodGet, path+"/signups?limit=0&last_key=%ff", "").fails(t, 400, apierr.ValidationError, "limit", "last_key")
 	first := e.post(t, e.path("/signups"), `{"email":"ada@example.com","first_name":"Ada","last_name":"<L>","utm_source":"s","utm_medium":"m",
@@ -146,7 +146,7 @@ func TestOwnersSignups(t *testing.T) {
 	next, _ := page.object(t)["last_key"].(string)
 	page.bytes(t, 200, `{"signups":[`+one+`],"count":1,"last_key":"`+next+`"}`)
 	e.as(t, http.MethodGet, path+"/signups?limit=1&last_key="+next, "").bytes(t, 200, `{"signups":[`+two+`],"count":1,"last_key":null}`)
-	stats := e.as(t, http.MethodGet, lists+"/"+strings.ToUpper(e.list)+"/stats", "")
+	stats := e.as(t, http.MethodGet, listsPath+"/"+strings.ToUpper(e.list)+"/stats", "")
 	created, _ := stats.object(t)["created_at"].(string)
 	stats.bytes(t, 200, `{"waitlist_id":"`+e.list+`","total_signups":2,"referral_signups":1,"created_at":"`+created+`"}`)
 	e.as(t, http.MethodPatch, path+"/signups/a+b%2Fc%25%40example.com/position", `{"position":1}`).bytes(t, 200,
@@ -188,9 +188,9 @@ func (s *sums) GetOrigins(
 
 func TestAnalytics(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.join(t, "c@example.com", e.join(t, "b@example.com", ""))
-	path := lists + "/" + e.list + "/analytics"
+	path := listsPath + "/" + e.list + "/analytics"
 	e.analytics = sums{
 		days: []*analyticsv1.Day{
 			{Day: "2026-02-28", Views: 3, Signups: 1, ReferralSignups: 1, ConversionRate: 0.3333},
@@ -268,8 +268,8 @@ func (b *bulk) ListBlasts(
 
 func TestBlastRoutes(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
-	path := lists + "/" + e.list + "/blasts"
+	e := newEnv(t, "pro", join.Config{}, nil)
+	path := listsPath + "/" + e.list + "/blasts"
 	e.as(t, http.MethodGet, path, "").bytes(t, 200, `{"blasts":[]}`)
 	e.messaging.blast = &messagingv1.Blast{
 		BlastId: "b", Subject: "<News>", RecipientCount: 7, FailedCount: 2, Status: "sent",

@@ -14,7 +14,8 @@ import (
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/httpapi"
 	"waitlist.internal/libs/views"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // Default and bound of the leaderboard's limit.
@@ -29,7 +30,7 @@ const timeLayout = "2006-01-02T15:04:05.000Z"
 // Routes adds the public routes to an engine. shown counts how often a
 // form was shown. If it is nil, views are not counted. pages is the address of the
 // pages, without a slash at its end; empty: browsers are not sent there.
-func Routes(e *gin.Engine, svc *signup.Service, shown *views.Counter, pages string) {
+func Routes(e *gin.Engine, svc *join.Service, shown *views.Counter, pages string) {
 	h := handler{svc, shown, pages}
 	e.POST("/v1/public/waitlists/:waitlist_id/signups", httpapi.H(h.join))
 	g := e.Group("/v1/public/waitlists/:waitlist_id", knownID)
@@ -47,7 +48,7 @@ func Routes(e *gin.Engine, svc *signup.Service, shown *views.Counter, pages stri
 }
 
 type handler struct {
-	svc   *signup.Service
+	svc   *join.Service
 	views *views.Counter
 	pages string
 }
@@ -57,7 +58,7 @@ const paramID = "waitlist_id"
 // knownID answers NOT_FOUND if the path has no valid waitlist id.
 func knownID(c *gin.Context) {
 	if !canonicalID(c) {
-		httpapi.Fail(c, signup.ErrNoWaitlist())
+		httpapi.Fail(c, waitlist.ErrNotFound())
 	}
 }
 
@@ -66,7 +67,7 @@ func knownID(c *gin.Context) {
 func canonicalID(c *gin.Context) bool {
 	for i := range c.Params {
 		if p := &c.Params[i]; p.Key == paramID {
-			id, ok := signup.ParseID(p.Value)
+			id, ok := waitlist.ParseID(p.Value)
 			p.Value = id
 			return ok
 		}
@@ -106,9 +107,9 @@ func (h handler) join(c *gin.Context) error {
 		if _, err := body.Parse(raw); err != nil {
 			return err
 		}
-		return signup.ErrNoWaitlist()
+		return waitlist.ErrNotFound()
 	}
-	r, err := h.svc.Join(c.Request.Context(), c.Param(paramID), raw, signup.Header{
+	r, err := h.svc.Join(c.Request.Context(), c.Param(paramID), raw, join.Header{
 		UserAgent: c.Request.UserAgent(), ClientIP: httpapi.ClientIP(c),
 	})
 	if err != nil {

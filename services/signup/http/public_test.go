@@ -20,7 +20,7 @@ import (
 	"waitlist.internal/libs/token"
 	"waitlist.internal/libs/views"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
 )
 
 // badBodies are not JSON objects, or longer than a body may be.
@@ -37,7 +37,7 @@ var gets = []string{"/signups/a@example.com", "/signups/a@example.com/status", "
 
 func TestJoin(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	first := e.post(t, e.path("/signups"), `{"email":" Ada@Example.com ","first_name":"Ada","last_name":"L"}`)
 	first.is(t, http.StatusCreated, `{"email":"ada@example.com","first_name":"Ada","last_name":"L","referral_token":"*",
 		"position":1,"referral_count":0,"total_signups":1,"created_at":"`+clockText+`"}`)
@@ -64,7 +64,7 @@ func TestJoin(t *testing.T) {
 
 func TestJoinHoneypot(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.set(t, `{"position_offset":5}`)
 	e.post(t, e.path("/signups"), `{"email":"Bot@Example.com","first_name":"Bot","website":"https://spam.example"}`).is(t, http.StatusCreated,
 		`{"email":"bot@example.com","first_name":"Bot","last_name":"","referral_token":"*","position":6,"referral_count":0,
@@ -79,7 +79,7 @@ func TestJoinHoneypot(t *testing.T) {
 
 func TestJoinRefused(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	join := func(body string) answer { return e.post(t, e.path("/signups"), body) }
 	e.set(t, `{"name_field":"required","phone_field":"required","require_consent":true,
 		"custom_questions":[{"id":"size","label":"Size","type":"dropdown","required":true,"options":["S","M"]}]}`)
@@ -102,7 +102,7 @@ func TestJoinRefused(t *testing.T) {
 // when to try again.
 func TestJoinUnavailable(t *testing.T) {
 	t.Parallel()
-	full := newEnv(t, "pro", signup.Config{MaxQueue: 1}, nil)
+	full := newEnv(t, "pro", join.Config{MaxQueue: 1}, nil)
 	// The lock stops whichever signup is served first.
 	tx, err := full.pool.Begin(t.Context())
 	if err != nil {
@@ -130,7 +130,7 @@ func TestJoinUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	stopped := newEnv(t, "pro", signup.Config{}, nil)
+	stopped := newEnv(t, "pro", join.Config{}, nil)
 	stopped.stop()
 	a = stopped.post(t, stopped.path("/signups"), `{"email":"b@example.com"}`)
 	a.fails(t, http.StatusInternalServerError, apierr.InternalError)
@@ -145,7 +145,7 @@ func TestJoinUnavailable(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.join(t, "a+b@example.com", e.join(t, "ada@example.com", ""))
 	for _, address := range []string{"a+b@example.com", "a%2Bb%40EXAMPLE.com"} {
 		for _, path := range []string{"/signups/" + address, "/signups/" + address + "/status"} {
@@ -167,7 +167,7 @@ func TestStatus(t *testing.T) {
 
 func TestVerify(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.join(t, "a@example.com", "")
 	e.join(t, "b@example.com", "")
 	tok := e.mint(token.VerifySignup, 1)
@@ -211,7 +211,7 @@ func TestConfig(t *testing.T) {
 	} {
 		t.Run(tier, func(t *testing.T) {
 			t.Parallel()
-			e := newEnv(t, tier, signup.Config{}, nil)
+			e := newEnv(t, tier, join.Config{}, nil)
 			e.set(t, settings)
 			e.get(t, e.path("/config")).is(t, http.StatusOK, `{"waitlist_id":"`+e.list+`","signup_count":null,`+common+rest+`}`)
 		})
@@ -222,7 +222,7 @@ func TestConfig(t *testing.T) {
 // no count.
 func TestCount(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	count := func(want string) {
 		t.Helper()
 		e.get(t, e.path("/count")).is(t, http.StatusOK, `{"waitlist_id":"`+e.list+`","count":`+want+`}`)
@@ -242,7 +242,7 @@ func TestCount(t *testing.T) {
 
 func TestLeaderboard(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	board := func(query, want string) {
 		t.Helper()
 		e.get(t, e.path("/leaderboard"+query)).is(t, http.StatusOK, `{"waitlist_id":"`+e.list+`","leaderboard":[`+want+`]}`)
@@ -272,7 +272,7 @@ func TestLeaderboard(t *testing.T) {
 
 func TestUnsubscribeAndDelete(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.join(t, "a@example.com", "")
 	e.join(t, "b@example.com", "")
 	a, b := e.mint(token.Unsubscribe, 1), e.mint(token.Unsubscribe, 2)
@@ -300,7 +300,7 @@ func TestUnsubscribeAndDelete(t *testing.T) {
 func TestMailLink(t *testing.T) {
 	t.Parallel()
 	at := clock
-	e := newEnv(t, "pro", signup.Config{Now: func() time.Time { return at }}, nil)
+	e := newEnv(t, "pro", join.Config{Now: func() time.Time { return at }}, nil)
 	e.join(t, "a@example.com", "")
 	e.join(t, "b@example.com", "")
 	e.exec(t, "TRUNCATE outbox")
@@ -359,7 +359,7 @@ func TestMailLink(t *testing.T) {
 // TestOneClick: a mail client sends a form, and address and token in the query.
 func TestOneClick(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.join(t, "a@example.com", "")
 	tok := e.mint(token.Unsubscribe, 1)
 	const line = "List-Unsubscribe=One-Click"
@@ -391,7 +391,7 @@ func TestOneClick(t *testing.T) {
 // button, and changes nothing.
 func TestUnsubscribeInABrowser(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.join(t, "a+b@example.com", "")
 	path := e.path("/unsubscribe?email=a%2Bb@example.com&token=" + e.mint(token.Unsubscribe, 1))
 	a := e.send(t.Context(), t, http.MethodGet, path, "", "Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
@@ -411,7 +411,7 @@ func TestUnsubscribeInABrowser(t *testing.T) {
 // TestBadBodies: INVALID_BODY comes before a waitlist that is not there.
 func TestBadBodies(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	for _, path := range posts {
 		for _, body := range badBodies {
 			e.post(t, e.path(path), body).fails(t, http.StatusBadRequest, apierr.InvalidBody)
@@ -433,7 +433,7 @@ func TestBadBodies(t *testing.T) {
 // TestNoWaitlist: NOT_FOUND comes before the faults of a request's fields.
 func TestNoWaitlist(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.join(t, "a@example.com", "")
 	e.exec(t, `UPDATE waitlist SET deleted_at = now() WHERE id = $1`, e.list)
 	for _, id := range []string{e.list, uuid.NewString(), "x", "{" + uuid.NewString() + "}", strings.ReplaceAll(e.list, "-", ""), "%00"} {
@@ -453,7 +453,7 @@ func TestNoWaitlist(t *testing.T) {
 // TestMethods: HEAD answers as GET without a body, other methods have no route.
 func TestMethods(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, "pro", signup.Config{}, nil)
+	e := newEnv(t, "pro", join.Config{}, nil)
 	e.join(t, "a@example.com", "")
 	do := func(method, path string) answer { return e.send(t.Context(), t, method, e.path(path), "") }
 	for _, path := range gets {
@@ -496,7 +496,7 @@ func TestViews(t *testing.T) {
 	t.Parallel()
 	store := &countedViews{counts: map[string]int64{}}
 	shown := views.New(store, now, nil)
-	e := newEnv(t, "pro", signup.Config{}, shown)
+	e := newEnv(t, "pro", join.Config{}, shown)
 	stop := testenv.Run(t, shown.Run)
 	for range 3 {
 		e.get(t, e.path("/config"))

@@ -14,7 +14,8 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/httpapi"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 const (
@@ -37,10 +38,10 @@ const (
 	drainTimeout = 5 * time.Second
 )
 
-// transfers moves whole waitlists. *signup.Admin does.
+// transfers moves whole waitlists. *lists.Admin does.
 type transfers interface {
 	Export(ctx context.Context, actor access.Actor, waitlistID string, send func([]byte) error) error
-	Import(ctx context.Context, actor access.Actor, waitlistID string, next func() ([]byte, error)) (signup.Imported, error)
+	Import(ctx context.Context, actor access.Actor, waitlistID string, next func() ([]byte, error)) (lists.Imported, error)
 	// MayRead returns an error if the actor may not read the waitlist.
 	MayRead(ctx context.Context, actor access.Actor, waitlistID string) error
 }
@@ -66,9 +67,9 @@ var errHeaderOnly = errors.New("only the header was asked for")
 // export sends the file as it is read. After an error midway the response ends without the
 // terminator of its body, so the client notices.
 func (h transferHandler) export(c *gin.Context) error {
-	id, ok := signup.ParseID(c.Param(paramID))
+	id, ok := waitlist.ParseID(c.Param(paramID))
 	if !ok {
-		return signup.ErrNoWaitlist()
+		return waitlist.ErrNotFound()
 	}
 	ctx, cancel := context.WithCancelCause(c.Request.Context())
 	defer cancel(nil)

@@ -8,24 +8,13 @@ import (
 
 	"waitlist.internal/libs/access"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
+	"waitlist.internal/services/signup/postgres"
 )
-
-// Owners stores what signup knows of owners. Every method works within tx.
-// *postgres.Waitlists implements it.
-type Owners interface {
-	// UpdateOwner stores an entitlement unless the stored one is at least as new.
-	UpdateOwner(ctx context.Context, tx pgx.Tx, ownerID string, e access.Entitlement) error
-	// CloseOwnerIn deletes everything of an owner. It may be called again.
-	CloseOwnerIn(ctx context.Context, tx pgx.Tx, ownerID string) error
-	// RemoveTemplate removes a deleted template from the settings of an owner's
-	// waitlists. It may be called again.
-	RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, templateID string) error
-}
 
 // Handler applies the events about accounts: new entitlements, deleted templates and
 // deleted accounts. account also announces a deletion by a call; the event covers a
 // call that was lost.
-func Handler(owners Owners) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+func Handler(owners *postgres.Waitlists) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		switch p := ev.GetPayload().(type) {
 		case *eventv1.Event_EntitlementChanged:

@@ -9,7 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/queue"
 )
 
 // pageSQL reads the first $4 signups behind the key $2 of change $3, the rank of the
@@ -37,14 +38,14 @@ SELECT since.key IS NOT NULL,
 FROM since LEFT JOIN page ON true
 ORDER BY page.queue_key`
 
-// Page implements signup.AdminStore.
-func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.PageEnd, limit int, guarded bool) (signup.Page, error) {
+// Page implements lists.AdminStore.
+func (s *Signups) Page(ctx context.Context, waitlistID string, after *queue.PageEnd, limit int, guarded bool) (lists.Page, error) {
 	// Start before every key, as of the newest change.
-	begin := signup.PageEnd{Key: math.MinInt64, Change: math.MaxInt64}
+	begin := queue.PageEnd{Key: math.MinInt64, Change: math.MaxInt64}
 	if after != nil {
 		begin = *after
 	}
-	var page signup.Page
+	var page lists.Page
 	rows, err := s.pool.Query(ctx, pageSQL, waitlistID, begin.Key, begin.Change, limit, guarded)
 	if err != nil {
 		return page, fmt.Errorf("read page: %w", err)
@@ -67,25 +68,25 @@ func (s *Signups) Page(ctx context.Context, waitlistID string, after *signup.Pag
 		if number == nil || page.Lost {
 			return nil
 		}
-		page.Rows = append(page.Rows, signup.Row{
-			Signup: signup.Signup{
+		page.Rows = append(page.Rows, lists.Row{
+			Signup: queue.Signup{
 				Number: *number, QueueKey: *key, Email: *email, FirstName: *firstName, LastName: *lastName, Phone: *phone,
-				Token: signup.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
+				Token: queue.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
 				EmailVerifiedAt: moment(verifiedAt), EmailOptOutAt: moment(optOutAt),
 			},
-			Position: *first + int64(len(page.Rows)), ReferredBy: (*signup.Token)(referrer),
+			Position: *first + int64(len(page.Rows)), ReferredBy: (*queue.Token)(referrer),
 			UTMSource: *source, UTMMedium: *medium, UTMCampaign: *campaign, UTMTerm: *term, UTMContent: *content,
 			Answers: append([]byte(nil), answers...), Device: *device, Flagged: flagged,
 		})
 		return nil
 	})
 	if err != nil {
-		return signup.Page{}, fmt.Errorf("read page: %w", err)
+		return lists.Page{}, fmt.Errorf("read page: %w", err)
 	}
 	return page, nil
 }
 
-// Counters implements signup.AdminStore.
+// Counters implements lists.AdminStore.
 func (s *Signups) Counters(ctx context.Context, waitlistID string) (total, credited int64, err error) {
 	st, err := scanState(s.pool.QueryRow(ctx, stateSQL, waitlistID))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres/db"
+	"waitlist.internal/services/signup/queue"
 )
 
 // hashes returns the forms in which an address may be stored after it has left a
@@ -29,7 +29,7 @@ func forgetDeparted(ctx context.Context, q *db.Queries, waitlistID string, hashe
 }
 
 // rememberDeparted stores d, unless there is nothing to keep.
-func rememberDeparted(ctx context.Context, q *db.Queries, waitlistID string, hashes [][]byte, d signup.Departed) error {
+func rememberDeparted(ctx context.Context, q *db.Queries, waitlistID string, hashes [][]byte, d queue.Departed) error {
 	if d.OptOutAt.IsZero() && d.Offboarded == 0 {
 		return nil
 	}
@@ -62,11 +62,11 @@ func queueOptedOut(b *pgx.Batch, waitlistID string, emails map[string]string, op
 	})
 }
 
-// Offboarded implements signup.Store.
+// Offboarded implements join.Store.
 func (s *Signups) Offboarded(ctx context.Context, waitlistID, email string) (number int64, err error) {
 	number, err = s.db.Offboarded(ctx, waitlistID, s.hashes(waitlistID, email))
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, signup.ErrNoSignup()
+		return 0, queue.ErrNoSignup()
 	}
 	if err != nil {
 		return 0, fmt.Errorf("look for an offboarded address: %w", err)
@@ -74,7 +74,7 @@ func (s *Signups) Offboarded(ctx context.Context, waitlistID, email string) (num
 	return number, nil
 }
 
-// OptOutOffboarded implements signup.Store.
+// OptOutOffboarded implements join.Store.
 func (s *Signups) OptOutOffboarded(ctx context.Context, waitlistID, email string, at time.Time) error {
 	err := s.db.OptOutDeparted(ctx, db.OptOutDepartedParams{At: at, WaitlistID: waitlistID, Hashes: s.hashes(waitlistID, email)})
 	if err != nil {

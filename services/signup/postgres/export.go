@@ -12,7 +12,8 @@ import (
 
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // exportSQL reads the queue in its order, by the index on queue_key. It reads what the
@@ -46,14 +47,14 @@ const exportColumns = 19
 // errFormat says that Postgres did not send values in the binary format.
 var errFormat = errors.New("export: values are not in the binary format")
 
-// Record implements signup.ExportStore.
+// Record implements lists.ExportStore.
 func (s *Signups) Record(ctx context.Context, e audit.Entry) error {
 	return pg.InTx(ctx, s.pool, func(tx pgx.Tx) error { return audit.Insert(ctx, tx, e) })
 }
 
-// Export implements signup.ExportStore.
+// Export implements lists.ExportStore.
 func (s *Signups) Export(
-	ctx context.Context, waitlistID string, begin func(w *signup.Waitlist, flagged bool), row func(*signup.ExportRow) error,
+	ctx context.Context, waitlistID string, begin func(w *waitlist.Waitlist, flagged bool), row func(*lists.ExportRow) error,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -84,7 +85,7 @@ func (s *Signups) Export(
 		}
 		defer rows.Close()
 		begin(w, flagged)
-		r := signup.ExportRow{Answers: make([][]byte, len(questions))}
+		r := lists.ExportRow{Answers: make([][]byte, len(questions))}
 		for rows.Next() {
 			if err := scanExport(rows, &r); err != nil {
 				cancel() // otherwise Close reads the rest of the queue
@@ -112,7 +113,7 @@ func binaryFormat(columns int) pgx.QueryResultFormats {
 
 // scanExport reads a row in place, without copying, which is several times faster than
 // Scan.
-func scanExport(rows pgx.Rows, r *signup.ExportRow) error {
+func scanExport(rows pgx.Rows, r *lists.ExportRow) error {
 	v := rows.RawValues()
 	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode || len(v) != exportColumns+len(r.Answers) {
 		return errFormat

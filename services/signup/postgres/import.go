@@ -13,7 +13,10 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/queue"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // copySQL reads what copied returns.
@@ -24,7 +27,7 @@ FROM STDIN (FORMAT binary)`
 // copied encodes a batch for copySQL. pgx's CopyFrom takes as long to encode a row
 // as Postgres takes to store it. The format is documented under "Binary Format" in
 // PostgreSQL's documentation of COPY.
-func copied(list uuid.UUID, at time.Time, d signup.ImportBatch) []byte {
+func copied(list uuid.UUID, at time.Time, d queue.ImportBatch) []byte {
 	const columns = 10
 	b := append(make([]byte, 0, 160*len(d.Rows)), "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
 	number := func(n int64) {
@@ -56,8 +59,8 @@ func copied(list uuid.UUID, at time.Time, d signup.ImportBatch) []byte {
 // epoch is the zero of Postgres's timestamps.
 var epoch = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// Known implements signup.ImportStore.
-func (s *Signups) Known(ctx context.Context, waitlistID string, rows []signup.ImportRow) (*signup.Known, error) {
+// Known implements lists.ImportStore.
+func (s *Signups) Known(ctx context.Context, waitlistID string, rows []queue.ImportRow) (*lists.Known, error) {
 	known := s.hashed(waitlistID, rows)
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		clear(known.Present)
@@ -72,8 +75,8 @@ func (s *Signups) Known(ctx context.Context, waitlistID string, rows []signup.Im
 }
 
 // hashed returns what is known of rows without reading the list.
-func (s *Signups) hashed(waitlistID string, rows []signup.ImportRow) *signup.Known {
-	known := &signup.Known{Present: make(map[string]signup.Token, len(rows)), Hashes: make(map[string]string, len(rows))}
+func (s *Signups) hashed(waitlistID string, rows []queue.ImportRow) *lists.Known {
+	known := &lists.Known{Present: make(map[string]queue.Token, len(rows)), Hashes: make(map[string]string, len(rows))}
 	for _, r := range rows {
 		for _, h := range s.hashes(waitlistID, r.Email) {
 			known.Hashes[string(h)] = r.Email
@@ -83,7 +86,7 @@ func (s *Signups) hashed(waitlistID string, rows []signup.ImportRow) *signup.Kno
 }
 
 // queuePresent adds to b a read of the rows that are on the list.
-func queuePresent(b *pgx.Batch, waitlistID string, rows []signup.ImportRow, present map[string]signup.Token) {
+func queuePresent(b *pgx.Batch, waitlistID string, rows []queue.ImportRow, present map[string]queue.Token) {
 	emails := make([]string, len(rows))
 	for i, r := range rows {
 		emails[i] = r.Email
@@ -96,22 +99,22 @@ func queuePresent(b *pgx.Batch, waitlistID string, rows []signup.ImportRow, pres
 			number int64
 		)
 		_, err := pgx.ForEachRow(found, []any{&email, &token, &number}, func() error {
-			present[email] = signup.Token(token)
+			present[email] = queue.Token(token)
 			return nil
 		})
 		return err
 	})
 }
 
-// Import implements signup.ImportStore.
+// Import implements lists.ImportStore.
 func (s *Signups) Import(
-	ctx context.Context, w *signup.Waitlist, rows []signup.ImportRow, known *signup.Known, by audit.Entry,
+	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *lists.Known, by audit.Entry,
 ) (imported int64, err error) {
 	read := known == nil
 	if read {
 		known = s.hashed(w.ID, rows)
 	}
-	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
+	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st queue.State) error {
 		optedOut, lastKey := map[string]time.Time{}, int64(0)
 		var b pgx.Batch
 		if read {
@@ -126,7 +129,7 @@ func (s *Signups) Import(
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("read before import: %w", err)
 		}
-		d := signup.DecideImport(st, lastKey, known.Present, optedOut, rows)
+		d := queue.DecideImport(st, lastKey, known.Present, optedOut, rows)
 		imported = d.Imported
 		if len(d.Rows) == 0 {
 			return nil
@@ -137,7 +140,7 @@ func (s *Signups) Import(
 		return audit.Insert(ctx, tx, by)
 	})
 	if pg.IsUnique(err, "signup_email_key") {
-		return 0, &signup.RetryError{Err: err}
+		return 0, &join.RetryError{Err: err}
 	}
 	if err != nil {
 		return 0, classify(err)
@@ -146,7 +149,7 @@ func (s *Signups) Import(
 	return imported, nil
 }
 
-func (s *Signups) writeImported(ctx context.Context, tx pgx.Tx, w *signup.Waitlist, d signup.ImportBatch) error {
+func (s *Signups) writeImported(ctx context.Context, tx pgx.Tx, w *waitlist.Waitlist, d queue.ImportBatch) error {
 	list, err := uuid.Parse(w.ID)
 	if err != nil {
 		return fmt.Errorf("parse waitlist id: %w", err)
@@ -158,7 +161,7 @@ func (s *Signups) writeImported(ctx context.Context, tx pgx.Tx, w *signup.Waitli
 	var b pgx.Batch
 	queueBuckets(&b, w.ID, d.Keys, nil)
 	b.Queue(changeSQL+`'{}')`, changeArgs(w.ID, d.State, d.FirstNumber)...)
-	m := message(w.ID, signup.SignupsImported(w, d.FirstNumber, d.State.LastNumber, at))
+	m := message(w.ID, queue.SignupsImported(w, d.FirstNumber, d.State.LastNumber, at))
 	if err := outbox.Queue(ctx, &b, m); err != nil {
 		return err
 	}

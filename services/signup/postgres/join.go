@@ -19,8 +19,10 @@ import (
 	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/join"
 	"waitlist.internal/services/signup/postgres/db"
+	"waitlist.internal/services/signup/queue"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 const lastKeySQL = `
@@ -56,12 +58,12 @@ type column struct {
 	name, sqlType string
 	// value returns the column's value for one insert, values its values for all inserts, as an
 	// array for pgx.
-	value  func(*signup.Insert) any
-	values func([]signup.Insert) any
+	value  func(*queue.Insert) any
+	values func([]queue.Insert) any
 }
 
-func col[T any](name, sqlType string, value func(*signup.Insert) T) column {
-	return column{name, sqlType, func(r *signup.Insert) any { return value(r) }, func(inserts []signup.Insert) any {
+func col[T any](name, sqlType string, value func(*queue.Insert) T) column {
+	return column{name, sqlType, func(r *queue.Insert) any { return value(r) }, func(inserts []queue.Insert) any {
 		out := make(pgtype.FlatArray[T], len(inserts)) // a plain slice of some types is encoded by reflection
 		for i := range inserts {
 			out[i] = value(&inserts[i])
@@ -71,27 +73,27 @@ func col[T any](name, sqlType string, value func(*signup.Insert) T) column {
 }
 
 var insertColumns = []column{
-	col("number", "bigint", func(r *signup.Insert) int64 { return r.Number }),
-	col("queue_key", "bigint", func(r *signup.Insert) int64 { return r.Key }),
-	col("email", "text", func(r *signup.Insert) string { return r.Email }),
-	col("token", "uuid", func(r *signup.Insert) uuid.UUID { return uuid.UUID(r.Token) }),
-	col("created_at", "timestamptz", func(r *signup.Insert) time.Time { return r.CreatedAt }),
-	col("first_name", "text", func(r *signup.Insert) string { return r.FirstName }),
-	col("last_name", "text", func(r *signup.Insert) string { return r.LastName }),
-	col("phone", "text", func(r *signup.Insert) string { return r.Phone }),
-	col("timezone", "text", func(r *signup.Insert) string { return r.Timezone }),
-	col("device_type", "text", func(r *signup.Insert) string { return r.Device }),
-	col("utm_source", "text", func(r *signup.Insert) string { return r.UTMSource }),
-	col("utm_medium", "text", func(r *signup.Insert) string { return r.UTMMedium }),
-	col("utm_campaign", "text", func(r *signup.Insert) string { return r.UTMCampaign }),
-	col("utm_term", "text", func(r *signup.Insert) string { return r.UTMTerm }),
-	col("utm_content", "text", func(r *signup.Insert) string { return r.UTMContent }),
-	col("custom_answers", "jsonb", func(r *signup.Insert) *string { return nullable(string(r.Answers), r.Answers != nil) }),
-	col("referrer_number", "bigint", func(r *signup.Insert) *int64 { return nullable(r.ReferrerNumber, r.ReferrerNumber != 0) }),
-	col("referrer_token", "uuid", func(r *signup.Insert) *uuid.UUID { return nullable(uuid.UUID(r.ReferredBy), r.Referred) }),
-	col("consent_given_at", "timestamptz", func(r *signup.Insert) *time.Time { return nullable(r.ConsentAt, !r.ConsentAt.IsZero()) }),
-	col("consent_text_version", "text", func(r *signup.Insert) string { return r.ConsentVersion }),
-	col("privacy_policy_version", "text", func(r *signup.Insert) string { return r.PolicyVersion }),
+	col("number", "bigint", func(r *queue.Insert) int64 { return r.Number }),
+	col("queue_key", "bigint", func(r *queue.Insert) int64 { return r.Key }),
+	col("email", "text", func(r *queue.Insert) string { return r.Email }),
+	col("token", "uuid", func(r *queue.Insert) uuid.UUID { return uuid.UUID(r.Token) }),
+	col("created_at", "timestamptz", func(r *queue.Insert) time.Time { return r.CreatedAt }),
+	col("first_name", "text", func(r *queue.Insert) string { return r.FirstName }),
+	col("last_name", "text", func(r *queue.Insert) string { return r.LastName }),
+	col("phone", "text", func(r *queue.Insert) string { return r.Phone }),
+	col("timezone", "text", func(r *queue.Insert) string { return r.Timezone }),
+	col("device_type", "text", func(r *queue.Insert) string { return r.Device }),
+	col("utm_source", "text", func(r *queue.Insert) string { return r.UTMSource }),
+	col("utm_medium", "text", func(r *queue.Insert) string { return r.UTMMedium }),
+	col("utm_campaign", "text", func(r *queue.Insert) string { return r.UTMCampaign }),
+	col("utm_term", "text", func(r *queue.Insert) string { return r.UTMTerm }),
+	col("utm_content", "text", func(r *queue.Insert) string { return r.UTMContent }),
+	col("custom_answers", "jsonb", func(r *queue.Insert) *string { return nullable(string(r.Answers), r.Answers != nil) }),
+	col("referrer_number", "bigint", func(r *queue.Insert) *int64 { return nullable(r.ReferrerNumber, r.ReferrerNumber != 0) }),
+	col("referrer_token", "uuid", func(r *queue.Insert) *uuid.UUID { return nullable(uuid.UUID(r.ReferredBy), r.Referred) }),
+	col("consent_given_at", "timestamptz", func(r *queue.Insert) *time.Time { return nullable(r.ConsentAt, !r.ConsentAt.IsZero()) }),
+	col("consent_text_version", "text", func(r *queue.Insert) string { return r.ConsentVersion }),
+	col("privacy_policy_version", "text", func(r *queue.Insert) string { return r.PolicyVersion }),
 }
 
 // insertSQL takes the waitlist's id and one array for each of insertColumns, insertOneSQL the
@@ -157,15 +159,15 @@ WHERE s.ctid = p.ctid AND (s.waitlist_id, s.number) IS NOT DISTINCT FROM ($1, p.
 // makes room where there is none.
 const creditSQL = `queue_credit($1, $9, $10, $11, $12))`
 
-// Join implements signup.Store. It takes two round trips: one begins, locks and
+// Join implements join.Store. It takes two round trips: one begins, locks and
 // reads, the other writes and commits. A third reads the waitlist if its settings
 // have changed.
 func (s *Signups) Join(
-	ctx context.Context, waitlistID string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch,
-) (*signup.Batch, error) {
+	ctx context.Context, waitlistID string, joins []*queue.Join, decide func(*queue.Locked) *queue.Batch,
+) (*queue.Batch, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return nil, &signup.RetryError{Err: fmt.Errorf("acquire connection: %w", err)}
+		return nil, &join.RetryError{Err: fmt.Errorf("acquire connection: %w", err)}
 	}
 	defer conn.Release()
 	b, err := storeBatch(ctx, conn, waitlistID, joins, decide)
@@ -187,8 +189,8 @@ func (s *Signups) Join(
 }
 
 func storeBatch(
-	ctx context.Context, conn *pgxpool.Conn, waitlistID string, joins []*signup.Join, decide func(*signup.Locked) *signup.Batch,
-) (*signup.Batch, error) {
+	ctx context.Context, conn *pgxpool.Conn, waitlistID string, joins []*queue.Join, decide func(*queue.Locked) *queue.Batch,
+) (*queue.Batch, error) {
 	l, err := lockAndRead(ctx, conn, waitlistID, joins)
 	if err != nil {
 		return nil, err
@@ -209,13 +211,13 @@ func storeBatch(
 // lockAndRead begins the transaction, locks the waitlist and reads what the
 // batch needs, in one round trip. Each statement after the lock has its own
 // snapshot, so it sees what the previous holder of the lock committed.
-func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joins []*signup.Join) (*signup.Locked, error) {
+func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joins []*queue.Join) (*queue.Locked, error) {
 	emails := make([]string, len(joins))
 	for i, j := range joins {
 		emails[i] = j.Email
 	}
-	reach := signup.Reach(joins)
-	l := &signup.Locked{Present: map[string]signup.PresentRow{}}
+	reach := queue.Reach(joins)
+	l := &queue.Locked{Present: map[string]queue.PresentRow{}}
 	var b pgx.Batch
 	b.Queue("BEGIN")
 	// Without this, Postgres plans each execution anew, which takes longer than the
@@ -224,7 +226,7 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 	b.Queue(lockSQL, waitlistID).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&l.SettingsVersion, &l.OwnerVersion)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return signup.ErrNoWaitlist()
+			return waitlist.ErrNotFound()
 		}
 		return err
 	})
@@ -237,7 +239,7 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 			&st.Change, &st.Live, &st.Total, &st.Credited, &st.LastNumber, &l.LastKey, &email, &token, &number,
 		}, func() error {
 			if email != nil {
-				l.Present[*email] = signup.PresentRow{Token: signup.Token(*token), Number: *number}
+				l.Present[*email] = queue.PresentRow{Token: queue.Token(*token), Number: *number}
 			}
 			return nil
 		})
@@ -250,7 +252,7 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 
 // queueReferrers adds to b a read of the referrers, and of as many keys ahead of each as
 // reach says.
-func queueReferrers(b *pgx.Batch, waitlistID string, reach map[signup.Token]int, l *signup.Locked) {
+func queueReferrers(b *pgx.Batch, waitlistID string, reach map[queue.Token]int, l *queue.Locked) {
 	if len(reach) == 0 {
 		return
 	}
@@ -258,23 +260,23 @@ func queueReferrers(b *pgx.Batch, waitlistID string, reach map[signup.Token]int,
 	for token, n := range reach {
 		tokens, most = append(tokens, uuid.UUID(token)), append(most, int32(n))
 	}
-	l.Referrers = make(map[signup.Token]signup.ReferrerRow, len(reach))
+	l.Referrers = make(map[queue.Token]queue.ReferrerRow, len(reach))
 	b.Queue(referrersSQL, waitlistID, tokens, most).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var token uuid.UUID
-			var r signup.ReferrerRow
+			var r queue.ReferrerRow
 			if err := rows.Scan(&token, &r.Number, &r.Email, &r.Count, &r.Key, &r.Ahead); err != nil {
 				return err
 			}
-			r.Front = len(r.Ahead) < reach[signup.Token(token)]
-			l.Referrers[signup.Token(token)] = r
+			r.Front = len(r.Ahead) < reach[queue.Token(token)]
+			l.Referrers[queue.Token(token)] = r
 		}
 		return rows.Err()
 	})
 }
 
 // write inserts everything and commits, in one round trip.
-func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *signup.Batch) error {
+func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *queue.Batch) error {
 	var b pgx.Batch
 	args := make([]any, 1, 1+len(insertColumns))
 	args[0] = waitlistID
@@ -301,7 +303,7 @@ func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *signup
 }
 
 // queuePlaces adds to b the keys that the batch gives and the change that it makes.
-func queuePlaces(b *pgx.Batch, waitlistID string, d *signup.Batch) {
+func queuePlaces(b *pgx.Batch, waitlistID string, d *queue.Batch) {
 	var (
 		taken, left, touched, numbers, keys, places []int64
 		counts                                      []int32
@@ -343,9 +345,9 @@ func classify(err error) error {
 	var pe *pgconn.PgError
 	switch {
 	case pg.Retryable(err), outage.Is(err):
-		return &signup.RetryError{Err: err}
+		return &join.RetryError{Err: err}
 	case errors.As(err, &pe) && (pe.Code[:2] == "22" || pe.Code[:2] == "23"):
-		return &signup.RowError{Err: err}
+		return &join.RowError{Err: err}
 	default:
 		return err
 	}

@@ -8,8 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/index"
 	"waitlist.internal/services/signup/postgres/db"
+	"waitlist.internal/services/signup/queue"
 )
 
 // maxChanges bounds the changes that one catch-up reads.
@@ -43,14 +44,14 @@ LEFT JOIN members m ON true
 -- One lookup per signup: a plain join may be planned to read the whole waitlist.
 LEFT JOIN LATERAL (SELECT queue_key FROM signup WHERE waitlist_id = $1 AND number = m.number LIMIT 1) s ON true`
 
-// Since implements signup.ChangeLog.
-func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark, most int) (signup.Delta, error) {
+// Since implements index.ChangeLog.
+func (s *Signups) Since(ctx context.Context, waitlistID string, from index.Mark, most int) (index.Delta, error) {
 	rows, err := s.pool.Query(ctx, sinceSQL, waitlistID, from.Change, maxChanges, most+1)
 	if err != nil {
-		return signup.Delta{}, fmt.Errorf("read change log: %w", err)
+		return index.Delta{}, fmt.Errorf("read change log: %w", err)
 	}
 	var (
-		d           signup.Delta
+		d           index.Delta
 		nonce       *int64
 		tail        int64
 		number, key *int64
@@ -63,30 +64,30 @@ func (s *Signups) Since(ctx context.Context, waitlistID string, from signup.Mark
 		case key == nil:
 			d.Remove = append(d.Remove, *number)
 		default:
-			d.Put = append(d.Put, signup.Key{Number: *number, Key: *key})
+			d.Put = append(d.Put, index.Key{Number: *number, Key: *key})
 		}
 		return nil
 	})
 	if err != nil {
-		return signup.Delta{}, fmt.Errorf("read change log: %w", err)
+		return index.Delta{}, fmt.Errorf("read change log: %w", err)
 	}
 	switch {
 	case !found && from.Change == 0:
-		return signup.Delta{}, nil // a waitlist without changes, an index without members
+		return index.Delta{}, nil // a waitlist without changes, an index without members
 	case !found, d.To.Change < from.Change, len(d.Put)+len(d.Remove) > most:
-		return signup.Delta{}, signup.ErrStale
+		return index.Delta{}, index.ErrStale
 	case from.Change > 0 && (nonce == nil || *nonce != from.Nonce):
-		return signup.Delta{}, signup.ErrStale
+		return index.Delta{}, index.ErrStale
 	// The log must hold every change in between. Its retention may have deleted the
 	// first ones, or there are too many.
 	case from.Change > 0 && tail != d.To.Change-from.Change+1, from.Change == 0 && tail != d.To.Change:
-		return signup.Delta{}, signup.ErrStale
+		return index.Delta{}, index.ErrStale
 	}
 	return d, nil
 }
 
-// Holds implements signup.ChangeLog.
-func (s *Signups) Holds(ctx context.Context, waitlistID string, m signup.Mark, seen *signup.Signup) (held, same bool, err error) {
+// Holds implements index.ChangeLog.
+func (s *Signups) Holds(ctx context.Context, waitlistID string, m index.Mark, seen *queue.Signup) (held, same bool, err error) {
 	row, err := s.db.HasChange(ctx, db.HasChangeParams{
 		WaitlistID: waitlistID, No: m.Change, Nonce: m.Nonce, Number: seen.Number, ReferralCount: seen.ReferralCount,
 	})
@@ -96,9 +97,9 @@ func (s *Signups) Holds(ctx context.Context, waitlistID string, m signup.Mark, s
 	return row.Held, row.Same, nil
 }
 
-// All implements signup.ChangeLog.
-func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.Key) error) (signup.Mark, error) {
-	var m signup.Mark
+// All implements index.ChangeLog.
+func (s *Signups) All(ctx context.Context, waitlistID string, put func([]index.Key) error) (index.Mark, error) {
+	var m index.Mark
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// Reading the whole queue takes longer than a request may.
 		if err := pg.NoTimeouts(ctx, tx); err != nil {
@@ -117,8 +118,8 @@ func (s *Signups) All(ctx context.Context, waitlistID string, put func([]signup.
 		if err != nil {
 			return fmt.Errorf("read queue: %w", err)
 		}
-		keys := make([]signup.Key, 0, chunk)
-		var k signup.Key
+		keys := make([]index.Key, 0, chunk)
+		var k index.Key
 		_, err = pgx.ForEachRow(rows, []any{&k.Number, &k.Key}, func() error {
 			keys = append(keys, k)
 			if len(keys) < chunk {

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/access"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // inOrder precedes optedInSQL in its transaction. Without it, a cached plan from when
@@ -27,7 +28,7 @@ SELECT ARRAY(
 )
 FROM waitlist WHERE id = $1 AND deleted_at IS NULL`
 
-// OptedIn implements signup.MessageStore.
+// OptedIn implements lists.MessageStore.
 func (s *Signups) OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	var numbers []int64
 	var b pgx.Batch // one round trip, and one transaction
@@ -35,7 +36,7 @@ func (s *Signups) OptedIn(ctx context.Context, waitlistID string, after int64, l
 	b.Queue(optedInSQL, waitlistID, after, limit).QueryRow(func(row pgx.Row) error { return row.Scan(&numbers) })
 	err := s.pool.SendBatch(ctx, &b).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, signup.ErrNoWaitlist()
+		return nil, waitlist.ErrNotFound()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list recipients: %w", err)
@@ -54,10 +55,10 @@ FROM waitlist w JOIN owner o ON o.id = w.owner_id LEFT JOIN (unnest($2::bigint[]
 WHERE w.id = $1 AND w.deleted_at IS NULL
 ORDER BY r.number`
 
-// Recipients implements signup.MessageStore.
+// Recipients implements lists.MessageStore.
 func (s *Signups) Recipients(
 	ctx context.Context, waitlistID string, numbers []int64,
-) (string, access.Entitlement, []signup.Recipient, error) {
+) (string, access.Entitlement, []lists.Recipient, error) {
 	rows, err := s.pool.Query(ctx, recipientsSQL, waitlistID, numbers)
 	if err != nil {
 		return "", access.Entitlement{}, nil, fmt.Errorf("read recipients: %w", err)
@@ -68,11 +69,11 @@ func (s *Signups) Recipients(
 		validUntil *time.Time
 		number     *int64
 		email      *string
-		out        []signup.Recipient
+		out        []lists.Recipient
 	)
 	tag, err := pgx.ForEachRow(rows, []any{&name, &owner.Tier, &owner.Status, &validUntil, &number, &email}, func() error {
 		if number != nil {
-			out = append(out, signup.Recipient{Number: *number, Email: *email})
+			out = append(out, lists.Recipient{Number: *number, Email: *email})
 		}
 		return nil
 	})
@@ -80,7 +81,7 @@ func (s *Signups) Recipients(
 		return "", access.Entitlement{}, nil, fmt.Errorf("read recipients: %w", err)
 	}
 	if tag.RowsAffected() == 0 {
-		return "", access.Entitlement{}, nil, signup.ErrNoWaitlist()
+		return "", access.Entitlement{}, nil, waitlist.ErrNotFound()
 	}
 	if validUntil != nil {
 		owner.ValidUntil = *validUntil

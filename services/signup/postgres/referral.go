@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/audit"
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres/db"
+	"waitlist.internal/services/signup/queue"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // queueSeen adds to b a read of the earlier referrals that the referral guard compares
 // with those of the joins. Where the guard is off it adds nothing.
-func queueSeen(b *pgx.Batch, waitlistID string, joins []*signup.Join, l *signup.Locked) {
+func queueSeen(b *pgx.Batch, waitlistID string, joins []*queue.Join, l *queue.Locked) {
 	var (
 		referrers         []uuid.UUID
 		networks, persons [][]byte
@@ -26,10 +27,10 @@ func queueSeen(b *pgx.Batch, waitlistID string, joins []*signup.Join, l *signup.
 			continue
 		}
 		if l.Seen == nil {
-			l.Seen = map[signup.ReferralFrom]signup.Seen{}
+			l.Seen = map[queue.ReferralFrom]queue.Seen{}
 		}
 		if _, ok := l.Seen[from]; !ok {
-			l.Seen[from] = signup.Seen{}
+			l.Seen[from] = queue.Seen{}
 			referrers, networks = append(referrers, uuid.UUID(from.Referrer)), append(networks, from.Network[:])
 			persons = append(persons, from.Person[:])
 		}
@@ -45,10 +46,10 @@ func queueSeen(b *pgx.Batch, waitlistID string, joins []*signup.Join, l *signup.
 			again               bool
 		)
 		_, err := pgx.ForEachRow(rows, []any{&referrer, &network, &person, &fromNetwork, &lately, &again}, func() error {
-			from := signup.ReferralFrom{
-				Referrer: signup.Token(referrer), Network: signup.Network(network), Person: signup.Person(person),
+			from := queue.ReferralFrom{
+				Referrer: queue.Token(referrer), Network: queue.Network(network), Person: queue.Person(person),
 			}
-			l.Seen[from] = signup.Seen{FromNetwork: fromNetwork, Lately: lately, Again: again}
+			l.Seen[from] = queue.Seen{FromNetwork: fromNetwork, Lately: lately, Again: again}
 			return nil
 		})
 		return err
@@ -56,7 +57,7 @@ func queueSeen(b *pgx.Batch, waitlistID string, joins []*signup.Join, l *signup.
 }
 
 // queueGuarded adds to b the referrals that the guard saw, and its findings.
-func queueGuarded(b *pgx.Batch, waitlistID string, inserts []signup.Insert) {
+func queueGuarded(b *pgx.Batch, waitlistID string, inserts []queue.Insert) {
 	var (
 		referrers     []uuid.UUID
 		seen, flagged []int64
@@ -100,15 +101,15 @@ func (s *Signups) TrimReferrals(ctx context.Context, limit int) (int64, error) {
 	return tag.RowsAffected(), nil
 }
 
-// Credit implements signup.Store.
-func (s *Signups) Credit(ctx context.Context, w *signup.Waitlist, number int64, by audit.Entry) (credited signup.Credited, err error) {
-	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
-		if credited, err = s.credit(ctx, tx, st, w.ID, number); err != nil || credited != signup.CreditGiven {
+// Credit implements join.Store.
+func (s *Signups) Credit(ctx context.Context, w *waitlist.Waitlist, number int64, by audit.Entry) (credited queue.Credited, err error) {
+	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st queue.State) error {
+		if credited, err = s.credit(ctx, tx, st, w.ID, number); err != nil || credited != queue.CreditGiven {
 			return err
 		}
 		return audit.Insert(ctx, tx, by)
 	})
-	if err == nil && credited == signup.CreditGiven {
+	if err == nil && credited == queue.CreditGiven {
 		s.wake()
 		s.changed("credit", 1)
 	}
@@ -118,18 +119,18 @@ func (s *Signups) Credit(ctx context.Context, w *signup.Waitlist, number int64, 
 // credit gives a signup's referrer the credit unless it has the credit already. Whatever
 // sets a signup's referrer holds the waitlist's lock, as the caller does, so a credit is
 // given once.
-func (s *Signups) credit(ctx context.Context, tx pgx.Tx, st signup.State, waitlistID string, number int64) (signup.Credited, error) {
+func (s *Signups) credit(ctx context.Context, tx pgx.Tx, st queue.State, waitlistID string, number int64) (queue.Credited, error) {
 	q := s.db.WithTx(tx)
 	row, err := q.GetReferral(ctx, waitlistID, number)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, signup.ErrNoSignup()
+		return 0, queue.ErrNoSignup()
 	case err != nil:
 		return 0, fmt.Errorf("read referral: %w", err)
 	case row.Credited:
-		return signup.CreditBefore, nil
+		return queue.CreditBefore, nil
 	case row.Referrer == 0:
-		return signup.CreditNobody, nil
+		return queue.CreditNobody, nil
 	}
 	if err := q.SetReferrer(ctx, db.SetReferrerParams{Referrer: row.Referrer, WaitlistID: waitlistID, Number: number}); err != nil {
 		return 0, fmt.Errorf("set referrer: %w", err)
@@ -140,10 +141,10 @@ func (s *Signups) credit(ctx context.Context, tx pgx.Tx, st signup.State, waitli
 		return 0, err
 	}
 	now := s.now()
-	st, c, ev := signup.DecideCredit(st, w, signup.ReferrerRow{Number: row.Referrer, Count: row.ReferralCount}, number, now)
+	st, c, ev := queue.DecideCredit(st, w, queue.ReferrerRow{Number: row.Referrer, Count: row.ReferralCount}, number, now)
 	if _, err := tx.Exec(ctx, changeSQL+creditSQL, append(changeArgs(waitlistID, st, st.LastNumber+1),
 		[]int64{c.Number}, []int32{c.Count}, []int64{c.Places}, now)...); err != nil {
 		return 0, fmt.Errorf("credit referrer: %w", err)
 	}
-	return signup.CreditGiven, publish(ctx, tx, waitlistID, ev)
+	return queue.CreditGiven, publish(ctx, tx, waitlistID, ev)
 }

@@ -20,12 +20,13 @@ import (
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/token"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres/db"
+	"waitlist.internal/services/signup/queue"
+	"waitlist.internal/services/signup/waitlist"
 )
 
-// Signups is the store of signups. It implements signup.Store and
-// signup.ChangeLog.
+// Signups is the store of signups. It implements join.Store and
+// index.ChangeLog.
 type Signups struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
@@ -57,10 +58,10 @@ WHERE waitlist_id = $1
 ORDER BY no DESC
 LIMIT 1`
 
-func scanState(row pgx.Row) (st signup.State, err error) {
+func scanState(row pgx.Row) (st queue.State, err error) {
 	err = row.Scan(&st.Change, &st.Live, &st.Total, &st.Credited, &st.LastNumber)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return signup.State{}, nil
+		return queue.State{}, nil
 	}
 	return st, err
 }
@@ -71,7 +72,7 @@ const changeSQL = `
 INSERT INTO change (waitlist_id, no, nonce, live, total, credited, last_number, first_number, touched)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, `
 
-func changeArgs(waitlistID string, st signup.State, firstNumber int64) []any {
+func changeArgs(waitlistID string, st queue.State, firstNumber int64) []any {
 	nonce := rand.Int64() //nolint:gosec // tells histories apart, no secret
 	return []any{waitlistID, st.Change, nonce, st.Live, st.Total, st.Credited, st.LastNumber, firstNumber}
 }
@@ -84,12 +85,12 @@ FOR NO KEY UPDATE OF w`
 
 // locked runs fn in a transaction that holds the waitlist's lock. fn gets the
 // state before the change.
-func (s *Signups) locked(ctx context.Context, waitlistID string, fn func(pgx.Tx, signup.State) error) error {
+func (s *Signups) locked(ctx context.Context, waitlistID string, fn func(pgx.Tx, queue.State) error) error {
 	return pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		var version, ownerVersion int64
 		err := tx.QueryRow(ctx, lockSQL, waitlistID).Scan(&version, &ownerVersion)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return signup.ErrNoWaitlist()
+			return waitlist.ErrNotFound()
 		}
 		if err != nil {
 			return fmt.Errorf("lock waitlist: %w", err)
@@ -113,12 +114,12 @@ func message(waitlistID string, events ...*eventv1.Event) outbox.Message {
 	return outbox.Message{Topic: kafka.SignupsTopic, Key: waitlistID, Events: events}
 }
 
-// Remove implements signup.Store.
-func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, why signup.Removal, by audit.Entry) error {
-	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
+// Remove implements join.Store.
+func (s *Signups) Remove(ctx context.Context, w *waitlist.Waitlist, number int64, why queue.Removal, by audit.Entry) error {
+	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st queue.State) error {
 		var (
 			key     int64
-			gone    = signup.Removed{Number: number}
+			gone    = queue.Removed{Number: number}
 			created time.Time
 			optOut  *time.Time
 			utm     [3]string
@@ -131,7 +132,7 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 				created_at, email_opt_out_at, utm_source, utm_medium, utm_campaign`, w.ID, number).
 			Scan(&key, &gone.Referred, &referred, &gone.Email, &gone.FirstName, &gone.LastName, &created, &optOut, &utm[0], &utm[1], &utm[2])
 		if errors.Is(err, pgx.ErrNoRows) {
-			return signup.ErrNoSignup()
+			return queue.ErrNoSignup()
 		}
 		if err != nil {
 			return fmt.Errorf("delete signup: %w", err)
@@ -146,7 +147,7 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 		if err != nil {
 			return err
 		}
-		st, kept, ev := signup.DecideRemoval(st, current, gone, why, s.now())
+		st, kept, ev := queue.DecideRemoval(st, current, gone, why, s.now())
 		if err := rememberDeparted(ctx, s.db.WithTx(tx), w.ID, hashes, kept); err != nil {
 			return err
 		}
@@ -169,16 +170,16 @@ func (s *Signups) Remove(ctx context.Context, w *signup.Waitlist, number int64, 
 	return err
 }
 
-// Move implements signup.Store.
-func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position int64, by audit.Entry) (int64, error) {
+// Move implements join.Store.
+func (s *Signups) Move(ctx context.Context, w *waitlist.Waitlist, number, position int64, by audit.Entry) (int64, error) {
 	var rank int64
-	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
+	err := s.locked(ctx, w.ID, func(tx pgx.Tx, st queue.State) error {
 		here, err := s.db.WithTx(tx).HasSignup(ctx, w.ID, number)
 		if err != nil {
 			return fmt.Errorf("find signup: %w", err)
 		}
 		if !here {
-			return signup.ErrNoSignup()
+			return queue.ErrNoSignup()
 		}
 		st.Change++
 		var b pgx.Batch
@@ -201,19 +202,19 @@ func (s *Signups) Move(ctx context.Context, w *signup.Waitlist, number, position
 	return rank, err
 }
 
-// Verify implements signup.Store.
-func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, at time.Time, credit bool) (first bool, err error) {
+// Verify implements join.Store.
+func (s *Signups) Verify(ctx context.Context, w *waitlist.Waitlist, number int64, at time.Time, credit bool) (first bool, err error) {
 	verify := func(q *db.Queries) (int64, error) {
 		return q.VerifySignup(ctx, db.VerifySignupParams{At: at, WaitlistID: w.ID, Number: number})
 	}
 	if !credit {
-		if first, err = s.mark(ctx, w.ID, signup.Verified(w, number, s.now()), verify); err == nil && first {
+		if first, err = s.mark(ctx, w.ID, queue.Verified(w, number, s.now()), verify); err == nil && first {
 			s.changed("verification", 1)
 		}
 		return first, err
 	}
-	var credited signup.Credited
-	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st signup.State) error {
+	var credited queue.Credited
+	err = s.locked(ctx, w.ID, func(tx pgx.Tx, st queue.State) error {
 		n, err := verify(s.db.WithTx(tx))
 		if err != nil {
 			return fmt.Errorf("mark signup: %w", err)
@@ -221,7 +222,7 @@ func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, 
 		if first = n > 0; !first {
 			return nil
 		}
-		if err := publish(ctx, tx, w.ID, signup.Verified(w, number, s.now())); err != nil {
+		if err := publish(ctx, tx, w.ID, queue.Verified(w, number, s.now())); err != nil {
 			return err
 		}
 		credited, err = s.credit(ctx, tx, st, w.ID, number)
@@ -230,16 +231,16 @@ func (s *Signups) Verify(ctx context.Context, w *signup.Waitlist, number int64, 
 	if err == nil && first {
 		s.wake()
 		s.changed("verification", 1)
-		if credited == signup.CreditGiven {
+		if credited == queue.CreditGiven {
 			s.changed("credit", 1)
 		}
 	}
 	return first, err
 }
 
-// OptOut implements signup.Store.
-func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, at time.Time) error {
-	first, err := s.mark(ctx, w.ID, signup.OptedOut(w, number, s.now()), func(q *db.Queries) (int64, error) {
+// OptOut implements join.Store.
+func (s *Signups) OptOut(ctx context.Context, w *waitlist.Waitlist, number int64, at time.Time) error {
+	first, err := s.mark(ctx, w.ID, queue.OptedOut(w, number, s.now()), func(q *db.Queries) (int64, error) {
 		return q.OptOutSignup(ctx, db.OptOutSignupParams{At: at, WaitlistID: w.ID, Number: number})
 	})
 	if err == nil && first {
@@ -248,10 +249,10 @@ func (s *Signups) OptOut(ctx context.Context, w *signup.Waitlist, number int64, 
 	return err
 }
 
-// RequestLink implements signup.Store.
-func (s *Signups) RequestLink(ctx context.Context, w *signup.Waitlist, number int64) error {
+// RequestLink implements join.Store.
+func (s *Signups) RequestLink(ctx context.Context, w *waitlist.Waitlist, number int64) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		return publish(ctx, tx, w.ID, signup.LinkRequested(w, number, s.now()))
+		return publish(ctx, tx, w.ID, queue.LinkRequested(w, number, s.now()))
 	})
 	if err == nil {
 		s.wake()
@@ -296,22 +297,22 @@ LEFT JOIN LATERAL (
 ) c ON true
 LEFT JOIN signup s ON s.waitlist_id = w.id AND s.`
 
-// View implements signup.Store.
-func (s *Signups) View(ctx context.Context, waitlistID, email string, rankUpTo int64) (signup.View, error) {
+// View implements join.Store.
+func (s *Signups) View(ctx context.Context, waitlistID, email string, rankUpTo int64) (queue.View, error) {
 	return s.view(ctx, viewSQL+`email = $2
 WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, rankUpTo)
 }
 
-// Numbered implements signup.MessageStore. It uses waitlist_pkey, signup_pkey and
+// Numbered implements lists.MessageStore. It uses waitlist_pkey, signup_pkey and
 // change_pkey, and to rank also signup_queue_key and queue_bucket_pkey.
-func (s *Signups) Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (signup.View, error) {
+func (s *Signups) Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (queue.View, error) {
 	return s.view(ctx, viewSQL+`number = $2
 WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, rankUpTo)
 }
 
-func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, rankUpTo int64) (signup.View, error) {
+func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, rankUpTo int64) (queue.View, error) {
 	var (
-		v                               signup.View
+		v                               queue.View
 		number, key, referrals, rank    *int64
 		email, first, last, phone       *string
 		token                           *uuid.UUID
@@ -323,7 +324,7 @@ func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, ran
 		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt, &uncredited,
 		&rank)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return v, signup.ErrNoWaitlist()
+		return v, waitlist.ErrNotFound()
 	}
 	if err != nil {
 		return v, fmt.Errorf("read waitlist and signup: %w", err)
@@ -331,9 +332,9 @@ func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, ran
 	if number == nil {
 		return v, nil
 	}
-	v.Signup = &signup.Signup{
+	v.Signup = &queue.Signup{
 		Number: *number, QueueKey: *key, Email: *email, FirstName: *first, LastName: *last, Phone: *phone,
-		Token: signup.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
+		Token: queue.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
 		EmailVerifiedAt: moment(verifiedAt), EmailOptOutAt: moment(optOutAt),
 		Uncredited: uncredited,
 	}
@@ -350,7 +351,7 @@ func moment(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// Leaderboard implements signup.Store.
+// Leaderboard implements join.Store.
 func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
 	counts, err := s.db.Leaderboard(ctx, waitlistID, int32(limit))
 	if err != nil {
@@ -359,7 +360,7 @@ func (s *Signups) Leaderboard(ctx context.Context, waitlistID string, limit int)
 	return counts, nil
 }
 
-// Waitlist implements signup.Store.
-func (s *Signups) Waitlist(ctx context.Context, id string) (*signup.Waitlist, error) {
+// Waitlist implements join.Store.
+func (s *Signups) Waitlist(ctx context.Context, id string) (*waitlist.Waitlist, error) {
 	return getWaitlist(ctx, s.db, id)
 }

@@ -7,26 +7,28 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/views"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // tallyPiece bounds the rows of one piece of a tally, and the ids of one piece of the
 // list of waitlists. With 255 characters a value, a piece is well below 1 MiB.
 const tallyPiece = 500
 
-// TopReferrers implements signup.TallyStore.
-func (s *Signups) TopReferrers(ctx context.Context, waitlistID string, limit int) ([]signup.Referrer, error) {
+// TopReferrers implements lists.TallyStore.
+func (s *Signups) TopReferrers(ctx context.Context, waitlistID string, limit int) ([]lists.Referrer, error) {
 	rows, err := s.db.TopReferrers(ctx, waitlistID, int32(limit))
 	if err != nil {
 		return nil, fmt.Errorf("read top referrers: %w", err)
 	}
-	top := make([]signup.Referrer, len(rows))
+	top := make([]lists.Referrer, len(rows))
 	for i, row := range rows {
-		top[i] = signup.Referrer(row)
+		top[i] = lists.Referrer(row)
 	}
 	return top, nil
 }
@@ -56,7 +58,7 @@ func queueRemoved(b *pgx.Batch, waitlistID string, number int64, createdAt time.
 	}
 }
 
-// WaitlistIDs implements signup.TallyStore.
+// WaitlistIDs implements lists.TallyStore.
 func (s *Signups) WaitlistIDs(ctx context.Context, next func([]string) error) error {
 	for after := "00000000-0000-0000-0000-000000000000"; ; {
 		ids, err := s.db.ListWaitlistIDs(ctx, after, tallyPiece)
@@ -98,19 +100,19 @@ SELECT field, value, sum(count)::bigint, max(last_number) FROM (
 GROUP BY field, value`
 )
 
-// Tally implements signup.TallyStore.
-func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(signup.Tally) error) error {
+// Tally implements lists.TallyStore.
+func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(lists.Tally) error) error {
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// Reading the whole list takes longer than a request may.
 		if err := pg.NoTimeouts(ctx, tx); err != nil {
 			return err
 		}
-		var first signup.Tally
+		var first lists.Tally
 		err := tx.QueryRow(ctx, `
 			SELECT coalesce((SELECT last_number FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1), 0)
 			FROM waitlist w WHERE id = $1 AND deleted_at IS NULL`, waitlistID).Scan(&first.LastNumber)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return signup.ErrNoWaitlist()
+			return waitlist.ErrNotFound()
 		}
 		if err != nil {
 			return fmt.Errorf("read waitlist: %w", err)
@@ -118,13 +120,13 @@ func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(signup
 		if err := next(first); err != nil {
 			return err
 		}
-		if err := pieces(ctx, tx, dayTallySQL, waitlistID, func(days []signup.DayTally) error {
-			return next(signup.Tally{Days: days})
+		if err := pieces(ctx, tx, dayTallySQL, waitlistID, func(days []lists.DayTally) error {
+			return next(lists.Tally{Days: days})
 		}); err != nil {
 			return fmt.Errorf("tally days: %w", err)
 		}
-		if err := pieces(ctx, tx, valueTallySQL, waitlistID, func(values []signup.ValueTally) error {
-			return next(signup.Tally{Values: values})
+		if err := pieces(ctx, tx, valueTallySQL, waitlistID, func(values []lists.ValueTally) error {
+			return next(lists.Tally{Values: values})
 		}); err != nil {
 			return fmt.Errorf("tally values: %w", err)
 		}
@@ -168,7 +170,7 @@ SELECT $1, v.key, ARRAY[v.payload], '' FROM unnest($2::text[], $3::bytea[]) AS v
 func (s *Signups) CountViews(ctx context.Context, counts []views.Count) error {
 	keys, payloads := make([]string, len(counts)), make([][]byte, len(counts))
 	for i, c := range counts {
-		_, key, events, _, err := outbox.Row(ctx, message(c.WaitlistID, signup.ViewsEvent(c)))
+		_, key, events, _, err := outbox.Row(ctx, message(c.WaitlistID, lists.ViewsEvent(c)))
 		if err != nil {
 			return err
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/postgres/db"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // RemoveTemplate removes a deleted template from the settings of its owner's waitlists,
@@ -27,7 +27,7 @@ func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, temp
 	}
 	var updates []db.UpdateSettingsParams
 	for _, w := range lists {
-		settings, err := signup.DecodeSettings(w.Settings)
+		settings, err := waitlist.DecodeSettings(w.Settings)
 		if err != nil {
 			return fmt.Errorf("waitlist %s: %w", w.ID, err)
 		}
@@ -45,7 +45,7 @@ func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, temp
 	return nil
 }
 
-// TemplatesDeleted implements signup.WaitlistStore.
+// TemplatesDeleted implements lists.WaitlistStore.
 func (s *Waitlists) TemplatesDeleted(ctx context.Context, ownerID string) (int64, error) {
 	return templatesDeleted(ctx, s.db, ownerID)
 }

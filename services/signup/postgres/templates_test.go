@@ -17,22 +17,23 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/kafka"
+	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // templates stands for messaging.
 type templates struct {
 	mu sync.Mutex
 	// known are the templates by their owner.
-	known map[string][]signup.Assignment
+	known map[string][]waitlist.Assignment
 	asked int
 	away  error
 	// before is called before each answer, after between the answer and its use.
 	before, after func()
 }
 
-func (m *templates) Unknown(_ context.Context, ownerID string, of []signup.Assignment) (unknown []signup.Assignment, err error) {
+func (m *templates) Unknown(_ context.Context, ownerID string, of []waitlist.Assignment) (unknown []waitlist.Assignment, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked++
@@ -57,9 +58,9 @@ func (m *templates) Unknown(_ context.Context, ownerID string, of []signup.Assig
 func (m *templates) add(ownerID, mail string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := signup.Assignment{Mail: mail, TemplateID: uuid.NewString()}
+	a := waitlist.Assignment{Mail: mail, TemplateID: uuid.NewString()}
 	if m.known == nil {
-		m.known = map[string][]signup.Assignment{}
+		m.known = map[string][]waitlist.Assignment{}
 	}
 	m.known[ownerID] = append(m.known[ownerID], a)
 	return a.TemplateID
@@ -104,17 +105,17 @@ func TestAssignTemplates(t *testing.T) {
 		name, body string
 		asked      int
 		field      string
-		want       signup.EmailTemplates
+		want       waitlist.EmailTemplates
 	}{
-		{"one's own", string(assign(mail, id)), 1, "", signup.EmailTemplates{Offboarding: id}},
-		{"unknown", string(assign(mail, uuid.NewString())), 1, mail, signup.EmailTemplates{Offboarding: id}},
-		{"another type", string(assign("referral_milestone", id)), 1, "referral_milestone", signup.EmailTemplates{Offboarding: id}},
-		{"somebody else's", string(assign(mail, other)), 1, mail, signup.EmailTemplates{Offboarding: id}},
-		{"no id", string(assign(mail, "x")), 0, mail, signup.EmailTemplates{Offboarding: id}},
-		{"other settings", `{"settings":{"headline":"x"}}`, 0, "", signup.EmailTemplates{Offboarding: id}},
-		{"null within", `{"settings":{"email_templates":{"offboarding":null}}}`, 0, "", signup.EmailTemplates{}},
-		{"again", string(assign(mail, id)), 1, "", signup.EmailTemplates{Offboarding: id}},
-		{"null", `{"settings":{"email_templates":null}}`, 0, "", signup.EmailTemplates{}},
+		{"one's own", string(assign(mail, id)), 1, "", waitlist.EmailTemplates{Offboarding: id}},
+		{"unknown", string(assign(mail, uuid.NewString())), 1, mail, waitlist.EmailTemplates{Offboarding: id}},
+		{"another type", string(assign("referral_milestone", id)), 1, "referral_milestone", waitlist.EmailTemplates{Offboarding: id}},
+		{"somebody else's", string(assign(mail, other)), 1, mail, waitlist.EmailTemplates{Offboarding: id}},
+		{"no id", string(assign(mail, "x")), 0, mail, waitlist.EmailTemplates{Offboarding: id}},
+		{"other settings", `{"settings":{"headline":"x"}}`, 0, "", waitlist.EmailTemplates{Offboarding: id}},
+		{"null within", `{"settings":{"email_templates":{"offboarding":null}}}`, 0, "", waitlist.EmailTemplates{}},
+		{"again", string(assign(mail, id)), 1, "", waitlist.EmailTemplates{Offboarding: id}},
+		{"null", `{"settings":{"email_templates":null}}`, 0, "", waitlist.EmailTemplates{}},
 	} {
 		before := o.templates.questions()
 		_, err := o.Update(t.Context(), ada, w.ID, []byte(tt.body))
@@ -221,15 +222,15 @@ func TestTemplateDeleted(t *testing.T) {
 		want(t, o.remove(t.Context(), ada.AccountID, gone), "")
 	}
 	for _, tt := range []struct {
-		w       signup.OwnedWaitlist
+		w       lists.OwnedWaitlist
 		actor   access.Actor
 		version int64
-		want    signup.EmailTemplates
+		want    waitlist.EmailTemplates
 	}{
-		{only, ada, 2, signup.EmailTemplates{}},
-		{both, ada, 2, signup.EmailTemplates{ReferralMilestone: stays}},
-		{none, ada, 1, signup.EmailTemplates{ReferralMilestone: stays}},
-		{foreign, eve, 1, signup.EmailTemplates{Offboarding: gone}},
+		{only, ada, 2, waitlist.EmailTemplates{}},
+		{both, ada, 2, waitlist.EmailTemplates{ReferralMilestone: stays}},
+		{none, ada, 1, waitlist.EmailTemplates{ReferralMilestone: stays}},
+		{foreign, eve, 1, waitlist.EmailTemplates{Offboarding: gone}},
 	} {
 		got, err := o.Get(t.Context(), tt.actor, tt.w.ID)
 		want(t, err, "")
@@ -301,28 +302,28 @@ func TestTemplateDeletedWhileItIsAssigned(t *testing.T) {
 		id := o.templates.add(ada.AccountID, mail)
 		w := create(t, o, ada, `{"name":"x"}`)
 		removed := make(chan error, 1)
-		_, err := o.store.ChangeWaitlist(t.Context(), w.ID, audit.Entry{}, func(w signup.Waitlist, _ int64) (signup.Draft, error) {
+		_, err := o.store.ChangeWaitlist(t.Context(), w.ID, audit.Entry{}, func(w waitlist.Waitlist, _ int64) (lists.Draft, error) {
 			go func() { removed <- o.remove(context.WithoutCancel(t.Context()), ada.AccountID, id) }()
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
 			for waits := false; !waits; <-tick.C {
 				if len(removed) > 0 {
-					return signup.Draft{}, errors.New("the deletion does not wait")
+					return lists.Draft{}, errors.New("the deletion does not wait")
 				}
 				if err := o.pool.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = `+
 					`current_database()`).Scan(&waits); err != nil {
-					return signup.Draft{}, err
+					return lists.Draft{}, err
 				}
 			}
 			w.Settings.EmailTemplates.Offboarding = id
 			stored, err := w.Settings.Stored()
-			return signup.Draft{Name: w.Name, Settings: stored}, err
+			return lists.Draft{Name: w.Name, Settings: stored}, err
 		})
 		want(t, err, "")
 		want(t, <-removed, "")
 		got, err := o.Get(t.Context(), ada, w.ID)
 		want(t, err, "")
-		if s := settings(t, got); s.EmailTemplates != (signup.EmailTemplates{}) || got.Version != 3 {
+		if s := settings(t, got); s.EmailTemplates != (waitlist.EmailTemplates{}) || got.Version != 3 {
 			t.Errorf("%+v in version %d", s.EmailTemplates, got.Version)
 		}
 	})

@@ -18,14 +18,15 @@ import (
 	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/signup"
+	"waitlist.internal/services/signup/lists"
 	"waitlist.internal/services/signup/postgres/db"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // createScope is the idempotency scope of new waitlists.
 const createScope = "waitlists.create"
 
-// Waitlists implements signup.WaitlistStore. Lock order: owner before waitlist.
+// Waitlists implements lists.WaitlistStore. Lock order: owner before waitlist.
 type Waitlists struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
@@ -40,10 +41,10 @@ func NewWaitlists(pool *pgxpool.Pool, wake func(), now func() time.Time) *Waitli
 }
 
 // getWaitlist reads a waitlist that is not deleted.
-func getWaitlist(ctx context.Context, q *db.Queries, id string) (*signup.Waitlist, error) {
+func getWaitlist(ctx context.Context, q *db.Queries, id string) (*waitlist.Waitlist, error) {
 	row, err := q.GetWaitlist(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, signup.ErrNoWaitlist()
+		return nil, waitlist.ErrNotFound()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read waitlist: %w", err)
@@ -51,37 +52,37 @@ func getWaitlist(ctx context.Context, q *db.Queries, id string) (*signup.Waitlis
 	return waitlistOf(row)
 }
 
-func waitlistOf(row db.GetWaitlistRow) (w *signup.Waitlist, err error) {
-	w = &signup.Waitlist{
+func waitlistOf(row db.GetWaitlistRow) (w *waitlist.Waitlist, err error) {
+	w = &waitlist.Waitlist{
 		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, Version: row.Version, CreatedAt: row.CreatedAt,
 		Owner: access.Entitlement{
 			Tier: row.Tier, Status: row.Status, ValidUntil: time.Time(row.ValidUntil), Trial: row.Trial, Version: row.OwnerVersion,
 		},
 		SignupCount: row.SignupCount,
 	}
-	if w.Settings, err = signup.DecodeSettings(row.Settings); err != nil {
+	if w.Settings, err = waitlist.DecodeSettings(row.Settings); err != nil {
 		return nil, fmt.Errorf("waitlist %s: %w", row.ID, err)
 	}
 	return w, nil
 }
 
-// Waitlist implements signup.WaitlistStore.
-func (s *Waitlists) Waitlist(ctx context.Context, id string) (*signup.Waitlist, error) {
+// Waitlist implements lists.WaitlistStore.
+func (s *Waitlists) Waitlist(ctx context.Context, id string) (*waitlist.Waitlist, error) {
 	return getWaitlist(ctx, s.db, id)
 }
 
-// Waitlists implements signup.WaitlistStore.
-func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) (lists []signup.ListedWaitlist, ownerVersion int64, err error) {
+// Waitlists implements lists.WaitlistStore.
+func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) (out []lists.ListedWaitlist, ownerVersion int64, err error) {
 	rows, err := s.db.ListWaitlists(ctx, ownerID)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list waitlists: %w", err)
 	}
-	lists = make([]signup.ListedWaitlist, len(rows))
+	out = make([]lists.ListedWaitlist, len(rows))
 	for i, row := range rows {
-		lists[i] = signup.ListedWaitlist{ID: row.ID, Name: row.Name, SignupCount: row.SignupCount, CreatedAt: row.CreatedAt}
+		out[i] = lists.ListedWaitlist{ID: row.ID, Name: row.Name, SignupCount: row.SignupCount, CreatedAt: row.CreatedAt}
 		ownerVersion = row.OwnerVersion
 	}
-	return lists, ownerVersion, nil
+	return out, ownerVersion, nil
 }
 
 // creation is what is stored about a new waitlist under its Idempotency-Key.
@@ -91,10 +92,10 @@ type creation struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// CreateWaitlist implements signup.WaitlistStore.
+// CreateWaitlist implements lists.WaitlistStore.
 func (s *Waitlists) CreateWaitlist(
-	ctx context.Context, c signup.Creation, build func(templatesDeleted int64) (signup.Draft, error),
-) (w *signup.Waitlist, replayed bool, err error) {
+	ctx context.Context, c lists.Creation, build func(templatesDeleted int64) (lists.Draft, error),
+) (w *waitlist.Waitlist, replayed bool, err error) {
 	req := idempotency.Request{Scope: createScope, AccountID: c.AccountID, Key: c.Key, Content: c.Content}
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		q := s.db.WithTx(tx)
@@ -141,7 +142,7 @@ func (s *Waitlists) CreateWaitlist(
 		if err := json.Unmarshal(response, &made); err != nil {
 			return fmt.Errorf("decode stored response: %w", err)
 		}
-		w = &signup.Waitlist{ID: made.ID, OwnerID: c.OwnerID, Name: made.Name, CreatedAt: made.CreatedAt, Version: 1, Owner: c.Owner}
+		w = &waitlist.Waitlist{ID: made.ID, OwnerID: c.OwnerID, Name: made.Name, CreatedAt: made.CreatedAt, Version: 1, Owner: c.Owner}
 		return nil
 	})
 	if err != nil {
@@ -150,17 +151,17 @@ func (s *Waitlists) CreateWaitlist(
 	return w, replayed, nil
 }
 
-// ChangeWaitlist implements signup.WaitlistStore.
+// ChangeWaitlist implements lists.WaitlistStore.
 func (s *Waitlists) ChangeWaitlist(
-	ctx context.Context, id string, by audit.Entry, change func(w signup.Waitlist, templatesDeleted int64) (signup.Draft, error),
-) (w *signup.Waitlist, err error) {
+	ctx context.Context, id string, by audit.Entry, change func(w waitlist.Waitlist, templatesDeleted int64) (lists.Draft, error),
+) (w *waitlist.Waitlist, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		q := s.db.WithTx(tx)
 		// The owner is locked before the waitlist. A later deletion of a template sees the
 		// assignment.
 		deleted, err := q.LockOwnerOf(ctx, id)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return signup.ErrNoWaitlist()
+			return waitlist.ErrNotFound()
 		}
 		if err != nil {
 			return fmt.Errorf("lock owner: %w", err)
@@ -172,7 +173,7 @@ func (s *Waitlists) ChangeWaitlist(
 			return fmt.Errorf("lock waitlist: %w", err)
 		}
 		if n == 0 {
-			return signup.ErrNoWaitlist()
+			return waitlist.ErrNotFound()
 		}
 		if w, err = getWaitlist(ctx, q, id); err != nil {
 			return err
@@ -189,7 +190,7 @@ func (s *Waitlists) ChangeWaitlist(
 			return nil
 		}
 		w.Name, w.Version = draft.Name, w.Version+1
-		if w.Settings, err = signup.DecodeSettings(draft.Settings); err != nil {
+		if w.Settings, err = waitlist.DecodeSettings(draft.Settings); err != nil {
 			return err
 		}
 		err = q.UpdateWaitlist(ctx, db.UpdateWaitlistParams{ID: id, Name: w.Name, Settings: draft.Settings, Version: w.Version})
@@ -204,12 +205,12 @@ func (s *Waitlists) ChangeWaitlist(
 	return w, nil
 }
 
-// DeleteWaitlist implements signup.WaitlistStore.
+// DeleteWaitlist implements lists.WaitlistStore.
 func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string, by audit.Entry) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		ownerID, err := s.db.WithTx(tx).DeleteWaitlist(ctx, id)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return signup.ErrNoWaitlist()
+			return waitlist.ErrNotFound()
 		}
 		if err != nil {
 			return fmt.Errorf("delete waitlist: %w", err)
@@ -229,12 +230,12 @@ func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string, by audit.Entr
 func (s *Waitlists) announceDeletion(ctx context.Context, tx pgx.Tx, ownerID string, ids ...string) error {
 	msgs := make([]outbox.Message, len(ids))
 	for i, id := range ids {
-		msgs[i] = message(id, signup.WaitlistDeleted(id, ownerID, s.now()))
+		msgs[i] = message(id, lists.WaitlistDeleted(id, ownerID, s.now()))
 	}
 	return outbox.Insert(ctx, tx, msgs...)
 }
 
-// SetOwner implements signup.WaitlistStore.
+// SetOwner implements lists.WaitlistStore.
 func (s *Waitlists) SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error {
 	return setOwner(ctx, s.db, ownerID, e)
 }
@@ -265,7 +266,7 @@ func (s *Waitlists) UpdateOwner(ctx context.Context, tx pgx.Tx, ownerID string, 
 	return setOwner(ctx, q, ownerID, e)
 }
 
-// CloseOwner implements signup.WaitlistStore.
+// CloseOwner implements lists.WaitlistStore.
 func (s *Waitlists) CloseOwner(ctx context.Context, ownerID string) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error { return s.CloseOwnerIn(ctx, tx, ownerID) })
 	if err == nil {
@@ -302,7 +303,7 @@ func (s *Waitlists) Reseal(ctx context.Context, renew func(sealed, aad string) (
 		}
 		for _, row := range rows {
 			after = row.ID
-			settings, renewed, err := signup.Reseal(row.Settings, row.ID, renew)
+			settings, renewed, err := waitlist.Reseal(row.Settings, row.ID, renew)
 			if err != nil {
 				failed = append(failed, fmt.Errorf("waitlist %s: %w", row.ID, err))
 				continue

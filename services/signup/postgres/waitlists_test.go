@@ -23,14 +23,15 @@ import (
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/seal"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/signup"
 	"waitlist.internal/services/signup/kafka"
+	"waitlist.internal/services/signup/lists"
 	"waitlist.internal/services/signup/postgres"
+	"waitlist.internal/services/signup/waitlist"
 )
 
 // owners is the owners' side on a database of the test's own.
 type owners struct {
-	*signup.Owners
+	*lists.Owners
 	store *postgres.Waitlists
 	pool  *pgxpool.Pool
 	// templates are messaging's.
@@ -45,7 +46,7 @@ func newOwners(t *testing.T) *owners {
 	t.Helper()
 	o := &owners{pool: database(t), templates: &templates{}, now: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.UTC)}
 	o.store = postgres.NewWaitlists(o.pool, func() { o.woken.Add(1) }, o.clock)
-	o.Owners = signup.NewOwners(o.store, secrets(t), o.templates, signup.Bounds{}, o.clock)
+	o.Owners = lists.NewOwners(o.store, secrets(t), o.templates, lists.Bounds{}, o.clock)
 	return o
 }
 
@@ -78,7 +79,7 @@ func join(actor *access.Actor, owner access.Actor, role access.Role) {
 	actor.Grants = append(actor.Grants, g)
 }
 
-func create(t *testing.T, o *owners, actor access.Actor, body string) signup.OwnedWaitlist {
+func create(t *testing.T, o *owners, actor access.Actor, body string) lists.OwnedWaitlist {
 	t.Helper()
 	w, _, err := o.Create(t.Context(), actor, "", []byte(body), "")
 	if err != nil {
@@ -98,9 +99,9 @@ func want(t *testing.T, err error, code apierr.Code) {
 	}
 }
 
-func settings(t *testing.T, w signup.OwnedWaitlist) signup.Settings {
+func settings(t *testing.T, w lists.OwnedWaitlist) waitlist.Settings {
 	t.Helper()
-	var s signup.Settings
+	var s waitlist.Settings
 	if err := json.Unmarshal(w.SettingsJSON, &s); err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +376,7 @@ func TestReseal(t *testing.T) {
 	if n, err = o.store.Reseal(t.Context(), both.Renew); n != 1 || !errors.Is(err, seal.ErrCorrupt) {
 		t.Errorf("the second run: %d, %v", n, err)
 	}
-	alone := signup.NewOwners(o.store, ring(key("k2")), o.templates, signup.Bounds{}, o.clock)
+	alone := lists.NewOwners(o.store, ring(key("k2")), o.templates, lists.Bounds{}, o.clock)
 	got, err := alone.Get(t.Context(), ada, w.ID)
 	want(t, err, "")
 	if s := settings(t, got); s.SlackWebhookURL != "https://slack.example/1" || s.WebhookURL != "https://hook.example/1" {
@@ -458,7 +459,7 @@ func TestIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	o, ada, bob := newOwners(t), account(access.Pro), account(access.Pro)
 	join(&bob, ada, access.Admin)
-	post := func(actor access.Actor, email, body, key string) (signup.OwnedWaitlist, bool, error) {
+	post := func(actor access.Actor, email, body, key string) (lists.OwnedWaitlist, bool, error) {
 		return o.Create(t.Context(), actor, email, []byte(body), key)
 	}
 	count := func() (n int) {
@@ -551,12 +552,12 @@ func TestIdempotencyKeyConcurrently(t *testing.T) {
 func TestIdempotencyKeyStillRunning(t *testing.T) {
 	t.Parallel()
 	o, ada := newOwners(t), account(access.Pro)
-	c := signup.Creation{
+	c := lists.Creation{
 		ID: uuid.NewString(), CreatedAt: o.now, OwnerID: ada.AccountID, Owner: ada.Grants[0].Entitlement,
 		AccountID: ada.AccountID, Key: "key", Content: []byte("c"),
 	}
-	draft := func(int64) (signup.Draft, error) { return signup.Draft{Name: "x", Settings: []byte(`{}`)}, nil }
-	_, _, err := o.store.CreateWaitlist(t.Context(), c, func(deleted int64) (signup.Draft, error) {
+	draft := func(int64) (lists.Draft, error) { return lists.Draft{Name: "x", Settings: []byte(`{}`)}, nil }
+	_, _, err := o.store.CreateWaitlist(t.Context(), c, func(deleted int64) (lists.Draft, error) {
 		_, _, err := o.store.CreateWaitlist(t.Context(), c, draft)
 		want(t, err, apierr.Conflict)
 		if apierr.From(err).RetryAfter == 0 {

@@ -18,7 +18,7 @@ import (
 
 	"waitlist.internal/libs/kafka"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	signupredis "waitlist.internal/services/signup/redis"
+	signupindex "waitlist.internal/services/signup/index"
 )
 
 // row is a live signup as stored in Postgres.
@@ -113,7 +113,7 @@ func AuditIndex(t testing.TB, redisURL, waitlistID string, stored []row) {
 	}
 	var got []string
 	if !within(30*time.Second, func() bool {
-		got, err = rdb.ZRange(t.Context(), signupredis.KeysOf(waitlistID)[0], 0, -1).Result()
+		got, err = rdb.ZRange(t.Context(), signupindex.KeysOf(waitlistID)[0], 0, -1).Result()
 		return err == nil && slices.Equal(got, want)
 	}) {
 		t.Errorf("the index differs from Postgres: %d members (%v), want %d", len(got), err, len(want))

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"waitlist.internal/libs/testenv"
-	signupredis "waitlist.internal/services/signup/redis"
+	signupindex "waitlist.internal/services/signup/index"
 	"waitlist.internal/tools/test/chaos"
 )
 
@@ -30,7 +30,7 @@ func testOutages(t *testing.T, dir string) {
 	}
 	rdb := redis.NewClient(address)
 	defer rdb.Close()
-	keys := signupredis.KeysOf(m.signups)
+	keys := signupindex.KeysOf(m.signups)
 	goOn := func(n int) {
 		t.Helper()
 		m.start()

@@ -18,7 +18,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"waitlist.internal/services/signup/redis"
+	"waitlist.internal/services/signup/index"
 )
 
 const (
@@ -268,7 +268,7 @@ func (w *walker) check(t *rapid.T) {
 // damage does to the index what an outage of Redis can do.
 func (w *walker) damage(t *rapid.T) {
 	ctx := context.WithoutCancel(t.Context())
-	keys := redis.KeysOf(w.list)
+	keys := index.KeysOf(w.list)
 	set, mark := keys[0], keys[1]
 	switch rapid.SampledFrom([]string{"flush", "evict", "forget", "lose", "save", "restore"}).Draw(t, "damage") {
 	case "flush":

@@ -1,0 +1,172 @@
+package join
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/audit"
+	"waitlist.internal/libs/token"
+	"waitlist.internal/services/signup/queue"
+	"waitlist.internal/services/signup/waitlist"
+)
+
+// A client's network may request maxLinkRequests mails with links in linkWindow, whoever they are for.
+const (
+	maxLinkRequests = 20
+	linkWindow      = 10 * time.Minute
+)
+
+// linkStore does what the links in mails ask for.
+type linkStore interface {
+	// Verify marks a signup's address as verified. It returns false if it was verified
+	// before. With credit it also gives the credit for the referral, if it is still owed.
+	Verify(ctx context.Context, w *waitlist.Waitlist, number int64, at time.Time, credit bool) (bool, error)
+	// OptOut marks a signup as opted out. A second call changes nothing.
+	OptOut(ctx context.Context, w *waitlist.Waitlist, number int64, at time.Time) error
+	// RequestLink asks for the mail with a signup's place and link. number is 0 for an address that is not on
+	// the list: equal work hides that from whoever measures the time.
+	RequestLink(ctx context.Context, w *waitlist.Waitlist, number int64) error
+	// Offboarded returns the number of the signup that an address had when its removal
+	// asked for an offboarding mail. NOT_FOUND: no removal did.
+	Offboarded(ctx context.Context, waitlistID, email string) (number int64, err error)
+	// OptOutOffboarded opts such an address out, in case it is imported again. A
+	// second call changes nothing.
+	OptOutOffboarded(ctx context.Context, waitlistID, email string, at time.Time) error
+}
+
+// deleteTokenTTL is how long the token that an opt-out returns is valid.
+const deleteTokenTTL = time.Hour
+
+// Verify marks an address as verified, given the token of its mail, and gives the credit
+// for a referral that was withheld until then. already says that
+// it was verified before. Errors: NOT_FOUND (waitlist, then signup), INVALID_TOKEN
+// as Invalid.
+func (s *Service) Verify(ctx context.Context, waitlistID, email, tok string) (already bool, err error) {
+	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.VerifySignup, apierr.Invalid)
+	if err != nil {
+		return false, err
+	}
+	if !v.Signup.EmailVerifiedAt.IsZero() {
+		return true, nil
+	}
+	first, err := s.store.Verify(ctx, w, v.Signup.Number, s.timestamp(), v.Signup.Uncredited)
+	if err == nil && v.Signup.Uncredited {
+		s.Hint(waitlistID)
+	}
+	return !first, err
+}
+
+// Verifiable returns what Verify would, and changes nothing.
+func (s *Service) Verifiable(ctx context.Context, waitlistID, email, tok string) (already bool, err error) {
+	_, v, err := s.bearer(ctx, waitlistID, email, tok, token.VerifySignup, apierr.Invalid)
+	return err == nil && !v.Signup.EmailVerifiedAt.IsZero(), err
+}
+
+// Unsubscribe opts a signup out of marketing mail and returns a token that allows
+// deleting its data. It also takes the token of an offboarding mail, whose signup was
+// removed. Errors: NOT_FOUND, INVALID_TOKEN as Denied.
+func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string) (deleteToken string, err error) {
+	w, v, err := s.view(ctx, waitlistID, normalised(email), NoRank)
+	if err != nil {
+		return "", err
+	}
+	var number int64
+	if v.Signup != nil {
+		number = v.Signup.Number
+	} else if number, err = s.store.Offboarded(ctx, waitlistID, normalised(email)); err != nil {
+		return "", err
+	}
+	if err := s.check(token.Unsubscribe, waitlistID, number, tok, apierr.Denied); err != nil {
+		return "", err
+	}
+	if v.Signup != nil {
+		err = s.store.OptOut(ctx, w, number, s.timestamp())
+	} else {
+		err = s.store.OptOutOffboarded(ctx, waitlistID, normalised(email), s.timestamp())
+	}
+	if err != nil {
+		return "", err
+	}
+	return s.ring.Mint(token.DeleteData, token.SignupSubject(waitlistID, number), s.now().Add(deleteTokenTTL)), nil
+}
+
+// DeleteMyData removes a signup at its own request. Errors are those of Unsubscribe.
+func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok string) error {
+	w, v, err := s.bearer(ctx, waitlistID, email, tok, token.DeleteData, apierr.Denied)
+	if err != nil {
+		return err
+	}
+	if err := s.store.Remove(ctx, w, v.Signup.Number, queue.OwnRequest, audit.Entry{}); err != nil {
+		return err
+	}
+	s.Hint(waitlistID)
+	return nil
+}
+
+// bearer returns the signup that a mail token was minted for.
+func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p token.Purpose, kind apierr.Kind) (*waitlist.Waitlist, queue.View, error) {
+	w, v, err := s.view(ctx, waitlistID, normalised(email), NoRank)
+	if err != nil {
+		return nil, v, err
+	}
+	if v.Signup == nil {
+		return nil, v, queue.ErrNoSignup()
+	}
+	return w, v, s.check(p, waitlistID, v.Signup.Number, tok, kind)
+}
+
+// check returns INVALID_TOKEN unless tok was minted for a signup.
+func (s *Service) check(p token.Purpose, waitlistID string, number int64, tok string, kind apierr.Kind) error {
+	if err := s.ring.Verify(p, token.SignupSubject(waitlistID, number), tok, s.now()); err != nil {
+		return apierr.New(apierr.InvalidToken, "This link is not valid or has expired.").WithKind(kind).WithCause(err)
+	}
+	return nil
+}
+
+// MailLink has a signup's place and link mailed to it. It does the same work for an address that is not on the
+// list, so neither the answer nor its timing reveals it. Errors: RATE_LIMITED (by the client), NOT_FOUND
+// (waitlist), VALIDATION_ERROR on email.
+func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP string) error {
+	address := normalised(email)
+	if address == "" {
+		if err := s.Exists(ctx, waitlistID); err != nil {
+			return err
+		}
+		return apierr.Validation(apierr.Field{Field: "email", Message: "Enter a valid email address."})
+	}
+	if wait := s.links.count(s.network("", clientIP), s.now()); wait > 0 {
+		return apierr.New(apierr.RateLimited, "You have asked for too many links. Try again later.").WithRetryAfter(wait)
+	}
+	w, v, err := s.view(ctx, waitlistID, address, NoRank)
+	if err != nil {
+		return err
+	}
+	var number int64
+	if v.Signup != nil {
+		number = v.Signup.Number
+	}
+	return s.store.RequestLink(ctx, w, number)
+}
+
+// linkRequests counts each network's requests to this process in the present window. The global rate limit bounds its size.
+type linkRequests struct {
+	mu    sync.Mutex
+	since time.Time
+	by    map[queue.Network]int
+}
+
+// count adds one request, or returns how long to wait.
+func (a *linkRequests) count(n queue.Network, now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now.Sub(a.since) >= linkWindow {
+		a.since, a.by = now, map[queue.Network]int{}
+	}
+	if a.by[n] >= maxLinkRequests {
+		return a.since.Add(linkWindow).Sub(now)
+	}
+	a.by[n]++
+	return 0
+}

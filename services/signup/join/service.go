@@ -1,0 +1,136 @@
+// Package join is the public side of waitlists: people sign up, look up their place, verify,
+// opt out and leave. It commits the signups to a waitlist in batches and reads in common what many
+// ask for at once.
+package join
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"waitlist.internal/libs/token"
+	"waitlist.internal/services/signup/index"
+	"waitlist.internal/services/signup/queue"
+)
+
+// Store stores waitlists and signups. Its errors are those of the API, or else
+// Postgres's own.
+type Store interface {
+	readStore
+	linkStore
+	ownerStore
+	// Join runs one batch of signups to a waitlist in one transaction: it takes the
+	// waitlist's lock, reads what decide needs, writes what decide returns, and returns it. If it
+	// fails, none of the joins was committed, apart from the case that RetryError
+	// names. It returns a RowError or a RetryError where they apply.
+	Join(ctx context.Context, waitlistID string, joins []*queue.Join, decide func(*queue.Locked) *queue.Batch) (*queue.Batch, error)
+}
+
+// Config configures a Service. A number of 0 means the default.
+type Config struct {
+	Store Store
+	// Index holds the ranks. If it is nil, every rank comes from Postgres.
+	Index *index.Index
+	// Tokens signs the links in emails.
+	Tokens *token.Ring
+	Now    func() time.Time
+	Log    *slog.Logger
+	// Committed, if set, is called after each commit with the batch's size and duration.
+	Committed func(size int, took time.Duration)
+	// Waited, if set, is called for each signup that a batch takes, with its time in its lane.
+	Waited func(d time.Duration)
+
+	// Workers is how many batches are committed at a time, each on its own
+	// connection. Default 4.
+	Workers int
+	// MaxBatch is the most signups in one transaction. Default 256.
+	MaxBatch int
+	// MaxQueue is how many signups may wait for one waitlist. Further ones get
+	// RATE_LIMITED. Default 4096.
+	MaxQueue int
+	// MaxWait is how long the signups that wait for one waitlist may take, apart from the
+	// first MaxBatch of them. Further ones get RATE_LIMITED. 0: no bound.
+	MaxWait time.Duration
+	// SmallList is the number of live signups up to which a list has no index, and the
+	// query that reads a signup computes its rank. Default 1000; negative: every list
+	// has an index.
+	SmallList int64
+	// PrivacyPolicyVersion is stored with every consent.
+	PrivacyPolicyVersion string
+}
+
+// Service is the public side of waitlists. Join needs a running Run.
+type Service struct {
+	cfg   Config
+	store Store
+	index *index.Index
+	ring  *token.Ring
+	// hash returns the keyed hashes of a network or an address; see guard.go.
+	hash  func(waitlistAndNetwork string) [][]byte
+	now   func() time.Time
+	log   *slog.Logger
+	lanes *lanes
+	cache *waitlistCache
+	reads *sharedReads
+	links linkRequests
+}
+
+// New returns a Service.
+func New(cfg Config) *Service {
+	cfg.Workers = cmp.Or(cfg.Workers, 4)
+	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
+	cfg.MaxQueue = cmp.Or(cfg.MaxQueue, 4096)
+	cfg.SmallList = cmp.Or(cfg.SmallList, 1000)
+	if cfg.Index == nil {
+		cfg.SmallList = math.MaxInt64
+	}
+	if cfg.Committed == nil {
+		cfg.Committed = func(int, time.Duration) {}
+	}
+	if cfg.Waited == nil {
+		cfg.Waited = func(time.Duration) {}
+	}
+	return &Service{
+		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, hash: cfg.Tokens.Hasher(token.Network), now: cfg.Now, log: cfg.Log,
+		lanes: newLanes(cfg.Workers, cfg.MaxBatch, cfg.MaxQueue, cfg.MaxWait), cache: newWaitlistCache(),
+		reads: newSharedReads(func(ctx context.Context, waitlistID string) (queue.View, error) {
+			return cfg.Store.View(ctx, waitlistID, "", NoRank)
+		}),
+	}
+}
+
+// QueueDepth returns how many signups wait for their batch.
+func (s *Service) QueueDepth() int { return s.lanes.depth() }
+
+// Run commits batches until ctx ends. Then it commits the waiting signups and returns.
+func (s *Service) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for range s.cfg.Workers {
+		wg.Go(s.commitBatches)
+	}
+	if s.index != nil {
+		wg.Go(func() { s.index.Run(ctx) })
+	}
+	<-ctx.Done()
+	s.lanes.stop()
+	wg.Wait()
+	return nil
+}
+
+// Hint tells the index that a waitlist has changed.
+func (s *Service) Hint(waitlistID string) {
+	if s.index != nil {
+		s.index.Hint(waitlistID)
+	}
+}
+
+// CatchUp has the index catch up with all that is committed.
+func (s *Service) CatchUp(ctx context.Context, waitlistID string) error {
+	if s.index == nil {
+		return nil
+	}
+	return s.index.CatchUp(ctx, waitlistID)
+}
