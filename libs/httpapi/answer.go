@@ -151,10 +151,10 @@ func ReadBody(c *gin.Context, limit int64) (raw []byte, err error) {
 	r := requestOf(c)
 	if r != nil && r.placed {
 		// Otherwise clients that send nothing more could hold all places.
-		r.capacity.free(false)
+		r.capacity.release(false)
 		r.placed = false
 		defer func() {
-			if r.placed = r.capacity.take(); !r.placed {
+			if r.placed = r.capacity.acquire(); !r.placed {
 				raw, err = nil, tooMany(time.Second)
 			}
 		}()
@@ -187,7 +187,7 @@ var errBodies = errors.New("httpapi: too many unfinished bodies")
 func readGrowing(r *request, body io.Reader, limit int64) ([]byte, error) {
 	raw, held := make([]byte, 0, min(limit+1, 512)), 0
 	if r != nil {
-		defer func() { r.capacity.drop(held) }()
+		defer func() { r.capacity.unreserve(held) }()
 	}
 	for {
 		n, err := body.Read(raw[len(raw):cap(raw)])
@@ -202,7 +202,7 @@ func readGrowing(r *request, body io.Reader, limit int64) ([]byte, error) {
 		}
 		size := int(min(2*int64(cap(raw)), limit+1))
 		if more := size - max(cap(raw), freeBody); r != nil && more > 0 {
-			if !r.capacity.hold(more) {
+			if !r.capacity.reserve(more) {
 				return nil, errBodies
 			}
 			held += more

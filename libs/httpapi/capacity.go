@@ -39,8 +39,8 @@ const (
 type Capacity struct {
 	now func() time.Time
 
-	mu    sync.Mutex
-	taken int
+	mu       sync.Mutex
+	acquired int
 	// since is when the window began. low is the lowest number taken in it, done the requests answered.
 	since     time.Time
 	low, done int
@@ -78,30 +78,30 @@ func NewCapacity(registerer prometheus.Registerer) *Capacity {
 	return c
 }
 
-// take reports whether one more request may be worked on.
-func (c *Capacity) take() bool {
+// acquire reports whether one more request may be worked on.
+func (c *Capacity) acquire() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.turn()
-	if c.taken >= c.bound() {
+	if c.acquired >= c.bound() {
 		c.refused.WithLabelValues("requests").Inc()
 		return false
 	}
-	c.taken++
+	c.acquired++
 	return true
 }
 
-// free gives a place back, which was taken for a request that is done, or for one that waits for its body.
-func (c *Capacity) free(done bool) {
+// release gives a place back, which was acquired for a request that is done, or for one that waits for its body.
+func (c *Capacity) release(done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.turn()
-	c.taken--
-	c.low = min(c.low, c.taken)
+	c.acquired--
+	c.low = min(c.low, c.acquired)
 	if done {
 		c.done++
 	}
-	if c.draining && c.taken < c.steady()/2 {
+	if c.draining && c.acquired < c.steady()/2 {
 		c.draining = false
 		c.limit.Set(float64(c.bound()))
 	}
@@ -130,12 +130,12 @@ func (c *Capacity) turn() {
 		c.behind = 0
 	}
 	c.draining = c.draining || c.behind >= behindFor
-	c.since, c.low, c.done = now, c.taken, 0
+	c.since, c.low, c.done = now, c.acquired, 0
 	c.limit.Set(float64(c.bound()))
 }
 
-// hold reports whether an unfinished body may have n more bytes.
-func (c *Capacity) hold(n int) bool {
+// reserve reports whether an unfinished body may have n more bytes.
+func (c *Capacity) reserve(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n > 0 && c.bodies+int64(n) > bodyBytes {
@@ -147,8 +147,8 @@ func (c *Capacity) hold(n int) bool {
 	return true
 }
 
-// drop ends a hold of n bytes.
-func (c *Capacity) drop(n int) { c.hold(-n) }
+// unreserve ends a reservation of n bytes.
+func (c *Capacity) unreserve(n int) { c.reserve(-n) }
 
 // tooMany is the error of a request beyond a limit.
 func tooMany(retry time.Duration) *apierr.Error {

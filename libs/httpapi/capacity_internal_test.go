@@ -43,7 +43,7 @@ func (m *machine) offer(rate float64, d time.Duration) {
 			m.now = m.next
 			m.times = append(m.times, m.now.Sub(m.begun[0]))
 			m.begun = m.begun[1:]
-			m.c.free(true)
+			m.c.release(true)
 			m.next = m.now.Add(m.each())
 		}
 		if due.Sub(start) >= d {
@@ -51,7 +51,7 @@ func (m *machine) offer(rate float64, d time.Duration) {
 			return
 		}
 		m.now = due
-		if !m.c.take() {
+		if !m.c.acquire() {
 			m.refused++
 			continue
 		}

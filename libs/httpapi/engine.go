@@ -249,7 +249,7 @@ func (e *engine) handle(c *gin.Context, r *request) {
 	exempt := e.cfg.Exempt != nil && e.cfg.Exempt(c.Request.Method, c.Request.URL.EscapedPath())
 	if !exempt && !e.long[Route{c.Request.Method, c.FullPath()}] {
 		// This comes before the limiter, since a refusal must cost as little as possible.
-		if !r.capacity.take() {
+		if !r.capacity.acquire() {
 			c.Abort()
 			write(c, tooMany(time.Second))
 			return
@@ -258,7 +258,7 @@ func (e *engine) handle(c *gin.Context, r *request) {
 		defer func() {
 			if r.placed {
 				// What other bounds refuse at once says nothing about what the process can do.
-				r.capacity.free(c.Writer.Status() != http.StatusTooManyRequests)
+				r.capacity.release(c.Writer.Status() != http.StatusTooManyRequests)
 			}
 		}()
 	}

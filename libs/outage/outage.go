@@ -27,7 +27,7 @@ func Is(err error) bool {
 		return true
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return away(e.Code)
+		return unavailable(e.Code)
 	}
 	// net.Error covers refused, reset and timed out connections.
 	if _, ok := errors.AsType[net.Error](err); ok {
@@ -46,9 +46,9 @@ func Is(err error) bool {
 	return pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
 }
 
-// away reports whether a SQLSTATE means that the server or the connection is gone, or
+// unavailable reports whether a SQLSTATE means that the server or the connection is gone, or
 // that a statement timed out.
-func away(sqlState string) bool {
+func unavailable(sqlState string) bool {
 	switch sqlState {
 	case "57P01", "57P02", "57P03", // shutdown, crash, starting up
 		"53300", // too many connections

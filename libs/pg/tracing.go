@@ -33,7 +33,7 @@ func summary(sql string) string {
 	for i, w := range words[:len(words)-1] {
 		switch strings.ToUpper(w) {
 		case "FROM", "INTO", "UPDATE", "COPY", "TABLE":
-			if table := word(words[i+1]); table != "" {
+			if table := leadingIdentifier(words[i+1]); table != "" {
 				return verb + " " + table
 			}
 		}
@@ -41,8 +41,8 @@ func summary(sql string) string {
 	return verb
 }
 
-// word returns the identifier that s begins with.
-func word(s string) string {
+// leadingIdentifier returns the identifier that s begins with.
+func leadingIdentifier(s string) string {
 	end := strings.IndexFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '.'
 	})

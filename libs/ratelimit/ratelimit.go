@@ -242,7 +242,7 @@ func (l *limiter) run(b *batch, since time.Time) {
 		return
 	}
 	defer func() { <-l.flight }()
-	a, err := l.breaker.Execute(func() (answer, error) { return l.take(ctx, n) })
+	a, err := l.breaker.Execute(func() (answer, error) { return l.takeFromRedis(ctx, n) })
 	if err != nil {
 		b.failed = true
 		return
@@ -260,7 +260,7 @@ func (l *limiter) run(b *batch, since time.Time) {
 // Redis.
 var errSlow = errors.New("this process is slow")
 
-func (l *limiter) take(ctx context.Context, n int) (answer, error) {
+func (l *limiter) takeFromRedis(ctx context.Context, n int) (answer, error) {
 	start := time.Now()
 	got, err := l.script.Run(ctx, l.rdb, []string{l.key}, l.rps, l.burst, n).Int64Slice()
 	l.calls.Observe(time.Since(start).Seconds())

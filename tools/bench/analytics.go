@@ -21,8 +21,8 @@ const (
 	referrers     = 100_000
 )
 
-// look repeats a request on conns connections for d. Each answer must be 200.
-func look(ctx context.Context, addr string, request []byte, conns int, d time.Duration) (sample, error) {
+// repeatRequest repeats a request on conns connections for d. Each answer must be 200.
+func repeatRequest(ctx context.Context, addr string, request []byte, conns int, d time.Duration) (sample, error) {
 	var (
 		all       sync.WaitGroup
 		latencies = make([][]int, conns)

@@ -196,7 +196,7 @@ func (b *bench) clusterAway(ctx context.Context, away *cluster, gen *generator, 
 		asking, stop := context.WithCancel(ctx)
 		var failed error
 		var asker sync.WaitGroup
-		asker.Go(func() { refused, failed = gen.ask(asking, there) })
+		asker.Go(func() { refused, failed = gen.countRefusals(asking, there) })
 		var err error
 		during, err = gen.signUp(ctx, []*list{here}, b.conns, b.slice)
 		stop()
@@ -224,8 +224,8 @@ func (b *bench) clusterAway(ctx context.Context, away *cluster, gen *generator, 
 	return err
 }
 
-// ask signs up into a waitlist whose database is away until ctx ends, and counts the answers, each of which must be 500.
-func (g *generator) ask(ctx context.Context, l *list) (refused int, err error) {
+// countRefusals signs up into a waitlist whose database is away until ctx ends, and counts the answers, each of which must be 500.
+func (g *generator) countRefusals(ctx context.Context, l *list) (refused int, err error) {
 	c, err := dial(ctx, g.addr)
 	if err != nil {
 		return 0, err

@@ -59,7 +59,7 @@ func (b *bench) config(ctx context.Context) (err error) {
 	}
 	side := func(addr string) func(context.Context, time.Duration) (sample, error) {
 		return func(ctx context.Context, d time.Duration) (sample, error) {
-			return look(ctx, addr, request, configConns, d)
+			return repeatRequest(ctx, addr, request, configConns, d)
 		}
 	}
 	pairs, err := b.turns(ctx, "B6", func(context.Context) error { return nil }, side(srv.addr), side(bare), b.slice)

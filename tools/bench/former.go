@@ -41,7 +41,7 @@ func (b *bench) versions(ctx context.Context) (err error) {
 			context.Context, time.Duration) (sample, error) {
 			request := []byte("GET /v1/public/waitlists/" + l.list.id + "/config HTTP/1.1\r\nHost: bench\r\n\r\n")
 			return func(ctx context.Context, d time.Duration) (sample, error) {
-				return look(ctx, l.addr, request, configConns, d)
+				return repeatRequest(ctx, l.addr, request, configConns, d)
 			}
 		}},
 	} {

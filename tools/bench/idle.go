@@ -28,7 +28,7 @@ func (b *bench) idle(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if _, err := sides[0].rush(ctx, 1, time.Second); err != nil { // so that every part has worked once
+	if _, err := sides[0].saturate(ctx, 1, time.Second); err != nil { // so that every part has worked once
 		return fmt.Errorf("B15: %w", err)
 	}
 	if err := b.followed(ctx, sides); err != nil {

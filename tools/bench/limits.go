@@ -86,14 +86,14 @@ func (b *bench) limits(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	before, err := look(ctx, srv.addr, request, 1, stall)
+	before, err := repeatRequest(ctx, srv.addr, request, 1, stall)
 	if err != nil {
 		return fmt.Errorf("B7: %w", err)
 	}
 	if err := rdb.ClientPause(ctx, stall).Err(); err != nil {
 		return fmt.Errorf("stall Redis: %w", err)
 	}
-	during, err := look(ctx, srv.addr, request, 1, stall)
+	during, err := repeatRequest(ctx, srv.addr, request, 1, stall)
 	if err != nil {
 		return fmt.Errorf("B7, Redis stalled: %w", err)
 	}

@@ -162,8 +162,8 @@ type list struct {
 	max  int
 }
 
-// took records the positions of acknowledged signups. A duplicate position is an error.
-func (l *list) took(positions []int) error {
+// recordPositions records the positions of acknowledged signups. A duplicate position is an error.
+func (l *list) recordPositions(positions []int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range positions {
@@ -253,7 +253,7 @@ func (g *generator) signUp(ctx context.Context, lists []*list, conns int, d time
 				positions = append(positions, field(body, `"position":`))
 				now = done
 			}
-			errs[i] = l.took(positions)
+			errs[i] = l.recordPositions(positions)
 		})
 	}
 	all.Wait()

@@ -116,7 +116,7 @@ func (b *bench) measure(ctx context.Context) (err error) {
 		}
 	}
 	if b.wants("B13") {
-		if err := b.rushes(ctx); err != nil {
+		if err := b.referredSignups(ctx); err != nil {
 			return err
 		}
 	}
@@ -472,7 +472,7 @@ func (b *bench) profiles(ctx context.Context, srv *server, prefix string) (stop 
 
 // statuses measures B4.
 func (b *bench) statuses(ctx context.Context) (err error) {
-	crowds := make([]crowd, 2)
+	crowds := make([]statusLoad, 2)
 	for i, size := range []int{b.rows, b.small} {
 		database := fmt.Sprintf("status%d", i+1)
 		conn, err := b.database(ctx, database)
@@ -494,7 +494,7 @@ func (b *bench) statuses(ctx context.Context) (err error) {
 			return err
 		}
 		b.say("B4: filled a waitlist with %d signups in %.0f s", size, took.Seconds())
-		crowds[i] = crowd{addr: srv.addr, list: l, size: size}
+		crowds[i] = statusLoad{addr: srv.addr, list: l, size: size}
 		if took, err = b.index(ctx, crowds[i]); err != nil {
 			return err
 		}
@@ -505,8 +505,8 @@ func (b *bench) statuses(ctx context.Context) (err error) {
 		// Both at the same time, so that other load on the machine affects both.
 		var large, small error
 		var both sync.WaitGroup
-		both.Go(func() { pairs[i].ours, large = crowds[0].ask(ctx, b.rate, b.slice) })
-		both.Go(func() { pairs[i].theirs, small = crowds[1].ask(ctx, b.rate, b.slice) })
+		both.Go(func() { pairs[i].ours, large = crowds[0].offer(ctx, b.rate, b.slice) })
+		both.Go(func() { pairs[i].theirs, small = crowds[1].offer(ctx, b.rate, b.slice) })
 		both.Wait()
 		if err := errors.Join(large, small); err != nil {
 			return fmt.Errorf("B4: %w", err)
@@ -529,7 +529,7 @@ func (b *bench) statuses(ctx context.Context) (err error) {
 }
 
 // index waits until the waitlist has its index, which the first status request starts to build.
-func (b *bench) index(ctx context.Context, c crowd) (took time.Duration, err error) {
+func (b *bench) index(ctx context.Context, c statusLoad) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
 	o, err := goredis.ParseURL(b.redis.URL)
@@ -539,7 +539,7 @@ func (b *bench) index(ctx context.Context, c crowd) (took time.Duration, err err
 	client := goredis.NewClient(o)
 	defer client.Close()
 	start := time.Now()
-	if _, err := c.ask(ctx, statusConns, time.Second); err != nil {
+	if _, err := c.offer(ctx, statusConns, time.Second); err != nil {
 		return 0, err
 	}
 	err = poll(ctx, 100*time.Millisecond, func() (bool, error) {

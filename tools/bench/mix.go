@@ -28,8 +28,8 @@ const (
 	mixTurns = 3
 	mixTries = 2
 	mixGood  = 100.0
-	// mixCrowd is the number of connections at twice the highest good rate: with fewer, requests would wait in the load generator.
-	mixCrowd = 4096
+	// overloadConns is the number of connections at twice the highest good rate: with fewer, requests would wait in the load generator.
+	overloadConns = 4096
 	// mixAdmitted is the goal for the p99 of the requests admitted then, in milliseconds; mixRest is the pause before the highest good
 	// rate must be good again.
 	mixAdmitted = 300.0
@@ -93,7 +93,7 @@ func (l *launch) signUp(c *client, token string) (n int64, status int, err error
 		l.tokens = append(l.tokens, string(answer[at+len(name):at+len(name)+32]))
 		l.mu.Unlock()
 	}
-	return n, status, l.list.took([]int{field(answer, `"position":`)})
+	return n, status, l.list.recordPositions([]int{field(answer, `"position":`)})
 }
 
 // mixed is the result of one slice of the open mix.
@@ -106,9 +106,9 @@ type mixed struct {
 // good reports whether everything was done in time.
 func (m mixed) good() bool { return m.shed == 0 && m.quantile(.99) < mixGood }
 
-// ask offers rate requests a second for d over conns connections, whatever happens to earlier ones: 40 % referred signups, 40 %
+// offer offers rate requests a second for d over conns connections, whatever happens to earlier ones: 40 % referred signups, 40 %
 // statuses, 15 % configs, 4 % counts, 1 % leaderboards. Latencies include the wait for a connection.
-func (l *launch) ask(ctx context.Context, rate float64, conns int, d time.Duration) (mixed, error) {
+func (l *launch) offer(ctx context.Context, rate float64, conns int, d time.Duration) (mixed, error) {
 	var (
 		all       sync.WaitGroup
 		latencies = make([][]int, conns)
@@ -194,8 +194,8 @@ func (l *launch) ask(ctx context.Context, rate float64, conns int, d time.Durati
 	return m, nil
 }
 
-// rush keeps conns connections busy with referred signups for d.
-func (l *launch) rush(ctx context.Context, conns int, d time.Duration) (sample, error) {
+// saturate keeps conns connections busy with referred signups for d.
+func (l *launch) saturate(ctx context.Context, conns int, d time.Duration) (sample, error) {
 	var (
 		all       sync.WaitGroup
 		latencies = make([][]int, conns)
@@ -276,7 +276,7 @@ func (b *bench) launches(ctx context.Context, id string, size int) (out []*launc
 			if _, err := fill(ctx, conn, l.list, size); err != nil {
 				return nil, stop, err
 			}
-			if _, err := b.index(ctx, crowd{addr: srv.addr, list: l.list, size: size}); err != nil {
+			if _, err := b.index(ctx, statusLoad{addr: srv.addr, list: l.list, size: size}); err != nil {
 				return nil, stop, err
 			}
 		}
@@ -316,15 +316,15 @@ func (b *bench) followed(ctx context.Context, sides []*launch) error {
 	return nil
 }
 
-// rushes measures B13.
-func (b *bench) rushes(ctx context.Context) (err error) {
+// referredSignups measures B13.
+func (b *bench) referredSignups(ctx context.Context) (err error) {
 	sides, stop, err := b.launches(ctx, "b13", 0)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	side := func(l *launch) func(context.Context, time.Duration) (sample, error) {
-		return func(ctx context.Context, d time.Duration) (sample, error) { return l.rush(ctx, b.conns, d) }
+		return func(ctx context.Context, d time.Duration) (sample, error) { return l.saturate(ctx, b.conns, d) }
 	}
 	settle := func(ctx context.Context) error { return b.followed(ctx, sides) }
 	if len(sides) > 1 {
@@ -342,20 +342,20 @@ func (b *bench) rushes(ctx context.Context) (err error) {
 			ours: fmt.Sprintf("%.0f/s", ours), theirs: fmt.Sprintf("%.0f/s", theirs),
 		})
 	}
-	if err := b.naiveRush(ctx, sides[0], settle, side(sides[0])); err != nil {
+	if err := b.naiveReferredSignups(ctx, sides[0], settle, side(sides[0])); err != nil {
 		return err
 	}
 	if err := b.followed(ctx, sides); err != nil {
 		return err
 	}
-	if _, err := sides[0].rush(ctx, b.conns, b.slice); err != nil {
+	if _, err := sides[0].saturate(ctx, b.conns, b.slice); err != nil {
 		return fmt.Errorf("B13 lag: %w", err)
 	}
 	return b.lag(ctx, sides[:1])
 }
 
-// naiveRush compares a rush with naive referred signups by pgbench in the same database.
-func (b *bench) naiveRush(
+// naiveReferredSignups compares saturating signups with naive referred signups by pgbench in the same database.
+func (b *bench) naiveReferredSignups(
 	ctx context.Context, l *launch, followed func(context.Context) error, ours func(context.Context, time.Duration) (sample, error),
 ) error {
 	plain, err := newNaive(ctx, l.conn, b.dir, naiveTables+naiveQueue, naiveReferral)
@@ -385,8 +385,8 @@ func (b *bench) naiveRush(
 	return nil
 }
 
-// lag measures how late the last event of a rush that has just ended is handled. The consumers take events in order, and
-// they fall further behind all through a rush, if at all.
+// lag measures how late the last event of a turn that has just ended is handled. The consumers take events in order, and
+// they fall further behind all through a turn, if at all.
 func (b *bench) lag(ctx context.Context, ours []*launch) error {
 	start := time.Now()
 	if err := b.followed(ctx, ours); err != nil {
@@ -408,7 +408,7 @@ func (b *bench) overload(ctx context.Context, l *launch, size int, most float64)
 	var shed int
 	side := func(rate float64, conns int) func(context.Context, time.Duration) (sample, error) {
 		return func(ctx context.Context, d time.Duration) (sample, error) {
-			m, err := l.ask(ctx, rate, conns, d)
+			m, err := l.offer(ctx, rate, conns, d)
 			shed += m.shed
 			return m.sample, err
 		}
@@ -418,7 +418,7 @@ func (b *bench) overload(ctx context.Context, l *launch, size int, most float64)
 		return ctx.Err()
 	}
 	id := fmt.Sprintf("B14 at %d, twice", size)
-	pairs, err := b.turns(ctx, id, rest, side(2*most, mixCrowd), side(most, b.conns), b.slice)
+	pairs, err := b.turns(ctx, id, rest, side(2*most, overloadConns), side(most, b.conns), b.slice)
 	if err != nil {
 		return err
 	}
@@ -429,7 +429,7 @@ func (b *bench) overload(ctx context.Context, l *launch, size int, most float64)
 		id: id, goal: "≥ 0.9 ×", ratio: ratio, met: ratio >= .9 && late <= mixAdmitted && again < mixGood,
 		what: fmt.Sprintf("Requests a second that are done at twice the highest good rate (%.0f/s) over %d connections, against those "+
 			"at that rate %s before or after. Met if the p99 of what is admitted is at most %.0f ms, too, and the other below %.0f ms.",
-			most, mixCrowd, mixRest, mixAdmitted, mixGood),
+			most, overloadConns, mixRest, mixAdmitted, mixGood),
 		ours: fmt.Sprintf("%.0f/s (p99 %.1f ms)", done, late), theirs: fmt.Sprintf("%.0f/s (p99 %.1f ms)", asked, again),
 	})
 	return nil
@@ -452,7 +452,7 @@ func (b *bench) mixes(ctx context.Context, size int) (err error) {
 					if failed[i] || good[i] || bad[i] {
 						continue
 					}
-					m, err := l.ask(ctx, offered, b.conns, b.slice)
+					m, err := l.offer(ctx, offered, b.conns, b.slice)
 					if err != nil {
 						return fmt.Errorf("B14: %s: %w", l.name, err)
 					}

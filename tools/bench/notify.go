@@ -96,7 +96,7 @@ func (b *bench) notifications(ctx context.Context) (err error) {
 		samples := make([]sample, len(paths))
 		var all sync.WaitGroup
 		for i, path := range paths {
-			all.Go(func() { samples[i], errs[i] = in.tell(ctx, s.addr, lists[path].id, first+n*int64(i), n) })
+			all.Go(func() { samples[i], errs[i] = in.signUpAtRate(ctx, s.addr, lists[path].id, first+n*int64(i), n) })
 		}
 		all.Wait()
 		return samples[0], errors.Join(errs...)
@@ -162,9 +162,9 @@ func (b *bench) delays(ctx context.Context, conn *pgx.Conn, tell func(context.Co
 	return nil
 }
 
-// tell signs up n addresses at a constant rate, starting at number first, and returns the delays of their notifications. It
+// signUpAtRate signs up n addresses at a constant rate, starting at number first, and returns the delays of their notifications. It
 // leaves out those that did not arrive in time.
-func (in *inbox) tell(ctx context.Context, addr, waitlistID string, first, n int64) (sample, error) {
+func (in *inbox) signUpAtRate(ctx context.Context, addr, waitlistID string, first, n int64) (sample, error) {
 	var (
 		all   sync.WaitGroup
 		began = make([]time.Time, n)

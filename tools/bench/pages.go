@@ -166,7 +166,7 @@ func (b *bench) pageViews(ctx context.Context, addr string, request []byte, sett
 	}
 	side := func(addr string) func(context.Context, time.Duration) (sample, error) {
 		return func(ctx context.Context, d time.Duration) (sample, error) {
-			return look(ctx, addr, request, pageConns, d)
+			return repeatRequest(ctx, addr, request, pageConns, d)
 		}
 	}
 	pairs, err := b.turns(ctx, "B17", settle, side(addr), side(bare), b.slice/2)

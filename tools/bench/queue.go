@@ -115,7 +115,7 @@ func (b *bench) sizes(ctx context.Context, s *queueSide) error {
 	if err != nil {
 		return err
 	}
-	took, err := b.index(ctx, crowd{addr: s.addr, list: s.list, size: int(s.filled)})
+	took, err := b.index(ctx, statusLoad{addr: s.addr, list: s.list, size: int(s.filled)})
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (b *bench) looksWithoutRedis(ctx context.Context, sides []*queueSide) (err 
 	if err != nil {
 		return err
 	}
-	crowds := make([]crowd, len(sides))
+	crowds := make([]statusLoad, len(sides))
 	for i, s := range sides {
 		name := fmt.Sprintf("queue%d", i+1)
 		srv, err := b.lab.start(ctx, b.program, b.postgres.URL(name), name+"-away", "REDIS_URL="+redis.URL, "KAFKA_TOPIC_PREFIX="+name+".")
@@ -291,13 +291,13 @@ func (b *bench) looksWithoutRedis(ctx context.Context, sides []*queueSide) (err 
 			return errors.Join(err, redis.Stop())
 		}
 		defer func() { err = errors.Join(err, srv.stop()) }()
-		crowds[i] = crowd{addr: srv.addr, list: s.list, size: int(s.filled)}
+		crowds[i] = statusLoad{addr: srv.addr, list: s.list, size: int(s.filled)}
 	}
 	if err := redis.Stop(); err != nil {
 		return err
 	}
-	side := func(c crowd) func(context.Context, time.Duration) (sample, error) {
-		return func(ctx context.Context, d time.Duration) (sample, error) { return c.ask(ctx, b.rate, d) }
+	side := func(c statusLoad) func(context.Context, time.Duration) (sample, error) {
+		return func(ctx context.Context, d time.Duration) (sample, error) { return c.offer(ctx, b.rate, d) }
 	}
 	none := func(context.Context) error { return nil }
 	pairs, err := b.turns(ctx, "B5 status", none, side(crowds[0]), side(crowds[1]), b.slice/2)

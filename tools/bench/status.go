@@ -13,16 +13,16 @@ import (
 // statusConns is the number of connections that the requests for one list use in turn.
 const statusConns = 16
 
-// crowd requests the status of random people on a waitlist with size members.
-type crowd struct {
+// statusLoad requests the status of random people on a waitlist with size members.
+type statusLoad struct {
 	addr string
 	list *list
 	size int
 }
 
-// ask sends requests at a constant rate for d, whatever happens to earlier ones (an open model): a request's latency
+// offer sends requests at a constant rate for d, whatever happens to earlier ones (an open model): a request's latency
 // includes the wait for its connection. Each answer must be 200 with the position that equals the number in the address.
-func (c crowd) ask(ctx context.Context, rate float64, d time.Duration) (sample, error) {
+func (c statusLoad) offer(ctx context.Context, rate float64, d time.Duration) (sample, error) {
 	var (
 		all       sync.WaitGroup
 		latencies = make([][]int, statusConns)

@@ -63,7 +63,7 @@ func (b *bench) telemetry(ctx context.Context) (err error) {
 		}
 		request := []byte("GET /v1/public/waitlists/" + lists[i].id + "/config HTTP/1.1\r\nHost: bench\r\n\r\n")
 		looks[i] = func(ctx context.Context, d time.Duration) (sample, error) {
-			return look(ctx, srv.addr, request, configConns, d)
+			return repeatRequest(ctx, srv.addr, request, configConns, d)
 		}
 		gen, one := &generator{addr: srv.addr}, lists[i:i+1]
 		joins[i] = func(ctx context.Context, d time.Duration) (sample, error) { return gen.signUp(ctx, one, b.conns, d) }

@@ -113,7 +113,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (r
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.look(ctx, &w); err != nil {
+	if err := r.analyze(ctx, &w); err != nil {
 		return reconcile.Result{}, err
 	}
 	plan := machine.Decide(w, r.now())
@@ -137,7 +137,7 @@ func (r *Reconciler) Retire(ctx context.Context) error {
 			if apierrors.IsConflict(err) {
 				return false, nil
 			}
-			return err == nil && !r.held(ctx, key), err
+			return err == nil && !r.hasFinalizer(ctx, key), err
 		}
 		if err := wait.PollUntilContextCancel(ctx, retry, true, left); err != nil {
 			return fmt.Errorf("leave the Canary %s: %w", key, err)
@@ -160,8 +160,8 @@ func (r *Reconciler) leave(ctx context.Context, key types.NamespacedName) error 
 	return r.write(ctx, &w, &plan)
 }
 
-// held says whether a Canary still has the operator's finalizer, as far as the cache knows.
-func (r *Reconciler) held(ctx context.Context, key types.NamespacedName) bool {
+// hasFinalizer says whether a Canary still has the operator's finalizer, as far as the cache knows.
+func (r *Reconciler) hasFinalizer(ctx context.Context, key types.NamespacedName) bool {
 	c, err := get[v1alpha1.Canary](ctx, r, key.Namespace, key.Name)
 	return err != nil || c != nil && controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
 }

@@ -277,8 +277,8 @@ func named(p *corev1.PodSpec) (configs, secrets []string) {
 	return slices.Compact(configs), slices.Compact(secrets)
 }
 
-// look asks the analyst, if there are pods to compare. Only pods that are ready are read.
-func (r *Reconciler) look(ctx context.Context, w *machine.World) error {
+// analyze asks the analyst, if there are pods to compare. Only pods that are ready are read.
+func (r *Reconciler) analyze(ctx context.Context, w *machine.World) error {
 	c, key := w.Canary, client.ObjectKeyFromObject(w.Canary)
 	if w.AnalysisFault = fault(c.Spec.Analysis); w.AnalysisFault != "" {
 		return nil

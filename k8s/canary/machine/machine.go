@@ -147,7 +147,7 @@ func Decide(w World, now time.Time) Plan {
 		}
 	}
 	if before := w.Canary.Status.Phase; before != r.st.Phase {
-		r.tell(r.st.Phase == v1alpha1.Failed || r.st.Phase == v1alpha1.Frozen, string(r.st.Phase), r.message())
+		r.emitEvent(r.st.Phase == v1alpha1.Failed || r.st.Phase == v1alpha1.Frozen, string(r.st.Phase), r.message())
 	}
 	r.plan.Status = r.st
 	return r.plan
@@ -161,7 +161,7 @@ func Leave(w World, now time.Time) Plan {
 	return r.plan
 }
 
-func (r *run) tell(warning bool, reason, message string) {
+func (r *run) emitEvent(warning bool, reason, message string) {
 	r.plan.Events = append(r.plan.Events, Event{Warning: warning, Reason: reason, Message: message})
 }
 
@@ -248,7 +248,7 @@ func (r *run) halt(reason, message string) {
 		}
 	}
 	if c := meta.FindStatusCondition(r.st.Conditions, v1alpha1.Stalled); c == nil || c.Reason != reason {
-		r.tell(true, reason, message)
+		r.emitEvent(true, reason, message)
 	}
 	if r.st.Phase == "" {
 		r.st.Phase = v1alpha1.Initializing
@@ -383,7 +383,7 @@ func (r *run) promote(copied string) bool {
 	}
 	if RolledOut(r.Stable) {
 		r.st.Stable = revision(&r.Stable.Spec.Template)
-		r.tell(false, "Promoted", "The stable version is "+copied+".")
+		r.emitEvent(false, "Promoted", "The stable version is "+copied+".")
 		return true
 	}
 	r.phase(v1alpha1.Promoting)

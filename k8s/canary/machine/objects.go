@@ -235,8 +235,8 @@ func (r *run) settled(weight int32) bool {
 	}
 	for _, ref := range r.Route.Spec.ParentRefs {
 		accepted := slices.ContainsFunc(r.Route.Status.Parents, func(p gatewayv1.RouteParentStatus) bool {
-			return equality.Semantic.DeepEqual(p.ParentRef, ref) && r.holds(p.Conditions, gatewayv1.RouteConditionAccepted) &&
-				r.holds(p.Conditions, gatewayv1.RouteConditionResolvedRefs)
+			return equality.Semantic.DeepEqual(p.ParentRef, ref) && r.conditionTrue(p.Conditions, gatewayv1.RouteConditionAccepted) &&
+				r.conditionTrue(p.Conditions, gatewayv1.RouteConditionResolvedRefs)
 		})
 		if !accepted {
 			return false
@@ -245,7 +245,7 @@ func (r *run) settled(weight int32) bool {
 	return true
 }
 
-func (r *run) holds(conditions []metav1.Condition, kind gatewayv1.RouteConditionType) bool {
+func (r *run) conditionTrue(conditions []metav1.Condition, kind gatewayv1.RouteConditionType) bool {
 	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool {
 		return c.Type == string(kind) && c.Status == metav1.ConditionTrue && c.ObservedGeneration >= r.Route.Generation
 	})

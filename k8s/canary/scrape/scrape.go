@@ -126,7 +126,7 @@ func (w *Watch) clear() {
 // pod that misses three looks in a row is left out until it answers. The error names the pods that did not answer; windows returned
 // with it are valid.
 func (w *Watch) Look(ctx context.Context, candidate, stable []string) (c, s []judge.Window, err error) {
-	w.follow(candidate, stable)
+	w.setPods(candidate, stable)
 	addresses := slices.Sorted(maps.Keys(w.pods))
 	counts := make([][]judge.Window, len(addresses))
 	errs := make([]error, len(addresses))
@@ -161,8 +161,8 @@ func (w *Watch) Look(ctx context.Context, candidate, stable []string) (c, s []ju
 	return c, s, errors.Join(errs...)
 }
 
-// follow forgets pods that are gone and takes in new ones.
-func (w *Watch) follow(candidate, stable []string) {
+// setPods forgets pods that are gone and takes in new ones.
+func (w *Watch) setPods(candidate, stable []string) {
 	now := map[string]*pod{}
 	for side, addresses := range [][]string{candidate, stable} {
 		for _, a := range addresses {

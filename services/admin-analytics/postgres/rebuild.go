@@ -16,8 +16,8 @@ import (
 	"waitlist.internal/services/admin-analytics/postgres/db"
 )
 
-// alone runs fn in a transaction that holds the lock on the sums.
-func alone(ctx context.Context, conn interface {
+// withSumsLock runs fn in a transaction that holds the lock on the sums.
+func withSumsLock(ctx context.Context, conn interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }, fn func(pgx.Tx) error,
 ) error {
@@ -41,7 +41,7 @@ func alone(ctx context.Context, conn interface {
 // the lock is held, so it includes all that the sums include. A later fold knows
 // from a signup's number whether the tally includes it.
 func (s *Store) RebuildSignups(ctx context.Context, waitlistID string, tally func(next func(adminanalytics.Tally) error) error) error {
-	err := alone(ctx, s.pool, func(tx pgx.Tx) error {
+	err := withSumsLock(ctx, s.pool, func(tx pgx.Tx) error {
 		q := s.db.WithTx(tx)
 		takes, err := q.TakesCounts(ctx, waitlistID)
 		if err != nil {
@@ -143,7 +143,7 @@ func (s *Store) RebuildViews(
 	if err := read(); err != nil {
 		return err
 	}
-	return alone(ctx, conn, func(tx pgx.Tx) error {
+	return withSumsLock(ctx, conn, func(tx pgx.Tx) error {
 		if err := read(); err != nil {
 			return err
 		}

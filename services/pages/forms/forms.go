@@ -86,7 +86,7 @@ func (f *Forms) Get(ctx context.Context, id string, age time.Duration) (*Form, e
 		return k.form, nil
 	}
 	// Concurrent visitors of a form share one call, which goes on if the first one leaves.
-	answer := f.asking.DoChan(id, func() (any, error) { return f.ask(context.WithoutCancel(ctx), id) })
+	answer := f.asking.DoChan(id, func() (any, error) { return f.fetch(context.WithoutCancel(ctx), id) })
 	var err error
 	select {
 	case <-ctx.Done():
@@ -110,8 +110,8 @@ func (f *Forms) lookUp(id string) (kept, bool) {
 	return k, ok
 }
 
-// ask asks signup for a form, or whether the one that is kept has changed.
-func (f *Forms) ask(ctx context.Context, id string) (*Form, error) {
+// fetch asks signup for a form, or whether the one that is kept has changed.
+func (f *Forms) fetch(ctx context.Context, id string) (*Form, error) {
 	k, known := f.lookUp(id)
 	if !known && !f.first.Allow() {
 		return nil, apierr.New(apierr.RateLimited, "Too many requests. Please try again in a moment.").WithRetryAfter(time.Second)

@@ -21,8 +21,8 @@ import (
 	"waitlist.internal/services/pages/forms"
 )
 
-// ask asks for a form, which may be as old as age if signup does not answer.
-func (v *view) ask(age time.Duration) (*forms.Form, error) {
+// loadForm asks for a form, which may be as old as age if signup does not answer.
+func (v *view) loadForm(age time.Duration) (*forms.Form, error) {
 	f, err := v.h.forms.Get(v.c.Request.Context(), v.c.Param("waitlist_id"), age)
 	if err == nil {
 		return f, nil
@@ -57,7 +57,7 @@ func newFormPage(f *forms.Form, value func(string) string) formPage {
 }
 
 func (h *handler) form(v *view) error {
-	f, err := v.ask(forms.Shown)
+	f, err := v.loadForm(forms.Shown)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ type signup struct {
 }
 
 func (h *handler) join(v *view) error {
-	f, err := v.ask(forms.Sent)
+	f, err := v.loadForm(forms.Sent)
 	if err != nil {
 		return err
 	}
@@ -309,7 +309,7 @@ var referralToken = regexp.MustCompile(`^[0-9a-f]{32}$`)
 // data.
 func (*handler) returning(act func(v *view, f *forms.Form) error) func(*view) error {
 	return func(v *view) error {
-		f, err := v.ask(forms.Sent)
+		f, err := v.loadForm(forms.Sent)
 		if err != nil {
 			return err
 		}

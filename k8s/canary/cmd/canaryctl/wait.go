@@ -58,7 +58,7 @@ func (c *command) wait(ctx context.Context) int {
 		} else if err == nil {
 			seen = seen || has(now.Status.Candidate, c.image)
 			code, done := judged(now, c.image, seen)
-			reason, message := said(now)
+			reason, message := readyCondition(now)
 			if message != last {
 				fmt.Fprintln(c.stderr, message)
 				last = message
@@ -99,7 +99,7 @@ func judged(c *v1alpha1.Canary, image string, seen bool) (code int, done bool) {
 	return 0, false
 }
 
-func said(c *v1alpha1.Canary) (reason, message string) {
+func readyCondition(c *v1alpha1.Canary) (reason, message string) {
 	if r := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.Ready); r != nil {
 		return r.Reason, r.Message
 	}
