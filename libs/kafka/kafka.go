@@ -33,15 +33,12 @@ const (
 	SignupsTopic = "waitlist.signups.v1"
 	// AccountsTopic is keyed by account id.
 	AccountsTopic = "waitlist.accounts.v1"
-	// BlastsTopic is keyed by blast and batch, which spreads the batches of a blast
-	// over the partitions.
-	BlastsTopic = "waitlist.blasts.v1"
 	// DeadLetterSuffix is appended to the name of a topic for its dead letters.
 	DeadLetterSuffix = ".dlq"
 )
 
 // Topics returns all topics.
-func Topics() []string { return []string{SignupsTopic, AccountsTopic, BlastsTopic} }
+func Topics() []string { return []string{SignupsTopic, AccountsTopic} }
 
 const (
 	// MaxMessageBytes bounds messages and batches: below the broker's default of 1 MiB,

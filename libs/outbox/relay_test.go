@@ -499,7 +499,7 @@ func TestAHoldThatEndsInASweep(t *testing.T) {
 		want = append(want, fmt.Sprint(i))
 		msgs = append(msgs, message("k", want[i]), to(kafka.AccountsTopic, want[i]))
 	}
-	insert(t, pool, append(msgs, to(kafka.BlastsTopic, "last"))...)
+	insert(t, pool, append(msgs, to("waitlist.others.v1", "last"))...)
 	start(t, pool, &l)
 	drained(t, pool)
 	if got := l.first("k"); !slices.Equal(got, want) {

@@ -62,6 +62,6 @@ func (b *Blaster) extend(ctx context.Context, p Plan) error {
 	if err := b.Queue.Extend(ctx, p, numbers, last); err != nil {
 		return err
 	}
-	b.Published()
+	b.engine.Wake()
 	return nil
 }

@@ -62,9 +62,9 @@ type BlastQueue interface {
 	// ClaimPlan claims the plan that has waited longest, for the duration of lease. ok is
 	// false if no plan is due.
 	ClaimPlan(ctx context.Context, lease time.Duration) (p Plan, ok bool, err error)
-	// Extend adds a page of recipients to a plan, divides them into batches, queues an event
-	// for each batch, and releases the claim, in one transaction. last completes the plan. If
-	// another process has extended the plan since it was claimed, Extend does nothing.
+	// Extend adds a page of recipients to a plan, divides them into batches, and releases the
+	// claim, in one transaction. last completes the plan. If another process has extended the
+	// plan since it was claimed, Extend does nothing.
 	Extend(ctx context.Context, p Plan, numbers []int64, last bool) error
 	// PausePlan releases a plan; it is due again after pause.
 	PausePlan(ctx context.Context, p Plan, pause time.Duration) error
@@ -76,7 +76,7 @@ type BlastQueue interface {
 	Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]Batch, error)
 	// Renew restarts the leases of batches. For each batch it reports whether the claim
 	// still holds and the blast has not ended.
-	Renew(ctx context.Context, batches []Batch, lease time.Duration) ([]bool, error)
+	Renew(ctx context.Context, lease time.Duration, batches []Batch) ([]bool, error)
 	// Pending returns the work that remains of a batch, none if the blast has ended.
 	Pending(ctx context.Context, b Batch) (Pending, error)
 	// Charge counts one mail towards the quota of each recipient in to. A quota allows most mails;

@@ -19,6 +19,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/libs/work"
 )
 
 const (
@@ -38,10 +39,10 @@ type attempt struct {
 	waitlistName string
 	sign         func(Mail) Mail // sets the sender
 	expired      bool            // a deferral is a failure now
-	// going ends with the process or the claim (lost): no further mail is handed out. work
+	claim        *work.Claim[Batch]
+	// dispatchCtx ends with the process or the claim: no further mail is handed out. drainCtx
 	// outlasts it for the mails in flight.
-	going, work context.Context //nolint:containedctx // jobs carry their attempt through channels
-	lost        context.CancelFunc
+	dispatchCtx, drainCtx context.Context //nolint:containedctx // jobs carry their attempt through channels
 
 	open sync.WaitGroup // mails handed out whose outcome is not recorded
 	progress
@@ -50,9 +51,8 @@ type attempt struct {
 // progress is what the workers and the recorder report about an attempt.
 type progress struct {
 	mu       sync.Mutex
-	until    time.Time // the end of the lease
-	deferred bool      // the batch is due again after a pause
-	stopped  bool      // the provider or the database is away
+	deferred bool // the batch is due again after a pause
+	stopped  bool // the provider or the database is away
 	// unsent counts mails that the provider did not take; reason is its last error.
 	unsent int
 	reason error
@@ -62,25 +62,6 @@ func (p *progress) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = true
-}
-
-// renewed moves the end of the lease.
-func (p *progress) renewed(until time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.until = until
-}
-
-// holds reports whether the lease has not ended. Beyond it, another process may send the mails of
-// the batch: a process that was held up, or cannot reach Postgres, must not.
-func (a *attempt) holds() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !time.Now().Before(a.until) {
-		a.lost()
-		return false
-	}
-	return true
 }
 
 func (p *progress) state() (deferred, stopped bool) {
@@ -100,38 +81,31 @@ type job struct {
 
 func (j job) result() Result { return Result{j.a.BlastID, j.number, j.outcome} }
 
-// run sends the pending mails of a batch, whose lease lasts until then if it is not renewed, and
-// ends or releases it.
-func (b *Blaster) run(ctx context.Context, batch Batch, until time.Time) {
-	a := &attempt{Batch: batch, expired: b.Now().Sub(batch.CreatedAt) > blastGiveUp, progress: progress{until: until}}
-	a.going, a.lost = context.WithCancel(ctx)
-	defer a.lost()
-	defer b.claims.hold(a)()
-	work, stop := loop.Drain(ctx, 10*time.Second)
-	defer stop()
-	work = propagation.TraceContext{}.Extract(work, propagation.MapCarrier{"traceparent": batch.Traceparent})
-	work, span := b.tracer.Start(work, "send blast batch", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+// run sends the pending mails of a batch, and ends or returns it.
+func (b *Blaster) run(ctx context.Context, claim *work.Claim[Batch]) {
+	batch := claim.Work
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": batch.Traceparent})
+	ctx, span := b.tracer.Start(ctx, "send blast batch", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 		attribute.String("blast.id", batch.BlastID), attribute.Int64("blast.batch", batch.Number),
 		attribute.Int("blast.deferrals", batch.Deferrals)))
 	defer span.End()
-	a.work = work
+	a := &attempt{
+		Batch: batch, claim: claim, dispatchCtx: claim.Context, drainCtx: ctx, expired: b.Now().Sub(batch.CreatedAt) > blastGiveUp,
+	}
 	log := b.Log.With(slog.String("blast_id", batch.BlastID), slog.Int64("batch", batch.Number))
 	err := b.try(a) //nolint:contextcheck // it has the attempt's contexts
 	a.open.Wait()
 	if err != nil {
 		span.SetStatus(codes.Error, "not finished")
-		log.WarnContext(work, "batch not finished", telemetry.Err(err))
+		log.WarnContext(ctx, "batch not finished", telemetry.Err(err))
 	}
 	if a.unsent > 0 {
-		log.InfoContext(work, "mails of a blast not sent", slog.Int("mails", a.unsent), telemetry.Err(a.reason))
+		log.InfoContext(ctx, "mails of a blast not sent", slog.Int("mails", a.unsent), telemetry.Err(a.reason))
 	}
-	// If this fails, the lease expires, and the next claim finds what remains.
-	if err := b.finish(work, a, err); err != nil {
-		log.WarnContext(work, "batch not recorded", telemetry.Err(err))
-	}
+	claim.Settle(ctx, func(ctx context.Context) error { return b.finish(ctx, a, err) })
 }
 
-// finish ends the batch of an attempt that returned err, or releases it.
+// finish ends the batch of an attempt that returned err, or returns it.
 func (b *Blaster) finish(ctx context.Context, a *attempt, err error) error {
 	deferred, stopped := a.state()
 	switch {
@@ -139,7 +113,7 @@ func (b *Blaster) finish(ctx context.Context, a *attempt, err error) error {
 		return b.Queue.Gone(ctx, a.WaitlistID)
 	case err != nil:
 		return b.Queue.Return(ctx, a.Batch, max(b.provider.Remaining(), b.PauseMin), false)
-	case stopped, a.going.Err() != nil:
+	case stopped, a.dispatchCtx.Err() != nil:
 		return b.Queue.Return(ctx, a.Batch, b.provider.Remaining(), false)
 	case deferred:
 		return b.Queue.Return(ctx, a.Batch, deferral(b.DeferMin, blastDeferMax, a.Deferrals), true)
@@ -150,18 +124,18 @@ func (b *Blaster) finish(ctx context.Context, a *attempt, err error) error {
 // try hands out the pending mails of a batch.
 func (b *Blaster) try(a *attempt) error {
 	var err error
-	if a.Pending, err = b.Queue.Pending(a.work, a.Batch); err != nil || len(a.Numbers) == 0 {
+	if a.Pending, err = b.Queue.Pending(a.drainCtx, a.Batch); err != nil || len(a.Numbers) == 0 {
 		return err
 	}
 	start := b.Now()
 	if b.Rate > 0 {
-		wait, err := b.Queue.Pace(a.work, len(a.Numbers), b.Rate)
+		wait, err := b.Queue.Pace(a.drainCtx, len(a.Numbers), b.Rate)
 		if err != nil {
 			return err
 		}
 		start = start.Add(wait)
 	}
-	if !b.until(a.going, start) {
+	if !b.until(a.dispatchCtx, start) {
 		return nil
 	}
 	jobs, err := b.prepare(a)
@@ -189,13 +163,13 @@ func (b *Blaster) until(ctx context.Context, t time.Time) bool {
 func (b *Blaster) prepare(a *attempt) ([]job, error) {
 	a.sign = func(m Mail) Mail { return m }
 	if b.Senders != nil {
-		from, dkim, err := b.Senders.Sender(a.work, a.OwnerID)
+		from, dkim, err := b.Senders.Sender(a.drainCtx, a.OwnerID)
 		if err != nil {
 			return nil, fmt.Errorf("find the sender: %w", err)
 		}
 		a.sign = func(m Mail) Mail { m.From, m.DKIM = from, dkim; return m }
 	}
-	audience, err := b.Lists.Recipients(a.work, a.WaitlistID, a.Numbers)
+	audience, err := b.Lists.Recipients(a.drainCtx, a.WaitlistID, a.Numbers)
 	if err != nil {
 		return nil, fmt.Errorf("read recipients: %w", err)
 	}
@@ -216,7 +190,7 @@ func (b *Blaster) prepare(a *attempt) ([]job, error) {
 	}
 	var suppressed map[string]bool
 	if b.Suppressions != nil && len(emails) > 0 {
-		if suppressed, err = b.Suppressions.Suppressed(a.work, emails); err != nil {
+		if suppressed, err = b.Suppressions.Suppressed(a.drainCtx, emails); err != nil {
 			return nil, err
 		}
 	}
@@ -248,7 +222,7 @@ func (b *Blaster) charge(a *attempt, byNumber map[int64]string, suppressed map[s
 			to = append(to, Recipient{n, email})
 		}
 	}
-	over, err := b.Queue.Charge(a.work, a.Batch, b.Limits.MailsPerRecipient, to)
+	over, err := b.Queue.Charge(a.drainCtx, a.Batch, b.Limits.MailsPerRecipient, to)
 	if err != nil {
 		return fmt.Errorf("charge a batch: %w", err)
 	}
@@ -269,7 +243,7 @@ func (b *Blaster) handOut(a *attempt, jobs []job, start time.Time) {
 			b.end(j)
 			continue
 		}
-		if b.Rate > 0 && !b.until(a.going, start.Add(time.Duration(float64(mails)/b.Rate*float64(time.Second)))) {
+		if b.Rate > 0 && !b.until(a.dispatchCtx, start.Add(time.Duration(float64(mails)/b.Rate*float64(time.Second)))) {
 			return
 		}
 		mails++
@@ -279,7 +253,7 @@ func (b *Blaster) handOut(a *attempt, jobs []job, start time.Time) {
 		a.open.Add(1)
 		select {
 		case b.jobs <- j:
-		case <-a.going.Done():
+		case <-a.dispatchCtx.Done():
 			a.open.Done()
 			return
 		}
@@ -288,11 +262,11 @@ func (b *Blaster) handOut(a *attempt, jobs []job, start time.Time) {
 
 // send sends one mail.
 func (b *Blaster) send(j job) {
-	if !j.a.holds() {
+	if !j.a.claim.Holds() {
 		j.a.open.Done()
 		return
 	}
-	ctx, cancel := context.WithTimeout(j.a.work, sendTimeout)
+	ctx, cancel := context.WithTimeout(j.a.drainCtx, sendTimeout)
 	defer cancel()
 	if j.outcome = b.judge(j, b.Provider.Send(ctx, b.mail(j))); j.outcome == "" {
 		j.a.open.Done()
@@ -306,7 +280,7 @@ func (b *Blaster) send(j job) {
 // attempt makes the same request again.
 func (b *Blaster) request(a *attempt, jobs []job) {
 	size := max(1, min(MaxBatch, batchBytes/(len(a.Text)+len(a.HTML)+4<<10)))
-	for len(jobs) > 0 && a.going.Err() == nil && a.holds() {
+	for len(jobs) > 0 && a.dispatchCtx.Err() == nil && a.claim.Holds() {
 		part := jobs[:min(size, len(jobs))]
 		jobs = jobs[len(part):]
 		var mails []Mail
@@ -317,7 +291,7 @@ func (b *Blaster) request(a *attempt, jobs []job) {
 		}
 		var errs []error
 		if len(mails) > 0 {
-			ctx, cancel := context.WithTimeout(a.work, sendTimeout)
+			ctx, cancel := context.WithTimeout(a.drainCtx, sendTimeout)
 			errs = b.batches.SendBatch(ctx, fmt.Sprintf("%s:%d:%d", a.BlastID, a.Number, a.Ended), mails)
 			cancel()
 		}
@@ -340,7 +314,7 @@ func (b *Blaster) request(a *attempt, jobs []job) {
 		for _, r := range results {
 			b.count(string(r.Outcome))
 		}
-		if len(results) > 0 && !b.store(a.going, results) {
+		if len(results) > 0 && !b.store(a.dispatchCtx, results) {
 			a.stop()
 		}
 		a.Ended += int64(len(results))

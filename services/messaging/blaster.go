@@ -3,6 +3,7 @@ package messaging
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -14,14 +15,7 @@ import (
 
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
-)
-
-const (
-	// blastLease is how long a claim on a batch or plan outlives the last sign of its process.
-	// It is longer than work.Drain; the claims of batches are renewed three times per lease.
-	blastLease = 15 * time.Second
-	// blastPoll is how often a process without work looks for expired leases and pauses.
-	blastPoll = 2 * time.Second
+	"waitlist.internal/libs/work"
 )
 
 // BlasterConfig configures a Blaster.
@@ -42,35 +36,31 @@ type BlasterConfig struct {
 	// Registerer takes the metrics, Tracers the spans; nil means none.
 	Registerer prometheus.Registerer
 	Tracers    trace.TracerProvider
-	// Published is called when the outbox has new events.
-	Published func()
-	Log       *slog.Logger
-	Now       func() time.Time
+	Log        *slog.Logger
+	Now        func() time.Time
 	// DeferMin and PauseMin are the shortest pauses, doubled on repetition; 0 means 1 s.
-	// Lease replaces blastLease, Poll replaces blastPoll.
+	// Lease replaces work.Lease, Poll replaces work.Poll.
 	DeferMin, PauseMin, Lease, Poll time.Duration
 }
 
 // Blaster sends blasts. Several processes may run one at the same time:
 //
-//	blast ─► plan: pages of recipients ─► recipient rows, batches, outbox events
-//	                                                                     │
-//	 ended ◄─ record ◄─ send: Provider ◄─ recipients ◄─ claim ◄─ ready ◄─ Kafka
+//	blast ─► plan: pages of recipients ─► recipient rows, batches
+//	                                                        │
+//	 ended ◄─ record ◄─ send: Provider ◄─ recipients ◄─ claim
 //
 // Each phase has its file:
 //
 //   - blast_plan.go lists the recipients, one page per transaction.
-//   - blast_dispatch.go claims batches. Kafka spreads their events over the processes, but the
-//     claim is in the database. Blasts take turns, so a long blast does not hold up a short one.
-//   - blast_send.go runs a batch: it asks for the recipients' addresses at that moment, and
-//     hands their mails to the provider.
+//   - blast_send.go runs a batch that a work.Engine has claimed: it asks for the recipients' addresses at that
+//     moment, and hands their mails to the provider. Blasts take turns, so a long one does not hold up a short one.
+//     The process that plans begins at once, the others when they look for work.
 //   - blast_record.go stores the outcomes.
 //
 // Memory does not grow with the number of recipients. A process that crashes leaves this:
 //
 //   - A page whose transaction did not commit leaves nothing. The plan is due again when its
 //     lease expires.
-//   - The events of a committed page are in the outbox; any process's relay publishes them.
 //   - A claimed batch is due again when its lease expires. The next claim sends to the
 //     recipients without an outcome only.
 //     A process that was only held up hands out no mail after its lease.
@@ -83,14 +73,12 @@ type Blaster struct {
 	BlasterConfig
 	provider *providerBreaker
 	batches  BatchProvider // nil if the provider takes single mails only
-	claims   claims
+	engine   *work.Engine[Batch]
 	jobs     chan job // to the workers
 	ended    chan job // to the recorder
 	wakePlan loop.Signal
-	wakeSend loop.Signal
 	tracer   trace.Tracer
 	mails    *prometheus.CounterVec
-	after    string // the blast whose batch was claimed last
 }
 
 // NewBlaster returns a Blaster; Run, Plan and Prune are its goroutines.
@@ -98,12 +86,24 @@ func NewBlaster(cfg BlasterConfig) *Blaster {
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
-	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, blastLease), cmp.Or(cfg.Poll, blastPoll)
+	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, work.Lease), cmp.Or(cfg.Poll, work.Poll)
 	b := &Blaster{
-		BlasterConfig: cfg, provider: newProviderBreaker(cfg.PauseMin), claims: claims{held: map[*attempt]bool{}},
-		jobs: make(chan job), ended: make(chan job, cfg.Workers), wakePlan: loop.NewSignal(), wakeSend: loop.NewSignal(),
-		tracer: telemetry.Tracer(cfg.Tracers, scope), after: uuid.Nil.String(),
+		BlasterConfig: cfg, provider: newProviderBreaker(cfg.PauseMin), jobs: make(chan job), ended: make(chan job, cfg.Workers),
+		wakePlan: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope),
 	}
+	b.engine = work.New(work.Config[Batch]{
+		Name: "batches of blasts", Renew: cfg.Queue.Renew, Do: b.run, Key: func(batch Batch) string { return batch.BlastID },
+		Claim: func(ctx context.Context, after string, limit int, lease time.Duration) ([]Batch, error) {
+			return cfg.Queue.Claim(ctx, cmp.Or(after, uuid.Nil.String()), limit, uuid.NewString(), lease)
+		},
+		Return: func(ctx context.Context, pause time.Duration, batches []Batch) (err error) {
+			for _, batch := range batches {
+				err = errors.Join(err, cfg.Queue.Return(ctx, batch, pause, false))
+			}
+			return err
+		},
+		Provider: b.provider.Breaker, Workers: cfg.Workers, Ahead: 1, Lease: cfg.Lease, Poll: cfg.Poll, Registerer: cfg.Registerer, Log: cfg.Log,
+	})
 	b.batches, _ = cfg.Provider.(BatchProvider)
 	b.mails = promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "messaging_blast_mails_total", Help: "Mails of blasts, by outcome: sent, deferred, away, failed, skipped.",
@@ -118,19 +118,13 @@ func (b *Blaster) count(outcome string) {
 	b.mails.WithLabelValues(outcome).Inc()
 }
 
-// Wake announces new blasts or ready batches. It never blocks.
-func (b *Blaster) Wake() {
-	b.wakePlan.Send()
-	b.wakeSend.Send()
-}
+// Wake announces new blasts. It never blocks.
+func (b *Blaster) Wake() { b.wakePlan.Send() }
 
 // Run sends blasts until ctx is done; some replica must run Plan. It then finishes the mails in flight and
 // releases the batches that remain.
 func (b *Blaster) Run(ctx context.Context) error {
-	var loops, workers, recorder sync.WaitGroup
-	// Claims are renewed until the last batch has finished, also after the end of ctx.
-	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
+	var workers, recorder sync.WaitGroup
 	recorder.Go(func() { b.record(ctx) })
 	for range b.Workers {
 		workers.Go(func() { //nolint:contextcheck // each job carries its attempt's context
@@ -139,13 +133,10 @@ func (b *Blaster) Run(ctx context.Context) error {
 			}
 		})
 	}
-	loops.Go(func() { b.renew(renewing) })
-	b.dispatch(ctx)
-	stop()
+	b.engine.Run(ctx)
 	close(b.jobs)
 	workers.Wait()
 	close(b.ended)
 	recorder.Wait()
-	loops.Wait()
 	return nil
 }

@@ -16,14 +16,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"google.golang.org/protobuf/proto"
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/loop"
-	"waitlist.internal/libs/outage"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
-	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres"
 )
@@ -138,51 +135,13 @@ func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) 
 
 func (c *crowd) startOn(queue messaging.BlastQueue, provider messaging.Provider) (*messaging.Blaster, func()) {
 	c.Helper()
-	var b *messaging.Blaster
-	b = messaging.NewBlaster(messaging.BlasterConfig{
+	b := messaging.NewBlaster(messaging.BlasterConfig{
 		Queue: queue, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate, Limits: c.limits,
-		Published: func() { c.deliver(b) }, Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
+		Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
 		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: c.lease, Poll: 50 * time.Millisecond,
 	})
 	plan, send := testenv.Run(c, b.Plan), testenv.Run(c, b.Run)
 	return b, func() { plan(); send() }
-}
-
-// deliver stands in for Kafka: it delivers every event, and the last one twice.
-func (c *crowd) deliver(b *messaging.Blaster) {
-	err := pg.InTx(context.Background(), c.pool, func(tx pgx.Tx) error {
-		rows, err := tx.Query(context.Background(), "DELETE FROM outbox RETURNING topic, payloads")
-		if err != nil {
-			return err
-		}
-		var topic string
-		var payloads, all [][]byte
-		if _, err := pgx.ForEachRow(rows, []any{&topic, &payloads}, func() error { all = append(all, payloads...); return nil }); err != nil {
-			return err
-		}
-		if len(all) > 0 {
-			all = append(all, all[len(all)-1])
-		}
-		for _, payload := range all {
-			var ev eventv1.Event
-			if err := proto.Unmarshal(payload, &ev); err != nil {
-				return err
-			}
-			if err := c.blasts.Ready(context.Background(), tx, ev.GetBlastBatchReady().GetBlastId(),
-				ev.GetBlastBatchReady().GetBatch()); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	switch {
-	case outage.Is(err):
-		c.deliver(b) // as Kafka would
-		return
-	case err != nil:
-		c.Error(err)
-	}
-	b.Wake()
 }
 
 const ownerID = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
@@ -591,7 +550,7 @@ func (u *unrenewed) Claim(ctx context.Context, after string, limit int, claim st
 	return u.BlastQueue.Claim(ctx, after, limit, claim, lease)
 }
 
-func (*unrenewed) Renew(ctx context.Context, _ []messaging.Batch, _ time.Duration) ([]bool, error) {
+func (*unrenewed) Renew(ctx context.Context, _ time.Duration, _ []messaging.Batch) ([]bool, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

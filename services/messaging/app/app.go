@@ -191,13 +191,9 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		}); err != nil {
 			return err
 		}
-		blasts, err := openBlasts(rt, cfg, messaging.BlasterConfig{
+		blasts := openBlasts(rt, cfg, messaging.BlasterConfig{
 			Lists: grpc.NewLists(signups), Provider: in.provider, Composer: composer, Senders: senders, Suppressions: mails, Limits: limits,
-			Published: wake,
 		})
-		if err != nil {
-			return err
-		}
 		owners := messaging.NewTemplates(templates, cfg.MaxTemplates, time.Now)
 		messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
 		messaginghttp.Routes(rt.Engine, messaginghttp.Backends{

@@ -190,7 +190,7 @@ func TestEventsBecomeMails(t *testing.T) {
 	}
 }
 
-// Both consumer groups continue past an event that they cannot handle, and handle it once as soon as they
+// The consumer continues past an event that it cannot handle, and handles it once as soon as it
 // can.
 func TestPoison(t *testing.T) {
 	cfg, _, env := environ(t)
@@ -216,24 +216,6 @@ func TestPoison(t *testing.T) {
 			},
 			Effects: "SELECT waitlist_id::text FROM sent_mail WHERE waitlist_id IS NOT NULL",
 			Undo:    "DELETE FROM sent_mail WHERE waitlist_id IS NOT NULL",
-		},
-		{
-			Group: "messaging-blasts", Topic: kafka.BlastsTopic,
-			Event: func(id string) *eventv1.Event {
-				if uuid.Validate(id) == nil {
-					// The blast has ended, so that no blaster claims its batch.
-					if _, err := pool.Exec(t.Context(), `
-						WITH ended AS (
-							INSERT INTO blast (id, waitlist_id, owner_id, subject, html_body, text_body, traceparent, state, created_at, ended_at)
-							VALUES ($1, $1, $1, '', '', '', '', 'sent', now(), now()))
-						INSERT INTO blast_batch (blast_id, batch, first_number, last_number) VALUES ($1, 0, 1, 1)`, id); err != nil {
-						t.Fatal(err)
-					}
-				}
-				return &eventv1.Event{Payload: &eventv1.Event_BlastBatchReady{BlastBatchReady: &eventv1.BlastBatchReady{BlastId: id}}}
-			},
-			Effects: "SELECT blast_id::text FROM blast_batch WHERE state = 'ready'",
-			Undo:    "UPDATE blast_batch SET state = 'queued'",
 		},
 	} {
 		t.Run(c.Topic, func(t *testing.T) {

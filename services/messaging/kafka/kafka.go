@@ -1,4 +1,4 @@
-// Package kafka turns events into requests for mails, and makes the batches of blasts ready.
+// Package kafka turns events into requests for mails.
 package kafka
 
 import (

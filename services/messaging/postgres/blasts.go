@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,10 +16,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/idempotency"
-	"waitlist.internal/libs/kafka"
-	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
-	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres/db"
 )
@@ -28,7 +24,7 @@ import (
 // blastScope is the idempotency scope of requests for blasts.
 const blastScope = "blasts.create"
 
-// Blasts implements messaging.BlastStore, messaging.BlastQueue and kafka.Batches.
+// Blasts implements messaging.BlastStore and messaging.BlastQueue.
 type Blasts struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
@@ -194,17 +190,8 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 			return err
 		}
 		var first, to []int64
-		var msgs []outbox.Message
 		for part := range slices.Chunk(numbers, messaging.MaxBatch) {
 			first, to = append(first, part[0]), append(to, part[len(part)-1])
-			ev, err := outbox.NewEvent(s.now())
-			if err != nil {
-				return err
-			}
-			n := batch + int64(len(msgs))
-			ev.Payload = &eventv1.Event_BlastBatchReady{BlastBatchReady: &eventv1.BlastBatchReady{BlastId: p.BlastID, Batch: n}}
-			key := p.BlastID + ":" + strconv.FormatInt(n, 10)
-			msgs = append(msgs, outbox.Message{Topic: kafka.BlastsTopic, Key: key, Events: []*eventv1.Event{ev}})
 		}
 		if len(numbers) > 0 {
 			if err := q.InsertRecipients(ctx, p.BlastID, numbers); err != nil {
@@ -214,13 +201,10 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 			if err := q.InsertBatches(ctx, batches); err != nil {
 				return err
 			}
-			if err := outbox.Insert(ctx, tx, msgs...); err != nil {
-				return err
-			}
 			p.To = numbers[len(numbers)-1]
 		}
 		return q.ExtendPlan(ctx, db.ExtendPlanParams{
-			ID: p.BlastID, PlannedTo: p.To, Planned: last, Added: int64(len(msgs)), Recipients: int64(len(numbers)),
+			ID: p.BlastID, PlannedTo: p.To, Planned: last, Added: int64(len(first)), Recipients: int64(len(numbers)),
 		})
 	})
 	if err != nil {
@@ -253,14 +237,6 @@ func (s *Blasts) Gone(ctx context.Context, waitlistID string) error {
 	return nil
 }
 
-// Ready implements kafka.Batches.
-func (*Blasts) Ready(ctx context.Context, tx pgx.Tx, blastID string, batch int64) error {
-	if err := db.New(tx).ReadyBatch(ctx, blastID, batch); err != nil {
-		return fmt.Errorf("make a batch ready: %w", err)
-	}
-	return nil
-}
-
 // Claim implements messaging.BlastQueue.
 func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]messaging.Batch, error) {
 	rows, err := s.db.ClaimBatches(ctx, db.ClaimBatchesParams{After: after, Most: int64(limit), Claim: claim, Lease: lease})
@@ -278,7 +254,7 @@ func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim strin
 }
 
 // Renew implements messaging.BlastQueue.
-func (s *Blasts) Renew(ctx context.Context, batches []messaging.Batch, lease time.Duration) ([]bool, error) {
+func (s *Blasts) Renew(ctx context.Context, lease time.Duration, batches []messaging.Batch) ([]bool, error) {
 	var b pgx.Batch
 	holds := make([]bool, len(batches))
 	for i, batch := range batches {

@@ -6,9 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres"
@@ -47,9 +45,6 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 		}},
 		{"pause a plan", func() error { return blasts.PausePlan(ctx, messaging.Plan{BlastID: large, To: -1}, time.Minute) }},
 		{"gone", func() error { return blasts.Gone(ctx, uuid.NewString()) }},
-		{"ready", func() error {
-			return pg.InTx(ctx, pool, func(tx pgx.Tx) error { return blasts.Ready(ctx, tx, large, 501) })
-		}},
 		{"claim", func() error {
 			_, err := blasts.Claim(ctx, uuid.Nil.String(), 4, uuid.NewString(), time.Minute)
 			return err
@@ -58,7 +53,7 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 			_, err := blasts.Charge(ctx, batch, 1000, []messaging.Recipient{{Number: 1, Email: "a"}})
 			return err
 		}},
-		{"renew", func() error { _, err := blasts.Renew(ctx, []messaging.Batch{batch}, time.Minute); return err }},
+		{"renew", func() error { _, err := blasts.Renew(ctx, time.Minute, []messaging.Batch{batch}); return err }},
 		{"pending", func() error { _, err := blasts.Pending(ctx, batch); return err }},
 		{"record", func() error {
 			var group []messaging.Result

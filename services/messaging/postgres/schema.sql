@@ -51,7 +51,7 @@ CREATE TABLE blast_batch (
     batch bigint NOT NULL,
     first_number bigint NOT NULL,
     last_number bigint NOT NULL,
-    state text NOT NULL DEFAULT 'queued'::text,
+    state text NOT NULL DEFAULT 'ready'::text,
     deferrals integer NOT NULL DEFAULT 0,
     due_at timestamptz NOT NULL DEFAULT now(),
     claim uuid,

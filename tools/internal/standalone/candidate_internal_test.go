@@ -24,10 +24,10 @@ func goroutines() map[string]struct{ own, forAll []string } {
 			forAll: []string{"audit retention", "change log retention", "inbox retention of signup", "outbox relay", "purge"},
 		},
 		"messaging": {
-			own: []string{"age of the oldest mail", "batches", "blasts", "consumer", "mail sender"},
+			own: []string{"age of the oldest mail", "blasts", "consumer", "mail sender"},
 			forAll: []string{
-				"audit retention", "inbox retention of messaging", "inbox retention of messaging-blasts", "outbox relay", "plans of blasts",
-				"purge", "retention of blasts", "retention of mails", "sending domains",
+				"audit retention", "inbox retention of messaging", "outbox relay", "plans of blasts", "purge", "retention of blasts",
+				"retention of mails", "sending domains",
 			},
 		},
 		"admin-analytics": {

@@ -48,10 +48,7 @@ func (s *suite) testForgedEvents(t *testing.T) {
 		}
 		for _, ev := range cases {
 			topic := kafka.SignupsTopic
-			switch number := fields.Get(i).Number(); {
-			case number >= 50:
-				topic = kafka.BlastsTopic
-			case number >= 30:
+			if fields.Get(i).Number() >= 30 {
 				topic = kafka.AccountsTopic
 			}
 			if strings.HasSuffix(string(name), "_deleted") || name == "signup_removed" {
@@ -154,7 +151,6 @@ func (f *forger) events() map[protoreflect.Name][]*eventv1.Event {
 		"credential_changed": {{Payload: &eventv1.Event_CredentialChanged{CredentialChanged: &eventv1.CredentialChanged{
 			AccountId: f.account, Email: f.address, Credential: eventv1.CredentialChanged_CREDENTIAL_PASSWORD,
 		}}}},
-		"blast_batch_ready": {{Payload: &eventv1.Event_BlastBatchReady{BlastBatchReady: &eventv1.BlastBatchReady{BlastId: f.blast}}}},
 	}
 }
 
@@ -178,7 +174,7 @@ func (f *forger) write(t *testing.T, topics []string, events []*eventv1.Event) {
 	}
 	for group, topics := range map[string][]string{
 		"signup": {kafka.AccountsTopic}, "billing": {kafka.AccountsTopic}, "messaging": {kafka.AccountsTopic, kafka.SignupsTopic},
-		"messaging-blasts": {kafka.BlastsTopic}, "admin-analytics": {kafka.SignupsTopic}, "notifier": {kafka.SignupsTopic},
+		"admin-analytics": {kafka.SignupsTopic}, "notifier": {kafka.SignupsTopic},
 	} {
 		Await(t, mailTimeout, group+" has taken every event", func() bool {
 			lag, err := kafka.Lag(t.Context(), f.kafka, group, topics...)

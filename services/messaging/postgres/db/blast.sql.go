@@ -548,16 +548,6 @@ func (q *Queries) PendingOfBatch(ctx context.Context, arg PendingOfBatchParams) 
 	return i, err
 }
 
-const ReadyBatch = `-- name: ReadyBatch :exec
-UPDATE blast_batch SET state = 'ready', due_at = now() WHERE blast_id = $1 AND batch = $2 AND state = 'queued'
-`
-
-// By blast_batch_pkey.
-func (q *Queries) ReadyBatch(ctx context.Context, blastID string, batch int64) error {
-	_, err := q.db.Exec(ctx, ReadyBatch, blastID, batch)
-	return err
-}
-
 const RecordOutcome = `-- name: RecordOutcome :exec
 UPDATE blast_recipient SET state = $3 WHERE blast_id = $1 AND number = $2 AND state = 'queued'
 `

@@ -74,10 +74,6 @@ UPDATE blast SET state = 'failed', ended_at = now(), html_body = '', text_body =
 -- By blast_waitlist.
 UPDATE blast SET state = 'failed', ended_at = now(), html_body = '', text_body = '' WHERE ended_at IS NULL AND waitlist_id = $1;
 
--- name: ReadyBatch :exec
--- By blast_batch_pkey.
-UPDATE blast_batch SET state = 'ready', due_at = now() WHERE blast_id = $1 AND batch = $2 AND state = 'queued';
-
 -- name: ClaimBatches :many
 -- One batch of each blast. By blast_running, blast_batch_due and gone_pkey.
 WITH turn AS (

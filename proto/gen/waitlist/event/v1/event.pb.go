@@ -5,8 +5,7 @@
 // source: waitlist/event/v1/event.proto
 
 // Events between services, on Kafka. Each topic carries Event, keyed by
-// waitlist id (waitlist.signups.v1), account id (waitlist.accounts.v1), or blast
-// and batch (waitlist.blasts.v1).
+// waitlist id (waitlist.signups.v1) or account id (waitlist.accounts.v1).
 
 package eventv1
 
@@ -208,7 +207,6 @@ type Event struct {
 	//	*Event_TemplateDeleted
 	//	*Event_TrialEnding
 	//	*Event_CredentialChanged
-	//	*Event_BlastBatchReady
 	Payload       isEvent_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -418,15 +416,6 @@ func (x *Event) GetCredentialChanged() *CredentialChanged {
 	return nil
 }
 
-func (x *Event) GetBlastBatchReady() *BlastBatchReady {
-	if x != nil {
-		if x, ok := x.Payload.(*Event_BlastBatchReady); ok {
-			return x.BlastBatchReady
-		}
-	}
-	return nil
-}
-
 type isEvent_Payload interface {
 	isEvent_Payload()
 }
@@ -499,10 +488,6 @@ type Event_CredentialChanged struct {
 	CredentialChanged *CredentialChanged `protobuf:"bytes,37,opt,name=credential_changed,json=credentialChanged,proto3,oneof"`
 }
 
-type Event_BlastBatchReady struct {
-	BlastBatchReady *BlastBatchReady `protobuf:"bytes,50,opt,name=blast_batch_ready,json=blastBatchReady,proto3,oneof"`
-}
-
 func (*Event_SignupCreated) isEvent_Payload() {}
 
 func (*Event_ReferralCredited) isEvent_Payload() {}
@@ -536,8 +521,6 @@ func (*Event_TemplateDeleted) isEvent_Payload() {}
 func (*Event_TrialEnding) isEvent_Payload() {}
 
 func (*Event_CredentialChanged) isEvent_Payload() {}
-
-func (*Event_BlastBatchReady) isEvent_Payload() {}
 
 // SignupCreated: a new person signed up through the public endpoint.
 type SignupCreated struct {
@@ -1792,65 +1775,11 @@ func (x *CredentialChanged) GetCredential() CredentialChanged_Credential {
 	return CredentialChanged_CREDENTIAL_UNSPECIFIED
 }
 
-// BlastBatchReady: a part of a blast may be sent.
-type BlastBatchReady struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	BlastId string                 `protobuf:"bytes,1,opt,name=blast_id,json=blastId,proto3" json:"blast_id,omitempty"`
-	// 0 is the first.
-	Batch         int64 `protobuf:"varint,2,opt,name=batch,proto3" json:"batch,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BlastBatchReady) Reset() {
-	*x = BlastBatchReady{}
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[18]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BlastBatchReady) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BlastBatchReady) ProtoMessage() {}
-
-func (x *BlastBatchReady) ProtoReflect() protoreflect.Message {
-	mi := &file_waitlist_event_v1_event_proto_msgTypes[18]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BlastBatchReady.ProtoReflect.Descriptor instead.
-func (*BlastBatchReady) Descriptor() ([]byte, []int) {
-	return file_waitlist_event_v1_event_proto_rawDescGZIP(), []int{18}
-}
-
-func (x *BlastBatchReady) GetBlastId() string {
-	if x != nil {
-		return x.BlastId
-	}
-	return ""
-}
-
-func (x *BlastBatchReady) GetBatch() int64 {
-	if x != nil {
-		return x.Batch
-	}
-	return 0
-}
-
 var File_waitlist_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\xc7\f\n" +
+	"\x1dwaitlist/event/v1/event.proto\x12\x11waitlist.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fwaitlist/access/v1/access.proto\"\x8e\f\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\voccurred_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1872,9 +1801,8 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x13team_member_invited\x18\" \x01(\v2$.waitlist.event.v1.TeamMemberInvitedH\x00R\x11teamMemberInvited\x12O\n" +
 	"\x10template_deleted\x18# \x01(\v2\".waitlist.event.v1.TemplateDeletedH\x00R\x0ftemplateDeleted\x12C\n" +
 	"\ftrial_ending\x18$ \x01(\v2\x1e.waitlist.event.v1.TrialEndingH\x00R\vtrialEnding\x12U\n" +
-	"\x12credential_changed\x18% \x01(\v2$.waitlist.event.v1.CredentialChangedH\x00R\x11credentialChanged\x12P\n" +
-	"\x11blast_batch_ready\x182 \x01(\v2\".waitlist.event.v1.BlastBatchReadyH\x00R\x0fblastBatchReadyB\t\n" +
-	"\apayload\"\xb7\x04\n" +
+	"\x12credential_changed\x18% \x01(\v2$.waitlist.event.v1.CredentialChangedH\x00R\x11credentialChangedB\t\n" +
+	"\apayloadJ\x04\b2\x103R\x11blast_batch_ready\"\xb7\x04\n" +
 	"\rSignupCreated\x12\x1f\n" +
 	"\vwaitlist_id\x18\x01 \x01(\tR\n" +
 	"waitlistId\x12\x19\n" +
@@ -2003,10 +1931,7 @@ const file_waitlist_event_v1_event_proto_rawDesc = "" +
 	"\x16CREDENTIAL_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CREDENTIAL_PASSWORD\x10\x01\x12\x16\n" +
 	"\x12CREDENTIAL_API_KEY\x10\x02\x12\x1d\n" +
-	"\x19CREDENTIAL_PASSWORD_RESET\x10\x03\"B\n" +
-	"\x0fBlastBatchReady\x12\x19\n" +
-	"\bblast_id\x18\x01 \x01(\tR\ablastId\x12\x14\n" +
-	"\x05batch\x18\x02 \x01(\x03R\x05batch*_\n" +
+	"\x19CREDENTIAL_PASSWORD_RESET\x10\x03*_\n" +
 	"\aChannel\x12\x17\n" +
 	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCHANNEL_WEBHOOK\x10\x01\x12\x11\n" +
@@ -2032,7 +1957,7 @@ func file_waitlist_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_waitlist_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_waitlist_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(Channel)(0),                         // 0: waitlist.event.v1.Channel
 	(RemovalReason)(0),                   // 1: waitlist.event.v1.RemovalReason
@@ -2055,12 +1980,11 @@ var file_waitlist_event_v1_event_proto_goTypes = []any{
 	(*TemplateDeleted)(nil),              // 18: waitlist.event.v1.TemplateDeleted
 	(*TrialEnding)(nil),                  // 19: waitlist.event.v1.TrialEnding
 	(*CredentialChanged)(nil),            // 20: waitlist.event.v1.CredentialChanged
-	(*BlastBatchReady)(nil),              // 21: waitlist.event.v1.BlastBatchReady
-	(*timestamppb.Timestamp)(nil),        // 22: google.protobuf.Timestamp
-	(*v1.Entitlement)(nil),               // 23: waitlist.access.v1.Entitlement
+	(*timestamppb.Timestamp)(nil),        // 21: google.protobuf.Timestamp
+	(*v1.Entitlement)(nil),               // 22: waitlist.access.v1.Entitlement
 }
 var file_waitlist_event_v1_event_proto_depIdxs = []int32{
-	22, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	21, // 0: waitlist.event.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
 	4,  // 1: waitlist.event.v1.Event.signup_created:type_name -> waitlist.event.v1.SignupCreated
 	5,  // 2: waitlist.event.v1.Event.referral_credited:type_name -> waitlist.event.v1.ReferralCredited
 	6,  // 3: waitlist.event.v1.Event.signup_verified:type_name -> waitlist.event.v1.SignupVerified
@@ -2078,20 +2002,19 @@ var file_waitlist_event_v1_event_proto_depIdxs = []int32{
 	18, // 15: waitlist.event.v1.Event.template_deleted:type_name -> waitlist.event.v1.TemplateDeleted
 	19, // 16: waitlist.event.v1.Event.trial_ending:type_name -> waitlist.event.v1.TrialEnding
 	20, // 17: waitlist.event.v1.Event.credential_changed:type_name -> waitlist.event.v1.CredentialChanged
-	21, // 18: waitlist.event.v1.Event.blast_batch_ready:type_name -> waitlist.event.v1.BlastBatchReady
-	0,  // 19: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
-	0,  // 20: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
-	1,  // 21: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
-	22, // 22: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
-	22, // 23: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
-	23, // 24: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
-	22, // 25: waitlist.event.v1.TrialEnding.ends_at:type_name -> google.protobuf.Timestamp
-	2,  // 26: waitlist.event.v1.CredentialChanged.credential:type_name -> waitlist.event.v1.CredentialChanged.Credential
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	0,  // 18: waitlist.event.v1.SignupCreated.channels:type_name -> waitlist.event.v1.Channel
+	0,  // 19: waitlist.event.v1.ReferralCredited.channels:type_name -> waitlist.event.v1.Channel
+	1,  // 20: waitlist.event.v1.SignupRemoved.reason:type_name -> waitlist.event.v1.RemovalReason
+	21, // 21: waitlist.event.v1.AccountVerificationRequested.expires_at:type_name -> google.protobuf.Timestamp
+	21, // 22: waitlist.event.v1.PasswordResetRequested.expires_at:type_name -> google.protobuf.Timestamp
+	22, // 23: waitlist.event.v1.EntitlementChanged.entitlement:type_name -> waitlist.access.v1.Entitlement
+	21, // 24: waitlist.event.v1.TrialEnding.ends_at:type_name -> google.protobuf.Timestamp
+	2,  // 25: waitlist.event.v1.CredentialChanged.credential:type_name -> waitlist.event.v1.CredentialChanged.Credential
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_waitlist_event_v1_event_proto_init() }
@@ -2117,7 +2040,6 @@ func file_waitlist_event_v1_event_proto_init() {
 		(*Event_TemplateDeleted)(nil),
 		(*Event_TrialEnding)(nil),
 		(*Event_CredentialChanged)(nil),
-		(*Event_BlastBatchReady)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2125,7 +2047,7 @@ func file_waitlist_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waitlist_event_v1_event_proto_rawDesc), len(file_waitlist_event_v1_event_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   19,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
