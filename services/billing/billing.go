@@ -92,9 +92,9 @@ type Locked interface {
 	// RecordEvents marks events as processed.
 	RecordEvents(ctx context.Context, eventIDs []string, now time.Time) error
 	// Begin records an operation before its provider call and returns its epoch: the
-	// previous attempt's if that had the same wish, began after oldest and has an
+	// previous attempt's if that had the same request, began after oldest and has an
 	// unknown outcome, else a new one.
-	Begin(ctx context.Context, name, wish string, now, oldest time.Time) (epoch int64, err error)
+	Begin(ctx context.Context, name, request string, now, oldest time.Time) (epoch int64, err error)
 	// End records that the outcome of an operation is known.
 	End(ctx context.Context, name string, now time.Time) error
 	// HeardOf reports whether the account has any row.
@@ -185,10 +185,12 @@ func New(cfg Config) *Billing { return &Billing{cfg} }
 // now returns the time in UTC, truncated to milliseconds.
 func (b *Billing) now() time.Time { return b.Now().UTC().Truncate(time.Millisecond) }
 
-// locked runs fn with the lock and the row of an account that is not deleted. It
+// withActiveAccount runs fn with the lock and the row of an account that is not deleted. It
 // continues if the caller hangs up, because the caller may already have paid.
-func (b *Billing) locked(ctx context.Context, accountID string, fn func(ctx context.Context, l Locked, sub *Subscriber) error) error {
-	return b.alone(ctx, accountID, func(ctx context.Context, l Locked) error {
+func (b *Billing) withActiveAccount(
+	ctx context.Context, accountID string, fn func(ctx context.Context, l Locked, sub *Subscriber) error,
+) error {
+	return b.withAccountLock(ctx, accountID, func(ctx context.Context, l Locked) error {
 		switch _, err := l.Deletion(ctx); {
 		case err == nil:
 			return errGone
@@ -206,8 +208,8 @@ func (b *Billing) locked(ctx context.Context, accountID string, fn func(ctx cont
 // errGone means that the account was deleted after the caller was authenticated.
 var errGone = apierr.New(apierr.AuthenticationRequired, "Credentials are missing or invalid.")
 
-// alone runs fn with the lock of an account that may be deleted.
-func (b *Billing) alone(ctx context.Context, accountID string, fn func(ctx context.Context, l Locked) error) error {
+// withAccountLock runs fn with the lock of an account that may be deleted.
+func (b *Billing) withAccountLock(ctx context.Context, accountID string, fn func(ctx context.Context, l Locked) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockPatience+workTime)
 	defer cancel()
 	return b.Store.Lock(ctx, accountID, lockPatience, func(ctx context.Context, l Locked) error {

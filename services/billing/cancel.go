@@ -19,7 +19,7 @@ type Cancellation struct {
 // Cancel cancels the actor's subscription or trial. It is idempotent for a
 // subscription. It returns VALIDATION_ERROR if there is neither.
 func (b *Billing) Cancel(ctx context.Context, actor access.Actor) (out Cancellation, err error) {
-	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
+	err = b.withActiveAccount(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 		out, err = b.cancel(ctx, l, sub, actor)
 		return err
 	})

@@ -30,7 +30,7 @@ type Checkout struct {
 // the current plan it returns VALIDATION_ERROR on tier, or resumes the subscription
 // if it is canceling.
 func (b *Billing) Checkout(ctx context.Context, actor access.Actor, plan Plan) (out Checkout, err error) {
-	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
+	err = b.withActiveAccount(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 		out, err = b.checkout(ctx, l, sub, actor, plan)
 		return err
 	})

@@ -20,7 +20,7 @@ const (
 
 // finishDeletion removes a deleted account at the provider and then from the store.
 func (b *Billing) finishDeletion(ctx context.Context, accountID string) error {
-	return b.alone(ctx, accountID, func(ctx context.Context, l Locked) error {
+	return b.withAccountLock(ctx, accountID, func(ctx context.Context, l Locked) error {
 		d, err := l.Deletion(ctx)
 		if errors.Is(err, ErrNotFound) {
 			return nil

@@ -36,24 +36,24 @@ func (b *Billing) take(ctx context.Context, ev Event) error {
 	if seen, err := b.Store.EventSeen(ctx, ev.ID); err != nil || seen {
 		return err
 	}
-	accountID, err := b.whose(ctx, ev.CustomerID)
+	accountID, err := b.accountOf(ctx, ev.CustomerID)
 	if errors.Is(err, ErrNotFound) {
 		return b.Store.RecordEvent(ctx, ev.ID, b.now())
 	}
 	if err != nil {
 		return err
 	}
-	return b.alone(ctx, accountID, func(ctx context.Context, l Locked) error {
+	return b.withAccountLock(ctx, accountID, func(ctx context.Context, l Locked) error {
 		if seen, err := l.EventSeen(ctx, ev.ID); err != nil || seen {
 			return err
 		}
-		return b.meet(ctx, l, accountID, ev.CustomerID, ev.ID)
+		return b.syncCustomer(ctx, l, accountID, ev.CustomerID, ev.ID)
 	})
 }
 
-// whose returns the account of a customer: from the store, else from the customer's
+// accountOf returns the account of a customer: from the store, else from the customer's
 // metadata. It returns ErrNotFound if neither names an account.
-func (b *Billing) whose(ctx context.Context, customerID string) (string, error) {
+func (b *Billing) accountOf(ctx context.Context, customerID string) (string, error) {
 	if customerID == "" {
 		return "", ErrNotFound
 	}
@@ -68,8 +68,8 @@ func (b *Billing) whose(ctx context.Context, customerID string) (string, error) 
 	return c.AccountID, err
 }
 
-// meet decides what to do with a customer that names an account, then syncs the account.
-func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID string, events ...string) error {
+// syncCustomer decides what to do with a customer that names an account, then syncs the account.
+func (b *Billing) syncCustomer(ctx context.Context, l Locked, accountID, customerID string, events ...string) error {
 	deletion, err := l.Deletion(ctx)
 	if err == nil {
 		return b.finish(ctx, l, deletion, customerID, events...)
@@ -80,7 +80,7 @@ func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID stri
 	if known, err := l.HeardOf(ctx); err != nil {
 		return err
 	} else if !known {
-		return b.strange(ctx, l, accountID, customerID, events)
+		return b.ignoreForeign(ctx, l, accountID, customerID, events)
 	}
 	sub, err := l.Subscriber(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID stri
 			return err
 		}
 	default:
-		if err := b.second(ctx, l, &sub, customerID); err != nil {
+		if err := b.resolveSecondCustomer(ctx, l, &sub, customerID); err != nil {
 			return err
 		}
 	}
@@ -102,9 +102,9 @@ func (b *Billing) meet(ctx context.Context, l Locked, accountID, customerID stri
 	return err
 }
 
-// strange ignores a customer that names an unknown account. It may belong to another
+// ignoreForeign ignores a customer that names an unknown account. It may belong to another
 // installation that uses the same provider account.
-func (b *Billing) strange(ctx context.Context, l Locked, accountID, customerID string, events []string) error {
+func (b *Billing) ignoreForeign(ctx context.Context, l Locked, accountID, customerID string, events []string) error {
 	b.Log.LogAttrs(ctx, slog.LevelWarn, "customer names an unknown account; ignoring it",
 		slog.String("account_id", accountID), slog.String("customer_id", customerID))
 	return l.RecordEvents(ctx, events, b.now())
@@ -121,10 +121,10 @@ func (b *Billing) adopt(ctx context.Context, l Locked, sub *Subscriber, customer
 	return l.End(ctx, "customer", b.now())
 }
 
-// second deletes a surplus customer of an account and refunds its unknown
-// subscriptions. If only this customer has a paid subscription that is known, second
-// adopts it instead: it was the account's own until another API key hid it.
-func (b *Billing) second(ctx context.Context, l Locked, sub *Subscriber, customerID string) error {
+// resolveSecondCustomer deletes a surplus customer of an account and refunds its unknown
+// subscriptions. If only this customer has a paid subscription that is known, it
+// is adopted instead: it was the account's own until another API key hid it.
+func (b *Billing) resolveSecondCustomer(ctx context.Context, l Locked, sub *Subscriber, customerID string) error {
 	known, err := l.Seen(ctx, b.now())
 	if err != nil {
 		return err

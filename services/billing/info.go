@@ -49,11 +49,11 @@ func (b *Billing) Info(ctx context.Context, actor access.Actor) (Info, error) {
 // and invoices. It returns VALIDATION_ERROR if the account has no customer.
 func (b *Billing) Portal(ctx context.Context, actor access.Actor) (url string, err error) {
 	none := invalid("customer", "There are no payments to manage yet. Please subscribe first.")
-	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
+	err = b.withActiveAccount(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 		if sub.CustomerID == "" {
 			return none
 		}
-		// The memory is short because a portal page whose address was lost is harmless.
+		// The key is kept for a short time because a portal page whose address was lost is harmless.
 		return b.once(ctx, l, sub.AccountID, "portal", sub.CustomerID, time.Second, func(key string) (err error) {
 			url, err = b.Provider.Portal(ctx, key, sub.CustomerID, b.URLs.Portal)
 			return err

@@ -21,18 +21,18 @@ const (
 )
 
 // once makes a provider call that has an effect. Repetitions use the same
-// idempotency key until the outcome is known. wish identifies the requested effect.
-// memory is how long an attempt with an unknown outcome is repeated before another
-// one, with another key, replaces it.
+// idempotency key until the outcome is known. request identifies the requested
+// effect. keyTTL is how long an attempt with an unknown outcome is repeated before
+// another one, with another key, replaces it.
 //
 // After a crash before the call, the operation has no effect. After a crash
 // following the call, a repetition returns the same response.
 func (b *Billing) once(
-	ctx context.Context, l Locked, accountID, name, wish string, memory time.Duration, call func(key string) error,
+	ctx context.Context, l Locked, accountID, name, request string, keyTTL time.Duration, call func(key string) error,
 ) error {
 	for attempt := 0; ; attempt++ {
 		now := b.now()
-		epoch, err := l.Begin(ctx, name, wish, now, now.Add(-memory))
+		epoch, err := l.Begin(ctx, name, request, now, now.Add(-keyTTL))
 		if err != nil {
 			return fmt.Errorf("begin %s: %w", name, err)
 		}

@@ -98,20 +98,20 @@ func (b *Billing) reconcileCustomer(ctx context.Context, pace *rate.Limiter, c C
 	if err := pace.Wait(ctx); err != nil {
 		return err
 	}
-	return b.count(ctx, c.AccountID, r, b.alone(ctx, c.AccountID, func(ctx context.Context, l Locked) error {
+	return b.count(ctx, c.AccountID, r, b.withAccountLock(ctx, c.AccountID, func(ctx context.Context, l Locked) error {
 		known, err := l.HeardOf(ctx)
 		if err != nil {
 			return err
 		}
 		if !known {
 			r.Strange++
-			return b.strange(ctx, l, c.AccountID, c.ID, nil)
+			return b.ignoreForeign(ctx, l, c.AccountID, c.ID, nil)
 		}
 		sub, err := l.Subscriber(ctx)
 		if err != nil {
 			return err
 		}
-		if err := b.meet(ctx, l, c.AccountID, c.ID); err != nil {
+		if err := b.syncCustomer(ctx, l, c.AccountID, c.ID); err != nil {
 			return err
 		}
 		if _, err := l.Deletion(ctx); err == nil || sub.CustomerID != "" {
@@ -136,7 +136,7 @@ func (b *Billing) reconcileAccounts(ctx context.Context, pace *rate.Limiter, r *
 			if err := pace.Wait(ctx); err != nil {
 				return err
 			}
-			err := b.locked(ctx, row.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
+			err := b.withActiveAccount(ctx, row.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 				before := sub.Entitlement
 				// Push even unchanged values, in case account has lost them.
 				sub.PushCustomer, sub.PushEntitlement = true, sub.Entitlement.Version > 0

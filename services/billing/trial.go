@@ -11,7 +11,7 @@ import (
 // StartTrial starts the single trial of the actor's account. It returns CONFLICT if
 // the trial was used or an entitlement is in force.
 func (b *Billing) StartTrial(ctx context.Context, actor access.Actor) (trial access.Entitlement, err error) {
-	err = b.locked(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
+	err = b.withActiveAccount(ctx, actor.AccountID, func(ctx context.Context, l Locked, sub *Subscriber) error {
 		if b.present(actor, *sub).Status != access.Inactive {
 			return apierr.New(apierr.Conflict, "You already have a subscription or a trial.")
 		}

@@ -34,7 +34,7 @@ func (b *Billing) RunPushes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return b.locked(ctx, accountID, func(ctx context.Context, l Locked, sub *Subscriber) error { return b.tryPush(ctx, l, sub) })
+		return b.withActiveAccount(ctx, accountID, func(ctx context.Context, l Locked, sub *Subscriber) error { return b.tryPush(ctx, l, sub) })
 	})
 }
 
@@ -46,7 +46,7 @@ func (b *Billing) RunChecks(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return b.locked(ctx, accountID, b.check)
+		return b.withActiveAccount(ctx, accountID, b.check)
 	})
 }
 

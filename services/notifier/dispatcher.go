@@ -302,7 +302,7 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, one Delivery, place *
 	}
 	res.Host = hostOf(target)
 	d.mu.Lock()
-	entered := d.lanes.move(l, *place, res.Host)
+	entered := d.lanes.switchHost(l, *place, res.Host)
 	if entered {
 		*place = res.Host
 	} else {

@@ -202,9 +202,9 @@ func (s *lanes) leave(name string) {
 	}
 }
 
-// move exchanges a delivery's place at from for one at to. It returns false if to
-// has no free place; the caller then puts the delivery back.
-func (s *lanes) move(l *lane, from, to string) bool {
+// switchHost frees a delivery's place at from and takes one at to. It returns false
+// if to is full; the caller then puts the delivery back.
+func (s *lanes) switchHost(l *lane, from, to string) bool {
 	if from == to {
 		return true
 	}
