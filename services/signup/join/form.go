@@ -24,13 +24,6 @@ const (
 // numbers are exact up to it.
 const maxElapsed = 1 << 53
 
-// Header holds what a signup request says outside its body.
-type Header struct {
-	UserAgent string
-	// ClientIP is the client's address as the trusted proxies report it.
-	ClientIP string
-}
-
 // revalidate is validate for a request body that was parsed before.
 func (s *Service) revalidate(w *waitlist.Waitlist, raw []byte, h Header) (*queue.Join, error) {
 	form, err := body.Parse(raw)
@@ -131,4 +124,8 @@ func readText(form *body.Object, name string, limit int, mode waitlist.FieldMode
 func consentVersion(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])[:12]
+}
+
+func errClosed() error {
+	return apierr.New(apierr.WaitlistClosed, "This waitlist is closed.")
 }

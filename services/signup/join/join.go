@@ -6,19 +6,15 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/services/signup/queue"
 	"waitlist.internal/services/signup/waitlist"
 )
-
-// beginTimeout bounds how long an entry waits for its batch to begin. What is left of Timeout then
-// suffices for any batch that the database answers.
-const beginTimeout = 2 * time.Second
 
 // Receipt is the answer to a signup. Position and Total are shown only if
 // ShowPosition is set.
@@ -132,13 +128,6 @@ func (s *Service) fakeReceipt(ctx context.Context, waitlistID string, form *body
 	}, nil
 }
 
-// timestamp returns the current time as the API shows times: UTC, in milliseconds.
-func (s *Service) timestamp() time.Time { return s.now().UTC().Truncate(time.Millisecond) }
-
-func errClosed() error {
-	return apierr.New(apierr.WaitlistClosed, "This waitlist is closed.")
-}
-
 // commitBatches commits batches until the lanes are stopped and empty.
 func (s *Service) commitBatches() {
 	for {
@@ -236,3 +225,21 @@ func (s *Service) refresh(l *queue.Locked, batch []*entry, joins []*queue.Join) 
 	}
 	return refused
 }
+
+// Run commits batches until ctx ends. Then it commits the waiting signups and returns.
+func (s *Service) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for range s.cfg.Workers {
+		wg.Go(s.commitBatches)
+	}
+	if s.index != nil {
+		wg.Go(func() { s.index.Run(ctx) })
+	}
+	<-ctx.Done()
+	s.lanes.stop()
+	wg.Wait()
+	return nil
+}
+
+// QueueDepth returns how many signups wait for their batch.
+func (s *Service) QueueDepth() int { return s.lanes.depth() }

@@ -3,7 +3,6 @@ package join
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,12 +11,6 @@ import (
 
 	"waitlist.internal/services/signup/queue"
 )
-
-// errLaneFull says that a waitlist's lane holds all it may, or more than it began in time.
-var errLaneFull = errors.New("signup: lane is full")
-
-// errStopping refuses signups after the stop.
-var errStopping = errors.New("signup: stopping")
 
 // entry is one signup on its way through a lane. It belongs to whoever claims it: the worker that
 // takes it and closes done, or the caller that leaves before.
@@ -266,4 +259,15 @@ func (l *lanes) progressed(e *entry) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ended > e.ahead
+}
+
+// beginTimeout bounds how long an entry waits for its batch to begin. What is left of Timeout then
+// suffices for any batch that the database answers.
+const beginTimeout = 2 * time.Second
+
+// Header holds what a signup request says outside its body.
+type Header struct {
+	UserAgent string
+	// ClientIP is the client's address as the trusted proxies report it.
+	ClientIP string
 }

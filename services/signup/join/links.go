@@ -2,7 +2,6 @@ package join
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"waitlist.internal/libs/apierr"
@@ -11,30 +10,6 @@ import (
 	"waitlist.internal/services/signup/queue"
 	"waitlist.internal/services/signup/waitlist"
 )
-
-// A client's network may request maxLinkRequests mails with links in linkWindow, whoever they are for.
-const (
-	maxLinkRequests = 20
-	linkWindow      = 10 * time.Minute
-)
-
-// linkStore does what the links in mails ask for.
-type linkStore interface {
-	// Verify marks a signup's address as verified. It returns false if it was verified
-	// before. With credit it also gives the credit for the referral, if it is still owed.
-	Verify(ctx context.Context, w *waitlist.Waitlist, number int64, at time.Time, credit bool) (bool, error)
-	// OptOut marks a signup as opted out. A second call changes nothing.
-	OptOut(ctx context.Context, w *waitlist.Waitlist, number int64, at time.Time) error
-	// RequestLink asks for the mail with a signup's place and link. number is 0 for an address that is not on
-	// the list: equal work hides that from whoever measures the time.
-	RequestLink(ctx context.Context, w *waitlist.Waitlist, number int64) error
-	// Offboarded returns the number of the signup that an address had when its removal
-	// asked for an offboarding mail. NOT_FOUND: no removal did.
-	Offboarded(ctx context.Context, waitlistID, email string) (number int64, err error)
-	// OptOutOffboarded opts such an address out, in case it is imported again. A
-	// second call changes nothing.
-	OptOutOffboarded(ctx context.Context, waitlistID, email string, at time.Time) error
-}
 
 // deleteTokenTTL is how long the token that an opt-out returns is valid.
 const deleteTokenTTL = time.Hour
@@ -148,25 +123,4 @@ func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP stri
 		number = v.Signup.Number
 	}
 	return s.store.RequestLink(ctx, w, number)
-}
-
-// linkRequests counts each network's requests to this process in the present window. The global rate limit bounds its size.
-type linkRequests struct {
-	mu    sync.Mutex
-	since time.Time
-	by    map[queue.Network]int
-}
-
-// count adds one request, or returns how long to wait.
-func (a *linkRequests) count(n queue.Network, now time.Time) time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if now.Sub(a.since) >= linkWindow {
-		a.since, a.by = now, map[queue.Network]int{}
-	}
-	if a.by[n] >= maxLinkRequests {
-		return a.since.Add(linkWindow).Sub(now)
-	}
-	a.by[n]++
-	return 0
 }

@@ -7,21 +7,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/services/signup/queue"
-	"waitlist.internal/services/signup/waitlist"
 )
-
-// ownerStore changes signups.
-type ownerStore interface {
-	// Credit gives a signup's referrer the credit unless it has the credit already.
-	// NOT_FOUND: the signup was removed.
-	Credit(ctx context.Context, w *waitlist.Waitlist, number int64, by audit.Entry) (queue.Credited, error)
-	// Remove deletes a signup and closes its gap. NOT_FOUND: it was removed before. An
-	// opt-out is remembered for a later import. by is zero for people's own requests.
-	Remove(ctx context.Context, w *waitlist.Waitlist, number int64, why queue.Removal, by audit.Entry) error
-	// Move moves a signup to a position, at most the last one, and returns its new
-	// place.
-	Move(ctx context.Context, w *waitlist.Waitlist, number, position int64, by audit.Entry) (int64, error)
-}
 
 // Remove removes a signup for the owner. The gap closes; the displayed counter stays.
 // NOT_FOUND: the address is not on the list. It completes by, the entry of the audit trail.

@@ -69,3 +69,9 @@ func Unavailable(err error) error {
 		return err
 	}
 }
+
+// errLaneFull says that a waitlist's lane holds all it may, or more than it began in time.
+var errLaneFull = errors.New("signup: lane is full")
+
+// errStopping refuses signups after the stop.
+var errStopping = errors.New("signup: stopping")

@@ -8,26 +8,12 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"sync"
 	"time"
 
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/signup/index"
 	"waitlist.internal/services/signup/queue"
 )
-
-// Store stores waitlists and signups. Its errors are those of the API, or else
-// Postgres's own.
-type Store interface {
-	readStore
-	linkStore
-	ownerStore
-	// Join runs one batch of signups to a waitlist in one transaction: it takes the
-	// waitlist's lock, reads what decide needs, writes what decide returns, and returns it. If it
-	// fails, none of the joins was committed, apart from the case that RetryError
-	// names. It returns a RowError or a RetryError where they apply.
-	Join(ctx context.Context, waitlistID string, joins []*queue.Join, decide func(*queue.Locked) *queue.Batch) (*queue.Batch, error)
-}
 
 // Config configures a Service. A number of 0 means the default.
 type Config struct {
@@ -102,24 +88,6 @@ func New(cfg Config) *Service {
 	}
 }
 
-// QueueDepth returns how many signups wait for their batch.
-func (s *Service) QueueDepth() int { return s.lanes.depth() }
-
-// Run commits batches until ctx ends. Then it commits the waiting signups and returns.
-func (s *Service) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	for range s.cfg.Workers {
-		wg.Go(s.commitBatches)
-	}
-	if s.index != nil {
-		wg.Go(func() { s.index.Run(ctx) })
-	}
-	<-ctx.Done()
-	s.lanes.stop()
-	wg.Wait()
-	return nil
-}
-
 // Hint tells the index that a waitlist has changed.
 func (s *Service) Hint(waitlistID string) {
 	if s.index != nil {
@@ -134,3 +102,6 @@ func (s *Service) CatchUp(ctx context.Context, waitlistID string) error {
 	}
 	return s.index.CatchUp(ctx, waitlistID)
 }
+
+// timestamp returns the current time as the API shows times: UTC, in milliseconds.
+func (s *Service) timestamp() time.Time { return s.now().UTC().Truncate(time.Millisecond) }

@@ -17,6 +17,22 @@ type Templates interface {
 	Unknown(ctx context.Context, ownerID string, of []waitlist.Assignment) ([]waitlist.Assignment, error)
 }
 
+// templateStore counts the deletions of templates.
+type templateStore interface {
+	// SetOwner stores an entitlement unless the stored one is at least as new.
+	SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error
+	// TemplatesDeleted counts the deleted templates of an owner. The count passed to
+	// build and change of WaitlistStore holds until their result is committed. A template that is
+	// deleted after that is removed from the stored settings.
+	TemplatesDeleted(ctx context.Context, ownerID string) (int64, error)
+}
+
+// templateChecker asks about the templates that settings name.
+type templateChecker struct {
+	store     templateStore
+	templates Templates
+}
+
 // errCheckAgain says that the owner deleted a template after the answer.
 var errCheckAgain = errors.New("signup: templates changed")
 
@@ -43,10 +59,10 @@ func (c templateCheck) stillValid(deleted int64) error {
 // assigns. It asks before store takes a lock, so that nobody waits for the call, and asks again
 // if a template was deleted between the answer and the lock.
 func withTemplateCheck[T any](
-	ctx context.Context, o *Owners, owner access.Grant, raw []byte, store func(templateCheck) (T, error),
+	ctx context.Context, c templateChecker, owner access.Grant, raw []byte, store func(templateCheck) (T, error),
 ) (out T, err error) {
 	for {
-		check, err := o.checkTemplates(ctx, owner, raw)
+		check, err := c.checkTemplates(ctx, owner, raw)
 		if err != nil {
 			return out, err
 		}
@@ -58,22 +74,22 @@ func withTemplateCheck[T any](
 
 // checkTemplates asks about the templates that a body assigns. It skips invalid ids, which draft
 // rejects.
-func (o *Owners) checkTemplates(ctx context.Context, owner access.Grant, raw []byte) (templateCheck, error) {
+func (c templateChecker) checkTemplates(ctx context.Context, owner access.Grant, raw []byte) (templateCheck, error) {
 	of := assignments(raw)
 	if len(of) == 0 {
 		return templateCheck{}, nil
 	}
 	// The store counts deletions only for owners that it has. An owner without a
 	// waitlist is not stored yet.
-	if err := o.store.SetOwner(ctx, owner.OwnerID, owner.Entitlement); err != nil {
+	if err := c.store.SetOwner(ctx, owner.OwnerID, owner.Entitlement); err != nil {
 		return templateCheck{}, err
 	}
-	deleted, err := o.store.TemplatesDeleted(ctx, owner.OwnerID)
+	deleted, err := c.store.TemplatesDeleted(ctx, owner.OwnerID)
 	if err != nil {
 		return templateCheck{}, err
 	}
 	check := templateCheck{any: true, deleted: deleted}
-	if check.unknown, err = o.templates.Unknown(ctx, owner.OwnerID, of); err != nil {
+	if check.unknown, err = c.templates.Unknown(ctx, owner.OwnerID, of); err != nil {
 		check.err = fmt.Errorf("check templates: %w", err)
 	}
 	return check, nil

@@ -25,6 +25,7 @@ const maxWaitlistName = 200
 // WaitlistStore stores waitlists. Its methods return NOT_FOUND for a missing or
 // deleted waitlist.
 type WaitlistStore interface {
+	templateStore
 	// Waitlist returns one waitlist.
 	Waitlist(ctx context.Context, id string) (*waitlist.Waitlist, error)
 	// Waitlists returns the waitlists of an owner in order of creation, and, if there
@@ -40,15 +41,9 @@ type WaitlistStore interface {
 	ChangeWaitlist(
 		ctx context.Context, id string, by audit.Entry, change func(w waitlist.Waitlist, templatesDeleted int64) (Draft, error),
 	) (*waitlist.Waitlist, error)
-	// TemplatesDeleted counts the deleted templates of an owner. The count passed to
-	// build and change holds until their result is committed. A template that is
-	// deleted after that is removed from the stored settings.
-	TemplatesDeleted(ctx context.Context, ownerID string) (int64, error)
 	// DeleteWaitlist hides a waitlist and announces its deletion. The purge deletes
 	// the rows later.
 	DeleteWaitlist(ctx context.Context, id string, by audit.Entry) error
-	// SetOwner stores an entitlement unless the stored one is at least as new.
-	SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error
 	// CloseOwner deletes all waitlists of an owner for good.
 	CloseOwner(ctx context.Context, ownerID string) error
 }
@@ -116,17 +111,17 @@ type ListedWaitlist struct {
 // waitlist exists, the actor has access to it, the owner's subscription, the role,
 // the body, the tier that the change needs.
 type Owners struct {
-	store     WaitlistStore
-	secrets   *seal.Ring
-	templates Templates
-	bounds    Bounds
-	now       func() time.Time
+	store   WaitlistStore
+	secrets *seal.Ring
+	checker templateChecker
+	bounds  Bounds
+	now     func() time.Time
 }
 
 // NewOwners returns the owners' side of the waitlists in store. secrets seals the
 // channel URLs.
 func NewOwners(store WaitlistStore, secrets *seal.Ring, templates Templates, bounds Bounds, now func() time.Time) *Owners {
-	return &Owners{store: store, secrets: secrets, templates: templates, bounds: bounds, now: now}
+	return &Owners{store: store, secrets: secrets, checker: templateChecker{store, templates}, bounds: bounds, now: now}
 }
 
 // Create makes a waitlist for the owner with the address accountEmail, or for the
@@ -153,7 +148,7 @@ func (o *Owners) Create(
 		w        *waitlist.Waitlist
 		replayed bool
 	}
-	created, err := withTemplateCheck(ctx, o, grant, raw, func(check templateCheck) (result, error) {
+	created, err := withTemplateCheck(ctx, o.checker, grant, raw, func(check templateCheck) (result, error) {
 		w, replayed, err := o.store.CreateWaitlist(ctx, Creation{
 			ID: id.String(), CreatedAt: o.now().UTC().Truncate(time.Millisecond),
 			OwnerID: grant.OwnerID, Owner: grant.Entitlement,
@@ -229,7 +224,7 @@ func (o *Owners) Update(ctx context.Context, actor access.Actor, id string, raw 
 	if err := grant.RequireWrite(); err != nil {
 		return OwnedWaitlist{}, err
 	}
-	changed, err := withTemplateCheck(ctx, o, grant, raw, func(check templateCheck) (*waitlist.Waitlist, error) {
+	changed, err := withTemplateCheck(ctx, o.checker, grant, raw, func(check templateCheck) (*waitlist.Waitlist, error) {
 		by := audit.By(actor, w.OwnerID, audit.WaitlistUpdated, w.ID)
 		return o.store.ChangeWaitlist(ctx, w.ID, by, func(w waitlist.Waitlist, templatesDeleted int64) (Draft, error) {
 			if err := check.stillValid(templatesDeleted); err != nil {

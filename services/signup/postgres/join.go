@@ -155,10 +155,6 @@ FROM (
 ) p
 WHERE s.ctid = p.ctid AND (s.waitlist_id, s.number) IS NOT DISTINCT FROM ($1, p.number)`
 
-// creditSQL completes changeSQL: it credits and moves referrers one after the other, and
-// makes room where there is none.
-const creditSQL = `queue_credit($1, $9, $10, $11, $12))`
-
 // Join implements join.Store. It takes two round trips: one begins, locks and
 // reads, the other writes and commits. A third reads the waitlist if its settings
 // have changed.
@@ -330,13 +326,6 @@ func queuePlaces(b *pgx.Batch, waitlistID string, d *queue.Batch) {
 		numbers, counts, places = append(numbers, c.Number), append(counts, c.Count), append(places, c.Places)
 	}
 	b.Queue(changeSQL+creditSQL, append(change, numbers, counts, places, d.CreditedAt)...)
-}
-
-func nullable[T any](v T, ok bool) *T {
-	if !ok {
-		return nil
-	}
-	return &v
 }
 
 // classify marks errors that a retry may cure, and those that one row may have

@@ -16,40 +16,6 @@ const (
 	velocityMost = 30
 )
 
-// Network identifies the network of a client to one waitlist, as a part of a keyed hash.
-// The zero value is an unknown network.
-type Network [16]byte
-
-// Person identifies an address to one waitlist, without what its provider ignores, as a
-// part of a keyed hash. The zero value is unknown.
-type Person [16]byte
-
-// Evidence is what a signup form says about its referral.
-type Evidence struct {
-	// Disposable: the address is at a provider of throwaway addresses.
-	Disposable bool
-	// TooFast: the form was sent right after it was shown.
-	TooFast bool
-	Network Network
-	Person  Person
-}
-
-// ReferralFrom is a referrer and somebody whom it referred.
-type ReferralFrom struct {
-	Referrer Token
-	Network  Network
-	Person   Person
-}
-
-// Seen counts, among a referrer's last referrals, the ones from one network and the
-// ones of the last 10 minutes.
-type Seen struct {
-	FromNetwork, Lately int
-	// Again says that the referrer has referred this person before, even if the person has
-	// left since.
-	Again bool
-}
-
 // reasons names, in a fixed order and separated by commas, the signs that a referral was
 // invented, or returns "" if they weigh less than the threshold. The first referral from
 // a network is no sign. The second may be a friend at the same table.
@@ -103,26 +69,27 @@ func Untagged(addr string) string {
 
 // guard judges the referrals of one batch.
 type guard struct {
-	locked *Locked
+	// seen is Locked.Seen.
+	seen map[ReferralFrom]Seen
 	// fromNetwork, again and lately count the referrals of the batch so far: by network, by
 	// person, and all.
 	fromNetwork, again map[ReferralFrom]int
 	lately             map[Token]int
 }
 
-// judge returns the reasons to doubt j's referral by referrer, and remembers it.
-func (g *guard) judge(j *Join, referrer ReferrerRow) string {
+// judge returns the reasons to doubt j's referral by the address referrer, and remembers it.
+func (g *guard) judge(j *Join, referrer string) string {
 	if g.lately == nil {
 		g.fromNetwork, g.again, g.lately = map[ReferralFrom]int{}, map[ReferralFrom]int{}, map[Token]int{}
 	}
 	network := ReferralFrom{Referrer: j.ReferredBy, Network: j.Evidence.Network}
 	person := ReferralFrom{Referrer: j.ReferredBy, Person: j.Evidence.Person}
-	seen := g.locked.Seen[j.From()]
+	seen := g.seen[j.From()]
 	seen.FromNetwork += g.fromNetwork[network]
 	seen.Lately += g.lately[j.ReferredBy]
 	seen.Again = person.Person != Person{} && (seen.Again || g.again[person] > 0)
 	g.fromNetwork[network]++
 	g.again[person]++
 	g.lately[j.ReferredBy]++
-	return j.Evidence.reasons(j.Email, referrer.Email, seen)
+	return j.Evidence.reasons(j.Email, referrer, seen)
 }

@@ -59,3 +59,28 @@ type Outcome struct {
 	Position int64
 	Total    int64
 }
+
+// Network identifies the network of a client to one waitlist, as a part of a keyed hash.
+// The zero value is an unknown network.
+type Network [16]byte
+
+// Person identifies an address to one waitlist, without what its provider ignores, as a
+// part of a keyed hash. The zero value is unknown.
+type Person [16]byte
+
+// Evidence is what a signup form says about its referral.
+type Evidence struct {
+	// Disposable: the address is at a provider of throwaway addresses.
+	Disposable bool
+	// TooFast: the form was sent right after it was shown.
+	TooFast bool
+	Network Network
+	Person  Person
+}
+
+// ReferralFrom is a referrer and somebody whom it referred.
+type ReferralFrom struct {
+	Referrer Token
+	Network  Network
+	Person   Person
+}

@@ -33,15 +33,6 @@ func Reach(joins []*Join) map[Token]int {
 	return reach
 }
 
-// Move is the combined effect of a batch's credits on one referrer.
-type Move struct {
-	Number int64
-	// From and To are its old and its new queue key, which may be equal.
-	From, To int64
-	// Count is the number of new referrals.
-	Count int32
-}
-
 // stretch is a part of the queue of which every signup is known.
 type stretch struct {
 	// queue has the signups, identified by their keys before the batch.
