@@ -107,10 +107,10 @@ func (r *Runtime) Audit() *audit.Table {
 	return trail
 }
 
-// Consume registers a consumer of events. It sets c's cluster, pool and logger and, if c
-// has none, the group.
+// Consume registers the service's consumer of events. It sets c's cluster, pool, logger
+// and group.
 func (r *Runtime) Consume(goroutine string, c kafka.ConsumerConfig) error {
-	c.Config, c.Pool, c.Logger, c.Group = r.Kafka, r.Pool, r.Log, cmp.Or(c.Group, r.Name)
+	c.Config, c.Pool, c.Logger, c.Group = r.Kafka, r.Pool, r.Log, r.Name
 	r.breakConsumer(&c)
 	consumer := kafka.NewConsumer(c)
 	r.Go(goroutine, consumer.Run)

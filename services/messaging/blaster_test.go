@@ -135,13 +135,18 @@ func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) 
 
 func (c *crowd) startOn(queue messaging.BlastQueue, provider messaging.Provider) (*messaging.Blaster, func()) {
 	c.Helper()
-	b := messaging.NewBlaster(messaging.BlasterConfig{
+	b := c.blaster(queue, provider)
+	plan, send := testenv.Run(c, b.Plan), testenv.Run(c, b.Run)
+	return b, func() { plan(); send() }
+}
+
+func (c *crowd) blaster(queue messaging.BlastQueue, provider messaging.Provider) *messaging.Blaster {
+	c.Helper()
+	return messaging.NewBlaster(messaging.BlasterConfig{
 		Queue: queue, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate, Limits: c.limits,
 		Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
 		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: c.lease, Poll: 50 * time.Millisecond,
 	})
-	plan, send := testenv.Run(c, b.Plan), testenv.Run(c, b.Run)
-	return b, func() { plan(); send() }
 }
 
 const ownerID = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
@@ -247,6 +252,17 @@ func TestABlastReachesEverybodyOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process that does not plan finds the batches of those that do, though nobody announces them to it.
+func TestABlastThatAnotherProcessPlans(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	testenv.Run(c, c.blaster(c.blasts, c).Run)
+	id := c.create(c.list(250))
+	testenv.Run(c, c.blaster(c.blasts, c).Plan)
+	c.ended(id, messaging.BlastSent, 250, 0)
+	c.once(250)
 }
 
 // When the owner subscribes again, the rest of a paused blast is sent, each mail once. After a day without
