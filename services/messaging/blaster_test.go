@@ -690,3 +690,75 @@ func TestABlasterHandsOverAtItsEnd(t *testing.T) {
 	c.ended(id, messaging.BlastSent, 500, 0)
 	c.once(500)
 }
+
+// A process whose lease has ended changes nothing of a batch that another one has claimed since.
+func TestALapsedClaimDecidesNoBatch(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error{
+		"ended": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error { return q.End(ctx, b) },
+		"returned": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error {
+			return q.Return(ctx, b, 2*time.Hour, false)
+		},
+		"deferred": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error {
+			return q.Return(ctx, b, 2*time.Hour, true)
+		},
+		"charged": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error {
+			_, err := q.Charge(ctx, b, 1, []messaging.Recipient{{Number: 1, Email: person(1)}})
+			return err
+		},
+		"renewed": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error {
+			_, err := q.Renew(ctx, 2*time.Hour, []messaging.Batch{b})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCrowd(t)
+			id := c.create(c.list(1))
+			testenv.Run(c, c.blaster(c.blasts, c).Plan)
+			claim := func() (b messaging.Batch) {
+				t.Helper()
+				testenv.Eventually(c, "the batch is claimed", func() bool {
+					claimed, err := c.blasts.Claim(t.Context(), uuid.Nil.String(), 10, uuid.NewString(), time.Hour)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(claimed) == 1 {
+						b = claimed[0]
+					}
+					return len(claimed) == 1
+				})
+				return b
+			}
+			row := func() (r string) {
+				t.Helper()
+				const sql = "SELECT (b, t)::text FROM blast b JOIN blast_batch t ON t.blast_id = b.id"
+				if err := c.pool.QueryRow(t.Context(), sql).Scan(&r); err != nil {
+					t.Fatal(err)
+				}
+				return r
+			}
+			lapsed := claim()
+			if _, err := c.pool.Exec(t.Context(), "UPDATE blast_batch SET due_at = now()"); err != nil {
+				t.Fatal(err)
+			}
+			present := claim()
+			if err := c.blasts.Record(t.Context(), []messaging.Result{{BlastID: id, Number: 1, Outcome: messaging.MailSent}}); err != nil {
+				t.Fatal(err)
+			}
+			before := row()
+			if err := do(c.blasts, t.Context(), lapsed); err != nil {
+				t.Fatal(err)
+			}
+			if after := row(); after != before {
+				t.Errorf("the lapsed claim changed the batch:\n%s\n%s", before, after)
+			}
+			if err := do(c.blasts, t.Context(), present); err != nil {
+				t.Fatal(err)
+			}
+			if row() == before {
+				t.Error("the present claim changed nothing")
+			}
+		})
+	}
+}
