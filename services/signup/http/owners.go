@@ -35,7 +35,7 @@ type summary struct {
 	Role string `json:"role,omitempty"`
 }
 
-// waitlist is a waitlist in the responses to GET and PATCH.
+// waitlistDetail is a waitlist in the responses to GET and PATCH.
 type waitlistDetail struct {
 	WaitlistID  string          `json:"waitlist_id"`
 	Name        string          `json:"name"`

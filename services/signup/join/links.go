@@ -82,12 +82,9 @@ func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok strin
 
 // bearer returns the signup that a mail token was minted for.
 func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p token.Purpose, kind apierr.Kind) (*waitlist.Waitlist, queue.View, error) {
-	w, v, err := s.view(ctx, waitlistID, normalised(email), NoRank)
+	w, v, err := s.find(ctx, waitlistID, normalised(email), NoRank)
 	if err != nil {
 		return nil, v, err
-	}
-	if v.Signup == nil {
-		return nil, v, queue.ErrNoSignup()
 	}
 	return w, v, s.check(p, waitlistID, v.Signup.Number, tok, kind)
 }

@@ -26,6 +26,15 @@ func (s *Service) view(ctx context.Context, waitlistID, email string, rankUpTo i
 	return w, v, err
 }
 
+// find is view for a signup that must be there. NOT_FOUND: the address is not on the list.
+func (s *Service) find(ctx context.Context, waitlistID, email string, rankUpTo int64) (*waitlist.Waitlist, queue.View, error) {
+	w, v, err := s.view(ctx, waitlistID, email, rankUpTo)
+	if err == nil && v.Signup == nil {
+		err = queue.ErrNoSignup()
+	}
+	return w, v, err
+}
+
 // Current returns the waitlist as it was when v was read, or newer.
 func (s *Service) Current(ctx context.Context, waitlistID string, v queue.View) (*waitlist.Waitlist, error) {
 	if w := s.cache.get(waitlistID); w != nil && w.Version == v.SettingsVersion && w.Owner.Version == v.OwnerVersion {

@@ -54,7 +54,7 @@ type Service struct {
 	store Store
 	index *index.Index
 	ring  *token.Ring
-	// hash returns the keyed hashes of a network or an address; see guard.go.
+	// hash returns the keyed hashes of a network or an address; see evidence.go.
 	hash  func(waitlistAndNetwork string) [][]byte
 	now   func() time.Time
 	log   *slog.Logger

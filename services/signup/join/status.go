@@ -62,12 +62,9 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*waitlis
 	if due {
 		most = math.MaxInt64
 	}
-	w, v, err := s.view(ctx, waitlistID, email, most)
+	w, v, err := s.find(ctx, waitlistID, email, most)
 	if err != nil {
 		return nil, v, 0, err
-	}
-	if v.Signup == nil {
-		return nil, v, 0, queue.ErrNoSignup()
 	}
 	if v.Rank != 0 {
 		if due && v.Live > s.cfg.SmallList {
@@ -84,11 +81,8 @@ func (s *Service) place(ctx context.Context, waitlistID, email string) (*waitlis
 	if !errors.Is(err, index.ErrUnusable) {
 		return nil, v, 0, err
 	}
-	if w, v, err = s.view(ctx, waitlistID, email, math.MaxInt64); err != nil {
+	if w, v, err = s.find(ctx, waitlistID, email, math.MaxInt64); err != nil {
 		return nil, v, 0, err
-	}
-	if v.Signup == nil {
-		return nil, v, 0, queue.ErrNoSignup()
 	}
 	return w, v, v.Rank, nil
 }
