@@ -179,6 +179,7 @@ func (s *site) audit(l *chaos.Load) {
 const indexed = 1100
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	l := s.load()
 	acknowledges(t, l, indexed)
@@ -214,6 +215,7 @@ func TestRedis(t *testing.T) {
 }
 
 func TestKafkaAway(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	l := s.load()
 	acknowledges(t, l, indexed)
@@ -236,6 +238,7 @@ func TestKafkaAway(t *testing.T) {
 // TestKilled kills the suite and the servers that it started under load, and restarts
 // it on the same data.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	dir := e2e.DataDir(t)
 	binary := e2e.Build(t)
 	env := map[string]string{"RATE_LIMIT_RPS": "2000", "RATE_LIMIT_BURST": "4000"}
