@@ -304,7 +304,8 @@ func TestListOfALostPlace(t *testing.T) {
 	w.page(t, 1)
 	key := w.reader.lastKey
 	now := time.Now()
-	later := lists.NewAdmin(w.owners, w.svc, w.store, nil, func() time.Time { return now.Add(24*time.Hour + time.Second) }, slog.New(slog.DiscardHandler))
+	later := lists.NewAdmin(w.owners, w.svc, w.store, nil,
+		func() time.Time { return now.Add(24*time.Hour + time.Second) }, slog.New(slog.DiscardHandler))
 	if _, _, err := later.List(t.Context(), w.owner, w.list.ID, "", key); !slices.Equal(fields(err), []string{"last_key"}) {
 		t.Errorf("after a day: %v", err)
 	}

@@ -188,7 +188,9 @@ func (l *locked) RecordEvents(ctx context.Context, eventIDs []string, now time.T
 // Begin implements billing.Locked.
 func (l *locked) Begin(ctx context.Context, name, request string, now, oldest time.Time) (int64, error) {
 	return do(ctx, "begin an operation", func(ctx context.Context) (int64, error) {
-		return l.db.BeginOperation(ctx, db.BeginOperationParams{AccountID: l.accountID, Name: name, Wish: request, StartedAt: now, Oldest: oldest})
+		return l.db.BeginOperation(ctx, db.BeginOperationParams{
+			AccountID: l.accountID, Name: name, Wish: request, StartedAt: now, Oldest: oldest,
+		})
 	})
 }
 

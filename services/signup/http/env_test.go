@@ -90,7 +90,8 @@ func newEnv(t *testing.T, tier string, cfg join.Config, shown *views.Counter) *e
 		OwnerID: e.owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Tier(tier), Status: access.Active, Version: 1},
 	}}}
 	signuphttp.OwnersRoutes(engine, signuphttp.Backends{
-		Accounts: e, Owners: owners, Admin: lists.NewAdmin(owners, e.svc, store, nil, now, slog.New(slog.DiscardHandler)), Analytics: &e.analytics, Messaging: &e.messaging,
+		Accounts: e, Owners: owners, Admin: lists.NewAdmin(owners, e.svc, store, nil, now, slog.New(slog.DiscardHandler)),
+		Analytics: &e.analytics, Messaging: &e.messaging,
 	})
 	e.server = httptest.NewServer(engine)
 	t.Cleanup(e.server.Close)

@@ -81,7 +81,9 @@ func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok strin
 }
 
 // bearer returns the signup that a mail token was minted for.
-func (s *Service) bearer(ctx context.Context, waitlistID, email, tok string, p token.Purpose, kind apierr.Kind) (*waitlist.Waitlist, queue.View, error) {
+func (s *Service) bearer(
+	ctx context.Context, waitlistID, email, tok string, p token.Purpose, kind apierr.Kind,
+) (*waitlist.Waitlist, queue.View, error) {
 	w, v, err := s.find(ctx, waitlistID, normalised(email), NoRank)
 	if err != nil {
 		return nil, v, err

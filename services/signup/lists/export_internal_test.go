@@ -102,7 +102,8 @@ func FuzzCSV(f *testing.F) {
 		}
 		var file []byte
 		c := csvFile{send: func(piece []byte) error { file = append(file, piece...); return nil }}
-		c.header(&waitlist.Waitlist{Settings: waitlist.Settings{CustomQuestions: []waitlist.Question{{ID: "p", Label: string(a)}, {ID: "q", Label: string(b)}}}}, true)
+		questions := []waitlist.Question{{ID: "p", Label: string(a)}, {ID: "q", Label: string(b)}}
+		c.header(&waitlist.Waitlist{Settings: waitlist.Settings{CustomQuestions: questions}}, true)
 		for range 2 {
 			r := ExportRow{
 				Email: a, FirstName: b, LastName: a, Phone: b, UTM: [5][]byte{a, b, a, b, a}, Answers: [][]byte{b, nil},

@@ -35,7 +35,9 @@ type WaitlistStore interface {
 	// key created a waitlist, it returns that one and sets replayed. It may call build
 	// more than once. The error is AUTHENTICATION_REQUIRED for a closed owner, and
 	// CONFLICT for an owner of c.MaxWaitlists waitlists.
-	CreateWaitlist(ctx context.Context, c Creation, build func(templatesDeleted int64) (Draft, error)) (w *waitlist.Waitlist, replayed bool, err error)
+	CreateWaitlist(
+		ctx context.Context, c Creation, build func(templatesDeleted int64) (Draft, error),
+	) (w *waitlist.Waitlist, replayed bool, err error)
 	// ChangeWaitlist locks a waitlist and stores what change returns for it. It
 	// increments the version and writes by if anything differs. It may call change more than once.
 	ChangeWaitlist(
