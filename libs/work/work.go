@@ -17,6 +17,7 @@ package work
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -258,7 +259,8 @@ func (e *Engine[T]) drop(end string, claims ...*Claim[T]) {
 
 // renew keeps the claims alive, also of work that waits for a worker, and loses those that no longer hold.
 func (e *Engine[T]) renew(ctx context.Context) {
-	for loop.Wait(ctx, e.Lease/3) {
+	for wait := e.Lease / 3; loop.Wait(ctx, wait); {
+		wait = e.Lease / 3
 		var claims []*Claim[T]
 		var works []T
 		e.mu.Lock()
@@ -272,10 +274,12 @@ func (e *Engine[T]) renew(ctx context.Context) {
 			continue
 		}
 		until := time.Now().Add(e.Lease)
-		timed, cancel := context.WithTimeout(ctx, e.Lease/3)
+		// So that a renewal that hangs can be tried twice more before the lease ends.
+		timed, cancel := context.WithTimeout(ctx, e.Lease/5)
 		holds, err := e.Renew(timed, e.Lease, works)
 		cancel()
 		if err != nil {
+			wait = e.Lease / 15
 			if ctx.Err() == nil {
 				e.Log.WarnContext(ctx, "claims not renewed", slog.String("work", e.Name), telemetry.Err(err))
 			}
@@ -311,8 +315,11 @@ func (c *Claim[T]) holds() bool {
 	return !c.until.IsZero()
 }
 
-// Settle repeats write, which decides the work, until it succeeds or Drain has passed, even after the end of ctx. If it
-// keeps failing, the lease ends and the work is done again.
+// ErrLost is the error of a statement that the fence kept from its effect: another process has the work.
+var ErrLost = errors.New("work: the claim is lost")
+
+// Settle repeats write, which decides the work, until it succeeds, returns ErrLost, or Drain has passed, even after the end
+// of ctx. If it keeps failing, the lease ends and the work is done again.
 func (c *Claim[T]) Settle(ctx context.Context, write func(context.Context) error) {
 	if c.engine.settle(ctx, write) {
 		c.engine.drop("settled", c)
@@ -326,6 +333,10 @@ func (e *Engine[T]) settle(ctx context.Context, write func(context.Context) erro
 		err := write(ctx)
 		if err == nil {
 			return true
+		}
+		if errors.Is(err, ErrLost) {
+			e.Log.WarnContext(ctx, "claim lost before its outcome was recorded; the work may be done twice", slog.String("work", e.Name))
+			return false
 		}
 		if !backoff.Wait(ctx) {
 			e.Log.ErrorContext(ctx, "outcome not recorded", slog.String("work", e.Name), telemetry.Err(err))

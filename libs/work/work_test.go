@@ -430,6 +430,30 @@ func TestShortOutage(t *testing.T) {
 	})
 }
 
+// Two renewals in a row that hang cost no claim.
+func TestRenewalsThatHang(t *testing.T) {
+	run(t, func(t *testing.T) {
+		tab := newTable(t, keys(1)...)
+		tab.took = func(row) time.Duration { return 30 * time.Second }
+		hang := 2
+		tab.startWith(func(cfg *work.Config[row]) {
+			renew := cfg.Renew
+			cfg.Renew = func(ctx context.Context, lease time.Duration, claimed []row) ([]bool, error) {
+				if hang > 0 {
+					hang--
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return renew(ctx, lease, claimed)
+			}
+		}, 1, 1)
+		sleep(time.Second)
+		tab.start(1, 1)
+		sleep(time.Minute)
+		tab.once(1)
+	})
+}
+
 // A process that cannot reach the table begins nothing after its leases. What it had claimed is done by another.
 func TestPartitioned(t *testing.T) {
 	run(t, func(t *testing.T) {

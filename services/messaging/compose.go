@@ -124,9 +124,9 @@ func (c *Composer) Compose(r Request, now time.Time) (Mail, error) {
 	return m, err
 }
 
-// ComposeBuiltIn composes the mail that tells a referrer about a new referral, or a signup about its place and link.
+// ComposeForSignup composes the mail that tells a referrer about a new referral, or a signup about its place and link.
 // Only the first has a footer, because recipients asked for the second.
-func (c *Composer) ComposeBuiltIn(r Request, about Mailing, now time.Time) (Mail, error) {
+func (c *Composer) ComposeForSignup(r Request, about Mailing, now time.Time) (Mail, error) {
 	p := about.Signup
 	v := values{
 		Waitlist: mailtext.OneLine(about.WaitlistName), FirstName: mailtext.OneLine(p.FirstName),

@@ -79,9 +79,9 @@ func (l Limits) Blast(ownerID string, trial bool) Use {
 	return Use{Quota: OwnerMails, Subject: ownerID, Most: l.mails(trial)}
 }
 
-// Mail returns what a mail about a signup counts towards. The error is a *canceledError if the mail must not
+// OwnerMail returns what a mail about a signup counts towards. The error is a *canceledError if the mail must not
 // go out.
-func (l Limits) Mail(ctx context.Context, k Kind, ownerID, recipient string) ([]Use, error) {
+func (l Limits) OwnerMail(ctx context.Context, k Kind, ownerID, recipient string) ([]Use, error) {
 	ownWords := k.template() != "" && l.EnforceVerification
 	var owner Account
 	if ownWords || l.MailsPerOwner > 0 || l.MailsOnTrial > 0 {
@@ -99,9 +99,9 @@ func (l Limits) Mail(ctx context.Context, k Kind, ownerID, recipient string) ([]
 	), nil
 }
 
-// Person returns what a mail counts towards that no owner writes: each kind to each person has a quota of its own, so
+// PlatformMail returns what a mail counts towards that no owner writes: each kind to each person has a quota of its own, so
 // that a flood of one kind keeps no other away.
-func (l Limits) Person(ctx context.Context, r Request, recipient string) ([]Use, error) {
+func (l Limits) PlatformMail(ctx context.Context, r Request, recipient string) ([]Use, error) {
 	u := Use{Quota: Quota(r.Kind), Subject: emailaddr.Person(recipient), N: 1}
 	switch r.Kind { //nolint:exhaustive // owners write the others; see Mail and Text
 	case AccountVerification, SignupVerification, TeamInvite, SignupLink:

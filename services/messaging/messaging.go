@@ -175,7 +175,7 @@ func (e *DeferredError) Error() string { return "mail deferred: " + e.Reason }
 
 // MailQueue stores the requests for mails, and their outcomes. What concerns a claimed request does
 // nothing if the claim no longer holds: because the request was canceled, or another process has
-// claimed it since.
+// claimed it since. What decides about one request then returns work.ErrLost.
 type MailQueue interface {
 	// ClaimMails claims up to limit due requests for mails, mails about accounts and those that are due longest
 	// first. A request that is neither ended nor returned is due again when its lease expires.

@@ -140,7 +140,7 @@ func (s *Sender) Run(ctx context.Context) error {
 
 // needed returns the breaker of the service without which a request cannot be sent, or nil.
 func (s *Sender) needed(c Claimed) *work.Breaker {
-	if s.Facts != nil || c.Kind.ofSignup() {
+	if s.Facts != nil || c.Kind.needsMailing() {
 		return s.source(c)
 	}
 	return nil

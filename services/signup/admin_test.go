@@ -14,7 +14,7 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/queue"
 )
 
@@ -197,7 +197,7 @@ func TestAdminList(t *testing.T) {
 	if err != nil || len(rows) != 2 || next != "" {
 		t.Fatalf("%v, %q, %v", rows, next, err)
 	}
-	want := lists.Row{
+	want := owners.Row{
 		Signup: queue.Signup{
 			Number: 2, QueueKey: rows[1].QueueKey, Email: full.Email, FirstName: "Ada", LastName: "Lovelace", Phone: "+15550100", Token: full.Token,
 			CreatedAt: rows[1].CreatedAt, EmailVerifiedAt: verified, EmailOptOutAt: opted,
@@ -304,7 +304,7 @@ func TestListOfALostPlace(t *testing.T) {
 	w.page(t, 1)
 	key := w.reader.lastKey
 	now := time.Now()
-	later := lists.NewAdmin(w.owners, w.svc, w.store, nil,
+	later := owners.NewAdmin(w.owners, w.svc, w.store, nil,
 		func() time.Time { return now.Add(24*time.Hour + time.Second) }, slog.New(slog.DiscardHandler))
 	if _, _, err := later.List(t.Context(), w.owner, w.list.ID, "", key); !slices.Equal(fields(err), []string{"last_key"}) {
 		t.Errorf("after a day: %v", err)

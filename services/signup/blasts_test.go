@@ -14,7 +14,7 @@ import (
 
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 )
 
 const news = `{"subject":"News","text_body":"We are live"}`
@@ -26,7 +26,7 @@ type accounts struct {
 	err      error
 }
 
-// Verified implements lists.Accounts.
+// Verified implements owners.Accounts.
 func (a accounts) Verified(_ context.Context, id string) (bool, error) {
 	if id != a.id {
 		return false, apierr.NotFoundf("There is no such account.")
@@ -35,9 +35,9 @@ func (a accounts) Verified(_ context.Context, id string) (bool, error) {
 }
 
 // requiring is w's Admin where addresses must be verified, and a's account the owner.
-func (w *world) requiring(a accounts) *lists.Admin {
+func (w *world) requiring(a accounts) *owners.Admin {
 	a.id = w.list.OwnerID
-	return lists.NewAdmin(w.owners, w.svc, w.store, a, time.Now, slog.New(slog.DiscardHandler))
+	return owners.NewAdmin(w.owners, w.svc, w.store, a, time.Now, slog.New(slog.DiscardHandler))
 }
 
 // paying returns an actor with a role at the world's owner, on Pro and verified unless change says otherwise.
@@ -71,7 +71,7 @@ func TestTheOrderOfChecksOfABlast(t *testing.T) {
 		name     string
 		waitlist string
 		actor    access.Actor
-		admin    *lists.Admin
+		admin    *owners.Admin
 		body     string
 		want     apierr.Code
 		list     apierr.Code
@@ -158,7 +158,7 @@ func TestWhatABlastIs(t *testing.T) {
 	})
 	const body = `{"subject":"News","html_body":"<p>Live","text_body":"Live"}`
 	got, err := w.admin.Blast(t.Context(), trial, strings.ToUpper(w.list.ID), []byte(body))
-	want := lists.NewBlast{
+	want := owners.NewBlast{
 		WaitlistID: w.list.ID, OwnerID: w.list.OwnerID, Trial: true, AccountID: trial.AccountID, CredentialID: "KEY", Role: access.Admin,
 		Subject: "News", HTML: "<p>Live", Text: "Live", Fingerprint: got.Fingerprint,
 	}

@@ -6,7 +6,7 @@
 //   - index: the ranks in Redis and how they follow the queue.
 //   - join: what people do: sign up, look up their place, follow the links in mails; and the
 //     transactions that an owner has done to one signup.
-//   - lists: what owners do: waitlists, exports, imports, analytics, blasts; and what messaging and
+//   - owners: what owners do: waitlists, exports, imports, analytics, blasts; and what messaging and
 //     the notifier ask.
 //   - postgres: the SQL behind the stores that the rooms above name.
 //   - http, grpc, kafka: what comes in. app wires all of them.

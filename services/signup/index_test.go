@@ -18,7 +18,7 @@ import (
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/signup/index"
 	"waitlist.internal/services/signup/join"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/queue"
 	"waitlist.internal/services/signup/waitlist"
 )
@@ -100,13 +100,13 @@ func (s *builtStore) Build(ctx context.Context, waitlistID string) (index.Builde
 // slowIndex takes a catch-up only when an import beside is more rows ahead than a catch-up
 // may read, or makes no progress: it waits for the index.
 type slowIndex struct {
-	lists.AdminStore
+	owners.AdminStore
 	builtStore
 	stored atomic.Int64
 }
 
 func (s *slowIndex) Import(
-	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *lists.Known, by audit.Entry,
+	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *owners.Known, by audit.Entry,
 ) (int64, error) {
 	n, err := s.AdminStore.Import(ctx, w, rows, known, by)
 	s.stored.Add(n)
@@ -141,7 +141,7 @@ func TestImportsAreAppended(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = svc.Run(ctx) })
 	defer func() { cancel(); running.Wait() }()
-	admin := lists.NewAdmin(w.owners, svc, slow, nil, time.Now, quiet)
+	admin := owners.NewAdmin(w.owners, svc, slow, nil, time.Now, quiet)
 	all := importRows(imports * rows)
 	for i := range int64(imports) {
 		if got, err := admin.ImportRows(t.Context(), w.list, all[i*rows:(i+1)*rows], audit.Entry{}); err != nil || got != rows {

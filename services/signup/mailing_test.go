@@ -14,7 +14,7 @@ import (
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/signup/grpc"
 	"waitlist.internal/services/signup/join"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/queue"
 )
 
@@ -162,7 +162,7 @@ func TestOwnRequestAsksForNoMail(t *testing.T) {
 func TestGetMailing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	server := grpc.NewSignups(lists.NewMessages(w.svc, w.store, nil, time.Now))
+	server := grpc.NewSignups(owners.NewMessages(w.svc, w.store, nil, time.Now))
 	get := func(number int64) *signupv1.GetMailingResponse {
 		t.Helper()
 		out, err := server.GetMailing(t.Context(), &signupv1.GetMailingRequest{WaitlistId: w.list.ID, Number: number})
@@ -233,7 +233,7 @@ func TestGetMailing(t *testing.T) {
 func TestRecipients(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	server := grpc.NewSignups(lists.NewMessages(w.svc, w.store, nil, time.Now))
+	server := grpc.NewSignups(owners.NewMessages(w.svc, w.store, nil, time.Now))
 	list := func(after int64, limit int32) []int64 {
 		t.Helper()
 		out, err := server.ListRecipients(t.Context(), &signupv1.ListRecipientsRequest{WaitlistId: w.list.ID, After: after, Limit: limit})

@@ -28,7 +28,7 @@ import (
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/signup/index"
 	"waitlist.internal/services/signup/join"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/postgres"
 	"waitlist.internal/services/signup/queue"
 	"waitlist.internal/services/signup/waitlist"
@@ -72,8 +72,8 @@ type world struct {
 	index  *index.Index
 	sets   *index.Redis
 	svc    *join.Service
-	admin  *lists.Admin
-	owners *lists.Owners
+	admin  *owners.Admin
+	owners *owners.Owners
 	ring   *token.Ring
 
 	list *waitlist.Waitlist
@@ -119,7 +119,7 @@ func newWorld(t testing.TB, boost int) *world {
 	w.store = postgres.NewSignups(w.pool, ring, func() {}, time.Now)
 	w.index = index.New(w.sets, w.store, quiet)
 	w.svc = join.New(join.Config{SmallList: -1, Store: w.store, Index: w.index, Tokens: ring, Now: time.Now, Log: quiet})
-	w.owners = lists.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, lists.Bounds{}, time.Now)
+	w.owners = owners.NewOwners(postgres.NewWaitlists(w.pool, func() {}, time.Now), nil, nil, owners.Bounds{}, time.Now)
 	w.admin = w.adminOf(w.svc)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -131,8 +131,8 @@ func newWorld(t testing.TB, boost int) *world {
 }
 
 // adminOf returns the owners' side of svc.
-func (w *world) adminOf(svc *join.Service) *lists.Admin {
-	return lists.NewAdmin(w.owners, svc, w.store, nil, time.Now, slog.New(slog.DiscardHandler))
+func (w *world) adminOf(svc *join.Service) *owners.Admin {
+	return owners.NewAdmin(w.owners, svc, w.store, nil, time.Now, slog.New(slog.DiscardHandler))
 }
 
 // open makes a new, empty waitlist the world's one. more holds further settings.

@@ -16,22 +16,22 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/views"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/queue"
 )
 
 // tally is a whole tally.
 type tally struct {
 	last   int64
-	days   map[string]lists.DayTally
-	values map[[2]string]lists.ValueTally
+	days   map[string]owners.DayTally
+	values map[[2]string]owners.ValueTally
 }
 
 func (w *world) tally(t *testing.T) tally {
 	t.Helper()
-	out := tally{days: map[string]lists.DayTally{}, values: map[[2]string]lists.ValueTally{}}
+	out := tally{days: map[string]owners.DayTally{}, values: map[[2]string]owners.ValueTally{}}
 	pieces := 0
-	err := w.admin.Tally(t.Context(), w.list.ID, func(p lists.Tally) error {
+	err := w.admin.Tally(t.Context(), w.list.ID, func(p owners.Tally) error {
 		if pieces++; pieces == 1 {
 			out.last = p.LastNumber
 		}
@@ -69,7 +69,7 @@ func TestTally(t *testing.T) {
 	// Around midnights: the day is UTC's.
 	begin := time.Date(2026, 2, 27, 23, 59, 59, 999_000_000, time.UTC)
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
-	want := tally{days: map[string]lists.DayTally{}, values: map[[2]string]lists.ValueTally{}}
+	want := tally{days: map[string]owners.DayTally{}, values: map[[2]string]owners.ValueTally{}}
 	var numbers []int64
 	var token queue.Token
 	const people = 300
@@ -97,7 +97,7 @@ func TestTally(t *testing.T) {
 				continue
 			}
 			v := want.values[[2]string{field, value}]
-			want.values[[2]string{field, value}] = lists.ValueTally{Field: field, Value: value, Count: v.Count + 1, LastNumber: number}
+			want.values[[2]string{field, value}] = owners.ValueTally{Field: field, Value: value, Count: v.Count + 1, LastNumber: number}
 		}
 	}
 	check := func(when string) {
@@ -130,7 +130,7 @@ func TestTally(t *testing.T) {
 		t.Errorf("left twice: %v", err)
 	}
 	check("one wants to leave twice")
-	if err := w.admin.Tally(t.Context(), uuid.NewString(), func(lists.Tally) error { return nil }); !apierr.Is(err, apierr.NotFound) {
+	if err := w.admin.Tally(t.Context(), uuid.NewString(), func(owners.Tally) error { return nil }); !apierr.Is(err, apierr.NotFound) {
 		t.Errorf("tally of no waitlist: %v", err)
 	}
 }
@@ -215,7 +215,7 @@ func TestAnalyticsOrder(t *testing.T) {
 		if i == 0 {
 			n = 2
 		}
-		if r != (lists.Referrer{Email: referrers[who].Email, FirstName: fmt.Sprint("N", who), ReferralCount: n}) {
+		if r != (owners.Referrer{Email: referrers[who].Email, FirstName: fmt.Sprint("N", who), ReferralCount: n}) {
 			t.Errorf("place %d: %+v", i+1, r)
 		}
 	}

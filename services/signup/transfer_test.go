@@ -24,7 +24,7 @@ import (
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup/join"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/postgres"
 	"waitlist.internal/services/signup/queue"
 	"waitlist.internal/services/signup/waitlist"
@@ -59,7 +59,7 @@ func pieces(raw []byte, n int) func() ([]byte, error) {
 	}
 }
 
-func (w *world) imports(ctx context.Context, body string) (lists.Imported, error) {
+func (w *world) imports(ctx context.Context, body string) (owners.Imported, error) {
 	return w.admin.Import(ctx, w.owner, w.list.ID, pieces([]byte(body), 1000))
 }
 
@@ -355,7 +355,7 @@ func TestImport(t *testing.T) {
 	if err != nil || res.Imported != 2 || res.Skipped != 2 {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	want := []lists.ImportError{
+	want := []owners.ImportError{
 		{Row: 4, Message: "The email address is missing."},
 		{Row: 5, Message: "The email address is missing."},
 		{Row: 6, Email: "  ", Message: "The email address is missing."},
@@ -547,7 +547,7 @@ type interrupted struct {
 }
 
 func (s *interrupted) Import(
-	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *lists.Known, by audit.Entry,
+	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *owners.Known, by audit.Entry,
 ) (int64, error) {
 	s.chunk++
 	if s.before != nil {
@@ -560,8 +560,8 @@ func (s *interrupted) Import(
 	return n, err
 }
 
-func (w *world) over(store lists.AdminStore) *lists.Admin {
-	return lists.NewAdmin(w.owners, w.svc, store, nil, time.Now, slog.New(slog.DiscardHandler))
+func (w *world) over(store owners.AdminStore) *owners.Admin {
+	return owners.NewAdmin(w.owners, w.svc, store, nil, time.Now, slog.New(slog.DiscardHandler))
 }
 
 // TestImportInterrupted: a lost answer to COMMIT counts nobody twice or not at

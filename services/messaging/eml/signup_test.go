@@ -83,7 +83,7 @@ func (l letter) build(t *testing.T) []byte {
 	var m messaging.Mail
 	var err error
 	if l.template.Type == "" {
-		m, err = composer(t).ComposeBuiltIn(l.request, l.about, now())
+		m, err = composer(t).ComposeForSignup(l.request, l.about, now())
 	} else {
 		m, err = composer(t).ComposeTemplate(l.request, l.about, l.template, now())
 	}

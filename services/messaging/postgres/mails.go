@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"waitlist.internal/libs/work"
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres/db"
 )
@@ -148,8 +149,17 @@ func (m *Mails) Renew(ctx context.Context, lease time.Duration, claimed []messag
 }
 
 func (m *Mails) end(ctx context.Context, c messaging.Claimed, state, reason string) error {
-	if err := m.db.EndMail(ctx, db.EndMailParams{EventID: c.EventID, Claim: c.Claim, State: state, Reason: reason}); err != nil {
-		return fmt.Errorf("record a %s mail: %w", state, err)
+	n, err := m.db.EndMail(ctx, db.EndMailParams{EventID: c.EventID, Claim: c.Claim, State: state, Reason: reason})
+	return decided(n, err, "record a "+state+" mail")
+}
+
+// decided is the error of a statement about claimed work that changed n rows: work.ErrLost without any.
+func decided(n int64, err error, what string) error {
+	if err == nil && n == 0 {
+		err = work.ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }
@@ -171,10 +181,8 @@ func (m *Mails) Canceled(ctx context.Context, c messaging.Claimed, reason string
 
 // Defer implements messaging.MailQueue.
 func (m *Mails) Defer(ctx context.Context, c messaging.Claimed, pause time.Duration, reason string) error {
-	if err := m.db.DeferMail(ctx, db.DeferMailParams{EventID: c.EventID, Claim: c.Claim, Pause: pause, Reason: reason}); err != nil {
-		return fmt.Errorf("defer mail: %w", err)
-	}
-	return nil
+	n, err := m.db.DeferMail(ctx, db.DeferMailParams{EventID: c.EventID, Claim: c.Claim, Pause: pause, Reason: reason})
+	return decided(n, err, "defer a mail")
 }
 
 // Return implements messaging.MailQueue.

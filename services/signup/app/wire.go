@@ -16,7 +16,7 @@ import (
 	"waitlist.internal/services/signup/index"
 	"waitlist.internal/services/signup/join"
 	signupkafka "waitlist.internal/services/signup/kafka"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/postgres"
 )
 
@@ -38,21 +38,21 @@ func wire(rt *service.Runtime, cfg Config, store *postgres.Signups, svc *join.Se
 	if err != nil {
 		return err
 	}
-	var verified lists.Accounts
+	var verified owners.Accounts
 	if cfg.EnforceEmailVerification {
 		verified = grpc.Accounts{Account: accounts}
 	}
-	owners := lists.NewOwners(waitlists, rt.Seal, grpc.Templates{Messaging: messages}, lists.Bounds{
+	service := owners.NewOwners(waitlists, rt.Seal, grpc.Templates{Messaging: messages}, owners.Bounds{
 		Waitlists: cfg.MaxWaitlists, SettingsBytes: cfg.MaxSettingsBytes,
 	}, time.Now)
-	admin := lists.NewAdmin(owners, svc, store, verified, time.Now, rt.Log)
+	admin := owners.NewAdmin(service, svc, store, verified, time.Now, rt.Log)
 	signuphttp.OwnersRoutes(rt.Engine, signuphttp.Backends{
-		Accounts: accounts, Owners: owners, Admin: admin,
+		Accounts: accounts, Owners: service, Admin: admin,
 		Analytics: analyticsv1.NewAnalyticsServiceClient(analytics), Messaging: messages,
 	})
-	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(owners))
+	signupv1.RegisterWaitlistServiceServer(rt.GRPC, grpc.NewWaitlists(service))
 	signupv1.RegisterAdminServiceServer(rt.GRPC, grpc.NewAdmin(admin))
-	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(lists.NewMessages(svc, store, rt.Seal, time.Now)))
+	signupv1.RegisterSignupServiceServer(rt.GRPC, grpc.NewSignups(owners.NewMessages(svc, store, rt.Seal, time.Now)))
 	signupv1.RegisterFormServiceServer(rt.GRPC, &grpc.Forms{Service: svc, Views: store})
 
 	if err := rt.Consume("account events", kafka.ConsumerConfig{

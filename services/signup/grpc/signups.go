@@ -5,18 +5,18 @@ import (
 
 	"waitlist.internal/libs/apierr"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/waitlist"
 )
 
 // Signups serves SignupService.
 type Signups struct {
 	signupv1.UnimplementedSignupServiceServer
-	messages *lists.Messages
+	messages *owners.Messages
 }
 
 // NewSignups returns the server of messages.
-func NewSignups(messages *lists.Messages) *Signups { return &Signups{messages: messages} }
+func NewSignups(messages *owners.Messages) *Signups { return &Signups{messages: messages} }
 
 // GetMailing implements the service.
 func (s *Signups) GetMailing(ctx context.Context, r *signupv1.GetMailingRequest) (*signupv1.GetMailingResponse, error) {

@@ -5,18 +5,18 @@ import (
 	"context"
 
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 )
 
 // Waitlists serves WaitlistService. Errors are those of package apierr; package rpc
 // carries them.
 type Waitlists struct {
 	signupv1.UnimplementedWaitlistServiceServer
-	owners *lists.Owners
+	owners *owners.Owners
 }
 
 // NewWaitlists returns the server of owners.
-func NewWaitlists(owners *lists.Owners) *Waitlists { return &Waitlists{owners: owners} }
+func NewWaitlists(s *owners.Owners) *Waitlists { return &Waitlists{owners: s} }
 
 // CloseOwner implements the service.
 func (s *Waitlists) CloseOwner(ctx context.Context, r *signupv1.CloseOwnerRequest) (*signupv1.CloseOwnerResponse, error) {

@@ -27,7 +27,7 @@ import (
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	signuphttp "waitlist.internal/services/signup/http"
 	"waitlist.internal/services/signup/join"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/postgres"
 )
 
@@ -85,12 +85,12 @@ func newEnv(t *testing.T, tier string, cfg join.Config, shown *views.Counter) *e
 		t.Fatal(err)
 	}
 	signuphttp.Routes(engine, e.svc, shown, formURL)
-	owners := lists.NewOwners(postgres.NewWaitlists(e.pool, func() {}, now), nil, nil, lists.Bounds{}, now)
+	service := owners.NewOwners(postgres.NewWaitlists(e.pool, func() {}, now), nil, nil, owners.Bounds{}, now)
 	e.actor = access.Actor{AccountID: e.owner, EmailVerified: true, Grants: []access.Grant{{
 		OwnerID: e.owner, Role: access.Owner, Entitlement: access.Entitlement{Tier: access.Tier(tier), Status: access.Active, Version: 1},
 	}}}
 	signuphttp.OwnersRoutes(engine, signuphttp.Backends{
-		Accounts: e, Owners: owners, Admin: lists.NewAdmin(owners, e.svc, store, nil, now, slog.New(slog.DiscardHandler)),
+		Accounts: e, Owners: service, Admin: owners.NewAdmin(service, e.svc, store, nil, now, slog.New(slog.DiscardHandler)),
 		Analytics: &e.analytics, Messaging: &e.messaging,
 	})
 	e.server = httptest.NewServer(engine)

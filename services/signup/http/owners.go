@@ -11,14 +11,14 @@ import (
 	"waitlist.internal/libs/httpapi"
 	analyticsv1 "waitlist.internal/proto/gen/waitlist/analytics/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 )
 
 // Backends are what the owners' routes stand on.
 type Backends struct {
 	Accounts  authn.Authorizer
-	Owners    *lists.Owners
-	Admin     *lists.Admin
+	Owners    *owners.Owners
+	Admin     *owners.Admin
 	Analytics analyticsv1.AnalyticsServiceClient
 	Messaging messagingv1.MessagingServiceClient
 }
@@ -44,7 +44,7 @@ type waitlistDetail struct {
 	CreatedAt   string          `json:"created_at"`
 }
 
-func detail(w lists.OwnedWaitlist) waitlistDetail {
+func detail(w owners.OwnedWaitlist) waitlistDetail {
 	return waitlistDetail{
 		WaitlistID: w.ID, Name: w.Name, Settings: w.SettingsJSON, SignupCount: w.SignupCount, CreatedAt: formatTime(w.CreatedAt),
 	}

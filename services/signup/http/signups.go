@@ -8,7 +8,7 @@ import (
 
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/httpapi"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 )
 
 // person is a signup as its owner sees it.
@@ -40,7 +40,7 @@ type utm struct {
 	Content  string `json:"utm_content"`
 }
 
-func personOf(row *lists.Row) person {
+func personOf(row *owners.Row) person {
 	p := person{
 		Email: row.Email, FirstName: row.FirstName, LastName: row.LastName, Phone: row.Phone, Position: row.Position,
 		ReferralToken: row.Token.String(), ReferralCount: row.ReferralCount,

@@ -14,7 +14,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/httpapi"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/waitlist"
 )
 
@@ -38,10 +38,10 @@ const (
 	drainTimeout = 5 * time.Second
 )
 
-// transfers moves whole waitlists. *lists.Admin does.
+// transfers moves whole waitlists. *owners.Admin does.
 type transfers interface {
 	Export(ctx context.Context, actor access.Actor, waitlistID string, send func([]byte) error) error
-	Import(ctx context.Context, actor access.Actor, waitlistID string, next func() ([]byte, error)) (lists.Imported, error)
+	Import(ctx context.Context, actor access.Actor, waitlistID string, next func() ([]byte, error)) (owners.Imported, error)
 	// MayRead returns an error if the actor may not read the waitlist.
 	MayRead(ctx context.Context, actor access.Actor, waitlistID string) error
 }

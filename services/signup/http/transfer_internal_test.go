@@ -23,7 +23,7 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/httpapi"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 )
 
 const (
@@ -32,10 +32,10 @@ const (
 	importPath = "/v1/waitlists/" + list + "/import"
 )
 
-// whole stands for *lists.Admin.
+// whole stands for *owners.Admin.
 type whole struct {
 	export  func(ctx context.Context, id string, send func([]byte) error) error
-	imports func(ctx context.Context, id string, next func() ([]byte, error)) (lists.Imported, error)
+	imports func(ctx context.Context, id string, next func() ([]byte, error)) (owners.Imported, error)
 	mayRead func() error
 }
 
@@ -43,7 +43,7 @@ func (w *whole) Export(ctx context.Context, _ access.Actor, id string, send func
 	return w.export(ctx, id, send)
 }
 
-func (w *whole) Import(ctx context.Context, _ access.Actor, id string, next func() ([]byte, error)) (lists.Imported, error) {
+func (w *whole) Import(ctx context.Context, _ access.Actor, id string, next func() ([]byte, error)) (owners.Imported, error) {
 	return w.imports(ctx, id, next)
 }
 
@@ -374,8 +374,8 @@ type received struct {
 }
 
 // taker reads whole imports and answers with what answer makes of them.
-func taker(answer func(received) (lists.Imported, error)) *whole {
-	return &whole{imports: func(_ context.Context, id string, next func() ([]byte, error)) (lists.Imported, error) {
+func taker(answer func(received) (owners.Imported, error)) *whole {
+	return &whole{imports: func(_ context.Context, id string, next func() ([]byte, error)) (owners.Imported, error) {
 		r := received{id: id}
 		for {
 			piece, err := next()
@@ -392,20 +392,20 @@ func TestImport(t *testing.T) {
 	t.Parallel()
 	limit := []byte(strings.Repeat("0123456789abcdef", httpapi.ImportBodyLimit/16))
 	body := limit
-	res := lists.Imported{Imported: 5, Skipped: 7}
-	web := serve(t, taker(func(r received) (lists.Imported, error) {
+	res := owners.Imported{Imported: 5, Skipped: 7}
+	web := serve(t, taker(func(r received) (owners.Imported, error) {
 		if !errors.Is(r.err, io.EOF) || !bytes.Equal(r.body, body) || r.id != list {
-			return lists.Imported{}, fmt.Errorf("%d bytes, %w", len(r.body), r.err)
+			return owners.Imported{}, fmt.Errorf("%d bytes, %w", len(r.body), r.err)
 		}
 		return res, nil
 	}), time.Hour)
 	for _, tt := range []struct {
-		errors []lists.ImportError
+		errors []owners.ImportError
 		want   string
 	}{
 		{nil, `{"imported":5,"skipped":7,"errors":[]}`},
 		{
-			[]lists.ImportError{{Row: 3, Email: "<x>", Message: "bad"}, {Row: 4}},
+			[]owners.ImportError{{Row: 3, Email: "<x>", Message: "bad"}, {Row: 4}},
 			`{"imported":5,"skipped":7,"errors":[{"row":3,"email":"<x>","error":"bad"},{"row":4,"email":"","error":""}]}`,
 		},
 	} {
@@ -425,8 +425,8 @@ func TestImport(t *testing.T) {
 // broke off is taken for whole.
 func TestImportIsRefused(t *testing.T) {
 	t.Parallel()
-	forbidden := &whole{imports: func(context.Context, string, func() ([]byte, error)) (lists.Imported, error) {
-		return lists.Imported{}, apierr.New(apierr.Forbidden, "no")
+	forbidden := &whole{imports: func(context.Context, string, func() ([]byte, error)) (owners.Imported, error) {
+		return owners.Imported{}, apierr.New(apierr.Forbidden, "no")
 	}}
 	big := strings.Repeat(" ", httpapi.ImportBodyLimit+1)
 	web := serve(t, forbidden, time.Hour)
@@ -479,9 +479,9 @@ func TestImportIsRefused(t *testing.T) {
 	}
 
 	got := make(chan received, 1)
-	web = serve(t, taker(func(r received) (lists.Imported, error) {
+	web = serve(t, taker(func(r received) (owners.Imported, error) {
 		got <- r
-		return lists.Imported{}, apierr.New(apierr.InvalidBody, "no")
+		return owners.Imported{}, apierr.New(apierr.InvalidBody, "no")
 	}), time.Hour)
 	body := `{"signups":[]}`
 	for name, request := range map[string]string{

@@ -191,7 +191,7 @@ func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry
 		joins[i] = e.join
 	}
 	decide := func(l *queue.Locked) *queue.Batch {
-		return l.Decide(joins, s.refresh(l, batch, joins), queue.NewEventID)
+		return l.Decide(joins, s.revalidateOutdated(l, batch, joins), queue.NewEventID)
 	}
 	b, err := Retry(ctx, s.log, "batch", waitlistID, len(batch), func() (*queue.Batch, error) {
 		return s.store.Join(ctx, waitlistID, joins, decide)
@@ -202,10 +202,10 @@ func (s *Service) tryJoin(ctx context.Context, waitlistID string, batch []*entry
 	return b.Outcomes, nil
 }
 
-// refresh validates the outdated joins again, against the stored settings, and
+// revalidateOutdated validates the outdated joins again, against the stored settings, and
 // puts the results into batch and joins. It returns why joins are refused now, nil
 // if none is.
-func (s *Service) refresh(l *queue.Locked, batch []*entry, joins []*queue.Join) (refused []error) {
+func (s *Service) revalidateOutdated(l *queue.Locked, batch []*entry, joins []*queue.Join) (refused []error) {
 	for i, e := range batch {
 		if !l.Outdated(joins[i]) {
 			continue

@@ -45,8 +45,8 @@ type lane struct {
 	serving bool
 	// pace is how long the last full batch took per entry.
 	pace time.Duration
-	// place is the index in the heap, -1 outside it.
-	place int
+	// heapIndex is the index in the heap, -1 outside it.
+	heapIndex int
 }
 
 // maxQueuedBytes bounds the bytes of all waiting request bodies.
@@ -85,7 +85,7 @@ func (l *lanes) tryServeInline(waitlistID string) *lane {
 	if l.stopped || l.busy >= l.workers || l.ready.Len() > 0 || l.byID[waitlistID] != nil {
 		return nil
 	}
-	ln := &lane{id: waitlistID, serving: true, place: -1}
+	ln := &lane{id: waitlistID, serving: true, heapIndex: -1}
 	l.byID[waitlistID] = ln
 	l.busy++
 	return ln
@@ -100,7 +100,7 @@ func (l *lanes) submit(waitlistID string, e *entry) error {
 	}
 	ln := l.byID[waitlistID]
 	if ln == nil {
-		ln = &lane{id: waitlistID, place: -1}
+		ln = &lane{id: waitlistID, heapIndex: -1}
 	}
 	if len(ln.entries) >= l.maxQueue || l.bytes+len(e.raw) > maxQueuedBytes {
 		return errLaneFull
@@ -113,7 +113,7 @@ func (l *lanes) submit(waitlistID string, e *entry) error {
 	l.bytes += len(e.raw)
 	e.ahead = l.ended
 	ln.entries = append(ln.entries, e)
-	if !ln.serving && ln.place < 0 {
+	if !ln.serving && ln.heapIndex < 0 {
 		heap.Push(&l.ready, ln)
 		l.wake.Signal()
 	}
@@ -207,12 +207,12 @@ func (h laneHeap) Less(i, j int) bool { return h[i].entries[0].queued.Before(h[j
 
 func (h laneHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
+	h[i].heapIndex, h[j].heapIndex = i, j
 }
 
 func (h *laneHeap) Push(x any) {
 	ln, _ := x.(*lane)
-	ln.place = len(*h)
+	ln.heapIndex = len(*h)
 	*h = append(*h, ln)
 }
 
@@ -221,7 +221,7 @@ func (h *laneHeap) Pop() any {
 	ln := old[len(old)-1]
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
-	ln.place = -1
+	ln.heapIndex = -1
 	return ln
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/queue"
 )
 
@@ -38,14 +38,14 @@ SELECT since.key IS NOT NULL,
 FROM since LEFT JOIN page ON true
 ORDER BY page.queue_key`
 
-// Page implements lists.AdminStore.
-func (s *Signups) Page(ctx context.Context, waitlistID string, after *queue.PageEnd, limit int, guarded bool) (lists.Page, error) {
+// Page implements owners.AdminStore.
+func (s *Signups) Page(ctx context.Context, waitlistID string, after *queue.PageEnd, limit int, guarded bool) (owners.Page, error) {
 	// Start before every key, as of the newest change.
 	begin := queue.PageEnd{Key: math.MinInt64, Change: math.MaxInt64}
 	if after != nil {
 		begin = *after
 	}
-	var page lists.Page
+	var page owners.Page
 	rows, err := s.pool.Query(ctx, pageSQL, waitlistID, begin.Key, begin.Change, limit, guarded)
 	if err != nil {
 		return page, fmt.Errorf("read page: %w", err)
@@ -68,7 +68,7 @@ func (s *Signups) Page(ctx context.Context, waitlistID string, after *queue.Page
 		if number == nil || page.Lost {
 			return nil
 		}
-		page.Rows = append(page.Rows, lists.Row{
+		page.Rows = append(page.Rows, owners.Row{
 			Signup: queue.Signup{
 				Number: *number, QueueKey: *key, Email: *email, FirstName: *firstName, LastName: *lastName, Phone: *phone,
 				Token: queue.Token(*token), ReferralCount: *referrals, CreatedAt: createdAt.UTC(),
@@ -81,12 +81,12 @@ func (s *Signups) Page(ctx context.Context, waitlistID string, after *queue.Page
 		return nil
 	})
 	if err != nil {
-		return lists.Page{}, fmt.Errorf("read page: %w", err)
+		return owners.Page{}, fmt.Errorf("read page: %w", err)
 	}
 	return page, nil
 }
 
-// Counters implements lists.AdminStore.
+// Counters implements owners.AdminStore.
 func (s *Signups) Counters(ctx context.Context, waitlistID string) (total, credited int64, err error) {
 	st, err := scanState(s.pool.QueryRow(ctx, stateSQL, waitlistID))
 	if err != nil {

@@ -42,9 +42,9 @@ func rememberDeparted(ctx context.Context, q *db.Queries, waitlistID string, has
 	return nil
 }
 
-// queueOptedOut adds to b a read of when the rows' addresses opted out before they left.
+// batchOptOutReads adds to b a read of when the rows' addresses opted out before they left.
 // emails maps the hashes of the rows to their addresses.
-func queueOptedOut(b *pgx.Batch, waitlistID string, emails map[string]string, optedOut map[string]time.Time) {
+func batchOptOutReads(b *pgx.Batch, waitlistID string, emails map[string]string, optedOut map[string]time.Time) {
 	hashes := make([][]byte, 0, len(emails))
 	for h := range emails {
 		hashes = append(hashes, []byte(h))

@@ -12,7 +12,7 @@ import (
 
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/waitlist"
 )
 
@@ -47,14 +47,14 @@ const exportColumns = 19
 // errFormat says that Postgres did not send values in the binary format.
 var errFormat = errors.New("export: values are not in the binary format")
 
-// Record implements lists.ExportStore.
+// Record implements owners.ExportStore.
 func (s *Signups) Record(ctx context.Context, e audit.Entry) error {
 	return pg.InTx(ctx, s.pool, func(tx pgx.Tx) error { return audit.Insert(ctx, tx, e) })
 }
 
-// Export implements lists.ExportStore.
+// Export implements owners.ExportStore.
 func (s *Signups) Export(
-	ctx context.Context, waitlistID string, begin func(w *waitlist.Waitlist, flagged bool), row func(*lists.ExportRow) error,
+	ctx context.Context, waitlistID string, begin func(w *waitlist.Waitlist, flagged bool), row func(*owners.ExportRow) error,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -85,7 +85,7 @@ func (s *Signups) Export(
 		}
 		defer rows.Close()
 		begin(w, flagged)
-		r := lists.ExportRow{Answers: make([][]byte, len(questions))}
+		r := owners.ExportRow{Answers: make([][]byte, len(questions))}
 		for rows.Next() {
 			if err := scanExport(rows, &r); err != nil {
 				cancel() // otherwise Close reads the rest of the queue
@@ -113,7 +113,7 @@ func binaryFormat(columns int) pgx.QueryResultFormats {
 
 // scanExport reads a row in place, without copying, which is several times faster than
 // Scan.
-func scanExport(rows pgx.Rows, r *lists.ExportRow) error {
+func scanExport(rows pgx.Rows, r *owners.ExportRow) error {
 	v := rows.RawValues()
 	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode || len(v) != exportColumns+len(r.Answers) {
 		return errFormat

@@ -14,7 +14,7 @@ import (
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/services/signup/join"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/queue"
 	"waitlist.internal/services/signup/waitlist"
 )
@@ -59,13 +59,13 @@ func copied(list uuid.UUID, at time.Time, d queue.ImportBatch) []byte {
 // epoch is the zero of Postgres's timestamps.
 var epoch = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// Known implements lists.ImportStore.
-func (s *Signups) Known(ctx context.Context, waitlistID string, rows []queue.ImportRow) (*lists.Known, error) {
+// Known implements owners.ImportStore.
+func (s *Signups) Known(ctx context.Context, waitlistID string, rows []queue.ImportRow) (*owners.Known, error) {
 	known := s.hashed(waitlistID, rows)
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		clear(known.Present)
 		var b pgx.Batch
-		queuePresent(&b, waitlistID, rows, known.Present)
+		batchPresentReads(&b, waitlistID, rows, known.Present)
 		return tx.SendBatch(ctx, &b).Close()
 	})
 	if err != nil {
@@ -75,8 +75,8 @@ func (s *Signups) Known(ctx context.Context, waitlistID string, rows []queue.Imp
 }
 
 // hashed returns what is known of rows without reading the list.
-func (s *Signups) hashed(waitlistID string, rows []queue.ImportRow) *lists.Known {
-	known := &lists.Known{Present: make(map[string]queue.Token, len(rows)), Hashes: make(map[string]string, len(rows))}
+func (s *Signups) hashed(waitlistID string, rows []queue.ImportRow) *owners.Known {
+	known := &owners.Known{Present: make(map[string]queue.Token, len(rows)), Hashes: make(map[string]string, len(rows))}
 	for _, r := range rows {
 		for _, h := range s.hashes(waitlistID, r.Email) {
 			known.Hashes[string(h)] = r.Email
@@ -85,8 +85,8 @@ func (s *Signups) hashed(waitlistID string, rows []queue.ImportRow) *lists.Known
 	return known
 }
 
-// queuePresent adds to b a read of the rows that are on the list.
-func queuePresent(b *pgx.Batch, waitlistID string, rows []queue.ImportRow, present map[string]queue.Token) {
+// batchPresentReads adds to b a read of the rows that are on the list.
+func batchPresentReads(b *pgx.Batch, waitlistID string, rows []queue.ImportRow, present map[string]queue.Token) {
 	emails := make([]string, len(rows))
 	for i, r := range rows {
 		emails[i] = r.Email
@@ -106,9 +106,9 @@ func queuePresent(b *pgx.Batch, waitlistID string, rows []queue.ImportRow, prese
 	})
 }
 
-// Import implements lists.ImportStore.
+// Import implements owners.ImportStore.
 func (s *Signups) Import(
-	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *lists.Known, by audit.Entry,
+	ctx context.Context, w *waitlist.Waitlist, rows []queue.ImportRow, known *owners.Known, by audit.Entry,
 ) (imported int64, err error) {
 	read := known == nil
 	if read {
@@ -119,9 +119,9 @@ func (s *Signups) Import(
 		var b pgx.Batch
 		if read {
 			clear(known.Present)
-			queuePresent(&b, w.ID, rows, known.Present)
+			batchPresentReads(&b, w.ID, rows, known.Present)
 		}
-		queueOptedOut(&b, w.ID, known.Hashes, optedOut)
+		batchOptOutReads(&b, w.ID, known.Hashes, optedOut)
 		b.Queue(lastKeySQL, w.ID).Query(func(keys pgx.Rows) error {
 			_, err := pgx.ForEachRow(keys, []any{&lastKey}, func() error { return nil })
 			return err
@@ -159,7 +159,7 @@ func (s *Signups) writeImported(ctx context.Context, tx pgx.Tx, w *waitlist.Wait
 		return fmt.Errorf("copy imported signups: %w", err)
 	}
 	var b pgx.Batch
-	queueBuckets(&b, w.ID, d.Keys, nil)
+	batchBucketUpdates(&b, w.ID, d.Keys, nil)
 	b.Queue(changeSQL+`'{}')`, changeArgs(w.ID, d.State, d.FirstNumber)...)
 	m := message(w.ID, queue.SignupsImported(w, d.FirstNumber, d.State.LastNumber, at))
 	if err := outbox.Queue(ctx, &b, m); err != nil {

@@ -122,8 +122,8 @@ INSERT INTO queue_bucket AS b (waitlist_id, bucket, live)
 SELECT $1, bucket, live FROM unnest($2::bigint[], $3::bigint[]) AS k (bucket, live)
 ON CONFLICT (waitlist_id, bucket) DO UPDATE SET live = b.live + excluded.live`
 
-// queueBuckets adds to b the new counts of the buckets whose keys signups take or leave.
-func queueBuckets(b *pgx.Batch, waitlistID string, taken, left []int64) {
+// batchBucketUpdates adds to b the new counts of the buckets whose keys signups take or leave.
+func batchBucketUpdates(b *pgx.Batch, waitlistID string, taken, left []int64) {
 	live := map[int64]int64{}
 	for _, key := range taken {
 		live[key>>32]++
@@ -212,7 +212,7 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 	for i, j := range joins {
 		emails[i] = j.Email
 	}
-	reach := queue.Reach(joins)
+	reach := queue.KeysNeeded(joins)
 	l := &queue.Locked{Present: map[string]queue.PresentRow{}}
 	var b pgx.Batch
 	b.Queue("BEGIN")
@@ -241,14 +241,14 @@ func lockAndRead(ctx context.Context, conn *pgxpool.Conn, waitlistID string, joi
 		})
 		return err
 	})
-	queueReferrers(&b, waitlistID, reach, l)
-	queueSeen(&b, waitlistID, joins, l)
+	batchReferrerReads(&b, waitlistID, reach, l)
+	batchGuardReads(&b, waitlistID, joins, l)
 	return l, conn.SendBatch(ctx, &b).Close()
 }
 
-// queueReferrers adds to b a read of the referrers, and of as many keys ahead of each as
+// batchReferrerReads adds to b a read of the referrers, and of as many keys ahead of each as
 // reach says.
-func queueReferrers(b *pgx.Batch, waitlistID string, reach map[queue.Token]int, l *queue.Locked) {
+func batchReferrerReads(b *pgx.Batch, waitlistID string, reach map[queue.Token]int, l *queue.Locked) {
 	if len(reach) == 0 {
 		return
 	}
@@ -288,8 +288,8 @@ func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *queue.
 		}
 	}
 	b.Queue(sql, args...)
-	queuePlaces(&b, waitlistID, d)
-	queueGuarded(&b, waitlistID, d.Inserts)
+	batchKeyUpdates(&b, waitlistID, d)
+	batchGuardWrites(&b, waitlistID, d.Inserts)
 	events := outbox.Message{Topic: kafka.SignupsTopic, Key: waitlistID, Events: d.Events, Traceparents: d.Traceparents}
 	if err := outbox.Queue(ctx, &b, events); err != nil {
 		return err
@@ -298,8 +298,8 @@ func write(ctx context.Context, conn *pgxpool.Conn, waitlistID string, d *queue.
 	return conn.SendBatch(ctx, &b).Close()
 }
 
-// queuePlaces adds to b the keys that the batch gives and the change that it makes.
-func queuePlaces(b *pgx.Batch, waitlistID string, d *queue.Batch) {
+// batchKeyUpdates adds to b the keys that the batch gives and the change that it makes.
+func batchKeyUpdates(b *pgx.Batch, waitlistID string, d *queue.Batch) {
 	var (
 		taken, left, touched, numbers, keys, places []int64
 		counts                                      []int32
@@ -313,7 +313,7 @@ func queuePlaces(b *pgx.Batch, waitlistID string, d *queue.Batch) {
 			taken, left, touched = append(taken, m.To), append(left, m.From), append(touched, m.Number)
 		}
 	}
-	queueBuckets(b, waitlistID, taken, left)
+	batchBucketUpdates(b, waitlistID, taken, left)
 	change := changeArgs(waitlistID, d.State, d.Inserts[0].Number)
 	if d.Moves != nil || len(d.Credits) == 0 {
 		if len(d.Moves) > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/access"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/waitlist"
 )
 
@@ -28,7 +28,7 @@ SELECT ARRAY(
 )
 FROM waitlist WHERE id = $1 AND deleted_at IS NULL`
 
-// OptedIn implements lists.MessageStore.
+// OptedIn implements owners.MessageStore.
 func (s *Signups) OptedIn(ctx context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	var numbers []int64
 	var b pgx.Batch // one round trip, and one transaction
@@ -55,10 +55,10 @@ FROM waitlist w JOIN owner o ON o.id = w.owner_id LEFT JOIN (unnest($2::bigint[]
 WHERE w.id = $1 AND w.deleted_at IS NULL
 ORDER BY r.number`
 
-// Recipients implements lists.MessageStore.
+// Recipients implements owners.MessageStore.
 func (s *Signups) Recipients(
 	ctx context.Context, waitlistID string, numbers []int64,
-) (string, access.Entitlement, []lists.Recipient, error) {
+) (string, access.Entitlement, []owners.Recipient, error) {
 	rows, err := s.pool.Query(ctx, recipientsSQL, waitlistID, numbers)
 	if err != nil {
 		return "", access.Entitlement{}, nil, fmt.Errorf("read recipients: %w", err)
@@ -69,11 +69,11 @@ func (s *Signups) Recipients(
 		validUntil *time.Time
 		number     *int64
 		email      *string
-		out        []lists.Recipient
+		out        []owners.Recipient
 	)
 	tag, err := pgx.ForEachRow(rows, []any{&name, &owner.Tier, &owner.Status, &validUntil, &number, &email}, func() error {
 		if number != nil {
-			out = append(out, lists.Recipient{Number: *number, Email: *email})
+			out = append(out, owners.Recipient{Number: *number, Email: *email})
 		}
 		return nil
 	})

@@ -14,7 +14,7 @@ import (
 )
 
 // fill gives a waitlist n rows in each table that belongs to it.
-func fill(t *testing.T, o *owners, id string, n int) {
+func fill(t *testing.T, o *ownersEnv, id string, n int) {
 	t.Helper()
 	for _, sql := range []string{
 		`INSERT INTO signup (waitlist_id, number, queue_key, email, token, created_at)
@@ -30,7 +30,7 @@ func fill(t *testing.T, o *owners, id string, n int) {
 }
 
 // rows counts what a waitlist has in all tables.
-func rows(t *testing.T, o *owners, id string) (n int) {
+func rows(t *testing.T, o *ownersEnv, id string) (n int) {
 	t.Helper()
 	err := o.pool.QueryRow(t.Context(), `
 		SELECT (SELECT count(*) FROM signup WHERE waitlist_id = $1) + (SELECT count(*) FROM queue_bucket WHERE waitlist_id = $1)
@@ -42,7 +42,7 @@ func rows(t *testing.T, o *owners, id string) (n int) {
 }
 
 // purger is a purge that keeps no ids.
-func purger(o *owners, forget func(context.Context, string) error) *postgres.Purge {
+func purger(o *ownersEnv, forget func(context.Context, string) error) *postgres.Purge {
 	return &postgres.Purge{Pool: o.pool, Forget: forget, Every: time.Minute, Log: slog.New(slog.DiscardHandler)}
 }
 

@@ -14,9 +14,9 @@ import (
 	"waitlist.internal/services/signup/waitlist"
 )
 
-// queueSeen adds to b a read of the earlier referrals that the referral guard compares
+// batchGuardReads adds to b a read of the earlier referrals that the referral guard compares
 // with those of the joins. Where the guard is off it adds nothing.
-func queueSeen(b *pgx.Batch, waitlistID string, joins []*queue.Join, l *queue.Locked) {
+func batchGuardReads(b *pgx.Batch, waitlistID string, joins []*queue.Join, l *queue.Locked) {
 	var (
 		referrers         []uuid.UUID
 		networks, persons [][]byte
@@ -56,8 +56,8 @@ func queueSeen(b *pgx.Batch, waitlistID string, joins []*queue.Join, l *queue.Lo
 	})
 }
 
-// queueGuarded adds to b the referrals that the guard saw, and its findings.
-func queueGuarded(b *pgx.Batch, waitlistID string, inserts []queue.Insert) {
+// batchGuardWrites adds to b the referrals that the guard saw, and its findings.
+func batchGuardWrites(b *pgx.Batch, waitlistID string, inserts []queue.Insert) {
 	var (
 		referrers     []uuid.UUID
 		seen, flagged []int64

@@ -12,7 +12,7 @@ import (
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/views"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/waitlist"
 )
 
@@ -20,15 +20,15 @@ import (
 // list of waitlists. With 255 characters a value, a piece is well below 1 MiB.
 const tallyPiece = 500
 
-// TopReferrers implements lists.TallyStore.
-func (s *Signups) TopReferrers(ctx context.Context, waitlistID string, limit int) ([]lists.Referrer, error) {
+// TopReferrers implements owners.TallyStore.
+func (s *Signups) TopReferrers(ctx context.Context, waitlistID string, limit int) ([]owners.Referrer, error) {
 	rows, err := s.db.TopReferrers(ctx, waitlistID, int32(limit))
 	if err != nil {
 		return nil, fmt.Errorf("read top referrers: %w", err)
 	}
-	top := make([]lists.Referrer, len(rows))
+	top := make([]owners.Referrer, len(rows))
 	for i, row := range rows {
-		top[i] = lists.Referrer(row)
+		top[i] = owners.Referrer(row)
 	}
 	return top, nil
 }
@@ -50,15 +50,15 @@ ON CONFLICT (waitlist_id, field, value) DO UPDATE
 SET count = v.count + 1, last_number = greatest(v.last_number, excluded.last_number)`
 )
 
-// queueRemoved adds to b the statements that count a removed signup.
-func queueRemoved(b *pgx.Batch, waitlistID string, number int64, createdAt time.Time, referred bool, source, medium, campaign string) {
+// batchRemovalWrites adds to b the statements that count a removed signup.
+func batchRemovalWrites(b *pgx.Batch, waitlistID string, number int64, createdAt time.Time, referred bool, source, medium, campaign string) {
 	b.Queue(removedDaySQL, waitlistID, createdAt, referred)
 	if source != "" || medium != "" || campaign != "" {
 		b.Queue(removedValueSQL, waitlistID, number, source, medium, campaign)
 	}
 }
 
-// WaitlistIDs implements lists.TallyStore.
+// WaitlistIDs implements owners.TallyStore.
 func (s *Signups) WaitlistIDs(ctx context.Context, next func([]string) error) error {
 	for after := "00000000-0000-0000-0000-000000000000"; ; {
 		ids, err := s.db.ListWaitlistIDs(ctx, after, tallyPiece)
@@ -100,14 +100,14 @@ SELECT field, value, sum(count)::bigint, max(last_number) FROM (
 GROUP BY field, value`
 )
 
-// Tally implements lists.TallyStore.
-func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(lists.Tally) error) error {
+// Tally implements owners.TallyStore.
+func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(owners.Tally) error) error {
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// Reading the whole list takes longer than a request may.
 		if err := pg.NoTimeouts(ctx, tx); err != nil {
 			return err
 		}
-		var first lists.Tally
+		var first owners.Tally
 		err := tx.QueryRow(ctx, `
 			SELECT coalesce((SELECT last_number FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1), 0)
 			FROM waitlist w WHERE id = $1 AND deleted_at IS NULL`, waitlistID).Scan(&first.LastNumber)
@@ -120,13 +120,13 @@ func (s *Signups) Tally(ctx context.Context, waitlistID string, next func(lists.
 		if err := next(first); err != nil {
 			return err
 		}
-		if err := pieces(ctx, tx, dayTallySQL, waitlistID, func(days []lists.DayTally) error {
-			return next(lists.Tally{Days: days})
+		if err := pieces(ctx, tx, dayTallySQL, waitlistID, func(days []owners.DayTally) error {
+			return next(owners.Tally{Days: days})
 		}); err != nil {
 			return fmt.Errorf("tally days: %w", err)
 		}
-		if err := pieces(ctx, tx, valueTallySQL, waitlistID, func(values []lists.ValueTally) error {
-			return next(lists.Tally{Values: values})
+		if err := pieces(ctx, tx, valueTallySQL, waitlistID, func(values []owners.ValueTally) error {
+			return next(owners.Tally{Values: values})
 		}); err != nil {
 			return fmt.Errorf("tally values: %w", err)
 		}
@@ -170,7 +170,7 @@ SELECT $1, v.key, ARRAY[v.payload], '' FROM unnest($2::text[], $3::bytea[]) AS v
 func (s *Signups) CountViews(ctx context.Context, counts []views.Count) error {
 	keys, payloads := make([]string, len(counts)), make([][]byte, len(counts))
 	for i, c := range counts {
-		_, key, events, _, err := outbox.Row(ctx, message(c.WaitlistID, lists.ViewsEvent(c)))
+		_, key, events, _, err := outbox.Row(ctx, message(c.WaitlistID, owners.ViewsEvent(c)))
 		if err != nil {
 			return err
 		}

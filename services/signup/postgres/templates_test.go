@@ -18,7 +18,7 @@ import (
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup/kafka"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/waitlist"
 )
 
@@ -222,7 +222,7 @@ func TestTemplateDeleted(t *testing.T) {
 		want(t, o.remove(t.Context(), ada.AccountID, gone), "")
 	}
 	for _, tt := range []struct {
-		w       lists.OwnedWaitlist
+		w       owners.OwnedWaitlist
 		actor   access.Actor
 		version int64
 		want    waitlist.EmailTemplates
@@ -249,7 +249,7 @@ func TestTemplateDeleted(t *testing.T) {
 }
 
 // remove is what signup does about a deleted template.
-func (o *owners) remove(ctx context.Context, ownerID, templateID string) error {
+func (o *ownersEnv) remove(ctx context.Context, ownerID, templateID string) error {
 	ev := &eventv1.Event{Payload: &eventv1.Event_TemplateDeleted{TemplateDeleted: &eventv1.TemplateDeleted{
 		AccountId:  ownerID,
 		TemplateId: templateID,
@@ -262,12 +262,12 @@ func (o *owners) remove(ctx context.Context, ownerID, templateID string) error {
 func TestTemplateDeletedWhileItIsAssigned(t *testing.T) {
 	t.Parallel()
 	const mail = "offboarding"
-	for name, assigning := range map[string]func(o *owners, ada access.Actor, id string) error{
-		"new waitlist": func(o *owners, ada access.Actor, id string) error {
+	for name, assigning := range map[string]func(o *ownersEnv, ada access.Actor, id string) error{
+		"new waitlist": func(o *ownersEnv, ada access.Actor, id string) error {
 			_, _, err := o.Create(t.Context(), ada, "", assign(mail, id), "")
 			return err
 		},
-		"waitlist": func(o *owners, ada access.Actor, id string) error {
+		"waitlist": func(o *ownersEnv, ada access.Actor, id string) error {
 			w := create(t, o, ada, `{"name":"x"}`)
 			_, err := o.Update(t.Context(), ada, w.ID, assign(mail, id))
 			return err
@@ -302,22 +302,22 @@ func TestTemplateDeletedWhileItIsAssigned(t *testing.T) {
 		id := o.templates.add(ada.AccountID, mail)
 		w := create(t, o, ada, `{"name":"x"}`)
 		removed := make(chan error, 1)
-		_, err := o.store.ChangeWaitlist(t.Context(), w.ID, audit.Entry{}, func(w waitlist.Waitlist, _ int64) (lists.Draft, error) {
+		_, err := o.store.ChangeWaitlist(t.Context(), w.ID, audit.Entry{}, func(w waitlist.Waitlist, _ int64) (owners.Draft, error) {
 			go func() { removed <- o.remove(context.WithoutCancel(t.Context()), ada.AccountID, id) }()
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
 			for waits := false; !waits; <-tick.C {
 				if len(removed) > 0 {
-					return lists.Draft{}, errors.New("the deletion does not wait")
+					return owners.Draft{}, errors.New("the deletion does not wait")
 				}
 				if err := o.pool.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = `+
 					`current_database()`).Scan(&waits); err != nil {
-					return lists.Draft{}, err
+					return owners.Draft{}, err
 				}
 			}
 			w.Settings.EmailTemplates.Offboarding = id
 			stored, err := w.Settings.Stored()
-			return lists.Draft{Name: w.Name, Settings: stored}, err
+			return owners.Draft{Name: w.Name, Settings: stored}, err
 		})
 		want(t, err, "")
 		want(t, <-removed, "")

@@ -18,7 +18,7 @@ import (
 	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/postgres/db"
 	"waitlist.internal/services/signup/waitlist"
 )
@@ -26,7 +26,7 @@ import (
 // createScope is the idempotency scope of new waitlists.
 const createScope = "waitlists.create"
 
-// Waitlists implements lists.WaitlistStore. Lock order: owner before waitlist.
+// Waitlists implements owners.WaitlistStore. Lock order: owner before waitlist.
 type Waitlists struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
@@ -66,20 +66,20 @@ func waitlistOf(row db.GetWaitlistRow) (w *waitlist.Waitlist, err error) {
 	return w, nil
 }
 
-// Waitlist implements lists.WaitlistStore.
+// Waitlist implements owners.WaitlistStore.
 func (s *Waitlists) Waitlist(ctx context.Context, id string) (*waitlist.Waitlist, error) {
 	return getWaitlist(ctx, s.db, id)
 }
 
-// Waitlists implements lists.WaitlistStore.
-func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) (out []lists.ListedWaitlist, ownerVersion int64, err error) {
+// Waitlists implements owners.WaitlistStore.
+func (s *Waitlists) Waitlists(ctx context.Context, ownerID string) (out []owners.ListedWaitlist, ownerVersion int64, err error) {
 	rows, err := s.db.ListWaitlists(ctx, ownerID)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list waitlists: %w", err)
 	}
-	out = make([]lists.ListedWaitlist, len(rows))
+	out = make([]owners.ListedWaitlist, len(rows))
 	for i, row := range rows {
-		out[i] = lists.ListedWaitlist{ID: row.ID, Name: row.Name, SignupCount: row.SignupCount, CreatedAt: row.CreatedAt}
+		out[i] = owners.ListedWaitlist{ID: row.ID, Name: row.Name, SignupCount: row.SignupCount, CreatedAt: row.CreatedAt}
 		ownerVersion = row.OwnerVersion
 	}
 	return out, ownerVersion, nil
@@ -92,9 +92,9 @@ type creation struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// CreateWaitlist implements lists.WaitlistStore.
+// CreateWaitlist implements owners.WaitlistStore.
 func (s *Waitlists) CreateWaitlist(
-	ctx context.Context, c lists.Creation, build func(templatesDeleted int64) (lists.Draft, error),
+	ctx context.Context, c owners.Creation, build func(templatesDeleted int64) (owners.Draft, error),
 ) (w *waitlist.Waitlist, replayed bool, err error) {
 	req := idempotency.Request{Scope: createScope, AccountID: c.AccountID, Key: c.Key, Content: c.Content}
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
@@ -151,9 +151,9 @@ func (s *Waitlists) CreateWaitlist(
 	return w, replayed, nil
 }
 
-// ChangeWaitlist implements lists.WaitlistStore.
+// ChangeWaitlist implements owners.WaitlistStore.
 func (s *Waitlists) ChangeWaitlist(
-	ctx context.Context, id string, by audit.Entry, change func(w waitlist.Waitlist, templatesDeleted int64) (lists.Draft, error),
+	ctx context.Context, id string, by audit.Entry, change func(w waitlist.Waitlist, templatesDeleted int64) (owners.Draft, error),
 ) (w *waitlist.Waitlist, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		q := s.db.WithTx(tx)
@@ -205,7 +205,7 @@ func (s *Waitlists) ChangeWaitlist(
 	return w, nil
 }
 
-// DeleteWaitlist implements lists.WaitlistStore.
+// DeleteWaitlist implements owners.WaitlistStore.
 func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string, by audit.Entry) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		ownerID, err := s.db.WithTx(tx).DeleteWaitlist(ctx, id)
@@ -230,13 +230,13 @@ func (s *Waitlists) DeleteWaitlist(ctx context.Context, id string, by audit.Entr
 func (s *Waitlists) announceDeletion(ctx context.Context, tx pgx.Tx, ownerID string, ids ...string) error {
 	msgs := make([]outbox.Message, len(ids))
 	for i, id := range ids {
-		msgs[i] = message(id, lists.WaitlistDeleted(id, ownerID, s.now()))
+		msgs[i] = message(id, owners.WaitlistDeleted(id, ownerID, s.now()))
 	}
 	return outbox.Insert(ctx, tx, msgs...)
 }
 
-// SetOwner implements lists.WaitlistStore.
-func (s *Waitlists) SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error {
+// UpsertEntitlement implements owners.WaitlistStore.
+func (s *Waitlists) UpsertEntitlement(ctx context.Context, ownerID string, e access.Entitlement) error {
 	return setOwner(ctx, s.db, ownerID, e)
 }
 
@@ -266,7 +266,7 @@ func (s *Waitlists) UpdateOwner(ctx context.Context, tx pgx.Tx, ownerID string, 
 	return setOwner(ctx, q, ownerID, e)
 }
 
-// CloseOwner implements lists.WaitlistStore.
+// CloseOwner implements owners.WaitlistStore.
 func (s *Waitlists) CloseOwner(ctx context.Context, ownerID string) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error { return s.CloseOwnerIn(ctx, tx, ownerID) })
 	if err == nil {

@@ -24,14 +24,14 @@ import (
 	"waitlist.internal/libs/seal"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
 	"waitlist.internal/services/signup/kafka"
-	"waitlist.internal/services/signup/lists"
+	"waitlist.internal/services/signup/owners"
 	"waitlist.internal/services/signup/postgres"
 	"waitlist.internal/services/signup/waitlist"
 )
 
-// owners is the owners' side on a database of the test's own.
-type owners struct {
-	*lists.Owners
+// ownersEnv is the owners' side on a database of the test's own.
+type ownersEnv struct {
+	*owners.Owners
 	store *postgres.Waitlists
 	pool  *pgxpool.Pool
 	// templates are messaging's.
@@ -42,21 +42,21 @@ type owners struct {
 	now   time.Time
 }
 
-func newOwners(t *testing.T) *owners {
+func newOwners(t *testing.T) *ownersEnv {
 	t.Helper()
-	o := &owners{pool: database(t), templates: &templates{}, now: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.UTC)}
+	o := &ownersEnv{pool: database(t), templates: &templates{}, now: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.UTC)}
 	o.store = postgres.NewWaitlists(o.pool, func() { o.woken.Add(1) }, o.clock)
-	o.Owners = lists.NewOwners(o.store, secrets(t), o.templates, lists.Bounds{}, o.clock)
+	o.Owners = owners.NewOwners(o.store, secrets(t), o.templates, owners.Bounds{}, o.clock)
 	return o
 }
 
-func (o *owners) clock() time.Time {
+func (o *ownersEnv) clock() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.now
 }
 
-func (o *owners) advance(d time.Duration) {
+func (o *ownersEnv) advance(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.now = o.now.Add(d)
@@ -79,7 +79,7 @@ func join(actor *access.Actor, owner access.Actor, role access.Role) {
 	actor.Grants = append(actor.Grants, g)
 }
 
-func create(t *testing.T, o *owners, actor access.Actor, body string) lists.OwnedWaitlist {
+func create(t *testing.T, o *ownersEnv, actor access.Actor, body string) owners.OwnedWaitlist {
 	t.Helper()
 	w, _, err := o.Create(t.Context(), actor, "", []byte(body), "")
 	if err != nil {
@@ -99,7 +99,7 @@ func want(t *testing.T, err error, code apierr.Code) {
 	}
 }
 
-func settings(t *testing.T, w lists.OwnedWaitlist) waitlist.Settings {
+func settings(t *testing.T, w owners.OwnedWaitlist) waitlist.Settings {
 	t.Helper()
 	var s waitlist.Settings
 	if err := json.Unmarshal(w.SettingsJSON, &s); err != nil {
@@ -376,7 +376,7 @@ func TestReseal(t *testing.T) {
 	if n, err = o.store.Reseal(t.Context(), both.Renew); n != 1 || !errors.Is(err, seal.ErrCorrupt) {
 		t.Errorf("the second run: %d, %v", n, err)
 	}
-	alone := lists.NewOwners(o.store, ring(key("k2")), o.templates, lists.Bounds{}, o.clock)
+	alone := owners.NewOwners(o.store, ring(key("k2")), o.templates, owners.Bounds{}, o.clock)
 	got, err := alone.Get(t.Context(), ada, w.ID)
 	want(t, err, "")
 	if s := settings(t, got); s.SlackWebhookURL != "https://slack.example/1" || s.WebhookURL != "https://hook.example/1" {
@@ -459,7 +459,7 @@ func TestIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	o, ada, bob := newOwners(t), account(access.Pro), account(access.Pro)
 	join(&bob, ada, access.Admin)
-	post := func(actor access.Actor, email, body, key string) (lists.OwnedWaitlist, bool, error) {
+	post := func(actor access.Actor, email, body, key string) (owners.OwnedWaitlist, bool, error) {
 		return o.Create(t.Context(), actor, email, []byte(body), key)
 	}
 	count := func() (n int) {
@@ -552,12 +552,12 @@ func TestIdempotencyKeyConcurrently(t *testing.T) {
 func TestIdempotencyKeyStillRunning(t *testing.T) {
 	t.Parallel()
 	o, ada := newOwners(t), account(access.Pro)
-	c := lists.Creation{
+	c := owners.Creation{
 		ID: uuid.NewString(), CreatedAt: o.now, OwnerID: ada.AccountID, Owner: ada.Grants[0].Entitlement,
 		AccountID: ada.AccountID, Key: "key", Content: []byte("c"),
 	}
-	draft := func(int64) (lists.Draft, error) { return lists.Draft{Name: "x", Settings: []byte(`{}`)}, nil }
-	_, _, err := o.store.CreateWaitlist(t.Context(), c, func(deleted int64) (lists.Draft, error) {
+	draft := func(int64) (owners.Draft, error) { return owners.Draft{Name: "x", Settings: []byte(`{}`)}, nil }
+	_, _, err := o.store.CreateWaitlist(t.Context(), c, func(deleted int64) (owners.Draft, error) {
 		_, _, err := o.store.CreateWaitlist(t.Context(), c, draft)
 		want(t, err, apierr.Conflict)
 		if apierr.From(err).RetryAfter == 0 {

@@ -409,7 +409,7 @@ func TestMoves(t *testing.T) {
 		for i, at := range referrers {
 			joins = append(joins, newcomer(w, fmt.Sprint(i), byte(100+i), byte(at+1)))
 		}
-		reach := queue.Reach(joins)
+		reach := queue.KeysNeeded(joins)
 		l := &queue.Locked{LastKey: key, Referrers: map[queue.Token]queue.ReferrerRow{}, Present: map[string]queue.PresentRow{}}
 		for _, at := range referrers {
 			n := min(at, reach[tokenOf(byte(at+1))])

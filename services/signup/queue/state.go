@@ -55,7 +55,7 @@ type ReferrerRow struct {
 	Number, Count int64
 	Email         string
 	// Key is its queue key. Ahead has the keys of the signups directly ahead of it, the
-	// nearest first, at most as many as Reach says. Front says that there are no others ahead.
+	// nearest first, at most as many as KeysNeeded says. Front says that there are no others ahead.
 	Key   int64
 	Ahead []int64
 	Front bool

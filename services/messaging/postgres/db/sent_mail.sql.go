@@ -233,7 +233,7 @@ func (q *Queries) ClaimTexts(ctx context.Context, lease time.Duration, most int6
 	return items, nil
 }
 
-const DeferMail = `-- name: DeferMail :exec
+const DeferMail = `-- name: DeferMail :execrows
 UPDATE sent_mail SET due_at = now() + $1::interval, deferrals = deferrals + 1, error = $2, claim = NULL
 WHERE event_id = $3 AND claim = $4::uuid
 `
@@ -246,17 +246,20 @@ type DeferMailParams struct {
 }
 
 // By sent_mail_pkey.
-func (q *Queries) DeferMail(ctx context.Context, arg DeferMailParams) error {
-	_, err := q.db.Exec(ctx, DeferMail,
+func (q *Queries) DeferMail(ctx context.Context, arg DeferMailParams) (int64, error) {
+	result, err := q.db.Exec(ctx, DeferMail,
 		arg.Pause,
 		arg.Reason,
 		arg.EventID,
 		arg.Claim,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
-const EndMail = `-- name: EndMail :exec
+const EndMail = `-- name: EndMail :execrows
 
 UPDATE sent_mail SET state = $1, error = $2, ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
@@ -273,14 +276,17 @@ type EndMailParams struct {
 // Each claim of a mail has a value of its own, which goes when the mail is canceled, ended or returned. So the statements
 // below change nothing once the claim is gone.
 // By sent_mail_pkey.
-func (q *Queries) EndMail(ctx context.Context, arg EndMailParams) error {
-	_, err := q.db.Exec(ctx, EndMail,
+func (q *Queries) EndMail(ctx context.Context, arg EndMailParams) (int64, error) {
+	result, err := q.db.Exec(ctx, EndMail,
 		arg.State,
 		arg.Reason,
 		arg.EventID,
 		arg.Claim,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const MailNotified = `-- name: MailNotified :one

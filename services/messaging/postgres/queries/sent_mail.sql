@@ -67,13 +67,13 @@ RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_e
 -- Each claim of a mail has a value of its own, which goes when the mail is canceled, ended or returned. So the statements
 -- below change nothing once the claim is gone.
 
--- name: EndMail :exec
+-- name: EndMail :execrows
 -- By sent_mail_pkey.
 UPDATE sent_mail SET state = @state, error = @reason, ended_at = now(), claim = NULL,
     recipient = '', waitlist_name = '', owner_email = '', first_name = '', last_name = ''
 WHERE event_id = @event_id AND claim = @claim::uuid;
 
--- name: DeferMail :exec
+-- name: DeferMail :execrows
 -- By sent_mail_pkey.
 UPDATE sent_mail SET due_at = now() + sqlc.arg(pause)::interval, deferrals = deferrals + 1, error = @reason, claim = NULL
 WHERE event_id = @event_id AND claim = @claim::uuid;

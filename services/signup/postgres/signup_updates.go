@@ -57,7 +57,7 @@ func (s *Signups) Remove(ctx context.Context, w *waitlist.Waitlist, number int64
 		b.Queue(`SELECT queue_leave($1, $2)`, w.ID, key)
 		b.Queue(db.DeleteFlagged, w.ID, number)
 		b.Queue(changeSQL+`ARRAY[$9::bigint])`, append(changeArgs(w.ID, st, st.LastNumber+1), number)...)
-		queueRemoved(&b, w.ID, number, created, referred, utm[0], utm[1], utm[2])
+		batchRemovalWrites(&b, w.ID, number, created, referred, utm[0], utm[1], utm[2])
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("log removal: %w", err)
 		}

@@ -61,15 +61,15 @@ type TemplateReader interface {
 	Template(ctx context.Context, ownerID, id string) (Template, error)
 }
 
-// ofSignup reports whether mails of a kind depend on a Mailing.
-func (k Kind) ofSignup() bool {
+// needsMailing reports whether mails of a kind depend on a Mailing.
+func (k Kind) needsMailing() bool {
 	return k == SignupConfirmation || k == ReferralMilestone || k == Offboarding || k == ReferralNotification || k == ReferralSMS ||
 		k == SignupLink
 }
 
 // Addressed reports whether requests of a kind contain the recipient. The recipients of other mails
 // come from their Mailing.
-func (k Kind) Addressed() bool { return !k.ofSignup() || k == Offboarding }
+func (k Kind) Addressed() bool { return !k.needsMailing() || k == Offboarding }
 
 // marketing reports whether recipients can opt out of mails of a kind.
 func (k Kind) marketing() bool {
@@ -154,7 +154,7 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 			return nil, "", &sourceError{err}
 		}
 	}
-	if !r.Kind.ofSignup() {
+	if !r.Kind.needsMailing() {
 		if err := s.wanted(ctx, r); err != nil {
 			return nil, "", err
 		}
@@ -163,7 +163,7 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 			err = s.from(ctx, &m, r.AccountID, r.WaitlistName)
 		}
 		if err == nil {
-			uses, refused := s.Limits.Person(ctx, r, m.To)
+			uses, refused := s.Limits.PlatformMail(ctx, r, m.To)
 			err = s.charge(ctx, r.EventID, now, uses, refused)
 		}
 		return func(ctx context.Context) error { return s.Provider.Send(ctx, m) }, m.To, err
@@ -207,9 +207,9 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 		var uses []Use
 		var refused error
 		if r.Kind == SignupLink { // a stranger may have asked: this does not use up what the owner may send
-			uses, refused = s.Limits.Person(ctx, r, m.To)
+			uses, refused = s.Limits.PlatformMail(ctx, r, m.To)
 		} else {
-			uses, refused = s.Limits.Mail(ctx, r.Kind, about.OwnerID, m.To)
+			uses, refused = s.Limits.OwnerMail(ctx, r.Kind, about.OwnerID, m.To)
 		}
 		err = s.charge(ctx, r.EventID, now, uses, refused)
 	}
@@ -248,7 +248,7 @@ func (s *Sender) wanted(ctx context.Context, r Request) error {
 // compose composes a mail about a signup, from the assigned template if its kind uses one.
 func (s *Sender) compose(ctx context.Context, r Request, about Mailing, now time.Time) (Mail, error) {
 	if r.Kind.template() == "" {
-		return s.Composer.ComposeBuiltIn(r, about, now)
+		return s.Composer.ComposeForSignup(r, about, now)
 	}
 	id := about.Templates[r.Kind.template()]
 	if !canonical(id) {

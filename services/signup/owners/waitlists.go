@@ -1,5 +1,5 @@
-// Package lists is the owners' side of waitlists, and what other services ask about them.
-package lists
+// Package owners is the owners' side of waitlists, and what other services ask about them.
+package owners
 
 import (
 	"context"
@@ -197,7 +197,7 @@ func (o *Owners) List(ctx context.Context, actor access.Actor) ([]ListedWaitlist
 		}
 		out = append(out, lists...)
 		if len(lists) > 0 {
-			if err := o.refresh(ctx, ownerVersion, grant); err != nil {
+			if err := o.storeNewerEntitlement(ctx, ownerVersion, grant); err != nil {
 				return nil, err
 			}
 		}
@@ -292,7 +292,7 @@ func (o *Owners) admit(ctx context.Context, actor access.Actor, w waitlist.Waitl
 	if err := actor.MemberGate(grant, o.now()); err != nil {
 		return err
 	}
-	return o.refresh(ctx, w.Owner.Version, grant)
+	return o.storeNewerEntitlement(ctx, w.Owner.Version, grant)
 }
 
 // writable checks whether the actor may write for the owner.
@@ -303,13 +303,13 @@ func (o *Owners) writable(actor access.Actor, grant access.Grant) error {
 	return grant.RequireWrite()
 }
 
-// refresh stores grant's entitlement if its version is above stored: it may be
+// storeNewerEntitlement stores grant's entitlement if its version is above stored: it may be
 // newer than the last event's.
-func (o *Owners) refresh(ctx context.Context, stored int64, grant access.Grant) error {
+func (o *Owners) storeNewerEntitlement(ctx context.Context, stored int64, grant access.Grant) error {
 	if grant.Entitlement.Version <= stored {
 		return nil
 	}
-	return o.store.SetOwner(ctx, grant.OwnerID, grant.Entitlement)
+	return o.store.UpsertEntitlement(ctx, grant.OwnerID, grant.Entitlement)
 }
 
 // draft applies a request body to w. A waitlist without a name is new. draft reports
@@ -334,10 +334,10 @@ func (o *Owners) draft(raw []byte, w waitlist.Waitlist, tier access.Tier, check 
 		in.Fail("name", fmt.Sprintf("This must have at most %d characters.", maxWaitlistName))
 	}
 	draft := Draft{Name: name}
-	var gated, unsure error
+	var tierErr, templateErr error
 	if patch, ok := in.Object("settings"); ok {
-		draft.Settings, gated, err = w.Settings.Merge(patch, w.ID, tier, o.secrets, func(a waitlist.Assignment) bool {
-			unsure = check.err
+		draft.Settings, tierErr, err = w.Settings.Merge(patch, w.ID, tier, o.secrets, func(a waitlist.Assignment) bool {
+			templateErr = check.err
 			return !slices.Contains(check.unknown, a)
 		})
 	} else {
@@ -352,10 +352,10 @@ func (o *Owners) draft(raw []byte, w waitlist.Waitlist, tier access.Tier, check 
 	if err := in.Err(); err != nil {
 		return Draft{}, err
 	}
-	if unsure != nil {
-		return Draft{}, unsure
+	if templateErr != nil {
+		return Draft{}, templateErr
 	}
-	return draft, gated
+	return draft, tierErr
 }
 
 func (o *Owners) owned(w *waitlist.Waitlist, grant access.Grant) (OwnedWaitlist, error) {

@@ -1,4 +1,4 @@
-package lists
+package owners
 
 import (
 	"context"
@@ -19,8 +19,8 @@ type Templates interface {
 
 // templateStore counts the deletions of templates.
 type templateStore interface {
-	// SetOwner stores an entitlement unless the stored one is at least as new.
-	SetOwner(ctx context.Context, ownerID string, e access.Entitlement) error
+	// UpsertEntitlement stores an entitlement unless the stored one is at least as new.
+	UpsertEntitlement(ctx context.Context, ownerID string, e access.Entitlement) error
 	// TemplatesDeleted counts the deleted templates of an owner. The count passed to
 	// build and change of WaitlistStore holds until their result is committed. A template that is
 	// deleted after that is removed from the stored settings.
@@ -81,7 +81,7 @@ func (c templateChecker) checkTemplates(ctx context.Context, owner access.Grant,
 	}
 	// The store counts deletions only for owners that it has. An owner without a
 	// waitlist is not stored yet.
-	if err := c.store.SetOwner(ctx, owner.OwnerID, owner.Entitlement); err != nil {
+	if err := c.store.UpsertEntitlement(ctx, owner.OwnerID, owner.Entitlement); err != nil {
 		return templateCheck{}, err
 	}
 	deleted, err := c.store.TemplatesDeleted(ctx, owner.OwnerID)
