@@ -51,7 +51,9 @@ SET count = v.count + 1, last_number = greatest(v.last_number, excluded.last_num
 )
 
 // batchRemovalWrites adds to b the statements that count a removed signup.
-func batchRemovalWrites(b *pgx.Batch, waitlistID string, number int64, createdAt time.Time, referred bool, source, medium, campaign string) {
+func batchRemovalWrites(
+	b *pgx.Batch, waitlistID string, number int64, createdAt time.Time, referred bool, source, medium, campaign string,
+) {
 	b.Queue(removedDaySQL, waitlistID, createdAt, referred)
 	if source != "" || medium != "" || campaign != "" {
 		b.Queue(removedValueSQL, waitlistID, number, source, medium, campaign)
