@@ -48,14 +48,14 @@ func Alerts() []Alert {
 			"curl -s http://<pod>:8081/readyz", "redis-cli -u \"$REDIS_URL\" INFO replication | grep role",
 			"redis-cli -u \"$REDIS_URL\" INFO memory"),
 		away("WaitlistKafkaAway", "kafka", "critical", "The API works and the outbox grows. It drains by itself when Kafka is back.",
-			"curl -s http://<pod>:8081/readyz", "kafka-topics.sh --bootstrap-server \"$KAFKA\" --describe   # not tried",
+			"curl -s http://<pod>:8081/readyz", "kafka-topics.sh --bootstrap-server \"$KAFKA\" --describe",
 			"curl -s http://<pod>:8081/metrics | grep ^outbox_"),
 		{
 			"WaitlistOutboxOld", `max by (service) (outbox_oldest_seconds{$NS}) > 60`, "2m", "critical",
 			"An event of {{ $labels.service }} has waited {{ $value | humanizeDuration }} to reach Kafka.",
 			Runbook{"Kafka is unreachable or rejects events, or the relay hangs: see [a stuck outbox](debugging.md#a-stuck-outbox).", []string{
 				"curl -s http://<pod>:8081/metrics | grep ^outbox_",
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep outbox",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep outbox",
 				"SELECT topic, count(*), min(created_at) FROM signup.outbox WHERE parked_at IS NULL GROUP BY 1;",
 			}},
 		},
@@ -65,7 +65,7 @@ func Alerts() []Alert {
 			Runbook{"A stale connection holds the relay's lock, or no replica reaches Postgres.", []string{
 				"SELECT pid, state, application_name, backend_start FROM pg_stat_activity WHERE application_name LIKE '%outbox relay';",
 				"SELECT * FROM pg_locks WHERE locktype = 'advisory';",
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep 'outbox relay'",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep 'outbox relay'",
 			}},
 		},
 		{
@@ -73,7 +73,7 @@ func Alerts() []Alert {
 			"Kafka permanently rejects {{ $value }} events of {{ $labels.service }}.",
 			Runbook{"Other events continue. Remove the cause, then release the rows: see [a stuck outbox](debugging.md#a-stuck-outbox).", []string{
 				"SELECT id, topic, key, error FROM signup.outbox WHERE parked_at IS NOT NULL;",
-				"kafka-configs.sh --bootstrap-server \"$KAFKA\" --describe --entity-type topics --all   # not tried",
+				"kafka-configs.sh --bootstrap-server \"$KAFKA\" --describe --entity-type topics --all",
 				"UPDATE signup.outbox SET parked_at = NULL, error = '' WHERE id = …;",
 			}},
 		},
@@ -83,16 +83,16 @@ unless on (service, group) sum by (service, group) (
   rate(kafka_consumer_handled_total{$NS}[5m]) + rate(kafka_consumer_skipped_total{$NS}[5m])) > 0`, "5m", "critical",
 			"The consumer group {{ $labels.group }} has a backlog but handles no events.",
 			Runbook{"A server that the handler needs is unreachable, or the reader hangs. A reader that hangs is replaced after 45 s.", []string{
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep 'event failed'",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep 'event failed'",
 				"curl -s http://<pod>:8081/metrics | grep ^kafka_consumer_retries_total",
-				"kafka-consumer-groups.sh --bootstrap-server \"$KAFKA\" --all-groups --describe   # not tried",
+				"kafka-consumer-groups.sh --bootstrap-server \"$KAFKA\" --all-groups --describe",
 			}},
 		},
 		{
 			"WaitlistDeadLetters", `sum by (service, group, reason) (increase(kafka_consumer_dead_letters_total{$NS}[15m])) > 0`, "0m", "warning",
 			"The consumer group {{ $labels.group }} dead-letters events: {{ $labels.reason }}.",
 			Runbook{"Other events continue. Remove the cause, then replay: see [dead letters](operations.md#dead-letters).", []string{
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 1h --prefix | grep 'message dead-lettered'",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=1h --prefix | grep 'message dead-lettered'",
 				"go run ./tools/cmd/replay -h", "go run ./tools/cmd/replay",
 			}},
 		},
@@ -100,7 +100,7 @@ unless on (service, group) sum by (service, group) (
 			"WaitlistPaymentsAway", `max by (service) (billing_provider_breaker_open{$NS}) == 1`, "2m", "critical",
 			"The payment provider does not respond.",
 			Runbook{"Checkout, portal and cancellation answer 502. Payments made meanwhile are fetched later.", []string{
-				"kubectl logs --selector app.kubernetes.io/name=billing --since 10m | grep 'payment provider'",
+				"kubectl logs --selector=app.kubernetes.io/name=billing --since=10m | grep 'payment provider'",
 				"curl -sI https://api.stripe.com/healthcheck", "go run ./services/billing/cmd/reconcile",
 			}},
 		},
@@ -109,9 +109,9 @@ unless on (service, group) sum by (service, group) (
 unless on (service) sum by (service) (rate(messaging_mails_total{$NS,outcome="sent"}[5m])) > 0`, "5m", "critical",
 			"The mail provider accepts no mail.",
 			Runbook{"Mails wait in the database, however long, until it accepts them. Only those whose links have expired are dropped.", []string{
-				"kubectl logs --selector app.kubernetes.io/name=messaging --since 10m | grep 'mail not sent'",
+				"kubectl logs --selector=app.kubernetes.io/name=messaging --since=10m | grep 'mail not sent'",
 				"SELECT kind, count(*), min(requested_at) FROM messaging.sent_mail WHERE state = 'queued' GROUP BY 1;",
-				"openssl s_client -starttls smtp -connect \"$SMTP_HOST:$SMTP_PORT\" </dev/null   # not tried",
+				"openssl s_client -starttls smtp -connect \"$SMTP_HOST:$SMTP_PORT\" </dev/null",
 			}},
 		},
 		{
@@ -141,8 +141,8 @@ unless on (service) sum by (service) (rate(ratelimit_requests_total{$NS,decision
 			"A pod of {{ $labels.service }} has nearly the 5,000 connections that HTTP_MAX_CONNS allows.",
 			Runbook{"Clients hold connections open. Above the bound, new ones are closed at once. Limit clients at the gateway.", []string{
 				"curl -s http://<pod>:8081/metrics | grep ^http_server_",
-				"ss -tn state established '( sport = :8080 )' | awk '{print $5}' | sort | uniq -c | sort -n | tail   # not tried",
-				"kubectl get deployment --selector app.kubernetes.io/part-of=waitlist",
+				"ss -tn state established '( sport = :8080 )' | awk '{print $5}' | sort | uniq -c | sort -n | tail",
+				"kubectl get deployment --selector=app.kubernetes.io/part-of=waitlist",
 			}},
 		},
 		{
@@ -150,9 +150,9 @@ unless on (service) sum by (service) (rate(ratelimit_requests_total{$NS,decision
 unless on (service) min by (service) (waitlist_dependency_up{$NS,dependency="kafka"}) == 0`, "5m", "warning",
 			"Kafka responds but rejects messages of {{ $labels.service }}.",
 			Runbook{"A topic is read-only, too few replicas are in sync, or the user may not write. The rows stay in the outbox.", []string{
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep 'outbox'",
-				"kafka-topics.sh --bootstrap-server \"$KAFKA\" --describe --under-min-isr-partitions   # not tried",
-				"kafka-acls.sh --bootstrap-server \"$KAFKA\" --list   # not tried",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep 'outbox'",
+				"kafka-topics.sh --bootstrap-server \"$KAFKA\" --describe --under-min-isr-partitions",
+				"kafka-acls.sh --bootstrap-server \"$KAFKA\" --list",
 			}},
 		},
 		{
@@ -172,7 +172,7 @@ unless on (service) sum by (service) (increase(messaging_mails_total{$NS,outcome
 			"A mail has waited {{ $value | humanizeDuration }}, and none was sent for an hour.",
 			Runbook{"The provider defers all mails (such as with 451), or one mailbox defers and there was no other mail to send.", []string{
 				"SELECT kind, deferrals, count(*), min(requested_at), min(error) FROM messaging.sent_mail WHERE state = 'queued' GROUP BY 1, 2;",
-				"kubectl logs --selector app.kubernetes.io/name=messaging --since 1h | grep 'mail not sent'",
+				"kubectl logs --selector=app.kubernetes.io/name=messaging --since=1h | grep 'mail not sent'",
 				"curl -s http://<messaging>:8081/metrics | grep -E '^messaging_(oldest|mails)'",
 			}},
 		},
@@ -182,7 +182,7 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 			"A blast began {{ $value | humanizeDuration }} ago, and no blast makes progress.",
 			Runbook{"The provider is unreachable or defers everything, or signup does not list the recipients. It resumes by itself.", []string{
 				"SELECT id, state, planned, batches, batches_ended, plan_at FROM messaging.blast WHERE ended_at IS NULL ORDER BY id;",
-				"kubectl logs --selector app.kubernetes.io/name=messaging --since 10m | grep blast",
+				"kubectl logs --selector=app.kubernetes.io/name=messaging --since=10m | grep blast",
 				"curl -s http://<messaging>:8081/metrics | grep ^messaging_blast",
 			}},
 		},
@@ -192,7 +192,7 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 			"{{ $value | humanize }} logins per second are rejected.",
 			Runbook{"Somebody guesses passwords. Ten failures lock an account for one address, a hundred an address for all accounts.", []string{
 				"SELECT count(*), count(DISTINCT account), count(DISTINCT address) FROM account.login_failure;",
-				"kubectl logs --selector app.kubernetes.io/name=account --since 10m | grep '\"route\":\"/v1/auth/login\"' | tail",
+				"kubectl logs --selector=app.kubernetes.io/name=account --since=10m | grep '\"route\":\"/v1/auth/login\"' | tail",
 				"curl -s http://<account>:8081/metrics | grep ^account_password_checks",
 			}},
 		},
@@ -201,7 +201,7 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
   > 1.1 * sum by (service) (increase(otel_sdk_exporter_span_exported_total{$NS}[10m])) + 1`, "10m", "warning",
 			"Spans of {{ $labels.service }} do not reach the collector.",
 			Runbook{"The collector is unreachable, rejects spans, or is too slow for TRACES_PER_SECOND. Requests do not wait for it.", []string{
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep -i 'traces export'",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep -i 'traces export'",
 				"curl -s http://<pod>:8081/metrics | grep ^otel_sdk_",
 				"kubectl get networkpolicy",
 			}},
@@ -211,8 +211,8 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 			`min by (service, dependency) (waitlist_certificate_expiry_timestamp_seconds{$NS}) - time() < 14 * 86400`, "5m", "warning",
 			"The certificate of {{ $labels.dependency }} expires in {{ $value | humanizeDuration }}.",
 			Runbook{"After that, the service can open no new connections. Renew it. Open connections last until they are replaced.", []string{
-				"openssl s_client -connect <host:port> -showcerts </dev/null | openssl x509 -noout -enddate -issuer   # not tried",
-				"kubectl get certificate --all-namespaces   # not tried",
+				"openssl s_client -connect <host:port> -showcerts </dev/null | openssl x509 -noout -enddate -issuer",
+				"kubectl get certificate --all-namespaces",
 				"curl -s http://<pod>:8081/metrics | grep ^waitlist_certificate",
 			}},
 		},
@@ -221,7 +221,7 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 			"The key of {{ $labels.setting }} is {{ $value | humanizeDuration }} old.",
 			Runbook{"Nothing is broken. Prepend a new key whose id is today's date: see [keys](operations.md#keys).", []string{
 				"curl -s http://<pod>:8081/metrics | grep ^waitlist_key_created",
-				"kubectl get secret --selector app.kubernetes.io/part-of=waitlist",
+				"kubectl get secret --selector=app.kubernetes.io/part-of=waitlist",
 				"go run ./tools/cmd/secrets -h",
 			}},
 		},
@@ -238,8 +238,8 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 			"WaitlistProbeFails", `sum by (step) (increase(prober_step_failures_total[5m])) >= 3`, "0m", "critical",
 			"The prober, which acts as a user, fails at the step {{ $labels.step }}.",
 			Runbook{"Users see the same failure, whatever the services' own metrics say. The prober's log has the answer and request id.", []string{
-				"kubectl --namespace prober logs deployment/prober-service --since 10m | grep 'round failed'",
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep <request id>",
+				"kubectl --namespace prober logs deployment/prober-service --since=10m | grep 'round failed'",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep <request id>",
 				"curl -si https://<api>/v1/public/waitlists/<id>/config",
 			}},
 		},
@@ -260,8 +260,8 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 		all = append(all, Alert{
 			"WaitlistNothingScraped", expr, "5m", "critical", "No pod of " + s + " can be scraped.",
 			Runbook{"No pod runs, or Prometheus cannot reach port 8081. Meanwhile, none of this service's other alerts can fire.", []string{
-				"kubectl get pods --selector app.kubernetes.io/part-of=waitlist", "kubectl get servicemonitor,networkpolicy",
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --previous --prefix | tail -50",
+				"kubectl get pods --selector=app.kubernetes.io/part-of=waitlist", "kubectl get servicemonitor,networkpolicy",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --previous --prefix | tail -50",
 			}},
 		})
 	}

@@ -57,7 +57,7 @@ func Objectives() []Objective {
 			.999, failed(signups), responses(signups),
 			Runbook{
 				"People cannot sign up.", []string{
-					"kubectl logs --selector app.kubernetes.io/name=signup --since 10m | grep '\"level\":\"ERROR\"'",
+					"kubectl logs --selector=app.kubernetes.io/name=signup --since=10m | grep '\"level\":\"ERROR\"'",
 					"curl -s http://<pod>:8081/readyz",
 					"SELECT pid, state, wait_event, now() - xact_start AS age, left(query, 80) FROM pg_stat_activity ORDER BY xact_start;",
 				},
@@ -76,7 +76,7 @@ func Objectives() []Objective {
 			"public_reads", "Public reads are answered", "99.9 % of public reads get an answer that is no server error.",
 			.999, failed(reads), responses(reads),
 			Runbook{"People cannot see their position or the form.", []string{
-				"kubectl logs --selector app.kubernetes.io/name=signup --since 10m | grep '\"level\":\"ERROR\"'",
+				"kubectl logs --selector=app.kubernetes.io/name=signup --since=10m | grep '\"level\":\"ERROR\"'",
 				"curl -s http://<pod>:8081/readyz", "redis-cli -u \"$REDIS_URL\" PING",
 			}},
 		},
@@ -84,8 +84,8 @@ func Objectives() []Objective {
 			"owners_api", "The owners' API answers", "99.9 % of owners' requests get an answer that is no server error.",
 			.999, failed(owners), responses(owners),
 			Runbook{"Owners see errors. The panel *Server errors* of the dashboard *Suite* says which route.", []string{
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep '\"level\":\"ERROR\"'",
-				"kubectl get pods --selector app.kubernetes.io/part-of=waitlist", "curl -s http://<pod>:8081/readyz",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep '\"level\":\"ERROR\"'",
+				"kubectl get pods --selector=app.kubernetes.io/part-of=waitlist", "curl -s http://<pod>:8081/readyz",
 			}},
 		},
 		{
@@ -93,8 +93,8 @@ func Objectives() []Objective {
 			.99, freshBad, freshAll,
 			Runbook{"Analytics, mails and notifications are late.", []string{
 				"curl -s http://<pod>:8081/metrics | grep -E '^(outbox_oldest|outbox_rows|kafka_consumer_lag)'",
-				"kafka-consumer-groups.sh --bootstrap-server \"$KAFKA\" --all-groups --describe   # not tried",
-				"kubectl logs --selector app.kubernetes.io/part-of=waitlist --since 10m --prefix | grep 'event failed'",
+				"kafka-consumer-groups.sh --bootstrap-server \"$KAFKA\" --all-groups --describe",
+				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep 'event failed'",
 			}},
 		},
 		{
@@ -111,7 +111,7 @@ func Objectives() []Objective {
 			.99, mailBad, mailAll,
 			Runbook{"People wait for verification and reset mails.", []string{
 				"SELECT kind, count(*), min(requested_at), max(deferrals) FROM messaging.sent_mail WHERE state = 'queued' GROUP BY 1;",
-				"kubectl logs --selector app.kubernetes.io/name=messaging --since 10m | grep 'mail not sent'",
+				"kubectl logs --selector=app.kubernetes.io/name=messaging --since=10m | grep 'mail not sent'",
 				"curl -s http://<messaging>:8081/metrics | grep ^messaging_mails_total",
 			}},
 		},
@@ -119,7 +119,7 @@ func Objectives() []Objective {
 			"payments_taken", "Payment events are accepted", "99.9 % of the provider's events are accepted at their first delivery.",
 			.999, failed(payment), responses(payment),
 			Runbook{"Payments take effect late. The provider resends the events for days.", []string{
-				"kubectl logs --selector app.kubernetes.io/name=billing --since 10m | grep '\"level\":\"ERROR\"'",
+				"kubectl logs --selector=app.kubernetes.io/name=billing --since=10m | grep '\"level\":\"ERROR\"'",
 				"curl -s http://<billing>:8081/readyz", "go run ./services/billing/cmd/reconcile",
 			}},
 		},
@@ -127,7 +127,7 @@ func Objectives() []Objective {
 			"pages_answered", "Pages are shown", "99.9 % of pages get an answer that is no server error.",
 			.999, failed(pages), responses(pages),
 			Runbook{"People cannot see forms and positions. A page answers 502 if the API fails or does not respond.", []string{
-				"kubectl logs --selector app.kubernetes.io/name=pages --since 10m | grep -E '\"level\":\"(WARN|ERROR)\"'",
+				"kubectl logs --selector=app.kubernetes.io/name=pages --since=10m | grep -E '\"level\":\"(WARN|ERROR)\"'",
 				"curl -si https://<api>/v1/public/waitlists/<id>/config", "curl -s http://<signup>:8081/readyz",
 			}},
 		},
@@ -137,7 +137,7 @@ func Objectives() []Objective {
 			Runbook{"People wait for forms and positions. A page takes as long as its API calls; the dashboard *Pages* shows both.", []string{
 				"curl -s http://<pages>:8081/metrics | grep -E '^http_server_(active|request_duration)'",
 				"curl -so /dev/null -w '%{time_total}\\n' https://<api>/v1/public/waitlists/<id>/config",
-				"kubectl top pods --selector app.kubernetes.io/name=pages   # not tried",
+				"kubectl top pods --selector=app.kubernetes.io/name=pages",
 			}},
 		},
 	}

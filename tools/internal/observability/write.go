@@ -124,7 +124,7 @@ func runbooks() (string, error) {
 		if r.Meaning == "" || len(r.Commands) != 3 {
 			errs = append(errs, fmt.Errorf("%s has no runbook: say what it means and the first three commands", name))
 		}
-		fmt.Fprintf(&pages, "\n## %s\n\n> %s (%s)\n\n%s\n\n```sh\n%s\n```\n", name, sign, severity, r.Meaning, strings.Join(r.Commands, "\n"))
+		fmt.Fprintf(&pages, "\n## %s\n\n**%s** (%s)\n\n%s\n\n```sh\n%s\n```\n", name, sign, severity, r.Meaning, strings.Join(r.Commands, "\n"))
 	}
 	for _, o := range Objectives() {
 		add(burnAlert(o), "critical, warning", "Broken too often: "+o.Promise, o.Runbook)
@@ -133,8 +133,9 @@ func runbooks() (string, error) {
 		add(a.Name, a.Severity, variable.ReplaceAllString(a.Summary, "`<$1>`"), a.Runbook)
 	}
 	return "<!-- Written by tools/cmd/observability from tools/internal/observability. -->\n# Runbooks\n\n" +
-		"What each alert means and the first three commands. `<pod>` is a pod's address; `SELECT` is for psql, as an administrator. Causes:\n" +
-		"[operations](operations.md#on-call), [debugging](debugging.md).\n" + pages.String(), errors.Join(errs...)
+		"What each alert means and the first three commands. `<pod>` is a pod's address; `SELECT` is for psql, as an administrator. Kafka's\n" +
+		"scripts, `openssl`, `ss`, `kubectl top` and `kubectl get certificate` are not tried. Causes: [operations](operations.md#on-call),\n" +
+		"[debugging](debugging.md).\n" + pages.String(), errors.Join(errs...)
 }
 
 // Write writes all files below root.
