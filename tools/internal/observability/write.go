@@ -116,7 +116,7 @@ func runbooks() (string, error) {
 	var pages strings.Builder
 	var errs []error
 	seen := map[string]bool{}
-	add := func(name, severity, sign string, r Runbook) {
+	add := func(name, sign string, r Runbook) {
 		if seen[name] {
 			return
 		}
@@ -124,13 +124,13 @@ func runbooks() (string, error) {
 		if r.Meaning == "" || len(r.Commands) != 3 {
 			errs = append(errs, fmt.Errorf("%s has no runbook: say what it means and the first three commands", name))
 		}
-		fmt.Fprintf(&pages, "\n## %s\n\n**%s** (%s)\n\n%s\n\n```sh\n%s\n```\n", name, sign, severity, r.Meaning, strings.Join(r.Commands, "\n"))
+		fmt.Fprintf(&pages, "\n## %s\n\n**%s** %s\n\n    %s\n", name, sign, r.Meaning, strings.Join(r.Commands, "\n    "))
 	}
 	for _, o := range Objectives() {
-		add(burnAlert(o), "critical, warning", "Broken too often: "+o.Promise, o.Runbook)
+		add(burnAlert(o), "Broken too often: "+o.Promise, o.Runbook)
 	}
 	for _, a := range Alerts() {
-		add(a.Name, a.Severity, variable.ReplaceAllString(a.Summary, "`<$1>`"), a.Runbook)
+		add(a.Name, variable.ReplaceAllString(a.Summary, "`<$1>`"), a.Runbook)
 	}
 	return "<!-- Written by tools/cmd/observability from tools/internal/observability. -->\n# Runbooks\n\n" +
 		"What each alert means and the first three commands. `<pod>` is a pod's address; `SELECT` is for psql, as an administrator. Kafka's\n" +
