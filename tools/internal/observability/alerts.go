@@ -43,8 +43,7 @@ func Alerts() []Alert {
 			"curl -s http://<pod>:8081/readyz", "psql \"$POSTGRES_URL\" -c 'SELECT 1'",
 			"psql \"$ADMIN_URL\" -c 'SELECT usename, count(*) FROM pg_stat_activity GROUP BY 1'"),
 		away("WaitlistRedisAway", "redis", "warning",
-			"Redis is away, or is a replica and takes no writes. Each replica of a service enforces its share of the rate limit, and "+
-				"positions come from Postgres: slower, but exact.",
+			"Redis is away, or a replica. Each pod enforces its share of the rate limit; positions come from Postgres: slower, but exact.",
 			"curl -s http://<pod>:8081/readyz", "redis-cli -u \"$REDIS_URL\" INFO replication | grep role",
 			"redis-cli -u \"$REDIS_URL\" INFO memory"),
 		away("WaitlistKafkaAway", "kafka", "critical", "The API works and the outbox grows. It drains by itself when Kafka is back.",
@@ -82,7 +81,7 @@ func Alerts() []Alert {
 unless on (service, group) sum by (service, group) (
   rate(kafka_consumer_handled_total{$NS}[5m]) + rate(kafka_consumer_skipped_total{$NS}[5m])) > 0`, "5m", "critical",
 			"The consumer group {{ $labels.group }} has a backlog but handles no events.",
-			Runbook{"A server that the handler needs is unreachable, or the reader hangs. A reader that hangs is replaced after 45 s.", []string{
+			Runbook{"A server that the handler needs is unreachable, or the reader hangs; then it is replaced after 45 s.", []string{
 				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep 'event failed'",
 				"curl -s http://<pod>:8081/metrics | grep ^kafka_consumer_retries_total",
 				"kafka-consumer-groups.sh --bootstrap-server \"$KAFKA\" --all-groups --describe",
@@ -108,7 +107,7 @@ unless on (service, group) sum by (service, group) (
 			"WaitlistMailAway", `sum by (service) (rate(messaging_mails_total{$NS,outcome="away"}[5m])) > 0
 unless on (service) sum by (service) (rate(messaging_mails_total{$NS,outcome="sent"}[5m])) > 0`, "5m", "critical",
 			"The mail provider accepts no mail.",
-			Runbook{"Mails wait in the database, however long, until it accepts them. Only those whose links have expired are dropped.", []string{
+			Runbook{"Mails wait in the database until it accepts them. Only those with expired links are dropped.", []string{
 				"kubectl logs --selector=app.kubernetes.io/name=messaging --since=10m | grep 'mail not sent'",
 				"SELECT kind, count(*), min(requested_at) FROM messaging.sent_mail WHERE state = 'queued' GROUP BY 1;",
 				"openssl s_client -starttls smtp -connect \"$SMTP_HOST:$SMTP_PORT\" </dev/null",
@@ -119,7 +118,7 @@ unless on (service) sum by (service) (rate(messaging_mails_total{$NS,outcome="se
   db_client_connection_count{$NS,db_client_connection_state="used"}
     / on (namespace, pod, service) db_client_connection_max{$NS}) >= 0.95`, "2m", "warning",
 			"A pod of {{ $labels.service }} uses all its connections to Postgres.",
-			Runbook{"Requests wait for a connection. The usual cause is slow statements; otherwise the pool is too small.", []string{
+			Runbook{"Requests wait for a connection: statements are slow, or the pool is too small.", []string{
 				"curl -s http://<pod>:8081/metrics | grep ^db_client_connection",
 				"SELECT usename, state, count(*) FROM pg_stat_activity GROUP BY 1, 2;",
 				"SELECT pid, now() - xact_start AS age, left(query, 80) FROM pg_stat_activity ORDER BY xact_start LIMIT 10;",
@@ -139,7 +138,7 @@ unless on (service) sum by (service) (rate(ratelimit_requests_total{$NS,decision
 		{
 			"WaitlistConnectionsFull", `max by (service) (http_server_open_connections{$NS}) >= 4500`, "2m", "warning",
 			"A pod of {{ $labels.service }} has nearly the 5,000 connections that HTTP_MAX_CONNS allows.",
-			Runbook{"Clients hold connections open. Above the bound, new ones are closed at once. Limit clients at the gateway.", []string{
+			Runbook{"Clients hold connections open; new ones are closed. Limit clients at the gateway.", []string{
 				"curl -s http://<pod>:8081/metrics | grep ^http_server_",
 				"ss -tn state established '( sport = :8080 )' | awk '{print $5}' | sort | uniq -c | sort -n | tail",
 				"kubectl get deployment --selector=app.kubernetes.io/part-of=waitlist",
@@ -210,7 +209,7 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 			"WaitlistCertificateExpires",
 			`min by (service, dependency) (waitlist_certificate_expiry_timestamp_seconds{$NS}) - time() < 14 * 86400`, "5m", "warning",
 			"The certificate of {{ $labels.dependency }} expires in {{ $value | humanizeDuration }}.",
-			Runbook{"After that, the service can open no new connections. Renew it. Open connections last until they are replaced.", []string{
+			Runbook{"After that, the service can open no new connections. Renew it.", []string{
 				"openssl s_client -connect <host:port> -showcerts </dev/null | openssl x509 -noout -enddate -issuer",
 				"kubectl get certificate --all-namespaces",
 				"curl -s http://<pod>:8081/metrics | grep ^waitlist_certificate",
@@ -237,7 +236,7 @@ unless on (service) sum by (service) (increase(messaging_blast_mails_total{$NS,o
 		{
 			"WaitlistProbeFails", `sum by (step) (increase(prober_step_failures_total[5m])) >= 3`, "0m", "critical",
 			"The prober, which acts as a user, fails at the step {{ $labels.step }}.",
-			Runbook{"Users see the same failure, whatever the services' own metrics say. The prober's log has the answer and request id.", []string{
+			Runbook{"Users see the same failure. The prober's log has the answer and request id.", []string{
 				"kubectl --namespace prober logs deployment/prober-service --since=10m | grep 'round failed'",
 				"kubectl logs --selector=app.kubernetes.io/part-of=waitlist --since=10m --prefix | grep <request id>",
 				"curl -si https://<api>/v1/public/waitlists/<id>/config",
