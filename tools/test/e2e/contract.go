@@ -319,20 +319,33 @@ func (c *Contract) checkContent(at string, content openapi3.Content, header http
 	if media.Schema == nil {
 		return nil
 	}
-	var v any = string(body)
 	for name, m := range content {
 		if m != media {
 			continue
 		}
-		if strings.Contains(name, "json") {
-			var err error
-			if v, err = jsonschema.UnmarshalJSON(bytes.NewReader(body)); err != nil {
-				return fmt.Errorf("decode the body: %w", err)
-			}
+		v, err := decode(name, body)
+		if err != nil {
+			return fmt.Errorf("decode the body: %w", err)
 		}
 		return c.schemas.validate(at+"/content/"+escape(name)+"/schema", v)
 	}
 	return nil
+}
+
+// decode returns what a schema describes of a body: JSON, the fields of a form, or a text.
+func decode(contentType string, body []byte) (any, error) {
+	switch {
+	case strings.Contains(contentType, "json"):
+		return jsonschema.UnmarshalJSON(bytes.NewReader(body))
+	case contentType != "application/x-www-form-urlencoded":
+		return string(body), nil
+	}
+	form, err := url.ParseQuery(string(body))
+	fields := map[string]any{}
+	for name := range form {
+		fields[name] = form.Get(name)
+	}
+	return fields, err
 }
 
 // checkUnrouted checks exchanges without an operation: preflights, and unknown paths and methods.
