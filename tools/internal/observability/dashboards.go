@@ -120,6 +120,9 @@ func Dashboards() []Dashboard {
 				"what", "{{what}}"),
 			quantiles("Delay of a mail", "From its request to the provider's acceptance.", "messaging_mail_delay_seconds", ""),
 			rate("Mails of blasts", "Mails of blasts, by outcome.", "messaging_blast_mails_total", "", "outcome", "{{outcome}}"),
+			rate("Claims", "Claims of mails and batches that ended: settled, returned, lost.", "work_claims_total", "", "work, end",
+				"{{work}} {{end}}"),
+			gauge("Claims held", "none", "Mails and batches that a process works on.", "work_claims_held", "pod, work", "{{pod}} {{work}}"),
 			rate("DNS", "Look-ups for sending domains, by outcome.", "messaging_dns_lookups_total", "", "outcome", "{{outcome}}"),
 		}},
 		{"waitlist-notifier", "Waitlist / Notifier", []Panel{
