@@ -6,12 +6,12 @@ import (
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 )
 
-// Accounts implements lists.Accounts with calls to account.
+// Accounts implements owners.Accounts with calls to account.
 type Accounts struct {
 	Account accountv1.AccountServiceClient
 }
 
-// Verified implements lists.Accounts.
+// Verified implements owners.Accounts.
 func (a Accounts) Verified(ctx context.Context, accountID string) (bool, error) {
 	r, err := a.Account.GetAccount(ctx, &accountv1.GetAccountRequest{AccountId: accountID})
 	return r.GetEmailVerified(), err

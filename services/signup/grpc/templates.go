@@ -12,12 +12,12 @@ import (
 // templatesTimeout leaves the rest of the request enough time.
 const templatesTimeout = 3 * time.Second
 
-// Templates implements lists.Templates with calls to messaging.
+// Templates implements owners.Templates with calls to messaging.
 type Templates struct {
 	Messaging messagingv1.MessagingServiceClient
 }
 
-// Unknown implements lists.Templates.
+// Unknown implements owners.Templates.
 func (t Templates) Unknown(ctx context.Context, ownerID string, of []waitlist.Assignment) ([]waitlist.Assignment, error) {
 	in := &messagingv1.CheckTemplatesRequest{OwnerId: ownerID}
 	for _, a := range of {

@@ -45,7 +45,7 @@ func (s *Waitlists) RemoveTemplate(ctx context.Context, tx pgx.Tx, ownerID, temp
 	return nil
 }
 
-// TemplatesDeleted implements lists.WaitlistStore.
+// TemplatesDeleted implements owners.WaitlistStore.
 func (s *Waitlists) TemplatesDeleted(ctx context.Context, ownerID string) (int64, error) {
 	return templatesDeleted(ctx, s.db, ownerID)
 }

@@ -34,7 +34,7 @@ func (s *Signups) View(ctx context.Context, waitlistID, email string, rankUpTo i
 WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, rankUpTo)
 }
 
-// Numbered implements lists.MessageStore. It uses waitlist_pkey, signup_pkey and
+// Numbered implements owners.MessageStore. It uses waitlist_pkey, signup_pkey and
 // change_pkey, and to rank also signup_queue_key and queue_bucket_pkey.
 func (s *Signups) Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (queue.View, error) {
 	return s.view(ctx, viewSQL+`number = $2
