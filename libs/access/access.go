@@ -4,11 +4,13 @@ package access
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"waitlist.internal/libs/apierr"
+	"waitlist.internal/libs/emailaddr"
 	accessv1 "waitlist.internal/proto/gen/waitlist/access/v1"
 )
 
@@ -202,18 +204,28 @@ func (a Actor) Grant(ownerID string) (Grant, bool) {
 	return Grant{}, false
 }
 
-// GrantByEmail returns the actor's grant for an owner's address; an empty
-// address means the actor's own account.
-func (a Actor) GrantByEmail(email string) (Grant, bool) {
-	if email == "" {
-		return a.Grant(a.AccountID)
+// GrantByEmail returns the actor's grant for an owner's address as people write it; an
+// empty address means the actor's own account. The error is FORBIDDEN outside the owner's team.
+func (a Actor) GrantByEmail(email string) (Grant, error) {
+	if parsed, err := emailaddr.Parse(email); err == nil {
+		email = parsed
 	}
+	email = strings.TrimSpace(email)
 	for _, g := range a.Grants {
-		if g.OwnerEmail == email {
-			return g, true
+		if email == "" && g.OwnerID == a.AccountID || email != "" && g.OwnerEmail == email {
+			return g, nil
 		}
 	}
-	return Grant{}, false
+	return Grant{}, apierr.New(apierr.Forbidden, "You are not a member of this account's team.")
+}
+
+// MemberGrant is GrantByEmail and MemberGate.
+func (a Actor) MemberGrant(email string, now time.Time) (Grant, error) {
+	g, err := a.GrantByEmail(email)
+	if err == nil {
+		err = a.MemberGate(g, now)
+	}
+	return g, err
 }
 
 // MemberGate applies the subscription gate to a grant. The owner's entitlement

@@ -104,11 +104,10 @@ func TestActorCrossesTheWire(t *testing.T) {
 	if got := ActorFromProto(a.Proto()); !reflect.DeepEqual(got, a) {
 		t.Errorf("got %+v, want %+v", got, a)
 	}
-	if g, ok := a.GrantByEmail(""); !ok || g.OwnerID != "1" {
-		t.Errorf("own grant: %+v", g)
-	}
-	if g, ok := a.GrantByEmail("b@example.com"); !ok || g.OwnerID != "2" {
-		t.Errorf("grant by address: %+v", g)
+	for email, owner := range map[string]string{"": "1", " ": "1", "b@example.com": "2", " B@Example.com": "2", "c@example.com": "", "b": ""} {
+		if g, err := a.GrantByEmail(email); g.OwnerID != owner || (err == nil) != (owner != "") {
+			t.Errorf("grant by %q: %+v, %v", email, g, err)
+		}
 	}
 	if _, ok := a.Grant("3"); ok {
 		t.Error("a stranger's grant")

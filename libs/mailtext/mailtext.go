@@ -47,3 +47,12 @@ func OneLine(s string) string {
 		return r
 	}, s)
 }
+
+// Short shortens a name to 40 code points on one line, for display in a message.
+func Short(name string) string {
+	const most = 40
+	if r := []rune(name); len(r) > most {
+		name = string(r[:most]) + "…"
+	}
+	return OneLine(name)
+}

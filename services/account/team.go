@@ -144,8 +144,8 @@ func (s *Service) Leave(ctx context.Context, actor access.Actor, ownerEmail stri
 	if err != nil || !actor.EmailVerified {
 		return unknown
 	}
-	g, ok := actor.GrantByEmail(address)
-	if !ok {
+	g, err := actor.GrantByEmail(address)
+	if err != nil {
 		return unknown
 	}
 	err = s.dismiss(ctx, g.OwnerID, actor.Email, audit.By(actor, g.OwnerID, audit.MemberLeft, ""))

@@ -182,7 +182,7 @@ func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now tim
 // phone number must be international.
 func (c *Composer) ComposeSMS(r Request, about Mailing) (SMS, error) {
 	p := about.Signup
-	v := values{Waitlist: shown(about.WaitlistName), Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p)}
+	v := values{Waitlist: mailtext.Short(about.WaitlistName), Referrals: p.ReferralCount, Link: c.referralLink(r.WaitlistID, p)}
 	var text strings.Builder
 	if err := c.text.ExecuteTemplate(&text, string(ReferralSMS)+".txt", v); err != nil {
 		return SMS{}, fmt.Errorf("compose %s: %w", r.Kind, err)

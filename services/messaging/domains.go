@@ -227,7 +227,7 @@ func (s *setup) enter(ctx context.Context, ownerID string) (leave func(), err er
 // Verify claims a domain, or returns the existing claim; a failed claim becomes pending again. raw is
 // the body of the request.
 func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Domain, error) {
-	grant, err := choose(actor, accountEmail)
+	grant, err := actor.GrantByEmail(accountEmail)
 	if err == nil && s.EnforceVerification && !actor.EmailVerified {
 		err = apierr.New(apierr.EmailNotVerified, "Please verify your email address first.")
 	}
@@ -356,7 +356,7 @@ func (s *Domains) Status(ctx context.Context, actor access.Actor, accountEmail, 
 
 // Delete deletes a claim.
 func (s *Domains) Delete(ctx context.Context, actor access.Actor, accountEmail, name string) error {
-	grant, err := workFor(actor, accountEmail, s.Now())
+	grant, err := actor.MemberGrant(accountEmail, s.Now())
 	if err == nil {
 		err = grant.RequireWrite()
 	}
@@ -433,7 +433,7 @@ func ErrNoDomain() error { return apierr.NotFoundf("There is no such domain.") }
 
 // reader returns the actor's grant to read domains.
 func (s *Domains) reader(actor access.Actor, accountEmail string) (access.Grant, error) {
-	grant, err := workFor(actor, accountEmail, s.Now())
+	grant, err := actor.MemberGrant(accountEmail, s.Now())
 	if err == nil {
 		err = requireDomains(grant)
 	}

@@ -205,7 +205,7 @@ func ErrTooManyTemplates(most int64) error {
 
 // writer returns the actor's grant to change templates. It does not check the tier.
 func (t *Templates) writer(actor access.Actor, accountEmail string) (access.Grant, error) {
-	grant, err := workFor(actor, accountEmail, t.now())
+	grant, err := actor.MemberGrant(accountEmail, t.now())
 	if err == nil {
 		err = grant.RequireWrite()
 	}
@@ -214,7 +214,7 @@ func (t *Templates) writer(actor access.Actor, accountEmail string) (access.Gran
 
 // reader returns the actor's grant to see templates.
 func (t *Templates) reader(actor access.Actor, accountEmail string) (access.Grant, error) {
-	grant, err := workFor(actor, accountEmail, t.now())
+	grant, err := actor.MemberGrant(accountEmail, t.now())
 	if err == nil {
 		err = requireTemplates(grant)
 	}
@@ -265,7 +265,7 @@ func readFields(o *body.Object, old Template) Template {
 		}
 		for _, p := range pieces {
 			if p.variable != "" && !MilestoneTemplate.variable(p.variable) {
-				o.Fail(name, "There is no variable called "+shown(p.variable)+".")
+				o.Fail(name, "There is no variable called "+mailtext.Short(p.variable)+".")
 				break
 			}
 		}
@@ -302,7 +302,7 @@ func readTemplate(o *body.Object, old Template) Template {
 		pieces, _ := cut(text)
 		for _, p := range pieces {
 			if p.variable != "" && !t.Type.variable(p.variable) && !o.Failed(name) {
-				o.Fail(name, "Templates of type "+string(t.Type)+" have no variable called "+shown(p.variable)+".")
+				o.Fail(name, "Templates of type "+string(t.Type)+" have no variable called "+mailtext.Short(p.variable)+".")
 			}
 		}
 	}
@@ -321,13 +321,4 @@ func (t *Template) texts() func(yield func(string, string) bool) {
 	return func(yield func(string, string) bool) {
 		_ = yield("subject_template", t.Subject) && yield("html_body_template", t.HTML) && yield("text_body_template", t.Text)
 	}
-}
-
-// shown shortens a name for display in a message.
-func shown(name string) string {
-	const most = 40
-	if r := []rune(name); len(r) > most {
-		name = string(r[:most]) + "…"
-	}
-	return mailtext.OneLine(name)
 }

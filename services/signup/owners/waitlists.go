@@ -14,7 +14,6 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/body"
-	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/services/signup/waitlist"
 )
@@ -132,12 +131,9 @@ func NewOwners(store WaitlistStore, secrets *seal.Ring, templates Templates, bou
 func (o *Owners) Create(
 	ctx context.Context, actor access.Actor, accountEmail string, raw []byte, key string,
 ) (w OwnedWaitlist, replayed bool, err error) {
-	if parsed, err := emailaddr.Parse(accountEmail); err == nil {
-		accountEmail = parsed
-	}
-	grant, ok := actor.GrantByEmail(strings.TrimSpace(accountEmail))
-	if !ok {
-		return w, false, apierr.New(apierr.Forbidden, "You are not a member of this account's team.")
+	grant, err := actor.GrantByEmail(accountEmail)
+	if err != nil {
+		return w, false, err
 	}
 	if err := o.writable(actor, grant); err != nil {
 		return w, false, err
