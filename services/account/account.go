@@ -89,132 +89,51 @@ type TrialEnding struct {
 	EndsAt           time.Time
 }
 
-// Store persists accounts. Each method is one statement that uses an index. A
-// method returns ErrNotFound if its row is missing.
+// Store persists accounts: what each file needs of it stands there. Each method is one
+// statement that uses an index, and returns ErrNotFound if its row is missing.
 type Store interface {
 	// InTx runs fn in a transaction and retries it after a serialization conflict.
 	// Events that fn publishes commit with the transaction.
 	InTx(ctx context.Context, fn func(Tx) error) error
-
 	// AccountByEmail takes a normalized address.
 	AccountByEmail(ctx context.Context, email string) (Account, error)
 	Account(ctx context.Context, id string) (Account, error)
-	// ActorBySession returns the actor of an account's session that has not
-	// expired at now.
-	ActorBySession(ctx context.Context, sessionID, accountID string, now time.Time) (access.Actor, error)
-	// ActorByAPIKey finds an actor by the lookup part of an API key. It also
-	// returns the stored hash of the key.
-	ActorByAPIKey(ctx context.Context, lookup string) (access.Actor, []byte, error)
-	// SetPasswordHash stores another hash of the same password.
-	SetPasswordHash(ctx context.Context, accountID string, generation int64, hash string) error
-
-	// LoginFailures counts the failures after since that apply to an attempt.
-	LoginFailures(ctx context.Context, a Attempt, since time.Time) (Failures, error)
-
-	// QueueReset queues a password reset for an address, which may have no account.
-	QueueReset(ctx context.Context, email string, at time.Time) error
-
-	// Members returns an account's team in order of invitation.
-	Members(ctx context.Context, ownerID string) ([]Member, error)
-
-	// Sessions returns an account's newest sessions that have not expired at now, at
-	// most limit.
-	Sessions(ctx context.Context, accountID string, now time.Time, limit int) ([]Session, error)
-
-	// TakeClosing claims one due closing until retryAt and returns the deleted
-	// account's id.
-	TakeClosing(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
-	// ForgetTrail deletes the audit trail of a deleted account.
-	ForgetTrail(ctx context.Context, accountID string) error
-	// DeleteClosing removes a completed closing.
-	DeleteClosing(ctx context.Context, accountID string) error
-
-	// Sweep deletes a bounded number of sessions and tokens that expired by now and of
-	// login failures no newer than failures. It reports whether more may remain.
-	Sweep(ctx context.Context, now, failures time.Time) (more bool, err error)
+	actorStore
+	failureStore
+	sessionStore
+	resetStore
+	memberStore
+	closingStore
 }
 
 // Tx is a transaction of a Store.
 type Tx interface {
-	// UseTrial marks an address's trial as used and reports whether it was unused
-	// before.
-	UseTrial(ctx context.Context, addressHash []byte, at time.Time) (bool, error)
+	accountTx
+	sessionTx
+	trialTx
+	resetTx
+	memberTx
+	failureTx
+	// Record writes an entry of the audit trail. Call it last; see audit.Insert.
+	Record(ctx context.Context, e audit.Entry) error
+	// Publish sends events about one account when the transaction commits.
+	Publish(ctx context.Context, accountID string, events ...*eventv1.Event) error
+}
+
+// accountTx reads and writes accounts.
+type accountTx interface {
 	// InsertAccount returns ErrEmailTaken if the address has an account.
 	InsertAccount(ctx context.Context, a Account) error
 	// LockAccount reads an account and locks its row.
 	LockAccount(ctx context.Context, id string) (Account, error)
-	// HoldAccount delays the deletion of an account until the transaction ends. It takes
-	// the same time for an empty id, which no account has.
-	HoldAccount(ctx context.Context, id string) error
 	// LockAccountByEmail is LockAccount for a normalized address.
 	LockAccountByEmail(ctx context.Context, email string) (Account, error)
-	// UpdateVerification stores the verification state of a locked account.
-	UpdateVerification(ctx context.Context, accountID string, verifiedAt time.Time, v Verification) error
-	// SetPassword stores a locked account's new password hash and increments the
-	// password generation.
-	SetPassword(ctx context.Context, accountID, hash string) error
-	SetAPIKey(ctx context.Context, accountID string, key APIKeyRecord) error
-	// RevokeAPIKey leaves an account without an API key.
-	RevokeAPIKey(ctx context.Context, accountID string) error
-	// SetResetSent records when a reset mail was requested.
-	SetResetSent(ctx context.Context, accountID string, at time.Time) error
-	// SetEntitlement stores a locked account's entitlement and trial.
-	SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error
-	// SetPaymentCustomer stores an account's customer at the payment provider.
-	SetPaymentCustomer(ctx context.Context, accountID, customerID string) error
-	// TakeTrialEnding marks a trial as reminded and returns it: the earliest that
-	// ends after now and no later than until, and that no other transaction holds.
-	// It skips trials that end less than shortest after registration.
-	TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (TrialEnding, error)
-	// InsertMember returns the id of the membership, or ErrMemberExists if the address is on
-	// the team.
-	InsertMember(ctx context.Context, ownerID string, m Member) (id string, err error)
-	// DeleteMember returns the id of the membership.
-	DeleteMember(ctx context.Context, ownerID, email string) (id string, err error)
-	// DeleteTeam deletes the team of a locked account. It returns the ids of the memberships.
-	DeleteTeam(ctx context.Context, ownerID string) (ids []string, err error)
-	// CountMembers returns the size of a locked account's team.
-	CountMembers(ctx context.Context, ownerID string) (int, error)
-	// CountInvitation counts an invitation that a locked account sends at now. It
-	// returns the number in the current window and the start of the window. A
-	// window that started at or before oldest has ended.
-	CountInvitation(ctx context.Context, ownerID string, now, oldest time.Time) (n int, since time.Time, err error)
+	// UpdateAccount stores what has changed of a locked account. Its id, address and
+	// time of registration never do.
+	UpdateAccount(ctx context.Context, a Account) error
 	// DeleteAccount deletes an account with its credentials and memberships, and
 	// inserts a closing that is due at dueAt.
 	DeleteAccount(ctx context.Context, a Account, dueAt time.Time) error
-
-	// InsertSession returns ErrNotFound if the account's password generation is no
-	// longer the given one.
-	InsertSession(ctx context.Context, s Session, generation int64) error
-	// InsertRefreshToken adds the newest token of a session.
-	InsertRefreshToken(ctx context.Context, sessionID string, hash []byte, at, expires time.Time) error
-	// LockSessionByToken locks and returns the session that owns a refresh token,
-	// which may be spent.
-	LockSessionByToken(ctx context.Context, tokenHash []byte) (Session, error)
-	// SpendRefreshToken marks a token as spent and reports whether it was valid at
-	// now.
-	SpendRefreshToken(ctx context.Context, hash []byte, now time.Time) (bool, error)
-	// ExtendSession records that a session was used at now.
-	ExtendSession(ctx context.Context, sessionID string, now, expires time.Time) error
-	// HasSession reports whether an account has a session.
-	HasSession(ctx context.Context, accountID, sessionID string) (bool, error)
-	EndSession(ctx context.Context, sessionID string) error
-	// DeleteSession is EndSession for a session of an account.
-	DeleteSession(ctx context.Context, accountID, sessionID string) error
-	// DeleteSessions deletes every session of an account but keep, which may be empty.
-	DeleteSessions(ctx context.Context, accountID, keep string) error
-
-	AddLoginFailure(ctx context.Context, a Attempt, at time.Time) error
-
-	// TakeReset removes and returns the oldest queued reset that no other
-	// transaction holds.
-	TakeReset(ctx context.Context) (email string, at time.Time, err error)
-
-	// Record writes an entry of the audit trail. Call it last; see audit.Insert.
-	Record(ctx context.Context, e audit.Entry) error
-
-	// Publish sends events about one account when the transaction commits.
-	Publish(ctx context.Context, accountID string, events ...*eventv1.Event) error
 }
 
 // OwnerCloser hides all waitlists of an account. It is idempotent.

@@ -36,7 +36,7 @@ const (
 type APIKeyRecord struct {
 	// Lookup is unique.
 	Lookup string
-	// Hash is the SHA-256 of the key. It is empty if the key was revoked.
+	// Hash is the SHA-256 of the key. It is empty, and not nil, if the key was revoked.
 	Hash []byte
 }
 
@@ -104,13 +104,14 @@ func (s *Service) RegenerateAPIKey(ctx context.Context, actor access.Actor) (str
 		if err != nil {
 			return err
 		}
-		if err := tx.SetAPIKey(ctx, actor.AccountID, key.record()); err != nil {
+		a.APIKey = key.record()
+		if err := tx.UpdateAccount(ctx, a); err != nil {
 			return err
 		}
 		if err := notify(ctx, tx, a, keyChanged, s.now()); err != nil {
 			return err
 		}
-		return tx.Record(ctx, audit.By(actor, actor.AccountID, audit.APIKeyRotated, key.record().Lookup))
+		return tx.Record(ctx, audit.By(actor, actor.AccountID, audit.APIKeyRotated, a.APIKey.Lookup))
 	})
 	if errors.Is(err, ErrNotFound) {
 		return "", errCredentials()

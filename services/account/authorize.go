@@ -10,6 +10,16 @@ import (
 	"waitlist.internal/libs/apierr"
 )
 
+// actorStore finds whom a credential belongs to.
+type actorStore interface {
+	// ActorBySession returns the actor of an account's session that has not
+	// expired at now.
+	ActorBySession(ctx context.Context, sessionID, accountID string, now time.Time) (access.Actor, error)
+	// ActorByAPIKey finds an actor by the lookup part of an API key. It also
+	// returns the stored hash of the key.
+	ActorByAPIKey(ctx context.Context, lookup string) (access.Actor, []byte, error)
+}
+
 // Authorize returns the actor of a credential, with one query. If both credentials
 // are given, only the ID token counts. It returns AUTHENTICATION_REQUIRED if the
 // credential is missing, unknown, expired or revoked.

@@ -48,6 +48,21 @@ type Failures struct {
 	Elsewhere int
 }
 
+// failureStore counts failed logins.
+type failureStore interface {
+	// LoginFailures counts the failures after since that apply to an attempt.
+	LoginFailures(ctx context.Context, a Attempt, since time.Time) (Failures, error)
+}
+
+// failureTx records failed logins.
+type failureTx interface {
+	// AddLoginFailure records a failure of the Attempt of an account from an address.
+	AddLoginFailure(ctx context.Context, account, address []byte, at time.Time) error
+	// HoldAccount delays the deletion of an account until the transaction ends. It takes
+	// the same time for an empty id, which no account has.
+	HoldAccount(ctx context.Context, id string) error
+}
+
 func (s *Service) attempt(email, clientIP string) Attempt {
 	return Attempt{
 		Account: s.addressHash("login account", email),

@@ -19,6 +19,20 @@ const (
 	closeLease = 2 * closeTimeout
 )
 
+// closingStore remembers deleted accounts until nothing is left of them.
+type closingStore interface {
+	// TakeClosing claims one due closing until retryAt and returns the deleted
+	// account's id.
+	TakeClosing(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
+	// ForgetTrail deletes the audit trail of a deleted account.
+	ForgetTrail(ctx context.Context, accountID string) error
+	// DeleteClosing removes a completed closing.
+	DeleteClosing(ctx context.Context, accountID string) error
+	// Sweep deletes a bounded number of sessions and tokens that expired by now and of
+	// login failures no newer than failures. It reports whether more may remain.
+	Sweep(ctx context.Context, now, failures time.Time) (more bool, err error)
+}
+
 // Delete deletes the actor's account with its credentials, sessions, team and
 // memberships, and publishes the deletion in the same transaction. It then closes
 // the account's waitlists and deletes its audit trail; RunClosings retries what fails.

@@ -70,14 +70,13 @@ func (s *Service) SetEntitlement(ctx context.Context, accountID string, e access
 		if e.Version <= a.Entitlement.Version {
 			return nil
 		}
-		trialEndsAt := a.TrialEndsAt
 		if e.Trial {
-			trialEndsAt = e.ValidUntil.UTC().Truncate(time.Millisecond)
+			a.TrialEndsAt, a.HasUsedTrial = e.ValidUntil.UTC().Truncate(time.Millisecond), true
 		}
-		if err := tx.SetEntitlement(ctx, a.ID, e, trialEndsAt, a.HasUsedTrial || e.Trial); err != nil {
+		a.Entitlement, inForce = e, e
+		if err := tx.UpdateAccount(ctx, a); err != nil {
 			return err
 		}
-		inForce = e
 		return tx.Publish(ctx, a.ID, entitlementChanged(a.ID, e, now))
 	})
 	if errors.Is(err, ErrNotFound) {
@@ -117,7 +116,8 @@ func (s *Service) StartTrial(ctx context.Context, accountID string) (access.Enti
 		trial = access.Entitlement{
 			Tier: access.Pro, Status: access.Trialing, ValidUntil: now.Add(s.TrialDuration), Trial: true, Version: a.Entitlement.Version + 1,
 		}
-		if err := tx.SetEntitlement(ctx, a.ID, trial, trial.ValidUntil, true); err != nil {
+		a.Entitlement, a.TrialEndsAt, a.HasUsedTrial = trial, trial.ValidUntil, true
+		if err := tx.UpdateAccount(ctx, a); err != nil {
 			return err
 		}
 		return tx.Publish(ctx, a.ID, entitlementChanged(a.ID, trial, now))
@@ -138,7 +138,14 @@ func (s *Service) SetPaymentCustomer(ctx context.Context, accountID, customerID 
 	if uuid.Validate(accountID) != nil {
 		return unknown
 	}
-	err := s.Store.InTx(ctx, func(tx Tx) error { return tx.SetPaymentCustomer(ctx, accountID, customerID) })
+	err := s.Store.InTx(ctx, func(tx Tx) error {
+		a, err := tx.LockAccount(ctx, accountID)
+		if err != nil {
+			return err
+		}
+		a.PaymentCustomerID = customerID
+		return tx.UpdateAccount(ctx, a)
+	})
 	if errors.Is(err, ErrNotFound) {
 		return unknown
 	}

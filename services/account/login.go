@@ -141,7 +141,7 @@ func (s *Service) comparePassword(ctx context.Context, actor access.Actor, addre
 // Without an account there is no trail.
 func (s *Service) refuse(ctx context.Context, attempt Attempt, entered bool, e audit.Entry) error {
 	err := s.Store.InTx(ctx, func(tx Tx) error {
-		if err := tx.AddLoginFailure(ctx, attempt, s.now()); err != nil {
+		if err := tx.AddLoginFailure(ctx, attempt.Account, attempt.Address, s.now()); err != nil {
 			return err
 		}
 		err := tx.HoldAccount(ctx, e.OwnerID)
@@ -177,18 +177,18 @@ func (s *Service) Refresh(ctx context.Context, refreshToken string) (Tokens, err
 		if session, err = tx.LockSessionByToken(ctx, hash); err != nil {
 			return err
 		}
-		if good, err = tx.SpendRefreshToken(ctx, hash, now); err != nil {
+		if good, err = tx.SpendRefreshToken(ctx, now, hash); err != nil {
 			return err
 		}
 		if !good {
-			if err := tx.EndSession(ctx, session.ID); err != nil {
+			if err := tx.DeleteSession(ctx, session.AccountID, session.ID); err != nil {
 				return err
 			}
 			// Whoever presents the token need not be the account's owner.
 			return tx.Record(ctx, audit.Entry{OwnerID: session.AccountID, Action: audit.RefreshRefused, Target: session.ID})
 		}
 		session.ExpiresAt = s.expiry(session, now)
-		if err := tx.ExtendSession(ctx, session.ID, now, session.ExpiresAt); err != nil {
+		if err := tx.ExtendSession(ctx, now, session.ExpiresAt, session.ID); err != nil {
 			return err
 		}
 		return tx.InsertRefreshToken(ctx, session.ID, refreshHash(next), now, session.ExpiresAt)
@@ -210,7 +210,7 @@ func (s *Service) Logout(ctx context.Context, refreshToken string) error {
 		if err != nil {
 			return err
 		}
-		if err := tx.EndSession(ctx, session.ID); err != nil {
+		if err := tx.DeleteSession(ctx, session.AccountID, session.ID); err != nil {
 			return err
 		}
 		return tx.Record(ctx, own(session.AccountID, session.ID, audit.SessionEnded, session.ID))
@@ -234,7 +234,14 @@ func (s *Service) tokens(session Session, refresh string, now time.Time) (Tokens
 func (s *Service) rehash(ctx context.Context, a Account, password string) {
 	hash, err := s.passwords.hash(ctx, password)
 	if err == nil {
-		err = s.Store.SetPasswordHash(ctx, a.ID, a.PasswordGeneration, hash)
+		err = s.Store.InTx(ctx, func(tx Tx) error {
+			locked, err := tx.LockAccount(ctx, a.ID)
+			if err != nil || locked.PasswordGeneration != a.PasswordGeneration {
+				return err
+			}
+			locked.PasswordHash = hash
+			return tx.UpdateAccount(ctx, locked)
+		})
 	}
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		s.Logger.LogAttrs(ctx, slog.LevelWarn, "failed to update an outdated password hash", telemetry.Err(err))

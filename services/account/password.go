@@ -48,6 +48,14 @@ func newPasswords(concurrency int, patience time.Duration) *passwords {
 	return &passwords{slots: make(chan struct{}, max(concurrency, 1)), patience: patience, dummy: dummy}
 }
 
+// withPassword returns the account with the hash of a new password. Every reset token ends, and
+// nothing asks for a reset mail any more.
+func (a Account) withPassword(hash string) Account {
+	a.PasswordHash, a.ResetSentAt = hash, time.Time{}
+	a.PasswordGeneration++
+	return a
+}
+
 // turn calls fn once a slot is free. It returns RATE_LIMITED if that takes too long.
 func (p *passwords) turn(ctx context.Context, fn func() error) error {
 	busy := apierr.New(apierr.RateLimited, "Too many logins at the moment. Please try again.").WithRetryAfter(time.Second)

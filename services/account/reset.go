@@ -19,6 +19,19 @@ const (
 	ResetInterval = time.Minute
 )
 
+// resetStore queues requests for resets.
+type resetStore interface {
+	// QueueReset queues a password reset for an address, which may have no account.
+	QueueReset(ctx context.Context, email string, at time.Time) error
+}
+
+// resetTx takes requests for resets.
+type resetTx interface {
+	// TakeReset removes and returns the oldest queued reset that no other
+	// transaction holds.
+	TakeReset(ctx context.Context) (email string, at time.Time, err error)
+}
+
 // ForgotPassword queues a password reset, which RunResets processes. It does the
 // same work for every valid address, so its timing does not reveal accounts.
 func (s *Service) ForgotPassword(ctx context.Context, email string) error {
@@ -55,7 +68,8 @@ func (s *Service) requestReset(ctx context.Context) (bool, error) {
 		if at.Before(a.ResetSentAt.Add(ResetInterval)) {
 			return nil
 		}
-		if err := tx.SetResetSent(ctx, a.ID, at); err != nil {
+		a.ResetSentAt = at
+		if err := tx.UpdateAccount(ctx, a); err != nil {
 			return err
 		}
 		return tx.Publish(ctx, a.ID, resetRequested(a, at))
@@ -96,21 +110,20 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 		if fields := s.CheckPassword(password, a.Email); len(fields) > 0 {
 			return apierr.Validation(fields...)
 		}
-		if err := tx.SetPassword(ctx, a.ID, hash); err != nil {
-			return err
-		}
+		a = a.withPassword(hash)
 		if a.EmailVerifiedAt.IsZero() {
-			if err := tx.UpdateVerification(ctx, a.ID, now, a.Verification.verified(now)); err != nil {
+			a = a.verified(now)
+			a.APIKey.Hash = []byte{}
+			if err := dismissTeam(ctx, tx, a.ID); err != nil {
 				return err
 			}
-			if err := evict(ctx, tx, a.ID); err != nil {
-				return err
-			}
+		}
+		if err := tx.UpdateAccount(ctx, a); err != nil {
+			return err
 		}
 		if err := tx.DeleteSessions(ctx, a.ID, ""); err != nil {
 			return err
 		}
-		a.EmailVerifiedAt = now
 		if err := notify(ctx, tx, a, passwordRecovered, now); err != nil {
 			return err
 		}
@@ -125,11 +138,8 @@ func (s *Service) ResetPassword(ctx context.Context, raw, password string) error
 	return nil
 }
 
-// evict revokes an account's API key and deletes its team.
-func evict(ctx context.Context, tx Tx, accountID string) error {
-	if err := tx.RevokeAPIKey(ctx, accountID); err != nil {
-		return err
-	}
+// dismissTeam deletes an account's team.
+func dismissTeam(ctx context.Context, tx Tx, accountID string) error {
 	members, err := tx.DeleteTeam(ctx, accountID)
 	if err != nil {
 		return err

@@ -24,6 +24,35 @@ const (
 	listedSessions = 100
 )
 
+// sessionStore lists sessions.
+type sessionStore interface {
+	// Sessions returns an account's newest sessions that have not expired at now, at
+	// most limit.
+	Sessions(ctx context.Context, accountID string, now time.Time, limit int) ([]Session, error)
+}
+
+// sessionTx reads and writes sessions and their refresh tokens.
+type sessionTx interface {
+	// InsertSession returns ErrNotFound if the account's password generation is no
+	// longer the given one.
+	InsertSession(ctx context.Context, s Session, generation int64) error
+	// InsertRefreshToken adds the newest token of a session.
+	InsertRefreshToken(ctx context.Context, sessionID string, hash []byte, at, expires time.Time) error
+	// LockSessionByToken locks and returns the session that owns a refresh token,
+	// which may be spent.
+	LockSessionByToken(ctx context.Context, tokenHash []byte) (Session, error)
+	// SpendRefreshToken marks a token as spent and reports whether it was valid at
+	// now.
+	SpendRefreshToken(ctx context.Context, now time.Time, hash []byte) (bool, error)
+	// ExtendSession records that a locked session was used at now.
+	ExtendSession(ctx context.Context, now, expires time.Time, sessionID string) error
+	// HasSession reports whether an account has a session.
+	HasSession(ctx context.Context, accountID, sessionID string) (bool, error)
+	DeleteSession(ctx context.Context, accountID, sessionID string) error
+	// DeleteSessions deletes every session of an account but keep, which may be empty.
+	DeleteSessions(ctx context.Context, accountID, keep string) error
+}
+
 // Client is where a login comes from.
 type Client struct{ IP, UserAgent string }
 
@@ -105,7 +134,7 @@ func (s *Service) ChangePassword(ctx context.Context, actor access.Actor, curren
 		if locked.PasswordGeneration != a.PasswordGeneration { // reset or changed meanwhile
 			return ErrNotFound
 		}
-		if err := tx.SetPassword(ctx, a.ID, hash); err != nil {
+		if err := tx.UpdateAccount(ctx, locked.withPassword(hash)); err != nil {
 			return err
 		}
 		if err := tx.DeleteSessions(ctx, a.ID, keep); err != nil {

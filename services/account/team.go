@@ -32,6 +32,29 @@ type Member struct {
 	InvitedAt time.Time
 }
 
+// memberStore lists teams.
+type memberStore interface {
+	// Members returns an account's team in order of invitation.
+	Members(ctx context.Context, ownerID string) ([]Member, error)
+}
+
+// memberTx changes teams.
+type memberTx interface {
+	// InsertMember returns the id of the membership, or ErrMemberExists if the address is on
+	// the team.
+	InsertMember(ctx context.Context, ownerID string, m Member) (id string, err error)
+	// DeleteMember returns the id of the membership.
+	DeleteMember(ctx context.Context, ownerID, email string) (id string, err error)
+	// DeleteTeam deletes the team of a locked account. It returns the ids of the memberships.
+	DeleteTeam(ctx context.Context, ownerID string) (ids []string, err error)
+	// CountMembers returns the size of a locked account's team.
+	CountMembers(ctx context.Context, ownerID string) (int64, error)
+	// CountInvitation counts an invitation that a locked account sends at now. It
+	// returns the number in the current window and the start of the window. A
+	// window that started at or before oldest has ended.
+	CountInvitation(ctx context.Context, ownerID string, now, oldest time.Time) (n int, since time.Time, err error)
+}
+
 // Invite adds a member to the team of the actor's own account and requests an
 // invitation mail. raw is the request body: email and role, which defaults to
 // viewer. Invite checks in the order of the API: the actor's verified address (with
@@ -66,7 +89,7 @@ func (s *Service) Invite(ctx context.Context, actor access.Actor, raw []byte) (M
 		if err != nil {
 			return err
 		}
-		if members > s.MaxMembers {
+		if members > int64(s.MaxMembers) {
 			return apierr.New(apierr.Conflict, fmt.Sprintf("A team has at most %d members. Remove one first.", s.MaxMembers))
 		}
 		n, since, err := tx.CountInvitation(ctx, a.ID, m.InvitedAt, m.InvitedAt.Add(-InviteWindow))

@@ -16,6 +16,17 @@ const (
 	trialInterval = time.Minute
 )
 
+// trialTx remembers trials.
+type trialTx interface {
+	// UseTrial marks an address's trial as used and reports whether it was unused
+	// before.
+	UseTrial(ctx context.Context, addressHash []byte, at time.Time) (bool, error)
+	// TakeTrialEnding marks a trial as reminded and returns it: the earliest that
+	// ends after now and no later than until, and that no other transaction holds.
+	// It skips trials that end less than shortest after registration.
+	TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (TrialEnding, error)
+}
+
 // RunTrialEndings publishes one reminder for each trial that ends within
 // TrialNotice, until ctx is done. A trial that has ended gets none, nor does an address
 // that is not verified. Several replicas may run it.

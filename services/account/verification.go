@@ -68,7 +68,7 @@ func (s *Service) ResendVerification(ctx context.Context, actor access.Actor) (s
 		if a.Verification, err = a.Verification.next(now); err != nil {
 			return err
 		}
-		if err := tx.UpdateVerification(ctx, a.ID, time.Time{}, a.Verification); err != nil {
+		if err := tx.UpdateAccount(ctx, a); err != nil {
 			return err
 		}
 		sent = true
@@ -83,9 +83,10 @@ func (s *Service) ResendVerification(ctx context.Context, actor access.Actor) (s
 	return sent, nil
 }
 
-// verified returns the state after the address was verified at now.
-func (v Verification) verified(now time.Time) Verification {
-	return Verification{Cycle: v.Cycle + 1, CycleStartedAt: now}
+// verified returns the account after its address was verified at now.
+func (a Account) verified(now time.Time) Account {
+	a.EmailVerifiedAt, a.Verification = now, Verification{Cycle: a.Verification.Cycle + 1, CycleStartedAt: now}
+	return a
 }
 
 // Proof shows that whoever redeems a verification token controls the account as well
@@ -121,7 +122,7 @@ func (s *Service) VerifyEmail(ctx context.Context, raw string, proof Proof) erro
 		if !a.EmailVerifiedAt.IsZero() || cycle > a.Verification.Cycle || cycle < a.Verification.Cycle-1 {
 			return errToken()
 		}
-		if err := tx.UpdateVerification(ctx, a.ID, now, a.Verification.verified(now)); err != nil {
+		if err := tx.UpdateAccount(ctx, a.verified(now)); err != nil {
 			return err
 		}
 		e := own(a.ID, "", audit.AddressVerified, "")

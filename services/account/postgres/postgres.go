@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,22 +32,22 @@ var files embed.FS
 // Migrations returns the goose migrations of the service's schema.
 func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 
-// Store implements account.Store.
+// Store implements account.Store. QueueReset, TakeClosing and DeleteClosing are methods of Queries.
 type Store struct {
+	*db.Queries
 	pool *pgxpool.Pool
-	db   *db.Queries
 	wake func()
 }
 
 // New returns a Store on a pool whose search path is the schema. It calls wake after
 // each transaction, which may have written to the outbox.
 func New(pool *pgxpool.Pool, wake func()) *Store {
-	return &Store{pool: pool, db: db.New(pool), wake: wake}
+	return &Store{Queries: db.New(conn{pool}), pool: pool, wake: wake}
 }
 
 // InTx implements account.Store.
 func (s *Store) InTx(ctx context.Context, fn func(account.Tx) error) error {
-	err := pg.InTx(ctx, s.pool, func(t pgx.Tx) error { return fn(tx{s.db.WithTx(t), t}) })
+	err := pg.InTx(ctx, s.pool, func(t pgx.Tx) error { return fn(tx{db.New(conn{t}), t}) })
 	if err == nil {
 		s.wake()
 	}
@@ -57,23 +56,23 @@ func (s *Store) InTx(ctx context.Context, fn func(account.Tx) error) error {
 
 // AccountByEmail implements account.Store.
 func (s *Store) AccountByEmail(ctx context.Context, email string) (account.Account, error) {
-	return stored(s.db.AccountByEmail(ctx, email))
+	return stored(s.Queries.AccountByEmail(ctx, email))
 }
 
 // Account implements account.Store.
 func (s *Store) Account(ctx context.Context, id string) (account.Account, error) {
-	return stored(s.db.GetAccount(ctx, id))
+	return stored(s.GetAccount(ctx, id))
 }
 
 // ActorBySession implements account.Store.
 func (s *Store) ActorBySession(ctx context.Context, sessionID, accountID string, now time.Time) (access.Actor, error) {
-	actor, _, err := actor(s.db.ActorBySession(ctx, sessionID, accountID, now))
+	actor, _, err := actor(s.Queries.ActorBySession(ctx, sessionID, accountID, now))
 	return actor, err
 }
 
 // ActorByAPIKey implements account.Store.
 func (s *Store) ActorByAPIKey(ctx context.Context, lookup string) (access.Actor, []byte, error) {
-	return actor(s.db.ActorByAPIKey(ctx, lookup))
+	return actor(s.Queries.ActorByAPIKey(ctx, lookup))
 }
 
 // actor converts the rows of one of the two actor queries. The actor's own row has the
@@ -103,28 +102,18 @@ func actor[R db.ActorBySessionRow | db.ActorByAPIKeyRow](rows []R, err error) (a
 	return actor, keyHash, nil
 }
 
-// SetPasswordHash implements account.Store.
-func (s *Store) SetPasswordHash(ctx context.Context, accountID string, generation int64, hash string) error {
-	return found(s.db.SetPasswordHash(ctx, accountID, generation, hash))
-}
-
 // LoginFailures implements account.Store.
 func (s *Store) LoginFailures(ctx context.Context, a account.Attempt, since time.Time) (account.Failures, error) {
-	row, err := s.db.LoginFailures(ctx, db.LoginFailuresParams{
+	row, err := s.Queries.LoginFailures(ctx, db.LoginFailuresParams{
 		Account: a.Account, Address: a.Address, Since: since,
 		PairOffset: account.PairLimit - 1, AddressOffset: account.AddressLimit - 1, Most: int64(account.CountedElsewhere),
 	})
 	return account.Failures{Pair: time.Time(row.Pair), Address: time.Time(row.Address), Elsewhere: int(row.Elsewhere)}, err
 }
 
-// QueueReset implements account.Store.
-func (s *Store) QueueReset(ctx context.Context, email string, at time.Time) error {
-	return s.db.QueueReset(ctx, email, at)
-}
-
 // Members implements account.Store.
 func (s *Store) Members(ctx context.Context, ownerID string) ([]account.Member, error) {
-	rows, err := s.db.Members(ctx, ownerID)
+	rows, err := s.Queries.Members(ctx, ownerID)
 	members := make([]account.Member, len(rows))
 	for i, r := range rows {
 		members[i] = account.Member{Email: r.Email, Role: access.ParseRole(r.Role), InvitedAt: r.InvitedAt}
@@ -134,7 +123,7 @@ func (s *Store) Members(ctx context.Context, ownerID string) ([]account.Member, 
 
 // Sessions implements account.Store.
 func (s *Store) Sessions(ctx context.Context, accountID string, now time.Time, limit int) ([]account.Session, error) {
-	rows, err := s.db.Sessions(ctx, accountID, now, int64(limit))
+	rows, err := s.Queries.Sessions(ctx, accountID, now, int64(limit))
 	sessions := make([]account.Session, len(rows))
 	for i, r := range rows {
 		sessions[i] = account.Session(r)
@@ -142,20 +131,9 @@ func (s *Store) Sessions(ctx context.Context, accountID string, now time.Time, l
 	return sessions, err
 }
 
-// TakeClosing implements account.Store.
-func (s *Store) TakeClosing(ctx context.Context, now, retryAt time.Time) (accountID string, err error) {
-	accountID, err = s.db.TakeClosing(ctx, retryAt, now)
-	return accountID, notFound(err)
-}
-
 // ForgetTrail implements account.Store.
 func (s *Store) ForgetTrail(ctx context.Context, accountID string) error {
 	return (&audit.Table{Pool: s.pool}).Forget(ctx, accountID)
-}
-
-// DeleteClosing implements account.Store.
-func (s *Store) DeleteClosing(ctx context.Context, accountID string) error {
-	return s.db.DeleteClosing(ctx, accountID)
 }
 
 // sweepRows bounds the rows that one statement of a sweep deletes.
@@ -169,9 +147,9 @@ func (s *Store) Sweep(ctx context.Context, now, failures time.Time) (more bool, 
 	}{
 		// Tokens before sessions: deleting a session deletes all its tokens in one
 		// statement.
-		{s.db.SweepRefreshTokens, now},
-		{s.db.SweepSessions, now},
-		{s.db.SweepLoginFailures, failures},
+		{s.SweepRefreshTokens, now},
+		{s.SweepSessions, now},
+		{s.SweepLoginFailures, failures},
 	} {
 		n, err := q.sweep(ctx, q.until, sweepRows)
 		if err != nil {
@@ -182,15 +160,10 @@ func (s *Store) Sweep(ctx context.Context, now, failures time.Time) (more bool, 
 	return more, nil
 }
 
-// tx implements account.Tx. InsertRefreshToken is a method of Queries.
+// tx implements account.Tx. What it does not define are methods of Queries.
 type tx struct {
 	*db.Queries
 	tx pgx.Tx
-}
-
-func (t tx) UseTrial(ctx context.Context, addressHash []byte, at time.Time) (bool, error) {
-	n, err := t.Queries.UseTrial(ctx, addressHash, at)
-	return n == 1, err
 }
 
 func (t tx) InsertAccount(ctx context.Context, a account.Account) error {
@@ -216,85 +189,42 @@ func (t tx) LockAccount(ctx context.Context, id string) (account.Account, error)
 
 func (t tx) HoldAccount(ctx context.Context, id string) error {
 	_, err := t.Queries.HoldAccount(ctx, cmp.Or(id, uuid.Nil.String()))
-	return notFound(err)
+	return err
 }
 
 func (t tx) LockAccountByEmail(ctx context.Context, email string) (account.Account, error) {
 	return stored(t.Queries.LockAccountByEmail(ctx, email))
 }
 
-func (t tx) UpdateVerification(ctx context.Context, accountID string, verifiedAt time.Time, v account.Verification) error {
-	return found(t.Queries.UpdateVerification(ctx, db.UpdateVerificationParams{
-		ID: accountID, EmailVerifiedAt: zeronull.Timestamptz(verifiedAt), VerifyCycle: v.Cycle,
-		VerifyStartedAt: v.CycleStartedAt, VerifyResends: v.Resends, VerifyResentAt: zeronull.Timestamptz(v.ResentAt),
-	}))
-}
-
-func (t tx) SetPassword(ctx context.Context, accountID, hash string) error {
-	return found(t.Queries.SetPassword(ctx, accountID, hash))
-}
-
-func (t tx) HasSession(ctx context.Context, accountID, sessionID string) (bool, error) {
-	return t.Queries.HasSession(ctx, sessionID, accountID)
-}
-
-func (t tx) SetAPIKey(ctx context.Context, accountID string, key account.APIKeyRecord) error {
-	return found(t.Queries.SetAPIKey(ctx, accountID, key.Lookup, key.Hash))
-}
-
-func (t tx) RevokeAPIKey(ctx context.Context, accountID string) error {
-	return found(t.Queries.RevokeAPIKey(ctx, accountID))
-}
-
-func (t tx) SetResetSent(ctx context.Context, accountID string, at time.Time) error {
-	return found(t.Queries.SetResetSent(ctx, accountID, zeronull.Timestamptz(at)))
-}
-
-func (t tx) SetEntitlement(ctx context.Context, accountID string, e access.Entitlement, trialEndsAt time.Time, usedTrial bool) error {
-	return found(t.Queries.SetEntitlement(ctx, db.SetEntitlementParams{
-		ID: accountID, Tier: e.Tier, Status: e.Status, ValidUntil: zeronull.Timestamptz(e.ValidUntil), Trial: e.Trial,
-		EntitlementVersion: e.Version, TrialEndsAt: zeronull.Timestamptz(trialEndsAt), HasUsedTrial: usedTrial,
-	}))
-}
-
-func (t tx) SetPaymentCustomer(ctx context.Context, accountID, customerID string) error {
-	return found(t.Queries.SetPaymentCustomer(ctx, accountID, zeronull.Text(customerID)))
+func (t tx) UpdateAccount(ctx context.Context, a account.Account) error {
+	e, v := a.Entitlement, a.Verification
+	return t.Queries.UpdateAccount(ctx, db.UpdateAccountParams{
+		ID: a.ID, EmailVerifiedAt: zeronull.Timestamptz(a.EmailVerifiedAt),
+		PasswordHash: a.PasswordHash, PasswordGeneration: a.PasswordGeneration, ResetSentAt: zeronull.Timestamptz(a.ResetSentAt),
+		APIKeyLookup: a.APIKey.Lookup, APIKeyHash: a.APIKey.Hash,
+		Tier: e.Tier, Status: e.Status, ValidUntil: zeronull.Timestamptz(e.ValidUntil), Trial: e.Trial, EntitlementVersion: e.Version,
+		TrialEndsAt: zeronull.Timestamptz(a.TrialEndsAt), HasUsedTrial: a.HasUsedTrial,
+		VerifyCycle: v.Cycle, VerifyStartedAt: v.CycleStartedAt, VerifyResends: v.Resends, VerifyResentAt: zeronull.Timestamptz(v.ResentAt),
+		PaymentCustomerID: zeronull.Text(a.PaymentCustomerID),
+	})
 }
 
 func (t tx) TakeTrialEnding(ctx context.Context, now, until time.Time, shortest time.Duration) (account.TrialEnding, error) {
 	row, err := t.Queries.TakeTrialEnding(ctx, now, until, shortest)
-	return account.TrialEnding(row), notFound(err)
+	return account.TrialEnding(row), err
 }
 
 func (t tx) InsertMember(ctx context.Context, ownerID string, m account.Member) (id string, err error) {
-	no, err := t.Queries.InsertMember(ctx, ownerID, m.Email, m.Role.String(), m.InvitedAt)
-	if errors.Is(err, pgx.ErrNoRows) {
+	id, err = t.Queries.InsertMember(ctx, ownerID, m.Email, m.Role.String(), m.InvitedAt)
+	if errors.Is(err, account.ErrNotFound) {
 		return "", account.ErrMemberExists
 	}
-	return strconv.FormatInt(no, 10), err
-}
-
-func (t tx) DeleteMember(ctx context.Context, ownerID, email string) (id string, err error) {
-	no, err := t.Queries.DeleteMember(ctx, ownerID, email)
-	return strconv.FormatInt(no, 10), notFound(err)
-}
-
-func (t tx) DeleteTeam(ctx context.Context, ownerID string) (ids []string, err error) {
-	nos, err := t.Queries.DeleteTeam(ctx, ownerID)
-	for _, no := range nos {
-		ids = append(ids, strconv.FormatInt(no, 10))
-	}
-	return ids, err
-}
-
-func (t tx) CountMembers(ctx context.Context, ownerID string) (int, error) {
-	n, err := t.Queries.CountMembers(ctx, ownerID)
-	return int(n), err
+	return id, err
 }
 
 func (t tx) CountInvitation(ctx context.Context, ownerID string, now, oldest time.Time) (n int, since time.Time, err error) {
 	row, err := t.Queries.CountInvitation(ctx, oldest, now, ownerID)
-	return row.Invites, row.Since, notFound(err)
+	return row.Invites, row.Since, err
 }
 
 func (t tx) DeleteAccount(ctx context.Context, a account.Account, dueAt time.Time) error {
@@ -316,37 +246,16 @@ func (t tx) InsertSession(ctx context.Context, s account.Session, generation int
 
 func (t tx) LockSessionByToken(ctx context.Context, tokenHash []byte) (account.Session, error) {
 	row, err := t.Queries.LockSessionByToken(ctx, tokenHash)
-	return account.Session{ID: row.ID, AccountID: row.AccountID, CreatedAt: row.CreatedAt}, notFound(err)
-}
-
-func (t tx) SpendRefreshToken(ctx context.Context, hash []byte, now time.Time) (bool, error) {
-	n, err := t.Queries.SpendRefreshToken(ctx, now, hash)
-	return n == 1, err
-}
-
-func (t tx) ExtendSession(ctx context.Context, sessionID string, now, expires time.Time) error {
-	return found(t.Queries.ExtendSession(ctx, now, expires, sessionID))
-}
-
-func (t tx) EndSession(ctx context.Context, sessionID string) error {
-	return found(t.Queries.EndSession(ctx, sessionID))
+	return account.Session{ID: row.ID, AccountID: row.AccountID, CreatedAt: row.CreatedAt}, err
 }
 
 func (t tx) DeleteSession(ctx context.Context, accountID, sessionID string) error {
-	return found(t.Queries.DeleteSession(ctx, sessionID, accountID))
-}
-
-func (t tx) DeleteSessions(ctx context.Context, accountID, keep string) error {
-	return t.Queries.DeleteSessions(ctx, accountID, cmp.Or(keep, uuid.Nil.String()))
-}
-
-func (t tx) AddLoginFailure(ctx context.Context, a account.Attempt, at time.Time) error {
-	return t.Queries.AddLoginFailure(ctx, a.Account, a.Address, at)
+	return found(t.Queries.DeleteSession(ctx, accountID, sessionID))
 }
 
 func (t tx) TakeReset(ctx context.Context) (email string, at time.Time, err error) {
 	row, err := t.Queries.TakeReset(ctx)
-	return row.Email, row.RequestedAt, notFound(err)
+	return row.Email, row.RequestedAt, err
 }
 
 func (t tx) Record(ctx context.Context, e audit.Entry) error { return audit.Insert(ctx, t.tx, e) }
@@ -369,11 +278,20 @@ func stored(r db.Account, err error) (account.Account, error) {
 			Cycle: r.VerifyCycle, CycleStartedAt: r.VerifyStartedAt, Resends: r.VerifyResends, ResentAt: time.Time(r.VerifyResentAt),
 		},
 		PaymentCustomerID: string(r.PaymentCustomerID),
-	}, notFound(err)
+	}, err
 }
 
-// notFound maps pgx.ErrNoRows to account.ErrNotFound.
-func notFound(err error) error {
+// conn is a connection that says account.ErrNotFound where a row is missing.
+type conn struct{ db.DBTX }
+
+func (c conn) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return row{c.DBTX.QueryRow(ctx, sql, args...)}
+}
+
+type row struct{ pgx.Row }
+
+func (r row) Scan(dest ...any) error {
+	err := r.Row.Scan(dest...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return account.ErrNotFound
 	}

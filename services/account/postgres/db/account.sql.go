@@ -387,120 +387,6 @@ func (q *Queries) LockAccountByEmail(ctx context.Context, email string) (Account
 	return i, err
 }
 
-const RevokeAPIKey = `-- name: RevokeAPIKey :execrows
-UPDATE account SET api_key_hash = '' WHERE id = $1
-`
-
-// No key has an empty hash. By account_pkey.
-func (q *Queries) RevokeAPIKey(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.Exec(ctx, RevokeAPIKey, id)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const SetAPIKey = `-- name: SetAPIKey :execrows
-UPDATE account SET api_key_lookup = $2, api_key_hash = $3 WHERE id = $1
-`
-
-// By account_pkey.
-func (q *Queries) SetAPIKey(ctx context.Context, iD string, aPIKeyLookup string, aPIKeyHash []byte) (int64, error) {
-	result, err := q.db.Exec(ctx, SetAPIKey, iD, aPIKeyLookup, aPIKeyHash)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const SetEntitlement = `-- name: SetEntitlement :execrows
-UPDATE account
-SET tier = $2, status = $3, valid_until = $4, trial = $5, entitlement_version = $6, trial_ends_at = $7, has_used_trial = $8,
-	trial_ending_at = CASE WHEN trial_ends_at IS NOT DISTINCT FROM $7 THEN trial_ending_at END
-WHERE id = $1
-`
-
-type SetEntitlementParams struct {
-	ID                 string
-	Tier               access.Tier
-	Status             access.Status
-	ValidUntil         zeronull.Timestamptz
-	Trial              bool
-	EntitlementVersion int64
-	TrialEndsAt        zeronull.Timestamptz
-	HasUsedTrial       bool
-}
-
-// A trial with another end gets another reminder. By account_pkey.
-func (q *Queries) SetEntitlement(ctx context.Context, arg SetEntitlementParams) (int64, error) {
-	result, err := q.db.Exec(ctx, SetEntitlement,
-		arg.ID,
-		arg.Tier,
-		arg.Status,
-		arg.ValidUntil,
-		arg.Trial,
-		arg.EntitlementVersion,
-		arg.TrialEndsAt,
-		arg.HasUsedTrial,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const SetPassword = `-- name: SetPassword :execrows
-UPDATE account SET password_hash = $2, password_generation = password_generation + 1, reset_sent_at = NULL WHERE id = $1
-`
-
-// Nothing asks for a reset mail any more. By account_pkey.
-func (q *Queries) SetPassword(ctx context.Context, iD string, passwordHash string) (int64, error) {
-	result, err := q.db.Exec(ctx, SetPassword, iD, passwordHash)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const SetPasswordHash = `-- name: SetPasswordHash :execrows
-UPDATE account SET password_hash = $3 WHERE id = $1 AND password_generation = $2
-`
-
-// By account_pkey.
-func (q *Queries) SetPasswordHash(ctx context.Context, iD string, passwordGeneration int64, passwordHash string) (int64, error) {
-	result, err := q.db.Exec(ctx, SetPasswordHash, iD, passwordGeneration, passwordHash)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const SetPaymentCustomer = `-- name: SetPaymentCustomer :execrows
-UPDATE account SET payment_customer_id = $2 WHERE id = $1
-`
-
-// By account_pkey.
-func (q *Queries) SetPaymentCustomer(ctx context.Context, iD string, paymentCustomerID zeronull.Text) (int64, error) {
-	result, err := q.db.Exec(ctx, SetPaymentCustomer, iD, paymentCustomerID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const SetResetSent = `-- name: SetResetSent :execrows
-UPDATE account SET reset_sent_at = $2 WHERE id = $1
-`
-
-// By account_pkey.
-func (q *Queries) SetResetSent(ctx context.Context, iD string, resetSentAt zeronull.Timestamptz) (int64, error) {
-	result, err := q.db.Exec(ctx, SetResetSent, iD, resetSentAt)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const TakeTrialEnding = `-- name: TakeTrialEnding :one
 UPDATE account SET trial_ending_at = $1::timestamptz
 WHERE id = (
@@ -533,46 +419,73 @@ func (q *Queries) TakeTrialEnding(ctx context.Context, now time.Time, until time
 	return i, err
 }
 
-const UpdateVerification = `-- name: UpdateVerification :execrows
+const UpdateAccount = `-- name: UpdateAccount :exec
 UPDATE account
-SET email_verified_at = $2, verify_cycle = $3, verify_started_at = $4, verify_resends = $5, verify_resent_at = $6
+SET email_verified_at = $2, password_hash = $3, password_generation = $4, api_key_lookup = $5, api_key_hash = $6,
+	tier = $7, status = $8, valid_until = $9, trial = $10, entitlement_version = $11, trial_ends_at = $12, has_used_trial = $13,
+	trial_ending_at = CASE WHEN trial_ends_at IS NOT DISTINCT FROM $12 THEN trial_ending_at END,
+	verify_cycle = $14, verify_started_at = $15, verify_resends = $16, verify_resent_at = $17, reset_sent_at = $18,
+	payment_customer_id = $19
 WHERE id = $1
 `
 
-type UpdateVerificationParams struct {
-	ID              string
-	EmailVerifiedAt zeronull.Timestamptz
-	VerifyCycle     int64
-	VerifyStartedAt time.Time
-	VerifyResends   int
-	VerifyResentAt  zeronull.Timestamptz
+type UpdateAccountParams struct {
+	ID                 string
+	EmailVerifiedAt    zeronull.Timestamptz
+	PasswordHash       string
+	PasswordGeneration int64
+	APIKeyLookup       string
+	APIKeyHash         []byte
+	Tier               access.Tier
+	Status             access.Status
+	ValidUntil         zeronull.Timestamptz
+	Trial              bool
+	EntitlementVersion int64
+	TrialEndsAt        zeronull.Timestamptz
+	HasUsedTrial       bool
+	VerifyCycle        int64
+	VerifyStartedAt    time.Time
+	VerifyResends      int
+	VerifyResentAt     zeronull.Timestamptz
+	ResetSentAt        zeronull.Timestamptz
+	PaymentCustomerID  zeronull.Text
 }
 
-// By account_pkey.
-func (q *Queries) UpdateVerification(ctx context.Context, arg UpdateVerificationParams) (int64, error) {
-	result, err := q.db.Exec(ctx, UpdateVerification,
+// For a row that the transaction has locked. A trial with another end gets another reminder. By account_pkey.
+func (q *Queries) UpdateAccount(ctx context.Context, arg UpdateAccountParams) error {
+	_, err := q.db.Exec(ctx, UpdateAccount,
 		arg.ID,
 		arg.EmailVerifiedAt,
+		arg.PasswordHash,
+		arg.PasswordGeneration,
+		arg.APIKeyLookup,
+		arg.APIKeyHash,
+		arg.Tier,
+		arg.Status,
+		arg.ValidUntil,
+		arg.Trial,
+		arg.EntitlementVersion,
+		arg.TrialEndsAt,
+		arg.HasUsedTrial,
 		arg.VerifyCycle,
 		arg.VerifyStartedAt,
 		arg.VerifyResends,
 		arg.VerifyResentAt,
+		arg.ResetSentAt,
+		arg.PaymentCustomerID,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
-const UseTrial = `-- name: UseTrial :execrows
-INSERT INTO used_trial (address_hash, used_at) VALUES ($1, $2) ON CONFLICT (address_hash) DO NOTHING
+const UseTrial = `-- name: UseTrial :one
+WITH used AS (INSERT INTO used_trial (address_hash, used_at) VALUES ($1, $2) ON CONFLICT (address_hash) DO NOTHING RETURNING 1)
+SELECT EXISTS (SELECT FROM used)
 `
 
 // By used_trial_pkey.
-func (q *Queries) UseTrial(ctx context.Context, addressHash []byte, usedAt time.Time) (int64, error) {
-	result, err := q.db.Exec(ctx, UseTrial, addressHash, usedAt)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) UseTrial(ctx context.Context, addressHash []byte, usedAt time.Time) (bool, error) {
+	row := q.db.QueryRow(ctx, UseTrial, addressHash, usedAt)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }

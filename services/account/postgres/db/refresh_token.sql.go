@@ -43,18 +43,21 @@ func (q *Queries) LockSessionByToken(ctx context.Context, hash []byte) (LockSess
 	return i, err
 }
 
-const SpendRefreshToken = `-- name: SpendRefreshToken :execrows
-UPDATE refresh_token SET spent_at = $1::timestamptz
-WHERE hash = $2 AND spent_at IS NULL AND expires_at > $1::timestamptz
+const SpendRefreshToken = `-- name: SpendRefreshToken :one
+WITH spent AS (
+	UPDATE refresh_token t SET spent_at = $1::timestamptz
+	WHERE t.hash = $2 AND t.spent_at IS NULL AND t.expires_at > $1::timestamptz
+	RETURNING 1
+)
+SELECT EXISTS (SELECT FROM spent)
 `
 
 // By refresh_token_pkey.
-func (q *Queries) SpendRefreshToken(ctx context.Context, now time.Time, hash []byte) (int64, error) {
-	result, err := q.db.Exec(ctx, SpendRefreshToken, now, hash)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) SpendRefreshToken(ctx context.Context, now time.Time, hash []byte) (bool, error) {
+	row := q.db.QueryRow(ctx, SpendRefreshToken, now, hash)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }
 
 const SweepRefreshTokens = `-- name: SweepRefreshTokens :execrows

@@ -9,12 +9,12 @@ import (
 )
 
 const DeleteSession = `-- name: DeleteSession :execrows
-DELETE FROM session WHERE id = $1 AND account_id = $2
+DELETE FROM session WHERE account_id = $1 AND id = $2
 `
 
 // By session_pkey, refresh_token_session_id.
-func (q *Queries) DeleteSession(ctx context.Context, iD string, accountID string) (int64, error) {
-	result, err := q.db.Exec(ctx, DeleteSession, iD, accountID)
+func (q *Queries) DeleteSession(ctx context.Context, accountID string, iD string) (int64, error) {
+	result, err := q.db.Exec(ctx, DeleteSession, accountID, iD)
 	if err != nil {
 		return 0, err
 	}
@@ -22,7 +22,7 @@ func (q *Queries) DeleteSession(ctx context.Context, iD string, accountID string
 }
 
 const DeleteSessions = `-- name: DeleteSessions :exec
-DELETE FROM session WHERE account_id = $1 AND id <> $2::uuid
+DELETE FROM session WHERE account_id = $1 AND id::text <> $2::text
 `
 
 // By session_account_id, refresh_token_session_id.
@@ -31,39 +31,23 @@ func (q *Queries) DeleteSessions(ctx context.Context, accountID string, keep str
 	return err
 }
 
-const EndSession = `-- name: EndSession :execrows
-DELETE FROM session WHERE id = $1
-`
-
-// By session_pkey, refresh_token_session_id.
-func (q *Queries) EndSession(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.Exec(ctx, EndSession, id)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const ExtendSession = `-- name: ExtendSession :execrows
+const ExtendSession = `-- name: ExtendSession :exec
 UPDATE session SET last_used_at = $1::timestamptz, expires_at = $2 WHERE id = $3
 `
 
 // By session_pkey.
-func (q *Queries) ExtendSession(ctx context.Context, now time.Time, expiresAt time.Time, iD string) (int64, error) {
-	result, err := q.db.Exec(ctx, ExtendSession, now, expiresAt, iD)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) ExtendSession(ctx context.Context, now time.Time, expiresAt time.Time, iD string) error {
+	_, err := q.db.Exec(ctx, ExtendSession, now, expiresAt, iD)
+	return err
 }
 
 const HasSession = `-- name: HasSession :one
-SELECT EXISTS (SELECT FROM session WHERE id = $1 AND account_id = $2)
+SELECT EXISTS (SELECT FROM session WHERE account_id = $1 AND id = $2)
 `
 
 // By session_pkey.
-func (q *Queries) HasSession(ctx context.Context, iD string, accountID string) (bool, error) {
-	row := q.db.QueryRow(ctx, HasSession, iD, accountID)
+func (q *Queries) HasSession(ctx context.Context, accountID string, iD string) (bool, error) {
+	row := q.db.QueryRow(ctx, HasSession, accountID, iD)
 	var exists bool
 	err := row.Scan(&exists)
 	return exists, err

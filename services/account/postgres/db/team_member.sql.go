@@ -21,15 +21,15 @@ func (q *Queries) CountMembers(ctx context.Context, ownerID string) (int64, erro
 }
 
 const DeleteMember = `-- name: DeleteMember :one
-DELETE FROM team_member WHERE owner_id = $1 AND email = $2 RETURNING no
+DELETE FROM team_member WHERE owner_id = $1 AND email = $2 RETURNING no::text AS id
 `
 
 // By team_member_pkey.
-func (q *Queries) DeleteMember(ctx context.Context, ownerID string, email string) (int64, error) {
+func (q *Queries) DeleteMember(ctx context.Context, ownerID string, email string) (string, error) {
 	row := q.db.QueryRow(ctx, DeleteMember, ownerID, email)
-	var no int64
-	err := row.Scan(&no)
-	return no, err
+	var id string
+	err := row.Scan(&id)
+	return id, err
 }
 
 const DeleteMemberships = `-- name: DeleteMemberships :exec
@@ -43,23 +43,23 @@ func (q *Queries) DeleteMemberships(ctx context.Context, email string) error {
 }
 
 const DeleteTeam = `-- name: DeleteTeam :many
-DELETE FROM team_member WHERE owner_id = $1 RETURNING no
+DELETE FROM team_member WHERE owner_id = $1 RETURNING no::text AS id
 `
 
 // By team_member_pkey.
-func (q *Queries) DeleteTeam(ctx context.Context, ownerID string) ([]int64, error) {
+func (q *Queries) DeleteTeam(ctx context.Context, ownerID string) ([]string, error) {
 	rows, err := q.db.Query(ctx, DeleteTeam, ownerID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []int64
+	var items []string
 	for rows.Next() {
-		var no int64
-		if err := rows.Scan(&no); err != nil {
+		var id string
+		if err := rows.Scan(&id); err != nil {
 			return nil, err
 		}
-		items = append(items, no)
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -69,20 +69,20 @@ func (q *Queries) DeleteTeam(ctx context.Context, ownerID string) ([]int64, erro
 
 const InsertMember = `-- name: InsertMember :one
 INSERT INTO team_member (owner_id, email, role, invited_at) VALUES ($1, $2, $3, $4)
-ON CONFLICT (owner_id, email) DO NOTHING RETURNING no
+ON CONFLICT (owner_id, email) DO NOTHING RETURNING no::text AS id
 `
 
 // Returns no row if the address is a member already. By team_member_pkey.
-func (q *Queries) InsertMember(ctx context.Context, ownerID string, email string, role string, invitedAt time.Time) (int64, error) {
+func (q *Queries) InsertMember(ctx context.Context, ownerID string, email string, role string, invitedAt time.Time) (string, error) {
 	row := q.db.QueryRow(ctx, InsertMember,
 		ownerID,
 		email,
 		role,
 		invitedAt,
 	)
-	var no int64
-	err := row.Scan(&no)
-	return no, err
+	var id string
+	err := row.Scan(&id)
+	return id, err
 }
 
 const Members = `-- name: Members :many

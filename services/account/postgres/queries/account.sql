@@ -57,42 +57,15 @@ JOIN account o ON o.id = m.owner_id;
 -- By account_pkey.
 SELECT id FROM account WHERE id = $1 FOR KEY SHARE;
 
--- name: SetAPIKey :execrows
--- By account_pkey.
-UPDATE account SET api_key_lookup = $2, api_key_hash = $3 WHERE id = $1;
-
--- name: RevokeAPIKey :execrows
--- No key has an empty hash. By account_pkey.
-UPDATE account SET api_key_hash = '' WHERE id = $1;
-
--- name: SetPasswordHash :execrows
--- By account_pkey.
-UPDATE account SET password_hash = $3 WHERE id = $1 AND password_generation = $2;
-
--- name: SetPassword :execrows
--- Nothing asks for a reset mail any more. By account_pkey.
-UPDATE account SET password_hash = $2, password_generation = password_generation + 1, reset_sent_at = NULL WHERE id = $1;
-
--- name: UpdateVerification :execrows
--- By account_pkey.
+-- name: UpdateAccount :exec
+-- For a row that the transaction has locked. A trial with another end gets another reminder. By account_pkey.
 UPDATE account
-SET email_verified_at = $2, verify_cycle = $3, verify_started_at = $4, verify_resends = $5, verify_resent_at = $6
+SET email_verified_at = $2, password_hash = $3, password_generation = $4, api_key_lookup = $5, api_key_hash = $6,
+	tier = $7, status = $8, valid_until = $9, trial = $10, entitlement_version = $11, trial_ends_at = $12, has_used_trial = $13,
+	trial_ending_at = CASE WHEN trial_ends_at IS NOT DISTINCT FROM $12 THEN trial_ending_at END,
+	verify_cycle = $14, verify_started_at = $15, verify_resends = $16, verify_resent_at = $17, reset_sent_at = $18,
+	payment_customer_id = $19
 WHERE id = $1;
-
--- name: SetResetSent :execrows
--- By account_pkey.
-UPDATE account SET reset_sent_at = $2 WHERE id = $1;
-
--- name: SetEntitlement :execrows
--- A trial with another end gets another reminder. By account_pkey.
-UPDATE account
-SET tier = $2, status = $3, valid_until = $4, trial = $5, entitlement_version = $6, trial_ends_at = $7, has_used_trial = $8,
-	trial_ending_at = CASE WHEN trial_ends_at IS NOT DISTINCT FROM $7 THEN trial_ending_at END
-WHERE id = $1;
-
--- name: SetPaymentCustomer :execrows
--- By account_pkey.
-UPDATE account SET payment_customer_id = $2 WHERE id = $1;
 
 -- name: TakeTrialEnding :one
 -- By account_trial_ending, account_pkey.
@@ -119,6 +92,7 @@ RETURNING invites, invites_since::timestamptz AS since;
 -- team_member_pkey.
 DELETE FROM account WHERE id = $1;
 
--- name: UseTrial :execrows
+-- name: UseTrial :one
 -- By used_trial_pkey.
-INSERT INTO used_trial (address_hash, used_at) VALUES ($1, $2) ON CONFLICT (address_hash) DO NOTHING;
+WITH used AS (INSERT INTO used_trial (address_hash, used_at) VALUES ($1, $2) ON CONFLICT (address_hash) DO NOTHING RETURNING 1)
+SELECT EXISTS (SELECT FROM used);

@@ -1,10 +1,14 @@
 -- name: InsertRefreshToken :exec
 INSERT INTO refresh_token (session_id, hash, created_at, expires_at) VALUES ($1, $2, $3, $4);
 
--- name: SpendRefreshToken :execrows
+-- name: SpendRefreshToken :one
 -- By refresh_token_pkey.
-UPDATE refresh_token SET spent_at = sqlc.arg(now)::timestamptz
-WHERE hash = @hash AND spent_at IS NULL AND expires_at > sqlc.arg(now)::timestamptz;
+WITH spent AS (
+	UPDATE refresh_token t SET spent_at = sqlc.arg(now)::timestamptz
+	WHERE t.hash = @hash AND t.spent_at IS NULL AND t.expires_at > sqlc.arg(now)::timestamptz
+	RETURNING 1
+)
+SELECT EXISTS (SELECT FROM spent);
 
 -- name: LockSessionByToken :one
 -- By refresh_token_pkey, session_pkey.

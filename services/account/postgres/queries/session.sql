@@ -7,7 +7,7 @@ SELECT @id::uuid, a.id, sqlc.arg(created_at)::timestamptz, sqlc.arg(last_used_at
 	SELECT c.id FROM account c WHERE c.id = @account_id::uuid AND c.password_generation = @generation::bigint FOR SHARE
 ) a;
 
--- name: ExtendSession :execrows
+-- name: ExtendSession :exec
 -- By session_pkey.
 UPDATE session SET last_used_at = sqlc.arg(now)::timestamptz, expires_at = @expires_at WHERE id = @id;
 
@@ -19,19 +19,15 @@ ORDER BY created_at DESC, id LIMIT @most::bigint;
 
 -- name: HasSession :one
 -- By session_pkey.
-SELECT EXISTS (SELECT FROM session WHERE id = @id AND account_id = @account_id);
-
--- name: EndSession :execrows
--- By session_pkey, refresh_token_session_id.
-DELETE FROM session WHERE id = $1;
+SELECT EXISTS (SELECT FROM session WHERE account_id = @account_id AND id = @id);
 
 -- name: DeleteSession :execrows
 -- By session_pkey, refresh_token_session_id.
-DELETE FROM session WHERE id = @id AND account_id = @account_id;
+DELETE FROM session WHERE account_id = @account_id AND id = @id;
 
 -- name: DeleteSessions :exec
 -- By session_account_id, refresh_token_session_id.
-DELETE FROM session WHERE account_id = @account_id AND id <> @keep::uuid;
+DELETE FROM session WHERE account_id = @account_id AND id::text <> @keep::text;
 
 -- name: SweepSessions :execrows
 -- By session_expires_at, session_pkey.
