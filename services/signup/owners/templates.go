@@ -17,7 +17,9 @@ type Templates interface {
 	Unknown(ctx context.Context, ownerID string, of []waitlist.Assignment) ([]waitlist.Assignment, error)
 }
 
-// templateStore counts the deletions of templates.
+// templateStore counts the deletions of templates, which messaging stores: no foreign key leads there, and no transaction
+// waits for a call. A deletion that arrives between messaging's answer and the commit would find nothing to remove, and the
+// settings would name the template for ever. Nothing else of an owner's row tells that one has arrived.
 type templateStore interface {
 	// UpsertEntitlement stores an entitlement unless the stored one is at least as new.
 	UpsertEntitlement(ctx context.Context, ownerID string, e access.Entitlement) error
