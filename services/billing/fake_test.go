@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -198,20 +199,10 @@ func (b *bank) OpenSessions(_ context.Context, customerID string) (list []billin
 				list = append(list, *s)
 			}
 		}
-		slices.SortFunc(list, func(x, y billing.Session) int { return -1 * compare(x.ID, y.ID) })
+		slices.SortFunc(list, func(x, y billing.Session) int { return strings.Compare(y.ID, x.ID) })
 		return nil
 	})
 	return list, err
-}
-
-func compare(x, y string) int {
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
 }
 
 func (b *bank) CreateSession(_ context.Context, key string, n billing.NewSession) (s billing.Session, err error) {
