@@ -37,7 +37,7 @@ func Is(err error) bool {
 		error
 		GRPCStatus() *status.Status
 	}](err); ok {
-		switch s.GRPCStatus().Code() { //nolint:exhaustive // other codes mean that the service answered
+		switch s.GRPCStatus().Code() { // other codes mean that the service answered
 		case codes.Unavailable, codes.DeadlineExceeded:
 			return true
 		}

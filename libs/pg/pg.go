@@ -115,7 +115,7 @@ func Pooled(url string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("parse Postgres URL: %w", err)
 	}
-	switch cfg.DefaultQueryExecMode { //nolint:exhaustive // see above
+	switch cfg.DefaultQueryExecMode { // see above
 	case pgx.QueryExecModeCacheStatement:
 		return false, nil
 	case pgx.QueryExecModeCacheDescribe:

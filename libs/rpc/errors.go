@@ -94,7 +94,7 @@ func fromStatus(err error) error {
 		return e
 	}
 	e := apierr.New(apierr.InternalError, "Something went wrong on our side.").WithCause(err)
-	switch s.Code() { //nolint:exhaustive // the others need no special treatment
+	switch s.Code() { // the others need no special treatment
 	case codes.Unavailable, codes.DeadlineExceeded:
 		e = e.WithRetryAfter(outageRetry)
 	case codes.Canceled:

@@ -103,7 +103,7 @@ func (l Limits) OwnerMail(ctx context.Context, k Kind, ownerID, recipient string
 // that a flood of one kind keeps no other away.
 func (l Limits) PlatformMail(ctx context.Context, r Request, recipient string) ([]Use, error) {
 	u := Use{Quota: Quota(r.Kind), Subject: emailaddr.Person(recipient), N: 1}
-	switch r.Kind { //nolint:exhaustive // owners write the others; see Mail and Text
+	switch r.Kind { // owners write the others; see Mail and Text
 	case AccountVerification, SignupVerification, TeamInvite, SignupLink:
 		u.Most = l.AsksPerRecipient
 	case PasswordChanged, PasswordRecovered, APIKeyChanged, TrialEnding:

@@ -84,7 +84,7 @@ func (k Kind) asked() bool {
 
 // template returns the type of template that mails of a kind use, or "" for built-in texts.
 func (k Kind) template() TemplateType {
-	switch k { //nolint:exhaustive // the others have built-in texts
+	switch k { // the others have built-in texts
 	case SignupConfirmation:
 		return ConfirmationTemplate
 	case ReferralMilestone:

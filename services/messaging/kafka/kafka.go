@@ -99,7 +99,7 @@ func requests(ev *eventv1.Event) ([]messaging.Request, error) {
 	case *eventv1.Event_CredentialChanged:
 		e := p.CredentialChanged
 		r := messaging.Request{Kind: messaging.PasswordChanged, Recipient: e.GetEmail(), AccountID: e.GetAccountId()}
-		switch e.GetCredential() { //nolint:exhaustive // the others are about a password, too
+		switch e.GetCredential() { // the others are about a password, too
 		case eventv1.CredentialChanged_CREDENTIAL_API_KEY:
 			r.Kind = messaging.APIKeyChanged
 		case eventv1.CredentialChanged_CREDENTIAL_PASSWORD_RESET:
