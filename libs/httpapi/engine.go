@@ -147,7 +147,7 @@ type request struct {
 	// client is the client's address; the zero Addr means that it has none.
 	client netip.Addr
 	// base is the context without a timeout; timeout is the current one, 0 for none.
-	base    context.Context //nolint:containedctx // begin starts again from it
+	base    context.Context // begin starts again from it
 	timeout time.Duration
 	// began is when the timeout began.
 	began  time.Time
@@ -227,7 +227,7 @@ func (e *engine) handle(c *gin.Context, r *request) {
 		}
 		// Otherwise gin would run the handler after the one that panicked.
 		c.Abort()
-		if p != http.ErrAbortHandler { //nolint:errorlint,err113 // net/http compares like this
+		if p != http.ErrAbortHandler { //nolint:errorlint // net/http compares like this
 			e.cfg.Log.LogAttrs(c.Request.Context(), slog.LevelError, "panic in handler",
 				telemetry.Panic(p), slog.String("stack", string(debug.Stack())))
 			if !c.Writer.Written() {

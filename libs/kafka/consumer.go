@@ -408,7 +408,7 @@ func (c *Consumer) handle(ctx context.Context, batch []delivery) error {
 		return c.apply(ctx, tx, todo)
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // ours
+		return err
 	}
 	c.metrics.duration.WithLabelValues(c.cfg.Group).Observe(time.Since(start).Seconds())
 	c.metrics.handled.WithLabelValues(c.cfg.Group).Add(float64(len(todo)))

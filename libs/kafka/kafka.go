@@ -240,7 +240,7 @@ func Reachable(ctx context.Context, cfg Config) error {
 func answers(ctx context.Context, cfg Config, broker string) error {
 	c, err := cfg.Dialer("waitlist").DialContext(ctx, "tcp", broker)
 	if err != nil {
-		return err //nolint:wrapcheck // Reachable adds the broker
+		return err // Reachable adds the broker
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {

@@ -63,7 +63,7 @@ func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) (er
 	end := w.traceSend(ctx, msgs, prefixed)
 	err = w.writer.WriteMessages(ctx, prefixed...)
 	end(err)
-	return err //nolint:wrapcheck // the caller looks into kafka-go's types
+	return err // the caller looks into kafka-go's types
 }
 
 // Close finishes pending writes and closes the connections. Call it after every
@@ -71,7 +71,7 @@ func (w *Writer) WriteMessages(ctx context.Context, msgs ...kafkago.Message) (er
 func (w *Writer) Close() error {
 	err := w.writer.Close()
 	w.transport.CloseIdleConnections()
-	return err //nolint:wrapcheck // the error needs no context
+	return err
 }
 
 // Unsendable reports whether err means that Kafka will refuse the message however

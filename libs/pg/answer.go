@@ -106,7 +106,7 @@ func (a *answering) SetDeadline(t time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.deadline = t
-	return a.Conn.SetDeadline(t) //nolint:wrapcheck // as the connection has it
+	return a.Conn.SetDeadline(t)
 }
 
 func (a *answering) begin(setDeadline func(time.Time) error) {
@@ -129,5 +129,5 @@ func (a *answering) ended(err error) error {
 		// pgx keeps a connection after a timeout.
 		return fmt.Errorf("Postgres was silent for %s", a.bound) //nolint:staticcheck // a name
 	}
-	return err //nolint:wrapcheck // as the connection has it
+	return err
 }

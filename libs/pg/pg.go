@@ -211,7 +211,7 @@ func Ready(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn) error {
 	if errors.Is(err, pgconn.ErrReadOnlyConnection) {
 		pool.Reset()
 	}
-	return err //nolint:wrapcheck // the caller knows what it asked
+	return err // the caller knows what it asked
 }
 
 // InTx runs fn in a transaction and commits it. It returns the error of a failed

@@ -103,7 +103,7 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 // stream is a ServerStream with another context.
 type stream struct {
 	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // grpc's own way
+	ctx context.Context // grpc's own way
 }
 
 // Context implements grpc.ServerStream.
@@ -138,7 +138,7 @@ func (s *server) enter(ctx context.Context, method string) (context.Context, err
 // allowed returns the callers option of a method, cached; nil if there is none.
 func (s *server) allowed(method string) []string {
 	if c, ok := s.callers.Load(method); ok {
-		return c.([]string) //nolint:forcetypeassert // the only type stored
+		return c.([]string) // the only type stored
 	}
 	c := Callers(method)
 	if c != nil {

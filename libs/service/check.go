@@ -49,11 +49,11 @@ func statusOf(ctx context.Context, url string) (int, error) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil) //nolint:gosec // the URL comes from the command line
 	if err != nil {
-		return 0, err //nolint:wrapcheck // checkAnswers adds the URL
+		return 0, err // checkAnswers adds the URL
 	}
 	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // checkAnswers adds the URL
+		return 0, err // checkAnswers adds the URL
 	}
 	return res.StatusCode, res.Body.Close()
 }

@@ -49,7 +49,7 @@ type counting struct {
 // ExportSpans implements sdktrace.SpanExporter.
 func (c counting) ExportSpans(ctx context.Context, batch []sdktrace.ReadOnlySpan) error {
 	if err := c.SpanExporter.ExportSpans(ctx, batch); err != nil {
-		return err //nolint:wrapcheck // the SDK's own
+		return err
 	}
 	c.exported.Add(float64(len(batch)))
 	return nil

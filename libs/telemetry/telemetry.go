@@ -228,7 +228,7 @@ func NewHandler(w io.Writer, level slog.Leveler) slog.Handler {
 }
 
 // formats are the forms of log lines.
-var formats = map[string]func(io.Writer, slog.Leveler) slog.Handler{ //nolint:gochecknoglobals // a constant
+var formats = map[string]func(io.Writer, slog.Leveler) slog.Handler{ // a constant
 	"json": func(w io.Writer, level slog.Leveler) slog.Handler {
 		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
 	},

@@ -45,7 +45,7 @@ func (e Expiry) Saw(dependency string, c tls.ConnectionState) {
 // file, so keep the old authority beside a new one until every process restarted.
 func Read(file string) (*x509.CertPool, error) {
 	if file == "" {
-		return nil, nil //nolint:nilnil // in crypto/tls, nil means the system's
+		return nil, nil // in crypto/tls, nil means the system's
 	}
 	pem, err := os.ReadFile(file)
 	if err != nil {

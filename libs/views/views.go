@@ -89,7 +89,7 @@ func (v *Counter) Add(waitlistID string) {
 			count, _ = v.counts.LoadOrStore(b, new(atomic.Int64))
 			v.counting.Send()
 		}
-		if count.(*atomic.Int64).Add(1) > 0 { //nolint:forcetypeassert // the only type stored
+		if count.(*atomic.Int64).Add(1) > 0 { // the only type stored
 			return
 		}
 		// The counter was closed meanwhile. Use a new one.
@@ -147,7 +147,7 @@ func (v *Counter) send(ctx context.Context) error {
 func (v *Counter) collect() (err error) {
 	now := v.now()
 	v.counts.Range(func(k, c any) bool {
-		b, count := k.(bucket), c.(*atomic.Int64) //nolint:forcetypeassert // the only types stored
+		b, count := k.(bucket), c.(*atomic.Int64) // the only types stored
 		if count.CompareAndSwap(0, closedCount) {
 			v.counts.CompareAndDelete(b, count)
 			return true

@@ -84,7 +84,7 @@ type Engine[T any] struct {
 type Claim[T any] struct {
 	Work T
 	// Context ends when the process is told to stop, or when the claim is lost: nothing more is begun.
-	Context context.Context //nolint:containedctx // one for each claim
+	Context context.Context // one for each claim
 	lose    context.CancelFunc
 	engine  *Engine[T]
 	until   time.Time // the end of the lease; zero once the claim is lost

@@ -42,7 +42,7 @@ type attempt struct {
 	claim        *work.Claim[Batch]
 	// dispatchCtx ends with the process or the claim: no further mail is handed out. drainCtx
 	// outlasts it for the mails in flight.
-	dispatchCtx, drainCtx context.Context //nolint:containedctx // jobs carry their attempt through channels
+	dispatchCtx, drainCtx context.Context // jobs carry their attempt through channels
 
 	open sync.WaitGroup // mails handed out whose outcome is not recorded
 	progress

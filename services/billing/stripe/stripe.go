@@ -192,7 +192,7 @@ func call[T any](ctx context.Context, p *Provider, name string, f func(ctx conte
 	case err != nil:
 		return v, err
 	}
-	return out.(T), nil //nolint:forcetypeassert // f returned a T
+	return out.(T), nil // f returned a T
 }
 
 // level returns the log level of a failure. Declined cards are routine.

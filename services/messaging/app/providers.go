@@ -94,7 +94,7 @@ func (c Config) provider(sender stdmail.Address) (messaging.Provider, error) {
 func (c Config) texts() (*twilio.Provider, error) {
 	switch c.SMSProvider {
 	case "log":
-		return nil, nil //nolint:nilnil // nil means that none is configured
+		return nil, nil // nil means that none is configured
 	case "twilio":
 		return twilio.New(twilio.Config{
 			AccountSID: c.TwilioAccountSID, AuthToken: c.TwilioAuthToken, From: c.TwilioFrom, BaseURL: c.TwilioURL,
@@ -133,7 +133,7 @@ func domains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *me
 // secret is set.
 func (c Config) notifications(mails *postgres.Mails) (messaginghttp.Notifications, error) {
 	if len(c.ResendWebhookSecrets) == 0 {
-		return nil, nil //nolint:nilnil // nil means that none is configured
+		return nil, nil // nil means that none is configured
 	}
 	n, err := resend.NewNotifications(c.ResendWebhookSecrets, mails)
 	if err != nil {

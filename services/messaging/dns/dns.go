@@ -128,7 +128,7 @@ func ask(ctx context.Context, q *mdns.Msg, server string) (*mdns.Msg, error) {
 	if err == nil && answer.Truncated {
 		err = errors.New("truncated answer")
 	}
-	return answer, err //nolint:wrapcheck // by lookup
+	return answer, err
 }
 
 // texts returns the TXT records of an answer, including those found through a CNAME, each joined to one

@@ -16,7 +16,7 @@ import (
 )
 
 // From is the default sender of providers under test.
-var From = stdmail.Address{Name: "Wait\"list", Address: "no-reply@example.com"} //nolint:gochecknoglobals // a constant, but for its type
+var From = stdmail.Address{Name: "Wait\"list", Address: "no-reply@example.com"} // a constant, but for its type
 
 // Received is a received mail, decoded.
 type Received struct {

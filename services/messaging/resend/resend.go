@@ -181,7 +181,7 @@ func (o observer) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := o.RoundTripper.RoundTrip(r)
 	a, ok := r.Context().Value(answerKey{}).(*answer)
 	if err != nil || !ok {
-		return res, err //nolint:wrapcheck // it stands between a client and its transport
+		return res, err // it stands between a client and its transport
 	}
 	if res.StatusCode/100 == 2 {
 		a.status = res.StatusCode

@@ -30,8 +30,6 @@ const (
 
 // aboutMessage are the error codes that concern the recipient's number or the text. Others may concern our
 // sender, permissions or account.
-//
-//nolint:gochecknoglobals // a constant, but for its type
 var aboutMessage = []int{21211, 21214, 21217, 21602, 21610, 21612, 21614, 21617}
 
 // Config configures a Provider.

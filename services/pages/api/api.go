@@ -63,7 +63,7 @@ type Client struct {
 
 // New returns a client of the interface at base, which ends in /v1.
 func New(base string) *Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // its documented type
+	transport := http.DefaultTransport.(*http.Transport).Clone() // its documented type
 	transport.MaxIdleConnsPerHost = 64
 	return &Client{base: base, http: &http.Client{
 		Transport: transport, Timeout: timeout,

@@ -93,7 +93,7 @@ func (f *Forms) Get(ctx context.Context, id string, age time.Duration) (*Form, e
 		err = ctx.Err()
 	case a := <-answer:
 		if a.Err == nil {
-			return a.Val.(*Form), nil //nolint:forcetypeassert // the only type returned
+			return a.Val.(*Form), nil // the only type returned
 		}
 		err = a.Err
 	}

@@ -143,7 +143,7 @@ type Index struct {
 	building map[string]struct{}
 	checked  map[string]time.Time
 	tasks    sync.WaitGroup
-	ctx      context.Context //nolint:containedctx // the life of Run, which owns the tasks
+	ctx      context.Context // the life of Run, which owns the tasks
 }
 
 // catchUp is a catch-up that has not begun yet. Whoever asks for one before it begins

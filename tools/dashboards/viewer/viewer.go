@@ -191,7 +191,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // files are the page's files, below tools/dashboards/page.
-var files = map[string]string{ //nolint:gochecknoglobals // a constant
+var files = map[string]string{ // a constant
 	"/{$}": "index.html", "/page.js": "page.js", "/page.css": "page.css", "/favicon.ico": "icon.svg",
 	"/uplot.js": "node_modules/uplot/dist/uPlot.iife.min.js", "/uplot.css": "node_modules/uplot/dist/uPlot.min.css",
 }

@@ -33,7 +33,7 @@ func away(name, dependency, severity, meaning string, commands ...string) Alert 
 }
 
 // Services are the values of the label service in every installation.
-var Services = []string{"account", "admin-analytics", "billing", "messaging", "notifier", "signup"} //nolint:gochecknoglobals // a constant
+var Services = []string{"account", "admin-analytics", "billing", "messaging", "notifier", "signup"} // a constant
 
 // Alerts returns all alerts beside those on budgets.
 func Alerts() []Alert {

@@ -12,7 +12,7 @@ const width, height = 12, 8
 
 // variables are what a reader chooses: a namespace, and some or all services and versions.
 // Grafana writes a chosen value for $name.
-var variables = []struct { //nolint:gochecknoglobals // a constant
+var variables = []struct { // a constant
 	name, label, of string
 	many            bool
 }{

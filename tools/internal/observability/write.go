@@ -19,10 +19,10 @@ const Namespace = "NAMESPACE"
 const Runbooks = "docs/runbooks.md"
 
 // windows are those of the recorded ratios.
-var windows = []string{"5m", "30m", "1h", "2h", "6h", "1d", "3d", Window} //nolint:gochecknoglobals // a constant
+var windows = []string{"5m", "30m", "1h", "2h", "6h", "1d", "3d", Window} // a constant
 
 // burns are the rates that alert: the budget of 30 days would last 30 days ÷ factor.
-var burns = []struct { //nolint:gochecknoglobals // a constant
+var burns = []struct { // a constant
 	factor                     float64
 	long, short, wait, urgency string
 }{

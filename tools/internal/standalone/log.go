@@ -13,7 +13,7 @@ import (
 const logLimit = 64 << 20
 
 // warningMarks tell warnings and errors by their line, as JSON and as text.
-var warningMarks = []string{`"level":"WARN"`, `"level":"ERROR"`, ` level=WARN `, ` level=ERROR `} //nolint:gochecknoglobals // a constant
+var warningMarks = []string{`"level":"WARN"`, `"level":"ERROR"`, ` level=WARN `, ` level=ERROR `} // a constant
 
 // openLog opens the writer for the services' log lines.
 func openLog(cfg Config) (io.WriteCloser, error) {

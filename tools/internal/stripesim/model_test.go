@@ -218,7 +218,7 @@ func (w *world) subscribe(p *person, tier access.Tier, interval string) {
 	after := w.live(p.id)
 	switch {
 	case status == http.StatusOK && body["url"] != nil:
-		p.pages = append(p.pages, body["url"].(string)) //nolint:forcetypeassert // the contract's
+		p.pages = append(p.pages, body["url"].(string)) // the contract's
 		p.trialOver = true
 		w.happened["page"]++
 		if len(after) != 0 {
@@ -377,7 +377,7 @@ func (w *world) portal(p *person) {
 		}
 		switch {
 		case status == http.StatusOK:
-			p.portals = append(p.portals, body["url"].(string)) //nolint:forcetypeassert // the contract's
+			p.portals = append(p.portals, body["url"].(string)) // the contract's
 		case status != http.StatusBadRequest:
 			w.Errorf("%s: %d %v", p.id, status, body)
 		}

@@ -261,7 +261,7 @@ func TestDoubleClick(t *testing.T) {
 		var group sync.WaitGroup
 		status := make([]int, 20)
 		for i := range status {
-			group.Go(func() { status[i], _, _ = s.sim.choose(t, page.(string), "pay") }) //nolint:forcetypeassert // the contract's
+			group.Go(func() { status[i], _, _ = s.sim.choose(t, page.(string), "pay") }) // the contract's
 		}
 		group.Wait()
 		if n := counts(status, http.StatusSeeOther); n == 20 {
@@ -416,13 +416,13 @@ func (s *suite) subscribed(told bool) string {
 		s.Fatal(a, err)
 	}
 	if told {
-		s.sim.choose(s.T, a.body["url"].(string), "pay") //nolint:forcetypeassert // the contract's
+		s.sim.choose(s.T, a.body["url"].(string), "pay") // the contract's
 		s.has(id)
 		return id
 	}
 	s.sim.drain(s.T) // handling the customer's event later would find the subscription
 	s.sim.SetChaos(stripesim.Chaos{Drop: 1})
-	s.sim.choose(s.T, a.body["url"].(string), "pay") //nolint:forcetypeassert // the contract's
+	s.sim.choose(s.T, a.body["url"].(string), "pay") // the contract's
 	s.sim.SetChaos(stripesim.Chaos{})
 	return id
 }

@@ -31,7 +31,7 @@ func (d *deployment) refer(t *testing.T, id, email, referrer string) *Response {
 // credited returns how many credits a signup has.
 func (o *owner) credited(t *testing.T, id, email string) int {
 	t.Helper()
-	return int(o.status(t, id, email).Want(http.StatusOK).Get("referral_count").(float64)) //nolint:forcetypeassert // the contract
+	return int(o.status(t, id, email).Want(http.StatusOK).Get("referral_count").(float64)) // the contract
 }
 
 // flags returns what the list shows for each flagged address, and requires the export to show the same. A list without the

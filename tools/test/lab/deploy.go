@@ -355,7 +355,7 @@ func (d *Deployment) Handler() http.Handler { return d.Gateway }
 func (d *Deployment) Ready(ctx context.Context) error {
 	pods, err := d.Client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=server"})
 	if err != nil {
-		return err //nolint:wrapcheck // the error needs no context
+		return err
 	}
 	if len(pods.Items) == 0 {
 		return errors.New("nothing is deployed")

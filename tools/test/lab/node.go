@@ -146,7 +146,7 @@ func (n *Nodes) addNode(ctx context.Context, network, i int) error {
 		namespaceLabel: n.cfg.Namespace,
 	}}}, metav1.CreateOptions{})
 	if err != nil {
-		return err //nolint:wrapcheck // the caller inspects it
+		return err // the caller inspects it
 	}
 	size := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),

@@ -23,7 +23,7 @@ import (
 )
 
 // empty are the panels that need not have a line after the test's traffic, with the reason.
-var empty = map[string]string{ //nolint:gochecknoglobals // a constant
+var empty = map[string]string{ // a constant
 	"Certificates":     "the suite's servers speak without TLS",
 	"Canaries":         operator,
 	"Candidates":       operator,

@@ -39,7 +39,7 @@ type clock struct {
 const namespace, pod = "test", "pod-0"
 
 // begin is when an engine's clock starts.
-var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
+var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) // a constant
 
 // newEngine returns an engine with the rules of the chart.
 func newEngine(t testing.TB) *clock {

@@ -483,7 +483,7 @@ const dependencies = 13
 
 // periodic are metrics that lag behind what happens, with the reason. Where rules do not see them in
 // time, WaitlistConsumerStuck and WaitlistSpansDropped cannot fire.
-var periodic = map[string]string{ //nolint:gochecknoglobals // a constant
+var periodic = map[string]string{ // a constant
 	"kafka_consumer_lag": "looked up every few seconds, which are hours for the rules where time passes by looks",
 	"otel_sdk_.*":        "spans are exported every half second",
 }

@@ -33,7 +33,7 @@ const (
 )
 
 // unseen are metrics that no panel shows, with the reason.
-var unseen = map[string]string{ //nolint:gochecknoglobals // a constant
+var unseen = map[string]string{ // a constant
 	"go_.*":                       "the rest of the runtime, for questions that a profile raises",
 	"process_.*":                  "the rest of the process",
 	"target_info":                 "OpenTelemetry's own",
@@ -41,7 +41,7 @@ var unseen = map[string]string{ //nolint:gochecknoglobals // a constant
 }
 
 // elsewhere are metrics that alerts ask for and that this suite cannot have, with the reason.
-var elsewhere = map[string]string{ //nolint:gochecknoglobals // a constant
+var elsewhere = map[string]string{ // a constant
 	"waitlist_certificate_.*": "its servers speak without TLS; a test of libs/redisconn has one that does",
 	"canary_.*":               operator,
 	"prober_.*":               "the prober is a program of its own; its tests have its metrics",

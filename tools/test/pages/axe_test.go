@@ -20,7 +20,7 @@ const (
 	axeIntegrity = "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
 )
 
-var axeOnce sync.Mutex //nolint:gochecknoglobals // one download for all tests
+var axeOnce sync.Mutex // one download for all tests
 
 // axeSource returns the source of axe, from .data or with npm.
 func axeSource(t *testing.T) string {

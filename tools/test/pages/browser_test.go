@@ -30,7 +30,7 @@ const screenshots = "PAGES_SCREENSHOTS"
 // person is somebody at a browser of their own.
 type person struct {
 	*testing.T
-	ctx  context.Context //nolint:containedctx // a browser is a context
+	ctx  context.Context // a browser is a context
 	site string
 
 	mu    sync.Mutex
