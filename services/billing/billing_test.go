@@ -26,17 +26,17 @@ func TestANewSubscriberPaysAtAPage(t *testing.T) {
 		t.Errorf("%+v, want the page that is open: %+v", again, first)
 	}
 	other := e.checkout(ann, plan(access.Advanced))
-	if other == first || len(e.bank.sessions) != 1 {
-		t.Errorf("%d checkouts can be paid", len(e.bank.sessions))
+	if other == first || len(e.bank.Open) != 1 {
+		t.Errorf("%d checkouts can be paid", len(e.bank.Open))
 	}
-	sub := e.bank.pay(t, other.URL)
+	sub := e.bank.Pay(t, other.URL)
 	e.event(sub.CustomerID)
 	e.want(ann, access.Advanced, access.Active)
 	if got := e.accounts.has[ann]; !got.ValidUntil.Equal(sub.CurrentPeriodEnd) || got.Trial {
 		t.Errorf("%+v", got)
 	}
-	if e.bank.count("customer") != 1 {
-		t.Errorf("%d customers", e.bank.count("customer"))
+	if len(e.bank.Keys("customer")) != 1 {
+		t.Errorf("%d customers", len(e.bank.Keys("customer")))
 	}
 }
 
@@ -45,8 +45,8 @@ func TestAnOpenPageThatIsAboutToCloseIsNotGivenOut(t *testing.T) {
 	e := newEnv(t)
 	first := e.checkout(ann, plan(access.Basic))
 	e.pass(24*time.Hour - 5*time.Minute)
-	if again := e.checkout(ann, plan(access.Basic)); again == first || len(e.bank.sessions) != 1 {
-		t.Errorf("%+v, %d open", again, len(e.bank.sessions))
+	if again := e.checkout(ann, plan(access.Basic)); again == first || len(e.bank.Open) != 1 {
+		t.Errorf("%+v, %d open", again, len(e.bank.Open))
 	}
 }
 
@@ -94,12 +94,12 @@ func TestAPaymentThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.subscribed(ann, plan(access.Basic))
-	e.bank.declines = true
+	e.bank.Declines = true
 	if out := e.checkout(ann, plan(access.Pro)); out != (billing.Checkout{}) {
 		t.Errorf("%+v", out)
 	}
 	e.want(ann, access.Basic, access.Active)
-	e.bank.declines = false
+	e.bank.Declines = false
 	if out := e.checkout(ann, plan(access.Pro)); !out.Upgraded {
 		t.Errorf("%+v", out)
 	}
@@ -116,7 +116,7 @@ func TestWhatTheProviderSaysDecides(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			sub := e.subscribed(ann, plan(access.Advanced))
-			e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = status })
+			e.bank.Set(sub.ID, func(s *billing.Subscription) { s.Status = status })
 			e.event(sub.CustomerID)
 			e.want(ann, access.Advanced, want)
 			if want == access.Active {
@@ -138,15 +138,15 @@ func TestPricesThatAreNotSoldAnyMoreStillCount(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	sub := e.subscribed(ann, plan(access.Basic))
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID = "p_old" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.PriceID = "p_old" })
 	e.event(sub.CustomerID)
 	e.want(ann, access.Pro, access.Active)
 	// An unknown price in a subscription that billing started changes nothing.
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID, s.AccountID = "p_strange", ann })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.PriceID, s.AccountID = "p_strange", ann })
 	e.event(sub.CustomerID)
 	e.want(ann, access.Pro, access.Active)
 	// Billing ignores other products that are sold to the same customer.
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID, s.AccountID = "p_mug", "" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.PriceID, s.AccountID = "p_mug", "" })
 	e.event(sub.CustomerID)
 	e.want(ann, access.Pro, access.Inactive)
 }
@@ -188,22 +188,22 @@ func TestACrowdOfClicksIsOneEffect(t *testing.T) {
 	var url string
 	n := 0
 	urls.Range(func(k, _ any) bool { url, _ = k.(string); n++; return true })
-	if n != 1 || e.bank.count("customer") != 1 || e.bank.count("session") != 1 || len(e.accounts.history[ann]) != 1 {
-		t.Errorf("%d pages, %d customers, %d sessions, history %v", n, e.bank.count("customer"), e.bank.count("session"),
+	if n != 1 || len(e.bank.Keys("customer")) != 1 || len(e.bank.Keys("session")) != 1 || len(e.accounts.history[ann]) != 1 {
+		t.Errorf("%d pages, %d customers, %d sessions, history %v", n, len(e.bank.Keys("customer")), len(e.bank.Keys("session")),
 			e.accounts.history[ann])
 	}
-	e.event(e.bank.pay(t, url).CustomerID)
+	e.event(e.bank.Pay(t, url).CustomerID)
 	if failed := crowd(func(b *billing.Billing, actor access.Actor) error {
 		_, err := b.Checkout(t.Context(), actor, plan(access.Pro))
 		return err
-	}); failed != 19 || e.bank.count("plan") != 1 {
-		t.Errorf("%d of 20 upgrades failed, %d effects", failed, e.bank.count("plan"))
+	}); failed != 19 || len(e.bank.Keys("plan")) != 1 {
+		t.Errorf("%d of 20 upgrades failed, %d effects", failed, len(e.bank.Keys("plan")))
 	}
 	if failed := crowd(func(b *billing.Billing, actor access.Actor) error {
 		_, err := b.Cancel(t.Context(), actor)
 		return err
-	}); failed != 0 || e.bank.count("canceling") != 1 {
-		t.Errorf("%d of 20 cancellations failed, %d effects", failed, e.bank.count("canceling"))
+	}); failed != 0 || len(e.bank.Keys("canceling")) != 1 {
+		t.Errorf("%d of 20 cancellations failed, %d effects", failed, len(e.bank.Keys("canceling")))
 	}
 	e.want(ann, access.Pro, access.Canceling)
 }
@@ -231,11 +231,11 @@ func TestCancel(t *testing.T) {
 		}
 	}
 	e.want(ann, access.Basic, access.Canceling)
-	if e.bank.count("canceling") != 1 {
-		t.Errorf("%d calls", e.bank.count("canceling"))
+	if len(e.bank.Keys("canceling")) != 1 {
+		t.Errorf("%d calls", len(e.bank.Keys("canceling")))
 	}
 	// An end date chosen in the provider's dashboard.
-	e.bank.set(sub.ID, func(s *billing.Subscription) {
+	e.bank.Set(sub.ID, func(s *billing.Subscription) {
 		s.CancelAtPeriodEnd, s.CancelAt = false, s.CurrentPeriodEnd.AddDate(0, 0, -3)
 	})
 	if out, err := e.svc.Cancel(t.Context(), e.actor(ann)); err != nil || !out.EndsAt.Equal(sub.CurrentPeriodEnd.AddDate(0, 0, -3)) {
@@ -271,7 +271,7 @@ func TestATrialOutlivesEventsOfAnOldSubscription(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	sub := e.subscribed(bob, plan(access.Basic))
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
 	e.event(sub.CustomerID)
 	e.want(bob, access.Basic, access.Inactive)
 	e.accounts.usedUp[bob] = false
@@ -335,7 +335,7 @@ func TestPreviewCountsCredit(t *testing.T) {
 	e := newEnv(t)
 	e.subscribed(bob, plan(access.Advanced))
 	for credit, charge := range map[int64]bool{3999: true, 4000: false, 9000: false} {
-		e.bank.credit = credit
+		e.bank.Credit = credit
 		if got, err := e.svc.Preview(t.Context(), e.actor(bob), plan(access.Pro)); err != nil || got.Charge != charge ||
 			got.Proration != usd(4000) {
 			t.Errorf("credit of %d: %+v, %v", credit, got, err)
@@ -348,15 +348,15 @@ func TestAPriceThatIsMissing(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	sub := e.subscribed(ann, plan(access.Advanced))
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
 	e.event(sub.CustomerID)
-	end := e.bank.fail("session", false, &billing.ProviderError{Reason: billing.Missing, Call: "session"})
+	end := e.bank.Fail("session", false, &billing.ProviderError{Reason: billing.Missing, Call: "session"})
 	for range 2 {
 		_, err := e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Pro))
 		e.wantCode(err, apierr.ExternalServiceError)
 	}
 	end()
-	if n := len(e.bank.customers); n != 1 {
+	if n := len(e.bank.Everyone); n != 1 {
 		t.Errorf("%d customers", n)
 	}
 	if next := e.subscribed(ann, plan(access.Pro)); next.CustomerID != sub.CustomerID {
@@ -370,7 +370,7 @@ func TestAHiddenCustomerComesBack(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	sub := e.subscribed(ann, plan(access.Advanced))
-	end := e.bank.fail("fetch", false, &billing.ProviderError{Reason: billing.Missing, Call: "fetch"})
+	end := e.bank.Fail("fetch", false, &billing.ProviderError{Reason: billing.Missing, Call: "fetch"})
 	if out := e.checkout(ann, plan(access.Pro)); out.URL == "" {
 		t.Fatalf("%+v", out)
 	}
@@ -381,13 +381,11 @@ func TestAHiddenCustomerComesBack(t *testing.T) {
 	if _, err := e.bank.CreateCustomer(t.Context(), "other", ann, ""); err != nil {
 		t.Fatal(err)
 	}
-	e.bank.mu.Lock()
-	other := e.bank.subscribe(e.bank.customers[len(e.bank.customers)-1].ID, "p_bm")
-	e.bank.mu.Unlock()
+	other := e.bank.Subscribe(e.bank.Everyone[len(e.bank.Everyone)-1].ID, "p_bm")
 	e.event(other.CustomerID)
 	e.want(ann, access.Advanced, access.Active)
-	if len(e.bank.refunded) != 1 || e.bank.refunded[0] != other.ID {
-		t.Errorf("refunded %v, want %s", e.bank.refunded, other.ID)
+	if len(e.bank.Refunded) != 1 || e.bank.Refunded[0] != other.ID {
+		t.Errorf("refunded %v, want %s", e.bank.Refunded, other.ID)
 	}
 }
 
@@ -397,17 +395,17 @@ func TestNoChangeWhileAPaymentIsOpen(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	sub := e.subscribed(ann, plan(access.Advanced))
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "past_due" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.Status = "past_due" })
 	for _, p := range []billing.Plan{plan(access.Basic), plan(access.Pro), yearly(access.Advanced)} {
 		if out := e.checkout(ann, p); out != (billing.Checkout{}) {
 			t.Errorf("%s: %+v", p, out)
 		}
 	}
-	if n := e.bank.count("plan"); n != 0 {
+	if n := len(e.bank.Keys("plan")); n != 0 {
 		t.Errorf("%d changes", n)
 	}
 	e.want(ann, access.Advanced, access.Active)
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "active" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.Status = "active" })
 	if out := e.checkout(ann, plan(access.Basic)); !out.Upgraded {
 		t.Errorf("%+v", out)
 	}
@@ -425,6 +423,7 @@ func TestInfoAndPortal(t *testing.T) {
 	_, err := e.svc.Portal(t.Context(), e.actor(ann))
 	e.wantCode(err, apierr.ValidationError)
 	e.checkout(ann, plan(access.Basic))
+	e.bank.Bills, e.bank.Card = []billing.Invoice{{ID: "in_1", Amount: 300, Currency: "usd"}}, &billing.PaymentMethod{Brand: "visa", Last4: "4242"}
 	if info, err := e.svc.Info(t.Context(), e.actor(ann)); err != nil || len(info.Invoices) != 1 || info.Method == nil {
 		t.Errorf("%+v, %v", info, err)
 	}
@@ -436,19 +435,19 @@ func TestInfoAndPortal(t *testing.T) {
 func TestEachEventHasItsEffectOnce(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL)
+	sub := e.bank.Pay(t, e.checkout(ann, plan(access.Basic)).URL)
 	ev := billing.Event{ID: "evt_x", CustomerID: sub.CustomerID}
-	end := e.bank.fail("fetch", false, away(true))
+	end := e.bank.Fail("fetch", false, away(true))
 	err := e.svc.Take(t.Context(), ev)
 	e.wantCode(err, apierr.ExternalServiceError)
 	end()
-	before := e.bank.fetches
+	before := e.bank.Fetches
 	for range 5 {
 		if err := e.svc.Take(t.Context(), ev); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := e.bank.fetches - before; n != 1 {
+	if n := e.bank.Fetches - before; n != 1 {
 		t.Errorf("%d fetches for one event", n)
 	}
 	e.want(ann, access.Basic, access.Active)
@@ -468,11 +467,9 @@ func TestASecondSubscriptionIsRefunded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	first := e.subscribed(ann, plan(access.Basic))
-	e.bank.mu.Lock()
-	second := e.bank.subscribe(first.CustomerID, "p_pm")
-	e.bank.mu.Unlock()
+	second := e.bank.Subscribe(first.CustomerID, "p_pm")
 	// After a crash between the two steps, the second step is still due.
-	end := e.bank.fail("cancel", false, errors.New("killed"))
+	end := e.bank.Fail("cancel", false, errors.New("killed"))
 	if err := e.svc.Take(t.Context(), billing.Event{ID: "evt_two", CustomerID: first.CustomerID}); err == nil {
 		t.Error("no error")
 	}
@@ -480,8 +477,8 @@ func TestASecondSubscriptionIsRefunded(t *testing.T) {
 	e.event(first.CustomerID)
 	e.want(ann, access.Basic, access.Active)
 	list, _ := e.bank.Subscriptions(t.Context(), first.CustomerID)
-	if len(list) != 2 || list[0].Status != "active" || list[1].Status != "canceled" || !slices.Equal(e.bank.refunded, []string{second.ID}) {
-		t.Errorf("%+v, refunded %v", list, e.bank.refunded)
+	if len(list) != 2 || list[0].Status != "active" || list[1].Status != "canceled" || !slices.Equal(e.bank.Refunded, []string{second.ID}) {
+		t.Errorf("%+v, refunded %v", list, e.bank.Refunded)
 	}
 }
 
@@ -489,15 +486,15 @@ func TestAnswersThatGetLost(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	// The customer was created but the response was lost. The same key finds it.
-	end := e.bank.fail("customer", true, away(false))
+	end := e.bank.Fail("customer", true, away(false))
 	_, err := e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
 	e.wantCode(err, apierr.ExternalServiceError)
-	key := e.bank.last("customer")
+	key := e.lastKey("customer")
 	e.want(ann, access.Pro, access.Trialing) // the trial goes on
 	end()
 	e.subscribed(ann, plan(access.Basic))
-	if e.bank.last("customer") != key || len(e.bank.customers) != 1 {
-		t.Errorf("%d customers", len(e.bank.customers))
+	if e.lastKey("customer") != key || len(e.bank.Everyone) != 1 {
+		t.Errorf("%d customers", len(e.bank.Everyone))
 	}
 
 	// The provider opened a page but the response was lost and the page expired. Its key
@@ -505,17 +502,15 @@ func TestAnswersThatGetLost(t *testing.T) {
 	if _, err := e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Basic)); err != nil {
 		t.Fatal(err)
 	}
-	end = e.bank.fail("session", true, away(false))
+	end = e.bank.Fail("session", true, away(false))
 	_, err = e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Pro))
 	e.wantCode(err, apierr.ExternalServiceError)
 	end()
-	e.bank.mu.Lock()
-	clear(e.bank.sessions)
-	e.bank.mu.Unlock()
+	clear(e.bank.Open)
 	e.subscribed(bob, plan(access.Pro))
 
 	// The plan changed but the response was lost. The provider's state counts.
-	end = e.bank.fail("plan", true, away(false))
+	end = e.bank.Fail("plan", true, away(false))
 	out := e.checkout(ann, plan(access.Pro))
 	end()
 	if !out.Upgraded {
@@ -526,20 +521,20 @@ func TestAnswersThatGetLost(t *testing.T) {
 	// The plan did not change. The next attempt reuses the key while the first one may
 	// still take effect, and takes another key after a response, which the old key
 	// would repeat.
-	end = e.bank.fail("plan", false, away(false))
+	end = e.bank.Fail("plan", false, away(false))
 	_, err = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
 	e.wantCode(err, apierr.ExternalServiceError)
-	key = e.bank.last("plan")
+	key = e.lastKey("plan")
 	_, _ = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
-	if e.bank.last("plan") != key {
+	if e.lastKey("plan") != key {
 		t.Error("another key while the first attempt may still take effect")
 	}
 	end()
-	end = e.bank.fail("plan", false, away(true))
+	end = e.bank.Fail("plan", false, away(true))
 	_, _ = e.svc.Checkout(t.Context(), e.actor(ann), plan(access.Basic))
 	end()
-	if out := e.checkout(ann, plan(access.Basic)); !out.Upgraded || e.bank.last("plan") == key {
-		t.Errorf("%+v, the key of an answer that failed again: %t", out, e.bank.last("plan") == key)
+	if out := e.checkout(ann, plan(access.Basic)); !out.Upgraded || e.lastKey("plan") == key {
+		t.Errorf("%+v, the key of an answer that failed again: %t", out, e.lastKey("plan") == key)
 	}
 	e.want(ann, access.Basic, access.Active)
 
@@ -547,10 +542,10 @@ func TestAnswersThatGetLost(t *testing.T) {
 	seen := map[string]bool{}
 	for range 3 {
 		for _, tier := range []access.Tier{access.Pro, access.Basic} {
-			if out := e.checkout(ann, plan(tier)); !out.Upgraded || seen[e.bank.last("plan")] {
+			if out := e.checkout(ann, plan(tier)); !out.Upgraded || seen[e.lastKey("plan")] {
 				t.Fatalf("%+v", out)
 			}
-			seen[e.bank.last("plan")] = true
+			seen[e.lastKey("plan")] = true
 		}
 	}
 }
@@ -563,7 +558,7 @@ func TestFailuresOfTheProviderAreTheContracts(t *testing.T) {
 		billing.Away: apierr.ExternalServiceError, billing.Refused: apierr.ExternalServiceError,
 		billing.Throttled: apierr.RateLimited, billing.Card: apierr.PaymentRequired,
 	} {
-		end := e.bank.fail("", false, &billing.ProviderError{Reason: reason, RetryAfter: 3 * time.Second})
+		end := e.bank.Fail("", false, &billing.ProviderError{Reason: reason, RetryAfter: 3 * time.Second})
 		actor := e.actor(ann)
 		for name, do := range map[string]func() error{
 			"checkout": func() error { _, err := e.svc.Checkout(t.Context(), actor, plan(access.Pro)); return err },
@@ -645,7 +640,7 @@ func TestACanceledSubscriptionEndsWithoutAWord(t *testing.T) {
 	if _, err := e.svc.Cancel(t.Context(), e.actor(ann)); err != nil {
 		t.Fatal(err)
 	}
-	e.bank.fail("", false, away(false))
+	e.bank.Fail("", false, away(false))
 	e.pass(sub.CurrentPeriodEnd.Sub(e.now()) + 59*time.Minute)
 	e.want(ann, access.Basic, access.Canceling)
 	e.pass(2 * time.Minute)
@@ -662,7 +657,7 @@ func TestAMissedRenewalOrEndIsSeen(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	sub := e.subscribed(ann, plan(access.Basic))
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
 	e.pass(sub.CurrentPeriodEnd.Sub(e.now()) + 3*time.Hour)
 	e.run(e.svc.RunChecks, func() bool { return e.count("SELECT count(*) FROM subscriber WHERE check_at IS NULL") == 1 })
 	e.want(ann, access.Basic, access.Inactive)
@@ -675,9 +670,9 @@ func TestADeletedAccountEndsAtTheProvider(t *testing.T) {
 	e.remove(ann)
 	done := func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 }
 	// Billing retries until it succeeds.
-	end := e.bank.fail("forget", false, away(false))
-	tried := e.bank.count("forget")
-	e.run(e.svc.RunDeletions, func() bool { return e.bank.count("forget") > tried })
+	end := e.bank.Fail("forget", false, away(false))
+	tried := len(e.bank.Keys("forget"))
+	e.run(e.svc.RunDeletions, func() bool { return len(e.bank.Keys("forget")) > tried })
 	if done() {
 		t.Error("the deletion completed without its effects")
 	}
@@ -685,8 +680,8 @@ func TestADeletedAccountEndsAtTheProvider(t *testing.T) {
 	e.pass(2 * time.Minute)
 	e.run(e.svc.RunDeletions, done)
 	list, _ := e.bank.Subscriptions(t.Context(), sub.CustomerID)
-	if !e.bank.deleted[sub.CustomerID] || list[0].Status != "canceled" || len(e.bank.refunded) != 0 {
-		t.Errorf("%+v, refunded %v", list, e.bank.refunded)
+	if !e.bank.Deleted[sub.CustomerID] || list[0].Status != "canceled" || len(e.bank.Refunded) != 0 {
+		t.Errorf("%+v, refunded %v", list, e.bank.Refunded)
 	}
 	if n := e.count(`SELECT (SELECT count(*) FROM subscriber) + (SELECT count(*) FROM operation)
 		+ (SELECT count(*) FROM deletion WHERE deletion::text LIKE '%' || $1 || '%')
@@ -702,31 +697,27 @@ func TestWhatIsPaidForADeletedAccountIsRefunded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	old := e.subscribed(ann, plan(access.Basic))
-	e.bank.set(old.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.bank.Set(old.ID, func(s *billing.Subscription) { s.Status = "canceled" })
 	url := e.checkout(ann, plan(access.Pro)).URL
 	e.remove(ann)
-	late := e.bank.pay(t, url) // before billing closes the page
+	late := e.bank.Pay(t, url) // before billing closes the page
 	e.run(e.svc.RunDeletions, func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 })
-	if !slices.Equal(e.bank.refunded, []string{late.ID}) {
-		t.Errorf("refunded %v, want %s", e.bank.refunded, late.ID)
+	if !slices.Equal(e.bank.Refunded, []string{late.ID}) {
+		t.Errorf("refunded %v, want %s", e.bank.Refunded, late.ID)
 	}
 	// The provider may report a payment after the deletion is complete.
-	e.bank.mu.Lock()
-	later := e.bank.subscribe(late.CustomerID, "p_pm")
-	e.bank.mu.Unlock()
+	later := e.bank.Subscribe(late.CustomerID, "p_pm")
 	e.event(late.CustomerID)
-	if !slices.Equal(e.bank.refunded, []string{late.ID, later.ID}) {
-		t.Errorf("refunded %v, want %s, too", e.bank.refunded, later.ID)
+	if !slices.Equal(e.bank.Refunded, []string{late.ID, later.ID}) {
+		t.Errorf("refunded %v, want %s, too", e.bank.Refunded, later.ID)
 	}
 	// The same holds if no event reports the payment.
-	e.bank.mu.Lock()
-	latest := e.bank.subscribe(late.CustomerID, "p_pm")
-	e.bank.mu.Unlock()
+	latest := e.bank.Subscribe(late.CustomerID, "p_pm")
 	if _, err := e.svc.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Contains(e.bank.refunded, latest.ID) || slices.Contains(e.bank.refunded, old.ID) {
-		t.Errorf("refunded %v", e.bank.refunded)
+	if !slices.Contains(e.bank.Refunded, latest.ID) || slices.Contains(e.bank.Refunded, old.ID) {
+		t.Errorf("refunded %v", e.bank.Refunded)
 	}
 }
 
@@ -735,38 +726,36 @@ func TestWhatIsPaidBeforeADeletionIsHeardOfIsRefunded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	had := e.subscribed(ann, plan(access.Basic))
-	e.bank.set(had.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.bank.Set(had.ID, func(s *billing.Subscription) { s.Status = "canceled" })
 	url := e.checkout(ann, plan(access.Pro)).URL
 	deletedAt := e.now()
 	e.pass(time.Second)
-	late := e.bank.pay(t, url)
+	late := e.bank.Pay(t, url)
 	e.event(late.CustomerID)
 	e.removeAt(ann, deletedAt)
 	e.run(e.svc.RunDeletions, func() bool { return e.count("SELECT count(*) FROM deletion WHERE due_at IS NULL") == 1 })
-	if !slices.Equal(e.bank.refunded, []string{late.ID}) {
-		t.Errorf("refunded %v, want %s", e.bank.refunded, late.ID)
+	if !slices.Equal(e.bank.Refunded, []string{late.ID}) {
+		t.Errorf("refunded %v, want %s", e.bank.Refunded, late.ID)
 	}
 }
 
 func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL) // the event is lost
+	sub := e.bank.Pay(t, e.checkout(ann, plan(access.Basic)).URL) // the event is lost
 	// A process created bob's customer and died before it recorded it.
-	end := e.bank.fail("customer", true, errors.New("killed"))
+	end := e.bank.Fail("customer", true, errors.New("killed"))
 	_, _ = e.svc.Checkout(t.Context(), e.actor(bob), plan(access.Basic))
 	end()
-	bobs := e.bank.customers[1]
-	e.bank.mu.Lock()
+	bobs := e.bank.Everyone[1]
 	// ann has a second customer. Another customer belongs to another installation, and
 	// one has no account.
-	e.bank.customers = append(e.bank.customers,
+	e.bank.Everyone = append(e.bank.Everyone,
 		billing.Customer{ID: "cus_twin", AccountID: ann}, billing.Customer{
 			ID:        "cus_far",
 			AccountID: "0197f0c4-6d0e-7cc1-a2a3-0000000000ff",
 		}, billing.Customer{ID: "cus_none"})
-	twins := e.bank.subscribe("cus_twin", "p_pm")
-	e.bank.mu.Unlock()
+	twins := e.bank.Subscribe("cus_twin", "p_pm")
 	r, err := e.svc.Reconcile(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -779,11 +768,11 @@ func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	if e.accounts.customer[bob] != bobs.ID || e.accounts.customer[ann] != sub.CustomerID {
 		t.Errorf("customers %v", e.accounts.customer)
 	}
-	if !e.bank.deleted["cus_twin"] || e.bank.deleted["cus_far"] || e.bank.deleted["cus_none"] || !slices.Equal(e.bank.refunded,
+	if !e.bank.Deleted["cus_twin"] || e.bank.Deleted["cus_far"] || e.bank.Deleted["cus_none"] || !slices.Equal(e.bank.Refunded,
 		[]string{twins.ID}) {
-		t.Errorf("deleted %v, refunded %v", e.bank.deleted, e.bank.refunded)
+		t.Errorf("deleted %v, refunded %v", e.bank.Deleted, e.bank.Refunded)
 	}
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.PriceID = "p_pm" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.PriceID = "p_pm" })
 	if r, err = e.svc.Reconcile(t.Context()); err != nil || r.Repaired != 1 || r.Adopted+r.Removed+r.Failed != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -791,7 +780,7 @@ func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 	if r, err = e.svc.Reconcile(t.Context()); err != nil || r.Repaired != 0 {
 		t.Errorf("a second run finds %+v, %v", r, err)
 	}
-	e.bank.fail("fetch", false, away(true))
+	e.bank.Fail("fetch", false, away(true))
 	if r, err = e.svc.Reconcile(t.Context()); err != nil || r.Failed != 2 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -800,8 +789,8 @@ func TestTheReconcilerMendsWhatWasMissed(t *testing.T) {
 func TestTheReconcilerRunsOnceInAWhileInOneProcess(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	sub := e.bank.pay(t, e.checkout(ann, plan(access.Basic)).URL)
-	before := e.bank.fetches
+	sub := e.bank.Pay(t, e.checkout(ann, plan(access.Basic)).URL)
+	before := e.bank.Fetches
 	both := func(ctx context.Context) error {
 		var all sync.WaitGroup
 		all.Go(func() { _ = e.other.RunReconciliations(ctx) })
@@ -814,10 +803,10 @@ func TestTheReconcilerRunsOnceInAWhileInOneProcess(t *testing.T) {
 		defer e.accounts.mu.Unlock()
 		return e.accounts.has[ann].Status == access.Active
 	})
-	if n := e.bank.fetches - before; n != 1 {
+	if n := e.bank.Fetches - before; n != 1 {
 		t.Errorf("%d fetches", n)
 	}
-	e.bank.set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
+	e.bank.Set(sub.ID, func(s *billing.Subscription) { s.Status = "canceled" })
 	e.pass(61 * time.Minute)
 	e.run(both, func() bool {
 		e.accounts.mu.Lock()
@@ -848,7 +837,7 @@ func TestASessionOfADeletedCustomerIsNotReused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	dead := e.checkout(ann, plan(access.Basic)).URL
-	customer := e.bank.customers[len(e.bank.customers)-1].ID
+	customer := e.bank.Everyone[len(e.bank.Everyone)-1].ID
 	if err := e.bank.DeleteCustomer(t.Context(), "", customer); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +25,7 @@ import (
 	"waitlist.internal/services/billing"
 	billinghttp "waitlist.internal/services/billing/http"
 	"waitlist.internal/services/billing/postgres"
+	"waitlist.internal/services/billing/providertest"
 	"waitlist.internal/services/billing/stripe"
 )
 
@@ -37,155 +37,6 @@ const (
 	// oldSecret and newSecret sign webhook events during a rotation.
 	oldSecret, newSecret = "whsec_before", "whsec_of_the_test"
 )
-
-// provider is a payment provider in memory. A call fails with the error that fail
-// holds under its name.
-type provider struct {
-	billing.Provider // calls that no test makes
-	mu               sync.Mutex
-	fail             map[string]error
-	keys             map[string][]string // idempotency keys by call
-	customers        []billing.Customer
-	sessions         []billing.Session
-	subs             []billing.Subscription
-	method           *billing.PaymentMethod
-	invoices         []billing.Invoice
-	fetches          int
-}
-
-// called records a call and locks the state until unlock.
-func (p *provider) called(name, key string) (unlock func(), err error) {
-	p.mu.Lock()
-	if key != "" {
-		p.keys[name] = append(p.keys[name], key)
-	}
-	return p.mu.Unlock, p.fail[name]
-}
-
-// fails makes a call fail; nil repairs it.
-func (p *provider) fails(name string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.fail[name] = err
-}
-
-func (p *provider) CreateCustomer(_ context.Context, key, accountID, _ string) (string, error) {
-	unlock, err := p.called("customer", key)
-	defer unlock()
-	if err != nil {
-		return "", err
-	}
-	id := fmt.Sprintf("cus_%d", len(p.customers)+1)
-	p.customers = append(p.customers, billing.Customer{ID: id, AccountID: accountID})
-	return id, nil
-}
-
-func (p *provider) Customer(_ context.Context, id string) (billing.Customer, error) {
-	unlock, err := p.called("get customer", "")
-	defer unlock()
-	i := slices.IndexFunc(p.customers, func(c billing.Customer) bool { return c.ID == id })
-	if err == nil && i < 0 {
-		err = &billing.ProviderError{Reason: billing.Missing, Call: "get customer"}
-	}
-	if err != nil {
-		return billing.Customer{}, err
-	}
-	return p.customers[i], nil
-}
-
-func (p *provider) Subscriptions(context.Context, string) ([]billing.Subscription, error) {
-	unlock, err := p.called("subscriptions", "")
-	defer unlock()
-	p.fetches++
-	return slices.Clone(p.subs), err
-}
-
-func (p *provider) ChangePlan(_ context.Context, key string, _ billing.Subscription, priceID string) error {
-	unlock, err := p.called("plan", key)
-	defer unlock()
-	if err == nil {
-		p.subs[0].PriceID = priceID
-	}
-	return err
-}
-
-func (p *provider) SetCanceling(_ context.Context, key string, _ billing.Subscription, yes bool) error {
-	unlock, err := p.called("canceling", key)
-	defer unlock()
-	if err == nil {
-		p.subs[0].CancelAtPeriodEnd = yes
-	}
-	return err
-}
-
-func (p *provider) OpenSessions(context.Context, string) ([]billing.Session, error) {
-	unlock, err := p.called("sessions", "")
-	defer unlock()
-	return slices.Clone(p.sessions), err
-}
-
-func (p *provider) CreateSession(_ context.Context, key string, n billing.NewSession) (billing.Session, error) {
-	unlock, err := p.called("session", key)
-	defer unlock()
-	if err != nil {
-		return billing.Session{}, err
-	}
-	s := billing.Session{
-		ID: "cs_1", URL: "https://pay.example/" + n.PriceID + "?back=" + n.SuccessURL, PriceID: n.PriceID,
-		ExpiresAt: time.Now().Add(24 * time.Hour),
-	}
-	p.sessions = append(p.sessions, s)
-	return s, nil
-}
-
-func (p *provider) Quote(context.Context, billing.Subscription, string) (billing.Quote, error) {
-	unlock, err := p.called("quote", "")
-	defer unlock()
-	return billing.Quote{Amount: 1234, Due: 1000, Currency: "usd"}, err
-}
-
-func (p *provider) Price(_ context.Context, id string) (billing.Price, error) {
-	unlock, err := p.called("price", "")
-	defer unlock()
-	return billing.Price{ID: id, Amount: 500000, Currency: "usd"}, err
-}
-
-func (p *provider) Invoices(context.Context, string, int) ([]billing.Invoice, error) {
-	unlock, err := p.called("invoices", "")
-	defer unlock()
-	return p.invoices, err
-}
-
-func (p *provider) PaymentMethod(context.Context, string) (*billing.PaymentMethod, error) {
-	unlock, err := p.called("method", "")
-	defer unlock()
-	return p.method, err
-}
-
-func (p *provider) Portal(_ context.Context, key, customerID, returnURL string) (string, error) {
-	unlock, err := p.called("portal", key)
-	defer unlock()
-	return "https://portal.example/" + customerID + "?back=" + returnURL, err
-}
-
-// subscribe gives the one customer an active subscription to a price.
-func (p *provider) subscribe(priceID string) billing.Subscription {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now().UTC().Truncate(time.Second)
-	p.sessions = nil
-	p.subs = []billing.Subscription{{
-		ID: "sub_1", CustomerID: "cus_1", Status: "active", PriceID: priceID, ItemID: "si_1", CreatedAt: now,
-		CurrentPeriodEnd: now.AddDate(0, 1, 0),
-	}}
-	return p.subs[0]
-}
-
-func (p *provider) usedKeys(name string) []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.keys[name])
-}
 
 // accounts stands for account, as the authorizer of requests and as the keeper of
 // entitlements. The API key of an account is its id.
@@ -245,7 +96,7 @@ type env struct {
 	t        *testing.T
 	pool     *pgxpool.Pool
 	cfg      billing.Config
-	provider *provider
+	provider *providertest.Provider
 	accounts *accounts
 	engine   *gin.Engine
 }
@@ -255,7 +106,7 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := &env{
 		t: t, pool: testenv.Migrated(t, billing.Name, 4, postgres.Migrations),
-		provider: &provider{fail: map[string]error{}, keys: map[string][]string{}},
+		provider: providertest.New(time.Now),
 		accounts: &accounts{grants: map[string][]access.Grant{}, has: map[string]access.Entitlement{
 			ann: {Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Now().Add(time.Hour), Version: 1},
 			bob: {Tier: access.Pro, Status: access.Trialing, Trial: true, ValidUntil: time.Now().Add(-time.Hour), Version: 1},
@@ -352,7 +203,7 @@ func (e *env) post(path, key, body string, header ...string) answer {
 	return e.do(http.MethodPost, path, key, body, header...)
 }
 
-// customer makes Ann's account the provider's cus_1.
+// customer makes Ann's account the provider's first customer, who has an open checkout.
 func (e *env) customer() {
 	e.t.Helper()
 	if a := e.post("/checkout", ann, `{"tier":"basic"}`); a.status != http.StatusOK {

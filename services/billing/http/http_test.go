@@ -34,20 +34,20 @@ var requests = []struct{ method, path, body string }{
 func TestCheckout(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	page := `{"url":"https://pay.example/p_am?back=https://example.com/s"}`
+	page := `{"url":"https://pay.example/cs_0002/p_am?back=https://example.com/s"}`
 	e.post("/checkout", ann, `{"tier":"advanced"}`).ok(t, page)
 	if got := e.accounts.ofAnn().Status; got != access.Inactive {
 		t.Errorf("the trial is %s after the checkout", got)
 	}
 	// A second click leads to the same page, and makes no second customer.
 	e.post("/checkout", ann, `{"tier":"advanced","interval":null}`).ok(t, page)
-	if n := len(e.provider.usedKeys("customer")); n != 1 {
+	if n := len(e.provider.Keys("customer")); n != 1 {
 		t.Errorf("%d customers", n)
 	}
-	e.provider.subscribe("p_am")
+	e.provider.Subscribe("cus_0001", "p_am")
 	e.post("/checkout", ann, `{"tier":"pro","interval":"yearly"}`).ok(t, `{"upgraded":true,"tier":"pro","status":"active"}`)
 	e.post("/checkout", ann, `{"tier":"pro","interval":"yearly"}`).fails(t, 400, apierr.ValidationError, "tier")
-	e.provider.fails("plan", failure(billing.Card))
+	e.provider.Fail("plan", false, failure(billing.Card))
 	e.post("/checkout", ann, `{"tier":"basic"}`).ok(t, `{"upgraded":false,"payment_failed":true}`)
 	if got := e.accounts.ofAnn(); got.Tier != access.Pro || got.Status != access.Active {
 		t.Errorf("%s %s after a payment that failed", got.Tier, got.Status)
@@ -60,9 +60,9 @@ func TestPreview(t *testing.T) {
 	e.post("/preview", ann, `{"tier":"pro"}`).fails(t, 400, apierr.ValidationError, "subscription")
 	e.customer()
 	e.post("/preview", ann, `{"tier":"pro"}`).fails(t, 400, apierr.ValidationError, "subscription")
-	e.provider.subscribe("p_am")
+	e.provider.Subscribe("cus_0001", "p_am")
 	e.post("/preview", ann, `{"tier":"pro","interval":"yearly"}`).ok(t, `{"current_plan":"advanced","new_plan":"pro",`+
-		`"proration_amount":1234,"proration_formatted":"$12.34","new_recurring_price":500000,"new_recurring_formatted":"$5,000.00",`+
+		`"proration_amount":49000,"proration_formatted":"$490.00","new_recurring_price":50000,"new_recurring_formatted":"$500.00",`+
 		`"is_upgrade":true,"immediate_charge":true}`)
 	e.post("/preview", ann, `{"tier":"advanced"}`).ok(t, `{"already_on_plan":true,"actual_tier":"advanced"}`)
 }
@@ -86,11 +86,11 @@ func TestCancel(t *testing.T) {
 	e.post("/cancel", ann, "").ok(t, `{"status":"inactive","canceled_immediately":true}`)
 	e.post("/cancel", ann, "").fails(t, 400, apierr.ValidationError, "subscription")
 	e.customer()
-	end := e.provider.subscribe("p_bm").CurrentPeriodEnd.Unix()
+	end := e.provider.Subscribe("cus_0001", "p_bm").CurrentPeriodEnd.Unix()
 	want := fmt.Sprintf(`{"status":"canceling","canceled_immediately":false,"cancel_at":%d,"current_period_end":%d}`, end, end)
 	e.post("/cancel", ann, "").ok(t, want)
 	e.post("/cancel", ann, "").ok(t, want)
-	if n := len(e.provider.usedKeys("canceling")); n != 1 {
+	if n := len(e.provider.Keys("canceling")); n != 1 {
 		t.Errorf("%d calls cancel once", n)
 	}
 }
@@ -100,8 +100,8 @@ func TestPortal(t *testing.T) {
 	e := newEnv(t)
 	e.post("/portal", ann, "").fails(t, 400, apierr.ValidationError, "customer")
 	e.customer()
-	e.post("/portal", ann, "").ok(t, `{"url":"https://portal.example/cus_1?back=https://example.com/p"}`)
-	e.provider.fails("portal", failure(billing.Missing))
+	e.post("/portal", ann, "").ok(t, `{"url":"https://portal.example/cus_0001?back=https://example.com/p"}`)
+	e.provider.Fail("portal", false, failure(billing.Missing))
 	e.post("/portal", ann, "").fails(t, 400, apierr.ValidationError, "customer")
 }
 
@@ -112,8 +112,8 @@ func TestInfo(t *testing.T) {
 	e.do(http.MethodGet, "/info", ann, "").ok(t, none)
 	e.customer()
 	e.do(http.MethodGet, "/info", ann, "").ok(t, none)
-	e.provider.method = &billing.PaymentMethod{Brand: "visa", Last4: "4242", ExpMonth: 2, ExpYear: 2031}
-	e.provider.invoices = []billing.Invoice{
+	e.provider.Card = &billing.PaymentMethod{Brand: "visa", Last4: "4242", ExpMonth: 2, ExpYear: 2031}
+	e.provider.Bills = []billing.Invoice{
 		{ID: "in_2", CreatedAt: time.Unix(1_700_000_001, 0), Amount: -500, Currency: "usd"},
 		{
 			ID: "in_1", CreatedAt: time.Unix(1_700_000_000, 0), Amount: 1000, Currency: "jpy",
@@ -126,7 +126,7 @@ func TestInfo(t *testing.T) {
 		`{"id":"in_1","date":1700000000,"amount":1000,"amount_formatted":"¥1,000","status":"paid","description":"Basic",`+
 		`"invoice_pdf":"https://pay.example/1.pdf","hosted_invoice_url":"https://pay.example/1"}],`+
 		`"payment_method":{"brand":"visa","last4":"4242","exp_month":2,"exp_year":2031}}`)
-	e.provider.fails("method", failure(billing.Missing))
+	e.provider.Fail("method", false, failure(billing.Missing))
 	e.do(http.MethodGet, "/info", ann, "").ok(t, none)
 }
 
@@ -156,7 +156,7 @@ func TestBadBodies(t *testing.T) {
 			e.post(path, ann, body).fails(t, 400, apierr.ValidationError, fields...)
 		}
 	}
-	if n := len(e.provider.usedKeys("customer")); n != 0 {
+	if n := len(e.provider.Keys("customer")); n != 0 {
 		t.Errorf("%d customers from bad bodies", n)
 	}
 }
@@ -185,7 +185,7 @@ func TestEveryRouteAsksForCredentials(t *testing.T) {
 		e.do(r.method, r.path, "nobody", r.body).fails(t, 401, apierr.AuthenticationRequired)
 		e.do(r.method, r.path, ann, r.body, "Authorization", "Bearer nobody").fails(t, 401, apierr.AuthenticationRequired)
 		// The webhook's signature authenticates no account.
-		raw, signature := signed("evt_1", "cus_1", newSecret, time.Now())
+		raw, signature := signed("evt_1", "cus_0001", newSecret, time.Now())
 		e.do(r.method, r.path, "", raw, "Stripe-Signature", signature).fails(t, 401, apierr.AuthenticationRequired)
 	}
 	e.do(http.MethodGet, "/info", "", "", "Authorization", "Bearer "+ann).ok(t, `{"invoices":[],"payment_method":null}`)
@@ -201,14 +201,14 @@ func TestEveryTierMayAndOnlyForItself(t *testing.T) {
 		e.do(http.MethodGet, "/info", bob, "").ok(t, `{"invoices":[],"payment_method":null}`)
 	}
 	e.customer()
-	e.provider.subscribe("p_bm")
+	e.provider.Subscribe("cus_0001", "p_bm")
 	for _, role := range []access.Role{access.Viewer, access.Admin} {
 		e.accounts.grants[bob] = []access.Grant{{OwnerID: ann, OwnerEmail: "ann@example.com", Role: role, Entitlement: e.accounts.has[ann]}}
 		e.post("/portal", bob, "", "X-Account-Email", "ann@example.com").fails(t, 400, apierr.ValidationError, "customer")
 		e.post("/cancel", bob, "", "X-Account-Email", "ann@example.com").fails(t, 400, apierr.ValidationError, "subscription")
 		e.post("/preview", bob, `{"tier":"pro"}`, "X-Account-Email", "ann@example.com").fails(t, 400, apierr.ValidationError, "subscription")
 	}
-	if n := len(e.provider.usedKeys("canceling")); n != 0 {
+	if n := len(e.provider.Keys("canceling")); n != 0 {
 		t.Errorf("a member canceled the owner's subscription")
 	}
 }
@@ -223,13 +223,13 @@ func TestIdempotencyKeys(t *testing.T) {
 		err  error
 		same bool
 	}{{lost, false}, {lost, true}, {failure(billing.Away), true}, {failure(billing.Refused), false}, {nil, false}} {
-		e.provider.fails("customer", step.err)
-		before := e.provider.usedKeys("customer")
+		e.provider.Fail("customer", false, step.err)
+		before := e.provider.Keys("customer")
 		a := e.post("/checkout", ann, `{"tier":"pro"}`, "Idempotency-Key", "of the client")
 		if (a.status == 200) != (step.err == nil) {
 			t.Fatalf("%d %s", a.status, a.raw)
 		}
-		keys := e.provider.usedKeys("customer")
+		keys := e.provider.Keys("customer")
 		if len(keys) != len(before)+1 {
 			t.Fatalf("keys %v", keys)
 		}
@@ -244,11 +244,11 @@ func TestFailuresOfTheProvider(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.customer()
-	e.provider.subscribe("p_bm")
+	e.provider.Subscribe("cus_0001", "p_bm")
 	calls := []struct{ method, path, body, call string }{
 		{http.MethodPost, "/checkout", `{"tier":"pro"}`, "sessions"},
-		{http.MethodPost, "/checkout", `{"tier":"pro"}`, "subscriptions"},
-		{http.MethodPost, "/preview", `{"tier":"pro"}`, "subscriptions"},
+		{http.MethodPost, "/checkout", `{"tier":"pro"}`, "fetch"},
+		{http.MethodPost, "/preview", `{"tier":"pro"}`, "fetch"},
 		{http.MethodPost, "/preview", `{"tier":"pro"}`, "price"},
 		{http.MethodPost, "/preview", `{"tier":"pro"}`, "quote"},
 		{http.MethodPost, "/cancel", "", "canceling"},
@@ -275,13 +275,13 @@ func TestFailuresOfTheProvider(t *testing.T) {
 		{billing.ProviderError{Reason: billing.Card}, 400, apierr.PaymentRequired, "declined", ""},
 	} {
 		for _, c := range calls {
-			e.provider.fails(c.call, &tc.err)
+			end := e.provider.Fail(c.call, false, &tc.err)
 			a := e.do(c.method, c.path, ann, c.body)
 			a.fails(t, tc.status, tc.code)
 			if got := a.header.Get("Retry-After"); got != tc.retry || !strings.Contains(a.raw, tc.says) {
 				t.Errorf("%s, %s: Retry-After %q and %s, want %q and %q", c.path, tc.err.Reason, got, a.raw, tc.retry, tc.says)
 			}
-			e.provider.fails(c.call, nil)
+			end()
 		}
 	}
 }
@@ -307,7 +307,7 @@ func TestABusyAccount(t *testing.T) {
 		}
 	}
 	// The webhook has no 429.
-	raw, signature := signed("evt_1", "cus_1", newSecret, time.Now())
+	raw, signature := signed("evt_1", "cus_0001", newSecret, time.Now())
 	e.post("/webhook", "", raw, "Stripe-Signature", signature).fails(t, 502, apierr.ExternalServiceError)
 }
 
@@ -321,7 +321,7 @@ func TestADeletedAccount(t *testing.T) {
 	for _, path := range []string{"/checkout", "/start-trial", "/cancel", "/portal"} {
 		e.post(path, ann, `{"tier":"pro"}`).fails(t, 401, apierr.AuthenticationRequired)
 	}
-	if n := len(e.provider.usedKeys("customer")); n != 0 {
+	if n := len(e.provider.Keys("customer")); n != 0 {
 		t.Errorf("%d customers for a deleted account", n)
 	}
 }
@@ -346,7 +346,7 @@ func TestFailuresOfTheStore(t *testing.T) {
 	e := newEnv(t)
 	e.cfg.Store = gone{e.cfg.Store}
 	e.serve()
-	raw, signature := signed("evt_1", "cus_1", newSecret, time.Now())
+	raw, signature := signed("evt_1", "cus_0001", newSecret, time.Now())
 	answers := []answer{e.post("/webhook", "", raw, "Stripe-Signature", signature)}
 	for _, r := range requests {
 		answers = append(answers, e.do(r.method, r.path, ann, r.body))
@@ -374,12 +374,12 @@ func TestWebhook(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.customer()
-	e.provider.subscribe("p_am")
-	fetched := e.provider.fetches
+	e.provider.Subscribe("cus_0001", "p_am")
+	fetched := e.provider.Fetches
 	for _, secret := range []string{newSecret, oldSecret, newSecret} {
-		body, signature := signed("evt_1", "cus_1", secret, time.Now())
+		body, signature := signed("evt_1", "cus_0001", secret, time.Now())
 		e.post("/webhook", "", body, "Stripe-Signature", signature).ok(t, `{"received":true}`)
-		if n := e.provider.fetches - fetched; n != 1 {
+		if n := e.provider.Fetches - fetched; n != 1 {
 			t.Errorf("the same event had its effect %d times", n)
 		}
 	}
@@ -391,7 +391,7 @@ func TestWebhook(t *testing.T) {
 	e.post("/webhook", "", body, "Stripe-Signature", signature).ok(t, `{"received":true}`)
 	body, signature = sign(`{"id":"evt_3","type":"price.created","data":{"object":{"object":"price","id":"p_bm"}}}`, newSecret, time.Now())
 	e.post("/webhook", "", body, "Stripe-Signature", signature).ok(t, `{"received":true}`)
-	if n := e.provider.fetches - fetched; n != 1 {
+	if n := e.provider.Fetches - fetched; n != 1 {
 		t.Errorf("%d fetches", n)
 	}
 }
@@ -400,11 +400,11 @@ func TestForgedEvents(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.customer()
-	e.provider.subscribe("p_am")
-	fetched := e.provider.fetches
-	body, good := signed("evt_1", "cus_1", newSecret, time.Now())
-	_, foreign := signed("evt_1", "cus_1", "whsec_of_another", time.Now())
-	_, old := signed("evt_1", "cus_1", newSecret, time.Now().Add(-301*time.Second))
+	e.provider.Subscribe("cus_0001", "p_am")
+	fetched := e.provider.Fetches
+	body, good := signed("evt_1", "cus_0001", newSecret, time.Now())
+	_, foreign := signed("evt_1", "cus_0001", "whsec_of_another", time.Now())
+	_, old := signed("evt_1", "cus_0001", newSecret, time.Now().Add(-301*time.Second))
 	for name, tc := range map[string]struct{ body, signature string }{
 		"none":             {body, ""},
 		"no signature":     {body, "x"},
@@ -426,7 +426,7 @@ func TestForgedEvents(t *testing.T) {
 	}
 	raw, signature := sign(strings.Repeat("x", 1<<20+1), newSecret, time.Now())
 	e.post("/webhook", "", raw, "Stripe-Signature", signature).fails(t, 400, apierr.InvalidBody)
-	if e.provider.fetches != fetched {
+	if e.provider.Fetches != fetched {
 		t.Error("a forged event had an effect")
 	}
 	if n := e.seen(); n != 0 {
@@ -448,17 +448,17 @@ func TestEventsThatFailAreSentAgain(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.customer()
-	e.provider.subscribe("p_am")
+	e.provider.Subscribe("cus_0001", "p_am")
 	for _, reason := range []billing.Reason{billing.Away, billing.Throttled} {
-		e.provider.fails("subscriptions", failure(reason))
-		body, signature := signed("evt_1", "cus_1", newSecret, time.Now())
+		end := e.provider.Fail("fetch", false, failure(reason))
+		body, signature := signed("evt_1", "cus_0001", newSecret, time.Now())
 		e.post("/webhook", "", body, "Stripe-Signature", signature).fails(t, 502, apierr.ExternalServiceError)
+		end()
 	}
-	e.provider.fails("subscriptions", nil)
 	if n := e.seen(); n != 0 {
 		t.Errorf("%d events are remembered that had no effect", n)
 	}
-	body, signature := signed("evt_1", "cus_1", newSecret, time.Now())
+	body, signature := signed("evt_1", "cus_0001", newSecret, time.Now())
 	e.post("/webhook", "", body, "Stripe-Signature", signature).ok(t, `{"received":true}`)
 	if got := e.accounts.ofAnn().Status; got != access.Active {
 		t.Errorf("%s", got)
