@@ -23,6 +23,19 @@ const (
 
 // repeatRequest repeats a request on conns connections for d. Each answer must be 200.
 func repeatRequest(ctx context.Context, addr string, request []byte, conns int, d time.Duration) (sample, error) {
+	return repeat(ctx, addr, conns, d, func() func(*client) error {
+		return func(c *client) error {
+			status, body, err := c.do(request)
+			if err == nil && status != http.StatusOK {
+				err = fmt.Errorf("request was answered %d: %s", status, body)
+			}
+			return err
+		}
+	})
+}
+
+// repeat keeps conns connections busy for d, each with exchanges of its own.
+func repeat(ctx context.Context, addr string, conns int, d time.Duration, exchange func() func(*client) error) (sample, error) {
 	var (
 		all       sync.WaitGroup
 		latencies = make([][]int, conns)
@@ -36,15 +49,11 @@ func repeatRequest(ctx context.Context, addr string, request []byte, conns int, 
 			return sample{}, err
 		}
 		defer c.close()
+		exchange := exchange()
 		all.Go(func() {
 			for now := time.Now(); now.Before(end) && ctx.Err() == nil; {
 				_ = c.conn.SetDeadline(now.Add(answerTimeout))
-				status, body, err := c.do(request)
-				if err == nil && status != http.StatusOK {
-					err = fmt.Errorf("request was answered %d: %s", status, body)
-				}
-				if err != nil {
-					errs[i] = err
+				if errs[i] = exchange(c); errs[i] != nil {
 					return
 				}
 				done := time.Now()

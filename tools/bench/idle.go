@@ -69,9 +69,12 @@ func (b *bench) idle(ctx context.Context) (err error) {
 }
 
 // cpu returns the processor time that the process has taken.
-func (s *server) cpu() (time.Duration, error) {
+func (s *server) cpu() (time.Duration, error) { return processorTime(s.cmd.Process.Pid) }
+
+// processorTime returns what a process has taken.
+func processorTime(pid int) (time.Duration, error) {
 	const perSecond = 100 // USER_HZ, which is the same on every Linux
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read the processor time: %w", err)
 	}

@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 	flags.Float64Var(&o.rate, "rate", 200, "requests a second to each list of B4")
 	flags.StringVar(&o.profile, "profile", "", "folder for the services' CPU and heap profiles during B1, B13 and FORMER")
 	flags.StringVar(&o.former, "former", "",
-		"standalone program of a former version, to compare B1, B3 and B6 (-only FORMER), B13 and B14 with")
+		"standalone program of a former version, to compare B1, B3, B6 and statuses (-only FORMER), B13 and B14 with")
 	flags.Float64Var(&o.mixRate, "mix-rate", 400, "first rate of B14, in requests a second")
 	flags.IntVar(&o.mixed, "mixed", 1_000_000, "signups on the large list of B14; the other is empty")
 	flags.BoolVar(&o.write, "write", true, "keep the table of a complete run in docs/performance.md")

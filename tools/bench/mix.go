@@ -196,45 +196,16 @@ func (l *launch) offer(ctx context.Context, rate float64, conns int, d time.Dura
 
 // saturate keeps conns connections busy with referred signups for d.
 func (l *launch) saturate(ctx context.Context, conns int, d time.Duration) (sample, error) {
-	var (
-		all       sync.WaitGroup
-		latencies = make([][]int, conns)
-		errs      = make([]error, conns)
-		start     = time.Now()
-	)
-	for i := range conns {
-		c, err := dial(ctx, l.addr)
-		if err != nil {
-			return sample{}, err
-		}
-		defer c.close()
-		all.Go(func() {
-			z := rand.NewZipf(rand.New(rand.NewPCG(rand.Uint64(), 1)), zipf, 1, uint64(l.filled+inviters))
-			for now := start; now.Sub(start) < d && ctx.Err() == nil; {
-				_ = c.conn.SetDeadline(now.Add(answerTimeout))
-				_, status, err := l.signUp(c, l.token(z))
-				if err == nil && status != http.StatusCreated {
-					err = fmt.Errorf("signup was answered %d", status)
-				}
-				if err != nil {
-					errs[i] = err
-					return
-				}
-				done := time.Now()
-				latencies[i] = append(latencies[i], int(done.Sub(now).Microseconds()))
-				now = done
+	return repeat(ctx, l.addr, conns, d, func() func(*client) error {
+		z := rand.NewZipf(rand.New(rand.NewPCG(rand.Uint64(), 1)), zipf, 1, uint64(l.filled+inviters))
+		return func(c *client) error {
+			_, status, err := l.signUp(c, l.token(z))
+			if err == nil && status != http.StatusCreated {
+				err = fmt.Errorf("signup was answered %d", status)
 			}
-		})
-	}
-	all.Wait()
-	took := time.Since(start)
-	if err := first(errs, ctx.Err()); err != nil {
-		return sample{}, err
-	}
-	s := sample{latencies: slices.Concat(latencies...)}
-	slices.Sort(s.latencies)
-	s.perSecond = float64(len(s.latencies)) / took.Seconds()
-	return s, nil
+			return err
+		}
+	})
 }
 
 // launches starts the whole suite, and the former one if there is one, each on a list of size members.

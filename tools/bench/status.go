@@ -20,8 +20,31 @@ type statusLoad struct {
 	size int
 }
 
+// ask requests one status. The answer must be 200 with the position that equals the number in the address.
+func (c statusLoad) ask(conn *client, request template) error {
+	who := 1 + rand.Int64N(int64(c.size))
+	status, body, err := conn.do(request.with(who))
+	switch position := field(body, `"position":`); {
+	case err != nil:
+		return err
+	case status != http.StatusOK:
+		return fmt.Errorf("status request was answered %d: %s", status, body)
+	case int64(position) != who:
+		return fmt.Errorf("number %d of %d got position %d", who, c.size, position)
+	}
+	return nil
+}
+
+// saturate keeps conns connections busy with requests for d.
+func (c statusLoad) saturate(ctx context.Context, conns int, d time.Duration) (sample, error) {
+	return repeat(ctx, c.addr, conns, d, func() func(*client) error {
+		request := statusRequest(c.list.id)
+		return func(conn *client) error { return c.ask(conn, request) }
+	})
+}
+
 // offer sends requests at a constant rate for d, whatever happens to earlier ones (an open model): a request's latency
-// includes the wait for its connection. Each answer must be 200 with the position that equals the number in the address.
+// includes the wait for its connection.
 func (c statusLoad) offer(ctx context.Context, rate float64, d time.Duration) (sample, error) {
 	var (
 		all       sync.WaitGroup
@@ -45,17 +68,7 @@ func (c statusLoad) offer(ctx context.Context, rate float64, d time.Duration) (s
 					began = time.Now() // do not count the client's late timer
 				}
 				_ = conn.conn.SetDeadline(began.Add(answerTimeout))
-				who := 1 + rand.Int64N(int64(c.size))
-				status, body, err := conn.do(request.with(who))
-				switch position := field(body, `"position":`); {
-				case err != nil:
-				case status != http.StatusOK:
-					err = fmt.Errorf("status request was answered %d: %s", status, body)
-				case int64(position) != who:
-					err = fmt.Errorf("number %d of %d got position %d", who, c.size, position)
-				}
-				if err != nil {
-					errs[i] = err
+				if errs[i] = c.ask(conn, request); errs[i] != nil {
 					return
 				}
 				latencies[i] = append(latencies[i], int(time.Since(began).Microseconds()))
