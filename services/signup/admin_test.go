@@ -182,15 +182,15 @@ func TestAdminList(t *testing.T) {
 	full.UTMSource, full.UTMMedium, full.UTMCampaign, full.UTMTerm, full.UTMContent = "s", "m", "c", "t", "n"
 	full.Answers = []byte(`{"size": "small"}`)
 	w.join(t, []*queue.Join{full})
-	stored, err := w.store.View(t.Context(), w.list.ID, full.Email, 0)
+	stored, err := w.store.Views(t.Context(), w.list.ID, []string{full.Email}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	verified, opted := time.Now().Truncate(time.Millisecond).UTC(), time.Now().Add(time.Minute).Truncate(time.Millisecond).UTC()
-	if _, err := w.store.Verify(t.Context(), w.list, stored.Signup.Number, verified, false); err != nil {
+	if _, err := w.store.Verify(t.Context(), w.list, stored[0].Signup.Number, verified, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.store.OptOut(t.Context(), w.list, stored.Signup.Number, opted); err != nil {
+	if err := w.store.OptOut(t.Context(), w.list, stored[0].Signup.Number, opted); err != nil {
 		t.Fatal(err)
 	}
 	rows, next, err := w.admin.List(t.Context(), w.owner, strings.ToUpper(w.list.ID), "100", "")

@@ -118,13 +118,13 @@ func TestTrail(t *testing.T) {
 	expect("remove without the right", w.admin.Remove(ctx, viewer, w.list.ID, bob))
 
 	// People's own data is their own business.
-	v, err := w.store.View(ctx, w.list.ID, bob, 0)
+	v, err := w.store.Views(ctx, w.list.ID, []string{bob}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
-		w.store.OptOut(ctx, w.list, v.Signup.Number, v.Signup.CreatedAt),
-		w.store.Remove(ctx, w.list, v.Signup.Number, queue.OwnRequest, audit.Entry{}),
+		w.store.OptOut(ctx, w.list, v[0].Signup.Number, v[0].Signup.CreatedAt),
+		w.store.Remove(ctx, w.list, v[0].Signup.Number, queue.OwnRequest, audit.Entry{}),
 	} {
 		if err != nil {
 			t.Fatal(err)

@@ -424,17 +424,39 @@ func (w *world) check(t tester) {
 	if len(w.queue) == 0 {
 		return
 	}
-	// The API's answer for one signup a step goes through the index, wherever
-	// that stands, and must be right also while it is rebuilt.
-	m := w.queue[w.names%len(w.queue)]
-	s, err := w.svc.Status(ctx, w.list.ID, m.email)
-	if err != nil {
-		t.Fatalf("status: %v", err)
-	}
-	if s.Position != int64(w.names%len(w.queue)+1) || s.Total != w.total || s.ReferralCount != m.referrals {
-		t.Fatalf("status of %s: %+v; want position %d, total %d, referrals %d", m.email, s, w.names%len(w.queue)+1, w.total, m.referrals)
-	}
+	w.checkStatuses(t)
 	w.checkIndex(t, numbers)
+}
+
+// checkStatuses compares the API's answers about some signups and somebody who is on no list, all at the same time, with the
+// oracle. They go through the index, wherever that stands, and must be right also while it is rebuilt.
+func (w *world) checkStatuses(t tester) {
+	const crowd = 6
+	wrong := make(chan string, crowd)
+	for i := range crowd {
+		at := (w.names + i/2) % len(w.queue)
+		go func() {
+			if i == 0 {
+				if s, err := w.svc.Status(t.Context(), w.list.ID, "nobody@example.com"); !apierr.Is(err, apierr.NotFound) {
+					wrong <- fmt.Sprintf("status of nobody: %+v, %v", s, err)
+					return
+				}
+			}
+			m := w.queue[at]
+			s, err := w.svc.Status(t.Context(), w.list.ID, m.email)
+			if err != nil || s.Email != m.email || s.Position != int64(at+1) || s.Total != w.total || s.ReferralCount != m.referrals {
+				wrong <- fmt.Sprintf("status of %s: %+v, %v; want position %d, total %d, referrals %d",
+					m.email, s, err, at+1, w.total, m.referrals)
+				return
+			}
+			wrong <- ""
+		}()
+	}
+	for range crowd {
+		if why := <-wrong; why != "" {
+			t.Fatal(why)
+		}
+	}
 }
 
 // checkIndex brings the index up to date, by changes or anew, and compares it.

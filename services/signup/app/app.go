@@ -121,6 +121,7 @@ func New(ctx context.Context, cfg Config) (*App, error) {
 		svc := join.New(join.Config{
 			Store: store, Index: places, Tokens: rt.Tokens, Now: time.Now, Log: rt.Log,
 			Committed: measured.committed, Waited: func(d time.Duration) { measured.wait.Observe(d.Seconds()) },
+			Grouped: func(n int) { measured.grouped.Observe(float64(n)) },
 			Workers: batchWorkers, MaxBatch: batchSize, MaxQueue: cfg.QueueSize, MaxWait: cfg.MaxWait,
 			PrivacyPolicyVersion: cfg.PrivacyPolicyVersion,
 		})

@@ -11,8 +11,8 @@ import (
 
 // metrics are what the service measures itself.
 type metrics struct {
-	size, took, wait, late prometheus.Histogram
-	catchUps, changes      *prometheus.CounterVec
+	size, grouped, took, wait, late prometheus.Histogram
+	catchUps, changes               *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) metrics {
@@ -23,6 +23,9 @@ func newMetrics(reg prometheus.Registerer) metrics {
 	m := metrics{
 		size: auto.NewHistogram(prometheus.HistogramOpts{
 			Name: "signup_batch_size", Help: "Signups taken for one transaction.", Buckets: []float64{1, 4, 16, 64, 256},
+		}),
+		grouped: auto.NewHistogram(prometheus.HistogramOpts{
+			Name: "signup_read_size", Help: "Requests for a place that one read answers.", Buckets: []float64{1, 4, 16, 64, 256},
 		}),
 		took: seconds("signup_batch_duration_seconds", "Time from taking a batch to its commit."),
 		wait: seconds("signup_queue_wait_seconds", "Time of a signup in its waitlist's lane, until a batch takes it."),

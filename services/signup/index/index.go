@@ -41,11 +41,10 @@ type Mark struct {
 	Total int64
 }
 
-// Place is the rank of a signup in the index at Mark. Rank 0 means that the index does
-// not know the signup yet.
-type Place struct {
-	Rank int64
-	Mark Mark
+// Places are the ranks of signups in the index at Mark. Rank 0 means that the index cannot tell that signup's.
+type Places struct {
+	Ranks []int64
+	Mark  Mark
 }
 
 // Delta turns an index at one mark into one at another.
@@ -60,9 +59,9 @@ type ChangeLog interface {
 	// Since returns what happened after from, in one snapshot. It returns ErrStale if
 	// the log does not hold from, or if more than most members changed.
 	Since(ctx context.Context, waitlistID string, from Mark, most int) (Delta, error)
-	// Holds reports whether the log has m's change with m's nonce, and whether the signup
-	// has as many referrals now as it had when it was seen.
-	Holds(ctx context.Context, waitlistID string, m Mark, seen *queue.Signup) (held, same bool, err error)
+	// Holds reports whether the log has m's change with m's nonce, and the numbers of the signups that have as many
+	// referrals now as they had when they were seen.
+	Holds(ctx context.Context, waitlistID string, m Mark, seen []*queue.Signup) (held bool, same map[int64]bool, err error)
 	// All passes every key of one snapshot to put, in chunks, and returns the mark of
 	// the snapshot.
 	All(ctx context.Context, waitlistID string, put func([]Key) error) (Mark, error)
@@ -70,9 +69,9 @@ type ChangeLog interface {
 
 // Store holds the index: for each waitlist a sorted set and its mark.
 type Store interface {
-	// Rank returns the place of v's signup if the index is at v's change or a later
-	// one, else a zero Place. It returns ErrStale if the index contradicts its mark.
-	Rank(ctx context.Context, waitlistID string, v queue.View) (Place, error)
+	// Rank returns the places of seen, which v's change has, if the index is at it or at a later
+	// one, else no Places. It returns ErrStale if the index contradicts its mark.
+	Rank(ctx context.Context, waitlistID string, v queue.View, seen []*queue.Signup) (Places, error)
 	// Mark returns the state of a waitlist's index.
 	Mark(ctx context.Context, waitlistID string) (Mark, error)
 	// Apply takes the index from one mark to the next in one step. ok is false if the
@@ -168,49 +167,53 @@ func New(store Store, changes ChangeLog, log *slog.Logger) *Index {
 	}
 }
 
-// Rank returns the place of v's signup, at a moment when the signup had v's referrals. It
-// lets the index catch up first, for at most maxReaderWait. On ErrUnusable the caller asks Postgres.
-func (x *Index) Rank(ctx context.Context, waitlistID string, v queue.View) (Place, error) {
+// Rank returns the places of signups, seen with the counters of v, at one moment when they had as many referrals. It
+// lets the index catch up first, for at most maxReaderWait. On ErrUnusable, and for the signups
+// with rank 0, the caller asks Postgres.
+func (x *Index) Rank(ctx context.Context, waitlistID string, v queue.View, seen []*queue.Signup) (Places, error) {
 	short, cancel := context.WithTimeout(ctx, maxReaderWait)
 	defer cancel()
 	for range 2 {
-		place, err := x.store.Rank(short, waitlistID, v)
+		at, err := x.store.Rank(short, waitlistID, v, seen)
 		switch {
 		case errors.Is(err, ErrStale):
 			x.rebuild(waitlistID)
-			return Place{}, ErrUnusable
+			return Places{}, ErrUnusable
 		case err != nil:
 			x.log.DebugContext(ctx, "index not read", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
-			return Place{}, ErrUnusable
-		case place.Rank > 0 && place.Mark.Change == v.Change:
-			if place.Mark.Live != v.Live || place.Mark.Total != v.Total {
+			return Places{}, ErrUnusable
+		case at.Ranks != nil && at.Mark.Change == v.Change:
+			if at.Mark.Live != v.Live || at.Mark.Total != v.Total {
 				x.rebuildWrong(ctx, waitlistID)
-				return Place{}, ErrUnusable
+				return Places{}, ErrUnusable
 			}
-			return place, nil
-		case place.Rank > 0:
+			return at, nil
+		case at.Ranks != nil:
 			// Somebody applied a later change, or Postgres was restored from the past. The
 			// change log shows which of the two happened.
-			held, same, err := x.changes.Holds(short, waitlistID, place.Mark, v.Signup)
+			held, same, err := x.changes.Holds(short, waitlistID, at.Mark, seen)
 			switch {
 			case err != nil:
 				x.log.DebugContext(ctx, "change log not read", slog.String("waitlist_id", waitlistID), telemetry.Err(err))
-				return Place{}, ErrUnusable
+				return Places{}, ErrUnusable
 			case !held:
 				x.rebuild(waitlistID)
-				return Place{}, ErrUnusable
-			case !same:
-				// The place may follow a credit that v does not count. Referrals only grow: if
-				// their number is the same before and after the place, it was the same at the place.
-				return Place{}, ErrUnusable
+				return Places{}, ErrUnusable
 			}
-			return place, nil
+			for i, s := range seen {
+				// The place may follow a credit that s does not count. Referrals only grow: if
+				// their number is the same before and after the place, it was the same at the place.
+				if !same[s.Number] {
+					at.Ranks[i] = 0
+				}
+			}
+			return at, nil
 		}
 		if err := x.CatchUp(short, waitlistID); err != nil {
-			return Place{}, ErrUnusable
+			return Places{}, ErrUnusable
 		}
 	}
-	return Place{}, ErrUnusable
+	return Places{}, ErrUnusable
 }
 
 // CheckDue reports whether a list's index should be compared with Postgres again, and counts that as done.
@@ -230,7 +233,8 @@ func (x *Index) CheckDue(waitlistID string, now time.Time) bool {
 // Compare has the index built anew if it knows v's signup at another place than Postgres at the same change. Its mark cannot
 // show that somebody else has written into Redis.
 func (x *Index) Compare(ctx context.Context, waitlistID string, v queue.View) {
-	if at, err := x.Rank(ctx, waitlistID, v); err == nil && at.Mark.Change == v.Change && at.Rank != v.Rank {
+	at, err := x.Rank(ctx, waitlistID, v, []*queue.Signup{v.Signup})
+	if err == nil && at.Mark.Change == v.Change && at.Ranks[0] != v.Rank {
 		x.rebuildWrong(ctx, waitlistID)
 	}
 }

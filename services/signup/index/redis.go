@@ -39,22 +39,25 @@ const (
 	wrong = -2
 )
 
-// rankScript: KEYS set, mark; ARGV change, nonce, number, queue key. It returns
-// the rank and the index's change, nonce (a text: Lua's numbers are exact only to 2^53),
-// live and total. It compares the nonce and the member's score only if the index is at
-// the caller's change.
+// rankScript: KEYS set, mark; ARGV change, nonce, then number and queue key of each member. It returns the
+// index's change, nonce (a text: Lua's numbers are exact only to 2^53), live and total, then each rank, 0 for
+// a member that is missing. It compares the nonce and the members' scores only if the index is at the caller's change.
 var rankScript = goredis.NewScript(`
 local mark = redis.call('HMGET', KEYS[2], 'change', 'nonce', 'live', 'total')
-if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return {-1, 0, '0', 0, 0} end
+if not mark[1] or tonumber(mark[1]) < tonumber(ARGV[1]) then return {-1} end
 local same = tonumber(mark[1]) == tonumber(ARGV[1])
-local rank = redis.call('ZRANK', KEYS[1], ARGV[3])
-if redis.call('ZCARD', KEYS[1]) ~= tonumber(mark[3]) or (same and (
-    mark[2] ~= ARGV[2] or not rank or tonumber(redis.call('ZSCORE', KEYS[1], ARGV[3])) ~= tonumber(ARGV[4]))) then
-  redis.call('DEL', KEYS[2])
-  return {-2, 0, '0', 0, 0}
+local wrong = redis.call('ZCARD', KEYS[1]) ~= tonumber(mark[3]) or (same and mark[2] ~= ARGV[2])
+local places = {tonumber(mark[1]), mark[2], tonumber(mark[3]), tonumber(mark[4])}
+for i = 3, #ARGV, 2 do
+  local rank = redis.call('ZRANK', KEYS[1], ARGV[i])
+  wrong = wrong or (same and (not rank or tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i])) ~= tonumber(ARGV[i + 1])))
+  places[#places + 1] = rank and rank + 1 or 0
 end
-if not rank then return {-1, 0, '0', 0, 0} end
-return {rank + 1, tonumber(mark[1]), mark[2], tonumber(mark[3]), tonumber(mark[4])}`)
+if wrong then
+  redis.call('DEL', KEYS[2])
+  return {-2}
+end
+return places`)
 
 // applyScript: KEYS set, mark; ARGV from change, from nonce, to change, to
 // nonce, live, total, number of puts, then key and number of each, then removed
@@ -93,18 +96,22 @@ redis.call('HSET', KEYS[2], 'change', ARGV[1], 'nonce', ARGV[2], 'live', ARGV[3]
 return 1`)
 
 // Rank implements Store.
-func (x *Redis) Rank(ctx context.Context, waitlistID string, v queue.View) (Place, error) {
-	got, err := rankScript.Run(ctx, x.rdb, []string{setKey(waitlistID), markKey(waitlistID)},
-		v.Change, v.Nonce, v.Signup.Number, v.Signup.QueueKey).Int64Slice()
+func (x *Redis) Rank(ctx context.Context, waitlistID string, v queue.View, seen []*queue.Signup) (Places, error) {
+	args := make([]any, 0, 2+2*len(seen))
+	args = append(args, v.Change, v.Nonce)
+	for _, s := range seen {
+		args = append(args, s.Number, s.QueueKey)
+	}
+	got, err := rankScript.Run(ctx, x.rdb, []string{setKey(waitlistID), markKey(waitlistID)}, args...).Int64Slice()
 	switch {
 	case err != nil:
-		return Place{}, fmt.Errorf("rank: %w", err)
+		return Places{}, fmt.Errorf("rank: %w", err)
 	case got[0] == wrong:
-		return Place{}, ErrStale
+		return Places{}, ErrStale
 	case got[0] == again:
-		return Place{}, nil
+		return Places{}, nil
 	}
-	return Place{Rank: got[0], Mark: Mark{Change: got[1], Nonce: got[2], Live: got[3], Total: got[4]}}, nil
+	return Places{Ranks: got[4:], Mark: Mark{Change: got[0], Nonce: got[1], Live: got[2], Total: got[3]}}, nil
 }
 
 // Mark implements Store.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"waitlist.internal/libs/body"
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/telemetry"
@@ -92,21 +94,21 @@ func (s *Service) receipt(ctx context.Context, waitlistID string, e *entry) (Rec
 			Total: o.Total, CreatedAt: join.CreatedAt, RedirectURL: eff.RedirectURL,
 		}, nil
 	}
-	w, v, rank, err := s.place(ctx, waitlistID, join.Email)
+	w, v, err := s.place(ctx, waitlistID, join.Email)
 	if err != nil {
 		return Receipt{}, err
 	}
 	eff := s.Effective(w)
 	return Receipt{
 		Created: !o.Existing, Email: v.Signup.Email, FirstName: v.Signup.FirstName, LastName: v.Signup.LastName,
-		Token: v.Signup.Token.String(), ShowPosition: !eff.HidePosition, Position: eff.Displayed(rank),
+		Token: v.Signup.Token.String(), ShowPosition: !eff.HidePosition, Position: eff.Displayed(v.Rank),
 		Total: v.Total, ReferralCount: v.Signup.ReferralCount, CreatedAt: v.Signup.CreatedAt, RedirectURL: eff.RedirectURL,
 	}, nil
 }
 
 // fakeReceipt answers a bot that filled the honeypot field as if it had signed up.
 func (s *Service) fakeReceipt(ctx context.Context, waitlistID string, form *body.Object) (Receipt, error) {
-	w, v, err := s.view(ctx, waitlistID, "", NoRank)
+	w, v, err := s.view(ctx, waitlistID, "")
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -153,7 +155,13 @@ func (s *Service) serve(ln *lane, batch []*entry) {
 	for _, e := range batch {
 		s.cfg.Waited(s.now().Sub(e.queued))
 	}
-	ctx, span := traceCommit(ctx, ln.id, batch)
+	var callers []trace.Span
+	for _, e := range batch {
+		if e.caller != nil {
+			callers = append(callers, e.caller)
+		}
+	}
+	ctx, span := traceTogether(ctx, "signup commit", ln.id, len(batch), callers)
 	defer span.End()
 	s.commit(ctx, ln.id, batch)
 }

@@ -43,7 +43,7 @@ func (s *Service) Verifiable(ctx context.Context, waitlistID, email, tok string)
 // deleting its data. It also takes the token of an offboarding mail, whose signup was
 // removed. Errors: NOT_FOUND, INVALID_TOKEN as Denied.
 func (s *Service) Unsubscribe(ctx context.Context, waitlistID, email, tok string) (deleteToken string, err error) {
-	w, v, err := s.view(ctx, waitlistID, normalised(email), NoRank)
+	w, v, err := s.view(ctx, waitlistID, normalised(email))
 	if err != nil {
 		return "", err
 	}
@@ -84,7 +84,7 @@ func (s *Service) DeleteMyData(ctx context.Context, waitlistID, email, tok strin
 func (s *Service) bearer(
 	ctx context.Context, waitlistID, email, tok string, p token.Purpose, kind apierr.Kind,
 ) (*waitlist.Waitlist, queue.View, error) {
-	w, v, err := s.find(ctx, waitlistID, normalised(email), NoRank)
+	w, v, err := s.find(ctx, waitlistID, normalised(email))
 	if err != nil {
 		return nil, v, err
 	}
@@ -113,7 +113,7 @@ func (s *Service) MailLink(ctx context.Context, waitlistID, email, clientIP stri
 	if wait := s.links.count(s.network("", clientIP), s.now()); wait > 0 {
 		return apierr.New(apierr.RateLimited, "You have asked for too many links. Try again later.").WithRetryAfter(wait)
 	}
-	w, v, err := s.view(ctx, waitlistID, address, NoRank)
+	w, v, err := s.view(ctx, waitlistID, address)
 	if err != nil {
 		return err
 	}

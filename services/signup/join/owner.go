@@ -12,7 +12,7 @@ import (
 // Remove removes a signup for the owner. The gap closes; the displayed counter stays.
 // NOT_FOUND: the address is not on the list. It completes by, the entry of the audit trail.
 func (s *Service) Remove(ctx context.Context, waitlistID, email string, by audit.Entry) error {
-	w, v, err := s.find(ctx, waitlistID, normalised(email), NoRank)
+	w, v, err := s.find(ctx, waitlistID, normalised(email))
 	if err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (s *Service) Remove(ctx context.Context, waitlistID, email string, by audit
 // Move moves a signup to a position, which is at least 1, or to the last one. It
 // returns the signup's address and new position. by is as for Remove.
 func (s *Service) Move(ctx context.Context, waitlistID, email string, position int64, by audit.Entry) (string, int64, error) {
-	w, v, err := s.find(ctx, waitlistID, normalised(email), NoRank)
+	w, v, err := s.find(ctx, waitlistID, normalised(email))
 	if err != nil {
 		return "", 0, err
 	}
@@ -42,7 +42,7 @@ func (s *Service) Move(ctx context.Context, waitlistID, email string, position i
 // returns the signup's address. If the referrer has the credit, nothing changes. by is as for
 // Remove.
 func (s *Service) Credit(ctx context.Context, waitlistID, email string, by audit.Entry) (string, error) {
-	w, v, err := s.find(ctx, waitlistID, normalised(email), NoRank)
+	w, v, err := s.find(ctx, waitlistID, normalised(email))
 	if err != nil {
 		return "", err
 	}

@@ -10,25 +10,32 @@ import (
 // NoRank asks View for no rank.
 const NoRank = -1
 
-// view reads a waitlist with its counters and, for a non-empty address, its signup.
-func (s *Service) view(ctx context.Context, waitlistID, email string, rankUpTo int64) (*waitlist.Waitlist, queue.View, error) {
-	var v queue.View
-	var err error
-	if email == "" {
-		v, err = s.reads.read(ctx, waitlistID)
-	} else {
-		v, err = s.store.View(ctx, waitlistID, email, rankUpTo)
-	}
+// look reads some addresses' signups, with their ranks if at most rankUpTo signups are live.
+func (s *Service) look(ctx context.Context, waitlistID string, emails []string, rankUpTo int64) ([]standingView, error) {
+	views, err := s.store.Views(ctx, waitlistID, emails, rankUpTo)
 	if err != nil {
-		return nil, v, err
+		return nil, err
 	}
-	w, err := s.Current(ctx, waitlistID, v)
-	return w, v, err
+	w, err := s.Current(ctx, waitlistID, views[0])
+	if err != nil {
+		return nil, err
+	}
+	all := make([]standingView, len(views))
+	for i, v := range views {
+		all[i] = standingView{w, v}
+	}
+	return all, nil
+}
+
+// view reads a waitlist with its counters and, for a non-empty address, its signup, without its rank.
+func (s *Service) view(ctx context.Context, waitlistID, email string) (*waitlist.Waitlist, queue.View, error) {
+	at, err := s.views.ask(ctx, waitlistID, email)
+	return at.w, at.View, err
 }
 
 // find is view for a signup that must be there. NOT_FOUND: the address is not on the list.
-func (s *Service) find(ctx context.Context, waitlistID, email string, rankUpTo int64) (*waitlist.Waitlist, queue.View, error) {
-	w, v, err := s.view(ctx, waitlistID, email, rankUpTo)
+func (s *Service) find(ctx context.Context, waitlistID, email string) (*waitlist.Waitlist, queue.View, error) {
+	w, v, err := s.view(ctx, waitlistID, email)
 	if err == nil && v.Signup == nil {
 		err = queue.ErrNoSignup()
 	}

@@ -12,7 +12,6 @@ import (
 
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/signup/index"
-	"waitlist.internal/services/signup/queue"
 )
 
 // Config configures a Service. A number of 0 means the default.
@@ -28,6 +27,8 @@ type Config struct {
 	Committed func(size int, took time.Duration)
 	// Waited, if set, is called for each signup that a batch takes, with its time in its lane.
 	Waited func(d time.Duration)
+	// Grouped, if set, is called for each read of signups' places with how many requests it answers.
+	Grouped func(size int)
 
 	// Workers is how many batches are committed at a time, each on its own
 	// connection. Default 4.
@@ -60,8 +61,10 @@ type Service struct {
 	log   *slog.Logger
 	lanes *lanes
 	cache *waitlistCache
-	reads *sharedReads
-	links linkRequests
+	// views read waitlists and signups, places signups with their ranks.
+	views  *groups[string, standingView]
+	places *groups[string, standingView]
+	links  linkRequests
 }
 
 // New returns a Service.
@@ -79,13 +82,18 @@ func New(cfg Config) *Service {
 	if cfg.Waited == nil {
 		cfg.Waited = func(time.Duration) {}
 	}
-	return &Service{
+	if cfg.Grouped == nil {
+		cfg.Grouped = func(int) {}
+	}
+	s := &Service{
 		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, hash: cfg.Tokens.Hasher(token.Network), now: cfg.Now, log: cfg.Log,
 		lanes: newLanes(cfg.Workers, cfg.MaxBatch, cfg.MaxQueue, cfg.MaxWait), cache: newWaitlistCache(),
-		reads: newSharedReads(func(ctx context.Context, waitlistID string) (queue.View, error) {
-			return cfg.Store.View(ctx, waitlistID, "", NoRank)
-		}),
 	}
+	s.views = newGroups("waitlist read", cfg.MaxBatch, func(int) {}, func(ctx context.Context, id string, emails []string) ([]standingView, error) {
+		return s.look(ctx, id, emails, NoRank)
+	})
+	s.places = newGroups("signup read", cfg.MaxBatch, cfg.Grouped, s.readPlaces)
+	return s
 }
 
 // Hint tells the index that a waitlist has changed.

@@ -2,13 +2,11 @@ package join
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"waitlist.internal/libs/emailaddr"
-	"waitlist.internal/services/signup/index"
 	"waitlist.internal/services/signup/queue"
 	"waitlist.internal/services/signup/waitlist"
 )
@@ -31,14 +29,14 @@ type Standing struct {
 // Status returns where a signup stands. NOT_FOUND: there is no such waitlist, or no
 // such address on it.
 func (s *Service) Status(ctx context.Context, waitlistID, email string) (Standing, error) {
-	w, v, rank, err := s.place(ctx, waitlistID, normalised(email))
+	w, v, err := s.place(ctx, waitlistID, normalised(email))
 	if err != nil {
 		return Standing{}, err
 	}
 	eff := s.Effective(w)
 	return Standing{
 		Email: v.Signup.Email, FirstName: v.Signup.FirstName, LastName: v.Signup.LastName,
-		ShowPosition: !eff.HidePosition, Position: eff.Displayed(rank), Total: v.Total,
+		ShowPosition: !eff.HidePosition, Position: eff.Displayed(v.Rank), Total: v.Total,
 		ReferralCount: v.Signup.ReferralCount, CreatedAt: v.Signup.CreatedAt,
 	}, nil
 }
@@ -53,38 +51,65 @@ func normalised(email string) string {
 	return parsed
 }
 
+// standingView is a signup, if there is one, with the waitlist at that time. Its rank is 0 if neither the query nor the index knows it.
+type standingView struct {
+	w *waitlist.Waitlist
+	queue.View
+}
+
 // place returns a signup with its exact place: on a small list from Postgres, else
 // from the index, and if that cannot answer from the buckets in Postgres. Now and then it
 // takes the place from there anyway and compares the index with it.
-func (s *Service) place(ctx context.Context, waitlistID, email string) (*waitlist.Waitlist, queue.View, int64, error) {
-	most := s.cfg.SmallList
+func (s *Service) place(ctx context.Context, waitlistID, email string) (*waitlist.Waitlist, queue.View, error) {
 	due := s.index != nil && s.index.CheckDue(waitlistID, s.now())
-	if due {
-		most = math.MaxInt64
-	}
-	w, v, err := s.find(ctx, waitlistID, email, most)
-	if err != nil {
-		return nil, v, 0, err
-	}
-	if v.Rank != 0 {
-		if due && v.Live > s.cfg.SmallList {
-			s.index.Compare(ctx, waitlistID, v)
+	if !due {
+		at, err := s.places.ask(ctx, waitlistID, email)
+		switch {
+		case err != nil:
+			return nil, at.View, err
+		case at.Signup == nil:
+			return nil, at.View, queue.ErrNoSignup()
+		case at.Rank != 0:
+			return at.w, at.View, nil
 		}
-		return w, v, v.Rank, nil
 	}
-	at, err := s.index.Rank(ctx, waitlistID, v)
-	if err == nil {
-		// The index may be ahead of v. Show the counter that belongs to the place.
-		v.Total = at.Mark.Total
-		return w, v, at.Rank, nil
+	all, err := s.look(ctx, waitlistID, []string{email}, math.MaxInt64)
+	if err != nil {
+		return nil, queue.View{}, err
 	}
-	if !errors.Is(err, index.ErrUnusable) {
-		return nil, v, 0, err
+	at := all[0]
+	if at.Signup == nil {
+		return nil, at.View, queue.ErrNoSignup()
 	}
-	if w, v, err = s.find(ctx, waitlistID, email, math.MaxInt64); err != nil {
-		return nil, v, 0, err
+	if due && at.Live > s.cfg.SmallList {
+		s.index.Compare(ctx, waitlistID, at.View)
 	}
-	return w, v, v.Rank, nil
+	return at.w, at.View, nil
+}
+
+// readPlaces reads the signups of some addresses and their places, all of one moment.
+func (s *Service) readPlaces(ctx context.Context, waitlistID string, emails []string) ([]standingView, error) {
+	all, err := s.look(ctx, waitlistID, emails, s.cfg.SmallList)
+	if err != nil {
+		return nil, err
+	}
+	var unranked []int
+	var who []*queue.Signup
+	for i, v := range all {
+		if v.Signup != nil && v.Rank == 0 {
+			unranked, who = append(unranked, i), append(who, v.Signup)
+		}
+	}
+	if who == nil {
+		return all, nil
+	}
+	if at, err := s.index.Rank(ctx, waitlistID, all[0].View, who); err == nil {
+		for j, i := range unranked {
+			// The index may be ahead of the view. Show the counter that belongs to the place.
+			all[i].Rank, all[i].Total = at.Ranks[j], at.Mark.Total
+		}
+	}
+	return all, nil
 }
 
 // Form is what a signup form needs to know.
@@ -145,7 +170,7 @@ func (f Form) Config() FormConfig {
 
 // Form returns a waitlist's public configuration.
 func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
-	w, v, err := s.view(ctx, waitlistID, "", NoRank)
+	w, v, err := s.view(ctx, waitlistID, "")
 	if err != nil {
 		return Form{}, err
 	}
@@ -164,7 +189,7 @@ func (s *Service) Form(ctx context.Context, waitlistID string) (Form, error) {
 
 // Leaderboard returns the referral counts of the top referrers, highest first.
 func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error) {
-	if _, err := s.reads.read(ctx, waitlistID); err != nil {
+	if err := s.Exists(ctx, waitlistID); err != nil {
 		return nil, err
 	}
 	return s.store.Leaderboard(ctx, waitlistID, limit)
@@ -172,6 +197,6 @@ func (s *Service) Leaderboard(ctx context.Context, waitlistID string, limit int)
 
 // Exists returns NOT_FOUND if there is no such waitlist.
 func (s *Service) Exists(ctx context.Context, waitlistID string) error {
-	_, err := s.reads.read(ctx, waitlistID)
+	_, err := s.views.ask(ctx, waitlistID, "")
 	return err
 }

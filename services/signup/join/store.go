@@ -26,9 +26,9 @@ type Store interface {
 type readStore interface {
 	// Waitlist returns a waitlist. NOT_FOUND: it does not exist or was deleted.
 	Waitlist(ctx context.Context, id string) (*waitlist.Waitlist, error)
-	// View returns the waitlist's counters and, for a non-empty address, its signup. It
-	// returns the rank if at most rankUpTo signups are live.
-	View(ctx context.Context, waitlistID, email string, rankUpTo int64) (queue.View, error)
+	// Views returns, for each address, the waitlist's counters and the signup, if there is one, all of one moment. It
+	// returns their ranks if at most rankUpTo signups are live.
+	Views(ctx context.Context, waitlistID string, emails []string, rankUpTo int64) ([]queue.View, error)
 	// Leaderboard returns the referral counts of the first limit referrers.
 	Leaderboard(ctx context.Context, waitlistID string, limit int) ([]int64, error)
 }

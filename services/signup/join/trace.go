@@ -10,7 +10,7 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// maxLinks bounds the requests that the span of a commit links to.
+// maxLinks bounds the requests that the span of a commit or of a group's read links to.
 const maxLinks = 64
 
 // caller returns the span of the request, and its traceparent for the events that it
@@ -25,22 +25,18 @@ func caller(ctx context.Context) (trace.Span, string) {
 	return span, carrier["traceparent"]
 }
 
-// traceCommit begins the span of a commit if the trace of one of its requests is sampled.
-// A commit has many callers, so it is a trace of its own with links to them.
-func traceCommit(ctx context.Context, waitlistID string, batch []*entry) (context.Context, trace.Span) {
-	var links []trace.Link
-	var one trace.Span
-	for _, e := range batch {
-		if e.caller != nil && len(links) < maxLinks {
-			one = e.caller
-			links = append(links, trace.Link{SpanContext: one.SpanContext()})
-		}
+// traceTogether begins the span of what is done for size requests at once, if the trace of one of callers is sampled.
+// It has many callers, so it is a trace of its own with links to them.
+func traceTogether(ctx context.Context, name, waitlistID string, size int, callers []trace.Span) (context.Context, trace.Span) {
+	if len(callers) == 0 {
+		return ctx, trace.SpanFromContext(context.Background())
 	}
-	if links == nil {
-		return ctx, trace.SpanFromContext(ctx)
+	links := make([]trace.Link, min(len(callers), maxLinks))
+	for i := range links {
+		links[i].SpanContext = callers[i].SpanContext()
 	}
-	tracer := telemetry.Tracer(one.TracerProvider(), "waitlist.internal/services/signup")
-	return tracer.Start(ctx, "signup commit", trace.WithNewRoot(), //nolint:spancheck // the caller ends it
+	tracer := telemetry.Tracer(callers[0].TracerProvider(), "waitlist.internal/services/signup")
+	return tracer.Start(ctx, name, trace.WithNewRoot(), //nolint:spancheck // the caller ends it
 		trace.WithLinks(links...), trace.WithAttributes(
-			attribute.String("waitlist.id", waitlistID), attribute.Int("signup.batch.size", len(batch))))
+			attribute.String("waitlist.id", waitlistID), attribute.Int("signup.batch.size", size)))
 }

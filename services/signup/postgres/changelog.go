@@ -87,14 +87,20 @@ func (s *Signups) Since(ctx context.Context, waitlistID string, from index.Mark,
 }
 
 // Holds implements index.ChangeLog.
-func (s *Signups) Holds(ctx context.Context, waitlistID string, m index.Mark, seen *queue.Signup) (held, same bool, err error) {
-	row, err := s.db.HasChange(ctx, db.HasChangeParams{
-		WaitlistID: waitlistID, No: m.Change, Nonce: m.Nonce, Number: seen.Number, ReferralCount: seen.ReferralCount,
-	})
-	if err != nil {
-		return false, false, fmt.Errorf("find change: %w", err)
+func (s *Signups) Holds(ctx context.Context, waitlistID string, m index.Mark, seen []*queue.Signup) (bool, map[int64]bool, error) {
+	p := db.HasChangeParams{WaitlistID: waitlistID, No: m.Change, Nonce: m.Nonce}
+	for _, s := range seen {
+		p.Numbers, p.Referrals = append(p.Numbers, s.Number), append(p.Referrals, s.ReferralCount)
 	}
-	return row.Held, row.Same, nil
+	row, err := s.db.HasChange(ctx, p)
+	if err != nil {
+		return false, nil, fmt.Errorf("find change: %w", err)
+	}
+	same := make(map[int64]bool, len(row.Same))
+	for _, number := range row.Same {
+		same[number] = true
+	}
+	return row.Held, same, nil
 }
 
 // All implements index.ChangeLog.

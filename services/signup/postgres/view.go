@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -28,40 +27,71 @@ LEFT JOIN LATERAL (
 ) c ON true
 LEFT JOIN signup s ON s.waitlist_id = w.id AND s.`
 
-// View implements join.Store.
-func (s *Signups) View(ctx context.Context, waitlistID, email string, rankUpTo int64) (queue.View, error) {
-	return s.view(ctx, viewSQL+`email = $2
-WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, email, rankUpTo)
+// Views implements join.Store.
+func (s *Signups) Views(ctx context.Context, waitlistID string, emails []string, rankUpTo int64) ([]queue.View, error) {
+	rows, err := s.views(ctx, viewSQL+`email = ANY ($2)
+WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, emails, rankUpTo)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]queue.View, len(rows))
+	for _, v := range rows {
+		if v.Signup != nil {
+			found[v.Signup.Email] = v
+		}
+	}
+	views := make([]queue.View, len(emails))
+	for i, email := range emails {
+		v, ok := found[email]
+		if !ok {
+			v = rows[0]
+			v.Signup, v.Rank = nil, 0
+		}
+		views[i] = v
+	}
+	return views, nil
 }
 
 // Numbered implements owners.MessageStore. It uses waitlist_pkey, signup_pkey and
 // change_pkey, and to rank also signup_queue_key and queue_bucket_pkey.
 func (s *Signups) Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (queue.View, error) {
-	return s.view(ctx, viewSQL+`number = $2
+	rows, err := s.views(ctx, viewSQL+`number = $2
 WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, rankUpTo)
+	if err != nil {
+		return queue.View{}, err
+	}
+	return rows[0], nil
 }
 
-func (s *Signups) view(ctx context.Context, sql, waitlistID string, arg any, rankUpTo int64) (queue.View, error) {
+// views returns a view for each signup that is found, or one without a signup.
+func (s *Signups) views(ctx context.Context, sql, waitlistID string, arg any, rankUpTo int64) ([]queue.View, error) {
+	rows, err := s.pool.Query(ctx, sql, waitlistID, arg, rankUpTo)
+	if err != nil {
+		return nil, fmt.Errorf("read waitlist and signups: %w", err)
+	}
+	views, err := pgx.CollectRows(rows, scanView)
+	if err != nil {
+		return nil, fmt.Errorf("read waitlist and signups: %w", err)
+	}
+	if len(views) == 0 {
+		return nil, waitlist.ErrNotFound()
+	}
+	return views, nil
+}
+
+func scanView(row pgx.CollectableRow) (v queue.View, err error) {
 	var (
-		v                               queue.View
 		number, key, referrals, rank    *int64
 		email, first, last, phone       *string
 		token                           *uuid.UUID
 		createdAt, verifiedAt, optOutAt *time.Time
 		uncredited                      bool
 	)
-	err := s.pool.QueryRow(ctx, sql, waitlistID, arg, rankUpTo).Scan(
+	if err := row.Scan(
 		&v.SettingsVersion, &v.OwnerVersion, &v.Change, &v.Nonce, &v.Live, &v.Total,
 		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt, &uncredited,
-		&rank)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return v, waitlist.ErrNotFound()
-	}
-	if err != nil {
-		return v, fmt.Errorf("read waitlist and signup: %w", err)
-	}
-	if number == nil {
-		return v, nil
+		&rank); err != nil || number == nil {
+		return v, err //nolint:wrapcheck // the caller does
 	}
 	v.Signup = &queue.Signup{
 		Number: *number, QueueKey: *key, Email: *email, FirstName: *first, LastName: *last, Phone: *phone,

@@ -85,6 +85,8 @@ func Dashboards() []Dashboard {
 			one("Signups in a commit", "none", "Mean size of a batch; near 256 the lanes have a backlog.", "signups",
 				"sum(rate(signup_batch_size_sum{$SEL}[$__rate_interval])) / sum(rate(signup_batch_size_count{$SEL}[$__rate_interval]))"),
 			quantiles("Time of a commit", "From taking a batch to its commit.", "signup_batch_duration_seconds", ""),
+			one("Places in a read", "none", "Requests for a place that one read of Postgres and the index answers, on average.", "requests",
+				"sum(rate(signup_read_size_sum{$SEL}[$__rate_interval])) / sum(rate(signup_read_size_count{$SEL}[$__rate_interval]))"),
 			quantiles("Delay of the index", "From a commit until the index of positions in Redis has it.", "signup_index_delay_seconds", ""),
 			rate("Index", "Catch-ups of the index of positions, by outcome.", "signup_index_catch_ups_total", "", "outcome", "{{outcome}}"),
 			rate("Limiter", "Requests by the global limit's decision.", "ratelimit_requests_total", "", "decision", "{{decision}}"),

@@ -9,20 +9,24 @@ import (
 
 const HasChange = `-- name: HasChange :one
 SELECT EXISTS (SELECT FROM change c WHERE c.waitlist_id = $1 AND c.no = $2 AND c.nonce = $3) AS held,
-       EXISTS (SELECT FROM signup s WHERE s.waitlist_id = $1 AND s.number = $4 AND s.referral_count = $5) AS same
+       ARRAY (
+           SELECT p.number FROM ROWS FROM (unnest($4::bigint[]), unnest($5::bigint[])) AS p (number, referral_count), LATERAL (
+               SELECT FROM signup s
+               WHERE s.waitlist_id = $1 AND s.number = p.number AND s.referral_count = p.referral_count LIMIT 1) s
+       )::bigint[] AS same
 `
 
 type HasChangeParams struct {
-	WaitlistID    string
-	No            int64
-	Nonce         int64
-	Number        int64
-	ReferralCount int64
+	WaitlistID string
+	No         int64
+	Nonce      int64
+	Numbers    []int64
+	Referrals  []int64
 }
 
 type HasChangeRow struct {
 	Held bool
-	Same bool
+	Same []int64
 }
 
 // By change_pkey; signup_pkey.
@@ -31,8 +35,8 @@ func (q *Queries) HasChange(ctx context.Context, arg HasChangeParams) (HasChange
 		arg.WaitlistID,
 		arg.No,
 		arg.Nonce,
-		arg.Number,
-		arg.ReferralCount,
+		arg.Numbers,
+		arg.Referrals,
 	)
 	var i HasChangeRow
 	err := row.Scan(&i.Held, &i.Same)

@@ -1,4 +1,8 @@
 -- name: HasChange :one
 -- By change_pkey; signup_pkey.
-SELECT EXISTS (SELECT FROM change c WHERE c.waitlist_id = $1 AND c.no = $2 AND c.nonce = $3) AS held,
-       EXISTS (SELECT FROM signup s WHERE s.waitlist_id = $1 AND s.number = $4 AND s.referral_count = $5) AS same;
+SELECT EXISTS (SELECT FROM change c WHERE c.waitlist_id = @waitlist_id AND c.no = @no AND c.nonce = @nonce) AS held,
+       ARRAY (
+           SELECT p.number FROM ROWS FROM (unnest(@numbers::bigint[]), unnest(@referrals::bigint[])) AS p (number, referral_count), LATERAL (
+               SELECT FROM signup s
+               WHERE s.waitlist_id = @waitlist_id AND s.number = p.number AND s.referral_count = p.referral_count LIMIT 1) s
+       )::bigint[] AS same;
