@@ -19,7 +19,7 @@ import (
 	messaginghttp "waitlist.internal/services/messaging/http"
 	messagingkafka "waitlist.internal/services/messaging/kafka"
 	"waitlist.internal/services/messaging/postgres"
-	"waitlist.internal/services/messaging/smslog"
+	"waitlist.internal/services/messaging/providers/smslog"
 )
 
 // Config is the service's environment.

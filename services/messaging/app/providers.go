@@ -12,14 +12,14 @@ import (
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/dns"
-	"waitlist.internal/services/messaging/eml"
 	messaginghttp "waitlist.internal/services/messaging/http"
-	"waitlist.internal/services/messaging/maildir"
 	"waitlist.internal/services/messaging/postgres"
-	"waitlist.internal/services/messaging/resend"
-	"waitlist.internal/services/messaging/smtp"
-	"waitlist.internal/services/messaging/twilio"
+	"waitlist.internal/services/messaging/providers/dns"
+	"waitlist.internal/services/messaging/providers/eml"
+	"waitlist.internal/services/messaging/providers/maildir"
+	"waitlist.internal/services/messaging/providers/resend"
+	"waitlist.internal/services/messaging/providers/smtp"
+	"waitlist.internal/services/messaging/providers/twilio"
 )
 
 // opened holds what open makes from the settings that only messaging has.

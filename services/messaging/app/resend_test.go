@@ -12,7 +12,7 @@ import (
 	"waitlist.internal/libs/kafka"
 	"waitlist.internal/libs/testenv"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/messaging/resendtest"
+	"waitlist.internal/services/messaging/providers/resendtest"
 )
 
 func TestMailsGoThroughResend(t *testing.T) {

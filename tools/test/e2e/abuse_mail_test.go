@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"waitlist.internal/services/messaging/resendtest"
-	"waitlist.internal/services/messaging/twiliotest"
+	"waitlist.internal/services/messaging/providers/resendtest"
+	"waitlist.internal/services/messaging/providers/twiliotest"
 )
 
 // testAbuseMail checks that nobody can use the suite to send mails and text messages to people who do not want them.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"waitlist.internal/services/messaging/resendtest"
+	"waitlist.internal/services/messaging/providers/resendtest"
 )
 
 // newBlast returns a request for a blast with a text body.

@@ -14,7 +14,7 @@ import (
 	"waitlist.internal/libs/devservers"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/testenv"
-	"waitlist.internal/services/messaging/resendtest"
+	"waitlist.internal/services/messaging/providers/resendtest"
 )
 
 // request returns a valid request to an implemented operation, on a waitlist with one signup.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"waitlist.internal/services/messaging/resendtest"
-	"waitlist.internal/services/messaging/twiliotest"
+	"waitlist.internal/services/messaging/providers/resendtest"
+	"waitlist.internal/services/messaging/providers/twiliotest"
 )
 
 // notification returns a notification from Resend about a mail.

@@ -23,7 +23,7 @@ import (
 	admindb "waitlist.internal/services/admin-analytics/postgres"
 	billingdb "waitlist.internal/services/billing/postgres"
 	messagingdb "waitlist.internal/services/messaging/postgres"
-	"waitlist.internal/services/messaging/resendtest"
+	"waitlist.internal/services/messaging/providers/resendtest"
 	notifierdb "waitlist.internal/services/notifier/postgres"
 	signupdb "waitlist.internal/services/signup/postgres"
 )

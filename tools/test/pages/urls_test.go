@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"waitlist.internal/libs/testenv"
-	"waitlist.internal/services/messaging/twiliotest"
+	"waitlist.internal/services/messaging/providers/twiliotest"
 	"waitlist.internal/tools/test/e2e"
 )
 

@@ -36,7 +36,7 @@ import (
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/messaging/app"
-	"waitlist.internal/services/messaging/resendtest"
+	"waitlist.internal/services/messaging/providers/resendtest"
 )
 
 // asService makes this test program run the service, as a process that can be killed.

@@ -19,7 +19,7 @@ import (
 
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/eml"
+	"waitlist.internal/services/messaging/providers/eml"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/smslog"
+	"waitlist.internal/services/messaging/providers/smslog"
 )
 
 func TestTheLogHasNeitherNumberNorText(t *testing.T) {

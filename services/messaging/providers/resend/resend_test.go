@@ -12,9 +12,9 @@ import (
 	"go.uber.org/goleak"
 
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/providertest"
-	"waitlist.internal/services/messaging/resend"
-	"waitlist.internal/services/messaging/resendtest"
+	"waitlist.internal/services/messaging/providers/providertest"
+	"waitlist.internal/services/messaging/providers/resend"
+	"waitlist.internal/services/messaging/providers/resendtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

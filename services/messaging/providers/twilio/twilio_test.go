@@ -9,8 +9,8 @@ import (
 	"go.uber.org/goleak"
 
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/twilio"
-	"waitlist.internal/services/messaging/twiliotest"
+	"waitlist.internal/services/messaging/providers/twilio"
+	"waitlist.internal/services/messaging/providers/twiliotest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

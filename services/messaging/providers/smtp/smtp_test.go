@@ -25,7 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/smtp"
+	"waitlist.internal/services/messaging/providers/smtp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/maildir"
+	"waitlist.internal/services/messaging/providers/maildir"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

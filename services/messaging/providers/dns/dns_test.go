@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/dns"
+	"waitlist.internal/services/messaging/providers/dns"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

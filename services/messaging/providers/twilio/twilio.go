@@ -17,7 +17,7 @@ import (
 	"strings"
 
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/outbound"
+	"waitlist.internal/services/messaging/providers/outbound"
 )
 
 const (

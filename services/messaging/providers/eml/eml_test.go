@@ -23,7 +23,7 @@ import (
 	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/eml"
+	"waitlist.internal/services/messaging/providers/eml"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

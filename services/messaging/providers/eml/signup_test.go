@@ -18,7 +18,7 @@ import (
 
 	"waitlist.internal/libs/token"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/eml"
+	"waitlist.internal/services/messaging/providers/eml"
 )
 
 // letter is a mail about a signup, with its inputs.

@@ -13,7 +13,7 @@ import (
 	"os"
 
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/eml"
+	"waitlist.internal/services/messaging/providers/eml"
 )
 
 // Provider implements messaging.Provider.

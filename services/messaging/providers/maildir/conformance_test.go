@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"waitlist.internal/services/messaging/maildir"
-	"waitlist.internal/services/messaging/providertest"
+	"waitlist.internal/services/messaging/providers/maildir"
+	"waitlist.internal/services/messaging/providers/providertest"
 )
 
 func TestProvider(t *testing.T) {

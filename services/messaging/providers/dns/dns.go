@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	scope = "waitlist.internal/services/messaging/dns"
+	scope = "waitlist.internal/services/messaging/providers/dns"
 
 	// tryTimeout limits one query, lookupTimeout all queries for one name: the REST request that
 	// waits for them has to be answered within five seconds.

@@ -5,8 +5,8 @@ import (
 
 	gosmtp "github.com/emersion/go-smtp"
 
-	"waitlist.internal/services/messaging/providertest"
-	"waitlist.internal/services/messaging/smtp"
+	"waitlist.internal/services/messaging/providers/providertest"
+	"waitlist.internal/services/messaging/providers/smtp"
 )
 
 func TestProvider(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/outbound"
+	"waitlist.internal/services/messaging/providers/outbound"
 )
 
 // maxAnswer limits the part of an error answer that is read, in bytes.

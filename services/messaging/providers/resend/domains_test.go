@@ -11,8 +11,8 @@ import (
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/resend"
-	"waitlist.internal/services/messaging/resendtest"
+	"waitlist.internal/services/messaging/providers/resend"
+	"waitlist.internal/services/messaging/providers/resendtest"
 )
 
 // zone holds the TXT records that name servers answer with. It implements messaging.Texts.

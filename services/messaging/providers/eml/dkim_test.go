@@ -13,7 +13,7 @@ import (
 	"github.com/emersion/go-msgauth/dkim"
 
 	"waitlist.internal/services/messaging"
-	"waitlist.internal/services/messaging/eml"
+	"waitlist.internal/services/messaging/providers/eml"
 )
 
 func TestSignaturesVerify(t *testing.T) {
