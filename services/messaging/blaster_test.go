@@ -22,6 +22,8 @@ import (
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
 )
 
@@ -42,7 +44,7 @@ type crowd struct {
 	// email returns the address of a number.
 	email  func(number int64) string
 	rate   float64
-	limits messaging.Limits
+	limits mails.Limits
 	// lease is longer than a busy machine holds a process up, unless a test wants leases to end.
 	lease time.Duration
 	// asked runs before each look-up of recipients.
@@ -70,7 +72,7 @@ func (c *crowd) list(n int64) (waitlistID string) {
 	return waitlistID
 }
 
-// Numbers implements messaging.Lists.
+// Numbers implements blasts.Lists.
 func (c *crowd) Numbers(_ context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,20 +95,20 @@ func gone(people map[int64]bool) error {
 	return nil
 }
 
-// Recipients implements messaging.Lists.
-func (c *crowd) Recipients(_ context.Context, waitlistID string, numbers []int64) (messaging.Audience, error) {
+// Recipients implements blasts.Lists.
+func (c *crowd) Recipients(_ context.Context, waitlistID string, numbers []int64) (blasts.Audience, error) {
 	if c.asked != nil {
 		c.asked(numbers)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.away != nil || c.people[waitlistID] == nil {
-		return messaging.Audience{}, errors.Join(c.away, gone(c.people[waitlistID]))
+		return blasts.Audience{}, errors.Join(c.away, gone(c.people[waitlistID]))
 	}
-	out := messaging.Audience{WaitlistName: "List", Pro: c.lapsed == 0 || numbers[0] < c.lapsed}
+	out := blasts.Audience{WaitlistName: "List", Pro: c.lapsed == 0 || numbers[0] < c.lapsed}
 	for _, n := range numbers {
 		if c.people[waitlistID][n] {
-			out.Recipients = append(out.Recipients, messaging.Recipient{Number: n, Email: c.email(n)})
+			out.Recipients = append(out.Recipients, blasts.Recipient{Number: n, Email: c.email(n)})
 		}
 	}
 	return out, nil
@@ -114,7 +116,7 @@ func (c *crowd) Recipients(_ context.Context, waitlistID string, numbers []int64
 
 func person(n int64) string { return fmt.Sprintf("p%d@example.com", n) }
 
-// Suppressed implements messaging.Suppressions.
+// Suppressed implements mails.Suppressions.
 func (c *crowd) Suppressed(_ context.Context, emails []string) (map[string]bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,21 +130,21 @@ func (c *crowd) Suppressed(_ context.Context, emails []string) (map[string]bool,
 }
 
 // start runs a blaster and returns it with a function that stops it.
-func (c *crowd) start(provider messaging.Provider) (*messaging.Blaster, func()) {
+func (c *crowd) start(provider mails.Provider) (*blasts.Blaster, func()) {
 	c.Helper()
 	return c.startOn(c.blasts, provider)
 }
 
-func (c *crowd) startOn(queue messaging.BlastQueue, provider messaging.Provider) (*messaging.Blaster, func()) {
+func (c *crowd) startOn(queue blasts.Queue, provider mails.Provider) (*blasts.Blaster, func()) {
 	c.Helper()
 	b := c.blaster(queue, provider)
 	plan, send := testenv.Run(c, b.Plan), testenv.Run(c, b.Run)
 	return b, func() { plan(); send() }
 }
 
-func (c *crowd) blaster(queue messaging.BlastQueue, provider messaging.Provider) *messaging.Blaster {
+func (c *crowd) blaster(queue blasts.Queue, provider mails.Provider) *blasts.Blaster {
 	c.Helper()
-	return messaging.NewBlaster(messaging.BlasterConfig{
+	return blasts.NewBlaster(blasts.BlasterConfig{
 		Queue: queue, Lists: c, Provider: provider, Composer: newComposer(c), Suppressions: c, Rate: c.rate, Limits: c.limits,
 		Log: slog.New(slog.NewTextHandler(c.Output(), nil)), Now: time.Now,
 		DeferMin: 10 * time.Millisecond, PauseMin: 10 * time.Millisecond, Lease: c.lease, Poll: 50 * time.Millisecond,
@@ -158,8 +160,8 @@ func (c *crowd) create(waitlistID string) (id string) {
 
 func (c *crowd) createAt(waitlistID string, at time.Time) (id string) {
 	c.Helper()
-	n := messaging.NewBlast{
-		BlastRequest: news(waitlistID, ""), ID: uuid.Must(uuid.NewV7()).String(), CreatedAt: at,
+	n := blasts.NewBlast{
+		Request: news(waitlistID, ""), ID: uuid.Must(uuid.NewV7()).String(), CreatedAt: at,
 	}
 	n.HTML = "<p>We are live</p>"
 	if _, _, _, err := c.blasts.Create(c.Context(), n); err != nil {
@@ -168,7 +170,7 @@ func (c *crowd) createAt(waitlistID string, at time.Time) (id string) {
 	return n.ID
 }
 
-func (c *crowd) blast(id string) messaging.Blast {
+func (c *crowd) blast(id string) blasts.Blast {
 	c.Helper()
 	b, err := c.blasts.Blast(context.Background(), id)
 	if err != nil {
@@ -178,11 +180,11 @@ func (c *crowd) blast(id string) messaging.Blast {
 }
 
 // ended waits until a blast has ended, and compares its state and counts.
-func (c *crowd) ended(id string, state messaging.BlastState, recipients, failed int64) {
+func (c *crowd) ended(id string, state blasts.State, recipients, failed int64) {
 	c.Helper()
 	testenv.Eventually(c, "the blast ends", func() bool {
 		s := c.blast(id).State
-		return s == messaging.BlastSent || s == messaging.BlastFailed
+		return s == blasts.Sent || s == blasts.Failed
 	})
 	if b := c.blast(id); b.State != state || b.Recipients != recipients || b.Failed != failed {
 		c.Errorf("%s, %d recipients, %d failed; want %s, %d, %d", b.State, b.Recipients, b.Failed, state, recipients, failed)
@@ -245,7 +247,7 @@ func TestABlastReachesEverybodyOnce(t *testing.T) {
 			id := c.create(c.list(n))
 			c.start(c)
 			c.start(c)
-			c.ended(id, messaging.BlastSent, n, 0)
+			c.ended(id, blasts.Sent, n, 0)
 			c.once(int(n))
 			if l := c.ledger(id); l["sent"] != int(n) || len(l) != 1 {
 				t.Errorf("ledger: %v", l)
@@ -261,7 +263,7 @@ func TestABlastThatAnotherProcessPlans(t *testing.T) {
 	testenv.Run(c, c.blaster(c.blasts, c).Run)
 	id := c.create(c.list(250))
 	testenv.Run(c, c.blaster(c.blasts, c).Plan)
-	c.ended(id, messaging.BlastSent, 250, 0)
+	c.ended(id, blasts.Sent, 250, 0)
 	c.once(250)
 }
 
@@ -277,7 +279,7 @@ func TestABlastWaitsForALapsedPlan(t *testing.T) {
 	c.start(c)
 	testenv.Eventually(c, "the first are told and the others put off",
 		func() bool { return c.ledger(id)["sent"] == 200 && c.blast(id).Recipients == 200 && asked.Load() > 10 })
-	if b := c.blast(id); b.State != messaging.BlastSending || b.Recipients != 200 || b.Failed != 0 {
+	if b := c.blast(id); b.State != blasts.Sending || b.Recipients != 200 || b.Failed != 0 {
 		t.Errorf("lapsed: %+v", b)
 	}
 	if n := len(c.received()); n != 200 {
@@ -286,14 +288,14 @@ func TestABlastWaitsForALapsedPlan(t *testing.T) {
 	c.mu.Lock()
 	c.lapsed = 0
 	c.mu.Unlock()
-	c.ended(id, messaging.BlastSent, 500, 0)
+	c.ended(id, blasts.Sent, 500, 0)
 	c.once(500)
 
 	c = newCrowd(t)
 	c.lapsed = 1
 	id = c.createAt(c.list(150), time.Now().Add(-25*time.Hour))
 	c.start(c)
-	c.ended(id, messaging.BlastFailed, 150, 150)
+	c.ended(id, blasts.Failed, 150, 150)
 	if n := len(c.received()); n != 0 {
 		t.Errorf("%d mails of a lapsed plan", n)
 	}
@@ -302,15 +304,15 @@ func TestABlastWaitsForALapsedPlan(t *testing.T) {
 func TestABlastOfHTMLHasATextPart(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
-	n := messaging.NewBlast{
-		BlastRequest: news(c.list(1), ""), ID: uuid.Must(uuid.NewV7()).String(), CreatedAt: time.Now(),
+	n := blasts.NewBlast{
+		Request: news(c.list(1), ""), ID: uuid.Must(uuid.NewV7()).String(), CreatedAt: time.Now(),
 	}
 	n.HTML, n.Text = `<p>Read <a href="https://example.com/">more</a></p>`, ""
 	if _, _, _, err := c.blasts.Create(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
 	c.start(c)
-	c.ended(n.ID, messaging.BlastSent, 1, 0)
+	c.ended(n.ID, blasts.Sent, 1, 0)
 	m := c.mails[0]
 	if !strings.HasPrefix(m.Text, "Read more (https://example.com/)\n\n-- \n") || !strings.HasPrefix(m.HTML, n.HTML+"\n<hr") {
 		t.Errorf("%q, %q", m.Text, m.HTML)
@@ -322,7 +324,7 @@ func TestABlastToNobodyIsSent(t *testing.T) {
 	c := newCrowd(t)
 	id := c.create(c.list(0))
 	c.start(c)
-	c.ended(id, messaging.BlastSent, 0, 0)
+	c.ended(id, blasts.Sent, 0, 0)
 }
 
 func TestABlastSaysItsBodyAndAFooter(t *testing.T) {
@@ -331,7 +333,7 @@ func TestABlastSaysItsBodyAndAFooter(t *testing.T) {
 	list := c.list(1)
 	id := c.create(list)
 	c.start(c)
-	c.ended(id, messaging.BlastSent, 1, 0)
+	c.ended(id, blasts.Sent, 1, 0)
 	m := c.mails[0]
 	if m.Subject != "News" || !strings.HasPrefix(m.Text, "We are live\n\n-- \n") || !strings.HasPrefix(m.HTML, "<p>We are live</p>\n<hr") {
 		t.Errorf("%q\n%s\n%s", m.Subject, m.Text, m.HTML)
@@ -365,7 +367,7 @@ func TestWhoOptsOutMeanwhileIsSkipped(t *testing.T) {
 	id := c.create(list)
 	c.suppressed[person(7)] = true
 	changed := make(chan struct{})
-	c.reply = func(call int, _ messaging.Mail) error {
+	c.reply = func(call int, _ mails.Mail) error {
 		if call == 1 {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -382,7 +384,7 @@ func TestWhoOptsOutMeanwhileIsSkipped(t *testing.T) {
 		}
 	}
 	c.start(c)
-	c.ended(id, messaging.BlastSent, 248, 1)
+	c.ended(id, blasts.Sent, 248, 1)
 	c.once(247)
 	if l := c.ledger(id); l["skipped"] != 2 || l["failed"] != 1 || l["sent"] != 247 {
 		t.Errorf("ledger: %v", l)
@@ -393,19 +395,19 @@ func TestRefusedMailsAreCounted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
-		refused func(m messaging.Mail) bool
-		state   messaging.BlastState
+		refused func(m mails.Mail) bool
+		state   blasts.State
 		failed  int64
 	}{
-		{"some", func(m messaging.Mail) bool { return strings.HasPrefix(m.To, "p1") }, messaging.BlastSent, 1 + 10 + 51},
-		{"all", func(messaging.Mail) bool { return true }, messaging.BlastFailed, 150},
+		{"some", func(m mails.Mail) bool { return strings.HasPrefix(m.To, "p1") }, blasts.Sent, 1 + 10 + 51},
+		{"all", func(mails.Mail) bool { return true }, blasts.Failed, 150},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c := newCrowd(t)
-			c.reply = func(_ int, m messaging.Mail) error {
+			c.reply = func(_ int, m mails.Mail) error {
 				if tt.refused(m) {
-					return &messaging.RefusedError{Reason: "550"}
+					return &mails.RefusedError{Reason: "550"}
 				}
 				return nil
 			}
@@ -422,18 +424,18 @@ func TestDeferredMailsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	tries := map[string]int{}
-	c.reply = func(_ int, m messaging.Mail) error {
+	c.reply = func(_ int, m mails.Mail) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		tries[m.To]++
 		if tries[m.To] <= len(m.To)%4 {
-			return &messaging.DeferredError{Reason: "451"}
+			return &mails.DeferredError{Reason: "451"}
 		}
 		return nil
 	}
 	id := c.create(c.list(150))
 	c.start(c)
-	c.ended(id, messaging.BlastSent, 150, 0)
+	c.ended(id, blasts.Sent, 150, 0)
 	c.once(150)
 }
 
@@ -442,15 +444,15 @@ func TestDeferredMailsAreTriedAgain(t *testing.T) {
 func TestABlastWaitsForAProviderThatRefusesUs(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
-	c.reply = func(call int, _ messaging.Mail) error {
+	c.reply = func(call int, _ mails.Mail) error {
 		if call <= 40 {
-			return &messaging.DoubtfulError{Reason: "504 5.5.2"}
+			return &mails.DoubtfulError{Reason: "504 5.5.2"}
 		}
 		return nil
 	}
 	id := c.createAt(c.list(150), time.Now().Add(-25*time.Hour))
 	c.start(c)
-	testenv.Eventually(c, "the blast ends", func() bool { return c.blast(id).State == messaging.BlastSent })
+	testenv.Eventually(c, "the blast ends", func() bool { return c.blast(id).State == blasts.Sent })
 	// Two fail before the provider counts as away, and perhaps those that it refuses while it accepts the first again.
 	l := c.ledger(id)
 	if l["failed"] < 2 || l["failed"] > 5 || l["sent"]+l["failed"] != 150 {
@@ -465,19 +467,19 @@ func TestARefusedRecipientOfABlast(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	tries := 0
-	c.reply = func(_ int, m messaging.Mail) error {
+	c.reply = func(_ int, m mails.Mail) error {
 		if m.To != person(7) {
 			return nil
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		tries++
-		return &messaging.DoubtfulError{Reason: "550 5.7.1"}
+		return &mails.DoubtfulError{Reason: "550 5.7.1"}
 	}
 	list := c.list(150)
 	id, old := c.create(list), c.createAt(list, time.Now().Add(-25*time.Hour))
 	c.start(c)
-	c.ended(old, messaging.BlastSent, 150, 1)
+	c.ended(old, blasts.Sent, 150, 1)
 	testenv.Eventually(c, "the recipient is tried again", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -493,7 +495,7 @@ func TestWhatIsAwayIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	c.away = context.DeadlineExceeded
-	c.reply = func(call int, _ messaging.Mail) error {
+	c.reply = func(call int, _ mails.Mail) error {
 		if call < 6 {
 			return errors.New("connection refused")
 		}
@@ -507,7 +509,7 @@ func TestWhatIsAwayIsWaitedFor(t *testing.T) {
 		c.away = nil
 		return c.calls > 0
 	})
-	c.ended(id, messaging.BlastSent, 150, 0)
+	c.ended(id, blasts.Sent, 150, 0)
 	c.once(150)
 }
 
@@ -518,7 +520,7 @@ func TestAShortBlastIsNotHeldUp(t *testing.T) {
 	long := c.create(c.list(3000))
 	begun := make(chan struct{})
 	go1 := sync.OnceFunc(func() { close(begun) })
-	c.reply = func(call int, _ messaging.Mail) error {
+	c.reply = func(call int, _ mails.Mail) error {
 		if call > 50 {
 			go1()
 		}
@@ -529,11 +531,11 @@ func TestAShortBlastIsNotHeldUp(t *testing.T) {
 	<-begun
 	short := c.create(c.list(20))
 	b.Wake()
-	c.ended(short, messaging.BlastSent, 20, 0)
+	c.ended(short, blasts.Sent, 20, 0)
 	if l := c.ledger(long); l["queued"] < 1000 {
 		t.Errorf("the long one has only %d left", l["queued"])
 	}
-	c.ended(long, messaging.BlastSent, 3000, 0)
+	c.ended(long, blasts.Sent, 3000, 0)
 }
 
 func TestTheRateHoldsOverProcesses(t *testing.T) {
@@ -544,7 +546,7 @@ func TestTheRateHoldsOverProcesses(t *testing.T) {
 	start := time.Now()
 	c.start(c)
 	c.start(c)
-	c.ended(id, messaging.BlastSent, 600, 0)
+	c.ended(id, blasts.Sent, 600, 0)
 	// 600 mails at 400 a second; the first one does not wait.
 	if took := time.Since(start); took < 1490*time.Millisecond {
 		t.Errorf("600 mails took %s", took)
@@ -555,18 +557,18 @@ func TestTheRateHoldsOverProcesses(t *testing.T) {
 // unrenewed is a queue whose leases cannot be renewed, and that has no more batches once it is
 // closed.
 type unrenewed struct {
-	messaging.BlastQueue
+	blasts.Queue
 	closed atomic.Bool
 }
 
-func (u *unrenewed) Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]messaging.Batch, error) {
+func (u *unrenewed) Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]blasts.Batch, error) {
 	if u.closed.Load() {
 		return nil, nil
 	}
-	return u.BlastQueue.Claim(ctx, after, limit, claim, lease)
+	return u.Queue.Claim(ctx, after, limit, claim, lease)
 }
 
-func (*unrenewed) Renew(ctx context.Context, _ time.Duration, _ []messaging.Batch) ([]bool, error) {
+func (*unrenewed) Renew(ctx context.Context, _ time.Duration, _ []blasts.Batch) ([]bool, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -581,17 +583,17 @@ func TestABlastIsNotSentAfterItsLease(t *testing.T) {
 	id := c.create(c.list(people))
 	begun := make(chan struct{})
 	begin := sync.OnceFunc(func() { close(begun) })
-	slow := &scripted{reply: func(int, messaging.Mail) error {
+	slow := &scripted{reply: func(int, mails.Mail) error {
 		begin()
 		loop.Wait(context.Background(), 20*time.Millisecond)
 		return nil
 	}}
-	queue := &unrenewed{BlastQueue: c.blasts}
+	queue := &unrenewed{Queue: c.blasts}
 	c.startOn(queue, slow)
 	<-begun
 	queue.closed.Store(true) // each of its leases ends once
 	c.start(c)
-	c.ended(id, messaging.BlastSent, people, 0)
+	c.ended(id, blasts.Sent, people, 0)
 	// The rest of its batches would follow at 200 a second.
 	loop.Wait(t.Context(), 500*time.Millisecond)
 	slow.mu.Lock()
@@ -616,10 +618,10 @@ func TestABlastEndsWithItsWaitlist(t *testing.T) {
 			t.Parallel()
 			c := newCrowd(t)
 			list, other := c.list(1500), c.list(3)
-			kept := messaging.BlastSent
+			kept := blasts.Sent
 			goneID := map[string]string{"waitlist": list, "owner": ownerID}[column]
 			if column == "owner" {
-				kept = messaging.BlastFailed
+				kept = blasts.Failed
 			}
 			first := sync.OnceFunc(func() {
 				if goneID == "" {
@@ -634,7 +636,7 @@ func TestABlastEndsWithItsWaitlist(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			c.reply = func(call int, _ messaging.Mail) error {
+			c.reply = func(call int, _ mails.Mail) error {
 				if call == 20 {
 					first()
 				}
@@ -643,7 +645,7 @@ func TestABlastEndsWithItsWaitlist(t *testing.T) {
 			c.rate = 500
 			id := c.create(list)
 			c.start(c)
-			testenv.Eventually(c, "it failed", func() bool { return c.blast(id).State == messaging.BlastFailed })
+			testenv.Eventually(c, "it failed", func() bool { return c.blast(id).State == blasts.Failed })
 			if column != "owner" {
 				c.ended(c.create(other), kept, 3, 0)
 			}
@@ -671,7 +673,7 @@ func TestABlasterHandsOverAtItsEnd(t *testing.T) {
 	c := newCrowd(t)
 	id := c.create(c.list(500))
 	release := make(chan struct{})
-	c.reply = func(call int, _ messaging.Mail) error {
+	c.reply = func(call int, _ mails.Mail) error {
 		if call > 30 {
 			<-release
 		}
@@ -687,27 +689,27 @@ func TestABlasterHandsOverAtItsEnd(t *testing.T) {
 		t.Errorf("%v, %d received", l, len(c.received()))
 	}
 	c.start(c)
-	c.ended(id, messaging.BlastSent, 500, 0)
+	c.ended(id, blasts.Sent, 500, 0)
 	c.once(500)
 }
 
 // A process whose lease has ended changes nothing of a batch that another one has claimed since.
 func TestALapsedClaimDecidesNoBatch(t *testing.T) {
 	t.Parallel()
-	for name, do := range map[string]func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error{
-		"ended": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error { return q.End(ctx, b) },
-		"returned": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error {
+	for name, do := range map[string]func(q blasts.Queue, ctx context.Context, b blasts.Batch) error{
+		"ended": func(q blasts.Queue, ctx context.Context, b blasts.Batch) error { return q.End(ctx, b) },
+		"returned": func(q blasts.Queue, ctx context.Context, b blasts.Batch) error {
 			return q.Return(ctx, b, 2*time.Hour, false)
 		},
-		"deferred": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error {
+		"deferred": func(q blasts.Queue, ctx context.Context, b blasts.Batch) error {
 			return q.Return(ctx, b, 2*time.Hour, true)
 		},
-		"charged": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error {
-			_, err := q.Charge(ctx, b, 1, []messaging.Recipient{{Number: 1, Email: person(1)}})
+		"charged": func(q blasts.Queue, ctx context.Context, b blasts.Batch) error {
+			_, err := q.Charge(ctx, b, 1, []blasts.Recipient{{Number: 1, Email: person(1)}})
 			return err
 		},
-		"renewed": func(q messaging.BlastQueue, ctx context.Context, b messaging.Batch) error {
-			_, err := q.Renew(ctx, 2*time.Hour, []messaging.Batch{b})
+		"renewed": func(q blasts.Queue, ctx context.Context, b blasts.Batch) error {
+			_, err := q.Renew(ctx, 2*time.Hour, []blasts.Batch{b})
 			return err
 		},
 	} {
@@ -716,7 +718,7 @@ func TestALapsedClaimDecidesNoBatch(t *testing.T) {
 			c := newCrowd(t)
 			id := c.create(c.list(1))
 			testenv.Run(c, c.blaster(c.blasts, c).Plan)
-			claim := func() (b messaging.Batch) {
+			claim := func() (b blasts.Batch) {
 				t.Helper()
 				testenv.Eventually(c, "the batch is claimed", func() bool {
 					claimed, err := c.blasts.Claim(t.Context(), uuid.Nil.String(), 10, uuid.NewString(), time.Hour)
@@ -743,7 +745,7 @@ func TestALapsedClaimDecidesNoBatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			present := claim()
-			if err := c.blasts.Record(t.Context(), []messaging.Result{{BlastID: id, Number: 1, Outcome: messaging.MailSent}}); err != nil {
+			if err := c.blasts.Record(t.Context(), []blasts.Result{{BlastID: id, Number: 1, Outcome: blasts.MailSent}}); err != nil {
 				t.Fatal(err)
 			}
 			before := row()

@@ -14,34 +14,35 @@ import (
 	"waitlist.internal/libs/access"
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/testenv"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
+	"waitlist.internal/services/messaging/mails"
 )
 
 // owners requests the blasts of a crowd.
-func (c *crowd) owners(change func(*messaging.BlastsConfig)) *messaging.Blasts {
-	cfg := messaging.BlastsConfig{
+func (c *crowd) owners(change func(*blasts.Config)) *blasts.Service {
+	cfg := blasts.Config{
 		Store: c.blasts, Lists: c, Wake: func() {}, Log: slog.New(slog.NewTextHandler(c.Output(), nil)),
 		Now: time.Now, Wait: 20 * time.Millisecond,
 	}
 	if change != nil {
 		change(&cfg)
 	}
-	return messaging.NewBlasts(cfg)
+	return blasts.New(cfg)
 }
 
 // news is a request for a blast to a waitlist.
-func news(waitlistID, key string) messaging.BlastRequest {
-	return messaging.BlastRequest{
-		BlastContent: messaging.BlastContent{Subject: "News", Text: "We are live"}, WaitlistID: waitlistID, OwnerID: ownerID,
+func news(waitlistID, key string) blasts.Request {
+	return blasts.Request{
+		Content: blasts.Content{Subject: "News", Text: "We are live"}, WaitlistID: waitlistID, OwnerID: ownerID,
 		AccountID: ownerID, Role: access.Owner, Key: key, Fingerprint: []byte("News"),
 	}
 }
 
 // forgetful is a store that fails after it has created a blast.
-type forgetful struct{ messaging.BlastStore }
+type forgetful struct{ blasts.Store }
 
-func (forgetful) Blast(context.Context, string) (messaging.Blast, error) {
-	return messaging.Blast{}, errors.New("away")
+func (forgetful) Blast(context.Context, string) (blasts.Blast, error) {
+	return blasts.Blast{}, errors.New("away")
 }
 
 // A blast that was created is never answered with an error: a caller that repeats the request would send it twice.
@@ -49,13 +50,13 @@ func TestABlastThatWasMadeIsNoError(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	list := c.list(1)
-	out, _, err := c.owners(func(cfg *messaging.BlastsConfig) { cfg.Store = forgetful{c.blasts} }).Create(t.Context(),
+	out, _, err := c.owners(func(cfg *blasts.Config) { cfg.Store = forgetful{c.blasts} }).Create(t.Context(),
 		news(list, "key"))
-	if err != nil || out.State != messaging.BlastQueued || out.Recipients != 0 {
+	if err != nil || out.State != blasts.Queued || out.Recipients != 0 {
 		t.Fatalf("%+v, %v", out, err)
 	}
 	again, replayed, err := c.owners(nil).Create(t.Context(), news(list, "key"))
-	if err != nil || !replayed || again.ID != out.ID || again.State != messaging.BlastQueued {
+	if err != nil || !replayed || again.ID != out.ID || again.State != blasts.Queued {
 		t.Errorf("%+v, %v, %v", again, replayed, err)
 	}
 }
@@ -75,14 +76,14 @@ func TestARepeatedBlastIsTheSame(t *testing.T) {
 	clock := func() time.Time { return now }
 	running := make(chan struct{})
 	var begun sync.Once
-	slow := c.owners(func(cfg *messaging.BlastsConfig) {
+	slow := c.owners(func(cfg *blasts.Config) {
 		cfg.Wait, cfg.Wake = 10*time.Second, func() { begun.Do(func() { close(running) }) }
 	})
-	b := c.owners(func(cfg *messaging.BlastsConfig) { cfg.Now = clock })
-	create := func(b *messaging.Blasts, key string) (messaging.Blast, bool, error) {
+	b := c.owners(func(cfg *blasts.Config) { cfg.Now = clock })
+	create := func(b *blasts.Service, key string) (blasts.Blast, bool, error) {
 		return b.Create(t.Context(), news(list, key))
 	}
-	first := make(chan messaging.Blast, 1)
+	first := make(chan blasts.Blast, 1)
 	go func() {
 		out, _, err := create(slow, "key")
 		if err != nil {
@@ -96,7 +97,7 @@ func TestARepeatedBlastIsTheSame(t *testing.T) {
 	}
 	c.start(c)
 	answer := <-first
-	if answer.State != messaging.BlastSent || answer.Recipients != 5 {
+	if answer.State != blasts.Sent || answer.Recipients != 5 {
 		t.Errorf("%+v", answer)
 	}
 	again, replayed, err := create(b, "key")
@@ -117,11 +118,11 @@ func TestARepeatedBlastIsTheSame(t *testing.T) {
 	if other, replayed, err := create(b, "key 2"); err != nil || replayed || other.ID == answer.ID {
 		t.Errorf("another key: %+v, %v, %v", other, replayed, err)
 	}
-	blasts, err := b.List(t.Context(), list)
-	if err != nil || len(blasts) != 2 || blasts[1].ID != answer.ID {
-		t.Errorf("%+v, %v", blasts, err)
+	listed, err := b.List(t.Context(), list)
+	if err != nil || len(listed) != 2 || listed[1].ID != answer.ID {
+		t.Errorf("%+v, %v", listed, err)
 	}
-	c.ended(blasts[0].ID, messaging.BlastSent, 5, 0)
+	c.ended(listed[0].ID, blasts.Sent, 5, 0)
 	if got := c.received(); len(got) != 5 || got[person(1)] != 2 {
 		t.Errorf("%v", got)
 	}
@@ -131,14 +132,14 @@ func TestARepeatedBlastIsTheSame(t *testing.T) {
 func TestABlastWhoseAnswerWasLostIsAnswered(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
-	n := messaging.NewBlast{
-		BlastRequest: news(c.list(2), "key"), ID: uuid.Must(uuid.NewV7()).String(), CreatedAt: time.Now().Add(-time.Minute),
+	n := blasts.NewBlast{
+		Request: news(c.list(2), "key"), ID: uuid.Must(uuid.NewV7()).String(), CreatedAt: time.Now().Add(-time.Minute),
 	}
 	if _, _, _, err := c.blasts.Create(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	out, replayed, err := c.owners(nil).Create(t.Context(), n.BlastRequest)
-	if err != nil || !replayed || out.ID != n.ID || out.State != messaging.BlastQueued {
+	out, replayed, err := c.owners(nil).Create(t.Context(), n.Request)
+	if err != nil || !replayed || out.ID != n.ID || out.State != blasts.Queued {
 		t.Errorf("%+v, %v, %v", out, replayed, err)
 	}
 }
@@ -147,7 +148,7 @@ func TestATrialHasItsCap(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	now := time.Now().Truncate(time.Hour)
-	b := c.owners(func(cfg *messaging.BlastsConfig) {
+	b := c.owners(func(cfg *blasts.Config) {
 		cfg.Limits.MailsOnTrial, cfg.Now = 10, func() time.Time { return now }
 	})
 	send := func(trial bool, n int64) error {
@@ -188,8 +189,8 @@ type onceProvider struct {
 	lose func(call int) bool
 }
 
-// SendBatch implements messaging.BatchProvider.
-func (o *onceProvider) SendBatch(_ context.Context, key string, mails []messaging.Mail) []error {
+// SendBatch implements mails.BatchProvider.
+func (o *onceProvider) SendBatch(_ context.Context, key string, mails []mails.Mail) []error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.calls++
@@ -229,15 +230,15 @@ func TestABatchIsRequestedOnce(t *testing.T) {
 		}
 		return call%2 == 1
 	}
-	o.reply = func(_ int, m messaging.Mail) error {
+	o.reply = func(_ int, m mails.Mail) error {
 		if m.To == person(5) {
-			return &messaging.RefusedError{Reason: "in a batch"}
+			return &mails.RefusedError{Reason: "in a batch"}
 		}
 		return nil
 	}
 	id := c.create(list)
 	c.start(o)
-	testenv.Eventually(c, "the blast ends", func() bool { return c.blast(id).State == messaging.BlastSent })
+	testenv.Eventually(c, "the blast ends", func() bool { return c.blast(id).State == blasts.Sent })
 	for to, n := range c.received() {
 		if n != 1 {
 			t.Errorf("%s got %d", to, n)
@@ -268,15 +269,15 @@ func TestTheDeferredOfABatchAreAnotherRequest(t *testing.T) {
 	c := newCrowd(t)
 	o := &onceProvider{crowd: c, keys: map[string]int{}}
 	tries := map[string]int{}
-	o.reply = func(_ int, m messaging.Mail) error {
+	o.reply = func(_ int, m mails.Mail) error {
 		tries[m.To]++
 		if strings.HasPrefix(m.To, "p9") && tries[m.To] < 3 {
-			return &messaging.DeferredError{Reason: "429"}
+			return &mails.DeferredError{Reason: "429"}
 		}
 		return nil
 	}
 	id := c.create(c.list(100))
 	c.start(o)
-	c.ended(id, messaging.BlastSent, 100, 0)
+	c.ended(id, blasts.Sent, 100, 0)
 	c.once(100)
 }

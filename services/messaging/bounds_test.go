@@ -15,13 +15,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 )
 
 // declared returns the kinds that the package declares.
-func declared(t *testing.T) (kinds []messaging.Kind) {
+func declared(t *testing.T) (kinds []mails.Kind) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "messaging.go", nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), "mails/mails.go", nil, parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,34 +43,34 @@ func declared(t *testing.T) (kinds []messaging.Kind) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			kinds = append(kinds, messaging.Kind(kind))
+			kinds = append(kinds, mails.Kind(kind))
 		}
 	}
 	return kinds
 }
 
 // accountEvents returns, by kind, the event that asks for a mail to an account's address.
-func accountEvents(account, email string) map[messaging.Kind]*eventv1.Event {
+func accountEvents(account, email string) map[mails.Kind]*eventv1.Event {
 	end := timestamppb.New(time.Now().Add(time.Hour))
 	changed := func(c eventv1.CredentialChanged_Credential) *eventv1.Event {
 		return &eventv1.Event{Payload: &eventv1.Event_CredentialChanged{CredentialChanged: &eventv1.CredentialChanged{
 			AccountId: account, Email: email, Credential: c,
 		}}}
 	}
-	return map[messaging.Kind]*eventv1.Event{
-		messaging.AccountVerification: {Payload: &eventv1.Event_AccountVerificationRequested{
+	return map[mails.Kind]*eventv1.Event{
+		mails.AccountVerification: {Payload: &eventv1.Event_AccountVerificationRequested{
 			AccountVerificationRequested: &eventv1.AccountVerificationRequested{AccountId: account, Email: email, Cycle: 1, ExpiresAt: end},
 		}},
-		messaging.PasswordReset: {Payload: &eventv1.Event_PasswordResetRequested{
+		mails.PasswordReset: {Payload: &eventv1.Event_PasswordResetRequested{
 			PasswordResetRequested: &eventv1.PasswordResetRequested{AccountId: account, Email: email, Generation: 1, ExpiresAt: end},
 		}},
-		messaging.PasswordChanged:   changed(eventv1.CredentialChanged_CREDENTIAL_PASSWORD),
-		messaging.PasswordRecovered: changed(eventv1.CredentialChanged_CREDENTIAL_PASSWORD_RESET),
-		messaging.APIKeyChanged:     changed(eventv1.CredentialChanged_CREDENTIAL_API_KEY),
-		messaging.TeamInvite: {Payload: &eventv1.Event_TeamMemberInvited{TeamMemberInvited: &eventv1.TeamMemberInvited{
+		mails.PasswordChanged:   changed(eventv1.CredentialChanged_CREDENTIAL_PASSWORD),
+		mails.PasswordRecovered: changed(eventv1.CredentialChanged_CREDENTIAL_PASSWORD_RESET),
+		mails.APIKeyChanged:     changed(eventv1.CredentialChanged_CREDENTIAL_API_KEY),
+		mails.TeamInvite: {Payload: &eventv1.Event_TeamMemberInvited{TeamMemberInvited: &eventv1.TeamMemberInvited{
 			AccountId: account, OwnerEmail: "owner@example.com", Email: email, Role: "viewer",
 		}}},
-		messaging.TrialEnding: {Payload: &eventv1.Event_TrialEnding{TrialEnding: &eventv1.TrialEnding{
+		mails.TrialEnding: {Payload: &eventv1.Event_TrialEnding{TrialEnding: &eventv1.TrialEnding{
 			AccountId: account, Email: email, EndsAt: end,
 		}}},
 	}
@@ -80,7 +80,7 @@ func accountEvents(account, email string) map[messaging.Kind]*eventv1.Event {
 func account(i int64) string { return fmt.Sprintf("0197f0c4-6d0e-7cc1-a2a3-%012d", i) }
 
 // signupEvents returns, by kind, the event that asks for a mail or text message to a signup.
-func signupEvents(number int64, email string) map[messaging.Kind]*eventv1.Event {
+func signupEvents(number int64, email string) map[mails.Kind]*eventv1.Event {
 	created := func(verify bool) *eventv1.Event {
 		ev := createdEvent(verify, !verify)
 		ev.GetSignupCreated().Number, ev.GetSignupCreated().Email = number, email
@@ -93,14 +93,14 @@ func signupEvents(number int64, email string) map[messaging.Kind]*eventv1.Event 
 	}
 	removed := removedEvent(eventv1.RemovalReason_REMOVAL_REASON_ADMIN, true)
 	removed.GetSignupRemoved().Number, removed.GetSignupRemoved().Email = number, email
-	return map[messaging.Kind]*eventv1.Event{
-		messaging.SignupVerification:   created(true),
-		messaging.SignupConfirmation:   created(false),
-		messaging.ReferralMilestone:    credited(false, false, 5),
-		messaging.Offboarding:          removed,
-		messaging.ReferralNotification: credited(true, false, 0),
-		messaging.ReferralSMS:          credited(false, true, 0),
-		messaging.SignupLink:           linkEvent(number),
+	return map[mails.Kind]*eventv1.Event{
+		mails.SignupVerification:   created(true),
+		mails.SignupConfirmation:   created(false),
+		mails.ReferralMilestone:    credited(false, false, 5),
+		mails.Offboarding:          removed,
+		mails.ReferralNotification: credited(true, false, 0),
+		mails.ReferralSMS:          credited(false, true, 0),
+		mails.SignupLink:           linkEvent(number),
 	}
 }
 
@@ -110,16 +110,16 @@ func signupEvents(number int64, email string) map[messaging.Kind]*eventv1.Event 
 func TestEveryMailIsBounded(t *testing.T) {
 	t.Parallel()
 	const most = 3
-	bounds := map[messaging.Kind]int{
-		messaging.PasswordReset: messaging.ResetsPerHour, messaging.PasswordChanged: messaging.NoticesPerDay,
-		messaging.PasswordRecovered: messaging.NoticesPerDay, messaging.APIKeyChanged: messaging.NoticesPerDay,
-		messaging.TrialEnding: messaging.NoticesPerDay,
+	bounds := map[mails.Kind]int{
+		mails.PasswordReset: mails.ResetsPerHour, mails.PasswordChanged: mails.NoticesPerDay,
+		mails.PasswordRecovered: mails.NoticesPerDay, mails.APIKeyChanged: mails.NoticesPerDay,
+		mails.TrialEnding: mails.NoticesPerDay,
 	}
 	docs, err := os.ReadFile("../../docs/mail.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	events := func(i int64, email string) map[messaging.Kind]*eventv1.Event {
+	events := func(i int64, email string) map[mails.Kind]*eventv1.Event {
 		all := signupEvents(i, email)
 		maps.Copy(all, accountEvents(account(i), email))
 		return all
@@ -137,18 +137,18 @@ func TestEveryMailIsBounded(t *testing.T) {
 			w := newWorld(t)
 			w.stopClock()
 			known := accounts{templateOwner: {Verified: true}}
-			w.limits = messaging.Limits{
+			w.limits = mails.Limits{
 				MailsPerRecipient: most, AsksPerRecipient: most, Accounts: known,
-				Texts: &messaging.TextLimits{Countries: []string{"DE"}, OnTrial: true, PerPrefix: most},
+				Texts: &mails.TextLimits{Countries: []string{"DE"}, OnTrial: true, PerPrefix: most},
 			}
 			bound, ok := bounds[kind]
 			if !ok {
 				bound = most
 			}
-			ask := func(i int64, email, phone string, kind messaging.Kind) {
+			ask := func(i int64, email, phone string, kind mails.Kind) {
 				t.Helper()
-				known[account(i)] = messaging.Account{}
-				w.people[i] = &messaging.Person{Email: email, Phone: phone, ReferralCount: 5, ReferralToken: "ref"}
+				known[account(i)] = mails.Account{}
+				w.people[i] = &mails.Person{Email: email, Phone: phone, ReferralCount: 5, ReferralToken: "ref"}
 				ev := events(i, email)[kind]
 				if ev == nil {
 					t.Fatalf("no event asks for a mail of this kind: say here how it comes about, and what bounds it")
@@ -162,7 +162,7 @@ func TestEveryMailIsBounded(t *testing.T) {
 			ask(n+1, "bob@gmail.com", "+49 170 12345678", kind)
 			others := int64(0)
 			for _, other := range kinds {
-				if other != kind && other.Addressed() && other != messaging.Offboarding { // owners' mails have one limit together
+				if other != kind && other.Addressed() && other != mails.Offboarding { // owners' mails have one limit together
 					others++
 					ask(n+1+others, "ada+other@gmail.com", "", other)
 				}
@@ -190,18 +190,18 @@ func TestStrangersUseUpNoResets(t *testing.T) {
 	w.stopClock()
 	known := accounts{account(1000): {}, account(1001): {Verified: true}}
 	w.limits.Accounts = known
-	reset := func(i int64, email string) { w.events(accountEvents(account(i), email)[messaging.PasswordReset]) }
+	reset := func(i int64, email string) { w.events(accountEvents(account(i), email)[mails.PasswordReset]) }
 	for i := range int64(40) {
-		known[account(i)] = messaging.Account{}
+		known[account(i)] = mails.Account{}
 		reset(i, fmt.Sprintf("ada+%d@gmail.com", i))
 	}
 	w.start()
 	w.ended(40)
-	for range messaging.ResetsPerHour + 1 {
+	for range mails.ResetsPerHour + 1 {
 		reset(1000, "ada@gmail.com")          // the mailbox's own address, whether it is verified
 		reset(1001, "ada.lovelace@gmail.com") // a verified one
 	}
-	w.ended(40 + 2*(messaging.ResetsPerHour+1))
+	w.ended(40 + 2*(mails.ResetsPerHour+1))
 	got := map[string]int{}
 	for _, m := range w.mails {
 		if strings.Contains(m.To, "+") {
@@ -210,7 +210,7 @@ func TestStrangersUseUpNoResets(t *testing.T) {
 		got[m.To]++
 	}
 	for to, n := range got {
-		if n != messaging.ResetsPerHour {
+		if n != mails.ResetsPerHour {
 			t.Errorf("%s got %d mails", to, n)
 		}
 	}

@@ -19,9 +19,11 @@ import (
 	"waitlist.internal/libs/audit"
 	accessv1 "waitlist.internal/proto/gen/waitlist/access/v1"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 	messagingkafka "waitlist.internal/services/messaging/kafka"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
+	"waitlist.internal/services/messaging/templates"
 )
 
 const templateOwner = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
@@ -31,29 +33,29 @@ const templateOwner = "0197f0c4-6d0e-7cc1-a2a3-cccccccccccc"
 type world struct {
 	*env
 	mu         sync.Mutex
-	about      messaging.Mailing
-	people     map[int64]*messaging.Person
+	about      mails.Mailing
+	people     map[int64]*mails.Person
 	err        error
 	asked      int
 	suppressed map[string]bool
 	from       stdmail.Address
-	sms        []messaging.SMS
+	sms        []mails.SMS
 	smsErr     error
 	smsHang    chan struct{} // holds text messages up
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{env: newEnv(t), suppressed: map[string]bool{}, people: map[int64]*messaging.Person{
+	w := &world{env: newEnv(t), suppressed: map[string]bool{}, people: map[int64]*mails.Person{
 		1: {Email: "ann@example.com", FirstName: "Ann", Phone: "+49 151 12345678", Position: 3, ReferralCount: 5, ReferralToken: "ref"},
 	}}
-	w.about = messaging.Mailing{
+	w.about = mails.Mailing{
 		OwnerID: templateOwner, WaitlistName: "Launch", Pro: true, NotifyReferrer: true, SMSNotifyReferrer: true, Milestones: []int64{5, 10},
-		Templates: map[messaging.TemplateType]string{},
+		Templates: map[templates.Type]string{},
 	}
-	for _, kind := range []messaging.TemplateType{
-		messaging.ConfirmationTemplate, messaging.MilestoneTemplate,
-		messaging.OffboardingTemplate,
+	for _, kind := range []templates.Type{
+		templates.Confirmation, templates.Milestone,
+		templates.Offboarding,
 	} {
 		w.about.Templates[kind] = w.template(kind)
 	}
@@ -61,9 +63,9 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) template(kind messaging.TemplateType) string {
+func (w *world) template(kind templates.Type) string {
 	w.Helper()
-	t := messaging.Template{
+	t := templates.Template{
 		ID: uuid.Must(uuid.NewV7()).String(), OwnerID: templateOwner, Type: kind,
 		Subject: string(kind) + " for {{first_name}}", Text: "x", CreatedAt: time.Now(),
 	}
@@ -73,37 +75,37 @@ func (w *world) template(kind messaging.TemplateType) string {
 	return t.ID
 }
 
-// Mailing implements messaging.Mailings.
-func (w *world) Mailing(_ context.Context, id string, number int64) (messaging.Mailing, error) {
+// Mailing implements mails.Mailings.
+func (w *world) Mailing(_ context.Context, id string, number int64) (mails.Mailing, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked++
 	if w.err != nil {
-		return messaging.Mailing{}, w.err
+		return mails.Mailing{}, w.err
 	}
 	if id != waitlistID {
-		return messaging.Mailing{}, apierr.NotFoundf("gone")
+		return mails.Mailing{}, apierr.NotFoundf("gone")
 	}
 	m := w.about
 	m.Signup = w.people[number]
 	return m, nil
 }
 
-// Suppressed implements messaging.Suppressions.
+// Suppressed implements mails.Suppressions.
 func (w *world) Suppressed(context.Context, []string) (map[string]bool, error) {
 	return w.suppressed, nil
 }
 
-// Sender implements messaging.Senders.
-func (w *world) Sender(_ context.Context, owner string) (stdmail.Address, *messaging.DKIM, error) {
+// Sender implements mails.Senders.
+func (w *world) Sender(_ context.Context, owner string) (stdmail.Address, *domains.DKIM, error) {
 	if owner != templateOwner {
 		return stdmail.Address{}, nil, nil
 	}
 	return w.from, nil, nil
 }
 
-// SendSMS implements messaging.SMSProvider.
-func (w *world) SendSMS(_ context.Context, m messaging.SMS) error {
+// SendSMS implements mails.SMSProvider.
+func (w *world) SendSMS(_ context.Context, m mails.SMS) error {
 	if w.smsHang != nil {
 		<-w.smsHang
 	}
@@ -320,7 +322,7 @@ func TestReferrersAreToldOnceAnHour(t *testing.T) {
 	// Other referrers and other waitlists are independent.
 	other := creditedEvent(true, true, 0)
 	other.GetReferralCredited().Number = 2
-	w.people[2] = &messaging.Person{Email: "bob@example.com", Phone: "+4915112345678", ReferralToken: "x"}
+	w.people[2] = &mails.Person{Email: "bob@example.com", Phone: "+4915112345678", ReferralToken: "x"}
 	w.events(other)
 	told(3)
 	// Mails that were never sent do not count.
@@ -335,7 +337,7 @@ func TestReferrersAreToldOnceAnHour(t *testing.T) {
 func TestLinksAreMailedOnceAnHour(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.about = messaging.Mailing{OwnerID: templateOwner, WaitlistName: "Launch"}
+	w.about = mails.Mailing{OwnerID: templateOwner, WaitlistName: "Launch"}
 	w.people[1].OptedOut = true
 	w.start()
 	mailed := func(want int) {
@@ -402,7 +404,7 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 			say("sent", "the signup was removed", "the signup was removed", "the signup was removed", "the signup was removed"),
 		},
 		"no Pro any more": {
-			func(w *world) { w.about = messaging.Mailing{OwnerID: templateOwner} },
+			func(w *world) { w.about = mails.Mailing{OwnerID: templateOwner} },
 			strings.ReplaceAll(all, "%s", "canceled the owner's plan does not include these mails"),
 		},
 		"the waitlist has gone": {
@@ -434,10 +436,10 @@ func TestMailsAreDecidedUponWhenTheyAreSent(t *testing.T) {
 		},
 		"templates of other types": {
 			func(w *world) {
-				id := w.about.Templates[messaging.ConfirmationTemplate]
-				w.about.Templates = map[messaging.TemplateType]string{
-					messaging.ConfirmationTemplate: w.template(messaging.BlastTemplate),
-					messaging.MilestoneTemplate:    id, messaging.OffboardingTemplate: "x",
+				id := w.about.Templates[templates.Confirmation]
+				w.about.Templates = map[templates.Type]string{
+					templates.Confirmation: w.template(templates.Blast),
+					templates.Milestone:    id, templates.Offboarding: "x",
 				}
 			},
 			say("the assigned template does not exist", "the template has another type", "sent", "the template has another type", "sent"),
@@ -503,7 +505,7 @@ func TestSenders(t *testing.T) {
 // downgraded knows of mails that their owner's plan no longer includes a domain for.
 type downgraded struct{}
 
-func (downgraded) Ask(_ context.Context, r messaging.Request) (messaging.Request, error) {
+func (downgraded) Ask(_ context.Context, r mails.Request) (mails.Request, error) {
 	r.DefaultSender = true
 	return r, nil
 }
@@ -555,7 +557,7 @@ func TestSignupThatIsAwayHoldsUpItsMailsAlone(t *testing.T) {
 // accountAway is an account service that does not answer.
 type accountAway struct{}
 
-func (accountAway) Ask(_ context.Context, r messaging.Request) (messaging.Request, error) {
+func (accountAway) Ask(_ context.Context, r mails.Request) (mails.Request, error) {
 	if r.WaitlistID == "" {
 		return r, status.Error(codes.Unavailable, "away")
 	}
@@ -595,7 +597,7 @@ func TestProvidersAreWaitedForApart(t *testing.T) {
 	}{
 		"no mail": {func(w *world, _ chan struct{}) { w.reply = away }, mail, text, "sms"},
 		"slow mail": {func(w *world, hang chan struct{}) {
-			w.reply = func(int, messaging.Mail) error { <-hang; return nil }
+			w.reply = func(int, mails.Mail) error { <-hang; return nil }
 		}, mail, text, "sms"},
 		"no texts":   {func(w *world, _ chan struct{}) { w.smsErr = errors.New("connection refused") }, text, mail, "password_reset"},
 		"slow texts": {func(w *world, hang chan struct{}) { w.smsHang = hang }, text, mail, "password_reset"},
@@ -607,7 +609,7 @@ func TestProvidersAreWaitedForApart(t *testing.T) {
 			hang := make(chan struct{})
 			tc.trouble(w, hang)
 			for i := range int64(many) {
-				w.people[i+1] = &messaging.Person{Email: "ann@example.com", Phone: "+4915112345678", ReferralToken: "ref"}
+				w.people[i+1] = &mails.Person{Email: "ann@example.com", Phone: "+4915112345678", ReferralToken: "ref"}
 				tc.queue(w)
 				// A referrer gets one text message an hour.
 				if _, err := w.pool.Exec(t.Context(), "UPDATE sent_mail SET number = $1 WHERE number = 1", 100+i); err != nil {
@@ -633,7 +635,7 @@ func TestProvidersAreWaitedForApart(t *testing.T) {
 	}
 }
 
-func away(int, messaging.Mail) error { return errors.New("connection refused") }
+func away(int, mails.Mail) error { return errors.New("connection refused") }
 
 // A failure that is not an outage concerns one mail: it is sent again later, and does not delay the others.
 func TestWhatSignupCannotAnswerComesAgain(t *testing.T) {
@@ -654,9 +656,9 @@ func TestSMSProviders(t *testing.T) {
 		err  error
 		want string
 	}{
-		"refused": {&messaging.RefusedError{Reason: "21211"}, "failed"},
+		"refused": {&mails.RefusedError{Reason: "21211"}, "failed"},
 		"away":    {errors.New("connection refused"), "queued"},
-		"later":   {&messaging.DeferredError{Reason: "429"}, "queued"},
+		"later":   {&mails.DeferredError{Reason: "429"}, "queued"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -687,9 +689,9 @@ func TestSMSProviders(t *testing.T) {
 
 func TestATemplateOfHTMLHasATextPart(t *testing.T) {
 	t.Parallel()
-	r := messaging.Request{Kind: messaging.ReferralMilestone, Recipient: "a@example.com"}
-	m, err := newComposer(t).ComposeTemplate(r, messaging.Mailing{},
-		messaging.Template{Subject: "Hi", HTML: "<p>Hello {{email}}</p>"}, time.Now())
+	r := mails.Request{Kind: mails.ReferralMilestone, Recipient: "a@example.com"}
+	m, err := newComposer(t).ComposeTemplate(r, mails.Mailing{},
+		templates.Template{Subject: "Hi", HTML: "<p>Hello {{email}}</p>"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,47 +5,18 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"waitlist.internal/libs/apierr"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
+	"waitlist.internal/services/messaging/mails"
 )
 
-func TestUseWaits(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	past := func(pairs ...int64) (out []messaging.PastUse) { // pairs of hours ago and mails
-		for i := 0; i < len(pairs); i += 2 {
-			out = append(out, messaging.PastUse{At: now.Add(-time.Duration(pairs[i]) * time.Hour), Used: pairs[i+1]})
-		}
-		return out
-	}
-	for _, tt := range []struct {
-		name string
-		n    int64
-		past []messaging.PastUse
-		wait time.Duration
-	}{
-		{"the whole quota at once", 100, nil, 0},
-		{"exactly the rest", 60, past(20, 30, 1, 10), 0},
-		{"the oldest use has to leave", 61, past(20, 30, 1, 10), 4 * time.Hour},
-		{"both uses have to leave", 91, past(20, 30, 1, 10), 23 * time.Hour},
-		{"more than the quota never fits", 101, past(20, 30), 24 * time.Hour},
-		{"more than the quota without uses", 101, nil, 24 * time.Hour},
-		{"a wait lasts at least a second", 1, past(24, 100), time.Second},
-	} {
-		if got := (messaging.Use{N: tt.n, Most: 100}).Wait(tt.past, now); got != tt.wait {
-			t.Errorf("%s: got %s, want %s", tt.name, got, tt.wait)
-		}
-	}
-}
-
 // accounts stands in for the account service.
-type accounts map[string]messaging.Account
+type accounts map[string]mails.Account
 
-// Account implements messaging.Accounts.
-func (a accounts) Account(_ context.Context, id string) (messaging.Account, error) {
+// Account implements mails.Accounts.
+func (a accounts) Account(_ context.Context, id string) (mails.Account, error) {
 	account, ok := a[id]
 	if !ok {
 		return account, apierr.NotFoundf("There is no such account.")
@@ -71,24 +42,24 @@ func TestLimitsOfMails(t *testing.T) {
 	t.Parallel()
 	const unverified = "canceled the owner's address is not verified"
 	for name, tc := range map[string]struct {
-		limits messaging.Limits
-		owner  messaging.Account
+		limits mails.Limits
+		owner  mails.Account
 		want   string
 	}{
 		"not verified": {
-			messaging.Limits{EnforceVerification: true},
-			messaging.Account{},
+			mails.Limits{EnforceVerification: true},
+			mails.Account{},
 			"1 offboarding " + unverified + "; 1 referral_milestone " + unverified + "; 1 referral_notification sent ; " +
 				"1 signup_confirmation " + unverified,
 		},
 		"verified": {
-			messaging.Limits{EnforceVerification: true},
-			messaging.Account{Verified: true},
+			mails.Limits{EnforceVerification: true},
+			mails.Account{Verified: true},
 			"1 offboarding sent ; 1 referral_milestone sent ; 1 referral_notification sent ; 1 signup_confirmation sent ",
 		},
 		"within the limits": {
-			messaging.Limits{MailsPerOwner: 4, MailsOnTrial: 1, MailsPerRecipient: 3},
-			messaging.Account{},
+			mails.Limits{MailsPerOwner: 4, MailsOnTrial: 1, MailsPerRecipient: 3},
+			mails.Account{},
 			"1 offboarding sent ; 1 referral_milestone sent ; 1 referral_notification sent ; 1 signup_confirmation sent ",
 		},
 	} {
@@ -109,13 +80,13 @@ func TestLimitsOfMails(t *testing.T) {
 	}
 	const usedUp = "the owner's limit of 3 mails in 24 hours is used up"
 	for name, tc := range map[string]struct {
-		limits messaging.Limits
-		owner  messaging.Account
+		limits mails.Limits
+		owner  mails.Account
 		reason string
 	}{
-		"owner":     {messaging.Limits{MailsPerOwner: 3}, messaging.Account{Trial: true}, usedUp},
-		"trial":     {messaging.Limits{MailsPerOwner: 9, MailsOnTrial: 3}, messaging.Account{Trial: true}, usedUp},
-		"recipient": {messaging.Limits{MailsPerRecipient: 3}, messaging.Account{}, "the recipient's limit of 3 mails in 24 hours is used up"},
+		"owner":     {mails.Limits{MailsPerOwner: 3}, mails.Account{Trial: true}, usedUp},
+		"trial":     {mails.Limits{MailsPerOwner: 9, MailsOnTrial: 3}, mails.Account{Trial: true}, usedUp},
+		"recipient": {mails.Limits{MailsPerRecipient: 3}, mails.Account{}, "the recipient's limit of 3 mails in 24 hours is used up"},
 	} {
 		t.Run("beyond that of the "+name, func(t *testing.T) {
 			t.Parallel()
@@ -123,9 +94,9 @@ func TestLimitsOfMails(t *testing.T) {
 			w.limits = tc.limits
 			w.limits.Accounts = accounts{templateOwner: tc.owner}
 			// A mail that is tried again counts once.
-			w.reply = func(call int, _ messaging.Mail) error {
+			w.reply = func(call int, _ mails.Mail) error {
 				if call <= 4 {
-					return &messaging.DeferredError{Reason: "later"}
+					return &mails.DeferredError{Reason: "later"}
 				}
 				return nil
 			}
@@ -142,7 +113,7 @@ func TestLimitsOfMails(t *testing.T) {
 	t.Run("the account has gone", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.limits = messaging.Limits{MailsPerOwner: 3, Accounts: accounts{}}
+		w.limits = mails.Limits{MailsPerOwner: 3, Accounts: accounts{}}
 		w.events(createdEvent(false, true))
 		w.start()
 		w.ended(1)
@@ -161,29 +132,29 @@ func TestLimitsOfTexts(t *testing.T) {
 		trial   = "a trial does not include text messages"
 	)
 	for name, tc := range map[string]struct {
-		limits messaging.TextLimits
+		limits mails.TextLimits
 		trial  bool
 		phone  string
 		reason string // "" means that the message is sent
 	}{
-		"named":         {messaging.TextLimits{Countries: []string{"AT", "DE"}}, false, "+49 151 12345678", ""},
-		"a landline":    {messaging.TextLimits{Countries: []string{"DE"}}, false, "+49 30 123456", ""},
-		"none named":    {messaging.TextLimits{}, false, "+49 151 12345678", country},
-		"another":       {messaging.TextLimits{Countries: []string{"DE"}}, false, "+44 7911 123456", country},
-		"Canada":        {messaging.TextLimits{Countries: []string{"US"}}, false, "+1 416 555 2671", country},
-		"the US":        {messaging.TextLimits{Countries: []string{"US"}}, false, "+1 (415) 555-2671", ""},
-		"no country":    {messaging.TextLimits{Countries: []string{"DE", ""}}, false, "+999 1234567", "the phone number does not exist"},
-		"premium":       {messaging.TextLimits{Countries: []string{"DE"}}, false, "+49 900 1123456", costly},
-		"shared cost":   {messaging.TextLimits{Countries: []string{"DE"}}, false, "+49 180 1123456", costly},
-		"trial":         {messaging.TextLimits{Countries: []string{"DE"}}, true, "+49 151 12345678", trial},
-		"trials may":    {messaging.TextLimits{Countries: []string{"DE"}, OnTrial: true}, true, "+49 151 12345678", ""},
-		"within limits": {messaging.TextLimits{Countries: []string{"DE"}, PerOwner: 1, PerPrefix: 1}, false, "+49 151 12345678", ""},
+		"named":         {mails.TextLimits{Countries: []string{"AT", "DE"}}, false, "+49 151 12345678", ""},
+		"a landline":    {mails.TextLimits{Countries: []string{"DE"}}, false, "+49 30 123456", ""},
+		"none named":    {mails.TextLimits{}, false, "+49 151 12345678", country},
+		"another":       {mails.TextLimits{Countries: []string{"DE"}}, false, "+44 7911 123456", country},
+		"Canada":        {mails.TextLimits{Countries: []string{"US"}}, false, "+1 416 555 2671", country},
+		"the US":        {mails.TextLimits{Countries: []string{"US"}}, false, "+1 (415) 555-2671", ""},
+		"no country":    {mails.TextLimits{Countries: []string{"DE", ""}}, false, "+999 1234567", "the phone number does not exist"},
+		"premium":       {mails.TextLimits{Countries: []string{"DE"}}, false, "+49 900 1123456", costly},
+		"shared cost":   {mails.TextLimits{Countries: []string{"DE"}}, false, "+49 180 1123456", costly},
+		"trial":         {mails.TextLimits{Countries: []string{"DE"}}, true, "+49 151 12345678", trial},
+		"trials may":    {mails.TextLimits{Countries: []string{"DE"}, OnTrial: true}, true, "+49 151 12345678", ""},
+		"within limits": {mails.TextLimits{Countries: []string{"DE"}, PerOwner: 1, PerPrefix: 1}, false, "+49 151 12345678", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.people[1].Phone = tc.phone
-			w.limits = messaging.Limits{Texts: &tc.limits, Accounts: accounts{templateOwner: {Trial: tc.trial}}}
+			w.limits = mails.Limits{Texts: &tc.limits, Accounts: accounts{templateOwner: {Trial: tc.trial}}}
 			w.events(creditedEvent(false, true, 0))
 			w.start()
 			w.ended(1)
@@ -209,15 +180,15 @@ func TestLimitOfRecipientsOfBlasts(t *testing.T) {
 			c.suppressed[person(2)] = true
 			few, all := c.list(2), c.list(150)
 			tries := map[string]int{}
-			c.reply = func(_ int, m messaging.Mail) error {
+			c.reply = func(_ int, m mails.Mail) error {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				if tries[m.ID]++; tries[m.ID] == 1 && m.To == person(1) {
-					return &messaging.DeferredError{Reason: "later"}
+					return &mails.DeferredError{Reason: "later"}
 				}
 				return nil
 			}
-			var provider messaging.Provider = c
+			var provider mails.Provider = c
 			if batches {
 				c.reply = nil
 				once := &onceProvider{crowd: c, keys: map[string]int{}, lose: func(call int) bool { return call%2 == 1 }}
@@ -225,9 +196,9 @@ func TestLimitOfRecipientsOfBlasts(t *testing.T) {
 			}
 			c.start(provider)
 			for range 2 {
-				c.ended(c.create(few), messaging.BlastSent, 2, 1)
+				c.ended(c.create(few), blasts.Sent, 2, 1)
 			}
-			c.ended(c.create(all), messaging.BlastSent, 150, 2)
+			c.ended(c.create(all), blasts.Sent, 150, 2)
 			if got := c.received(); got[person(1)] != 2 || got[person(2)] != 0 || got[person(150)] != 1 {
 				t.Errorf("mails %v", got)
 			}
@@ -247,7 +218,7 @@ func TestLimitOfPersonsInABlast(t *testing.T) {
 		return fmt.Sprintf("a.da+%d@gmail.com", n)
 	}
 	c.start(c)
-	c.ended(c.create(c.list(300)), messaging.BlastSent, 300, 100)
+	c.ended(c.create(c.list(300)), blasts.Sent, 300, 100)
 	others, mails := 0, 0
 	for to, n := range c.received() {
 		if mails += n; !strings.HasPrefix(to, "a.da+") {
@@ -264,9 +235,9 @@ func TestAPlanHasWhatWasCounted(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	list := c.list(3)
-	b := c.owners(func(cfg *messaging.BlastsConfig) { cfg.Limits.MailsPerOwner = 5 })
+	b := c.owners(func(cfg *blasts.Config) { cfg.Limits.MailsPerOwner = 5 })
 	out, _, err := b.Create(t.Context(), news(list, ""))
-	if err != nil || out.State != messaging.BlastQueued {
+	if err != nil || out.State != blasts.Queued {
 		t.Fatalf("%+v, %v", out, err)
 	}
 	c.mu.Lock()
@@ -275,7 +246,7 @@ func TestAPlanHasWhatWasCounted(t *testing.T) {
 	}
 	c.mu.Unlock()
 	c.start(c)
-	c.ended(out.ID, messaging.BlastSent, 3, 0)
+	c.ended(out.ID, blasts.Sent, 3, 0)
 	c.once(3)
 	if _, _, err := b.Create(t.Context(), news(list, "")); code(err) != apierr.RateLimited {
 		t.Errorf("the second blast: %v", err)

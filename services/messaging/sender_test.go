@@ -23,6 +23,7 @@ import (
 	"waitlist.internal/libs/token"
 	"waitlist.internal/libs/work"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
 )
 
@@ -37,11 +38,11 @@ type env struct {
 	world *world
 	noSMS bool
 	// limits applies to mails about signups.
-	limits messaging.Limits
+	limits mails.Limits
 	lease  time.Duration
 	// pause is the first pause while something is away; 0 means 20 ms.
 	pause time.Duration
-	facts messaging.Facts
+	facts mails.Facts
 	clock func() time.Time
 	// metrics are those of the senders; nil means none.
 	metrics *prometheus.Registry
@@ -53,12 +54,12 @@ type env struct {
 type scripted struct {
 	mu    sync.Mutex
 	calls int
-	mails []messaging.Mail
+	mails []mails.Mail
 	// reply, if set, decides the outcome of a mail.
-	reply func(call int, m messaging.Mail) error
+	reply func(call int, m mails.Mail) error
 }
 
-func (s *scripted) Send(_ context.Context, m messaging.Mail) error {
+func (s *scripted) Send(_ context.Context, m mails.Mail) error {
 	s.mu.Lock()
 	s.calls++
 	call, reply := s.calls, s.reply
@@ -76,13 +77,13 @@ func (s *scripted) Send(_ context.Context, m messaging.Mail) error {
 
 func (s *scripted) Close() error { return nil }
 
-func newComposer(t testing.TB) *messaging.Composer {
+func newComposer(t testing.TB) *mails.Composer {
 	t.Helper()
 	ring, err := token.ParseRing("k1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))))
 	if err != nil {
 		t.Fatal(err)
 	}
-	composer, err := messaging.NewComposer(ring, ring, "https://join.example.com", "https://join.example.com/v1")
+	composer, err := mails.NewComposer(ring, ring, "https://join.example.com", "https://join.example.com/v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,14 +103,14 @@ func (e *env) stopClock() {
 }
 
 // start runs a sender and returns a function that stops it.
-func (e *env) start() (*messaging.Sender, func()) {
+func (e *env) start() (*mails.Sender, func()) {
 	e.Helper()
 	return e.startOn(e.store, e)
 }
 
-func (e *env) startOn(queue messaging.MailQueue, provider messaging.Provider) (*messaging.Sender, func()) {
+func (e *env) startOn(queue mails.Queue, provider mails.Provider) (*mails.Sender, func()) {
 	e.Helper()
-	cfg := messaging.SenderConfig{
+	cfg := mails.SenderConfig{
 		Queue: queue, Provider: provider, Composer: newComposer(e), Log: slog.New(slog.NewTextHandler(e.Output(), nil)), Now: e.clock,
 		Limits: e.limits, Facts: e.facts, DeferMin: 20 * time.Millisecond, PauseMin: cmp.Or(e.pause, 20*time.Millisecond),
 		Lease: e.lease, Poll: 50 * time.Millisecond,
@@ -123,7 +124,7 @@ func (e *env) startOn(queue messaging.MailQueue, provider messaging.Provider) (*
 			cfg.SMS = e.world
 		}
 	}
-	s := messaging.NewSender(cfg)
+	s := mails.NewSender(cfg)
 	return s, testenv.Run(e, s.Run)
 }
 
@@ -132,16 +133,16 @@ const (
 	waitlistID = "0197f0c4-6d0e-7cc1-a2a3-bbbbbbbbbbbb"
 )
 
-func signupMail(number int64) messaging.Request {
-	return messaging.Request{
-		EventID: uuid.NewString(), Kind: messaging.SignupVerification, Recipient: fmt.Sprintf("p%d@example.com", number),
+func signupMail(number int64) mails.Request {
+	return mails.Request{
+		EventID: uuid.NewString(), Kind: mails.SignupVerification, Recipient: fmt.Sprintf("p%d@example.com", number),
 		WaitlistID: waitlistID, WaitlistName: "List", Number: number, RequestedAt: time.Now(),
 	}
 }
 
-func accountMail() messaging.Request {
-	return messaging.Request{
-		EventID: uuid.NewString(), Kind: messaging.PasswordReset, Recipient: "owner@example.com",
+func accountMail() mails.Request {
+	return mails.Request{
+		EventID: uuid.NewString(), Kind: mails.PasswordReset, Recipient: "owner@example.com",
 		AccountID: accountID, Generation: 1, ExpiresAt: time.Now().Add(time.Hour), RequestedAt: time.Now(),
 	}
 }
@@ -153,7 +154,7 @@ func (e *env) tx(fn func(tx pgx.Tx) error) {
 	}
 }
 
-func (e *env) queue(requests ...messaging.Request) {
+func (e *env) queue(requests ...mails.Request) {
 	e.Helper()
 	e.tx(func(tx pgx.Tx) error {
 		for _, r := range requests {
@@ -219,7 +220,7 @@ func (e *env) sentOnce(n int) {
 func TestEachRequestIsSentOnceByManySenders(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	var requests []messaging.Request
+	var requests []mails.Request
 	for i := range 300 {
 		requests = append(requests, signupMail(int64(i)))
 	}
@@ -241,9 +242,9 @@ func TestEachRequestIsSentOnceByManySenders(t *testing.T) {
 func TestARefusedMailFailsAlone(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.reply = func(_ int, m messaging.Mail) error {
+	e.reply = func(_ int, m mails.Mail) error {
 		if m.To == "p3@example.com" {
-			return &messaging.RefusedError{Reason: "550 5.1.1"}
+			return &mails.RefusedError{Reason: "550 5.1.1"}
 		}
 		return nil
 	}
@@ -264,11 +265,11 @@ func TestADeferredMailComesAgain(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	tries := map[string]int{}
-	e.reply = func(_ int, m messaging.Mail) error {
+	e.reply = func(_ int, m mails.Mail) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if tries[m.ID]++; tries[m.ID] <= 2 {
-			return &messaging.DeferredError{Reason: "451 4.7.1"}
+			return &mails.DeferredError{Reason: "451 4.7.1"}
 		}
 		return nil
 	}
@@ -288,9 +289,9 @@ func TestAProviderThatRefusesUsIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	const n, attempts = 50, 12
 	e := newEnv(t)
-	e.reply = func(call int, _ messaging.Mail) error {
+	e.reply = func(call int, _ mails.Mail) error {
 		if call <= attempts {
-			return &messaging.DoubtfulError{Reason: "554 5.7.1"}
+			return &mails.DoubtfulError{Reason: "554 5.7.1"}
 		}
 		return nil
 	}
@@ -314,12 +315,12 @@ func TestARecipientThatIsRefusedHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	var refused int
-	e.reply = func(_ int, m messaging.Mail) error {
+	e.reply = func(_ int, m mails.Mail) error {
 		if m.To == "p0@example.com" {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			refused++
-			return &messaging.DoubtfulError{Reason: "550 5.7.1"}
+			return &mails.DoubtfulError{Reason: "550 5.7.1"}
 		}
 		return nil
 	}
@@ -374,7 +375,7 @@ func TestAProviderThatIsAwayIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	var gone, back time.Time
-	e.reply = func(call int, _ messaging.Mail) error {
+	e.reply = func(call int, _ mails.Mail) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		switch call {
@@ -437,7 +438,7 @@ func TestLease(t *testing.T) {
 	e.lease = lease
 	slow, held := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
-	e.reply = func(call int, _ messaging.Mail) error {
+	e.reply = func(call int, _ mails.Mail) error {
 		if call == 1 {
 			close(slow)
 			<-held
@@ -470,9 +471,9 @@ func TestLease(t *testing.T) {
 }
 
 // unrenewedMails is a queue whose leases cannot be renewed.
-type unrenewedMails struct{ messaging.MailQueue }
+type unrenewedMails struct{ mails.Queue }
 
-func (unrenewedMails) Renew(ctx context.Context, _ time.Duration, _ []messaging.Claimed) ([]bool, error) {
+func (unrenewedMails) Renew(ctx context.Context, _ time.Duration, _ []mails.Claimed) ([]bool, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -480,14 +481,14 @@ func (unrenewedMails) Renew(ctx context.Context, _ time.Duration, _ []messaging.
 // A process that was held up for longer than its leases sends only what was under way.
 func TestNothingIsSentAfterItsLease(t *testing.T) {
 	t.Parallel()
-	const workers, mails = 4, 16 // so many are claimed at once
+	const workers, total = 4, 16 // so many are claimed at once
 	e := newEnv(t)
 	e.lease = 300 * time.Millisecond
-	for i := range mails {
+	for i := range total {
 		e.queue(signupMail(int64(i)))
 	}
 	release := make(chan struct{})
-	slow := &scripted{reply: func(int, messaging.Mail) error { <-release; return nil }}
+	slow := &scripted{reply: func(int, mails.Mail) error { <-release; return nil }}
 	e.startOn(unrenewedMails{e.store}, slow)
 	e.eventually("the first are under way", func() bool {
 		slow.mu.Lock()
@@ -495,7 +496,7 @@ func TestNothingIsSentAfterItsLease(t *testing.T) {
 		return slow.calls == workers
 	})
 	e.start()
-	e.ended(mails)
+	e.ended(total)
 	close(release)
 	e.eventually("the first have ended", func() bool {
 		slow.mu.Lock()
@@ -514,22 +515,22 @@ func TestNothingIsSentAfterItsLease(t *testing.T) {
 // A process whose lease has ended changes nothing of a mail that another one has claimed since.
 func TestALapsedClaimDecidesNothing(t *testing.T) {
 	t.Parallel()
-	for name, do := range map[string]func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error{
-		"sent": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error { return q.Sent(ctx, c) },
-		"failed": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
+	for name, do := range map[string]func(q mails.Queue, ctx context.Context, c mails.Claimed) error{
+		"sent": func(q mails.Queue, ctx context.Context, c mails.Claimed) error { return q.Sent(ctx, c) },
+		"failed": func(q mails.Queue, ctx context.Context, c mails.Claimed) error {
 			return q.Failed(ctx, c, "x")
 		},
-		"canceled": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
+		"canceled": func(q mails.Queue, ctx context.Context, c mails.Claimed) error {
 			return q.Canceled(ctx, c, "x")
 		},
-		"deferred": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
+		"deferred": func(q mails.Queue, ctx context.Context, c mails.Claimed) error {
 			return q.Defer(ctx, c, 2*time.Hour, "x")
 		},
-		"returned": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
-			return q.Return(ctx, 2*time.Hour, []messaging.Claimed{c})
+		"returned": func(q mails.Queue, ctx context.Context, c mails.Claimed) error {
+			return q.Return(ctx, 2*time.Hour, []mails.Claimed{c})
 		},
-		"renewed": func(q messaging.MailQueue, ctx context.Context, c messaging.Claimed) error {
-			_, err := q.Renew(ctx, 2*time.Hour, []messaging.Claimed{c})
+		"renewed": func(q mails.Queue, ctx context.Context, c mails.Claimed) error {
+			_, err := q.Renew(ctx, 2*time.Hour, []mails.Claimed{c})
 			return err
 		},
 	} {
@@ -537,7 +538,7 @@ func TestALapsedClaimDecidesNothing(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			e.queue(signupMail(1))
-			claim := func() messaging.Claimed {
+			claim := func() mails.Claimed {
 				t.Helper()
 				claimed, err := e.store.ClaimMails(t.Context(), 10, time.Hour)
 				if err != nil || len(claimed) != 1 {
@@ -577,12 +578,12 @@ func TestALapsedClaimDecidesNothing(t *testing.T) {
 
 // renewedMails is a queue that announces each renewal.
 type renewedMails struct {
-	messaging.MailQueue
+	mails.Queue
 	renewed chan struct{}
 }
 
-func (q renewedMails) Renew(ctx context.Context, lease time.Duration, claimed []messaging.Claimed) ([]bool, error) {
-	holds, err := q.MailQueue.Renew(ctx, lease, claimed)
+func (q renewedMails) Renew(ctx context.Context, lease time.Duration, claimed []mails.Claimed) ([]bool, error) {
+	holds, err := q.Queue.Renew(ctx, lease, claimed)
 	q.renewed <- struct{}{}
 	return holds, err
 }
@@ -590,16 +591,16 @@ func (q renewedMails) Renew(ctx context.Context, lease time.Duration, claimed []
 // A process that learns from a renewal that its claims are gone sends only what was under way.
 func TestNothingIsSentAfterItsClaim(t *testing.T) {
 	t.Parallel()
-	const workers, mails = 4, 16 // so many are claimed at once
+	const workers, total = 4, 16 // so many are claimed at once
 	e := newEnv(t)
 	e.lease = 2 * time.Second // longer than the renewals below take
 	e.metrics = prometheus.NewRegistry()
-	for i := range mails {
+	for i := range total {
 		e.queue(signupMail(int64(i)))
 	}
-	entered, release := make(chan string, mails), make(chan struct{})
+	entered, release := make(chan string, total), make(chan struct{})
 	free := sync.OnceFunc(func() { close(release) })
-	e.reply = func(_ int, m messaging.Mail) error { entered <- m.To; <-release; return nil }
+	e.reply = func(_ int, m mails.Mail) error { entered <- m.To; <-release; return nil }
 	q := renewedMails{e.store, make(chan struct{}, 100)}
 	e.startOn(q, e)
 	t.Cleanup(free)
@@ -610,17 +611,17 @@ func TestNothingIsSentAfterItsClaim(t *testing.T) {
 	if _, err := e.pool.Exec(t.Context(), "UPDATE sent_mail SET due_at = now() WHERE recipient <> $1", kept); err != nil {
 		t.Fatal(err)
 	}
-	if claimed, err := e.store.ClaimMails(t.Context(), mails, time.Hour); err != nil || len(claimed) != mails-1 {
+	if claimed, err := e.store.ClaimMails(t.Context(), total, time.Hour); err != nil || len(claimed) != total-1 {
 		t.Fatal(len(claimed), err)
 	}
 	before := len(q.renewed)
 	e.eventually("two renewals, of which the first may have been under way", func() bool { return len(q.renewed) >= before+2 })
 	free()
-	e.eventually("all are decided", func() bool { o := e.outcomes(); return o["sent"]+o["lapsed"] == mails })
+	e.eventually("all are decided", func() bool { o := e.outcomes(); return o["sent"]+o["lapsed"] == total })
 	if got := e.outcomes(); got["sent"] != workers {
 		t.Errorf("%v, %d were under way", got, workers)
 	}
-	if s := e.states(); s["sent"] != 1 || s["queued"] != mails-1 {
+	if s := e.states(); s["sent"] != 1 || s["queued"] != total-1 {
 		t.Errorf("the other process' claims were changed: %v", s)
 	}
 }
@@ -629,7 +630,7 @@ func TestStoppingFinishesWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	entered, release := make(chan struct{}, 100), make(chan struct{})
-	e.reply = func(int, messaging.Mail) error {
+	e.reply = func(int, mails.Mail) error {
 		entered <- struct{}{}
 		<-release
 		return nil
@@ -668,7 +669,7 @@ func TestLeaseWhileStopping(t *testing.T) {
 	slow, held := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
 	t.Cleanup(release)
-	e.reply = func(call int, _ messaging.Mail) error {
+	e.reply = func(call int, _ mails.Mail) error {
 		if call == 1 {
 			close(slow)
 			<-held
@@ -719,9 +720,9 @@ func TestNoMailAfterItsTimeOrWhenItsSubjectHasGone(t *testing.T) {
 	}
 }
 
-func teamMail() messaging.Request {
-	return messaging.Request{
-		EventID: uuid.NewString(), Kind: messaging.TeamInvite, Recipient: "member@example.com", AccountID: accountID,
+func teamMail() mails.Request {
+	return mails.Request{
+		EventID: uuid.NewString(), Kind: mails.TeamInvite, Recipient: "member@example.com", AccountID: accountID,
 		OwnerEmail: "owner@example.com", Role: "viewer", RequestedAt: time.Now(),
 	}
 }
@@ -795,10 +796,10 @@ func TestPurgeWhileAMailIsUnderWay(t *testing.T) {
 	e := newEnv(t)
 	entered, release := make(chan struct{}, 10), make(chan struct{})
 	replies := map[int64]error{
-		1: nil, 2: &messaging.RefusedError{Reason: "550"}, 3: &messaging.DeferredError{Reason: "451"},
+		1: nil, 2: &mails.RefusedError{Reason: "550"}, 3: &mails.DeferredError{Reason: "451"},
 		4: errors.New("connection refused"),
 	}
-	e.reply = func(call int, _ messaging.Mail) error {
+	e.reply = func(call int, _ mails.Mail) error {
 		entered <- struct{}{}
 		<-release
 		return replies[int64(call)]

@@ -15,11 +15,14 @@ import (
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
 	"waitlist.internal/services/messaging/grpc"
 	messaginghttp "waitlist.internal/services/messaging/http"
 	messagingkafka "waitlist.internal/services/messaging/kafka"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
 	"waitlist.internal/services/messaging/providers/smslog"
+	"waitlist.internal/services/messaging/templates"
 )
 
 // Config is the service's environment.
@@ -166,44 +169,44 @@ func New(ctx context.Context, cfg Config) (_ *App, err error) {
 		if err != nil {
 			return err
 		}
-		mails, templates := postgres.NewMails(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
-		senders, owned := domains(rt, cfg, in)
-		notifications, err := cfg.notifications(mails)
+		mailStore, templateStore := postgres.NewMails(rt.Pool), postgres.NewTemplates(rt.Pool, wake)
+		senders, owned := openDomains(rt, cfg, in)
+		notifications, err := cfg.notifications(mailStore)
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
-		var sms messaging.SMSProvider = smslog.Provider{Log: rt.Log, Keys: rt.Tokens}
+		var sms mails.SMSProvider = smslog.Provider{Log: rt.Log, Keys: rt.Tokens}
 		if in.twilio != nil {
 			sms = in.twilio
 			rt.OnClose("SMS provider", func(context.Context) error { in.twilio.Close(); return nil })
 		}
-		sender := messaging.NewSender(messaging.SenderConfig{
-			Queue: mails, Provider: in.provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
-			Mailings: grpc.NewMailings(signups), Templates: templates,
+		sender := mails.NewSender(mails.SenderConfig{
+			Queue: mailStore, Provider: in.provider, Composer: composer, Workers: cfg.MailWorkers, Log: rt.Log, Now: time.Now,
+			Mailings: grpc.NewMailings(signups), Templates: templateStore,
 			Facts: grpc.Facts{Accounts: accountv1.NewAccountServiceClient(accounts), Signups: signups},
-			SMS:   sms, Suppressions: mails, Senders: senders, Limits: limits, Registerer: rt.Telemetry.Registerer,
+			SMS:   sms, Suppressions: mailStore, Senders: senders, Limits: limits, Registerer: rt.Telemetry.Registerer,
 			Tracers: rt.Telemetry.Tracers,
 		})
 		if err := rt.Consume("consumer", kafka.ConsumerConfig{
-			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mails),
+			Topics: []string{kafka.AccountsTopic, kafka.SignupsTopic}, Handler: messagingkafka.Handler(mailStore),
 			Wants: messagingkafka.Wants, AfterCommit: sender.Wake,
 			Confirm: claims.Owners{Accounts: accountv1.NewAccountServiceClient(accounts), Waitlists: signups}.Confirm,
 		}); err != nil {
 			return err
 		}
-		blasts := openBlasts(rt, cfg, messaging.BlasterConfig{
-			Lists: grpc.NewLists(signups), Provider: in.provider, Composer: composer, Senders: senders, Suppressions: mails, Limits: limits,
+		blastService := openBlasts(rt, cfg, blasts.BlasterConfig{
+			Lists: grpc.NewLists(signups), Provider: in.provider, Composer: composer, Senders: senders, Suppressions: mailStore, Limits: limits,
 		})
-		owners := messaging.NewTemplates(templates, cfg.MaxTemplates, time.Now)
-		messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blasts, owners))
+		templateService := templates.New(templateStore, cfg.MaxTemplates, time.Now)
+		messagingv1.RegisterMessagingServiceServer(rt.GRPC, grpc.NewServer(blastService, templateService))
 		messaginghttp.Routes(rt.Engine, messaginghttp.Backends{
-			Accounts: accountv1.NewAccountServiceClient(accounts), Templates: owners, Domains: owned, Notifications: notifications,
+			Accounts: accountv1.NewAccountServiceClient(accounts), Templates: templateService, Domains: owned, Notifications: notifications,
 		})
 		rt.Audit()
 		rt.Go("mail sender", sender.Run)
 		rt.Singleton("retention of mails", sender.Prune)
 		rt.Go("age of the oldest mail", func(ctx context.Context) error {
-			return watchOldest(ctx, mails, rt.Telemetry.Registerer)
+			return watchOldest(ctx, mailStore, rt.Telemetry.Registerer)
 		})
 		purge := &postgres.Purge{Pool: rt.Pool, Every: cfg.PurgeEvery, Log: rt.Log}
 		rt.Singleton("purge", purge.Run)

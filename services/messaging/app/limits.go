@@ -7,8 +7,8 @@ import (
 	"github.com/nyaruka/phonenumbers"
 
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
-	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/grpc"
+	"waitlist.internal/services/messaging/mails"
 )
 
 // limitProblems returns all problems of the settings that limit mails and text messages.
@@ -39,14 +39,14 @@ func (c Config) limitProblems() (all []error) {
 }
 
 // limits returns what limits the mails and text messages of owners.
-func (c Config) limits(accounts accountv1.AccountServiceClient) messaging.Limits {
-	l := messaging.Limits{
+func (c Config) limits(accounts accountv1.AccountServiceClient) mails.Limits {
+	l := mails.Limits{
 		Accounts: grpc.NewAccounts(accounts, time.Now), EnforceVerification: c.EnforceEmailVerification,
 		MailsPerOwner: c.MailDailyCap, MailsOnTrial: c.BlastDailyCapTrial, MailsPerRecipient: c.MailDailyCapRecipient,
 		AsksPerRecipient: c.AskDailyCapRecipient,
 	}
 	if c.SMSProvider == "twilio" {
-		l.Texts = &messaging.TextLimits{
+		l.Texts = &mails.TextLimits{
 			Countries: c.SMSCountries, OnTrial: c.SMSTrials, PerOwner: c.SMSDailyCap, PerPrefix: c.SMSDailyCapPrefix,
 		}
 	}

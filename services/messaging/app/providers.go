@@ -11,8 +11,8 @@ import (
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/service"
 	"waitlist.internal/libs/token"
-	"waitlist.internal/services/messaging"
-	messaginghttp "waitlist.internal/services/messaging/http"
+	"waitlist.internal/services/messaging/domains"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
 	"waitlist.internal/services/messaging/providers/dns"
 	"waitlist.internal/services/messaging/providers/eml"
@@ -25,7 +25,7 @@ import (
 // opened holds what open makes from the settings that only messaging has.
 type opened struct {
 	from     stdmail.Address
-	provider messaging.Provider
+	provider mails.Provider
 	twilio   *twilio.Provider
 	resolver *dns.Resolver
 }
@@ -72,7 +72,7 @@ func (c Config) sender() (stdmail.Address, error) {
 }
 
 // provider opens the configured mail provider.
-func (c Config) provider(sender stdmail.Address) (messaging.Provider, error) {
+func (c Config) provider(sender stdmail.Address) (mails.Provider, error) {
 	switch c.MailProvider {
 	case "maildir":
 		if c.MailDir == "" {
@@ -104,8 +104,8 @@ func (c Config) texts() (*twilio.Provider, error) {
 }
 
 // composer returns the composer of mails, which signs links with two rings.
-func (c Config) composer(signups, accounts *token.Ring) (*messaging.Composer, error) {
-	return messaging.NewComposer(signups, accounts, c.PublicFormURL, cmp.Or(c.PublicAPIURL, strings.TrimRight(c.PublicFormURL, "/")+"/v1"))
+func (c Config) composer(signups, accounts *token.Ring) (*mails.Composer, error) {
+	return mails.NewComposer(signups, accounts, c.PublicFormURL, cmp.Or(c.PublicAPIURL, strings.TrimRight(c.PublicFormURL, "/")+"/v1"))
 }
 
 // providerSetups is how many domains the mail provider sets up for us at a time.
@@ -113,15 +113,15 @@ const providerSetups = 16
 
 // domains opens the owners' sending domains. The mail provider decides how owners prove
 // them.
-func domains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *messaging.Domains) {
+func openDomains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *domains.Service) {
 	rt.Telemetry.Registerer.MustRegister(in.resolver.Metrics())
-	var prover messaging.Prover = messaging.Records{Texts: in.resolver}
+	var prover domains.Prover = domains.Records{Texts: in.resolver}
 	setups := 1
 	if p, ok := in.provider.(*resend.Provider); ok {
 		prover, setups = resend.Domains{Provider: p, Texts: in.resolver}, providerSetups
 	}
 	store := postgres.NewDomains(rt.Pool, rt.Seal, prover.Method(), in.from)
-	owners := messaging.NewDomains(messaging.DomainsConfig{
+	owners := domains.New(domains.Config{
 		Store: store, Prover: prover, Setups: setups, Own: emailaddr.Domain(in.from.Address), EnforceVerification: cfg.EnforceEmailVerification,
 		Every: domainCheckEvery, Log: rt.Log, Now: time.Now,
 	})
@@ -131,7 +131,7 @@ func domains(rt *service.Runtime, cfg Config, in opened) (*postgres.Domains, *me
 
 // notifications returns the receiver of the mail provider's notifications, or nil if no
 // secret is set.
-func (c Config) notifications(mails *postgres.Mails) (messaginghttp.Notifications, error) {
+func (c Config) notifications(mails *postgres.Mails) (*resend.Notifications, error) {
 	if len(c.ResendWebhookSecrets) == 0 {
 		return nil, nil // nil means that none is configured
 	}

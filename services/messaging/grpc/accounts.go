@@ -6,10 +6,10 @@ import (
 
 	"waitlist.internal/libs/access"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 )
 
-// Accounts implements messaging.Accounts.
+// Accounts implements mails.Accounts.
 type Accounts struct {
 	client accountv1.AccountServiceClient
 	now    func() time.Time
@@ -20,13 +20,13 @@ func NewAccounts(client accountv1.AccountServiceClient, now func() time.Time) *A
 	return &Accounts{client, now}
 }
 
-// Account implements messaging.Accounts.
-func (a *Accounts) Account(ctx context.Context, id string) (messaging.Account, error) {
+// Account implements mails.Accounts.
+func (a *Accounts) Account(ctx context.Context, id string) (mails.Account, error) {
 	r, err := a.client.GetAccount(ctx, &accountv1.GetAccountRequest{AccountId: id})
 	if err != nil {
-		return messaging.Account{}, err
+		return mails.Account{}, err
 	}
-	return messaging.Account{
+	return mails.Account{
 		Verified: r.GetEmailVerified(), Trial: access.EntitlementFromProto(r.GetEntitlement()).At(a.now()).Status == access.Trialing,
 	}, nil
 }

@@ -13,17 +13,19 @@ import (
 	accessv1 "waitlist.internal/proto/gen/waitlist/access/v1"
 	messagingv1 "waitlist.internal/proto/gen/waitlist/messaging/v1"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
 	"waitlist.internal/services/messaging/grpc"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
 )
 
 // three is a waitlist with three people.
 type three struct {
-	messaging.Lists
+	blasts.Lists
 	waitlistID string
 }
 
-// Numbers implements messaging.Lists.
+// Numbers implements blasts.Lists.
 func (l three) Numbers(_ context.Context, waitlistID string, after int64, limit int) ([]int64, error) {
 	if waitlistID != l.waitlistID || after > 0 {
 		return nil, apierr.NotFoundf("There is no such waitlist.")
@@ -39,8 +41,8 @@ func TestBlasts(t *testing.T) {
 		account     = "0193d4a2-5c1e-7a41-8000-00000000000c"
 	)
 	ctx, pool := t.Context(), testenv.Migrated(t, messaging.Name, 2, postgres.Migrations)
-	srv := grpc.NewServer(messaging.NewBlasts(messaging.BlastsConfig{
-		Store: postgres.NewBlasts(pool, time.Now), Lists: three{waitlistID: list}, Limits: messaging.Limits{MailsPerOwner: 5, MailsOnTrial: 2},
+	srv := grpc.NewServer(blasts.New(blasts.Config{
+		Store: postgres.NewBlasts(pool, time.Now), Lists: three{waitlistID: list}, Limits: mails.Limits{MailsPerOwner: 5, MailsOnTrial: 2},
 		Wake: func() {}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Wait: time.Millisecond,
 	}), nil)
 	request := func(trial bool, key, fingerprint string) *messagingv1.CreateBlastRequest {

@@ -6,29 +6,29 @@ import (
 	"waitlist.internal/libs/apierr"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 )
 
-// Facts implements messaging.Facts with calls to account and signup.
+// Facts implements mails.Facts with calls to account and signup.
 type Facts struct {
 	Accounts accountv1.AccountServiceClient
 	Signups  signupv1.SignupServiceClient
 }
 
-// Ask implements messaging.Facts.
-func (f Facts) Ask(ctx context.Context, r messaging.Request) (messaging.Request, error) {
+// Ask implements mails.Facts.
+func (f Facts) Ask(ctx context.Context, r mails.Request) (mails.Request, error) {
 	if r.WaitlistID != "" {
 		return f.aboutSignup(ctx, r)
 	}
 	m, err := f.Accounts.GetAccountMail(ctx, &accountv1.GetAccountMailRequest{
-		AccountId: r.AccountID, MemberEmail: r.Recipient, Mail: map[messaging.Kind]accountv1.AccountMail{
-			messaging.AccountVerification: accountv1.AccountMail_ACCOUNT_MAIL_VERIFICATION,
-			messaging.PasswordReset:       accountv1.AccountMail_ACCOUNT_MAIL_PASSWORD_RESET,
-			messaging.PasswordChanged:     accountv1.AccountMail_ACCOUNT_MAIL_CREDENTIAL_CHANGED,
-			messaging.PasswordRecovered:   accountv1.AccountMail_ACCOUNT_MAIL_CREDENTIAL_CHANGED,
-			messaging.APIKeyChanged:       accountv1.AccountMail_ACCOUNT_MAIL_CREDENTIAL_CHANGED,
-			messaging.TeamInvite:          accountv1.AccountMail_ACCOUNT_MAIL_TEAM_INVITE,
-			messaging.TrialEnding:         accountv1.AccountMail_ACCOUNT_MAIL_TRIAL_ENDING,
+		AccountId: r.AccountID, MemberEmail: r.Recipient, Mail: map[mails.Kind]accountv1.AccountMail{
+			mails.AccountVerification: accountv1.AccountMail_ACCOUNT_MAIL_VERIFICATION,
+			mails.PasswordReset:       accountv1.AccountMail_ACCOUNT_MAIL_PASSWORD_RESET,
+			mails.PasswordChanged:     accountv1.AccountMail_ACCOUNT_MAIL_CREDENTIAL_CHANGED,
+			mails.PasswordRecovered:   accountv1.AccountMail_ACCOUNT_MAIL_CREDENTIAL_CHANGED,
+			mails.APIKeyChanged:       accountv1.AccountMail_ACCOUNT_MAIL_CREDENTIAL_CHANGED,
+			mails.TeamInvite:          accountv1.AccountMail_ACCOUNT_MAIL_TEAM_INVITE,
+			mails.TrialEnding:         accountv1.AccountMail_ACCOUNT_MAIL_TRIAL_ENDING,
 		}[r.Kind],
 	})
 	if err != nil {
@@ -42,10 +42,10 @@ func (f Facts) Ask(ctx context.Context, r messaging.Request) (messaging.Request,
 }
 
 // aboutSignup asks signup about a verification or an offboarding mail.
-func (f Facts) aboutSignup(ctx context.Context, r messaging.Request) (messaging.Request, error) {
+func (f Facts) aboutSignup(ctx context.Context, r mails.Request) (mails.Request, error) {
 	none := apierr.NotFoundf("Nothing asks for this mail.")
 	in := &signupv1.GetMailingRequest{WaitlistId: r.WaitlistID, Number: r.Number}
-	if r.Kind == messaging.Offboarding {
+	if r.Kind == mails.Offboarding {
 		in.DepartedEmail = r.Recipient
 	}
 	m, err := f.Signups.GetMailing(ctx, in)
@@ -53,7 +53,7 @@ func (f Facts) aboutSignup(ctx context.Context, r messaging.Request) (messaging.
 		return r, err
 	}
 	r.AccountID, r.WaitlistName, r.DefaultSender = m.GetOwnerId(), m.GetWaitlistName(), !m.GetPro()
-	if r.Kind == messaging.Offboarding {
+	if r.Kind == mails.Offboarding {
 		if !m.GetOffboarded() {
 			return r, none
 		}

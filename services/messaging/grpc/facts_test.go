@@ -7,8 +7,8 @@ import (
 	googlegrpc "google.golang.org/grpc"
 
 	signupv1 "waitlist.internal/proto/gen/waitlist/signup/v1"
-	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/grpc"
+	"waitlist.internal/services/messaging/mails"
 )
 
 // signups answers GetMailing, about an owner with or without Pro.
@@ -27,9 +27,9 @@ func (s signups) GetMailing(context.Context, *signupv1.GetMailingRequest, ...goo
 // Mails about signups leave the owner's domain with the plan that includes it.
 func TestWithoutProMailsHaveTheDefaultSender(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []messaging.Kind{messaging.SignupVerification, messaging.Offboarding} {
+	for _, kind := range []mails.Kind{mails.SignupVerification, mails.Offboarding} {
 		for _, pro := range []bool{false, true} {
-			r, err := grpc.Facts{Signups: signups{pro: pro}}.Ask(t.Context(), messaging.Request{Kind: kind, WaitlistID: "x"})
+			r, err := grpc.Facts{Signups: signups{pro: pro}}.Ask(t.Context(), mails.Request{Kind: kind, WaitlistID: "x"})
 			if err != nil || r.DefaultSender == pro {
 				t.Errorf("%s, Pro %t: default sender %t, %v", kind, pro, r.DefaultSender, err)
 			}

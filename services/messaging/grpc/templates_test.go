@@ -13,6 +13,7 @@ import (
 	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/grpc"
 	"waitlist.internal/services/messaging/postgres"
+	"waitlist.internal/services/messaging/templates"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -21,19 +22,19 @@ func TestCheckTemplates(t *testing.T) {
 	t.Parallel()
 	const owner, other = "0193d4a2-5c1e-7a41-8000-00000000000a", "0193d4a2-5c1e-7a41-8000-00000000000b"
 	store := postgres.NewTemplates(testenv.Migrated(t, messaging.Name, 2, postgres.Migrations), func() {})
-	insert := func(ownerID string, kind messaging.TemplateType) string {
+	insert := func(ownerID string, kind templates.Type) string {
 		t.Helper()
 		id := uuid.Must(uuid.NewV7()).String()
-		tmpl := messaging.Template{ID: id, OwnerID: ownerID, Type: kind, Text: "x"}
+		tmpl := templates.Template{ID: id, OwnerID: ownerID, Type: kind, Text: "x"}
 		if err := store.InsertTemplate(t.Context(), tmpl, 0, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}
 		return id
 	}
-	ref := func(id string, kind messaging.TemplateType) *messagingv1.TemplateRef {
+	ref := func(id string, kind templates.Type) *messagingv1.TemplateRef {
 		return &messagingv1.TemplateRef{TemplateId: id, TemplateType: string(kind)}
 	}
-	const confirmation, offboarding = messaging.ConfirmationTemplate, messaging.OffboardingTemplate
+	const confirmation, offboarding = templates.Confirmation, templates.Offboarding
 	mine, bye, theirs := insert(owner, confirmation), insert(owner, offboarding), insert(other, confirmation)
 	good := []*messagingv1.TemplateRef{ref(mine, confirmation), ref(bye, offboarding)}
 	bad := []*messagingv1.TemplateRef{
@@ -43,7 +44,7 @@ func TestCheckTemplates(t *testing.T) {
 		ref(strings.ToUpper(mine), confirmation), ref(strings.ReplaceAll(mine, "-", ""), confirmation), ref("{"+mine+"}", confirmation),
 		ref("urn:uuid:"+mine, confirmation),
 	}
-	srv := grpc.NewServer(nil, messaging.NewTemplates(store, 0, time.Now))
+	srv := grpc.NewServer(nil, templates.New(store, 0, time.Now))
 	check := func(refs ...*messagingv1.TemplateRef) []*messagingv1.TemplateRef {
 		t.Helper()
 		res, err := srv.CheckTemplates(t.Context(), &messagingv1.CheckTemplatesRequest{OwnerId: owner, Templates: refs})

@@ -1,7 +1,6 @@
 package http
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -9,13 +8,8 @@ import (
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/httpapi"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 )
-
-// Notifications processes notifications from the mail provider. *resend.Notifications implements it.
-type Notifications interface {
-	Take(ctx context.Context, header http.Header, raw []byte) error
-}
 
 func (h handler) domainRoutes(e gin.IRouter, accounts authn.Authorizer) {
 	g := e.Group("/v1/domains", authn.Middleware(accounts))
@@ -50,9 +44,9 @@ func (h handler) verifyDomain(c *gin.Context) error {
 			records = append(records, record{r.Type, r.Name, r.Value, r.Purpose, r.TTL})
 		}
 		httpapi.JSON(c, http.StatusOK, struct {
-			Domain  string                `json:"domain"`
-			Status  messaging.DomainState `json:"status"`
-			Records []record              `json:"dns_records"`
+			Domain  string        `json:"domain"`
+			Status  domains.State `json:"status"`
+			Records []record      `json:"dns_records"`
 		}{d.Name, d.State, records})
 		return nil
 	})
@@ -64,9 +58,9 @@ func (h handler) listDomains(c *gin.Context) error {
 		return err
 	}
 	type domain struct {
-		Domain    string                `json:"domain"`
-		Status    messaging.DomainState `json:"verification_status"`
-		CreatedAt string                `json:"created_at"`
+		Domain    string        `json:"domain"`
+		Status    domains.State `json:"verification_status"`
+		CreatedAt string        `json:"created_at"`
 	}
 	out := make([]domain, 0, len(list))
 	for _, d := range list {
@@ -82,8 +76,8 @@ func (h handler) domainStatus(c *gin.Context) error {
 		return err
 	}
 	httpapi.JSON(c, http.StatusOK, struct {
-		Domain string                `json:"domain"`
-		Status messaging.DomainState `json:"status"`
+		Domain string        `json:"domain"`
+		Status domains.State `json:"status"`
 	}{d.Name, d.State})
 	return nil
 }

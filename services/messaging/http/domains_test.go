@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"waitlist.internal/libs/access"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 )
 
-// zone holds the TXT records of all name servers. It implements messaging.Texts.
+// zone holds the TXT records of all name servers. It implements domains.Texts.
 type zone struct {
 	mu    sync.Mutex
 	texts map[string][]string
@@ -28,7 +28,7 @@ func (z *zone) Texts(_ context.Context, name string) ([]string, error) {
 	defer z.mu.Unlock()
 	z.asked++
 	if z.silent {
-		return nil, messaging.ErrNoAnswer
+		return nil, domains.ErrNoAnswer
 	}
 	return z.texts[name], nil
 }

@@ -26,8 +26,10 @@ import (
 	"waitlist.internal/libs/testenv"
 	accountv1 "waitlist.internal/proto/gen/waitlist/account/v1"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 	messaginghttp "waitlist.internal/services/messaging/http"
 	"waitlist.internal/services/messaging/postgres"
+	"waitlist.internal/services/messaging/templates"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -49,7 +51,7 @@ type env struct {
 	zone    *zone
 	now     time.Time
 	domains *postgres.Domains
-	owners  *messaging.Domains
+	owners  *domains.Service
 }
 
 func newEnv(t testing.TB) *env {
@@ -66,13 +68,13 @@ func newEnv(t testing.TB) *env {
 	}
 	e.zone, e.now = &zone{texts: map[string][]string{}}, time.Now()
 	e.domains = postgres.NewDomains(e.pool, ring, "dns", stdmail.Address{Name: "Waitlist", Address: "no-reply@mail.example.org"})
-	e.owners = messaging.NewDomains(messaging.DomainsConfig{
-		Store: e.domains, Prover: messaging.Records{Texts: e.zone}, Own: "mail.example.org", EnforceVerification: true,
+	e.owners = domains.New(domains.Config{
+		Store: e.domains, Prover: domains.Records{Texts: e.zone}, Own: "mail.example.org", EnforceVerification: true,
 		Every: time.Minute, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: func() time.Time { return e.now },
 	})
 	messaginghttp.Routes(engine, messaginghttp.Backends{
 		Accounts:  e,
-		Templates: messaging.NewTemplates(postgres.NewTemplates(e.pool, func() { e.woken++ }), 0, time.Now),
+		Templates: templates.New(postgres.NewTemplates(e.pool, func() { e.woken++ }), 0, time.Now),
 		Domains:   e.owners,
 	})
 	e.actors["owner"] = actor(ownerID, "owner@example.com", pro())

@@ -7,22 +7,24 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"waitlist.internal/libs/authn"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
+	"waitlist.internal/services/messaging/providers/resend"
+	"waitlist.internal/services/messaging/templates"
 )
 
 // Backends are the dependencies of the routes.
 type Backends struct {
 	Accounts  authn.Authorizer
-	Templates *messaging.Templates
-	Domains   *messaging.Domains
+	Templates *templates.Service
+	Domains   *domains.Service
 	// Notifications is optional; without it there is no route for them.
-	Notifications Notifications
+	Notifications *resend.Notifications
 }
 
 type handler struct {
-	templates     *messaging.Templates
-	domains       *messaging.Domains
-	notifications Notifications
+	templates     *templates.Service
+	domains       *domains.Service
+	notifications *resend.Notifications
 }
 
 // Routes adds the routes to an engine of package httpapi.

@@ -7,7 +7,7 @@ import (
 
 	"waitlist.internal/libs/authn"
 	"waitlist.internal/libs/httpapi"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/templates"
 )
 
 func (h handler) templateRoutes(g gin.IRouter) {
@@ -27,7 +27,7 @@ type templateSummary struct {
 	CreatedAt       string `json:"created_at"`
 }
 
-func summarize(t messaging.Template) templateSummary {
+func summarize(t templates.Template) templateSummary {
 	return templateSummary{t.ID, string(t.Type), t.Name, t.Subject, timestamp(t.CreatedAt)}
 }
 

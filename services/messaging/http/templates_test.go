@@ -17,8 +17,8 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres"
+	"waitlist.internal/services/messaging/templates"
 )
 
 type obj = map[string]any
@@ -392,7 +392,7 @@ func TestTemplatesOfADeletedAccount(t *testing.T) {
 	inserted := make(chan error, 1)
 	go func() {
 		inserted <- postgres.NewTemplates(e.pool, func() {}).InsertTemplate(t.Context(),
-			messaging.Template{ID: uuid.NewString(), OwnerID: ownerID, Type: "blast", Text: "x"}, 0, audit.Entry{})
+			templates.Template{ID: uuid.NewString(), OwnerID: ownerID, Type: "blast", Text: "x"}, 0, audit.Entry{})
 	}()
 	waits(inserted)
 	if err := exclusive.Commit(t.Context()); err != nil {

@@ -13,20 +13,9 @@ import (
 
 	"waitlist.internal/libs/emailaddr"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
+	"waitlist.internal/services/messaging/postgres"
 )
-
-// Intake changes the mail queue within tx, the transaction of an event. *postgres.Mails implements it.
-type Intake interface {
-	// Queue adds a request. It does nothing if the request exists, or if its account or
-	// waitlist is deleted.
-	Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error
-	// Notified reports whether a signup got a mail or text message of that kind within the last
-	// hour, or has one queued.
-	Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (bool, error)
-	// Forget stops all mails of a deleted account or waitlist.
-	Forget(ctx context.Context, tx pgx.Tx, id string) error
-}
 
 // Wants reports whether Handler does anything about an event.
 func Wants(ev *eventv1.Event) bool {
@@ -40,7 +29,7 @@ func Wants(ev *eventv1.Event) bool {
 
 // Handler queues the mails that events about accounts and signups ask for, and stops those of a deleted
 // account or waitlist. Whether the others are still needed is asked when they are sent.
-func Handler(l Intake) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
+func Handler(l *postgres.Mails) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 	return func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) error {
 		switch p := ev.GetPayload().(type) {
 		case *eventv1.Event_WaitlistDeleted:
@@ -63,8 +52,8 @@ func Handler(l Intake) func(ctx context.Context, tx pgx.Tx, ev *eventv1.Event) e
 }
 
 // queue queues one request, unless it is the second within an hour where one is enough.
-func queue(ctx context.Context, tx pgx.Tx, l Intake, r messaging.Request) error {
-	if r.Kind == messaging.ReferralNotification || r.Kind == messaging.ReferralSMS || r.Kind == messaging.SignupLink {
+func queue(ctx context.Context, tx pgx.Tx, l *postgres.Mails, r mails.Request) error {
+	if r.Kind == mails.ReferralNotification || r.Kind == mails.ReferralSMS || r.Kind == mails.SignupLink {
 		if told, err := l.Notified(ctx, tx, r.WaitlistID, r.Number, r.Kind); err != nil || told {
 			return err
 		}
@@ -81,81 +70,81 @@ func queue(ctx context.Context, tx pgx.Tx, l Intake, r messaging.Request) error 
 }
 
 // requests returns the mails that an event asks for.
-func requests(ev *eventv1.Event) ([]messaging.Request, error) {
-	var out []messaging.Request
+func requests(ev *eventv1.Event) ([]mails.Request, error) {
+	var out []mails.Request
 	switch p := ev.GetPayload().(type) {
 	case *eventv1.Event_AccountVerificationRequested:
 		e := p.AccountVerificationRequested
-		out = append(out, messaging.Request{
-			Kind: messaging.AccountVerification, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
+		out = append(out, mails.Request{
+			Kind: mails.AccountVerification, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
 			Generation: e.GetCycle(), ExpiresAt: moment(e.GetExpiresAt()),
 		})
 	case *eventv1.Event_PasswordResetRequested:
 		e := p.PasswordResetRequested
-		out = append(out, messaging.Request{
-			Kind: messaging.PasswordReset, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
+		out = append(out, mails.Request{
+			Kind: mails.PasswordReset, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
 			Generation: e.GetGeneration(), ExpiresAt: moment(e.GetExpiresAt()),
 		})
 	case *eventv1.Event_CredentialChanged:
 		e := p.CredentialChanged
-		r := messaging.Request{Kind: messaging.PasswordChanged, Recipient: e.GetEmail(), AccountID: e.GetAccountId()}
+		r := mails.Request{Kind: mails.PasswordChanged, Recipient: e.GetEmail(), AccountID: e.GetAccountId()}
 		switch e.GetCredential() { // the others are about a password, too
 		case eventv1.CredentialChanged_CREDENTIAL_API_KEY:
-			r.Kind = messaging.APIKeyChanged
+			r.Kind = mails.APIKeyChanged
 		case eventv1.CredentialChanged_CREDENTIAL_PASSWORD_RESET:
-			r.Kind = messaging.PasswordRecovered
+			r.Kind = mails.PasswordRecovered
 		}
 		out = append(out, r)
 	case *eventv1.Event_TeamMemberInvited:
 		e := p.TeamMemberInvited
-		out = append(out, messaging.Request{
-			Kind: messaging.TeamInvite, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
+		out = append(out, mails.Request{
+			Kind: mails.TeamInvite, Recipient: e.GetEmail(), AccountID: e.GetAccountId(),
 			OwnerEmail: e.GetOwnerEmail(), Role: e.GetRole(),
 		})
 	case *eventv1.Event_TrialEnding:
 		e := p.TrialEnding
-		out = append(out, messaging.Request{
-			Kind: messaging.TrialEnding, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), ExpiresAt: moment(e.GetEndsAt()),
+		out = append(out, mails.Request{
+			Kind: mails.TrialEnding, Recipient: e.GetEmail(), AccountID: e.GetAccountId(), ExpiresAt: moment(e.GetEndsAt()),
 		})
 	case *eventv1.Event_SignupCreated:
 		e := p.SignupCreated
-		r := messaging.Request{AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber()}
+		r := mails.Request{AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber()}
 		if e.GetVerificationRequired() {
 			v := r
-			v.Kind, v.Recipient, v.WaitlistName = messaging.SignupVerification, e.GetEmail(), e.GetWaitlistName()
+			v.Kind, v.Recipient, v.WaitlistName = mails.SignupVerification, e.GetEmail(), e.GetWaitlistName()
 			out = append(out, v)
 		}
 		if e.GetConfirmation() {
-			r.Kind = messaging.SignupConfirmation
+			r.Kind = mails.SignupConfirmation
 			out = append(out, r)
 		}
 	case *eventv1.Event_ReferralCredited:
 		e := p.ReferralCredited
-		r := messaging.Request{AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber()}
+		r := mails.Request{AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber()}
 		if e.GetNotifyReferrer() {
-			r.Kind = messaging.ReferralNotification
+			r.Kind = mails.ReferralNotification
 			out = append(out, r)
 		}
 		if e.GetSmsNotifyReferrer() {
-			r.Kind = messaging.ReferralSMS
+			r.Kind = mails.ReferralSMS
 			out = append(out, r)
 		}
 		if e.GetMilestone() > 0 {
-			r.Kind, r.Milestone = messaging.ReferralMilestone, e.GetMilestone()
+			r.Kind, r.Milestone = mails.ReferralMilestone, e.GetMilestone()
 			out = append(out, r)
 		}
 	case *eventv1.Event_LinkRequested:
 		e := p.LinkRequested
 		if e.GetNumber() > 0 {
-			out = append(out, messaging.Request{
-				Kind: messaging.SignupLink, AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber(),
+			out = append(out, mails.Request{
+				Kind: mails.SignupLink, AccountID: e.GetOwnerId(), WaitlistID: e.GetWaitlistId(), Number: e.GetNumber(),
 			})
 		}
 	case *eventv1.Event_SignupRemoved:
 		e := p.SignupRemoved
 		if e.GetReason() == eventv1.RemovalReason_REMOVAL_REASON_ADMIN && e.GetOffboarding() {
-			out = append(out, messaging.Request{
-				Kind: messaging.Offboarding, Recipient: e.GetEmail(), AccountID: e.GetOwnerId(),
+			out = append(out, mails.Request{
+				Kind: mails.Offboarding, Recipient: e.GetEmail(), AccountID: e.GetOwnerId(),
 				WaitlistID: e.GetWaitlistId(), Number: e.GetNumber(), FirstName: e.GetFirstName(), LastName: e.GetLastName(),
 			})
 		}
@@ -171,10 +160,10 @@ func requests(ev *eventv1.Event) ([]messaging.Request, error) {
 
 // mailID returns the id of the i-th mail that an event asks for. It is the same for every delivery of
 // the event. A milestone's mail has the same id whichever event reports it, so nobody gets it twice.
-func mailID(eventID string, i int, r messaging.Request) (string, error) {
+func mailID(eventID string, i int, r mails.Request) (string, error) {
 	space, name := eventID, string(r.Kind)
 	switch {
-	case r.Kind == messaging.ReferralMilestone:
+	case r.Kind == mails.ReferralMilestone:
 		space, name = r.WaitlistID, fmt.Sprintf("%s/%d/%d", r.Kind, r.Number, r.Milestone)
 	case i == 0:
 		return eventID, nil

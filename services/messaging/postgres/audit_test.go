@@ -16,17 +16,20 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
+	"waitlist.internal/services/messaging/domains"
 	"waitlist.internal/services/messaging/postgres"
+	"waitlist.internal/services/messaging/templates"
 )
 
 // claims is a mail provider that claims every domain.
 type claims struct {
-	messaging.Prover
+	domains.Prover
 	release error
 }
 
-func (claims) Begin(context.Context, string) (messaging.Claim, error) {
-	return messaging.Claim{ExternalID: "ext", Registered: true, Records: []messaging.Record{}}, nil
+func (claims) Begin(context.Context, string) (domains.Claim, error) {
+	return domains.Claim{ExternalID: "ext", Registered: true, Records: []domains.Record{}}, nil
 }
 func (c claims) Release(context.Context, string) error { return c.release }
 
@@ -35,9 +38,9 @@ type team struct {
 	pool      *pgxpool.Pool
 	owner     string
 	admin     access.Actor
-	templates *messaging.Templates
-	domains   *messaging.Domains
-	blasts    *messaging.Blasts
+	templates *templates.Service
+	domains   *domains.Service
+	blasts    *blasts.Service
 }
 
 func newTeam(t *testing.T, release error) *team {
@@ -48,11 +51,11 @@ func newTeam(t *testing.T, release error) *team {
 		OwnerID: w.owner, OwnerEmail: "owner@example.com", Role: access.Admin,
 		Entitlement: access.Entitlement{Tier: access.Pro, Status: access.Active, Version: 1},
 	}}}
-	w.templates = messaging.NewTemplates(postgres.NewTemplates(pool, func() {}), 2, time.Now)
-	w.domains = messaging.NewDomains(messaging.DomainsConfig{
-		Store: domains(t, pool, "resend"), Prover: claims{release: release}, Own: "example.org", Now: time.Now,
+	w.templates = templates.New(postgres.NewTemplates(pool, func() {}), 2, time.Now)
+	w.domains = domains.New(domains.Config{
+		Store: openDomains(t, pool, "resend"), Prover: claims{release: release}, Own: "example.org", Now: time.Now,
 	})
-	w.blasts = messaging.NewBlasts(messaging.BlastsConfig{
+	w.blasts = blasts.New(blasts.Config{
 		Store: postgres.NewBlasts(pool, time.Now), Wake: func() {},
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, Wait: time.Millisecond,
 	})
@@ -60,9 +63,9 @@ func newTeam(t *testing.T, release error) *team {
 }
 
 // blast is a request for a blast to a new waitlist.
-func (w *team) blast(key string) messaging.BlastRequest {
-	return messaging.BlastRequest{
-		BlastContent: messaging.BlastContent{Subject: "News", Text: "Hello"}, WaitlistID: uuid.NewString(), OwnerID: w.owner,
+func (w *team) blast(key string) blasts.Request {
+	return blasts.Request{
+		Content: blasts.Content{Subject: "News", Text: "Hello"}, WaitlistID: uuid.NewString(), OwnerID: w.owner,
 		AccountID: w.admin.AccountID, CredentialID: w.admin.CredentialID, Role: access.Admin, Key: key,
 	}
 }
@@ -127,8 +130,8 @@ func TestTrail(t *testing.T) {
 	}
 	// A concurrent request for the same domain comes as far as the store.
 	by := audit.By(w.admin, w.owner, audit.DomainCreated, "")
-	if _, err := domains(t, w.pool, "resend").InsertDomain(ctx, messaging.Domain{
-		ID: uuid.NewString(), OwnerID: w.owner, Name: "example.com", State: messaging.DomainPending, Since: time.Now(), CreatedAt: time.Now(),
+	if _, err := openDomains(t, w.pool, "resend").InsertDomain(ctx, domains.Domain{
+		ID: uuid.NewString(), OwnerID: w.owner, Name: "example.com", State: domains.Pending, Since: time.Now(), CreatedAt: time.Now(),
 	}, by); err != nil {
 		t.Fatal(err)
 	}

@@ -17,14 +17,15 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/idempotency"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres/db"
 )
 
 // blastScope is the idempotency scope of requests for blasts.
 const blastScope = "blasts.create"
 
-// Blasts implements messaging.BlastStore and messaging.BlastQueue.
+// Blasts implements blasts.Store and blasts.Queue.
 type Blasts struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
@@ -39,15 +40,15 @@ func NewBlasts(pool *pgxpool.Pool, now func() time.Time) *Blasts {
 // firstAnswer is the response that an Idempotency-Key stores. State is empty until the request has been
 // answered.
 type firstAnswer struct {
-	ID         string               `json:"id"`
-	CreatedAt  time.Time            `json:"created_at"`
-	State      messaging.BlastState `json:"state,omitempty"`
-	Recipients int64                `json:"recipients,omitempty"`
-	Failed     int64                `json:"failed,omitempty"`
+	ID         string       `json:"id"`
+	CreatedAt  time.Time    `json:"created_at"`
+	State      blasts.State `json:"state,omitempty"`
+	Recipients int64        `json:"recipients,omitempty"`
+	Failed     int64        `json:"failed,omitempty"`
 }
 
-// Create implements messaging.BlastStore.
-func (s *Blasts) Create(ctx context.Context, b messaging.NewBlast) (id string, replayed bool, first messaging.Blast, err error) {
+// Create implements blasts.Store.
+func (s *Blasts) Create(ctx context.Context, b blasts.NewBlast) (id string, replayed bool, first blasts.Blast, err error) {
 	req := idempotency.Request{
 		Scope: blastScope, AccountID: b.AccountID, Key: b.Key, Content: append([]byte(b.WaitlistID+"\n"), b.Fingerprint...),
 	}
@@ -66,22 +67,22 @@ func (s *Blasts) Create(ctx context.Context, b messaging.NewBlast) (id string, r
 		if err := json.Unmarshal(response, &a); err != nil {
 			return fmt.Errorf("decode stored response: %w", err)
 		}
-		id, first = a.ID, messaging.Blast{}
+		id, first = a.ID, blasts.Blast{}
 		switch {
 		case a.State != "":
-			first = messaging.Blast{ID: a.ID, State: a.State, Recipients: a.Recipients, Failed: a.Failed}
-		case replayed && s.now().Sub(a.CreatedAt) < messaging.BlastWait+time.Second:
+			first = blasts.Blast{ID: a.ID, State: a.State, Recipients: a.Recipients, Failed: a.Failed}
+		case replayed && s.now().Sub(a.CreatedAt) < blasts.Wait+time.Second:
 			return apierr.New(apierr.Conflict, "A request with this "+idempotency.Header+" is still running.").WithRetryAfter(time.Second)
 		}
 		return nil
 	})
 	if err != nil {
-		return "", false, messaging.Blast{}, err
+		return "", false, blasts.Blast{}, err
 	}
 	return id, replayed, first, nil
 }
 
-func insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
+func insert(ctx context.Context, tx pgx.Tx, b blasts.NewBlast) error {
 	for _, id := range []string{b.OwnerID, b.WaitlistID} {
 		if err := holdOff(ctx, tx, id); err != nil {
 			return fmt.Errorf("hold off the purge: %w", err)
@@ -96,7 +97,7 @@ func insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
 			return fmt.Errorf("count blasts: %w", err)
 		}
 		if have >= b.MaxBlasts {
-			return messaging.ErrTooManyBlasts(b.MaxBlasts)
+			return blasts.ErrTooMany(b.MaxBlasts)
 		}
 	}
 	var most *int64
@@ -121,8 +122,8 @@ func insert(ctx context.Context, tx pgx.Tx, b messaging.NewBlast) error {
 	return audit.Insert(ctx, tx, b.By)
 }
 
-// Answered implements messaging.BlastStore.
-func (s *Blasts) Answered(ctx context.Context, b messaging.NewBlast, answer messaging.Blast) error {
+// Answered implements blasts.Store.
+func (s *Blasts) Answered(ctx context.Context, b blasts.NewBlast, answer blasts.Blast) error {
 	response, err := json.Marshal(firstAnswer{
 		ID: answer.ID, CreatedAt: b.CreatedAt, State: answer.State, Recipients: answer.Recipients, Failed: answer.Failed,
 	})
@@ -137,37 +138,37 @@ func (s *Blasts) Answered(ctx context.Context, b messaging.NewBlast, answer mess
 	return nil
 }
 
-// Blast implements messaging.BlastStore.
-func (s *Blasts) Blast(ctx context.Context, id string) (messaging.Blast, error) {
+// Blast implements blasts.Store.
+func (s *Blasts) Blast(ctx context.Context, id string) (blasts.Blast, error) {
 	row, err := s.db.GetBlast(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		// The purge deleted it with its waitlist.
-		return messaging.Blast{ID: id, State: messaging.BlastFailed}, nil
+		return blasts.Blast{ID: id, State: blasts.Failed}, nil
 	}
 	if err != nil {
-		return messaging.Blast{}, fmt.Errorf("read blast: %w", err)
+		return blasts.Blast{}, fmt.Errorf("read blast: %w", err)
 	}
-	return messaging.Blast{
-		ID: id, Subject: row.Subject, State: messaging.BlastState(row.State), At: row.At,
+	return blasts.Blast{
+		ID: id, Subject: row.Subject, State: blasts.State(row.State), At: row.At,
 		Recipients: row.RecipientCount, Failed: row.FailedCount,
 	}, nil
 }
 
-// Blasts implements messaging.BlastStore.
-func (s *Blasts) Blasts(ctx context.Context, waitlistID string) ([]messaging.Blast, error) {
+// Blasts implements blasts.Store.
+func (s *Blasts) Blasts(ctx context.Context, waitlistID string) ([]blasts.Blast, error) {
 	rows, err := s.db.ListBlasts(ctx, waitlistID)
 	if err != nil {
 		return nil, fmt.Errorf("list blasts: %w", err)
 	}
-	out := make([]messaging.Blast, len(rows))
+	out := make([]blasts.Blast, len(rows))
 	for i, row := range rows {
-		out[i] = messaging.Blast(row)
+		out[i] = blasts.Blast(row)
 	}
 	return out, nil
 }
 
-// ClaimPlan implements messaging.BlastQueue.
-func (s *Blasts) ClaimPlan(ctx context.Context, lease time.Duration) (p messaging.Plan, ok bool, err error) {
+// ClaimPlan implements blasts.Queue.
+func (s *Blasts) ClaimPlan(ctx context.Context, lease time.Duration) (p blasts.Plan, ok bool, err error) {
 	row, err := s.db.ClaimPlan(ctx, lease)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, false, nil
@@ -175,11 +176,11 @@ func (s *Blasts) ClaimPlan(ctx context.Context, lease time.Duration) (p messagin
 	if err != nil {
 		return p, false, fmt.Errorf("claim the plan of a blast: %w", err)
 	}
-	return messaging.Plan(row), true, nil
+	return blasts.Plan(row), true, nil
 }
 
-// Extend implements messaging.BlastQueue.
-func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, last bool) error {
+// Extend implements blasts.Queue.
+func (s *Blasts) Extend(ctx context.Context, p blasts.Plan, numbers []int64, last bool) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		q := db.New(tx)
 		batch, err := q.LockPlan(ctx, p.BlastID, p.To)
@@ -190,7 +191,7 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 			return err
 		}
 		var first, to []int64
-		for part := range slices.Chunk(numbers, messaging.MaxBatch) {
+		for part := range slices.Chunk(numbers, mails.MaxBatch) {
 			first, to = append(first, part[0]), append(to, part[len(part)-1])
 		}
 		if len(numbers) > 0 {
@@ -213,15 +214,15 @@ func (s *Blasts) Extend(ctx context.Context, p messaging.Plan, numbers []int64, 
 	return nil
 }
 
-// PausePlan implements messaging.BlastQueue.
-func (s *Blasts) PausePlan(ctx context.Context, p messaging.Plan, pause time.Duration) error {
+// PausePlan implements blasts.Queue.
+func (s *Blasts) PausePlan(ctx context.Context, p blasts.Plan, pause time.Duration) error {
 	if err := s.db.PausePlan(ctx, db.PausePlanParams{ID: p.BlastID, PlannedTo: p.To, Pause: pause}); err != nil {
 		return fmt.Errorf("pause the plan of a blast: %w", err)
 	}
 	return nil
 }
 
-// Gone implements messaging.BlastQueue. It has the effect of the event about the waitlist's deletion.
+// Gone implements blasts.Queue. It has the effect of the event about the waitlist's deletion.
 // Nothing more is planned, claimed or counted for the waitlist's running blasts.
 func (s *Blasts) Gone(ctx context.Context, waitlistID string) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
@@ -237,15 +238,15 @@ func (s *Blasts) Gone(ctx context.Context, waitlistID string) error {
 	return nil
 }
 
-// Claim implements messaging.BlastQueue.
-func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]messaging.Batch, error) {
+// Claim implements blasts.Queue.
+func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim string, lease time.Duration) ([]blasts.Batch, error) {
 	rows, err := s.db.ClaimBatches(ctx, db.ClaimBatchesParams{After: after, Most: int64(limit), Claim: claim, Lease: lease})
 	if err != nil {
 		return nil, fmt.Errorf("claim batches: %w", err)
 	}
-	out := make([]messaging.Batch, len(rows))
+	out := make([]blasts.Batch, len(rows))
 	for i, r := range rows {
-		out[i] = messaging.Batch{
+		out[i] = blasts.Batch{
 			BlastID: r.BlastID, Number: r.Number, Claim: claim, WaitlistID: r.WaitlistID, OwnerID: r.OwnerID,
 			First: r.First, Last: r.Last, Deferrals: int(r.Deferrals), CreatedAt: r.CreatedAt, Traceparent: r.Traceparent,
 		}
@@ -253,8 +254,8 @@ func (s *Blasts) Claim(ctx context.Context, after string, limit int, claim strin
 	return out, nil
 }
 
-// Renew implements messaging.BlastQueue.
-func (s *Blasts) Renew(ctx context.Context, lease time.Duration, batches []messaging.Batch) ([]bool, error) {
+// Renew implements blasts.Queue.
+func (s *Blasts) Renew(ctx context.Context, lease time.Duration, batches []blasts.Batch) ([]bool, error) {
 	var b pgx.Batch
 	holds := make([]bool, len(batches))
 	for i, batch := range batches {
@@ -267,26 +268,26 @@ func (s *Blasts) Renew(ctx context.Context, lease time.Duration, batches []messa
 	return holds, nil
 }
 
-// Pending implements messaging.BlastQueue.
-func (s *Blasts) Pending(ctx context.Context, batch messaging.Batch) (messaging.Pending, error) {
+// Pending implements blasts.Queue.
+func (s *Blasts) Pending(ctx context.Context, batch blasts.Batch) (blasts.Pending, error) {
 	row, err := s.db.PendingOfBatch(ctx, db.PendingOfBatchParams{BlastID: batch.BlastID, First: batch.First, Last: batch.Last})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return messaging.Pending{}, nil // the blast ended with its waitlist
+		return blasts.Pending{}, nil // the blast ended with its waitlist
 	}
 	if err != nil {
-		return messaging.Pending{}, fmt.Errorf("read a batch: %w", err)
+		return blasts.Pending{}, fmt.Errorf("read a batch: %w", err)
 	}
-	return messaging.Pending{
-		BlastContent: messaging.BlastContent{Subject: row.Subject, HTML: row.HTML, Text: row.Text}, Numbers: row.Pending, Ended: row.Ended,
+	return blasts.Pending{
+		Content: blasts.Content{Subject: row.Subject, HTML: row.HTML, Text: row.Text}, Numbers: row.Pending, Ended: row.Ended,
 	}, nil
 }
 
-// Record implements messaging.BlastQueue.
+// Record implements blasts.Queue.
 //
 // The commit does not wait for the disk, which would slow down every mail of a blast. A crash of this
 // process loses nothing. A crash of Postgres loses the outcomes of at most the last half second; these
 // mails are sent again, like mails in flight.
-func (s *Blasts) Record(ctx context.Context, results []messaging.Result) error {
+func (s *Blasts) Record(ctx context.Context, results []blasts.Result) error {
 	// The batch is one implicit transaction. A single statement with an array of numbers could
 	// get a plan that reads the whole blast.
 	var b pgx.Batch
@@ -300,8 +301,8 @@ func (s *Blasts) Record(ctx context.Context, results []messaging.Result) error {
 	return nil
 }
 
-// End implements messaging.BlastQueue.
-func (s *Blasts) End(ctx context.Context, batch messaging.Batch) error {
+// End implements blasts.Queue.
+func (s *Blasts) End(ctx context.Context, batch blasts.Batch) error {
 	err := s.db.EndBatch(ctx, db.EndBatchParams{
 		BlastID: batch.BlastID, Batch: batch.Number, Claim: batch.Claim, First: batch.First, Last: batch.Last,
 	})
@@ -311,8 +312,8 @@ func (s *Blasts) End(ctx context.Context, batch messaging.Batch) error {
 	return nil
 }
 
-// Return implements messaging.BlastQueue.
-func (s *Blasts) Return(ctx context.Context, batch messaging.Batch, pause time.Duration, deferred bool) error {
+// Return implements blasts.Queue.
+func (s *Blasts) Return(ctx context.Context, batch blasts.Batch, pause time.Duration, deferred bool) error {
 	err := s.db.ReturnBatch(ctx, db.ReturnBatchParams{
 		BlastID: batch.BlastID, Batch: batch.Number, Claim: batch.Claim, Pause: pause, Deferred: deferred,
 	})
@@ -322,7 +323,7 @@ func (s *Blasts) Return(ctx context.Context, batch messaging.Batch, pause time.D
 	return nil
 }
 
-// Pace implements messaging.BlastQueue.
+// Pace implements blasts.Queue.
 func (s *Blasts) Pace(ctx context.Context, n int, rate float64) (time.Duration, error) {
 	wait, err := s.db.Pace(ctx, time.Duration(float64(n)/rate*float64(time.Second)))
 	if err != nil {
@@ -331,7 +332,7 @@ func (s *Blasts) Pace(ctx context.Context, n int, rate float64) (time.Duration, 
 	return wait, nil
 }
 
-// PruneBlasts implements messaging.BlastQueue.
+// PruneBlasts implements blasts.Queue.
 func (s *Blasts) PruneBlasts(ctx context.Context, before time.Time) (int64, error) {
 	id, err := s.db.EndedBlast(ctx, before)
 	if errors.Is(err, pgx.ErrNoRows) {

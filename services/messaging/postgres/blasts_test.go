@@ -9,6 +9,8 @@ import (
 
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
 )
 
@@ -18,54 +20,54 @@ func TestStatementsOfBlastsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
-	blasts := postgres.NewBlasts(pool, time.Now)
+	blastStore := postgres.NewBlasts(pool, time.Now)
 	const (
 		list  = "0197f0c4-6d0e-7cc1-a2a3-000000000001"
 		owner = "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
 		large = "0197f0c4-6d0e-7cc1-a2a3-0000000000ff"
 	)
-	batch := messaging.Batch{BlastID: large, Number: 500, Claim: uuid.NewString(), First: 50_001, Last: 50_100}
+	batch := blasts.Batch{BlastID: large, Number: 500, Claim: uuid.NewString(), First: 50_001, Last: 50_100}
 	steps := []struct {
 		name string
 		do   func() error
 	}{
 		{"create", func() error {
-			_, _, _, err := blasts.Create(ctx, messaging.NewBlast{
-				BlastRequest: messaging.BlastRequest{WaitlistID: list, OwnerID: owner, AccountID: owner, Key: uuid.NewString()},
-				ID:           uuid.NewString(), CreatedAt: time.Now(),
-				Use: messaging.Use{Quota: messaging.OwnerMails, Subject: owner, N: 1, Most: 1000},
+			_, _, _, err := blastStore.Create(ctx, blasts.NewBlast{
+				Request: blasts.Request{WaitlistID: list, OwnerID: owner, AccountID: owner, Key: uuid.NewString()},
+				ID:      uuid.NewString(), CreatedAt: time.Now(),
+				Use: mails.Use{Quota: mails.OwnerMails, Subject: owner, N: 1, Most: 1000},
 			})
 			return err
 		}},
-		{"blast", func() error { _, err := blasts.Blast(ctx, large); return err }},
-		{"blasts", func() error { _, err := blasts.Blasts(ctx, list); return err }},
-		{"claim a plan", func() error { _, _, err := blasts.ClaimPlan(ctx, time.Minute); return err }},
+		{"blast", func() error { _, err := blastStore.Blast(ctx, large); return err }},
+		{"blasts", func() error { _, err := blastStore.Blasts(ctx, list); return err }},
+		{"claim a plan", func() error { _, _, err := blastStore.ClaimPlan(ctx, time.Minute); return err }},
 		{"extend", func() error {
-			return blasts.Extend(ctx, messaging.Plan{BlastID: large, To: -1}, []int64{1}, false)
+			return blastStore.Extend(ctx, blasts.Plan{BlastID: large, To: -1}, []int64{1}, false)
 		}},
-		{"pause a plan", func() error { return blasts.PausePlan(ctx, messaging.Plan{BlastID: large, To: -1}, time.Minute) }},
-		{"gone", func() error { return blasts.Gone(ctx, uuid.NewString()) }},
+		{"pause a plan", func() error { return blastStore.PausePlan(ctx, blasts.Plan{BlastID: large, To: -1}, time.Minute) }},
+		{"gone", func() error { return blastStore.Gone(ctx, uuid.NewString()) }},
 		{"claim", func() error {
-			_, err := blasts.Claim(ctx, uuid.Nil.String(), 4, uuid.NewString(), time.Minute)
+			_, err := blastStore.Claim(ctx, uuid.Nil.String(), 4, uuid.NewString(), time.Minute)
 			return err
 		}},
 		{"charge", func() error {
-			_, err := blasts.Charge(ctx, batch, 1000, []messaging.Recipient{{Number: 1, Email: "a"}})
+			_, err := blastStore.Charge(ctx, batch, 1000, []blasts.Recipient{{Number: 1, Email: "a"}})
 			return err
 		}},
-		{"renew", func() error { _, err := blasts.Renew(ctx, time.Minute, []messaging.Batch{batch}); return err }},
-		{"pending", func() error { _, err := blasts.Pending(ctx, batch); return err }},
+		{"renew", func() error { _, err := blastStore.Renew(ctx, time.Minute, []blasts.Batch{batch}); return err }},
+		{"pending", func() error { _, err := blastStore.Pending(ctx, batch); return err }},
 		{"record", func() error {
-			var group []messaging.Result
+			var group []blasts.Result
 			for i := range int64(8) {
-				group = append(group, messaging.Result{BlastID: large, Number: 77 + 100*i, Outcome: messaging.MailSent})
+				group = append(group, blasts.Result{BlastID: large, Number: 77 + 100*i, Outcome: blasts.MailSent})
 			}
-			return blasts.Record(ctx, group)
+			return blastStore.Record(ctx, group)
 		}},
-		{"end", func() error { return blasts.End(ctx, batch) }},
-		{"return", func() error { return blasts.Return(ctx, batch, time.Minute, true) }},
-		{"pace", func() error { _, err := blasts.Pace(ctx, 1, 1e6); return err }},
-		{"prune", func() error { _, err := blasts.PruneBlasts(ctx, time.Now().Add(-24*time.Hour)); return err }},
+		{"end", func() error { return blastStore.End(ctx, batch) }},
+		{"return", func() error { return blastStore.Return(ctx, batch, time.Minute, true) }},
+		{"pace", func() error { _, err := blastStore.Pace(ctx, 1, 1e6); return err }},
+		{"prune", func() error { _, err := blastStore.PruneBlasts(ctx, time.Now().Add(-24*time.Hour)); return err }},
 	}
 	for range 10 { // so that Postgres keeps generic plans
 		for _, s := range steps {

@@ -18,7 +18,8 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/pg"
 	"waitlist.internal/libs/seal"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres/db"
 )
 
@@ -29,7 +30,7 @@ const (
 	notificationKept = 7 * 24 * time.Hour
 )
 
-// Domains implements messaging.DomainStore and messaging.Senders for the claims of one method.
+// Domains implements domains.Store and mails.Senders for the claims of one method.
 type Domains struct {
 	pool   *pgxpool.Pool
 	db     *db.Queries
@@ -48,10 +49,10 @@ func NewDomains(pool *pgxpool.Pool, ring *seal.Ring, method string, from stdmail
 func keyPlace(id string) string { return "domain/" + id + "/key" }
 
 // open converts a row, and opens its key.
-func (s *Domains) open(row db.Domain) (messaging.Domain, error) {
-	d := messaging.Domain{
+func (s *Domains) open(row db.Domain) (domains.Domain, error) {
+	d := domains.Domain{
 		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, State: row.State, Since: row.Since, CreatedAt: row.CreatedAt,
-		Claim: messaging.Claim{ExternalID: row.ExternalID, Registered: row.Registered},
+		Claim: domains.Claim{ExternalID: row.ExternalID, Registered: row.Registered},
 	}
 	if err := json.Unmarshal(row.Records, &d.Records); err != nil {
 		return d, fmt.Errorf("decode the records of a domain: %w", err)
@@ -67,12 +68,12 @@ func (s *Domains) open(row db.Domain) (messaging.Domain, error) {
 	if err != nil {
 		return d, fmt.Errorf("parse the key of a domain: %w", err)
 	}
-	d.Key = &messaging.DKIM{Domain: row.Name, Selector: row.Selector, Key: key}
+	d.Key = &domains.DKIM{Domain: row.Name, Selector: row.Selector, Key: key}
 	return d, nil
 }
 
-// InsertDomain implements messaging.DomainStore.
-func (s *Domains) InsertDomain(ctx context.Context, d messaging.Domain, by audit.Entry) (messaging.Domain, error) {
+// InsertDomain implements domains.Store.
+func (s *Domains) InsertDomain(ctx context.Context, d domains.Domain, by audit.Entry) (domains.Domain, error) {
 	records, err := json.Marshal(d.Records)
 	if err != nil {
 		return d, fmt.Errorf("encode the records of a domain: %w", err)
@@ -110,32 +111,32 @@ func (s *Domains) InsertDomain(ctx context.Context, d messaging.Domain, by audit
 	return d, nil
 }
 
-// Domain implements messaging.DomainStore.
-func (s *Domains) Domain(ctx context.Context, ownerID, name string) (messaging.Domain, error) {
+// Domain implements domains.Store.
+func (s *Domains) Domain(ctx context.Context, ownerID, name string) (domains.Domain, error) {
 	row, err := s.db.GetDomain(ctx, db.GetDomainParams{OwnerID: ownerID, Method: s.method, Name: name})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return messaging.Domain{}, messaging.ErrNoDomain()
+		return domains.Domain{}, domains.ErrNotFound()
 	}
 	if err != nil {
-		return messaging.Domain{}, fmt.Errorf("read a domain: %w", err)
+		return domains.Domain{}, fmt.Errorf("read a domain: %w", err)
 	}
 	return s.open(row)
 }
 
-// Domains implements messaging.DomainStore.
-func (s *Domains) Domains(ctx context.Context, ownerID string) ([]messaging.Domain, error) {
+// Domains implements domains.Store.
+func (s *Domains) Domains(ctx context.Context, ownerID string) ([]domains.Domain, error) {
 	rows, err := s.db.ListDomains(ctx, ownerID, s.method)
 	if err != nil {
 		return nil, fmt.Errorf("list domains: %w", err)
 	}
-	list := make([]messaging.Domain, len(rows))
+	list := make([]domains.Domain, len(rows))
 	for i, r := range rows {
-		list[i] = messaging.Domain{ID: r.ID, OwnerID: r.OwnerID, Name: r.Name, State: r.State, Since: r.Since, CreatedAt: r.CreatedAt}
+		list[i] = domains.Domain{ID: r.ID, OwnerID: r.OwnerID, Name: r.Name, State: r.State, Since: r.Since, CreatedAt: r.CreatedAt}
 	}
 	return list, nil
 }
 
-// Taken implements messaging.DomainStore.
+// Taken implements domains.Store.
 func (s *Domains) Taken(ctx context.Context, ownerID, name string) (bool, error) {
 	taken, err := s.db.DomainTaken(ctx, db.DomainTakenParams{Method: s.method, Name: name, OwnerID: ownerID})
 	if err != nil {
@@ -144,10 +145,10 @@ func (s *Domains) Taken(ctx context.Context, ownerID, name string) (bool, error)
 	return taken, nil
 }
 
-// MoveDomain implements messaging.DomainStore.
+// MoveDomain implements domains.Store.
 func (s *Domains) MoveDomain(
-	ctx context.Context, d messaging.Domain, to messaging.DomainState, now time.Time,
-) (messaging.DomainState, error) {
+	ctx context.Context, d domains.Domain, to domains.State, now time.Time,
+) (domains.State, error) {
 	n, err := s.db.MoveDomain(ctx, db.MoveDomainParams{ID: d.ID, NewState: to, Since: now, OldState: d.State})
 	if pg.IsUnique(err, "domain_verified") {
 		return d.State, nil
@@ -163,7 +164,7 @@ func (s *Domains) MoveDomain(
 	return present.State, err
 }
 
-// DeleteDomain implements messaging.DomainStore.
+// DeleteDomain implements domains.Store.
 func (s *Domains) DeleteDomain(
 	ctx context.Context, ownerID, name string, by audit.Entry, release func(externalID string) error,
 ) error {
@@ -171,7 +172,7 @@ func (s *Domains) DeleteDomain(
 		q := s.db.WithTx(tx)
 		d, err := q.GetDomain(ctx, db.GetDomainParams{OwnerID: ownerID, Method: s.method, Name: name})
 		if errors.Is(err, pgx.ErrNoRows) {
-			return messaging.ErrNoDomain()
+			return domains.ErrNotFound()
 		}
 		if err != nil {
 			return err
@@ -235,16 +236,16 @@ func purgeDomains(ctx context.Context, pool *pgxpool.Pool, ownerID string) error
 	}
 }
 
-// DueDomains implements messaging.DomainStore. If the process ends before it has checked a claim, the claim
+// DueDomains implements domains.Store. If the process ends before it has checked a claim, the claim
 // is checked when it is due again.
-func (s *Domains) DueDomains(ctx context.Context, limit int, every time.Duration) ([]messaging.Domain, error) {
+func (s *Domains) DueDomains(ctx context.Context, limit int, every time.Duration) ([]domains.Domain, error) {
 	rows, err := s.db.ClaimDueDomains(ctx, db.ClaimDueDomainsParams{
 		Method: s.method, Most: int32(limit), Every: every,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim due domains: %w", err)
 	}
-	list := make([]messaging.Domain, len(rows))
+	list := make([]domains.Domain, len(rows))
 	for i, row := range rows {
 		if list[i], err = s.open(row); err != nil {
 			return nil, err
@@ -253,7 +254,7 @@ func (s *Domains) DueDomains(ctx context.Context, limit int, every time.Duration
 	return list, nil
 }
 
-// ReleaseDomains implements messaging.DomainStore.
+// ReleaseDomains implements domains.Store.
 func (s *Domains) ReleaseDomains(ctx context.Context, limit int, release func(externalID string) error) error {
 	ids, err := s.db.ClaimReleases(ctx, db.ClaimReleasesParams{
 		Method: s.method, Most: int32(limit), Every: releaseAgain,
@@ -272,8 +273,8 @@ func (s *Domains) ReleaseDomains(ctx context.Context, limit int, release func(ex
 	return nil
 }
 
-// Sender implements messaging.Senders.
-func (s *Domains) Sender(ctx context.Context, ownerID string) (stdmail.Address, *messaging.DKIM, error) {
+// Sender implements mails.Senders.
+func (s *Domains) Sender(ctx context.Context, ownerID string) (stdmail.Address, *domains.DKIM, error) {
 	row, err := s.db.SenderDomain(ctx, ownerID, s.method)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return stdmail.Address{}, nil, nil
@@ -291,7 +292,7 @@ func addressHash(email string) []byte {
 	return h[:]
 }
 
-// Suppressed implements messaging.Suppressions.
+// Suppressed implements mails.Suppressions.
 func (m *Mails) Suppressed(ctx context.Context, emails []string) (map[string]bool, error) {
 	hashes, byHash := make([][]byte, len(emails)), make(map[string]string, len(emails))
 	for i, email := range emails {
@@ -310,7 +311,7 @@ func (m *Mails) Suppressed(ctx context.Context, emails []string) (map[string]boo
 }
 
 // Suppress suppresses addresses, once per notification id.
-func (m *Mails) Suppress(ctx context.Context, notificationID string, reason messaging.SuppressionReason, emails []string) error {
+func (m *Mails) Suppress(ctx context.Context, notificationID string, reason mails.SuppressionReason, emails []string) error {
 	hashes := make([][]byte, len(emails))
 	for i, email := range emails {
 		hashes[i] = addressHash(email)

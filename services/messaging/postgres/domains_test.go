@@ -23,6 +23,8 @@ import (
 	"waitlist.internal/libs/seal"
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
 )
 
@@ -39,23 +41,23 @@ func sealing(t *testing.T, ids ...string) *seal.Ring {
 	return ring
 }
 
-func domains(t *testing.T, pool *pgxpool.Pool, method string) *postgres.Domains {
+func openDomains(t *testing.T, pool *pgxpool.Pool, method string) *postgres.Domains {
 	t.Helper()
 	return postgres.NewDomains(pool, sealing(t, "k1"), method, stdmail.Address{Name: "Waitlist", Address: "no-reply@example.org"})
 }
 
 // claimed is an owner's claim of a domain that the mail provider knows by an id.
-func claimed(t *testing.T, s *postgres.Domains, owner, name, external string, registered bool) messaging.Domain {
+func claimed(t *testing.T, s *postgres.Domains, owner, name, external string, registered bool) domains.Domain {
 	t.Helper()
 	id, err := uuid.NewV7()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := s.InsertDomain(t.Context(), messaging.Domain{
-		ID: id.String(), OwnerID: owner, Name: name, State: messaging.DomainPending, Since: time.Now(), CreatedAt: time.Now(),
-		Claim: messaging.Claim{
+	d, err := s.InsertDomain(t.Context(), domains.Domain{
+		ID: id.String(), OwnerID: owner, Name: name, State: domains.Pending, Since: time.Now(), CreatedAt: time.Now(),
+		Claim: domains.Claim{
 			ExternalID: external, Registered: registered,
-			Records: []messaging.Record{{Type: "TXT", Name: name, Value: "v", Proof: true}},
+			Records: []domains.Record{{Type: "TXT", Name: name, Value: "v", Proof: true}},
 		},
 	}, audit.Entry{})
 	if err != nil {
@@ -77,7 +79,7 @@ func forget(t *testing.T, pool *pgxpool.Pool, id string) {
 func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
-	s := domains(t, pool, "resend")
+	s := openDomains(t, pool, "resend")
 	owners := []string{uuid.NewString(), uuid.NewString(), uuid.NewString()}
 	for i, owner := range owners {
 		claimed(t, s, owner, "example.com", "ext1", i == 0)
@@ -114,7 +116,7 @@ func TestTheProviderForgetsADomainWithItsLastClaim(t *testing.T) {
 func TestReleasesAreRepeated(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
-	s, owner := domains(t, pool, "resend"), uuid.NewString()
+	s, owner := openDomains(t, pool, "resend"), uuid.NewString()
 	claimed(t, s, owner, "example.com", "ext1", true)
 	forget(t, pool, owner)
 	calls := 0
@@ -130,7 +132,7 @@ func TestReleasesAreRepeated(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), "UPDATE domain_release SET due_at = now()"); err != nil {
 		t.Fatal(err)
 	}
-	if err := domains(t, pool, "dns").ReleaseDomains(t.Context(), 10, fail); err != nil || calls != 1 {
+	if err := openDomains(t, pool, "dns").ReleaseDomains(t.Context(), 10, fail); err != nil || calls != 1 {
 		t.Fatal(err, calls)
 	}
 	if err := s.ReleaseDomains(t.Context(), 10, func(string) error { calls++; return nil }); err != nil || calls != 2 {
@@ -144,9 +146,9 @@ func TestReleasesAreRepeated(t *testing.T) {
 	}
 }
 
-// provider is a mail provider that deletes domains. It implements messaging.Prover.
+// provider is a mail provider that deletes domains. It implements domains.Prover.
 type provider struct {
-	messaging.Records
+	domains.Records
 	forgot []string
 }
 
@@ -160,8 +162,8 @@ func (p *provider) Release(_ context.Context, id string) error {
 func TestTheProviderForgetsWhatGoesWithAnAccount(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
-	s, p, owner := domains(t, pool, "resend"), new(provider), uuid.NewString()
-	owners := messaging.NewDomains(messaging.DomainsConfig{
+	s, p, owner := openDomains(t, pool, "resend"), new(provider), uuid.NewString()
+	owners := domains.New(domains.Config{
 		Store: s, Prover: p, Every: time.Hour,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
 	})
@@ -177,9 +179,9 @@ func TestTheProviderForgetsWhatGoesWithAnAccount(t *testing.T) {
 func TestClaimsBelongToTheirMethod(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
-	dns, resend, owner := domains(t, pool, "dns"), domains(t, pool, "resend"), uuid.NewString()
+	dns, resend, owner := openDomains(t, pool, "dns"), openDomains(t, pool, "resend"), uuid.NewString()
 	d := claimed(t, dns, owner, "example.com", "", false)
-	if state, err := dns.MoveDomain(t.Context(), d, messaging.DomainVerified, time.Now()); state != messaging.DomainVerified || err != nil {
+	if state, err := dns.MoveDomain(t.Context(), d, domains.Verified, time.Now()); state != domains.Verified || err != nil {
 		t.Fatal(state, err)
 	}
 	if _, err := resend.Domain(t.Context(), owner, "example.com"); !apierr.Is(err, apierr.NotFound) {
@@ -199,16 +201,16 @@ func TestClaimsBelongToTheirMethod(t *testing.T) {
 func TestMovesAreDecidedByTheLatestState(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
-	s, one, two := domains(t, pool, "dns"), uuid.NewString(), uuid.NewString()
+	s, one, two := openDomains(t, pool, "dns"), uuid.NewString(), uuid.NewString()
 	first, second := claimed(t, s, one, "example.com", "", false), claimed(t, s, two, "example.com", "", false)
-	if state, err := s.MoveDomain(t.Context(), first, messaging.DomainVerified, time.Now()); state != messaging.DomainVerified || err != nil {
+	if state, err := s.MoveDomain(t.Context(), first, domains.Verified, time.Now()); state != domains.Verified || err != nil {
 		t.Fatal(state, err)
 	}
 	// A check that began earlier does not overwrite the change.
-	if state, err := s.MoveDomain(t.Context(), first, messaging.DomainFailed, time.Now()); state != messaging.DomainVerified || err != nil {
+	if state, err := s.MoveDomain(t.Context(), first, domains.Failed, time.Now()); state != domains.Verified || err != nil {
 		t.Error(state, err)
 	}
-	if state, err := s.MoveDomain(t.Context(), second, messaging.DomainVerified, time.Now()); state != messaging.DomainPending || err != nil {
+	if state, err := s.MoveDomain(t.Context(), second, domains.Verified, time.Now()); state != domains.Pending || err != nil {
 		t.Error(state, err)
 	}
 	if taken, err := s.Taken(t.Context(), two, "example.com"); !taken || err != nil {
@@ -230,15 +232,15 @@ func TestSuppressedAddresses(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
 	l := postgres.NewMails(pool)
-	suppress := func(id string, reason messaging.SuppressionReason, emails ...string) {
+	suppress := func(id string, reason mails.SuppressionReason, emails ...string) {
 		t.Helper()
 		if err := l.Suppress(t.Context(), id, reason, emails); err != nil {
 			t.Fatal(err)
 		}
 	}
-	suppress("n1", messaging.Bounced, "a@example.org", "a@example.org", "b@example.org")
-	suppress("n2", messaging.Complained, "a@example.org")
-	suppress("n1", messaging.Bounced, "c@example.org") // a repeated notification
+	suppress("n1", mails.Bounced, "a@example.org", "a@example.org", "b@example.org")
+	suppress("n2", mails.Complained, "a@example.org")
+	suppress("n1", mails.Bounced, "c@example.org") // a repeated notification
 	got, err := l.Suppressed(t.Context(), []string{"a@example.org", "b@example.org", "c@example.org", "d@example.org"})
 	if err != nil || len(got) != 2 || !got["a@example.org"] || !got["b@example.org"] {
 		t.Errorf("%v, %v", got, err)
@@ -303,10 +305,10 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 		return out
 	}
 	before := scans()
-	s, l, owner := domains(t, pool, "resend"), postgres.NewMails(pool), uuid.NewString()
+	s, l, owner := openDomains(t, pool, "resend"), postgres.NewMails(pool), uuid.NewString()
 	d := claimed(t, s, owner, "example.com", "ext", true)
 	claimed(t, s, owner, "example.net", "ext", false)
-	if _, err := s.MoveDomain(t.Context(), d, messaging.DomainVerified, time.Now()); err != nil {
+	if _, err := s.MoveDomain(t.Context(), d, domains.Verified, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	_, domainErr := s.Domain(t.Context(), owner, "example.com")
@@ -317,7 +319,7 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 	_, suppressedErr := l.Suppressed(t.Context(), []string{"a@example.org", "b@example.org"})
 	if err := errors.Join(
 		domainErr, domainsErr, takenErr, dueErr, senderErr, suppressedErr,
-		l.Suppress(t.Context(), "n", messaging.Bounced, []string{"a@example.org"}),
+		l.Suppress(t.Context(), "n", mails.Bounced, []string{"a@example.org"}),
 		s.DeleteDomain(t.Context(), owner, "example.com", audit.Entry{}, func(string) error { return nil }),
 		s.ReleaseDomains(t.Context(), 10, func(string) error { return nil }),
 	); err != nil {
@@ -351,16 +353,16 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 func TestReseal(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Migrated(t, messaging.Name, 4, postgres.Migrations)
-	former, owner := domains(t, pool, "dkim"), uuid.NewString()
+	former, owner := openDomains(t, pool, "dkim"), uuid.NewString()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"example.com", "broken.example"} {
-		if _, err := former.InsertDomain(t.Context(), messaging.Domain{
-			ID: uuid.Must(uuid.NewV7()).String(), OwnerID: owner, Name: name, State: messaging.DomainPending,
+		if _, err := former.InsertDomain(t.Context(), domains.Domain{
+			ID: uuid.Must(uuid.NewV7()).String(), OwnerID: owner, Name: name, State: domains.Pending,
 			Since: time.Now(), CreatedAt: time.Now(),
-			Claim: messaging.Claim{Key: &messaging.DKIM{Domain: name, Selector: "s", Key: key}},
+			Claim: domains.Claim{Key: &domains.DKIM{Domain: name, Selector: "s", Key: key}},
 		}, audit.Entry{}); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"waitlist.internal/libs/work"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres/db"
 )
 
@@ -28,7 +28,7 @@ func Migrations() (fs.FS, error) { return fs.Sub(files, "migrations") }
 // pruneRows limits one deletion.
 const pruneRows = 10_000
 
-// Mails implements messaging.MailQueue, messaging.Suppressions and kafka.Intake.
+// Mails implements mails.Queue and mails.Suppressions, and takes the requests of events in.
 type Mails struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
@@ -45,8 +45,9 @@ func null[T comparable](v T) *T {
 	return &v
 }
 
-// Queue implements kafka.Intake.
-func (*Mails) Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error {
+// Queue adds a request within tx, the transaction of its event. It does nothing if the request exists, or if its
+// account or waitlist is deleted.
+func (*Mails) Queue(ctx context.Context, tx pgx.Tx, r mails.Request) error {
 	err := db.New(tx).QueueMail(ctx, db.QueueMailParams{
 		EventID: r.EventID, Kind: string(r.Kind), Recipient: r.Recipient, AccountID: null(r.AccountID), Generation: r.Generation,
 		OwnerEmail: r.OwnerEmail, Role: r.Role, WaitlistID: null(r.WaitlistID), WaitlistName: r.WaitlistName, Number: r.Number,
@@ -59,8 +60,8 @@ func (*Mails) Queue(ctx context.Context, tx pgx.Tx, r messaging.Request) error {
 	return nil
 }
 
-// Forget implements kafka.Intake: no mail of the account or waitlist is queued or claimed any more, and
-// the purge deletes the existing ones.
+// Forget stops all mails of a deleted account or waitlist: none is queued or claimed any more, and the purge deletes
+// the existing ones.
 func (*Mails) Forget(ctx context.Context, tx pgx.Tx, id string) error {
 	if err := db.New(tx).MarkGone(ctx, id); err != nil {
 		return fmt.Errorf("mark an account or waitlist as deleted: %w", err)
@@ -68,8 +69,8 @@ func (*Mails) Forget(ctx context.Context, tx pgx.Tx, id string) error {
 	return nil
 }
 
-// Notified implements kafka.Intake.
-func (*Mails) Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind messaging.Kind) (bool, error) {
+// Notified reports whether a signup got a mail or text message of that kind within the last hour, or has one queued.
+func (*Mails) Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number int64, kind mails.Kind) (bool, error) {
 	notified, err := db.New(tx).MailNotified(ctx, db.MailNotifiedParams{WaitlistID: waitlistID, Number: number, Kind: string(kind)})
 	if err != nil {
 		return false, fmt.Errorf("look for notifications of a referrer: %w", err)
@@ -77,14 +78,14 @@ func (*Mails) Notified(ctx context.Context, tx pgx.Tx, waitlistID string, number
 	return notified, nil
 }
 
-// ClaimMails implements messaging.MailQueue. Mails about accounts come first, because somebody waits for
+// ClaimMails implements mails.Queue. Mails about accounts come first, because somebody waits for
 // them, and because a single waitlist can queue more mails than all accounts.
-func (m *Mails) ClaimMails(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {
+func (m *Mails) ClaimMails(ctx context.Context, limit int, lease time.Duration) ([]mails.Claimed, error) {
 	accounts, err := m.db.ClaimAccountMails(ctx, lease, int64(limit))
 	if err != nil {
 		return nil, fmt.Errorf("claim mails about accounts: %w", err)
 	}
-	out := make([]messaging.Claimed, 0, limit)
+	out := make([]mails.Claimed, 0, limit)
 	for _, row := range accounts {
 		out = append(out, claimed(db.ClaimMailsRow(row)))
 	}
@@ -101,22 +102,22 @@ func (m *Mails) ClaimMails(ctx context.Context, limit int, lease time.Duration) 
 	return out, nil
 }
 
-// ClaimTexts implements messaging.MailQueue.
-func (m *Mails) ClaimTexts(ctx context.Context, limit int, lease time.Duration) ([]messaging.Claimed, error) {
+// ClaimTexts implements mails.Queue.
+func (m *Mails) ClaimTexts(ctx context.Context, limit int, lease time.Duration) ([]mails.Claimed, error) {
 	rows, err := m.db.ClaimTexts(ctx, lease, int64(limit))
 	if err != nil {
 		return nil, fmt.Errorf("claim text messages: %w", err)
 	}
-	out := make([]messaging.Claimed, len(rows))
+	out := make([]mails.Claimed, len(rows))
 	for i, row := range rows {
 		out[i] = claimed(db.ClaimMailsRow(row))
 	}
 	return out, nil
 }
 
-func claimed(r db.ClaimMailsRow) messaging.Claimed {
-	return messaging.Claimed{
-		Request: messaging.Request{
+func claimed(r db.ClaimMailsRow) mails.Claimed {
+	return mails.Claimed{
+		Request: mails.Request{
 			EventID: r.EventID, Kind: r.Kind, Recipient: r.Recipient, AccountID: string(r.AccountID), Generation: r.Generation,
 			OwnerEmail: r.OwnerEmail, Role: r.Role, WaitlistID: string(r.WaitlistID), WaitlistName: r.WaitlistName, Number: r.Number,
 			FirstName: r.FirstName, LastName: r.LastName, Milestone: r.Milestone, ExpiresAt: time.Time(r.ExpiresAt),
@@ -127,15 +128,15 @@ func claimed(r db.ClaimMailsRow) messaging.Claimed {
 }
 
 // keys returns the ids of claimed requests, and their claims.
-func keys(claimed []messaging.Claimed) (ids, claims []string) {
+func keys(claimed []mails.Claimed) (ids, claims []string) {
 	for _, c := range claimed {
 		ids, claims = append(ids, c.EventID), append(claims, c.Claim)
 	}
 	return ids, claims
 }
 
-// Renew implements messaging.MailQueue.
-func (m *Mails) Renew(ctx context.Context, lease time.Duration, claimed []messaging.Claimed) ([]bool, error) {
+// Renew implements mails.Queue.
+func (m *Mails) Renew(ctx context.Context, lease time.Duration, claimed []mails.Claimed) ([]bool, error) {
 	ids, claims := keys(claimed)
 	held, err := m.db.RenewMails(ctx, db.RenewMailsParams{Lease: lease, EventIDs: ids, Claims: claims})
 	if err != nil {
@@ -148,7 +149,7 @@ func (m *Mails) Renew(ctx context.Context, lease time.Duration, claimed []messag
 	return holds, nil
 }
 
-func (m *Mails) end(ctx context.Context, c messaging.Claimed, state, reason string) error {
+func (m *Mails) end(ctx context.Context, c mails.Claimed, state, reason string) error {
 	n, err := m.db.EndMail(ctx, db.EndMailParams{EventID: c.EventID, Claim: c.Claim, State: state, Reason: reason})
 	return decided(n, err, "record a "+state+" mail")
 }
@@ -164,29 +165,29 @@ func decided(n int64, err error, what string) error {
 	return nil
 }
 
-// Sent implements messaging.MailQueue.
-func (m *Mails) Sent(ctx context.Context, c messaging.Claimed) error {
+// Sent implements mails.Queue.
+func (m *Mails) Sent(ctx context.Context, c mails.Claimed) error {
 	return m.end(ctx, c, "sent", "")
 }
 
-// Failed implements messaging.MailQueue.
-func (m *Mails) Failed(ctx context.Context, c messaging.Claimed, reason string) error {
+// Failed implements mails.Queue.
+func (m *Mails) Failed(ctx context.Context, c mails.Claimed, reason string) error {
 	return m.end(ctx, c, "failed", reason)
 }
 
-// Canceled implements messaging.MailQueue.
-func (m *Mails) Canceled(ctx context.Context, c messaging.Claimed, reason string) error {
+// Canceled implements mails.Queue.
+func (m *Mails) Canceled(ctx context.Context, c mails.Claimed, reason string) error {
 	return m.end(ctx, c, "canceled", reason)
 }
 
-// Defer implements messaging.MailQueue.
-func (m *Mails) Defer(ctx context.Context, c messaging.Claimed, pause time.Duration, reason string) error {
+// Defer implements mails.Queue.
+func (m *Mails) Defer(ctx context.Context, c mails.Claimed, pause time.Duration, reason string) error {
 	n, err := m.db.DeferMail(ctx, db.DeferMailParams{EventID: c.EventID, Claim: c.Claim, Pause: pause, Reason: reason})
 	return decided(n, err, "defer a mail")
 }
 
-// Return implements messaging.MailQueue.
-func (m *Mails) Return(ctx context.Context, pause time.Duration, claimed []messaging.Claimed) error {
+// Return implements mails.Queue.
+func (m *Mails) Return(ctx context.Context, pause time.Duration, claimed []mails.Claimed) error {
 	ids, claims := keys(claimed)
 	if err := m.db.ReturnMails(ctx, db.ReturnMailsParams{Pause: pause, EventIDs: ids, Claims: claims}); err != nil {
 		return fmt.Errorf("return mails: %w", err)
@@ -194,13 +195,13 @@ func (m *Mails) Return(ctx context.Context, pause time.Duration, claimed []messa
 	return nil
 }
 
-// Prune implements messaging.MailQueue.
+// Prune implements mails.Queue.
 func (m *Mails) Prune(ctx context.Context, before time.Time) (int64, error) {
 	n, err := m.db.PruneMails(ctx, before, pruneRows)
 	if err != nil {
 		return 0, fmt.Errorf("prune mail queue: %w", err)
 	}
-	uses, err := m.db.PruneQuotaUses(ctx, time.Now().Add(-messaging.QuotaWindow-time.Hour), pruneRows)
+	uses, err := m.db.PruneQuotaUses(ctx, time.Now().Add(-mails.QuotaWindow-time.Hour), pruneRows)
 	if err != nil {
 		return n, fmt.Errorf("prune the uses of quotas: %w", err)
 	}

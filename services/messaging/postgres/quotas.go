@@ -10,7 +10,8 @@ import (
 
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/pg"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres/db"
 )
 
@@ -18,7 +19,7 @@ import (
 // subject is not counted: waits says, for each of subjects, how long it stays so, or 0 where it was counted. Concurrent
 // calls about a subject wait for each other's transactions.
 func take(
-	ctx context.Context, q *db.Queries, at time.Time, u messaging.Use, subjects ...string,
+	ctx context.Context, q *db.Queries, at time.Time, u mails.Use, subjects ...string,
 ) (waits []time.Duration, err error) {
 	hour := at.UTC().Truncate(time.Hour)
 	add := db.UseQuotasParams{Quota: string(u.Quota), At: hour}
@@ -42,13 +43,13 @@ func take(
 	if err != nil {
 		return nil, fmt.Errorf("read the uses of a quota: %w", err)
 	}
-	past := make(map[string][]messaging.PastUse, len(asked))
+	past := make(map[string][]mails.PastUse, len(asked))
 	for _, r := range rows {
 		hash := string(r.Subject)
 		if r.At.Equal(hour) {
 			r.Used -= asked[hash]
 		}
-		past[hash] = append(past[hash], messaging.PastUse{At: r.At, Used: r.Used})
+		past[hash] = append(past[hash], mails.PastUse{At: r.At, Used: r.Used})
 	}
 	waits = make([]time.Duration, len(subjects))
 	taken, beyond := map[string]int64{}, map[string]int64{}
@@ -73,20 +74,20 @@ func take(
 	return waits, nil
 }
 
-// takeOne counts a use, or returns a *messaging.QuotaError.
-func takeOne(ctx context.Context, q *db.Queries, at time.Time, u messaging.Use) error {
+// takeOne counts a use, or returns a *mails.QuotaError.
+func takeOne(ctx context.Context, q *db.Queries, at time.Time, u mails.Use) error {
 	waits, err := take(ctx, q, at, u, u.Subject)
 	if err != nil {
 		return err
 	}
 	if waits[0] > 0 {
-		return &messaging.QuotaError{Use: u, Wait: waits[0]}
+		return &mails.QuotaError{Use: u, Wait: waits[0]}
 	}
 	return nil
 }
 
-// Charge implements messaging.MailQueue.
-func (m *Mails) Charge(ctx context.Context, eventID string, at time.Time, uses []messaging.Use) error {
+// Charge implements mails.Queue.
+func (m *Mails) Charge(ctx context.Context, eventID string, at time.Time, uses []mails.Use) error {
 	return pg.InTx(ctx, m.pool, func(tx pgx.Tx) error {
 		q := m.db.WithTx(tx)
 		n, err := q.ChargeMail(ctx, eventID)
@@ -105,8 +106,8 @@ func (m *Mails) Charge(ctx context.Context, eventID string, at time.Time, uses [
 	})
 }
 
-// Charge implements messaging.BlastQueue.
-func (s *Blasts) Charge(ctx context.Context, batch messaging.Batch, most int64, to []messaging.Recipient) (over []int64, err error) {
+// Charge implements blasts.Queue.
+func (s *Blasts) Charge(ctx context.Context, batch blasts.Batch, most int64, to []blasts.Recipient) (over []int64, err error) {
 	err = pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		q := s.db.WithTx(tx)
 		over = nil
@@ -121,7 +122,7 @@ func (s *Blasts) Charge(ctx context.Context, batch messaging.Batch, most int64, 
 		for i, r := range to {
 			persons[i] = emailaddr.Person(r.Email)
 		}
-		waits, err := take(ctx, q, s.now(), messaging.Use{Quota: messaging.RecipientMails, N: 1, Most: most}, persons...)
+		waits, err := take(ctx, q, s.now(), mails.Use{Quota: mails.RecipientMails, N: 1, Most: most}, persons...)
 		if err != nil {
 			return err
 		}
@@ -129,7 +130,7 @@ func (s *Blasts) Charge(ctx context.Context, batch messaging.Batch, most int64, 
 			if waits[i] > 0 {
 				over = append(over, r.Number)
 				if err := q.RecordOutcome(ctx, db.RecordOutcomeParams{
-					BlastID: batch.BlastID, Number: r.Number, State: messaging.MailFailed,
+					BlastID: batch.BlastID, Number: r.Number, State: blasts.MailFailed,
 				}); err != nil {
 					return fmt.Errorf("record a mail beyond its quota: %w", err)
 				}

@@ -16,7 +16,9 @@ import (
 	"waitlist.internal/libs/testenv"
 	"waitlist.internal/libs/work"
 	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/postgres"
+	"waitlist.internal/services/messaging/templates"
 )
 
 // Password resets do not wait behind the mails of a viral waitlist.
@@ -24,18 +26,18 @@ func TestAccountsFirst(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
-	mails := postgres.NewMails(pool)
+	mailStore := postgres.NewMails(pool)
 	owner, list := uuid.NewString(), uuid.NewString()
 	err := pg.InTx(ctx, pool, func(tx pgx.Tx) error {
 		for i := range 30 {
-			r := messaging.Request{
-				EventID: uuid.NewString(), Kind: messaging.SignupVerification, AccountID: owner, WaitlistID: list,
+			r := mails.Request{
+				EventID: uuid.NewString(), Kind: mails.SignupVerification, AccountID: owner, WaitlistID: list,
 				Number: int64(i), RequestedAt: time.Now(),
 			}
 			if i >= 27 {
-				r = messaging.Request{EventID: uuid.NewString(), Kind: messaging.PasswordReset, AccountID: uuid.NewString(), RequestedAt: time.Now()}
+				r = mails.Request{EventID: uuid.NewString(), Kind: mails.PasswordReset, AccountID: uuid.NewString(), RequestedAt: time.Now()}
 			}
-			if err := mails.Queue(ctx, tx, r); err != nil {
+			if err := mailStore.Queue(ctx, tx, r); err != nil {
 				return err
 			}
 		}
@@ -46,13 +48,13 @@ func TestAccountsFirst(t *testing.T) {
 	}
 	var got []int
 	for _, limit := range []int{2, 16, 16, 16} {
-		claimed, err := mails.ClaimMails(ctx, limit, time.Hour)
+		claimed, err := mailStore.ClaimMails(ctx, limit, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resets := 0
 		for _, c := range claimed {
-			if c.Kind == messaging.PasswordReset {
+			if c.Kind == mails.PasswordReset {
 				resets++
 			}
 		}
@@ -74,7 +76,7 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testenv.Migrated(t, messaging.Name, 1, postgres.Migrations)
-	mails, templates := postgres.NewMails(pool), postgres.NewTemplates(pool, func() {})
+	mailStore, templateStore := postgres.NewMails(pool), postgres.NewTemplates(pool, func() {})
 	const list, owner = "0197f0c4-6d0e-7cc1-a2a3-000000000001", "0197f0c4-6d0e-7cc1-a2a3-00000000000a"
 	// star has had very many notifications, fan none.
 	const star, fan = 1, 2
@@ -83,18 +85,18 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 	}
 	told := func(number int64) func() error {
 		return in(func(tx pgx.Tx) error {
-			_, err := mails.Notified(ctx, tx, list, number, messaging.ReferralSMS)
+			_, err := mailStore.Notified(ctx, tx, list, number, mails.ReferralSMS)
 			return err
 		})
 	}
 	id := uuid.Must(uuid.NewV7()).String()
-	if err := templates.InsertTemplate(ctx, messaging.Template{
-		ID: id, OwnerID: owner, Type: messaging.BlastTemplate,
+	if err := templateStore.InsertTemplate(ctx, templates.Template{
+		ID: id, OwnerID: owner, Type: templates.Blast,
 		Text: "x",
 	}, 0, audit.Entry{}); err != nil {
 		t.Fatal(err)
 	}
-	other := messaging.Claimed{Request: messaging.Request{EventID: uuid.NewString()}, Claim: uuid.NewString()}
+	other := mails.Claimed{Request: mails.Request{EventID: uuid.NewString()}, Claim: uuid.NewString()}
 	// Nobody has claimed other.
 	lost := func(err error) error {
 		if !errors.Is(err, work.ErrLost) {
@@ -109,37 +111,37 @@ func TestStatementsReadWhatTheyNeed(t *testing.T) {
 		{"told", told(star)},
 		{"not told", told(fan)},
 		{"queue", in(func(tx pgx.Tx) error {
-			return mails.Queue(ctx, tx, messaging.Request{
-				EventID: uuid.NewString(), Kind: messaging.SignupConfirmation, AccountID: owner,
+			return mailStore.Queue(ctx, tx, mails.Request{
+				EventID: uuid.NewString(), Kind: mails.SignupConfirmation, AccountID: owner,
 				WaitlistID: list, Number: fan, RequestedAt: time.Now(),
 			})
 		})},
-		{"claim mails", func() error { _, err := mails.ClaimMails(ctx, 16, time.Minute); return err }},
-		{"claim texts", func() error { _, err := mails.ClaimTexts(ctx, 16, time.Minute); return err }},
-		{"renew", func() error { _, err := mails.Renew(ctx, time.Minute, []messaging.Claimed{other, other}); return err }},
-		{"defer", func() error { return lost(mails.Defer(ctx, other, time.Minute, "x")) }},
+		{"claim mails", func() error { _, err := mailStore.ClaimMails(ctx, 16, time.Minute); return err }},
+		{"claim texts", func() error { _, err := mailStore.ClaimTexts(ctx, 16, time.Minute); return err }},
+		{"renew", func() error { _, err := mailStore.Renew(ctx, time.Minute, []mails.Claimed{other, other}); return err }},
+		{"defer", func() error { return lost(mailStore.Defer(ctx, other, time.Minute, "x")) }},
 		{"charge", func() error {
-			return mails.Charge(ctx, uuid.NewString(), time.Now(), []messaging.Use{{Quota: messaging.OwnerMails, Subject: owner, N: 1, Most: 9}})
+			return mailStore.Charge(ctx, uuid.NewString(), time.Now(), []mails.Use{{Quota: mails.OwnerMails, Subject: owner, N: 1, Most: 9}})
 		}},
-		{"prune", func() error { _, err := mails.Prune(ctx, time.Now().Add(-24*time.Hour)); return err }},
-		{"return", func() error { return mails.Return(ctx, time.Minute, []messaging.Claimed{other, other}) }},
-		{"canceled", func() error { return lost(mails.Canceled(ctx, other, "x")) }},
-		{"template", func() error { _, err := templates.Template(ctx, owner, id); return err }},
-		{"templates", func() error { _, err := templates.Templates(ctx, owner); return err }},
+		{"prune", func() error { _, err := mailStore.Prune(ctx, time.Now().Add(-24*time.Hour)); return err }},
+		{"return", func() error { return mailStore.Return(ctx, time.Minute, []mails.Claimed{other, other}) }},
+		{"canceled", func() error { return lost(mailStore.Canceled(ctx, other, "x")) }},
+		{"template", func() error { _, err := templateStore.Template(ctx, owner, id); return err }},
+		{"templates", func() error { _, err := templateStore.Templates(ctx, owner); return err }},
 		{"types", func() error {
-			_, err := templates.TemplateTypes(ctx, owner, []string{id, uuid.NewString()})
+			_, err := templateStore.TemplateTypes(ctx, owner, []string{id, uuid.NewString()})
 			return err
 		}},
 		{"change", func() error {
-			return templates.ChangeTemplate(ctx, owner, id, audit.Entry{}, func(t messaging.Template) (messaging.Template, error) {
+			return templateStore.ChangeTemplate(ctx, owner, id, audit.Entry{}, func(t templates.Template) (templates.Template, error) {
 				t.Name += "x"
 				return t, nil
 			})
 		}},
 		{"insert", func() error {
-			return templates.InsertTemplate(ctx, messaging.Template{
+			return templateStore.InsertTemplate(ctx, templates.Template{
 				ID: uuid.NewString(), OwnerID: uuid.NewString(),
-				Type: messaging.BlastTemplate, Text: "x",
+				Type: templates.Blast, Text: "x",
 			}, 200, audit.Entry{})
 		}},
 	}

@@ -15,11 +15,11 @@ import (
 	"waitlist.internal/libs/outbox"
 	"waitlist.internal/libs/pg"
 	eventv1 "waitlist.internal/proto/gen/waitlist/event/v1"
-	"waitlist.internal/services/messaging"
 	"waitlist.internal/services/messaging/postgres/db"
+	"waitlist.internal/services/messaging/templates"
 )
 
-// Templates implements messaging.TemplateStore.
+// Templates implements templates.Store.
 type Templates struct {
 	pool *pgxpool.Pool
 	db   *db.Queries
@@ -32,8 +32,8 @@ func NewTemplates(pool *pgxpool.Pool, wake func()) *Templates {
 	return &Templates{pool: pool, db: db.New(pool), wake: wake}
 }
 
-// InsertTemplate implements messaging.TemplateStore.
-func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template, most int64, by audit.Entry) error {
+// InsertTemplate implements templates.Store.
+func (s *Templates) InsertTemplate(ctx context.Context, t templates.Template, most int64, by audit.Entry) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := holdOff(ctx, tx, t.OwnerID); err != nil {
 			return err
@@ -48,7 +48,7 @@ func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template, mo
 				return err
 			}
 			if have >= most {
-				return messaging.ErrTooManyTemplates(most)
+				return templates.ErrTooMany(most)
 			}
 		}
 		n, err := q.InsertTemplate(ctx, db.InsertTemplateParams{
@@ -69,23 +69,23 @@ func (s *Templates) InsertTemplate(ctx context.Context, t messaging.Template, mo
 	return nil
 }
 
-// Templates implements messaging.TemplateStore.
-func (s *Templates) Templates(ctx context.Context, ownerID string) ([]messaging.Template, error) {
+// Templates implements templates.Store.
+func (s *Templates) Templates(ctx context.Context, ownerID string) ([]templates.Template, error) {
 	rows, err := s.db.ListTemplates(ctx, ownerID)
 	if err != nil {
 		return nil, fmt.Errorf("list templates: %w", err)
 	}
-	list := make([]messaging.Template, len(rows))
+	list := make([]templates.Template, len(rows))
 	for i, row := range rows {
-		list[i] = messaging.Template(row)
+		list[i] = templates.Template(row)
 	}
 	return list, nil
 }
 
 // found returns a template that was read, or the error for one that does not exist.
-func found(t messaging.Template, err error) (messaging.Template, error) {
+func found(t templates.Template, err error) (templates.Template, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
-		return t, messaging.ErrNoTemplate()
+		return t, templates.ErrNotFound()
 	}
 	if err != nil {
 		return t, fmt.Errorf("read template: %w", err)
@@ -93,19 +93,19 @@ func found(t messaging.Template, err error) (messaging.Template, error) {
 	return t, nil
 }
 
-// Template implements messaging.TemplateStore.
-func (s *Templates) Template(ctx context.Context, ownerID, id string) (messaging.Template, error) {
+// Template implements templates.Store.
+func (s *Templates) Template(ctx context.Context, ownerID, id string) (templates.Template, error) {
 	row, err := s.db.GetTemplate(ctx, id, ownerID)
-	return found(messaging.Template(row), err)
+	return found(templates.Template(row), err)
 }
 
-// ChangeTemplate implements messaging.TemplateStore.
+// ChangeTemplate implements templates.Store.
 func (s *Templates) ChangeTemplate(
-	ctx context.Context, ownerID, id string, by audit.Entry, change func(messaging.Template) (messaging.Template, error),
+	ctx context.Context, ownerID, id string, by audit.Entry, change func(templates.Template) (templates.Template, error),
 ) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		row, err := s.db.WithTx(tx).LockTemplate(ctx, id, ownerID)
-		old, err := found(messaging.Template(row), err)
+		old, err := found(templates.Template(row), err)
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (s *Templates) ChangeTemplate(
 	return nil
 }
 
-// DeleteTemplate implements messaging.TemplateStore.
+// DeleteTemplate implements templates.Store.
 func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time, by audit.Entry) error {
 	err := pg.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		n, err := s.db.WithTx(tx).DeleteTemplate(ctx, id, ownerID)
@@ -134,7 +134,7 @@ func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now 
 			return err
 		}
 		if n == 0 {
-			return messaging.ErrNoTemplate()
+			return templates.ErrNotFound()
 		}
 		ev, err := outbox.NewEvent(now)
 		if err != nil {
@@ -154,13 +154,13 @@ func (s *Templates) DeleteTemplate(ctx context.Context, ownerID, id string, now 
 	return nil
 }
 
-// TemplateTypes implements messaging.TemplateStore.
-func (s *Templates) TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]messaging.TemplateType, error) {
+// TemplateTypes implements templates.Store.
+func (s *Templates) TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]templates.Type, error) {
 	rows, err := s.db.TemplateTypes(ctx, ids, ownerID)
 	if err != nil {
 		return nil, fmt.Errorf("read the types of templates: %w", err)
 	}
-	types := make(map[string]messaging.TemplateType, len(rows))
+	types := make(map[string]templates.Type, len(rows))
 	for _, row := range rows {
 		types[row.ID] = row.Type
 	}

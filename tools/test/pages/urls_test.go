@@ -117,7 +117,7 @@ func TestEveryURL(t *testing.T) {
 // allSent waits until there has been a mail or a text message of each built-in text and template, and none is queued.
 func (s *site) allSent(conn *pgx.Conn) {
 	s.Helper()
-	files, err := os.ReadDir("../../../services/messaging/texts")
+	files, err := os.ReadDir("../../../services/messaging/mails/texts")
 	if err != nil {
 		s.Fatal(err)
 	}

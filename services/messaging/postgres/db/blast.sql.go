@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/blasts"
 )
 
 const BlastOfOwner = `-- name: BlastOfOwner :one
@@ -409,7 +409,7 @@ FROM blast WHERE waitlist_id = $1 ORDER BY id DESC
 type ListBlastsRow struct {
 	ID         string
 	Subject    string
-	State      messaging.BlastState
+	State      blasts.State
 	At         time.Time
 	Recipients int64
 	Failed     int64
@@ -555,7 +555,7 @@ UPDATE blast_recipient SET state = $3 WHERE blast_id = $1 AND number = $2 AND st
 type RecordOutcomeParams struct {
 	BlastID string
 	Number  int64
-	State   messaging.Outcome
+	State   blasts.Outcome
 }
 
 // By blast_recipient_pkey.

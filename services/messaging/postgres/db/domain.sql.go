@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 )
 
 const ClaimDueDomains = `-- name: ClaimDueDomains :many
@@ -182,7 +182,7 @@ type InsertDomainParams struct {
 	Method     string
 	OwnerID    string
 	Name       string
-	State      messaging.DomainState
+	State      domains.State
 	Since      time.Time
 	CreatedAt  time.Time
 	Records    []byte
@@ -222,7 +222,7 @@ type ListDomainsRow struct {
 	ID        string
 	OwnerID   string
 	Name      string
-	State     messaging.DomainState
+	State     domains.State
 	Since     time.Time
 	CreatedAt time.Time
 }
@@ -307,10 +307,10 @@ UPDATE domain SET state = $1, since = $2 WHERE id = $3 AND state = $4
 `
 
 type MoveDomainParams struct {
-	NewState messaging.DomainState
+	NewState domains.State
 	Since    time.Time
 	ID       string
-	OldState messaging.DomainState
+	OldState domains.State
 }
 
 // By domain_pkey.

@@ -5,7 +5,7 @@ package db
 import (
 	"time"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 )
 
 type Domain struct {
@@ -13,7 +13,7 @@ type Domain struct {
 	Method     string
 	OwnerID    string
 	Name       string
-	State      messaging.DomainState
+	State      domains.State
 	Since      time.Time
 	CreatedAt  time.Time
 	Records    []byte

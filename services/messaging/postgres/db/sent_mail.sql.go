@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 )
 
 const ClaimAccountMails = `-- name: ClaimAccountMails :many
@@ -26,7 +26,7 @@ RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_e
 
 type ClaimAccountMailsRow struct {
 	EventID      string
-	Kind         messaging.Kind
+	Kind         mails.Kind
 	Recipient    string
 	AccountID    zeronull.Text
 	Generation   int64
@@ -101,7 +101,7 @@ RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_e
 
 type ClaimMailsRow struct {
 	EventID      string
-	Kind         messaging.Kind
+	Kind         mails.Kind
 	Recipient    string
 	AccountID    zeronull.Text
 	Generation   int64
@@ -174,7 +174,7 @@ RETURNING m.event_id, m.kind, m.recipient, m.account_id, m.generation, m.owner_e
 
 type ClaimTextsRow struct {
 	EventID      string
-	Kind         messaging.Kind
+	Kind         mails.Kind
 	Recipient    string
 	AccountID    zeronull.Text
 	Generation   int64

@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/templates"
 )
 
 const ChangeTemplate = `-- name: ChangeTemplate :exec
@@ -15,7 +15,7 @@ UPDATE template SET template_type = $1, name = $2, subject = $3, html_body = $4,
 `
 
 type ChangeTemplateParams struct {
-	Type    messaging.TemplateType
+	Type    templates.Type
 	Name    string
 	Subject string
 	HTML    string
@@ -69,7 +69,7 @@ FROM template WHERE id = $1 AND owner_id = $2
 type GetTemplateRow struct {
 	ID        string
 	OwnerID   string
-	Type      messaging.TemplateType
+	Type      templates.Type
 	Name      string
 	Subject   string
 	HTML      string
@@ -148,7 +148,7 @@ FROM template WHERE owner_id = $1 ORDER BY id
 type ListTemplatesRow struct {
 	ID        string
 	OwnerID   string
-	Type      messaging.TemplateType
+	Type      templates.Type
 	Name      string
 	Subject   string
 	HTML      string
@@ -205,7 +205,7 @@ FROM template WHERE id = $1 AND owner_id = $2 FOR UPDATE
 type LockTemplateRow struct {
 	ID        string
 	OwnerID   string
-	Type      messaging.TemplateType
+	Type      templates.Type
 	Name      string
 	Subject   string
 	HTML      string
@@ -236,7 +236,7 @@ SELECT id, template_type AS type FROM template WHERE id = ANY ($1::uuid[]) AND o
 
 type TemplateTypesRow struct {
 	ID   string
-	Type messaging.TemplateType
+	Type templates.Type
 }
 
 // By template_pkey.

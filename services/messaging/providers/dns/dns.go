@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"waitlist.internal/libs/telemetry"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 	systemConfig = "/etc/resolv.conf"
 )
 
-// Resolver implements messaging.Texts.
+// Resolver implements domains.Texts.
 type Resolver struct {
 	servers []string
 	tracer  trace.Tracer
@@ -76,7 +76,7 @@ func New(address string) (*Resolver, error) {
 	return r, nil
 }
 
-// Texts implements messaging.Texts.
+// Texts implements domains.Texts.
 func (r *Resolver) Texts(ctx context.Context, name string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func (r *Resolver) lookup(ctx context.Context, name string) ([]string, error) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("%w: %w", messaging.ErrNoAnswer, failed)
+	return nil, fmt.Errorf("%w: %w", domains.ErrNoAnswer, failed)
 }
 
 // ask queries one server, by TCP if the answer is too long for UDP.

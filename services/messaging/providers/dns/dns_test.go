@@ -13,7 +13,7 @@ import (
 	mdns "github.com/miekg/dns"
 	"go.uber.org/goleak"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 	"waitlist.internal/services/messaging/providers/dns"
 )
 
@@ -128,7 +128,7 @@ func TestTexts(t *testing.T) {
 			}
 			began := time.Now()
 			got, err := r.Texts(t.Context(), "_waitlist.example.com")
-			if !slices.Equal(got, tc.want) || (err == nil) != tc.known || (err != nil && !errors.Is(err, messaging.ErrNoAnswer)) {
+			if !slices.Equal(got, tc.want) || (err == nil) != tc.known || (err != nil && !errors.Is(err, domains.ErrNoAnswer)) {
 				t.Errorf("%q, %v", got, err)
 			}
 			// The owner's request waits for the answer.
@@ -148,7 +148,7 @@ func TestALookupEndsWithItsRequest(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-asked; cancel() }()
-	if _, err := r.Texts(ctx, "example.com"); !errors.Is(err, messaging.ErrNoAnswer) {
+	if _, err := r.Texts(ctx, "example.com"); !errors.Is(err, domains.ErrNoAnswer) {
 		t.Error(err)
 	}
 }
@@ -159,7 +159,7 @@ func TestNoServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Texts(t.Context(), "example.com"); !errors.Is(err, messaging.ErrNoAnswer) {
+	if _, err := r.Texts(t.Context(), "example.com"); !errors.Is(err, domains.ErrNoAnswer) {
 		t.Error(err)
 	}
 	if got, err := r.Texts(t.Context(), strings.Repeat("a23456789.", 26)+"example.com"); err != nil || len(got) != 0 {

@@ -12,7 +12,8 @@ import (
 
 	"github.com/emersion/go-msgauth/dkim"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/eml"
 )
 
@@ -33,18 +34,18 @@ func TestSignaturesVerify(t *testing.T) {
 			return []string{"v=DKIM1; k=rsa; p=" + base64.StdEncoding.EncodeToString(public)}, nil
 		}})
 	}
-	for name, change := range map[string]func(*messaging.Mail){
-		"both":        func(*messaging.Mail) {},
-		"text":        func(m *messaging.Mail) { m.HTML = "" },
-		"html":        func(m *messaging.Mail) { m.Text = "" },
-		"unsubscribe": func(m *messaging.Mail) { m.Unsubscribe = "https://api.example.com/" + strings.Repeat("x", 400) },
-		"strange":     func(m *messaging.Mail) { m.Subject, m.Text = strings.Repeat("Ä  ", 200), "\n\n.\n \n\n\r\n" },
-		"long":        func(m *messaging.Mail) { m.HTML = strings.Repeat("<p>ö</p>\r\n", 50_000) },
+	for name, change := range map[string]func(*mails.Mail){
+		"both":        func(*mails.Mail) {},
+		"text":        func(m *mails.Mail) { m.HTML = "" },
+		"html":        func(m *mails.Mail) { m.Text = "" },
+		"unsubscribe": func(m *mails.Mail) { m.Unsubscribe = "https://api.example.com/" + strings.Repeat("x", 400) },
+		"strange":     func(m *mails.Mail) { m.Subject, m.Text = strings.Repeat("Ä  ", 200), "\n\n.\n \n\n\r\n" },
+		"long":        func(m *mails.Mail) { m.HTML = strings.Repeat("<p>ö</p>\r\n", 50_000) },
 	} {
-		m := messaging.Mail{
+		m := mails.Mail{
 			ID: eventID, To: "a@example.org", Subject: "Grüße", Text: "text\n", HTML: "<p>html</p>", Date: now(),
 			From: stdmail.Address{Name: "Käse", Address: "no-reply@customer.example"},
-			DKIM: &messaging.DKIM{Domain: "customer.example", Selector: "w1", Key: key},
+			DKIM: &domains.DKIM{Domain: "customer.example", Selector: "w1", Key: key},
 		}
 		change(&m)
 		msg, err := eml.Build(m, stdmail.Address{Address: "no-reply@example.com"})

@@ -14,7 +14,8 @@ import (
 	"github.com/wneessen/go-mail"
 
 	"waitlist.internal/libs/mailtext"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
+	"waitlist.internal/services/messaging/mails"
 )
 
 // signature is the name of the DKIM header.
@@ -31,8 +32,8 @@ func ParseFrom(s string) (stdmail.Address, error) {
 
 // Build returns m as a text part, an HTML part, or both as alternatives, signed if it has a key. from is
 // the sender of mails without one. The same mail always has the same Message-ID and bytes, except for
-// its signature and the order of its headers. The error is a *messaging.RefusedError.
-func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
+// its signature and the order of its headers. The error is a *mails.RefusedError.
+func Build(m mails.Mail, from stdmail.Address) (*mail.Msg, error) {
 	// The id is random and newer than the content, so the body cannot contain the boundary.
 	msg := mail.NewMsg(mail.WithNoDefaultUserAgent(), mail.WithBoundary("part-"+m.ID))
 	// Bounces go to the default sender, whatever the mail's own sender is.
@@ -45,7 +46,7 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	msg.FromMailAddress(&sender)
 	if err := msg.To(m.To); err != nil {
 		// The library's error contains the address, which must not be logged.
-		return nil, &messaging.RefusedError{Reason: "the recipient is not an address"}
+		return nil, &mails.RefusedError{Reason: "the recipient is not an address"}
 	}
 	if subject := mailtext.OneLine(m.Subject); plain(subject) {
 		msg.Subject(subject)
@@ -59,7 +60,7 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
 	if m.Unsubscribe != "" {
 		if strings.ContainsFunc(m.Unsubscribe, func(r rune) bool { return r <= ' ' || r > '~' || r == '<' || r == '>' }) {
-			return nil, &messaging.RefusedError{Reason: "the unsubscribe link is not a URL"}
+			return nil, &mails.RefusedError{Reason: "the unsubscribe link is not a URL"}
 		}
 		// The library's one-click function refuses http URLs, which development machines use, and
 		// writes the two headers in random order.
@@ -77,7 +78,7 @@ func Build(m messaging.Mail, from stdmail.Address) (*mail.Msg, error) {
 	}
 	if m.DKIM != nil {
 		if err := sign(msg, *m.DKIM); err != nil {
-			return nil, &messaging.RefusedError{Reason: err.Error()}
+			return nil, &mails.RefusedError{Reason: err.Error()}
 		}
 	}
 	return msg, nil
@@ -116,7 +117,7 @@ func encodedWords(s string) string {
 
 // sign adds a signature over everything that mail programs show or act upon. The mail library's own
 // signing breaks long lists of headers and thereby the signature.
-func sign(msg *mail.Msg, key messaging.DKIM) error {
+func sign(msg *mail.Msg, key domains.DKIM) error {
 	signer, err := dkim.NewSigner(&dkim.SignOptions{
 		Domain: key.Domain, Selector: key.Selector, Signer: key.Key,
 		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed,

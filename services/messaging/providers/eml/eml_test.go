@@ -22,7 +22,7 @@ import (
 
 	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/libs/token"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/eml"
 )
 
@@ -45,30 +45,30 @@ func ring(t *testing.T) *token.Ring {
 	return r
 }
 
-func requests() map[string]messaging.Request {
-	return map[string]messaging.Request{
+func requests() map[string]mails.Request {
+	return map[string]mails.Request{
 		"account_verification": {
-			EventID: eventID, Kind: messaging.AccountVerification, Recipient: "owner@example.com", AccountID: accountID, Generation: 3,
+			EventID: eventID, Kind: mails.AccountVerification, Recipient: "owner@example.com", AccountID: accountID, Generation: 3,
 			ExpiresAt: now().Add(24 * time.Hour),
 		},
 		"password_reset": {
-			EventID: eventID, Kind: messaging.PasswordReset, Recipient: "owner@example.com", AccountID: accountID, Generation: 7,
+			EventID: eventID, Kind: mails.PasswordReset, Recipient: "owner@example.com", AccountID: accountID, Generation: 7,
 			ExpiresAt: now().Add(time.Hour),
 		},
 		"team_invite": {
-			EventID: eventID, Kind: messaging.TeamInvite, Recipient: "o'hara+x%y@example.com", AccountID: accountID,
+			EventID: eventID, Kind: mails.TeamInvite, Recipient: "o'hara+x%y@example.com", AccountID: accountID,
 			OwnerEmail: "owner@example.com", Role: "admin",
 		},
 		"signup_verification": {
-			EventID: eventID, Kind: messaging.SignupVerification, Recipient: "o'hara+x%y@example.com", WaitlistID: waitlistID,
+			EventID: eventID, Kind: mails.SignupVerification, Recipient: "o'hara+x%y@example.com", WaitlistID: waitlistID,
 			WaitlistName: "Käsekuchen & <Friends>", Number: 42,
 		},
 	}
 }
 
-func build(t *testing.T, r messaging.Request) []byte {
+func build(t *testing.T, r mails.Request) []byte {
 	t.Helper()
-	c, err := messaging.NewComposer(ring(t), ring(t), "https://join.example.com/", "https://api.example.com/v1")
+	c, err := mails.NewComposer(ring(t), ring(t), "https://join.example.com/", "https://api.example.com/v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,9 +162,9 @@ func TestTokensInLinksWork(t *testing.T) {
 		}
 		q := u.Query()
 		switch req.Kind {
-		case messaging.AccountVerification, messaging.PasswordReset:
+		case mails.AccountVerification, mails.PasswordReset:
 			purpose, path := token.VerifyAccount, "/verify-email"
-			if req.Kind == messaging.PasswordReset {
+			if req.Kind == mails.PasswordReset {
 				purpose, path = token.ResetPassword, "/reset-password"
 			}
 			id, generation, inner, err := token.ParseAccount(q.Get("token"))
@@ -177,16 +177,16 @@ func TestTokensInLinksWork(t *testing.T) {
 			if r.Verify(purpose, token.AccountSubject(id, generation), inner, req.ExpiresAt) == nil {
 				t.Error(name, "outlives the request")
 			}
-		case messaging.TeamInvite:
+		case mails.TeamInvite:
 			if u.Path != "/login" || q.Get("email") != req.Recipient || len(links) != 1 {
 				t.Errorf("%s: %v", name, links)
 			}
-		case messaging.SignupVerification:
+		case mails.SignupVerification:
 			if u.Path != "/verify" || q.Get("waitlist") != waitlistID || q.Get("email") != req.Recipient || len(links) != 1 {
 				t.Errorf("%s: %s", name, u)
 			}
 			if err := r.Verify(token.VerifySignup, token.SignupSubject(waitlistID, 42), q.Get("token"),
-				now().Add(messaging.SignupTokenTTL-time.Second)); err != nil {
+				now().Add(mails.SignupTokenTTL-time.Second)); err != nil {
 				t.Error(name, err)
 			}
 		}
@@ -222,7 +222,7 @@ func TestSubjectsArriveAsTheyAre(t *testing.T) {
 		"?= =? =", "a =?utf-8?q?=0D=0ABcc:_victim@example.com?= b", strings.Repeat("=?utf-8?b?eA==?= ", 40) + "Ä 😀",
 		strings.Repeat("=?😀", 60), "Grüße " + strings.Repeat("ü", 200), "=?utf-8?q?x?=\r\nBcc: victim@example.com",
 	} {
-		msg, err := eml.Build(messaging.Mail{ID: eventID, To: "a@example.org", Subject: subject, Text: "text", Date: now()},
+		msg, err := eml.Build(mails.Mail{ID: eventID, To: "a@example.org", Subject: subject, Text: "text", Date: now()},
 			stdmail.Address{Address: "no-reply@example.com"})
 		if err != nil {
 			t.Fatal(err)
@@ -279,8 +279,8 @@ func TestInvitationsInjectNothing(t *testing.T) {
 
 func TestRecipientsInjectNothing(t *testing.T) {
 	for _, to := range []string{"", "a@b.c\r\nBcc: d@e.f", "a@b.c, d@e.f", "no address"} {
-		_, err := eml.Build(messaging.Mail{ID: eventID, To: to}, stdmail.Address{Address: "no-reply@example.com"})
-		if _, ok := errors.AsType[*messaging.RefusedError](err); !ok {
+		_, err := eml.Build(mails.Mail{ID: eventID, To: to}, stdmail.Address{Address: "no-reply@example.com"})
+		if _, ok := errors.AsType[*mails.RefusedError](err); !ok {
 			t.Errorf("%q: %v", to, err)
 		}
 	}

@@ -17,61 +17,62 @@ import (
 	"time"
 
 	"waitlist.internal/libs/token"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/eml"
+	"waitlist.internal/services/messaging/templates"
 )
 
 // letter is a mail about a signup, with its inputs.
 type letter struct {
-	request  messaging.Request
-	about    messaging.Mailing
-	template messaging.Template
+	request  mails.Request
+	about    mails.Mailing
+	template templates.Template
 }
 
 func letters() map[string]letter {
 	const all = "{{email}} {{first_name}} {{last_name}} {{position}} {{referral_count}} {{referral_link}} {{waitlist_name}} " +
 		"{{unsubscribe_url}} {{milestone}}"
-	request := func(kind messaging.Kind) messaging.Request {
-		return messaging.Request{EventID: eventID, Kind: kind, WaitlistID: waitlistID, Number: 42, Recipient: "o'hara+x%y@example.com"}
+	request := func(kind mails.Kind) mails.Request {
+		return mails.Request{EventID: eventID, Kind: kind, WaitlistID: waitlistID, Number: 42, Recipient: "o'hara+x%y@example.com"}
 	}
-	about := messaging.Mailing{
+	about := mails.Mailing{
 		OwnerID: accountID, WaitlistName: "Käsekuchen & <Friends>", Pro: true,
-		Signup: &messaging.Person{
+		Signup: &mails.Person{
 			Email: "o'hara+x%y@example.com", FirstName: "Söhnke <b>", LastName: `O'Hara "&"`, Position: 1017, ReferralCount: 5,
 			ReferralToken: "0123456789abcdef0123456789abcdef",
 		},
 	}
 	hidden := about
-	hidden.Signup = &messaging.Person{Email: about.Signup.Email, ReferralToken: about.Signup.ReferralToken, ReferralCount: 1}
-	milestone := request(messaging.ReferralMilestone)
+	hidden.Signup = &mails.Person{Email: about.Signup.Email, ReferralToken: about.Signup.ReferralToken, ReferralCount: 1}
+	milestone := request(mails.ReferralMilestone)
 	milestone.Milestone = 5
-	offboarding := request(messaging.Offboarding)
+	offboarding := request(mails.Offboarding)
 	offboarding.FirstName, offboarding.LastName = about.Signup.FirstName, about.Signup.LastName
 	return map[string]letter{
-		"referral_notification":        {request: request(messaging.ReferralNotification), about: about},
-		"referral_notification_hidden": {request: request(messaging.ReferralNotification), about: hidden},
-		"signup_link":                  {request: request(messaging.SignupLink), about: about},
-		"referral_milestone": {milestone, about, messaging.Template{
-			Type: messaging.MilestoneTemplate, Subject: "{{milestone}} friends, {{first_name}}!",
+		"referral_notification":        {request: request(mails.ReferralNotification), about: about},
+		"referral_notification_hidden": {request: request(mails.ReferralNotification), about: hidden},
+		"signup_link":                  {request: request(mails.SignupLink), about: about},
+		"referral_milestone": {milestone, about, templates.Template{
+			Type: templates.Milestone, Subject: "{{milestone}} friends, {{first_name}}!",
 			HTML: "<html><body><p>" + all + "</p>\n<a href=\"{{referral_link}}\">share</a></body></html>", Text: all + "\n",
 		}},
-		"signup_confirmation": {request(messaging.SignupConfirmation), about, messaging.Template{
-			Type: messaging.ConfirmationTemplate, Subject: "Welcome to {{waitlist_name}}",
+		"signup_confirmation": {request(mails.SignupConfirmation), about, templates.Template{
+			Type: templates.Confirmation, Subject: "Welcome to {{waitlist_name}}",
 			HTML: "<p>" + strings.ReplaceAll(all, " {{milestone}}", "") + "</p>", Text: "Hello {{first_name}}.",
 		}},
-		"signup_confirmation_text": {request(messaging.SignupConfirmation), hidden, messaging.Template{
-			Type: messaging.ConfirmationTemplate, Subject: "Welcome", Text: "Hello {{first_name}}, number {{position}}.",
+		"signup_confirmation_text": {request(mails.SignupConfirmation), hidden, templates.Template{
+			Type: templates.Confirmation, Subject: "Welcome", Text: "Hello {{first_name}}, number {{position}}.",
 		}},
-		"offboarding": {offboarding, messaging.Mailing{OwnerID: accountID, WaitlistName: about.WaitlistName, Pro: true}, messaging.Template{
-			Type: messaging.OffboardingTemplate, Subject: "Goodbye {{first_name}}",
+		"offboarding": {offboarding, mails.Mailing{OwnerID: accountID, WaitlistName: about.WaitlistName, Pro: true}, templates.Template{
+			Type: templates.Offboarding, Subject: "Goodbye {{first_name}}",
 			HTML: "<p>" + strings.ReplaceAll(all, " {{milestone}}", "") + "</p>",
 		}},
 	}
 }
 
-func composer(t *testing.T) *messaging.Composer {
+func composer(t *testing.T) *mails.Composer {
 	t.Helper()
-	c, err := messaging.NewComposer(ring(t), ring(t), "https://join.example.com/", "https://api.example.com/v1")
+	c, err := mails.NewComposer(ring(t), ring(t), "https://join.example.com/", "https://api.example.com/v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func composer(t *testing.T) *messaging.Composer {
 
 func (l letter) build(t *testing.T) []byte {
 	t.Helper()
-	var m messaging.Mail
+	var m mails.Mail
 	var err error
 	if l.template.Type == "" {
 		m, err = composer(t).ComposeForSignup(l.request, l.about, now())
@@ -136,8 +137,8 @@ func TestGoldenSignupMails(t *testing.T) {
 }
 
 func TestGoldenTrialEnding(t *testing.T) {
-	golden(t, "trial_ending.eml", build(t, messaging.Request{
-		EventID: eventID, Kind: messaging.TrialEnding, Recipient: "o'hara+x%y@example.com", AccountID: accountID,
+	golden(t, "trial_ending.eml", build(t, mails.Request{
+		EventID: eventID, Kind: mails.TrialEnding, Recipient: "o'hara+x%y@example.com", AccountID: accountID,
 		ExpiresAt: now().Add(24 * time.Hour),
 	}))
 }

@@ -12,11 +12,11 @@ import (
 	stdmail "net/mail"
 	"os"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/eml"
 )
 
-// Provider implements messaging.Provider.
+// Provider implements mails.Provider.
 type Provider struct {
 	root *os.Root
 	from stdmail.Address
@@ -34,12 +34,12 @@ func New(dir string, from stdmail.Address) (*Provider, error) {
 	return &Provider{root, from}, nil
 }
 
-// Close implements messaging.Provider.
+// Close implements mails.Provider.
 func (p *Provider) Close() error { return p.root.Close() }
 
-// Send implements messaging.Provider. It does nothing if the file exists, because the mail was sent
+// Send implements mails.Provider. It does nothing if the file exists, because the mail was sent
 // before. Readers of the folder see only complete files, which survive a crash after Send returned nil.
-func (p *Provider) Send(_ context.Context, m messaging.Mail) error {
+func (p *Provider) Send(_ context.Context, m mails.Mail) error {
 	name := m.ID + ".eml"
 	if _, err := p.root.Stat(name); err == nil {
 		return nil

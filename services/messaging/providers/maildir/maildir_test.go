@@ -12,14 +12,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/maildir"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func mail(id string) messaging.Mail {
-	return messaging.Mail{ID: id, To: "a@example.com", Subject: "s", Text: "text", HTML: "<p>html</p>", Date: time.Now()}
+func mail(id string) mails.Mail {
+	return mails.Mail{ID: id, To: "a@example.com", Subject: "s", Text: "text", HTML: "<p>html</p>", Date: time.Now()}
 }
 
 func TestOneWholeFilePerMail(t *testing.T) {
@@ -49,7 +49,7 @@ func TestOneWholeFilePerMail(t *testing.T) {
 	if err != nil || !strings.Contains(string(first), "Message-ID: <0197f0c4@localhost>") {
 		t.Fatalf("%s, %v", first, err)
 	}
-	if err := p.Send(t.Context(), messaging.Mail{ID: "0197f0c4", To: "b@example.com"}); err != nil {
+	if err := p.Send(t.Context(), mails.Mail{ID: "0197f0c4", To: "b@example.com"}); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile(filepath.Join(dir, "0197f0c4.eml")); err != nil || string(again) != string(first) {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 )
 
 // From is the default sender of providers under test.
@@ -47,7 +47,7 @@ const (
 
 // Fixture is a provider and its server.
 type Fixture struct {
-	Provider messaging.Provider
+	Provider mails.Provider
 	// Received returns the received mails.
 	Received func() []Received
 	// Fail sets the server's failure from now on. It returns false if the server does not support
@@ -61,8 +61,8 @@ type Fixture struct {
 
 const recipient = "o'hara+x@example.org"
 
-func mail(id string) messaging.Mail {
-	return messaging.Mail{
+func mail(id string) mails.Mail {
+	return mails.Mail{
 		ID: id, To: recipient, Subject: "Grüße & <more>", Text: "text\n.\nmöre\n", HTML: "<p>möre</p>\n",
 		Date: time.Now().UTC().Truncate(time.Second),
 	}
@@ -75,15 +75,15 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		f := open(t)
 		for _, tc := range []struct {
 			name   string
-			change func(*messaging.Mail)
+			change func(*mails.Mail)
 		}{
-			{"both", func(*messaging.Mail) {}},
-			{"text", func(m *messaging.Mail) { m.HTML = "" }},
-			{"html", func(m *messaging.Mail) { m.Text = "" }},
-			{"unsubscribe", func(m *messaging.Mail) {
+			{"both", func(*mails.Mail) {}},
+			{"text", func(m *mails.Mail) { m.HTML = "" }},
+			{"html", func(m *mails.Mail) { m.Text = "" }},
+			{"unsubscribe", func(m *mails.Mail) {
 				m.Unsubscribe = "https://api.example.com/v1/public/waitlists/x/unsubscribe?email=o%27hara%2Bx%40example.org&token=t"
 			}},
-			{"sender", func(m *messaging.Mail) {
+			{"sender", func(m *mails.Mail) {
 				m.From = stdmail.Address{Name: "Käse, GmbH", Address: "no-reply@kunde.example"}
 			}},
 		} {
@@ -117,18 +117,18 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 
 	t.Run("nothing is injected", func(t *testing.T) {
 		f := open(t)
-		for i, change := range []func(*messaging.Mail){
-			func(m *messaging.Mail) { m.Subject = "x\r\nBcc: victim@example.com" },
-			func(m *messaging.Mail) { m.Subject = "x\n\nbody" },
-			func(m *messaging.Mail) {
+		for i, change := range []func(*mails.Mail){
+			func(m *mails.Mail) { m.Subject = "x\r\nBcc: victim@example.com" },
+			func(m *mails.Mail) { m.Subject = "x\n\nbody" },
+			func(m *mails.Mail) {
 				m.From = stdmail.Address{Name: "x\r\nBcc: victim@example.com", Address: "a@b.example"}
 			},
-			func(m *messaging.Mail) { m.Unsubscribe = "https://a.example/\r\nBcc: victim@example.com" },
+			func(m *mails.Mail) { m.Unsubscribe = "https://a.example/\r\nBcc: victim@example.com" },
 		} {
 			m := mail(fmt.Sprint("inject", i))
 			change(&m)
 			err := f.Provider.Send(t.Context(), m)
-			if _, refused := errors.AsType[*messaging.RefusedError](err); err != nil && !refused {
+			if _, refused := errors.AsType[*mails.RefusedError](err); err != nil && !refused {
 				t.Errorf("%d: %v", i, err)
 			}
 			if err != nil {
@@ -259,15 +259,15 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 
 	t.Run("batches", func(t *testing.T) {
 		f := open(t)
-		if p, ok := f.Provider.(messaging.BatchProvider); ok {
+		if p, ok := f.Provider.(mails.BatchProvider); ok {
 			batches(t, f, p)
 		}
 	})
 }
 
-func batches(t *testing.T, f Fixture, p messaging.BatchProvider) {
+func batches(t *testing.T, f Fixture, p mails.BatchProvider) {
 	t.Helper()
-	mails := make([]messaging.Mail, messaging.MaxBatch)
+	mails := make([]mails.Mail, mails.MaxBatch)
 	for i := range mails {
 		mails[i] = mail(fmt.Sprint("batch", i))
 		mails[i].To = fmt.Sprintf("p%d@example.org", i)
@@ -320,12 +320,12 @@ func batches(t *testing.T, f Fixture, p messaging.BatchProvider) {
 }
 
 func refused(err error) bool {
-	_, ok := errors.AsType[*messaging.RefusedError](err)
+	_, ok := errors.AsType[*mails.RefusedError](err)
 	return ok
 }
 
 func deferred(err error) bool {
-	_, ok := errors.AsType[*messaging.DeferredError](err)
+	_, ok := errors.AsType[*mails.DeferredError](err)
 	return ok
 }
 

@@ -9,7 +9,7 @@ import (
 	api "github.com/resend/resend-go/v3"
 
 	"waitlist.internal/libs/apierr"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
 )
 
 const (
@@ -23,17 +23,17 @@ const (
 
 // Domains verifies domains through Resend, which signs their mails. All our accounts share one Resend
 // account, in which a domain exists once, so each claim also has its own ownership record. Domains
-// implements messaging.Prover.
+// implements domains.Prover.
 type Domains struct {
 	Provider *Provider
-	Texts    messaging.Texts
+	Texts    domains.Texts
 }
 
-// Method implements messaging.Prover.
+// Method implements domains.Prover.
 func (Domains) Method() string { return "resend" }
 
-// Begin implements messaging.Prover. Claims on the same domain share its registration with Resend.
-func (d Domains) Begin(ctx context.Context, domain string) (messaging.Claim, error) {
+// Begin implements domains.Prover. Claims on the same domain share its registration with Resend.
+func (d Domains) Begin(ctx context.Context, domain string) (domains.Claim, error) {
 	created, err := call(ctx, func(ctx context.Context) (api.CreateDomainResponse, error) {
 		return d.Provider.api.Domains.CreateWithContext(ctx, &api.CreateDomainRequest{Name: domain})
 	})
@@ -43,15 +43,15 @@ func (d Domains) Begin(ctx context.Context, domain string) (messaging.Claim, err
 	if refused(err) {
 		known, lookup := d.known(ctx, domain)
 		if lookup != nil {
-			return messaging.Claim{}, away(lookup)
+			return domains.Claim{}, away(lookup)
 		}
 		if known.Id != "" {
 			return claim(domain, known.Id, known.Records, false), nil
 		}
 		field := apierr.Field{Field: "domain", Message: "The mail provider does not accept this domain."}
-		return messaging.Claim{}, apierr.Validation(field).WithCause(err)
+		return domains.Claim{}, apierr.Validation(field).WithCause(err)
 	}
-	return messaging.Claim{}, away(err)
+	return domains.Claim{}, away(err)
 }
 
 // known returns the domain that is registered with Resend under a name, or a zero value.
@@ -82,8 +82,8 @@ func (d Domains) get(ctx context.Context, id string) (api.Domain, error) {
 
 // claim returns the records for the owner to publish: our ownership record, and Resend's, whose names are
 // relative to the domain.
-func claim(domain, id string, records []api.Record, registered bool) messaging.Claim {
-	c := messaging.Claim{ExternalID: id, Registered: registered, Records: []messaging.Record{messaging.OwnershipRecord(domain)}}
+func claim(domain, id string, records []api.Record, registered bool) domains.Claim {
+	c := domains.Claim{ExternalID: id, Registered: registered, Records: []domains.Record{domains.OwnershipRecord(domain)}}
 	for _, r := range records {
 		value := r.Value
 		if p := r.Priority.String(); r.Type == "MX" && p != "" {
@@ -93,16 +93,16 @@ func claim(domain, id string, records []api.Record, registered bool) messaging.C
 		if name != domain && !strings.HasSuffix(name, "."+domain) {
 			name = strings.TrimPrefix(name+"."+domain, ".")
 		}
-		c.Records = append(c.Records, messaging.Record{
+		c.Records = append(c.Records, domains.Record{
 			Type: r.Type, Name: name, Value: value, Purpose: r.Record + ": required by the mail provider", TTL: recordTTL,
 		})
 	}
 	return c
 }
 
-// Proven implements messaging.Prover.
-func (d Domains) Proven(ctx context.Context, claimed messaging.Domain) (bool, error) {
-	ours, err := messaging.Published(ctx, d.Texts, claimed.Records)
+// Proven implements domains.Prover.
+func (d Domains) Proven(ctx context.Context, claimed domains.Domain) (bool, error) {
+	ours, err := domains.Published(ctx, d.Texts, claimed.Records)
 	if err != nil || !ours {
 		return false, err
 	}
@@ -124,7 +124,7 @@ func (d Domains) Proven(ctx context.Context, claimed messaging.Domain) (bool, er
 	return found.Status == verified, nil
 }
 
-// Release implements messaging.Prover.
+// Release implements domains.Prover.
 func (d Domains) Release(ctx context.Context, externalID string) error {
 	if externalID == "" {
 		return nil

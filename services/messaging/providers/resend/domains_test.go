@@ -10,22 +10,23 @@ import (
 	"time"
 
 	"waitlist.internal/libs/apierr"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/domains"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/resend"
 	"waitlist.internal/services/messaging/providers/resendtest"
 )
 
-// zone holds the TXT records that name servers answer with. It implements messaging.Texts.
+// zone holds the TXT records that name servers answer with. It implements domains.Texts.
 type zone map[string]string
 
 func (z zone) Texts(_ context.Context, name string) ([]string, error) {
 	if z == nil {
-		return nil, messaging.ErrNoAnswer
+		return nil, domains.ErrNoAnswer
 	}
 	return []string{z[name]}, nil
 }
 
-func published(c messaging.Claim) zone {
+func published(c domains.Claim) zone {
 	z := zone{}
 	for _, r := range c.Records {
 		if r.Type == "TXT" {
@@ -65,7 +66,7 @@ func TestDomainsAreProvenThroughTheAPI(t *testing.T) {
 		name   string
 		texts  zone
 		status string
-		claim  messaging.Claim
+		claim  domains.Claim
 		want   bool
 	}{
 		{"neither", zone{}, "not_started", first, false},
@@ -77,18 +78,18 @@ func TestDomainsAreProvenThroughTheAPI(t *testing.T) {
 	} {
 		s.SetStatus("news.example.com", tc.status)
 		d.Texts = tc.texts
-		if proven, err := d.Proven(t.Context(), messaging.Domain{Name: "news.example.com", Claim: tc.claim}); proven != tc.want || err != nil {
+		if proven, err := d.Proven(t.Context(), domains.Domain{Name: "news.example.com", Claim: tc.claim}); proven != tc.want || err != nil {
 			t.Errorf("%s: %v, %v", tc.name, proven, err)
 		}
 	}
 	// Resend checks the records on request.
 	s.SetStatus("news.example.com", "not_started")
 	d.Texts = published(first)
-	if _, err := d.Proven(t.Context(), messaging.Domain{Claim: first}); err != nil || s.Domains()["news.example.com"].Status != "pending" {
+	if _, err := d.Proven(t.Context(), domains.Domain{Claim: first}); err != nil || s.Domains()["news.example.com"].Status != "pending" {
 		t.Errorf("%v, %+v", err, s.Domains())
 	}
 	d.Texts = zone(nil)
-	if _, err := d.Proven(t.Context(), messaging.Domain{Claim: first}); err == nil || apierr.Is(err, apierr.ExternalServiceError) {
+	if _, err := d.Proven(t.Context(), domains.Domain{Claim: first}); err == nil || apierr.Is(err, apierr.ExternalServiceError) {
 		t.Errorf("without an answer: %v", err)
 	}
 	d.Texts = published(first)
@@ -97,7 +98,7 @@ func TestDomainsAreProvenThroughTheAPI(t *testing.T) {
 			t.Errorf("%v, %v", err, s.Domains())
 		}
 	}
-	if proven, err := d.Proven(t.Context(), messaging.Domain{Claim: first}); proven || err != nil {
+	if proven, err := d.Proven(t.Context(), domains.Domain{Claim: first}); proven || err != nil {
 		t.Errorf("a domain that Resend forgot: %v, %v", proven, err)
 	}
 }
@@ -113,7 +114,7 @@ func TestWhereTheAPIFails(t *testing.T) {
 	for _, status := range []int{429, 500, 401, 404} {
 		s.Fail = func(*http.Request) *resendtest.Failure { return &resendtest.Failure{Status: status, Name: "x"} }
 		_, begun := d.Begin(t.Context(), "other.example.com")
-		_, proven := d.Proven(t.Context(), messaging.Domain{Claim: first})
+		_, proven := d.Proven(t.Context(), domains.Domain{Claim: first})
 		for what, err := range map[string]error{"begin": begun, "proven": proven, "release": d.Release(t.Context(), first.ExternalID)} {
 			if !apierr.Is(err, apierr.ExternalServiceError) {
 				t.Errorf("%d at %s: %v", status, what, err)
@@ -137,7 +138,7 @@ type suppressed struct {
 	taken map[string]string
 }
 
-func (s *suppressed) Suppress(_ context.Context, id string, reason messaging.SuppressionReason, emails []string) error {
+func (s *suppressed) Suppress(_ context.Context, id string, reason mails.SuppressionReason, emails []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken[id] = string(reason) + " " + strings.Join(emails, ",")

@@ -14,7 +14,7 @@ import (
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/emailaddr"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 // Suppressor stores suppressed addresses.
 type Suppressor interface {
 	// Suppress suppresses addresses, once per notification.
-	Suppress(ctx context.Context, notificationID string, reason messaging.SuppressionReason, emails []string) error
+	Suppress(ctx context.Context, notificationID string, reason mails.SuppressionReason, emails []string) error
 }
 
 // Notifications processes Resend's notifications: it suppresses addresses that bounce permanently, and
@@ -76,12 +76,12 @@ func (n *Notifications) Take(ctx context.Context, header http.Header, raw []byte
 	if err := json.Unmarshal(raw, &sent); err != nil {
 		return apierr.New(apierr.InvalidBody, "The body is not a notification.").WithCause(err)
 	}
-	var reason messaging.SuppressionReason
+	var reason mails.SuppressionReason
 	switch {
 	case sent.Type == api.EventEmailComplained:
-		reason = messaging.Complained
+		reason = mails.Complained
 	case sent.Type == api.EventEmailBounced && strings.EqualFold(sent.Data.Bounce.Type, permanent):
-		reason = messaging.Bounced
+		reason = mails.Bounced
 	default:
 		return nil
 	}

@@ -21,7 +21,7 @@ import (
 
 	"waitlist.internal/libs/emailaddr"
 	"waitlist.internal/libs/mailtext"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/outbound"
 )
 
@@ -46,7 +46,7 @@ type Config struct {
 	From    stdmail.Address
 }
 
-// Provider implements messaging.BatchProvider.
+// Provider implements mails.BatchProvider.
 type Provider struct {
 	api  *api.Client
 	http outbound.Client
@@ -71,14 +71,14 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
-// Close implements messaging.Provider.
+// Close implements mails.Provider.
 func (p *Provider) Close() error {
 	p.http.Close()
 	return nil
 }
 
-// Send implements messaging.Provider. The mail's id is its idempotency key.
-func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
+// Send implements mails.Provider. The mail's id is its idempotency key.
+func (p *Provider) Send(ctx context.Context, m mails.Mail) error {
 	req, err := p.request(m)
 	if err != nil {
 		return err
@@ -89,13 +89,13 @@ func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
 	return taken(err)
 }
 
-// SendBatch implements messaging.BatchProvider. If Resend refuses the batch as a whole, SendBatch sends
+// SendBatch implements mails.BatchProvider. If Resend refuses the batch as a whole, SendBatch sends
 // its mails one by one.
-func (p *Provider) SendBatch(ctx context.Context, key string, mails []messaging.Mail) []error {
-	errs := make([]error, len(mails))
+func (p *Provider) SendBatch(ctx context.Context, key string, batch []mails.Mail) []error {
+	errs := make([]error, len(batch))
 	var reqs []*api.SendEmailRequest
 	var index []int // positions of reqs in mails
-	for i, m := range mails {
+	for i, m := range batch {
 		req, err := p.request(m)
 		if err != nil {
 			errs[i] = err
@@ -114,7 +114,7 @@ func (p *Provider) SendBatch(ctx context.Context, key string, mails []messaging.
 	})
 	if refused(err) {
 		for _, i := range index {
-			errs[i] = p.Send(ctx, mails[i])
+			errs[i] = p.Send(ctx, batch[i])
 		}
 		return errs
 	}
@@ -130,17 +130,17 @@ func (p *Provider) SendBatch(ctx context.Context, key string, mails []messaging.
 	for _, e := range res.Errors {
 		if e.Index >= 0 && e.Index < len(index) {
 			// The message often contains the address, which must not be logged.
-			errs[index[e.Index]] = &messaging.RefusedError{Reason: "in a batch"}
+			errs[index[e.Index]] = &mails.RefusedError{Reason: "in a batch"}
 		}
 	}
 	return errs
 }
 
-// request converts m to the API's form. The error is a *messaging.RefusedError.
-func (p *Provider) request(m messaging.Mail) (*api.SendEmailRequest, error) {
+// request converts m to the API's form. The error is a *mails.RefusedError.
+func (p *Provider) request(m mails.Mail) (*api.SendEmailRequest, error) {
 	to, err := emailaddr.Parse(m.To)
 	if err != nil {
-		return nil, &messaging.RefusedError{Reason: "the recipient is not an address"}
+		return nil, &mails.RefusedError{Reason: "the recipient is not an address"}
 	}
 	from := m.From
 	if from == (stdmail.Address{}) {
@@ -217,13 +217,13 @@ func (e *apiError) Error() string {
 
 // refused reports whether Resend does not do what a call asks for.
 func refused(err error) bool {
-	_, ours := errors.AsType[*messaging.RefusedError](err)
-	_, doubtful := errors.AsType[*messaging.DoubtfulError](err)
+	_, ours := errors.AsType[*mails.RefusedError](err)
+	_, doubtful := errors.AsType[*mails.DoubtfulError](err)
 	return ours || doubtful
 }
 
-// call makes one call. The error is a *messaging.RefusedError or *messaging.DeferredError if it concerns
-// the content of the request, a *messaging.DoubtfulError if it concerns that or our account, an *apiError
+// call makes one call. The error is a *mails.RefusedError or *mails.DeferredError if it concerns
+// the content of the request, a *mails.DoubtfulError if it concerns that or our account, an *apiError
 // for other error answers, and otherwise a transport error.
 func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	var a answer
@@ -237,7 +237,7 @@ func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, er
 	failed := &apiError{a}
 	switch {
 	case a.name == sameInProgress:
-		return v, &messaging.DeferredError{Reason: failed.Error()}
+		return v, &mails.DeferredError{Reason: failed.Error()}
 	case a.status == http.StatusUnauthorized, a.name == invalidKey, a.name == restrictedKey,
 		a.status == http.StatusNotFound, a.status == http.StatusMethodNotAllowed, a.status == http.StatusConflict,
 		a.status == http.StatusTooManyRequests, a.status == http.StatusRequestTimeout, a.status/100 != 4:
@@ -245,9 +245,9 @@ func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, er
 		return v, failed
 	case a.status == http.StatusForbidden, a.status == http.StatusUnavailableForLegalReasons, a.name == invalidFrom, a.name == invalidAccess:
 		// A domain that is not verified, an account that may not send: that of one sender, or ours.
-		return v, &messaging.DoubtfulError{Reason: failed.Error()}
+		return v, &mails.DoubtfulError{Reason: failed.Error()}
 	}
-	return v, &messaging.RefusedError{Reason: failed.Error()}
+	return v, &mails.RefusedError{Reason: failed.Error()}
 }
 
 // taken returns err, or nil if it means that Resend accepted other content under the same key. That was

@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/providertest"
 	"waitlist.internal/services/messaging/providers/resend"
 	"waitlist.internal/services/messaging/providers/resendtest"
@@ -38,8 +38,8 @@ func start(t *testing.T) (*resendtest.Server, *resend.Provider) {
 	return s, p
 }
 
-func mail(id, to string) messaging.Mail {
-	return messaging.Mail{ID: id, To: to, Subject: "s", Text: "text", Date: time.Now()}
+func mail(id, to string) mails.Mail {
+	return mails.Mail{ID: id, To: to, Subject: "s", Text: "text", Date: time.Now()}
 }
 
 func TestProvider(t *testing.T) {
@@ -108,11 +108,11 @@ func TestAnswers(t *testing.T) {
 		s.Fail = func(*http.Request) *resendtest.Failure { return &resendtest.Failure{Status: tc.status, Name: tc.name} }
 		err := p.Send(t.Context(), mail("id", "o'hara@example.com"))
 		got := "away"
-		if _, ok := errors.AsType[*messaging.RefusedError](err); ok {
+		if _, ok := errors.AsType[*mails.RefusedError](err); ok {
 			got = "refused"
-		} else if _, ok := errors.AsType[*messaging.DeferredError](err); ok {
+		} else if _, ok := errors.AsType[*mails.DeferredError](err); ok {
 			got = "deferred"
-		} else if _, ok := errors.AsType[*messaging.DoubtfulError](err); ok {
+		} else if _, ok := errors.AsType[*mails.DoubtfulError](err); ok {
 			got = "doubtful"
 		} else if err == nil {
 			got = "taken"
@@ -131,17 +131,17 @@ func TestAnswers(t *testing.T) {
 func TestBatchesThatAreTooLarge(t *testing.T) {
 	s, p := start(t)
 	s.BodyLimit = 2000
-	var mails []messaging.Mail
+	var batch []mails.Mail
 	for _, to := range []string{"a@example.org", "b@example.org", "no@example.org", "c@example.org"} {
 		m := mail("mail-"+to, to)
 		m.Text = strings.Repeat("x", 800)
-		mails = append(mails, m)
+		batch = append(batch, m)
 	}
 	s.Refuse = func(to string) bool { return to == "no@example.org" }
 	for range 2 {
-		errs := p.SendBatch(t.Context(), "blast:0", mails)
+		errs := p.SendBatch(t.Context(), "blast:0", batch)
 		for i, err := range errs {
-			if _, refused := errors.AsType[*messaging.RefusedError](err); refused != (i == 2) || err != nil != (i == 2) {
+			if _, refused := errors.AsType[*mails.RefusedError](err); refused != (i == 2) || err != nil != (i == 2) {
 				t.Errorf("mail %d: %v", i, err)
 			}
 		}
@@ -154,12 +154,12 @@ func TestBatchesThatAreTooLarge(t *testing.T) {
 func TestRefusalsWithinABatch(t *testing.T) {
 	s, p := start(t)
 	s.Refuse = func(to string) bool { return to == "no@example.org" }
-	errs := p.SendBatch(t.Context(), "blast:0", []messaging.Mail{
+	errs := p.SendBatch(t.Context(), "blast:0", []mails.Mail{
 		mail("1", "nobody"), mail("2", "a@example.org"),
 		mail("3", "no@example.org"), mail("4", "b@example.org"),
 	})
 	for i, err := range errs {
-		_, refused := errors.AsType[*messaging.RefusedError](err)
+		_, refused := errors.AsType[*mails.RefusedError](err)
 		if bad := i == 0 || i == 2; refused != bad || err != nil != bad {
 			t.Errorf("mail %d: %v", i, err)
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"waitlist.internal/libs/token"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/smslog"
 )
 
@@ -19,7 +19,7 @@ func TestTheLogHasNeitherNumberNorText(t *testing.T) {
 	}
 	var b bytes.Buffer
 	p := smslog.Provider{Log: slog.New(slog.NewTextHandler(&b, nil)), Keys: ring}
-	if err := p.SendSMS(t.Context(), messaging.SMS{ID: "the-id", To: "+4915112345678", Text: "a secret"}); err != nil {
+	if err := p.SendSMS(t.Context(), mails.SMS{ID: "the-id", To: "+4915112345678", Text: "a secret"}); err != nil {
 		t.Fatal(err)
 	}
 	if line := b.String(); !strings.Contains(line, "the-id") || strings.Contains(line, "4915112345678") || strings.Contains(line, "secret") {

@@ -18,7 +18,7 @@ import (
 	gosmtp "github.com/wneessen/go-mail/smtp"
 
 	"waitlist.internal/libs/emailaddr"
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/eml"
 )
 
@@ -62,7 +62,7 @@ type Config struct {
 	TLSConfig *tls.Config
 }
 
-// Provider implements messaging.Provider.
+// Provider implements mails.Provider.
 type Provider struct {
 	// dialer connects and client sends, because their timeouts differ.
 	dialer, client *mail.Client
@@ -118,8 +118,8 @@ func New(cfg Config) (*Provider, error) {
 	return &Provider{dialer: dialer, client: client, from: cfg.From, size: cmp.Or(cfg.Connections, 4)}, nil
 }
 
-// Send implements messaging.Provider.
-func (p *Provider) Send(ctx context.Context, m messaging.Mail) error {
+// Send implements mails.Provider.
+func (p *Provider) Send(ctx context.Context, m mails.Mail) error {
 	msg, err := eml.Build(m, p.from)
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func (p *Provider) keep(c *gosmtp.Client) bool {
 	return true
 }
 
-// Close implements messaging.Provider.
+// Close implements mails.Provider.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -241,24 +241,24 @@ func outcome(err error) error {
 	reason := strings.TrimSpace(strconv.Itoa(code) + " " + status)
 	switch se.Reason {
 	case mail.ErrGetSender, mail.ErrGetRcpts, mail.ErrNoUnencoded:
-		return &messaging.RefusedError{Reason: "the mail is malformed"}
+		return &mails.RefusedError{Reason: "the mail is malformed"}
 	case mail.ErrSMTPMailFrom, mail.ErrSMTPRcptTo, mail.ErrSMTPData, mail.ErrSMTPDataClose:
 		switch {
 		case se.Reason != mail.ErrSMTPMailFrom && (code == 421 || code < 400):
 			// The connection was lost after the server had seen this mail. The mail may be the
 			// cause, so it must not hold up all others. If the server is away, the next
 			// connection fails, too.
-			return &messaging.DeferredError{Reason: "connection lost: " + reason}
+			return &mails.DeferredError{Reason: "connection lost: " + reason}
 		case se.Reason == mail.ErrSMTPMailFrom && code >= 500, code == 421:
 			// The server is shutting down, requires a login, or refuses the sender: all other
 			// mails would fail, too.
 			return fmt.Errorf("SMTP server is not usable: %s", reason)
 		case code >= 500 && aboutMail(code, status):
-			return &messaging.RefusedError{Reason: reason}
+			return &mails.RefusedError{Reason: reason}
 		case code >= 500:
-			return &messaging.DoubtfulError{Reason: reason}
+			return &mails.DoubtfulError{Reason: reason}
 		case code >= 400:
-			return &messaging.DeferredError{Reason: reason}
+			return &mails.DeferredError{Reason: reason}
 		}
 	}
 	return fmt.Errorf("SMTP server is unavailable: %s: %s", se.Reason, reason)

@@ -24,7 +24,7 @@ import (
 	gosmtp "github.com/emersion/go-smtp"
 	"go.uber.org/goleak"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/smtp"
 )
 
@@ -286,8 +286,8 @@ func provider(t *testing.T, s *server, change func(*smtp.Config)) *smtp.Provider
 	return p
 }
 
-func mail(id string) messaging.Mail {
-	return messaging.Mail{ID: id, To: "o'hara+x@example.com", Subject: "Grüße", Text: "text\n.\nmore", HTML: "<p>html</p>", Date: time.Now()}
+func mail(id string) mails.Mail {
+	return mails.Mail{ID: id, To: "o'hara+x@example.com", Subject: "Grüße", Text: "text\n.\nmore", HTML: "<p>html</p>", Date: time.Now()}
 }
 
 func TestEveryWayToConnect(t *testing.T) {
@@ -315,10 +315,10 @@ func TestEveryWayToConnect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, tc.mode)
 			err := provider(t, s, tc.change).Send(t.Context(), mail("id"))
-			_, mails := s.count()
+			_, taken := s.count()
 			if tc.ok {
-				if err != nil || mails != 1 {
-					t.Fatalf("%d mails, %v", mails, err)
+				if err != nil || taken != 1 {
+					t.Fatalf("%d mails, %v", taken, err)
 				}
 				if got := s.mails[0]; s.rcpts[0] != "o'hara+x@example.com" || !strings.Contains(got, "Message-ID: <id@example.com>") ||
 					!strings.Contains(got, "Gr=C3=BC=C3=9Fe") || !strings.Contains(got, "text\r\n.\r\nmore") {
@@ -327,10 +327,10 @@ func TestEveryWayToConnect(t *testing.T) {
 				return
 			}
 			// The server fails, not the mail: the sender waits for it.
-			_, refused := errors.AsType[*messaging.RefusedError](err)
-			_, deferred := errors.AsType[*messaging.DeferredError](err)
-			if err == nil || refused || deferred || mails != 0 {
-				t.Fatalf("%d mails, %v", mails, err)
+			_, refused := errors.AsType[*mails.RefusedError](err)
+			_, deferred := errors.AsType[*mails.DeferredError](err)
+			if err == nil || refused || deferred || taken != 0 {
+				t.Fatalf("%d mails, %v", taken, err)
 			}
 			if strings.Contains(err.Error(), password) {
 				t.Errorf("the password is in the error: %v", err)
@@ -429,11 +429,11 @@ func TestReplies(t *testing.T) {
 			}
 			err := p.Send(t.Context(), mail("id"))
 			got := "away"
-			if _, ok := errors.AsType[*messaging.RefusedError](err); ok {
+			if _, ok := errors.AsType[*mails.RefusedError](err); ok {
 				got = "refused"
-			} else if _, ok := errors.AsType[*messaging.DeferredError](err); ok {
+			} else if _, ok := errors.AsType[*mails.DeferredError](err); ok {
 				got = "deferred"
-			} else if _, ok := errors.AsType[*messaging.DoubtfulError](err); ok {
+			} else if _, ok := errors.AsType[*mails.DoubtfulError](err); ok {
 				got = "doubtful"
 			}
 			if err == nil || got != want {
@@ -480,7 +480,7 @@ func TestHangUps(t *testing.T) {
 			return nil
 		}
 		err := p.Send(t.Context(), mail("id"))
-		if _, ok := errors.AsType[*messaging.DeferredError](err); !ok || strings.Contains(err.Error(), "@") {
+		if _, ok := errors.AsType[*mails.DeferredError](err); !ok || strings.Contains(err.Error(), "@") {
 			t.Errorf("hung up at %s: %v", step, err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"slices"
 	"strings"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/outbound"
 )
 
@@ -41,7 +41,7 @@ type Config struct {
 	BaseURL string
 }
 
-// Provider implements messaging.SMSProvider.
+// Provider implements mails.SMSProvider.
 type Provider struct {
 	cfg      Config
 	endpoint string
@@ -70,11 +70,11 @@ func New(cfg Config) (*Provider, error) {
 // Close ends idle connections.
 func (p *Provider) Close() { p.http.Close() }
 
-// SendSMS implements messaging.SMSProvider. Twilio has no idempotency keys, so a message whose answer is
+// SendSMS implements mails.SMSProvider. Twilio has no idempotency keys, so a message whose answer is
 // lost may arrive twice.
-func (p *Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
+func (p *Provider) SendSMS(ctx context.Context, m mails.SMS) error {
 	if !p.number.MatchString(m.To) {
-		return &messaging.RefusedError{Reason: "not an E.164 number"}
+		return &mails.RefusedError{Reason: "not an E.164 number"}
 	}
 	form := url.Values{"To": {m.To}, "Body": {shorten(m.Text)}}
 	if strings.HasPrefix(p.cfg.From, "MG") {
@@ -114,9 +114,9 @@ func (p *Provider) SendSMS(ctx context.Context, m messaging.SMS) error {
 		return errors.New(reason)
 	}
 	if slices.Contains(aboutMessage, e.Code) {
-		return &messaging.RefusedError{Reason: reason}
+		return &mails.RefusedError{Reason: reason}
 	}
-	return &messaging.DoubtfulError{Reason: reason}
+	return &mails.DoubtfulError{Reason: reason}
 }
 
 // shorten truncates s to maxText.

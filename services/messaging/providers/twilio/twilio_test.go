@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"waitlist.internal/services/messaging"
+	"waitlist.internal/services/messaging/mails"
 	"waitlist.internal/services/messaging/providers/twilio"
 	"waitlist.internal/services/messaging/providers/twiliotest"
 )
@@ -41,13 +41,13 @@ func outcome(err error) string {
 	if err == nil {
 		return "taken"
 	}
-	if _, ok := errors.AsType[*messaging.RefusedError](err); ok {
+	if _, ok := errors.AsType[*mails.RefusedError](err); ok {
 		return "refused"
 	}
-	if _, ok := errors.AsType[*messaging.DeferredError](err); ok {
+	if _, ok := errors.AsType[*mails.DeferredError](err); ok {
 		return "deferred"
 	}
-	if _, ok := errors.AsType[*messaging.DoubtfulError](err); ok {
+	if _, ok := errors.AsType[*mails.DoubtfulError](err); ok {
 		return "doubtful"
 	}
 	return "away"
@@ -56,11 +56,11 @@ func outcome(err error) string {
 func TestMessagesArrive(t *testing.T) {
 	for _, from := range []string{"+12025550123", "Waitlist", "MG0123456789abcdef"} {
 		s, p := start(t, func(c *twilio.Config) { c.From = from })
-		if err := p.SendSMS(t.Context(), messaging.SMS{ID: "1", To: number, Text: "Grüße & more: https://a.example/?x=1&y=%20"}); err != nil {
+		if err := p.SendSMS(t.Context(), mails.SMS{ID: "1", To: number, Text: "Grüße & more: https://a.example/?x=1&y=%20"}); err != nil {
 			t.Fatal(err)
 		}
 		// A long text is cut between characters.
-		if err := p.SendSMS(t.Context(), messaging.SMS{ID: "2", To: number, Text: strings.Repeat("x", 1599) + "😀" + "y"}); err != nil {
+		if err := p.SendSMS(t.Context(), mails.SMS{ID: "2", To: number, Text: strings.Repeat("x", 1599) + "😀" + "y"}); err != nil {
 			t.Fatal(err)
 		}
 		got := s.Messages()
@@ -75,7 +75,7 @@ func TestMessagesArrive(t *testing.T) {
 func TestWhatGoesWrong(t *testing.T) {
 	s, p := start(t, nil)
 	for _, to := range []string{"", "49151123", "+0123456789", "+49 151 12345678", number + "\r\n", "+49151123456789012", "+491510000"} {
-		if err := p.SendSMS(t.Context(), messaging.SMS{To: to, Text: "x"}); outcome(err) != "refused" {
+		if err := p.SendSMS(t.Context(), mails.SMS{To: to, Text: "x"}); outcome(err) != "refused" {
 			t.Errorf("%q: %v", to, err)
 		}
 	}
@@ -105,17 +105,17 @@ func TestWhatGoesWrong(t *testing.T) {
 		{twiliotest.Failure{Status: 302}, "away"},
 	} {
 		s.Fail = func() *twiliotest.Failure { return &tc.Failure }
-		err := p.SendSMS(t.Context(), messaging.SMS{To: number, Text: "x"})
+		err := p.SendSMS(t.Context(), mails.SMS{To: number, Text: "x"})
 		if outcome(err) != tc.want || strings.Contains(err.Error(), number) || strings.Contains(err.Error(), token) {
 			t.Errorf("%d, code %d: %s (%v), want %s", tc.Status, tc.Code, outcome(err), err, tc.want)
 		}
 	}
 	_, p = start(t, func(c *twilio.Config) { c.AuthToken = "another" })
-	if err := p.SendSMS(t.Context(), messaging.SMS{To: number, Text: "x"}); outcome(err) != "away" {
+	if err := p.SendSMS(t.Context(), mails.SMS{To: number, Text: "x"}); outcome(err) != "away" {
 		t.Error(err)
 	}
 	_, p = start(t, func(c *twilio.Config) { c.BaseURL = "http://127.0.0.1:1" })
-	if err := p.SendSMS(t.Context(), messaging.SMS{To: number, Text: "x"}); outcome(err) != "away" || strings.Contains(err.Error(), token) {
+	if err := p.SendSMS(t.Context(), mails.SMS{To: number, Text: "x"}); outcome(err) != "away" || strings.Contains(err.Error(), token) {
 		t.Error(err)
 	}
 }

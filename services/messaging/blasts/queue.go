@@ -1,4 +1,4 @@
-package messaging
+package blasts
 
 import (
 	"context"
@@ -33,7 +33,7 @@ type Batch struct {
 
 // Pending is the work that remains of a batch.
 type Pending struct {
-	BlastContent
+	Content
 	// Numbers are the recipients without an outcome, ascending. Ended counts the other
 	// recipients of the batch.
 	Numbers []int64
@@ -57,8 +57,8 @@ type Result struct {
 	Outcome Outcome
 }
 
-// BlastQueue stores the plans, batches and recipients of blasts.
-type BlastQueue interface {
+// Queue stores the plans, batches and recipients of blasts.
+type Queue interface {
 	// ClaimPlan claims the plan that has waited longest, for the duration of lease. ok is
 	// false if no plan is due.
 	ClaimPlan(ctx context.Context, lease time.Duration) (p Plan, ok bool, err error)

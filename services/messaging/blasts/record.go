@@ -1,4 +1,4 @@
-package messaging
+package blasts
 
 import (
 	"context"
@@ -7,13 +7,14 @@ import (
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/libs/work"
+	"waitlist.internal/services/messaging/mails"
 )
 
 const (
 	// recordWait is how long an outcome waits for others to be recorded with.
 	recordWait = 2 * time.Millisecond
-	// blastKeep is how long the recipients of an ended blast are kept.
-	blastKeep = 30 * 24 * time.Hour
+	// keep is how long the recipients of an ended blast are kept.
+	keep = 30 * 24 * time.Hour
 )
 
 // end hands a job with an outcome to the recorder. It blocks while the recorder is behind, which
@@ -70,10 +71,10 @@ func (b *Blaster) store(ctx context.Context, results []Result) bool {
 	}
 }
 
-// Prune deletes the recipients of blasts that ended blastKeep ago, until ctx is done.
+// Prune deletes the recipients of blasts that ended keep ago, until ctx is done.
 func (b *Blaster) Prune(ctx context.Context) error {
-	prune(ctx, func() (int64, error) {
-		n, err := b.Queue.PruneBlasts(ctx, b.Now().Add(-blastKeep))
+	mails.PruneHourly(ctx, func() (int64, error) {
+		n, err := b.Queue.PruneBlasts(ctx, b.Now().Add(-keep))
 		if err != nil {
 			b.Log.WarnContext(ctx, "blasts not pruned", telemetry.Err(err))
 		}

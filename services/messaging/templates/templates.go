@@ -1,4 +1,5 @@
-package messaging
+// Package templates keeps owners' texts for mails and fills in their placeholders.
+package templates
 
 import (
 	"context"
@@ -16,26 +17,26 @@ import (
 	"waitlist.internal/libs/mailtext"
 )
 
-// TemplateType is the purpose of the mails that a template is for.
-type TemplateType string
+// Type is the purpose of the mails that a template is for.
+type Type string
 
 // The types of templates.
 const (
-	ConfirmationTemplate TemplateType = "signup_confirmation"
-	MilestoneTemplate    TemplateType = "referral_milestone"
-	OffboardingTemplate  TemplateType = "offboarding"
-	BlastTemplate        TemplateType = "blast"
+	Confirmation Type = "signup_confirmation"
+	Milestone    Type = "referral_milestone"
+	Offboarding  Type = "offboarding"
+	Blast        Type = "blast"
 )
 
-// maxTemplateName is in code points.
-const maxTemplateName = 200
+// maxName is in code points.
+const maxName = 200
 
 // Template is an owner's text for one type of mail, with {{variable}} placeholders.
 type Template struct {
 	// ID is a UUIDv7, OwnerID an account's id.
 	ID      string
 	OwnerID string
-	Type    TemplateType
+	Type    Type
 	Name    string
 	Subject string
 	// HTML and Text are the bodies; either may be empty. Lists of templates contain neither.
@@ -44,15 +45,15 @@ type Template struct {
 	CreatedAt time.Time
 }
 
-// TemplateRef refers to a template that an owner assigns to a waitlist.
-type TemplateRef struct {
+// Ref refers to a template that an owner assigns to a waitlist.
+type Ref struct {
 	ID   string
-	Type TemplateType
+	Type Type
 }
 
-// TemplateStore stores templates. The error for a template that is missing, or another owner's,
+// Store stores templates. The error for a template that is missing, or another owner's,
 // is NOT_FOUND. Changes write by, the entry of the audit trail.
-type TemplateStore interface {
+type Store interface {
 	// InsertTemplate stores a new template. The error is CONFLICT if the number of the owner's
 	// templates has reached most (0: no bound), and AUTHENTICATION_REQUIRED if the owner's account is deleted.
 	InsertTemplate(ctx context.Context, t Template, most int64, by audit.Entry) error
@@ -65,26 +66,26 @@ type TemplateStore interface {
 	// DeleteTemplate deletes a template and queues the event about it, in one transaction.
 	DeleteTemplate(ctx context.Context, ownerID, id string, now time.Time, by audit.Entry) error
 	// TemplateTypes returns the types of the owner's templates among ids.
-	TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]TemplateType, error)
+	TemplateTypes(ctx context.Context, ownerID string, ids []string) (map[string]Type, error)
 }
 
-// Templates serves the owners of mail templates. Its methods check in this order: the account that
+// Service serves the owners of mail templates. Its methods check in this order: the account that
 // the actor works for (accountEmail is its owner's address, or empty for the actor's own), its
 // subscription, the role, the body, the tier, the template.
-type Templates struct {
-	store TemplateStore
+type Service struct {
+	store Store
 	// most bounds the templates of an owner; 0 means no bound.
 	most int64
 	now  func() time.Time
 }
 
-// NewTemplates returns Templates. most bounds the templates of an owner; 0 means no bound.
-func NewTemplates(store TemplateStore, most int64, now func() time.Time) *Templates {
-	return &Templates{store: store, most: most, now: now}
+// New returns a Service. most bounds the templates of an owner; 0 means no bound.
+func New(store Store, most int64, now func() time.Time) *Service {
+	return &Service{store: store, most: most, now: now}
 }
 
 // Create stores a template. raw is the body of the request.
-func (t *Templates) Create(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Template, error) {
+func (t *Service) Create(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Template, error) {
 	grant, err := t.writer(actor, accountEmail)
 	if err != nil {
 		return Template{}, err
@@ -97,7 +98,7 @@ func (t *Templates) Create(ctx context.Context, actor access.Actor, accountEmail
 	if err := o.Err(); err != nil {
 		return Template{}, err
 	}
-	if err := requireTemplates(grant); err != nil {
+	if err := requireTier(grant); err != nil {
 		return Template{}, err
 	}
 	id, err := uuid.NewV7()
@@ -109,7 +110,7 @@ func (t *Templates) Create(ctx context.Context, actor access.Actor, accountEmail
 }
 
 // List returns an owner's templates without their bodies, in order of creation.
-func (t *Templates) List(ctx context.Context, actor access.Actor, accountEmail string) ([]Template, error) {
+func (t *Service) List(ctx context.Context, actor access.Actor, accountEmail string) ([]Template, error) {
 	grant, err := t.reader(actor, accountEmail)
 	if err != nil {
 		return nil, err
@@ -118,20 +119,20 @@ func (t *Templates) List(ctx context.Context, actor access.Actor, accountEmail s
 }
 
 // Get returns one template with its bodies.
-func (t *Templates) Get(ctx context.Context, actor access.Actor, accountEmail, id string) (Template, error) {
+func (t *Service) Get(ctx context.Context, actor access.Actor, accountEmail, id string) (Template, error) {
 	grant, err := t.reader(actor, accountEmail)
 	if err != nil {
 		return Template{}, err
 	}
-	if !canonical(id) {
-		return Template{}, ErrNoTemplate()
+	if !Canonical(id) {
+		return Template{}, ErrNotFound()
 	}
 	return t.store.Template(ctx, grant.OwnerID, id)
 }
 
 // Update changes the fields that the body raw contains: null and absence leave a field unchanged,
 // "" removes a body.
-func (t *Templates) Update(ctx context.Context, actor access.Actor, accountEmail, id string, raw []byte) error {
+func (t *Service) Update(ctx context.Context, actor access.Actor, accountEmail, id string, raw []byte) error {
 	grant, err := t.writer(actor, accountEmail)
 	if err != nil {
 		return err
@@ -145,11 +146,11 @@ func (t *Templates) Update(ctx context.Context, actor access.Actor, accountEmail
 	if err := o.Err(); err != nil {
 		return err
 	}
-	if err := requireTemplates(grant); err != nil {
+	if err := requireTier(grant); err != nil {
 		return err
 	}
-	if !canonical(id) {
-		return ErrNoTemplate()
+	if !Canonical(id) {
+		return ErrNotFound()
 	}
 	by := audit.By(actor, grant.OwnerID, audit.TemplateUpdated, id)
 	return t.store.ChangeTemplate(ctx, grant.OwnerID, id, by, func(old Template) (Template, error) {
@@ -163,25 +164,25 @@ func (t *Templates) Update(ctx context.Context, actor access.Actor, accountEmail
 }
 
 // Delete deletes a template. Waitlists that used it stop sending these mails.
-func (t *Templates) Delete(ctx context.Context, actor access.Actor, accountEmail, id string) error {
+func (t *Service) Delete(ctx context.Context, actor access.Actor, accountEmail, id string) error {
 	grant, err := t.writer(actor, accountEmail)
 	if err == nil {
-		err = requireTemplates(grant)
+		err = requireTier(grant)
 	}
 	if err != nil {
 		return err
 	}
-	if !canonical(id) {
-		return ErrNoTemplate()
+	if !Canonical(id) {
+		return ErrNotFound()
 	}
 	return t.store.DeleteTemplate(ctx, grant.OwnerID, id, t.now(), audit.By(actor, grant.OwnerID, audit.TemplateDeleted, id))
 }
 
 // Unknown returns the refs that do not match a template of the owner with the same type.
-func (t *Templates) Unknown(ctx context.Context, ownerID string, refs []TemplateRef) ([]TemplateRef, error) {
+func (t *Service) Unknown(ctx context.Context, ownerID string, refs []Ref) ([]Ref, error) {
 	var ids []string
 	for _, r := range refs {
-		if canonical(r.ID) {
+		if Canonical(r.ID) {
 			ids = append(ids, r.ID)
 		}
 	}
@@ -189,22 +190,22 @@ func (t *Templates) Unknown(ctx context.Context, ownerID string, refs []Template
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(refs), func(r TemplateRef) bool {
+	return slices.DeleteFunc(slices.Clone(refs), func(r Ref) bool {
 		stored, ok := types[r.ID]
 		return ok && stored == r.Type
 	}), nil
 }
 
-// ErrNoTemplate is the error for a template that does not exist.
-func ErrNoTemplate() error { return apierr.NotFoundf("There is no such template.") }
+// ErrNotFound is the error for a template that does not exist.
+func ErrNotFound() error { return apierr.NotFoundf("There is no such template.") }
 
-// ErrTooManyTemplates is the error for an owner whose number of templates has reached most.
-func ErrTooManyTemplates(most int64) error {
+// ErrTooMany is the error for an owner whose number of templates has reached most.
+func ErrTooMany(most int64) error {
 	return apierr.New(apierr.Conflict, fmt.Sprintf("An account can have at most %d templates. Delete one first.", most))
 }
 
 // writer returns the actor's grant to change templates. It does not check the tier.
-func (t *Templates) writer(actor access.Actor, accountEmail string) (access.Grant, error) {
+func (t *Service) writer(actor access.Actor, accountEmail string) (access.Grant, error) {
 	grant, err := actor.MemberGrant(accountEmail, t.now())
 	if err == nil {
 		err = grant.RequireWrite()
@@ -213,21 +214,21 @@ func (t *Templates) writer(actor access.Actor, accountEmail string) (access.Gran
 }
 
 // reader returns the actor's grant to see templates.
-func (t *Templates) reader(actor access.Actor, accountEmail string) (access.Grant, error) {
+func (t *Service) reader(actor access.Actor, accountEmail string) (access.Grant, error) {
 	grant, err := actor.MemberGrant(accountEmail, t.now())
 	if err == nil {
-		err = requireTemplates(grant)
+		err = requireTier(grant)
 	}
 	return grant, err
 }
 
-func requireTemplates(g access.Grant) error {
+func requireTier(g access.Grant) error {
 	return access.RequireTier(g.Entitlement, access.Pro, "A mail template")
 }
 
-// canonical reports whether s is an id in the form in which ids are issued, so that a template has
+// Canonical reports whether s is an id in the form in which ids are issued, so that a template has
 // only one name wherever ids are stored.
-func canonical(s string) bool {
+func Canonical(s string) bool {
 	id, err := uuid.Parse(s)
 	return err == nil && id.String() == s
 }
@@ -236,8 +237,8 @@ func canonical(s string) bool {
 func readFields(o *body.Object, old Template) Template {
 	t := old
 	if s, ok := o.String("template_type", 0); ok {
-		switch t.Type = TemplateType(s); t.Type {
-		case ConfirmationTemplate, MilestoneTemplate, OffboardingTemplate, BlastTemplate:
+		switch t.Type = Type(s); t.Type {
+		case Confirmation, Milestone, Offboarding, Blast:
 		default:
 			o.Fail("template_type", "Choose signup_confirmation, referral_milestone, offboarding or blast.")
 		}
@@ -250,7 +251,7 @@ func readFields(o *body.Object, old Template) Template {
 			*field = s
 		}
 	}
-	if s, ok := o.String("name", maxTemplateName); ok {
+	if s, ok := o.String("name", maxName); ok {
 		if s = strings.TrimSpace(s); s != "" {
 			t.Name = s
 		}
@@ -264,7 +265,7 @@ func readFields(o *body.Object, old Template) Template {
 			o.Fail(name, problem)
 		}
 		for _, p := range pieces {
-			if p.variable != "" && !MilestoneTemplate.variable(p.variable) {
+			if p.variable != "" && !Milestone.variable(p.variable) {
 				o.Fail(name, "There is no variable called "+mailtext.Short(p.variable)+".")
 				break
 			}

@@ -1,26 +1,20 @@
-// Package messaging sends all mails and text messages of the platform. Events ask for mails. Each
-// mail becomes a row of the mail queue in the transaction that consumes its event, and the Sender
-// works through the queue:
+// Package mails sends the mails and text messages that events ask for. Each becomes a row of the
+// queue in the transaction that consumes its event, and the Sender works through the queue:
 //
 //	event ─► kafka ─► queued row ─► Sender ─► Provider
 //	                     └─ keyed by event id  └─ sent, failed, or later again
 //
 // A redelivered event finds its row. An outage of the mail provider delays mails, never events.
 // Tokens are minted when a mail is composed; no event and no table contains one.
-//
-// Blasts, the mails to everybody on a waitlist, have a queue of their own: see Blaster.
-package messaging
+package mails
 
 import (
 	"context"
-	"crypto/rsa"
 	stdmail "net/mail"
 	"time"
-)
 
-// Name is the service's name in identities, logs and metrics, and the name of its
-// schema and consumer group.
-const Name = "messaging"
+	"waitlist.internal/services/messaging/domains"
+)
 
 // Kind is the purpose of a mail.
 type Kind string
@@ -105,20 +99,14 @@ type Mail struct {
 	Unsubscribe string
 	// DKIM is the key with which providers that send raw messages sign the mail; nil means no
 	// signature.
-	DKIM *DKIM
-}
-
-// DKIM is a key for signing mails from a domain (RFC 6376).
-type DKIM struct {
-	Domain, Selector string
-	Key              *rsa.PrivateKey
+	DKIM *domains.DKIM
 }
 
 // Senders knows the senders of owners' mails.
 type Senders interface {
 	// Sender returns the sender and key of the owner's newest verified domain, or zero values
 	// for the default sender.
-	Sender(ctx context.Context, ownerID string) (stdmail.Address, *DKIM, error)
+	Sender(ctx context.Context, ownerID string) (stdmail.Address, *domains.DKIM, error)
 }
 
 // Provider delivers mails. It is safe for concurrent use.
@@ -173,10 +161,10 @@ type DeferredError struct{ Reason string }
 
 func (e *DeferredError) Error() string { return "mail deferred: " + e.Reason }
 
-// MailQueue stores the requests for mails, and their outcomes. What concerns a claimed request does
+// Queue stores the requests for mails, and their outcomes. What concerns a claimed request does
 // nothing if the claim no longer holds: because the request was canceled, or another process has
 // claimed it since. What decides about one request then returns work.ErrLost.
-type MailQueue interface {
+type Queue interface {
 	// ClaimMails claims up to limit due requests for mails, mails about accounts and those that are due longest
 	// first. A request that is neither ended nor returned is due again when its lease expires.
 	ClaimMails(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error)

@@ -1,4 +1,4 @@
-package messaging
+package mails
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"waitlist.internal/libs/apierr"
 	"waitlist.internal/libs/mailtext"
+	"waitlist.internal/services/messaging/templates"
 )
 
 // Mailing is what signup knows about a waitlist and one of its signups when a mail is sent.
@@ -21,7 +22,7 @@ type Mailing struct {
 	// are empty.
 	Pro bool
 	// Templates are the ids of the assigned templates.
-	Templates map[TemplateType]string
+	Templates map[templates.Type]string
 	// Milestones are the numbers of referrals at which the referrer gets a mail.
 	Milestones        []int64
 	NotifyReferrer    bool
@@ -58,7 +59,7 @@ type Facts interface {
 
 // TemplateReader reads templates; see TemplateStore.
 type TemplateReader interface {
-	Template(ctx context.Context, ownerID, id string) (Template, error)
+	Template(ctx context.Context, ownerID, id string) (templates.Template, error)
 }
 
 // needsMailing reports whether mails of a kind depend on a Mailing.
@@ -83,14 +84,14 @@ func (k Kind) asked() bool {
 }
 
 // template returns the type of template that mails of a kind use, or "" for built-in texts.
-func (k Kind) template() TemplateType {
+func (k Kind) template() templates.Type {
 	switch k { // the others have built-in texts
 	case SignupConfirmation:
-		return ConfirmationTemplate
+		return templates.Confirmation
 	case ReferralMilestone:
-		return MilestoneTemplate
+		return templates.Milestone
 	case Offboarding:
-		return OffboardingTemplate
+		return templates.Offboarding
 	}
 	return ""
 }
@@ -251,7 +252,7 @@ func (s *Sender) compose(ctx context.Context, r Request, about Mailing, now time
 		return s.Composer.ComposeForSignup(r, about, now)
 	}
 	id := about.Templates[r.Kind.template()]
-	if !canonical(id) {
+	if !templates.Canonical(id) {
 		return Mail{}, &canceledError{"the assigned template does not exist"}
 	}
 	t, err := s.Templates.Template(ctx, about.OwnerID, id)

@@ -1,4 +1,4 @@
-package messaging
+package mails
 
 import (
 	"strings"
@@ -7,10 +7,10 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// plainText returns the text part of a mail that has HTML only: programs that show no HTML
+// PlainText returns the text part of a mail that has HTML only: programs that show no HTML
 // need one, and filters count its absence against a sender. Links and the descriptions of
 // pictures stay. It is "" if the HTML shows no text.
-func plainText(source string) string {
+func PlainText(source string) string {
 	var out plain
 	var link string // the target of the open link
 	var from int    // where its text begins

@@ -1,7 +1,9 @@
-package messaging
+// Package domains verifies the domains that owners send from.
+package domains
 
 import (
 	"context"
+	"crypto/rsa"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,37 +23,37 @@ import (
 	"waitlist.internal/libs/telemetry"
 )
 
-// DomainState is the state of a claim on a sending domain:
+// State is the state of a claim on a sending domain:
 //
 //	        records found            records missing
 //	pending ──────────────► verified ──────────────► pending
 //	   │ not found within 72 h
 //	   └──────────────► failed ─── claimed again ──► pending
-type DomainState string
+type State string
 
 // The states.
 const (
-	DomainPending  DomainState = "pending"
-	DomainVerified DomainState = "verified"
-	DomainFailed   DomainState = "failed"
+	Pending  State = "pending"
+	Verified State = "verified"
+	Failed   State = "failed"
 )
 
 const (
-	// domainPatience is how long a claim waits for its records.
-	domainPatience = 72 * time.Hour
+	// patience is how long a claim waits for its records.
+	patience = 72 * time.Hour
 	// maxDomains limits an owner's claims, because each is checked regularly.
 	maxDomains = 100
-	// maxDomainName is in code points of the name as entered, before its conversion to ASCII.
-	maxDomainName = 253
+	// maxName is in code points of the name as entered, before its conversion to ASCII.
+	maxName = 253
 
-	// dueDomains is how many due claims one round checks, domainChecks how many of them at the
+	// dueAtOnce is how many due claims one round checks, checksAtOnce how many of them at the
 	// same time.
-	dueDomains   = 20
-	domainChecks = 4
-	// domainPoll is how often Run looks for due claims.
-	domainPoll = 10 * time.Second
-	// domainCheckTimeout limits one check.
-	domainCheckTimeout = 15 * time.Second
+	dueAtOnce    = 20
+	checksAtOnce = 4
+	// poll is how often Run looks for due claims.
+	poll = 10 * time.Second
+	// checkTimeout limits one check.
+	checkTimeout = 15 * time.Second
 )
 
 // Record is a DNS record for the owner of a domain to publish.
@@ -67,13 +69,19 @@ type Record struct {
 	Proof bool `json:"proof"`
 }
 
+// DKIM is a key for signing mails from a domain (RFC 6376).
+type DKIM struct {
+	Domain, Selector string
+	Key              *rsa.PrivateKey
+}
+
 // Domain is an owner's claim on a sending domain.
 type Domain struct {
 	// ID is a UUIDv7, OwnerID an account id, Name a result of emailaddr.ParseDomain.
 	ID      string
 	OwnerID string
 	Name    string
-	State   DomainState
+	State   State
 	// Since is when the claim entered State.
 	Since     time.Time
 	CreatedAt time.Time
@@ -94,14 +102,14 @@ type Claim struct {
 }
 
 // next returns the state after a check of d that finished at now. d must not have failed.
-func (d Domain) next(proven bool, now time.Time) DomainState {
+func (d Domain) next(proven bool, now time.Time) State {
 	switch {
 	case proven:
-		return DomainVerified
-	case d.State == DomainPending && now.Sub(d.Since) >= domainPatience:
-		return DomainFailed
+		return Verified
+	case d.State == Pending && now.Sub(d.Since) >= patience:
+		return Failed
 	}
-	return DomainPending
+	return Pending
 }
 
 // Prover verifies claims on domains.
@@ -120,9 +128,9 @@ type Prover interface {
 // ErrNoAnswer means that no DNS server returned the records of a domain.
 var ErrNoAnswer = errors.New("no DNS server returned the domain's records")
 
-// DomainStore stores claims. The error for a claim that is missing, or another owner's, is NOT_FOUND.
+// Store stores claims. The error for a claim that is missing, or another owner's, is NOT_FOUND.
 // InsertDomain and DeleteDomain write by, the entry of the audit trail, about the claim.
-type DomainStore interface {
+type Store interface {
 	// InsertDomain stores a claim. If the owner already has a claim on the domain, that one is
 	// returned instead. The error is AUTHENTICATION_REQUIRED if the owner's account is deleted.
 	InsertDomain(ctx context.Context, d Domain, by audit.Entry) (Domain, error)
@@ -133,7 +141,7 @@ type DomainStore interface {
 	Taken(ctx context.Context, ownerID, name string) (bool, error)
 	// MoveDomain changes a claim's state if it is still d.State, and returns the resulting
 	// state. A claim on a domain that another account has verified keeps its state.
-	MoveDomain(ctx context.Context, d Domain, to DomainState, now time.Time) (DomainState, error)
+	MoveDomain(ctx context.Context, d Domain, to State, now time.Time) (State, error)
 	// DeleteDomain deletes a claim. If the claim registered the domain with the mail provider
 	// and there is no other claim on it, DeleteDomain calls release; the claim stays if that
 	// fails.
@@ -145,9 +153,9 @@ type DomainStore interface {
 	ReleaseDomains(ctx context.Context, limit int, release func(externalID string) error) error
 }
 
-// DomainsConfig configures Domains.
-type DomainsConfig struct {
-	Store  DomainStore
+// Config configures a Service.
+type Config struct {
+	Store  Store
 	Prover Prover
 	// Setups is how many claims are set up at a time; 0 means one, because making a DKIM key
 	// takes a whole processor.
@@ -162,16 +170,16 @@ type DomainsConfig struct {
 	Now   func() time.Time
 }
 
-// Domains serves the owners of sending domains and checks their claims. Its methods check in the
-// same order as those of Templates.
-type Domains struct {
-	DomainsConfig
+// Service serves the owners of sending domains and checks their claims. Its methods check in the
+// same order as those of package templates.
+type Service struct {
+	Config
 	setup setup
 }
 
-// NewDomains returns Domains; Run checks the claims.
-func NewDomains(cfg DomainsConfig) *Domains {
-	return &Domains{cfg, newSetup(max(cfg.Setups, 1))}
+// New returns a Service; Run checks the claims.
+func New(cfg Config) *Service {
+	return &Service{cfg, newSetup(max(cfg.Setups, 1))}
 }
 
 func newSetup(slots int) setup {
@@ -226,7 +234,7 @@ func (s *setup) enter(ctx context.Context, ownerID string) (leave func(), err er
 
 // Verify claims a domain, or returns the existing claim; a failed claim becomes pending again. raw is
 // the body of the request.
-func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Domain, error) {
+func (s *Service) Verify(ctx context.Context, actor access.Actor, accountEmail string, raw []byte) (Domain, error) {
 	grant, err := actor.GrantByEmail(accountEmail)
 	if err == nil && s.EnforceVerification && !actor.EmailVerified {
 		err = apierr.New(apierr.EmailNotVerified, "Please verify your email address first.")
@@ -244,7 +252,7 @@ func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail s
 	if err != nil {
 		return Domain{}, err
 	}
-	name := strings.TrimSpace(o.RequiredString("domain", maxDomainName))
+	name := strings.TrimSpace(o.RequiredString("domain", maxName))
 	parsed, err := emailaddr.ParseDomain(name)
 	if err != nil && !o.Failed("domain") {
 		o.Fail("domain", "Enter a valid domain name.")
@@ -252,13 +260,13 @@ func (s *Domains) Verify(ctx context.Context, actor access.Actor, accountEmail s
 	if err := o.Err(); err != nil {
 		return Domain{}, err
 	}
-	if err := requireDomains(grant); err != nil {
+	if err := requireTier(grant); err != nil {
 		return Domain{}, err
 	}
 	return s.claim(ctx, grant.OwnerID, parsed, audit.By(actor, grant.OwnerID, audit.DomainCreated, ""))
 }
 
-func (s *Domains) claim(ctx context.Context, ownerID, name string, by audit.Entry) (Domain, error) {
+func (s *Service) claim(ctx context.Context, ownerID, name string, by audit.Entry) (Domain, error) {
 	d, err := s.present(ctx, ownerID, name)
 	if !apierr.Is(err, apierr.NotFound) {
 		return d, err
@@ -277,20 +285,20 @@ func (s *Domains) claim(ctx context.Context, ownerID, name string, by audit.Entr
 }
 
 // present returns the owner's claim on a domain; a failed one becomes pending again.
-func (s *Domains) present(ctx context.Context, ownerID, name string) (Domain, error) {
+func (s *Service) present(ctx context.Context, ownerID, name string) (Domain, error) {
 	d, err := s.Store.Domain(ctx, ownerID, name)
-	if err != nil || d.State != DomainFailed {
+	if err != nil || d.State != Failed {
 		return d, err
 	}
 	if err := s.free(ctx, ownerID, name); err != nil {
 		return Domain{}, err
 	}
-	d.State, err = s.Store.MoveDomain(ctx, d, DomainPending, s.Now())
+	d.State, err = s.Store.MoveDomain(ctx, d, Pending, s.Now())
 	return d, err
 }
 
 // begin sets a new claim up.
-func (s *Domains) begin(ctx context.Context, ownerID, name string, by audit.Entry) (Domain, error) {
+func (s *Service) begin(ctx context.Context, ownerID, name string, by audit.Entry) (Domain, error) {
 	if err := s.free(ctx, ownerID, name); err != nil {
 		return Domain{}, err
 	}
@@ -308,7 +316,7 @@ func (s *Domains) begin(ctx context.Context, ownerID, name string, by audit.Entr
 		return Domain{}, fmt.Errorf("create domain id: %w", err)
 	}
 	now := s.Now().UTC().Truncate(time.Millisecond)
-	d := Domain{ID: id.String(), OwnerID: ownerID, Name: name, State: DomainPending, Since: now, CreatedAt: now}
+	d := Domain{ID: id.String(), OwnerID: ownerID, Name: name, State: Pending, Since: now, CreatedAt: now}
 	if d.Claim, err = s.Prover.Begin(ctx, name); err != nil {
 		return Domain{}, fmt.Errorf("claim a domain: %w", err)
 	}
@@ -316,7 +324,7 @@ func (s *Domains) begin(ctx context.Context, ownerID, name string, by audit.Entr
 }
 
 // free returns DUPLICATE if the domain belongs to somebody else.
-func (s *Domains) free(ctx context.Context, ownerID, name string) error {
+func (s *Service) free(ctx context.Context, ownerID, name string) error {
 	taken, err := s.Store.Taken(ctx, ownerID, name)
 	if err == nil && (taken || name == s.Own) {
 		err = apierr.New(apierr.Duplicate, "This domain is verified by another account.")
@@ -325,7 +333,7 @@ func (s *Domains) free(ctx context.Context, ownerID, name string) error {
 }
 
 // List returns an owner's domains in order of creation.
-func (s *Domains) List(ctx context.Context, actor access.Actor, accountEmail string) ([]Domain, error) {
+func (s *Service) List(ctx context.Context, actor access.Actor, accountEmail string) ([]Domain, error) {
 	grant, err := s.reader(actor, accountEmail)
 	if err != nil {
 		return nil, err
@@ -334,13 +342,13 @@ func (s *Domains) List(ctx context.Context, actor access.Actor, accountEmail str
 }
 
 // Status checks a domain's records now and returns the claim.
-func (s *Domains) Status(ctx context.Context, actor access.Actor, accountEmail, name string) (Domain, error) {
+func (s *Service) Status(ctx context.Context, actor access.Actor, accountEmail, name string) (Domain, error) {
 	grant, err := s.reader(actor, accountEmail)
 	if err != nil {
 		return Domain{}, err
 	}
 	if name, err = emailaddr.ParseDomain(name); err != nil {
-		return Domain{}, ErrNoDomain()
+		return Domain{}, ErrNotFound()
 	}
 	d, err := s.Store.Domain(ctx, grant.OwnerID, name)
 	if err != nil {
@@ -355,19 +363,19 @@ func (s *Domains) Status(ctx context.Context, actor access.Actor, accountEmail, 
 }
 
 // Delete deletes a claim.
-func (s *Domains) Delete(ctx context.Context, actor access.Actor, accountEmail, name string) error {
+func (s *Service) Delete(ctx context.Context, actor access.Actor, accountEmail, name string) error {
 	grant, err := actor.MemberGrant(accountEmail, s.Now())
 	if err == nil {
 		err = grant.RequireWrite()
 	}
 	if err == nil {
-		err = requireDomains(grant)
+		err = requireTier(grant)
 	}
 	if err != nil {
 		return err
 	}
 	if name, err = emailaddr.ParseDomain(name); err != nil {
-		return ErrNoDomain()
+		return ErrNotFound()
 	}
 	by := audit.By(actor, grant.OwnerID, audit.DomainDeleted, "")
 	return s.Store.DeleteDomain(ctx, grant.OwnerID, name, by, func(id string) error { return s.Prover.Release(ctx, id) })
@@ -375,8 +383,8 @@ func (s *Domains) Delete(ctx context.Context, actor access.Actor, accountEmail, 
 
 // check checks a domain's records and returns the resulting state. If the check fails, the state
 // stays the same.
-func (s *Domains) check(ctx context.Context, d Domain) (DomainState, error) {
-	if d.State == DomainFailed {
+func (s *Service) check(ctx context.Context, d Domain) (State, error) {
+	if d.State == Failed {
 		return d.State, nil
 	}
 	proven, err := s.Prover.Proven(ctx, d)
@@ -393,30 +401,30 @@ func (s *Domains) check(ctx context.Context, d Domain) (DomainState, error) {
 
 // Run checks due claims, and removes the domains of deleted accounts from the mail provider, until
 // ctx is done.
-func (s *Domains) Run(ctx context.Context) error {
+func (s *Service) Run(ctx context.Context) error {
 	for {
 		n, err := s.Once(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.Log.WarnContext(ctx, "sending domains not checked", telemetry.Err(err))
 		}
-		if (n < dueDomains || err != nil) && !loop.Wait(ctx, min(domainPoll, s.Every)) {
+		if (n < dueAtOnce || err != nil) && !loop.Wait(ctx, min(poll, s.Every)) {
 			return nil
 		}
 	}
 }
 
 // Once checks some due claims and returns how many.
-func (s *Domains) Once(ctx context.Context) (int, error) {
-	released := s.Store.ReleaseDomains(ctx, dueDomains, func(id string) error { return s.Prover.Release(ctx, id) })
-	due, err := s.Store.DueDomains(ctx, dueDomains, s.Every)
+func (s *Service) Once(ctx context.Context) (int, error) {
+	released := s.Store.ReleaseDomains(ctx, dueAtOnce, func(id string) error { return s.Prover.Release(ctx, id) })
+	due, err := s.Store.DueDomains(ctx, dueAtOnce, s.Every)
 	if err != nil {
 		return 0, errors.Join(released, err)
 	}
-	for some := range slices.Chunk(due, domainChecks) {
+	for some := range slices.Chunk(due, checksAtOnce) {
 		var wg sync.WaitGroup
 		for _, d := range some {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, domainCheckTimeout)
+				ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 				defer cancel()
 				if _, err := s.check(ctx, d); err != nil {
 					s.Log.WarnContext(ctx, "domain not checked", slog.String("domain_id", d.ID), telemetry.Err(err))
@@ -428,18 +436,18 @@ func (s *Domains) Once(ctx context.Context) (int, error) {
 	return len(due), released
 }
 
-// ErrNoDomain is the error for a domain that the owner has not claimed.
-func ErrNoDomain() error { return apierr.NotFoundf("There is no such domain.") }
+// ErrNotFound is the error for a domain that the owner has not claimed.
+func ErrNotFound() error { return apierr.NotFoundf("There is no such domain.") }
 
 // reader returns the actor's grant to read domains.
-func (s *Domains) reader(actor access.Actor, accountEmail string) (access.Grant, error) {
+func (s *Service) reader(actor access.Actor, accountEmail string) (access.Grant, error) {
 	grant, err := actor.MemberGrant(accountEmail, s.Now())
 	if err == nil {
-		err = requireDomains(grant)
+		err = requireTier(grant)
 	}
 	return grant, err
 }
 
-func requireDomains(g access.Grant) error {
+func requireTier(g access.Grant) error {
 	return access.RequireTier(g.Entitlement, access.Pro, "A sending domain")
 }

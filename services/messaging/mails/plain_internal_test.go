@@ -1,4 +1,4 @@
-package messaging
+package mails
 
 import (
 	"strings"
@@ -28,7 +28,7 @@ func TestPlainText(t *testing.T) {
 		{`<a href=" https://example.com ">a</a> b</a>`, "a (https://example.com) b"},
 		{"a<textarea>b</textarea>", "a"},
 	} {
-		if got := plainText(tc.html); got != tc.want {
+		if got := PlainText(tc.html); got != tc.want {
 			t.Errorf("%q becomes %q, want %q", tc.html, got, tc.want)
 		}
 	}
@@ -40,7 +40,7 @@ func FuzzPlainText(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := plainText(s)
+		got := PlainText(s)
 		if strings.Contains(got, "\n\n\n") || strings.HasPrefix(got, "\n") || (got != "" && strings.TrimSpace(got) == "") {
 			t.Errorf("%q becomes %q", s, got)
 		}

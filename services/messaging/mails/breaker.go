@@ -1,4 +1,4 @@
-package messaging
+package mails
 
 import (
 	"math/rand/v2"
@@ -13,8 +13,8 @@ import (
 // Some providers answer so for an unknown mailbox; a few of these must not hold up the others.
 const doubters = 3
 
-// providerBreaker is the breaker of a provider.
-type providerBreaker struct {
+// ProviderBreaker is the breaker of a provider.
+type ProviderBreaker struct {
 	*work.Breaker
 
 	mu sync.Mutex
@@ -22,21 +22,22 @@ type providerBreaker struct {
 	doubted []string
 }
 
-func newProviderBreaker(first time.Duration) *providerBreaker {
-	return &providerBreaker{Breaker: work.NewBreaker(first, pauseMax)}
+// NewProviderBreaker returns a ProviderBreaker whose first pause is first.
+func NewProviderBreaker(first time.Duration) *ProviderBreaker {
+	return &ProviderBreaker{Breaker: work.NewBreaker(first, pauseMax)}
 }
 
-// accepted notes that the provider accepted a mail.
-func (b *providerBreaker) accepted() {
+// Accepted notes that the provider accepted a mail.
+func (b *ProviderBreaker) Accepted() {
 	b.mu.Lock()
 	b.doubted = nil
 	b.mu.Unlock()
 	b.Report(true)
 }
 
-// doubt notes a DoubtfulError for a recipient. It reports whether the provider refuses us, and not
+// Doubt notes a DoubtfulError for a recipient. It reports whether the provider refuses us, and not
 // this mail alone.
-func (b *providerBreaker) doubt(to string) bool {
+func (b *ProviderBreaker) Doubt(to string) bool {
 	b.mu.Lock()
 	if len(b.doubted) < doubters && !slices.Contains(b.doubted, to) {
 		b.doubted = append(b.doubted, to)
@@ -47,10 +48,10 @@ func (b *providerBreaker) doubt(to string) bool {
 	return away
 }
 
-// deferral returns the pause after a number of earlier deferrals: first, doubled with each of them
+// Deferral returns the pause after a number of earlier deferrals: first, doubled with each of them
 // up to most. It adds up to a quarter at random, so that mails deferred together do not return
 // together.
-func deferral(first, most time.Duration, deferrals int) time.Duration {
+func Deferral(first, most time.Duration, deferrals int) time.Duration {
 	pause := min(first<<min(deferrals, 20), most)
 	return pause + rand.N(pause/4+1) //nolint:gosec // no secret
 }

@@ -1,4 +1,4 @@
-package messaging
+package mails
 
 import (
 	"embed"
@@ -13,6 +13,7 @@ import (
 
 	"waitlist.internal/libs/mailtext"
 	"waitlist.internal/libs/token"
+	"waitlist.internal/services/messaging/templates"
 )
 
 // SignupTokenTTL is how long the link in a signup's verification mail works.
@@ -140,20 +141,20 @@ func (c *Composer) ComposeForSignup(r Request, about Mailing, now time.Time) (Ma
 	if err := c.execute(&m, string(r.Kind), v); err != nil || r.Kind.asked() {
 		return m, err
 	}
-	return c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient).under(m), nil
+	return c.WithFooter(m, r.WaitlistID, about.WaitlistName, r.Number), nil
 }
 
 // ComposeTemplate composes a mail about a signup from an owner's template. Only marketing mails get
 // a footer. A confirmation, which the recipient asked for, has no List-Unsubscribe header either.
-func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now time.Time) (Mail, error) {
-	vars := Variables{
+func (c *Composer) ComposeTemplate(r Request, about Mailing, t templates.Template, now time.Time) (Mail, error) {
+	vars := templates.Variables{
 		"email": r.Recipient, "first_name": r.FirstName, "last_name": r.LastName, "waitlist_name": about.WaitlistName,
 	}
 	if p := about.Signup; p != nil {
 		vars["first_name"], vars["last_name"] = p.FirstName, p.LastName
 		vars["referral_count"] = strconv.FormatInt(p.ReferralCount, 10)
 		vars["referral_link"] = c.referralLink(r.WaitlistID, p)
-		vars["unsubscribe_url"] = c.optOut(r.WaitlistID, r.Number, r.Recipient).Page
+		vars["unsubscribe_url"], _ = c.optOut(r.WaitlistID, r.Number, r.Recipient)
 		if p.Position > 0 {
 			vars["position"] = strconv.FormatInt(p.Position, 10)
 		}
@@ -167,15 +168,15 @@ func (c *Composer) ComposeTemplate(r Request, about Mailing, t Template, now tim
 		return Mail{}, errors.New("the rendered template is too long")
 	}
 	if m.Text == "" {
-		m.Text = plainText(m.HTML)
+		m.Text = PlainText(m.HTML)
 	}
 	if !r.Kind.marketing() {
 		if !r.Kind.asked() {
-			m.Unsubscribe = c.optOut(r.WaitlistID, r.Number, r.Recipient).OneClick
+			_, m.Unsubscribe = c.optOut(r.WaitlistID, r.Number, r.Recipient)
 		}
 		return m, nil
 	}
-	return c.footer(r.WaitlistID, about.WaitlistName, r.Number, r.Recipient).under(m), nil
+	return c.WithFooter(m, r.WaitlistID, about.WaitlistName, r.Number), nil
 }
 
 // ComposeSMS composes the text message that tells a referrer about a new referral. The referrer's

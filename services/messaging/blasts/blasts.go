@@ -1,4 +1,5 @@
-package messaging
+// Package blasts sends the mails to everybody on a waitlist: owners ask the Service for one, and the Blaster sends it.
+package blasts
 
 import (
 	"cmp"
@@ -15,50 +16,51 @@ import (
 	"waitlist.internal/libs/audit"
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
+	"waitlist.internal/services/messaging/mails"
 )
 
 const (
-	// BlastWait is how long Create waits for the end of a blast.
-	BlastWait = 5 * time.Second
-	// Create first reads the state of its blast after blastLook, then after pauses that double
-	// up to blastLookMax.
-	blastLook, blastLookMax = 10 * time.Millisecond, 200 * time.Millisecond
-	// blastSlow is how much longer than BlastWait the last read may take.
-	blastSlow = time.Second
+	// Wait is how long Create waits for the end of a blast.
+	Wait = 5 * time.Second
+	// Create first reads the state of its blast after firstLook, then after pauses that double
+	// up to lookMax.
+	firstLook, lookMax = 10 * time.Millisecond, 200 * time.Millisecond
+	// slow is how much longer than Wait the last read may take.
+	slow = time.Second
 )
 
-// BlastState is the state of a blast, in the words of the API.
-type BlastState string
+// State is the state of a blast, in the words of the API.
+type State string
 
 // The states.
 const (
-	BlastQueued  BlastState = "queued"
-	BlastSending BlastState = "sending"
-	BlastSent    BlastState = "sent"
-	// BlastFailed means that no recipient was reached, or that the waitlist was deleted.
-	BlastFailed BlastState = "failed"
+	Queued  State = "queued"
+	Sending State = "sending"
+	Sent    State = "sent"
+	// Failed means that no recipient was reached, or that the waitlist was deleted.
+	Failed State = "failed"
 )
 
 // Blast is one mail to everybody on a waitlist.
 type Blast struct {
 	ID      string
 	Subject string
-	State   BlastState
+	State   State
 	// At is when the blast ended, or was requested if it has not ended.
 	At time.Time
 	// Recipients counts the people whose mail was sent or failed, Failed only the failures.
 	Recipients, Failed int64
 }
 
-// BlastContent is what every recipient gets. Either HTML or Text may be empty.
-type BlastContent struct {
+// Content is what every recipient gets. Either HTML or Text may be empty.
+type Content struct {
 	Subject    string
 	HTML, Text string
 }
 
-// BlastRequest is a valid request for a blast by an account that may send it.
-type BlastRequest struct {
-	BlastContent
+// Request is a valid request for a blast by an account that may send it.
+type Request struct {
+	Content
 	WaitlistID string
 	OwnerID    string
 	// Trial reports whether the owner is on trial.
@@ -75,26 +77,26 @@ type BlastRequest struct {
 
 // NewBlast is a blast to be created.
 type NewBlast struct {
-	BlastRequest
+	Request
 	ID        string
 	CreatedAt time.Time
 	// Use is what the blast counts towards. The plan then has at most Use.N recipients. If Use.Most is
 	// 0, there is no limit.
-	Use Use
+	Use mails.Use
 	// MaxBlasts bounds the blasts of the owner's waitlists, ended ones included; 0 means no bound.
 	MaxBlasts int64
 	// By is the entry of the audit trail.
 	By audit.Entry
 }
 
-// ErrTooManyBlasts is the error for an owner whose number of blasts has reached most.
-func ErrTooManyBlasts(most int64) error {
+// ErrTooMany is the error for an owner whose number of blasts has reached most.
+func ErrTooMany(most int64) error {
 	return apierr.New(apierr.Conflict,
 		fmt.Sprintf("An account can have at most %d blasts. First delete a waitlist that you no longer need.", most))
 }
 
-// BlastStore stores blasts for their owners.
-type BlastStore interface {
+// Store stores blasts for their owners.
+type Store interface {
 	// Create inserts a blast, or returns a *QuotaError, or CONFLICT beyond MaxBlasts. If an earlier request with the same key
 	// created one, Create returns its id with replayed set; first is then the answer to that
 	// request, or zero if it has none yet.
@@ -130,42 +132,42 @@ type Lists interface {
 	Recipients(ctx context.Context, waitlistID string, numbers []int64) (Audience, error)
 }
 
-// Blasts creates and lists blasts for callers that signup has authorized.
-type Blasts struct {
-	BlastsConfig
+// Service creates and lists blasts for callers that signup has authorized.
+type Service struct {
+	Config
 }
 
-// BlastsConfig configures Blasts.
-type BlastsConfig struct {
-	Store  BlastStore
+// Config configures a Service.
+type Config struct {
+	Store  Store
 	Lists  Lists
-	Limits Limits
+	Limits mails.Limits
 	// MaxBlasts bounds an owner's blasts; 0 means no bound.
 	MaxBlasts int64
 	// Wake is called when a blast was created.
 	Wake func()
 	Log  *slog.Logger
 	Now  func() time.Time
-	// Wait replaces BlastWait in tests.
+	// Wait replaces the constant in tests.
 	Wait time.Duration
 }
 
-// NewBlasts returns Blasts.
-func NewBlasts(cfg BlastsConfig) *Blasts {
-	cfg.Wait = cmp.Or(cfg.Wait, BlastWait)
-	return &Blasts{cfg}
+// New returns a Service.
+func New(cfg Config) *Service {
+	cfg.Wait = cmp.Or(cfg.Wait, Wait)
+	return &Service{cfg}
 }
 
-// Create creates a blast and returns it when it has ended, or its state after BlastWait. replayed is set if an
+// Create creates a blast and returns it when it has ended, or its state after Wait. replayed is set if an
 // earlier request with its key created the blast; the result is then the answer to that request. The error is
 // RATE_LIMITED beyond the mails that the owner may send, and CONFLICT beyond MaxBlasts.
-func (b *Blasts) Create(ctx context.Context, r BlastRequest) (_ Blast, replayed bool, err error) {
+func (b *Service) Create(ctx context.Context, r Request) (_ Blast, replayed bool, err error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return Blast{}, false, fmt.Errorf("new blast id: %w", err)
 	}
 	n := NewBlast{
-		BlastRequest: r, ID: id.String(), CreatedAt: b.Now().UTC().Truncate(time.Millisecond), MaxBlasts: b.MaxBlasts,
+		Request: r, ID: id.String(), CreatedAt: b.Now().UTC().Truncate(time.Millisecond), MaxBlasts: b.MaxBlasts,
 		Use: b.Limits.Blast(r.OwnerID, r.Trial),
 		By: audit.Entry{
 			OwnerID: r.OwnerID, Actor: r.AccountID, Credential: r.CredentialID, Role: r.Role, Action: audit.BlastCreated, Target: id.String(),
@@ -177,7 +179,7 @@ func (b *Blasts) Create(ctx context.Context, r BlastRequest) (_ Blast, replayed 
 		}
 	}
 	made, replayed, first, err := b.Store.Create(ctx, n)
-	if over, ok := errors.AsType[*QuotaError](err); ok {
+	if over, ok := errors.AsType[*mails.QuotaError](err); ok {
 		when := "At most"
 		if r.Trial {
 			when = "During the trial, at most"
@@ -201,7 +203,7 @@ func (b *Blasts) Create(ctx context.Context, r BlastRequest) (_ Blast, replayed 
 	case err != nil:
 		// The blast is sent anyway; an error would make the caller request it again.
 		b.Log.WarnContext(ctx, "state of a blast not read; answering that it is queued", slog.String("blast_id", made), telemetry.Err(err))
-		out = Blast{ID: made, Subject: n.Subject, State: BlastQueued, At: n.CreatedAt}
+		out = Blast{ID: made, Subject: n.Subject, State: Queued, At: n.CreatedAt}
 	}
 	if r.Key != "" {
 		if err := b.Store.Answered(ctx, n, out); err != nil {
@@ -213,12 +215,12 @@ func (b *Blasts) Create(ctx context.Context, r BlastRequest) (_ Blast, replayed 
 }
 
 // List returns the blasts of a waitlist, newest first.
-func (b *Blasts) List(ctx context.Context, waitlistID string) ([]Blast, error) {
+func (b *Service) List(ctx context.Context, waitlistID string) ([]Blast, error) {
 	return b.Store.Blasts(ctx, waitlistID)
 }
 
 // count counts the recipients of a waitlist, up to one more than most.
-func (b *Blasts) count(ctx context.Context, waitlistID string, most int64) (n int64, err error) {
+func (b *Service) count(ctx context.Context, waitlistID string, most int64) (n int64, err error) {
 	for after := int64(0); n <= most; {
 		limit := int(min(most+1-n, recipientPage))
 		page, err := b.Lists.Numbers(ctx, waitlistID, after, limit)
@@ -235,13 +237,13 @@ func (b *Blasts) count(ctx context.Context, waitlistID string, most int64) (n in
 }
 
 // await reads a blast until it has ended or Wait is over.
-func (b *Blasts) await(ctx context.Context, id string) (Blast, error) {
+func (b *Service) await(ctx context.Context, id string) (Blast, error) {
 	over := time.Now().Add(b.Wait)
-	ctx, cancel := context.WithDeadline(ctx, over.Add(blastSlow))
+	ctx, cancel := context.WithDeadline(ctx, over.Add(slow))
 	defer cancel()
-	for look := (loop.Backoff{Min: blastLook, Max: blastLookMax}); ; {
+	for look := (loop.Backoff{Min: firstLook, Max: lookMax}); ; {
 		out, err := b.Store.Blast(ctx, id)
-		if err != nil || out.State == BlastSent || out.State == BlastFailed {
+		if err != nil || out.State == Sent || out.State == Failed {
 			return out, err
 		}
 		left := time.Until(over)

@@ -1,4 +1,4 @@
-package messaging
+package mails
 
 import (
 	"fmt"
@@ -9,17 +9,17 @@ import (
 // Only recipients in a row count: a provider that accepts mails in between does not refuse us.
 func TestDoubtsThatAreNotInARow(t *testing.T) {
 	t.Parallel()
-	b := newProviderBreaker(time.Minute)
+	b := NewProviderBreaker(time.Minute)
 	for i := range 3 {
 		for j := range doubters - 1 {
-			if b.doubt(fmt.Sprint(i, j)) || b.Remaining() > 0 {
+			if b.Doubt(fmt.Sprint(i, j)) || b.Remaining() > 0 {
 				t.Errorf("mail %d after %d accepted ones: the provider counts as away", j, i)
 			}
 		}
-		b.accepted()
+		b.Accepted()
 	}
 	for i := range doubters {
-		if away := b.doubt(fmt.Sprint(i)); away != (i == doubters-1) || away != (b.Remaining() > 0) {
+		if away := b.Doubt(fmt.Sprint(i)); away != (i == doubters-1) || away != (b.Remaining() > 0) {
 			t.Errorf("mail %d in a row: away %t, pause %s", i, away, b.Remaining())
 		}
 	}

@@ -1,4 +1,4 @@
-package messaging
+package templates
 
 import (
 	"html"
@@ -15,12 +15,12 @@ const maxRendered = 8 << 20
 type Variables map[string]string
 
 // variable reports whether templates of a type have a variable called name.
-func (t TemplateType) variable(name string) bool {
+func (t Type) variable(name string) bool {
 	switch name {
 	case "email", "first_name", "last_name", "position", "referral_count", "referral_link", "waitlist_name", "unsubscribe_url":
 		return true
 	case "milestone":
-		return t == MilestoneTemplate
+		return t == Milestone
 	}
 	return false
 }

@@ -1,4 +1,4 @@
-package messaging
+package blasts
 
 import (
 	"context"
@@ -20,14 +20,15 @@ import (
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/libs/work"
+	"waitlist.internal/services/messaging/mails"
 )
 
 const (
 	// A batch is deferred if the provider defers mails of it, or if the owner's plan no longer
 	// includes blasts. It is due again after a pause that starts at DeferMin and doubles up to
-	// blastDeferMax. Mails deferred after blastGiveUp, counted from the request, fail.
-	blastDeferMax = 10 * time.Minute
-	blastGiveUp   = 24 * time.Hour
+	// deferMax. Mails deferred after giveUp, counted from the request, fail.
+	deferMax = 10 * time.Minute
+	giveUp   = 24 * time.Hour
 	// batchBytes is the approximate limit of the bodies in one request to a BatchProvider.
 	batchBytes = 8 << 20
 )
@@ -37,8 +38,8 @@ type attempt struct {
 	Batch
 	Pending
 	waitlistName string
-	sign         func(Mail) Mail // sets the sender
-	expired      bool            // a deferral is a failure now
+	sign         func(mails.Mail) mails.Mail // sets the sender
+	expired      bool                        // a deferral is a failure now
 	claim        *work.Claim[Batch]
 	// dispatchCtx ends with the process or the claim: no further mail is handed out. drainCtx
 	// outlasts it for the mails in flight.
@@ -90,7 +91,7 @@ func (b *Blaster) run(ctx context.Context, claim *work.Claim[Batch]) {
 		attribute.Int("blast.deferrals", batch.Deferrals)))
 	defer span.End()
 	a := &attempt{
-		Batch: batch, claim: claim, dispatchCtx: claim.Context, drainCtx: ctx, expired: b.Now().Sub(batch.CreatedAt) > blastGiveUp,
+		Batch: batch, claim: claim, dispatchCtx: claim.Context, drainCtx: ctx, expired: b.Now().Sub(batch.CreatedAt) > giveUp,
 	}
 	log := b.Log.With(slog.String("blast_id", batch.BlastID), slog.Int64("batch", batch.Number))
 	err := b.try(a) //nolint:contextcheck // it has the attempt's contexts
@@ -116,7 +117,7 @@ func (b *Blaster) finish(ctx context.Context, a *attempt, err error) error {
 	case stopped, a.dispatchCtx.Err() != nil:
 		return b.Queue.Return(ctx, a.Batch, b.provider.Remaining(), false)
 	case deferred:
-		return b.Queue.Return(ctx, a.Batch, deferral(b.DeferMin, blastDeferMax, a.Deferrals), true)
+		return b.Queue.Return(ctx, a.Batch, mails.Deferral(b.DeferMin, deferMax, a.Deferrals), true)
 	}
 	return b.Queue.End(ctx, a.Batch)
 }
@@ -161,26 +162,26 @@ func (b *Blaster) until(ctx context.Context, t time.Time) bool {
 // prepare looks up the sender and the recipients of an attempt. It returns a job for each
 // pending number, or none if the batch is deferred because the owner's plan has lapsed.
 func (b *Blaster) prepare(a *attempt) ([]job, error) {
-	a.sign = func(m Mail) Mail { return m }
+	a.sign = func(m mails.Mail) mails.Mail { return m }
 	if b.Senders != nil {
 		from, dkim, err := b.Senders.Sender(a.drainCtx, a.OwnerID)
 		if err != nil {
 			return nil, fmt.Errorf("find the sender: %w", err)
 		}
-		a.sign = func(m Mail) Mail { m.From, m.DKIM = from, dkim; return m }
+		a.sign = func(m mails.Mail) mails.Mail { m.From, m.DKIM = from, dkim; return m }
 	}
 	audience, err := b.Lists.Recipients(a.drainCtx, a.WaitlistID, a.Numbers)
 	if err != nil {
 		return nil, fmt.Errorf("read recipients: %w", err)
 	}
 	if !audience.Pro && !a.expired {
-		// The owner may subscribe again until blastGiveUp.
+		// The owner may subscribe again until giveUp.
 		a.deferred = true
 		return nil, nil
 	}
 	a.waitlistName = audience.WaitlistName
 	if a.Text == "" {
-		a.Text = plainText(a.HTML)
+		a.Text = mails.PlainText(a.HTML)
 	}
 	byNumber := make(map[int64]string, len(audience.Recipients))
 	emails := make([]string, 0, len(audience.Recipients))
@@ -266,7 +267,7 @@ func (b *Blaster) send(j job) {
 		j.a.open.Done()
 		return
 	}
-	ctx, cancel := context.WithTimeout(j.a.drainCtx, sendTimeout)
+	ctx, cancel := context.WithTimeout(j.a.drainCtx, mails.SendTimeout)
 	defer cancel()
 	if j.outcome = b.judge(j, b.Provider.Send(ctx, b.mail(j))); j.outcome == "" {
 		j.a.open.Done()
@@ -279,20 +280,20 @@ func (b *Blaster) send(j job) {
 // the recorded outcomes alone, and its outcomes are recorded together: after a crash, the next
 // attempt makes the same request again.
 func (b *Blaster) request(a *attempt, jobs []job) {
-	size := max(1, min(MaxBatch, batchBytes/(len(a.Text)+len(a.HTML)+4<<10)))
+	size := max(1, min(mails.MaxBatch, batchBytes/(len(a.Text)+len(a.HTML)+4<<10)))
 	for len(jobs) > 0 && a.dispatchCtx.Err() == nil && a.claim.Holds() {
 		part := jobs[:min(size, len(jobs))]
 		jobs = jobs[len(part):]
-		var mails []Mail
+		var composed []mails.Mail
 		for _, j := range part {
 			if j.outcome == "" {
-				mails = append(mails, b.mail(j))
+				composed = append(composed, b.mail(j))
 			}
 		}
 		var errs []error
-		if len(mails) > 0 {
-			ctx, cancel := context.WithTimeout(a.drainCtx, sendTimeout)
-			errs = b.batches.SendBatch(ctx, fmt.Sprintf("%s:%d:%d", a.BlastID, a.Number, a.Ended), mails)
+		if len(composed) > 0 {
+			ctx, cancel := context.WithTimeout(a.drainCtx, mails.SendTimeout)
+			errs = b.batches.SendBatch(ctx, fmt.Sprintf("%s:%d:%d", a.BlastID, a.Number, a.Ended), composed)
 			cancel()
 		}
 		var results, unsendable []Result
@@ -308,7 +309,7 @@ func (b *Blaster) request(a *attempt, jobs []job) {
 		}
 		// A request without any outcome is repeated with the same key, because the provider may
 		// have taken it. Recording the unsendable mails would change the key.
-		if len(results) > 0 || len(mails) == 0 {
+		if len(results) > 0 || len(composed) == 0 {
 			results = append(results, unsendable...)
 		}
 		for _, r := range results {
@@ -330,13 +331,13 @@ func (b *Blaster) request(a *attempt, jobs []job) {
 func (b *Blaster) judge(j job, err error) Outcome {
 	a := j.a
 	if err == nil {
-		b.provider.accepted()
+		b.provider.Accepted()
 		return MailSent
 	}
-	_, refused := errors.AsType[*RefusedError](err)
-	_, deferred := errors.AsType[*DeferredError](err)
-	if _, doubtful := errors.AsType[*DoubtfulError](err); doubtful {
-		deferred = !b.provider.doubt(j.email)
+	_, refused := errors.AsType[*mails.RefusedError](err)
+	_, deferred := errors.AsType[*mails.DeferredError](err)
+	if _, doubtful := errors.AsType[*mails.DoubtfulError](err); doubtful {
+		deferred = !b.provider.Doubt(j.email)
 	} else {
 		b.provider.Report(refused || deferred)
 	}
@@ -358,15 +359,10 @@ func (b *Blaster) judge(j job, err error) Outcome {
 }
 
 // mail composes a job's mail. Its id and date are the same in every attempt.
-func (b *Blaster) mail(j job) Mail {
-	m := b.Composer.Blast(j.a.BlastContent, j.a.WaitlistID, j.a.waitlistName, Recipient{j.number, j.email})
-	m.ID = uuid.NewSHA1(uuid.Nil, []byte(j.a.BlastID+":"+strconv.FormatInt(j.number, 10))).String()
-	m.Date = j.a.CreatedAt
-	return j.a.sign(m)
-}
-
-// Blast composes the mail of a blast to one recipient, without an id and a date.
-func (c *Composer) Blast(content BlastContent, waitlistID, waitlistName string, to Recipient) Mail {
-	return c.footer(waitlistID, waitlistName, to.Number, to.Email).
-		under(Mail{To: to.Email, Subject: content.Subject, Text: content.Text, HTML: content.HTML})
+func (b *Blaster) mail(j job) mails.Mail {
+	m := mails.Mail{
+		ID: uuid.NewSHA1(uuid.Nil, []byte(j.a.BlastID+":"+strconv.FormatInt(j.number, 10))).String(),
+		To: j.email, Subject: j.a.Subject, Text: j.a.Text, HTML: j.a.HTML, Date: j.a.CreatedAt,
+	}
+	return j.a.sign(b.Composer.WithFooter(m, j.a.WaitlistID, j.a.waitlistName, j.number))
 }

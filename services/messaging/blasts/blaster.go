@@ -1,4 +1,4 @@
-package messaging
+package blasts
 
 import (
 	"cmp"
@@ -16,19 +16,20 @@ import (
 	"waitlist.internal/libs/loop"
 	"waitlist.internal/libs/telemetry"
 	"waitlist.internal/libs/work"
+	"waitlist.internal/services/messaging/mails"
 )
 
 // BlasterConfig configures a Blaster.
 type BlasterConfig struct {
-	Queue    BlastQueue
+	Queue    Queue
 	Lists    Lists
-	Provider Provider
-	Composer *Composer
+	Provider mails.Provider
+	Composer *mails.Composer
 	// Senders and Suppressions are optional. If nil, every mail has the default sender,
 	// and no address is suppressed.
-	Senders      Senders
-	Suppressions Suppressions
-	Limits       Limits
+	Senders      mails.Senders
+	Suppressions mails.Suppressions
+	Limits       mails.Limits
 	// Workers is how many mails (BatchProvider: requests) are in flight at a time; 0 means 4.
 	Workers int
 	// Rate limits the mails per second of all processes together; 0 means no limit.
@@ -51,11 +52,11 @@ type BlasterConfig struct {
 //
 // Each phase has its file:
 //
-//   - blast_plan.go lists the recipients, one page per transaction.
-//   - blast_send.go runs a batch that a work.Engine has claimed: it asks for the recipients' addresses at that
+//   - plan.go lists the recipients, one page per transaction.
+//   - send.go runs a batch that a work.Engine has claimed: it asks for the recipients' addresses at that
 //     moment, and hands their mails to the provider. Blasts take turns, so a long one does not hold up a short one.
 //     The process that plans begins at once, the others when they look for work.
-//   - blast_record.go stores the outcomes.
+//   - record.go stores the outcomes.
 //
 // Memory does not grow with the number of recipients. A process that crashes leaves this:
 //
@@ -71,8 +72,8 @@ type BlasterConfig struct {
 //     it and counting its outcomes is one statement, so nothing is counted twice.
 type Blaster struct {
 	BlasterConfig
-	provider *providerBreaker
-	batches  BatchProvider // nil if the provider takes single mails only
+	provider *mails.ProviderBreaker
+	batches  mails.BatchProvider // nil if the provider takes single mails only
 	engine   *work.Engine[Batch]
 	jobs     chan job // to the workers
 	ended    chan job // to the recorder
@@ -88,8 +89,8 @@ func NewBlaster(cfg BlasterConfig) *Blaster {
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	cfg.Lease, cfg.Poll = cmp.Or(cfg.Lease, work.Lease), cmp.Or(cfg.Poll, work.Poll)
 	b := &Blaster{
-		BlasterConfig: cfg, provider: newProviderBreaker(cfg.PauseMin), jobs: make(chan job), ended: make(chan job, cfg.Workers),
-		wakePlan: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, scope),
+		BlasterConfig: cfg, provider: mails.NewProviderBreaker(cfg.PauseMin), jobs: make(chan job), ended: make(chan job, cfg.Workers),
+		wakePlan: loop.NewSignal(), tracer: telemetry.Tracer(cfg.Tracers, "waitlist.internal/services/messaging/blasts"),
 	}
 	b.engine = work.New(work.Config[Batch]{
 		Name: "batches of blasts", Renew: cfg.Queue.Renew, Do: b.run, Key: func(batch Batch) string { return batch.BlastID },
@@ -104,7 +105,7 @@ func NewBlaster(cfg BlasterConfig) *Blaster {
 		},
 		Provider: b.provider.Breaker, Workers: cfg.Workers, Ahead: 1, Lease: cfg.Lease, Poll: cfg.Poll, Registerer: cfg.Registerer, Log: cfg.Log,
 	})
-	b.batches, _ = cfg.Provider.(BatchProvider)
+	b.batches, _ = cfg.Provider.(mails.BatchProvider)
 	b.mails = promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "messaging_blast_mails_total", Help: "Mails of blasts, by outcome: sent, deferred, away, failed, skipped.",
 	}, []string{"outcome"})

@@ -1,4 +1,4 @@
-package messaging
+package mails
 
 import (
 	"cmp"
@@ -23,10 +23,8 @@ import (
 )
 
 const (
-	scope = "waitlist.internal/services/messaging"
-
-	// sendTimeout limits the sending of one mail or request.
-	sendTimeout = 60 * time.Second
+	// SendTimeout limits the sending of one mail or request.
+	SendTimeout = 60 * time.Second
 	// claimAhead is how many mails are claimed per worker at a time.
 	claimAhead = 4
 
@@ -44,7 +42,7 @@ const (
 
 // SenderConfig configures a Sender.
 type SenderConfig struct {
-	Queue    MailQueue
+	Queue    Queue
 	Provider Provider
 	Composer *Composer
 	// Mailings and Templates provide the data of mails about signups.
@@ -81,7 +79,7 @@ type Sender struct {
 
 	// mailQueue and textQueue work off what one provider sends. Nothing waits for the provider of the other.
 	mailQueue, textQueue *work.Engine[Claimed]
-	mailProvider, sms    *providerBreaker
+	mailProvider, sms    *ProviderBreaker
 	// accounts stands for the account service, signups for the signup service and for the templates and
 	// senders in the database.
 	accounts, signups *work.Breaker
@@ -93,8 +91,8 @@ func NewSender(cfg SenderConfig) *Sender {
 	cfg.DeferMin = cmp.Or(cfg.DeferMin, 30*time.Second)
 	cfg.PauseMin = cmp.Or(cfg.PauseMin, time.Second)
 	s := &Sender{
-		SenderConfig: cfg, tracer: telemetry.Tracer(cfg.Tracers, scope),
-		mailProvider: newProviderBreaker(cfg.PauseMin), sms: newProviderBreaker(cfg.PauseMin),
+		SenderConfig: cfg, tracer: telemetry.Tracer(cfg.Tracers, "waitlist.internal/services/messaging/mails"),
+		mailProvider: NewProviderBreaker(cfg.PauseMin), sms: NewProviderBreaker(cfg.PauseMin),
 		accounts: work.NewBreaker(cfg.PauseMin, pauseMax), signups: work.NewBreaker(cfg.PauseMin, pauseMax),
 	}
 	s.mailQueue = s.queue("mails", cfg.Queue.ClaimMails, s.mailProvider)
@@ -111,7 +109,7 @@ func NewSender(cfg SenderConfig) *Sender {
 }
 
 func (s *Sender) queue(
-	name string, claim func(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error), provider *providerBreaker,
+	name string, claim func(ctx context.Context, limit int, lease time.Duration) ([]Claimed, error), provider *ProviderBreaker,
 ) *work.Engine[Claimed] {
 	return work.New(work.Config[Claimed]{
 		Name: name, Renew: s.Queue.Renew, Return: s.Queue.Return, Do: s.send, Provider: provider.Breaker, Source: s.needed,
@@ -147,7 +145,7 @@ func (s *Sender) needed(c Claimed) *work.Breaker {
 }
 
 // providerBreaker returns the breaker of the provider of mails of a kind.
-func (s *Sender) providerBreaker(k Kind) *providerBreaker {
+func (s *Sender) providerBreaker(k Kind) *ProviderBreaker {
 	if k == ReferralSMS {
 		return s.sms
 	}
@@ -193,7 +191,7 @@ func (s *Sender) attempt(ctx context.Context, claim *work.Claim[Claimed]) (outco
 		if now.Sub(c.RequestedAt) > giveUp {
 			return fail(err)
 		}
-		wait := deferral(s.DeferMin, deferMax, c.Deferrals)
+		wait := Deferral(s.DeferMin, deferMax, c.Deferrals)
 		claim.Settle(ctx, func(ctx context.Context) error { return s.Queue.Defer(ctx, c, wait, err.Error()) })
 		return "deferred", err
 	}
@@ -211,7 +209,7 @@ func (s *Sender) attempt(ctx context.Context, claim *work.Claim[Claimed]) (outco
 	if !c.ExpiresAt.IsZero() && now.After(c.ExpiresAt) {
 		return fail(errors.New("the mail expired before it could be sent"))
 	}
-	sending, cancel := context.WithTimeout(ctx, sendTimeout)
+	sending, cancel := context.WithTimeout(ctx, SendTimeout)
 	defer cancel()
 	send, to, err := s.prepare(sending, c.Request, now)
 	if canceled, ok := errors.AsType[*canceledError](err); ok {
@@ -236,7 +234,7 @@ func (s *Sender) attempt(ctx context.Context, claim *work.Claim[Claimed]) (outco
 	}
 	err = send(sending)
 	if err == nil {
-		provider.accepted()
+		provider.Accepted()
 		claim.Settle(ctx, func(ctx context.Context) error { return s.Queue.Sent(ctx, c) })
 		return "sent", nil
 	}
@@ -248,7 +246,7 @@ func (s *Sender) attempt(ctx context.Context, claim *work.Claim[Claimed]) (outco
 		provider.Report(true)
 		return later(deferred)
 	}
-	if doubtful, ok := errors.AsType[*DoubtfulError](err); ok && !provider.doubt(to) {
+	if doubtful, ok := errors.AsType[*DoubtfulError](err); ok && !provider.Doubt(to) {
 		return later(doubtful)
 	}
 	return away(provider.Breaker, fmt.Errorf("reach the provider: %w", err))
@@ -256,7 +254,7 @@ func (s *Sender) attempt(ctx context.Context, claim *work.Claim[Claimed]) (outco
 
 // Prune deletes mails that ended long ago, until ctx is done.
 func (s *Sender) Prune(ctx context.Context) error {
-	prune(ctx, func() (int64, error) {
+	PruneHourly(ctx, func() (int64, error) {
 		n, err := s.Queue.Prune(ctx, s.Now().Add(-keep))
 		if err != nil {
 			s.Log.WarnContext(ctx, "mail queue not pruned", telemetry.Err(err))
@@ -266,8 +264,8 @@ func (s *Sender) Prune(ctx context.Context) error {
 	return nil
 }
 
-// prune calls some every pruneWait, each time until nothing is left to delete.
-func prune(ctx context.Context, some func() (int64, error)) {
+// PruneHourly calls some every pruneWait, each time until nothing is left to delete.
+func PruneHourly(ctx context.Context, some func() (int64, error)) {
 	for loop.Wait(ctx, pruneWait) {
 		for n, err := some(); n > 0 && err == nil; n, err = some() {
 		}
