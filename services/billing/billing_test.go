@@ -423,7 +423,8 @@ func TestInfoAndPortal(t *testing.T) {
 	_, err := e.svc.Portal(t.Context(), e.actor(ann))
 	e.wantCode(err, apierr.ValidationError)
 	e.checkout(ann, plan(access.Basic))
-	e.bank.Bills, e.bank.Card = []billing.Invoice{{ID: "in_1", Amount: 300, Currency: "usd"}}, &billing.PaymentMethod{Brand: "visa", Last4: "4242"}
+	e.bank.Bills = []billing.Invoice{{ID: "in_1", Amount: 300, Currency: "usd"}}
+	e.bank.Card = &billing.PaymentMethod{Brand: "visa", Last4: "4242"}
 	if info, err := e.svc.Info(t.Context(), e.actor(ann)); err != nil || len(info.Invoices) != 1 || info.Method == nil {
 		t.Errorf("%+v, %v", info, err)
 	}
