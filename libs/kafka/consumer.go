@@ -51,7 +51,7 @@ const (
 	// maxWait is how long a fetch waits for a message; a message ends the wait at once.
 	// Each partition has its own fetch, so a shorter wait would keep an idle process busy.
 	// A rebalance and a stop wait for the fetches under way.
-	maxWait = 2 * time.Second
+	maxWait = 3 * time.Second
 
 	retryFirst = 100 * time.Millisecond
 	outageMax  = 10 * time.Second

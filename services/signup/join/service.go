@@ -89,9 +89,10 @@ func New(cfg Config) *Service {
 		cfg: cfg, store: cfg.Store, index: cfg.Index, ring: cfg.Tokens, hash: cfg.Tokens.Hasher(token.Network), now: cfg.Now, log: cfg.Log,
 		lanes: newLanes(cfg.Workers, cfg.MaxBatch, cfg.MaxQueue, cfg.MaxWait), cache: newWaitlistCache(),
 	}
-	s.views = newGroups("waitlist read", cfg.MaxBatch, func(int) {}, func(ctx context.Context, id string, emails []string) ([]standingView, error) {
+	withoutRank := func(ctx context.Context, id string, emails []string) ([]standingView, error) {
 		return s.look(ctx, id, emails, NoRank)
-	})
+	}
+	s.views = newGroups("waitlist read", cfg.MaxBatch, func(int) {}, withoutRank)
 	s.places = newGroups("signup read", cfg.MaxBatch, cfg.Grouped, s.readPlaces)
 	return s
 }

@@ -51,7 +51,8 @@ func normalised(email string) string {
 	return parsed
 }
 
-// standingView is a signup, if there is one, with the waitlist at that time. Its rank is 0 if neither the query nor the index knows it.
+// standingView is a signup, if there is one, with the waitlist at that time. Its rank is 0 if neither the query nor the
+// index knows it.
 type standingView struct {
 	w *waitlist.Waitlist
 	queue.View

@@ -10,7 +10,8 @@ import (
 const HasChange = `-- name: HasChange :one
 SELECT EXISTS (SELECT FROM change c WHERE c.waitlist_id = $1 AND c.no = $2 AND c.nonce = $3) AS held,
        ARRAY (
-           SELECT p.number FROM ROWS FROM (unnest($4::bigint[]), unnest($5::bigint[])) AS p (number, referral_count), LATERAL (
+           SELECT p.number
+           FROM ROWS FROM (unnest($4::bigint[]), unnest($5::bigint[])) AS p (number, referral_count), LATERAL (
                SELECT FROM signup s
                WHERE s.waitlist_id = $1 AND s.number = p.number AND s.referral_count = p.referral_count LIMIT 1) s
        )::bigint[] AS same
