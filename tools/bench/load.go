@@ -40,8 +40,8 @@ func dial(ctx context.Context, addr string) (*client, error) {
 func (c *client) close() { _ = c.conn.Close() }
 
 // retryPause is the time after which do repeats a refused request: as a process starts, it admits fewer requests at a time than
-// a bench has connections.
-const retryPause = 10 * time.Millisecond
+// a bench has connections. Retry-After says a second; a tenth of it keeps refusals from being most of what is measured.
+const retryPause = 100 * time.Millisecond
 
 // do sends a request and returns the answer's status and body, which is valid until the next call. It repeats one that is
 // refused, until the connection's deadline.
