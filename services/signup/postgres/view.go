@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,12 +27,31 @@ LEFT JOIN owner o ON o.id = w.owner_id
 LEFT JOIN LATERAL (
     SELECT no, nonce, live, total FROM change WHERE waitlist_id = w.id ORDER BY no DESC LIMIT 1
 ) c ON true
-LEFT JOIN signup s ON s.waitlist_id = w.id AND s.`
+LEFT JOIN `
+
+// addressesSQL completes viewSQL for addresses, one a line. It looks up each by itself: with = ANY, a cached plan from when the table
+// was small reads the whole waitlist. Of an array, Postgres would know the length, and plan each execution anew.
+const addressesSQL = `(string_to_table($2, E'\n') AS e (email) CROSS JOIN LATERAL (
+    SELECT s.* FROM signup s WHERE s.waitlist_id = $1 AND s.email = e.email LIMIT 1
+) s) ON true
+WHERE w.id = $1 AND w.deleted_at IS NULL`
+
+// addressSQL completes viewSQL for one address, numberSQL for a number.
+const (
+	addressSQL = `signup s ON s.waitlist_id = w.id AND s.email = $2
+WHERE w.id = $1 AND w.deleted_at IS NULL`
+	numberSQL = `signup s ON s.waitlist_id = w.id AND s.number = $2
+WHERE w.id = $1 AND w.deleted_at IS NULL`
+)
 
 // Views implements join.Store.
 func (s *Signups) Views(ctx context.Context, waitlistID string, emails []string, rankUpTo int64) ([]queue.View, error) {
-	rows, err := s.views(ctx, viewSQL+`email = ANY ($2)
-WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, emails, rankUpTo)
+	wanted := slices.Compact(slices.Sorted(slices.Values(emails)))
+	sql := viewSQL + addressesSQL
+	if len(wanted) == 1 {
+		sql = viewSQL + addressSQL // a tenth less of Postgres's time
+	}
+	rows, err := s.views(ctx, sql, waitlistID, strings.Join(wanted, "\n"), rankUpTo)
 	if err != nil {
 		return nil, err
 	}
@@ -55,8 +76,7 @@ WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, emails, rankUpTo)
 // Numbered implements owners.MessageStore. It uses waitlist_pkey, signup_pkey and
 // change_pkey, and to rank also signup_queue_key and queue_bucket_pkey.
 func (s *Signups) Numbered(ctx context.Context, waitlistID string, number, rankUpTo int64) (queue.View, error) {
-	rows, err := s.views(ctx, viewSQL+`number = $2
-WHERE w.id = $1 AND w.deleted_at IS NULL`, waitlistID, number, rankUpTo)
+	rows, err := s.views(ctx, viewSQL+numberSQL, waitlistID, number, rankUpTo)
 	if err != nil {
 		return queue.View{}, err
 	}
