@@ -21,9 +21,9 @@ const (
 
 // closingStore remembers deleted accounts until nothing is left of them.
 type closingStore interface {
-	// TakeClosing claims one due closing until retryAt and returns the deleted
-	// account's id.
-	TakeClosing(ctx context.Context, now, retryAt time.Time) (accountID string, err error)
+	// TakeClosing claims one closing that is due at now, until retryAt, and returns the
+	// deleted account's id.
+	TakeClosing(ctx context.Context, retryAt, now time.Time) (accountID string, err error)
 	// ForgetTrail deletes the audit trail of a deleted account.
 	ForgetTrail(ctx context.Context, accountID string) error
 	// DeleteClosing removes a completed closing.
@@ -85,7 +85,7 @@ func (s *Service) close(ctx context.Context, accountID string) error {
 func (s *Service) RunClosings(ctx context.Context) error {
 	return s.work(ctx, "closings of deleted accounts", nil, 5*time.Second, func(ctx context.Context) (bool, error) {
 		now := s.now()
-		accountID, err := s.Store.TakeClosing(ctx, now, now.Add(closeLease))
+		accountID, err := s.Store.TakeClosing(ctx, now.Add(closeLease), now)
 		if errors.Is(err, ErrNotFound) {
 			return false, nil
 		}

@@ -1,5 +1,5 @@
-// Package messaging names the service; its rooms are the packages below it, each of which may
-// import those that stand above it in this list, and depguard holds them to it:
+// Package messaging names the service; its rooms are the packages below it. None imports one
+// that stands below it in this list; depguard says which of the others it may:
 //
 //   - templates: owners' texts for mails, and their placeholders.
 //   - domains: the domains that owners send from, and how they prove and sign them.

@@ -295,9 +295,9 @@ func (e *env) run(worker func(context.Context) error) (stop func()) {
 	return stop
 }
 
-func (e *env) count(query string) (n int) {
+func (e *env) count(query string, args ...any) (n int) {
 	e.t.Helper()
-	if err := e.pool.QueryRow(e.t.Context(), query).Scan(&n); err != nil {
+	if err := e.pool.QueryRow(e.t.Context(), query, args...).Scan(&n); err != nil {
 		e.t.Fatal(err)
 	}
 	return n

@@ -867,6 +867,20 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
+// TestAClosingIsTakenForAnAttempt: whoever takes one has the time of an attempt for it.
+func TestAClosingIsTakenForAnAttempt(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.owner.setAway(true)
+	e.do(http.MethodDelete, "/me", nil, key(e.register("owner@example.com"))).expect(t, 204, "")
+	e.clock.Add(time.Minute)
+	e.serve()
+	e.run(e.svc.RunClosings)
+	testenv.Eventually(t, "a taken closing", func() bool {
+		return e.count(`SELECT count(*) FROM closing WHERE due_at > $1`, e.clock.Now().Add(5*time.Second)) == 1
+	})
+}
+
 func TestDeletionWhileSignupIsAway(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -57,7 +57,7 @@ type Facts interface {
 	Ask(ctx context.Context, r Request) (Request, error)
 }
 
-// TemplateReader reads templates; see TemplateStore.
+// TemplateReader reads templates; see templates.Store.
 type TemplateReader interface {
 	Template(ctx context.Context, ownerID, id string) (templates.Template, error)
 }

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// groupTimeout bounds how long a group waits and reads. Requests end sooner.
-	groupTimeout = 5 * time.Second
+	// groupTimeout bounds how long a group waits and reads, so that also the request that reads for it is answered within
+	// five seconds.
+	groupTimeout = 4500 * time.Millisecond
 	// groupWait bounds how long a group waits for the read before it: one that waits for Redis holds nobody up.
 	groupWait = 50 * time.Millisecond
 )

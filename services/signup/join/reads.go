@@ -7,7 +7,7 @@ import (
 	"waitlist.internal/services/signup/waitlist"
 )
 
-// NoRank asks View for no rank.
+// NoRank asks Views for no rank.
 const NoRank = -1
 
 // look reads some addresses' signups, with their ranks if at most rankUpTo signups are live.
