@@ -138,7 +138,7 @@ func (c *Composer) ComposeForSignup(r Request, about Mailing, now time.Time) (Ma
 		v.Subject = "Your place and your link for " + v.Waitlist
 	}
 	m := Mail{ID: r.EventID, To: r.Recipient, Subject: v.Subject, Date: now}
-	if err := c.execute(&m, string(r.Kind), v); err != nil || r.Kind.asked() {
+	if err := c.execute(&m, string(r.Kind), v); err != nil || kinds[r.Kind].asked {
 		return m, err
 	}
 	return c.WithFooter(m, r.WaitlistID, about.WaitlistName, r.Number), nil
@@ -170,8 +170,8 @@ func (c *Composer) ComposeTemplate(r Request, about Mailing, t templates.Templat
 	if m.Text == "" {
 		m.Text = PlainText(m.HTML)
 	}
-	if !r.Kind.marketing() {
-		if !r.Kind.asked() {
+	if !kinds[r.Kind].marketing {
+		if !kinds[r.Kind].asked {
 			_, m.Unsubscribe = c.optOut(r.WaitlistID, r.Number, r.Recipient)
 		}
 		return m, nil

@@ -82,7 +82,7 @@ func (l Limits) Blast(ownerID string, trial bool) Use {
 // OwnerMail returns what a mail about a signup counts towards. The error is a *canceledError if the mail must not
 // go out.
 func (l Limits) OwnerMail(ctx context.Context, k Kind, ownerID, recipient string) ([]Use, error) {
-	ownWords := k.template() != "" && l.EnforceVerification
+	ownWords := kinds[k].template != "" && l.EnforceVerification
 	var owner Account
 	if ownWords || l.MailsPerOwner > 0 || l.MailsOnTrial > 0 {
 		var err error

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"waitlist.internal/services/messaging/domains"
+	"waitlist.internal/services/messaging/templates"
 )
 
 // Kind is the purpose of a mail.
@@ -38,6 +39,39 @@ const (
 	ReferralSMS          Kind = "sms"
 	SignupLink           Kind = "signup_link"
 )
+
+// traits is what sets the mails of a kind apart.
+type traits struct {
+	// needsMailing: they depend on a Mailing. findsRecipient: their recipient comes from it; requests of the other kinds
+	// contain the recipient.
+	needsMailing, findsRecipient bool
+	// asked: recipients ask for them, by a request of their own or by signing up. Suppressed addresses get no others.
+	asked bool
+	// marketing: recipients can opt out of them.
+	marketing bool
+	// template is the type of template that they use, or "" for built-in texts.
+	template templates.Type
+}
+
+var kinds = map[Kind]traits{
+	AccountVerification:  {asked: true},
+	PasswordReset:        {asked: true},
+	PasswordChanged:      {},
+	PasswordRecovered:    {},
+	APIKeyChanged:        {},
+	SignupVerification:   {asked: true},
+	TeamInvite:           {},
+	TrialEnding:          {},
+	SignupConfirmation:   {needsMailing: true, findsRecipient: true, asked: true, template: templates.Confirmation},
+	ReferralMilestone:    {needsMailing: true, findsRecipient: true, marketing: true, template: templates.Milestone},
+	Offboarding:          {needsMailing: true, template: templates.Offboarding},
+	ReferralNotification: {needsMailing: true, findsRecipient: true, marketing: true},
+	ReferralSMS:          {needsMailing: true, findsRecipient: true, marketing: true},
+	SignupLink:           {needsMailing: true, findsRecipient: true, asked: true},
+}
+
+// Addressed reports whether requests of a kind contain the recipient.
+func (k Kind) Addressed() bool { return !kinds[k].findsRecipient }
 
 // Request is a mail that an event asks for. Fields that its kind does not need are empty.
 type Request struct {

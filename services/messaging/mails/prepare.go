@@ -62,40 +62,6 @@ type TemplateReader interface {
 	Template(ctx context.Context, ownerID, id string) (templates.Template, error)
 }
 
-// needsMailing reports whether mails of a kind depend on a Mailing.
-func (k Kind) needsMailing() bool {
-	return k == SignupConfirmation || k == ReferralMilestone || k == Offboarding || k == ReferralNotification || k == ReferralSMS ||
-		k == SignupLink
-}
-
-// Addressed reports whether requests of a kind contain the recipient. The recipients of other mails
-// come from their Mailing.
-func (k Kind) Addressed() bool { return !k.needsMailing() || k == Offboarding }
-
-// marketing reports whether recipients can opt out of mails of a kind.
-func (k Kind) marketing() bool {
-	return k == ReferralMilestone || k == ReferralNotification || k == ReferralSMS
-}
-
-// asked reports whether recipients ask for mails of a kind: by a request of their own, or by
-// signing up. Suppressed addresses get no others.
-func (k Kind) asked() bool {
-	return k == AccountVerification || k == PasswordReset || k == SignupVerification || k == SignupConfirmation || k == SignupLink
-}
-
-// template returns the type of template that mails of a kind use, or "" for built-in texts.
-func (k Kind) template() templates.Type {
-	switch k { // the others have built-in texts
-	case SignupConfirmation:
-		return templates.Confirmation
-	case ReferralMilestone:
-		return templates.Milestone
-	case Offboarding:
-		return templates.Offboarding
-	}
-	return ""
-}
-
 // refusal returns why the mail is no longer wanted according to m, or "" if it is.
 func (r Request) refusal(m Mailing) string {
 	switch {
@@ -103,7 +69,7 @@ func (r Request) refusal(m Mailing) string {
 		return "the owner's plan does not include these mails"
 	case r.Kind != Offboarding && m.Signup == nil:
 		return "the signup was removed"
-	case r.Kind.marketing() && m.Signup.OptedOut:
+	case kinds[r.Kind].marketing && m.Signup.OptedOut:
 		return "the signup opted out"
 	case r.Kind == ReferralNotification && !m.NotifyReferrer, r.Kind == ReferralSMS && !m.SMSNotifyReferrer:
 		return "the waitlist does not send these notifications"
@@ -113,7 +79,7 @@ func (r Request) refusal(m Mailing) string {
 		return "the milestone was not reached"
 	case r.Kind == ReferralSMS && e164(m.Signup.Phone) == "":
 		return "the phone number is not in international format"
-	case r.Kind.template() != "" && m.Templates[r.Kind.template()] == "":
+	case kinds[r.Kind].template != "" && m.Templates[kinds[r.Kind].template] == "":
 		return "no template is assigned"
 	}
 	return ""
@@ -155,7 +121,7 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 			return nil, "", &sourceError{err}
 		}
 	}
-	if !r.Kind.needsMailing() {
+	if !kinds[r.Kind].needsMailing {
 		if err := s.wanted(ctx, r); err != nil {
 			return nil, "", err
 		}
@@ -194,7 +160,7 @@ func (s *Sender) prepare(ctx context.Context, r Request, now time.Time) (send fu
 		}
 		return func(ctx context.Context) error { return s.SMS.SendSMS(ctx, text) }, text.To, err
 	}
-	if !r.Kind.Addressed() {
+	if kinds[r.Kind].findsRecipient {
 		r.Recipient = about.Signup.Email
 	}
 	if err := s.wanted(ctx, r); err != nil {
@@ -233,7 +199,7 @@ func (s *Sender) charge(ctx context.Context, eventID string, now time.Time, uses
 
 // wanted cancels mails to suppressed addresses that their recipients did not ask for.
 func (s *Sender) wanted(ctx context.Context, r Request) error {
-	if s.Suppressions == nil || r.Kind.asked() {
+	if s.Suppressions == nil || kinds[r.Kind].asked {
 		return nil
 	}
 	suppressed, err := s.Suppressions.Suppressed(ctx, []string{r.Recipient})
@@ -248,10 +214,10 @@ func (s *Sender) wanted(ctx context.Context, r Request) error {
 
 // compose composes a mail about a signup, from the assigned template if its kind uses one.
 func (s *Sender) compose(ctx context.Context, r Request, about Mailing, now time.Time) (Mail, error) {
-	if r.Kind.template() == "" {
+	if kinds[r.Kind].template == "" {
 		return s.Composer.ComposeForSignup(r, about, now)
 	}
-	id := about.Templates[r.Kind.template()]
+	id := about.Templates[kinds[r.Kind].template]
 	if !templates.Canonical(id) {
 		return Mail{}, &canceledError{"the assigned template does not exist"}
 	}
@@ -261,7 +227,7 @@ func (s *Sender) compose(ctx context.Context, r Request, about Mailing, now time
 		return Mail{}, &canceledError{"the template was deleted"}
 	case err != nil:
 		return Mail{}, &sourceError{fmt.Errorf("read the template: %w", err)}
-	case t.Type != r.Kind.template():
+	case t.Type != kinds[r.Kind].template:
 		return Mail{}, &canceledError{"the template has another type"}
 	}
 	return s.Composer.ComposeTemplate(r, about, t, now)

@@ -138,7 +138,7 @@ func (s *Sender) Run(ctx context.Context) error {
 
 // needed returns the breaker of the service without which a request cannot be sent, or nil.
 func (s *Sender) needed(c Claimed) *work.Breaker {
-	if s.Facts != nil || c.Kind.needsMailing() {
+	if s.Facts != nil || kinds[c.Kind].needsMailing {
 		return s.source(c)
 	}
 	return nil
