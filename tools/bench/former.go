@@ -103,7 +103,7 @@ func (b *bench) versions(ctx context.Context) (err error) {
 }
 
 // spenders are the processes whose processor time counts.
-var spenders = [...]string{"the program", "Postgres", "Redis"} //nolint:gochecknoglobals // a constant
+var spenders = [...]string{"the program", "Postgres", "Redis"}
 
 // spent returns the processor time that the spenders have taken: Postgres for a side's database, Redis for all.
 func (b *bench) spent(ctx context.Context, l *launch) (took [len(spenders)]time.Duration, err error) {

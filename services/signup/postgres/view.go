@@ -111,7 +111,7 @@ func scanView(row pgx.CollectableRow) (v queue.View, err error) {
 		&v.SettingsVersion, &v.OwnerVersion, &v.Change, &v.Nonce, &v.Live, &v.Total,
 		&number, &key, &email, &first, &last, &phone, &token, &referrals, &createdAt, &verifiedAt, &optOutAt, &uncredited,
 		&rank); err != nil || number == nil {
-		return v, err //nolint:wrapcheck // the caller does
+		return v, err // the caller wraps it
 	}
 	v.Signup = &queue.Signup{
 		Number: *number, QueueKey: *key, Email: *email, FirstName: *first, LastName: *last, Phone: *phone,
